@@ -71,9 +71,14 @@ QUIET := { $(PYTEST) -p no:xdist -m quiet --durations=10 || $(ALONE); }
 
 .PHONY: demo first-contact pictures quick test test-all lint house check mutants docs bench fleet mlcommons repeats busy precisions energy decisions decisions-full engines servers duplicates searches mlserver peers gpu gpu-bundle train schemas clean
 
+# Other plugins of pytest load themselves in every session: a folder of their own keeps them out of
+# all but tests/plugin/test_neighbours.py.
+NEIGHBOURS := pytest-html pytest-metadata pytest-randomly pytest-rerunfailures pytest-split pytest-timeout
+
 $(READY): pyproject.toml constraints.txt
 	$(MAKE_VENV)
 	$(INSTALL) -e '.[$(EXTRAS)]'
+	$(INSTALL) --no-deps --upgrade --target $(VENV)/neighbours $(NEIGHBOURS)
 	touch $(DEMO) $(QUICK_READY) $@
 
 $(QUICK_READY): pyproject.toml constraints.txt

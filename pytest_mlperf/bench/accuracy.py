@@ -17,6 +17,7 @@ from pytest_mlperf.core.baseline import (
     Rerun,
     is_drawn,
     kept,
+    steps_per_point,
     unknown_facts,
     why_not_comparable,
 )
@@ -83,6 +84,7 @@ class CaseAccuracy:
     Attributes:
         file: Accuracy baseline of the case's engine entry, or of the suite's reference entry.
         by_reference: Name of the reference entry; None if `file` is of the case's own entry.
+        other: Accuracy of the other build that is compared with; None by accepted scores.
     """
 
     def __init__(self, planned: Planned, root: Path, *, whole: bool) -> None:
@@ -93,6 +95,7 @@ class CaseAccuracy:
         self.by_reference = None if entry is planned.entry else entry.full_label
         self.file = file_of(planned, root)
         self.accepted: ScoredBaseline | None = None
+        self.other: Accuracy | None = None
 
     def load(self) -> None:
         """Load the accepted scores; called before the first run, as the file may be damaged."""
@@ -345,6 +348,16 @@ class CaseAccuracy:
             rerun={},
             answers=accuracy.answers,
         )
+
+    def compare_with(self, other: ScoredPass, title: str, commit: str | None) -> None:
+        """Judge passes of this session against the scores of another build."""
+        new = self._new_baseline(other, None, reason=title, commit=commit)
+        per_sample = other.scored.per_sample
+        steps = {name: steps_per_point(values) for name, values in per_sample.items()}
+        scores = {name: kept(values, steps[name]) for name, values in per_sample.items()}
+        baseline, outputs = replace(new, steps=steps), other.scored.outputs
+        self.accepted = ScoredBaseline(baseline=baseline, scores=scores, outputs=outputs)
+        self.by_reference, self.other = None, other.accuracy
 
     @property
     def _scorer(self) -> str:

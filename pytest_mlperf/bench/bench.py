@@ -10,6 +10,7 @@ from pathlib import Path
 
 from pytest_mlperf.bench import performance
 from pytest_mlperf.bench.accuracy import CaseAccuracy
+from pytest_mlperf.bench.against import OtherBuild
 from pytest_mlperf.bench.case import CaseRuns
 from pytest_mlperf.bench.compliance import judge_audit
 from pytest_mlperf.bench.confirm import confirm, not_made
@@ -32,7 +33,7 @@ from pytest_mlperf.core.guarantees import Guarantee, guarantee
 from pytest_mlperf.core.measurement import GpuRun, Run
 from pytest_mlperf.core.notes import Note, Words
 from pytest_mlperf.core.numbers import quantity
-from pytest_mlperf.core.reason import Sign, SignKey, of_each
+from pytest_mlperf.core.reason import Sign, SignKey
 from pytest_mlperf.core.results import Known, expect
 from pytest_mlperf.core.rulings.disturbance import load_notes
 from pytest_mlperf.core.rulings.multiplicity import DROP_OUTCOMES
@@ -124,7 +125,7 @@ def broken(
     )
 
 
-def energy_notes(runs: Sequence[Run]) -> list[str]:
+def energy_notes(runs: Sequence[Run]) -> list[Words]:
     """Return notes on the energy of all runs, and on each power source of the last run."""
     if not runs:
         return []
@@ -178,31 +179,24 @@ def clock_note(runs: Sequence[Run], record: Record | None, outcome: Outcome) -> 
     return f"compared with the baseline: {moved}" if moved else None
 
 
-def of_all_runs(runs: Sequence[Run]) -> list[str]:
-    """Return one note for each kind of note on these runs, with the last run's figures."""
+def of_all_runs(runs: Sequence[Run]) -> list[Words]:
+    """Return the notes of runs without repetition, with the figures of the last run."""
     return each_once([_noted(run) for run in runs])
 
 
-def _noted(run: Run) -> dict[Hashable, str]:
-    """Return the notes on a run by kind; notes on several GPUs are merged into one."""
-    signs = {sign.in_words(): sign for sign in run.signs}
+def _noted(run: Run) -> dict[Hashable, Words]:
+    """Return the notes of a run by kind; signs of several GPUs or points are one note."""
     alike: dict[Hashable, list[Sign]] = {}
     for sign in run.signs:
         alike.setdefault(sign.kind[1:], []).append(sign)
-    noted: dict[Hashable, str] = {}
-    for note in run.notes:
-        of_note = signs.get(note)
-        same = alike[of_note.kind[1:]] if of_note else []
-        if of_note is None:
-            noted[note] = note
-        elif of_note.point is not None or 1 < len(same) <= len(run.hardware.gpus):
-            noted[of_note.kind[1:]] = of_each(same, len(run.hardware.gpus))
-        else:
-            noted[of_note.kind] = note
-    return noted
+    noted: dict[Hashable, Words] = {}
+    for kind, signs in alike.items():
+        notes = tuple(sign.note for sign in signs)
+        noted[kind] = Note.of("signs", signs=notes, gpus=len(run.hardware.gpus))
+    return {**noted, **{note: note for note in run.notes}}
 
 
-def _unknown_energy(run: Run) -> dict[Hashable, str]:
+def _unknown_energy(run: Run) -> dict[Hashable, Words]:
     """Return why a run's energy is unknown, by kind; {} if it is known."""
     if not run.energy_unknown:
         return {}
@@ -210,15 +204,13 @@ def _unknown_energy(run: Run) -> dict[Hashable, str]:
     return {broke or run.energy_unknown: f"energy unknown: {run.energy_unknown}"}
 
 
-def each_once(noted: Sequence[Mapping[Hashable, str]]) -> list[str]:
+def each_once(noted: Sequence[Mapping[Hashable, Words]]) -> list[Words]:
     """Return one note per kind, with the text of the last run that has the kind."""
-    runs = len(noted)
     lines = []
     for kind in dict.fromkeys(kind for by_kind in noted for kind in by_kind):
-        texts = [by_kind[kind] for by_kind in noted if kind in by_kind]
-        lines.append(
-            texts[-1] if len(texts) == runs else f"in {len(texts)} of {runs} runs: {texts[-1]}"
-        )
+        *others, last = [by_kind[kind] for by_kind in noted if kind in by_kind]
+        count, of = len(others) + 1, len(noted)
+        lines.append(last if count == of else Note.of("in_runs", count=count, of=of, note=last))
     return lines
 
 
@@ -244,6 +236,12 @@ class Bench:
         self._policy = policy
         self._show = show
         self._cases: dict[tuple[Path, str], CaseRuns] = {}
+        self._other = OtherBuild(policy, conditions, show) if policy.against else None
+
+    def close(self) -> None:
+        """Remove the files that only this session needs."""
+        if self._other:
+            self._other.close()
 
     def verdict(
         self,
@@ -300,7 +298,10 @@ class Bench:
         try:
             if kind.is_audit:
                 return self._audited(case, kind)
-            verdict = self._verdict(case, kind, answer(case, {*kinds, kind}, phase))
+            ruling = answer(case, {*kinds, kind}, phase)
+            if self._other:
+                ruling = replace(ruling, interleaved=self._other.interleaved(case, ruling))
+            verdict = self._verdict(case, kind, ruling)
         except Unjudgeable as error:
             verdict = self._verdict(case, kind, performance.unjudged(case, error.run), error.run)
         return _expected(planned, verdict)
@@ -332,7 +333,7 @@ class Bench:
     def _accuracy(self, case: CaseRuns, kinds: Collection[Kind], phase: Phase) -> Ruling:
         del phase  # scores are never judged jointly
         try:
-            case.first(kinds)
+            (self._other.first(case, kinds) if self._other else case.first(kinds))
         except Unjudgeable:
             # Scores of INVALID performance runs are valid.
             if case.accuracy is None:
@@ -366,11 +367,16 @@ class Bench:
         )
 
     def _performance(self, case: CaseRuns, kinds: Collection[Kind], phase: Phase) -> Ruling:
-        ruling = performance.judge_performance(case, kinds, phase)
-        answer = self._confirmed(case, ruling, Outcome.PERF_DROP)
+        if self._other:
+            answer = self._other.judge(case, kinds, Kind.PERFORMANCE)
+        else:
+            ruling = performance.judge_performance(case, kinds, phase)
+            answer = self._confirmed(case, ruling, Outcome.PERF_DROP)
         return replace(answer, notes=(*answer.notes, *performance.reported(case, answer)))
 
     def _efficiency(self, case: CaseRuns, kinds: Collection[Kind], phase: Phase) -> Ruling:
+        if self._other:
+            return self._other.judge(case, kinds, Kind.EFFICIENCY)
         return self._confirmed(
             case, performance.judge_efficiency(case, kinds, phase), Outcome.POWER_DROP
         )
@@ -419,6 +425,7 @@ class Bench:
         subject = case.scored_subject if scores else case.subject
         against = case.scores if scores or answer.by_scores else case
         changed, unknown = self._since_baseline(case, against)
+        stored = self._other is None
         notes = answer.notes + (
             case.notes if kind == Kind.ACCURACY else _notes(case, answer.outcome)
         )
@@ -446,10 +453,10 @@ class Bench:
             baseline=BaselineReference(
                 changed=changed,
                 unknown=unknown,
-                file=self._policy.shown(against.file),
+                file=None if self._other else self._policy.shown(against.file),
                 source=against.set_by,
-                id=case.record.id if case.record and kind in DROP_OUTCOMES else "",
-                guarantee=None if kind == Kind.ACCURACY else promised(case, answer),
+                id=case.record.id if stored and case.record and kind in DROP_OUTCOMES else "",
+                guarantee=promised(case, answer) if stored and kind != Kind.ACCURACY else None,
             ),
             notes=notes,
             cost=cost,

@@ -13,7 +13,6 @@ from typing import Literal
 from pytest_mlperf.bench.accuracy import CaseAccuracy, ScoredPass
 from pytest_mlperf.bench.policy import Formerly, Policy, applied_before, rule_beside
 from pytest_mlperf.bench.runner import CaseRunner, SearchState, Unjudgeable, unforeseen
-from pytest_mlperf.bench.server import on_server
 from pytest_mlperf.core.baseline import (
     Baseline,
     Property,
@@ -38,7 +37,7 @@ from pytest_mlperf.core.verdict import Outcome, Unchecked
 from pytest_mlperf.run.accuracy import Ask, accuracy_key
 from pytest_mlperf.run.answers import token_counts
 from pytest_mlperf.run.child.process import Patience
-from pytest_mlperf.run.conditions import Conditions, placed
+from pytest_mlperf.run.conditions import Conditions, on_server, placed
 from pytest_mlperf.run.measure import ProcessResult
 from pytest_mlperf.stores import baselines
 from pytest_mlperf.stores.accuracy import AccuracyPasses
@@ -80,7 +79,7 @@ class CaseRuns(CaseRunner):
         self._root = baselines_root(policy.baselines, planned.path, planned.suite.division)
         self.file = baseline_file(self._root, case, planned.suite.profile)
         self.formerly: Formerly | None = None
-        self.record = self._load(case, identity)
+        self.record = None if policy.against else self._load(case, identity)
         rule, self.noise = rule_beside(self.file, case.accelerator, calibrated, policy.max_runs)
         bound = tolerated(planned.limits) if conditions.watched else math.inf
         self.rule = replace(rule, tolerated=bound)
@@ -103,7 +102,7 @@ class CaseRuns(CaseRunner):
         self.scored: Scored | None = None
         self.unscored: RunError | None = None
         self.judged: Ruling | None = None
-        if planned.scorer_name:
+        if planned.scorer_name and not policy.against:
             self.scores.load()
         self.machine: tuple[ControlComparison, ...] = ()
         self.uncompared: str | None = None
@@ -125,7 +124,8 @@ class CaseRuns(CaseRunner):
     @cached_property
     def scores(self) -> CaseAccuracy:
         """Comparison of the case's scores with the accepted ones."""
-        return CaseAccuracy(self.of_suite, self._root, whole=self.policy.update is not None)
+        whole = self.policy.update is not None or self.policy.against is not None
+        return CaseAccuracy(self.of_suite, self._root, whole=whole)
 
     @cached_property
     def _passes(self) -> AccuracyPasses:
@@ -326,14 +326,14 @@ class CaseRuns(CaseRunner):
             if accuracy_key(self.suite_job, old) == key and not unknown_facts(old, facts):
                 sides.append(enumerate(accepted.scores.get(OUTPUT_TOKENS, ())))
         timed, drawn = token_counts(Path(run.folder)), is_drawn(self.subject) or has_salt(facts)
-        texts = [miscounted(timed, dict(answers), drawn=drawn) for answers in sides]
-        text = next((text for text in texts if text is not None), None)
-        if text is None:
+        counts = [miscounted(timed, dict(answers), drawn=drawn) for answers in sides]
+        notes = next((notes for notes in counts if notes is not None), None)
+        if notes is None:
             self.uncounted = (
                 "the token counts of timed runs were not checked: there is no accuracy pass to "
                 "compare them with"
             )
-        reasons = [Reason(key=Key.TOKENS_MISCOUNTED, text=text)] if text else []
+        reasons = [Reason(key=Key.TOKENS_MISCOUNTED, text=note) for note in notes or ()]
         return replace(run, invalid=(*reasons, *run.invalid))
 
 
@@ -361,7 +361,7 @@ def baselines_root(folder: Path | None, suite: Path, division: str) -> Path:
 def clashes(
     planned: Sequence[Planned], claimed: dict[str, tuple[Path, str]], folder: Path | None
 ) -> Iterator[str]:
-    """Yield errors for cases of a suite whose baseline another case in `claimed` has; add them."""
+    """Yield an error for each case whose baseline another case claimed; claim the others."""
     first = planned[0]
     root = baselines_root(folder, first.path, first.suite.division)
     for plan in planned:

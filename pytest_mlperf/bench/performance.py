@@ -99,10 +99,10 @@ def judge_performance(case: CaseRuns, kinds: Collection[Kind], phase: Phase = LO
 def _judged(case: CaseRuns, phase: Phase) -> Ruling:
     """Judge the runs of a case; make more runs as long as one more may decide."""
     while True:
-        if missed := _limit_missed(case):
+        if missed := limit_missed(case):
             return missed
         ruling = rule_on(case.runs, case.record, case.planned.limits, case.rule, pairs=phase.pairs)
-        if moved := _other_work(case, case.runs):
+        if moved := other_work(case, case.runs):
             return moved
         if phase.once or not ruling.more or len(case.runs) >= case.rule.max_runs:
             break
@@ -123,7 +123,7 @@ def _dropped_all_the_same(case: CaseRuns, error: Unjudgeable, phase: Phase) -> R
         runs.append(replace(run, within_se=dict.fromkeys(run.metrics, count**-0.5)))
     if failed := accuracy_failed(case):
         return failed
-    if moved := _other_work(case, runs):
+    if moved := other_work(case, runs):
         return moved
     if not runs:
         raise error
@@ -133,7 +133,7 @@ def _dropped_all_the_same(case: CaseRuns, error: Unjudgeable, phase: Phase) -> R
     if not ruling.dropped:
         raise error
     answer = unless_off(case, answer_of(case, ruling, limits), phase)
-    note = f"the last run is INVALID and proves nothing more: {error}"
+    note = Note.of("last_invalid", reason=error.note)
     return replace(answer, notes=(note, *answer.notes))
 
 
@@ -143,10 +143,11 @@ def _found_under_load(case: CaseRuns, ruling: Ruling) -> Ruling:
         return ruling
     drop = any(metric.fails or metric.direction == "drop" for metric in ruling.metrics)
     unsure = case.runs if drop else case.record.runs if case.record else ()
-    return _undecided(ruling) if is_loaded(unsure, case.rule.tolerated) else ruling
+    return undecided(ruling) if is_loaded(unsure, case.rule.tolerated) else ruling
 
 
-def _undecided(ruling: Ruling) -> Ruling:
+def undecided(ruling: Ruling) -> Ruling:
+    """Return a ruling with all compared metrics INCONCLUSIVE, because of load on the machine."""
     metrics = tuple(
         replace(m, outcome=Outcome.INCONCLUSIVE, note=UNDER_LOAD, direction=None, p=None)
         if m.outcome and m.baseline.runs
@@ -156,7 +157,7 @@ def _undecided(ruling: Ruling) -> Ruling:
     return ruling_of(metrics)
 
 
-def _other_work(case: CaseRuns, runs: Sequence[Run]) -> Ruling | None:
+def other_work(case: CaseRuns, runs: Sequence[Run]) -> Ruling | None:
     """Return INVALID if prompts, cache use or answer lengths differ from the baseline's."""
     if case.record is None or case.subject is None:
         return None
@@ -200,7 +201,7 @@ CAUSED_BY_LOAD = frozenset(
 
 def unjudged(case: CaseRuns, run: Run) -> Ruling:
     """Return the ruling on an INVALID run: INCONCLUSIVE if load can explain it."""
-    ruling = invalid(case, *map(str, run.invalid))
+    ruling = invalid(case, *(reason.text for reason in run.invalid))
     keys = {reason.key for reason in run.invalid}
     if case.policy.update or keys - CAUSED_BY_LOAD or not is_loaded([run], case.rule.tolerated):
         return ruling
@@ -310,7 +311,7 @@ def _other_rate(case: CaseRuns, recording: Update | None) -> Ruling | None:
     return Ruling(outcome=Outcome.INVALID, headline=differs, notes=(cure,))
 
 
-def _limit_missed(case: CaseRuns) -> Ruling | None:
+def limit_missed(case: CaseRuns) -> Ruling | None:
     """Repeat a run that missed a latency limit; return the ruling if it misses twice, or None."""
     if len(case.runs) == 1 and case.runs[0].limit_missed:
         case.add_run()
@@ -370,7 +371,7 @@ def _unlike(case: CaseRuns, old: Record | None) -> Ruling | None:
     uneven = other_cached(case.runs[1:], case.runs[:1], "cached_unevenly")
     if uneven and case.subject and not has_salt(case.subject.fingerprint):
         return invalid(case, Note.of("not_recorded", note=uneven), CACHE_BACK)
-    return _other_work(case, case.runs) if old else None
+    return other_work(case, case.runs) if old else None
 
 
 def _record(case: CaseRuns, action: Update) -> Ruling:
@@ -378,7 +379,7 @@ def _record(case: CaseRuns, action: Update) -> Ruling:
     while len(case.runs) < least:
         case.add_run()
     old = case.record if action == "append" else None
-    if unfit := _limit_missed(case) or _unlike(case, old):
+    if unfit := limit_missed(case) or _unlike(case, old):
         return unfit
     fresh = screen(case, least, old)
     if below := below_best(case):
@@ -419,7 +420,7 @@ def _record(case: CaseRuns, action: Update) -> Ruling:
 def _worsened(case: CaseRuns, fresh: Screened) -> list[str]:
     """Return the metrics that a new record would lower; [] if allowed or not comparable."""
     old, accepted = case.record, case.policy.accept_regression
-    if old is None or accepted or _other_rate(case, None) or _other_work(case, case.runs):
+    if old is None or accepted or _other_rate(case, None) or other_work(case, case.runs):
         return []
     limits = {**case.planned.efficiency_limits, **case.planned.limits}
     return worsened(old.runs, tuple(map(baseline_run, fresh.runs)), limits)
@@ -435,16 +436,10 @@ def judge_efficiency(case: CaseRuns, kinds: Collection[Kind], phase: Phase = LON
     if failed := accuracy_failed(case):
         return failed
     limits = case.planned.efficiency_limits
-    if not any(name in run.metrics for run in case.runs for name in limits):
-        reason = "; ".join(dict.fromkeys(_unknown(case, name) for name in limits))
-        raise UnavailableError(f"{case.planned.case.accelerator}: energy unknown: {reason}")
     while True:
-        unfit = _unfit(case, limits)
-        gated = {n: v for n, v in limits.items() if all(run.may_judge(n) for run in case.runs)}
-        if not gated and unfit:
+        gated, unfit = energy_limits(case, case.runs)
+        if unfit and not gated:
             return unfit
-        if not gated:
-            return Ruling(outcome=Outcome.NOT_EVALUATED, headline=_why_not(case.runs, limits))
         if case.record and case.record.runs[-1].session == case.runs[-1].session:
             metrics = recorded(case.record, gated, len(case.runs))
             count = len(case.record.runs)
@@ -460,7 +455,7 @@ def judge_efficiency(case: CaseRuns, kinds: Collection[Kind], phase: Phase = LON
     if is_loaded(
         [*case.runs, *kept], case.rule.tolerated
     ):  # neighbours' work, and their idling, use energy too
-        ruling = _undecided(ruling)
+        ruling = undecided(ruling)
     answer = answer_of(case, ruling, gated)
     others = [
         f"{METRICS[name].title} is not judged: {_unknown(case, name)}"
@@ -468,6 +463,22 @@ def judge_efficiency(case: CaseRuns, kinds: Collection[Kind], phase: Phase = LON
         if name not in gated
     ]
     return unless_off(case, replace(answer, notes=(*answer.notes, *others)), phase)
+
+
+def energy_limits(case: CaseRuns, runs: Sequence[Run]) -> tuple[Mapping[str, float], Ruling | None]:
+    """Return the limits of the energy metrics that may be judged, and why others may not.
+
+    Raises UnavailableError if no energy of the case is known.
+    """
+    limits = case.planned.efficiency_limits
+    if not any(name in run.metrics for run in case.runs for name in limits):
+        reason = "; ".join(dict.fromkeys(_unknown(case, name) for name in limits))
+        raise UnavailableError(f"{case.planned.case.accelerator}: energy unknown: {reason}")
+    unfit = _unfit(case, limits)
+    gated = {n: v for n, v in limits.items() if all(run.may_judge(n) for run in runs)}
+    if not gated and not unfit:
+        unfit = Ruling(outcome=Outcome.NOT_EVALUATED, headline=_why_not(runs, limits))
+    return gated, unfit
 
 
 def _unfit(case: CaseRuns, limits: Collection[str]) -> Ruling | None:

@@ -13,13 +13,14 @@ from pytest_mlperf.core.case import Case, Kind
 from pytest_mlperf.core.errors import BaselineError
 from pytest_mlperf.core.noise import uncalibrated
 from pytest_mlperf.core.noise.calibration import Calibrated
-from pytest_mlperf.core.server.identity import SOURCE, is_of_server
+from pytest_mlperf.core.server.identity import SOURCE
 from pytest_mlperf.hardware.machine import split
 from pytest_mlperf.judge.multiplicity import MAX_LONE_PAIRS
 from pytest_mlperf.judge.rule_r import RuleR
 from pytest_mlperf.stores import baselines, calibration
 from pytest_mlperf.suite.pairs import PlannedPair, Testable
 from pytest_mlperf.suite.plan import Planned
+from pytest_mlperf.suite.tables import BaselineEngine
 
 Update = Literal["missing", "append", "replace"]
 
@@ -37,6 +38,8 @@ class Policy:
         baselines: Folder of the baselines; None for the nearest `baselines/` above the suite.
         root: Root folder of relative paths in messages.
         accept_cut: Whether a first accuracy baseline may have many empty or cut answers.
+        against: Other build to interleave with; None to judge by the stored baseline.
+        judged_pairs: Number of gated pairs of case and metric in the session.
         accept_regression: Whether "replace" may record values that are worse than the baseline's.
     """
 
@@ -51,6 +54,8 @@ class Policy:
     runs_dir: Path | None = None
     accept_cut: bool = False
     accept_regression: bool = False
+    against: BaselineEngine | None = None
+    judged_pairs: int = 1
 
     def shown(self, path: Path) -> str:
         """Return a path as messages show it: relative to the root if it is below it."""
@@ -148,7 +153,7 @@ def applied_before(
 ) -> Formerly | None:
     """Return the nearest baseline of a case, else of another accelerator count, or None."""
     former = formerly(loaded, identity) if loaded else None
-    if former is None and is_of_server(identity) and (old := of_unnamed(root, file)):
+    if former is None and SOURCE in identity and (old := of_unnamed(root, file)):
         former = formerly(old, identity)
     return former or min(
         _of_other_counts(root, file, case),
@@ -165,7 +170,7 @@ def of_unnamed(root: Path, file: Path) -> Baseline | None:
 
 
 def _of_other_counts(root: Path, file: Path, case: Case) -> Iterator[Formerly]:
-    """Yield the baselines of a case on other counts of the same accelerator, by differences."""
+    """Yield, for other counts of the same accelerator, that the case has a baseline there."""
     _, kind = split(case.accelerator)
     behind = file.relative_to(root).parts[1:]
     for folder in sorted(root.iterdir()) if root.is_dir() else ():

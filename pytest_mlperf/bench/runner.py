@@ -16,6 +16,7 @@ from pytest_mlperf.core.errors import RunError
 from pytest_mlperf.core.job import LOADED_QUERIES, AuditRun, Job, MeasuredCase, Search, require
 from pytest_mlperf.core.measurement import Run, Subject
 from pytest_mlperf.core.metrics import CONCURRENCY, SEARCH_METRICS
+from pytest_mlperf.core.notes import Note
 from pytest_mlperf.core.numbers import plural
 from pytest_mlperf.core.reason import Key, Reason
 from pytest_mlperf.core.search import (
@@ -218,8 +219,13 @@ class Unjudgeable(Exception):
     """Report that every try of a run was INVALID; `run` is the last try."""
 
     def __init__(self, run: Run) -> None:
-        super().__init__("; ".join(map(str, run.invalid)))
+        super().__init__(", ".join(reason.key for reason in run.invalid))
         self.run = run
+
+    @property
+    def note(self) -> Note:
+        """The reasons why the last try is INVALID."""
+        return Note.of("reasons", reasons=tuple(reason.text for reason in self.run.invalid))
 
 
 class Rated(Protocol):
@@ -272,9 +278,11 @@ class CaseRunner:
         scored_files: Files of the project that processes of `scored_subject` imported.
         left_out: Runs of pairs whose difference load may explain, see `confirm.add_pair`.
         clients: Number of client processes, unless the suite sets it.
+        pair: Number of the interleaved pair of its next run; 0 if none.
     """
 
     clients = 1
+    pair = 0
 
     def __init__(
         self,
@@ -389,12 +397,16 @@ class CaseRunner:
         """Return the name of the next process in lines of progress."""
         if at:
             return at.audit.test if at.audit else "search"
+        build = f", {self._build.title}" if self._build else ", this build" * bool(self.pair)
         if not performance:
-            return "accuracy pass"
-        number, most = len(self.runs) + 1, self._conditions.max_runs or 0
+            return f"accuracy pass{build}"
+        number, most = self.pair or len(self.runs) + 1, self._conditions.max_runs or 0
         repeats = len(self.invalid_runs)
         bound = f" of at most {most}" if number <= most else ""
-        return f"run {number}{bound}" + (f" ({plural(repeats, 'run')} repeated)" if repeats else "")
+        word = "pair" if self.pair else "run"
+        return f"{word} {number}{bound}{build}" + (
+            f" ({plural(repeats, 'run')} repeated)" if repeats else ""
+        )
 
     def process(
         self, *, performance: bool, ask: Ask | None, at: SearchState | None = None

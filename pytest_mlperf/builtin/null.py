@@ -22,7 +22,7 @@ class NullOptions:
     Attributes:
         latency_s: Seconds of work per sample.
         batch_size: Samples completed together.
-        threads: Long-lived threads that work; 0 completes inside `submit`.
+        threads: Number of threads that answer samples; 0 answers inside `submit`.
         tokens: Output tokens reported per sample; 0 for an engine that has no tokens.
     """
 

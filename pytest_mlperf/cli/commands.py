@@ -10,8 +10,8 @@ from pytest_mlperf.registry import declared
 COMMANDS = {
     "Start": {
         "init": "write a first suite and a folder for baselines",
-        "machine": "show this machine's hardware, or that of servers; move their baselines",
         "doctor": "check what this machine can run, and what is missing",
+        "machine": "show the hardware of this machine, or of servers",
         "plan": "list cases with their runs, minutes and accelerator-hours",
     },
     "Judge": {
@@ -28,7 +28,7 @@ COMMANDS = {
         "merge": "combine results of several machines; report missing ones",
         "report": "write results as text, HTML, Markdown, CSV and more",
     },
-    "MLPerf": {"round": "show the requirements of a round: gates, limits, counts"},
+    "MLPerf": {},
     "Reference": {
         "options": "show options of engines, data sets and scorers",
         "schema": "print a JSON Schema for editors and tools",

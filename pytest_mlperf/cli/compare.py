@@ -326,10 +326,7 @@ def from_results(path: Path, results: Results) -> ComparedSide:
 
 
 def from_version(library: str, version: str, sessions: Sessions) -> ComparedSide:
-    """Return the pooled runs of all sessions with this version of a library, by case.
-
-    Pooled runs have equal hardware, rate, profile and fingerprint.
-    """
+    """Return the pooled, comparable runs of all sessions with a library's version, by case."""
     pools: dict[str, dict[str, list[Measured]]] = defaultdict(lambda: defaultdict(list))
     seen = 0
     versions: set[str] = set()

@@ -111,8 +111,8 @@ def run(parsed: argparse.Namespace) -> int:
 
 
 def _filled(text: str, url: str) -> str:
-    """Write a server's address, and what it runs on, into a suite; say what was found."""
-    sources = ServerSources(url=url, accelerator="cpu")
+    """Write a server's address and accelerator into a suite; print them and their source."""
+    sources = ServerSources(url=url)
     text = text.replace(URL.findall(text)[0], url)
     if sources.is_here:
         classes = detect(gpus=True).classes

@@ -10,26 +10,25 @@ from pathlib import Path
 
 from pytest_mlperf.bench.case import baseline_file, baselines_root, load_checked
 from pytest_mlperf.bench.policy import accepted, of_unnamed
-from pytest_mlperf.bench.server import sources_of
 from pytest_mlperf.cli.arguments import add
 from pytest_mlperf.cli.output import show
 from pytest_mlperf.cli.suites import find_suites, read_suites
 from pytest_mlperf.core.baseline import find
 from pytest_mlperf.core.errors import BaselineError, MlperfError
-from pytest_mlperf.core.server.identity import is_of_server
+from pytest_mlperf.core.server.identity import SOURCE
 from pytest_mlperf.hardware import probe
 from pytest_mlperf.hardware.machine import Machine, detect
 from pytest_mlperf.reports.terminal.layout import relative
+from pytest_mlperf.run.server_hardware import ServerSources
 from pytest_mlperf.stores import baselines
 from pytest_mlperf.suite.plan import Planned
 
 HELP = """\
-Prints the accelerators and the CPU of this machine. A suite's [engines.server]
-may run it beside the server: probe = "ssh gpu-box pytest-mlperf machine --json".
-A machine without pytest-mlperf needs Python 3.9: probe = "ssh gpu-box python3 -"
-gets the program from the client.
-With SUITES it asks their servers, and prints the hardware and who reports it.
---adopt moves baselines that name the client, from before servers had an identity.
+Prints the accelerators and the CPU of this machine as JSON. A suite's probe
+runs it beside a server: probe = "ssh gpu-box pytest-mlperf machine --json", or,
+without pytest-mlperf there, with Python 3.9: probe = "ssh gpu-box python3 -".
+With SUITES it prints what their servers run on, and the source.
+--adopt moves baselines that name the client in place of the server.
 
 needs: for SUITES, running servers
 
@@ -75,7 +74,7 @@ def run(parsed: argparse.Namespace) -> int:
 
 def server_machine(planned: Planned, client: Machine) -> Machine:
     """Return the machine that a case measures; raise RunError if it is unknown."""
-    sources = sources_of(planned)
+    sources = ServerSources.of(planned)
     return sources.machine(client) if sources else client
 
 
@@ -85,13 +84,13 @@ def in_words(planned: Planned, machine: Machine) -> str:
 
 
 def _adopted(planned: Planned, machine: Machine, file: Path) -> Iterator[str]:
-    """Move a case's baseline from its client's identity to its server's; yield what was done."""
+    """Move a case's baseline from its client's identity to its server's; yield the changes."""
     case, old_file, root = planned.case, file, file.parents[3]
     identity = machine.identity(case.accelerator)
     old = load_checked(file, case)
     if old is None and (old := of_unnamed(root, file)):
         old_file = root.joinpath("cpu", *file.relative_to(root).parts[1:])
-    records = [one for one in old.records if not is_of_server(one.identity)] if old else []
+    records = [one for one in old.records if SOURCE not in one.identity] if old else []
     if old is None or not records or find(old, identity):
         yield "  no baseline to move"
         return

@@ -169,7 +169,7 @@ class Record:
         return len(set(self.groups.values()))
 
     def noise_of(self, metric: str | None) -> SessionNoise | None:
-        """Return the session noise of a metric; None if unknown, or if days count repeatedly."""
+        """Return a metric's session noise; None if unknown, or if a day counts as several."""
         noise = self.session_noise.get(metric or "")
         return noise if noise and (noise.by_days or len(self.sessions) == self.days) else None
 

@@ -29,7 +29,7 @@ class MlperfError(Exception):
 
 
 class SuiteError(MlperfError):
-    """A suite file, a marker or an option is wrong."""
+    """Report that a suite file, a marker or an option is wrong."""
 
 
 Rule = tuple[str, object, bool, str]
@@ -45,11 +45,11 @@ def require_options(subject: str, rules: Iterable[Rule]) -> None:
 
 
 class BaselineError(MlperfError):
-    """A baseline file cannot be read, written, or compared with results."""
+    """Report that a baseline file cannot be read, written, or compared with results."""
 
 
 class EnvironmentFault(MlperfError):
-    """The machine lacks a requirement."""
+    """Report that the machine lacks a requirement."""
 
 
 TO_MEASURE = "pip install 'pytest-mlperf[loadgen]'"
@@ -61,7 +61,7 @@ REINSTALL = "pip install --force-reinstall mlcommons-loadgen"
 
 
 class UnavailableError(MlperfError):
-    """A model or data set is missing; the message says which setting to change.
+    """Report that a model or data set is missing; the message names the setting to change.
 
     Attributes:
         path: The missing file or folder, if known.
@@ -75,10 +75,10 @@ class UnavailableError(MlperfError):
 
 
 class RunError(MlperfError):
-    """A run broke before it could be judged.
+    """Report that a run failed before it could be judged.
 
     Attributes:
-        layer: The part that broke: "engine", "dataset", "loadgen", "worker", "scorer", "sampler",
+        layer: The part that failed: "engine", "dataset", "loadgen", "worker", "scorer", "sampler",
             "lease", "build", "gpu" if one was lost, "infrastructure" if a cluster node was lost, or
             "pytest-mlperf" for an unexpected error.
         log: Path of the log to read, or None.
@@ -91,7 +91,7 @@ class RunError(MlperfError):
 
 
 class LoggedError(RunError):
-    """A run broke, and the end of its log is shown below the message."""
+    """Report a failed run, with the end of the run's log below the message."""
 
 
 def text_of(error: BaseException) -> str:

@@ -140,14 +140,27 @@ class Elsewhere:
 
 @dataclass(frozen=True, kw_only=True)
 class EarlierBuild:
-    """Hold the files of a baseline's build, to measure it again; `wheels` are full paths."""
+    """Hold another build, to interleave its runs with those of this one.
 
-    elsewhere: Elsewhere | None
+    Attributes:
+        git: Ref in git, or `MERGE_BASE`; None for the code of the working folder.
+        wheels: Arguments of pip, with full paths; installed in front of this Python's packages.
+        wheel: The same as the suite writes it.
+        requirements: Packages, installed with their dependencies into an environment of their own.
+        key: Name of the setting in messages.
+    """
+
+    elsewhere: Elsewhere | None = None
     suite: Path
-    git: str | None
-    wheels: tuple[str, ...]
-    wheel: str
+    git: str | None = None
+    wheels: tuple[str, ...] = ()
+    wheel: str = ""
+    requirements: tuple[str, ...] = ()
     key: str
+
+
+MERGE_BASE = "merge-base"
+"""Stands for the commit at which a branch left the branch that it will be merged into."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -43,7 +43,7 @@ class InterimAnalysis:
 
 
 class Confirmation(StrEnum):
-    """Result of runs interleaved with the baseline's own build, or why there are none."""
+    """Name the result of runs interleaved with the baseline's own build, or why there are none."""
 
     PROVEN = "proven"
     EXCLUDED = "excluded"
@@ -56,18 +56,24 @@ class Confirmation(StrEnum):
 
 @dataclass(frozen=True, kw_only=True)
 class InterleavedRuns:
-    """Describe the confirmation of a drop by interleaved runs, or why there is none.
+    """Describe a comparison with another build by interleaved runs, or why there is none.
+
+    It confirms a drop, or with `--mlperf-against` replaces the stored baseline.
 
     Attributes:
         state: PROVEN: the drop exists; EXCLUDED: no drop of the limit; UNDECIDED: neither. Without
             runs NO_BUILD: the baseline's build is not available; UNCHANGED: it is this build, at
             the same commit; NOT_COMPARABLE: the runs may not be compared; NOT_MADE: the session
             ended before.
-        metrics: Names of the metrics that seemed to have dropped.
+        metrics: Names of the metrics that seemed to have dropped, or that were compared.
         build: Description of the other build; "" without runs.
         pairs: Number of pairs of runs up to the decision.
-        runs: Number of runs for the confirmation, on both sides together.
-        reason: Why there is no decision, as text; "" if there is a decision.
+        runs: Number of runs besides those of the verdict; for a confirmation, of both sides.
+        reason: Why there is no decision; "" if there is a decision.
+        other_runs: Runs of the other build with `--mlperf-against`, oldest first; the n-th is the
+            neighbour of the verdict's n-th run.
+        other_subject: System that these runs measured.
+        other_accuracy: Accuracy pass of the other build.
     """
 
     state: Confirmation
@@ -75,7 +81,15 @@ class InterleavedRuns:
     build: str = ""
     pairs: Count = 0
     runs: Count = 0
-    reason: str = ""
+    reason: Words = ""
+    other_runs: tuple[Run, ...] = ()
+    other_subject: Subject | None = None
+    other_accuracy: Accuracy | None = None
+
+    @property
+    def replaces_baseline(self) -> bool:
+        """Whether the verdict is by this comparison alone, without a stored baseline."""
+        return bool(self.other_runs or self.other_accuracy)
 
 
 class GateState(StrEnum):
@@ -473,6 +487,11 @@ class Verdict:
     interleaved: InterleavedRuns | None = None
     unchecked: Unchecked | None = None
     handicap: Slowdown = 0.0
+
+    @property
+    def other_runs(self) -> tuple[Run, ...]:
+        """Runs of the other build, next to `runs`, if it replaced the stored baseline."""
+        return self.interleaved.other_runs if self.interleaved else ()
 
     @property
     def steady(self) -> bool | None:

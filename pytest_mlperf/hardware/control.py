@@ -46,7 +46,7 @@ MIB = 2**20
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ControlSizes:
-    """Define the sizes of the benchmark.
+    """Define the sizes of the micro-benchmark of a machine's speed.
 
     Attributes:
         copied_bytes: Sizes of each of the two buffers, tried in order until one fits. They exceed
@@ -279,7 +279,7 @@ def end_with_stdin() -> None:
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Run the benchmark; print the results as one line of JSON."""
+    """Run the micro-benchmark; print the results as one line of JSON."""
     end_with_stdin()
     warnings.simplefilter("ignore")  # libraries warn when imported
     parser = argparse.ArgumentParser(prog="python -m pytest_mlperf.hardware.control")

@@ -11,6 +11,8 @@ import re
 from collections.abc import Mapping, Set
 from pathlib import Path
 
+from pytest_mlperf.hardware.probe import cores, cpu_model
+
 Property = str | int | float | bool | None
 
 
@@ -20,13 +22,7 @@ LINUX = Path("/")
 def identity(root: Path = LINUX) -> dict[str, Property]:
     """Return the properties of this CPU that must equal a baseline's."""
     governor = _line(root / "sys/devices/system/cpu/cpu0/cpufreq/scaling_governor") or None
-    return {"cpu": _model(root), "cores": _cores(root), "governor": governor}
-
-
-def _model(root: Path) -> str:
-    text = text_at(root / "proc/cpuinfo")
-    match = re.search(r"^(?:model name|Processor|cpu model)\s*:\s*(.+)$", text, re.MULTILINE)
-    return " ".join((match[1] if match else platform.machine() or "unknown").split())
+    return {"cpu": cpu_model(root), "cores": cores(root), "governor": governor}
 
 
 def int8_can_saturate(root: Path = LINUX) -> bool:
@@ -44,15 +40,6 @@ def usable_cores() -> Set[int]:
     """Return the cores that this thread may use; all if the system has no affinity."""
     affinity = getattr(os, "sched_getaffinity", None)
     return frozenset(affinity(0) if affinity else range(os.cpu_count() or 1))
-
-
-def _cores(root: Path) -> float:
-    cores: float = len(usable_cores())
-    try:
-        quota, period = (root / "sys/fs/cgroup/cpu.max").read_text("ascii").split()
-    except (OSError, ValueError):
-        return cores
-    return cores if quota == "max" else min(cores, round(int(quota) / int(period), 2))
 
 
 def read(root: Path = LINUX, environ: Mapping[str, str] = os.environ) -> dict[str, str]:

@@ -14,11 +14,12 @@ from functools import cache
 from itertools import combinations
 from pathlib import Path
 
-from pytest_mlperf.core.server.identity import ServerIdentity, is_of_server
+from pytest_mlperf.core.server.identity import SOURCE, ServerIdentity
 from pytest_mlperf.hardware import host, nvidia, power_limit
 from pytest_mlperf.hardware.host import LINUX, Property, text_at, usable_cores
 from pytest_mlperf.hardware.leases import lease_place
 from pytest_mlperf.hardware.power_limit import LimitNote
+from pytest_mlperf.hardware.probe import hashed
 from pytest_mlperf.processes import answer_of, last_line
 
 DEVICES_VARIABLE, ORDER_VARIABLE = "CUDA_VISIBLE_DEVICES", "CUDA_DEVICE_ORDER"
@@ -177,7 +178,7 @@ class Machine:
         if not used:
             return {"pretended": accelerator, **by}
         names = [name for name in used[0] if name not in {"uuid", "index", "bus"}]
-        properties = {n: common([gpu.get(n) for gpu in used]) for n in names}
+        properties = {n: _common([gpu.get(n) for gpu in used]) for n in names}
         if len(used) > 1:
             properties["topology"] = self._topology([str(gpu["uuid"]) for gpu in used])
         if self.shared:
@@ -208,7 +209,7 @@ class Machine:
 
     def as_in(self, identity: Mapping[str, Property]) -> Machine:
         """Return a copy with the server, `shared`, `harness` and `limit_w` of an identity."""
-        if is_of_server(identity):
+        if SOURCE in identity:
             theirs = {name: value for name, value in identity.items() if name != "harness"}
             server = self.of_server(ServerIdentity(properties=theirs))
             return replace(server, harness=str(identity.get("harness") or ""))
@@ -237,7 +238,7 @@ class Machine:
     def hashes(self, accelerator: str) -> str:
         """Return anonymous hashes of this machine and of the GPUs of an accelerator."""
         names = [self.machine_id and f"pytest-mlperf {self.machine_id}", *self.uuids(accelerator)]
-        return " ".join(nvidia.hashed(name) for name in names if name)
+        return " ".join(hashed(name) for name in names if name)
 
     def used(self, accelerator: str, replicas: int = 1) -> dict[str, UsedGpu]:
         """Return the GPUs that a run uses, by UUID; each replica uses an equal number."""
@@ -510,6 +511,6 @@ def _class(gpu: Mapping[str, Property]) -> str:
     return nvidia.instance_class(str(gpu["gpu"]), gpu.get("mig"))
 
 
-def common(values: Sequence[Property]) -> Property:
-    """Return the common value if all are equal, else all different values as "500, 700"."""
+def _common(values: Sequence[Property]) -> Property:
+    """Return the value if all are equal, else all different values as "500, 700"."""
     return values[0] if len(set(values)) == 1 else ", ".join(sorted({str(v) for v in values}))

@@ -6,7 +6,6 @@
 from __future__ import annotations
 
 import contextlib
-import hashlib
 import json
 import re
 import signal
@@ -38,9 +37,7 @@ from pytest_mlperf.hardware._nvml import (
 from pytest_mlperf.hardware._nvml import Property as Quantity
 from pytest_mlperf.hardware.host import Property
 from pytest_mlperf.hardware.nvml_quantities import identity, links_up, probes
-
-VIRTUALIZATION = ("none", "passthrough", "vgpu", "host vgpu", "host vsga")
-"""NVML's virtualization modes; "none" is bare metal."""
+from pytest_mlperf.hardware.probe import VIRTUALIZATION, hashed
 
 COMPUTE_MODES = ("default", "exclusive thread", "prohibited", "exclusive process")
 
@@ -205,11 +202,6 @@ def unread(sampled: Mapping[str, Probe]) -> dict[str, str]:
     return {name: probe.failure for name, probe in sampled.items() if probe.failure}
 
 
-def hashed(uuid: str) -> str:
-    """Return a short hash that distinguishes cards but does not identify them."""
-    return hashlib.sha256(uuid.encode()).hexdigest()[:8]
-
-
 def decoded(value: Any) -> str | None:
     """Return text as str; old releases of the binding return bytes."""
     text = value.decode() if isinstance(value, bytes) else value
@@ -227,7 +219,7 @@ def _choice(words: Sequence[str], number: Any) -> str | None:
 BRANDS = {"nvidia", "geforce", "tesla", "quadro"}
 
 FORM_WORDS = re.compile(
-    r"\d{4}|\d+(GB?|W|e)|AC|SXM\d?|PCIe|NVL|HBM\d?e?|CTS|NPS\d|SPX|x\d+|Power|Cap|W|Tensor|Core|GPU|Grace|"
+    r"\d{4}|\d+(GB?|W|e)|AC|OAM|SXM\d?|PCIe|NVL|HBM\d?e?|CTS|NPS\d|SPX|x\d+|Power|Cap|W|Tensor|Core|GPU|Grace|"
     r"Hopper|Superchip|Blackwell|Server|Workstation|Edition",
     re.IGNORECASE,
 )

@@ -8,22 +8,21 @@ from __future__ import annotations
 import json
 import math
 import re
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import cache
 from typing import Any
 from urllib.parse import urlsplit
 
 from pytest_mlperf.core.baseline import SERVER_FACT, Property
+from pytest_mlperf.core.energy.exporter import read_exporter
 from pytest_mlperf.core.errors import RunError
-from pytest_mlperf.core.prometheus import page_samples
 from pytest_mlperf.core.server.identity import SOURCE, SOURCES, ServerIdentity
 from pytest_mlperf.core.untrusted import parse_json
 from pytest_mlperf.core.untrusted_text import broken
 from pytest_mlperf.hardware import probe
-from pytest_mlperf.hardware.machine import common, split
-from pytest_mlperf.hardware.nvidia import instance_class
-from pytest_mlperf.hardware.specs import class_of, find_gpu
+from pytest_mlperf.hardware.machine import Machine, split
+from pytest_mlperf.hardware.nvidia import rounded_w
 
 MAX_TEXT = 200
 """Longest text of a property; longer ones are cut."""
@@ -31,33 +30,13 @@ MAX_TEXT = 200
 USED_GIB = 1.0
 """Memory in use of a GPU that holds a model."""
 
-EXPORTER_METRICS = {
-    "DCGM_FI_DEV_GPU_UTIL",
-    "DCGM_FI_DEV_POWER_MGMT_LIMIT",
-    "DCGM_FI_DEV_POWER_USAGE",
-    "DCGM_FI_DEV_TOTAL_ENERGY_CONSUMPTION",
-    "amd_gpu_energy_consumed",
-    "amd_gpu_package_power",
-    "gpu_energy_consumed",
-    "gpu_package_power",
-}
-"""Metrics of DCGM's exporter, and of AMD's, whose labels name the GPUs."""
-
-LABELS = {
-    "uuid": ("UUID", "serial_number"),
-    "gpu": ("modelName", "card_model"),
-    "host": ("Hostname", "hostname"),
-}
-"""Labels of these metrics, DCGM's and AMD's."""
-
 PRODUCT_LABELS = (
     "nvidia.com/gpu.product",
     "amd.com/gpu.product-name",
     "cloud.google.com/gke-tpu-accelerator",
     "cloud.google.com/gke-accelerator",
 )
-NODE_LABELS = ("nvidia.com/gpu.count", "nvidia.com/gpu.memory", "nvidia.com/mig.config")
-DRIVER_LABEL = "nvidia.com/cuda.driver-version.full"
+MEMORY_LABEL, DRIVER_LABEL = "nvidia.com/gpu.memory", "nvidia.com/cuda.driver-version.full"
 RESOURCES = ("nvidia.com/gpu", "amd.com/gpu", "google.com/tpu", "habana.ai/gaudi")
 """Labels of Kubernetes nodes, and resources of containers, that tell a server's accelerators."""
 
@@ -66,37 +45,72 @@ START_METRIC = "process_start_time_seconds"
 PAGES = ("/version", "/metrics", "/info", "/props", "/server_info", "/v1/manifest")
 """Pages on which vLLM, SGLang, TensorRT-LLM, TGI, llama.cpp and NIM describe themselves."""
 
-SOFTWARE = {
-    "version": ("version", "build_info", "sha"),
-    "quantization": ("quantization", "model_dtype"),
-    "parallel": ("tp_size", "pp_size", "dp_size", "ep_size", "num_shard"),
-    "flags": ("chunked_prefill_size", "max_total_tokens", "mem_fraction_static", "total_slots"),
-}
-"""Keys of these pages that describe the software, by fact."""
+SOFTWARE = (
+    *("version", "build_info", "sha", "quantization", "model_dtype", "total_slots"),
+    *("tp_size", "pp_size", "dp_size", "ep_size", "num_shard", "chunked_prefill_size"),
+)
+"""Keys of these pages that describe the software, and do not differ from start to start."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Hardware:
-    """Hold what one source reports about a server's hardware.
+    """Hold one source's report on a server's hardware.
 
     Attributes:
-        kind: Accelerator class; "" if the product is unknown.
-        facts: Versions and the like, outside the identity.
+        gpus: Properties of each GPU.
+        used: Accelerator that serves: the suite's, else all of the first class.
+        cpu: Properties of a server without a GPU.
+        node: Hash that distinguishes the machine; "" if unknown.
+        facts: Versions outside the identity.
         notes, idle, joules: As in `ServerIdentity`.
     """
 
-    properties: Mapping[str, Property]
-    kind: str = ""
+    gpus: Sequence[Mapping[str, Property]]
+    used: str
+    cpu: Mapping[str, Property] = field(default_factory=dict)
+    node: str = ""
     facts: Mapping[str, str] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
     idle: str = ""
     joules: Mapping[str, float] = field(default_factory=dict)
 
     @property
+    def machine(self) -> Machine:
+        """The server's hardware as a `Machine`."""
+        gpus = ({"uuid": str(n), "mig": None, **gpu} for n, gpu in enumerate(self.gpus))
+        return Machine(cpu=self.cpu, gpus=tuple(gpus))
+
+    @property
+    def properties(self) -> dict[str, Property]:
+        """Properties that must equal a baseline's; GPUs that do not serve are only counted."""
+        more = {"node": self.node} if self.node else {}
+        if len(self.gpus) > split(self.used)[0]:
+            more["node_gpus"] = ", ".join(f"{n}x{c}" for c, n in self.machine.classes.items())
+        return {**self.machine.identity(self.used), **more}
+
+    @property
     def in_words(self) -> str:
         """Number and product: "8 x NVIDIA H200"."""
-        count, name = self.properties.get("gpus"), self.properties.get("gpu")
-        return f"{count or 1} x {name}" if name else str(self.properties.get("cpu", "no GPU"))
+        own = self.properties
+        return f"{own['gpus']} x {own['gpu']}" if own.get("gpu") else str(own.get("cpu"))
+
+
+def _hardware(
+    source: str, gpus: Sequence[Mapping[str, Property]], accelerator: str, **others: Any
+) -> Hardware:
+    """Return a source's report; raise RunError if it lacks the suite's accelerator."""
+    machine = Hardware(gpus=gpus, used=accelerator).machine
+    if split(accelerator)[1] == "cpu" and gpus:
+        kind, count = next(iter(machine.classes.items()))
+        accelerator = f"{count}x{kind}"
+    # An accelerator without a product name may be what the suite says.
+    elif not machine.has(accelerator) and not any(str(gpu["gpu"])[:2] == "0x" for gpu in gpus):
+        raise _fault(
+            f"the suite says {accelerator}, and {source} reports "
+            f"{machine.names.removesuffix('cpu').rstrip(', ') or 'no GPU'}: correct accelerators, "
+            "or ask the machine on which the server runs"
+        )
+    return Hardware(gpus=gpus, used=accelerator, **others)
 
 
 def identified(
@@ -109,33 +123,31 @@ def identified(
     *,
     time_s: float,
 ) -> ServerIdentity:
-    """Return the identity of the server at a url by its most trusted source.
+    """Return a server's identity by its most trusted source; raise RunError if sources disagree.
 
     Args:
         accelerator: Accelerator that the suite declares for the server; "cpu" declares none.
         reports: Hardware by source: probe, exporter, kubernetes.
-        pages: Content of those of `PAGES` that the server has, by path.
-        headers: Response headers of these pages, by name in lower case.
+        pages, headers: The server's own pages by path, and their headers in lower case.
         starts: Start times on the metrics page, of several connections.
         time_s: Time of the answers, monotonic [s].
-
-    Raises:
-        RunError: Two sources contradict each other.
     """
-    own = of_server(pages, headers)
+    own = of_server(pages, headers, accelerator)
     reports = {**reports, **({"server": own} if own else {})}
-    _require_agreement(reports, accelerator)
-    declared = {} if accelerator == "cpu" else {"declared": accelerator}
-    source = next(name for name in SOURCES if name in {*reports, *declared, "unknown"})
-    best = reports.get(source) or Hardware(properties={"hardware": declared.get(source)})
-    texts = {name: reports[name].in_words for name in SOURCES if name in reports} | declared
+    texts = {name: reports[name].in_words for name in SOURCES if name in reports}
+    if len({split(one.used)[1] for one in reports.values() if one.gpus}) > 1:
+        raise _fault(
+            "the sources of the server's hardware disagree: "
+            f"{', '.join(f'{name} says {text}' for name, text in texts.items())}; ask the machine "
+            "on which the server runs"
+        )
+    texts |= {} if accelerator == "cpu" else {"declared": accelerator}
+    source = next(iter(texts), "unknown")
+    best = reports.get(source) or Hardware(gpus=(), used="cpu", cpu={"hardware": texts.get(source)})
     several = f"{len(starts)} servers or more answer at this url: a load balancer"
+    place = {} if source in SOURCES[:3] else {"url": place_of(url)}
     return ServerIdentity(
-        properties={
-            SOURCE: source,
-            **({} if source in SOURCES[:3] else {"url": place_of(url)}),
-            **best.properties,
-        },
+        properties={SOURCE: source, **place, **best.properties},
         surroundings={
             "server.hardware": texts.get(source, "unknown"),
             "server.sources": "; ".join(f"{name}: {text}" for name, text in texts.items()),
@@ -155,18 +167,6 @@ def place_of(url: str) -> str:
     return f"{parts.netloc.rpartition('@')[2]}{parts.path.rstrip('/')}"
 
 
-def _require_agreement(reports: Mapping[str, Hardware], accelerator: str) -> None:
-    kinds = {name: one.kind for name, one in reports.items() if one.kind}
-    if accelerator != "cpu":
-        kinds["the suite"] = split(accelerator)[1]
-    if len({re.sub(r"_(\d\w*g\..*|mig)$", "", kind) for kind in kinds.values()}) > 1:
-        texts = ", ".join(f"{name} says {kind}" for name, kind in kinds.items())
-        raise _fault(
-            f"the sources of the server's hardware disagree: {texts}; correct accelerators, or ask "
-            "the machine on which the server runs"
-        )
-
-
 def _fault(text: str) -> RunError:
     return RunError("server", text)
 
@@ -175,15 +175,13 @@ def _document(answer: bytes, source: str) -> Any:
     try:
         return parse_json(answer)
     except (ValueError, UnicodeDecodeError):
-        shown = broken(answer[:MAX_TEXT].decode("utf-8", "replace").strip())
-        raise _fault(f"{source} printed {shown or 'nothing'!r}, which is not JSON") from None
+        text = broken(answer[:MAX_TEXT].decode("utf-8", "replace").strip())
+        raise _fault(f"{source} printed {text or 'nothing'!r}, which is not JSON") from None
 
 
 def _property(value: Any) -> Property:
-    if isinstance(value, str):
-        return broken(value)[:MAX_TEXT]
     is_number = isinstance(value, int | float) and math.isfinite(value)
-    return value if value is None or is_number else str(value)[:MAX_TEXT]
+    return value if value is None or is_number else broken(str(value))[:MAX_TEXT]
 
 
 def of_probe(answer: bytes, accelerator: str, url: str) -> Hardware:
@@ -192,191 +190,110 @@ def of_probe(answer: bytes, accelerator: str, url: str) -> Hardware:
     try:
         if report["kind"] != probe.KIND or report["schema"] != probe.SCHEMA:
             raise TypeError
-        gpus = list(_units(report["gpus"]))
-        node = {"node": _property(report["node"])}
-        host = {name: _property(report[name]) for name in ("cpu", "cores")}
+        gpus = [{n: _property(v) for n, v in gpu["identity"].items()} for gpu in report["gpus"]]
+        used_gib = [float(gpu["memory_used_gib"] or math.inf) for gpu in report["gpus"]]
+        node, ports = str(_property(report["node"])), [int(port) for port in report["ports"]]
+        cpu = {name: _property(report[name]) for name in ("cpu", "cores")} | {"node": node}
         facts = {name: str(_property(text)) for name, text in report["facts"].items()}
-        ports, trouble = [int(port) for port in report["ports"]], report["trouble"]
     except (KeyError, TypeError, ValueError, AttributeError):
         raise _fault(
             "the probe printed JSON that is not of pytest-mlperf machine --json: use the same "
             "version there, or a Python that reads the file from stdin (python3 -)"
         ) from None
-    (count, kind), port = split(accelerator), urlsplit(url if "://" in url else f"//{url}").port
-    used = gpus if kind == "cpu" else [gpu for gpu in gpus if _fits(gpu, kind)][:count]
-    if kind != "cpu" and len(used) < count:
-        names = ", ".join(str(gpu["identity"]["gpu"]) for gpu in gpus) or trouble or "no GPU"
-        raise _fault(
-            f"the suite says {accelerator}, and the probe reports {broken(str(names))[:MAX_TEXT]}: "
-            "correct accelerators, or ask the machine on which the server runs"
-        )
-    if not used:
-        return Hardware(properties={**host, **node}, facts=facts)
-    names = dict.fromkeys(name for gpu in used for name in gpu["identity"])
-    identity = {name: common([gpu["identity"].get(name) for gpu in used]) for name in names}
-    if len(gpus) > 1:
-        identity["topology"] = _property(report.get("topology"))
-    if len(gpus) > len(used):
-        identity["node_gpus"] = len(gpus)
-    free = [gpu for gpu in used if (gpu["memory_used_gib"] or math.inf) < USED_GIB]
-    idle = (
-        f"the suite says {accelerator}, and {len(free)} of these GPUs hold no model: the server "
-        "uses fewer; correct accelerators"
-    )
+    if report["trouble"]:
+        raise _fault(f"the probe reports: {_property(report['trouble'])}")
+    host, _, port = place_of(url).partition("/")[0].rpartition(":")
+    is_closed = port.isdigit() and ports and int(port) not in ports
     closed = f"the probe's machine does not listen on port {port}: it may be another one"
-    return Hardware(
-        properties={"gpus": len(used), **identity, **node},
-        kind=used[0]["kind"] if used[0]["known"] else "",
+    count, kind = split(accelerator)
+    busy = sum(gib >= USED_GIB for gib in used_gib)
+    idle = f"the suite says {accelerator}, and only {busy} GPUs hold a model: correct accelerators"
+    return _hardware(
+        "the probe",
+        gpus,
+        accelerator,
+        cpu=cpu,
+        node=node,
         facts=facts,
-        notes=(closed,) if port and ports and port not in ports and not _is_loopback(url) else (),
-        idle=idle if free and kind != "cpu" else "",
+        notes=(closed,) if is_closed and not host.startswith(("localhost", "127.", "[::1")) else (),
+        idle=idle if kind != "cpu" and busy < count else "",
     )
-
-
-def _fits(gpu: Mapping[str, Any], kind: str) -> bool:
-    """Return whether a GPU may be the suite's accelerator, by class or by words of its name."""
-    name = str(gpu["identity"]["gpu"])
-    if gpu["kind"] == kind or name.startswith("0x"):
-        return True
-    return not gpu["known"] and set(kind.split("_")) <= set(re.findall(r"[A-Za-z0-9]+", name))
-
-
-def _is_loopback(url: str) -> bool:
-    return bool(re.match(r"(localhost|127\.|\[?::1)", place_of(url)))
-
-
-def _units(gpus: Sequence[Mapping[str, Any]]) -> Iterator[dict[str, Any]]:
-    """Yield GPUs with their accelerator class; a GPU with MIG as its instances."""
-    for gpu in gpus:
-        identity = {name: _property(value) for name, value in gpu["identity"].items()}
-        mig, used = identity.get("mig"), gpu.get("memory_used_gib")
-        for profile in mig.split(", ") if isinstance(mig, str) else [mig]:
-            name = str(identity.get("gpu"))
-            yield {
-                "identity": {**identity, "mig": profile} if profile else identity,
-                "kind": instance_class(name, profile) if profile else class_of(name),
-                "known": bool(known_class(name)),
-                "memory_used_gib": used if isinstance(used, int | float) and not profile else None,
-            }
 
 
 def of_exporter(page: bytes, chosen: Sequence[str], accelerator: str) -> Hardware:
-    """Return the GPUs of an exporter's page; raise RunError if it shows none or too few."""
-    gpus: dict[str, dict[str, str]] = {}
-    joules: dict[str, float] = {}
-    limits: dict[str, float] = {}
-    for sample in page_samples(page, EXPORTER_METRICS):
-        labels = sample.labels
-        values = {
-            name: next((labels[one] for one in ones if labels.get(one)), "")
-            for name, ones in LABELS.items()
-        }
-        uuid = values["uuid"]
-        if not uuid or (chosen and not {uuid, values["host"]}.intersection(chosen)):
-            continue
-        gpus[uuid] = {**values, "driver": labels.get("DCGM_FI_DRIVER_VERSION", "")}
-        if "energy" in sample.name.lower():
-            joules[uuid] = max(sample.value, joules.get(uuid, 0.0))
-        if sample.name.endswith("LIMIT"):
-            limits[uuid] = sample.value
-    count, kind = split(accelerator)
-    if not gpus or (kind != "cpu" and len(gpus) < count):
-        raise _fault(
-            f"the exporter shows {len(gpus)} GPUs, and the suite says {accelerator}: name the "
-            "exporter of the machine on which the server runs"
-        )
-    names = common([_property(gpu["gpu"]) for gpu in gpus.values()])
-    watts = [round(limits[uuid] / 5) * 5 if uuid in limits else None for uuid in gpus]
-    return Hardware(
-        properties={
-            "gpus": len(gpus),
-            "gpu": names,
-            "power_limit_w": common(watts),
-            "node": probe.hashed("".join(sorted(map(probe.hashed, gpus)))),
-        },
-        kind=known_class(next(iter(gpus.values()))["gpu"]),
-        facts={"driver": ", ".join(sorted({gpu["driver"] for gpu in gpus.values()}))},
-        joules=joules,
+    """Return the GPUs of an exporter's page; raise RunError if it lacks the accelerator."""
+    gpus = read_exporter(page, chosen)
+    if not gpus:
+        raise _fault("the exporter shows no GPU: name the exporter beside the server")
+    return _hardware(
+        "the exporter",
+        [
+            {"gpu": _property(gpu.name), "power_limit_w": gpu.limit_w and rounded_w(gpu.limit_w)}
+            for gpu in gpus.values()
+        ],
+        accelerator,
+        node=probe.hashed("".join(sorted(map(probe.hashed, gpus)))),
+        facts={"driver": ", ".join(sorted({broken(gpu.driver) for gpu in gpus.values()}))},
+        joules={uuid: gpu.joules for uuid, gpu in gpus.items() if gpu.joules is not None},
     )
 
 
-def counts_of(pods: bytes) -> dict[str, int]:
-    """Return the number of accelerators that pods request, by node name."""
-    by_node: dict[str, int] = {}
+def of_kubernetes(get: Callable[..., bytes], place: str, accelerator: str) -> Hardware:
+    """Return the accelerators of pods by the labels of their nodes; raise RunError if unknown.
+
+    Args:
+        get: Returns the output of `kubectl get` as JSON for further words.
+        place: Namespace and selector of the pods: "serving/app=vllm".
+    """
+    namespace, _, selector = place.partition("/")
+    counts, gpus, drivers = Counter[str](), list[dict[str, Property]](), list[str]()
     try:
-        for pod in _items(_document(pods, "kubectl get pods")):
+        pods = _document(get("pods", "-n", namespace, "-l", selector), "kubectl get pods")
+        for pod in pods["items"]:
             limits = [
                 one.get("resources", {}).get("limits", {}) for one in pod["spec"]["containers"]
             ]
-            count = sum(int(own.get(name, 0)) for own in limits for name in RESOURCES)
-            name = str(pod["spec"]["nodeName"])
-            by_node[name] = by_node.get(name, 0) + count
-    except (KeyError, TypeError, ValueError, AttributeError):
-        raise _fault("kubectl get pods printed JSON that does not describe running pods") from None
-    return by_node
-
-
-def of_kubernetes(pods: bytes, nodes: bytes) -> Hardware:
-    """Return the accelerators of pods by the labels of their nodes; raise RunError if unknown."""
-    by_node = counts_of(pods)
-    try:
-        labels = {
-            node["metadata"]["name"]: node["metadata"]["labels"]
-            for node in _items(_document(nodes, "kubectl get nodes"))
-            if node["metadata"]["name"] in by_node
-        }
-    except (KeyError, TypeError, ValueError, AttributeError):
-        raise _fault("kubectl get nodes printed JSON that does not describe nodes") from None
-    products = {
-        name: next((str(own[label]) for label in PRODUCT_LABELS if label in own), None)
-        for name, own in labels.items()
-    }
-    if not by_node or None in products.values() or labels.keys() != by_node.keys():
-        lacking = ", ".join(sorted(n for n in by_node if not products.get(n))) or "no pod"
+            counts[str(pod["spec"]["nodeName"])] += sum(
+                int(own.get(name, 0)) for own in limits for name in RESOURCES
+            )
+        if not counts:
+            raise _fault("kubectl shows no pod: correct kubernetes, NAMESPACE/SELECTOR")
+        nodes = _document(get("nodes", *counts), "kubectl get nodes")
+        items = nodes.get("items", [nodes])  # one node has no list around it
+        labels = {node["metadata"]["name"]: node["metadata"]["labels"] for node in items}
+        for name, count in counts.items():
+            own = labels[name]
+            product = str(next(own[label] for label in PRODUCT_LABELS if label in own))
+            product = product.upper() if product.islower() else product
+            memory = {"memory_gib": int(own[MEMORY_LABEL]) // 1024} if MEMORY_LABEL in own else {}
+            gpus += [{"gpu": _property(product.replace("-", " ")), **memory}] * (count or 1)
+            drivers.append(str(_property(own.get(DRIVER_LABEL, ""))))
+    except (KeyError, TypeError, ValueError, AttributeError, StopIteration):
         raise _fault(
-            f"kubectl shows no accelerator of {broken(lacking)[:MAX_TEXT]}: check namespace and "
-            f"selector, and that nodes have the label {PRODUCT_LABELS[0]}"
-        )
-    kinds = {known_class(str(product)) for product in products.values()}
-    several = f"the server's nodes are unequal: {', '.join(sorted(map(str, products.values())))}"
-    return Hardware(
-        properties={
-            "gpus": sum(by_node.values()) or None,
-            "gpu": common([_property(product) for product in products.values()]),
-            **{
-                label.rpartition(".")[2]: common([_property(o.get(label)) for o in labels.values()])
-                for label in NODE_LABELS
-            },
-            "node": probe.hashed(" ".join(sorted(by_node))),
-        },
-        kind=kinds.pop() if len(kinds) == 1 else "",
-        facts={"driver": str(common([o.get(DRIVER_LABEL, "") for o in labels.values()]))},
-        notes=(several,) if len(set(products.values())) > 1 else (),
+            f"kubectl shows no accelerator of {_property(' '.join(counts)) or 'running pods'}: "
+            f"check that their nodes have a label such as {PRODUCT_LABELS[0]}"
+        ) from None
+    names = sorted({str(gpu["gpu"]) for gpu in gpus})
+    return _hardware(
+        "kubectl",
+        gpus,
+        accelerator,
+        node=probe.hashed(" ".join(sorted(counts))),
+        facts={"driver": ", ".join(dict.fromkeys(drivers))},
+        notes=(f"the server's nodes are unequal: {', '.join(names)}",) if len(names) > 1 else (),
     )
 
 
-@cache
-def known_class(product: str) -> str:
-    """Return the class of a product of the table of GPUs; "" if it is not there."""
-    gpu = find_gpu(product.replace("-", " ").upper())
-    return gpu.accelerator if gpu else ""
-
-
-def _items(document: Any) -> list[Any]:
-    return list(document["items"]) if "items" in document else [document]
-
-
-def of_server(pages: Mapping[str, bytes], headers: Mapping[str, str]) -> Hardware | None:
-    """Return the hardware that a server itself reports: TGI's header, NIM's manifest; or None."""
-    match = re.fullmatch(r"(?:(\d+)-)?(\D.*)", headers.get("x-compute-type", ""))
-    name = match[2].upper() if match and not match[2].startswith(("cpu", "gpu")) else ""
-    count = int(match[1] or 1) if match else None
+def of_server(
+    pages: Mapping[str, bytes], headers: Mapping[str, str], accelerator: str
+) -> Hardware | None:
+    """Return the GPUs that a server itself reports: TGI's header, NIM's manifest; or None."""
+    match = re.fullmatch(r"(?:(\d{1,3})-)?(nvidia.*|amd.*)", headers.get("x-compute-type", ""))
+    names = [match[2].upper()] * int(match[1] or 1) if match else []
     tags = json.dumps(_json(pages.get("/v1/manifest", b"")))
-    if devices := set(re.findall(r'"gpu": "([^"]{1,60})"', tags)):
-        name, count = ", ".join(sorted(devices)), None
-    if not name:
-        return None
-    return Hardware(properties={"gpu": _property(name), "gpus": count})
+    names = names or sorted(set(re.findall(r'"gpu": "([^"]{1,60})"', tags)))
+    gpus = [{"gpu": _property(name.replace("-", " "))} for name in names]
+    return _hardware("the server", gpus, accelerator) if gpus else None
 
 
 def _json(page: bytes) -> Any:
@@ -388,18 +305,9 @@ def _json(page: bytes) -> Any:
 
 def _software(pages: Mapping[str, bytes], headers: Mapping[str, str]) -> Iterator[tuple[str, str]]:
     """Yield facts on the server's software; "pages" identifies the kind of server."""
-    known = [path for path in PAGES if path in pages]
-    yield f"{SERVER_FACT}pages", " ".join((broken(headers.get("server", "")), *known))[:MAX_TEXT]
-    documents = [own for path in known if isinstance(own := _json(pages[path]), dict)]
-    for fact, keys in SOFTWARE.items():
-        values = {
-            key: _property(own[key])
-            for own in documents
-            for key in keys
-            if isinstance(own.get(key), str | int | float)
-        }
-        if values:
-            yield (
-                f"{SERVER_FACT}{fact}",
-                ", ".join(f"{key} {value}" for key, value in values.items()),
-            )
+    paths = [path for path in PAGES if path in pages]
+    yield f"{SERVER_FACT}pages", " ".join((broken(headers.get("server", "")), *paths))[:MAX_TEXT]
+    for own in map(_json, (pages[path] for path in paths)):
+        for key in SOFTWARE if isinstance(own, dict) else ():
+            if isinstance(own.get(key), str | int | float):
+                yield f"{SERVER_FACT}{key}", str(_property(own[key]))

@@ -51,7 +51,7 @@ def t_isf(p: float, df: float) -> float:
 
 
 def _hill(p: float, df: float) -> float:
-    """Evaluate Hill's expansion for 0 < p < 1/2, with the names and signs of his paper."""
+    """Return Student's t quantile by Hill's expansion, 0 < p < 1/2, with his names and signs."""
     a = 1 / (df - 0.5)
     b = 48 / a**2
     c = ((20700 * a / b - 98) * a - 16) * a + 96.36

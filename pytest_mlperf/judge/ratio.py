@@ -146,6 +146,27 @@ def _look(logs: Sequence[float], runs: Sequence[Value], rule: RuleR) -> _RatioLo
     return _RatioLook(mean=mean, low=mean - reach(rule.beta), high=mean + reach(rule.alpha), sd=sd)
 
 
+MAX_PAIRS = 1000
+"""Largest number of pairs that `pairs_to_decide` recommends: that of `--mlperf-max-runs`."""
+
+
+def pairs_to_decide(ratio: Ratio, direction: Direction, limit: float, rule: RuleR) -> int | None:
+    """Return the estimated number of pairs that decide on a drop at the observed mean and noise.
+
+    A session with that maximum excludes the limit, or proves a drop, at its last analysis. Returns
+    None if more than `MAX_PAIRS` are needed.
+    """
+    mean, bound = math.log(ratio.ratio), bound_of(direction, limit)
+    for pairs in range(ratio.pairs + 1, MAX_PAIRS + 1):
+        share = (1 - WORST_SHARE) * _weight(pairs, pairs)
+        se = ratio.sd / math.sqrt(pairs)
+        if mean - t_isf(rule.beta * share, pairs - 1) * se >= bound:
+            return pairs
+        if mean + t_isf(rule.alpha * share, pairs - 1) * se < 0:
+            return pairs
+    return None
+
+
 def _spread(
     squares: float, k: int, within: float, prior_df: float, times: float, rule: RuleR
 ) -> tuple[float, float]:

@@ -26,7 +26,7 @@ _FINDER = _Unchanged()
 
 
 def import_unchanged() -> None:
-    """Put this package's finder first in `sys.meta_path`; repeated in every session."""
+    """Put the finder that skips assert rewriting first in `sys.meta_path`, once per session."""
     if _FINDER in sys.meta_path:
         sys.meta_path.remove(_FINDER)
     sys.meta_path.insert(0, _FINDER)

@@ -12,6 +12,7 @@ from pytest_mlperf.core.case import one_file
 from pytest_mlperf.core.errors import SuiteError
 from pytest_mlperf.core.job import BenchmarkTest
 from pytest_mlperf.core.metrics import METRICS, OF_BENCHMARKS
+from pytest_mlperf.core.numbers import plural
 from pytest_mlperf.core.untrusted_text import nearest, visible
 from pytest_mlperf.plugin.benchmark_process import packed
 from pytest_mlperf.plugin.options import Options
@@ -60,21 +61,29 @@ RUN_OPTIONS: Mapping[str, Any] = {
 writes none of the session's files, and traces nothing during timing."""
 
 
-def take_over(config: pytest.Config, items: list[pytest.Item], options: Options) -> None:
+def take_over(config: pytest.Config, items: list[pytest.Item], options: Options) -> str:
     """Make each test with pytest-benchmark's fixture a judged case, run in child processes.
 
-    Other tests stay unchanged. If benchmarks are disabled, all tests stay unchanged.
+    Other tests stay unchanged. If benchmarks are disabled, all tests stay unchanged, and a sentence
+    about them is returned, else "".
     """
+    tests = [
+        item
+        for item in items
+        if isinstance(item, pytest.Function)
+        and FIXTURE in item.fixturenames
+        and "mlperf" not in item.fixturenames
+    ]
     option = config.option
     off = option.benchmark_disable and not option.benchmark_enable
-    if off or option.benchmark_skip:
-        return
+    if tests and (off or option.benchmark_skip):
+        cause = "--benchmark-disable is set; leave it out, or add --benchmark-enable"
+        if option.benchmark_skip:
+            cause = "--benchmark-skip is set; leave it out"
+        return f"{plural(len(tests), 'benchmark')} not judged: {cause}"
     shared = _options(config)
     files: dict[str, str] = {}
-    for item in items:
-        names = getattr(item, "fixturenames", ())
-        if not isinstance(item, pytest.Function) or FIXTURE not in names or "mlperf" in names:
-            continue
+    for item in tests:
         try:
             planned = _planned(item, config, options, shared)
         except SuiteError as error:
@@ -87,6 +96,7 @@ def take_over(config: pytest.Config, items: list[pytest.Item], options: Options)
         item.stash[PLANNED] = planned
         # In place of those of the test, which belong to the processes of its runs.
         item.fixturenames = ["mlperf"]
+    return ""
 
 
 def _options(config: pytest.Config) -> dict[str, str]:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import inspect
 import json
-import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,11 +12,10 @@ from typing import Any, NoReturn
 import pytest
 from pydantic import ValidationError
 
-from pytest_mlperf.bench.bench import fails_on
 from pytest_mlperf.core.case import Kind
 from pytest_mlperf.core.errors import SuiteError, UnavailableError
 from pytest_mlperf.core.untrusted_text import nearest, visible
-from pytest_mlperf.core.verdict import Verdict
+from pytest_mlperf.core.verdict import Outcome, Verdict
 from pytest_mlperf.plugin import session
 from pytest_mlperf.plugin.report_json import PLANNED, LeftOut, put
 from pytest_mlperf.reports.for_pytest import entry
@@ -30,10 +28,7 @@ _FED: pytest.StashKey[bool] = pytest.StashKey()
 
 
 def is_fed(config: pytest.Config) -> bool:
-    """Check whether pytest-benchmark is active and will store or compare results.
-
-    If it does neither, its table would only repeat our summary. pytest-xdist disables it.
-    """
+    """Return whether pytest-benchmark is active and will store or compare results."""
     if not config.pluginmanager.hasplugin("benchmark") or hasattr(config, "workerinput"):
         return False
     option = config.option
@@ -125,6 +120,8 @@ class Mlperf:
             return Result(kept.verdict, self._session.message_of(kept), kept.failed)
         try:
             verdict = self._session.judge(planned, kind)
+        except pytest.fail.Exception as error:  # raised by a plugin, such as pytest-timeout
+            verdict = stopped(planned, kind, str(error.msg))
         except UnavailableError as error:
             self._unavailable(error)
         except SuiteError as error:
@@ -138,11 +135,9 @@ class Mlperf:
         return result
 
     def _unavailable(self, error: UnavailableError) -> NoReturn:
-        reason, options = visible(str(error), keep="\n"), self._session.options
-        usual = bool(os.environ.get("CI"))
-        if fails_on("skips", options.fail_on, usual=usual) or options.energy.power == "require":
-            rule = "skips fail in CI; allow them: --mlperf-fail-on=no:skips"
-            raise pytest.fail.Exception(f"{reason} ({rule})", pytrace=False) from None
+        reason, required = visible(str(error), keep="\n"), self._session.options.energy.power
+        if self._session.skips_fail or required == "require":
+            raise pytest.fail.Exception(f"{reason} ({session.SKIPS_FAIL})", pytrace=False) from None
         raise LeftOut(reason) from None
 
     def run(
@@ -217,6 +212,12 @@ class Mlperf:
             message = f"mlperf marker: unknown argument {key!r}{nearest(key, MARKER_DEFAULTS)}"
             raise SuiteError(f"{self._request.node.nodeid}: {message}")
         return suite
+
+
+def stopped(planned: Testable, kind: Kind, reason: str) -> Verdict:
+    """Return an ERROR for a test that another plugin ended during its measurement."""
+    text = f"stopped during the measurement: {reason.rstrip('.')}; give this test more time"
+    return Verdict(case=planned.case, kind=kind, outcome=Outcome.ERROR, headline=text)
 
 
 def importable(thing: type | Callable[..., Any] | str) -> str:

@@ -33,6 +33,9 @@ if TYPE_CHECKING:
 
 import_unchanged()
 
+RERUN = "rerun"
+"""Outcome of a report of pytest-rerunfailures whose test runs again."""
+
 REPORTS = "mlperf-reports"
 """Name by which pytest's plugin manager knows the reader of reports."""
 
@@ -85,6 +88,11 @@ def pytest_sessionstart(session: pytest.Session) -> None:
     if config.pluginmanager.hasplugin(RUN_OF_BENCHMARK):
         return
     options = read_options(config)
+    if options.benchmarks.judge_benchmarks == "yes" and not has_benchmarks(config):
+        raise pytest.UsageError(
+            "--mlperf-judge-benchmarks needs pytest-benchmark, which is not installed or is off; "
+            "try: pip install 'pytest-mlperf[benchmark]'"
+        )
     if addons_of(config).errors and names_suites(config):
         late("session_end").refuse_broken_addons(addons_of(config))
     if options.accelerator:
@@ -129,9 +137,9 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
 @pytest.hookimpl(trylast=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     options = read_options(config)
-    if options.benchmarks.judge_benchmarks == "yes" and config.pluginmanager.hasplugin("benchmark"):
-        late("session").of(config)
-        late("benchmarks").take_over(config, items, options)
+    if options.benchmarks.judge_benchmarks == "yes":
+        state = late("session").of(config)
+        state.unjudged = late("benchmarks").take_over(config, items, options)
     if late_session(config):
         late("collect").select(config, items)
 
@@ -213,7 +221,8 @@ def pytest_runtest_makereport(
 def pytest_report_teststatus(
     report: pytest.CollectReport | pytest.TestReport,
 ) -> tuple[str, str, tuple[str, dict[str, bool]]] | None:
-    if not hasattr(report, "mlperf") or hasattr(report, "wasxfail"):
+    others = hasattr(report, "wasxfail") or report.outcome == RERUN
+    if not hasattr(report, "mlperf") or others:
         return None
     status: tuple[str, str, tuple[str, dict[str, bool]]] = late("report_json").status(report)
     return status
@@ -248,6 +257,11 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
     if config.getvalue("dist") != "load" or not names_suites(config):
         return None
     return late("xdist").CaseScheduling(config, log)
+
+
+def has_benchmarks(config: pytest.Config) -> bool:
+    """Check whether pytest-benchmark is active."""
+    return bool(config.pluginmanager.hasplugin("benchmark"))
 
 
 def names_suites(config: pytest.Config) -> bool:
@@ -300,6 +314,8 @@ class _Reports:
     @pytest.hookimpl(tryfirst=True)
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         self.any_seen = True
+        if report.outcome == RERUN:
+            return  # the test runs again: its last report counts
         if hasattr(report, "mlperf"):
             late("session").of(self._config).record(report)
         elif hasattr(report, "mlperf_line") and hasattr(report, "node"):  # in the controller

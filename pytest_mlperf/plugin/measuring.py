@@ -13,6 +13,7 @@ from typing import Any, Self, TypeVar
 
 import pytest
 
+from pytest_mlperf.bench.against import PAIRS
 from pytest_mlperf.bench.bench import Bench
 from pytest_mlperf.bench.policy import Policy, gated_pairs
 from pytest_mlperf.core.case import Kind
@@ -21,7 +22,7 @@ from pytest_mlperf.core.numbers import duration, plural
 from pytest_mlperf.core.paths import placeless
 from pytest_mlperf.core.untrusted_text import encodable, visible
 from pytest_mlperf.hardware.machine import Machine
-from pytest_mlperf.plugin.options import BARE_OPTIONS, Options
+from pytest_mlperf.plugin.options import Options, is_value_of
 from pytest_mlperf.plugin.report_json import emit_line
 from pytest_mlperf.run.child.process import Patience, Waiting
 from pytest_mlperf.run.conditions import (
@@ -35,6 +36,7 @@ from pytest_mlperf.run.conditions import (
 from pytest_mlperf.run.power.exporter import find_exporter
 from pytest_mlperf.run.power.figures import Meter
 from pytest_mlperf.stores.results import read_manifest
+from pytest_mlperf.suite.environments import reference
 from pytest_mlperf.suite.pairs import Testable
 
 HEARTBEAT_S = 60.0
@@ -155,6 +157,11 @@ class Live:
         return capture.global_and_fixture_disabled() if capture else nullcontext()
 
 
+def most_runs(options: Options) -> int:
+    """Return the maximum number of runs of a case, or of pairs with another build."""
+    return max(options.max_runs, PAIRS) if options.against else options.max_runs
+
+
 def bench_for(
     options: Options,
     folder: Path,
@@ -163,8 +170,11 @@ def bench_for(
     machine: Machine,
     root: Path,
     show: Callable[[str], None],
+    judged_pairs: int = 1,
 ) -> Bench:
     """Return the `Bench` that measures and judges the cases of a session."""
+    against = reference(options.against) if options.against else None
+    pairs = most_runs(options)
     conditions = Conditions(
         folder=folder,
         session=folder.name,
@@ -181,18 +191,18 @@ def bench_for(
         exporter=find_exporter(options.energy.dcgm, options.energy.dcgm_gpus)
         if options.energy.dcgm
         else None,
-        control=options.conditions.control != "off",
+        control=options.conditions.control != "off" and not against,  # the machine's speed cancels
         watched=options.conditions.control != "off",
         idle=IdleWait(options.conditions.wait_idle),
         warmups=WarmUps(options.conditions.warmup, folder / WARM_FOLDER),
         lost=LostGpus(folder / LOST_FOLDER),
-        max_runs=options.max_runs if options.update is None else None,
+        max_runs=pairs if options.update is None else None,
     )
     policy = Policy(
         update=options.update,
         baseline_runs=options.baseline_runs,
         reason=options.reason,
-        max_runs=options.max_runs,
+        max_runs=pairs,
         confirm=options.confirm,
         baselines=options.baselines,
         accuracy=options.runs_dir / "accuracy",
@@ -200,6 +210,8 @@ def bench_for(
         runs_dir=options.runs_dir,
         accept_cut=options.accepted.accept_cut == "yes",
         accept_regression=options.accepted.accept_regression == "yes",
+        against=against,
+        judged_pairs=judged_pairs,
     )
     return Bench(conditions, policy, show)
 
@@ -229,10 +241,7 @@ def planned_pairs(manifest: Path, tests: Collection[str], pairs: int) -> int:
 
 
 def stored(root: Path, value: T) -> T:
-    """Return a value for results, with absolute paths made relative to the root.
-
-    Results are read on other machines, which must not learn the folders above the root.
-    """
+    """Return a value with paths relative to the root: results must not show folders above it."""
     return encodable(placeless(value, (str(root.resolve()), str(root)), str(Path.home())))
 
 
@@ -246,21 +255,17 @@ OVERRIDES = ("-o", "--override-ini")
 
 
 def reproducing(arguments: Iterable[str]) -> tuple[str, ...]:
-    """Return the plugin's command-line arguments that affect measurements or verdicts.
-
-    Options that record are omitted, because a repeated command must not write baselines.
-    """
+    """Return the command-line arguments that affect measurements or verdicts; none that records."""
     kept: list[str] = []
     option = ""  # whose value may follow
     for argument in map(str, arguments):
         name, option = option, ""
         setting = re.fullmatch(r"(?:--override-ini=|-o=?)(.+)", argument)
-        values = BARE_OPTIONS.get(name, {argument}) if name else set()
         if name in OVERRIDES or setting:
             kept += _override(setting[1] if setting and name not in OVERRIDES else argument)
         elif argument in OVERRIDES:
             option = argument
-        elif argument in values and not argument.startswith("-"):
+        elif is_value_of(name, argument) and not argument.startswith("-"):
             kept.append(argument)
         elif argument.startswith("--mlperf-") and not argument.startswith(_NOT_REPRODUCED):
             kept.append(argument)

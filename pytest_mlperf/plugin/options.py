@@ -5,7 +5,7 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, fields
 from functools import partial
 from pathlib import Path
@@ -67,6 +67,14 @@ def auto_always_never(text: str) -> str:
     return one_of("auto", "always", "never")(as_flag.get(text.lower(), text))
 
 
+def reference(text: str) -> str:
+    """Return the value of `--mlperf-against`; raise MlperfError if it names no build."""
+    from pytest_mlperf.suite.environments import reference
+
+    reference(text)
+    return text
+
+
 def accelerator_name(text: str) -> str:
     """Return an accelerator's name in its standard spelling."""
     from pytest_mlperf.suite.values import checked_accelerator
@@ -80,12 +88,21 @@ class Optional(argparse.Action):
     def __call__(self, _: object, namespace: object, values: object, *_more: object) -> None:
         """Store the value; if it is a path instead, append it to pytest's arguments."""
         text = str(values or "")
-        is_word = text in str(self.metavar).split("|")
-        if not is_word and (set("./:") & set(text) or (text and Path(text).exists())):
+        if text and not _is_value(str(self.metavar), text):
             # argparse keeps words that no option takes here, and pytest collects them.
             vars(namespace).setdefault("_unrecognized_args", []).append(values)
             values = self.const
         setattr(namespace, self.dest, values)
+
+
+def _is_value(metavar: str, text: str) -> bool:
+    """Check whether a word after an option with an optional value is its value, not a path."""
+    if text in metavar.split("|"):
+        return True
+    is_path = bool(set("./:") & set(text))
+    if metavar == "REF":  # its values have these characters, too
+        is_path = text.partition("::")[0].endswith((".py", SUFFIX))
+    return not is_path and not Path(text).exists()
 
 
 def _set_by(metavar: str, text: str, default: object = None, **more: Any) -> Any:
@@ -294,6 +311,14 @@ class Options:
         convert=auto_always_never,
         bare="always",
     )
+    against: str | None = _set_by(
+        "REF",
+        "judge against another build, measured now in runs interleaved with this one, in place of "
+        "a stored baseline: git:REF or REF, pip:NAME==VERSION, python:PATH or command:WORDS; "
+        "without a value the merge base with the target branch",
+        convert=reference,
+        bare="merge-base",
+    )
     runs_dir: Path = _set_by(
         "DIR", "folder of results and logs (default .mlperf)", ".mlperf", beside=True, group="ci"
     )
@@ -432,7 +457,7 @@ def settings_of(options: Options) -> dict[str, str]:
 
 
 def unknown_option(args: Iterable[str], added: Mapping[str, SessionOption]) -> tuple[str, str]:
-    """Return the first unknown option of this plugin, or "", and an option that is like it."""
+    """Return the first unknown option of this plugin and a similar option; "" for none."""
     names = {_as_option(name) for name in (*OPTION_NAMES, *added)}
     words = (str(word).partition("=")[0] for word in args)
     unknown = (word for word in words if word.startswith(PREFIX) and word not in names)
@@ -468,10 +493,13 @@ def _as_option(name: str) -> str:
     return PREFIX + name.replace("_", "-")
 
 
-BARE_OPTIONS: Mapping[str, Collection[str]] = {
-    _as_option(name): option.metavar.split("|") for name, option in _OPTIONS.items() if option.bare
-}
-"""Options that can be written without a value, with the values that can follow them."""
+def is_value_of(name: str, text: str) -> bool:
+    """Check whether a word that follows an option on the command line is its value."""
+    option = _OPTIONS.get(name.removeprefix("--mlperf-").replace("-", "_"))
+    if option is None or not option.bare:
+        return bool(name)
+    words = option.metavar.split("|")
+    return text in words or (words == ["REF"] and _is_value(option.metavar, text))
 
 
 def read_options(config: pytest.Config) -> Options:
@@ -550,6 +578,11 @@ def _check(config: pytest.Config, options: Options) -> None:
         which = "--mlperf-handicap" if options.handicap else "--mlperf-pretend"
         raise pytest.UsageError(
             f"--mlperf-update cannot record runs with {which}; remove one of them"
+        )
+    if options.against and options.update:
+        raise pytest.UsageError(
+            "--mlperf-against and --mlperf-update cannot be combined: compare first, then accept "
+            "the session: pytest-mlperf update"
         )
     if options.metered and not options.plan:
         _read_once(options)

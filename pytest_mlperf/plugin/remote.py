@@ -54,7 +54,7 @@ class RemoteReports:
     def local(
         self, plain: Mapping[str, Any], convert: Callable[[str], str], about: tuple[str, str]
     ) -> dict[str, Any]:
-        """Adapt a serialised report to this session: its paths, and earlier suspicion of its test.
+        """Adapt a serialised report to this session: its paths, and whether its test was SUSPECT.
 
         Args:
             convert: Converts paths of the other machine to paths of this machine.

@@ -44,7 +44,9 @@ def planned_of(item: pytest.Item) -> Testable | None:
 def put(item: pytest.Item, result: CaseResult) -> CaseResult:
     """Attach a result to its test."""
     item.stash[VERDICT] = result
-    item.user_properties += properties(result)
+    # A test that runs again has those of its earlier run.
+    others = [pair for pair in item.user_properties if not pair[0].startswith(PROPERTY)]
+    item.user_properties[:] = [*others, *properties(result)]
     return result
 
 

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import datetime as dt
+import os
 import time
 from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from dataclasses import replace
 from functools import cached_property
-from importlib.metadata import version
+from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any, cast
 
@@ -16,6 +18,7 @@ import pytest
 from pytest_mlperf.bench.bench import (
     Bench,
     fails,
+    fails_on,
     is_named,
     known_failures,
     require_power_source,
@@ -40,6 +43,7 @@ from pytest_mlperf.plugin.deferred import HELD_FOLDER, Holding
 from pytest_mlperf.plugin.measuring import (
     Live,
     bench_for,
+    most_runs,
     pairs_of,
     planned_pairs,
     reproducing,
@@ -78,6 +82,9 @@ def kind_of(item: pytest.Item) -> Kind:
     return TEST_KINDS.get(getattr(item, "originalname", ""), Kind.PERFORMANCE)
 
 
+SKIPS_FAIL = "skips fail in CI; allow them: --mlperf-fail-on=no:skips"
+
+
 def of(config: pytest.Config) -> MlperfSession:
     """Return the session state of a config; create it on the first call."""
     if SESSION not in config.stash:
@@ -97,9 +104,11 @@ class MlperfSession:
         self.folder = self.options.runs_dir / "runs" / self.run_id
         self.selection = Selection(self.options)
         self.skipped: dict[str, str] = {}
+        self.unjudged = ""
         self.results: list[CaseResult] = []
         self.live = Live(config)
         self.phase = LONE_PHASE
+        self.judged_pairs = 1
         self.keeping = Keeping()
         self.kinds: dict[tuple[Path, str], set[Kind]] = {}
         self.plan: list[Testable] = []
@@ -126,13 +135,15 @@ class MlperfSession:
                 runs = 1 if self.options.update is None else self.options.baseline_runs
                 key = planned.path, planned.case.id
                 if key not in self.live.seconds:
-                    self.live.seconds[key] = cost_of(planned, {}).usual_s(runs)
+                    sides = 2 if self.options.against else 1
+                    self.live.seconds[key] = sides * cost_of(planned, {}).usual_s(runs)
                 pairs += pairs_of(planned, kind, self.options)
         if pairs and self.options.manifest:
             pairs = planned_pairs(self.options.manifest, tests, pairs)
         if pairs:
             pairs = max(pairs, self._orders.get("mlperf_pairs", 0))
-        if Phase(pairs=pairs).many:
+        self.judged_pairs = pairs
+        if Phase(pairs=pairs).many and not self.options.against:
             self.phase = Phase(pairs=pairs, once=True)
             self.config.pluginmanager.register(self.holding, "mlperf-holding")
 
@@ -187,7 +198,7 @@ class MlperfSession:
 
     @cached_property
     def holding(self) -> Holding:
-        """Deferred tests of the session; only if `holds`."""
+        """Plugin that defers tests to the end of the session; used only if `holds`."""
         return Holding(self)
 
     @property
@@ -222,8 +233,19 @@ class MlperfSession:
                 machine=self.selection.machine,
                 root=self.config.rootpath,
                 show=self.live.show,
+                judged_pairs=self.judged_pairs,
             )
         return self._bench
+
+    @property
+    def skips_fail(self) -> bool:
+        """Whether a test that cannot run fails, as in CI."""
+        return fails_on("skips", self.options.fail_on, usual=bool(os.environ.get("CI")))
+
+    def close(self) -> None:
+        """Remove the files that only this session needs."""
+        if self._bench:
+            self._bench.close()
 
     def fails(self, planned: Testable, verdict: Verdict) -> bool:
         """Whether a verdict fails its test under this session's options."""
@@ -258,10 +280,7 @@ class MlperfSession:
         failed: bool,
         rate: tuple[float | None, str | None] = (None, None),
     ) -> CaseResult:
-        """Return a test's result with the facts of add-ons.
-
-        `rate` is the offered or expected rate (per second) and its source.
-        """
+        """Return a test's result with facts of add-ons; `rate` is per second, with its source."""
         arguments = self._orders.get("mlperf_arguments")
         if arguments is None:
             arguments = reproducing(self.config.invocation_params.args)
@@ -287,7 +306,7 @@ class MlperfSession:
             limits=limits,
             scored=Kind.ACCURACY in planned.kinds,
             handicap=options.handicap,
-            max_runs=options.max_runs,
+            max_runs=most_runs(options),
             arguments=tuple(arguments),
             pretended=options.pretend in planned.accelerators,
             target_qps=rate[0],
@@ -324,7 +343,7 @@ class MlperfSession:
         """Notices of an xdist worker or a cluster node for its controller."""
         held = self.holding.packed if self.holds else []
         faults = (list(self.addons.warnings), list(self.addons.errors))
-        return (*self.selection.notices, self.phase.pairs, held, *faults)
+        return (*self.selection.notices, self.phase.pairs, held, *faults, self.unjudged)
 
     def take_notices(
         self,
@@ -334,6 +353,7 @@ class MlperfSession:
         held: list[str],
         warnings: list[str],
         errors: list[str],
+        unjudged: str,
     ) -> None:
         """Take over the notices of a worker; all workers select the same cases."""
         self.phase = Phase(pairs=pairs)
@@ -341,6 +361,7 @@ class MlperfSession:
             self.holding.take(held)
         self.selection.take(not_here, uncollected)
         self.addons.take(warnings, errors)
+        self.unjudged = unjudged
 
     @cached_property
     def commit(self) -> str | None:
@@ -353,13 +374,16 @@ class MlperfSession:
     @property
     def summary(self) -> Results:
         """All results so far as a `Results` document."""
-        packages = ("pytest-mlperf", "pytest", "mlcommons-loadgen")
+        versions = {}
+        for name in ("pytest-mlperf", "pytest", "mlcommons-loadgen"):
+            with suppress(PackageNotFoundError):  # files of other tools are judged without LoadGen
+                versions[name] = version(name)
         return Results(
             run=self.run_id,
             started=self._started.isoformat(timespec="seconds"),
             seconds=round(time.monotonic() - self._clock, 1),
             commit=self.commit,
-            versions={name: version(name) for name in packages},
+            versions=versions,
             deselected=dict(self.selection.not_here),
             cases=by_case(self.results) if self.phase.many else tuple(self.results),
             skipped=stored(self.config.rootpath, dict(self.skipped)),

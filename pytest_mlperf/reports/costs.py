@@ -92,7 +92,8 @@ def costs(sessions: Iterable[tuple[Path, Results]]) -> dict[CaseKey, CaseCost]:
             continue  # a time that is none: a file from elsewhere
         for result in performance(results):
             runs = [walls[run.folder] for run in result.verdict.runs if run.folder in walls]
-            if result.verdict.interleaved and result.verdict.interleaved.runs:
+            other = result.verdict.interleaved
+            if other and other.runs and not other.replaces_baseline:
                 runs = runs[:-1]  # those in turns came behind it
             if not runs or result.handicap or result.pretended:
                 continue
@@ -112,7 +113,15 @@ def costs(sessions: Iterable[tuple[Path, Results]]) -> dict[CaseKey, CaseCost]:
 def _walls(results: Results) -> dict[str, float]:
     """Return the wall-clock seconds of each process by folder; {} if processes overlapped."""
     verdicts = [result.verdict for result in performance(results)]
-    runs = {run.folder: run for one in verdicts for run in (*one.runs, *one.invalid_runs)}
+    runs = {
+        run.folder: run
+        for one in verdicts
+        for run in (
+            *one.runs,
+            *one.invalid_runs,
+            *one.other_runs,
+        )
+    }
     ordered = sorted(runs.values(), key=lambda run: _moment(run.started))
     begin = _moment(results.started)
     if not ordered or _moment(ordered[0].started) < begin:

@@ -40,12 +40,7 @@ SCORES_SHAPE = events.record(
 
 @dataclass(frozen=True, kw_only=True)
 class Ask:
-    """Request for an accuracy pass.
-
-    Attributes:
-        looks: Maps the data set's size to the sample counts of interim analyses; size is last.
-        enough: Returns whether the scores decide; called at every interim analysis.
-    """
+    """Describe an accuracy pass to make."""
 
     looks: Callable[[int], Sequence[int]]
     enough: Callable[[Accuracy, Scored, Subject], bool]
@@ -53,7 +48,7 @@ class Ask:
 
 @dataclass(frozen=True, kw_only=True)
 class Scoring:
-    """Inputs of a scorer; `model` is for scorers that need a language model's tokenizer."""
+    """Hold the inputs of a scorer; `model` is for scorers that need its tokenizer."""
 
     folder: Path
     dataset: Factory

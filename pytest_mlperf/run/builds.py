@@ -6,34 +6,31 @@ import contextlib
 import hashlib
 import json
 import os
+import platform
 import secrets
 import shutil
 import subprocess
 import sys
-from collections.abc import Iterator, Sequence
+import tomllib
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from packaging.specifiers import SpecifierSet
+
 from pytest_mlperf.core.errors import RunError
 from pytest_mlperf.core.imports import is_installed
-from pytest_mlperf.core.job import EarlierBuild, Elsewhere
+from pytest_mlperf.core.job import MERGE_BASE, EarlierBuild, Elsewhere
+from pytest_mlperf.core.results import COMMIT_DIGITS
 from pytest_mlperf.run.child.protocol import PACKAGE, import_path
 from pytest_mlperf.run.project import CHECKOUT_S, ignored_in_git, new_folder, run_git
+from pytest_mlperf.stores import atomic
 
 INSTALL_S = 1800.0
 """Time limit of an installation, as a wheel may have gigabytes."""
 
-PIP = (
-    "-m",
-    "pip",
-    "install",
-    "--quiet",
-    "--disable-pip-version-check",
-    "--no-input",
-    "--retries=1",
-    "--no-deps",
-    "--only-binary=:all:",
-)
+PIP = ("install", "--quiet", "--disable-pip-version-check", "--no-input", "--retries=1")
+ONLY_WHEELS = ("--no-deps", "--only-binary=:all:")
 """Install exactly the named wheels, without their dependencies, and build nothing."""
 
 
@@ -46,7 +43,7 @@ def installed(wheels: Sequence[str], python: Sequence[str], folder: Path) -> Pat
     try:
         ignored_in_git(folder.parent)
         making.mkdir(parents=True)
-        _install(wheels, python, making)
+        _install(wheels, python, (*PIP, *ONLY_WHEELS, "--target", str(making)))
         with contextlib.suppress(OSError):  # another process was faster; use its folder
             making.rename(wheels_folder)
     except OSError as error:
@@ -68,10 +65,44 @@ def _key(wheels: Sequence[str], python: Sequence[str]) -> str:
     return hashlib.sha256(content.encode()).hexdigest()[:16]
 
 
-def _install(wheels: Sequence[str], python: Sequence[str], target: Path) -> None:
+PRINT_PATH = "import sys; print(*sys.path[1:], sep='\\n')"
+READY_FILE = "ready"
+"""File in an environment whose installation is complete."""
+
+
+def environment(packages: Sequence[str], python: Sequence[str], folder: Path) -> Path:
+    """Return the Python of an environment with these packages; create it if it does not exist.
+
+    Other packages are those of `python`. The incomplete environment of a killed session is removed.
+    """
+    home = folder / _key(packages, python)
+    program = home / "bin" / "python"
+    try:
+        ignored_in_git(folder.parent)
+        with atomic.alone_in(folder / f"{home.name}.lock", timeout_s=INSTALL_S):
+            if (home / READY_FILE).exists():
+                return program
+            shutil.rmtree(home, ignore_errors=True)
+            done = run_pip(python, "-m", "venv", "--without-pip", str(home), limit_s=INSTALL_S)
+            if done.returncode:
+                words = " ".join((done.stderr or done.stdout).split())
+                raise RunError("worker", f"{python[0]} -m venv {home}: {words}")
+            _install(packages, python, ("--python", str(program), *PIP))
+            behind = run_pip(python, "-c", PRINT_PATH, limit_s=INSTALL_S).stdout
+            (packages_folder,) = home.glob("lib/python*/site-packages")
+            (packages_folder / "behind.pth").write_text(behind, "utf-8")
+            (home / READY_FILE).touch()
+    except atomic.BusyError:
+        raise RunError("worker", f"another session has installed {home} for too long") from None
+    except (atomic.NoLocksError, OSError) as error:
+        raise RunError("worker", f"{folder} cannot be written: {error}") from None
+    return program
+
+
+def _install(wheels: Sequence[str], python: Sequence[str], options: Sequence[str]) -> None:
     named = " ".join(wheels)
     try:
-        done = run_pip(python, *PIP, "--target", str(target), "--", *wheels, limit_s=INSTALL_S)
+        done = run_pip(python, "-m", "pip", *options, "--", *wheels, limit_s=INSTALL_S)
     except subprocess.TimeoutExpired:
         raise RunError(
             "worker",
@@ -107,6 +138,8 @@ def run_pip(
 
 
 FOLDER_LABEL = "baseline-build"
+IN_USE_FILE = "in-use"
+"""File in the folder of a build, locked while its session lives."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -117,6 +150,7 @@ class Build:
         python: Command of the Python; the script and its arguments are appended.
         code: Folder with a copy of this package for the worker.
         baseline: Whether it is the baseline's build, run next to the current one.
+        commit: Short hash of its commit; "" if it has the working folder's code.
         first, last: Folders to put at the front and at the end of the import path.
         never: Folders to remove from the import path.
     """
@@ -126,9 +160,18 @@ class Build:
     title: str
     key: str
     baseline: bool = False
+    commit: str = ""
     first: Sequence[str] = ()
     last: Sequence[str] = ()
     never: Sequence[str] = ()
+
+    @property
+    def for_servers(self) -> Mapping[str, str]:
+        """Variables by which servers that the worker starts have the build's code, too."""
+        if not self.first:
+            return {}
+        tree = {"PYTEST_MLPERF_TREE": self.first[0]} if self.commit else {}
+        return {"PYTHONPATH": os.pathsep.join(self.first), **tree}
 
     def command(self, spec: Path) -> list[str]:
         """Return the command line of a worker."""
@@ -151,20 +194,36 @@ def build_for(named: Elsewhere, folder: Path, suite: Path | None) -> Iterator[Bu
 def baseline_build(earlier: EarlierBuild, parent: Path, name: str) -> Iterator[Build]:
     """Yield an earlier build in a new subfolder `name` of `parent`; remove its files afterwards."""
     folder = new_folder(parent, name)
-    code = folder / "code"
-    try:
+    code, elsewhere = folder / "code", earlier.elsewhere
+    unlocked = folder / "lock"
+    with unlocked.open("wb") as lock, contextlib.ExitStack() as stack:
+        stack.callback(shutil.rmtree, folder, ignore_errors=True)
+        with contextlib.suppress(OSError):  # without locks a killed session's files stay
+            atomic.lock(lock.fileno())
+            unlocked.rename(folder / IN_USE_FILE)
         _copy_package(code)
         if earlier.wheels:
             yield _with_wheels(earlier, folder, code)
-            return
-        if earlier.git is None:
-            assert earlier.elsewhere is not None
-            yield _there(earlier.elsewhere, code, earlier.suite, baseline=True)
-            return
-        with _worktree(earlier, earlier.git, folder / "tree", code) as build:
-            yield build
-    finally:
-        shutil.rmtree(folder, ignore_errors=True)
+        elif earlier.git:
+            yield stack.enter_context(_worktree(earlier, earlier.git, folder / "tree", code))
+        else:
+            if earlier.requirements:
+                elsewhere = _environment_of(earlier, folder)
+            assert elsewhere is not None
+            yield _there(elsewhere, code, earlier.suite, baseline=True)
+
+
+def _environment_of(earlier: EarlierBuild, folder: Path) -> Elsewhere:
+    named = earlier.elsewhere
+    python = named.command if named else (sys.executable,)
+    if named and len(python) > 1:
+        raise RunError(
+            "worker",
+            f"pip cannot install beside the entry's {named.title}: name the other one, command:...",
+        )
+    environments = folder.parents[2] / "environments"  # next to the runs of all sessions
+    program = environment(earlier.requirements, python, environments)
+    return Elsewhere(command=(str(program),), title=f"pip {earlier.wheel}", key=earlier.key)
 
 
 def _there(named: Elsewhere, code: Path, suite: Path | None, *, baseline: bool) -> Build:
@@ -214,7 +273,9 @@ def _copy_package(code: Path) -> None:
 def _worktree(earlier: EarlierBuild, ref: str, folder: Path, code: Path) -> Iterator[Build]:
     """Yield a build that imports from a worktree of `ref`; remove the worktree afterwards."""
     top = Path(_git(earlier.suite.resolve().parent, "rev-parse", "--show-toplevel")).resolve()
-    commit = _git(top, "rev-parse", "--verify", "--end-of-options", f"{ref}^{{commit}}")
+    commit = commit_named(top, ref)
+    linked = _submodules(top, commit)
+    _require_python(top, commit)
     named, path = earlier.elsewhere, import_path(earlier.suite)
     today = [
         entry
@@ -223,7 +284,11 @@ def _worktree(earlier: EarlierBuild, ref: str, folder: Path, code: Path) -> Iter
     ]
     try:
         _git(top, "worktree", "add", "--detach", "--quiet", str(folder), commit)
-        title = f"git {commit[:12]}" if commit.startswith(ref) else f"git {ref} ({commit[:12]})"
+        for place in linked:
+            (folder / place).rmdir()
+            (folder / place).symlink_to(top / place)
+        short = commit[:COMMIT_DIGITS]
+        title = f"git {short}" if commit.startswith(ref) else f"git {ref} ({short})"
         then = [folder / Path(entry).resolve().relative_to(top) for entry in today]
         first = dict.fromkeys([folder, folder / "src", *then])
         yield Build(
@@ -232,6 +297,7 @@ def _worktree(earlier: EarlierBuild, ref: str, folder: Path, code: Path) -> Iter
             title=f"{title} in {named.title}" if named else title,
             key=named.key if named else earlier.key,
             baseline=True,
+            commit=short,
             first=[str(entry) for entry in first if entry.is_dir()],
             last=[e for e in path if e not in today and not (named and is_installed(e))],
             never=today,
@@ -246,17 +312,85 @@ def _remove_worktree(top: Path, folder: Path) -> None:
         _git(top, "worktree", "remove", "--force", "--force", str(folder))
 
 
-def remove_left(suite: Path, session: Path) -> None:
-    """Remove the worktrees that a killed session left."""
-    if not session.is_dir():
-        return
-    top, session = suite.resolve().parent, session.resolve()
+def remove_left(suite: Path, runs: Path) -> None:
+    """Remove the builds that killed sessions left in the folder of all runs."""
+    for mark in runs.glob(f"*/*/{IN_USE_FILE}"):
+        with contextlib.suppress(OSError, RunError), mark.open("ab") as file:
+            atomic.lock(file.fileno())
+            _remove_worktree(suite.resolve().parent, mark.parent / "tree")
+            shutil.rmtree(mark.parent, ignore_errors=True)
+
+
+def commit_named(folder: Path, ref: str) -> str:
+    """Return the full hash of a ref, or of the merge base with the target branch."""
+    if ref != MERGE_BASE:
+        return _commit(folder, ref)
+    targets = [f"origin/{name}" for key in TARGETS if (name := os.environ.get(key))]
+    branch = next((b for b in targets or ("origin/HEAD", "main", "master") if _is(folder, b)), None)
+    if branch is None:
+        names = " and ".join(targets) or "the branch to merge into"
+        raise RunError(
+            "worker", f"{names} is not in this clone: fetch it with its history, or name a ref"
+        )
+    try:
+        return _git(folder, "merge-base", "HEAD", branch)
+    except RunError:
+        raise RunError(
+            "worker", f"this clone has no common commit with {branch}: fetch the whole history"
+        ) from None
+
+
+TARGETS = ("GITHUB_BASE_REF", "CI_MERGE_REQUEST_TARGET_BRANCH_NAME")
+"""Variables by which GitHub and GitLab name the branch that a request is merged into."""
+
+
+def _is(folder: Path, ref: str) -> bool:
     with contextlib.suppress(RunError):
-        for line in _git(top, "worktree", "list", "--porcelain").splitlines():
-            folder = Path(line.removeprefix("worktree "))
-            if line.startswith("worktree ") and folder.is_relative_to(session):
-                _remove_worktree(top, folder)
-                shutil.rmtree(folder.parent, ignore_errors=True)
+        return bool(_commit(folder, ref))
+    return False
+
+
+def _commit(folder: Path, ref: str) -> str:
+    _git(folder, "rev-parse", "--show-toplevel")
+    try:
+        return _git(folder, "rev-parse", "--verify", "--end-of-options", f"{ref}^{{commit}}")
+    except RunError:
+        raise RunError(
+            "worker", f"{ref} is no commit of this clone: fetch it, or name another"
+        ) from None
+
+
+SUBMODULE_MODE = "160000"
+
+
+def _submodules(top: Path, commit: str) -> list[str]:
+    """Return the folders of a commit's submodules; raise RunError if one differs from today's."""
+    lines = _git(top, "diff", "--raw", "--no-renames", commit).splitlines()
+    changed = [line.partition("\t")[2] for line in lines if SUBMODULE_MODE in line[:14]]
+    if changed:
+        raise RunError(
+            "worker",
+            f"{commit[:COMMIT_DIGITS]} has another state of its submodule {changed[0]}, which is "
+            "not checked out beside this one: name the Python of a checkout, python:PATH",
+        )
+    tree = _git(top, "ls-tree", "-r", commit).splitlines()
+    return [line.partition("\t")[2] for line in tree if line.startswith(SUBMODULE_MODE)]
+
+
+def _require_python(top: Path, commit: str) -> None:
+    """Raise RunError if the project at a commit excludes this Python's version."""
+    try:
+        project = tomllib.loads(_git(top, "show", f"{commit}:pyproject.toml")).get("project", {})
+        needs = SpecifierSet(str(project.get("requires-python", "")))
+    except (RunError, ValueError, AttributeError):
+        return  # no such file, or one that its own tools will refuse
+    here = platform.python_version()
+    if not needs.contains(here, prereleases=True):
+        raise RunError(
+            "worker",
+            f"{commit[:COMMIT_DIGITS]} requires Python {needs}, and this is {here}: name another "
+            "Python in the engine entry, or as python:PATH",
+        )
 
 
 def _git(folder: Path, *arguments: str) -> str:

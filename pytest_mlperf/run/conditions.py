@@ -6,6 +6,7 @@ import contextlib
 import json
 import math
 import os
+import shlex
 import signal
 import sys
 import time
@@ -26,11 +27,12 @@ from pytest_mlperf.hardware.leases import file_name, opened_lease_folder
 from pytest_mlperf.hardware.machine import KILL_WAIT_SECONDS, Machine, split
 from pytest_mlperf.processes import answer_of, last_line
 from pytest_mlperf.run.child.process import Patience, Waiting
-from pytest_mlperf.run.power.exporter import Exporter
+from pytest_mlperf.run.power.exporter import Exporter, find_exporter
 from pytest_mlperf.run.power.figures import Meter
 from pytest_mlperf.run.power_limit import limited, restored
 from pytest_mlperf.run.server_hardware import ServerSources
 from pytest_mlperf.stores.atomic import lock, open_regular, write_text
+from pytest_mlperf.suite.pairs import Testable
 
 Value = TypeVar("Value")
 
@@ -334,6 +336,28 @@ class Conditions:
     server: ServerSources | None = None
 
 
+def on_server(planned: Testable, conditions: Conditions) -> Conditions:
+    """Return a case's conditions, with the server's machine if that is not this machine.
+
+    Raises:
+        RunError: The hardware cannot be determined, see `ServerSources.machine`.
+    """
+    exporter = conditions.exporter
+    sources = ServerSources.of(planned, *((exporter.url, exporter.chosen) if exporter else ()))
+    machine = sources.machine(conditions.machine) if sources else conditions.machine
+    if sources is None or machine.server is None:
+        return conditions
+    if planned.limit_w:
+        raise RunError("server", "power_limit_w cannot be set on another machine: remove it")
+    entry = sources.entry
+    if entry.exporter:
+        exporter = find_exporter(entry.exporter, tuple(entry.gpus))
+    elif entry.probe and "gpu" in machine.server.properties:
+        hardware = machine.server.surroundings["server.hardware"]
+        exporter = Exporter(gpus=hardware, probe=tuple(shlex.split(entry.probe)))
+    return replace(conditions, machine=machine, server=sources, exporter=exporter)
+
+
 @dataclass(frozen=True, kw_only=True)
 class Placement:
     """Hold the resources reserved for a run.
@@ -349,7 +373,7 @@ class Placement:
     notes: tuple[str, ...] = ()
 
     def control(self, accelerator: str) -> ControlRun:
-        """Measure the machine's speed if the conditions ask for it."""
+        """Run the micro-benchmark of the machine's speed if the conditions ask for it."""
         machine, waited_s = self.conditions.machine, self.waited_s
         if not self.conditions.control:
             return ControlRun(waited_s=waited_s)

@@ -98,6 +98,12 @@ class MetricsPage:
                 self._socket.shutdown(socket.SHUT_RDWR)
 
 
+def read_page(url: str) -> bytes:
+    """Return a page's content over a connection of its own; raise PageError if it fails."""
+    with contextlib.closing(MetricsPage(url)) as page:
+        return page.read()
+
+
 class Scraper:
     """Read metrics pages about once a second inside the `with` block.
 

@@ -5,12 +5,14 @@ from __future__ import annotations
 import contextlib
 import json
 import re
+import shlex
 import socket
 import subprocess
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Self
 from urllib.parse import urlsplit
 
 from pytest_mlperf.core.energy.exporter import ENERGY_METRIC, POWER_METRIC
@@ -24,14 +26,17 @@ from pytest_mlperf.hardware.machine import Machine
 from pytest_mlperf.hardware.server import (
     PAGES,
     START_METRIC,
-    counts_of,
     identified,
     of_exporter,
     of_kubernetes,
     of_probe,
 )
 from pytest_mlperf.processes import ChildProcess
-from pytest_mlperf.run.scraping import MetricsPage, PageError
+from pytest_mlperf.run.scraping import MetricsPage, PageError, read_page
+from pytest_mlperf.suite.pairs import Testable
+from pytest_mlperf.suite.places import expand, unset_in
+from pytest_mlperf.suite.plan import Planned
+from pytest_mlperf.suite.tables import ServerEntry
 
 PROBE_SECONDS = 10.0
 """Maximum run time of a probe or of kubectl."""
@@ -44,7 +49,7 @@ WATCH_SECONDS = 0.25
 API_PATH = re.compile(r"(/v\d+)?(/(chat/)?completions)?/?(\?.*)?$")
 """End of a url that pages about the server do not have."""
 
-METRICS = (POWER_METRIC, ENERGY_METRIC)
+ENERGY_ROWS = (("watts", POWER_METRIC, 1), ("joules", ENERGY_METRIC, 1000))
 CONNECTIONS = 3
 """Number of connections that look for several servers behind one url."""
 
@@ -63,16 +68,14 @@ class ProbePage(MetricsPage):
     def read(self) -> bytes:
         """Return the newest reading as a page; raise PageError if none arrives in time."""
         try:
-            if self._child is None:
-                self._child = started(self._command, _script())
+            self._child = child = self._child or started(self._command, _script())
             deadline_s, newest = time.monotonic() + PROBE_SECONDS, b""
-            while line := self._child.line(deadline_s, MAX_OUTPUT_BYTES):
+            while line := child.line(deadline_s, MAX_OUTPUT_BYTES):
                 newest, deadline_s = line, 0.0
-            gpus = json.loads(newest)["gpus"]
             rows = [
-                f'{metric}{{UUID="{gpu["uuid"]}",modelName="{gpu["gpu"]}"}} {gpu[name] * 1000**n}'
-                for gpu in gpus
-                for n, (name, metric) in enumerate(zip(("watts", "joules"), METRICS, strict=True))
+                f'{metric}{{UUID="{gpu["uuid"]}",modelName="{gpu["gpu"]}"}} {gpu[name] * factor}'
+                for gpu in json.loads(newest)["gpus"]
+                for name, metric, factor in ENERGY_ROWS
                 if gpu[name] is not None
             ]
         except (OSError, EOFError, ValueError, KeyError, TypeError) as error:
@@ -81,44 +84,55 @@ class ProbePage(MetricsPage):
             raise PageError(f"{text}; try {' '.join(self._command)}") from None
         return "\n".join(rows).encode()
 
-    def interrupt(self) -> None:
-        """End the probe."""
-        if self._child is not None:
-            self._child.end(killed_s=KILL_WAIT_SECONDS)
-
     def close(self) -> None:
-        """End the probe and release its pipes; the next read starts it again."""
+        """End the probe, also during a read; the next read starts it again."""
         child, self._child = self._child, None
         if child is not None:
             child.end(killed_s=KILL_WAIT_SECONDS)
             child.close()
 
+    interrupt = close
+
 
 @dataclass(frozen=True, kw_only=True)
 class ServerSources:
-    """Identify the server at `url` by the sources that `suite.tables.ServerEntry` describes."""
+    """Sources of the identity of the server at `url`; variables of `entry` are expanded."""
 
     url: str
-    accelerator: str
-    probe: tuple[str, ...] = ()
-    exporter: str = ""
-    gpus: tuple[str, ...] = ()
-    kubernetes: str = ""
+    accelerator: str = "cpu"
+    entry: ServerEntry = field(default_factory=ServerEntry)
+
+    @classmethod
+    def of(cls, planned: Testable, exporter: str = "", gpus: Sequence[str] = ()) -> Self | None:
+        """Return the sources of a case's server; None without a url, or if a variable is unset.
+
+        An entry that names no source has the session's exporter.
+        """
+        if not isinstance(planned, Planned) or not planned.url or unset_in(planned.options):
+            return None  # an unset variable is reported when the options are resolved
+        entry = planned.engine.server or ServerEntry()
+        table = expand(entry.model_dump(exclude_none=True))
+        if exporter and not (entry.exporter or entry.probe):
+            table |= {"exporter": exporter, "gpus": list(gpus)}
+        entry = ServerEntry.model_validate(table)
+        return cls(url=planned.url, accelerator=planned.case.accelerator, entry=entry)
 
     def ask(self) -> ServerIdentity:
         """Ask all sources; raise RunError if one fails, answers nonsense or contradicts another."""
-        reports = {}
-        if self.probe:
-            answer = _json_line(output_of("the probe", self.probe, _script()))
-            reports["probe"] = of_probe(answer, self.accelerator, self.url)
-        if self.exporter:
-            reports["exporter"] = of_exporter(_page(self.exporter), self.gpus, self.accelerator)
-        if self.kubernetes:
-            reports["kubernetes"] = of_kubernetes(*_kubernetes(*self.kubernetes.split("/", 1)))
+        reports, entry, name = {}, self.entry, self.accelerator
+        if entry.probe:
+            answer = _json_line(output_of("the probe", shlex.split(entry.probe), _script()))
+            reports["probe"] = of_probe(answer, name, self.url)
+        try:
+            if entry.exporter:
+                page = read_page(entry.exporter)
+                reports["exporter"] = of_exporter(page, entry.gpus, name)
+        except PageError as error:
+            raise RunError("server", f"exporter: {error}; start it, or correct it") from None
+        if entry.kubernetes:
+            reports["kubernetes"] = of_kubernetes(_kubectl, entry.kubernetes, name)
         pages, headers, starts = _pages(self.url)
-        return identified(
-            self.url, self.accelerator, reports, pages, headers, starts, time_s=time.monotonic()
-        )
+        return identified(self.url, name, reports, pages, headers, starts, time_s=time.monotonic())
 
     def machine(self, client: Machine) -> Machine:
         """Return the machine on which the server runs, which may be `client`.
@@ -126,10 +140,12 @@ class ServerSources:
         Raises:
             RunError: See `ask`; or the probe ran on the client, but the server runs elsewhere.
         """
-        if not self.probe and self.is_here and client.has(self.accelerator):
+        if not self.entry.probe and self.is_here and client.has(self.accelerator):
             return client
         server = self.ask()
-        if server.properties.get("node") not in _nodes(client):
+        uuids = sorted({probe.hashed(str(gpu["uuid"])) for gpu in client.gpus})
+        nodes = {probe.hashed(f"pytest-mlperf {client.machine_id}"), probe.hashed("".join(uuids))}
+        if server.properties.get("node") not in nodes:
             return client.of_server(server)
         if not is_own_address(self.url):
             raise RunError(
@@ -149,19 +165,11 @@ class ServerSources:
         return is_own_address(self.url) and bool(listeners(LINUX, port))
 
 
-def _nodes(client: Machine) -> set[str]:
-    """Return the hashes by which a probe would identify this machine, with and without GPUs."""
-    uuids = sorted({probe.hashed(str(gpu["uuid"])) for gpu in client.gpus})
-    ids = {"".join(uuids)} if uuids else set[str]()
-    return {probe.hashed(name) for name in {*ids, f"pytest-mlperf {client.machine_id}"}}
-
-
 def is_own_address(url: str) -> bool:
     """Return whether a url's host is this machine; it may still forward the port elsewhere."""
     with contextlib.suppress(OSError, UnicodeError):
-        for family, kind, _, _, address in socket.getaddrinfo(
-            urlsplit(url).hostname, 0, type=socket.SOCK_STREAM
-        ):
+        host, stream = urlsplit(url).hostname, socket.SOCK_STREAM
+        for family, kind, _, _, address in socket.getaddrinfo(host, 0, type=stream):
             with contextlib.suppress(OSError), socket.socket(family, kind) as attempt:
                 attempt.bind(address)  # only an own address can be bound
                 return True
@@ -178,31 +186,30 @@ def started(command: Sequence[str], text: bytes) -> ChildProcess:
 
 def output_of(title: str, command: Sequence[str], text: bytes = b"") -> bytes:
     """Return a command's output; raise RunError if it fails, hangs or prints too much."""
-    deadline_s, printed = time.monotonic() + PROBE_SECONDS, b""
+    deadline_s, printed, failure = time.monotonic() + PROBE_SECONDS, b"", ""
     try:
         child = started(command, text)
     except OSError as error:
         raise RunError("server", f"{title} cannot start: {command[0]}: {error.strerror}") from None
     try:
-        with contextlib.suppress(EOFError):
-            while len(printed) <= MAX_OUTPUT_BYTES:
-                line = child.line(deadline_s, MAX_OUTPUT_BYTES)
-                if line is None:
-                    raise RunError(
-                        "server",
-                        f"{title} did not end within {PROBE_SECONDS:g} s: try it by hand: "
-                        f"{' '.join(command)}",
-                    )
-                printed += line
-            raise RunError("server", f"{title} prints more than {MAX_OUTPUT_BYTES >> 20} MiB")
+        while len(printed) <= MAX_OUTPUT_BYTES:
+            line = child.line(deadline_s, MAX_OUTPUT_BYTES)
+            if line is None:
+                failure = f"did not end within {PROBE_SECONDS:g} s: try {' '.join(command)}"
+                break
+            printed += line
+        else:
+            failure = f"prints more than {MAX_OUTPUT_BYTES >> 20} MiB"
+    except EOFError:
         printed += child.rest
-        child.ends_within(max(0.0, deadline_s - time.monotonic()))
+        if not child.ends_within(max(0.0, deadline_s - time.monotonic())) or child.returncode:
+            last = broken(printed[-400:].decode("utf-8", "replace").strip().rpartition("\n")[2])
+            failure = f"ended with exit code {child.returncode}: {last}"
     finally:
         child.end(killed_s=KILL_WAIT_SECONDS)
         child.close()
-    if child.returncode:
-        last = broken(printed[-400:].decode("utf-8", "replace").strip().rpartition("\n")[2])
-        raise RunError("server", f"{title} ended with exit code {child.returncode}: {last}")
+    if failure:
+        raise RunError("server", f"{title} {failure}")
     return printed
 
 
@@ -216,39 +223,22 @@ def _json_line(printed: bytes) -> bytes:
     return lines[-1] if lines else printed
 
 
-def _kubernetes(namespace: str, selector: str) -> tuple[bytes, bytes]:
-    get = ("kubectl", "get", "-o", "json")
-    pods = output_of("kubectl", [*get, "pods", "-n", namespace, "-l", selector])
-    names = counts_of(pods)
-    return pods, output_of("kubectl", [*get, "nodes", *names]) if names else b'{"items": []}'
-
-
-def _page(url: str) -> bytes:
-    page = MetricsPage(url)
-    try:
-        return page.read()
-    except PageError as error:
-        raise RunError("server", f"exporter: {error}; start it, or correct exporter") from None
-    finally:
-        page.close()
+def _kubectl(*words: str) -> bytes:
+    return output_of("kubectl", ["kubectl", "get", "-o", "json", *words])
 
 
 def _pages(url: str) -> tuple[dict[str, bytes], dict[str, str], frozenset[float]]:
-    """Return the server's pages and their headers, and start times of several connections."""
+    """Return a server's pages, their headers, and start times from several connections."""
     base = API_PATH.sub("", url if "://" in url else f"http://{url}")
     pages: dict[str, bytes] = {}
     headers: dict[str, str] = {}
     starts: set[float] = set()
     for path in [*PAGES, *["/metrics"] * (CONNECTIONS - 1)]:
         page = MetricsPage(base + path)
-        try:
+        with contextlib.suppress(PageError), contextlib.closing(page):
             pages[path] = page.read()
-        except PageError:
-            if not page.headers:  # nobody answers at all
-                break
-        finally:
-            headers |= page.headers
-            page.close()
-        if path == "/metrics" and path in pages:
-            starts |= {sample.value for sample in page_samples(pages[path], {START_METRIC})}
+        if not page.headers:  # no server answers
+            break
+        headers |= page.headers
+        starts |= {one.value for one in page_samples(pages.get(path, b""), {START_METRIC})}
     return pages, headers, frozenset(starts)

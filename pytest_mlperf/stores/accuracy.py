@@ -9,7 +9,7 @@ from typing import Any
 
 from pytest_mlperf.core.case import path_part
 from pytest_mlperf.core.errors import RunError
-from pytest_mlperf.core.measurement import Accuracy, Scored
+from pytest_mlperf.core.measurement import Accuracy, Scored, Subject
 from pytest_mlperf.judge.inputs import Leverage
 from pytest_mlperf.stores import atomic
 
@@ -20,7 +20,9 @@ class AccuracyPasses:
     def __init__(self, folder: Path) -> None:
         self._folder = folder
 
-    def save(self, key: str, accuracy: Accuracy, scored: Scored) -> None:
+    def save(
+        self, key: str, accuracy: Accuracy, scored: Scored, subject: Subject | None = None
+    ) -> None:
         """Write a pass with its scores; raise RunError if the folder cannot be written."""
         path = self._file(key)
         content = {
@@ -32,6 +34,7 @@ class AccuracyPasses:
                 "groups": scored.groups,
                 "leverage": {name: dataclasses.asdict(of) for name, of in scored.leverage.items()},
             },
+            "subject": dataclasses.asdict(subject) if subject else None,
         }
         try:
             atomic.write_text(path, json.dumps(content) + "\n")
@@ -40,12 +43,18 @@ class AccuracyPasses:
 
     def load(self, key: str) -> tuple[Accuracy, Scored] | None:
         """Return the pass of a fingerprint, or None if no readable one is stored."""
+        stored = self.load_with_subject(key)
+        return stored[:2] if stored else None
+
+    def load_with_subject(self, key: str) -> tuple[Accuracy, Scored, Subject | None] | None:
+        """Return the pass of a fingerprint with the measured system, if it was saved."""
         try:
             document = json.loads(self._file(key).read_text("utf-8"))
+            subject = document.get("subject")
             kept = document["accuracy"]
             names = {name: tuple(kept.get(name, ())) for name in ("lower", "whole")}
             accuracy = Accuracy(**{**kept, **names, "source": "stored"})
-            return accuracy, _scored(document["scored"])
+            return accuracy, _scored(document["scored"]), Subject(**subject) if subject else None
         except (OSError, ValueError, TypeError, KeyError, AttributeError, RecursionError):
             return None
 

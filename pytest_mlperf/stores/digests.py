@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
+import os
 import re
 import sys
 import time
@@ -11,7 +12,6 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from pytest_mlperf.stores import atomic
-from pytest_mlperf.stores.cache import cache_folder
 
 WORTH_BYTES = 1 << 30
 """Size from which a digest is cached: reading it takes a second or more."""
@@ -26,6 +26,13 @@ HASHED: set[Path] = set()
 
 
 LOG_PERIOD_SECONDS = 10.0
+
+
+def cache_folder() -> Path:
+    """Return this package's folder in the user's cache; it may not exist."""
+    configured = os.environ.get("XDG_CACHE_HOME", "")
+    base = Path(configured) if Path(configured).is_absolute() else Path("~/.cache").expanduser()
+    return base / "pytest-mlperf"
 
 
 def sha256(files: Sequence[Path]) -> str:

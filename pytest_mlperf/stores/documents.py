@@ -160,7 +160,7 @@ class Document(Generic[T]):
 
     def _migrate(self, raw: Any) -> dict[str, Any]:
         if not isinstance(raw, dict):
-            raise ValueError(f"is not a {self._title}: holds {type(raw).__name__}, not an object")
+            raise ValueError(f"holds {type(raw).__name__}, not the object of a {self._title}")
         schema = raw.get("schema")
         if not isinstance(schema, int) or isinstance(schema, bool):
             raise ValueError(f"schema is {schema!r}; must be a whole number up to {self._schema}")

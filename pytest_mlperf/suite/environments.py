@@ -3,21 +3,74 @@
 from __future__ import annotations
 
 import os
+import shlex
 import shutil
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from pytest_mlperf.core.errors import SuiteError, UnavailableError
+from pydantic import ValidationError
+
+from pytest_mlperf import registry
+from pytest_mlperf.core.errors import MlperfError, RunError, SuiteError, UnavailableError
 from pytest_mlperf.core.job import EarlierBuild, Elsewhere
+from pytest_mlperf.core.untrusted_text import nearest, shown
+from pytest_mlperf.suite.load import defects_in
 from pytest_mlperf.suite.places import expand
 from pytest_mlperf.suite.plan import Planned
-from pytest_mlperf.suite.tables import Named, title_of
+from pytest_mlperf.suite.tables import BaselineEngine, Named, title_of
 from pytest_mlperf.suite.values import KeyPath
 
 
 def elsewhere(planned: Planned) -> Elsewhere | None:
     """Return the other Python of a case's engine, or None; UnavailableError if it is missing."""
     return find(planned, planned.engine_key, planned.engine)
+
+
+AGAINST = "--mlperf-against"
+_KINDS: Mapping[str, str] = {"git": "git", "pip": "wheel", "python": "python", "command": "command"}
+"""Key of `baseline_engine` by the prefix of a value of `--mlperf-against`."""
+
+
+def reference(text: str) -> BaselineEngine:
+    """Return the build that `--mlperf-against` names; raise MlperfError if it names none."""
+    kind, colon, value = text.partition(":")
+    if not colon:
+        kind, value = "git", text
+    if kind not in _KINDS:
+        forms = "git:REF, pip:NAME==VERSION, python:PATH or command:WORDS"
+        raise MlperfError(f"{shown(text)} names no build; write {forms}{nearest(kind, _KINDS)}")
+    try:
+        words = shlex.split(value) if kind == "command" else value.strip()
+        return BaselineEngine.model_validate({_KINDS[kind]: words})
+    except ValidationError as error:
+        raise MlperfError(f"{shown(text)}: {defects_in(error)[0][1]}") from None
+    except ValueError as error:
+        raise MlperfError(f"{shown(text)} is no command: {error}") from None
+
+
+def other_build(planned: Planned, table: BaselineEngine) -> EarlierBuild:
+    """Return the build that `--mlperf-against` names; raise RunError if it cannot be measured."""
+    use, url = planned.engine.use, planned.options.get("url")
+    if registry.harness(use):
+        raise RunError("against", f"{use} measures a server that runs: it has no other build")
+    if url and registry.is_client(use):
+        raise RunError(
+            "against",
+            f"both builds would use the same server, {url}: let serve start one for each build, or "
+            "compare two engine entries (pytest-mlperf turns --help)",
+        )
+    try:
+        return EarlierBuild(
+            elsewhere=find(planned, (AGAINST,), table) or elsewhere(planned),
+            suite=planned.path,
+            git=table.git,
+            requirements=_wheels(planned, (AGAINST, "pip"), table.wheel),
+            wheel=table.wheel or "",
+            key=AGAINST,
+        )
+    except UnavailableError as error:
+        raise RunError("against", str(error)) from None
 
 
 def earlier_build(planned: Planned) -> EarlierBuild | None:
@@ -45,7 +98,7 @@ def find(planned: Planned, where: KeyPath, named: Named) -> Elsewhere | None:
     key = (*where, name)
     expanded = _expanded(planned, key, named_value)
     if name == "python":
-        command = (_program(planned, key, named_value, expanded, planned.path.parent),)
+        command = (_program(planned, key, named_value, expanded, _folder(planned, key)),)
     else:
         _program(planned, key, named_value[0], expanded[0], Path())
         command = tuple(expanded)
@@ -61,12 +114,12 @@ def _wheels(planned: Planned, key: KeyPath, text: str | None) -> tuple[str, ...]
 
 
 def _wheel(planned: Planned, key: KeyPath, text: str) -> str:
-    path = (planned.path.parent / Path(text).expanduser()).absolute()
+    path = (_folder(planned, key) / Path(text).expanduser()).absolute()
     if path.is_file():
         return str(path)
     raise UnavailableError(
-        f"{planned.place(key)}: {_key_text(key)}, {text}, is not a file here (looked at "
-        f"{path}); build it, or name a version: name==version"
+        f"{_place(planned, key)}, {text}, is not a file here (looked at {path}); "
+        "build it, or name a version: name==version"
     )
 
 
@@ -74,7 +127,7 @@ def _expanded(planned: Planned, key: KeyPath, value: Any) -> Any:
     try:
         return expand({"": value})[""]
     except SuiteError as error:
-        raise UnavailableError(f"{planned.place(key)}: {_key_text(key)}: {error}") from None
+        raise UnavailableError(f"{_place(planned, key)}: {error}") from None
 
 
 def _program(planned: Planned, key: KeyPath, text: str, expanded: str, folder: Path) -> str:
@@ -91,9 +144,18 @@ def _program(planned: Planned, key: KeyPath, text: str, expanded: str, folder: P
     elif (path / "bin/python").exists():
         advice = f"did you mean {text}/bin/python?"
     raise UnavailableError(
-        f"{planned.place(key)}: {_key_text(key)}, {text}, is not a program here (looked at "
-        f"{path}); {advice}"
+        f"{_place(planned, key)}, {text}, is not a program here (looked at {path}); {advice}"
     )
+
+
+def _folder(planned: Planned, key: KeyPath) -> Path:
+    """Return the folder of relative paths: the suite's, or for an option the working folder."""
+    return Path() if key[0] == AGAINST else planned.path.parent
+
+
+def _place(planned: Planned, key: KeyPath) -> str:
+    at = "" if key[0] == AGAINST else f"{planned.place(key)}: "
+    return f"{at}{_key_text(key)}"
 
 
 def _key_text(key: KeyPath) -> str:

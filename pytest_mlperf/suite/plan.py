@@ -195,7 +195,7 @@ class Planned:
 
     @property
     def url(self) -> str:
-        """Address of the running server that it measures; "" without one."""
+        """Address of the running server that the case measures; "" if it measures none."""
         is_client = bool(self.engine.server) or registry.is_client(self.engine.use)
         url = self.options.get("url") if is_client else None
         return os.path.expandvars(url) if isinstance(url, str) else ""

@@ -46,7 +46,7 @@ class Problems:
 
 @dataclass(frozen=True, kw_only=True)
 class _ResolvedParts:
-    """Resolved parts of a case; None if a problem prevents it, or if it is not needed."""
+    """Hold the resolved parts of a case; None for a part that is not needed or has a problem."""
 
     elsewhere: job.Elsewhere | None
     model: str | None

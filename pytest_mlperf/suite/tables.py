@@ -253,28 +253,16 @@ class OnAccelerator(Table):
     )
 
 
-def _words(value: object) -> object:
-    return shlex.split(value) if isinstance(value, str) else value
-
-
-Probe = Annotated[
-    CommandLine,
-    BeforeValidator(_words),
-    WithJsonSchema(
-        {
-            "anyOf": [
-                {"type": "string"},
-                {"type": "array", "items": {"type": "string"}, "minItems": 1},
-            ]
-        }
-    ),
-]
+def _command(value: str) -> str:
+    if not shlex.split(value):  # raises ValueError for an open quote
+        raise ValueError('an empty command; write for example "ssh gpu-box python3 -"')
+    return value
 
 
 class ServerEntry(Table):
     """Sources that identify the hardware of the server at the `url` of an engine entry."""
 
-    probe: Probe | None = Field(
+    probe: Annotated[StrictStr, AfterValidator(_command)] | None = Field(
         default=None,
         description='Command that starts a Python beside the server, "ssh gpu-box python3 -", '
         "or runs pytest-mlperf machine --json there; ends within 10 s; ${VAR} is expanded.",
@@ -688,10 +676,7 @@ class Named(Protocol):
 
 
 def title_of(named: Named) -> str:
-    """Return the name of a table's Python in messages; "" if the table has no Python.
-
-    Variables are not expanded, because their values may be secret.
-    """
+    """Return a table's Python for messages, or ""; do not expand variables, perhaps secret."""
     if named.python is not None:
         return f"python {named.python}"
     words = named.command or []

@@ -13,7 +13,7 @@ from pytest_mlperf.stores.artefacts import artefact_fault
 
 
 class RecordingSink:
-    """A sink that keeps every report of an engine, and records violations of the contract.
+    """Keep every report of an engine, and record violations of the contract.
 
     It is thread-safe. As in a run, nothing is raised into the engine; `wait` raises instead.
 

@@ -142,7 +142,8 @@ def test_pairs_that_are_left_out_end_the_comparison(job: Job) -> None:
     ratios = in_turns(b, a, LIMITS, rule)
     assert (ratios["throughput"].outcome, ratios["throughput"].pairs) == (Answer.INCONCLUSIVE, 1)
     assert left_out(a) == (
-        "3 pairs left out: the load of other processes may explain the difference between "
+        "3 pairs (18 runs) left out: the load of other processes may explain the difference "
+        "between "
         "the builds"
     )
 

@@ -28,11 +28,11 @@ from tests.cli.lab import ROOT
 from tests.cli.text import Say, finished, page
 
 NAMES = (
-    *("init", "doctor", "plan"),
+    *("init", "doctor", "machine", "plan"),
     *("explain", "compare", "across", "turns", "bisect", "history", "judge"),
     *("update", "calibrate"),
     *("merge", "report", "kubernetes", "slurm", "store"),
-    *("round", "export", "import", "limits", "published", "share", "submission"),
+    *("export", "import", "limits", "published", "round", "share", "submission"),
     *("options", "schema", "new"),
 )
 

@@ -14,6 +14,7 @@ from typing import Any
 
 import pytest
 
+from pytest_mlperf.addons.history.trend import why_no_ratio
 from pytest_mlperf.cli.compare import compare_case, pair
 from pytest_mlperf.cli.measured import Measured, why_not
 from pytest_mlperf.core.baseline import BaselineRun
@@ -22,7 +23,7 @@ from pytest_mlperf.core.measurement import Run, Subject
 from pytest_mlperf.core.noise.calibration import Calibrated, Calibration, NoiseSettings
 from pytest_mlperf.core.notes import Note
 from pytest_mlperf.core.results import CaseResult
-from pytest_mlperf.core.trend import TrendPoint, why_no_ratio
+from pytest_mlperf.core.trend import TrendPoint
 from pytest_mlperf.core.verdict import Outcome
 from pytest_mlperf.reports.terminal.comparison import ComparedCase
 from pytest_mlperf.stores import calibration

@@ -47,10 +47,9 @@ def _own_leases(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
 
 ALL = [
     r"tools",
-    r"  ok        Python            3\.\d+\.\d+ on Linux \S+",
-    r"  ok        pytest            \S+, plugin pytest-mlperf \S+ is active",
-    r"  ok        LoadGen           \S+ \(library \S+\), the test run was VALID",
-    r"  ok        pytest-benchmark  \S+",
+    r"  ok        Python   3\.\d+\.\d+ on Linux \S+",
+    r"  ok        pytest   \S+, plugin pytest-mlperf \S+ is active",
+    r"  ok        LoadGen  \S+ \(library \S+\), the test run was VALID",
     r"machine",
     r"  (ok|note) +GPUs +.+",
     r"  (ok|note) +CPU +.+ cores, governor .+",
@@ -514,8 +513,6 @@ def test_folders_memory_and_distributions(tmp_path: Path, monkeypatch: pytest.Mo
     (tmp_path / "linked" / "pytest-mlperf").symlink_to(tmp_path)
     assert _machine.leases().state == "broken"
     assert re.fullmatch(r"\d+\.\d GiB free of \d+\.\d GiB", _machine.memory().text)
-    check = _machine.installed("no-such-distribution-here")
-    assert (check.state, check.do) == ("missing", "pip install no-such-distribution-here")
 
 
 @pytest.mark.process

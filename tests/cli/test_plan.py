@@ -63,6 +63,7 @@ def test_with_history_times_are_those_of_earlier_sessions(own_lab: Lab, say: Say
         "1 case: usually 3 s and up to 15 s waiting for an idle machine; "
         "2 s if one run decides each, 6 s if all 5 are needed; with "
         "loading and accuracy passes where sessions are named "
+        "with --mlperf-against, which measures another build too, about 6 s "
         "accelerator-hours: cpu 0.00056 to 0.0017 "
         "baselines: 1 for 1 case; 1 with fewer than 4 days, so verdicts are provisional: "
         "repeat --mlperf-update=missing on other days"

@@ -138,7 +138,7 @@ LIBRARIES = {
     "openai": "httptools",
     "triton": "tritonclient",
     "images": "PIL",
-    "rouge": "rapidfuzz",
+    "rouge": "rouge_score",
     "map": "pycocotools",
     "builder": "torchao",
 }

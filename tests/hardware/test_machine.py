@@ -18,7 +18,7 @@ import pytest
 
 from pytest_mlperf.hardware.host import Property
 from pytest_mlperf.hardware.machine import Machine, Share, ask_nvml, detect, nearest, split
-from pytest_mlperf.hardware.nvidia import hashed
+from pytest_mlperf.hardware.probe import hashed
 from tests.nvml.library import SONAME, Fake
 
 pytestmark = pytest.mark.process

@@ -16,7 +16,8 @@ import pytest
 from pytest_mlperf.core.case import NAME_PATTERN
 from pytest_mlperf.hardware import nvidia
 from pytest_mlperf.hardware.host import Property
-from pytest_mlperf.hardware.nvidia import GpuState, NvmlReport, hashed
+from pytest_mlperf.hardware.nvidia import GpuState, NvmlReport
+from pytest_mlperf.hardware.probe import hashed
 from pytest_mlperf.suite.values import _ACCELERATOR
 from tests.nvml import library
 from tests.nvml.library import Fake, scenario

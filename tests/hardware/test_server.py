@@ -19,7 +19,6 @@ from pytest_mlperf.core.server.identity import ServerIdentity, doubts
 from pytest_mlperf.hardware import probe
 from pytest_mlperf.hardware.probe import hashed
 from pytest_mlperf.hardware.server import (
-    counts_of,
     identified,
     of_exporter,
     of_kubernetes,
@@ -27,7 +26,12 @@ from pytest_mlperf.hardware.server import (
 )
 
 URL = "http://gpu-box:8000/v1"
+PODS = "serving/app=vllm"
 SOURCES = ("probe", "exporter", "kubernetes", "server", "declared")
+
+
+def kubectl(pods: bytes, nodes: bytes) -> Callable[..., bytes]:
+    return lambda kind, *_: {"pods": pods, "nodes": nodes}[kind]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -137,7 +141,7 @@ class World:
         reports = {
             "probe": lambda: of_probe(self.probe, accelerator, url),
             "exporter": lambda: of_exporter(self.exporter, (), accelerator),
-            "kubernetes": lambda: of_kubernetes(self.pods, self.nodes),
+            "kubernetes": lambda: of_kubernetes(kubectl(self.pods, self.nodes), PODS, accelerator),
         }
         report = {source: reports[source]()} if source in reports else {}
         headers = {"server": "uvicorn"}
@@ -267,6 +271,10 @@ def with_(report: bytes, **changes: Any) -> bytes:
     return json.dumps({**json.loads(report), **changes}).encode()
 
 
+def of_pods(pods: bytes, nodes: bytes) -> object:
+    return of_kubernetes(kubectl(pods, nodes), PODS, "cpu")
+
+
 SMALL = World(count=4, loaded=4)
 NONSENSE: list[tuple[Callable[[], object], str]] = [
     (lambda: of_probe(b"", "8xH200", URL), "printed 'nothing', which is not JSON"),
@@ -276,19 +284,23 @@ NONSENSE: list[tuple[Callable[[], object], str]] = [
     (lambda: of_probe(with_(World().probe, gpus=[[]]), "8xH200", URL), "not of pytest-mlperf"),
     (
         lambda: of_probe(SMALL.probe, "8xH200", URL),
-        "says 8xH200, and the probe reports NVIDIA H200",
+        "says 8xH200, and the probe reports 4xH200",
     ),
     (
         lambda: of_probe(with_(SMALL.probe, gpus=[], trouble="no driver"), "H200", URL),
-        "the probe reports no driver",
+        "the probe reports: no driver",
     ),
-    (lambda: of_exporter(b"", (), "H200"), "shows 0 GPUs, and the suite says H200"),
-    (lambda: of_exporter(World().exporter, ("GPU-x",), "cpu"), "shows 0 GPUs"),
-    (lambda: of_exporter(SMALL.exporter, (), "8xH200"), "shows 4 GPUs, and the suite says 8xH200"),
-    (lambda: counts_of(b'{"items": [{}]}'), "does not describe running pods"),
-    (lambda: of_kubernetes(b'{"items": []}', b'{"items": []}'), "no accelerator of no pod"),
-    (lambda: of_kubernetes(World().pods, b'{"items": []}'), "no accelerator of box-1"),
-    (lambda: of_kubernetes(World().pods, b"null"), "does not describe nodes"),
+    (lambda: of_exporter(b"", (), "H200"), "the exporter shows no GPU"),
+    (lambda: of_exporter(World().exporter, ("GPU-x",), "cpu"), "the exporter shows no GPU"),
+    (
+        lambda: of_exporter(SMALL.exporter, (), "8xH200"),
+        "says 8xH200, and the exporter reports 4xH200",
+    ),
+    (lambda: of_pods(b'{"items": [{}]}', b""), "no accelerator of running pods"),
+    (lambda: of_pods(b'{"items": []}', b""), "shows no pod"),
+    (lambda: of_pods(World().pods, b'{"items": []}'), "no accelerator of box-1"),
+    (lambda: of_pods(World().pods, b"null"), "no accelerator of box-1"),
+    (lambda: of_pods(b"error: no", b""), "kubectl get pods printed 'error: no', which is not JSON"),
 ]
 
 
@@ -307,9 +319,11 @@ def test_sources_that_contradict_each_other_are_an_error_with_both_values() -> N
         "probe": of_probe(World().probe, "cpu", URL),
         "exporter": of_exporter(other.exporter, (), "cpu"),
     }
-    with pytest.raises(RunError, match="disagree: probe says H200, exporter says B200"):
+    with pytest.raises(
+        RunError, match="disagree: probe says 8 x NVIDIA H200, exporter says 8 x NVIDIA B200"
+    ):
         identified(URL, "cpu", reports, {}, {}, frozenset(), time_s=0.0)
-    with pytest.raises(RunError, match="exporter says B200, the suite says H200"):
+    with pytest.raises(RunError, match="the suite says 8xH200, and the exporter reports 8xB200"):
         other.seen_by("exporter")
 
 
@@ -318,9 +332,9 @@ def test_unequal_nodes_and_several_servers_behind_one_url_are_said() -> None:
     other = World(node="box-2", product="NVIDIA H100 80GB HBM3")
     nodes = [json.loads(w.nodes)["items"][0] for w in (World(), other)]
     texts = [json.dumps({"items": items}).encode() for items in (pods, nodes)]
-    mixed = of_kubernetes(*texts)
-    assert mixed.properties["gpus"] == 16
-    assert mixed.properties["gpu"] == "NVIDIA-H100-80GB-HBM3, NVIDIA-H200"
+    mixed = of_kubernetes(kubectl(*texts), PODS, "8xH200")
+    assert mixed.properties["gpu"] == "NVIDIA H200"
+    assert mixed.properties["node_gpus"] == "8xH200, 8xH100"
     assert "nodes are unequal" in mixed.notes[0]
 
     several = identified(URL, "cpu", {}, {}, {}, frozenset({1.0, 2.0}), time_s=0.0)
@@ -333,7 +347,7 @@ def test_a_stale_exporter_and_gpus_without_a_model_make_runs_invalid() -> None:
     assert "the exporter is stale: no energy counter on its page changed in 61 s" in text
     assert list(doubts(early, replace(late, time_s=early.time_s + 59))) == []
     (text,) = doubts(World().seen_by("probe"), World(loaded=4).seen_by("probe"))
-    assert "8xH200, and 4 of these GPUs hold no model" in text
+    assert "8xH200, and only 4 GPUs hold a model" in text
     (text,) = doubts(World().seen_by("probe"), World(node="box-2").seen_by("probe"))
     assert text.count("node was") == 1
 
@@ -346,7 +360,7 @@ def test_a_probe_of_a_machine_that_does_not_listen_on_the_port_is_doubted() -> N
 
 def test_mig_instances_and_other_vendors_are_accelerators_too() -> None:
     report = json.loads(World(count=1).probe)
-    report["gpus"][0]["identity"]["mig"] = "1g.18gb, 1g.18gb"
+    report["gpus"][0]["identity"] |= {"mig": "1g.18gb", "gpu": "NVIDIA H200 MIG 1g.18gb"}
     two = of_probe(json.dumps(report).encode(), "H200_1g.18gb", URL)
     assert two.properties["mig"] == "1g.18gb"
     report["gpus"][0]["identity"] = {"gpu": "AMD Instinct MI300X OAM", "power_limit_w": 750}

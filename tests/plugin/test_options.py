@@ -26,6 +26,7 @@ NAMES = [
     ("fail-on", "skips,no:no-baseline", {"skips", "no:no-baseline"}),
     ("max-runs", "3", 3),
     ("confirm", "never", "never"),
+    ("against", "v1", "v1"),
     ("requests", "yes", "yes"),
     ("accept-cut", "yes", "yes"),
     ("accept-regression", "yes", "yes"),
@@ -88,7 +89,7 @@ def refusal(pytester: pytest.Pytester, *arguments: str, ini: str = "") -> str:
 def test_an_ini_setting_equals_its_option(pytester: pytest.Pytester) -> None:
     rows = [*NAMES, *SETTINGS]
     values: dict[str, tuple[object, object]] = {}
-    for alone in (False, True):  # what is slowed or pretended records nothing
+    for alone in (False, True):  # what is slowed, pretended or compared records nothing
         names = [name for name, *_ in rows if (name == "update") is alone]
         texts = [set_by(name, text) for name, text, _ in rows if name in names]
         by_option = read(pytester, *(argument for argument, _ in texts))
@@ -179,6 +180,8 @@ def test_a_reproduction_keeps_the_value_of_an_option_and_no_file() -> None:
         (["--mlperf-confirm", "suites"], ("--mlperf-confirm",)),
         (["--mlperf-confirm", "never", "suites"], ("--mlperf-confirm", "never")),
         (["--mlperf-confirm=always"], ("--mlperf-confirm=always",)),
+        (["--mlperf-against", "v1", "suites"], ("--mlperf-against", "v1")),
+        (["--mlperf-against", "tests", "suites"], ("--mlperf-against",)),
         (["--mlperf-max-runs", "3", "suites"], ("--mlperf-max-runs", "3")),
         (["--mlperf-judge-benchmarks", "tests"], ("--mlperf-judge-benchmarks",)),
         (["--mlperf-compliance", "suites"], ("--mlperf-compliance",)),

@@ -26,7 +26,6 @@ PARENTS = {
     "run.worker._replica_group",  # of a worker, in the group that its guard ends with it
     "adapters.engines.serving._launch",  # a script, which imports nothing of ours
     "adapters.scorers.code.sandbox",  # of a child that isolates itself
-    "adapters.scorers.rouge.text",  # of equal helpers, which read until their stdin ends
 }
 """Modules that start a process otherwise, and why."""
 

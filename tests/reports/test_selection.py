@@ -60,7 +60,8 @@ def test_the_plan_reads_as_designed() -> None:
     }
     assert plans == texts_of("plan")
     lines = plan([QUICK], {}, 200, max_runs=2, idle_s=0.0)
-    assert lines[-1] == (
+    assert lines[-1] == "with --mlperf-against, which measures another build too, about 4 min 8 s"
+    assert lines[-2] == (
         "1 case: usually 2 min 4 s; 1 min 2 s if one run decides each, 2 min 4 s if all 2 are "
         "needed; loading and accuracy passes come on top"
     )

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import subprocess
 import sys
-import sysconfig
 import zipfile
 from pathlib import Path
 
@@ -64,7 +63,8 @@ def environment(folder: Path) -> Path:
     """
     subprocess.run([sys.executable, "-m", "venv", "--without-pip", str(folder)], check=True)
     (packages,) = folder.glob("lib/python*/site-packages")
-    (packages / "shared.pth").write_text(sysconfig.get_path("purelib") + "\n", "utf-8")
+    shared = [entry for entry in sys.path if Path(entry).name == "site-packages"]
+    (packages / "shared.pth").write_text("\n".join(shared) + "\n", "utf-8")
     return folder / "bin" / "python"
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import ast
 import json
 import sys
-import sysconfig
 from importlib.metadata import version
 from pathlib import Path
 
@@ -317,7 +316,7 @@ def test_an_unavailable_environment_is_one_clear_error(
         ('command = ["false"]', RunError, "ended with exit code 1 during start"),
         ('command = ["echo"]', RunError, r"does not start a Python: .*no JSON"),
         ('wheel = "dist/none-1.0-py3-none-any.whl"', UnavailableError, "none.* is not a file here"),
-        ('git = "v9"', RunError, "rev-parse --verify: fatal: Needed a single revision"),
+        ('git = "v9"', RunError, "v9 is no commit of this clone: fetch it"),
     ]
     for engine, kind, message in cases:
         if engine == 'git = "v9"':
@@ -336,7 +335,8 @@ def test_the_other_environment_needs_numpy_and_loadgen_only(project: Path, tmp_p
         run_baseline(case, tmp_path)
 
     for pattern in ("numpy", "numpy.libs", "mlperf_loadgen*"):
-        for module_path in Path(sysconfig.get_path("platlib")).glob(pattern):
+        shared = [Path(entry) for entry in sys.path if entry.endswith("site-packages")]
+        for module_path in (path for folder in shared for path in folder.glob(pattern)):
             (packages / module_path.name).symlink_to(module_path)
     facts = run_baseline(case, tmp_path).subject.fingerprint
 

@@ -5,12 +5,14 @@ from __future__ import annotations
 import ast
 import json
 import os
+import shlex
 import socket
 import subprocess
 import sys
 import time
 from http.server import BaseHTTPRequestHandler
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -21,6 +23,7 @@ from pytest_mlperf.run import server_hardware
 from pytest_mlperf.run.power.exporter import Exporter, watched_exporter
 from pytest_mlperf.run.scraping import PageError
 from pytest_mlperf.run.server_hardware import ProbePage, ServerSources, output_of
+from pytest_mlperf.suite.tables import ServerEntry
 from tests.exporters import exporting, page
 from tests.hardware.test_server import World
 from tests.nvml import library
@@ -49,6 +52,14 @@ def fake(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Fake:
 def _no_pages(monkeypatch: pytest.MonkeyPatch) -> None:
     """No test waits for an address that nobody has."""
     monkeypatch.setattr("pytest_mlperf.run.scraping.PAGE_TIMEOUT_SECONDS", 0.2)
+
+
+def sources(accelerator: str = "cpu", **entry: Any) -> ServerSources:
+    """Return the sources of a server elsewhere."""
+    if not isinstance(entry.get("probe", ""), str):
+        entry["probe"] = shlex.join(entry["probe"])
+    table = ServerEntry.model_validate(entry)
+    return ServerSources(url=ELSEWHERE, accelerator=accelerator, entry=table)
 
 
 def printing(text: str, code: int = 0) -> tuple[str, ...]:
@@ -96,20 +107,19 @@ def test_a_probe_reports_the_identity_of_local_gpus(fake: Fake, lines: str) -> N
         for gpu in local
     ]
     assert [gpu["identity"] for gpu in report["gpus"]] == expected
-    assert [gpu["uuid"] for gpu in report["gpus"]] == [nvidia.hashed(gpu["uuid"]) for gpu in local]
+    assert [gpu["uuid"] for gpu in report["gpus"]] == [probe.hashed(gpu["uuid"]) for gpu in local]
     assert report["trouble"] is None
 
 
 def test_a_cpu_server_is_its_processor(monkeypatch: pytest.MonkeyPatch) -> None:
-    sources = ServerSources(url=ELSEWHERE, accelerator="cpu", probe=STDIN)
-    properties = sources.ask().properties
+    properties = sources(probe=STDIN).ask().properties
     assert properties["server"] == "probe"
     assert properties.keys() == {"server", "cpu", "cores", "node"}
 
 
 HANGS = (sys.executable, "-c", "import time; time.sleep(60)")
 FAULTS: list[tuple[tuple[str, ...], str]] = [
-    (HANGS, "the probe did not end within 0.5 s: try it by hand: "),
+    (HANGS, "the probe did not end within 0.5 s: try "),
     (("no-such-command",), "the probe cannot start: no-such-command: No such file"),
     (printing("Permission denied (publickey).", 255), "exit code 255: Permission denied"),
     (printing("welcome"), "printed 'welcome', which is not JSON"),
@@ -128,7 +138,7 @@ def test_a_probe_that_fails_is_one_error(
     monkeypatch.setattr(server_hardware, "MAX_OUTPUT_BYTES", 100_000)
     began_s = time.monotonic()
     with pytest.raises(RunError) as caught:
-        ServerSources(url=ELSEWHERE, accelerator="cpu", probe=command).ask()
+        sources(probe=command).ask()
     assert text in str(caught.value)
     assert caught.value.layer == "server"
     assert time.monotonic() - began_s < 30
@@ -137,17 +147,17 @@ def test_a_probe_that_fails_is_one_error(
 def test_words_of_a_login_shell_are_passed_over() -> None:
     report = World().probe.decode()
     code = f"print('Last login: today'); print({report!r}); print('logout')"
-    sources = ServerSources(url=ELSEWHERE, accelerator="8xH200", probe=(sys.executable, "-c", code))
-    assert sources.ask().properties["gpus"] == 8
+    probed = sources("8xH200", probe=(sys.executable, "-c", code))
+    assert probed.ask().properties["gpus"] == 8
 
 
 def test_the_clients_own_answer_is_not_that_of_a_server_elsewhere() -> None:
     node = json.loads(output_of("the probe", STDIN, Path(probe.__file__).read_bytes()))["node"]
     client = Machine(cpu={"cpu": "x"}, machine_id=Path("/etc/machine-id").read_text().strip())
     assert node == probe.hashed(f"pytest-mlperf {client.machine_id}")
-    sources = ServerSources(url=ELSEWHERE, accelerator="cpu", probe=STDIN)
+    probed = sources(probe=STDIN)
     with pytest.raises(RunError, match=r"the probe reports this machine, and http://192\.0\.2\.1"):
-        sources.machine(client)
+        probed.machine(client)
 
 
 TUNNEL = """
@@ -168,10 +178,10 @@ def test_a_tunnel_on_this_machine_is_not_the_server(
         assert child.stdout is not None
         port = int(child.stdout.readline())
         for host in ("127.0.0.1", "localhost"):
-            sources = ServerSources(url=f"http://{host}:{port}", accelerator="cpu")
-            assert sources.is_here is is_here
+            local = ServerSources(url=f"http://{host}:{port}")
+            assert local.is_here is is_here
         client = Machine(cpu={"cpu": "x", "cores": 2})
-        machine = sources.machine(client)
+        machine = local.machine(client)
         child.kill()
     assert (machine is client) is is_here
     if not is_here:
@@ -211,9 +221,9 @@ def test_kubernetes_is_asked_for_the_pods_and_for_their_nodes_alone(
     )
     kubectl.chmod(0o755)
     monkeypatch.setenv("PATH", f"{tmp_path}{os.pathsep}{os.environ['PATH']}")
-    server = ServerSources(url=ELSEWHERE, accelerator="8xH200", kubernetes="serving/app=vllm").ask()
+    server = sources("8xH200", kubernetes="serving/app=vllm").ask()
     assert server.properties["server"] == "kubernetes"
-    assert server.properties["gpu"] == "NVIDIA-H200"
+    assert server.properties["gpu"] == "NVIDIA H200"
     assert calls.read_text().splitlines() == [
         "get -o json pods -n serving -l app=vllm",
         "get -o json nodes box-1",
@@ -240,17 +250,17 @@ def test_a_servers_own_pages_and_headers_are_read() -> None:
     with exporting(show) as server:
         url = server.url.replace("/metrics", "/base/v1")
         identity = ServerSources(url=url, accelerator="cpu").ask()
-    assert identity.properties["gpu"] == "NVIDIA-H100-80GB-HBM3"
+    assert identity.properties["gpu"] == "NVIDIA H100 80GB HBM3"
     assert identity.properties["gpus"] == 2
-    assert identity.facts["server.version"] == "version 0.11.0"
+    assert identity.facts["server.version"] == "0.11.0"
     assert "2 servers or more answer at this url" in identity.remarks[0]
 
 
 def test_an_exporter_that_is_not_there_is_one_error() -> None:
     with exporting(page("", 404)) as server:
-        sources = ServerSources(url=ELSEWHERE, accelerator="cpu", exporter=server.url)
-        with pytest.raises(RunError, match=r"exporter: .* answers 404; start it, or correct"):
-            sources.ask()
+        exported = sources(exporter=server.url)
+        with pytest.raises(RunError, match=r"exporter: .* answers 404; start it, or correct it"):
+            exported.ask()
 
 
 def test_a_probe_is_watched_for_energy_by_the_clock_of_this_machine(fake: Fake) -> None:
@@ -264,7 +274,7 @@ def test_a_probe_is_watched_for_energy_by_the_clock_of_this_machine(fake: Fake) 
             time.sleep(0.05)
     assert log.by_probe
     assert log.failures == []
-    joules = [look.gpus[nvidia.hashed("GPU-0")].joules for look in log.looks]
+    joules = [look.gpus[probe.hashed("GPU-0")].joules for look in log.looks]
     assert len(joules) >= 4
     assert sorted(joules) == joules  # type: ignore[type-var]
     assert all(began_s <= look.time_s <= time.time() for look in log.looks)

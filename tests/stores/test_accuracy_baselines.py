@@ -157,7 +157,7 @@ def test_a_damaged_file_names_its_defect_and_an_invalid_digest_names_no_file(
     for digest in ("", "../../../x", "/etc/passwd", "A" * 64, "\x00" * 64):
         ACCURACY_DOCUMENT.save(path, replace(written, scores_sha256=digest))
         for read in (load, load_outputs, scores_path):
-            with pytest.raises(BaselineError, match=r"and no SHA-256\. Restore the file"):
+            with pytest.raises(BaselineError, match=r"not a SHA-256\. Restore the file"):
                 read(path)
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import errno
 import os
-import shutil
 import stat
 from pathlib import Path
 from typing import Any
@@ -13,7 +12,6 @@ from unittest.mock import Mock
 import pytest
 
 from pytest_mlperf.stores import atomic
-from pytest_mlperf.stores.cache import cache_folder, kept_text
 
 
 def test_text_is_written_as_utf8_into_folders_that_are_made(tmp_path: Path) -> None:
@@ -77,23 +75,3 @@ def test_the_bytes_reach_the_disk_before_the_name_and_the_name_before_the_return
 
     assert created in (["file", "link", "folder"], ["file", "rename", "folder"])
     assert [step for step in steps if step != "link"] == ["file", "rename", "folder"]
-
-
-def test_it_is_made_once_and_an_invalid_text_is_made_again(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """A cache that cannot be written costs time alone."""
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    make, again = Mock(return_value="text"), Mock(return_value="text")
-    folder = tmp_path / "pytest-mlperf"
-
-    assert [kept_text("a.js", make) for _ in range(3)] == ["text"] * 3
-    assert (make.call_count, cache_folder()) == (1, folder)
-    for content in (b"", b"\xff\xfe"):
-        (folder / "a.js").write_bytes(content)
-        assert kept_text("a.js", lambda: "text") == "text"
-        assert (folder / "a.js").read_text("utf-8") == "text"
-    shutil.rmtree(folder)
-    folder.touch()
-    assert [kept_text("a.js", again) for _ in range(2)] == ["text"] * 2
-    assert again.call_count == 2

@@ -68,7 +68,7 @@ ROWS = (
         libraries=LANGUAGE[:2],
         trained="perplexity",
     ),
-    Row(suite="qwen3-vl", libraries=("torch", "transformers", "PIL", "rapidfuzz")),
+    Row(suite="qwen3-vl", libraries=("torch", "transformers", "PIL")),
     Row(suite="qwen3.6", libraries=LANGUAGE[:2], scenario=Scenario.SINGLE_STREAM),
     Row(suite="resnet50", baseline="onnxruntime.fp32", judged="top1", libraries=VISION),
     Row(

@@ -23,7 +23,7 @@ from tests.jobs import job_of
 
 ROOT = Path(__file__).resolve().parents[2]
 TINY = ROOT / "suites" / "tiny"
-LANGUAGE = ("torch", "transformers", "rapidfuzz")
+LANGUAGE = ("torch", "transformers", "rouge_score")
 UNETS = ("torch", "transformers", "diffusers")
 DETECTION = ("onnxruntime", "pycocotools", "PIL")
 

@@ -137,7 +137,7 @@ class TorchAoUnetBuilder(Builder):
         }
 
     def look(self, pipe: Any, prompts: Prompts, progress: Progress) -> None:
-        """Run the first steps of an image for each caption, each with noise of its own."""
+        """Run the first denoising steps for each caption, with its own noise, to calibrate."""
         import torch
 
         def stop(pipe: Any, step: int, _: Any, tensors: dict[str, Any]) -> dict[str, Any]:

@@ -69,12 +69,7 @@ class ConversationsOptions(files.FileOptions):
 
 @dataclass(kw_only=True, slots=True)
 class Conversation:
-    """Messages of one conversation in the form of OpenAI's chat, recorded answers included.
-
-    Attributes:
-        group: Id of the conversation in the file.
-        sizes: Size of each message as JSON, in bytes.
-    """
+    """Hold the messages of one conversation in OpenAI's chat form, recorded answers included."""
 
     group: str
     messages: list[dict[str, Any]] = field(default_factory=list)
@@ -87,15 +82,7 @@ class Conversation:
 
 @dataclass(kw_only=True, slots=True)
 class Turn:
-    """One request: the first `end` messages of a conversation.
-
-    Attributes:
-        begun: Number of these messages in the previous turn, without its answer; 0 for the first.
-        tools: Definitions of tools in the form of OpenAI's chat.
-        delay_s: Recorded time between the previous answer and this turn [s].
-        output_tokens: Length of the answer; None if the file does not say it.
-        answer: Text of the recorded answer, or None.
-    """
+    """Hold one request: the first `end` messages of a conversation."""
 
     conversation: Conversation
     begun: int

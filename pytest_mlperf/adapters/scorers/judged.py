@@ -216,7 +216,7 @@ class JudgedScorer:
 
 
 class _Reply(Exchange):
-    """A judge's reply; any status other than 200 is an error."""
+    """Receive a judge's reply; any status other than 200 is an error."""
 
     def __init__(self) -> None:
         self.content = bytearray()

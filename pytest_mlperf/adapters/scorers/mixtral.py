@@ -32,7 +32,7 @@ class MixtralOptions(language.DecoderOptions):
             it; without it MBXP is not scored.
     """
 
-    processes: int | None = 1
+    processes: int | None = None
     run_generated_code: bool = False
 
     def __post_init__(self) -> None:
@@ -58,7 +58,7 @@ class MixtralScorer(language.TextScorer[MixtralOptions]):
     """
 
     metrics = (*ROUGE_METRICS, "gsm8k", "mbxp", "tokens_per_sample")
-    libraries = ("rapidfuzz", "rouge_score")
+    libraries = ("rouge_score",)
 
     name: ClassVar[str] = "mixtral"
     options: ClassVar[type] = MixtralOptions

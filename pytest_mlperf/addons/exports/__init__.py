@@ -4,7 +4,7 @@ from pytest_mlperf.extension import Format
 
 JUNIT = Format(module=f"{__name__}.junit")
 BENCHMARK = Format(
-    module=f"{__name__}.benchmark", libraries={"pytest_benchmark": "pytest-benchmark"}
+    module=f"{__name__}.benchmark", libraries={"pytest_benchmark": "'pytest-mlperf[benchmark]'"}
 )
 CSV = Format(module=f"{__name__}.csv_table")
 PROMETHEUS = Format(module=f"{__name__}.prometheus")

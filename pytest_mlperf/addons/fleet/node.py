@@ -26,7 +26,7 @@ from typing import Any
 from pytest_mlperf import __version__
 from pytest_mlperf.extension import ChildProcess, ended
 from pytest_mlperf.processes import log_tail
-from pytest_mlperf.stores.cache import cache_folder
+from pytest_mlperf.stores.digests import cache_folder
 
 FOLDER_VARIABLE = "PYTEST_MLPERF_FLEET"
 """Variable with the node's folder of unpacked projects; default: in the user's cache."""

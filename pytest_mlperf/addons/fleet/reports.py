@@ -42,7 +42,7 @@ class Relay:
         """Add the results to be judged at the end of the session, and the notices, of a node."""
         if notices is None:
             return
-        not_here, _, _, held, warnings, errors = notices
+        not_here, _, _, held, warnings, errors, *_ = notices
         self._state.addons.take(warnings, errors)
         for text in held:
             reports = [self._local(group, node, report) for report in json.loads(text)["reports"]]

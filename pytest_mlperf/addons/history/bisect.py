@@ -24,6 +24,7 @@ from pytest_mlperf.addons.history.bisection import (
     speed_of,
 )
 from pytest_mlperf.addons.history.bisections import BisectStore, RunPairs
+from pytest_mlperf.addons.history.lineage import BuildAt
 from pytest_mlperf.bench.confirm import NotComparable, decided, in_turns
 from pytest_mlperf.bench.runner import CaseRunner, Unjudgeable
 from pytest_mlperf.cli.turns import InterleavedCases
@@ -31,8 +32,8 @@ from pytest_mlperf.core.metrics import point_of
 from pytest_mlperf.extension import METRICS, Run, placeless
 from pytest_mlperf.judge.decision import Answer
 from pytest_mlperf.judge.ratio import Ratio, RelativeSpeed
+from pytest_mlperf.reports.sentences import sentence
 from pytest_mlperf.run.builds import baseline_build
-from pytest_mlperf.run.lineage import BuildAt
 
 MetricOf = tuple[str, str]
 """Test and one of its metrics."""
@@ -58,7 +59,7 @@ class _BisectSide(CaseRunner):
         try:
             return super().add_run(**options)
         except Unjudgeable as error:
-            reason = f"INVALID: {error}"
+            reason = f"INVALID: {sentence(error.note)}"
         except RunError as error:
             if self.later and error.layer in OF_THE_MACHINE:
                 raise
@@ -249,10 +250,6 @@ class Bisection:
         began, kept, case = time.monotonic(), self._store.pairs(key), self._cases[test]
         loaded = case.job.case.scenario.rate_is_condition
 
-        def same_rate() -> None:
-            if loaded:
-                side.rate = good_side.rate
-
         def keep() -> None:
             self.measured += 2
             self._store.keep(key, RunPairs(before=tuple(good_side.runs), now=tuple(side.runs)))
@@ -267,7 +264,6 @@ class Bisection:
                     good_side,
                     limits,
                     self._rules[test],
-                    check=same_rate,
                     done=keep,
                     leader=good_side if loaded and case.rate is None else side,
                 )

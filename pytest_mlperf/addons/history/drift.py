@@ -8,10 +8,11 @@ from dataclasses import dataclass
 from typing import Literal
 
 from pytest_mlperf import MlperfError, Outcome, Verdict
+from pytest_mlperf.addons.history.trend import ratio_of
 from pytest_mlperf.bench.policy import rule_for
 from pytest_mlperf.core.numbers import change, interval, limit
 from pytest_mlperf.core.rulings.multiplicity import DROP_OUTCOMES
-from pytest_mlperf.core.trend import TrendPoint, ratio_of
+from pytest_mlperf.core.trend import TrendPoint
 from pytest_mlperf.extension import METRICS, Criterion, MetricVerdict
 from pytest_mlperf.judge.formulas import bound_of, raw
 from pytest_mlperf.judge.rule_r import RuleR

@@ -288,7 +288,8 @@ def _variations(
 ) -> Row | None:
     now = [run.metrics[metric.metric] for run in result.verdict.runs if not run.invalid]
     record = beside.records.get(result.test)
-    before = [run.metrics.get(metric.metric, 0.0) for run in record.runs] if record else []
+    others = record.runs if record else result.verdict.other_runs
+    before = [run.metrics.get(metric.metric, 0.0) for run in others]
     shares = {
         "now": _variation(now),
         "before": _variation([value for value in before if value]),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import contextlib
 import hashlib
 import json
 import math
@@ -15,7 +16,7 @@ from importlib.resources import files
 from itertools import islice
 from typing import Any
 
-from pytest_mlperf import Outcome
+from pytest_mlperf import MlperfError, Outcome
 from pytest_mlperf.addons.html._cases import common_facts, figures_of, shown
 from pytest_mlperf.addons.html._figures import (
     accuracy,
@@ -34,12 +35,12 @@ from pytest_mlperf.core.notes import Note
 from pytest_mlperf.core.results import UNVERIFIED_LABEL, Absent
 from pytest_mlperf.core.untrusted_text import every_text
 from pytest_mlperf.core.verdict import SEVERITY
-from pytest_mlperf.extension import Kind, Results, duration, plural, sentence, visible
+from pytest_mlperf.extension import Kind, Results, duration, plural, sentence, visible, write_whole
 from pytest_mlperf.reports.failures import failure_groups
 from pytest_mlperf.reports.rows import facts_of
 from pytest_mlperf.reports.terminal.advice import machine_wide, session_verdict
 from pytest_mlperf.reports.terminal.precisions import precision_section
-from pytest_mlperf.stores.cache import kept_text
+from pytest_mlperf.stores.digests import cache_folder
 
 
 def verdict(results: Results, absent: Sequence[Absent] = ()) -> tuple[Tone, str]:
@@ -324,18 +325,19 @@ def text_of(name: str) -> str:
 
 @cache
 def bundled() -> str:
-    """Return Vega-Lite, Vega and their expression interpreter as one script.
+    """Return Vega-Lite, Vega and their interpreter as one script, cached by library version."""
+    path = None
+    with contextlib.suppress(OSError, RuntimeError, ValueError):  # not there, no home, no text
+        path = cache_folder() / f"vega-{version('vl-convert-python')}.js"
+        if text := path.read_text("utf-8"):
+            return text
+    import vl_convert
 
-    It takes longer to build than a page, so it is cached by the library's version.
-    """
-
-    def make() -> str:
-        import vl_convert
-
-        script: str = vl_convert.javascript_bundle("window.vegaEmbed = vegaEmbed;")
-        return script.strip()
-
-    return kept_text(f"vega-{version('vl-convert-python')}.js", make)
+    script: str = vl_convert.javascript_bundle("window.vegaEmbed = vegaEmbed;").strip()
+    if path:
+        with contextlib.suppress(MlperfError):
+            write_whole(path, script)
+    return script
 
 
 def _policy(style: str, *scripts: str) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime as dt
 import hashlib
+import math
 import re
 import tempfile
 from collections import Counter, defaultdict
@@ -12,6 +13,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from pathlib import Path
+from statistics import fmean
 from typing import Any
 
 from pytest_mlperf import MlperfError, Outcome
@@ -31,7 +33,6 @@ from pytest_mlperf.core.results import UNVERIFIED_LABEL
 from pytest_mlperf.core.verdict import SEVERITY
 from pytest_mlperf.extension import METRICS
 from pytest_mlperf.reports.rows import effect
-from pytest_mlperf.reports.terminal.sessions import sparkline
 from pytest_mlperf.run.project import git_text
 from pytest_mlperf.stores.database import opened, shown_url
 
@@ -315,3 +316,16 @@ def _table(history: CaseHistory) -> tuple[list[str], list[list[str]]]:
             ]
         )
     return ["session", "commit", "engine", title(history.series.metric), "verdict", "mark"], rows
+
+
+BLOCKS = "▁▂▃▄▅▆▇█"
+
+
+def sparkline(values: Sequence[float], width: int) -> str:
+    """Return values as block characters scaled to their range; a character may average several."""
+    each = math.ceil(len(values) / width)
+    parts = [values[begin : begin + each] for begin in range(0, len(values), each)]
+    drawn = list(map(fmean, parts))
+    low, high = min(drawn), max(drawn)
+    reach = (high - low) or 1.0
+    return "".join(BLOCKS[min(7, int(8 * (value - low) / reach))] for value in drawn)

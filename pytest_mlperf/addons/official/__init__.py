@@ -28,6 +28,11 @@ LIMITS = Command(
 PUBLISHED = Command(
     "list official results of MLPerf Inference", f"{__name__}.commands.published", "MLPerf"
 )
+ROUND = Command(
+    "show the requirements of a round: gates, limits, counts",
+    f"{__name__}.commands.round",
+    "MLPerf",
+)
 SHARE = Command(
     "show the share of the best official results reached", f"{__name__}.commands.share", "MLPerf"
 )

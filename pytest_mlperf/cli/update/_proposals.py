@@ -119,10 +119,7 @@ def require_fit(result: CaseResult) -> None:
 
 
 def root_of(result: CaseResult, folder: Path | None) -> Path:
-    """Return the baselines folder of a test's suite.
-
-    Raises BaselineError for a suite outside the working folder: results files are untrusted.
-    """
+    """Return a suite's baselines folder; BaselineError if it is not below the working folder."""
     if folder:
         return folder
     if result.suite == IMPORTED:
@@ -164,10 +161,11 @@ def _speed(
         return Kept(reason="the baseline has these runs already")
     if not terms.baselines:
         _same_place(result, file)
-    if _stands(result, old, energy) and case.id not in terms.chosen:
+    grows = old is not None and _grows(result, old)
+    if not grows and _stands(result, old, energy) and case.id not in terms.chosen:
         return Kept(reason=_stays(result, old))
     limits = {**(energy.limits if energy else {}), **result.limits}
-    if old and _grows(result, old):
+    if grows:
         return record_of(result, file, old, limits, action="append", reason=terms.reason)
     if len(fresh) < GATING_RUNS:
         for judged in filter(None, (result, energy)):
@@ -187,10 +185,12 @@ def _speed(
 
 
 def _grows(result: CaseResult, old: Record) -> bool:
-    """Check whether the session recorded more runs of the baseline's own build."""
+    """Check whether the session made more runs of the baseline's own build."""
     verdict = result.verdict
+    other = verdict.interleaved
+    passed = other is not None and other.replaces_baseline and verdict.outcome is Outcome.OK
     return (
-        verdict.outcome is Outcome.RECORDED
+        (passed or verdict.outcome is Outcome.RECORDED)
         and len(verdict.runs) < GATING_RUNS
         and verdict.subject is not None
         and not changed_keys(old.fingerprint, verdict.subject.fingerprint)

@@ -28,6 +28,10 @@ from pytest_mlperf.core.prometheus import PageSample, page_samples
 POWER_METRIC, ENERGY_METRIC = "DCGM_FI_DEV_POWER_USAGE", "DCGM_FI_DEV_TOTAL_ENERGY_CONSUMPTION"
 """Present power [W], and energy since the driver was loaded [mJ]."""
 
+LIMIT_METRIC = "DCGM_FI_DEV_POWER_MGMT_LIMIT"
+AMD_METRICS = ("gpu_package_power", "amd_gpu_package_power")
+"""Present power [W] on the page of AMD's device metrics exporter, by its version."""
+
 COUNTER_UPDATE_SECONDS = 0.2
 MIN_COUNTER_VALUES = 10
 MAX_MEAN_RATIO = 2.0
@@ -52,18 +56,21 @@ class ExportedGpu:
     joules: float | None = None
     watts: float | None = None
     parts: bool = False
+    limit_w: float | None = None
+    driver: str = ""
 
 
 def read_exporter(page: bytes, chosen: Collection[str] = ()) -> dict[str, ExportedGpu]:
     """Return the GPUs of an exporter's page by UUID, all or those of `chosen` UUIDs and hosts."""
     gpus: dict[str, ExportedGpu] = {}
-    for sample in page_samples(page, {POWER_METRIC, ENERGY_METRIC}):
-        uuid, host = sample.labels.get("UUID", ""), sample.labels.get("Hostname", "")
+    for sample in page_samples(page, {POWER_METRIC, ENERGY_METRIC, LIMIT_METRIC, *AMD_METRICS}):
+        labels = {name.lower(): text for name, text in sample.labels.items()}
+        uuid, host = labels.get("uuid") or labels.get("serial_number"), labels.get("hostname", "")
         if not uuid or (chosen and not {uuid, host}.intersection(chosen)):
             continue
-        gpu = gpus.get(uuid) or ExportedGpu(
-            uuid=uuid, name=sample.labels.get("modelName", ""), host=host
-        )
+        name = labels.get("modelname") or labels.get("card_model", "")
+        driver = labels.get("dcgm_fi_driver_version", "")
+        gpu = gpus.get(uuid) or ExportedGpu(uuid=uuid, name=name, host=host, driver=driver)
         gpus[uuid] = _with(gpu, sample)
     return gpus
 
@@ -71,7 +78,9 @@ def read_exporter(page: bytes, chosen: Collection[str] = ()) -> dict[str, Export
 def _with(gpu: ExportedGpu, sample: PageSample) -> ExportedGpu:
     if sample.labels.get("GPU_I_ID"):
         gpu = replace(gpu, parts=True)
-    if sample.name == POWER_METRIC:
+    if sample.name == LIMIT_METRIC:
+        return replace(gpu, limit_w=possible("limit_w", sample.value))
+    if sample.name != ENERGY_METRIC:
         return replace(gpu, watts=possible("power_w", sample.value) or gpu.watts)
     # The lower one of two samples of a GPU is stale.
     joules = max(possible("energy_j", sample.value / 1000) or 0.0, gpu.joules or 0.0)

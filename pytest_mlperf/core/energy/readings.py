@@ -333,7 +333,7 @@ def _hidden_j(
     behind_s: float,
     blur_s: float,
 ) -> float:
-    """Return the uncertainty [J] of a counter's value between steps known to `blur_s`."""
+    """Return the uncertainty [J] of a counter between two steps, whose times are ± `blur_s`."""
     earlier, later = around(steps, then.time_s)
     near_s = max(
         NEAR_SECONDS, *(5 * beat_s(readings) for readings in (trace, steps) if readings[1:])

@@ -204,12 +204,12 @@ def _reading(
 
 
 def lowest(terms: Iterable[Term]) -> Term | None:
-    """Return the term that limits a rate."""
+    """Return the term with the lowest rate, which limits the whole; None without terms."""
     return min(terms, key=lambda term: term.rate, default=None)
 
 
 def longest(terms: Iterable[Term]) -> Term | None:
-    """Return the term that limits a time."""
+    """Return the term with the longest time, which limits the whole; None without terms."""
     return max(terms, key=lambda term: term.rate, default=None)
 
 

@@ -33,7 +33,7 @@ def explains_miss(run: Run, limits: Mapping[str, float], tolerated: float) -> bo
 def explains_gap(
     a: Run, b: Run, metrics: Collection[str], tolerated: float, least: float = 1.0
 ) -> bool:
-    """Check whether a ratio of two runs is worse than `least` for the run with more load."""
+    """Return whether a metric's ratio is worse than `least` for the run with more load."""
     more = (share_of(a) or 0.0) - (share_of(b) or 0.0)
     if abs(more) <= tolerated:
         return False

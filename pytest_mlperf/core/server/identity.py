@@ -48,22 +48,14 @@ class ServerIdentity:
 
     @property
     def remarks(self) -> tuple[str, ...]:
-        """Remarks for each verdict: the notes, and whether the hardware was verified."""
-        remark = _REMARKS.get(str(self.properties[SOURCE]))
-        return (
-            *filter(None, (remark and remark.format(self.properties["hardware"]),)),
-            *self.notes,
-        )
+        """Remarks for each verdict: whether the hardware was verified, and the notes."""
+        texts = (_REMARKS.get(str(self.properties[SOURCE]), ""), *self.notes)
+        return tuple(t.format(self.properties.get("hardware")) for t in texts if t)
 
     @property
     def in_words(self) -> str:
         """Hardware and source: "8 x NVIDIA H200 (probe)"."""
         return f"{self.surroundings['server.hardware']} ({self.properties[SOURCE]})"
-
-
-def is_of_server(identity: Mapping[str, Property]) -> bool:
-    """Return whether an identity is of a server on another machine."""
-    return SOURCE in identity
 
 
 def doubts(before: ServerIdentity, after: ServerIdentity) -> Iterator[str]:
@@ -72,8 +64,7 @@ def doubts(before: ServerIdentity, after: ServerIdentity) -> Iterator[str]:
         texts = (f"{one.name} was {one.theirs}, is {one.ours}" for one in changed)
         yield f"the server runs on other hardware than before the run: {'; '.join(texts)}"
     elapsed_s = after.time_s - before.time_s
-    stale = before.joules and before.joules == after.joules and elapsed_s >= MIN_STALE_SECONDS
-    if stale:
+    if before.joules and before.joules == after.joules and elapsed_s >= MIN_STALE_SECONDS:
         yield (
             f"the exporter is stale: no energy counter on its page changed in {elapsed_s:.0f} s; "
             "restart the exporter, because the hardware that it names may be gone"

@@ -71,6 +71,10 @@ def plan(
             f"needed; {on_top}",
             width,
         ),
+        *fold(
+            f"with --mlperf-against, which measures another build too, about {duration(2 * usual)}",
+            width,
+        ),
     ]
 
 
@@ -110,7 +114,7 @@ def notices(
 
 
 def skips(reasons: Mapping[str, int], width: int) -> list[str]:
-    """Return reasons for skipped tests: a session without measurements must not look passed."""
+    """Return the number of skipped tests for each reason, as lines."""
     return [
         line
         for reason, count in reasons.items()

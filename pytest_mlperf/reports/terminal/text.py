@@ -86,10 +86,7 @@ NOT_COMPARED = (
 def failure(
     verdict: Verdict, result: CaseResult, width: int, likely_causes: Sequence[Cause] = ()
 ) -> str:
-    """Return the message of a failed test: verdict, command, likely cause, then the evidence.
-
-    Prose is wrapped; paths and commands are not.
-    """
+    """Return the message of a failed test: verdict, command, likely cause, then the evidence."""
     lines = fold(first_line(verdict), width, rest="  ")
     if result.suite != IMPORTED:
         lines.append(line("reproduce", again(result)))
@@ -166,6 +163,8 @@ def _changed(verdict: Verdict, likely_causes: Sequence[Cause]) -> list[str]:
 
 def _rule(verdict: Verdict, judged: MetricVerdict, *, together: bool) -> str:
     """Return text on the run counts of a verdict and its error guarantee."""
+    if verdict.interleaved and verdict.interleaved.replaces_baseline:
+        return PROMISE
     counts = f"{plural(judged.runs, 'run')} now, {judged.baseline.runs} in the baseline"
     promise = verdict.baseline.guarantee
     if promise is not None:

@@ -19,7 +19,7 @@ from pytest_mlperf.core.errors import SuiteError
 from pytest_mlperf.run.figures import Figures, Findings
 from pytest_mlperf.run.logs import TimedLog
 from pytest_mlperf.run.power.figures import findings_of
-from pytest_mlperf.run.scraping import MetricsPage, PageError, Scraper
+from pytest_mlperf.run.scraping import PageError, Scraper, read_page
 from pytest_mlperf.run.server_hardware import ProbePage
 
 POLL_SECONDS = 0.5
@@ -64,15 +64,12 @@ def find_exporter(url: str, chosen: tuple[str, ...] = ()) -> Exporter:
     parts = urlsplit(url)
     if parts.scheme not in ("http", "https") or not parts.hostname:
         raise SuiteError(f'{url!r} is not an address such as "http://gpu-box:9400/metrics"')
-    page = MetricsPage(url)
     try:
-        content = page.read()
+        content = read_page(url)
     except PageError as error:
         raise SuiteError(
             f"{error}; start the DCGM exporter first, or correct the address"
         ) from None
-    finally:
-        page.close()
     if not (page_gpus := read_exporter(content)):
         raise SuiteError(
             f"{url} shows no GPU's {ENERGY_METRIC}: it is not the page of a DCGM exporter"

@@ -345,7 +345,7 @@ class GuardedSink:
         return {}
 
     def repeated(self) -> str | None:
-        """Return a text if only samples that repeat answered indices are open; else None."""
+        """Return a message if all open samples repeat an answered index, as in a faulty engine."""
         waiting = self._outstanding.ids.copy()
         recent = [pair for each in self.recent.copy() for pair in zip(*each, strict=True)]
         answered = {index for i, index in recent if i not in waiting}

@@ -20,7 +20,7 @@ else:
     Tokenizer = pytest.importorskip("tokenizers").Tokenizer
     from tokenizers import decoders, models, pre_tokenizers, trainers
 
-    pytest.importorskip("rapidfuzz")
+    pytest.importorskip("rouge_score")
 
 if find_spec("transformers") is None:
     pytest.skip("needs pytest-mlperf[lm]", allow_module_level=True)

@@ -16,7 +16,7 @@ from pathlib import Path
 
 import pytest
 
-from pytest_mlperf.run import lineage
+from pytest_mlperf.addons.history import lineage
 from tests.cli import test_turns as suites
 from tests.cli.text import Say, differing, one_line, widest
 from tests.run import other_python

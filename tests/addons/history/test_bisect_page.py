@@ -17,13 +17,13 @@ from pytest_mlperf.addons.history.bisect import Bisection, Proof
 from pytest_mlperf.addons.history.bisection import Mark
 from pytest_mlperf.addons.history.bisections import BisectStore, RunPairs
 from pytest_mlperf.addons.history.commands.bisect._page import heading, log, result, step
+from pytest_mlperf.addons.history.lineage import BuildAt
 from pytest_mlperf.bench.case import CaseRuns
 from pytest_mlperf.bench.policy import Policy
 from pytest_mlperf.cli.turns import InterleavedCases
 from pytest_mlperf.core.untrusted_text import clean
 from pytest_mlperf.hardware.machine import detect
 from pytest_mlperf.run.conditions import Conditions
-from pytest_mlperf.run.lineage import BuildAt
 from pytest_mlperf.suite.plan import plan_suite
 from tests.addons.history.test_bisect import SUITE
 from tests.cli.text import one_line, widest
@@ -132,7 +132,7 @@ def test_of_a_drop_in_two_steps_one_is_named_and_the_other_is_noted(tmp_path: Pa
         proof = searched(search)
         assert (proof.named, proof.now, list(proof.rest)) == (True, first_bad, rest)
         text = one_line(page_of(search, proof))
-        assert "by its size this is only a part of the drop only: once it is mended" in text
+        assert "by its size this is only a part of the drop: fix it" in text
         assert ("a part of the drop lies elsewhere, between" in text) == bool(rest)
 
 

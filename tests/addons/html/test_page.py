@@ -7,12 +7,14 @@ import hashlib
 import json
 import math
 import re
+import shutil
 import sys
 import zlib
 from dataclasses import replace
 from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 
@@ -390,3 +392,26 @@ def test_numbers_of_a_table_are_right_aligned() -> None:
 
     assert '<td class="num">24,118</td><td class="num">22,598</td>' in page
     assert "<td>samples/s</td>" in page
+
+
+def test_the_scripts_are_made_once_and_an_invalid_text_is_made_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A cache that cannot be written costs time alone."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    made = Mock(return_value="text")
+    monkeypatch.setattr("vl_convert.javascript_bundle", made)
+    bundled = headline.bundled.__wrapped__
+    folder = tmp_path / "pytest-mlperf"
+
+    assert [bundled() for _ in range(3)] == ["text"] * 3
+    (file,) = folder.iterdir()
+    assert (made.call_count, file.suffix) == (1, ".js")
+    for content in (b"", b"\xff\xfe"):
+        file.write_bytes(content)
+        assert (bundled(), file.read_text("utf-8")) == ("text", "text")
+    shutil.rmtree(folder)
+    folder.touch()
+    made.reset_mock()
+    assert [bundled() for _ in range(2)] == ["text"] * 2
+    assert made.call_count == 2

@@ -635,6 +635,14 @@ def test_a_cut_file_is_named(name: str, tmp_path: Path) -> None:
         read([file])
 
 
+def test_the_hint_on_columns_is_for_tables(tmp_path: Path) -> None:
+    content = {"context": {"host_name": "h"}, "benchmarks": None}
+    for text, hinted in ((json.dumps(content), False), ("a,b\n1,2\n", True), ('{"p50": 2}', True)):
+        with pytest.raises(MlperfError) as caught:
+            read([write(tmp_path / "x", text)])
+        assert ("--column" in str(caught.value)) == hinted
+
+
 def test_a_cut_line_is_named(tmp_path: Path) -> None:
     text = (DATA / "sglang.jsonl").read_text("utf-8").rstrip()
     file = write(tmp_path / "r.jsonl", text[:-30])

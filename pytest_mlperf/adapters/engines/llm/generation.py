@@ -414,7 +414,7 @@ class EndWatch:
 
 
 class Answers:
-    """Report finished samples; thread-safe."""
+    """Report finished samples to LoadGen's sink; thread-safe."""
 
     def __init__(
         self,

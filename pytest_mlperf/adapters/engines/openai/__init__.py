@@ -454,7 +454,7 @@ class OpenAiEngine(Engine):
         return self._streams.loop
 
     def null_client(self, tokens: int) -> NullClient:
-        """Return a client whose answers come in as many pieces as this server's."""
+        """Return a client of a null server, which sends an answer in as many pieces as this one."""
         pieces, counted = self._traffic.pieces, self._traffic.counted
         return NullClient(
             tokens=tokens,
@@ -543,7 +543,7 @@ class OpenAiEngine(Engine):
         self._describe_server()
 
     def _open_counter(self) -> None:
-        """Load the reference tokenizer; it counts each answer at its end if the server does not."""
+        """Load the reference tokenizer; it counts complete answers if the server does not."""
         self._counter: ReferenceCount | None = None
         self._recounts = self._capabilities.usage or self._capabilities.ids
         if self._counting_folder is None:

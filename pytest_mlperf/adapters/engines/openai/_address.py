@@ -1,4 +1,4 @@
-"""Parse the address of a server, and read the secrets of its requests from the environment."""
+"""Parse the address of a server; read the secrets of requests from environment variables."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ MIN_PART_CHARACTERS = 4
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Address:
-    """Address of a server.
+    """Hold the address of a server.
 
     Attributes:
         root: URL up to the API's path; "unix:" and the path of a socket.
@@ -57,10 +57,10 @@ class Address:
 
     @classmethod
     def of(cls, url: str, api: str = "completions") -> Self:
-        """Parse option `url`: a server's address, that of its API, or that of its requests.
+        """Parse option `url`: the address of a server, of its API, or of its request path.
 
         Raises:
-            SuiteError: It is no address, holds a secret, or is that of another `api`.
+            SuiteError: `url` is invalid, holds a secret, or belongs to another `api`.
         """
         try:
             parts = urlsplit(url)
@@ -113,7 +113,7 @@ class Address:
 
 
 class Secrets:
-    """Mask values in text, also in the forms that JSON, Python literals and URLs give them."""
+    """Mask secret values in text, also as JSON, Python literals and URLs write them."""
 
     def __init__(self, values: Iterable[str] = ()) -> None:
         words = {SCHEME.sub("", value, count=1) for value in values}
@@ -127,7 +127,7 @@ class Secrets:
         self._pattern = re.compile("|".join(map(_pattern, self._forms)))
 
     def mask(self, text: str) -> str:
-        """Return a text without the values, and without the beginning of one at its end."""
+        """Return a text without the values, and without a value's beginning at its end."""
         if not self._forms:
             return text
         text = self._pattern.sub(MASK, text)
@@ -145,7 +145,7 @@ def _pattern(form: str) -> str:
 
 
 def is_variable(name: str) -> bool:
-    """Check whether a text can name an environment variable, which few keys can."""
+    """Return whether a text can name an environment variable; most keys cannot."""
     return name.isidentifier()
 
 

@@ -306,7 +306,7 @@ async def _length_field(client: Client, fields: Mapping[str, Any], few: int) -> 
 
 
 def _unrelated(client: Client, failure: Failed) -> RunError | None:
-    """Return the error of a failure that says nothing of a request's fields; else None."""
+    """Return the error of a failure unrelated to the request's fields; None for others."""
     if failure.status not in UNRELATED and failure.kind != "time-out":
         return _unreachable(client, failure)
     return engine_error(
@@ -328,7 +328,7 @@ def _unreachable(client: Client, failure: Failed) -> RunError | None:
 
 
 def _advice(client: Client, failure: Failed, model: str = "") -> str:
-    """Return what to do about a refusal, if its status or text names a cause; else ""."""
+    """Return advice on a refusal whose status or text shows its cause; else ""."""
     status, text = failure.status or 0, failure.detail
     key = "api_key_env to the name of the environment variable that holds its key"
     sent = f"it was sent {client.sends}: check the value, and the name of the header"

@@ -46,7 +46,7 @@ class ReferenceCount:
         }
 
     def count(self, pieces: Sequence[Piece]) -> int:
-        """Return the tokens of one answer."""
+        """Return the number of tokens of one answer."""
         if all(kind == "text" for kind, _ in pieces):
             return self._lengths([joined(text for _, text in pieces)])[0]
         return self._message(pieces)

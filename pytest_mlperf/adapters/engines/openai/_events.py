@@ -115,7 +115,7 @@ class EventStream:
 
 
 def has_data(events: bytes) -> bool:
-    """Check whether whole events, or the beginning of one, are more than comments."""
+    """Return whether events, or the beginning of one, have more than comments."""
     return events.startswith(b"data:") or b"\ndata:" in events
 
 

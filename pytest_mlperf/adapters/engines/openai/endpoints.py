@@ -219,9 +219,9 @@ class EndpointsEngine(OpenAiEngine):
     ) -> None:
         """Have the client keep `concurrency` requests in flight, with its result in a new folder.
 
-        Its configuration, log and prompts are next to that. `alive` is called on progress. With
-        `scored` it also scores the suite's accuracy data sets. Raises RunError if it fails or takes
-        too long, after ending it.
+        Its configuration, log and prompts are next to that folder. `alive` is called on progress.
+        With `scored` it also scores the suite's accuracy data sets. Raises RunError if it fails or
+        takes too long, after ending it.
         """
         if settings.tokens and not self._tokenizer_name:
             raise engine_error(

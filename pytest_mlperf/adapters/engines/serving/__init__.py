@@ -172,7 +172,8 @@ def find_program(word: str) -> str:
     expanded. Links are kept: the target of a link to a Python has another environment.
     """
     if "/" in word:
-        path = Path(word).expanduser().absolute()
+        tree = os.environ.get("PYTEST_MLPERF_TREE", "")
+        path = (Path(tree) / Path(word).expanduser()).absolute()
         if path.is_file() and os.access(path, os.X_OK):
             return str(path)
         advice = "correct the path in serve"
@@ -277,10 +278,7 @@ CONNECT_TIMEOUT_SECONDS = 5.0
 
 
 def require_listening(engine: str, host: str, port: int) -> None:
-    """Raise an error if no server accepts a connection; send nothing.
-
-    A `host` that begins with "/" is the path of a Unix socket.
-    """
+    """Raise if no server accepts a connection; a `host` with "/" first is a Unix socket's path."""
     try:
         if host.startswith("/"):
             with socket.socket(socket.AF_UNIX) as local:

@@ -157,7 +157,7 @@ class TorchOptions(TokenOptions, ToolOptions):
 
     @property
     def may_join(self) -> bool:
-        """Whether transformers' continuous batching supports such answers."""
+        """Whether transformers' continuous batching supports answers with these options."""
         return self.num_beams == 1 and not (self.is_drawn or self.prompt_logprobs)
 
     def rules(self, precision: str) -> Iterator[Rule]:

@@ -200,7 +200,7 @@ def too_late(*_: object) -> None:
 
 
 def main() -> None:
-    """Run the program on its tests, up to the first failure; write the word if all pass."""
+    """Run the tests up to the first failure; if all pass, write the random word of `word.txt`."""
     with open("task.json", encoding="utf-8") as file:
         task = json.load(file)
     with open("word.txt", "rb") as file:

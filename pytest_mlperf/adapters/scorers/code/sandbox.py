@@ -85,7 +85,7 @@ class UnisolatedError(EnvironmentFault):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class SandboxStep:
-    """A command and its limits.
+    """Hold a command and its limits.
 
     Attributes:
         command: Absolute path of the program, and arguments.

@@ -276,7 +276,7 @@ def limit(name: str, value: int) -> None:
 
 
 def refuse(program: bytes) -> None:
-    """Install the filter of system calls."""
+    """Install a seccomp filter, which denies system calls to this process from now on."""
     text = ctypes.create_string_buffer(program, len(program))
 
     class Program(ctypes.Structure):

@@ -9,7 +9,7 @@ from typing import Any, ClassVar
 from pytest_mlperf import Scores
 from pytest_mlperf.adapters.scorers import require_outputs, require_texts
 from pytest_mlperf.adapters.scorers.rouge.punkt import SentenceOptions, SentenceScorer
-from pytest_mlperf.adapters.scorers.rouge.text import ROUGE_METRICS, f_measures, summary_f_measures
+from pytest_mlperf.adapters.scorers.rouge.text import ROUGE_METRICS, f_measures
 from pytest_mlperf.adapters.scorers.text import tokens_per_sample
 
 
@@ -66,7 +66,10 @@ class RougeScorer(SentenceScorer[RougeOptions]):
         )
         if self._punkt is not None:
             texts = self._split(texts)
-            measured["rougeLsum"] = summary_f_measures(texts, self._split(references))
+            lines = self._split(references)
+            (measured["rougeLsum"],) = f_measures(
+                texts, lines, metrics=("rougeLsum",), processes=self._processes
+            )
         lengths = [len(text) for text in texts]
         tokens, mean_tokens = tokens_per_sample(decoded)
         return Scores(

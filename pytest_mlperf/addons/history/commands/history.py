@@ -7,6 +7,8 @@ from pathlib import Path
 
 from pytest_mlperf import MlperfError
 from pytest_mlperf.addons.history.case_sessions import histories_here, of_metric
+from pytest_mlperf.addons.history.session_table import ROWS, session_lines
+from pytest_mlperf.addons.history.trend import grouped, trend, trend_of
 from pytest_mlperf.bench.files import points_of, tracked_baselines
 from pytest_mlperf.cli.arguments import add
 from pytest_mlperf.cli.output import show, whole, width
@@ -16,10 +18,8 @@ from pytest_mlperf.cli.stored_results import (
     rule_here,
 )
 from pytest_mlperf.core.metrics import COUNTS
-from pytest_mlperf.core.trend import TrendPoint, grouped
+from pytest_mlperf.core.trend import TrendPoint
 from pytest_mlperf.extension import METRICS, nearest
-from pytest_mlperf.reports.terminal.comparison import trend, trend_of
-from pytest_mlperf.reports.terminal.sessions import ROWS, session_lines
 
 HELP = """\
 Lists the accepted baselines of a case, each with its change from the one

@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from pytest_mlperf import MlperfError
+from pytest_mlperf.addons.official.commands.round import SCENARIO_ABBREVIATIONS
 from pytest_mlperf.cli.output import show, width
-from pytest_mlperf.cli.round import SCENARIO_ABBREVIATIONS
 from pytest_mlperf.core.case import TECHNIQUES
 from pytest_mlperf.core.metrics import gated_metrics
 from pytest_mlperf.core.numbers import rounded

@@ -11,9 +11,9 @@ from itertools import groupby
 from pathlib import Path
 
 from pytest_mlperf import MlperfError
+from pytest_mlperf.addons.official.commands.round import SCENARIO_ABBREVIATIONS
 from pytest_mlperf.addons.official.published_table import results_in, rounds_with_results, table_of
 from pytest_mlperf.cli.output import show, whole, width
-from pytest_mlperf.cli.round import SCENARIO_ABBREVIATIONS
 from pytest_mlperf.core.results import UNVERIFIED_LABEL
 from pytest_mlperf.extension import csv_cell, json_text, markdown_text, nearest, plural
 from pytest_mlperf.hardware.specs import find_gpu, known_gpus
@@ -135,7 +135,7 @@ def select(parsed: argparse.Namespace) -> Iterator[PublishedFigure]:
         if (figure := figure_of(result, parsed.per)) is not None
     ]
     if not figures:
-        per = {"watt": " has its power in watts", "accelerator": " has accelerators"}
+        per = {"watt": " and has its power in watts", "accelerator": " and has accelerators"}
         raise MlperfError(
             f"no official result matches{per.get(parsed.per, '')}: use fewer filters, or "
             "--division all"

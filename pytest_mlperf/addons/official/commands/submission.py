@@ -113,7 +113,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(parsed: argparse.Namespace) -> int:
-    """Do one action; return 1 if export refuses to write or the checker finds errors."""
+    """Run an action of `submission`; return 1 if export refuses or the checker finds errors."""
     if parsed.action == "init":
         return _init(parsed)
     name: str | None = parsed.round

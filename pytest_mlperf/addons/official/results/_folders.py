@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from pytest_mlperf import MlperfError
-from pytest_mlperf.cli.round import SCENARIO_ABBREVIATIONS
+from pytest_mlperf.addons.official.commands.round import SCENARIO_ABBREVIATIONS
 from pytest_mlperf.core.untrusted_text import shown
 from pytest_mlperf.extension import Scenario
 from pytest_mlperf.run.logs import DETAIL

@@ -108,10 +108,7 @@ def _hashed(text: str, digest: str) -> bytes:
 
 
 def truncated(log: Path) -> tuple[bytes, str]:
-    """Return the beginning and the end of a log of answers, and the SHA-256 of the whole.
-
-    By the rules a longer log is truncated, and its hash is in accuracy.txt.
-    """
+    """Return beginning and end of a log of answers, as MLPerf submits it, and its whole SHA-256."""
     try:
         with log.open("rb") as file:
             digest = hashlib.file_digest(file, "sha256").hexdigest()

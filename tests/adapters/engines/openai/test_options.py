@@ -42,7 +42,7 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
     ({"extra": {"top_k": 1, "max_tokens": 3}}, "extra has max_tokens, which the engine sets"),
     ({"url": None}, "set either url, of a server that runs, or serve"),
     ({"serve": SERVE}, "the command that starts one, not both"),
-    ({"url": None, "serve": SERVE}, "serve has {model}, but the suite names none"),
+    ({"url": None, "serve": SERVE}, "serve has {model}, but the suite names no model"),
     ({"url": None, "serve": ["vllm", "serve"]}, "serve does not give the server its port"),
     ({"env": {"A": "1"}}, "env is for a server that serve starts"),
     ({"url": "ftp://x"}, "url = 'ftp://x' is not an address"),
@@ -115,7 +115,7 @@ def test_a_key_comes_from_the_environment(monkeypatch: pytest.MonkeyPatch) -> No
     monkeypatch.setenv("MY_KEY", " abc\n")
     assert api_key("MY_KEY") == "abc"
     monkeypatch.setenv("MY_KEY", "ab\nc")
-    with pytest.raises(EnvironmentFault, match="characters that are invalid in") as caught:
+    with pytest.raises(EnvironmentFault, match="characters that are invalid in a key") as caught:
         api_key("MY_KEY")
     assert "ab" not in str(caught.value).split("MY_KEY")[1].split("holds")[0]
 

@@ -118,7 +118,7 @@ BROKEN = [
         json_with("generation_config.json", eos_token_id=[2, 320]),
         "eos_token_id 320 is not in the model's vocabulary of 320 tokens",
     ),
-    (text_of("generation_config.json", "{"), "generation_config.json: is not JSON object"),
+    (text_of("generation_config.json", "{"), "generation_config.json: is not a JSON object"),
 ]
 
 

@@ -17,13 +17,13 @@ from pytest_mlperf.addons.history.bisect import Bisection, Comparison
 from pytest_mlperf.addons.history.bisection import Mark
 from pytest_mlperf.addons.history.bisections import BisectStore, alone, folder_name
 from pytest_mlperf.addons.history.commands.bisect._page import heading, log, result, say, step
+from pytest_mlperf.addons.history.lineage import BuildAt, builds_between
 from pytest_mlperf.cli.arguments import add
 from pytest_mlperf.cli.named_tests import performance_tests
 from pytest_mlperf.cli.output import progress, width
 from pytest_mlperf.cli.turns import InterleavedCases, interleaved
 from pytest_mlperf.reports.terminal.layout import fold
 from pytest_mlperf.run.builds import remove_left
-from pytest_mlperf.run.lineage import BuildAt, builds_between
 from pytest_mlperf.run.project import new_id
 
 PAIRS = 6
@@ -112,8 +112,8 @@ def run(parsed: argparse.Namespace) -> int:
         with _ended_as_by_ctrl_c(), alone(kept):
             settings = _settings(plan, parsed.pairs)
             store = BisectStore(kept, settings, restart=parsed.restart)
-            for session in store.begin(run_id):
-                remove_left(plan.noisiest.planned.path, folder.with_name(session))
+            store.begin(run_id)
+            remove_left(plan.noisiest.planned.path, folder.parent)
             return _searched(Bisection(builds, plan, store, progress), store)
     except KeyboardInterrupt:
         raise KeyboardInterrupt("finished runs are kept: repeat the command to continue") from None

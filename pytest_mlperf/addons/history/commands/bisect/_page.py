@@ -13,12 +13,12 @@ from pytest_mlperf.addons.history.bisection import (
     speed_of,
     steps,
 )
+from pytest_mlperf.addons.history.lineage import BuildAt
 from pytest_mlperf.bench.confirm import in_words
 from pytest_mlperf.cli.output import show, width
 from pytest_mlperf.extension import METRICS, duration, plural
 from pytest_mlperf.judge.ratio import RelativeSpeed
 from pytest_mlperf.reports.terminal.layout import fold, line, paragraphs, table, unbroken
-from pytest_mlperf.run.lineage import BuildAt
 
 MAX_LISTED_COMMITS = 20
 MIN_SUBJECT_COLUMNS = 8

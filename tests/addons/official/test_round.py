@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from pytest_mlperf.cli.round import ADAPTERS
+from pytest_mlperf.addons.official.commands.round import ADAPTERS
 from pytest_mlperf.registry import registered
 from pytest_mlperf.rounds import ROUNDS, load_round
 from pytest_mlperf.suite.plan import plan_suite

@@ -7,17 +7,13 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import asdict
 from typing import Any
 
+from pytest_mlperf import MlperfError
 from pytest_mlperf.cli.arguments import add
 from pytest_mlperf.cli.output import show, width
-from pytest_mlperf.core.case import Scenario
-from pytest_mlperf.core.errors import MlperfError
-from pytest_mlperf.core.numbers import duration
-from pytest_mlperf.core.untrusted_text import json_text, nearest
-from pytest_mlperf.reports.terminal.layout import Row, fold, paragraph, paragraphs, table
+from pytest_mlperf.extension import Scenario, duration, json_text, nearest
+from pytest_mlperf.reports.terminal.layout import fold, paragraphs, table
 from pytest_mlperf.rounds import (
-    LOADGEN,
     ROUNDS,
-    Ends,
     Round,
     RoundMetric,
     RoundScenario,
@@ -184,12 +180,12 @@ def _overview(round_: Round, columns: int) -> Iterator[str]:
     for workload in round_.workloads.values():
         by.setdefault(workload.harnesses, []).append(workload.name)
     for harnesses, workloads in by.items():
-        if harnesses != (LOADGEN,):
+        if len(harnesses) > 1 or not round_.workloads[workloads[0]].loadgen:
             yield from fold(f"run by {' or '.join(harnesses)}: {', '.join(workloads)}", columns)
     yield f"more: pytest-mlperf round {round_.name} WORKLOAD"
 
 
-def _gate_rows(workload: RoundWorkload) -> Iterator[Row]:
+def _gate_rows(workload: RoundWorkload) -> Iterator[Mapping[str, str]]:
     gates = [_gate(metric, workload.targets) for metric in workload.metrics.values()]
     for name, scenario in workload.scenarios.items():
         gates += [f"{name}: {_gate(m, workload.targets)}" for m in scenario.metrics.values()]
@@ -209,7 +205,7 @@ def _gate(metric: RoundMetric, targets: Iterable[float]) -> str:
     return f"{metric.name} {sign} {' / '.join([_figure(ends[index], 7) for ends in bounds])}"
 
 
-def _run_row(workload: RoundWorkload) -> Row:
+def _run_row(workload: RoundWorkload) -> Mapping[str, str]:
     return {
         "workload": full_name(workload),
         **{
@@ -264,7 +260,7 @@ def detail(round_: Round, workload: RoundWorkload, columns: int) -> Iterator[str
     head = f"{full_name(workload)} of MLPerf Inference {round_.name}: {workload.title}"
     yield from fold(head, columns)
     for label, text in _facts(round_, workload).items():
-        yield from paragraph(label, text, columns)
+        yield from paragraphs(label, [text], columns)
     yield ""
     names = ["gate", "target", "reference", "lowest", "highest", "checker's key"]
     yield from table(names, list(_metric_rows(workload)), columns, left=["gate", "checker's key"])
@@ -381,11 +377,11 @@ def _words(metric: RoundMetric) -> str:
     return f"{metric.name}: {'; '.join(words)}" if words else ""
 
 
-def _metric_rows(workload: RoundWorkload) -> Iterator[Row]:
+def _metric_rows(workload: RoundWorkload) -> Iterator[Mapping[str, str]]:
     scenarios = ((f"{name}: ", one.metrics) for name, one in workload.scenarios.items())
     for prefix, metrics in (("", workload.metrics), *scenarios):
         for metric in metrics.values():
-            bounds: dict[Ends, float] = {}
+            bounds: dict[tuple[float | None, float | None], float] = {}
             for target in workload.targets:
                 bounds.setdefault(metric.bounds(target), target)
             for (low, high), target in bounds.items():
@@ -399,7 +395,7 @@ def _metric_rows(workload: RoundWorkload) -> Iterator[Row]:
                 }
 
 
-def _scenario_row(name: str, scenario: RoundScenario) -> Row:
+def _scenario_row(name: str, scenario: RoundScenario) -> Mapping[str, str]:
     batch = f" x {scenario.samples_per_query}" if name == Scenario.MULTI_STREAM else ""
     return {
         "scenario": name,

@@ -9,14 +9,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from pytest_mlperf.core.errors import EnvironmentFault, MlperfError
+from pytest_mlperf import EnvironmentFault, MlperfError
 from pytest_mlperf.core.job import EarlierBuild, Elsewhere
-from pytest_mlperf.core.results import COMMIT_DIGITS
-from pytest_mlperf.core.untrusted_text import nearest
+from pytest_mlperf.extension import nearest
 from pytest_mlperf.run.builds import run_pip
 from pytest_mlperf.run.project import run_git
 
 PIP_TIMEOUT_SECONDS = 120.0
+SHORT_HASH_DIGITS = 12
 _FIELDS = ("%H", "%P", "%an", "%ad", "%s")
 
 
@@ -41,11 +41,11 @@ class BuildAt:
 
     @property
     def title(self) -> str:
-        """Name of the build in tables and folders."""
-        return self.name if self.wheel else self.name[:COMMIT_DIGITS]
+        """Name in tables and folders."""
+        return self.name if self.wheel else self.name[:SHORT_HASH_DIGITS]
 
     def earlier(self, suite: Path, elsewhere: Elsewhere | None) -> EarlierBuild:
-        """Return how to run the suite's engine in this build."""
+        """Return the description of this build from which a suite's engine can be run."""
         return EarlierBuild(
             elsewhere=elsewhere,
             suite=suite,
@@ -77,10 +77,7 @@ def builds_between(
 
 
 def commits(folder: Path, good: str, bad: str) -> list[BuildAt]:
-    """Return the first-parent commits from a good to a bad one, both included.
-
-    Raises MlperfError for an unknown commit, or if none is an ancestor of the other.
-    """
+    """Return the first-parent commits from good to bad, both included, or raise MlperfError."""
     if _git(folder, "rev-parse", "--show-toplevel").returncode:
         raise MlperfError(
             f"{folder} is in no git repository: bisect it with --versions, or name a suite in one"
@@ -88,7 +85,7 @@ def commits(folder: Path, good: str, bad: str) -> list[BuildAt]:
     first, last = (_commit(folder, name, ref) for name, ref in (("GOOD", good), ("BAD", bad)))
     if first == last:
         raise MlperfError(
-            f"GOOD and BAD are one commit, {first[:COMMIT_DIGITS]}: nothing lies between"
+            f"GOOD and BAD are one commit, {first[:SHORT_HASH_DIGITS]}: nothing lies between"
         )
     if _git(folder, "merge-base", "--is-ancestor", first, last).returncode:
         swapped = not _git(folder, "merge-base", "--is-ancestor", last, first).returncode

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from pytest_mlperf.run import lineage
+from pytest_mlperf.addons.history import lineage
 
 
 def test_candidates_are_looked_for_where_an_end_is_one(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,19 +1,16 @@
-"""Format the history of a case for a terminal: table, sparkline, plot and changes."""
+"""Format the history of a case for a terminal: table, plot and changes."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
-from functools import partial
+from collections.abc import Iterator
+from statistics import fmean
 
-from pytest_mlperf.core.history import CaseHistory, SessionPoint
+from pytest_mlperf.core.history import CaseHistory
 from pytest_mlperf.core.metrics import title
-from pytest_mlperf.core.numbers import change, interval, plural, quantity
-from pytest_mlperf.judge.drift import LevelChange
-from pytest_mlperf.reports.rows import shown
-from pytest_mlperf.reports.terminal.layout import paragraph, paragraphs, table
-
-BLOCKS = "▁▂▃▄▅▆▇█"
+from pytest_mlperf.core.numbers import change, interval, quantity
+from pytest_mlperf.extension import plural
+from pytest_mlperf.reports.terminal.layout import paragraphs, table
 
 ROWS = 20
 """Sessions that the table lists, the newest ones."""
@@ -35,7 +32,7 @@ def session_lines(history: CaseHistory, width: int, *, rows: int = ROWS) -> list
     )
     columns = [name if column == "value" else column for column in COLUMNS]
     return [
-        *paragraph("sessions", heading, width),
+        *paragraphs("sessions", [heading], width),
         "",
         *table(
             columns,
@@ -50,20 +47,6 @@ def session_lines(history: CaseHistory, width: int, *, rows: int = ROWS) -> list
     ]
 
 
-def sparkline(values: Sequence[float], width: int) -> str:
-    """Return values as block characters scaled to their range; a character may average several."""
-    drawn = _thinned(values, width)
-    low, high = min(drawn), max(drawn)
-    reach = (high - low) or 1.0
-    return "".join(BLOCKS[min(7, int(8 * (value - low) / reach))] for value in drawn)
-
-
-def _thinned(values: Sequence[float], width: int) -> list[float]:
-    each = math.ceil(len(values) / max(width, 1))
-    parts = [values[begin : begin + each] for begin in range(0, len(values), each)]
-    return [math.fsum(part) / len(part) for part in parts]
-
-
 def _rows(history: CaseHistory) -> list[dict[str, str]]:
     changed = {one.index: one for one in history.changes}
     name = title(history.series.metric)
@@ -73,8 +56,14 @@ def _rows(history: CaseHistory) -> list[dict[str, str]]:
             "commit": (point.commit or "")[:9],
             "engine": version,
             "runs": str(point.runs),
-            name: shown(point.value, partial(quantity, history.series.metric)),
-            "says": "; ".join(_says(point, changed.get(n), accepted=accepted)),
+            name: quantity(history.series.metric, point.value),
+            "says": "; ".join(
+                [
+                    *([f"{change(changed[n].change)} from here on"] if n in changed else ()),
+                    *["baseline accepted"] * accepted,
+                    *[point.outcome] * point.failed,
+                ]
+            ),
         }
         for n, (point, version, accepted) in enumerate(
             zip(history.points, history.versions, history.accepted, strict=True)
@@ -82,25 +71,16 @@ def _rows(history: CaseHistory) -> list[dict[str, str]]:
     ]
 
 
-def _says(point: SessionPoint, changed: LevelChange | None, *, accepted: bool) -> Iterator[str]:
-    if changed:
-        yield f"{change(changed.change)} from here on"
-    if accepted:
-        yield "baseline accepted"
-    if point.failed:
-        yield point.outcome
-
-
 def _plot(history: CaseHistory, width: int) -> list[str]:
     """Return a plot of values over sessions; "A" marks accepted baselines, "^" level changes."""
     values = history.values
     metric = history.series.metric
-    drawn = _thinned(values, width - 12)
+    each = math.ceil(len(values) / max(width - 12, 1))
+    drawn = [fmean(values[begin : begin + each]) for begin in range(0, len(values), each)]
     low, high = min(drawn), max(drawn)
     reach = (high - low) or 1.0
     places = [min(HEIGHT - 1, int(HEIGHT * (value - low) / reach)) for value in drawn]
     labels = {HEIGHT - 1: quantity(metric, high), 0: quantity(metric, low)}
-    each = math.ceil(len(values) / len(drawn))
     marks = [" "] * len(drawn)
     for place, accepted in enumerate(history.accepted):
         if accepted:
@@ -114,8 +94,6 @@ def _plot(history: CaseHistory, width: int) -> list[str]:
     keys = {"A": "A baseline accepted", "^": "^ level changed"}
     key = ", ".join(text for mark, text in keys.items() if mark in marks)
     return [
-        f"{'':10}  {sparkline(values, width - 12)}",
-        "",
         *(line.rstrip() for line in lines),
         *([f"{'':10}  {''.join(marks)}".rstrip(), f"{'':10}  {key}"] if key else []),
         "",

@@ -12,21 +12,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from pytest_mlperf.addons.history.trend import TrendStep, grouped, proven, step, why_no_ratio
 from pytest_mlperf.bench.policy import rule_for
 from pytest_mlperf.core.baseline import BaselineRun, geometric_means
 from pytest_mlperf.core.case import Case, Kind, Scenario
 from pytest_mlperf.core.history import CaseHistory, CaseSeries, SessionPoint
 from pytest_mlperf.core.rulings.sides import pooled
-from pytest_mlperf.core.trend import (
-    TrendPoint,
-    TrendStep,
-    distinct,
-    grouped,
-    proven,
-    step,
-    versions,
-    why_no_ratio,
-)
+from pytest_mlperf.core.trend import TrendPoint, distinct, versions
 from pytest_mlperf.judge.rule_r import Value
 from tests.core.made import make_baseline_run, present
 
@@ -181,19 +173,19 @@ def test_incomparable_baselines_are_refused_with_the_reasons() -> None:
         (BASE, []),
         (replace(BASE, fingerprint={}), []),
         (changed(case={"engine": "trtllm-1.3"}), []),
-        (changed(case={"accelerator": "H200"}), ["another number of accelerators: 8 → 1"]),
+        (changed(case={"accelerator": "H200"}), ["number of accelerators differs: 8 → 1"]),
         (changed(case={"accelerator": "8xH100"}, identity={"gpu": "H100"}),
-         ["another accelerator: H200 → H100"]),
-        (changed(fingerprint={"division": "open"}), ["another division: closed → open"]),
-        (changed(profile="official"), ["another profile: quick → official"]),
+         ["accelerator differs: H200 → H100"]),
+        (changed(fingerprint={"division": "open"}), ["division differs: closed → open"]),
+        (changed(profile="official"), ["profile differs: quick → official"]),
         (changed(identity={"gpu": "H200", "power_limit_w": 500}),
          ["other hardware: power_limit_w None → 500"]),
         (changed(rate=120.0), ["offered rate differs: not known → 120/s"]),
         (changed(fingerprint={"dataset": "77ab" * 16}),
-         ["other data: dataset 5c1e5c1e… → 77ab77ab…"]),
+         ["data set differs: 5c1e5c1e… → 77ab77ab…"]),
         (changed(case={"workload": "bert", "scenario": "Server", "precision": "fp4"}),
-         ["another workload: llama → bert", "another scenario: Offline → Server",
-          "another precision: fp8 → fp4"]),
+         ["workload differs: llama → bert", "scenario differs: Offline → Server",
+          "precision differs: fp8 → fp4"]),
         (changed(date="2026-05-01", means={"tokens_per_second": 1.0}),
          ["metric differs: the baseline of 2026-05-01 has no samples/s; it has tokens/s"]),
     ]  # fmt: skip

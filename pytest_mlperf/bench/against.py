@@ -1,0 +1,363 @@
+"""Judge a session's cases against another build, by interleaved runs of both builds."""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import json
+import sys
+from collections.abc import Collection, Mapping
+from dataclasses import replace
+from typing import Any
+
+from pytest_mlperf.bench.accuracy import ScoredPass
+from pytest_mlperf.bench.case import CaseRuns
+from pytest_mlperf.bench.confirm import NotComparable, add_pair, in_turns, left_out, raw
+from pytest_mlperf.bench.earlier import ENGINE_PREFIX
+from pytest_mlperf.bench.performance import (
+    accuracy_failed,
+    answer_of,
+    energy_limits,
+    invalid,
+    limit_missed,
+    other_work,
+    undecided,
+)
+from pytest_mlperf.bench.policy import Policy
+from pytest_mlperf.bench.runner import CaseRunner, Show, Unjudgeable
+from pytest_mlperf.core.baseline import Record
+from pytest_mlperf.core.case import Kind
+from pytest_mlperf.core.errors import MlperfError, RunError
+from pytest_mlperf.core.job import EarlierBuild
+from pytest_mlperf.core.measurement import Run, Subject
+from pytest_mlperf.core.metrics import METRICS
+from pytest_mlperf.core.notes import Note, Words
+from pytest_mlperf.core.numbers import percent, plural
+from pytest_mlperf.core.reason import Reason
+from pytest_mlperf.core.recording import MISSES, baseline_run, new_record
+from pytest_mlperf.core.rulings.disturbance import is_loaded
+from pytest_mlperf.core.rulings.multiplicity import DROP_OUTCOMES
+from pytest_mlperf.core.rulings.outcomes import outcome_of
+from pytest_mlperf.core.rulings.ruling import Ruling, mean_value, rule_on, ruling_of, values
+from pytest_mlperf.core.verdict import (
+    Confirmation,
+    InterleavedRuns,
+    MetricBaseline,
+    MetricVerdict,
+    Outcome,
+)
+from pytest_mlperf.judge.decision import Answer
+from pytest_mlperf.judge.multiplicity import rule_among
+from pytest_mlperf.judge.ratio import FIRST_LOOK, Ratio, pairs_to_decide
+from pytest_mlperf.judge.rule_r import RuleR
+from pytest_mlperf.run.accuracy import Ask, accuracy_key
+from pytest_mlperf.run.builds import Build, baseline_build, remove_left
+from pytest_mlperf.run.conditions import Conditions
+from pytest_mlperf.run.measure import ProcessResult
+from pytest_mlperf.run.project import CHANGED_MARK, changes_digest
+from pytest_mlperf.stores.accuracy import AccuracyPasses
+from pytest_mlperf.suite.environments import other_build
+from pytest_mlperf.suite.plan import Planned
+
+FOLDER_LABEL = "against"
+PAIRS = 6
+"""Largest number of pairs of runs, unless `--mlperf-max-runs` is larger."""
+
+
+class OtherSide(CaseRunner):
+    """Run the other build; any error is an ERROR of the comparison, not a verdict."""
+
+    title = digest = ""
+    commit: str | None = None
+
+    def add_run(self, *, ask: Ask | None = None) -> Run:
+        """Add one valid run; the reasons of an INVALID run name the build."""
+        try:
+            return super().add_run(ask=ask)
+        except Unjudgeable as error:
+            reasons = [_named(self.title, reason) for reason in error.run.invalid]
+            raise Unjudgeable(replace(error.run, invalid=tuple(reasons))) from None
+
+    def process(self, **task: Any) -> ProcessResult:
+        """Run a fresh process; raise RunError of layer "against" for any error."""
+        try:
+            done = super().process(**task)
+        except MlperfError as error:
+            log = error.log if isinstance(error, RunError) else None
+            raise RunError("against", f"{self.title}: {error}", log) from None
+        done = replace(done, subject=_comparable(done.subject))
+        self.subject = self.subject and _comparable(self.subject)
+        return done
+
+
+def _named(title: str, reason: Reason) -> Reason:
+    return replace(reason, text=Note.of("of_case", case=title, note=reason.text))
+
+
+def _comparable(subject: Subject) -> Subject:
+    """Remove the facts of a fingerprint that belong to a build, not to its engine."""
+    facts = subject.fingerprint.items()
+    kept = {key: text for key, text in facts if key.partition(".")[0] not in {"build", "python"}}
+    return replace(subject, fingerprint=kept)
+
+
+class OtherBuild:
+    """Measure the build that `--mlperf-against` names, for all cases of a session."""
+
+    def __init__(self, policy: Policy, conditions: Conditions, show: Show) -> None:
+        assert policy.against is not None
+        self._table = policy.against
+        self._policy = policy
+        self._conditions = conditions
+        self._show = show
+        self._stack = contextlib.ExitStack()
+        self._builds: dict[EarlierBuild, Build | RunError] = {}
+        self._sides: dict[int, OtherSide | RunError] = {}
+        self._passes = AccuracyPasses(policy.accuracy / FOLDER_LABEL)
+
+    def close(self) -> None:
+        """Remove the files of the other builds."""
+        self._stack.close()
+
+    def side(self, case: CaseRuns) -> OtherSide:
+        """Return the runner of a case's other build; raise RunError if it cannot be measured."""
+        key = id(case)
+        if key not in self._sides:
+            try:
+                self._sides[key] = self._made(case)
+            except RunError as error:
+                self._sides[key] = error
+        side = self._sides[key]
+        if isinstance(side, RunError):
+            raise side
+        return side
+
+    def _made(self, case: CaseRuns) -> OtherSide:
+        if not isinstance(case.planned, Planned):
+            raise RunError("against", "a benchmark of pytest-benchmark has no other build")
+        earlier = other_build(case.planned, self._table)
+        build = self._build(earlier)
+        conditions, commit = self._conditions, self._conditions.commit
+        here = not build.commit and list(build.python) == [sys.executable]
+        if (here or build.commit == commit) and not conditions.handicap:
+            raise RunError(
+                "against", f"{build.title} is the build that is here: nothing to compare"
+            )
+        side = OtherSide(
+            case.planned,
+            replace(conditions, handicap=0.0, commit=build.commit or commit),
+            self._show,
+            rate=case.rate,
+            build=build,
+            label=FOLDER_LABEL,
+            job=case.job,
+        )
+        side.title, side.commit = build.title, build.commit or commit
+        side.digest = self._digest(earlier, build)
+        return side
+
+    def _build(self, earlier: EarlierBuild) -> Build:
+        """Return a build of the session; cases of suites in one folder share it."""
+        key = replace(earlier, suite=earlier.suite.parent)
+        folder = self._conditions.folder
+        if not self._builds:
+            remove_left(earlier.suite, folder.parent)
+        if key not in self._builds:
+            try:
+                build = baseline_build(earlier, folder, FOLDER_LABEL)
+                self._builds[key] = self._stack.enter_context(build)
+            except RunError as error:
+                self._builds[key] = RunError("against", str(error), error.log)
+        made = self._builds[key]
+        if isinstance(made, RunError):
+            raise made
+        return made
+
+    def _digest(self, earlier: EarlierBuild, build: Build) -> str:
+        """Return a digest of the build's code; "" if its content cannot be determined."""
+        commit, root = self._conditions.commit, self._policy.root
+        if earlier.elsewhere is not None:
+            return ""
+        if build.commit:
+            return build.commit
+        if not earlier.requirements or commit is None:
+            return ""
+        changed = changes_digest(root) if commit.endswith(CHANGED_MARK) else ""
+        return " ".join((str(build.python[0]), commit, changed))
+
+    # --- judging -------------------------------------------------------------------------
+
+    def first(self, case: CaseRuns, kinds: Collection[Kind]) -> None:
+        """Make the first runs of both sides, and the accuracy passes that `kinds` need."""
+        side = self.side(case)
+        scored = Kind.ACCURACY in kinds and bool(case.planned.scorer_name)
+        if any(kind.is_of_runs for kind in kinds) and not case.runs:
+            ask = case.scores.ask if scored and case.shares_data and not case.accuracy else None
+            limits, bound = case.planned.limits, case.rule.tolerated
+            add_pair(side, case, limits, bound, ask=ask, one_rate=True)
+        if scored and case.accuracy is None and case.unscored is None:
+            case.process(performance=False, ask=case.scores.ask)
+        if scored and case.accuracy is not None and not case.scores.accepted:
+            self._compare_scores(case, side)
+
+    def _compare_scores(self, case: CaseRuns, side: OtherSide) -> None:
+        """Measure or load the scores of the other build, and set them for comparison."""
+        subject = case.scored_subject
+        assert subject is not None
+        key = self._accuracy_key(case, side, subject)
+        accuracy, scored, other = (key and self._passes.load_with_subject(key)) or (None,) * 3
+        if accuracy is None or scored is None or other is None:
+            done = side.process(performance=False, ask=case.scores.ask)
+            accuracy, scored, other = done.accuracy, done.scored, done.subject
+            if accuracy is None or scored is None:
+                reason = done.unscored or "gives no scores, because its weights are dummy"
+                raise RunError("against", f"{side.title}: {reason}")
+            if key:
+                self._passes.save(key, accuracy, scored, other)
+        passed = ScoredPass(accuracy=accuracy, scored=scored, subject=other)
+        case.scores.compare_with(passed, side.title, side.commit)
+
+    def _accuracy_key(self, case: CaseRuns, side: OtherSide, subject: Subject) -> str:
+        """Return the key of the other build's pass, by build, suite, data and machine; else ""."""
+        if not side.digest:
+            return ""
+        facts = {
+            key: text
+            for key, text in subject.fingerprint.items()
+            if not key.startswith((ENGINE_PREFIX, "python"))
+        }
+        suite, machine = accuracy_key(case.suite_job, facts), sorted(subject.identity.items())
+        text = json.dumps([side.digest, suite, machine])
+        return hashlib.sha256(text.encode()).hexdigest()[:32]
+
+    def interleaved(self, case: CaseRuns, answer: Ruling) -> InterleavedRuns:
+        """Return a description of the comparison with the other build, for results."""
+        side = self.side(case)
+        return InterleavedRuns(
+            state=_STATES.get(answer.outcome, Confirmation.UNDECIDED),
+            metrics=tuple(m.metric for m in answer.metrics if m.outcome),
+            build=side.title,
+            pairs=min(len(case.runs), len(side.runs)),
+            runs=len(side.runs) + len(side.invalid_runs) + len(side.left_out),
+            other_runs=tuple(side.runs),
+            other_subject=side.subject,
+            other_accuracy=case.scores.other if case.planned.scorer_name else None,
+        )
+
+    def judge(self, case: CaseRuns, kinds: Collection[Kind], kind: Kind) -> Ruling:
+        """Interleave runs of both builds until the speed or the energy of a case is judged."""
+        side = self.side(case)
+        self.first(case, kinds)
+        if failed := accuracy_failed(case):
+            return failed
+        efficiency = kind == Kind.EFFICIENCY
+        limits = case.planned.efficiency_limits if efficiency else case.planned.limits
+        if efficiency and case.runs:
+            limits, unfit = energy_limits(case, [*case.runs, *side.runs])
+            if unfit:
+                return unfit
+        try:
+            ratios = self._ratios(case, side, limits)
+        except NotComparable as error:
+            outcome = Outcome.INCONCLUSIVE if side.left_out else Outcome.INVALID
+            return replace(invalid(case, str(error)), outcome=outcome)
+        record = _record(case, side)
+        # If both sides missed a latency limit, the rate is too high for both.
+        case.record = None if sum(run.limit_missed for run in side.runs) >= MISSES else record
+        missed, case.record = limit_missed(case), record
+        if other := missed or other_work(case, case.runs):
+            return other
+        answer = answer_of(case, _ruling(case, side, ratios, limits, kind), limits)
+        return replace(answer, notes=(*self._notes(case, side, ratios, limits), *answer.notes))
+
+    def _rule(self, case: CaseRuns) -> RuleR:
+        return rule_among(case.rule, max(self._policy.judged_pairs, 1))
+
+    def _ratios(
+        self, case: CaseRuns, side: OtherSide, limits: Mapping[str, float]
+    ) -> Mapping[str, Ratio]:
+        if limits:
+            return in_turns(case, side, limits, self._rule(case))
+        while len(case.runs) < FIRST_LOOK:
+            add_pair(side, case, limits, case.rule.tolerated, one_rate=True)
+        return {}
+
+    def _notes(
+        self,
+        case: CaseRuns,
+        side: OtherSide,
+        ratios: Mapping[str, Ratio],
+        limits: Mapping[str, float],
+    ) -> list[Words]:
+        pairs = plural(min(len(case.runs), len(side.runs)), "pair")
+        notes: list[Words] = [f"{pairs} of runs interleaved with {side.title}", left_out(side)]
+        if case.suite_job.engine.options.get("serve"):
+            notes.append("the servers of both builds were alive alternately, one in each run")
+        for name, ratio in ratios.items():
+            if ratio.outcome is not Answer.INCONCLUSIVE:
+                continue
+            rule = self._rule(case)
+            needed = pairs_to_decide(ratio, METRICS[name].direction, limits[name], rule)
+            varies = f"{METRICS[name].title} varies by {percent(ratio.sd)} between pairs"
+            more = f"about {needed} pairs would decide (--mlperf-max-runs {needed})"
+            notes.append(f"{varies}: {more if needed else 'more pairs would not decide'}")
+        return [note for note in notes if note]
+
+
+_STATES = {
+    Outcome.PERF_DROP: Confirmation.PROVEN,
+    Outcome.POWER_DROP: Confirmation.PROVEN,
+    Outcome.ACC_DROP: Confirmation.PROVEN,
+    Outcome.OK: Confirmation.EXCLUDED,
+    Outcome.IMPROVED: Confirmation.EXCLUDED,
+}
+
+
+def _ruling(
+    case: CaseRuns,
+    side: OtherSide,
+    ratios: Mapping[str, Ratio],
+    limits: Mapping[str, float],
+    kind: Kind,
+) -> Ruling:
+    """Return the ruling by the decisions on all metrics; report those without a limit."""
+    failing = DROP_OUTCOMES[kind]
+    metrics = []
+    for name, ratio in ratios.items():
+        moved, low, high = raw(name, ratio)
+        current, other = (mean_value(values(one.runs, name)[: ratio.pairs]) for one in (case, side))
+        verdict = MetricVerdict(
+            metric=name,
+            outcome=outcome_of(ratio, failing),
+            now=current,
+            baseline=MetricBaseline(value=other, runs=ratio.pairs),
+            change=moved,
+            low=low,
+            high=high,
+            limit=limits[name],
+            runs=ratio.pairs,
+            confirmed=ratio.outcome is Answer.FAIL,
+        )
+        metrics.append(verdict)
+    others = rule_on(case.runs, case.record, {}, case.rule).metrics
+    timed = kind == Kind.PERFORMANCE
+    ruling = ruling_of(metrics, [m for m in others if timed and m.metric not in ratios])
+    # The work of neighbours, and their idling, use energy too.
+    loaded = is_loaded([*case.runs, *side.runs], case.rule.tolerated)
+    return undecided(ruling) if loaded and not timed else ruling
+
+
+def _record(case: CaseRuns, side: OtherSide) -> Record:
+    """Return the other build's runs as a baseline record, from which changes are listed."""
+    assert side.subject is not None
+    return new_record(
+        [baseline_run(run) for run in side.runs],
+        None,
+        action="record",
+        reason=side.title,
+        subject=side.subject,
+        target_qps=case.rate,
+        qps_source=case.rate_source,
+        limits={},
+        rule=case.rule,
+    )
