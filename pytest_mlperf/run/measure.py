@@ -176,9 +176,9 @@ def measure(
         hardware = replace(run.hardware, ids=placement.conditions.machine.hashes(job.accelerator))
         run = replace(run, hardware=hardware)
     if run and conditions.server and (server := conditions.machine.server):
-        reasons = doubts(server, conditions.server.ask())
-        found = [Reason(key=Key.SERVER_HARDWARE, text=text) for text in reasons]
-        run = replace(run, invalid=(*found, *run.invalid))
+        texts = doubts(server, conditions.server.ask())
+        reasons = [Reason(key=Key.SERVER_HARDWARE, text=text) for text in texts]
+        run = replace(run, invalid=(*reasons, *run.invalid))
     scores = None
     if accuracy and not unscored:
         with _only_the_scorer(unscored):
