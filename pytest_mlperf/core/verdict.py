@@ -489,6 +489,11 @@ class Verdict:
     handicap: Slowdown = 0.0
 
     @property
+    def other_runs(self) -> tuple[Run, ...]:
+        """Runs of the other build, next to `runs`, if it replaced the stored baseline."""
+        return self.interleaved.other_runs if self.interleaved else ()
+
+    @property
     def steady(self) -> bool | None:
         """Whether the machine's own speed equals the baseline's; None if it was not compared."""
         return steady(self.machine)

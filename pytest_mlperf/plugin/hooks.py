@@ -174,7 +174,7 @@ def pytest_report_collectionfinish(
     return [
         *state.live.estimate(),
         *late("collect").gaps(items, width),
-        *late("marker_words").misspelt(config.option.markexpr, markers),
+        *late("collect").misspelt(config.option.markexpr, markers),
     ]
 
 

@@ -157,6 +157,11 @@ class Live:
         return capture.global_and_fixture_disabled() if capture else nullcontext()
 
 
+def most_runs(options: Options) -> int:
+    """Return the maximum number of runs of a case, or of pairs with another build."""
+    return max(options.max_runs, PAIRS) if options.against else options.max_runs
+
+
 def bench_for(
     options: Options,
     folder: Path,
@@ -169,7 +174,7 @@ def bench_for(
 ) -> Bench:
     """Return the `Bench` that measures and judges the cases of a session."""
     against = reference(options.against) if options.against else None
-    pairs = max(options.max_runs, PAIRS) if against else options.max_runs
+    pairs = most_runs(options)
     conditions = Conditions(
         folder=folder,
         session=folder.name,

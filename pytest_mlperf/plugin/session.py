@@ -6,9 +6,10 @@ import datetime as dt
 import os
 import time
 from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from dataclasses import replace
 from functools import cached_property
-from importlib.metadata import version
+from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any, cast
 
@@ -42,6 +43,7 @@ from pytest_mlperf.plugin.deferred import HELD_FOLDER, Holding
 from pytest_mlperf.plugin.measuring import (
     Live,
     bench_for,
+    most_runs,
     pairs_of,
     planned_pairs,
     reproducing,
@@ -61,7 +63,7 @@ from pytest_mlperf.stores.atomic import Keeping
 from pytest_mlperf.stores.results import digest_of
 from pytest_mlperf.suite.benchmarks import PlannedBenchmark
 from pytest_mlperf.suite.pairs import PlannedPair, Testable
-from pytest_mlperf.suite.plan import Planned
+from pytest_mlperf.suite.plan import is_metered
 
 
 def suspects_first(items: list[pytest.Item], suspects: Iterable[Suspect]) -> None:
@@ -161,7 +163,7 @@ class MlperfSession:
 
     def judge(self, planned: Testable, kind: Kind) -> Verdict:
         """Return the verdict of a test; make the missing measurements first."""
-        metered = self.options.metered or (isinstance(planned, Planned) and planned.is_metered)
+        metered = self.options.metered or is_metered(planned)
         if kind == Kind.EFFICIENCY and not metered:
             if self.options.energy.power == "off":
                 raise LeftOut("efficiency not measured: mlperf_power=off")
@@ -304,7 +306,7 @@ class MlperfSession:
             limits=limits,
             scored=Kind.ACCURACY in planned.kinds,
             handicap=options.handicap,
-            max_runs=options.max_runs,
+            max_runs=most_runs(options),
             arguments=tuple(arguments),
             pretended=options.pretend in planned.accelerators,
             target_qps=rate[0],
@@ -372,13 +374,16 @@ class MlperfSession:
     @property
     def summary(self) -> Results:
         """All results so far as a `Results` document."""
-        packages = ("pytest-mlperf", "pytest", "mlcommons-loadgen")
+        versions = {}
+        for name in ("pytest-mlperf", "pytest", "mlcommons-loadgen"):
+            with suppress(PackageNotFoundError):  # files of other tools are judged without LoadGen
+                versions[name] = version(name)
         return Results(
             run=self.run_id,
             started=self._started.isoformat(timespec="seconds"),
             seconds=round(time.monotonic() - self._clock, 1),
             commit=self.commit,
-            versions={name: version(name) for name in packages},
+            versions=versions,
             deselected=dict(self.selection.not_here),
             cases=by_case(self.results) if self.phase.many else tuple(self.results),
             skipped=stored(self.config.rootpath, dict(self.skipped)),

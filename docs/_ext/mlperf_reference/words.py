@@ -37,6 +37,11 @@ TABLES: Mapping[str, tuple[str, str]] = {
         "`[engines.baseline_engine]`",
         "One of these keys. See [judging an upgrade](upgrade.md).",
     ),
+    "engines.server": (
+        "`[engines.server]`",
+        "What is behind the `url` of the entry, and who reports it. See "
+        "[the hardware of a server](openai.md#the-hardware-of-a-server).",
+    ),
     "engines.on": (
         '`[engines.on."8xH100"]`',
         "A table for an accelerator of the entry. See [several GPUs](suites.md#several-gpus).",
