@@ -119,6 +119,11 @@ class OtherBuild:
         """Remove the files of the other builds."""
         self._stack.close()
 
+    def title(self, case: CaseRuns) -> str | None:
+        """Return the name of the build that a case was compared with, or None."""
+        side = self._sides.get(id(case))
+        return side.title if isinstance(side, OtherSide) else None
+
     def side(self, case: CaseRuns) -> OtherSide:
         """Return the runner of a case's other build; raise RunError if it cannot be measured."""
         key = id(case)
@@ -141,7 +146,7 @@ class OtherBuild:
         here = not build.commit and list(build.python) == [sys.executable]
         if (here or build.commit == commit) and not conditions.handicap:
             raise RunError(
-                "against", f"{build.title} is the build that is here: nothing to compare"
+                "against", f"{build.title} is this build: nothing to compare; name another"
             )
         side = OtherSide(
             case.planned,

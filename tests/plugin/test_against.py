@@ -224,14 +224,14 @@ def test_a_build_that_cannot_be_compared_is_one_error(
     monkeypatch.setenv("PIP_NO_INDEX", "1")
     rows = [
         ("v9", "v9 is no commit of this clone: fetch it, or name another"),
-        ("main", "is the build that is here: nothing to compare"),
+        ("main", "is this build: nothing to compare"),
         ("old", "requires Python <3.9, and this is 3."),
         ("python:/there/is/none", "--mlperf-against.python, /there/is/none, is not a program here"),
-        (f"python:{sys.executable}", "is the build that is here: nothing to compare"),
+        (f"python:{sys.executable}", "is this build: nothing to compare"),
         ("command:/there/is/none", "--mlperf-against.command, /there/is/none, is not a program"),
         ("pip:nothing.whl", "--mlperf-against.pip, nothing.whl, is not a file here"),
         ("pip:there-is-none==9", "there-is-none==9 cannot be installed by"),
-        ("merge-base", "is the build that is here: nothing to compare"),
+        ("merge-base", "is this build: nothing to compare"),
     ]
     for against, message in rows:
         verdict = lab.verdict(against)
