@@ -91,8 +91,9 @@ class Hardware:
     @property
     def in_words(self) -> str:
         """Number and product: "8 x NVIDIA H200"."""
-        own = self.properties
-        return f"{own['gpus']} x {own['gpu']}" if own.get("gpu") else str(own.get("cpu"))
+        properties = self.properties
+        gpu = properties.get("gpu")
+        return f"{properties['gpus']} x {gpu}" if gpu else str(properties.get("cpu"))
 
 
 def _hardware(
@@ -132,8 +133,8 @@ def identified(
         starts: Start times on the metrics page, of several connections.
         time_s: Time of the answers, monotonic [s].
     """
-    own = of_server(pages, headers, accelerator)
-    reports = {**reports, **({"server": own} if own else {})}
+    if report := of_server(pages, headers, accelerator):
+        reports = {**reports, "server": report}
     texts = {name: reports[name].in_words for name in SOURCES if name in reports}
     if len({split(one.used)[1] for one in reports.values() if one.gpus}) > 1:
         raise _fault(

@@ -167,7 +167,7 @@ class Build:
 
     @property
     def for_servers(self) -> Mapping[str, str]:
-        """Variables by which servers that the worker starts have the build's code, too."""
+        """Environment variables with which servers of the worker import the build's code."""
         if not self.first:
             return {}
         tree = {"PYTEST_MLPERF_TREE": self.first[0]} if self.commit else {}

@@ -35,7 +35,7 @@ from pytest_mlperf.processes import ChildProcess
 from pytest_mlperf.run.scraping import MetricsPage, PageError, read_page
 from pytest_mlperf.suite.pairs import Testable
 from pytest_mlperf.suite.places import expand, unset_in
-from pytest_mlperf.suite.plan import Planned
+from pytest_mlperf.suite.plan import Planned, url_of
 from pytest_mlperf.suite.tables import ServerEntry
 
 PROBE_SECONDS = 10.0
@@ -108,14 +108,15 @@ class ServerSources:
 
         An entry that names no source has the session's exporter.
         """
-        if not isinstance(planned, Planned) or not planned.url or unset_in(planned.options):
+        url = url_of(planned)
+        if not isinstance(planned, Planned) or not url or unset_in(planned.options):
             return None  # an unset variable is reported when the options are resolved
         entry = planned.engine.server or ServerEntry()
         table = expand(entry.model_dump(exclude_none=True))
         if exporter and not (entry.exporter or entry.probe):
             table |= {"exporter": exporter, "gpus": list(gpus)}
         entry = ServerEntry.model_validate(table)
-        return cls(url=planned.url, accelerator=planned.case.accelerator, entry=entry)
+        return cls(url=url, accelerator=planned.case.accelerator, entry=entry)
 
     def ask(self) -> ServerIdentity:
         """Ask all sources; raise RunError if one fails, answers nonsense or contradicts another."""

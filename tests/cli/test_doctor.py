@@ -31,8 +31,8 @@ from pytest_mlperf.cli.doctor.requirements import importing, lacking
 from pytest_mlperf.core.contention import Contention
 from pytest_mlperf.core.errors import MlperfError
 from pytest_mlperf.hardware.machine import Machine
+from pytest_mlperf.stores.foreign import POINTER
 from pytest_mlperf.suite.libraries import declared, extras
-from pytest_mlperf.suite.places import POINTER
 from tests import forked
 from tests.cli.lab import ROOT, Lab
 from tests.cli.text import Say, differing, widest

@@ -176,31 +176,31 @@ SWAPS: Mapping[str, tuple[tuple[str, ...], Callable[[random.Random], Mapping[str
 """By kind of swap: the sources that notice it, and the changed world; as in docs/openai.md."""
 
 
-def said(before: World, after: World, source: str) -> list[str]:
-    """Return what a session of `after` says against a baseline of `before`."""
-    baseline = before.seen_by(source)
+def texts_of(recorded: World, present: World, source: str) -> list[str]:
+    """Return the texts of a session on `present` that has a baseline of `recorded`."""
+    baseline = recorded.seen_by(source)
     try:
-        now = after.seen_by(source)
+        current = present.seen_by(source)
     except RunError as error:
         return [str(error)]
     return [
-        *(f"identity: {one.name}" for one in differences(baseline.properties, now.properties)),
-        *(f"changed: {key}" for key in changed_keys(baseline.facts, now.facts)),
-        *(f"changed: {key}" for key in changed_keys(baseline.surroundings, now.surroundings)),
-        *doubts(baseline, now),
-        *(note for note in now.remarks if "not verified" in note or "unknown" in note),
+        *(f"identity: {one.name}" for one in differences(baseline.properties, current.properties)),
+        *(f"changed: {key}" for key in changed_keys(baseline.facts, current.facts)),
+        *(f"changed: {key}" for key in changed_keys(baseline.surroundings, current.surroundings)),
+        *doubts(baseline, current),
+        *(note for note in current.remarks if "not verified" in note or "unknown" in note),
     ]
 
 
-def test_none_of_300_swaps_passes_unsaid() -> None:
+def test_none_of_300_swaps_passes_untexts_of() -> None:
     """Each by the sources of its row; an unverified source says that it could not see one."""
     draw = random.Random(50)
     swaps = [(name, draw.choice(SWAPS[name][0])) for name in draw.choices(list(SWAPS), k=300)]
     quiet, unseen = [], []
     for name, source in swaps:
-        before = World(moment=draw.uniform(0, 1e4))
-        after = replace(before, moment=draw.uniform(0, 1e4), **SWAPS[name][1](draw))
-        texts = said(before, after, source)
+        recorded = World(moment=draw.uniform(0, 1e4))
+        present = replace(recorded, moment=draw.uniform(0, 1e4), **SWAPS[name][1](draw))
+        texts = texts_of(recorded, present, source)
         if not texts:
             quiet.append((name, source))
         if all("look like" in text for text in texts):
@@ -216,9 +216,9 @@ def test_the_probe_notices_every_swap_and_others_say_what_they_cannot_see() -> N
     draw = random.Random(1)
     for name, (sources, swap) in SWAPS.items():
         assert "probe" in sources
-        after = replace(World(), **swap(draw))
-        assert said(World(), after, "probe"), name
-        assert said(World(), after, "declared"), name  # at least that nothing is verified
+        present = replace(World(), **swap(draw))
+        assert texts_of(World(), present, "probe"), name
+        assert texts_of(World(), present, "declared"), name  # at least that nothing is verified
 
 
 def test_1000_unchanged_sessions_raise_no_alarm() -> None:
@@ -226,9 +226,11 @@ def test_1000_unchanged_sessions_raise_no_alarm() -> None:
     alarms = []
     for number in range(1000):
         source = SOURCES[number % 4]
-        before = World(moment=draw.uniform(0, 1e6), software=draw.choice(["vllm", "sglang"]))
-        after = replace(before, moment=before.moment + draw.uniform(1, 1e5))
-        if texts := [text for text in said(before, after, source) if "look like" not in text]:
+        recorded = World(moment=draw.uniform(0, 1e6), software=draw.choice(["vllm", "sglang"]))
+        present = replace(recorded, moment=recorded.moment + draw.uniform(1, 1e5))
+        if texts := [
+            text for text in texts_of(recorded, present, source) if "look like" not in text
+        ]:
             alarms.append((source, texts))
 
     assert alarms == []
@@ -327,7 +329,7 @@ def test_sources_that_contradict_each_other_are_an_error_with_both_values() -> N
         other.seen_by("exporter")
 
 
-def test_unequal_nodes_and_several_servers_behind_one_url_are_said() -> None:
+def test_unequal_nodes_and_several_servers_behind_one_url_are_texts_of() -> None:
     pods = [json.loads(w.pods)["items"][0] for w in (World(), World(node="box-2"))]
     other = World(node="box-2", product="NVIDIA H100 80GB HBM3")
     nodes = [json.loads(w.nodes)["items"][0] for w in (World(), other)]

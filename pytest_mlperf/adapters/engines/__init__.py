@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path, PurePosixPath
 
 from pytest_mlperf import EnvironmentFault, RunError
+from pytest_mlperf.adapters.conventions import lfs_pointer
 from pytest_mlperf.extension import Rule, require_options, text_of
 
 MAX_INDEX_BYTES = 64 * 2**20
@@ -39,6 +40,8 @@ def weight_files(folder: Path, *, option: str = "weights") -> list[Path]:
             with safetensors.safe_open(file, "np"):
                 pass
         except safetensors.SafetensorError as error:
+            if pointer := lfs_pointer(file):
+                raise engine_error(pointer) from error
             raise broken(
                 file, f"is cut short or is not a safetensors file ({error}); copy it here again"
             ) from error

@@ -11,7 +11,7 @@ from typing import Any
 
 from pytest_mlperf import MlperfError, Outcome
 from pytest_mlperf.addons.judge import accepted, report
-from pytest_mlperf.addons.judge.files import Reader, Side, read_side, refuse_shared
+from pytest_mlperf.addons.judge.files import Reader, Side, read_side, reader_of_file, refuse_shared
 from pytest_mlperf.addons.judge.judging import IMPLAUSIBLE, compare
 from pytest_mlperf.addons.judge.model import BASES, named, split
 from pytest_mlperf.addons.judge.planning import schedule
@@ -55,10 +55,10 @@ REPEATED: Mapping[str, Any] = {"action": "append", "default": []}
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the arguments of the command."""
     parser.set_defaults(root=Path())
-    parser.add_argument("files", nargs="+", type=Path, metavar="FILE", help="files or folders")
+    parser.add_argument("files", nargs="+", type=_file, metavar="FILE", help="files or folders")
     side = parser.add_mutually_exclusive_group()
     side.add_argument(
-        "--against", nargs="+", type=Path, metavar="FILE", help="files or folders of the old side"
+        "--against", nargs="+", type=_file, metavar="FILE", help="files or folders of the old side"
     )
     side.add_argument("--baseline", metavar="NAME", help="a baseline in baselines/judged")
     side.add_argument(
@@ -72,6 +72,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--reason", default="", metavar="TEXT", help="why --update; it is kept")
     _add_rules(parser)
     _add_tables(parser)
+
+
+def _file(text: str) -> Path:
+    if not text:
+        raise argparse.ArgumentTypeError("a name of a file is empty: is a variable unset?")
+    return Path(text)
 
 
 def _add_rules(parser: argparse.ArgumentParser) -> None:
@@ -133,6 +139,10 @@ def run(parsed: argparse.Namespace) -> int:
         reports = list(map(parse_report, parsed.report))
     except ValueError as error:
         raise MlperfError(f"--report {error}") from None
+    inputs = {file.resolve() for file in (*parsed.files, *(parsed.against or ()))}
+    for _, file in reports:
+        if file.resolve() in inputs or (file.is_file() and reader_of_file(file)):
+            raise MlperfError(f"--report: {file} is a result file; name another one to write")
     if parsed.update and not parsed.baseline:
         raise MlperfError("--update needs --baseline NAME: the baseline to write")
     if not (parsed.plan or parsed.against or parsed.baseline):

@@ -358,15 +358,19 @@ def _documents(paths: Sequence[Path], unknown: list[str]) -> Iterator[tuple[Resu
             yield read_text(path), True
 
 
-def _in_folder(folder: Path, unknown: list[str]) -> Iterator[ResultFile]:
+def _in_folder(
+    folder: Path, unknown: list[str], above: frozenset[Path] = frozenset()
+) -> Iterator[ResultFile]:
     """Yield a folder that is one result; else the results inside, in the order of names."""
+    above |= {folder.resolve()}
     whole = ResultFile(path=folder)
     if any(one.of_folders and _fits(n, one, whole) for n, one in readers().items()):
         yield whole
         return
     for path in sorted(folder.iterdir()):
         if path.is_dir():
-            yield from _in_folder(path, unknown)
+            if path.resolve() not in above:  # else a link back
+                yield from _in_folder(path, unknown, above)
         elif not path.name.endswith(_SIDE_FILES):
             try:
                 document = read_text(path)

@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Literal
 
 from pytest_mlperf import registry
-from pytest_mlperf.cli.commands import commands
+from pytest_mlperf.cli import commands
 from pytest_mlperf.cli.doctor import requirements
 from pytest_mlperf.core.case import Scenario
 from pytest_mlperf.core.contention import NOT_MEASURED, TOLERATED_SHARE, Contention, in_words
