@@ -209,13 +209,15 @@ class OtherBuild:
         subject = case.scored_subject
         assert subject is not None
         key = self._accuracy_key(case, side, subject)
-        accuracy, scored, other = (key and self._passes.load_with_subject(key)) or (None,) * 3
-        if accuracy is None or scored is None or other is None:
+        stored = self._passes.load(key) if key else None
+        if stored and stored.subject:
+            accuracy, scored, other = stored.accuracy, stored.scored, stored.subject
+        else:
             done = side.process(performance=False, ask=case.scores.ask)
-            accuracy, scored, other = done.accuracy, done.scored, done.subject
-            if accuracy is None or scored is None:
+            if done.accuracy is None or done.scored is None:
                 reason = done.unscored or "gives no scores, because its weights are dummy"
                 raise RunError("against", f"{side.title}: {reason}")
+            accuracy, scored, other = done.accuracy, done.scored, done.subject
             if key:
                 self._passes.save(key, accuracy, scored, other)
         passed = ScoredPass(accuracy=accuracy, scored=scored, subject=other)
