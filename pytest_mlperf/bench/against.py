@@ -31,8 +31,9 @@ from pytest_mlperf.core.errors import MlperfError, RunError
 from pytest_mlperf.core.job import EarlierBuild
 from pytest_mlperf.core.measurement import Run, Subject
 from pytest_mlperf.core.metrics import METRICS
-from pytest_mlperf.core.notes import Words
+from pytest_mlperf.core.notes import Note, Words
 from pytest_mlperf.core.numbers import percent, plural
+from pytest_mlperf.core.reason import Reason
 from pytest_mlperf.core.recording import MISSES, baseline_run, new_record
 from pytest_mlperf.core.rulings.disturbance import is_loaded
 from pytest_mlperf.core.rulings.multiplicity import DROP_OUTCOMES
@@ -64,17 +65,17 @@ PAIRS = 6
 
 
 class OtherSide(CaseRunner):
-    """The runs of the other build; every error of it is an ERROR of the comparison."""
+    """Run the other build; any error is an ERROR of the comparison, not a verdict."""
 
     title = digest = ""
     commit: str | None = None
 
     def add_run(self, *, ask: Ask | None = None) -> Run:
-        """Add one valid run; the reasons of an INVALID one name the build."""
+        """Add one valid run; the reasons of an INVALID run name the build."""
         try:
             return super().add_run(ask=ask)
         except Unjudgeable as error:
-            reasons = [replace(one, text=f"{self.title}: {one.text}") for one in error.run.invalid]
+            reasons = [_named(self.title, reason) for reason in error.run.invalid]
             raise Unjudgeable(replace(error.run, invalid=tuple(reasons))) from None
 
     def process(self, **task: Any) -> ProcessResult:
@@ -89,15 +90,19 @@ class OtherSide(CaseRunner):
         return done
 
 
+def _named(title: str, reason: Reason) -> Reason:
+    return replace(reason, text=Note.of("of_case", case=title, note=reason.text))
+
+
 def _comparable(subject: Subject) -> Subject:
-    """Remove the facts that describe any other build, but not this one."""
+    """Remove the facts of a fingerprint that belong to a build, not to its engine."""
     facts = subject.fingerprint.items()
     kept = {key: text for key, text in facts if key.partition(".")[0] not in {"build", "python"}}
     return replace(subject, fingerprint=kept)
 
 
 class OtherBuild:
-    """The build that `--mlperf-against` names, in all cases of a session."""
+    """Measure the build that `--mlperf-against` names, for all cases of a session."""
 
     def __init__(self, policy: Policy, conditions: Conditions, show: Show) -> None:
         assert policy.against is not None
@@ -111,11 +116,16 @@ class OtherBuild:
         self._passes = AccuracyPasses(policy.accuracy / FOLDER_LABEL)
 
     def close(self) -> None:
-        """Remove the files of the builds."""
+        """Remove the files of the other builds."""
         self._stack.close()
 
+    def title(self, case: CaseRuns) -> str | None:
+        """Return the name of the build that a case was compared with, or None."""
+        side = self._sides.get(id(case))
+        return side.title if isinstance(side, OtherSide) else None
+
     def side(self, case: CaseRuns) -> OtherSide:
-        """Return the other side of a case; raise RunError if it cannot be measured."""
+        """Return the runner of a case's other build; raise RunError if it cannot be measured."""
         key = id(case)
         if key not in self._sides:
             try:
@@ -136,7 +146,7 @@ class OtherBuild:
         here = not build.commit and list(build.python) == [sys.executable]
         if (here or build.commit == commit) and not conditions.handicap:
             raise RunError(
-                "against", f"{build.title} is the build that is here: nothing to compare"
+                "against", f"{build.title} is this build: nothing to compare; name another"
             )
         side = OtherSide(
             case.planned,
@@ -169,7 +179,7 @@ class OtherBuild:
         return made
 
     def _digest(self, earlier: EarlierBuild, build: Build) -> str:
-        """Return a digest of the build's code; "" if nobody can tell what it contains."""
+        """Return a digest of the build's code; "" if its content cannot be determined."""
         commit, root = self._conditions.commit, self._policy.root
         if earlier.elsewhere is not None:
             return ""
@@ -196,24 +206,26 @@ class OtherBuild:
             self._compare_scores(case, side)
 
     def _compare_scores(self, case: CaseRuns, side: OtherSide) -> None:
-        """Measure the scores of the other build, or load them, as those to compare with."""
+        """Measure or load the scores of the other build, and set them for comparison."""
         subject = case.scored_subject
         assert subject is not None
         key = self._accuracy_key(case, side, subject)
-        accuracy, scored, other = (key and self._passes.load_with_subject(key)) or (None,) * 3
-        if accuracy is None or scored is None or other is None:
+        stored = self._passes.load(key) if key else None
+        if stored and stored.subject:
+            accuracy, scored, other = stored.accuracy, stored.scored, stored.subject
+        else:
             done = side.process(performance=False, ask=case.scores.ask)
-            accuracy, scored, other = done.accuracy, done.scored, done.subject
-            if accuracy is None or scored is None:
+            if done.accuracy is None or done.scored is None:
                 reason = done.unscored or "gives no scores, because its weights are dummy"
                 raise RunError("against", f"{side.title}: {reason}")
+            accuracy, scored, other = done.accuracy, done.scored, done.subject
             if key:
                 self._passes.save(key, accuracy, scored, other)
         passed = ScoredPass(accuracy=accuracy, scored=scored, subject=other)
         case.scores.compare_with(passed, side.title, side.commit)
 
     def _accuracy_key(self, case: CaseRuns, side: OtherSide, subject: Subject) -> str:
-        """Return the key of the other build's pass: build, suite, data and machine; or ""."""
+        """Return the key of the other build's pass, by build, suite, data and machine; else ""."""
         if not side.digest:
             return ""
         facts = {
@@ -226,7 +238,7 @@ class OtherBuild:
         return hashlib.sha256(text.encode()).hexdigest()[:32]
 
     def interleaved(self, case: CaseRuns, answer: Ruling) -> InterleavedRuns:
-        """Return the other side of a ruling, for results."""
+        """Return a description of the comparison with the other build, for results."""
         side = self.side(case)
         return InterleavedRuns(
             state=_STATES.get(answer.outcome, Confirmation.UNDECIDED),
@@ -315,7 +327,7 @@ def _ruling(
     limits: Mapping[str, float],
     kind: Kind,
 ) -> Ruling:
-    """Combine the decisions on all metrics; those without a limit are only reported."""
+    """Return the ruling by the decisions on all metrics; report those without a limit."""
     failing = DROP_OUTCOMES[kind]
     metrics = []
     for name, ratio in ratios.items():
@@ -343,7 +355,7 @@ def _ruling(
 
 
 def _record(case: CaseRuns, side: OtherSide) -> Record:
-    """Return the other build's runs in the form of a baseline, with which changes are listed."""
+    """Return the other build's runs as a baseline record, from which changes are listed."""
     assert side.subject is not None
     return new_record(
         [baseline_run(run) for run in side.runs],

@@ -311,7 +311,7 @@ def _fresh(case: CaseRuns, record: Record) -> Screened | Words:
             case.add_run()
         fresh = screen(case, APPEND_RUNS, record)
     except Unjudgeable as error:
-        return f"INVALID: {error.run.invalid[0]}"
+        return Note.of("invalid", note=error.run.invalid[0].text)
     if any(run.limit_missed for run in case.runs):
         return "a latency limit was missed"
     few = len(fresh.runs) < APPEND_RUNS

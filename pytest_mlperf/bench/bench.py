@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import datetime as dt
+import glob
 import os
-from collections.abc import Callable, Collection, Hashable, Mapping, Sequence
+from collections.abc import Callable, Collection, Hashable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from importlib.util import find_spec
 from pathlib import Path
 
 from pytest_mlperf.bench import performance
@@ -17,7 +20,6 @@ from pytest_mlperf.bench.confirm import confirm, not_made
 from pytest_mlperf.bench.pair import judge_pair
 from pytest_mlperf.bench.policy import LONE_PHASE, Phase, Policy
 from pytest_mlperf.bench.runner import Unjudgeable, unforeseen
-from pytest_mlperf.bench.tree import tree_changes
 from pytest_mlperf.core.baseline import AccuracyBaseline, Record, unknown_facts
 from pytest_mlperf.core.case import Case, Kind
 from pytest_mlperf.core.control import clocks_moved
@@ -30,10 +32,11 @@ from pytest_mlperf.core.errors import (
     UnavailableError,
 )
 from pytest_mlperf.core.guarantees import Guarantee, guarantee
+from pytest_mlperf.core.job import Job, MeasuredCase
 from pytest_mlperf.core.measurement import GpuRun, Run
 from pytest_mlperf.core.notes import Note, Words
 from pytest_mlperf.core.numbers import quantity
-from pytest_mlperf.core.reason import Sign, SignKey, of_each
+from pytest_mlperf.core.reason import Sign, SignKey
 from pytest_mlperf.core.results import Known, expect
 from pytest_mlperf.core.rulings.disturbance import load_notes
 from pytest_mlperf.core.rulings.multiplicity import DROP_OUTCOMES
@@ -41,11 +44,14 @@ from pytest_mlperf.core.rulings.ruling import Ruling
 from pytest_mlperf.core.rulings.screening import value_of
 from pytest_mlperf.core.rulings.stragglers import stragglers
 from pytest_mlperf.core.server.changes import server_in_words
+from pytest_mlperf.core.untrusted_text import some
 from pytest_mlperf.core.verdict import BaselineReference, Logs, Outcome, Verdict
 from pytest_mlperf.processes import log_tail
 from pytest_mlperf.run.child.process import Designed
 from pytest_mlperf.run.conditions import Conditions
+from pytest_mlperf.run.project import CHANGED_MARK, files_since
 from pytest_mlperf.run.roofline_share import cost_of
+from pytest_mlperf.run.worker.model_files import path_texts
 from pytest_mlperf.stores.results import require_readable
 from pytest_mlperf.suite.pairs import PlannedCase, PlannedPair, Testable
 
@@ -125,7 +131,7 @@ def broken(
     )
 
 
-def energy_notes(runs: Sequence[Run]) -> list[str]:
+def energy_notes(runs: Sequence[Run]) -> list[Words]:
     """Return notes on the energy of all runs, and on each power source of the last run."""
     if not runs:
         return []
@@ -179,31 +185,24 @@ def clock_note(runs: Sequence[Run], record: Record | None, outcome: Outcome) -> 
     return f"compared with the baseline: {moved}" if moved else None
 
 
-def of_all_runs(runs: Sequence[Run]) -> list[str]:
-    """Return one note for each kind of note on these runs, with the last run's figures."""
+def of_all_runs(runs: Sequence[Run]) -> list[Words]:
+    """Return the notes of runs without repetition, with the figures of the last run."""
     return each_once([_noted(run) for run in runs])
 
 
-def _noted(run: Run) -> dict[Hashable, str]:
-    """Return the notes on a run by kind; notes on several GPUs are merged into one."""
-    signs = {sign.in_words(): sign for sign in run.signs}
+def _noted(run: Run) -> dict[Hashable, Words]:
+    """Return the notes of a run by kind; signs of several GPUs or points are one note."""
     alike: dict[Hashable, list[Sign]] = {}
     for sign in run.signs:
         alike.setdefault(sign.kind[1:], []).append(sign)
-    noted: dict[Hashable, str] = {}
-    for note in run.notes:
-        of_note = signs.get(note)
-        same = alike[of_note.kind[1:]] if of_note else []
-        if of_note is None:
-            noted[note] = note
-        elif of_note.point is not None or 1 < len(same) <= len(run.hardware.gpus):
-            noted[of_note.kind[1:]] = of_each(same, len(run.hardware.gpus))
-        else:
-            noted[of_note.kind] = note
-    return noted
+    noted: dict[Hashable, Words] = {}
+    for kind, signs in alike.items():
+        notes = tuple(sign.note for sign in signs)
+        noted[kind] = Note.of("signs", signs=notes, gpus=len(run.hardware.gpus))
+    return {**noted, **{note: note for note in run.notes}}
 
 
-def _unknown_energy(run: Run) -> dict[Hashable, str]:
+def _unknown_energy(run: Run) -> dict[Hashable, Words]:
     """Return why a run's energy is unknown, by kind; {} if it is known."""
     if not run.energy_unknown:
         return {}
@@ -211,15 +210,13 @@ def _unknown_energy(run: Run) -> dict[Hashable, str]:
     return {broke or run.energy_unknown: f"energy unknown: {run.energy_unknown}"}
 
 
-def each_once(noted: Sequence[Mapping[Hashable, str]]) -> list[str]:
+def each_once(noted: Sequence[Mapping[Hashable, Words]]) -> list[Words]:
     """Return one note per kind, with the text of the last run that has the kind."""
-    runs = len(noted)
     lines = []
     for kind in dict.fromkeys(kind for by_kind in noted for kind in by_kind):
-        texts = [by_kind[kind] for by_kind in noted if kind in by_kind]
-        lines.append(
-            texts[-1] if len(texts) == runs else f"in {len(texts)} of {runs} runs: {texts[-1]}"
-        )
+        *others, last = [by_kind[kind] for by_kind in noted if kind in by_kind]
+        count, of = len(others) + 1, len(noted)
+        lines.append(last if count == of else Note.of("in_runs", count=count, of=of, note=last))
     return lines
 
 
@@ -248,7 +245,7 @@ class Bench:
         self._other = OtherBuild(policy, conditions, show) if policy.against else None
 
     def close(self) -> None:
-        """Remove what the session needs no longer."""
+        """Remove the files that only this session needs."""
         if self._other:
             self._other.close()
 
@@ -463,7 +460,7 @@ class Bench:
                 changed=changed,
                 unknown=unknown,
                 file=None if self._other else self._policy.shown(against.file),
-                source=against.set_by,
+                source=self._other.title(case) if self._other else against.set_by,
                 id=case.record.id if stored and case.record and kind in DROP_OUTCOMES else "",
                 guarantee=promised(case, answer) if stored and kind != Kind.ACCURACY else None,
             ),
@@ -536,3 +533,52 @@ def _expected(planned: Testable, verdict: Verdict) -> Verdict:
     if not planned.suite.expected_failures:
         return verdict
     return expect(verdict, known_failures(planned), dt.datetime.now(dt.UTC).date())
+
+
+def tree_changes(
+    policy: Policy, commit: str | None, job: MeasuredCase, suite: Path, imported: Sequence[str]
+) -> tuple[list[str], list[str]]:
+    """Return lines on changes since a baseline's commit, and lines on changes that are unknown."""
+    if commit is None:
+        return [], []
+    loaded = {os.path.realpath(path) for path in (*imported, str(suite), *_named(job, suite))}
+    recorded = [policy.baselines] if policy.baselines else []
+    files = files_since(policy.root, commit.removesuffix(CHANGED_MARK), loaded, recorded)
+    if files is None:
+        return [], [f"files: not compared, this clone lacks commit {commit}"]
+    if commit != commit.removesuffix(CHANGED_MARK):
+        return [], [
+            f"files: not compared, the baseline was recorded with uncommitted changes ({commit})"
+        ]
+    changed, new = files
+    groups: dict[str, list[Path]] = {"files.loaded": [], "files.other": []}
+    for file in changed:
+        places = map(str, (file.resolve(), *file.resolve().parents))
+        groups["files.other" if loaded.isdisjoint(places) else "files.loaded"].append(file)
+    lines = [
+        f"{key} {len(group)} in git since {commit}: {some([*map(policy.shown, group)])}"
+        for key, group in groups.items()
+        if group
+    ]
+    if new is None:
+        return lines, ["files: not compared, git cannot list them"]
+    unknown = f"files that are not in git and may have changed: {some([*map(policy.shown, new)])}"
+    return lines, [unknown] if new else []
+
+
+def _named(job: MeasuredCase, suite: Path) -> Iterator[str]:
+    """Yield the files and folders that a case names, except parent folders of its suite."""
+    if not isinstance(job, Job):
+        return
+    factories = [job.engine, job.dataset, *filter(None, [job.scoring.scorer])]
+    for text in path_texts([job.model, *(factory.options for factory in factories)]):
+        with contextlib.suppress(OSError, ValueError):  # most texts are no path
+            path = (suite.parent / text).resolve(strict=True)
+            if not suite.resolve().is_relative_to(path):
+                yield str(path)
+            if path.is_file():  # such as model.onnx.data of model.onnx
+                yield from map(str, path.parent.glob(f"{glob.escape(path.name)}[._]*"))
+    for factory in factories:
+        with contextlib.suppress(Exception, SystemExit):  # importing a package runs its code
+            spec = find_spec(factory.target.partition(":")[0])
+            yield from filter(None, [spec and spec.origin])

@@ -23,8 +23,13 @@ from pytest_mlperf.core.rulings.disturbance import load_of
 from pytest_mlperf.core.rulings.ruling import Ruling, lost_of
 from pytest_mlperf.core.verdict import Outcome
 from pytest_mlperf.rounds import SCENARIOS, RoundWorkload
-from pytest_mlperf.rounds.accuracy_txt import accuracy_lines
-from pytest_mlperf.rounds.compliance import TESTS, audit_settings, constants, other_seeds
+from pytest_mlperf.rounds.compliance import (
+    TESTS,
+    accuracy_lines,
+    audit_settings,
+    constants,
+    other_seeds,
+)
 from pytest_mlperf.run.accuracy import Scoring, score_logs
 from pytest_mlperf.run.answers import answer_forms, engine_answers, logged_answers, write_answers
 from pytest_mlperf.run.logs import DETAIL, parse_detail

@@ -16,12 +16,11 @@ from pytest_mlperf.bench.policy import Policy
 from pytest_mlperf.bench.runner import CaseRunner, Show, Unjudgeable
 from pytest_mlperf.core.baseline import Record, changed_keys, unknown_facts
 from pytest_mlperf.core.errors import MlperfError
-from pytest_mlperf.core.measurement import Run
+from pytest_mlperf.core.measurement import Run, repeated
 from pytest_mlperf.core.metrics import METRICS
-from pytest_mlperf.core.notes import Words
+from pytest_mlperf.core.notes import Note, Words
 from pytest_mlperf.core.numbers import change, interval, plural
 from pytest_mlperf.core.numbers import limit as shown_limit
-from pytest_mlperf.core.reason import measured_again
 from pytest_mlperf.core.rulings.disturbance import explains_gap
 from pytest_mlperf.core.rulings.ruling import Ruling, ruling_of, values
 from pytest_mlperf.core.rulings.sample import countable, fewest, sharing
@@ -256,12 +255,15 @@ class Sides:
         return sum(len(one.runs) + len(one.invalid_runs) + len(one.left_out) for one in self._both)
 
     @property
-    def how(self) -> str:
-        """Text on how the interleaved runs were made: numbers of runs, repeats, omitted pairs."""
-        invalid = [run.invalid for one in self._both for run in one.invalid_runs]
-        again = measured_again(invalid) if invalid else ""
-        without = left_out(self._both[0]) if self._both else ""
-        return "; ".join(filter(None, [f"interleaved with {self.build}", again, without]))
+    def how(self) -> Note:
+        """How the runs were made."""
+        return Note.of(
+            "interleaved",
+            build=self.build,
+            again=repeated([run for one in self._both for run in one.invalid_runs]),
+            left_out=left_out(self._both[0]) if self._both else "",
+            folder=self._case.policy.shown(self._conditions.folder),
+        )
 
     def run(self, limits: Mapping[str, float]) -> Mapping[str, Ratio]:
         """Interleave runs of both builds; return the ratio of each metric in `limits`.
@@ -370,13 +372,14 @@ def confirm(
         ratios = sides.run(limits)
     except (NoBuild, Unjudgeable, NotComparable, MlperfError) as error:
         state = Confirmation.NO_BUILD if isinstance(error, NoBuild) else Confirmation.NOT_COMPARABLE
-        reason = f"not confirmed by A/B: {error}" + f"; {decides}" * bool(why_not)
-        return _uncompared(answer, reason, dropped, sides, state)
-    how = f"{sides.how}; runs in {policy.shown(conditions.folder)}"
+        reason: Words = error.note if isinstance(error, Unjudgeable) else str(error)
+        more = decides if why_not else ""
+        compared = Note.of("ab_not_compared", reason=reason, more=more)
+        return _uncompared(answer, compared, dropped, sides, state)
     commit = case.record.runs[-1].commit if case.record else None
     is_all = not why_not or same_code(policy.root, commit, [root] if root else [])
     also = "" if is_all else f"; {OTHER_CHANGES_NOTE}{decides}"
-    return _decided(answer, ratios, dropped, sides, how, failing, also)
+    return _decided(answer, ratios, dropped, sides, failing, also)
 
 
 def not_made(verdict: Verdict, policy: Policy) -> Verdict:
@@ -437,7 +440,6 @@ def _decided(
     ratios: Mapping[str, Ratio],
     dropped: Mapping[str, MetricVerdict],
     sides: Sides,
-    how: str,
     failing: Outcome,
     also: str,
 ) -> Ruling:
@@ -447,7 +449,7 @@ def _decided(
     undecided = [name for name in ratios if name not in excluded]
     name = (*proven, *undecided, *worse(ratios), *ratios)[0]
     pairs, in_short = ratios[name].pairs, in_words(name, ratios[name])
-    turns = f"{plural(pairs, 'pair')}, {in_short}"
+    turns: dict[str, Words] = {"turns": f"{plural(pairs, 'pair')}, {in_short}", "how": sides.how}
     all_excluded = len(excluded) == len(dropped)
     state = (
         Confirmation.PROVEN
@@ -460,13 +462,13 @@ def _decided(
         state=state, metrics=tuple(dropped), build=sides.build, pairs=pairs, runs=sides.runs
     )
     if proven:
-        return _ended(_proven(answer, proven, failing), about, f"decided by A/B: {turns} {how}")
+        return _ended(_proven(answer, proven, failing), about, Note.of("ab_decided", **turns))
     if also:
         about = replace(about, state=Confirmation.UNDECIDED)
-        return _ended(answer, about, f"not confirmed by A/B: {turns} {how}{also}")
+        return _ended(answer, about, Note.of("ab_not_confirmed", **turns, also=also))
     passed = all(metric.direction == "ok" for metric in dropped.values())
     if passed and not all_excluded:
-        return _ended(answer, about, f"not decided by A/B: {turns} {how}")
+        return _ended(answer, about, Note.of("ab_not_decided", **turns))
     metrics = tuple(
         _settled(m, ratios[m.metric]) if m.metric in ratios else m for m in answer.metrics
     )
@@ -475,13 +477,12 @@ def _decided(
     if not all_excluded:
         title = METRICS[name].title
         headline = f"{title} {in_short} by A/B; no change and {limit} are both possible"
-        note = f"not confirmed by A/B, not refuted either: {turns} {how}"
+        note = Note.of("ab_open", **turns)
     else:
         headline = f"{METRICS[name].title} {in_short} by A/B; {limit} excluded"
-        note = (
-            f"not confirmed by A/B: {turns}: {SMALL_DROP_NOTE if worse(ratios) else AS_SLOW}; {how}"
-        )
-        note = f"decided by A/B: {turns} {how}" if passed else note
+        finding = SMALL_DROP_NOTE if worse(ratios) else AS_SLOW
+        note = Note.of("ab_no_drop", **turns, finding=finding)
+        note = Note.of("ab_decided", **turns) if passed else note
     outcomes = [m.outcome for m in metrics if m.outcome is not None]
     ruling = replace(answer, outcome=worst(outcomes), headline=headline, metrics=metrics)
     return _ended(replace(ruling, notes=(stored, *answer.notes)), about, note)
@@ -521,7 +522,7 @@ def _settled(metric: MetricVerdict, ratio: Ratio) -> MetricVerdict:
 
 def _uncompared(
     answer: Ruling,
-    reason: str,
+    reason: Words,
     dropped: Mapping[str, MetricVerdict],
     sides: Sides | None = None,
     state: Confirmation = Confirmation.NOT_COMPARABLE,

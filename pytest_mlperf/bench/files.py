@@ -64,10 +64,7 @@ def tracked_baselines() -> Iterator[tuple[Path, Case]]:
 
 
 class JudgedBaseline:
-    """Find and read the baseline file of a verdict on performance or energy.
-
-    The properties may raise BaselineError.
-    """
+    """Find and read a verdict's baseline file; its properties may raise BaselineError."""
 
     def __init__(self, result: CaseResult, folders: Iterable[Path]) -> None:
         """Find the file below one of the folders."""
@@ -103,10 +100,7 @@ class JudgedBaseline:
 
 
 class AcceptedBaselines(Sequence[TrendPoint]):
-    """List the accepted baselines of a case on the machine of a verdict, oldest first.
-
-    The files are read at the first access, which may raise BaselineError.
-    """
+    """List the accepted baselines of a case on one machine, oldest first; read them on access."""
 
     def __init__(self, verdict: Verdict, root: Path) -> None:
         """Store the inputs; the path of the baseline may be relative to `root`."""

@@ -12,11 +12,13 @@ from pathlib import Path
 from pytest_mlperf import __version__
 from pytest_mlperf.bench.case import baseline_file, load_checked
 from pytest_mlperf.bench.policy import rule_beside
+from pytest_mlperf.bench.runner import Unjudgeable
 from pytest_mlperf.core.baseline import Baseline, find, with_record
 from pytest_mlperf.core.case import Case, Division, Kind, Profile, Scenario
 from pytest_mlperf.core.errors import BaselineError, MlperfError
 from pytest_mlperf.core.measurement import Run, Subject
 from pytest_mlperf.core.metrics import METRICS, gated_metrics
+from pytest_mlperf.core.notes import Note, Words
 from pytest_mlperf.core.numbers import plural
 from pytest_mlperf.core.recording import baseline_run, empty_baseline, new_record, set_by
 from pytest_mlperf.core.results import IMPORTED, CaseResult, Results
@@ -123,9 +125,10 @@ def usual_limits(case: Case, runs: Sequence[Run]) -> dict[str, float]:
 def _unjudged(case: Case, runs: Sequence[Run], subject: Subject) -> Verdict:
     valid = tuple(run for run in runs if not run.invalid)
     invalid = tuple(run for run in runs if run.invalid)
-    headline = f"imported: {plural(len(valid), 'session')}; compare judges it"
+    headline: Words = f"imported: {plural(len(valid), 'session')}; compare judges it"
     if invalid:
-        headline = f"{len(invalid)} of {plural(len(runs), 'session')}, {_why_invalid(invalid[0])}"
+        note = _why_invalid(invalid[0])
+        headline = Note.of("sessions_invalid", count=len(invalid), of=len(runs), note=note)
     elif not valid:
         headline = "there is no run"
     return Verdict(
@@ -223,5 +226,5 @@ def session_of(cases: Sequence[CaseResult], versions: Mapping[str, str]) -> Resu
     )
 
 
-def _why_invalid(run: Run) -> str:
-    return f"{run.folder}: {'; '.join(map(str, run.invalid))}"
+def _why_invalid(run: Run) -> Note:
+    return Note.of("of_case", case=run.folder, note=Unjudgeable(run).note)

@@ -85,9 +85,9 @@ def judge_pair(
 
 
 def _unjudgeable(pair: PlannedPair, a: CaseRuns, b: CaseRuns, error: Unjudgeable) -> Verdict:
-    first, *notes = map(str, error.run.invalid)
+    first, *notes = (reason.text for reason in error.run.invalid)
     case, other = (a, b) if any(run is error.run for run in a.invalid_runs) else (b, a)
-    headline = f"{_name(case)}: {first}"
+    headline = Note.of("of_case", case=_name(case), note=first)
     return dataclasses.replace(
         _verdict(pair, a, b, Outcome.INVALID, headline, notes),
         invalid_runs=(*other.invalid_runs, *case.invalid_runs),

@@ -133,7 +133,7 @@ def _dropped_all_the_same(case: CaseRuns, error: Unjudgeable, phase: Phase) -> R
     if not ruling.dropped:
         raise error
     answer = unless_off(case, answer_of(case, ruling, limits), phase)
-    note = f"the last run is INVALID and proves nothing more: {error}"
+    note = Note.of("last_invalid", reason=error.note)
     return replace(answer, notes=(note, *answer.notes))
 
 
@@ -147,7 +147,7 @@ def _found_under_load(case: CaseRuns, ruling: Ruling) -> Ruling:
 
 
 def undecided(ruling: Ruling) -> Ruling:
-    """Return a ruling whose compared metrics are undecided because of load."""
+    """Return a ruling with all compared metrics INCONCLUSIVE, because of load on the machine."""
     metrics = tuple(
         replace(m, outcome=Outcome.INCONCLUSIVE, note=UNDER_LOAD, direction=None, p=None)
         if m.outcome and m.baseline.runs
@@ -201,7 +201,7 @@ CAUSED_BY_LOAD = frozenset(
 
 def unjudged(case: CaseRuns, run: Run) -> Ruling:
     """Return the ruling on an INVALID run: INCONCLUSIVE if load can explain it."""
-    ruling = invalid(case, *map(str, run.invalid))
+    ruling = invalid(case, *(reason.text for reason in run.invalid))
     keys = {reason.key for reason in run.invalid}
     if case.policy.update or keys - CAUSED_BY_LOAD or not is_loaded([run], case.rule.tolerated):
         return ruling
@@ -473,7 +473,7 @@ def energy_limits(case: CaseRuns, runs: Sequence[Run]) -> tuple[Mapping[str, flo
     limits = case.planned.efficiency_limits
     if not any(name in run.metrics for run in case.runs for name in limits):
         reason = "; ".join(dict.fromkeys(_unknown(case, name) for name in limits))
-        raise UnavailableError(f"{case.planned.case.accelerator}: energy is not known: {reason}")
+        raise UnavailableError(f"{case.planned.case.accelerator}: energy unknown: {reason}")
     unfit = _unfit(case, limits)
     gated = {n: v for n, v in limits.items() if all(run.may_judge(n) for run in runs)}
     if not gated and not unfit:

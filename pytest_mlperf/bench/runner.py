@@ -16,6 +16,7 @@ from pytest_mlperf.core.errors import RunError
 from pytest_mlperf.core.job import LOADED_QUERIES, AuditRun, Job, MeasuredCase, Search, require
 from pytest_mlperf.core.measurement import Run, Subject
 from pytest_mlperf.core.metrics import CONCURRENCY, SEARCH_METRICS
+from pytest_mlperf.core.notes import Note
 from pytest_mlperf.core.numbers import plural
 from pytest_mlperf.core.reason import Key, Reason
 from pytest_mlperf.core.search import (
@@ -218,8 +219,13 @@ class Unjudgeable(Exception):
     """Report that every try of a run was INVALID; `run` is the last try."""
 
     def __init__(self, run: Run) -> None:
-        super().__init__("; ".join(map(str, run.invalid)))
+        super().__init__(", ".join(reason.key for reason in run.invalid))
         self.run = run
+
+    @property
+    def note(self) -> Note:
+        """The reasons why the last try is INVALID."""
+        return Note.of("reasons", reasons=tuple(reason.text for reason in self.run.invalid))
 
 
 class Rated(Protocol):

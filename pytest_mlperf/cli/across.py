@@ -11,8 +11,7 @@ from pathlib import Path
 from pydantic import ValidationError
 
 from pytest_mlperf.cli.arguments import add
-from pytest_mlperf.cli.compare import add_sides, planned_here, two_sides
-from pytest_mlperf.cli.measured import Measured, why_not
+from pytest_mlperf.cli.compare import Measured, add_sides, planned_here, two_sides, why_not
 from pytest_mlperf.cli.output import show, width
 from pytest_mlperf.cli.stored_results import rule_here
 from pytest_mlperf.core.errors import MlperfError

@@ -25,7 +25,7 @@ from pytest_mlperf.cli.suites import find_suites, read_suites
 from pytest_mlperf.core.baseline import Property, Record, find
 from pytest_mlperf.core.errors import EnvironmentFault, MlperfError, SuiteError
 from pytest_mlperf.core.job import Job
-from pytest_mlperf.core.measurement import Run, Subject
+from pytest_mlperf.core.measurement import Run, Subject, repeated
 from pytest_mlperf.core.metrics import METRICS
 from pytest_mlperf.core.noise import Learnt, Noise, Series, learn, spread, uncalibrated
 from pytest_mlperf.core.noise.calibration import (
@@ -42,12 +42,12 @@ from pytest_mlperf.core.noise.calibration import (
     settings_of,
 )
 from pytest_mlperf.core.numbers import MAX_RUNS, change, duration, limit, percent, plural
-from pytest_mlperf.core.reason import measured_again
 from pytest_mlperf.core.rulings.ruling import values
 from pytest_mlperf.core.rulings.sample import countable
 from pytest_mlperf.core.untrusted_text import clean
 from pytest_mlperf.hardware.machine import Machine, detect, split
 from pytest_mlperf.judge.rule_r import Value, minimum_detectable_change
+from pytest_mlperf.reports.sentences import sentence
 from pytest_mlperf.reports.terminal.layout import fold, relative, table
 from pytest_mlperf.run.accuracy import Ask
 from pytest_mlperf.run.conditions import LOST_FOLDER, WARM_FOLDER, Conditions, LostGpus, WarmUps
@@ -192,13 +192,14 @@ def _in_turns(cases: Sequence[Repeated], runs: int) -> None:
             run = case.add_run()
         except (MlperfError, Unjudgeable) as error:
             tries = f"INVALID {INVALID_TRIES} times: " if isinstance(error, Unjudgeable) else ""
-            case.broken = f"{tries}{error}"
+            reason = sentence(error.note) if isinstance(error, Unjudgeable) else str(error)
+            case.broken = f"{tries}{reason}"
             text = f"failed: {case.broken}"
         else:
             case.keep(run, number)
             text = f"{run.duration_s:.1f} s, start-up {case.start_s:.1f} s"
-            if invalid := [one.invalid for one in case.invalid_runs[count:]]:
-                text += f"; {measured_again(invalid)}"
+            if again := repeated(case.invalid_runs[count:]):
+                text += f"; {sentence(again)}"
         position = f"{done:>{len(str(len(turns)))}} of {len(turns)}"
         progress("")
         for line in fold(clean(f"{position}  {case.planned.case.id}  {text}"), width(), rest="  "):

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import argparse
 import math
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 from pytest_mlperf.bench.case import load_checked, nearest_baselines
@@ -31,8 +32,8 @@ from pytest_mlperf.core.rulings.ruling import is_worse, values
 from pytest_mlperf.core.verdict import MetricVerdict, RatioVerdict, Verdict
 from pytest_mlperf.judge.decision import Answer
 from pytest_mlperf.judge.inputs import Direction, surer
-from pytest_mlperf.judge.ratio import FIRST_LOOK, judge_ratio
-from pytest_mlperf.judge.rule_r import GATING_RUNS, Judged, RuleR, judge
+from pytest_mlperf.judge.ratio import FIRST_LOOK, Ratio, judge_drop, judge_ratio
+from pytest_mlperf.judge.rule_r import GATING_RUNS, Judged, RuleR, Value, judge
 from pytest_mlperf.reports.causes import causes
 from pytest_mlperf.reports.rows import section
 from pytest_mlperf.reports.sentences import sentence
@@ -122,14 +123,17 @@ def _explain(result: CaseResult, path: Path, results: Results) -> Iterator[str]:
     file = judged_against(result, folders)
     loaded = load_checked(file, verdict.case) if file else None
     record = find(loaded, verdict.subject.identity) if loaded and verdict.subject else None
-    if verdict.ratio:
+    gated = [metric for metric in verdict.metrics if metric.metric in result.limits]
+    if verdict.other_runs:
+        rule = rule_of_pair(result, folders)
+        judged = [against(verdict, metric, rule, width()) for metric in gated if metric.limit]
+    elif verdict.ratio:
         judged = [turns(verdict, verdict.ratio, rule_of_pair(result, folders), width())]
     else:
         rule = rule_for(verdict.case.accelerator, result.max_runs)
         if file and verdict.subject:
             identity = verdict.subject.identity
             rule = rule_beside(file, verdict.case.accelerator, identity, result.max_runs)[0]
-        gated = [metric for metric in verdict.metrics if metric.metric in result.limits]
         judged = [looks(metric, verdict.runs, record, rule, width()) for metric in gated]
     # What was accepted since is not what the verdict was judged against.
     same = record if record and set_by(record.history) == verdict.baseline.source else None
@@ -164,15 +168,13 @@ def rule_of_pair(result: CaseResult, folders: Iterable[Path]) -> RuleR:
 INDENT = "  "
 
 PAIR_SAYS = {Answer.PASS: "proven", Answer.FAIL: "refuted", Answer.MORE: "another pair"}
+DROP_SAYS = {Answer.PASS: "ok", Answer.FAIL: "drop", Answer.MORE: "another pair"}
 
 
 def looks(
     metric: MetricVerdict, runs: Sequence[Run], record: Record | None, rule: RuleR, width: int
 ) -> list[str]:
-    """Return lines on every interim analysis of one gated metric, under a heading.
-
-    Raises ValueError for a value that no run can have.
-    """
+    """Return lines on each interim analysis of a gated metric; ValueError for impossible values."""
     about = METRICS[metric.metric]
     bound = limit(metric.metric, metric.limit) if metric.limit else ""
     head = f"{title(metric.metric)}: {about.direction} is better, limit {bound}; {metric.outcome}"
@@ -319,36 +321,62 @@ def _signed(share: float, metric: str) -> float:
 def turns(verdict: Verdict, ratio: RatioVerdict, rule: RuleR, width: int) -> list[str]:
     """Return a heading, then each interleaved pair of runs with the interval after it."""
     metric = METRICS[ratio.metric]
-    a, b = (values(verdict.runs[side::2], ratio.metric) for side in (0, 1))
-    count = min(len(a), len(b), ratio.pairs)
     head = f"{metric.title}: claimed >= {ratio.least:g}x; {plural(ratio.pairs, 'pair')} of runs"
-    if not count:
-        return [head, f"{INDENT}These results do not contain the runs."]
-    looks = [
-        judge_ratio(a[:k], b[:k], direction=metric.direction, least=ratio.least, rule=rule)
-        for k in range(1, count + 1)
+    sides = [values(verdict.runs[side::2], ratio.metric)[: ratio.pairs] for side in (0, 1)]
+    judged = partial(judge_ratio, direction=metric.direction, least=ratio.least, rule=rule)
+    ends = (
+        "the claim is proven if the whole interval reaches it, and refuted if the interval ends "
+        "below it"
+    )
+    table_lines = _pairs(ratio.metric, sides, judged, PAIR_SAYS, ends, width)
+    return [head, *table_lines, *(f"{INDENT}{run.folder}" for run in verdict.runs)]
+
+
+def against(verdict: Verdict, metric: MetricVerdict, rule: RuleR, width: int) -> list[str]:
+    """Return a heading, then each pair of runs of this build (a) and the other one (b)."""
+    name, about = metric.metric, METRICS[metric.metric]
+    bound = limit(name, metric.limit or 0.0)
+    head = f"{title(name)}: a is this build, b the other; limit {bound}; {metric.outcome}"
+    sides = [values(one, name)[: metric.runs] for one in (verdict.runs, verdict.other_runs)]
+    judged = partial(judge_drop, direction=about.direction, limit=metric.limit or 0.0, rule=rule)
+    ends = f"{bound} is excluded if the whole interval is above it, and a drop proven below 1"
+    both = [run for pair in zip(verdict.runs, verdict.other_runs, strict=False) for run in pair]
+    times_of_day = [
+        f"{INDENT}{run.started[11:19]} {run.folder}"
+        for run in sorted(both, key=lambda run: run.started)
     ]
+    return [head, *_pairs(name, sides, judged, DROP_SAYS, ends, width), *times_of_day]
+
+
+def _pairs(
+    name: str,
+    sides: Sequence[Sequence[Value]],
+    judged: Callable[..., Ratio],
+    says: Mapping[Answer, str],
+    ends: str,
+    width: int,
+) -> list[str]:
+    """Return lines on each pair of runs, with the ratio and interval of all pairs so far."""
+    a, b = sides
+    count = min(len(a), len(b))
+    if not count:
+        return [f"{INDENT}These results do not contain the runs."]
+    looks = [judged(a[:k], b[:k]) for k in range(1, count + 1)]
     rows = [
         {
             "pair": str(k),
-            "order": "a, b" if k % 2 else "b, a",
-            "a": quantity(ratio.metric, one.value),
-            "b": quantity(ratio.metric, other.value),
+            "a": quantity(name, one.value),
+            "b": quantity(name, other.value),
             "ratio": times(look.ratio),
             "interval": f"{times(look.low)} to {times(look.high)}" if k >= FIRST_LOOK else "",
-            "decision": PAIR_SAYS.get(look.outcome, "undecided"),
+            "decision": says.get(look.outcome, "undecided"),
         }
         for k, (look, one, other) in enumerate(zip(looks, a, b, strict=False), start=1)
     ]
-    columns = ["pair", "order", "a", "b", "ratio", "interval", "decision"]
-    table_lines = table(
-        columns, rows, width - 2, left=["order", "decision"], spare=["order", "ratio"]
-    )
+    columns = ["pair", "a", "b", "ratio", "interval", "decision"]
+    table_lines = table(columns, rows, width - 2, left=["decision"], spare=["ratio"])
     noise = (
         f"Each row covers all pairs so far; the standard deviation between pairs is "
-        f"{percent(looks[-1].sd)}. From pair {FIRST_LOOK} on, the claim is proven if the whole "
-        "interval "
-        "reaches it, and refuted if the interval ends below it."
+        f"{percent(looks[-1].sd)}. From pair {FIRST_LOOK} on, {ends}."
     )
-    folders = [f"{INDENT}{run.folder}" for run in verdict.runs]
-    return [head, *wrapped(noise, width), *(f"{INDENT}{line}" for line in table_lines), *folders]
+    return [*wrapped(noise, width), *(f"{INDENT}{line}" for line in table_lines)]

@@ -73,7 +73,7 @@ def run(parsed: argparse.Namespace) -> int:
 
 
 def server_machine(planned: Planned, client: Machine) -> Machine:
-    """Return the machine that a case measures; raise RunError if it is not known."""
+    """Return the machine that a case measures; raise RunError if it is unknown."""
     sources = ServerSources.of(planned)
     return sources.machine(client) if sources else client
 
@@ -86,7 +86,7 @@ def in_words(planned: Planned, machine: Machine) -> str:
 
 
 def _adopted(planned: Planned, machine: Machine, file: Path) -> Iterator[str]:
-    """Move a case's baseline from its client's identity to its server's; yield what was done."""
+    """Move a case's baseline from its client's identity to its server's; yield the changes."""
     case, old_file, root = planned.case, file, file.parents[3]
     identity = machine.identity(case.accelerator)
     old = load_checked(file, case)

@@ -343,10 +343,7 @@ Promises = Mapping[tuple[Path, str], Guarantee]
 
 
 def promises(planned: Iterable[SuiteTest]) -> dict[tuple[Path, str], Guarantee]:
-    """Return the error guarantee of each baseline file's newest record.
-
-    Damaged baselines are skipped: judging by them reports the damage.
-    """
+    """Return the error guarantee of each baseline file's newest record; skip damaged files."""
     cases = (case for case in planned if isinstance(case, Planned))
     return {(case.path, case.case.id): held for case in cases if (held := _promise(case))}
 

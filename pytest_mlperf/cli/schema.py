@@ -19,10 +19,7 @@ from pytest_mlperf.suite.model import SCHEMA_ID, Suite
 
 
 def suite_schema() -> dict[str, Any]:
-    """Return the JSON Schema of suite files, with the options of this package's engines.
-
-    Other engines take any options.
-    """
+    """Return the JSON Schema of suites; only this package's engines have checked options."""
     schema = Suite.model_json_schema()
     declared = {
         use: declaration_of(registry.resolve(entry.value))

@@ -19,15 +19,16 @@ from pytest_mlperf.cli.output import progress, show, width
 from pytest_mlperf.cli.stored_results import case_named, folder_in, not_calibrated
 from pytest_mlperf.cli.suites import find_suites
 from pytest_mlperf.core.errors import EnvironmentFault, MlperfError
+from pytest_mlperf.core.measurement import repeated
 from pytest_mlperf.core.metrics import METRICS
 from pytest_mlperf.core.numbers import limit as shown_limit
 from pytest_mlperf.core.numbers import quantity, times
-from pytest_mlperf.core.reason import measured_again
 from pytest_mlperf.core.rulings.outcomes import outcome_of
 from pytest_mlperf.core.verdict import SEVERITY, Outcome
 from pytest_mlperf.hardware.machine import Machine, detect, split
 from pytest_mlperf.judge.ratio import Ratio
 from pytest_mlperf.judge.rule_r import RuleR
+from pytest_mlperf.reports.sentences import sentence
 from pytest_mlperf.reports.terminal.layout import fold, paragraph, paragraphs, table, unbroken
 from pytest_mlperf.run.conditions import WARM_FOLDER, Conditions, WarmUps
 from pytest_mlperf.run.project import new_id
@@ -171,7 +172,7 @@ def measured(a: CaseRunner, b: CaseRunner, rule: RuleR, noise: str) -> TurnsResu
     try:
         ratios = in_turns(b, a, limits, rule)
     except (NotComparable, Unjudgeable) as error:
-        reason = str(error)
+        reason = sentence(error.note) if isinstance(error, Unjudgeable) else str(error)
     return TurnsResult(
         name=name, a=a, b=b, ratios=ratios, limits=limits, noise=noise, reason=reason
     )
@@ -203,8 +204,7 @@ def _page(results: Sequence[TurnsResult], names: tuple[str, str], folder: Path) 
         if result.name != last:
             lines.append(result.name)
             # Where INVALID runs ended the case, its reason stands for them.
-            invalid = [run.invalid for each in (result.a, result.b) for run in each.invalid_runs]
-            again = measured_again(invalid) if invalid else ""
+            again = sentence(repeated([*result.a.invalid_runs, *result.b.invalid_runs]) or "")
             for line in filter(None, [] if result.reason else [again, left_out(result.a)]):
                 lines += fold(line, columns, first="  ", rest="    ")
         last = result.name

@@ -17,11 +17,14 @@ class Command:
             and `run(parsed)`, which returns the exit code.
         group: Heading in `--help`: "Start", "Judge", "Accept", "Several machines", "MLPerf",
             "Reference", or another one.
+        doctor: Module for `doctor`: its `checks()` yields name, state ("ok", "note", "defective"),
+            text and remedy of each check of the working folder; "" for none.
     """
 
     summary: str
     module: str
     group: str = "Add-ons"
+    doctor: str = ""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

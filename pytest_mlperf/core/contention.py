@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 
 from pytest_mlperf.core.metrics import METRICS, Dimension
 from pytest_mlperf.core.notes import Note
-from pytest_mlperf.core.numbers import Count, NotNegative, Probability, Seconds, quantity
+from pytest_mlperf.core.numbers import Count, NotNegative, Probability, Seconds
 from pytest_mlperf.core.untrusted_text import broken
 from pytest_mlperf.judge.inputs import Direction
 
@@ -21,7 +21,7 @@ MIN_LOST_SECONDS = 5e-3
 
 def client_note(
     metrics: Mapping[str, float], gated: Iterable[str], client: Mapping[str, float]
-) -> str | None:
+) -> Note | None:
     """Return a note if the client took a large share of a gated latency, else None."""
     shares = {
         name: _late(name, client) / metrics[name]
@@ -31,14 +31,8 @@ def client_note(
     name = max(shares, key=shares.__getitem__, default=None)
     if name is None or _late(name, client) < MIN_LOST_SECONDS or shares[name] <= NOTED_SHARE:
         return None
-    which = name.rpartition("_")[2]
-    issue, loop = (_time(_part(name, part, client)) for part in ("issue", "loop"))
-    return (
-        f"{METRICS[name].title} is {quantity(name, metrics[name])}, of which this process took up "
-        f"to {_time(_late(name, client))}: its requests began {issue} late and its event loop was "
-        f"{loop} late ({which}); give it processor cores that nobody else uses, or measure from "
-        "another machine"
-    )
+    parts = {f"{part}_s": _part(name, part, client) for part in ("issue", "loop")}
+    return Note.of("client_share", metric=name, value=metrics[name], **parts)
 
 
 def late_share(metric: str, value: float, client: Mapping[str, float]) -> float:
@@ -60,10 +54,6 @@ def _late(name: str, client: Mapping[str, float]) -> float:
 def _part(name: str, part: str, client: Mapping[str, float]) -> float:
     key = f"{part}_{name.rpartition('_')[2]}"
     return client.get(key, client.get(key.partition("@")[0], 0.0))
-
-
-def _time(seconds: float) -> str:
-    return quantity("latency_p99", seconds)
 
 
 PAGE_FAULT_SECONDS = 10e-3
@@ -218,40 +208,27 @@ def busiest(seen: Sequence[Contention | None]) -> Note | None:
     return Note.of("not_idle", share=most, of=len(seen), load=in_words(which))
 
 
-def core_users(seen: Contention | None, client: float) -> str:
+def core_users(seen: Contention | None, client: float) -> Note:
     """Return as text which processes used the run's cores, and advice.
 
     `client` is the number of cores that the client process used.
     """
     if seen is None or seen.own_s is None or not seen.window_s:
-        return "the engine takes no more at a time, or the client could not keep up"
-    whose = "server" if seen.serves else "engine"
-    unseen = ", with a server here that was not found," if seen.serves is False else ""
-    users = {
-        f"the {whose}'s own processes": (
-            max(0.0, seen.own_s / seen.window_s - client),
-            "start the client on cores of its own (taskset), or measure from another machine",
-        ),
-        "this client": (client, "take fewer requests in flight, or give it a faster machine"),
-        f"other programs{_named(seen, ' ({})')}{unseen}": (
-            (seen.foreign_s or 0.0) / seen.window_s,
-            "close them, or measure on an idle machine",
-        ),
+        return Note.of("cores_unknown")
+    used = {
+        "own": max(0.0, seen.own_s / seen.window_s - client),
+        "client": client,
+        "others": (seen.foreign_s or 0.0) / seen.window_s,
     }
-    figures = [
-        f"{name} used {used:.2g}" for name, (used, _) in users.items() if used > MIN_TOLD_SHARE
-    ]
-    _, advice = max(users.values())
     full = 0.9  # share of all cores, or of the one core that a client can use
-    if client < full and sum(used for used, _ in users.values()) < full * seen.cores:
-        advice = "cores were idle: the engine takes no more at a time, or answers late"
-    return f"{', '.join(figures) or 'nobody used any'} of {seen.cores} cores: {advice}"
+    idle = client < full and sum(used.values()) < full * seen.cores
+    names, serves = _named(seen), seen.serves
+    return Note.of("core_users", **used, cores=seen.cores, names=names, serves=serves, idle=idle)
 
 
-def _named(seen: Contention, text: str) -> str:
+def _named(seen: Contention) -> str:
     names = sorted(seen.others.items(), key=lambda pair: (-pair[1], pair[0]))
-    users = ", ".join(f"{broken(name)} {cores:.2g}" for name, cores in names)
-    return text.format(users) if users else ""
+    return ", ".join(f"{broken(name)} {cores:.2g}" for name, cores in names)
 
 
 def _short(seconds: float) -> str:
@@ -264,7 +241,8 @@ def in_words(seen: Contention) -> str:
     if seen.foreign_s is not None:
         # Rounded first, because a difference of counters can be 2.8e-14.
         used = f"{round(seen.foreign_s / seen.window_s, 3):.2g} of {seen.cores} cores"
-        figures.append(f"other processes used {used}{_named(seen, ' ({})')}")
+        names = _named(seen)
+        figures.append(f"other processes used {used}" + (f" ({names})" if names else ""))
     if seen.waited_s is not None:
         figures.append(
             f"its threads waited {_short(seen.waited_s)} s of {seen.window_s:.3g} s for a core"

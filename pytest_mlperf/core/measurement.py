@@ -14,6 +14,7 @@ from pytest_mlperf.core.contention import Contention
 from pytest_mlperf.core.control import Control, State
 from pytest_mlperf.core.energy import EnergyReading, Source, source_of
 from pytest_mlperf.core.metrics import OF_ENERGY, official_metric
+from pytest_mlperf.core.notes import Note, Words
 from pytest_mlperf.core.numbers import Count, NotNegative, Number, Positive, Seconds
 from pytest_mlperf.core.reason import Key, Reason, Sign
 from pytest_mlperf.core.roofline import Light
@@ -150,8 +151,8 @@ class Run:
         load: Load by other processes and by the client.
         hardware: The machine and its state.
         serving: Requests, answers and the server.
-        notes: Remarks that fail no test, such as a power cap.
-        signs: The notes with figures, as values; empty in older results.
+        notes: Remarks that fail no test, besides `signs`.
+        signs: Remarkable states that fail no test, such as a power cap; empty in older results.
         light: Roofline shares, the main metric's first; empty on a CPU without datasheet figures.
         search: The search whose result is the throughput, or None. The other figures are then those
             of the highest rate within the limits.
@@ -176,7 +177,7 @@ class Run:
     load: RunLoad = RunLoad()
     hardware: RunHardware = RunHardware()
     serving: RunServing = RunServing()
-    notes: tuple[str, ...] = ()
+    notes: tuple[Words, ...] = ()
     signs: tuple[Sign, ...] = ()
     light: tuple[Light, ...] = ()
     search: SearchOutcome | None = None
@@ -198,6 +199,18 @@ class Run:
         energy = self.energy_of(metric)
         believed = metric not in OF_ENERGY or (energy is not None and energy.gated)
         return metric in self.metrics and believed
+
+
+def repeated(runs: Sequence[Run]) -> Note | None:
+    """Return a note on repeated runs with the last text of each reason; None without runs."""
+    latest: dict[Key, tuple[Words, ...]] = {}
+    for run in runs:
+        texts: dict[Key, tuple[Words, ...]] = {}
+        for reason in run.invalid:
+            texts[reason.key] = (*texts.get(reason.key, ()), reason.text)
+        latest |= texts
+    reasons = tuple(text for texts in latest.values() for text in texts)
+    return Note.of("measured_again", count=len(runs), reasons=reasons) if runs else None
 
 
 def median_run(runs: Sequence[Run], scenario: Scenario) -> Run:

@@ -152,7 +152,7 @@ RATE_METRIC = re.compile(
     r"(_per_(?P<unit>user|gpu))?"
 )
 
-_TIMES = {
+_TIMED_BASES = {
     "ttft": "TTFT",
     "ttst": "time to second token",
     "tpot": "TPOT",
@@ -165,8 +165,8 @@ _TIMES = {
 def _of_other_tools(name: str) -> Metric | None:
     """Return a metric that only other tools measure: a time statistic or a rate; else None."""
     timed, rate = STATISTIC_METRIC.fullmatch(name), RATE_METRIC.fullmatch(name)
-    if timed and timed["base"] in _TIMES:
-        title = f"{timed['statistic']} {_TIMES[timed['base']]}"
+    if timed and timed["base"] in _TIMED_BASES:
+        title = f"{timed['statistic']} {_TIMED_BASES[timed['base']]}"
         return _time(name, title, limit=0.05)
     if rate:
         title = f"{rate['noun'].replace('_', ' ')}/s"

@@ -36,6 +36,23 @@ NoteKey = Literal[
     "value", "first_run_differs", "first_run_skipped", "outlier", "limit_missed", "client_late",
     "busy", "not_idle", "load_unknown", "load_not_measured", "load_not_recorded",
     "load_missed_limit", "load_invalid", "recorded_under_load", "replaced",
+    # States and defects of runs
+    "reasons", "invalid", "in_runs", "signs", "sign", "of_gpus", "at", "measured_again",
+    "last_invalid", "sessions_invalid", "clock_event", "gpu_errors", "reset_waits", "pcie_link",
+    "pcie_link_fell", "gpu_in_use", "gpu_used", "gpu_busy", "gpu_memory_in_use", "gpu_unused",
+    "power_limit_changed", "gpu_hot", "xids", "nvlink_fell", "nvlink_retrained", "nvlinks_down",
+    "nvlink_errors", "nvswitch_failed", "nvswitch_unhealthy", "seldom_read", "not_watched",
+    "gpus_differ", "no_goodput", "goodput_unknown", "clock_moved", "slow_start", "too_short",
+    "too_long", "client_share", "cores_unknown", "core_users", "client_at_limit", "client_queues",
+    "requests_failed", "some_requests_failed", "few_requests", "overloaded", "latency_drifts",
+    "throughput_drifts", "not_held", "not_held_by_rate", "turns", "cut_in_part", "stalled",
+    "prompts_longer", "first_unsized", "builds_differ", "cache_unknown", "server_metric_missing",
+    "server_shared", "prefix_share", "server_unread", "untimed_input", "of_loadgen",
+    "run_too_short", "too_few_queries", "stopped_early", "invalid_by_loadgen", "loadgen_errors",
+    "drafts", "not_complete", "ended_early", "requests_lost", "answers_missing", "miscounted",
+    # Interleaved runs
+    "interleaved", "ab_decided", "ab_not_confirmed", "ab_not_decided", "ab_open", "ab_no_drop",
+    "ab_not_compared",
     # Days
     "second_day", "first_day", "clock_set", "expectation_over", "expectation_missed",
     "expectation_stale",

@@ -1,13 +1,15 @@
-"""Define defects and signs of a run: a key for decisions, and a text for the user."""
+"""Define defects and signs of a run: a key for decisions, and a note for the user."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from enum import StrEnum
 from itertools import chain, groupby
+from typing import Any
 
+from pytest_mlperf.core.notes import Note, NoteKey, Words
 from pytest_mlperf.core.numbers import NotNegative, Positive, Probability
 
 
@@ -53,14 +55,16 @@ class Reason:
 
     Attributes:
         key: Key for decisions.
-        text: The sentence for the user, with its figures.
+        text: Note of which `reports.sentences` makes the sentence, or a text of another program.
     """
 
     key: Key
-    text: str
+    text: Words
 
-    def __str__(self) -> str:
-        return self.text
+    @classmethod
+    def of(cls, key: Key, note: NoteKey, /, **values: Any) -> Reason:
+        """Return a reason whose note has this key and these values."""
+        return cls(key=key, text=Note.of(note, **values))
 
 
 class SignKey(StrEnum):
@@ -122,7 +126,7 @@ TEXT_KEYS = frozenset({SignKey.RESET_WAITS, SignKey.UNKNOWN_CLOCK_EVENT})
 
 
 DURATION_PLACEHOLDER = "{}"
-"""Stands in the text of a sign for its duration."""
+"""Stands in the sentence of a sign for its duration."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -130,27 +134,46 @@ class Sign:
     """Report a state of a run or a GPU worth a note, which does not make the run INVALID."""
 
     key: SignKey
-    text: str
+    text: Words
     gpu: str = ""
     name: str = ""
     seconds: NotNegative | None = None
     share: Probability | None = None
     point: Positive | None = None
 
+    @classmethod
+    def of(
+        cls,
+        key: SignKey,
+        note: NoteKey,
+        /,
+        *,
+        seconds: float | None = None,
+        share: float | None = None,
+        point: float | None = None,
+        **values: Any,
+    ) -> Sign:
+        """Return a sign whose note has this key and these values."""
+        text = Note.of(note, **values)
+        return cls(key=key, text=text, seconds=seconds, share=share, point=point)
+
     @property
-    def kind(self) -> tuple[str, str, str]:
+    def kind(self) -> tuple[str, str, object]:
         """Key that is equal for signs that differ only in figures or points."""
         return self.gpu, self.key, self.text if self.key in TEXT_KEYS else ""
 
-    def in_words(self, lasted: str | None = None) -> str:
-        """Return the sentence; `lasted` or else the duration fills `DURATION_PLACEHOLDER`."""
-        if lasted is None and self.seconds is not None and self.share is not None:
-            lasted = f"{self.seconds:.2f} s, {self.share:.1%} of the window"
-        elif lasted is None and self.share is not None:
-            lasted = f"{self.share:.0%}"
-        text = self.text if lasted is None else self.text.replace(DURATION_PLACEHOLDER, lasted)
-        text = text if self.point is None else f"at {self.point:,.10g}: {text}"
-        return f"{self.name or f'GPU {self.gpu}'}: {text}" if self.gpu else text
+    @property
+    def note(self) -> Note:
+        """Note with all that the sentence of the sign holds."""
+        name = self.name or (f"GPU {self.gpu}" if self.gpu else "")
+        return Note.of(
+            "sign",
+            text=self.text,
+            name=name,
+            seconds=self.seconds,
+            share=self.share,
+            point=self.point,
+        )
 
 
 _FIGURE = re.compile(
@@ -211,32 +234,3 @@ def _some(names: Sequence[str], gpus: int) -> str:
     spans = [[str(number) for _, number in row] for _, row in rows]
     parts = (f"{s[0]} to {s[-1]}" if len(s) > 2 else ", ".join(s) for s in spans)
     return f"{len(names)} of {gpus} GPUs ({', '.join(parts)}): "
-
-
-def of_each(signs: Sequence[Sign], gpus: int = 0) -> str:
-    """Return a sentence for signs of one kind: from `gpus` GPUs, or from points of a curve."""
-    if len({sign.text for sign in signs}) > 1:
-        return "; ".join(sign.in_words() for sign in signs)
-    texts = [replace(sign, gpu="", point=None).in_words() for sign in signs]
-    points = ", ".join(f"{sign.point:,.10g}" for sign in signs if sign.point is not None)
-    if points:
-        return f"at {points}: {_ranges(texts)}"
-    names = [sign.name or f"GPU {sign.gpu}" for sign in signs]
-    return "; ".join(of_gpus(list(zip(names, texts, strict=True)), max(gpus, len(signs))))
-
-
-def measured_again(invalid: Sequence[Sequence[Reason]]) -> str:
-    """Return the reasons of repeated runs, each once: "1 run INVALID, measured again: REASON"."""
-    latest: dict[Key, str] = {}
-    for reasons in invalid:
-        latest |= by_key(reasons)
-    runs = "1 run" if len(invalid) == 1 else f"{len(invalid)} runs"
-    return f"{runs} INVALID, measured again: {'; '.join(latest.values())}"
-
-
-def by_key(reasons: Sequence[Reason]) -> dict[Key, str]:
-    """Return one text for each key; texts of several GPUs are joined."""
-    texts: dict[Key, str] = {}
-    for reason in reasons:
-        texts[reason.key] = "; ".join(filter(None, (texts.get(reason.key), reason.text)))
-    return texts

@@ -69,7 +69,7 @@ class InterleavedRuns:
         build: Description of the other build; "" without runs.
         pairs: Number of pairs of runs up to the decision.
         runs: Number of runs besides those of the verdict; for a confirmation, of both sides.
-        reason: Why there is no decision, as text; "" if there is a decision.
+        reason: Why there is no decision; "" if there is a decision.
         other_runs: Runs of the other build with `--mlperf-against`, oldest first; the n-th is the
             neighbour of the verdict's n-th run.
         other_subject: System that these runs measured.
@@ -81,7 +81,7 @@ class InterleavedRuns:
     build: str = ""
     pairs: Count = 0
     runs: Count = 0
-    reason: str = ""
+    reason: Words = ""
     other_runs: tuple[Run, ...] = ()
     other_subject: Subject | None = None
     other_accuracy: Accuracy | None = None
@@ -487,6 +487,11 @@ class Verdict:
     interleaved: InterleavedRuns | None = None
     unchecked: Unchecked | None = None
     handicap: Slowdown = 0.0
+
+    @property
+    def other_runs(self) -> tuple[Run, ...]:
+        """Runs of the other build, next to `runs`, if it replaced the stored baseline."""
+        return self.interleaved.other_runs if self.interleaved else ()
 
     @property
     def steady(self) -> bool | None:

@@ -1,8 +1,8 @@
 """Print the accelerators and the CPU of the machine that runs this file, as one line of JSON.
 
-This file needs Python 3.9 and its standard library only, so that a suite's `probe` can send it to
-a Python beside a server: `ssh HOST python3 -`. NVIDIA GPUs are read through NVML, others through
-Linux' sysfs. Names of hosts and users are not read; UUIDs are hashed.
+This file needs Python 3.9 and its standard library only, so that a suite's `probe` can send it to a
+Python on a server's machine: `ssh HOST python3 -`. NVIDIA GPUs are read through NVML, others
+through Linux' sysfs. Names of hosts and users are not read; UUIDs are hashed.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ class Nvml:
     """Call NVIDIA's library without a binding; a missing or failing function returns None."""
 
     def __init__(self) -> None:
-        """Load and start the library; raise OSError if there is no driver."""
+        """Load and start the library; raise OSError without a driver."""
         import ctypes  # this module's other users do without
 
         self._buffer, self._pointer = ctypes.create_string_buffer, ctypes.c_void_p
@@ -59,7 +59,7 @@ class Nvml:
         return None if failed else buffer.value.decode("utf-8", "replace")
 
     def devices(self) -> Iterator[tuple[Any, Any]]:
-        """Yield each GPU with itself, or with each of its MIG instances."""
+        """Yield (GPU, MIG instance) pairs, or (GPU, GPU) for a GPU without instances."""
         for number in range(self.call("nvmlDeviceGetCount_v2") or 0):
             get = "nvmlDeviceGetMigDeviceHandleByIndex"
             gpu = self._handle("nvmlDeviceGetHandleByIndex_v2", number)

@@ -279,7 +279,7 @@ def _json(page: bytes) -> Any:
 
 
 def _software(pages: Mapping[str, bytes], headers: Mapping[str, str]) -> Iterator[tuple[str, str]]:
-    """Yield what a server reports about its software; "pages" tells kinds of servers apart."""
+    """Yield facts on the server's software; "pages" identifies the kind of server."""
     paths = [path for path in PAGES if path in pages]
     yield f"{SERVER_FACT}pages", " ".join((broken(headers.get("server", "")), *paths))[:MAX_TEXT]
     for own in map(_json, (pages[path] for path in paths)):

@@ -151,10 +151,10 @@ MAX_PAIRS = 1000
 
 
 def pairs_to_decide(ratio: Ratio, direction: Direction, limit: float, rule: RuleR) -> int | None:
-    """Return about how many pairs would decide on a drop at the observed mean and noise.
+    """Return the estimated number of pairs that decide on a drop at the observed mean and noise.
 
-    A session with that maximum excludes the limit, or proves a drop, at its last analysis. None if
-    more than `MAX_PAIRS` are needed.
+    A session with that maximum excludes the limit, or proves a drop, at its last analysis. Returns
+    None if more than `MAX_PAIRS` are needed.
     """
     mean, bound = math.log(ratio.ratio), bound_of(direction, limit)
     for pairs in range(ratio.pairs + 1, MAX_PAIRS + 1):

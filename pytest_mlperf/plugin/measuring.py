@@ -157,6 +157,11 @@ class Live:
         return capture.global_and_fixture_disabled() if capture else nullcontext()
 
 
+def most_runs(options: Options) -> int:
+    """Return the maximum number of runs of a case, or of pairs with another build."""
+    return max(options.max_runs, PAIRS) if options.against else options.max_runs
+
+
 def bench_for(
     options: Options,
     folder: Path,
@@ -169,7 +174,7 @@ def bench_for(
 ) -> Bench:
     """Return the `Bench` that measures and judges the cases of a session."""
     against = reference(options.against) if options.against else None
-    pairs = max(options.max_runs, PAIRS) if against else options.max_runs
+    pairs = most_runs(options)
     conditions = Conditions(
         folder=folder,
         session=folder.name,
@@ -236,10 +241,7 @@ def planned_pairs(manifest: Path, tests: Collection[str], pairs: int) -> int:
 
 
 def stored(root: Path, value: T) -> T:
-    """Return a value for results, with absolute paths made relative to the root.
-
-    Results are read on other machines, which must not learn the folders above the root.
-    """
+    """Return a value with paths relative to the root: results must not show folders above it."""
     return encodable(placeless(value, (str(root.resolve()), str(root)), str(Path.home())))
 
 
@@ -253,10 +255,7 @@ OVERRIDES = ("-o", "--override-ini")
 
 
 def reproducing(arguments: Iterable[str]) -> tuple[str, ...]:
-    """Return the plugin's command-line arguments that affect measurements or verdicts.
-
-    Options that record are omitted, because a repeated command must not write baselines.
-    """
+    """Return the command-line arguments that affect measurements or verdicts; none that records."""
     kept: list[str] = []
     option = ""  # whose value may follow
     for argument in map(str, arguments):

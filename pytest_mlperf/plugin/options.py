@@ -68,7 +68,7 @@ def auto_always_never(text: str) -> str:
 
 
 def reference(text: str) -> str:
-    """Return a value of `--mlperf-against` that names a build."""
+    """Return the value of `--mlperf-against`; raise MlperfError if it names no build."""
     from pytest_mlperf.suite.environments import reference
 
     reference(text)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import sys
 from collections.abc import Callable, Mapping
 from dataclasses import replace
@@ -14,16 +15,18 @@ from pathlib import Path
 import pytest
 
 from pytest_mlperf.core.case import Case, Kind, path_part
-from pytest_mlperf.core.errors import MlperfError
+from pytest_mlperf.core.errors import MlperfError, RunError
 from pytest_mlperf.core.results import CaseResult
 from pytest_mlperf.core.verdict import Outcome
 from pytest_mlperf.hardware.machine import Machine
 from pytest_mlperf.plugin.options import Options, settings_of
+from pytest_mlperf.run.builds import commit_named
 from pytest_mlperf.run.project import changes_digest, ignored_in_git
 from pytest_mlperf.stores import journal
 from pytest_mlperf.stores.atomic import Keeping
 from pytest_mlperf.stores.journal import Begun, Journal
 from pytest_mlperf.stores.results import digest_of
+from pytest_mlperf.suite.environments import reference
 
 UNDONE_OUTCOMES = {Outcome.ERROR, Outcome.INVALID}
 MAX_LISTED = 3
@@ -115,9 +118,19 @@ class SessionProgress:
         return {
             **settings_of(self._options),
             "commit": self._commit or "none",
+            **self._other_commit(),
             **({"changed files": changed} if changed else {}),
             **{f"package {name}": installed[name] for name in sorted(installed) if name},
         }
+
+    def _other_commit(self) -> dict[str, str]:
+        """Return the commit that `--mlperf-against` names, as a ref may move."""
+        table = reference(self._options.against) if self._options.against else None
+        if table is None or table.git is None:
+            return {}
+        with contextlib.suppress(RunError):
+            return {"commit of --mlperf-against": commit_named(self._root, table.git)}
+        return {}
 
     def _require_equal(
         self, begun: Begun, results: Mapping[str, CaseResult], machine: Machine

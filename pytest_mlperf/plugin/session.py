@@ -6,9 +6,10 @@ import datetime as dt
 import os
 import time
 from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from dataclasses import replace
 from functools import cached_property
-from importlib.metadata import version
+from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any, cast
 
@@ -42,6 +43,7 @@ from pytest_mlperf.plugin.deferred import HELD_FOLDER, Holding
 from pytest_mlperf.plugin.measuring import (
     Live,
     bench_for,
+    most_runs,
     pairs_of,
     planned_pairs,
     reproducing,
@@ -241,7 +243,7 @@ class MlperfSession:
         return fails_on("skips", self.options.fail_on, usual=bool(os.environ.get("CI")))
 
     def close(self) -> None:
-        """Remove what the session needs no longer."""
+        """Remove the files that only this session needs."""
         if self._bench:
             self._bench.close()
 
@@ -278,10 +280,7 @@ class MlperfSession:
         failed: bool,
         rate: tuple[float | None, str | None] = (None, None),
     ) -> CaseResult:
-        """Return a test's result with the facts of add-ons.
-
-        `rate` is the offered or expected rate (per second) and its source.
-        """
+        """Return a test's result with facts of add-ons; `rate` is per second, with its source."""
         arguments = self._orders.get("mlperf_arguments")
         if arguments is None:
             arguments = reproducing(self.config.invocation_params.args)
@@ -307,7 +306,7 @@ class MlperfSession:
             limits=limits,
             scored=Kind.ACCURACY in planned.kinds,
             handicap=options.handicap,
-            max_runs=options.max_runs,
+            max_runs=most_runs(options),
             arguments=tuple(arguments),
             pretended=options.pretend in planned.accelerators,
             target_qps=rate[0],
@@ -375,13 +374,16 @@ class MlperfSession:
     @property
     def summary(self) -> Results:
         """All results so far as a `Results` document."""
-        packages = ("pytest-mlperf", "pytest", "mlcommons-loadgen")
+        versions = {}
+        for name in ("pytest-mlperf", "pytest", "mlcommons-loadgen"):
+            with suppress(PackageNotFoundError):  # files of other tools are judged without LoadGen
+                versions[name] = version(name)
         return Results(
             run=self.run_id,
             started=self._started.isoformat(timespec="seconds"),
             seconds=round(time.monotonic() - self._clock, 1),
             commit=self.commit,
-            versions={name: version(name) for name in packages},
+            versions=versions,
             deselected=dict(self.selection.not_here),
             cases=by_case(self.results) if self.phase.many else tuple(self.results),
             skipped=stored(self.config.rootpath, dict(self.skipped)),

@@ -7,7 +7,7 @@ import math
 import re
 from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import IntEnum
 from functools import cached_property
 from itertools import islice
@@ -531,10 +531,15 @@ def _seen(facts: _Facts) -> Iterator[Cause]:
             signs.setdefault((sign.gpu, sign.key), []).append(sign)
     for (_, key), alike in signs.items():
         where = f"in {len(alike)} of {len(runs)} runs: " if len(runs) > 1 else ""
-        shares = [100 * sign.share for sign in alike if sign.share is not None]
-        middle = f"{median(shares):.3g} % of the window in the median" if len(shares) > 1 else None
+        sign = alike[-1]
+        timed = [
+            (s.share, s.seconds) for s in alike if s.share is not None and s.seconds is not None
+        ]
+        if timed:
+            share, seconds = map(median, zip(*timed, strict=True))
+            sign = replace(sign, seconds=seconds, share=share)
         strength = _SIGNS.get(key, Strength.HINT)
-        yield Cause(rule="seen", says=f"{where}{alike[-1].in_words(middle)}", strength=strength)
+        yield Cause(rule="seen", says=f"{where}{sentence(sign.note)}", strength=strength)
 
 
 def _replicas(facts: _Facts) -> Iterator[Cause]:

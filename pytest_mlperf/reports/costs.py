@@ -119,7 +119,7 @@ def _walls(results: Results) -> dict[str, float]:
         for run in (
             *one.runs,
             *one.invalid_runs,
-            *(one.interleaved.other_runs if one.interleaved else ()),
+            *one.other_runs,
         )
     }
     ordered = sorted(runs.values(), key=lambda run: _moment(run.started))

@@ -29,7 +29,10 @@ def properties(result: CaseResult) -> list[tuple[str, str]]:
         ("mlperf.runs", str(len(verdict.runs))),
     ]
     for run in verdict.invalid_runs:
-        pairs += [("mlperf.invalid_run", f"{reason.key}: {reason}") for reason in run.invalid]
+        pairs += [
+            ("mlperf.invalid_run", f"{reason.key}: {sentence(reason.text)}")
+            for reason in run.invalid
+        ]
     if missing := final_word(verdict):
         pairs.append(("mlperf.settle", missing))
     if verdict.runs and verdict.runs[-1].light and verdict.runs[-1].light[0].share is not None:

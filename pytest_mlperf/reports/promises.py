@@ -74,8 +74,10 @@ _BUILD = (
 def final_word(verdict: Verdict) -> str | None:
     """Return why a verdict is PROVISIONAL, and how to settle it; None for other outcomes."""
     metric = deciding_of(verdict.metrics, Outcome.PROVISIONAL)
-    if verdict.outcome is not Outcome.PROVISIONAL or metric is None or not verdict.baseline.file:
-        return None  # without a file the baseline is of another tool
+    if verdict.outcome is not Outcome.PROVISIONAL or metric is None:
+        return None
+    if verdict.baseline.source and not verdict.baseline.file:
+        return None  # runs of another tool, which no option measures again
     until = verdict.baseline.guarantee.final_until if verdict.baseline.guarantee else None
     return f"{_lacks(metric, until)}: {_cure(metric)}"
 

@@ -9,7 +9,7 @@ from statistics import geometric_mean
 
 from pytest_mlperf.core.case import Case, Kind
 from pytest_mlperf.core.control import seen_in_words
-from pytest_mlperf.core.measurement import GpuRun, ReplicaRun, Run
+from pytest_mlperf.core.measurement import GpuRun, ReplicaRun, Run, repeated
 from pytest_mlperf.core.metrics import METRICS, title
 from pytest_mlperf.core.numbers import (
     change,
@@ -21,7 +21,6 @@ from pytest_mlperf.core.numbers import (
     quantity,
     times,
 )
-from pytest_mlperf.core.reason import measured_again
 from pytest_mlperf.core.results import CaseResult
 from pytest_mlperf.core.roofline import share_in_words
 from pytest_mlperf.core.roofline.gpu import PerDollar
@@ -412,7 +411,7 @@ def facts_of(result: CaseResult) -> dict[str, str]:
 
 
 def gate(verdict: Verdict) -> str | None:
-    """Return whether the gate of an accuracy test was evaluated, and on how many samples."""
+    """Return text on whether the accuracy gate was evaluated, and on how many samples."""
     return sentence(verdict.gate.note) if verdict.kind == Kind.ACCURACY and verdict.gate else None
 
 
@@ -461,11 +460,12 @@ def price_of(cost: PerDollar, case: Case) -> str:
 
 def invalid_runs(verdict: Verdict) -> str | None:
     """Return the number of repeated INVALID runs with their reasons; None if there are none."""
-    again = [run.invalid for run in verdict.measured_again]
+    again = verdict.measured_again
     keys = {reason.key for reason in verdict.reasons}
-    if again and all(reason.key in keys for reasons in again for reason in reasons):
+    if again and all(reason.key in keys for run in again for reason in run.invalid):
         return f"{plural(len(again), 'run')} before it INVALID for the same reason"
-    return measured_again(again) if again else None
+    note = repeated(again)
+    return sentence(note) if note else None
 
 
 def machine(verdict: Verdict) -> str | None:

@@ -1,8 +1,11 @@
-"""Format notes as sentences: a template for each note key, filled with the note's values."""
+"""Format notes as sentences: a template or function for each key, filled with the values."""
 
 from __future__ import annotations
 
+import tomllib
 from collections.abc import Callable, Mapping, Sequence
+from functools import cache
+from importlib.resources import files
 from string import Formatter
 from typing import Any
 
@@ -15,9 +18,20 @@ from pytest_mlperf.core.metrics import (
     title,
 )
 from pytest_mlperf.core.notes import Note, NoteKey, Words
-from pytest_mlperf.core.numbers import change, interval, limit, percent, plural, points, quantity
+from pytest_mlperf.core.numbers import (
+    change,
+    duration,
+    interval,
+    limit,
+    percent,
+    plural,
+    points,
+    quantity,
+)
+from pytest_mlperf.core.reason import DURATION_PLACEHOLDER, of_gpus, ranges_of
 from pytest_mlperf.core.verdict import Gate, GateState, Outcome, Unchecked, Verdict
 from pytest_mlperf.judge.inputs import Direction
+from pytest_mlperf.reports.run_sentences import RUN_SENTENCES, held
 
 BUFFERED = "answers came in one read, or in few, as through a proxy that buffers"
 
@@ -179,76 +193,88 @@ def gate_result(gate: Gate) -> str:
     )
 
 
+def _sign(of: Mapping[str, Any]) -> str:
+    """Return the sentence of a sign with its duration, its point and its GPU."""
+    text, seconds, share, name = sentence(of["text"]), of["seconds"], of["share"], of["name"]
+    if share is not None:
+        lasted = f"{share:.0%}" if seconds is None else f"{seconds:.2f} s, {share:.1%} of the run"
+        text = text.replace(DURATION_PLACEHOLDER, lasted)
+    text = text if of["point"] is None else f"at {of['point']:,.10g}: {text}"
+    return f"{name}: {text}" if name else text
+
+
+def _signs(of: Mapping[str, Any]) -> str:
+    """Return one sentence for signs of the same kind, of several GPUs or points of a curve."""
+    signs = [note.values for note in of["signs"]]
+    if len({sentence(sign["text"]) for sign in signs}) > 1 and not _alike(signs):
+        return "; ".join(map(_sign, signs))
+    texts = [_sign({**sign, "name": "", "point": None}) for sign in signs]
+    points = ", ".join(f"{sign['point']:,.10g}" for sign in signs if sign["point"] is not None)
+    if points:
+        ((_, text),) = ranges_of([("", text) for text in texts])
+        return f"at {points}: {text}"
+    if not any(sign["name"] for sign in signs):
+        return "; ".join(texts)
+    names = [sign["name"] for sign in signs]
+    return "; ".join(of_gpus(list(zip(names, texts, strict=True)), max(of["gpus"], len(signs))))
+
+
+def _alike(signs: Sequence[Mapping[str, Any]]) -> bool:
+    return len(ranges_of([("", sentence(sign["text"])) for sign in signs])) == 1
+
+
+def _of_gpus(of: Mapping[str, Any]) -> str:
+    texts = list(zip(of["gpus"], map(sentence, of["notes"]), strict=True))
+    return "; ".join(of_gpus(texts, of["of"]))
+
+
+def _reasons(of: Mapping[str, Any]) -> str:
+    return "; ".join(map(sentence, of["reasons"]))
+
+
+def _interleaved(of: Mapping[str, Any]) -> str:
+    folder = f"runs in {of['folder']}"
+    parts = (f"interleaved with {of['build']}", of["again"], of["left_out"], folder)
+    return "; ".join(sentence(part) for part in parts if part)
+
+
 _SENTENCES: Mapping[NoteKey, str | Callable[[Mapping[str, Any]], str]] = {
+    **RUN_SENTENCES,
+    "sign": _sign,
+    "signs": _signs,
+    "of_gpus": _of_gpus,
+    "reasons": _reasons,
+    "measured_again": lambda of: (
+        f"{plural(of['count'], 'run')} INVALID, measured again: {_reasons(of)}"
+    ),
+    "not_held": lambda of: f"{held(of)}: {sentence(of['users'])}",
+    "interleaved": _interleaved,
+    "ab_not_compared": lambda of: (
+        f"not confirmed by A/B: {sentence(of['reason'])}"
+        + (f"; {of['more']}" if of["more"] else "")
+    ),
     "metric": _metric,
-    "nothing_gated": "no metric is gated",
     "unchecked": lambda of: _UNCHECKED[Unchecked(of["state"])],
-    "with_unchecked": "{headline}, {note}",
-    "of_case": "{case}: {note}",
-    "accuracy_of_failed": "not judged: accuracy of {case} failed, {outcome} {headline}",
-    "not_grown": "no session added to the baseline ({days} of {needed} days): {note}",
-    "until": "{outcome} {headline}; until {until}: {reason}",
-    "unexpected": "remove the expected failure ({reason}): {headline}",
-    "not_judged": "not judged: {outcome} {headline}",
-    "accuracy_failed": "not judged: accuracy failed, {outcome} {headline}",
-    "against_baseline": "against the baseline: {outcome} {headline}",
-    "against_stored": "against the stored baseline: {outcome} {headline}",
-    "beside_baseline": "against its baseline: {outcome} {headline}",
-    "alone": "against the baseline alone: {outcome} {headline}",
-    "alone_recorded": "recorded anyway, do not commit it: {outcome} {headline}",
     "compared_before": lambda of: (
         f"compared{_by(of)} before it was added: {of['outcome']} {sentence(of['headline'])}"
     ),
-    "not_recorded": "nothing recorded: {note}",
-    "no_metric": "not in the baseline",
-    "no_metric_in_a": "not in A",
-    "if_sessions": "if day-to-day variation < {robust_to:percent}",
-    "advisory": "advisory: {runs} of {needed} baseline runs",
-    "drop_whatever": "a drop, whatever the verdicts on the other {others:,} pairs, p={p:.1g}",
-    "load_explains": (
-        "load may have cost up to {now:percent} now and {before:percent} in the baseline: measure "
-        "on an idle machine, or interleaved"
-    ),
-    "load_explains_sides": (
-        "load may have cost B up to {now:percent} and A {before:percent}: measure on an idle "
-        "machine, or interleaved"
-    ),
-    "in_some_runs": "in {count} of {of:plural run}",
     "other_count": _other_count,
     "other_cached": _cached("in the baseline"),
     "cached_unevenly": _cached("in the first run"),
     "missing": _missing,
     "zero": _zero,
-    "few_queries": "under {needed:,} queries a run, only reported",
     "fewer_queries": lambda of: (
         f"{of['count']:,} of {of['needed']:,} queries a run"
         + ("" if of["baseline"] is None else f" ({of['baseline']:,} in the baseline)")
     ),
-    "of_metric": "{metric:title}: {note}",
     "not_gated": f"{{metrics:titles}}: not gated, {BUFFERED}",
-    "only_reported": "{metric:title} is only reported: a gate needs {needed:,} queries a run",
-    "in_part": (
-        "{metric:title}: {count} of {of:plural run} of the baseline have it; only these are "
-        "compared"
-    ),
     "gated_buffered": (
         f"{{metrics:titles}}: gated, but not measured: {BUFFERED}. Let each event pass at once, or "
         'gate what is known: limits = {{ latency_p50 = {{ max_rise = "5%" }} }}'
     ),
-    "gated_missing": (
-        "{metric:title}: gated, but {note}. Read the notes and the log of that run "
-        "({folder}), or remove the metric from the limits."
-    ),
-    "left_out": (
-        "{metric:title}: {note}; left out unless its drop is proven. A slower run that is bounded "
-        "by time has fewer queries: raise min_query_count or min_duration, or record again with "
-        "--mlperf-update=replace."
-    ),
     "energy_in_part": lambda of: (
         f"{title(of['metric'])}: energy unknown in {runs_named(of['runs'], of['of'])}"
     ),
-    "interrupted": "the session ended before it was decided",
-    "scatter": "within the variation of unchanged pairs in this session, p={p:.1g}",
     "drop_among": lambda of: (
         f"{_which(of)} among {of['among']:,} {of.get('noun', 'pairs')} judged together, "
         f"p={of['p']:.1g}"
@@ -257,44 +283,27 @@ _SENTENCES: Mapping[NoteKey, str | Callable[[Mapping[str, Any]], str]] = {
         f"a drop if judged alone, none among {of['among']:,} {of.get('noun', 'pairs')} judged "
         f"together, p={of['p']:.1g}"
     ),
-    "suspect_again": "SUSPECT since {since} and again now, p={p:.1g}",
-    "still_suspect": "SUSPECT since {since}, p={p:.1g}; a drop below p={needed:.2g}",
     "few_sessions": lambda of: (
         "judged with all other pairs, whose baselines have too few sessions"
         + (f"; SUSPECT since {of['since']}" if of["since"] else "")
     ),
-    "one_run": "one run is never enough to fail",
     "sessions_unknown": _sessions_unknown,
-    "missing_on_side": (
-        "{metric:title} is missing in {count} of {of:plural run} of {side}, first in that of "
-        "{started}"
-    ),
-    "score": "{metric} {score:.3f}",
     "scores": lambda of: f"{', '.join(map(sentence, of['scores']))}; {sentence(of['gate'])}",
     "gate": lambda of: f"gate {_gate(of)}" if of["state"] != GateState.NONE else f"no {_gate(of)}",
     "gate_score": _gate_score,
-    "proven_miss": "{note}; proven on {samples:,} of {total:,} samples",
     "near_gate": lambda of: (
         f"NEAR-GATE: {of['metric']} is {of['distance']:.2g} points "
         f"{'short of' if of['missed'] else 'inside'} its gate, {of['distance'] / of['sd']:.1f} "
         f"re-run standard deviations ({of['sd']:.2g} points): another pass of this build may fall "
         "on the other side; repeat it before you call it a change"
     ),
-    "only_gate": "only the gate was checked: {note}",
     "score_change": _score_change,
     "unchanged_scores": lambda of: (
         f"{of['metric']} {of['score']:.3f}, every sample"
         + (f" of {of['samples']:,}" if of["samples"] < of["total"] else "")
         + " scored as in the baseline"
     ),
-    "no_scores": "the baseline has no scores by sample",
     "whole_only": lambda of: f"{', '.join(of['metrics'])}: only for the whole data set",
-    "score_added": "{metric}: sample {sample} has a score, but none in the baseline: other data?",
-    "score_lost": "{metric}: sample {sample} has no score, but one in the baseline: other data?",
-    "below_chance": (
-        "{metric} {score:.3f} is worse than guessing ({chance:.3f}): check the order of the labels "
-        "and the preprocessing"
-    ),
     "empty_answers": lambda of: (
         f"{of['count']:,} of {of['of']:,} answers are empty{_reasoning(of)}"
     ),
@@ -304,86 +313,35 @@ _SENTENCES: Mapping[NoteKey, str | Callable[[Mapping[str, Any]], str]] = {
     ),
     "more_empty": lambda of: f"{_risen(of)} are empty{_in_baseline(of)}{_reasoning(of)}",
     "more_cut": lambda of: f"{_risen(of)} are cut{_in_baseline(of)}, at {_most(of)}",
-    "outputs_only": "{changed:,} of {of:,} outputs changed, no score did",
-    "outputs_changed": "{changed:,} of {of:,} outputs changed, and the scores of {rescored:,}",
-    "unfit_answers": (
-        "nothing recorded: {note}; raise max_new_tokens, or accept it with --mlperf-accept-cut"
-    ),
-    "scores_only": (
-        "{rescored:,} scores changed, no output did: the scorer, or a library that it uses, changed"
-    ),
-    "scored_alike": (
-        "{metric}: all {samples:,} samples scored as in the baseline; on other samples, a drop "
-        "below {unseen:.2f} points could go unnoticed"
-    ),
-    "chance_unseen": (
-        "{metric}: these {samples:,} samples show {seen:percent} of the variance by chance "
-        "({needed:percent} needed): too many classes have one sample, or few samples hold most of "
-        "the data. Score more samples."
-    ),
-    "grouped": (
-        "{metric}: samples of one group change together. Judged by the {groups:,} groups of the "
-        "data set, the interval is {widened:.1f} times as wide."
-    ),
-    "small_drop": "{metric}: a drop smaller than the margin is proven (paired test, p={p:.2g})",
-    "sampled_answers": (
-        "{metric}: answers are sampled, and with {samples:,} of them a drop below {margin:.2f} "
-        "points may be chance: that is the margin. More repeats of each question make it smaller."
-    ),
     "passes_disagree": lambda of: (
         f"{of['metric']}: scores of the two passes differ sample by sample (correlation "
         f"{of['correlation']:.2f}): {'' if of['same_build'] else 'changed outputs, or '}"
         "nondeterministic generation"
-    ),
-    "near_deterministic": (
-        "{metric}: {changed:,} of {samples:,} scores differ from the baseline of the same build: "
-        "near-deterministic (correlation {correlation:.4f})"
     ),
     "value": lambda of: (
         f"{quantity(of['metric'], of['value'])} {title(of['metric'])}"
         if of["metric"]
         else "no value"
     ),
-    "first_run_differs": (
-        "the first run of a session differs by {change:change} in {metric:title}: not "
-        "recorded; later sessions make one warm-up run that does not count"
-    ),
-    "first_run_skipped": "the first run does not count, as in the baseline: {value}",
-    "outlier": "run {run} of {of} is an outlier, {value}: not recorded",
-    "limit_missed": "{count} of {of:plural run} missed their latency limit",
-    "client_late": "the client sent requests late: see the notes of its runs",
-    "busy": "load may have cost up to {share:percent}: {load}",
     "not_idle": lambda of: (
         f"load may have cost up to {percent(of['share'])} of "
         + ("1 run" if of["of"] == 1 else f"one of {of['of']} runs")
         + f": {of['load']}"
     ),
-    "load_unknown": "load unknown in {count} of {of:plural run}",
     "load_not_measured": f"load unknown in {{count}} of {{of:plural run}}: {NOT_MEASURED}",
-    "load_not_recorded": (
-        "load not recorded in {count} of {of:plural run} of the baseline: they count as undisturbed"
-    ),
-    "load_missed_limit": "a latency limit was missed, but {load}",
-    "load_invalid": "the runs are INVALID, perhaps by load: {load}",
-    "recorded_under_load": "recorded under load: an idle machine detects smaller regressions",
     "replaced": lambda of: f"replaced: {'; '.join(of['steps'])}",
-    "second_day": "for the second day in a row (since {since})",
-    "first_day": "{note}; it fails on the first day (fail-on provisional)",
-    "clock_set": (
-        "the last session was on {day}, later than this one: a clock was set; this drop counts as "
-        "the first"
-    ),
-    "expectation_over": "this failure was expected until {until} ({reason}); that day is over",
-    "expectation_missed": (
-        "the expected failure ({reason}) did not occur; it is not strict, so this passes"
-    ),
-    "expectation_stale": "remove the expected failure ({reason}): its last day was {until}",
 }
-"""Sentence of each key: a template, in which `_Templates` writes the values, or a function."""
+"""Functions of sentences with conditions, by key; `_templates` has all others."""
 
 
 def _by(of: Mapping[str, Any]) -> str:
     return "" if of["judged"] >= of["of"] else f" {of['judged']} of these {of['of']} runs"
+
+
+@cache
+def _templates() -> Mapping[str, str]:
+    """Return the sentences without conditions, in which `_Templates` writes the values."""
+    return tomllib.loads(files(__package__).joinpath("sentences.toml").read_text("utf-8"))
 
 
 class _Templates(Formatter):
@@ -402,6 +360,7 @@ _WRITERS: Mapping[str, Callable[[Any], str]] = {
     "percent": percent,
     "change": change,
     "title": title,
+    "duration": duration,
     "titles": lambda names: ", ".join(dict.fromkeys(title(n.partition("@")[0]) for n in names)),
 }
 _TEMPLATES = _Templates()
@@ -411,7 +370,7 @@ def sentence(words: Words) -> str:
     """Return the sentence of a note; a text is returned unchanged."""
     if isinstance(words, str):
         return words
-    template = _SENTENCES[words.key]
+    template = _SENTENCES.get(words.key) or _templates()[words.key]
     try:
         if isinstance(template, str):
             return _TEMPLATES.vformat(template, (), words.values)

@@ -12,7 +12,7 @@ import shutil
 import subprocess
 import sys
 import tomllib
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -71,9 +71,9 @@ READY_FILE = "ready"
 
 
 def environment(packages: Sequence[str], python: Sequence[str], folder: Path) -> Path:
-    """Return the Python of an environment with these packages; install them if it is new.
+    """Return the Python of an environment with these packages; create it if it does not exist.
 
-    All other packages are those of `python`. A part that a killed session left is removed.
+    Other packages are those of `python`. The incomplete environment of a killed session is removed.
     """
     home = folder / _key(packages, python)
     program = home / "bin" / "python"
@@ -165,6 +165,14 @@ class Build:
     last: Sequence[str] = ()
     never: Sequence[str] = ()
 
+    @property
+    def for_servers(self) -> Mapping[str, str]:
+        """Environment variables with which servers of the worker import the build's code."""
+        if not self.first:
+            return {}
+        tree = {"PYTEST_MLPERF_TREE": self.first[0]} if self.commit else {}
+        return {"PYTHONPATH": os.pathsep.join(self.first), **tree}
+
     def command(self, spec: Path) -> list[str]:
         """Return the command line of a worker."""
         script = self.code / "pytest_mlperf" / "run" / "child" / "environments.py"
@@ -187,10 +195,12 @@ def baseline_build(earlier: EarlierBuild, parent: Path, name: str) -> Iterator[B
     """Yield an earlier build in a new subfolder `name` of `parent`; remove its files afterwards."""
     folder = new_folder(parent, name)
     code, elsewhere = folder / "code", earlier.elsewhere
-    with (folder / IN_USE_FILE).open("wb") as lock, contextlib.ExitStack() as stack:
+    unlocked = folder / "lock"
+    with unlocked.open("wb") as lock, contextlib.ExitStack() as stack:
         stack.callback(shutil.rmtree, folder, ignore_errors=True)
         with contextlib.suppress(OSError):  # without locks a killed session's files stay
             atomic.lock(lock.fileno())
+            unlocked.rename(folder / IN_USE_FILE)
         _copy_package(code)
         if earlier.wheels:
             yield _with_wheels(earlier, folder, code)
@@ -316,7 +326,7 @@ def commit_named(folder: Path, ref: str) -> str:
     if ref != MERGE_BASE:
         return _commit(folder, ref)
     targets = [f"origin/{name}" for key in TARGETS if (name := os.environ.get(key))]
-    branch = next((b for b in targets or ("origin/HEAD", "main", "master") if _is(folder, b)), None)
+    branch = next((b for b in targets or BRANCHES if _is(folder, b)), None)
     if branch is None:
         names = " and ".join(targets) or "the branch to merge into"
         raise RunError(
@@ -329,6 +339,9 @@ def commit_named(folder: Path, ref: str) -> str:
             "worker", f"this clone has no common commit with {branch}: fetch the whole history"
         ) from None
 
+
+BRANCHES = ("origin/HEAD", "origin/main", "origin/master", "main", "master")
+"""Branches that others are usually merged into, the first that exists."""
 
 TARGETS = ("GITHUB_BASE_REF", "CI_MERGE_REQUEST_TARGET_BRANCH_NAME")
 """Variables by which GitHub and GitLab name the branch that a request is merged into."""

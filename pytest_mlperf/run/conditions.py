@@ -338,10 +338,10 @@ class Conditions:
 
 
 def on_server(planned: Testable, conditions: Conditions) -> Conditions:
-    """Return the conditions of a case: its machine is that of its server, if that is elsewhere.
+    """Return a case's conditions, with the server's machine if that is not this machine.
 
     Raises:
-        RunError: The hardware cannot be found out, see `ServerSources.machine`.
+        RunError: The hardware cannot be determined, see `ServerSources.machine`.
     """
     exporter = conditions.exporter
     sources = ServerSources.of(planned, *((exporter.url, exporter.chosen) if exporter else ()))

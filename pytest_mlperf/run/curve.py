@@ -13,6 +13,7 @@ from typing import Any
 from pytest_mlperf.core.contention import Contention, client_note, core_users
 from pytest_mlperf.core.errors import MlperfError, RunError
 from pytest_mlperf.core.metrics import ARRIVAL_METRICS, COUNTS, METRICS, RATES, at_point
+from pytest_mlperf.core.notes import Note
 from pytest_mlperf.core.reason import Key, Reason, Sign, SignKey
 from pytest_mlperf.core.untrusted import parse_json
 from pytest_mlperf.judge.formulas import t_sf
@@ -194,33 +195,22 @@ def curve_validity(
 def _client_at_limit(point: PointWindow) -> Iterator[Reason]:
     rate, reach = point.metrics.get("throughput", 0.0), point.client_reach
     if reach is not None and rate > MAX_CLIENT_SHARE * reach:
-        length = f" of {point.tokens / point.requests:,.0f} tokens" if point.tokens else ""
-        text = (
-            f"at {point.point:,}: the client, not the server, was measured: {rate:,.0f} "
-            f"requests/s{length}, and against a server that computes nothing this client "
-            f"reaches {reach:,.0f}: take fewer requests in flight or a lower rate, or a "
-            "faster or quieter machine to measure from"
-        )
-        yield Reason(key=Key.CLIENT_LATE, text=text)
+        tokens = point.tokens / point.requests if point.tokens else None
+        figures = {"rate": rate, "reach": reach, "tokens": tokens}
+        yield _at(point, Reason.of(Key.CLIENT_LATE, "client_at_limit", **figures))
 
 
 def _failures(point: PointWindow, may_fail: float) -> Iterator[Reason]:
     every = point.failed + point.requests
     if point.failed > may_fail * every:
-        text = (
-            f"at {point.point:,}: {point.failed:,} of {every:,} requests failed, "
-            f"{point.failed / every:.2g} of all, and max_failed is {may_fail:.2g}"
-        )
-        yield Reason(key=Key.REQUESTS_FAILED, text=text)
+        figures = {"count": point.failed, "of": every, "allowed": may_fail}
+        yield _at(point, Reason.of(Key.REQUESTS_FAILED, "requests_failed", **figures))
 
 
 def _too_few(point: PointWindow, least: float) -> Iterator[Reason]:
     if point.requests < least:
-        text = (
-            f"at {point.point:,}: {point.requests:,} requests in {point.duration_s:.3g} s, "
-            f"{least:,} are needed: raise min_duration"
-        )
-        yield Reason(key=Key.TOO_FEW_REQUESTS, text=text)
+        figures = {"count": point.requests, "duration_s": point.duration_s, "needed": least}
+        yield _at(point, Reason.of(Key.TOO_FEW_REQUESTS, "few_requests", **figures))
 
 
 def _late(
@@ -230,16 +220,11 @@ def _late(
     client: Mapping[str, float],
     at_a_time: int | None,
 ) -> Findings:
-    at = f"at {point.point:,}"
     names = dict.fromkeys(("latency_p50", *(name.partition("@")[0] for name in gated)))
     note = client_note(point.metrics, names, {**client, **_lateness(window, client)})
     if at_a_time is not None and window.most > at_a_time:
-        text = (
-            f"{at}: the client, not the server, was measured: {window.most:,} requests were "
-            f"in flight, of which the engine sends {at_a_time:,} at a time: set its option "
-            "concurrency higher"
-        )
-        return Findings(invalid=(Reason(key=Key.CLIENT_LATE, text=text),))
+        reason = Reason.of(Key.CLIENT_LATE, "client_queues", most=window.most, sent=at_a_time)
+        return Findings(invalid=(_at(point, reason),))
     sign = Sign(key=SignKey.CLIENT_LATE, text=note or "", point=point.point)
     return Findings.signed([sign] if note else [])
 
@@ -262,7 +247,6 @@ def curve_lateness(log: CurveLog, client: Mapping[str, float]) -> dict[str, floa
 
 def _open_reasons(point: PointWindow, window: OpenWindow, log: CurveLog) -> Iterator[Reason]:
     """Yield why an open loop's point must not be judged; a trace has no steady state."""
-    at = f"at {point.point:,}"
     if few := [*_too_few(point, MIN_REQUESTS)]:
         yield from few
         return
@@ -270,51 +254,36 @@ def _open_reasons(point: PointWindow, window: OpenWindow, log: CurveLog) -> Iter
     by_chance = GROWTH_DEVIATIONS * math.sqrt((window.after + window.before) / shape)
     grows = log.arrivals != "trace" and grown > max(GROWTH_SHARE * point.requests, by_chance)
     if grows or window.unanswered > UNANSWERED * point.requests:
-        text = (
-            f"{at}: overloaded, the queue grew through the window: {window.before:,} requests "
-            f"were in flight at its begin and {window.after:,} at its end, when "
-            f"{window.unanswered:,} of the {point.requests:,} that had arrived were not "
-            "answered: take a lower rate, or a longer window where answers take as long as it"
-        )
-        yield Reason(key=Key.OVERLOADED, text=text)
+        counts = {"before": window.before, "after": window.after, "of": point.requests}
+        reason = Reason.of(Key.OVERLOADED, "overloaded", unanswered=window.unanswered, **counts)
+        yield _at(point, reason)
         return
     latencies = [took_s for requests, _, took_s in point.parts if requests]
     moved, p_value = drift(latencies if len(latencies) == len(point.parts) else [])
     if log.arrivals != "trace" and abs(moved) > SLOWED_LATENCY_SHARE and p_value < DRIFT_RISK:
-        way = "up" if moved > 0 else "down"
-        text = (
-            f"{at}: not steady, latency drifted {way} by {abs(moved):.0%} inside the window: set "
-            "ramp to a longer time, or take a longer window or a lower rate"
-        )
-        yield Reason(key=Key.NOT_STEADY, text=text)
+        yield _at(point, Reason.of(Key.NOT_STEADY, "latency_drifts", moved=moved))
 
 
-def _reasons(point: PointWindow, users: str) -> Iterator[Reason]:
-    at = f"at {point.point:,}"
+def _at(point: PointWindow, reason: Reason) -> Reason:
+    return replace(reason, text=Note.of("at", point=point.point, note=reason.text))
+
+
+def _reasons(point: PointWindow, users: Note) -> Iterator[Reason]:
     if few := [*_too_few(point, max(MIN_REQUESTS, MIN_SLOT_REQUESTS * point.point))]:
         yield from few
         return
     if point.under_way + point.paused < (1 - LOAD_SLACK_SHARE) * point.point:
-        of = f"{point.point:,} requests were in flight on average"
-        if point.turns:
-            of = f"{point.point:,} conversations had a request in flight on average"
-            of += f", and {point.paused:.3g} waited for their next turn" if point.paused else ""
-        text = f"{at}: {point.under_way:.3g} of {of}: {users}"
-        yield Reason(key=Key.CONCURRENCY_NOT_HELD, text=text)
+        figures = {"seen": point.under_way, "of": point.point, "paused": point.paused}
+        turns, key = bool(point.turns), Key.CONCURRENCY_NOT_HELD
+        yield _at(point, Reason.of(key, "not_held", **figures, turns=turns, users=users))
     yield from unsteady(point)
 
 
 def unsteady(point: PointWindow) -> Iterator[Reason]:
     """Yield a reason if the throughput of a closed loop's point drifted."""
-    at = f"at {point.point:,}"
     moved, p_value = drift(_work(point))
     if abs(moved) > DRIFT_SHARE and p_value < DRIFT_RISK:
-        way = "up" if moved > 0 else "down"
-        text = (
-            f"{at}: not steady, throughput drifted {way} by {abs(moved):.0%} inside the window: "
-            "set min_duration longer, or look for what heats, fills or grows"
-        )
-        yield Reason(key=Key.NOT_STEADY, text=text)
+        yield _at(point, Reason.of(Key.NOT_STEADY, "throughput_drifts", moved=moved))
 
 
 def _work(point: PointWindow) -> list[int]:
@@ -341,15 +310,18 @@ def _of_turns(point: PointWindow) -> Iterator[Sign]:
     first_s, later_s = medians.pop(1, None), list(medians.values())
     if first_s is None or not later_s:
         return
-    name = "TTFT" if all(row[3] for row in point.turns) else "latency"
-    low, high = (f"{value * 1e3:.3g}" for value in (min(later_s), max(later_s)))
-    last = f"{max(medians)}{' and later' * (max(medians) == MAX_TURNS)}"
-    waited = f"; {point.paused:.3g} conversations waited on average" if point.paused else ""
-    text = (
-        f"median {name} {first_s * 1e3:.3g} ms of first turns, {low} to {high} ms of turns 2 to "
-        f"{last}{waited}"
+    yield Sign.of(
+        SignKey.TURNS,
+        "turns",
+        point=point.point,
+        first_s=first_s,
+        low_s=min(later_s),
+        high_s=max(later_s),
+        last=max(medians),
+        more=max(medians) == MAX_TURNS,
+        ttft=all(row[3] for row in point.turns),
+        paused=point.paused,
     )
-    yield Sign(key=SignKey.TURNS, text=text, point=point.point)
 
 
 def _signs(log: CurveLog) -> Iterator[Sign]:
@@ -359,31 +331,22 @@ def _signs(log: CurveLog) -> Iterator[Sign]:
         if MIXED * ended < cut < (1 - MIXED) * ended:
             shares.append(f"{cut / ended:.0%} at {point.point:,}")
     if shares:
-        yield Sign(
-            key=SignKey.ANSWERS_CUT,
-            text=f"answers were cut at the most tokens that they may have: {', '.join(shares)}; "
-            "the others ended by themselves",
-        )
+        yield Sign.of(SignKey.ANSWERS_CUT, "cut_in_part", shares=", ".join(shares))
 
 
 def _notes(log: CurveLog) -> Iterator[Sign]:
     for point in log.points:
         if point.failed:
-            every = point.failed + point.requests
-            text = (
-                f"{point.failed:,} of {every:,} requests failed, and count for nothing else; "
-                "max_failed lets some fail"
-            )
-            yield Sign(key=SignKey.REQUESTS_FAILED, text=text, point=point.point)
+            counts = {"count": point.failed, "of": point.failed + point.requests}
+            failed = SignKey.REQUESTS_FAILED
+            yield Sign.of(failed, "some_requests_failed", point=point.point, **counts)
         yield from _of_turns(point)
         work = _work(point)
         fits = not point.open and not point.paused  # paused conversations do no work
         stalled = sum(value < STALL * median(work) for value in work) if fits else 0
         if stalled:
-            text = (
-                f"less than half of the usual work in {stalled} of {len(work)} parts of the window"
-            )
-            yield Sign(key=SignKey.STALLED, text=text, point=point.point)
+            counts = {"count": stalled, "of": len(work)}
+            yield Sign.of(SignKey.STALLED, "stalled", point=point.point, **counts)
         for key, text in point.notes.items():
             yield Sign(key=SignKey(key), text=text, point=point.point)
 

@@ -16,7 +16,8 @@ from pytest_mlperf.core.errors import RunError
 from pytest_mlperf.core.job import Job, LoadGenSettings, MeasuredCase
 from pytest_mlperf.core.measurement import ReplicaRun, RunHardware, RunServing
 from pytest_mlperf.core.metrics import METRICS, SLOWEST_REPLICA
-from pytest_mlperf.core.numbers import MAX_RATE, MIN_RATE, change, duration, percent
+from pytest_mlperf.core.notes import Note, Words
+from pytest_mlperf.core.numbers import MAX_RATE, MIN_RATE
 from pytest_mlperf.core.reason import Key, Reason, Sign, SignKey
 from pytest_mlperf.core.rulings.stragglers import slowest
 from pytest_mlperf.hardware.clock import MIN_MOVE_SECONDS
@@ -44,16 +45,15 @@ class Findings:
 
     metrics: Mapping[str, float] = field(default_factory=dict)
     invalid: tuple[Reason, ...] = ()
-    notes: tuple[str, ...] = ()
+    notes: tuple[Words, ...] = ()
     signs: tuple[Sign, ...] = ()
     zero: tuple[str, ...] = ()
     energy: Mapping[Source, EnergyReading] = field(default_factory=dict)
 
     @classmethod
     def signed(cls, signs: Iterable[Sign], **fields: Any) -> Self:
-        """Return findings whose notes are the sentences of these signs."""
-        kept = tuple(signs)
-        return cls(signs=kept, notes=tuple(sign.in_words() for sign in kept), **fields)
+        """Return findings with these signs."""
+        return cls(signs=tuple(signs), **fields)
 
 
 def together(*witnesses: Findings) -> dict[str, Any]:
@@ -139,16 +139,14 @@ def figures(
     zero = (GOODPUT,) if goodput == 0 else ()
     if goodput:
         if reason := _unknown(ours, theirs):
-            text = f"goodput is not known: {reason}"
-            signs.append(Sign(key=SignKey.GOODPUT_UNKNOWN, text=text))
+            signs.append(Sign(key=SignKey.GOODPUT_UNKNOWN, text=reason))
         else:
             ours[GOODPUT] = goodput
-    none = ["goodput is 0: no request met its limits"] if zero else []
     samples, duration_s = int(result["completed"]), float(result["duration_s"])
     metrics = with_token_rate({**ours, **theirs}, samples=samples, duration_s=duration_s)
     return Figures(
         metrics={**metrics, **per_gpu(metrics, accelerator)},
-        notes=(*(sign.text for sign in signs), *none),
+        notes=(Note.of("no_goodput"),) if zero else (),
         signs=tuple(signs),
         zero=zero,
         samples=samples,
@@ -202,8 +200,7 @@ def clock_findings(job: MeasuredCase, moved_s: float, window_s: float) -> Findin
     smallest = min(job.limits.values(), default=min(each.limit for each in METRICS.values()))
     if abs(moved_s) <= max(MIN_MOVE_SECONDS, CLOCK_SHARE * smallest * window_s):
         return Findings()
-    text = f"the wall clock was set by {moved_s:+,.4g} s meanwhile, and LoadGen measures by it"
-    return Findings(invalid=(Reason(key=Key.CLOCK_SET, text=text),))
+    return Findings(invalid=(Reason.of(Key.CLOCK_SET, "clock_moved", moved_s=moved_s),))
 
 
 START_INVALID, START_TOLD = 0.5, 0.1
@@ -229,14 +226,11 @@ def start_findings(job: Job, seen: Mapping[str, float]) -> Findings:
         return Findings()
     added = seen[names[name]] * (-1 if name in SAMPLE_TIME_METRICS else 1)
     slowed = math.exp(seen[names[name].partition("_")[0]])
-    text = (
-        f"the first tenth of the run took {slowed:.3g} times as long a query as its second half, "
-        f"which changes {METRICS[name].title} by {change(math.expm1(added))} "
-        f"(limit {percent(job.limits[name])})"
-    )
+    limits = {"change": math.expm1(added), "limit": job.limits[name]}
+    note = Note.of("slow_start", times=slowed, metric=name, **limits)
     if shares[name] > START_INVALID and (slowed > QUEUED or not paced):
-        return Findings(invalid=(Reason(key=Key.SLOW_START, text=text),))
-    return Findings.signed([Sign(key=SignKey.SLOW_START, text=text)])
+        return Findings(invalid=(Reason(key=Key.SLOW_START, text=note),))
+    return Findings.signed([Sign(key=SignKey.SLOW_START, text=note)])
 
 
 MIN_DURATION_SHARE, MAX_DURATION_SHARE = 0.5, 4.0
@@ -252,15 +246,12 @@ def length_findings(settings: LoadGenSettings, duration_s: float, *, probed: boo
     """
     planned_s = settings.planned_s
     if probed and settings.fixed_work_s and duration_s < MIN_DURATION_SHARE * planned_s:
-        text = (
-            f"it lasted {duration_s:.2g} s of the {planned_s:g} s that were planned: the engine "
-            "was slower while its rate was probed"
-        )
-        return Findings(invalid=(Reason(key=Key.TOO_SHORT, text=text),))
+        note = Note.of("too_short", lasted_s=duration_s, planned_s=planned_s)
+        return Findings(invalid=(Reason(key=Key.TOO_SHORT, text=note),))
     if settings.points or duration_s <= MAX_DURATION_SHARE * planned_s:
         return Findings()
-    text = f"the run lasted {duration(duration_s)}; {duration(planned_s)} were planned by its rate"
-    return Findings.signed([Sign(key=SignKey.TOO_LONG, text=text)])
+    lengths = {"lasted_s": duration_s, "planned_s": planned_s}
+    return Findings.signed([Sign.of(SignKey.TOO_LONG, "too_long", **lengths)])
 
 
 def load_findings(job: MeasuredCase, seen: Mapping[str, Any] | None) -> Load:
@@ -292,10 +283,9 @@ def _not_positive(name: str, value: float, log: str) -> RunError:
     )
 
 
-def _unknown(ours: Mapping[str, float], theirs: Mapping[str, float]) -> str:
-    """Return why our time stamps do not show which requests met their limits; "" if they do."""
+def _unknown(ours: Mapping[str, float], theirs: Mapping[str, float]) -> Note | None:
+    """Return why our time stamps do not show which requests met their limits, or None."""
     name = next((n for n in ("ttft_p99", "latency_p99") if n in ours and n in theirs), None)
     if name is None or theirs[name] <= ours[name] * (1 + LATE_SHARE) + LATE_SECONDS:
-        return ""
-    late_s = theirs[name] - ours[name]
-    return f"requests waited up to {late_s:.2g} s before the engine was given them"
+        return None
+    return Note.of("goodput_unknown", late_s=theirs[name] - ours[name])

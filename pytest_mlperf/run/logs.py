@@ -147,16 +147,15 @@ class Detail:
     def reasons(self) -> tuple[Reason, ...]:
         """Reasons why LoadGen rejects the run; empty if it accepts it."""
         # A worker in another Python loads this module, and need not have pydantic.
-        from pytest_mlperf.core.numbers import plural
         from pytest_mlperf.core.reason import Key, Reason
 
-        texts = []
+        reasons = []
         if not self.valid:
-            reasons = "; ".join(self.invalid_reasons) or "its log does not say why"
-            texts.append(f"LoadGen calls it INVALID: {reasons}")
+            texts = "; ".join(self.invalid_reasons)
+            reasons.append(Reason.of(Key.LOADGEN, "invalid_by_loadgen", reasons=texts))
         if self.num_errors:
-            texts.append(f"LoadGen logged {plural(self.num_errors, 'error')}")
-        return tuple(Reason(key=Key.LOADGEN, text=text) for text in texts)
+            reasons.append(Reason.of(Key.LOADGEN, "loadgen_errors", count=self.num_errors))
+        return tuple(reasons)
 
     @property
     def perf_constraints_met(self) -> bool | None:

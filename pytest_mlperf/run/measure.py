@@ -176,9 +176,9 @@ def measure(
         hardware = replace(run.hardware, ids=placement.conditions.machine.hashes(job.accelerator))
         run = replace(run, hardware=hardware)
     if run and conditions.server and (server := conditions.machine.server):
-        texts = doubts(server, conditions.server.ask())
-        reasons = [Reason(key=Key.SERVER_HARDWARE, text=text) for text in texts]
-        run = replace(run, invalid=(*reasons, *run.invalid))
+        reasons = doubts(server, conditions.server.ask())
+        server_reasons = [Reason(key=Key.SERVER_HARDWARE, text=text) for text in reasons]
+        run = replace(run, invalid=(*server_reasons, *run.invalid))
     scores = None
     if accuracy and not unscored:
         with _only_the_scorer(unscored):
@@ -378,6 +378,7 @@ def _worker(
         settings = dataclasses.replace(settings, audit=audit.settings, seeds=seeds)
         answer_forms = TIMED_RANKED_ROWS if audit.test == Kind.TEST08 else answer_forms
     environment = {**conditions.machine.environment(job.accelerator), **job.variables}
+    environment |= build.for_servers if build else {}
     spec = WorkerSpec(
         folder=str(case.folder),
         engine=job.engine,

@@ -25,7 +25,7 @@ from pytest_mlperf.core.metrics import (
     STAGE,
     at_point,
 )
-from pytest_mlperf.core.numbers import quantity
+from pytest_mlperf.core.notes import Note, NoteKey
 from pytest_mlperf.core.paths import placeless
 from pytest_mlperf.core.reason import Key, Reason, Sign, SignKey
 from pytest_mlperf.core.server.changes import HIDDEN_SHARE
@@ -199,8 +199,8 @@ def read_run(evidence: WorkerEvidence, job: Job, conditions: Conditions) -> Run 
         energy, notes = [replace(one, metrics={}) for one in energy], (*notes, SCORED_BETWEEN)
     noted = Findings(notes=notes)
     differing = conditions.machine.differing(job.accelerator)
-    text = f"the GPUs of this case differ: {'; '.join(differing)}"
-    unlike = Findings.signed([Sign(key=SignKey.GPUS_DIFFER, text=text)] if differing else [])
+    sign = Sign.of(SignKey.GPUS_DIFFER, "gpus_differ", differences="; ".join(differing))
+    unlike = Findings.signed([sign] if differing else [])
     client = client_findings(figures.metrics, result["client"], job)
     load = load_findings(job, result["contention"])
     windows_s = (
@@ -269,12 +269,8 @@ def untimed_input(input_s: float | None, settings: LoadGenSettings, figures: Fig
         sample_s /= settings.samples_per_query
     if input_s is None or input_s <= max(UNTIMED_SHARE * sample_s, MIN_UNTIMED_SECONDS):
         return Findings()
-    took, engine = (quantity("latency_p50", s) for s in (input_s, sample_s))
-    text = (
-        f"input() took {took} a sample, untimed; the engine {engine}: docs/own-model.md says how "
-        "to time preprocessing"
-    )
-    return Findings.signed([Sign(key=SignKey.UNTIMED_INPUT, text=text)])
+    times = {"input_s": input_s, "sample_s": sample_s}
+    return Findings.signed([Sign.of(SignKey.UNTIMED_INPUT, "untimed_input", **times)])
 
 
 def _resources(evidence: Evidence, result: Event, timed: TimedLog) -> Findings:
@@ -413,14 +409,14 @@ def _validity(detail: Detail, settings: LoadGenSettings) -> Validity:
         and detail.perf_constraints_met is False
     ):
         return Validity(limit_missed=True)
-    queries = "too few queries for its percentile (early stopping): raise min_query_count"
-    unmet = {
-        "the run was too short": detail.min_duration_met,
-        "too few queries": detail.min_queries_met,
-        queries: detail.early_stopping_met,
+    unmet: dict[NoteKey, bool | None] = {
+        "run_too_short": detail.min_duration_met,
+        "too_few_queries": detail.min_queries_met,
+        "stopped_early": detail.early_stopping_met,
     }
-    reasons = [*detail.invalid_reasons, *(text for text, met in unmet.items() if met is False)]
-    texts = [f"LoadGen: {reason}" for reason in reasons or ["result is INVALID"]]
+    unmet_notes = [Note.of(key) for key, met in unmet.items() if met is False]
+    reasons = [*detail.invalid_reasons, *unmet_notes] or ["result is INVALID"]
+    texts = [Note.of("of_loadgen", reason=reason) for reason in reasons]
     early = long_enough and detail.early_stopping_met is False
     key = Key.EARLY_STOPPING if early else Key.LOADGEN
     return Validity(invalid=tuple(Reason(key=key, text=text) for text in texts))

@@ -100,8 +100,7 @@ def light_findings(
 
 
 def _drafts(a_step: float, *, undeclared: bool) -> Sign:
-    advice = f', which the entry does not declare: techniques = ["{DRAFTED}"]' if undeclared else ""
-    return Sign(key=SignKey.DRAFTS, text=f"drafts gave {a_step:.2f} tokens a step{advice}")
+    return Sign.of(SignKey.DRAFTS, "drafts", tokens=a_step, undeclared=undeclared)
 
 
 def tokens_a_step(figures: Figures, drafts: int) -> float | None:

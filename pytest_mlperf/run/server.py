@@ -11,14 +11,14 @@ from pathlib import Path
 
 from pytest_mlperf.core.baseline import may_be_cached
 from pytest_mlperf.core.metrics import (
-    METRICS,
     PREFIX_HIT_SHARE,
     SERVER_METRICS,
     at_point,
     is_stage,
     point_of,
 )
-from pytest_mlperf.core.reason import DURATION_PLACEHOLDER, Sign, SignKey
+from pytest_mlperf.core.notes import Note
+from pytest_mlperf.core.reason import Sign, SignKey
 from pytest_mlperf.core.server import (
     COUNTERS,
     RATIOS,
@@ -151,7 +151,7 @@ def served(
         server=seen.values,
         metrics={**stages, **{name: value for name, value in gated.items() if value}},
         zero=tuple(name for name, value in gated.items() if not value),
-        notes=(*lack, *seen.notes, *(sign.in_words() for sign in signs), *absent),
+        notes=(*lack, *seen.notes, *absent),
         signs=signs,
     )
 
@@ -169,53 +169,40 @@ def _answer_signs(answers: Answers, fingerprint: Mapping[str, str], seen: Served
     for point, counts in answers.items():
         sent, counted = counts.get("expected_tokens", 0), counts.get("prompt_tokens", 0)
         if sent < counted:
-            text = (
-                f"the server counts {counted:,} tokens in prompts of {sent:,}: it adds some, as a "
-                "begin token that prompts have already"
-            )
-            yield Sign(key=SignKey.PROMPTS_LONGER, text=text, point=point)
+            key = SignKey.PROMPTS_LONGER
+            yield Sign.of(key, "prompts_longer", point=point, counted=counted, sent=sent)
         parts = ("answers", "messages", "tokens")
         count, messages, tokens = (counts.get(f"unsized_{name}", 0) for name in parts)
         # TPOT excludes the time of the first message, so its tokens must not count.
         share = (tokens / messages - 1) / (tokens / count - 1) if messages < tokens > count else 0.0
         if share > UNSIZED and messages > count:
-            text = (
-                "answers come in messages of several tokens, and nothing tells how many are in the "
-                f"first: TPOT takes it for one token, and may be too short by up to {share:.0%}; "
-                "let the server give token ids, or usage in each event (continuous_usage_stats)"
-            )
-            yield Sign(key=SignKey.FIRST_UNSIZED, text=text, point=point)
+            yield Sign.of(SignKey.FIRST_UNSIZED, "first_unsized", point=point, most=share)
     builds = sum((Counter(counts) for counts in answers.values()), Counter[str]())
     names = [name for name in builds if name.startswith(BUILD)]
     if len(names) > 1:
         build_counts = ", ".join(f"{name.removeprefix(BUILD)} ({builds[name]:,})" for name in names)
-        text = f"several builds of the server answered, by system_fingerprint: {build_counts}"
-        yield Sign(key=SignKey.BUILDS_DIFFER, text=text)
+        yield Sign.of(SignKey.BUILDS_DIFFER, "builds_differ", builds=build_counts)
     has_share = any(name.partition("@")[0] == PREFIX_HIT_SHARE for name in seen.server)
     if may_be_cached(fingerprint) and not has_share and answers:
-        text = (
-            "each run asks the same prompts, and it is unknown how many of them the server had in "
-            "its cache: start it so that usage or /metrics tells"
-        )
-        yield Sign(key=SignKey.CACHE_UNKNOWN, text=text)
+        yield Sign.of(SignKey.CACHE_UNKNOWN, "cache_unknown")
 
 
-def _absent(log: ServerLog, seen: Mapping[str, float], limits: Collection[str]) -> Iterator[str]:
-    """Yield, for each gated server metric without a value, the cause and the fix."""
+def _absent(log: ServerLog, seen: Mapping[str, float], limits: Collection[str]) -> Iterator[Note]:
+    """Yield a note on the cause for each gated server metric without a value."""
     for name in limits:
         base = name.partition("@")[0]
         if base not in SERVER_METRICS or name in seen:
             continue
+        counters = " and ".join(COUNTERS[part][0] for part in RATIOS[base])
         if log.lack or not log.readings:
-            cause = "no page of a server's metrics was read; measure a server that has one"
+            cause = "no page"
         elif any(
             {*RATIOS[base]} <= one.values.keys() or base in one.values for one in log.readings
         ):
-            cause = "the server counted nothing between two looks in the window; measure for longer"
+            cause = "no count"
         else:
-            counters = " and ".join(COUNTERS[part][0] for part in RATIOS[base])
-            cause = f"the server's page lacks its counters ({counters}); start one that has them"
-        yield f"{METRICS[name].title} is gated and was not measured: {cause}, or drop the limit"
+            cause = "no counters"
+        yield Note.of("server_metric_missing", metric=name, cause=cause, counters=counters)
 
 
 def _beside_ours(seen: Mapping[str, float], points: Sequence[PointWindow]) -> Iterator[Sign]:
@@ -224,11 +211,8 @@ def _beside_ours(seen: Mapping[str, float], points: Sequence[PointWindow]) -> It
             seen.get(at_point(name, point.point), 0.0) for name in ("waiting", "running")
         ]
         if point.open is None and sum(server_requests) > FOREIGN * point.under_way + 1:
-            text = (
-                f"the server had {sum(server_requests):.3g} requests on average, of which "
-                f"{point.under_way:.3g} are of this run: something else uses it"
-            )
-            yield Sign(key=SignKey.SERVER_SHARED, text=text, point=point.point)
+            requests = {"count": sum(server_requests), "own": point.under_way}
+            yield Sign.of(SignKey.SERVER_SHARED, "server_shared", point=point.point, **requests)
 
 
 def _beside_prompts(seen: Mapping[str, float], shared: float) -> Iterator[Sign]:
@@ -236,16 +220,14 @@ def _beside_prompts(seen: Mapping[str, float], shared: float) -> Iterator[Sign]:
         point = point_of(name)
         if name != _share_at(point) or abs(share - shared) <= MIN_HIT_DIFFERENCE:
             continue
-        cause = (
-            "it is off, too small, or not the one that was asked before"
-            if share < shared
-            else "prompts came again, which more samples would not, or share more than is known"
+        yield Sign.of(
+            SignKey.PREFIX_SHARE,
+            "prefix_share",
+            share=min(1.0, share),
+            point=point,
+            shared=shared,
+            fewer=share < shared,
         )
-        text = (
-            f"the server's cache of prefixes had {DURATION_PLACEHOLDER} of the prompts' tokens, "
-            f"and the data set's prompts share {shared:.0%} with earlier ones: {cause}"
-        )
-        yield Sign(key=SignKey.PREFIX_SHARE, text=text, share=min(1.0, share), point=point)
 
 
 def _missed(log: ServerLog, windows: Windows) -> Iterator[Sign]:
@@ -256,6 +238,7 @@ def _missed(log: ServerLog, windows: Windows) -> Iterator[Sign]:
         for begin_s, end_s in windows.values()
     )
     if log.failures and due >= MIN_WINDOW_READINGS and looks < MIN_READ_SHARE * due:
-        reason = f": {log.failures[-1]}"
-        text = f"the server's metrics were read {looks} times in {due * POLL_SECONDS:.0f} s{reason}"
-        yield Sign(key=SignKey.SERVER_UNREAD, text=text)
+        time_s, cause = due * POLL_SECONDS, log.failures[-1]
+        yield Sign.of(
+            SignKey.SERVER_UNREAD, "server_unread", count=looks, time_s=time_s, cause=cause
+        )

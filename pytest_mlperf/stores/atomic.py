@@ -238,10 +238,7 @@ def disk_of(path: Path) -> str:
 
 
 def sync_folder(folder: Path) -> None:
-    """Flush renames in a folder to disk.
-
-    Some network file systems refuse this; the new content is visible anyway.
-    """
+    """Flush renames in a folder to disk, unless a network file system refuses this."""
     with contextlib.suppress(OSError), opened_folder(folder, follow=True) as descriptor:
         os.fsync(descriptor)
 

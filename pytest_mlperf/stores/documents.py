@@ -57,6 +57,8 @@ class Document(Generic[T]):
             content = foreign.read_regular(path, foreign.MAX_PART_BYTES)
         except FileNotFoundError:
             return None
+        except foreign.PointerError as pointer:
+            raise BaselineError(f"{path} is {pointer.strerror}") from None
         except foreign.UnfitError as unfit:
             raise BaselineError(
                 f"{path}: is {unfit} where a {self._title} file should be; move it away"
@@ -160,7 +162,7 @@ class Document(Generic[T]):
 
     def _migrate(self, raw: Any) -> dict[str, Any]:
         if not isinstance(raw, dict):
-            raise ValueError(f"is not a {self._title}: holds {type(raw).__name__}, not an object")
+            raise ValueError(f"holds {type(raw).__name__}, not the object of a {self._title}")
         schema = raw.get("schema")
         if not isinstance(schema, int) or isinstance(schema, bool):
             raise ValueError(f"schema is {schema!r}; must be a whole number up to {self._schema}")

@@ -19,7 +19,7 @@ from typing import Any
 
 from pytest_mlperf.core.errors import EnvironmentFault, MlperfError
 from pytest_mlperf.core.job import MLC_ENDPOINTS
-from pytest_mlperf.core.numbers import MAX_COUNT, MAX_RATE, MIN_RATE, plural, quantity
+from pytest_mlperf.core.numbers import MAX_COUNT, MAX_RATE, MIN_RATE, quantity
 from pytest_mlperf.core.reason import Key, Reason
 from pytest_mlperf.core.untrusted import parse_json
 from pytest_mlperf.core.untrusted_text import encodable, shown
@@ -151,7 +151,10 @@ def read_point(folder: Path) -> RecordedPoint:
         duration_s=duration_s,
         ended_s=_ended_s(path, summary, duration_s),
         digest=hashlib.sha256(json.dumps(raw, sort_keys=True).encode()).hexdigest(),
-        invalid=tuple(Reason(key=r.key, text=at + r.text) for r in (*invalid, *unscored)),
+        invalid=tuple(
+            Reason.of(reason.key, "at", point=concurrency, note=reason.text)
+            for reason in (*invalid, *unscored)
+        ),
         notes=tuple(at + note for note in (*notes, *accuracy)),
         length_se=_length_se(summary, requests),
     )
@@ -393,16 +396,12 @@ def _failures(summary: _Block, config: Mapping[str, str], concurrency: int) -> I
     """
     state = summary.raw.get("state")
     if state != "complete" or summary.raw.get("complete") is not True:
-        text = (
-            f"the run was not complete (state {shown(state)}): its figures cover only a part of it"
-        )
-        yield Reason(key=Key.NOT_COMPLETE, text=text)
+        yield Reason.of(Key.NOT_COMPLETE, "not_complete", state=shown(state))
     issued, completed = summary.count("n_samples_issued"), summary.count("n_samples_completed")
     configured = _float(config.get("settings.runtime.n_samples_to_issue", ""))
     limited = any(k.startswith("settings.runtime.max_") and v != "0" for k, v in config.items())
     if issued < configured and not limited:
-        text = f"it was ended after {issued:,} of {configured:,.0f} requests"
-        yield Reason(key=Key.NOT_COMPLETE, text=text)
+        yield Reason.of(Key.NOT_COMPLETE, "ended_early", count=issued, of=round(configured))
     succeeded, open_at_end = summary.number("n_samples_succeeded"), issued - completed
     if limited and open_at_end <= concurrency:
         open_at_end = 0
@@ -414,8 +413,8 @@ def _failures(summary: _Block, config: Mapping[str, str], concurrency: int) -> I
     }
     for words, count in lost.items():
         if count:
-            text = f"{count:,.0f} of {issued:,} requests {words}"
-            yield Reason(key=Key.REQUESTS_FAILED, text=text)
+            values = {"count": round(count), "of": issued, "how": words}
+            yield Reason.of(Key.REQUESTS_FAILED, "requests_lost", **values)
             return
 
 
@@ -425,17 +424,13 @@ def _doubts(
     least = max(MIN_REQUESTS, MIN_SLOT_REQUESTS * concurrency)
     latency = _distribution(summary, "latency", "ns").number("avg")
     if requests < least or not duration_s or not latency:
-        text = f"{plural(requests, 'request')}, {least:,} are needed: measure for longer"
-        yield Reason(key=Key.TOO_FEW_REQUESTS, text=text)
+        values = {"count": requests, "duration_s": duration_s, "needed": least}
+        yield Reason.of(Key.TOO_FEW_REQUESTS, "few_requests", **values)
         return
     under_way = requests * latency / 1e9 / duration_s
     if abs(under_way / concurrency - 1) > CONCURRENCY_SLACK_SHARE:
-        text = (
-            f"{under_way:.3g} of {concurrency:,} requests were in flight on average by their "
-            "rate and mean latency: the run is too short for its beginning and end, or "
-            "client or server held requests back"
-        )
-        yield Reason(key=Key.CONCURRENCY_NOT_HELD, text=text)
+        values = {"seen": under_way, "of": concurrency}
+        yield Reason.of(Key.CONCURRENCY_NOT_HELD, "not_held_by_rate", **values)
 
 
 # --- events.jsonl --------------------------------------------------------------------------
@@ -523,8 +518,8 @@ def _accuracy(path: Path, unpaired: str) -> tuple[tuple[Reason, ...], tuple[str,
         lost = {key: int(counts.number(key) or 0) for key in ("empty", "missing")}
         if any(lost.values()) or raw.get("complete") is False:
             counted = ", ".join(f"{count:,} {key}" for key, count in lost.items() if count)
-            text = f"answers to {name} are not complete: {counted or 'scored in part'}"
-            invalid.append(Reason(key=Key.ANSWERS_MISSING, text=text))
+            values = {"dataset": name, "counts": counted}
+            invalid.append(Reason.of(Key.ANSWERS_MISSING, "answers_missing", **values))
         score, of = raw.get("score"), entry.number("total_samples") or 0
         is_number = isinstance(score, int | float)  # ROUGE has a table of scores
         text = f"{entry.number('score'):.4g}" if is_number else shown(score)

@@ -55,10 +55,7 @@ ENERGY_PLACES: Places = {
 
 
 def moved(content: Any, places: Places) -> Any:
-    """Move the keys of a JSON object to new places; return any other value unchanged.
-
-    Invalid content stays as it is; the later check of the file reports it.
-    """
+    """Move keys of a JSON object to new places; leave other or invalid content unchanged."""
     if not isinstance(content, dict):
         return content
     present: dict[str, Any] = {}

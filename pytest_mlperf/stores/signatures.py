@@ -43,10 +43,7 @@ def sign(path: Path, key: Path) -> Path:
 
 
 def verified(path: Path, content: bytes, allowed: Path) -> str:
-    """Return the allowed signer who signed a file; raise MlperfError if none did.
-
-    `content` is the content of the file, which is not read again.
-    """
+    """Return the signer of `content` of a file; raise MlperfError if no allowed one signed it."""
     signature = signature_of(path)
     content_of(allowed, "file of allowed signers")
     if not signature.exists():

@@ -169,10 +169,7 @@ class Suite(Table):
 
     @property
     def scorer_gap(self) -> str:
-        """Message if the scorer is not the round's, which leaves MLPerf's gate undecided; else "".
-
-        The user's own code may replace the round's scorer.
-        """
+        """Message if the scorer is not the round's, which leaves MLPerf's gate open; or ""."""
         rules, source = self.rules, self.workload.scorer
         if not self.is_mlperf or rules is None or source is None:
             return ""

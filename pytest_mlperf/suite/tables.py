@@ -676,10 +676,7 @@ class Named(Protocol):
 
 
 def title_of(named: Named) -> str:
-    """Return the name of a table's Python in messages; "" if the table has no Python.
-
-    Variables are not expanded, because their values may be secret.
-    """
+    """Return a table's Python for messages, or ""; do not expand variables, perhaps secret."""
     if named.python is not None:
         return f"python {named.python}"
     words = named.command or []

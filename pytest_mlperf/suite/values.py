@@ -66,10 +66,7 @@ def whole_class(name: str) -> str:
 
 
 def checked_accelerator(value: str) -> str:
-    """Return an accelerator such as "8xH100" in its usual case, or raise ValueError.
-
-    Baselines are found by this name, so each accelerator has only one.
-    """
+    """Return an accelerator such as "8xH100" in its usual case; raise ValueError for others."""
     count, name = split(value)
     kind = whole_class(name)
     written = name

@@ -16,6 +16,7 @@ from typing import Any
 from pytest_mlperf.core.errors import RunError
 from pytest_mlperf.core.extension import Dataset, Engine
 from pytest_mlperf.core.rulings.ruling import miscounted
+from pytest_mlperf.reports.sentences import sentence
 from pytest_mlperf.run.worker import samples as data_sets
 from pytest_mlperf.run.worker.samples import stages_of
 from pytest_mlperf.testing._checks import check_factory, demand, name_of, short
@@ -307,7 +308,8 @@ class _EngineTrial:
         counts: dict[int, list[int]] = {}
         for sample, index in index_of.items():
             counts.setdefault(index, []).append(sink.n_tokens[sample])
-        fault = miscounted(counts, lengths, drawn=True)
+        notes = miscounted(counts, lengths, drawn=True) or ()
+        fault = next(map(sentence, notes), None)
         if self.same_answers:
             other = (i for i, each in counts.items() if {*each} != {lengths[i]})
             fault = next((f"{counts[i]} at sample {i}, was {lengths[i]}" for i in other), None)

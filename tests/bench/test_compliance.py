@@ -158,7 +158,7 @@ def test_test09_of_a_twin_holds_answers_against_its_own_length(lab: Lab) -> None
     assert lab.verdict(Kind.TEST09, "timed_tokens = 10").outcome is Outcome.OK
     verdict = lab.verdict(Kind.TEST09, "timed_tokens = 12")
     assert verdict.outcome is Outcome.GATE_FAIL
-    assert "answers have 10.00 tokens in the mean; 10.8 to 13.2 are required" in sentence(
+    assert "answers have 10.00 tokens on average; 10.8 to 13.2 are required" in sentence(
         verdict.headline
     )
     count = len(lab.processes)
@@ -183,7 +183,7 @@ def test_runs_that_are_invalid_end_only_the_tests_that_compare_speeds(lab: Lab) 
 @pytest.mark.parametrize(
     ("change", "reason"),
     [
-        (('twin_of = "gpt-oss-120b"', 'twin_of = "llama2-70b"'), "only TEST07 reads it, which v6"),
+        (('twin_of = "gpt-oss-120b"', 'twin_of = "llama2-70b"'), "only TEST07 uses it, which v6.1"),
         (("samples = 16", "sample = 16"), "dataset 'synthetic' has no option 'sample'"),
     ],
 )

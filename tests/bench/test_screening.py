@@ -173,7 +173,7 @@ def test_a_session_that_is_added_is_screened_too(lab: Lab, update: Update) -> No
     assert noted(outlier, "run 2 of 3 is an outlier, 60 samples/s: not recorded")
     assert lab.kept(2) == [80.0, 80.2]
     assert lab.kept(3) == []
-    assert "runs belong together" in " ".join(
+    assert "runs agree with each other" in " ".join(
         (sentence(disturbed.headline), *map(sentence, disturbed.notes))
     )
 

@@ -223,8 +223,8 @@ def test_a_search_over_requests_in_flight_starts_at_the_baseline_else_the_suites
 
 def test_bounds_that_all_hold_or_do_not_are_invalid(tmp_path: Path) -> None:
     for bounds, words in (
-        ("[8, 20]", "20 requests in flight, the highest of 2 tried, still holds latency_p90 "),
-        ("[150, 180]", "150 requests in flight, the lowest of 2 tried, does not hold latency_p90 "),
+        ("[8, 20]", "20 requests in flight, the highest of 2 tried, still meets latency_p90 "),
+        ("[150, 180]", "150 requests in flight, the lowest of 2 tried, does not meet latency_p90 "),
     ):
         shutil.rmtree(tmp_path)
         tmp_path.mkdir()
@@ -284,7 +284,7 @@ def test_a_search_that_finds_no_rate_is_invalid(tmp_path: Path) -> None:
     (reason,) = caught.value.run.invalid
     assert reason.key is Key.NO_RATE
     assert reason.text.startswith(
-        "no rate found: 768/s, the lowest of 4 tried, does not hold latency_p90 "
+        "no rate found: 768/s, the lowest of 4 tried, does not meet latency_p90 "
     )
 
 

@@ -15,6 +15,7 @@ from pytest_mlperf.bench.runner import Unjudgeable
 from pytest_mlperf.core.case import Kind
 from pytest_mlperf.core.contention import Contention
 from pytest_mlperf.core.measurement import Run, Subject
+from pytest_mlperf.core.notes import Note
 from pytest_mlperf.core.reason import Key, Reason
 from pytest_mlperf.core.results import CaseResult
 from pytest_mlperf.core.rulings.ruling import Ruling
@@ -113,9 +114,8 @@ def test_runs_that_are_invalid_for_being_slow_prove_a_drop_together(tmp_path: Pa
             continue
         ruling = judged(case_of(tmp_path, [], runs))
         assert ruling.outcome is Outcome.PERF_DROP
-        assert ruling.notes[0] == (
-            f"the last run is INVALID and proves nothing more: {'; '.join(map(str, reasons))}"
-        )
+        note = Note.of("reasons", reasons=tuple(reason.text for reason in reasons))
+        assert ruling.notes[0] == Note.of("last_invalid", reason=note)
     with pytest.raises(Unjudgeable):
         judged(case_of(tmp_path, [], [run_of(SLOW, FEW)] * 2, recorded=False))
 
@@ -138,7 +138,7 @@ def test_runs_that_load_can_have_made_invalid_are_undecided(tmp_path: Path) -> N
         case.policy = replace(case.policy, update=update)
         ruling = unjudged(case, run)
         assert ruling.outcome is outcome
-        assert ruling.headline == str(reasons[0])
+        assert ruling.headline == reasons[0].text
         assert {metric.metric for metric in ruling.metrics} == set(FAST)
 
 

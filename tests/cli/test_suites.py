@@ -73,7 +73,7 @@ def test_files_without_a_suite_are_named() -> None:
 def test_the_defects_of_all_suites_are_listed_at_once() -> None:
     """Two suites that describe one case are refused as pytest refuses them."""
     write("one/same.mlperf.toml", "two/same.mlperf.toml", "baselines/x", "a.mlperf.toml")
-    twice = "two/same.mlperf.toml:6: same-Offline-null-fp32-cpu is described by one/"
+    twice = "two/same.mlperf.toml:6: same-Offline-null-fp32-cpu is also in one/"
     with pytest.raises(SuiteError, match=twice):
         read_suites(find_suites([Path("one"), Path("two")]))
     Path("a.mlperf.toml").write_text("schema = 2\n")

@@ -29,7 +29,7 @@ def test_answers_without_another_form_are_an_error_with_a_reason() -> None:
     for output, forms, reason in (
         (b"1234567", ("int64", "int32"), "7 bytes are not a multiple of one int64 token id"),
         (b"12345", ("int32", "int64"), "5 bytes are not a multiple of one int32 token id"),
-        (array("q", [2**31]).tobytes(), ("int64", "int32"), "beyond the range of int32"),
+        (array("q", [2**31]).tobytes(), ("int64", "int32"), "does not fit into int32"),
         (b"", ("int64", "text"), "answers cannot be converted between the forms int64, text"),
         (b"", ("int64",), "no conversion is known"),
     ):

@@ -167,54 +167,36 @@ def test_the_users_of_the_cores_are_named_if_too_few_requests_were_in_flight() -
     """A server at a url of this machine counts as the run's own; so its client is taken off."""
     server = {"serves": True, "own_s": 19.0, "foreign_s": 0.5}
     busy = {"serves": True, "own_s": 4.0, "foreign_s": 15.0, "others": {"make": 1.4}}
-    unknown = "the engine takes no more at a time, or the client could not keep up"
-    for fields, client, words in (
-        (
-            server,
-            0.2,
-            "the server's own processes used 1.7, this client used 0.2, other programs used 0.05 "
-            "of 2 cores: start the client on cores of its own (taskset), or measure from another "
-            "machine",
-        ),
-        (
-            busy,
-            0.2,
-            "the server's own processes used 0.2, this client used 0.2, other programs (make 1.4) "
-            "used 1.5 of 2 cores: close them, or measure on an idle machine",
-        ),
-        (
-            {"serves": True, "own_s": 10.1, "foreign_s": 0.0},
-            0.98,
-            (
-                "the server's own processes used 0.03, this client used 0.98 of 2 cores: take "
-                "fewer requests in flight, or give it a faster machine"
-            ),
-        ),
-        (
-            {"own_s": 3.0, "foreign_s": 0.0},
-            0.1,
-            "the engine's own processes used 0.2, this client used 0.1 of 2 cores: cores were "
-            "idle: the engine takes no more at a time, or answers late",
-        ),
+    unknown = Note.of("cores_unknown")
+
+    def users(own: float, client: float, others: float, **values: Any) -> Note:
+        usual = {"cores": 2, "names": "", "serves": True, "idle": False}
+        used = {"own": own, "client": client, "others": others}
+        return Note.of("core_users", **used, **{**usual, **values})
+
+    for fields, client, note in (
+        (server, 0.2, users(1.7, 0.2, 0.05)),
+        (busy, 0.2, users(0.2, 0.2, 1.5, names="make 1.4")),
+        ({"serves": True, "own_s": 10.1, "foreign_s": 0.0}, 0.98, users(0.03, 0.98, 0.0)),
+        ({"own_s": 3.0, "foreign_s": 0.0}, 0.1, users(0.2, 0.1, 0.0, serves=None, idle=True)),
         (
             {"serves": False, "own_s": 1.0, "foreign_s": 18.0},
             0.1,
-            "this client used 0.1, other programs, with a server here that was not found, used 1.8 "
-            "of 2 cores: close them, or measure on an idle machine",
+            users(0.0, 0.1, 1.8, serves=False),
         ),
         ({"own_s": None, "foreign_s": 18.0}, 0.1, unknown),
         ({"own_s": 0.0, "window_s": 0.0}, 0.0, unknown),
     ):
-        assert core_users(seen(**fields), client) == words
+        noted = core_users(seen(**fields), client)
+        assert noted.key == note.key
+        assert noted.values == pytest.approx(note.values) if note.values else not noted.values
     assert core_users(None, 0.1) == unknown
 
 
 def test_a_busy_client_is_not_passed_off_as_a_slow_server() -> None:
     """712 ms although the server's own was 56 ms; undecided metrics and small shares pass."""
-    assert client_note({"ttft_p99": 0.712}, ["ttft_p99"], CLIENT_BUSY) == (
-        "p99 TTFT is 712 ms, of which this process took up to 656 ms: its requests began 6 ms late "
-        "and its event loop was 650 ms late (p99); give it processor cores that nobody else uses, "
-        "or measure from another machine"
+    assert client_note({"ttft_p99": 0.712}, ["ttft_p99"], CLIENT_BUSY) == Note.of(
+        "client_share", metric="ttft_p99", value=0.712, issue_s=0.006, loop_s=0.65
     )
     at_points = {"ttft_p99@4": 0.712, "ttft_p99@8": 0.712}
     for late in (CLIENT_BUSY, {**CLIENT_QUIET, "loop_p99@8": 0.65}):

@@ -206,7 +206,7 @@ def test_times_versions_and_omitted_tests_are_joined() -> None:
     assert (merged.started, merged.seconds) == ("2026-11-20T09:00:00+00:00", 400.0)
     assert merged.deselected == {"H200": 3, "cpu": 4}
     assert (merged.versions, merged.skipped) == (versions, {"t": "no model"})
-    with pytest.raises(MlperfError, match=r"is in part0\.json and in part1\.json; name each part"):
+    with pytest.raises(MlperfError, match=r"is in part0\.json and in part1\.json: name each part"):
         joined([first_part, first_part])
     with pytest.raises(MlperfError, match=r"part0\.json is of commit 9d0e77a1b2c3, part1\.json of"):
         joined([first_part, replace(other, commit="a" * 40)])
@@ -216,7 +216,7 @@ def test_a_planned_test_without_a_verdict_is_absent_with_its_known_reason() -> N
     """What one part skipped and another judged is not skipped."""
     merged = joined([replace(part({0: 1.0}, 1), skipped={"skipped": "no model"})])
     there = merged.cases[0].test
-    gone = "in any results file: the test was deselected, or its session ended before it ran"
+    gone = "not in any results file: the test was deselected, or its session ended before it ran"
     skipping = replace(part({1: 1.0}, 1), skipped={there: "not here"})
 
     absences = [Absent(test="skipped", reason="no model"), Absent(test="gone", reason=gone)]

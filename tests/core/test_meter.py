@@ -42,7 +42,7 @@ def test_a_csv_file_has_a_heading_with_time_and_watts() -> None:
     ]
     for lines, expected in cases:
         assert parsed(*lines) == expected
-    with pytest.raises(SuiteError, match="is no heading"):
+    with pytest.raises(SuiteError, match="is not a heading"):
         parsed("# volts,W", "")
 
 
@@ -71,13 +71,15 @@ HEADING = "time,watts"
 
 
 NO_SPL = 'is not "Time,MM-DD-YYYY HH:MM:SS.mmm,Watts,W,..."'
-CSV = 'a meter is a CSV file with the heading "time,watts", or the spl.txt of SPEC\'s PTD'
+CSV = (
+    'the log of a meter is a CSV file with the heading "time,watts", or the spl.txt of SPEC\'s PTD'
+)
 
 
 def test_a_damaged_line_is_named() -> None:
     no_time = "is not a time in seconds since 1970"
     cases: list[tuple[list[str], int, str]] = [
-        (["power", "400"], 1, f"no heading with one column time or time_s or timestamp: {CSV}"),
+        (["power", "400"], 1, f"not a heading with one column time or time_s or timestamp: {CSV}"),
         (["time,watts,watts", "1,2,3"], 1, f"no heading with one column watts or power_w: {CSV}"),
         (
             [HEADING, "2026-11-20T12:00:00,400"],

@@ -178,7 +178,7 @@ def test_the_result_of_a_search_has_its_bracket() -> None:
     assert search_result.rate == pytest.approx(math.sqrt(40.0 * 40.7))
     assert search_result.resolution == pytest.approx(math.log(40.7 / 40) / math.sqrt(12))
     assert search_result.in_words == (
-        "40.35 samples/s at ttft_p99 < 1 s: 40/s held, 40.7/s did not (ttft_p99); 2 runs"
+        "40.35 samples/s at ttft_p99 < 1 s: limits met at 40/s, missed at 40.7/s (ttft_p99); 2 runs"
     )
     assert 40 < stopped.rate < 50
     assert stopped.in_words.endswith(
@@ -329,8 +329,8 @@ def test_a_number_of_requests_is_described_as_such() -> None:
         search_result.resolution,
     ) == (32, True, True, 0)
     assert search_result.in_words == (
-        "32 requests in flight at ttft_p99 < 1 s: 32 requests in flight held, 33 requests in "
-        "flight did not (ttft_p99); 2 runs"
+        "32 requests in flight at ttft_p99 < 1 s: limits met at 32 requests in flight, "
+        "missed at 33 requests in flight (ttft_p99); 2 runs"
     )
     for tries, message in (
         (

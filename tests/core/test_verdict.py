@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from itertools import permutations
 from pathlib import Path
@@ -10,10 +11,12 @@ from typing import Any
 import pytest
 
 from pytest_mlperf.core.guarantees import Guarantee
-from pytest_mlperf.core.reason import Key, Reason, measured_again, of_gpus
+from pytest_mlperf.core.measurement import repeated
+from pytest_mlperf.core.reason import Key, Reason, of_gpus
 from pytest_mlperf.core.verdict import SEVERITY, MetricVerdict, Outcome, worst
 from pytest_mlperf.reports.promises import final_word
-from tests.reports.verdicts import DROP, PROVISIONAL_DROP, metric
+from pytest_mlperf.reports.sentences import sentence
+from tests.reports.verdicts import DROP, PROVISIONAL_DROP, metric, run
 
 
 def test_an_outcome_fails_or_passes_and_the_worst_metric_decides_whatever_the_order() -> None:
@@ -103,9 +106,15 @@ HOTTER = Reason(key=Key.HW_THERMAL_SLOWDOWN, text="heat for 2.40 s")
 LOST = Reason(key=Key.GPU_LOST, text="the GPU was lost")
 
 
+def measured_again(*reasons: Sequence[Reason]) -> str:
+    note = repeated([replace(run(), invalid=tuple(of_run)) for of_run in reasons])
+    assert note is not None
+    return sentence(note)
+
+
 def test_each_reason_is_listed_once_with_its_latest_figures_and_every_key_on_the_page() -> None:
-    assert measured_again([[HOT]]) == "1 run INVALID, measured again: heat for 1.20 s"
-    assert measured_again([[HOT], [HOTTER, LOST]]) == (
+    assert measured_again([HOT]) == "1 run INVALID, measured again: heat for 1.20 s"
+    assert measured_again([HOT], [HOTTER, LOST]) == (
         "2 runs INVALID, measured again: heat for 2.40 s; the GPU was lost"
     )
 
@@ -148,4 +157,4 @@ def test_the_same_reason_of_several_gpus_is_one_sentence(
 def test_every_reason_of_one_key_is_listed_for_repeated_runs() -> None:
     lost = [Reason(key=Key.GPU_LOST, text=f"GPU {n} was lost") for n in (1, 2)]
 
-    assert measured_again([[HOT, *lost]]).endswith("1.20 s; GPU 1 was lost; GPU 2 was lost")
+    assert measured_again([HOT, *lost]).endswith("1.20 s; GPU 1 was lost; GPU 2 was lost")

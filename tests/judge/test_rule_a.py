@@ -52,7 +52,7 @@ def test_looks_grow_and_end_with_the_whole_data_set() -> None:
     for margin in (0.0, -1.0, math.inf, math.nan):
         with pytest.raises(ValueError, match="margin"):
             ScorePairs(before=[1.0], now=[1.0], margin=margin)
-    with pytest.raises(ValueError, match="no pairs"):
+    with pytest.raises(ValueError, match="cannot be paired"):
         ScorePairs(before=[1.0, 2.0], now=[1.0], margin=1.0)
 
 

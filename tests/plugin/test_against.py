@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import subprocess
 import sys
+import time
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -21,13 +23,12 @@ from pytest_mlperf.run.project import commit_of
 from pytest_mlperf.stores.results import read_results
 from pytest_mlperf.suite.environments import reference
 from pytest_mlperf.suite.plan import plan_suite
-from tests.plugin.project import RATE, Project, case, near
+from tests.plugin.project import LIGHT, RATE, Project, case, near
 from tests.plugin.simulated import Simulation, simulate
 from tests.run import other_python
 from tests.run.other_python import ENGINE, git
 
 ACME = case(engine="Acme")
-HERE = Path(sys.prefix).name
 OTHER_PYTHON = "python:other/bin/python"
 SLOW_ENGINE = ENGINE.replace("FACTOR = 1", "FACTOR = 2").replace('"1.0"', '"2.0"')
 
@@ -223,14 +224,14 @@ def test_a_build_that_cannot_be_compared_is_one_error(
     monkeypatch.setenv("PIP_NO_INDEX", "1")
     rows = [
         ("v9", "v9 is no commit of this clone: fetch it, or name another"),
-        ("main", "is the build that is here: nothing to compare"),
+        ("main", "is this build: nothing to compare"),
         ("old", "requires Python <3.9, and this is 3."),
-        ("python:/there/is/none", "--mlperf-against.python, /there/is/none, is no program here"),
-        (f"python:{sys.executable}", "is the build that is here: nothing to compare"),
-        ("command:/there/is/none", "--mlperf-against.command, /there/is/none, is no program"),
-        ("pip:nothing.whl", "--mlperf-against.pip, nothing.whl, is no file here"),
+        ("python:/there/is/none", "--mlperf-against.python, /there/is/none, is not a program here"),
+        (f"python:{sys.executable}", "is this build: nothing to compare"),
+        ("command:/there/is/none", "--mlperf-against.command, /there/is/none, is not a program"),
+        ("pip:nothing.whl", "--mlperf-against.pip, nothing.whl, is not a file here"),
         ("pip:there-is-none==9", "there-is-none==9 cannot be installed by"),
-        ("merge-base", "is the build that is here: nothing to compare"),
+        ("merge-base", "is this build: nothing to compare"),
     ]
     for against, message in rows:
         verdict = lab.verdict(against)
@@ -412,3 +413,79 @@ def test_a_requirement_gets_an_environment(
         assert lab.verdict("pip:dialect==1.0").outcome is Outcome.OK
     assert ready.exists()
     assert not (ready.parent / "half").exists()
+
+
+STOPS = """
+from pathlib import Path
+
+def pytest_runtest_setup(item):
+    if "two" in item.nodeid and Path("stop").exists():
+        raise KeyboardInterrupt
+"""
+
+
+@pytest.mark.process
+def test_an_interrupted_session_resumes_against_the_same_commit(lab: Lab) -> None:
+    """A ref that has moved is another comparison."""
+    path, project = lab.project.path, lab.project
+    engines = [f'[[engines]]\nuse = "acme:Acme"\nname = "{name}"\n' for name in ("one", "two")]
+    project.suite(engines="\n".join(engines))
+    project.pytester.makeconftest(STOPS)
+    (path / "acme.py").write_text(SLOW_ENGINE, "utf-8")
+    git(path, "branch", "target", "v1")
+    (path / "stop").touch()
+    words = ("suites", "-p", "no:benchmark", "--mlperf-against", "target")
+    assert project.run_process(*words).ret == pytest.ExitCode.INTERRUPTED
+    assert len(git(path, "worktree", "list").splitlines()) == 1
+    (path / "stop").unlink()
+
+    tree = git(path, "commit-tree", "v1^{tree}", "-p", "v1", "-m", "moved")
+    git(path, "update-ref", "refs/heads/target", tree)
+    refused = project.run(*words, "--mlperf-resume")
+    assert refused.ret == pytest.ExitCode.USAGE_ERROR
+    refused.stderr.fnmatch_lines(["*commit of --mlperf-against was *"])
+    git(path, "update-ref", "refs/heads/target", "v1")
+
+    result = project.run(*words, "--mlperf-resume")
+
+    result.assert_outcomes(failed=2)
+    one, two = read_results(max(path.glob(".mlperf/runs/*/results.json"))).cases
+    assert one.verdict.runs[0].session != two.verdict.runs[0].session
+    for case_result in (one, two):
+        assert case_result.verdict.outcome is Outcome.PERF_DROP
+        assert case_result.verdict.interleaved is not None
+        assert len(case_result.verdict.interleaved.other_runs) == len(case_result.verdict.runs)
+
+
+def wait_for(pattern: str, folder: Path) -> None:
+    """Wait until a file exists."""
+    deadline = time.monotonic() + 60
+    while not list(folder.glob(pattern)):
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+
+
+@pytest.mark.process
+def test_files_of_a_killed_session_are_removed_by_the_next(
+    lab: Lab, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Those of a session that runs stay."""
+    path = lab.project.path
+    (path / "acme.py").write_text(SLOW_ENGINE.replace("0.002", "2.0"), "utf-8")
+    lab.suite()
+    words = [sys.executable, "-m", "pytest", *LIGHT, "suites", "--mlperf-against", "v1"]
+    with subprocess.Popen(words, cwd=path, stdout=subprocess.DEVNULL) as session:
+        try:
+            wait_for(".mlperf/runs/*/*/tree/acme.py", path)
+            assert len(git(path, "worktree", "list").splitlines()) == 2
+            simulate(monkeypatch)
+            assert lab.verdict("v1").outcome is Outcome.OK
+            assert len(git(path, "worktree", "list").splitlines()) == 2
+        finally:
+            session.kill()
+    assert len(git(path, "worktree", "list").splitlines()) == 2
+
+    assert lab.verdict("v1").outcome is Outcome.OK
+
+    assert len(git(path, "worktree", "list").splitlines()) == 1
+    assert not list(path.glob(".mlperf/runs/*/against*"))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import tomllib
 from pathlib import Path
 
 import pytest
@@ -11,6 +12,8 @@ from pytest_mlperf.core.verdict import Outcome
 from pytest_mlperf.reports.sentences import sentence
 from pytest_mlperf.stores import baselines
 from tests.plugin.project import LIGHT, Project
+
+ROOT = Path(__file__).parents[2]
 
 JUDGE = "--mlperf-judge-benchmarks"
 
@@ -137,3 +140,61 @@ def test_a_benchmark_is_recorded_judged_and_fails_when_slowed(project: Project) 
             "*--mlperf-handicap=60%*",
         ]
     )
+
+
+@pytest.mark.parametrize(
+    ("option", "advice"),
+    [
+        ("--benchmark-disable", "leave it out, or add --benchmark-enable"),
+        ("--benchmark-skip", "leave it out"),
+    ],
+)
+def test_benchmarks_that_are_switched_off_are_one_line(
+    project: Project, monkeypatch: pytest.MonkeyPatch, option: str, advice: str
+) -> None:
+    """As projects do in `addopts`; it fails where skips do."""
+    monkeypatch.delenv("CI", raising=False)
+    write(project, SLEEP + "def test_again(benchmark):\n    benchmark(len, ())\n")
+    line = f"2 benchmarks not judged: {option} is set; {advice}"
+    rule = " (skips fail in CI; allow them: --mlperf-fail-on=no:skips)"
+    for more, code, end in (
+        ((), 0, ""),
+        (("--mlperf-fail-on=skips",), 1, rule),
+        (("--benchmark-enable",), None, None),
+        (("-k", "no_such"), 5, None),
+    ):
+        if code is None and option == "--benchmark-skip":
+            continue
+        result = project.run(JUDGE, option, "--co" if code is None else "-q", *more)
+        assert (code is None) or result.ret == code
+        assert (f"{line}{end}" in result.outlines) == (end is not None)
+        assert len([text for text in result.outlines if "not judged" in text]) == (end is not None)
+
+
+def test_without_pytest_benchmark_the_extra_is_named(project: Project) -> None:
+    write(project, SLEEP)
+    asked = project.run(JUDGE, "-p", "no:benchmark")
+    (project.path / "pytest.ini").write_text("[pytest]\nmlperf_judge_benchmarks = yes\n")
+    in_file = project.run("-p", "no:benchmark")
+
+    for result in (asked, in_file):
+        assert result.ret == pytest.ExitCode.USAGE_ERROR
+        result.stderr.fnmatch_lines(["*try: pip install 'pytest-mlperf[[]benchmark]'"])
+
+
+def test_a_project_without_benchmarks_has_no_banner_and_no_folder(project: Project) -> None:
+    """As it is where the extra is not installed."""
+    project.suite()
+    project.breaks()
+    result = project.run("suites", "-p", "no:benchmark")
+
+    assert "benchmark: " not in result.stdout.str()
+    assert not (project.path / ".benchmarks").exists()
+    assert "ERROR baseline" in result.stdout.str()
+
+
+def test_pytest_benchmark_is_an_extra_alone() -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]
+    assert not any(one.startswith("pytest-benchmark") for one in project["dependencies"])
+    assert project["optional-dependencies"]["benchmark"] == ["pytest-benchmark>=5"]
+    assert "pytest-mlperf[benchmark," in project["optional-dependencies"]["dev"][0]

@@ -63,7 +63,9 @@ def test_a_clock_that_is_set_makes_runs_invalid(project: Project) -> None:
     for case_result in project.results().cases:
         verdict = case_result.verdict
         assert verdict.outcome is Outcome.INVALID, verdict.headline
-        messages = [str(reason) for reason in verdict.reasons if reason.key is Key.CLOCK_SET]
+        messages = [
+            sentence(reason.text) for reason in verdict.reasons if reason.key is Key.CLOCK_SET
+        ]
         assert [text.partition("+")[0] for text in messages] == ["the wall clock was set by "]
         assert len(verdict.invalid_runs) == 3
 

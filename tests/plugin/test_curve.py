@@ -20,6 +20,7 @@ from pytest_mlperf.stores import baselines
 from pytest_mlperf.stores.results import read_results
 from tests.core.made import on_day
 from tests.plugin.project import Project, case
+from tests.run.other_python import git
 
 CURVE: Case = case(scenario=Scenario.CONCURRENCY)
 OPEN: Case = case(scenario=Scenario.OPEN_LOOP)
@@ -186,3 +187,23 @@ def test_our_own_curve_is_exported_under_our_own_name(
     tpot_ns = summary["tpot"]["percentiles"]["90"]
     assert 1e9 / tpot_ns == pytest.approx(run.metrics["tps_per_user@6"])
     assert summary["version"].startswith("pytest-mlperf ")
+
+
+def test_a_curve_is_judged_against_another_build(project: Project, file: Path) -> None:
+    """Every point has its pairs; nothing is stored beforehand."""
+    for words in (("init", "-q"), ("add", "suites"), ("commit", "-q", "-m", "one")):
+        git(project.path, *words)
+
+    result = project.run(file, "--mlperf-against", "HEAD", "--mlperf-handicap=60%")
+
+    result.assert_outcomes(failed=1)
+    (case_result,) = project.results().cases
+    verdict = case_result.verdict
+    assert verdict.outcome is Outcome.PERF_DROP
+    judged = {metric.metric: metric for metric in verdict.metrics if metric.limit}
+    assert set(judged) == {"tokens_per_second", "tokens_per_second@1", "tokens_per_second@6"}
+    assert any(metric.fails for metric in judged.values())
+    assert all(metric.baseline.runs == metric.runs >= 2 for metric in judged.values())
+    assert verdict.interleaved is not None
+    points = {name for run in verdict.interleaved.other_runs for name in run.metrics}
+    assert points >= set(judged)

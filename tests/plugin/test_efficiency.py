@@ -17,6 +17,7 @@ from pytest_mlperf.reports.sentences import sentence
 from pytest_mlperf.stores.results import read_results
 from tests.nvml.library import Fake, scenario
 from tests.plugin.project import OPTIONS, RATE, Project, case, near
+from tests.run.other_python import git
 
 GATED_FROM_1_S = """
 from pytest_mlperf.core import energy
@@ -162,6 +163,30 @@ def test_samples_per_joule_are_recorded_and_judged(fake: Fake, project: Project)
             r".*J \(± \d+\) in \d+\.\d s, 7[45]\d W",
         ]
     )
+
+
+def test_the_energy_of_another_build_is_measured_in_the_same_session(
+    fake: Fake, project: Project
+) -> None:
+    """This build, slowed by a handicap, against the same commit without it."""
+    suite(project)
+    for words in (("init", "-q"), ("add", "."), ("commit", "-q", "-m", "one")):
+        git(project.path, *words)
+    fake.write(*scenario("wave const 250"), "device", "wave const 500")
+
+    run(project, "--mlperf-against", "HEAD", "--mlperf-handicap=70%")
+
+    assert outcomes(project) == {
+        "performance": Outcome.PERF_DROP,
+        "efficiency": Outcome.POWER_DROP,
+    }
+    verdict = last(project)["efficiency"]
+    other = verdict.interleaved
+    assert other is not None
+    assert len(other.other_runs) == len(verdict.runs)
+    assert all("samples_per_joule" in one.metrics for one in other.other_runs)
+    metric = next(one for one in verdict.metrics if one.metric == "samples_per_joule")
+    assert metric.baseline.runs == metric.runs >= 2
 
 
 DOUBTFUL = """

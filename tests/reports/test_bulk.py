@@ -89,7 +89,7 @@ def test_nineteen_failures_of_one_cause_are_one_message() -> None:
 
     assert len(lines) + PYTEST_LINES <= FAILED_LINES
     assert lines[0].startswith(
-        "19 of 19 cases regressed; likely: engine.version 1.2 → 1.3 since the baseline; "
+        "19 of 19 tests regressed; likely: engine.version 1.2 → 1.3 since the baseline; "
     )
     assert sum(line.startswith("reproduce ") for line in lines) == 1
     assert "and 15 PERF DROP: " in "\n".join(lines)
@@ -117,11 +117,11 @@ def test_groups_have_one_cause_and_one_outcome_each_the_largest_first() -> None:
     ]
     assert [group.is_common for group in groups] == [True, True, True, False]
     assert [re.split("[:;] ", text)[0] for text in group_sentences(groups)] == [
-        "5 of 11 cases regressed",
-        "4 of 15 cases",
-        "3 of 11 cases regressed",
+        "5 of 11 tests regressed",
+        "4 of 15 tests",
+        "3 of 11 tests regressed",
     ]
-    assert "4 of 15 cases: ERROR engine: RuntimeError: CUDA out of memory" in groups[1].sentence
+    assert "4 of 15 tests: ERROR engine: RuntimeError: CUDA out of memory" in groups[1].sentence
     assert len(repeated(groups)) == 4 + 3 + 2
     assert not repeated(groups) & {group.failures[0].result.test for group in groups}
 
@@ -132,8 +132,8 @@ def test_failures_without_a_recorded_difference_are_a_group_too() -> None:
     (group,) = failure_groups(session(*many(unchanged, 3), *many(verdicts.OK, 1)))
 
     assert group.sentence == (
-        "3 of 4 cases regressed; likely: no recorded difference (engine, weights, options, data); "
-        "machine self-check: not run"
+        "3 of 4 tests regressed; likely: no recorded difference (engine, weights, options, data); "
+        "micro-benchmark of the machine: not run"
     )
 
 

@@ -71,7 +71,7 @@ def test_changes_since_the_baseline_are_reported() -> None:
          ["engine.weights_sha256 6b57b985… → 27eeeb34…, options {} → {broken since the "
           f"baseline{ALONE}"]),
         ([f"dataset {DIGEST} → {DIGEST[::-1]}", "engine.version 1 → 2"],
-         ["other than the baseline's: dataset 6b57b985… → 27eeeb34…",
+         ["data other than the baseline's: dataset 6b57b985… → 27eeeb34…",
           "engine.version 1 → 2 since the baseline"]),
         ([LOADED], [f"files that the run loaded changed: {LOADED[13:]}{ALONE}"]),
         ([LOADED, OTHER],
@@ -89,7 +89,7 @@ def test_changes_since_the_baseline_are_reported() -> None:
          ["engine.version 1 → 2 since the baseline",
           f"files changed, but the run is not known to load any of them: {OTHER[12:]}"]),
         (['dataset.options {"samples": 32} → {"samples": 64}'],
-         [f"other than the baseline's: dataset.options: samples 32 → 64{ALONE}"]),
+         [f"data other than the baseline's: dataset.options: samples 32 → 64{ALONE}"]),
     ]  # fmt: skip
     for changed, expected in cases:
         assert texts_of(causes(drop(*changed), None, ())) == expected
@@ -134,15 +134,15 @@ def test_where_else_it_fell_tells_engine_from_machine() -> None:
          [ENGINE, DRIVER, "ort got worse in 3 of 4 other models too, by 5.1 % to 7.1 %"]),
         ([*SAME, sibling("resnet50", "ort", None), *OTHERS],
          [ENGINE, "ort got worse in 3 of 3 other models too, by 5.1 % to 7.1 %; cases of other "
-                  "engines on H200 0 of 2", DRIVER]),
+                  "engines on H200: 0 of 2", DRIVER]),
         ([*SAME, *FELL],
          [DRIVER, "2 of 2 cases of other engines on H200 (trt, vllm) got worse as well, by 4 % "
                   "to 5 %, and 3 of 3 others of ort: likely the machine, its driver, or "
                   "something that all of them use",
           ENGINE]),
         ([sibling("bert", "ort", 0.0), sibling("gptj", "ort", 0.02), *OTHERS],
-         [ENGINE, DRIVER, "only this case: 0 of 2 other cases of ort and 0 of 2 of other engines "
-          "got worse"]),
+         [ENGINE, DRIVER, "only this case: 0 of 2 other cases of ort and 0 of 2 cases of other "
+          "engines got worse"]),
         # Another machine, too few others, itself, another question, and what was not judged.
         ([sibling("bert", "trt", -0.04, accelerator="L40S")], [ENGINE, DRIVER]),
         ([sibling("dlrm", "trt", -0.04), *OTHERS], [ENGINE, DRIVER]),
@@ -177,8 +177,8 @@ def test_signs_of_the_sampler_are_evidence() -> None:
     replayed = [sign(SignKey.PCIE_REPLAYS, f"{n} replays on the PCIe link") for n in (3, 12)]
     cases: list[tuple[list[tuple[Sign, ...]], list[str]]] = [
         ([(cap(31.2, 0.52),), (), (cap(30.0, 0.5),)],
-         [f"in 2 of 3 runs: {capped}: 51 % of the window in the median"]),
-        ([(HEAT,)], ["heat (hardware slowdown) halted the clocks for 0.30 s, 0.5% of the window"]),
+         [f"in 2 of 3 runs: {capped}: 30.60 s, 51.0% of the run"]),
+        ([(HEAT,)], ["heat (hardware slowdown) halted the clocks for 0.30 s, 0.5% of the run"]),
         ([(LINK,)], [link]),
         ([(replace(LINK, gpu="GPU-0"), replace(LINK, gpu="GPU-1"))],
          [f"GPU GPU-{n}: {link}" for n in (0, 1)]),
@@ -325,8 +325,8 @@ def test_mean_power_is_compared_with_the_baselines() -> None:
 def test_a_slower_machine_is_reported_also_within_its_spread() -> None:
     """Products of another library say nothing about the machine."""
     text = (
-        "the machine's micro-benchmark: matrix product −{} % of {} chance, which goes to 3.61 "
-        "% here"
+        "the machine's micro-benchmark: matrix product −{} % against the baseline, {} its "
+        "normal variation of 3.61 %"
     )
 
     def of_control(speed: float, **library: float) -> list[tuple[str, Strength]]:
@@ -421,11 +421,11 @@ def test_without_evidence_the_examined_facts_are_listed() -> None:
     assert texts_of(causes(verdict, baseline, ())) == [
         "no cause found: engine, weights, options and data are the baseline's; 38.7 "
         "tokens/sample, 38.6 in the baseline; mean power 688 W, 690 W in the baseline (−0.3 "
-        "%); the machine's micro-benchmark: copy +0.1 % of within chance, which goes to 3.61 "
-        "% here"
+        "%); the machine's micro-benchmark: copy +0.1 % against the baseline, within its "
+        "normal variation of 3.61 %"
     ]
     assert texts_of(causes(drop(source=None), None, ())) == [
-        "no cause found: nothing to compare with"
+        "no cause found: there is nothing to compare with"
     ]
 
 
@@ -470,7 +470,7 @@ def test_only_changes_of_metrics_are_explained() -> None:
 
     names = "PERF_DROP POWER_DROP SUSPECT ACC_DROP GATE_FAIL IMPROVED EXPECTED PROVISIONAL"
     assert explained == set(names.split())
-    assert "copy −10.0 % of the baseline's, beyond chance" in cause.says
+    assert "copy −10.0 % against the baseline, beyond its normal" in cause.says
 
 
 def of_names(names: str, values: st.SearchStrategy[float]) -> st.SearchStrategy[dict[str, float]]:

@@ -23,6 +23,7 @@ from pytest_mlperf.run.worker.conversations import Asked, Conversations, Slots, 
 from pytest_mlperf.run.worker.point_window import CURVE_LOG, REQUEST_COLUMNS
 from tests.adapters.engines.recording import Samples
 from tests.run.harness import FEWER
+from tests.run.sentences import notes_of
 from tests.run.test_curve import Answers, asked_for, log_of, point, refuse
 
 
@@ -124,7 +125,7 @@ def test_turns_are_distinguished_and_late_ones_grouped(tmp_path: Path) -> None:
     assert window["metrics"]["e2e_tps_per_user"] == pytest.approx(expected, rel=1e-6)
     assert all(0 < ttft_s <= latency_s for _, _, latency_s, ttft_s in window["turns"])
     (tmp_path / CURVE_LOG).write_text(json.dumps(log))
-    notes = curve_figures(read_curve(tmp_path / CURVE_LOG), "cpu").notes
+    notes = notes_of(curve_figures(read_curve(tmp_path / CURVE_LOG), "cpu"))
     assert any(note.startswith("at 2: median TTFT ") for note in notes)
 
     log, _ = run(Answers(takes_s=0.0005), [4], [None, *[0.0] * 39], ms=200)
@@ -157,13 +158,13 @@ def test_a_note_compares_first_turns_with_later_ones() -> None:
             "latency 400 ms of first turns, 200 to 200 ms of turns 2 to 20 and later",
         ),
     ):
-        (note,) = curve_figures(log_of(point(4, turns=turns)), "cpu").notes
+        (note,) = notes_of(curve_figures(log_of(point(4, turns=turns)), "cpu"))
         assert note.startswith(f"at 4: median {expected}")
-    assert not curve_figures(log_of(point(4, turns=[(1, 9, 0.4, 0.1)])), "cpu").notes
+    assert not notes_of(curve_figures(log_of(point(4, turns=[(1, 9, 0.4, 0.1)])), "cpu"))
 
     parts = [(10, 100, 0.4)] * 9 + [(0, 0, 0.0)]
-    assert curve_figures(log_of(point(4, parts=parts)), "cpu").notes
-    assert not curve_figures(log_of(point(4, parts=parts, paused=1.0)), "cpu").notes
+    assert notes_of(curve_figures(log_of(point(4, parts=parts)), "cpu"))
+    assert not notes_of(curve_figures(log_of(point(4, parts=parts, paused=1.0)), "cpu"))
 
 
 def test_turns_count_from_their_conversations_begin() -> None:

@@ -46,6 +46,7 @@ from pytest_mlperf.run.worker.point_window import (
 )
 from pytest_mlperf.run.worker.worker import require_room
 from tests.run.harness import FEWER, settings
+from tests.run.sentences import notes_of
 
 
 class Answers(Engine):
@@ -253,7 +254,7 @@ def test_requests_that_may_fail_free_their_slots_and_count_as_failed(tmp_path: P
         == 5 * sum(requests for requests, _, _ in curve_point.parts)
     )
     assert sink.outstanding == sink.under_way == 0
-    (note,) = [text for text in curve_figures(curve, "cpu").notes if "failed" in text]
+    (note,) = [text for text in notes_of(curve_figures(curve, "cpu")) if "failed" in text]
     assert note.startswith(
         f"at 4: {curve_point.failed} of {curve_point.failed + curve_point.requests} requests failed"
     )
@@ -334,7 +335,7 @@ def test_a_curve_has_the_mean_of_its_points_and_their_reasons() -> None:
     assert figures.duration_s == 610
 
     parts = [(10, 100, 0.4)] * (WINDOW_PARTS - 1) + [(1, 10, 4.0)]
-    notes = curve_figures(log_of(point(parts=parts)), "cpu").notes
+    notes = notes_of(curve_figures(log_of(point(parts=parts)), "cpu"))
     assert notes == ("at 4: less than half of the usual work in 1 of 10 parts of the window",)
 
 

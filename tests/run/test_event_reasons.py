@@ -25,6 +25,7 @@ from pytest_mlperf.core.measurement import Subject
 from pytest_mlperf.core.reason import Key, Reason
 from pytest_mlperf.hardware.machine import Machine, UsedGpu, detect
 from pytest_mlperf.hardware.nvml_quantities import REASONS
+from pytest_mlperf.reports.sentences import sentence
 from pytest_mlperf.run import measure, reading
 from pytest_mlperf.run.conditions import Conditions, ControlRun, LostGpus
 from pytest_mlperf.run.figures import Figures
@@ -37,6 +38,7 @@ from pytest_mlperf.run.power.sampling import PowerLog, PowerSampling
 from tests.nvml.library import Fake
 from tests.run.conftest import fake_gpus
 from tests.run.harness import entry, result_of, settings
+from tests.run.sentences import notes_of, reasons_of
 from tests.run.test_figures import job
 from tests.run.test_reading import evidence
 
@@ -193,13 +195,13 @@ def test_event_reasons_have_the_verdicts_of_their_shares(fake: Fake) -> None:
         watched_gpus.log.gpus, cases, strict=True
     ):
         gpu_doubts = watched_gpus.judged(gpu)
-        invalid = [str(reason) for reason in gpu_doubts.invalid]
-        signs = [sign.in_words() for sign in gpu_doubts.signs]
+        invalid = [sentence(reason.text) for reason in gpu_doubts.invalid]
+        signs = [sentence(sign.note) for sign in gpu_doubts.signs]
         assert gpu_doubts.energy == (), bit
         assert (len(invalid), len(signs)) == (verdict == "invalid", verdict == "told"), gpu_doubts
-        for sentence in (*invalid, *signs):
-            assert sentence.startswith(words)
-            assert "% of the window" in sentence
+        for text in (*invalid, *signs):
+            assert text.startswith(words)
+            assert "% of the run" in text
             assert not blind or f"for {seconds:.2f} s" in sentence
         if blind:
             held_s = gpu.held_back_s(watched_gpus.at(BEGIN_S), watched_gpus.at(END_S))
@@ -212,7 +214,7 @@ def test_a_reason_outside_the_window_has_no_effect(watched: Watched) -> None:
 
     run = watched.run("with errors", "without events")
     name = f"GPU {watched.names.index('with errors')}"
-    assert run.notes == (f"{name}: the driver reported XID 94 during the run: dmesg says more",)
+    assert notes_of(run) == (f"{name}: the driver reported XID 94 during the run: dmesg says more",)
     assert "xids" in watched.gpu("without events").missing
     assert run.invalid == ()
 
@@ -399,10 +401,11 @@ def test_a_run_keeps_the_evidence_of_each_witness_and_reads_its_log_once(
         "the speed of this machine was not checked: no compiler",
         "the worker was slow to end",
     )
-    assert [note[: len(begin)] for note, begin in zip(run.notes, beginnings, strict=True)] == [
+    assert [note[: len(begin)] for note, begin in zip(notes_of(run), beginnings, strict=True)] == [
         *beginnings
     ]
-    assert run.invalid == (Reason(key=Key.LOADGEN, text="LoadGen: the run was too short"),)
+    assert [reason.key for reason in run.invalid] == [Key.LOADGEN]
+    assert reasons_of(run) == ("LoadGen: the run was too short",)
     joules = run.energy[Source.NVML].joules
     assert joules is not None
     assert run.metrics["samples_per_joule"] == pytest.approx(300 / joules)
@@ -437,8 +440,8 @@ def test_a_failed_sampler_is_noted_and_its_run_has_no_energy(
         {},
     )  # the speed is of another witness
     assert str(run.energy_unknown).startswith(how)
-    assert re.match(r"not watched from [01]\.\d s on: ", run.notes[-1])
-    assert how in run.notes[-1]
+    assert re.match(r"not watched from [01]\.\d s on: ", notes_of(run)[-1])
+    assert how in notes_of(run)[-1]
     assert [why.key for why in run.invalid] == [Key.HW_THERMAL_SLOWDOWN]
     assert (running.log.ended, running.log.ticks) == (False, None)
     trace = running.log.gpus[0].trace
@@ -462,7 +465,7 @@ def test_a_sampler_whose_file_cannot_be_written_says_so(fake: Fake) -> None:
         running._process.kill()
     run = Watched(fake, running.log).run()
     assert (run.invalid, run.energy.get(Source.NVML)) == ((), None)
-    assert run.notes[-1].startswith("not watched from 0.0 s on: the sampler stopped (signal 9")
+    assert notes_of(run)[-1].startswith("not watched from 0.0 s on: the sampler stopped (signal 9")
 
 
 def test_a_power_limit_that_changes_in_mid_run_makes_it_invalid(watched: Watched) -> None:
@@ -472,7 +475,7 @@ def test_a_power_limit_that_changes_in_mid_run_makes_it_invalid(watched: Watched
     (reason,) = run.invalid
     assert reason.key is Key.POWER_LIMIT_CHANGED
     assert f"{capped}: the power limit changed from 700 to 500 W" in reason.text
-    assert run.notes == (f"{narrowed}: the PCIe link fell from x16 to x8 in the run",)
+    assert notes_of(run) == (f"{narrowed}: the PCIe link fell from x16 to x8 in the run",)
 
     text = (
         f"GPU {watched.names.index('used')}: used by others during the run: process 666 (1.0 GiB)"
@@ -552,14 +555,14 @@ def test_without_nvml_the_run_stands_and_says_why_it_has_no_energy(fake: Fake) -
         )  # the speed is of another witness
         assert [why.key for why in run.invalid] == [Key.GPU_LOST] * (code in (9, 15, None))
         assert (
-            run.notes
+            notes_of(run)
             or not code
             or [why.text for why in run.invalid]
             == [f"the GPU was lost: {run.energy_unknown}"] * (code in (9, 15))
         )
         assert words in str(run.energy_unknown)
         assert watched_gpu.log.suspect == (code == 18)
-        assert run.notes == ((SUSPECT,) if code == 18 else ())
+        assert notes_of(run) == ((SUSPECT,) if code == 18 else ())
         for gpu_log in watched_gpu.log.gpus:
             energy = gpu_log.energy(0.0, 10.0)
             assert (energy.joules, energy.mean_w, energy.peak_w) == (None, None, None)

@@ -122,7 +122,7 @@ def test_an_event_has_its_fields_and_no_other_of_their_types() -> None:
             del raw[field]
             with pytest.raises(NoEventError, match=f"an event with wrong fields: {field}"):
                 event_of(json.dumps(raw).encode(), OF_WORKER)
-        with pytest.raises(NoEventError, match="other fields: more"):
+        with pytest.raises(NoEventError, match="wrong fields: more"):
             event_of(line_of(name, more=1), OF_WORKER)
 
     few: dict[tuple[str, str], int] = {}
@@ -152,7 +152,7 @@ def test_an_invalid_event_line_is_refused_with_its_reason() -> None:
         (b'{"event": "dance"}', "an unknown event"),
         *((line, "no JSON") for line in (b"", b"Loading weights:  50%", b"\xff\xfe", b"9" * 5_000)),
         *((line, "no JSON") for line in (b"[" * 60_000, b'{"a":' * 60_000)),
-        (b'{"event": "loaded"}', "other fields: dataset, engine, files, load_s, pages"),
+        (b'{"event": "loaded"}', "wrong fields: dataset, engine, files, load_s, pages"),
         (b'{"event": "ready", "event": "ready"}', "names something twice"),
         (b'{"event": "warmed", "takes_s": null, "warmup_s": NaN}', "JSON with NaN"),
         (b'{"event": "warmed", "takes_s": null, "warmup_s": -Infinity}', "JSON with -Infinity"),
@@ -212,7 +212,13 @@ def test_events_come_in_order_and_one_out_of_turn_is_refused() -> None:
         assert pipe.events.next(0) is not None
 
     for names, message in (
-        (["ready"], "out of turn, after no other"),
+        (
+            ["ready"],
+            (
+                'pipe of events, which is reserved: b\'\\{"event": "ready"\\}\' \\(in the wrong '
+                "order, after no other\\);"
+            ),
+        ),
         (["started", "loading", "loading"], "in the wrong order, after loading"),
         (["started", "finished"], "in the wrong order, after started"),
         (["started", "loading", "loaded", "ready", "ready"], "in the wrong order, after ready"),

@@ -19,6 +19,7 @@ from pytest_mlperf.run.worker._delivery import LimitedSink, TokenSink
 from pytest_mlperf.suite.plan import plan_suite
 from tests.jobs import job_of
 from tests.run.harness import only, result_of, run_to_end, settings, spec
+from tests.run.sentences import notes_of
 from tests.run.test_sink import Received, give_up
 from tests.run.test_token_times import Clock
 
@@ -41,7 +42,7 @@ def test_loadgens_figures_count_where_it_has_them() -> None:
 
     latencies = dict.fromkeys(("latency_p50", "latency_p90", "latency_p99"), 0.05)
     assert run_figures.metrics == {"throughput": 12.5, "goodput": 12.0, **latencies}
-    assert (run_figures.zero, run_figures.notes) == ((), ())
+    assert (run_figures.zero, notes_of(run_figures)) == ((), ())
     with pytest.raises(
         RunError, match=r"tpot_p50 is 0.0 by the measured times; it must be positive"
     ):
@@ -64,7 +65,7 @@ def test_a_goodput_of_0_is_distinguished_from_an_unknown_one() -> None:
         run_figures = figures(result({"in_one_piece": "before"}, **ours), detail(), Scenario.SERVER)
         assert "goodput" not in run_figures.metrics
         assert run_figures.zero == zeros
-        assert run_figures.notes == ("before", note)
+        assert notes_of(run_figures) == ("before", note)
         assert [sign.text for sign in run_figures.signs] == ["before", note][: 2 - len(zeros)]
 
 
@@ -167,7 +168,7 @@ def test_a_late_client_is_noted(tmp_path: Path) -> None:
         client = {"issue_p99": 0.0, "loop_p99": loop_s}
         findings = client_findings({"latency_p99": 0.712}, client, served)
         assert findings.invalid == ()
-        assert bool(findings.notes) is bool(findings.signs) is noted
+        assert bool(notes_of(findings)) is bool(findings.signs) is noted
 
 
 SEEN = {

@@ -15,6 +15,7 @@ from pytest_mlperf.run.power.figures import Sampled
 from tests.core.test_plausible import numbers
 from tests.hardware.test_nvml import REFUSED
 from tests.run.conftest import fake_gpus
+from tests.run.sentences import notes_of, reasons_of
 from tests.run.test_event_reasons import BEGIN_S, END_S, Watched, sampled
 
 pytestmark = pytest.mark.process
@@ -54,7 +55,7 @@ def watched(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Watched]:
 
 
 def words(run: Sampled) -> list[str]:
-    return [*map(str, run.invalid), *run.notes, *run.energy[Source.NVML].notes]
+    return [*reasons_of(run), *notes_of(run), *run.energy[Source.NVML].notes]
 
 
 @pytest.mark.parametrize("name", [*MOMENTS, *ALWAYS])
@@ -82,7 +83,7 @@ def test_garbage_is_unknown_and_no_reported_value_is_impossible(
 def test_a_gpu_that_answers_nothing_more_is_not_watched_from_then_on(watched: Watched) -> None:
     """The speed stands, as with a sampler that broke; others are judged to the end."""
     run = watched.run("mute")
-    (note,) = run.notes
+    (note,) = notes_of(run)
 
     match = re.fullmatch(
         rf"not watched from (\d\.\d) s on: NVML answered nothing more of GPU {len(MOMENTS)}: "
@@ -97,7 +98,7 @@ def test_a_gpu_that_answers_nothing_more_is_not_watched_from_then_on(watched: Wa
     assert watched.log.peak_memory(0.0) is None
 
     both = watched.run("power spike", "mute")
-    assert both.notes == (note,)
+    assert notes_of(both) == (note,)
     gpu = watched.gpu("mute")
     assert gpu.last_s == pytest.approx(watched.at(2), abs=0.2)
     assert [g.uuid for g in watched.log.gpus if g.silent] == [gpu.uuid]

@@ -166,7 +166,9 @@ def test_a_gpu_that_the_session_lost_is_passed_over(tmp_path: Path, *, shared: b
         )
         with contextlib.ExitStack() as stack:
             if taken is None:
-                expected = f"{accelerator} cannot be measured .* in this session: {gone} was lost; "
+                expected = (
+                    f"{accelerator} cannot be used any more in this session: {gone} was lost; "
+                )
                 with pytest.raises(RunError, match=expected) as error:
                     stack.enter_context(
                         conditions.placed(accelerator, session_conditions, pytest.fail)
@@ -210,7 +212,7 @@ def test_links_are_not_followed(folder: Path, tmp_path: Path) -> None:
     target = tmp_path / "target"
     target.mkdir()
     folder.symlink_to(target)
-    refused("is no folder")
+    refused("is not a folder")
 
     folder.unlink()
     folder.mkdir()
@@ -373,5 +375,5 @@ def test_a_lease_is_opened_in_the_folder_that_was_checked(
         return file_name(name)
 
     monkeypatch.setattr("pytest_mlperf.run.conditions.file_name", swap)
-    refused("is no folder")
+    refused("is not a folder")
     assert list(target.iterdir()) == []

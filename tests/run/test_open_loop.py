@@ -25,6 +25,7 @@ from pytest_mlperf.core.errors import RunError
 from pytest_mlperf.core.extension import Engine, Sink
 from pytest_mlperf.core.job import LoadGenSettings
 from pytest_mlperf.core.reason import Key, SignKey
+from pytest_mlperf.reports.sentences import sentence
 from pytest_mlperf.run.curve import (
     CurveLog,
     curve_figures,
@@ -47,6 +48,7 @@ from pytest_mlperf.run.worker.point_window import (
     write_requests,
 )
 from tests.run.harness import FEWER, settings
+from tests.run.sentences import notes_of
 from tests.run.test_curve import Answers, refuse
 
 ARRIVALS = ("poisson", "constant", "gamma")
@@ -134,7 +136,7 @@ def test_times_between_arrivals_vary_as_asked_and_no_more_of_a_trace_is_loaded()
     with pytest.raises(RunError, match=match):
         recorded(dataset, open_loop_settings([1.0], "trace", ramp_ms=900_000))
     nothing: Any = [1, 2]
-    with pytest.raises(RunError, match="needs a data set that says when each request arrives"):
+    with pytest.raises(RunError, match="needs a data set with arrival times: prompts with trace"):
         recorded(nothing, open_loop_settings([1.0], "trace"))
 
 
@@ -177,14 +179,15 @@ def test_a_stall_and_an_overload_show(tmp_path: Path) -> None:
 
     log = run(OneByOne(takes_s=0.005), open_loop_settings([800], "constant", ms=200))
     reasons = reasons_of(tmp_path, log)[1]
-    assert "at 800: overloaded, the queue grew through the window" in reasons[Key.OVERLOADED]
+    assert "at 800: overloaded: requests in flight grew" in reasons[Key.OVERLOADED]
 
 
 def reasons_of(folder: Path, log: dict[str, Any]) -> tuple[CurveLog, dict[Key, str]]:
     """Return a log as it is read, and why it is invalid."""
     (folder / CURVE_LOG).write_text(json.dumps(log))
     curve = read_curve(folder / CURVE_LOG)
-    return curve, {reason.key: reason.text for reason in curve_validity(curve).invalid}
+    seen = curve_validity(curve).invalid
+    return curve, {reason.key: sentence(reason.text) for reason in seen}
 
 
 def test_a_client_that_is_held_up_counts_from_when_requests_were_due(tmp_path: Path) -> None:
@@ -201,7 +204,7 @@ def test_a_client_that_is_held_up_counts_from_when_requests_were_due(tmp_path: P
     latency_s = log.points[0].metrics["latency_p90"]
     assert latency_s > 0.1
     assert Key.CLIENT_LATE not in reasons
-    (note,) = curve_validity(log).notes
+    (note,) = notes_of(curve_validity(log))
     assert note.startswith("at 100: p50 latency is ")
     assert late_share("latency_p90@100", latency_s, curve_lateness(log, {})) > 0.5
 
@@ -294,8 +297,8 @@ def test_a_window_must_be_served_as_it_arrives() -> None:
 def test_late_tails_means_over_points_and_ends_of_answers_are_noted() -> None:
     log = log_of(point(late={**QUIET, "issue_p99": 2.0}))
     assert curve_validity(log, ["latency_p50@4"]) == Findings()
-    (note,) = curve_validity(log, ["latency_p99@4"]).notes
-    assert "p99 latency is 5 s, of which this process took up to 2 s" in note
+    (note,) = notes_of(curve_validity(log, ["latency_p99@4"]))
+    assert "p99 latency is 5 s; the client itself may have added up to 2 s" in note
     late = curve_lateness(log, {"issue_p99": 0.5, "loop_p99": 0.5})
     assert late_share("latency_p99@4", 6.0, late) == pytest.approx(3 / 6)
 
@@ -309,7 +312,7 @@ def test_late_tails_means_over_points_and_ends_of_answers_are_noted() -> None:
     log = log_of(point(0.5, finishes={"length": 240}), mixed)
     figures = curve_figures(log, "cpu")
     assert curve_finishes(log) == {"length@0.5": 240, "stop@4": 200, "length@4": 40}
-    (note,) = figures.notes
+    (note,) = notes_of(figures)
     assert note.startswith("answers were cut at the most tokens that they may have: 17% at 4; the")
     assert [(sign.key, sign.text) for sign in figures.signs] == [(SignKey.ANSWERS_CUT, note)]
 

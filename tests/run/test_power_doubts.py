@@ -8,10 +8,12 @@ from dataclasses import replace
 from typing import Any
 
 from pytest_mlperf.core.energy.readings import Reading
+from pytest_mlperf.core.notes import Note
 from pytest_mlperf.core.reason import Key
 from pytest_mlperf.hardware.nvml_quantities import REASONS
+from pytest_mlperf.reports.sentences import sentence
 from pytest_mlperf.run.power._gpu import GpuLog
-from pytest_mlperf.run.power.doubts import NOTED_REASONS, THROTTLING_REASONS, Doubts, doubts
+from pytest_mlperf.run.power.doubts import THROTTLING_REASONS, Doubts, doubts
 
 BEGIN_S, END_S, WARM_S = 10.0, 110.0, 5.0
 FACTS: dict[str, Any] = {
@@ -60,11 +62,11 @@ def doubts_of(gpu: GpuLog, allowed: tuple[int, ...] = ()) -> Doubts:
 
 
 def texts(gpu_doubts: Doubts) -> tuple[str, ...]:
-    return tuple(map(str, gpu_doubts.invalid))
+    return tuple(sentence(reason.text) for reason in gpu_doubts.invalid)
 
 
 def notes(gpu_doubts: Doubts) -> tuple[str, ...]:
-    return tuple(sign.in_words() for sign in gpu_doubts.signs)
+    return tuple(sentence(sign.note) for sign in gpu_doubts.signs)
 
 
 def happened(**changes: Any) -> GpuLog:
@@ -90,9 +92,9 @@ def test_each_event_reason_has_its_verdict_also_if_only_the_gpu_counted_it() -> 
         elif name == "gpu_idle":
             assert (gpu_doubts.invalid, bool(notes(gpu_doubts))) == ((), seconds > 20), name
         else:
-            (note,) = notes(gpu_doubts)
+            (sign,) = gpu_doubts.signs
             assert gpu_doubts.invalid == (), name
-            assert note.startswith(NOTED_REASONS[name])
+            assert sign.text == Note.of("clock_event", event=name)
     both = doubts_of(log(0x4 | 0x20, 5.0))
     assert len(both.invalid) == len(notes(both)) == 1
 
@@ -109,10 +111,10 @@ def test_each_event_reason_has_its_verdict_also_if_only_the_gpu_counted_it() -> 
         assert (bool(gpu_doubts.invalid), bool(notes(gpu_doubts))) == (invalid, not invalid), name
 
 
-WAITS = "a change of the ECC mode waits for a reboot"
-REMAPS = "remapped memory rows wait for a reset of the GPU"
-HEAT = "heat (hardware slowdown) halted the clocks for 2.00 s, 2.0% of the window"
-UNLISTED = "3.0 GiB were in use before the engine was loaded, by no process that is listed"
+WAITS = "a changed ECC mode needs a reboot"
+REMAPS = "remapped memory rows need a reset of the GPU"
+HEAT = "heat (hardware slowdown) reduced the clocks for 2.00 s, 2.0% of the run"
+UNLISTED = "3.0 GiB were in use before the engine was loaded, but no process is listed"
 
 
 def test_signs_in_a_log_are_invalid_or_noted_or_neither() -> None:
@@ -124,7 +126,7 @@ def test_signs_in_a_log_are_invalid_or_noted_or_neither() -> None:
         (log(utilization_percent=35), "35 % busy before the engine was loaded"),
     ]
     noted: list[tuple[GpuLog, str]] = [
-        (log(0x800, 2.0), "clock event reason unknown 0x800: 2.00 s, 2.0% of the window"),
+        (log(0x800, 2.0), "clock event reason unknown 0x800: 2.00 s, 2.0% of the run"),
         (log(last={"ecc_corrected": 7}), "4 corrected memory errors (ECC) during the run"),
         (log(last={"pcie_replays": 12}), "3 replays on the PCIe link during the run"),
         (log(memory_used=3 * 2**30), UNLISTED),
@@ -162,7 +164,7 @@ def test_processes_of_others_are_invalid_unless_allowed() -> None:
     other_before = log(processes=[[42, 2 * 2**30], [43, None]])
     meanwhile = log(last={"processes": [[1, 10**9], [666, 2**30]]})
     assert texts(doubts_of(other_before)) == (
-        "in use before the engine was loaded: process 42 (2.0 GiB), process 43",
+        "in use before the engine was loaded: process 42 (2.0 GiB), process 43. End them",
     )
     assert texts(doubts_of(meanwhile)) == ("used by others during the run: process 666 (1.0 GiB)",)
     assert (
@@ -191,10 +193,10 @@ def linked(at_start: dict[str, Any], after: dict[str, Any], product: str = "NVID
     return doubts(replace(gpu, states=states), BEGIN_S, END_S, warm_s=WARM_S, linked=True)
 
 
-DEGRADED = "NVSwitch is not well: its bandwidth is degraded"
-ILL = "NVSwitch fell ill during the run: a route is being recovered, a route is unhealthy"
-TRAINED = "NVLink was trained anew, and carried nothing meanwhile: 1 on link 3"
-MENDED = "NVLink errors during the run, which were mended: checksum errors 12 on link 7, "
+DEGRADED = "NVSwitch is unhealthy: its bandwidth is degraded"
+ILL = "NVSwitch failed during the run: a route is being recovered, a route is unhealthy"
+TRAINED = "NVLink was retrained and carried no data meanwhile: 1 on link 3"
+MENDED = "NVLink errors during the run, which were corrected: checksum errors 12 on link 7, "
 ERRORS = {"crc": {"7": 15, "9": 1}, "replay": {"7": 2}}
 
 
@@ -253,7 +255,7 @@ def test_links_that_are_down_are_named_and_a_power_limit_of_another_key_is_inval
         gpu = log(last=later)
         invalid = doubts(gpu, BEGIN_S, END_S, warm_s=WARM_S, limit_w=expected).invalid
         assert [why.key for why in invalid] == [Key.POWER_LIMIT_CHANGED] * bool(watts)
-        assert all(f"changed from {watts} W since the session" in why.text for why in invalid)
+        assert all(f"changed from {watts} W in this" in sentence(why.text) for why in invalid)
 
 
 QUIET: dict[str, Any] = {"processes": [], "utilization_percent": 0, "memory_used": 5 * 10**8}
@@ -304,7 +306,7 @@ def test_a_context_alone_does_no_work() -> None:
     plain = watched([0] * 500, 515.0)
     (reason,) = doubts_of(plain).invalid
     assert reason.key is Key.GPU_UNUSED
-    assert reason.text == (
+    assert sentence(reason.text) == (
         "the GPU did not do the work: no utilisation in any of 501 readings over 99.8 s, "
         "515 W, 500 W before the engine was loaded"
     )

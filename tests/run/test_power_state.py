@@ -11,6 +11,7 @@ from pytest_mlperf.bench.bench import energy_notes, of_all_runs
 from pytest_mlperf.core.energy import Energy, EnergyReading, Source, together
 from pytest_mlperf.core.measurement import GpuRun, Run, RunHardware
 from pytest_mlperf.core.reason import DURATION_PLACEHOLDER, Sign, SignKey
+from pytest_mlperf.reports.sentences import sentence
 from pytest_mlperf.run.power._gpu import GpuLog
 from pytest_mlperf.run.power.sampling import PowerLog
 from tests.reports.verdicts import run as valid_run
@@ -81,7 +82,7 @@ def test_energy_is_reported_in_all_for_each_token_and_for_each_gpu() -> None:
     assert ", 100 J/sample: " in energy_notes([made])[0]
     assert energy_notes([replace(made, energy={power.source: power})]) == [
         "10,000 J (uncertainty not known) in 20.0 s, 500 W, 700 W at most, 100 J/sample, 7,600 J "
-        "above an idle 120 W: GPU board energy by NVML, not MLPerf Power"
+        "above idle (120 W): GPU board energy by NVML, not MLPerf Power"
     ]
 
 
@@ -119,29 +120,29 @@ def cap(seconds: float, **of_gpu: Any) -> Sign:
 
 def test_notes_of_any_run_are_listed_once() -> None:
     def seen(*signs: Sign) -> Run:
-        notes = tuple(sign.in_words() for sign in signs)
-        return replace(run({"GPU-0": 1e4}), signs=signs, notes=(*notes, "something else"))
+        return replace(run({"GPU-0": 1e4}), signs=signs, notes=("something else",))
 
     replays = Sign(key=SignKey.PCIE_REPLAYS, text="3 replays on the PCIe link during the run")
     first = replace(seen(replays, cap(1.25)), energy={}, energy_unknown="the sampler was killed")
     last = seen(cap(20.0))
-    assert [note for note in energy_notes([first, last]) if "NVML" not in note] == [
+    assert [note for note in map(sentence, energy_notes([first, last])) if "NVML" not in note] == [
         "in 1 of 2 runs: 3 replays on the PCIe link during the run",
-        cap(20.0).in_words(),
+        sentence(cap(20.0).note),
         "something else",
         "in 1 of 2 runs: energy unknown: the sampler was killed",
     ]
 
     def waiting(key: SignKey, text: str, unknown: str | None = None) -> Run:
         sign = Sign(key=key, text=text)
-        return replace(run({"GPU-0": 1e4}), signs=(sign,), notes=(text,), energy_unknown=unknown)
+        return replace(run({"GPU-0": 1e4}), signs=(sign,), energy_unknown=unknown)
 
     resets = [waiting(SignKey.RESET_WAITS, f"the {mode} mode waits") for mode in ("ECC", "MIG")]
     broken = [
         waiting(SignKey.NOT_WATCHED, f"not watched from {s} s on", f"it broke {s} s into the run")
         for s in (1.0, 2.5)
     ]
-    notes = [note for note in energy_notes([*resets, *broken]) if "NVML" not in note]
+    noted = map(sentence, energy_notes([*resets, *broken]))
+    notes = [note for note in noted if "NVML" not in note]
     assert notes == [
         "in 1 of 4 runs: the ECC mode waits",
         "in 1 of 4 runs: the MIG mode waits",
@@ -160,20 +161,14 @@ def test_signs_of_several_gpus_are_one_note() -> None:
 
     def notes(*signs: Sign) -> list[str]:
         gpus = tuple(GpuRun(uuid=f"GPU-{n}") for n in (0, 1))
-        texts = tuple(sign.in_words() for sign in signs)
-        return of_all_runs(
-            [
-                replace(
-                    run({"GPU-0": 1e4}), hardware=RunHardware(gpus=gpus), signs=signs, notes=texts
-                )
-            ]
-        )
+        seen = replace(run({"GPU-0": 1e4}), hardware=RunHardware(gpus=gpus), signs=signs)
+        return [*map(sentence, of_all_runs([seen]))]
 
     assert notes(first, second, *replays) == [
-        "each of 2 GPUs: clocks are held back: 1.00 to 4.00 s, 5.0% to 20.0% of the window",
-        "GPU 0: 1 replays; GPU 1: 2 replays",
+        "each of 2 GPUs: clocks are held back: 1.00 to 4.00 s, 5.0% to 20.0% of the run",
+        "each of 2 GPUs: 1 to 2 replays",
     ]
-    assert notes(second) == [second.in_words()]
+    assert notes(second) == [sentence(second.note)]
 
 
 def test_signs_at_points_of_several_runs_are_one_note_a_kind() -> None:
@@ -184,17 +179,13 @@ def test_signs_at_points_of_several_runs_are_one_note_a_kind() -> None:
         return Sign(key=SignKey.PREFIX_SHARE, text=text, share=share, point=point)
 
     def notes(*signs_of: tuple[Sign, ...]) -> list[str]:
-        runs = [
-            replace(run({}), signs=signs, notes=tuple(sign.in_words() for sign in signs))
-            for signs in signs_of
-        ]
-        return of_all_runs(runs)
+        return [*map(sentence, of_all_runs([replace(run({}), signs=s) for s in signs_of]))]
 
     many = tuple(prefixes(point, 0.4 + point / 100) for point in (1, 4, 16.0))
     failed = tuple(Sign(key=SignKey.REQUESTS_FAILED, text=f"{n} failed", point=n) for n in (1, 2))
     assert notes(many, many, (prefixes(4, 0.3), *failed)) == [
         "at 4: the cache had 30% of the prompts",
-        "in 1 of 3 runs: at 1: 1 failed; at 2: 2 failed",
+        "in 1 of 3 runs: at 1, 2: 1 to 2 failed",
     ]
     assert notes(many) == ["at 1, 4, 16: the cache had 41% to 56% of the prompts"]
     assert notes((prefixes(None, 0.3),)) == ["the cache had 30% of the prompts"]

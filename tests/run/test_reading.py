@@ -32,6 +32,7 @@ from pytest_mlperf.run.reading import (
     untimed_input,
 )
 from tests.run.harness import entry, result_of, settings
+from tests.run.sentences import notes_of
 from tests.run.test_figures import QUERIES, RATE, SEEN, SERVED, job
 
 MISSED = {
@@ -176,8 +177,8 @@ def test_untimed_preprocessing_is_noted_from_a_tenth_of_a_sample_on() -> None:
     for scenario, metrics, input_s, text in cases:
         figures = Figures(metrics=metrics, samples=125, queries=125, duration_s=10.0)
         findings_of_input = untimed_input(input_s, settings(scenario), figures)
-        assert [text in note for note in findings_of_input.notes] == [True] * bool(text)
-        assert findings_of_input.notes == tuple(sign.text for sign in findings_of_input.signs)
+        assert [text in note for note in notes_of(findings_of_input)] == [True] * bool(text)
+        assert notes_of(findings_of_input) == tuple(sign.text for sign in findings_of_input.signs)
 
 
 def test_untimed_preprocessing_is_noted_once_for_all_runs(tmp_path: Path) -> None:
@@ -263,4 +264,4 @@ def test_a_run_whose_power_was_seldom_read_has_a_note_with_the_rate(
     figures = Figures(samples=10, queries=10, duration_s=30.0)
     run = sampled(figures, log, Spell((10.05, 40.05)), warm_s=5.0)
 
-    assert [note.partition(":")[0] for note in run.notes if "Hz" in note] == notes
+    assert [note.partition(":")[0] for note in notes_of(run) if "Hz" in note] == notes

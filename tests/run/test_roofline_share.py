@@ -12,11 +12,13 @@ import pytest
 from pytest_mlperf.core.errors import RunError
 from pytest_mlperf.core.job import Job
 from pytest_mlperf.core.roofline.gpu import PRECISIONS
+from pytest_mlperf.reports.sentences import sentence
 from pytest_mlperf.rounds.work import find_work
 from pytest_mlperf.run.figures import Figures
 from pytest_mlperf.run.reading import may_have_light
 from pytest_mlperf.run.roofline_share import Nearness, light_findings
 from tests.reports.verdicts import run
+from tests.run.sentences import notes_of
 from tests.run.test_figures import job
 
 SUITE = """
@@ -170,7 +172,7 @@ def decoded(
 
 
 def invalid(measured: Nearness) -> str:
-    return "; ".join(map(str, measured.invalid))
+    return "; ".join(sentence(reason.text) for reason in measured.invalid)
 
 
 def test_impossible_speeds_are_refused(tmp_path: Path) -> None:
@@ -223,7 +225,7 @@ def test_possible_speeds_pass_and_impossible_ones_are_an_error(
     assert messages == [""] * len(cases)
 
     for engine, message in (
-        ({"work.batch": "many"}, "says work.batch = 'many': no number"),
+        ({"work.batch": "many"}, "returns work.batch = 'many', which is not a number"),
         ({"work.batch": "0"}, "states impossible work: batch is 0.0"),
         ({"work.accepted_tokens": "nan"}, "impossible work: accepted_tokens is nan"),
     ):
@@ -264,14 +266,14 @@ def test_accepted_drafts_raise_the_limit_where_they_are_declared_and_are_else_no
     assert none.light[0].impossible
     assert not half.light[0].impossible
     assert half.light[0].certain == pytest.approx(2 * (none.light[0].certain or 0))
-    assert half.notes == ("drafts gave 2.00 tokens a step",)
+    assert notes_of(half) == ("speculative decoding gave 2.00 tokens per step",)
     for figures in (uncounted, too_many):
-        assert (figures.light[0].binds, figures.notes) == ("compute", ())
+        assert (figures.light[0].binds, notes_of(figures)) == ("compute", ())
 
     for key in ("work.drafts", "server"):
         figures = drafted(tmp_path, accepted=5000, key=key)
         assert not figures.light[0].impossible
-        assert figures.notes == (
-            "drafts gave 2.00 tokens a step, which the entry does not declare: techniques = "
-            '["speculative-decoding"]',
+        assert notes_of(figures) == (
+            "speculative decoding gave 2.00 tokens per step, but the entry does not declare it: "
+            'techniques = ["speculative-decoding"]',
         )

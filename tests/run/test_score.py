@@ -83,7 +83,7 @@ def test_a_log_of_another_type_is_read_as_the_engine_answered_and_an_older_one_a
             b"12345",
             "5 bytes are not a multiple of one int32",
         ),
-        ('{"answer_forms": ["int64", "text"]}', b"1234", "no conversion is known"),
+        ('{"answer_forms": ["int64", "text"]}', b"1234", "answers cannot be converted"),
         ('{"answer_forms": 3}', b"", "cannot read .*run.json"),
         ("[]", b"", "cannot read .*run.json"),
         ('{"answer_forms', b"", "cannot read .*run.json"),

@@ -18,6 +18,7 @@ from pytest_mlperf.run.scraping import MAX_PAGE_BYTES, MetricsPage, PageError, S
 from pytest_mlperf.run.server import SERVER_FILE, ServerLog, served, watched_server
 from pytest_mlperf.run.worker.point_window import OpenWindow, PointWindow
 from tests.exporters import Show, exporting, page
+from tests.run.sentences import notes_of
 
 TYPE = "# TYPE vllm:num_requests_waiting gauge\n"
 
@@ -58,7 +59,7 @@ def test_without_a_page_or_with_a_clock_that_was_set_nothing_is_known(
     with watched_server([], tmp_path) as absent:
         assert threading.active_count() == threads_at_start
     assert [*tmp_path.iterdir()] == []
-    assert served(absent, Window(0.0, 1.0)).notes == (
+    assert notes_of(served(absent, Window(0.0, 1.0))) == (
         "the server shows no metrics at /metrics: its queue and its caches are not known",
     )
 
@@ -67,7 +68,7 @@ def test_without_a_page_or_with_a_clock_that_was_set_nothing_is_known(
         watched_server([exporter.url], tmp_path) as log,
     ):
         monkeypatch.setattr(time, "time", lambda: 7.0)
-    assert served(log, Window(0.0, 1.0)).notes == (
+    assert notes_of(served(log, Window(0.0, 1.0))) == (
         "the server's metrics are not known: the wall clock was set during the run, so that its "
         "window cannot be found",
     )
@@ -178,10 +179,10 @@ def test_a_run_of_loadgen_has_one_window_and_a_curve_one_for_each_point() -> Non
     }  # fmt: skip
 
     log = ServerLog(readings=LOG.readings[:2], failures=["http://h/metrics answers 500"] * 8)
-    assert served(log, Window(10.0, 20.0)).notes == (
-        "the server's metrics were read 2 times in 10 s: http://h/metrics answers 500",
+    assert notes_of(served(log, Window(10.0, 20.0))) == (
+        "the server's metrics were read only 2 times in 10 s: http://h/metrics answers 500",
     )
-    assert served(LOG, Window(10.0, 20.0)).notes == ()
+    assert notes_of(served(LOG, Window(10.0, 20.0))) == ()
     assert served(ServerLog(), Window(10.0, 20.0)).server == {}
 
 
@@ -201,9 +202,9 @@ def test_metrics_of_a_server_that_limits_name_become_metrics_of_the_run() -> Non
     gated = served(log_of(hits), Window(9.5, 13.5), None, GATED)
     at_8 = served(log_of(growing), curve(_point(8, 9.5)), None, ["draft_length@8"])
 
-    assert (reported.metrics, reported.zero, reported.notes) == ({}, (), ())
+    assert (reported.metrics, reported.zero, notes_of(reported)) == ({}, (), ())
     assert reported.server == gated.server == {**values, "prefix_hit_share": 0.0}
-    assert (gated.metrics, gated.zero, gated.notes) == (values, ("prefix_hit_share",), ())
+    assert (gated.metrics, gated.zero, notes_of(gated)) == (values, ("prefix_hit_share",), ())
     assert at_8.metrics == {"draft_length@8": 3.0}
 
 
@@ -246,8 +247,8 @@ def test_a_gated_metric_that_the_server_does_not_show_is_noted(log: ServerLog, c
 
     assert "draft_length" not in {*figures.metrics, *figures.zero}
     start = f"acceptance length is gated and was not measured: {cause}"
-    assert [note for note in figures.notes if note.startswith(start)] == [figures.notes[-1]]
-    assert figures.notes[-1].endswith(", or drop the limit")
+    assert [note for note in notes_of(figures) if note.startswith(start)] == [notes_of(figures)[-1]]
+    assert notes_of(figures)[-1].endswith(", or drop the limit")
 
 
 def test_hits_are_compared_with_the_shared_share_of_prompts() -> None:
@@ -260,10 +261,10 @@ def test_hits_are_compared_with_the_shared_share_of_prompts() -> None:
         (0.48, "prompts share 48% with earlier ones: it is off, too small, or not the one that"),
         (0.0, "prompts share 0% with earlier ones: prompts came again, which more samples would"),
     ):
-        notes = served(log, Window(9.5, 13.5), shared).notes
+        notes = notes_of(served(log, Window(9.5, 13.5), shared))
         assert len(notes) == bool(more)
         assert all(note.startswith(f"{hits}{more}") for note in notes)
-        assert served(log, curve(_point(8, 9.5)), shared).notes == tuple(
+        assert notes_of(served(log, curve(_point(8, 9.5)), shared)) == tuple(
             f"at 8: {note}" for note in notes
         )
 
@@ -271,16 +272,16 @@ def test_hits_are_compared_with_the_shared_share_of_prompts() -> None:
 def test_requests_of_other_clients_are_noted() -> None:
     other = (
         (
-            "at 8: the server had 25 requests on average, of which 8 are of this run: something "
-            "else uses it"
+            "at 8: the server had 25 requests on average, 8 of them from this run: another "
+            "client uses it"
         ),
     )
     closed = replace(_point(8, 9.5), under_way=8.0)
     arriving = OpenWindow(before=0, after=0, most=9, unanswered=0, late={})
     for waiting, running, notes in ((0.0, 8.0, ()), (2.0, 8.0, ()), (9.0, 16.0, other)):
         log = log_of([{"waiting": waiting, "running": running}] * 4)
-        assert served(log, curve(closed)).notes == notes
-        assert served(log, curve(replace(closed, open=arriving))).notes == ()
+        assert notes_of(served(log, curve(closed))) == notes
+        assert notes_of(served(log, curve(replace(closed, open=arriving)))) == ()
 
 
 def _point(point: float, begin_s: float) -> PointWindow:

@@ -20,6 +20,7 @@ from pytest_mlperf.run.worker.clocks import slow_start
 from pytest_mlperf.suite.plan import plan_suite
 from tests.jobs import job_of
 from tests.run.harness import settings
+from tests.run.sentences import notes_of, reasons_of
 
 WARMUP_S = 0.5
 
@@ -186,11 +187,11 @@ def test_a_slow_start_is_noted_or_makes_a_run_invalid_by_its_effect(job: Job) ->
     ):
         seen = start_findings(job, {"latency": math.log(3.0), **added} if added else {})
         assert [reason.key for reason in seen.invalid] == [Key.SLOW_START] * invalid
-        texts = [*map(str, seen.invalid), *seen.notes]
+        texts = [*reasons_of(seen), *notes_of(seen)]
         assert [text in one for one in texts] == [True] * bool(text)
         assert all("took 3 times as long a query as its second half" in one for one in texts)
     server = replace(job, settings=replace(job.settings, scenario=Scenario.SERVER))
-    assert start_findings(server, {"latency": 1.0, "latency_mean": 1.0}).notes == ()
+    assert notes_of(start_findings(server, {"latency": 1.0, "latency_mean": 1.0})) == ()
 
 
 def test_a_run_far_shorter_or_longer_than_planned_is_named() -> None:
@@ -210,4 +211,4 @@ def test_a_run_far_shorter_or_longer_than_planned_is_named() -> None:
     ):
         seen = length_findings(chosen, lasted_s, probed=probed)
         assert [reason.key for reason in seen.invalid] == keys, (lasted_s, probed)
-        assert len(seen.notes) == notes
+        assert len(notes_of(seen)) == notes

@@ -50,7 +50,7 @@ REFUSED: list[tuple[object, str]] = [
     ({f"s{n}": 0.1 for n in range(MAX_STAGES + 1)}, "returns 17 stages; 16 at most are kept"),
     (
         {"unet": 6.0, "vae": 4.3},
-        "returns 10.3 s in all, of a run of 10 s; count the same time twice",
+        "returns 10.3 s in all, of a run of 10 s; do not count the same time twice",
     ),
     (["unet"], "returns list, no seconds by name"),
     (None, "returns NoneType"),
@@ -68,7 +68,7 @@ def test_impossible_stages_are_refused(stages: object, message: str) -> None:
 
 def test_processes_add_up_and_numbers_of_numpy_are_numbers() -> None:
     assert stages_of(Says({"unet": np.float32(29.0)}), 10.0, processes=3) == {"unet": 29.0}
-    with pytest.raises(RunError, match=r"of a run of 10 s in 3 processes; count"):
+    with pytest.raises(RunError, match="of a run of 10 s in 3 processes; do not count"):
         stages_of(Says({"unet": 31.0}), 10.0, processes=3)
     assert stages_of(Says({}), 10.0) == {}
 

@@ -134,7 +134,7 @@ def test_a_file_that_is_not_a_store_is_refused_and_stays(tmp_path: Path, session
         ),
         "is a database of another program": _anothers,
         "is damaged; move it away": _cut_off,
-        "is no file": Path.mkdir,
+        "is not a file": Path.mkdir,
     }
     for number, (reason, damage) in enumerate(damages.items()):
         file = tmp_path / f"{number}.db"

@@ -40,7 +40,7 @@ def test_a_maximum_makes_seven_points_that_cover_every_region() -> None:
         assert uncovered(points, highest) == []
     assert uncovered([64, 128], 128) == ["no point is ultra-low (1 to 32)"]
     assert uncovered([1, 64], 128) == [
-        "it has 2 points of 7",
+        "it has 2 of 7 required points",
         "no point is in region low_concurrency",
         "no point is in region med_concurrency",
     ]

@@ -479,7 +479,7 @@ def test_code_of_ones_own_is_named_and_not_imported(file: Path) -> None:
 
 
 LACKING = "performance only: no scorer for the answers of mine; a wrong model wo"
-UNSCORED = "performance only: nothing here scores e2e-rag-qna of v"
+UNSCORED = "performance only: there is no scorer for e2e-rag-qna of v"
 
 
 def test_a_language_model_that_nothing_scores_says_so(file: Path) -> None:
@@ -519,7 +519,7 @@ def test_deviations_from_the_round_are_noted_and_never_official(file: Path) -> N
             ('"mine"', f'"{name}"{more}'),
             ('name = "Offline"\ntarget_qps = 100', f'name = "{scenario}"'),
         )
-        gap = f"not the round's harness: {name} of v6.1 is run by MLPerf Endpoints, and here by"
+        gap = f"not the round's harness: {name} of v6.1 is run by MLPerf Endpoints, here by"
         assert planned.suite.harness_gap.startswith(gap if says else "")
         assert bool(planned.suite.harness_gap) is says
         if says:

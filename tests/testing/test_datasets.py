@@ -114,7 +114,7 @@ def test_a_wrong_data_set_is_found(path: str) -> None:
         (
             changed(output_tokens=lambda *_: -1),
             RunError,
-            r"sample 0 .+ has output_tokens -1; a whole number from 1 on",
+            "sample 0 of the data set has output_tokens -1; needed is a whole number of at least 1",
         ),
         (
             changed(output_tokens=by_chance),
@@ -134,7 +134,7 @@ def test_a_wrong_data_set_is_found(path: str) -> None:
         (
             changed(look=lambda *_, **__: None),
             AssertionError,
-            r"look\(\) says nothing of .+: raise Un",
+            r"look\(\) does not report that .+ is missing: raise Un",
         ),
         (Crashes, AssertionError, "FileNotFoundError|NotADirectoryError"),
     ]

@@ -96,7 +96,7 @@ class AttachesLate(Attaches):
 
 
 WRONG_ARTEFACTS: list[tuple[type[Engine], str]] = [
-    (Right, "sample 0 has no artefact index: pass it to sink.attach"),
+    (Right, r"sample 0 has no artefact index: give it to sink.attach\(\)"),
     (AttachesOthers, "the artefacts of sample . are others than before"),
     (AttachesTooFew, r"attach\(\) was given \d ids but \d tables of artefacts"),
     (AttachesText, "'index' of type 'str'; it must be bytes"),
@@ -354,5 +354,7 @@ def test_a_wrong_language_model_is_found() -> None:
     for engine, problem in wrong:
         with pytest.raises(AssertionError, match=problem):
             check(engine, tokens=True)
-    with pytest.raises(AssertionError, match="counted 9 tokens a sample, the answers have 3"):
+    with pytest.raises(
+        AssertionError, match="have 9 tokens per sample, but the answers of the accuracy pass 3"
+    ):
         check(CountsMoreWhenTimed, tokens=True, same_answers=False)

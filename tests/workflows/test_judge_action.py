@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from pytest_mlperf.extension import read_results
 from tests.addons.judge.recorded import serving
 from tests.children import PYTHON
 from tests.workflows.github import Runner, action, fill
@@ -52,16 +53,17 @@ def test_an_unchanged_build_is_ok_with_a_summary_and_outputs(job: Runner) -> Non
     assert done.returncode == 0, done.stdout + done.stderr
     assert job.outputs()["outcome"] == "ok"
     table = Path(job.outputs()["table"]).read_text("utf-8")
-    assert table.startswith("**ok  9 metrics within the limits**")
+    assert table.startswith("## mlperf: no drop proven in 1 test")
     assert table in job.summary()
     assert Path(job.outputs()["junit"]).is_file()
+    assert len(read_results(Path(job.outputs()["results"])).cases) == 1
 
 
 def test_a_drop_fails_with_annotations(job: Runner) -> None:
     done = step(job, "Judge", files="slow", against="old")
 
     assert done.returncode == 1
-    assert "::error::PERF DROP p50 TTFT" in done.stdout
+    assert "::error title=concurrency_64-Benchmark-vllm-any-any::PERF DROP p50" in done.stdout
     assert job.outputs()["outcome"] == "PERF DROP"
     looser = step(job, "Judge", files="slow", against="old", limits="ttft=20%")
     assert looser.returncode == 0
@@ -116,5 +118,5 @@ def test_the_comment_is_written_once_and_edited_later(job: Runner) -> None:
     assert done.returncode == 0
     assert words.read_text("utf-8").split("\n")[:9] == [
         *("pr", "comment", "7", "--repo", "lab/bench", "--edit-last", "--create-if-none"),
-        *("--body-file", str(job.temp / "judge" / "judge.md")),
+        *("--body-file", str(job.temp / "judge" / "comment.md")),
     ]

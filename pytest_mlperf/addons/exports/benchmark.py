@@ -26,10 +26,7 @@ def report(session: ReportedSession) -> str:
 
 
 def machine_info(results: Results) -> dict[str, Any]:
-    """Return pytest-benchmark's machine_info if the results were measured on this machine.
-
-    For results of another machine, return the hardware identity by accelerator.
-    """
+    """Return pytest-benchmark's machine_info, or another machine's identity by accelerator."""
     subjects = {
         result.verdict.case.accelerator: result.verdict.subject.identity
         for result in results.cases

@@ -51,10 +51,7 @@ def report(session: ReportedSession) -> str:
 
 
 def own_files(session: ReportedSession) -> list[str]:
-    """Return the files that determine verdicts and differ from the target branch's.
-
-    The comment lists them before the verdict, because such changes can let a test pass.
-    """
+    """Return the files that determine verdicts and differ from the target branch's."""
     branch, listed = session.arguments.get("branch"), session.arguments.get("judged_by")
     paths = _listed_files(listed) if listed else set[str]()
     digests = {item for case in session.results.cases for item in case.rests_on.items()}

@@ -29,7 +29,7 @@ from pytest_mlperf.bench.confirm import NotComparable, decided, in_turns
 from pytest_mlperf.bench.runner import CaseRunner, Unjudgeable
 from pytest_mlperf.cli.turns import InterleavedCases
 from pytest_mlperf.core.metrics import point_of
-from pytest_mlperf.extension import METRICS, Run, placeless
+from pytest_mlperf.extension import METRICS, Run, placeless, sentence
 from pytest_mlperf.judge.decision import Answer
 from pytest_mlperf.judge.ratio import Ratio, RelativeSpeed
 from pytest_mlperf.run.builds import baseline_build
@@ -58,7 +58,7 @@ class _BisectSide(CaseRunner):
         try:
             return super().add_run(**options)
         except Unjudgeable as error:
-            reason = f"INVALID: {error}"
+            reason = f"INVALID: {sentence(error.note)}"
         except RunError as error:
             if self.later and error.layer in OF_THE_MACHINE:
                 raise

@@ -45,7 +45,7 @@ class BuildAt:
         return self.name if self.wheel else self.name[:SHORT_HASH_DIGITS]
 
     def earlier(self, suite: Path, elsewhere: Elsewhere | None) -> EarlierBuild:
-        """Return how to run the suite's engine in this build."""
+        """Return the description of this build from which a suite's engine can be run."""
         return EarlierBuild(
             elsewhere=elsewhere,
             suite=suite,
@@ -77,10 +77,7 @@ def builds_between(
 
 
 def commits(folder: Path, good: str, bad: str) -> list[BuildAt]:
-    """Return the first-parent commits from a good to a bad one, both included.
-
-    Raises MlperfError for an unknown commit, or if none is an ancestor of the other.
-    """
+    """Return the first-parent commits from good to bad, both included, or raise MlperfError."""
     if _git(folder, "rev-parse", "--show-toplevel").returncode:
         raise MlperfError(
             f"{folder} is in no git repository: bisect it with --versions, or name a suite in one"

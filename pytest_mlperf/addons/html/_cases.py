@@ -95,7 +95,7 @@ def _history(
         ],
         "base": [
             [_days(run.started), rounded(run.metrics[name] * factor)]
-            for run in (record.runs if record else ())
+            for run in (record.runs if record else verdict.other_runs)
             if run.metrics.get(name, 0) > 0
         ],
         "now": [[_days(run.started), rounded(run.metrics[name] * factor)] for run in runs],

@@ -325,10 +325,7 @@ def text_of(name: str) -> str:
 
 @cache
 def bundled() -> str:
-    """Return Vega-Lite, Vega and their expression interpreter as one script.
-
-    It takes longer to build than a page, so the user's cache keeps it by the library's version.
-    """
+    """Return Vega-Lite, Vega and their interpreter as one script, cached by library version."""
     path = None
     with contextlib.suppress(OSError, RuntimeError, ValueError):  # not there, no home, no text
         path = cache_folder() / f"vega-{version('vl-convert-python')}.js"

@@ -12,7 +12,9 @@ if TYPE_CHECKING:
 
 API = 1
 
-JUDGE = Command("judge result files of other tools", f"{__name__}.command", "Judge")
+JUDGE = Command(
+    "judge result files of other tools", f"{__name__}.command", "Judge", f"{__name__}.doctor"
+)
 
 
 def mlperf_collect_file(path: Path, parent: pytest.Collector) -> pytest.Collector | None:

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import argparse
-import contextlib
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,8 +14,7 @@ from pytest_mlperf import MlperfError
 from pytest_mlperf.addons.judge import report
 from pytest_mlperf.addons.judge.accepted import place
 from pytest_mlperf.addons.judge.command import add_arguments, failing, judged, side_of
-from pytest_mlperf.addons.judge.rows import FileComparison, Row
-from pytest_mlperf.extension import broken, nearest
+from pytest_mlperf.extension import CaseResult, broken, nearest
 from pytest_mlperf.stores.foreign import read_toml
 
 TITLE = "file of judge"
@@ -82,11 +81,17 @@ def _files(path: Path, content: Mapping[str, Any], key: str) -> Iterator[str]:
         yield from names
 
 
+FAILURE_COLUMNS = 100
+
+
 class JudgeFile(pytest.File):
     """Collect the tests of one file."""
 
     def collect(self) -> Iterator[pytest.Item]:
         """Judge the files, and yield a test for each judged row."""
+        from pytest_mlperf.addons.judge.results import case_result
+        from pytest_mlperf.plugin.session import of as session_of
+
         try:
             parsed = parsed_file(self.path, self.config.rootpath)
             result, sides = judged(parsed, side_of(parsed, parsed.files))
@@ -95,52 +100,30 @@ class JudgeFile(pytest.File):
         rows = [row for row in result.rows if row.outcome is not None]
         if not rows:
             raise self.CollectError(f"{self.path}: nothing could be judged")
-        failed = failing(parsed.fail_on, one_session=result.one_session)
+        session_of(self.config)  # which reports results at the end
+        failed = failing(parsed, result)
         for row in rows:
             name = broken(f"{row.tool}[{row.metric}-{row.point}]")
             item = JudgeItem.from_parent(self, name=name)
-            item.row, item.result, item.sides = row, result, sides
-            item.fails = row.outcome in failed
+            of_row = replace(result, rows=(row,))
+            item.result = case_result(of_row, sides, failed, test=item.nodeid)
+            item.message = report.failure(row, result, sides, FAILURE_COLUMNS)
             yield item
 
 
 class JudgeItem(pytest.Item):
     """Test one metric at one point."""
 
-    row: Row
-    result: FileComparison
-    sides: tuple[str, str]
-    fails: bool
+    result: CaseResult
+    message: str
 
     def runtest(self) -> None:
-        """Raise JudgedError if the row's outcome fails; warn if it is undecided."""
-        cells = report.cells_of(self.row)
-        self.user_properties += [(f"mlperf.{name}", text) for name, text in cells.items()]
-        if self.fails:
-            raise JudgedError
-        if self.row.outcome in report.UNDECIDED:
-            with contextlib.suppress(pytest.PytestWarning):  # -W error does not fail a verdict
-                self.warn(pytest.PytestWarning(self._headline()))
+        """Attach the result to the test's report; fail by its outcome."""
+        from pytest_mlperf.plugin.report_json import put
 
-    def _headline(self) -> str:
-        cells = report.cells_of(self.row)
-        moved = f"{cells['change']} (limit {cells['limit']})" if "change" in cells else ""
-        words = (str(self.row.outcome), self.row.quantity.title, moved, "at", self.row.point)
-        note = f": {self.row.note}" if self.row.note else ""
-        return broken(" ".join(filter(None, words)) + note)
-
-    def repr_failure(self, excinfo: Any, style: Any = None) -> Any:
-        """Return the verdict and how it was reached."""
-        if not isinstance(excinfo.value, JudgedError):
-            return super().repr_failure(excinfo, style)
-        before, current = self.sides
-        texts = [self._headline(), f"before {before}", f"now {current}", *self.result.changed]
-        return "\n".join(broken(text[:500]) for text in (*texts, self.result.how))
+        if put(self, self.result).failed:
+            pytest.fail(self.message, pytrace=False)
 
     def reportinfo(self) -> tuple[Path, int, str]:
         """Return the file and the name of the test."""
         return self.path, 0, self.name
-
-
-class JudgedError(Exception):
-    """Report that the verdict on a metric fails its test."""

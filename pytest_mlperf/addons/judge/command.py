@@ -11,7 +11,7 @@ from typing import Any
 
 from pytest_mlperf import MlperfError, Outcome
 from pytest_mlperf.addons.judge import accepted, report
-from pytest_mlperf.addons.judge.files import Reader, Side, read_side, refuse_shared
+from pytest_mlperf.addons.judge.files import Reader, Side, read_side, reader_of_file, refuse_shared
 from pytest_mlperf.addons.judge.judging import IMPLAUSIBLE, compare
 from pytest_mlperf.addons.judge.model import BASES, named, split
 from pytest_mlperf.addons.judge.planning import schedule
@@ -19,7 +19,7 @@ from pytest_mlperf.addons.judge.readers.table import column_of, reader_of
 from pytest_mlperf.addons.judge.rows import FileComparison, Settings, session_of
 from pytest_mlperf.cli.output import show, width
 from pytest_mlperf.extension import ReportedSession, nearest, parse_report, plural, write_report
-from pytest_mlperf.reports.terminal.layout import fold
+from pytest_mlperf.reports.terminal.layout import fold, relative
 
 HELP = """\
 Judges result files of other tools: vLLM, SGLang, AIPerf, GuideLLM, lm-eval,
@@ -55,10 +55,10 @@ REPEATED: Mapping[str, Any] = {"action": "append", "default": []}
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the arguments of the command."""
     parser.set_defaults(root=Path())
-    parser.add_argument("files", nargs="+", type=Path, metavar="FILE", help="files or folders")
+    parser.add_argument("files", nargs="+", type=_file, metavar="FILE", help="files or folders")
     side = parser.add_mutually_exclusive_group()
     side.add_argument(
-        "--against", nargs="+", type=Path, metavar="FILE", help="files or folders of the old side"
+        "--against", nargs="+", type=_file, metavar="FILE", help="files or folders of the old side"
     )
     side.add_argument("--baseline", metavar="NAME", help="a baseline in baselines/judged")
     side.add_argument(
@@ -74,6 +74,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     _add_tables(parser)
 
 
+def _file(text: str) -> Path:
+    if not text:
+        raise argparse.ArgumentTypeError("a name of a file is empty: is a variable unset?")
+    return Path(text)
+
+
 def _add_rules(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--limit",
@@ -85,7 +91,9 @@ def _add_rules(parser: argparse.ArgumentParser) -> None:
         "--metrics", default="", metavar="NAMES", help="judge these alone, as ttft_p50,goodput"
     )
     parser.add_argument(
-        "--allow-missing", action="store_true", help="points of one side alone are notes"
+        "--allow-missing",
+        action="store_true",
+        help="points of one side alone, and those that failed on both, are notes",
     )
     parser.add_argument(
         "--ignore",
@@ -131,6 +139,10 @@ def run(parsed: argparse.Namespace) -> int:
         reports = list(map(parse_report, parsed.report))
     except ValueError as error:
         raise MlperfError(f"--report {error}") from None
+    inputs = {file.resolve() for file in (*parsed.files, *(parsed.against or ()))}
+    for _, file in reports:
+        if file.resolve() in inputs or (file.is_file() and reader_of_file(file)):
+            raise MlperfError(f"--report: {file} is a result file; name another one to write")
     if parsed.update and not parsed.baseline:
         raise MlperfError("--update needs --baseline NAME: the baseline to write")
     if not (parsed.plan or parsed.against or parsed.baseline):
@@ -148,21 +160,22 @@ def _judge(
     parsed: argparse.Namespace, now: Side, reports: Sequence[tuple[str, Path]]
 ) -> FileComparison:
     result, sides = judged(parsed, now)
-    show(report.lines(result, sides, width()))
-    if reports:
-        from pytest_mlperf.addons.judge.results import results_of
+    try:  # before the text is shown, because a closed pipe may end this process
+        if reports:
+            from pytest_mlperf.addons.judge.results import results_of
 
-        outcomes = failing(parsed.fail_on, one_session=result.one_session)
-        results = results_of(result, sides, outcomes)
+            session = results_of(result, sides, failing(parsed, result))
         for form, file in reports:
-            write_report(form, file, ReportedSession(results=results, file=file, columns=width()))
+            write_report(form, file, ReportedSession(results=session, file=file, columns=width()))
+    finally:
+        show(report.lines(result, sides, width()))
     return result
 
 
 def _status(result: FileComparison, parsed: argparse.Namespace) -> int:
     if result.outcome is Outcome.NOT_EVALUATED:
         return 2
-    return int(result.outcome in failing(parsed.fail_on, one_session=result.one_session))
+    return int(result.outcome in failing(parsed, result))
 
 
 def _update(
@@ -229,19 +242,20 @@ def _compared(base: Side, now: Side, settings: Settings) -> FileComparison:
     return replace(result, notes=tuple(dict.fromkeys(filter(None, notes))))
 
 
-def failing(fail_on: str | None, *, one_session: bool) -> set[Outcome]:
+def failing(parsed: argparse.Namespace, result: FileComparison) -> set[Outcome]:
     """Return the outcomes that fail; INCONCLUSIVE also if a side has only one session."""
     outcomes = set(report.FAILING)
-    if fail_on:
+    if parsed.fail_on:
         outcomes |= {Outcome.PROVISIONAL, Outcome.SUSPECT}
-    if fail_on == "inconclusive" or (fail_on and one_session):
+    if parsed.fail_on == "inconclusive" or (parsed.fail_on and result.one_session):
         outcomes |= {Outcome.INCONCLUSIVE}
     return outcomes
 
 
 def _in_words(side: Side, names: Sequence[object], settings: Settings) -> str:
     sessions = len({session_of(run, settings.session_by) for run in side.runs})
-    listed = " ".join(map(str, names[:2])) + (f" and {len(names) - 2} more" if names[2:] else "")
+    listed = " ".join(relative(Path(str(name))) for name in names[:2])
+    listed += f" and {len(names) - 2} more" if names[2:] else ""
     return f"{plural(len(side.runs), 'run')} of {plural(sessions, 'session')}: {listed}"
 
 

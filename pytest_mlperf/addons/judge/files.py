@@ -29,7 +29,7 @@ MAX_VALUES = 20_000_000
 
 READER_GROUP = "pytest_mlperf.readers"
 
-_READ_SUFFIXES = (".json", ".jsonl", ".csv", ".txt", ".gz", ".ndjson")
+READ_SUFFIXES = (".json", ".jsonl", ".csv", ".txt", ".gz", ".ndjson")
 """Files of a folder that must be readable; others may be anything."""
 
 _SIDE_FILES = (
@@ -86,7 +86,7 @@ class ResultFile:
 
     @property
     def objects(self) -> list[dict[str, Any]]:
-        """The JSON objects: of JSON lines, of one list, or the only one."""
+        """JSON objects of the file: of each line, of its only list, or its only object."""
         values = self.values
         if len(values) == 1 and isinstance(values[0], list):
             values = values[0]
@@ -306,7 +306,7 @@ def _recognised(document: ResultFile, table: Reader | None) -> Reader:
     if len(fitting) > 1:
         raise MlperfError(
             f"{document.path}: looks like {' and like '.join(r.title for r in fitting.values())}; "
-            "name its columns with --column"
+            "give the file as one of them wrote it"
         )
     for reader in fitting.values():
         return reader
@@ -314,10 +314,20 @@ def _recognised(document: ResultFile, table: Reader | None) -> Reader:
         raise MlperfError(f"{document.path}: holds only an error: the tool measured nothing")
     shape = _shape(document)
     titles = ", ".join(sorted(reader.title for reader in readers().values()))
+    figures = any(isinstance(value, int | float) for value in document.head.values())
+    hint = "; for a table of your own name its columns with --column"
     raise UnknownFormatError(
-        f"{document.path}: {shape} of no known tool. Known are {titles}; for a table of your own "
-        "name its columns with --column"
+        f"{document.path}: {shape} of no known tool. Known are {titles}"
+        f"{hint if document.rows or figures else ''}"
     )
+
+
+def reader_of_file(path: Path) -> str:
+    """Return the title of the tool that wrote a file; "" if it is unknown or unreadable."""
+    try:
+        return _recognised(read_text(path), None).title
+    except MlperfError:
+        return ""
 
 
 def _fits(name: str, reader: Reader, document: ResultFile) -> bool:
@@ -348,20 +358,24 @@ def _documents(paths: Sequence[Path], unknown: list[str]) -> Iterator[tuple[Resu
             yield read_text(path), True
 
 
-def _in_folder(folder: Path, unknown: list[str]) -> Iterator[ResultFile]:
+def _in_folder(
+    folder: Path, unknown: list[str], above: frozenset[Path] = frozenset()
+) -> Iterator[ResultFile]:
     """Yield a folder that is one result; else the results inside, in the order of names."""
+    above |= {folder.resolve()}
     whole = ResultFile(path=folder)
     if any(one.of_folders and _fits(n, one, whole) for n, one in readers().items()):
         yield whole
         return
     for path in sorted(folder.iterdir()):
         if path.is_dir():
-            yield from _in_folder(path, unknown)
+            if path.resolve() not in above:  # else a link back
+                yield from _in_folder(path, unknown, above)
         elif not path.name.endswith(_SIDE_FILES):
             try:
                 document = read_text(path)
             except MlperfError:  # an empty or cut result is an error, a picture is none
-                if path.suffix in _READ_SUFFIXES:
+                if path.suffix in READ_SUFFIXES:
                     raise
                 unknown.append(path.name)
             else:

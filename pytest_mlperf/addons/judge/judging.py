@@ -50,7 +50,7 @@ def compare(base: Sequence[ToolRun], now: Sequence[ToolRun], settings: Settings)
     both sides in one analysis, session by session. Proven drops stay below an error of `alpha` for
     the whole comparison (Holm), an ok below `beta` for each metric.
     """
-    old, new = (_points(side, settings) for side in (base, now))
+    old, new = (points_by_case(side, settings) for side in (base, now))
     shared = [key for key in old if key in new]
     interleaved = bool(shared) and all(in_turns(old[key], new[key], settings) for key in shared)
     sessions = tuple(len({m.session for ms in side.values() for m in ms}) for side in (old, new))
@@ -81,7 +81,7 @@ def compare(base: Sequence[ToolRun], now: Sequence[ToolRun], settings: Settings)
     rows.sort(key=lambda row: (order.get((row.tool, row.point), len(order)), *_in_order(row)))
     return FileComparison(
         rows=tuple(rows),
-        runs=tuple(now),
+        new=new,
         how=_how(tasks, scored, interleaved=interleaved),
         changed=tuple(_changed(base, now)),
         notes=tuple(dict.fromkeys(notes)),
@@ -97,9 +97,10 @@ def _in_order(row: Row) -> tuple[bool, int, str]:
     return row.outcome is None, place, statistic.replace("mean", "")
 
 
-def _points(
+def points_by_case(
     runs: Sequence[ToolRun], settings: Settings
 ) -> dict[tuple[str, str], list[MeasuredPoint]]:
+    """Return the points of runs by tool and name, oldest first."""
     points: dict[tuple[str, str], list[MeasuredPoint]] = defaultdict(list)
     for run in sorted(runs, key=lambda run: run.started or 0.0):
         session = session_of(run, settings.session_by)
@@ -132,29 +133,27 @@ def _missing(old: Points, new: Points, settings: Settings) -> Iterator[Row]:
 def _curves(old: Points, tasks: Sequence[JudgedMetric]) -> list[JudgedMetric]:
     """Return for each rate on a curve the geometric mean of its points, as a metric to judge.
 
-    The runs of a session are combined in their order: the first of each point with the first of the
-    others. Sessions in which a point is missing are left out.
+    Points whose names differ by more than the concurrency are of different curves. The runs of a
+    session are combined in their order: the first of each point with the first of the others.
+    Sessions in which a point is missing are left out.
     """
-    curves: dict[tuple[str, str], dict[str, JudgedMetric]] = defaultdict(dict)
+    curves: dict[tuple[str, str, str], list[JudgedMetric]] = defaultdict(list)
     for task in tasks:
-        key = (task.row.tool, task.row.point)
-        if old[key][0].point.axis is not None and split(task.row.metric)[0] in RANKS:
-            curves[task.row.tool, task.row.metric][task.row.point] = task
+        row, axis = task.row, old[task.row.tool, task.row.point][0].point.axis
+        if axis is not None and split(row.metric)[0] in RANKS:
+            curves[row.tool, row.metric, row.point.replace(f"{axis:g}", "*", 1)].append(task)
     whole = []
-    for (tool, metric), points in curves.items():
-        if len(points) < 2:
+    names = {name for (_, _, name), points in curves.items() if len(points) > 1}
+    for (_, _, name), points in curves.items():
+        sides = [_combined([getattr(t, side) for t in points]) for side in ("old", "new")]
+        if len(points) < 2 or not all(sides):
             continue
-        sides = [_combined([getattr(t, side) for t in points.values()]) for side in ("old", "new")]
-        if not all(sides):
-            continue
-        one = next(iter(points.values())).row
-        title = f"{one.quantity.title}, mean of {len(points)} points"
-        row = row_of(
-            (tool, CURVE),
-            metric,
-            Outcome.INCONCLUSIVE,
-            quantity=replace(one.quantity, title=title),
-            limit=one.limit,
+        row = points[0].row
+        title = f"{row.quantity.title}, mean of {len(points)} points"
+        row = replace(
+            row,
+            point=CURVE if len(names) == 1 else f"{CURVE}: {name}",
+            quantity=replace(row.quantity, title=title),
         )
         whole.append(JudgedMetric(row=row, old=sides[0], new=sides[1]))
     return whole
@@ -335,6 +334,9 @@ def _of_documents(
         paired.outcome, Outcome.INCONCLUSIVE
     )
     ends = sorted(sign * end for end in (paired.low, paired.high))
+    note = f"{paired.down:,} documents worse, {paired.up:,} better of {paired.samples:,}"
+    if (paired.unseen or 0.0) > margin:
+        note += f"; on further documents a drop of up to {paired.unseen:.2g} is not excluded"
     return replace(
         row,
         outcome=outcome,
@@ -345,7 +347,7 @@ def _of_documents(
         high=ends[1],
         p=paired.p,
         documents=(paired.samples, paired.down, paired.up),
-        note=f"{paired.down:,} documents worse, {paired.up:,} better of {paired.samples:,}",
+        note=note,
     )
 
 

@@ -8,12 +8,12 @@ from collections.abc import Iterator, Sequence
 from statistics import fmean, median
 from typing import NamedTuple
 
-from pytest_mlperf.addons.judge.judging import RULE
+from pytest_mlperf.addons.judge.judging import RULE, points_by_case
 from pytest_mlperf.addons.judge.model import ToolRun
-from pytest_mlperf.addons.judge.rows import Settings, session_of, usual
+from pytest_mlperf.addons.judge.points import PointCase
+from pytest_mlperf.addons.judge.rows import Settings
 from pytest_mlperf.extension import duration, percent
 from pytest_mlperf.judge.formulas import bound_of, t_isf
-from pytest_mlperf.judge.inputs import Direction
 
 MAX_PAIRS = 200
 
@@ -33,29 +33,20 @@ class Plan(NamedTuple):
 
 
 def plans(runs: Sequence[ToolRun], settings: Settings) -> list[Plan]:
-    """Return the plan of each metric that would be judged, most pairs first."""
-    values: dict[tuple[str, str, str], dict[str, list[float]]] = defaultdict(
-        lambda: defaultdict(list)
-    )
-    limits = {}
-    for run in runs:
-        session = session_of(run, settings.session_by)
-        for point in run.points:
-            for metric in usual(point.metrics):
-                quantity = point.quantity(metric)
-                chosen = not settings.metrics or settings.names(metric)
-                if chosen and quantity.direction is not Direction.NEITHER:
-                    key = (run.tool, point.name, metric)
-                    values[key][session].append(math.log(point.metrics[metric]))
-                    limits[key] = (settings.limit(metric, quantity), quantity.direction)
+    """Return the plan of each metric that would be judged, the most demanding first."""
+    cases = points_by_case(runs, settings).items()
+    tasks = [task for key, of in cases for task in PointCase(key, of, of, settings).tasks]
     planned = []
-    for key, sessions in values.items():
+    for task in tasks:
+        sessions: dict[str, list[float]] = defaultdict(list)
+        for value in task.old:
+            sessions[value.session].append(math.log(value.value))
         squares = math.fsum((x - fmean(xs)) ** 2 for xs in sessions.values() for x in xs)
-        df = sum(len(xs) - 1 for xs in sessions.values())
-        variance, _ = RULE.inside_sessions(squares, df)
-        (limit, direction), sd = limits[key], math.sqrt(variance)
-        pairs = needed_pairs(sd, -bound_of(direction, limit), len(values))
-        planned.append(Plan(*key[1:], pairs, limit, sd, df))
+        df = len(task.old) - len(sessions)
+        sd, limit = math.sqrt(RULE.inside_sessions(squares, df)[0]), task.row.limit or 0.0
+        bound = -bound_of(task.row.quantity.direction, limit)
+        pairs = needed_pairs(sd, bound, len(tasks))
+        planned.append(Plan(task.row.point, task.row.metric, pairs, limit, sd, df))
     return sorted(planned, key=lambda plan: -(plan.pairs or MAX_PAIRS + 1))
 
 

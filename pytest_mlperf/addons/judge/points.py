@@ -118,7 +118,10 @@ class PointCase:
         texts = [[m.point.broken for m in side if m.point.broken] for side in (self.old, self.new)]
         if not any(texts):
             return False
-        if all(texts) or texts[0]:
+        outcome: Outcome | None
+        if all(texts) and self.settings.allow_missing:
+            outcome, note = None, f"failed on both sides: {texts[1][0]}"
+        elif texts[0]:
             outcome, note = Outcome.INVALID, f"failed in the baseline: {texts[0][0]}"
         elif len(texts[1]) == len(self.new):
             outcome, note = Outcome.PERF_DROP, f"measured before, fails now: {texts[1][0]}"
@@ -145,7 +148,7 @@ class PointCase:
         )
         for metric in self._judged_names():
             note = "not comparable: percentiles and rates leave out failed requests"
-            self.settled.append(self._undecided(metric, note))
+            self._settle(metric, Outcome.INVALID, note=note)
         return True
 
     def _names(self) -> list[str]:
@@ -166,19 +169,14 @@ class PointCase:
         holders = [p for p in points if metric in p.quantities or metric in p.metrics]
         return (holders or points)[0].quantity(metric)
 
-    def _undecided(self, metric: str, note: str) -> Row:
+    def _row(self, metric: str, outcome: Outcome | None, **more: object) -> Row:
         quantity = self._quantity(metric)
-        limit = self.settings.limit(metric, quantity)
-        return row_of(
-            self.key,
-            metric,
-            Outcome.INVALID,
-            quantity=quantity,
-            note=note,
-            limit=limit,
-            before=_mean(self.old, metric),
-            now=_mean(self.new, metric),
-        )
+        fields = {"quantity": quantity, "limit": self.settings.limit(metric, quantity), **more}
+        return row_of(self.key, metric, outcome, **fields)
+
+    def _settle(self, metric: str, outcome: Outcome | None, **more: object) -> None:
+        means = {"before": _mean(self.old, metric), "now": _mean(self.new, metric)}
+        self.settled.append(self._row(metric, outcome, **{**means, **more}))
 
     def _metrics(self) -> None:
         judged = self._judged_names()
@@ -186,28 +184,21 @@ class PointCase:
             sides = [
                 [m for m in side if metric in m.point.metrics] for side in (self.old, self.new)
             ]
+            base = split(metric)[0]
+            note = self._whole or self._parts.get(base) or self._parts.get(metric, "")
+            note = note or self._lacking(metric, sides)
             if not any(sides):
                 continue  # measured on neither side
             if metric not in judged:
                 self._report(metric, all(sides))
-                continue
-            note = self._whole or self._parts.get(split(metric)[0]) or self._parts.get(metric, "")
-            note = note or self._lacking(metric, sides)
-            if note:
-                self.settled.append(self._undecided(metric, note))
-                continue
-            quantity = self._quantity(metric)
-            row = row_of(
-                self.key,
-                metric,
-                Outcome.INCONCLUSIVE,
-                quantity=quantity,
-                limit=self.settings.limit(metric, quantity),
-            )
-            old, new = (_values(side, metric) for side in sides)
-            guard = self._guards.get(split(metric)[0], "")
-            self.tasks.append(JudgedMetric(row=row, old=old, new=new, guard=guard))
-        if self._whole and not any(row.point == self.key[1] for row in self.settled):
+            elif note:
+                self._settle(metric, Outcome.INVALID, note=note)
+            else:
+                old, new = (_values(side, metric) for side in sides)
+                row = self._row(metric, Outcome.INCONCLUSIVE)
+                guard = self._guards.get(base, "")
+                self.tasks.append(JudgedMetric(row=row, old=old, new=new, guard=guard))
+        if self._whole and not self.settled:
             self.settled.append(row_of(self.key, "facts", Outcome.INVALID, note=self._whole))
         self._check_meaning()
 
@@ -220,61 +211,40 @@ class PointCase:
         suspicious = reader.suspicious(ratios)
         for task in [task for task in self.tasks if task.row.metric in suspicious]:
             self.tasks.remove(task)
-            self.settled.append(self._undecided(task.row.metric, suspicious[task.row.metric]))
+            self._settle(task.row.metric, Outcome.INVALID, note=suspicious[task.row.metric])
 
     def _lacking(self, metric: str, sides: Sequence[Sequence[MeasuredPoint]]) -> str:
-        for having, side, name in zip(
-            sides, (self.old, self.new), ("the baseline", "the new runs"), strict=True
-        ):
-            without = [m for m in side if m not in having]
-            if without:
-                first = without[0]
-                cause = first.point.absent.get(metric)
-                count = (
-                    "" if len(without) == len(side) else f"{len(without)} of {len(side)} runs of "
-                )
-                reason = f": {cause}" if cause else ""
-                return f"not measured in {count}{name}{reason} ({first.run.source})"
+        names = ("the baseline", "the new runs")
+        for having, side, name in zip(sides, (self.old, self.new), names, strict=True):
+            if without := [m for m in side if m not in having]:
+                run, point, _ = without[0]
+                some = "" if not having else f"{len(without)} of {len(side)} runs of "
+                cause = f": {point.absent[metric]}" if metric in point.absent else ""
+                return f"not measured in {some}{name}{cause} ({run.source})"
         return ""
 
     def _report(self, metric: str, both: bool) -> None:
-        if not both:
-            return
-        quantity = self._quantity(metric)
-        before, now = _mean(self.old, metric), _mean(self.new, metric)
-        assert before is not None
-        assert now is not None
-        note = ""
-        if quantity.direction is Direction.NEITHER:
-            note = UNKNOWN_DIRECTION
-        row = row_of(self.key, metric, None, quantity=quantity, before=before, now=now, note=note)
-        self.settled.append(replace(row, change=now / before - 1))
+        unknown = self._quantity(metric).direction is Direction.NEITHER
+        if both:
+            self._settle(metric, None, limit=None, note=UNKNOWN_DIRECTION if unknown else "")
+            row = self.settled[-1]
+            self.settled[-1] = replace(row, change=(row.now or 1.0) / (row.before or 1.0) - 1)
 
     def _accuracy(self) -> None:
-        names = dict.fromkeys(n for m in (*self.old, *self.new) for n in m.point.scores)
-        for name in names:
+        for name in dict.fromkeys(n for m in (*self.old, *self.new) for n in m.point.scores):
             if self.settings.metrics and not self.settings.names(name):
                 continue
-            quantity = self._quantity(name)
-            limit = self.settings.limit(name, quantity)
-            row = row_of(
-                self.key, name, Outcome.INCONCLUSIVE, quantity=quantity, limit=limit, absolute=True
-            )
             old, new = (
                 [m for m in side if name in m.point.scores] for side in (self.old, self.new)
             )
-            note = self._whole
-            if not old or not new:
-                side = "the new runs have" if old else "the baseline has"
-                note = note or f"{side} no such score"
-            for m, side in (
-                (m, s) for s in ("before", "now") for m in (old if s == "before" else new)
-            ):
-                value = m.point.scores[name].value
-                row = replace(row, **{side: value})  # type: ignore[arg-type]
-            if note:
+            before, now = (
+                side[-1].point.scores[name].value if side else None for side in (old, new)
+            )
+            row = self._row(name, Outcome.INCONCLUSIVE, before=before, now=now, absolute=True)
+            lacking = "" if old and new else f"{'the new runs have' if old else 'the baseline has'}"
+            if note := self._whole or (lacking and f"{lacking} no such score"):
                 self.settled.append(replace(row, outcome=Outcome.INVALID, note=note))
-            elif quantity.direction is Direction.NEITHER:
+            elif row.quantity.direction is Direction.NEITHER:
                 self.settled.append(replace(row, outcome=None, note=UNKNOWN_DIRECTION))
             else:
                 self.scored.append(ScoredPoint(row, old, new))

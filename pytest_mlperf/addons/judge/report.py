@@ -10,7 +10,7 @@ from pytest_mlperf import Outcome
 from pytest_mlperf.addons.judge.files import readers
 from pytest_mlperf.addons.judge.rows import NOT_PROVEN, FileComparison, Row
 from pytest_mlperf.core.numbers import change, interval, rounded
-from pytest_mlperf.extension import percent, plural, visible
+from pytest_mlperf.extension import percent, plural
 from pytest_mlperf.judge.inputs import Direction
 from pytest_mlperf.reports.terminal.layout import fold, paragraphs, table
 
@@ -19,6 +19,10 @@ VERDICT_COLUMNS = ("verdict", "metric", "before", "now", "change", "interval", "
 FAILING = (Outcome.PERF_DROP, Outcome.ACC_DROP, Outcome.INVALID)
 
 UNDECIDED = (Outcome.SUSPECT, Outcome.PROVISIONAL, Outcome.INCONCLUSIVE)
+
+MAX_TITLE = 28
+
+SIDES = ("before", "now")
 
 _TIME_UNITS = ((1.0, "s"), (1e-3, "ms"), (1e-6, "µs"), (0.0, "ns"))
 
@@ -48,23 +52,24 @@ def headline(result: FileComparison) -> str:
 def lines(result: FileComparison, sides: Sequence[str], width: int) -> list[str]:
     """Return the report for a terminal."""
     text = [*fold(headline(result), width, rest=" " * 10)]
-    for label, side in zip(("before", "now"), sides, strict=True):
+    for label, side in zip(SIDES, sides, strict=True):
         text += paragraphs(label, [side], width)
     rows = [row for row in result.rows if row.outcome or row.note]
     cells = [cells_of(row) for row in rows]
+    cells = [of | {"metric": shortened(of["metric"], MAX_TITLE)} for of in cells]
     head, *body = table(
         VERDICT_COLUMNS,
         cells,
         width - 2,
         left=["verdict", "metric"],
-        spare=["runs", "interval", "before"],
+        spare=["runs", "interval", "before", "limit"],
     )
     text += ["", f"  {head}"] if rows else [""]
     last = ("", "")
     for row, line in zip(rows, body, strict=True):
         if (row.tool, row.point) != last:
             last = (row.tool, row.point)
-            text.append(visible(f"{row.point}  ({_title(row.tool)})"))
+            text += fold(f"{row.point}  ({_title(row.tool)})", width, rest="  ")
         text.append(f"  {line}")
         if row.note:
             text += fold(row.note, width, first="    ", rest="    ")
@@ -75,9 +80,14 @@ def lines(result: FileComparison, sides: Sequence[str], width: int) -> list[str]
     counts = Counter(str(row.outcome) for row in result.rows if row.outcome)
     listing = ", ".join(f"{count} {word}" for word, count in counts.items())
     others = len(result.rows) - len(rows)
-    more = f"; {plural(others, 'other figure')} in --report json=FILE" if others else ""
+    more = f"; {plural(others, 'other figure')} in --report csv=FILE" if others else ""
     text += fold(f"{plural(counts.total(), 'metric')}: {listing or 'none judged'}{more}", width)
     return text
+
+
+def shortened(text: str, size: int) -> str:
+    """Return a text of at most `size` characters, with its beginning and its end."""
+    return text if len(text) <= size else f"{text[: size - 12]}…{text[-11:]}"
 
 
 def _title(tool: str) -> str:
@@ -86,9 +96,8 @@ def _title(tool: str) -> str:
 
 def cells_of(row: Row) -> dict[str, str]:
     """Return the texts of a row by column."""
-    cells = {"verdict": str(row.outcome or "reported"), "metric": row.quantity.title}
-    if row.direction:
-        cells["verdict"] += f", probably {'ok' if row.direction == 'ok' else 'a drop'}"
+    words = filter(None, (str(row.outcome or "reported"), row.direction))
+    cells = {"verdict": " ".join(words), "metric": row.quantity.title}
     for name, value in (("before", row.before), ("now", row.now)):
         if value is not None:
             unit = row.quantity.unit
@@ -110,6 +119,18 @@ def cells_of(row: Row) -> dict[str, str]:
     if any(row.runs):
         cells["runs"] = ", ".join(map(str, row.runs))
     return cells
+
+
+def failure(row: Row, result: FileComparison, sides: Sequence[str], width: int) -> str:
+    """Return the message of a failed row: its verdict, and how it was reached."""
+    cells = cells_of(row)
+    moved = f"{cells['change']} (limit {cells['limit']})" if "change" in cells else ""
+    words = (str(row.outcome), row.quantity.title, moved, "at", row.point)
+    note = f": {row.note}" if row.note else ""
+    text = fold(" ".join(filter(None, words)) + note, width)
+    for label, texts in (*zip(SIDES, sides, strict=True), ("judged", result.how)):
+        text += paragraphs(label, [texts], width) if texts else []
+    return "\n".join([*text, *paragraphs("changed", result.changed, width)])
 
 
 def changed(row: Row) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime as dt
 import hashlib
+from collections import defaultdict
 from collections.abc import Collection, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -41,26 +42,24 @@ def results_of(
         sides: Both sides in words.
         failing: Outcomes that fail a test.
     """
-    points = dict.fromkeys((row.tool, row.point) for row in result.rows)
+    points: dict[tuple[str, str], list[Row]] = defaultdict(list)
+    for row in result.rows:
+        points[row.tool, row.point].append(row)
     cases = [
-        case_result(
-            replace(result, rows=tuple(r for r in result.rows if (r.tool, r.point) == point)),
-            sides,
-            failing,
-            test="::".join(point),
-        )
-        for point in points
+        case_result(replace(result, rows=tuple(rows)), sides, failing, test="::".join(point))
+        for point, rows in points.items()
     ]
-    started = max((run.started for run in result.runs if run.started), default=None)
+    runs = {m.run.digest: m.run for of in result.new.values() for m in of}.values()
+    started = max((run.started for run in runs if run.started), default=None)
     time = dt.datetime.fromtimestamp(started, dt.UTC) if started else dt.datetime.now(dt.UTC)
     digest = hashlib.sha256(repr((result.rows, sides)).encode("utf-8", "replace")).hexdigest()[:8]
-    commits = {run.commit for run in result.runs}
-    versions = {run.tool: run.version for run in result.runs if run.version}
+    commits = {run.commit for run in runs}
+    versions = {run.tool: run.version for run in runs if run.version}
     return replace(
         session_of(cases, versions),
         run=f"judged-{time:%Y%m%d-%H%M%S}-{digest}",
         started=time.isoformat(timespec="seconds"),
-        seconds=sum(run.duration_s or 0.0 for run in result.runs),
+        seconds=sum(run.duration_s or 0.0 for run in runs),
         commit=commits.pop() if len(commits) == 1 else None,
     )
 
@@ -70,17 +69,15 @@ def case_result(
 ) -> CaseResult:
     """Return the rows of a point as the result of a test."""
     tool, point = result.rows[0].tool, result.rows[0].point
-    measured = [
-        (run, p) for run in result.runs for p in run.points if (run.tool, p.name) == (tool, point)
-    ]
+    measured = result.new.get((tool, point), ())
     name = point.replace(", ", "+").replace(" ", "_")
     case = benchmark_case(f"{name}::{tool}", accelerator="any", precision="any")
-    facts = measured[0][1].facts if measured else {}
+    facts = measured[0].point.facts if measured else {}
     identity = {n: fact.value for n, fact in facts.items() if not fact.tolerance and fact.value}
-    subject = Subject(
-        identity=identity, fingerprint=dict(measured[0][0].details) if measured else {}
-    )
-    runs = [_run(run, p) for run, p in measured if p.metrics]
+    details = measured[0].run.details if measured else {}
+    subject = Subject(identity=identity, fingerprint=details)
+    metrics = {row.metric for row in result.rows}
+    runs = [_run(m.run, m.point, metrics) for m in measured if metrics & m.point.metrics.keys()]
     imported = judge_runs(case, runs, subject=subject, limits={})
     paired = [row for row in result.rows if row.documents[0]]
     verdict = replace(
@@ -101,10 +98,10 @@ def case_result(
     return placeless(content, (str(Path.cwd()),), str(Path.home()))
 
 
-def _run(run: ToolRun, point: ToolPoint) -> Run:
+def _run(run: ToolRun, point: ToolPoint, metrics: Collection[str]) -> Run:
     started = dt.datetime.fromtimestamp(run.started, dt.UTC).isoformat() if run.started else ""
     return Run(
-        metrics=point.metrics,
+        metrics={name: value for name, value in point.metrics.items() if name in metrics},
         within_se={},
         samples=point.sent or 0,
         queries=point.sent or 0,

@@ -79,20 +79,31 @@ class Row:
     documents: tuple[int, int, int] = (0, 0, 0)
 
 
+class MeasuredPoint(NamedTuple):
+    """Hold a point, the run that measured it, and the run's session."""
+
+    run: ToolRun
+    point: ToolPoint
+    session: str
+
+
+Points = Mapping[tuple[str, str], Sequence[MeasuredPoint]]
+
+
 @dataclass(frozen=True, kw_only=True)
 class FileComparison:
     """Hold all rows of a comparison, and how they were judged.
 
     Attributes:
         how: How the runs were judged, and the error rate, in words.
-        runs: The new runs.
+        new: The points of the new runs by tool and name.
         changed: Differences that do not prevent a comparison: versions, flags, host.
         one_session: Whether a side has only one session, so that nothing can be proven.
     """
 
     rows: tuple[Row, ...]
     how: str
-    runs: tuple[ToolRun, ...] = ()
+    new: Points = field(default_factory=dict)
     changed: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
     one_session: bool = False
@@ -103,17 +114,6 @@ class FileComparison:
         """Outcome of the comparison: the most severe one of its rows."""
         outcomes = {row.outcome for row in self.rows if row.outcome}
         return min(outcomes, key=DECIDING.index, default=Outcome.NOT_EVALUATED)
-
-
-class MeasuredPoint(NamedTuple):
-    """Hold a point, the run that measured it, and the run's session."""
-
-    run: ToolRun
-    point: ToolPoint
-    session: str
-
-
-Points = Mapping[tuple[str, str], Sequence[MeasuredPoint]]
 
 
 def session_of(run: ToolRun, by: str | None) -> str:
@@ -173,8 +173,9 @@ JUDGED = (Direction.HIGHER, Direction.LOWER)
 def usual(names: Collection[str]) -> list[str]:
     """Return the metrics that are judged unless the user names some.
 
-    Of the rates of one run, which are proportional, the first of `RANKS`, and none with the time
-    of a benchmark; of a latency its median, or its mean without one, and the 99th percentile.
+    Of the rates of one run, which are proportional, the first of `RANKS`; with the time of a
+    benchmark no rate and no CPU time; of a latency its median, or its mean without one, and the
+    99th percentile.
     """
     rank = next((name for name in RANKS if name in names), None)
     timed = any(split(name)[0] == "time" for name in names)
@@ -186,6 +187,8 @@ def usual(names: Collection[str]) -> list[str]:
         if statistic == "min" or (statistic == "max" and f"{base}_mean" in names):
             continue
         if statistic[:1] == "p" and statistic not in {"p50", "p99"}:
+            continue
+        if name == "cpu_time" and timed:
             continue
         if "_per_second" in name and name != rank and (rank or timed):
             continue

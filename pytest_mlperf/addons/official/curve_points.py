@@ -76,10 +76,7 @@ class Point:
 
 
 def points_of(run: Run, verdict: Verdict, root: Path) -> list[Point]:
-    """Return the points of a run in ascending order.
-
-    Raises MlperfError if its folder, relative to `root`, is missing or changed.
-    """
+    """Return a run's points, ascending; raise MlperfError if its folder is missing or changed."""
     folder = root / run.folder
     subject = verdict.subject
     theirs = subject is not None and subject.identity.get("harness") == MLC_ENDPOINTS

@@ -8,10 +8,7 @@ from pytest_mlperf.extension import CaseResult, plural
 
 
 def placing_of(result: CaseResult) -> Placing | None:
-    """Return the placing of a case; None if no official result is comparable.
-
-    Results with a handicap or techniques of the open division are not comparable.
-    """
+    """Return the placing of a case; None if no official result is comparable with it."""
     verdict = result.verdict
     if verdict.subject is None or verdict.ratio or result.techniques or result.handicap:
         return None

@@ -323,7 +323,8 @@ def on(suites: Sequence[SuiteState], accelerators: Sequence[str]) -> list[SuiteS
 def exit_code(checks: Sequence[Check], suites: Sequence[SuiteState]) -> int:
     """Return 2 for a defective suite or baseline, 3 if nothing can run, else 0."""
     states = [case.state for suite in suites for case in suite.cases]
-    if any(suite.error for suite in suites) or "broken" in states:
+    damaged = any(check.state == "defective" for check in checks)
+    if any(suite.error for suite in suites) or "broken" in states or damaged:
         return DEFECT_EXIT_CODE
     if any(check.state == "broken" for check in checks) or (states and "ready" not in states):
         return UNABLE_EXIT_CODE
@@ -354,7 +355,8 @@ def brief(checks: Sequence[Check]) -> list[Check]:
     here = [c for c in checks if c.group in {"tools", "machine"} and c.state != "missing"]
     fine = [check.name for check in here if check.state == "ok" and check.name != "GPUs"]
     others = [replace(check, group="machine") for check in here if check.name not in fine]
-    return [Check("machine", "checked", "ok", ", ".join(fine)), *others]
+    files = [check for check in checks if check.group == "files"]
+    return [Check("machine", "checked", "ok", ", ".join(fine)), *others, *files]
 
 
 def shortened(text: Sequence[str]) -> list[str]:
@@ -450,10 +452,10 @@ def _next(
     broken = next((check for check in checks if check.state == "broken"), None)
     if broken:
         return broken.do or "fix the broken check above"
-    if not suites:
-        return "pytest-mlperf init"
     if code == DEFECT_EXIT_CODE:
         return "fix the lines named above, then run: pytest-mlperf doctor"
+    if not suites:
+        return "pytest-mlperf init"
     if code == UNABLE_EXIT_CODE:
         return "provide what is missing above, or name other suites"
     places = " ".join(shlex.quote(str(place)) for place in named)

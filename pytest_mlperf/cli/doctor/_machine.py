@@ -15,15 +15,17 @@ import time
 from collections.abc import Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
+from importlib import import_module
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Literal
 
 from pytest_mlperf import registry
+from pytest_mlperf.cli import commands
 from pytest_mlperf.cli.doctor import requirements
 from pytest_mlperf.core.case import Scenario
 from pytest_mlperf.core.contention import NOT_MEASURED, TOLERATED_SHARE, Contention, in_words
-from pytest_mlperf.core.errors import REINSTALL, TO_MEASURE, MlperfError, RunError
+from pytest_mlperf.core.errors import REINSTALL, TO_MEASURE, MlperfError, RunError, text_of
 from pytest_mlperf.core.job import Factory, LoadGenSettings, Seeds
 from pytest_mlperf.hardware import host, power_limit, rapl
 from pytest_mlperf.hardware.contention import Watch
@@ -46,13 +48,14 @@ class Check:
     """Hold the result of one check.
 
     Attributes:
-        state: "missing": optional and not here; "broken": nothing can be measured.
+        state: "missing": optional and not here; "broken": nothing can be measured;
+            "defective": a file in this folder has to be repaired.
         do: A remedy, or "".
     """
 
-    group: Literal["tools", "machine", "engines", "libraries"]
+    group: Literal["tools", "machine", "engines", "libraries", "files"]
     name: str
-    state: Literal["ok", "note", "missing", "broken"]
+    state: Literal["ok", "note", "missing", "broken", "defective"]
     text: str
     do: str = ""
 
@@ -84,7 +87,17 @@ def look(machine: Machine, runs_dir: Path) -> tuple[list[Check], requirements.Fa
             *(_engine(name, failures.result()) for name in engines),
             *(_extra(n, needed) for n, needed in extras().items() if n not in engines),
         ]
-        return checks, failures.result()
+        return [*checks, *of_addons()], failures.result()
+
+
+def of_addons() -> Iterator[Check]:
+    """Yield the checks that add-ons make of the working folder."""
+    for name, command in commands().items():
+        try:
+            for check in import_module(command.doctor).checks() if command.doctor else ():
+                yield Check("files", *check)
+        except Exception as error:  # code of another package may raise anything
+            yield Check("files", name, "note", f"its checks failed: {text_of(error)}")
 
 
 def gpus(machine: Machine) -> Check:

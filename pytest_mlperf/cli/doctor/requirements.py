@@ -76,10 +76,7 @@ def _error(planned: Planned, answer: Sequence[str], where: str = "") -> MlperfEr
 
 
 def require_library(planned: Planned, job: Job) -> None:
-    """Call `require()` of a registered engine if it has one; raise its error.
-
-    The case must have its model and valid options.
-    """
+    """Call `require()` of a registered engine, if it has one, and raise its error."""
     question = _question(job)
     if question and (error := _error(planned, _asked(json.dumps(question, sort_keys=True)))):
         raise error
@@ -138,7 +135,7 @@ def _asked(question: str, title: str = "checking the engine's library") -> tuple
 
 
 def main() -> None:
-    """Answer the question on stdin."""
+    """Make the check that stdin describes as JSON; print the error as JSON."""
     question = json.load(sys.stdin)
     import_as_parent(question.get("path", ()))
     try:

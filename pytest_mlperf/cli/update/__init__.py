@@ -95,10 +95,7 @@ def elsewhere(test: ToMeasure, machine: Machine) -> str | None:
 def measured(
     tests: Sequence[ToMeasure], terms: Terms, runs_dir: Path, runs: int | None
 ) -> Outcomes:
-    """Make the missing runs of tests; yield proposals, or reasons for refusal.
-
-    `runs` is the number of runs; None for pytest's usual number.
-    """
+    """Make missing runs (or `runs`) of tests; yield proposals, or reasons for refusal."""
     groups: dict[tuple[Path, tuple[str, ...]], list[ToMeasure]] = defaultdict(list)
     for test in tests:
         groups[test.root, repeated(test.result.arguments)].append(test)

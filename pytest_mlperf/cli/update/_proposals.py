@@ -119,10 +119,7 @@ def require_fit(result: CaseResult) -> None:
 
 
 def root_of(result: CaseResult, folder: Path | None) -> Path:
-    """Return the baselines folder of a test's suite.
-
-    Raises BaselineError for a suite outside the working folder: results files are untrusted.
-    """
+    """Return a suite's baselines folder; BaselineError if it is not below the working folder."""
     if folder:
         return folder
     if result.suite == IMPORTED:

@@ -225,8 +225,8 @@ COUNT_FALSE_RISK, MIN_DRAWN_SAMPLES = 1e-5, 8
 
 def miscounted(
     timed: Mapping[int, Sequence[int]], answers: Mapping[int, float | None], *, drawn: bool
-) -> str | None:
-    """Return a note if timed runs and answers differ in token counts, "" if they agree.
+) -> tuple[Note, ...] | None:
+    """Return a note if timed runs and answers differ in token counts, () if they agree.
 
     None with too few common samples. The paired t test of log counts is conservative for symmetric
     differences; one beyond `LENGTH_SLACK_SHARE` counts. `drawn`: answers differ by chance.
@@ -242,10 +242,10 @@ def miscounted(
         abs(fmean(apart))
         <= math.log1p(LENGTH_SLACK_SHARE) + t_isf(COUNT_FALSE_RISK / 2, len(apart) - 1) * se
     ):
-        return ""
+        return ()
     ours = rounded(fmean(tokens for each, _ in pairs for tokens in each))
     theirs = rounded(fmean(n for each, n in pairs for _ in each))
-    return f"timed runs counted {ours} tokens a sample, the answers have {theirs}"
+    return (Note.of("miscounted", timed=ours, answers=theirs),)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -95,7 +95,7 @@ def _measured(verdict: Verdict, width: int) -> list[str]:
 def _invalid(verdict: Verdict, width: int) -> list[str]:
     lines = []
     for run in verdict.invalid_runs:
-        reasons = "; ".join(map(str, run.invalid))
+        reasons = "; ".join(sentence(reason.text) for reason in run.invalid)
         text = f"INVALID {_minute(run.started)}: {reasons}"
         lines += fold(text, width, first=INDENT, rest=INDENT * 2)
         lines.append(f"{INDENT * 2}{run.folder}")

@@ -86,10 +86,7 @@ NOT_COMPARED = (
 def failure(
     verdict: Verdict, result: CaseResult, width: int, likely_causes: Sequence[Cause] = ()
 ) -> str:
-    """Return the message of a failed test: verdict, command, likely cause, then the evidence.
-
-    Prose is wrapped; paths and commands are not.
-    """
+    """Return the message of a failed test: verdict, command, likely cause, then the evidence."""
     lines = fold(first_line(verdict), width, rest="  ")
     if result.suite != IMPORTED:
         lines.append(line("reproduce", again(result)))

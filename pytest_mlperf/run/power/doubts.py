@@ -13,7 +13,8 @@ from dataclasses import dataclass
 from statistics import fmean, median
 from typing import Any
 
-from pytest_mlperf.core.reason import DURATION_PLACEHOLDER, Key, Reason, Sign, SignKey
+from pytest_mlperf.core.notes import Note
+from pytest_mlperf.core.reason import Key, Reason, Sign, SignKey
 from pytest_mlperf.hardware.nvml_quantities import OLDER_MEMORY, RECOVERY
 from pytest_mlperf.hardware.sampler_gpu import BUSY_PERCENT, MAX_MEAN_SECONDS
 from pytest_mlperf.run.power._gpu import RISING_COUNTS, GpuLog, GpuProcess
@@ -109,22 +110,10 @@ LIMIT_OFF_W = 5.0
 HOT_C, NEAR_C = 90, 3
 """Temperature to report if the slowdown temperature is unknown, else the distance to it."""
 
-THROTTLING_REASONS = {
-    "hw_slowdown": "a hardware slowdown",
-    "sw_thermal_slowdown": "heat (software slowdown)",
-    "hw_thermal_slowdown": "heat (hardware slowdown)",
-    "hw_power_brake_slowdown": "the power supply's brake",
-}
-"""Clock event reasons that invalidate a window, in words; each is a `Key` too."""
-
-NOTED_REASONS = {
-    "application_clocks": "clocks are set by hand",
-    "sw_power_cap": "clocks are held back to stay within the power limit",
-    "sync_boost": "another GPU of the group dictates the clocks",
-    "display_clocks": "a display's setting holds the clocks back",
-    "board_limit": "the board's limit holds the clocks back",
-    "reliability": "a reliability limit holds the clocks back",
-}
+THROTTLING_REASONS = frozenset(
+    {"hw_slowdown", "sw_thermal_slowdown", "hw_thermal_slowdown", "hw_power_brake_slowdown"}
+)
+"""Clock event reasons that invalidate a window; each is a `Key` too."""
 
 DOUBT_KEYS = frozenset(SignKey)
 
@@ -188,19 +177,10 @@ def _clocks(gpu: GpuLog, begin_s: float, end_s: float) -> tuple[list[Reason], li
     signs: list[Sign] = []
     for reason, seconds in gpu.held_back_s(begin_s, end_s).items():
         share = seconds / (end_s - begin_s)
-        if reason in THROTTLING_REASONS:
-            text = f"{THROTTLING_REASONS[reason]} halted the clocks for {DURATION_PLACEHOLDER}"
-        elif reason == "gpu_idle":
-            text = f"the GPU had nothing to do for {DURATION_PLACEHOLDER}: the engine starved it"
-        else:
-            text = (
-                f"{NOTED_REASONS.get(reason, f'clock event reason {reason}')}: "
-                f"{DURATION_PLACEHOLDER}"
-            )
         key = SignKey(reason) if reason in DOUBT_KEYS else SignKey.UNKNOWN_CLOCK_EVENT
-        sign = Sign(key=key, text=text, seconds=seconds, share=min(1.0, share))
+        sign = Sign.of(key, "clock_event", event=reason, seconds=seconds, share=min(1.0, share))
         if reason in THROTTLING_REASONS and share >= THROTTLED:
-            invalid.append(Reason(key=Key(reason), text=sign.in_words()))
+            invalid.append(Reason(key=Key(reason), text=sign.note))
         elif reason != "gpu_idle" or share > STARVED:
             signs.append(sign)
     return invalid, signs
@@ -208,25 +188,24 @@ def _clocks(gpu: GpuLog, begin_s: float, end_s: float) -> tuple[list[Reason], li
 
 def _faults(gpu: GpuLog, begin_s: float, end_s: float) -> tuple[list[Reason], list[Sign]]:
     risen = {name: count for name, count in gpu.risen(begin_s, end_s).items() if count}
-    texts = {name: f"{count} {RISING_COUNTS[name]} during the run" for name, count in risen.items()}
-    uncorrected = texts.pop("ecc_uncorrected", None)
+    notes = {
+        name: Note.of("gpu_errors", count=count, errors=RISING_COUNTS[name])
+        for name, count in risen.items()
+    }
+    uncorrected = notes.pop("ecc_uncorrected", None)
     invalid = [Reason(key=Key.ECC_UNCORRECTED, text=uncorrected)] if uncorrected else []
-    signs = [Sign(key=SignKey(name), text=text) for name, text in texts.items()]
+    signs = [Sign(key=SignKey(name), text=note) for name, note in notes.items()]
     return invalid, [*signs, *_resets(gpu), *_link(gpu, begin_s, end_s)]
 
 
 def _resets(gpu: GpuLog) -> Iterator[Sign]:
     identity = gpu.facts.get("identity", {})
-    for mode, text in (
-        ("ecc", "a change of the ECC mode waits for a reboot"),
-        ("mig", "a change of the MIG mode waits for a reset of the GPU"),
-    ):
+    for mode in ("ecc", "mig"):
         now_and_next = identity.get(mode)
         if now_and_next and now_and_next[0] != now_and_next[1]:
-            yield Sign(key=SignKey.RESET_WAITS, text=text)
+            yield Sign.of(SignKey.RESET_WAITS, "reset_waits", setting=mode)
     if identity.get("remapped_rows_pending"):
-        text = "remapped memory rows wait for a reset of the GPU"
-        yield Sign(key=SignKey.RESET_WAITS, text=text)
+        yield Sign.of(SignKey.RESET_WAITS, "reset_waits", setting="rows")
 
 
 def _link(gpu: GpuLog, begin_s: float, end_s: float) -> Iterator[Sign]:
@@ -235,11 +214,11 @@ def _link(gpu: GpuLog, begin_s: float, end_s: float) -> Iterator[Sign]:
         most = gpu.facts.get("identity", {}).get(f"max_pcie_{name}")
         # An idle link slows down, so the maximum of the window counts.
         if seen and most and max(seen) < most:
-            text = f"the PCIe link ran at {unit}{max(seen):g}, not {unit}{most}"
-            yield Sign(key=SignKey(f"pcie_{name}"), text=text)
+            key = SignKey(f"pcie_{name}")
+            yield Sign.of(key, "pcie_link", seen=f"{unit}{max(seen):g}", most=f"{unit}{most}")
         if name == "width" and seen and min(seen) < max(seen):
-            text = f"the PCIe link fell from x{max(seen):g} to x{min(seen):g} in the run"
-            yield Sign(key=SignKey.PCIE_WIDTH_FELL, text=text)
+            ends = {"most": max(seen), "least": min(seen)}
+            yield Sign.of(SignKey.PCIE_WIDTH_FELL, "pcie_link_fell", **ends)
 
 
 def _others(
@@ -248,30 +227,23 @@ def _others(
     invalid: list[Reason] = []
     signs: list[Sign] = []
     if early_processes := gpu.before_us(allowed):
-        text = f"in use before the engine was loaded: {_named(early_processes)}"
-        invalid.append(Reason(key=Key.IN_USE_BEFORE, text=text))
+        processes = _named(early_processes)
+        invalid.append(Reason.of(Key.IN_USE_BEFORE, "gpu_in_use", processes=processes))
     if late := gpu.foreign(warm_s, allowed):
-        text = f"used by others during the run: {_named(late)}"
-        invalid.append(Reason(key=Key.USED_BY_OTHERS, text=text))
+        invalid.append(Reason.of(Key.USED_BY_OTHERS, "gpu_used", processes=_named(late)))
     busy = gpu.facts.get("utilization_percent") or 0
     if busy >= BUSY_PERCENT:
-        text = f"{busy} % busy before the engine was loaded"
-        invalid.append(Reason(key=Key.IN_USE_BEFORE, text=text))
+        invalid.append(Reason.of(Key.IN_USE_BEFORE, "gpu_busy", busy=busy))
     memory = gpu.facts.get("memory_used") or 0
     older = gpu.facts.get("ways", {}).get("memory_used") == OLDER_MEMORY
     if memory > MEMORY_IN_USE * (1 + older) and not early_processes:
-        text = (
-            f"{memory / 2**30:.1f} GiB were in use before the engine was loaded, by no process "
-            "that is listed"
-        )
-        signs.append(Sign(key=SignKey.MEMORY_IN_USE, text=text))
+        signs.append(Sign.of(SignKey.MEMORY_IN_USE, "gpu_memory_in_use", gib=memory / 2**30))
     return invalid, signs
 
 
 def _idle(gpu: GpuLog, begin_s: float, end_s: float, busy: float) -> list[Reason]:
     evidence = did_nothing(gpu, begin_s, end_s, busy=busy)
-    text = f"the GPU did not do the work: {evidence}"
-    return [Reason(key=Key.GPU_UNUSED, text=text)] if evidence else []
+    return [Reason.of(Key.GPU_UNUSED, "gpu_unused", evidence=evidence)] if evidence else []
 
 
 def _limits(gpu: GpuLog, end_s: float, expected_w: float | None) -> list[Reason]:
@@ -281,11 +253,8 @@ def _limits(gpu: GpuLog, end_s: float, expected_w: float | None) -> list[Reason]
     farthest = max(watts, key=lambda w: abs(w - watts[0]), default=0.0)
     if not watts or abs(farthest - watts[0]) <= LIMIT_OFF_W:
         return []
-    text = (
-        f"the power limit changed from {watts[0]:.0f} to {farthest:.0f} W since the session began: "
-        "a baseline is of one limit"
-    )
-    return [Reason(key=Key.POWER_LIMIT_CHANGED, text=text)]
+    key = Key.POWER_LIMIT_CHANGED
+    return [Reason.of(key, "power_limit_changed", first=watts[0], last=farthest)]
 
 
 def _heat(gpu: GpuLog, begin_s: float, end_s: float) -> list[Sign]:
@@ -293,8 +262,7 @@ def _heat(gpu: GpuLog, begin_s: float, end_s: float) -> list[Sign]:
     slows = gpu.facts.get("identity", {}).get("slowdown_c")
     if heat < (slows - NEAR_C if slows else HOT_C):
         return []
-    text = f"{heat:.0f} °C at most" + (f"; it slows down at {slows} °C" if slows else "")
-    return [Sign(key=SignKey.HOT, text=text)]
+    return [Sign.of(SignKey.HOT, "gpu_hot", heat=heat, slows=slows)]
 
 
 def _errors(gpu: GpuLog, begin_s: float, end_s: float) -> list[Sign]:
@@ -302,8 +270,7 @@ def _errors(gpu: GpuLog, begin_s: float, end_s: float) -> list[Sign]:
     xids = dict.fromkeys(str(xid) for reading in readings for xid in reading.value)
     if not xids:
         return []
-    text = f"the driver reported XID {', '.join(xids)} during the run: dmesg says more"
-    return [Sign(key=SignKey.XID, text=text)]
+    return [Sign.of(SignKey.XID, "xids", xids=", ".join(xids))]
 
 
 def _until(gpu: GpuLog, name: str, end_s: float) -> list[Any]:
@@ -351,27 +318,26 @@ def link_doubts(gpu: GpuLog, begin_s: float, end_s: float) -> tuple[list[Reason]
     errors = gpu.link_errors(begin_s, end_s)
     invalid = []
     if fell:
-        text = f"NVLink {', '.join(map(str, fell))} went down during the run"
-        invalid.append(Reason(key=Key.NVLINK_DOWN, text=text))
+        links = ", ".join(map(str, fell))
+        invalid.append(Reason.of(Key.NVLINK_DOWN, "nvlink_fell", links=links))
     if trained := errors.pop(RECOVERY, {}):
-        text = f"NVLink was trained anew, and carried nothing meanwhile: {_times(trained)}"
-        invalid.append(Reason(key=Key.NVLINK_RECOVERY, text=text))
+        times = _times(trained)
+        invalid.append(Reason.of(Key.NVLINK_RECOVERY, "nvlink_retrained", times=times))
     signs = []
     masks = gpu.fabric_health(begin_s, end_s) or (0, 0)
     ill, later = (
         [word for at, word in HEALTH_PROBLEMS.items() if mask >> at & 3 == 1] for mask in masks
     )
     if turned := [word for word in later if word not in ill]:
-        text = f"NVSwitch fell ill during the run: {', '.join(turned)}"
-        invalid.append(Reason(key=Key.NVSWITCH, text=text))
+        problems = ", ".join(turned)
+        invalid.append(Reason.of(Key.NVSWITCH, "nvswitch_failed", problems=problems))
     if ill:
-        signs.append(Sign(key=SignKey.NVSWITCH, text=f"NVSwitch is not well: {', '.join(ill)}"))
-    if text := _lacking(links_before, str(gpu.facts.get("identity", {}).get("name"))):
-        signs.append(Sign(key=SignKey.NVLINK_DOWN, text=text))
+        signs.append(Sign.of(SignKey.NVSWITCH, "nvswitch_unhealthy", problems=", ".join(ill)))
+    if lacking := _lacking(links_before, str(gpu.facts.get("identity", {}).get("name"))):
+        signs.append(Sign(key=SignKey.NVLINK_DOWN, text=lacking))
     if errors:
         mended = "; ".join(f"{ERRORS.get(kind, kind)} {_times(n)}" for kind, n in errors.items())
-        text = f"NVLink errors during the run, which were mended: {mended}"
-        signs.append(Sign(key=SignKey.NVLINK_ERRORS, text=text))
+        signs.append(Sign.of(SignKey.NVLINK_ERRORS, "nvlink_errors", errors=mended))
     return invalid, signs
 
 
@@ -384,16 +350,15 @@ HEALTH_PROBLEMS = {
 """Two bits of a fabric's health mask per problem: 1 is yes, 2 no, 0 unknown."""
 
 
-def _lacking(links: Mapping[int, bool], product: str) -> str:
-    """Describe NVLinks that are down; "" if none is, or for a PCIe card without a bridge."""
+def _lacking(links: Mapping[int, bool], product: str) -> Note | None:
+    """Describe NVLinks that are down; None if none is, or for a PCIe card without a bridge."""
     up = sum(links.values())
     usual = next((count for kind, count in USUAL_LINKS.items() if re.search(kind, product)), 0)
     most = max(usual, len(links) if up else 0)
     if not links or up >= most:
-        return ""
-    down = [link for link, is_up in links.items() if not is_up] if up else []
-    named = f"; down: {', '.join(map(str, down))}" if down else ""
-    return f"{up} of {most} NVLinks up{named}"
+        return None
+    down = [str(link) for link, is_up in links.items() if not is_up] if up else []
+    return Note.of("nvlinks_down", up=up, most=most, down=", ".join(down))
 
 
 def _times(counts: Mapping[int, int]) -> str:

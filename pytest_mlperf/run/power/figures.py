@@ -17,7 +17,8 @@ from pytest_mlperf.core.energy.meter import MeterReading, parse_meter, wall_ener
 from pytest_mlperf.core.errors import MlperfError, SuiteError
 from pytest_mlperf.core.measurement import GpuRun
 from pytest_mlperf.core.metrics import NET_JOULES_PER_SAMPLE
-from pytest_mlperf.core.reason import Key, Reason, Sign, SignKey, of_gpus
+from pytest_mlperf.core.notes import Words
+from pytest_mlperf.core.reason import Key, Reason, Sign, SignKey
 from pytest_mlperf.hardware.machine import UsedGpu
 from pytest_mlperf.run.figures import Figures, Findings
 from pytest_mlperf.run.logs import TimedLog
@@ -78,8 +79,7 @@ def sampled(
         return Sampled.signed((*signs, sign), energy_unknown=broke, invalid=invalid)
     read = [sum(begin_s <= r.time_s <= end_s for r in gpu.trace) for gpu in log.gpus if gpu.trace]
     if read and (hz := min(read) / (end_s - begin_s)) < LOW_HZ:
-        text = f"GPUs were read at {hz:.1f} Hz, not {WANTED_HZ:g}: what was short may not show"
-        signs = [*signs, Sign(key=SignKey.SELDOM_READ, text=text)]
+        signs = [*signs, Sign.of(SignKey.SELDOM_READ, "seldom_read", hz=hz, wanted=WANTED_HZ)]
     seen = Sampled.signed(signs, invalid=invalid)
     energies = {gpu.uuid: gpu.energy(begin_s, end_s) for gpu in log.gpus}
     unsure = once_each([(names[uuid], one.energy) for uuid, one in by_gpu.items()])
@@ -116,10 +116,14 @@ def _unsampled(log: PowerLog, used: Mapping[str, UsedGpu]) -> Sampled | None:
 
 def _of_all(gpu_doubts: Mapping[str, Doubts], names: Mapping[str, str]) -> Iterator[Reason]:
     """Yield each reason once, with the names of the GPUs to which it applies."""
-    reasons = [(names[uuid], reason) for uuid, one in gpu_doubts.items() for reason in one.invalid]
-    for key in dict.fromkeys(reason.key for _, reason in reasons):
-        texts = [(name, reason.text) for name, reason in reasons if reason.key == key]
-        yield from (Reason(key=key, text=text) for text in of_gpus(texts, len(gpu_doubts)))
+    notes: dict[Key, dict[str, list[Words]]] = {}
+    for uuid, one in gpu_doubts.items():
+        for reason in one.invalid:
+            notes.setdefault(reason.key, {}).setdefault(names[uuid], []).append(reason.text)
+    for key, by_name in notes.items():
+        pairs = [(name, text) for name, texts in by_name.items() for text in texts]
+        gpus, texts = zip(*pairs, strict=True)
+        yield Reason.of(key, "of_gpus", gpus=gpus, notes=texts, of=len(gpu_doubts))
 
 
 def _unwatched(log: PowerLog, seconds: float, used: Mapping[str, UsedGpu]) -> tuple[str, Sign]:
@@ -129,10 +133,8 @@ def _unwatched(log: PowerLog, seconds: float, used: Mapping[str, UsedGpu]) -> tu
         gpus = [gpu for gpu in log.gpus if gpu.silent]
         names = ", ".join(used[gpu.uuid].name for gpu in gpus)
         how = f"NVML answered nothing more of {names}: {gpus[0].last_failure or 'no reason'}"
-    text = (
-        f"not watched from {seconds:.1f} s on: {how}; no throttling or other use after that shows"
-    )
-    return f"{how} {seconds:.1f} s into the run", Sign(key=SignKey.NOT_WATCHED, text=text)
+    sign = Sign.of(SignKey.NOT_WATCHED, "not_watched", after_s=seconds, cause=how)
+    return f"{how} {seconds:.1f} s into the run", sign
 
 
 def _without_idleness(doubts: Doubts) -> Doubts:

@@ -210,7 +210,7 @@ def _adds(previous: list[Any], message: Message) -> bool:
 
 
 def _adds_counts(previous: list[Any], message: Message) -> bool:
-    """Append token counts if both messages have valid counts and no outputs."""
+    """Append token counts if both messages have valid counts and no outputs; else False."""
     _, _, ids, outputs, counts = previous
     _, _, more_ids, more_outputs, more = message
     if outputs is not None or more_outputs is not None or (counts is None) != (more is None):

@@ -60,10 +60,7 @@ class Conversations:
 
 
 def conversations(dataset: Dataset, alone: Sequence[int]) -> Conversations:
-    """Return a data set's conversations, or the independent samples `alone`.
-
-    Raises RunError if a pause is not a valid time.
-    """
+    """Return a data set's conversations, or the samples `alone`; RunError for a bad pause."""
     ask = getattr(dataset, "pause_s", None)
     if not callable(ask):
         return Conversations(alone)

@@ -255,7 +255,7 @@ class Replica:
         return {name: seconds + way.get(name, 0.0) for name, seconds in late.items()}
 
     def _use_null(self, tokens: int | None) -> None:
-        """Switch to a null server; None switches back."""
+        """Send samples to a null server with answers of `tokens`; to the engine if None."""
         self._read_on(self._engine.event_loop())
         self._null.close()
         self._asked = self._engine

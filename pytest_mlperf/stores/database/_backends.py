@@ -63,10 +63,7 @@ def store_of(options: Mapping[str, Any]) -> str:
 
 
 def store_setting(text: str) -> str | Path:
-    """Parse the store option: `USUAL`, a URL, or a Path if it is a SQLite file.
-
-    Raises StoreError for a URL of another kind of database.
-    """
+    """Parse the store option (`USUAL`, URL or Path of a SQLite file); StoreError for others."""
     if text == USUAL:
         return text
     require_url(text)

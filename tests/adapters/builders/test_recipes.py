@@ -159,7 +159,7 @@ def test_a_wrong_build_is_refused_when_the_suite_is_read(tmp_path: Path) -> None
         ),
         (
             f"{int8}, calibration = 8",
-            "calibration: recipe = 'int8' uses no samples: remove it out",
+            "calibration: recipe = 'int8' uses no samples: remove it",
         ),
         (gptq, "recipe: recipe = 'int8-gptq' needs samples: write calibration = 64"),
         (

@@ -22,7 +22,7 @@ def array(shape: str, values: bytes = b"", dtype: str = "<f4") -> bytes:
 @pytest.mark.parametrize("packed", [False, True], ids=["npy", "npz"])
 def test_a_header_of_no_array_is_damage(tmp_path: Path, *, packed: bool) -> None:
     rows = [
-        ("(-2, -4)", r"has the shape \(-2, -4\), which no array has"),
+        ("(-2, -4)", r"has the shape \(-2, -4\), which is invalid for an array"),
         ("(True, 4)", r"has the shape \(True, 4\)"),
         (f"({'1,' * 4000})", "4,000 axes"),
         (f"({'1,' * 9000})", r"Header info length \(\d+\) is large and may not be safe to load s"),

@@ -166,7 +166,7 @@ def test_a_wrong_option_is_named_with_its_value(write: Write) -> None:
         ({"template": "{input} {output}"}, "has the field 'output'"),
         ({"template": "{input!r}"}, "only {instruction} and {input} can be filled in"),
         ({"template": "{input"}, "write {{ and }} for braces"),
-        ({"template": 7}, "data set cnn_dailymail: template = 7 is no text"),
+        ({"template": 7}, "data set cnn_dailymail: template = 7 is not text"),
     ]
     path = str(write())
     calls: list[Any] = [

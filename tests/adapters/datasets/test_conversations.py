@@ -111,7 +111,7 @@ def test_the_recorded_answer_is_what_answers_are_compared_with(path: str, tmp_pa
     """The first turn says how long answers are unless others do."""
     dataset = ConversationsDataset(path=path)
     assert [dataset.reference(index) for index in (1, 2, 3)] == ["There is a.txt.", "Hi.", "Bye."]
-    rows = [(index, f"turn {index} has no recorded text answer of text") for index in (0, 4)]
+    rows = [(index, f"turn {index} has no recorded text answer") for index in (0, 4)]
     assert not_refused(RunError, rows, dataset.reference) == [], "a call of a tool, and no answer"
     lines = [{**CHAT[0], "max_new_tokens": 64}, *CHAT[1:4], {**CHAT[4], "max_new_tokens": 8}]
     dataset = ConversationsDataset(path=written(tmp_path, lines))
@@ -165,14 +165,14 @@ HOSTILE = "\x1b[2J\n" * 9
 BAD: list[tuple[list[Any], int, str, str]] = [
     (CHAT[:1] + CHAT[2:], 2, "turn", "it is 3, and 2 is missing before it"),
     (CHAT[1:], 1, "turn", "it is 2, and 1 is missing before it"),
-    (CHAT[:2] + CHAT[1:], 3, "turn", "turn 2 comes twice"),
+    (CHAT[:2] + CHAT[1:], 3, "turn", "turn 2 occurs twice"),
     (changed(1, turn=...), 2, "turn", "it is missing; turns count from 1"),
     (changed(1, turn=0), 2, "turn", "0 is not the number of a turn"),
     (changed(0, turn=True), 1, "turn", "True is not the number of a turn"),
-    (changed(1, role="asistant"), 2, "role", "'asistant' is none of user, assistant, tool"),
-    (changed(0, role="system"), 1, "role", "'system' is none of user, assistant, tool"),
+    (changed(1, role="asistant"), 2, "role", "'asistant' is not one of user, assistant, tool"),
+    (changed(0, role="system"), 1, "role", "'system' is not one of user, assistant, tool"),
     (changed(1, role=HOSTILE), 2, "role", r"'\x1b[2J\n\x1b[2J\n"),
-    (changed(1, role=["user"]), 2, "role", "['user'] is none of user, assistant, tool"),
+    (changed(1, role=["user"]), 2, "role", "['user'] is not one of user, assistant, tool"),
     ([turn("b", 1, "assistant", "Hi.")], 1, "role", "assistant at the beginning, where user is"),
     (changed(1, role="user"), 2, "role", "user after user, where assistant is expected"),
     (
@@ -181,7 +181,7 @@ BAD: list[tuple[list[Any], int, str, str]] = [
     ),
     (changed(1, tool_calls=[CALL]), 3, "role", "the user speaks before the called tools"),
     (changed(2, conversation_id=...), 3, "conversation_id", "it is missing; every turn needs one"),
-    (changed(2, conversation_id=""), 3, "conversation_id", "'' is no id"),
+    (changed(2, conversation_id=""), 3, "conversation_id", "'' is not an id"),
     (
         [*CHAT[:2], *AGENT, *CHAT[2:]],
         7,
@@ -192,7 +192,7 @@ BAD: list[tuple[list[Any], int, str, str]] = [
     (changed(2, content=...), 3, "content", "it is missing or empty"),
     (changed(1, content=""), 2, "content", "it is missing or empty"),
     (changed(0, content=[{"type": "text"}]), 1, "content", "[{'type': 'text'}] is no"),
-    (changed(0, system=3), 1, "system", "3 is no text"),
+    (changed(0, system=3), 1, "system", "3 is not text"),
     (agent(2, tool_results=[]), 3, "tool_results", "it is not a list of results, at least one"),
     (
         agent(2, tool_results=[{"content": "x"}]),
@@ -224,7 +224,7 @@ def test_a_file_that_is_cut_or_empty_or_has_some_lengths_is_refused(tmp_path: Pa
     rows: list[tuple[list[Any], int | None, str]] = [
         (lines, None, "max_new_tokens is missing in 3 of 5 turns that ask for an answer; set"),
         ([], None, "the file has no lines"),
-        (CHAT, -9, "line 5: it is no JSON"),
+        (CHAT, -9, "line 5: it is not JSON"),
     ]
 
     def read(lines: list[Any], end: int | None) -> None:

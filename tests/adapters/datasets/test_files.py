@@ -195,7 +195,7 @@ SETS = {
                 name: (
                     f"{{folder}}: {name} of the multi-hot Criteo data not found; get the "
                     f"preprocessed data set as described in README.md of MLPerf's dlrm_v2 "
-                    f"reference, or set the data set's path to it is"
+                    f"reference, or set the data set's path to it"
                 )
                 for name in (DENSE, LABELS, SPARSE)
             },
@@ -317,7 +317,7 @@ def test_a_checksum_is_compared_before_anything_is_read(made: Made) -> None:
 
     error = refusal(RunError, made.build, checksum=f"sha256:{digits}")
     digest = hashlib.sha256(b"nonsense").hexdigest()
-    assert f"{file}: sha256 is {digest}, not the {digits} asked for" in str(error)
+    assert f"{file}: sha256 is {digest}, expected {digits}: the file" in str(error)
     assert error.layer == "dataset"
     for checksum in ("", "78823c13", "md5:12", f"md4:{32 * '0'}", "crc:1"):
         error = refusal(SuiteError, made.look, checksum=checksum)

@@ -93,7 +93,7 @@ def test_a_table_that_is_not_as_it_should_be_is_refused(tmp_path: Path) -> None:
         ("Prompt\tAnswer\nq\n", "line 2: it has 1 cells, and the header 2"),
         ("Prompt\tAnswer\n\ta\n", "line 2: its question is empty"),
         ('Prompt\tAnswer\n"q\ta\n', "line 2: unexpected end of data"),
-        ("Prompt\tAnswer\nq\x00\ta\n\udcff", "it is no UTF-8"),
+        ("Prompt\tAnswer\nq\x00\ta\n\udcff", "it is not UTF-8"),
     ]
     file = tmp_path / OFFICIAL_FILE
 

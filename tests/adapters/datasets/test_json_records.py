@@ -51,7 +51,7 @@ def test_any_list_reads_as_json_reads_it_whole(
     try:
         text = json.dumps(expected, indent=indent, ensure_ascii=ascii_only)
         path = write(tmp_path, f"{space}{text}{space}")
-    except UnicodeEncodeError:  # half of a surrogate pair is no UTF-8
+    except UnicodeEncodeError:  # half of a surrogate pair is not UTF-8
         path = write(tmp_path, f"{space}{json.dumps(expected, indent=indent)}{space}")
 
     assert list(read_records(path)) == expected
@@ -87,7 +87,7 @@ def test_a_file_that_is_none_is_one_error_that_says_where(
         ('[{"a": 1}] x', "after the list there is 'x'"),
         ("[] []", "after the list there is '['"),
         ('[{"a": ' + "[" * 100_000, "record 0, line 1: "),
-        (b'[{"a": "\xff"}]', "it is no UTF-8 (invalid start byte)"),
+        (b'[{"a": "\xff"}]', "it is not UTF-8 (invalid start byte)"),
     ]
 
     def read(content: str | bytes) -> None:

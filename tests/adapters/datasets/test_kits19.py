@@ -162,16 +162,16 @@ def test_checksums_are_compared_where_asked_for(folder: Path, tmp_path: Path) ->
     same(build(folder, checksums=str(sums)), NAMES)
     image, label = volumes(NAMES[1])
     (folder / f"{NAMES[1]}.pkl").write_bytes(pickle.dumps([image + 1, label]))
-    with pytest.raises(RunError, match=r"case_00000.pkl: md5 is .*, not the .* asked for"):
+    with pytest.raises(RunError, match=r"case_00000.pkl: md5 is \w+, expected \w+: the file"):
         build(folder, checksums=str(sums))
     words = OFFICIAL_MD5.split()
     cases = dict(zip(words[::2], words[1::2], strict=True))
     assert len(cases) == 43
     assert cases["00400"] == cases["00185"]
-    with pytest.raises(RunError, match=f"not the {cases['00003']} asked for: the file is damaged"):
+    with pytest.raises(RunError, match=f"expected {cases['00003']}: the file is damaged"):
         build(folder, checksums="official")
     rows = [
-        ("{", "it is no JSON"),
+        ("{", "it is not JSON"),
         ("[]", "it is not a JSON object of file names and MD5 sums"),
         ('{"a.pkl": 3}', "it is not a JSON object of file names and MD5 sums"),
         ("{}", "sums.json has no checksum of a file case_00003.pkl; use the pickles of MLPerf's"),
@@ -258,7 +258,7 @@ def test_arrays_without_pickle_are_image_and_label(folder: Path) -> None:
         ({"image": IMAGE, "seg": LABEL}, "it needs the arrays image and label, and has image, seg"),
         (
             {"image": np.array([{}], object), "label": LABEL},
-            "its member image.npy has values of type object, whi",
+            "its member image.npy has values of type object; on",
         ),
     ]
 

@@ -128,8 +128,11 @@ WRONG: list[tuple[dict[str, Any], str]] = [
     ({"dataset": None}, "no column 'dataset'"),
     ({"tok_stop_sequence": None}, "no column 'tok_stop_sequence', the nearest is"),
     (dict.fromkeys(ROWS, ()), "the table has no rows"),
-    (among("dataset", 3, "HumanEval"), "row 3, column 'dataset': 'HumanEval' is no part of this"),
-    (among("dataset", 1, None), "row 1, column 'dataset': None is no part"),
+    (
+        among("dataset", 3, "HumanEval"),
+        "row 3, column 'dataset': 'HumanEval' is not a part of this",
+    ),
+    (among("dataset", 1, None), "row 1, column 'dataset': None is not a part"),
     (among("gt_output", 1, 2), "row 1, column 'gt_output': a value of type int is no"),
     (among("gt_output", 0, True), "row 0, column 'gt_output': a value of type bool"),
     (among("gt_output", 3, None), "row 3, column 'gt_output': a value of type None"),

@@ -157,7 +157,7 @@ DEFECTS: list[tuple[str, int, str, Any, str]] = [
     ("images", 0, "width", 0, "has width = 0, not a number of pixels;"),
     ("images", 0, "id", "2", "has id = '2', not a whole number;"),
     ("images", 1, "id", 2, "has the id 2 of an image before it;"),
-    ("images", 2, "width", 9, "is said to have 9 x 6 pixels, but b.png has 8 x 6: these are not"),
+    ("images", 2, "width", 9, "should have 9 x 6 pixels, but b.png has 8 x 6: these are not"),
     ("annotations", 1, "category_id", None, "lacks 'category_id', a whole number;"),
     ("annotations", 1, "category_id", 3, "has category_id 3, which is not one of the 2 ids;"),
     ("annotations", 2, "image_id", 1, "has image_id 1, which is not one of the 3 ids;"),

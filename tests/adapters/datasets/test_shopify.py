@@ -162,7 +162,7 @@ def test_files_that_are_missing_or_of_two_downloads_are_named(write: Write) -> N
         load(folder)
 
     write("train-00000-of-00002.parquet")
-    with pytest.raises(UnavailableError, match="several divisions, into 2 and 3"):
+    with pytest.raises(UnavailableError, match="several downloads, in 2 and 3"):
         load(folder)
     files = [write(f"all/{split}-00000-of-00001.parquet") for split in ("train", "test")]
     total = hashlib.sha256(b"".join(file.read_bytes() for file in files)).hexdigest()
@@ -189,7 +189,7 @@ def test_the_digest_knows_texts_pictures_categories_and_the_round(write: Write) 
 @pytest.mark.filterwarnings("ignore::PIL.Image.DecompressionBombWarning")
 def test_invalid_pictures_are_refused_before_an_engine_loads(write: Write) -> None:
     """In one line; Pillow would start another program for PostScript."""
-    unknown = r"^[^\n]*row 1, column 'product_image': .*no picture of the formats[^\n]*$"
+    unknown = r"^[^\n]*row 1, column 'product_image': .*not a picture of the formats[^\n]*$"
     rows = [
         (b"", unknown),
         (b"<html>not found</html>", unknown),

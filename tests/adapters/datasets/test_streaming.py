@@ -107,7 +107,7 @@ def test_damage_is_one_error(tmp_path: Path) -> None:
         (edit("requests_per_ts.csv", b'"0,2"', b'"0,7"'), "time step 2 has user 7, who is not in"),
         (edit("requests_per_ts.csv", b'"0,2"', b'"a,2"'), "is not a list of numbers"),
         (edit("users_cumsum_per_ts.csv", b"2", b"3"), "time step 2 has .3. users up to its last"),
-        (edit("users_cumsum_per_ts.csv", b"1\n", b""), "requests of 4 and 3 time steps are there"),
+        (edit("users_cumsum_per_ts.csv", b"1\n", b""), "there are 4 requests and 3 time steps"),
     ]
 
     def read(change: Callable[[Path], None]) -> None:

@@ -185,7 +185,7 @@ BAD_OPTIONS: Sequence[tuple[dict[str, Any], str, str]] = [
     (
         {"columns": {"prompt": "x"}},
         "columns",
-        "columns applies to a file; set path, or remove it out",
+        "columns applies to a file; set path, or remove it",
     ),
     ({"path": "x.jsonl", "seed": 3}, "seed", "is of prompts that are made up"),
     ({"path": "x.jsonl", "columns": {"promt": "x"}}, "columns", "did you mean 'prompt'?"),

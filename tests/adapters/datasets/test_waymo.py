@@ -167,15 +167,18 @@ def test_a_record_that_is_not_as_it_should_be_is_named(folder: Path, tmp_path: P
         WaymoDataset(path=str(folder))
     assert not (tmp_path / "mark").exists()
     rows: list[Any] = [
-        (lambda frame: frame.pop("calib"), r"frame 1: is not in MLPerf's \(KeyError: 'calib'\)"),
+        (
+            lambda frame: frame.pop("calib"),
+            r"frame 1: is not in MLPerf's format \(KeyError: 'calib'\)",
+        ),
         (lambda frame: frame["calib"].pop("P4"), "KeyError: 'P4'"),
         (
             lambda frame: frame["annos"].update(name=np.array(["Car"])),
-            "frame 1: is not as MLPerf's",
+            "frame 1: is not in MLPerf's format",
         ),
         (
             lambda frame: frame["annos"].update(difficulty=np.array([0, 0])),
-            "frame 1: is not as MLPerf's",
+            "frame 1: is not in MLPerf's format",
         ),
         (
             lambda frame: frame["point_cloud"].update(velodyne_path="../../secret.bin"),
@@ -185,7 +188,10 @@ def test_a_record_that_is_not_as_it_should_be_is_named(folder: Path, tmp_path: P
             lambda frame: frame["point_cloud"].update(velodyne_path="/etc/passwd"),
             "frame 1: names a file outside of the data set's folder",
         ),
-        (lambda frame: frame["image"].update(image_idx="../1"), "frame 1: is not as MLPerf's"),
+        (
+            lambda frame: frame["image"].update(image_idx="../1"),
+            "frame 1: is not in MLPerf's format",
+        ),
         (lambda frame: frame["image"].update(image_idx=-1), "frame 1: names a file outside"),
     ]
 

@@ -106,7 +106,7 @@ def test_defects_are_named(tmp_path: Path, path: str) -> None:
         ([{"tokens": "1 2"}], "is neither text nor a list of token ids"),
         ([{"words": "a"}], "line 1, column 'text': neither it nor 'tokens' is there"),
         (["[1]"], "line 1: it is of type list, not a JSON object"),
-        (["{"], "line 1: it is no JSON"),
+        (["{"], "line 1: it is not JSON"),
     ]
 
     def build(**changes: Any) -> None:

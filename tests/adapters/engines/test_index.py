@@ -62,5 +62,5 @@ def test_files_that_are_too_large_or_nested_too_deeply_are_refused(tmp_path: Pat
 
     with pytest.raises(RunError, match="is larger than 64 MiB, too large for an index"):
         files.weight_files(tmp_path)
-    with pytest.raises(RunError, match="is no JSON object"):
+    with pytest.raises(RunError, match="is not a JSON object"):
         read_json(tmp_path / "config.json")

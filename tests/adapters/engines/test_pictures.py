@@ -102,7 +102,7 @@ def test_content_other_than_text_and_pictures_of_the_data_set_is_refused() -> No
     rows = [
         (chat("a", "https://example.org/a.png"), "nothing is downloaded; use data URLs"),
         (chat("a", "file:///etc/passwd"), "nothing is downloaded"),
-        (chat("a", "data:image/PNG;base64,%%%"), "sample 0 of the data set .*is no base64"),
+        (chat("a", "data:image/PNG;base64,%%%"), "sample 0 of the data set .*is not base64"),
         (chat("a", "data:image/PNG;base64,AAAA"), "has a picture that is damaged"),
         (chat("a", response_format={}), "asks for response_format, which engine openai leaves"),
         (

@@ -302,7 +302,7 @@ def test_templates_and_chats_that_cannot_offer_tools_are_refused() -> None:
     with pytest.raises(SuiteError, match="set tool_format to one of hermes, qwen3_coder"):
         offer("{{ tools }} [TOOL_CALLS]")
     samples = [
-        (chat(response_format={}), "asks for response_format, which engine openai"),
+        (chat(response_format={}), "asks for response_format; use engine openai"),
         (chat(tool_choice="required"), "has tool_choice 'required'"),
         (chat(tools=[{"type": "function"}]), "is not a chat of this model"),
         ({"messages": [{"role": "user"}], "tools": TOOLS}, "is not a chat of this model"),

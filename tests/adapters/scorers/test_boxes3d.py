@@ -190,8 +190,8 @@ def test_wrong_input_is_named() -> None:
         (log(row(label=3)), truth(CAR), "a detection of label 3"),
         (log(row(score=np.nan)), truth(CAR), "not finite: row 0"),
         (log(row()), {"image_id": 7}, "KeyError: 'names'"),
-        (log(row()), truth(CAR, names=["Van"]), "no box to be found"),
-        (log(row()), truth(CAR, difficulty=1), "no box to be found"),
+        (log(row()), truth(CAR, names=["Van"]), "they have no boxes"),
+        (log(row()), truth(CAR, difficulty=1), "they have no boxes"),
         (log(row()), truth((*CAR[:6], np.inf)), "boxes that are not finite"),
     ]
 

@@ -235,11 +235,11 @@ def test_tests_that_are_none_are_refused_and_never_run(
         Archive("gpt_oss", str(tmp_path)).files()
     monkeypatch.setattr(livecodebench, "MAX_TESTS_BYTES", 1000)
     rows = [
-        ("nonsense!", "no problem of LiveCodeBench"),
-        (base64.b64encode(b"no zlib").decode(), "no problem of LiveCodeBench"),
+        ("nonsense!", "not a problem of LiveCodeBench"),
+        (base64.b64encode(b"no zlib").decode(), "not a problem of LiveCodeBench"),
         (packed(print), "a pickle of more than text: PROTO FRAME SHORT_BINUNICODE"),
         (packed([]), "a pickle of more than text: PROTO EMPTY_LIST MEMOIZE STOP"),
-        (packed(["text"]), "no problem of LiveCodeBench"),
+        (packed(["text"]), "not a problem of LiveCodeBench"),
         ('{"input": 1}', "tests are a dict, not a list"),
         (packed("x" * 10**6), "unpacks to more than 1,000 bytes"),
     ]

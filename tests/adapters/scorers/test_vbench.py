@@ -120,7 +120,7 @@ def test_what_is_no_video_of_a_prompt_and_wrong_options_are_refused() -> None:
         (OUTPUTS[:2], ["", "c"], "the prompt of sample 0 cannot name a file"),
         (OUTPUTS[:1], ["c" * 241], "the prompt of sample 0 cannot name a file"),
         (OUTPUTS[:2], ["c", "c"], "sample 1 has the prompt of sample 0"),
-        ([b"\0" * 100], ["c"], "has 100 bytes, which are no frames of 16 x 32 pixels"),
+        ([b"\0" * 100], ["c"], "has 100 bytes, which are not frames of 16 x 32 pixels"),
         ([b""], ["c"], "has 0 bytes"),
         (OUTPUTS[:1], [{"prompt": "c"}], "must be a text"),
     ]

@@ -132,7 +132,7 @@ def test_of_a_drop_in_two_steps_one_is_named_and_the_other_is_noted(tmp_path: Pa
         proof = searched(search)
         assert (proof.named, proof.now, list(proof.rest)) == (True, first_bad, rest)
         text = one_line(page_of(search, proof))
-        assert "by its size this is only a part of the drop only: once it is mended" in text
+        assert "by its size this is only a part of the drop: fix it" in text
         assert ("a part of the drop lies elsewhere, between" in text) == bool(rest)
 
 

@@ -31,7 +31,7 @@ def test_kept_runs_are_reused(tmp_path: Path) -> None:
     assert (again.runs, again.begin("second")) == (2, ("first",))
     others = {"machine": "z", "suite": "y"}
     with pytest.raises(
-        MlperfError, match=r"^what was measured so far is of another machine and suite; .*--restart"
+        MlperfError, match=r"the stored measurements are of another machine and suite; .*--restart"
     ):
         BisectStore(tmp_path, others, restart=False)
     assert BisectStore(tmp_path, others, restart=True).begin("third") == ("first", "second")

@@ -148,8 +148,8 @@ def test_each_accepted_version_is_listed_with_its_gain(
         "21,493   +7.4 %    +7.0 to +7.9 %  better\n2026-08-20  trtllm 1.2.0    21,493   "
         "−0.0 %    −0.6 to +0.6 %  not proven\n2026-10-02  trtllm 1.2.1    18,976  −11.7 %  "
         "−12.3 to −11.1 %  worse\n\nnote      95 % confidence intervals, from all runs of "
-        "both\n          sides\n          better and worse are corrected for the number of "
-        "changes shown: if nothing changed,\n          1 trend of 20 shows any\n          "
+        "both sides\n          better and worse are corrected for the number of changes shown: if"
+        "\n          nothing changed, 1 trend of 20 shows any\n          "
         "default noise, 0.7 % per run: this machine is not calibrated\ntotal     tokens/s "
         "−5.2 % (−5.7 to −4.6 %), worse: trtllm 1.0.0 → trtllm 1.2.1,\n          2026-03-02 "
         "to 2026-10-02\n"
@@ -242,10 +242,10 @@ NO_RATIO: list[tuple[dict[str, Any], str]] = [
         {"identity": {"gpu": "H200", "power_limit_w": 500}},
         "other hardware: power_limit_w 700 → 500",
     ),
-    ({"fingerprint": {"division": "open"}}, "another division: closed → open"),
-    ({"accelerator": "8xH200"}, "another number of accelerators: 1 → 8"),
-    ({"profile": "official"}, "another profile: quick → official"),
-    ({"scenario": "Server"}, "another scenario: Offline → Server"),
+    ({"fingerprint": {"division": "open"}}, "division differs: closed → open"),
+    ({"accelerator": "8xH200"}, "number of accelerators differs: 1 → 8"),
+    ({"profile": "official"}, "profile differs: quick → official"),
+    ({"scenario": "Server"}, "scenario differs: Offline → Server"),
     (
         {"name": "samples_per_joule"},
         "metric differs: the baseline of 2026-05-11 has no samples/J; it has tokens/s, samples/s",
@@ -303,7 +303,7 @@ def test_files_are_one_history_where_they_are_named_together(here: Path, say: Sa
     assert len(rows(say("history", other)[1])) == 1
     output = say.ends(2, "history", FILE, eight)
     assert "%" not in output
-    assert "another number of accelerators: 1 → 8" in output
+    assert "number of accelerators differs: 1 → 8" in output
     assert "total     the last baseline cannot be compared" in output
 
 

@@ -16,8 +16,13 @@ from typing import Any
 import pytest
 
 from pytest_mlperf import Outcome
+from pytest_mlperf.addons.judge import report
 from pytest_mlperf.addons.judge.command import HELP
-from pytest_mlperf.addons.judge.files import readers
+from pytest_mlperf.addons.judge.files import read_side, readers
+from pytest_mlperf.addons.judge.model import HIGHER, Quantity
+from pytest_mlperf.addons.judge.readers.table import column_of, reader_of
+from pytest_mlperf.addons.judge.rows import DECIDING, FileComparison, Row
+from pytest_mlperf.cli import main
 from pytest_mlperf.extension import read_results
 from tests.addons.judge.files import DATA, document, read, spread, write
 from tests.addons.judge.recorded import serving
@@ -110,6 +115,11 @@ def test_one_session_a_side_is_provisional(say: Say, old: Path, slow: Path) -> N
         ),
         (("new", "--against", "old", "--point", "x"), "name its metrics by --column"),
         (("new", "--against", "new"), "are the same run, on both sides"),
+        (
+            ("new", "--against", "old", "--report", "json=old/run-0.json"),
+            "--report: old/run-0.json is a result file",
+        ),
+        (("new", "--against", "old", "--report", "json=new"), "--report: new is a result file"),
     ],
 )
 @pytest.mark.usefixtures("old", "new")
@@ -118,6 +128,15 @@ def test_wrong_usage_is_one_sentence(say: Say, words: tuple[str, ...], message: 
 
     assert message in text
     assert len(text.splitlines()) == 1
+
+
+@pytest.mark.usefixtures("old", "new")
+def test_an_empty_name_is_no_folder(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as ended:
+        main(["judge", "", "--against", "old"])
+
+    assert ended.value.code == 2
+    assert "a name of a file is empty: is a variable unset?" in capsys.readouterr().err
 
 
 def test_a_reader_that_cannot_be_loaded_is_named(
@@ -212,7 +231,6 @@ def test_the_store_history_and_merge_take_judged_results(
     again = say.ends(0, "store", "import", "new.json")
     history = say.ends(0, "history", "concurrency_64", "--metric", "ttft_p99")
     merged = say.ends(1, "merge", "slow.json", "--junit", "m.xml")
-    unknown = say.ends(2, "history", "concurrency_64", "--metric", "nosuch")
 
     assert "imported 2 sessions" in first
     assert "imported 0 sessions, 1 already there" in again
@@ -220,7 +238,6 @@ def test_the_store_history_and_merge_take_judged_results(
     assert "337.4 ms  PERF DROP" in history
     assert "1 test: 1 PERF DROP" in merged
     assert ET.parse(here / "m.xml").getroot().find(".//failure") is not None
-    assert "nosuch" in unknown
 
 
 def test_equal_comparisons_are_one_session(say: Say, here: Path, old: Path, new: Path) -> None:
@@ -456,6 +473,31 @@ def test_rows_of_one_case_are_all_kept(say: Say, here: Path) -> None:
     assert "two columns have the name 'p50'" in twice
 
 
+@pytest.mark.parametrize(
+    ("cell", "unit", "seconds"),
+    [
+        ("12.5ms", "s", 0.0125),
+        ("12.5 ms", "ms", 0.0125),
+        ("1.25e-2s", "ms", 0.0125),
+        ("12500µs", "ms", 0.0125),
+        ("12.5", "ms", 0.0125),
+        ("12.5 furlongs", "ms", None),
+        ("ms", "ms", None),
+    ],
+)
+def test_a_cell_may_have_its_own_unit(
+    tmp_path: Path, cell: str, unit: str, seconds: float | None
+) -> None:
+    file = write(tmp_path / "t.csv", f"size,p50\n1,{cell}\n8,3\n")
+    table = reader_of([column_of(f"latency_p50=p50:{unit}")], ["size"])
+    (run,) = read_side([file], table).runs
+
+    assert run.points[0].metrics.get("latency_p50") == (
+        seconds if seconds is None else pytest.approx(seconds)
+    )
+    assert (seconds is None) == (cell in run.points[0].absent.get("latency_p50", ""))
+
+
 def test_json_lines_are_a_table_as_well(say: Say, here: Path) -> None:
     for side, folder in enumerate(("a", "b")):
         for number, factor in enumerate(spread(side, 5)):
@@ -466,6 +508,38 @@ def test_json_lines_are_a_table_as_well(say: Say, here: Path) -> None:
     )
 
     assert "5 runs of 5 sessions" in text
+
+
+# ---------------------------------------------------------------- width
+
+
+def test_a_report_is_within_80_columns() -> None:
+    """Also with long names, large numbers and all outcomes."""
+    rows = [
+        Row(
+            tool="google-benchmark",
+            point=point,
+            metric=metric,
+            outcome=outcome,
+            quantity=Quantity(metric, "1/s", HIGHER),
+            before=123_456_789_012.0,
+            now=123_456_789_012.0,
+            change=12.345,
+            low=-0.345,
+            high=12.345,
+            limit=0.125,
+            runs=(120, 120),
+            direction="drop" if outcome is Outcome.PROVISIONAL else None,
+            note="a note " * 20,
+        )
+        for point in ("x", "BM_Sort<std::vector<long long>, allocator>/1048576 threads:64 " * 3)
+        for metric in ("time_p50", "a_counter_with_a_name_of_some_more_than_forty_characters")
+        for outcome in DECIDING
+    ]
+    lines = report.lines(FileComparison(rows=tuple(rows), how="x " * 80), ("a b " * 40,) * 2, 80)
+
+    assert max(map(len, lines)) <= 80
+    assert any("characters" in line for line in lines)
 
 
 # ---------------------------------------------------------------- cost and environment

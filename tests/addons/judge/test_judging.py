@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 import shutil
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -160,6 +161,25 @@ def test_a_curve_is_judged_as_one_beside_its_points() -> None:
     assert len(outcomes(slower)) == 4
 
 
+def test_points_of_other_settings_are_another_curve() -> None:
+    """As InferenceX has them: one file for each concurrency and number of GPUs."""
+
+    def renamed(runs: Sequence[ToolRun], end: str) -> list[ToolRun]:
+        return [
+            replace(one, points=(replace(one.points[0], name=one.points[0].name + end),))
+            for one in runs
+        ]
+
+    base = [*renamed(curve(1.0, 1, 0), ", tp4"), *renamed(curve(1.0, 2, 0), ", tp8")]
+    new = [*renamed(curve(1.0, 3, 10), ", tp4"), *renamed(curve(0.93, 4, 10), ", tp8")]
+    curves = {name: text for name, text in outcomes(verdict(base, new)).items() if "curve" in name}
+
+    assert curves == {
+        "curve: concurrency *, tp4: output_tokens_per_second": "ok",
+        "curve: concurrency *, tp8: output_tokens_per_second": "PERF DROP",
+    }
+
+
 def test_a_curve_needs_all_its_points() -> None:
     base, new = curve(1.0, 1, 0), curve(1.0, 2, 10)
     part = [one for one in new if one.points[0].axis != 64]
@@ -260,6 +280,36 @@ def test_a_failure_in_one_run_is_invalid_and_not_dropped() -> None:
     new = [requests(1000, 1 if day == 2 else 0, day + 10) for day in range(5)]
 
     assert outcomes(verdict(base, new)) == {"success_share": "INVALID", "ttft_p50": "INVALID"}
+
+
+def broken_run(broken: str, day: float) -> ToolRun:
+    whole = run(1.0 + day / 1e3, day=day)
+    failed = ToolPoint(name="gone", broken=broken)
+    points = (*whole.points, failed if broken else ToolPoint(name="gone", metrics={"tpot_p50": 1}))
+    return replace(whole, points=points)
+
+
+@pytest.mark.parametrize(
+    ("texts", "allowed", "outcome"),
+    [
+        (("x", "y"), False, "INVALID"),
+        (("x", "y"), True, None),
+        (("x", ""), True, "INVALID"),
+        (("", "y"), True, "PERF DROP"),
+    ],
+)
+def test_a_case_that_fails_on_both_sides_may_be_allowed(
+    texts: tuple[str, str], allowed: bool, outcome: str | None
+) -> None:
+    sides = [
+        [broken_run(text, side * 10 + day) for day in range(4)] for side, text in enumerate(texts)
+    ]
+    (row,) = (
+        row for row in verdict(*sides, allow_missing=allowed).rows if row.metric == "success_share"
+    )
+
+    assert row.outcome == outcome
+    assert any(text in row.note for text in texts if text)
 
 
 def test_a_value_that_one_run_lacks_is_named() -> None:

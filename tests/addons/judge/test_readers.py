@@ -361,6 +361,25 @@ EXPECTED: dict[str, tuple[str, dict[str, dict[str, float]]]] = {
             },
         },
     ),
+    **{
+        f"real/vllm-0.33.0.{suffix}": (
+            tool,
+            {
+                "concurrency 4": {
+                    "requests_per_second": 34.07,
+                    "output_tokens_per_second": 272.58,
+                    "total_tokens_per_second": 755.26,
+                    "goodput": 34.07,
+                    "ttft_mean": 49.84e-3,
+                    "ttft_p99": 94.81e-3,
+                    "tpot_p50": 5.87e-3,
+                    "itl_p90": 16.54e-3,
+                    "latency_mean": 113.13e-3,
+                }
+            },
+        )
+        for suffix, tool in (("json", "vllm"), ("log", "serving-log"))
+    },
     "real/sglang-0.5.23.jsonl": (
         "sglang",
         {
@@ -616,11 +635,19 @@ def test_a_cut_file_is_named(name: str, tmp_path: Path) -> None:
         read([file])
 
 
+def test_the_hint_on_columns_is_for_tables(tmp_path: Path) -> None:
+    content = {"context": {"host_name": "h"}, "benchmarks": None}
+    for text, hinted in ((json.dumps(content), False), ("a,b\n1,2\n", True), ('{"p50": 2}', True)):
+        with pytest.raises(MlperfError) as caught:
+            read([write(tmp_path / "x", text)])
+        assert ("--column" in str(caught.value)) == hinted
+
+
 def test_a_cut_line_is_named(tmp_path: Path) -> None:
     text = (DATA / "sglang.jsonl").read_text("utf-8").rstrip()
     file = write(tmp_path / "r.jsonl", text[:-30])
 
-    with pytest.raises(MlperfError, match="line 2 is no complete JSON"):
+    with pytest.raises(MlperfError, match="line 2 is not complete JSON"):
         read([file])
 
 
@@ -713,6 +740,17 @@ def test_results_of_a_folder_never_vanish(tmp_path: Path) -> None:
     write(tmp_path / "cut.json", whole[: len(whole) // 2])
     with pytest.raises(MlperfError, match="JSON that is cut off"):
         read([tmp_path])
+
+
+def test_links_back_are_not_followed(tmp_path: Path) -> None:
+    text = (DATA / "hyperfine.json").read_text("utf-8")
+    write(tmp_path / "a" / "r.json", text)
+    (tmp_path / "b").mkdir()
+    (tmp_path / "a" / "to-b").symlink_to("../b")
+    (tmp_path / "b" / "to-a").symlink_to("../a")
+    (tmp_path / "a" / "self").symlink_to(".")
+
+    assert len(read([tmp_path]).runs) == 1
 
 
 def test_a_missing_file_is_named(tmp_path: Path) -> None:

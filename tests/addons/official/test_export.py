@@ -252,4 +252,4 @@ def test_nothing_is_made_up_and_nothing_is_written_over(say: Say, results: str) 
         in exported(say, "-o", "other")[1]
     )
     shutil.rmtree("day1")
-    assert "day1 is gone" in exported(say, "-o", "other")[1]
+    assert "day1 is missing" in exported(say, "-o", "other")[1]

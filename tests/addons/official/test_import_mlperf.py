@@ -166,7 +166,7 @@ def test_a_log_that_lacks_its_end_is_cut_in_every_release(say: Say, tree: Path) 
         Path(name).unlink()
     for folder in (SERVER, OFFLINE, GPTJ, f"{MI300X}/Interactive"):
         edit(tree / folder, lambda lines: lines[:-2])
-        assert "is cut: LoadGen" in refused(say, tree / folder)
+        assert "is truncated: LoadGen" in refused(say, tree / folder)
 
 
 def test_invalid_runs_are_left_out_with_a_reason(say: Say, tree: Path) -> None:
@@ -174,7 +174,7 @@ def test_invalid_runs_are_left_out_with_a_reason(say: Say, tree: Path) -> None:
     edit(tree / SERVER, lambda lines: [line.replace(valid, invalid) for line in lines])
     output = ("-o", "s.json", "--rows", "r.json")
     printed = say.ends(1, "import", "mlperf", tree / SERVER, tree / OFFLINE, *output)
-    assert "llama2-70b-99.9/Server: LoadGen calls it INVALID" in printed
+    assert "llama2-70b-99.9/Server: LoadGen reports INVALID" in printed
     assert [row.scenario for row in results_in(Path("r.json").absolute())] == ["Offline"]
     failed = {one.verdict.case.scenario: one.failed for one in read_results(Path("s.json")).cases}
     assert failed == {"Server": True, "Offline": False}

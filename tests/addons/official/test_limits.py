@@ -77,17 +77,17 @@ def test_missing_options_are_asked_for_and_wrong_ones_refused(say: Say) -> None:
             0,
             "bert on 1xH200-SXM: no limit known for the precision 'fp6'; known: fp64, fp32,",
         ),
-        ("--workload llama2-70", 2, "the work of 'llama2-70'; did you mean"),
+        ("--workload llama2-70", 2, "the work of 'llama2-70' is unknown; did you mean"),
         ("--gpu H200", 2, "--gpu asks for one limit: add --workload"),
         ("--precision fp8", 2, "--precision, --count, --technique and --set apply to one limit"),
         (f"{bert} --count 0", 2, "gpus is 0; must be at least 1"),
         (
             f"{bert} --technique deepcash",
             2,
-            "--technique deepcash: there is none of this name; did you mean",
+            "--technique deepcash: unknown technique; did you mean",
         ),
         (f"{bert} --set token=3", 2, "--set token=3: must be NAME=NUMBER"),
-        (f"{bert} --set tokens=many", 2, "--set tokens=many: 'many' is no number"),
+        (f"{bert} --set tokens=many", 2, "--set tokens=many: 'many' is not a number"),
     ]
     rows = [(("limits", *line.split()), code, (text,)) for line, code, text in lines]
     assert differing(say, rows) == []

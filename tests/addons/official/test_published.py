@@ -128,10 +128,10 @@ def test_unpublished_results_are_reported_as_such(say: Say) -> None:
     lines = {
         "bert-98": "there are no official results of 'bert-98'; did you mean 'bert-99'?",
         "--round v5.0": "there are no results of round 'v5.0'; did you mean ",
-        "whisper --accelerator A100": "no official result that fits: ask for less at once",
-        "--per watt --round v6.1": "that fits has its power in watts",
-        "--scenario SingleStream --per accelerator": "no official result that fits",
-        "--scenario SingleStream --per watt": "no official result that fits",
+        "whisper --accelerator A100": "no official result matches: use fewer filters",
+        "--per watt --round v6.1": "matches and has its power in watts",
+        "--scenario SingleStream --per accelerator": "no official result matches",
+        "--scenario SingleStream --per watt": "no official result matches",
     }
     rows = [(("published", *line.split()), 2, (message,)) for line, message in lines.items()]
     assert differing(say, rows) == []

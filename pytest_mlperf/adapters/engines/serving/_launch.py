@@ -131,6 +131,7 @@ def start(command: Sequence[str]) -> subprocess.Popen[bytes]:
         stdin=subprocess.DEVNULL,
         stdout=2,
         stderr=2,
+        cwd=os.environ.get("PYTEST_MLPERF_TREE"),  # the checkout, for a build of another commit
         start_new_session=True,
         preexec_fn=prepare,  # noqa: PLW1509 - this process has one thread
     )

@@ -141,10 +141,7 @@ def require_kernels(precision: str, device: Any, *, engine: str = "torch") -> No
 
 
 def require_exact_int8(engine: str) -> None:
-    """Raise if torch's products of int8 are wrong on this CPU.
-
-    oneDNN adds products in 16 bits, which saturate, if ONEDNN_MAX_CPU_ISA hides VNNI from it.
-    """
+    """Raise if torch's int8 products are wrong: without VNNI, oneDNN's 16-bit sums saturate."""
     rows = torch.full((32, 64), 127, dtype=torch.int8)
     exact, product = 64 * 127 * 127, int(torch._int_mm(rows, rows.t()).max())
     if product != exact:

@@ -22,7 +22,7 @@ PAIRS_PER_PROCESS = 500
 
 
 class _Tokenizer:
-    """Tokenizer of `rouge_score` with stems, which stems each word once."""
+    """Tokenise and stem as `rouge_score` does, but stem each word only once."""
 
     def __init__(self) -> None:
         from nltk.stem.porter import PorterStemmer

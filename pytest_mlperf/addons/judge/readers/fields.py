@@ -97,7 +97,7 @@ def moment(value: Any) -> float | None:
 
 
 class Record(dict[str, Any]):
-    """Read an object of a file; a key that is absent, or has another type, gives None."""
+    """Read values of a JSON object in a file; absent keys and wrong types give None."""
 
     def at(self, *keys: str) -> Record:
         """Return the object at a path of keys; empty if there is none."""
@@ -113,7 +113,7 @@ class Record(dict[str, Any]):
         return [Record(v) for v in value if isinstance(v, Mapping)] if type(value) is list else []
 
     def plain(self, key: str) -> str | float | None:
-        """Return a value as a fact holds it."""
+        """Return a value as facts store it: text or number."""
         return plain(self.get(key))
 
     def number(self, key: str) -> float | None:
@@ -125,7 +125,7 @@ class Record(dict[str, Any]):
         return positive(self.get(key), factor)
 
     def whole(self, key: str) -> int | None:
-        """Return a count."""
+        """Return a whole number of at least 0."""
         return whole(self.get(key))
 
     def moment(self, key: str) -> float | None:
@@ -245,6 +245,6 @@ def lengths(count: Any, tokens_in: Any, tokens_out: Any) -> dict[str, Fact]:
 
 
 def cache_hits(cached: float | None, total: float | None = 1.0) -> dict[str, Fact]:
-    """Return the fact on the share of prompt tokens that came from a cache."""
+    """Return the fact "cache hits": the share of prompt tokens that came from a cache."""
     share = cached / total if cached is not None and total else None
     return {"cache hits": Fact(share, tolerance=CACHE_TOLERANCE, absolute=True)}

@@ -100,7 +100,7 @@ def _point(raw: Record, file: Record) -> ToolPoint:
 
 
 def _constraints(limits: Record) -> str | None:
-    """Return the limits of a benchmark as text, in the form of old or new files."""
+    """Return the limits of a benchmark as text, from the fields of old or new files."""
     words = []
     for name in limits:
         if name.startswith(("max_", "min_")):

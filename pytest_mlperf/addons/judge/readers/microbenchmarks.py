@@ -6,7 +6,7 @@ from collections import defaultdict
 from collections.abc import Iterator, Mapping
 
 from pytest_mlperf.addons.judge.files import Reader, ResultFile, run_of
-from pytest_mlperf.addons.judge.model import HIGHER, NEITHER, Fact, Quantity, ToolPoint, ToolRun
+from pytest_mlperf.addons.judge.model import HIGHER, LOWER, Fact, Quantity, ToolPoint, ToolRun
 from pytest_mlperf.addons.judge.readers.fields import (
     SECONDS_PER_UNIT,
     Record,
@@ -131,7 +131,7 @@ def _google_point(name: str, rows: list[Record], shared: Mapping[str, Fact]) -> 
         absent=absent,
         facts={**shared, **rows[0].facts({"threads": "threads"})},
         quantities={
-            "cpu_time": Quantity("CPU time", "s", NEITHER),
+            "cpu_time": Quantity("CPU time", "s", LOWER),
             "rate": Quantity("items/s", "1/s", HIGHER),
         },
         broken=f"error: {str(errors[0].get('error_message', ''))[:80]}" if errors else "",

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from pytest_mlperf.addons.judge.files import Reader, ResultFile, run_of
 from pytest_mlperf.addons.judge.model import Fact, ToolPoint, ToolRun, named
 from pytest_mlperf.addons.judge.readers.fields import Values
-from pytest_mlperf.extension import read_point
+from pytest_mlperf.extension import read_point, sentence
 
 _LINE = re.compile(r"^[ *]*([^:\n]{2,60}?)\s*:\s*(\S[^\n]*?)\s*$", re.MULTILINE)
 
@@ -76,7 +76,7 @@ def _endpoints(document: ResultFile) -> Iterator[ToolRun]:
         name=f"concurrency {recorded.concurrency}",
         metrics={name: value for name, value in metrics.items() if named(name)},
         facts={n: Fact(text) for n, text in recorded.facts.items() if not n.endswith(".path")},
-        broken="; ".join(map(str, recorded.invalid))[:200],
+        broken="; ".join(sentence(reason.text) for reason in recorded.invalid)[:200],
         axis=float(recorded.concurrency),
     )
     yield ToolRun(

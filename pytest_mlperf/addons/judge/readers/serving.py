@@ -186,7 +186,7 @@ _BATCH_SERVER_FIGURES = {
 
 
 def _one_batch(document: ResultFile) -> Iterator[ToolRun]:
-    """Yield one run of all batches that one command appended, one for each time that it ran."""
+    """Yield a run for each execution of the command, with all batches that it appended."""
     runs: list[dict[str, tuple[int, ToolPoint]]] = []
     for index, raw in enumerate(objects(document)):
         served = "last_ttft" in raw

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import re
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -101,13 +102,28 @@ def _require(document: ResultFile, rows: Sequence[Mapping[str, Any]], names: Seq
         raise MlperfError(f"{document.path}: no column {lacking[0]!r}; its columns are {columns}")
 
 
+_AMOUNT = re.compile(r"(?P<number>[-+.0-9eE]+)\s*(?P<unit>[a-zA-Zµμ%]+)")
+
+
+def _figure(value: Any, column: Column) -> tuple[Any, float]:
+    """Return a cell as a number with the factor of its own unit, else of the column's."""
+    if not isinstance(value, str):
+        return value, column.factor
+    amount = _AMOUNT.fullmatch(value.strip())
+    of_units = SECONDS_PER_UNIT if column.quantity.unit == "s" else {"%": 0.01}
+    if amount and amount["unit"] in of_units:
+        value, factor = amount["number"], of_units[amount["unit"]]
+    else:
+        factor = column.factor
+    with contextlib.suppress(ValueError):
+        value = float(value)
+    return None if value == "" else value, factor
+
+
 def _point(row: Mapping[str, Any], columns: Sequence[Column], points: Sequence[str]) -> ToolPoint:
     values = Values()
     for column in columns:
-        value: Any = row.get(column.name)
-        with contextlib.suppress(ValueError):
-            value = float(value) if isinstance(value, str) else value
-        values.add(column.metric, None if value == "" else value, column.factor)
+        values.add(column.metric, *_figure(row.get(column.name), column))
     return values.point(
         ", ".join(f"{name} {row.get(name)}" for name in points) or "table",
         quantities={c.metric: c.quantity for c in columns if named(c.metric) is None},

@@ -135,7 +135,7 @@ def select(parsed: argparse.Namespace) -> Iterator[PublishedFigure]:
         if (figure := figure_of(result, parsed.per)) is not None
     ]
     if not figures:
-        per = {"watt": " has its power in watts", "accelerator": " has accelerators"}
+        per = {"watt": " and has its power in watts", "accelerator": " and has accelerators"}
         raise MlperfError(
             f"no official result matches{per.get(parsed.per, '')}: use fewer filters, or "
             "--division all"

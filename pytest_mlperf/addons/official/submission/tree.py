@@ -19,8 +19,7 @@ from pytest_mlperf.addons.official.submission.layout import (
 from pytest_mlperf.core.results import UNVERIFIED_LABEL
 from pytest_mlperf.extension import Scenario, parse_json
 from pytest_mlperf.rounds import Round
-from pytest_mlperf.rounds.accuracy_txt import accuracy_lines
-from pytest_mlperf.rounds.compliance import TESTS
+from pytest_mlperf.rounds.compliance import TESTS, accuracy_lines
 
 HASHED = ("TEST01", "TEST07", "TEST09")
 """Compliance tests whose log of answers is truncated in a submission, with its hash."""
@@ -108,10 +107,7 @@ def _hashed(text: str, digest: str) -> bytes:
 
 
 def truncated(log: Path) -> tuple[bytes, str]:
-    """Return the beginning and the end of a log of answers, and the SHA-256 of the whole.
-
-    By the rules a longer log is truncated, and its hash is in accuracy.txt.
-    """
+    """Return beginning and end of a log of answers, as MLPerf submits it, and its whole SHA-256."""
     try:
         with log.open("rb") as file:
             digest = hashlib.file_digest(file, "sha256").hexdigest()

@@ -98,7 +98,11 @@ MODELS: list[Row] = [
         for batch, size in ((1, 8), (4, 4), (4, 1))
     ),
     (partial(doubled, dtype=FLOAT, shape=(3, 2)), TENSOR, r"fixed at 3, .* set batch_size = 1"),
-    (recommender, TENSOR, r"gives 2 outputs \(probability, logit\); say with the option output"),
+    (
+        recommender,
+        TENSOR,
+        r"gives 2 outputs \(probability, logit\); select one with the option output",
+    ),
     (recommender, {**TENSOR, "output": "other"}, "gives no output 'other', but probability, logit"),
     (encoding(names=("words", *MASKED[1:])), ANSWER, "has no input input_ids, but words, "),
     (encoding(outputs=("one", "two")), ANSWER, 'gives one, two; task = "answer" needs one output'),

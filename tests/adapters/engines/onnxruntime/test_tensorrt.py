@@ -171,7 +171,7 @@ def test_other_providers_are_asked_only_if_they_are_allowed(tmp_path: Path) -> N
 
 REFUSED: list[tuple[dict[str, Any], str]] = [
     ({"precision": "fp8"}, "precision = 'fp8' is not one of fp32, fp16, bf16, int8"),
-    ({"beside": ["fp16"]}, "beside = ['fp16'] is not a list out of nothing, which is all"),
+    ({"beside": ["fp16"]}, "beside = ['fp16'] is not a list of nothing"),
     ({"precision": "int8", "beside": ["fp8"]}, "beside = ['fp8'] is not a list out of fp16, bf16"),
     ({"fallback": "yes"}, "fallback = 'yes' is not one of none, cuda, cpu"),
     ({"device": -1}, "device = -1 is not the number of a GPU"),

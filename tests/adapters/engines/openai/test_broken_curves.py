@@ -29,7 +29,7 @@ NEGATIVE = b'data: {"usage": {"completion_tokens": -4}, "choices": []}\n\n'
 BREAKS: dict[str, tuple[Reply, str]] = {
     "is gone": (Reply(end="cut"), "connection closed before an answer"),
     "sends an event without an end": (Reply(parts=GARBAGE, end="hang"), MALFORMED),
-    "sends what is no JSON": (Reply(parts=[b"data: {]\n\n"]), MALFORMED),
+    "sends what is not JSON": (Reply(parts=[b"data: {]\n\n"]), MALFORMED),
     "counts tokens below zero": (Reply(parts=[NEGATIVE]), MALFORMED),
     "is silent": (Reply(end="hang"), "time-out"),
 }

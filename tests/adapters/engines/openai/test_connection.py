@@ -138,7 +138,10 @@ BROKEN: list[tuple[bytes | list[bytes], str]] = [
     (b"", f"connection closed before an answer: {CLOSED}"),
     (OK + KIND + b"Content-Length: 999\r\n\r\n" + WHOLE[:200], f"stream ended early: {CLOSED}"),
     (b"HTTP/1.1 101 Switching Protocols\r\n" + UPGRADE, "not HTTP: the server changes the protoc"),
-    (OK + KIND + b"Content-Encoding: gzip\r\n" + LENGTH + WHOLE, "it is packed (gzip), unasked"),
+    (
+        OK + KIND + b"Content-Encoding: gzip\r\n" + LENGTH + WHOLE,
+        "it is compressed (gzip), which was not requested",
+    ),
     (b"HTTP/1.1 302 Found\r\nLocation: http://other/\r\n\r\n", "HTTP 302 (Found)"),
     (CHUNKED + chunks(b"data: " + b"x" * (1 << 21)), "malformed event: it has more than 1 MiB"),
     (CHUNKED + chunks(b'data: {"choices":[{"text":"\xc3\x28"}]}\n\n'), "malformed event: "),

@@ -122,7 +122,7 @@ def test_salts_are_70_bits_in_as_many_words() -> None:
 
 def test_prompts_that_cannot_be_sent_are_refused_before_a_run() -> None:
     half = {"messages": [{"role": "user", "content": "a\ud800"}]}
-    no_turn = "sample 1 of the data set is no conversation"
+    no_turn = "sample 1 of the data set is not a conversation"
     rows: list[tuple[Sequence[Any], dict[str, Any], str]] = [
         (TURNS, {}, 'the data set has conversations: set api = "chat"'),
         (
@@ -130,7 +130,7 @@ def test_prompts_that_cannot_be_sent_are_refused_before_a_run() -> None:
             {**CHAT, "max_prompt_tokens": 9},
             "conversations, which are not cut: leave max_pro",
         ),
-        ([*TURNS, "x"], CHAT, "sample 3 of the data set is no conversation, which has messages"),
+        ([*TURNS, "x"], CHAT, "sample 3 of the data set is not a conversation, which has messages"),
         ([TURNS[0], {"messages": [1]}], CHAT, no_turn),
         ([TURNS[0], {"messages": [SYSTEM]}], CHAT, "sample 1 of the data set is a conversation in"),
         ([TURNS[0], half], CHAT, "a request cannot be sent: its text has a lone surrogate"),

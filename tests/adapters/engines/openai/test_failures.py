@@ -84,7 +84,7 @@ def test_a_storm_is_counted_by_kinds() -> None:
     assert sum(kind == "done" for kind, _ in sink.events) == 13
 
     many = storm(lambda number: failure(f"{500 + number} Odd", "x"), 9, concurrency=1)
-    assert re.match(r"9 of 9 requests failed: (1 x HTTP 50\d \([^)]*\), ){6}3 x som", many.message)
+    assert re.match(r"9 of 9 requests failed: (1 x HTTP 50\d \([^)]*\), ){6}3 x oth", many.message)
     hanging = Reply(end="hang")
     alone = storm(
         lambda number: hanging if number else failure("500 Internal Server Error", ""), 20

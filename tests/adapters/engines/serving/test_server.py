@@ -101,6 +101,29 @@ def test_a_server_is_healthy_inside_and_gone_outside(monkeypatch: pytest.MonkeyP
     assert "listening on" in server.log.read_text("utf-8")
 
 
+def test_a_server_of_another_commit_has_its_code(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Both a module and a relative path are those of the checkout, not of the working folder."""
+    tree, here = tmp_path / "tree", tmp_path / "here"
+    for folder in (tree, here):
+        (folder / "bin").mkdir(parents=True)
+        future = "from __future__ import annotations\n"
+        noted = f"{future}open(r'{folder}/ran', 'w').close()\n"
+        text = f"#!{sys.executable}\n{SCRIPT.read_text('utf-8').replace(future, noted)}"
+        for name in ("served.py", "bin/served"):
+            (folder / name).write_text(text, "utf-8")
+            (folder / name).chmod(0o755)
+    monkeypatch.chdir(here)
+    monkeypatch.setenv("PYTEST_MLPERF_TREE", str(tree))
+    monkeypatch.setenv("PYTHONPATH", str(tree))
+    for program in ([sys.executable, "-m", "served"], ["bin/served"]):
+        with server_of([*program, "healthy", "{port}", ""], health="/health"):
+            assert (tree / "ran").exists()
+        (tree / "ran").unlink()
+    assert not (here / "ran").exists()
+
+
 SHORT_LIVED = """
 import os, subprocess
 from pytest_mlperf.adapters.engines.serving import _launch
@@ -291,7 +314,7 @@ def test_where_programs_are_looked_for(tmp_path: Path, monkeypatch: pytest.Monke
     }
     rows = [
         ("~/venv", r"did you mean ~/venv/bin/python\?"),
-        ("here/other", r"here/other is no program here \(looked at /"),
+        ("here/other", r"here/other is not a program here \(looked at /"),
     ]
     assert unrefused(find_program, RunError, rows) == []
 
@@ -300,12 +323,15 @@ def test_meaningless_options_are_refused_before_anything_starts() -> None:
     rows: list[tuple[dict[str, Any], str]] = [
         ({"command": []}, r"^engine some: serve = \[\] is not a list of words"),
         ({"command": ["", "{port}"]}, "the first word of serve is empty"),
-        ({"command": ["x", "{prot}"]}, "serve has {prot}; what is replaced is {model}, "),
+        ({"command": ["x", "{prot}"]}, "serve has {prot}; known placeholders are {model}, "),
         ({"command": ["x", "8000"]}, "serve does not give the server its port"),
-        ({"command": ["x", "{port}", "{model}"]}, "serve has {model}, but the suite names none"),
-        ({"health": "health"}, "health = 'health' is no path of a URL"),
-        ({"health": "/a b"}, "health = '/a b' is no path of a URL"),
-        ({"health": "/a\r\nX: y"}, r"health = .* is no path of a URL"),
+        (
+            {"command": ["x", "{port}", "{model}"]},
+            "serve has {model}, but the suite names no model",
+        ),
+        ({"health": "health"}, "health = 'health' is not a path of a URL"),
+        ({"health": "/a b"}, "health = '/a b' is not a path of a URL"),
+        ({"health": "/a\r\nX: y"}, r"health = .* is not a path of a URL"),
         ({"start_timeout_s": 0.0}, r"start_timeout = 0\.0 is not above 0"),
         ({"start_timeout_s": float("nan")}, "start_timeout = nan is not above 0"),
     ]

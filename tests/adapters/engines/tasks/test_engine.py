@@ -42,7 +42,7 @@ def test_options_that_mean_nothing_are_refused_in_the_engine_s_name() -> None:
         another("detect", "class_offset", 0, "'classify'"),
         another("answer", "output", "logits", "'segment' or 'tensor'"),
         another("tensor", "overlap", 0.5, "'segment'"),
-        ({}, "not a model; set workload.model to the ONNX file"),
+        ({}, "no model; set workload.model to the ONNX file"),
     ]
     for kind in ENGINES:
         served = {"served_model": "any"} if kind is TritonEngine else {}

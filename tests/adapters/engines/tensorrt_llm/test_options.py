@@ -106,5 +106,5 @@ def test_values_of_another_kind_are_refused_by_their_declaration() -> None:
 def test_a_model_must_be_named_and_be_there(tmp_path: Path) -> None:
     with pytest.raises(SuiteError, match="no model; set"):
         engine(None)
-    rows = [(tmp_path / "nowhere", "does not exist"), (tmp_path, "so it is not model")]
+    rows = [(tmp_path / "nowhere", "does not exist"), (tmp_path, "so it is not a model")]
     assert unrefused(engine, UnavailableError, rows) == []

@@ -89,7 +89,7 @@ def test_unknown_quantisations_are_refused(tmp_path: Path) -> None:
     rows: list[tuple[dict[str, Any], str]] = [
         ({"inside": {"quant_method": "hqq"}}, "config.json: names quant_method 'hqq', which"),
         ({"outside": modelopt("FP2")}, "hf_quant_config.json: names quant_algo 'FP2', which"),
-        ({"outside": []}, "hf_quant_config.json: is not JSON object"),
+        ({"outside": []}, "hf_quant_config.json: is not a JSON object"),
     ]
 
     def read(files: dict[str, Any]) -> None:

@@ -256,7 +256,7 @@ def config(**changes: Any) -> Change:
 LAST = "over_arch.model.1.weight"
 
 BROKEN = [
-    (text_of("config.json", "{"), "is no JSON"),
+    (text_of("config.json", "{"), "is not JSON"),
     (text_of("config.json", "[]"), "is no JSON object"),
     (config(model_type="bert"), 'is not of a model_type "dlrm-v2"'),
     (config(rows=[1]), "key 'rows' is unknown; valid are num_embeddings_per_feature, "),

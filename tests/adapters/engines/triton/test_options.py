@@ -32,8 +32,8 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
     ({"environment": {"A": "1"}}, "environment is for a server that serve starts"),
     ({"binary": True, "protocol": "grpc"}, 'is for protocol = "http", but protocol = "grpc"'),
     ({"serve": ["tritonserver"]}, "serve does not give the server its port"),
-    ({"serve": [*SERVE, "{model}"]}, "serve has {model}, but the suite names none"),
-    ({"serve": [*SERVE, "{gpu}"]}, "serve has {gpu}; what is replaced is"),
+    ({"serve": [*SERVE, "{model}"]}, "serve has {model}, but the suite names no model"),
+    ({"serve": [*SERVE, "{gpu}"]}, "serve has {gpu}; known placeholders are"),
 ]
 
 

@@ -140,7 +140,10 @@ def test_modelopt_says_it_in_a_file_of_its_own(folder: Path) -> None:
     file.write_text(json.dumps({"quantization": {"quant_algo": "FP8"}}), "utf-8")
     assert read_quantisation(folder, Config()).names == ("fp8",)
     file.write_text("[]", "utf-8")
-    with pytest.raises(RunError, match=r"hf_quant_config\.json: is not JSON object"):
+    with pytest.raises(
+        RunError,
+        match=(r"hf_quant_config.json: is not a JSON object"),
+    ):
         read_quantisation(folder, Config())
 
 

@@ -69,7 +69,7 @@ def test_sentences_name_the_library_whose_stamps_they_are() -> None:
         gaps.add(7, "first", 0.5, 0.75)
     assert str(refused.value) == (
         "sample 7 of the data set: its first token arrived here 250.0 ms before TensorRT-LLM "
-        "stamped it; one of the two clocks is wrong, so no token time of this run can be "
+        "'s own time stamp; one of the two clocks is wrong, so no token time of this run can be "
         "trusted"
     )
 
@@ -84,8 +84,8 @@ def test_no_stamp_that_is_possible_is_refused(theirs_s: float, late_s: float) ->
 
 def test_impossible_stamps_end_the_run() -> None:
     table = [
-        (seen(9.9, 11.1), theirs(10.0, 11.0), "its first token was here 100.0 ms before vLLM"),
-        (seen(10.1, 10.9), theirs(10.0, 11.0), "its last token was here 100.0 ms before vLLM"),
+        (seen(9.9, 11.1), theirs(10.0, 11.0), "its first token arrived here 100.0 ms before vLLM"),
+        (seen(10.1, 10.9), theirs(10.0, 11.0), "its last token arrived here 100.0 ms before vLLM"),
         (seen(10.1, 11.1), theirs(11.0, 10.0), "vLLM stamped its last token before its first"),
         (seen(10.1, 11.1), theirs(10.0, 11.0, 4), "vLLM counts 4 tokens in the answer, and 3 came"),
     ]

@@ -36,6 +36,7 @@ from pytest_mlperf.extension import (
     json_text,
     judge_runs,
     plural,
+    sentence,
     write_whole,
 )
 from pytest_mlperf.hardware.specs import class_of
@@ -71,7 +72,13 @@ def run(parsed: argparse.Namespace) -> int:
     lines = [
         *_counted(results),
         *_listed("refused", refused),
-        *_listed("INVALID", [f"{folder}: {'; '.join(map(str, why))}" for folder, why in invalid]),
+        *_listed(
+            "INVALID",
+            [
+                f"{folder}: {'; '.join(sentence(reason.text) for reason in reasons)}"
+                for folder, reasons in invalid
+            ],
+        ),
         *_listed("note", [note for one in results for note in one.notes]),
     ]
     cases, left_out = _cases(results, parsed)
