@@ -295,7 +295,10 @@ def test_scores_are_reported_and_judged_if_possible(say: Say, session: Make) -> 
     folder = session("day9")
     scored(folder / "c4", lambda entry: None)
     for name, words in (
-        ("", "not judged: without events.jsonl and sample_idx_map.json answers cannot be matched to"),
+        (
+            "",
+            "not judged: without events.jsonl and sample_idx_map.json answers cannot be matched to",
+        ),
         (EVENTS, "not judged: without sample_idx_map.json answers cannot be matched to samples"),
         (MAP, "not judged here: engine recorded scores the answers sample by sample"),
     ):
