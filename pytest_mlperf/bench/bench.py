@@ -460,7 +460,7 @@ class Bench:
                 changed=changed,
                 unknown=unknown,
                 file=None if self._other else self._policy.shown(against.file),
-                source=against.set_by,
+                source=self._other.title(case) if self._other else against.set_by,
                 id=case.record.id if stored and case.record and kind in DROP_OUTCOMES else "",
                 guarantee=promised(case, answer) if stored and kind != Kind.ACCURACY else None,
             ),

@@ -430,7 +430,7 @@ class Measured:
 
     @property
     def division(self) -> str:
-        """The MLPerf division; fingerprints record only the open one."""
+        """MLPerf's division; fingerprints record only the open one."""
         return self.fingerprint.get("division", "closed")
 
 

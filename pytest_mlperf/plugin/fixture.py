@@ -121,7 +121,9 @@ class Mlperf:
         try:
             verdict = self._session.judge(planned, kind)
         except pytest.fail.Exception as error:  # raised by a plugin, such as pytest-timeout
-            verdict = stopped(planned, kind, str(error.msg))
+            reason = str(error.msg).rstrip(".")
+            text = f"stopped during the measurement: {reason}; give this test more time"
+            verdict = Verdict(case=planned.case, kind=kind, outcome=Outcome.ERROR, headline=text)
         except UnavailableError as error:
             self._unavailable(error)
         except SuiteError as error:
@@ -212,12 +214,6 @@ class Mlperf:
             message = f"mlperf marker: unknown argument {key!r}{nearest(key, MARKER_DEFAULTS)}"
             raise SuiteError(f"{self._request.node.nodeid}: {message}")
         return suite
-
-
-def stopped(planned: Testable, kind: Kind, reason: str) -> Verdict:
-    """Return an ERROR for a test that another plugin ended during its measurement."""
-    text = f"stopped during the measurement: {reason.rstrip('.')}; give this test more time"
-    return Verdict(case=planned.case, kind=kind, outcome=Outcome.ERROR, headline=text)
 
 
 def importable(thing: type | Callable[..., Any] | str) -> str:

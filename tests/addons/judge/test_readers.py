@@ -361,6 +361,25 @@ EXPECTED: dict[str, tuple[str, dict[str, dict[str, float]]]] = {
             },
         },
     ),
+    **{
+        f"real/vllm-0.33.0.{suffix}": (
+            tool,
+            {
+                "concurrency 4": {
+                    "requests_per_second": 34.07,
+                    "output_tokens_per_second": 272.58,
+                    "total_tokens_per_second": 755.26,
+                    "goodput": 34.07,
+                    "ttft_mean": 49.84e-3,
+                    "ttft_p99": 94.81e-3,
+                    "tpot_p50": 5.87e-3,
+                    "itl_p90": 16.54e-3,
+                    "latency_mean": 113.13e-3,
+                }
+            },
+        )
+        for suffix, tool in (("json", "vllm"), ("log", "serving-log"))
+    },
     "real/sglang-0.5.23.jsonl": (
         "sglang",
         {

@@ -8,7 +8,7 @@ import functools
 import json
 import os
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Self
@@ -35,11 +35,9 @@ from pytest_mlperf.adapters.engines.llm.tools import offers_tools
 from pytest_mlperf.adapters.engines.openai import _capabilities
 from pytest_mlperf.adapters.engines.openai._address import (
     DEFAULT_KEY,
-    MASK,
     PATHS,
     Address,
     Secrets,
-    is_variable,
     request_headers,
 )
 from pytest_mlperf.adapters.engines.openai._client import (
@@ -160,96 +158,72 @@ class OpenAiOptions(TextOptions):
                 self.session_header is None or is_header(self.session_header),
                 'the name of a header that requests do not have anyway, as "X-Session-ID"',
             ),
-            (
-                "api_key_env",
-                MASK,
-                self.api_key_env is None or is_variable(self.api_key_env),
-                "the name of an environment variable",
-            ),
         )
         require_options("engine openai", rules)
-        self._check_headers()
-        if self.prompt_logprobs and (self.api, self.prompts) not in ECHOED:
-            raise SuiteError(
-                "engine openai: prompt_logprobs = true sends token ids to /v1/completions, which "
-                'gives their log-probabilities: set api = "completions", and leave prompts out',
-                option=("prompt_logprobs", "api", "prompts"),
-            )
-        if self.api == "chat" and self.prompts == "tokens":
-            raise SuiteError(
-                'engine openai: prompts = "tokens" with api = "chat": a chat takes text only; set '
-                'api = "completions"',
-                option=("prompts", "api"),
-            )
+        for applies, fault, *options in self._faults():
+            if applies:
+                raise SuiteError(f"engine openai: {fault}", option=tuple(options))
+
+    def _faults(self) -> Iterator[tuple[Any, ...]]:
+        """Yield rules of several options: whether one is broken, its text, and its options."""
+        yield (
+            self.prompt_logprobs and (self.api, self.prompts) not in ECHOED,
+            "prompt_logprobs = true sends token ids to /v1/completions, which gives their "
+            'log-probabilities: set api = "completions", and leave prompts out',
+            *("prompt_logprobs", "api", "prompts"),
+        )
+        yield (
+            self.api == "chat" and self.prompts == "tokens",
+            'prompts = "tokens" with api = "chat": a chat takes text only; set api = "completions"',
+            *("prompts", "api"),
+        )
         ours = RESERVED_FIELDS | {name for name in DRAWING if self.is_drawn}
-        if taken := sorted(ours & set(self.extra)):
-            raise SuiteError(
-                f"engine openai: extra has {', '.join(taken)}, which the engine sets itself; use "
-                "its own options, as max_new_tokens",
-                option="extra",
-            )
-        self._check_count()
-        self._check_source()
-        self._check_clients()
+        taken = ", ".join(sorted(ours & set(self.extra)))
+        text = f"extra has {taken}, which the engine sets itself; use its own options, as "
+        yield taken, f"{text}max_new_tokens", "extra"
+        yield self._fault_of_count()
+        both = "" if self.url is None else ", not both"
+        yield (
+            (self.url is None) == (self.serve is None),
+            "set either url, of a server that runs, or serve, the command that starts one" + both,
+            *("url", "serve"),
+        )
+        yield (
+            self.serve is None and self.env,
+            "env is for a server that serve starts; this one runs already",
+            *("env", "serve"),
+        )
+        yield (
+            self.processes > 1 and self.url is None,
+            "several clients need url, of a server that runs: each would start one of its own with "
+            "serve",
+            *("clients", "serve"),
+        )
+        yield (
+            (self.concurrency or 0) % self.processes,
+            f"concurrency = {self.concurrency} cannot be shared evenly by clients = "
+            f"{self.clients}: make it a multiple of that",
+            *("concurrency", "clients"),
+        )
+        variables = [*self.headers_env.values(), self.api_key_env or DEFAULT_KEY]
+        yield (
+            not all(map(str.isidentifier, variables)),
+            "api_key_env and headers_env need names of environment variables, not their values",
+            *("api_key_env", "headers_env"),
+        )
+        names = [name.lower() for name in (*self.headers_env, self.session_header or "")]
+        own = "authorization" if self.api_key_env in (None, DEFAULT_KEY) else ""
+        bad = [n for n in self.headers_env if names.count(n.lower()) > 1 or not is_header(n, own)]
+        yield (
+            bad,
+            f"headers_env has {bad}, which requests have anyway, or is no header",
+            "headers_env",
+        )
 
-    def _check_clients(self) -> None:
-        if self.processes > 1 and self.url is None:
-            raise SuiteError(
-                "engine openai: several clients need url, of a server that runs: each would start "
-                "one of its own with serve",
-                option=("clients", "serve"),
-            )
-        if (self.concurrency or 0) % self.processes:
-            raise SuiteError(
-                f"engine openai: concurrency = {self.concurrency} cannot be shared evenly by "
-                f"clients = {self.clients}: make it a multiple of that",
-                option=("concurrency", "clients"),
-            )
-
-    def _check_headers(self) -> None:
-        names = [name.lower() for name in self.headers_env]
-        taken = (self.session_header or "").lower()
-        for name, variable in self.headers_env.items():
-            if not is_variable(variable):
-                raise SuiteError(
-                    f"engine openai: headers_env: {name} needs the name of an environment "
-                    "variable, not the value for the server",
-                    option="headers_env",
-                )
-            low = name.lower()
-            if names.count(low) > 1 or low == taken or not is_header(name, authorization=True):
-                raise SuiteError(
-                    f"engine openai: headers_env has {name!r}, which is no name of a header that "
-                    'requests do not have anyway, as "api-key"',
-                    option="headers_env",
-                )
-        if "authorization" in names and self.api_key_env not in (None, DEFAULT_KEY):
-            raise SuiteError(
-                "engine openai: headers_env has Authorization, and api_key_env sends it, too: "
-                "leave one of them out",
-                option=("headers_env", "api_key_env"),
-            )
-
-    def _check_count(self) -> None:
-        if self.tokenizer is not None and self.count_tokens != "reference":
-            raise SuiteError(
-                'engine openai: tokenizer is what count_tokens = "reference" counts by; set that, '
-                "or leave it out",
-                option=("tokenizer", "count_tokens"),
-            )
-
-    def _check_source(self) -> None:
-        if (self.url is None) == (self.serve is None):
-            raise SuiteError(
-                "engine openai: set either url, of a server that runs, or serve, the command that "
-                "starts one" + ("" if self.url is None else ", not both"),
-                option=("url", "serve"),
-            )
-        if self.serve is None and self.env:
-            raise SuiteError(
-                "engine openai: env is for a server that serve starts; this one runs already",
-                option=("env", "serve"),
-            )
+    def _fault_of_count(self) -> tuple[Any, ...]:
+        text = 'tokenizer is what count_tokens = "reference" counts by; set that, or leave it out'
+        applies = self.tokenizer is not None and self.count_tokens != "reference"
+        return applies, text, "tokenizer", "count_tokens"
 
 
 class PromptSource:

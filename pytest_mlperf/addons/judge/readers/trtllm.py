@@ -68,6 +68,7 @@ _SANITY_RATES = {
     "total_tokens_per_second": "total_token_throughput",
     "tokens_per_second_per_user": "user_throughput",
     "acceptance_length": "al",
+    "goodput": "goodput",
 }
 
 _SANITY_LATENCY = re.compile(
@@ -124,6 +125,7 @@ _LOG_NAMES = {
     "Total token throughput (tok/s)": "total_token_throughput",
     "User throughput (tok/s)": "user_throughput",
     "Mean Avg Decoded Tokens per Iter": "al",
+    "Request goodput (req/s)": "goodput",
 }
 
 
@@ -140,6 +142,7 @@ def _log(document: ResultFile) -> Iterator[ToolRun]:
     completed = whole(lines.get("Successful requests"))
     sent = None if completed is None or failed is None else completed + failed
     facts = {"requests completed": Fact(completed)}
+    facts["goodput target"] = Fact(None, ("goodput",), needed=True)
     for side, title in (("input", "input"), ("output", "generated")):
         facts[f"{side} tokens"] = Fact(lines.get(f"Total {title} tokens"), tolerance=TOKENS)
     point = _sanity_values(figures).at_load(
