@@ -104,21 +104,9 @@ def port_here(url: object) -> int | str | None:
 LISTENING_STATE, LISTENING_UNIX_FLAG = "0A", "00010000"
 
 PROXIES = {
-    *("docker-proxy", "rootlessport", "conmon", "pasta", "slirp4netns", "gvproxy"),
-    *(
-        "ssh",
-        "sshd",
-        "autossh",
-        "kubectl",
-        "oc",
-        "gcloud",
-        "tsh",
-        "socat",
-        "ncat",
-        "chisel",
-        "frpc",
-    ),
-    *("nginx", "haproxy", "envoy", "traefik", "caddy", "cloudflared", "stunnel", "tailscaled"),
+    *("docker-proxy", "rootlessport", "conmon", "pasta", "slirp4netns", "gvproxy", "tailscaled"),
+    *("ssh", "sshd", "autossh", "kubectl", "oc", "gcloud", "tsh", "socat", "ncat", "chisel"),
+    *("nginx", "haproxy", "envoy", "traefik", "caddy", "cloudflared", "stunnel", "frpc"),
     *("litellm", "mitmdump", "mitmproxy", "mitmweb"),
 }
 """Processes that listen for a container or another machine, not for their own children."""

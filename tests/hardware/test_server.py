@@ -9,6 +9,7 @@ import json
 import random
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -360,6 +361,44 @@ def test_a_probe_of_a_machine_that_does_not_listen_on_the_port_is_doubted() -> N
     assert World().seen_by("probe", "http://127.0.0.1:9000").remarks == ()
 
 
+def test_accelerators_without_nvml_are_read_from_sysfs(tmp_path: Path) -> None:
+    """AMD's GPUs with memory of their own, and any processing accelerator; no display."""
+    devices = {
+        "0000:01:00.0": {
+            "vendor": "0x1002",
+            "class": "0x038000",
+            "device": "0x74a1",
+            "subsystem_device": "0x74a1",
+            "product_name": "AMD Instinct MI300X OAM",
+            "unique_id": "a1b2",
+            "mem_info_vram_total": str(192 * 2**30),
+            "mem_info_vram_used": str(100 * 2**30),
+            "current_compute_partition": "SPX",
+            "hwmon/hwmon3/power1_cap": "750000000",
+            "hwmon/hwmon3/power1_input": "412000000",
+        },
+        "0000:02:00.0": {"vendor": "0x1da3", "class": "0x120000", "device": "0x1020"},
+        "0000:03:00.0": {"vendor": "0x1002", "class": "0x030000", "device": "0x164e"},
+        "0000:04:00.0": {"vendor": "0x10de", "class": "0x030200", "device": "0x2335"},
+    }
+    for name, files in devices.items():
+        for file, text in files.items():
+            path = tmp_path / "sys/bus/pci/devices" / name / file
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_text(f"{text}\n")
+    amd, gaudi = probe.other_accelerators(tmp_path)
+    assert amd["identity"] == {
+        "gpu": "AMD Instinct MI300X OAM",
+        "memory_gib": 192,
+        "pci_id": "74a1:74a1",
+        "partition": "SPX",
+        "power_limit_w": 750,
+    }
+    assert (amd["watts"], amd["memory_used_gib"]) == (412.0, 100.0)
+    assert gaudi["identity"]["gpu"] == "0x1da3 1020:"
+    assert (gaudi["watts"], gaudi["memory_used_gib"]) == (None, None)
+
+
 def test_mig_instances_and_other_vendors_are_accelerators_too() -> None:
     report = json.loads(World(count=1).probe)
     report["gpus"][0]["identity"] |= {"mig": "1g.18gb", "gpu": "NVIDIA H200 MIG 1g.18gb"}
@@ -368,6 +407,11 @@ def test_mig_instances_and_other_vendors_are_accelerators_too() -> None:
     report["gpus"][0]["identity"] = {"gpu": "AMD Instinct MI300X OAM", "power_limit_w": 750}
     amd = of_probe(json.dumps(report).encode(), "MI300X", URL)
     assert amd.properties["gpu"] == "AMD Instinct MI300X OAM"
+    # sysfs has no product name of these: the suite's is taken.
+    report["gpus"] = report["gpus"] * 8
+    report["gpus"][0]["identity"] = {"gpu": "0x1da3 1020:1020", "pci_id": "1020:1020"}
+    gaudi = of_probe(json.dumps(report).encode(), "8xGaudi3", URL)
+    assert (gaudi.properties["gpus"], gaudi.properties["pci_id"]) == (8, "1020:1020")
     page = (
         'gpu_package_power{gpu_id="0",card_model="Instinct MI300X",serial_number="S",'
         'hostname="n"} 748\n'

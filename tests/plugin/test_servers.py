@@ -14,7 +14,7 @@ from pytest_mlperf.reports.sentences import sentence
 from pytest_mlperf.stores.results import read_results
 from tests.exporters import exporting, page
 from tests.hardware.test_server import World
-from tests.plugin.project import Project
+from tests.plugin.project import SUITE, Project
 
 pytestmark = pytest.mark.process
 
@@ -66,7 +66,8 @@ class Served:
             (folder / f"world{number}.json").write_bytes(world.probe)
         (folder / "asked").write_text("0")
         (folder / "ask.py").write_text(
-            "import pathlib\n"
+            "import pathlib, sys\n"
+            'if "--watch" in sys.argv: sys.exit(1)\n'
             f"folder = pathlib.Path({str(folder)!r})\n"
             'number = int((folder / "asked").read_text())\n'
             '(folder / "asked").write_text(str(number + 1))\n'
@@ -152,6 +153,41 @@ def test_baselines_that_name_the_client_are_moved_by_the_command_of_the_message(
     moved.stdout.fnmatch_lines(["*8 x NVIDIA H200 (probe)", "*moved the baseline of *"])
     assert served.verdict().outcome not in {Outcome.NO_BASELINE, Outcome.ERROR}
     assert not list(project.path.glob("baselines/cpu/**/*.json"))
+
+
+def test_a_servers_own_exporter_meters_it(served: Served) -> None:
+    """Without --mlperf-dcgm; its GPUs are the identity, too few of them are an error."""
+    with exporting(page(World().exporter)) as exporter:
+        served.suite(server=f'{{ exporter = "{exporter.url}" }}')
+        suite = served.project.path / SUITE
+        more = '[limits]\nsamples_per_joule_dcgm = { max_drop = "40%" }'
+        suite.write_text(suite.read_text("utf-8").replace("[limits]", more))
+        result = served.project.run_process("suites", *FAST)
+        # On this page the counters stand still.
+        result.stdout.fnmatch_lines(["*test skipped: 8xH200: energy is not known: the energy*"])
+        newest = max(served.project.path.glob(".mlperf/runs/*/results.json"))
+        (case,) = read_results(newest).cases
+        assert case.verdict.subject is not None
+        identity = case.verdict.subject.identity
+        assert (identity["server"], identity["gpus"]) == ("exporter", 8)
+        served.suite('["H100"]', f'{{ exporter = "{exporter.url}" }}')
+        verdict = served.verdict()
+    assert verdict.outcome is Outcome.ERROR
+    assert "says H100, and the exporter reports 8xH200" in sentence(verdict.headline)
+
+
+def test_doctor_and_machine_show_the_hardware_and_its_source(served: Served) -> None:
+    served.probed(World())
+    run = served.project.pytester.run
+    shown = run(sys.executable, "-m", "pytest_mlperf", "machine", "--json", "suites")
+    assert json.loads(shown.outlines[0])["gpu"] == "NVIDIA H200"
+    doctor = run(sys.executable, "-m", "pytest_mlperf", "doctor", "suites")
+    text = " ".join(" ".join(doctor.outlines).split())
+    assert f"{served.url} runs on 8 x NVIDIA H200 (probe)" in text
+    (served.project.path / "ask.py").write_text("print('no route to host')")
+    doctor = run(sys.executable, "-m", "pytest_mlperf", "doctor", "suites")
+    assert "no route to host" in doctor.stdout.str()
+    assert doctor.ret == 3  # no case can run
 
 
 def test_plan_gives_a_server_elsewhere_to_a_client_runner(served: Served) -> None:
