@@ -348,7 +348,7 @@ def test_unequal_nodes_and_several_servers_behind_one_url_are_texts_of() -> None
     assert "nodes are unequal" in mixed.notes[0]
 
     several = identified(URL, "cpu", {}, {}, {}, frozenset({1.0, 2.0}), time_s=0.0)
-    assert any("2 servers or more answer" in note for note in several.remarks)
+    assert any("2 processes or more answer" in note for note in several.remarks)
 
 
 def test_a_stale_exporter_and_gpus_without_a_model_make_runs_invalid() -> None:
@@ -424,3 +424,12 @@ def test_mig_instances_and_other_vendors_are_accelerators_too() -> None:
         'hostname="n"} 748\n'
     )
     assert of_exporter(page.encode(), (), "MI300X").properties["gpu"] == "Instinct MI300X"
+
+
+def test_a_manifest_of_several_profiles_does_not_name_the_gpu() -> None:
+    """NIM lists all GPUs for which it has a profile."""
+    profiles = [{"tags": {"gpu": name, "tp": "1"}} for name in ("H100", "L40S")]
+    for count, source in ((1, "server"), (2, "unknown")):
+        page = json.dumps({"profiles": profiles[:count]}).encode()
+        identity = identified(URL, "cpu", {}, {"/v1/manifest": page}, {}, (), time_s=0.0)
+        assert identity.properties["server"] == source
