@@ -256,8 +256,7 @@ def _remarks(metric: MetricVerdict, last: Judged, rule: RuleR) -> Iterator[str]:
     if last.advisory:
         yield (
             f"The baseline has {last.runs_baseline} of the {GATING_RUNS} runs that a failure "
-            "needs: "
-            "a drop is only reported."
+            "needs: a drop is only reported."
         )
     if last.outcome is Answer.PROVISIONAL and last.robust_to is not None:
         days = plural(metric.baseline.days, "day")

@@ -187,8 +187,7 @@ def taken(test: ToMeasure, made: CaseResult | None, copy: Path, terms: Terms) ->
     if apart := changes(old.fingerprint, new.fingerprint):
         raise BaselineError(
             f"changed since that session: {', '.join(apart[:3])}; run pytest again, then accept "
-            "the "
-            "new session"
+            "the new session"
         )
     if made.verdict.outcome is not Outcome.RECORDED:
         if made.verdict.kind == Kind.ACCURACY:
