@@ -165,6 +165,11 @@ def readers() -> Mapping[str, Reader]:
     return loaded
 
 
+def title_of(tool: str) -> str:
+    """Return the title of a tool, or its name if no reader has it."""
+    return readers()[tool].title if tool in readers() else tool
+
+
 def read_text(path: Path) -> ResultFile:
     """Return a text file as a document; unpack gzip.
 
