@@ -78,6 +78,11 @@ class Row:
     absolute: bool = False
     documents: tuple[int, int, int] = (0, 0, 0)
 
+    @property
+    def sign(self) -> int:
+        """1 if higher is better, -1 if lower is."""
+        return -1 if self.quantity.direction is Direction.LOWER else 1
+
 
 class MeasuredPoint(NamedTuple):
     """Hold a point, the run that measured it, and the run's session."""
