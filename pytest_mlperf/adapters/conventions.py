@@ -42,9 +42,9 @@ LFS_POINTER = b"version https://git-lfs.github.com/spec/v1"
 """Beginning of a pointer file of Git LFS, which replaces the actual file."""
 
 
-def lfs_pointer(*files: Path) -> str:
-    """Return the sentence about the first Git LFS pointer among files, or in folders; or ""."""
-    for file in (one for path in files for one in ([*sorted(path.glob("*"))] or [path])):
+def lfs_pointer(path: Path) -> str:
+    """Return a sentence if a file, or a folder's first text file, is a Git LFS pointer; else ""."""
+    for file in sorted(path.glob("*.[jtm][sixo]*")) or [path]:
         with contextlib.suppress(OSError), file.open("rb") as opened:
             if opened.read(len(LFS_POINTER)) == LFS_POINTER:
                 return f"{file} is a Git LFS pointer, not the file itself; run: git lfs pull"

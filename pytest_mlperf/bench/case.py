@@ -170,7 +170,7 @@ class CaseRuns(CaseRunner):
             return None
         key = self._accuracy_key
         if self.accuracy is None and key and (stored := self._passes.load(key)):
-            self.accuracy, self.scored = stored
+            self.accuracy, self.scored = stored.accuracy, stored.scored
         partial = self.accuracy is not None and not self.accuracy.full
         if required and self.unscored:
             raise self.unscored
@@ -220,6 +220,8 @@ class CaseRuns(CaseRunner):
         if not any(baseline) or not self._conditions.control:
             return None
         accelerator = self.planned.case.accelerator
+        if self._conditions.machine.server:  # the check is of the client
+            accelerator = "cpu"
         with placed(accelerator, self._conditions, self._show) as lease:
             latest = lease.control(accelerator).values
         speeds = [*(run.hardware.control for run in self.runs), latest]
@@ -323,8 +325,8 @@ class CaseRuns(CaseRunner):
             return run
         facts, sides = self.subject.fingerprint, list[Iterable[tuple[int, float | None]]]()
         if stored := self._passes.load(key := accuracy_key(self.suite_job, facts)):
-            tokens = stored[1].per_sample.get(OUTPUT_TOKENS, ())
-            sides.append(zip(stored[1].indices, tokens, strict=bool(tokens)))
+            tokens = stored.scored.per_sample.get(OUTPUT_TOKENS, ())
+            sides.append(zip(stored.scored.indices, tokens, strict=bool(tokens)))
         if self.planned.scorer_name and (accepted := self.scores.accepted):
             old = accepted.baseline.fingerprint
             if accuracy_key(self.suite_job, old) == key and not unknown_facts(old, facts):

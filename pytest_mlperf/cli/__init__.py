@@ -46,7 +46,7 @@ COMMANDS = {
         "explain": "show how a verdict was reached, run by run",
         "compare": "compare two sessions, commits or versions: what regressed",
         "across": "compare two types of hardware: per GPU, watt and dollar",
-        "turns": "measure two engine entries or builds now, interleaved",
+        "turns": "measure two engine entries now, interleaved",
     },
     "Accept": {
         "update": "make a session the new baseline; measure missing runs",

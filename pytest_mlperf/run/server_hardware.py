@@ -64,9 +64,12 @@ class ProbePage(MetricsPage):
         super().__init__("http://probe")
         self._command = [*command, "--watch", str(WATCH_SECONDS)]
         self._child: ChildProcess | None = None
+        self._failure = ""
 
     def read(self) -> bytes:
         """Return the newest reading as a page; raise PageError if none arrives in time."""
+        if self._failure:  # a command that fails is not started again and again during a run
+            raise PageError(self._failure)
         try:
             self._child = child = self._child or started(self._command, _script())
             deadline_s, newest = time.monotonic() + PROBE_SECONDS, b""
@@ -81,11 +84,12 @@ class ProbePage(MetricsPage):
         except (OSError, EOFError, ValueError, KeyError, TypeError) as error:
             self.close()
             text = f"the probe printed no energy: {type(error).__name__}"
-            raise PageError(f"{text}; try {' '.join(self._command)}") from None
+            self._failure = f"{text}; try {self._command[0]} with --watch by hand"
+            raise PageError(self._failure) from None
         return "\n".join(rows).encode()
 
     def close(self) -> None:
-        """End the probe, also during a read; the next read starts it again."""
+        """End the probe, also during a read."""
         child, self._child = self._child, None
         if child is not None:
             child.end(killed_s=KILL_WAIT_SECONDS)
@@ -196,7 +200,7 @@ def output_of(title: str, command: Sequence[str], text: bytes = b"") -> bytes:
         while len(printed) <= MAX_OUTPUT_BYTES:
             line = child.line(deadline_s, MAX_OUTPUT_BYTES)
             if line is None:
-                failure = f"did not end within {PROBE_SECONDS:g} s: try {' '.join(command)}"
+                failure = f"did not end within {PROBE_SECONDS:g} s: try it by hand"
                 break
             printed += line
         else:

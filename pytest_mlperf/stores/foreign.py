@@ -97,15 +97,8 @@ class UnfitError(ValueError):
 class PointerError(OSError):
     """Report that a file is a pointer of Git LFS, which replaces the actual file."""
 
-    def __init__(self) -> None:
-        super().__init__(errno.ENODATA, "a Git LFS pointer, not the file itself; run: git lfs pull")
 
-
-POINTER = b"version https://git-lfs.github.com/spec/v1"
-
-MAX_POINTER_BYTES = 1024
-
-
+POINTER, MAX_POINTER_BYTES = b"version https://git-lfs.github.com/spec/v1", 1024
 _KINDS = {
     stat.S_IFDIR: "a folder",
     stat.S_IFIFO: "a pipe",
@@ -131,7 +124,8 @@ def read_regular(path: Path, max_bytes: int) -> bytes:
     if (begin.st_size, begin.st_mtime_ns) != (end.st_size, end.st_mtime_ns):
         raise UnfitError("changed while it was read")
     if content.startswith(POINTER) and len(content) <= MAX_POINTER_BYTES:
-        raise PointerError
+        advice = "a Git LFS pointer, not the file itself; run: git lfs pull"
+        raise PointerError(errno.ENODATA, advice)
     return bytes(content)
 
 

@@ -84,7 +84,10 @@ def local(suite: Path, where: tuple[str | int, ...], text: str) -> str:
             f"{place_of(suite, where)}: the {title} {text} is not here (looked at {path}); "
             f"{_advice(path, text)}"
         )
-    if defect := _model_defect(path) if where[-1] == "model" else _defect(path):
+    files = [_first_weights(path)] if where[-1] == "model" else [path]
+    more = (file for pattern in OTHER_FILES for file in sorted(path.glob(pattern)))
+    files += [file for file in more if file.stat().st_size]  # an empty one is its reader's
+    if defect := next(filter(None, map(_defect, files)), ""):
         raise UnavailableError(f"{place_of(suite, where)}: {defect}")
     return str(path.resolve())
 
@@ -133,14 +136,6 @@ def _first_weights(model: Path) -> Path:
         f for each in FOLDERS for f in sorted(model.glob(each)) if f.suffix in WEIGHTS_SUFFIXES
     ]
     return next((file for file in files if not _defect(file)), files[0] if files else model)
-
-
-def _model_defect(model: Path) -> str:
-    """Return why a model cannot be used: its weights, or a pointer among its other files."""
-    if defect := _defect(_first_weights(model)):
-        return defect
-    files = sorted(file for pattern in OTHER_FILES for file in model.glob(pattern))
-    return next(filter(None, (_defect(file) for file in files if file.stat().st_size)), "")
 
 
 def _defect(file: Path) -> str:

@@ -9,6 +9,7 @@ import json
 import random
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -28,6 +29,7 @@ from pytest_mlperf.hardware.server import (
 URL = "http://gpu-box:8000/v1"
 PODS = "serving/app=vllm"
 SOURCES = ("probe", "exporter", "kubernetes", "server", "declared")
+SOFTWARE = ("sglang", "llama.cpp", "tgi")
 
 
 def kubectl(pods: bytes, nodes: bytes) -> Callable[..., bytes]:
@@ -132,8 +134,13 @@ class World:
         version = json.dumps({"version": self.version}).encode()
         if self.software == "vllm":
             return {"/version": version, "/metrics": start}
-        parallel = {"tp_size": self.parallel, "uptime": self.moment}
-        return {"/server_info": json.dumps({"version": self.version, **parallel}).encode()}
+        described = {
+            "sglang": ("/server_info", {"version": self.version, "tp_size": self.parallel}),
+            "llama.cpp": ("/props", {"build_info": self.version, "total_slots": self.parallel}),
+            "tgi": ("/info", {"version": self.version, "num_shard": self.parallel}),
+        }
+        path, document = described[self.software]
+        return {path: json.dumps({**document, "uptime": self.moment}).encode()}
 
     def seen_by(self, source: str, url: str = URL) -> ServerIdentity:
         """Return the identity by one source besides the server's own pages."""
@@ -170,7 +177,8 @@ SWAPS: Mapping[str, tuple[tuple[str, ...], Callable[[random.Random], Mapping[str
     "clocks": (("probe",), lambda r: {"clocks": r.randrange(600, 1900)}),
     "GPUs in use": (("probe",), lambda r: {"loaded": r.randrange(1, 8)}),
     "version": (SOURCES, lambda r: {"version": f"0.12.{r.randrange(99)}"}),
-    "software": (SOURCES, lambda _: {"software": "sglang"}),
+    "software": (SOURCES, lambda r: {"software": r.choice(SOFTWARE)}),
+    "flags": (SOURCES, lambda r: {"software": "sglang", "parallel": r.choice([1, 2, 4])}),
     "driver": (("probe", "exporter", "kubernetes"), lambda r: {"driver": f"59{r.randrange(9)}.1"}),
 }
 """By kind of swap: the sources that notice it, and the changed world; as in docs/openai.md."""
@@ -226,7 +234,7 @@ def test_1000_unchanged_sessions_raise_no_alarm() -> None:
     alarms = []
     for number in range(1000):
         source = SOURCES[number % 4]
-        recorded = World(moment=draw.uniform(0, 1e6), software=draw.choice(["vllm", "sglang"]))
+        recorded = World(moment=draw.uniform(0, 1e6), software=draw.choice(["vllm", *SOFTWARE]))
         present = replace(recorded, moment=recorded.moment + draw.uniform(1, 1e5))
         if texts := [
             text for text in texts_of(recorded, present, source) if "look like" not in text
@@ -340,7 +348,7 @@ def test_unequal_nodes_and_several_servers_behind_one_url_are_texts_of() -> None
     assert "nodes are unequal" in mixed.notes[0]
 
     several = identified(URL, "cpu", {}, {}, {}, frozenset({1.0, 2.0}), time_s=0.0)
-    assert any("2 servers or more answer" in note for note in several.remarks)
+    assert any("2 processes or more answer" in note for note in several.remarks)
 
 
 def test_a_stale_exporter_and_gpus_without_a_model_make_runs_invalid() -> None:
@@ -360,6 +368,44 @@ def test_a_probe_of_a_machine_that_does_not_listen_on_the_port_is_doubted() -> N
     assert World().seen_by("probe", "http://127.0.0.1:9000").remarks == ()
 
 
+def test_accelerators_without_nvml_are_read_from_sysfs(tmp_path: Path) -> None:
+    """AMD's GPUs with memory of their own, and any processing accelerator; no display."""
+    devices = {
+        "0000:01:00.0": {
+            "vendor": "0x1002",
+            "class": "0x038000",
+            "device": "0x74a1",
+            "subsystem_device": "0x74a1",
+            "product_name": "AMD Instinct MI300X OAM",
+            "unique_id": "a1b2",
+            "mem_info_vram_total": str(192 * 2**30),
+            "mem_info_vram_used": str(100 * 2**30),
+            "current_compute_partition": "SPX",
+            "hwmon/hwmon3/power1_cap": "750000000",
+            "hwmon/hwmon3/power1_input": "412000000",
+        },
+        "0000:02:00.0": {"vendor": "0x1da3", "class": "0x120000", "device": "0x1020"},
+        "0000:03:00.0": {"vendor": "0x1002", "class": "0x030000", "device": "0x164e"},
+        "0000:04:00.0": {"vendor": "0x10de", "class": "0x030200", "device": "0x2335"},
+    }
+    for name, files in devices.items():
+        for file, text in files.items():
+            path = tmp_path / "sys/bus/pci/devices" / name / file
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_text(f"{text}\n")
+    amd, gaudi = probe.other_accelerators(tmp_path)
+    assert amd["identity"] == {
+        "gpu": "AMD Instinct MI300X OAM",
+        "memory_gib": 192,
+        "pci_id": "74a1:74a1",
+        "partition": "SPX",
+        "power_limit_w": 750,
+    }
+    assert (amd["watts"], amd["memory_used_gib"]) == (412.0, 100.0)
+    assert gaudi["identity"]["gpu"] == "0x1da3 1020:"
+    assert (gaudi["watts"], gaudi["memory_used_gib"]) == (None, None)
+
+
 def test_mig_instances_and_other_vendors_are_accelerators_too() -> None:
     report = json.loads(World(count=1).probe)
     report["gpus"][0]["identity"] |= {"mig": "1g.18gb", "gpu": "NVIDIA H200 MIG 1g.18gb"}
@@ -368,8 +414,22 @@ def test_mig_instances_and_other_vendors_are_accelerators_too() -> None:
     report["gpus"][0]["identity"] = {"gpu": "AMD Instinct MI300X OAM", "power_limit_w": 750}
     amd = of_probe(json.dumps(report).encode(), "MI300X", URL)
     assert amd.properties["gpu"] == "AMD Instinct MI300X OAM"
+    # sysfs has no product name of these: the suite's is taken.
+    report["gpus"] = report["gpus"] * 8
+    report["gpus"][0]["identity"] = {"gpu": "0x1da3 1020:1020", "pci_id": "1020:1020"}
+    gaudi = of_probe(json.dumps(report).encode(), "8xGaudi3", URL)
+    assert (gaudi.properties["gpus"], gaudi.properties["pci_id"]) == (8, "1020:1020")
     page = (
         'gpu_package_power{gpu_id="0",card_model="Instinct MI300X",serial_number="S",'
         'hostname="n"} 748\n'
     )
     assert of_exporter(page.encode(), (), "MI300X").properties["gpu"] == "Instinct MI300X"
+
+
+def test_a_manifest_of_several_profiles_does_not_name_the_gpu() -> None:
+    """NIM lists all GPUs for which it has a profile."""
+    profiles = [{"tags": {"gpu": name, "tp": "1"}} for name in ("H100", "L40S")]
+    for count, source in ((1, "server"), (2, "unknown")):
+        page = json.dumps({"profiles": profiles[:count]}).encode()
+        identity = identified(URL, "cpu", {}, {"/v1/manifest": page}, {}, (), time_s=0.0)
+        assert identity.properties["server"] == source

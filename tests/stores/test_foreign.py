@@ -77,7 +77,7 @@ EXCEPTIONS = {
     **dict.fromkeys(
         (
             *("run.checkpoints._store", "run.checkpoints.child", "run.child.environments"),
-            *("run.power.sampling", "run.score", "stores.accuracy", "stores.artefacts"),
+            *("run.power.sampling", "run.score", "stores.artefacts"),
             *("run.worker._pipe", "plugin.benchmark_process", "addons.fleet.child"),
             *("addons.fleet.running", "addons.fleet.shipping", "plugin.deferred"),
             *(

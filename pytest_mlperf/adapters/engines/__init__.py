@@ -40,8 +40,6 @@ def weight_files(folder: Path, *, option: str = "weights") -> list[Path]:
             with safetensors.safe_open(file, "np"):
                 pass
         except safetensors.SafetensorError as error:
-            if pointer := lfs_pointer(file):
-                raise engine_error(pointer) from error
             raise broken(
                 file, f"is cut short or is not a safetensors file ({error}); copy it here again"
             ) from error
@@ -71,7 +69,7 @@ def engine_error(message: str, log: str | None = None) -> RunError:
 
 def broken(source: Path | str, problem: str) -> RunError:
     """Return the error for a defective file, folder or server: "SOURCE: PROBLEM"."""
-    return engine_error(f"{source}: {problem}")
+    return engine_error(lfs_pointer(Path(source)) or f"{source}: {problem}")
 
 
 def refused_sample(index: int, problem: object) -> RunError:

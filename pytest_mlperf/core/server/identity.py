@@ -13,6 +13,9 @@ SOURCES = ("probe", "exporter", "kubernetes", "server", "declared", "unknown")
 SOURCE = "server"
 """Name of the property that holds the source; only identities of servers have it."""
 
+HARDWARE = "server.hardware"
+"""Key of the hardware as text, among the surroundings."""
+
 MIN_STALE_SECONDS = 60.0
 """Twice the default interval of a DCGM exporter, after which its energy counters must differ."""
 
@@ -55,7 +58,7 @@ class ServerIdentity:
     @property
     def in_words(self) -> str:
         """Hardware and source: "8 x NVIDIA H200 (probe)"."""
-        return f"{self.surroundings['server.hardware']} ({self.properties[SOURCE]})"
+        return f"{self.surroundings[HARDWARE]} ({self.properties[SOURCE]})"
 
 
 def doubts(first: ServerIdentity, last: ServerIdentity) -> Iterator[str]:

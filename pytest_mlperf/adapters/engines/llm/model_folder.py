@@ -10,14 +10,7 @@ from pathlib import Path
 from typing import Any, get_args
 
 from pytest_mlperf import Dataset, SuiteError, UnavailableError
-from pytest_mlperf.adapters.conventions import lfs_pointer
-from pytest_mlperf.adapters.engines import (
-    broken,
-    engine_error,
-    is_count,
-    not_installed,
-    weight_files,
-)
+from pytest_mlperf.adapters.engines import broken, is_count, not_installed, weight_files
 from pytest_mlperf.adapters.engines.llm.generation import Generation
 from pytest_mlperf.adapters.engines.llm.pictures import PictureChats, picture_processor
 from pytest_mlperf.adapters.engines.llm.speech import SpeechClips, prompt_tokens
@@ -158,8 +151,6 @@ def load_tokenizer(engine: str, folder: Path, kind: str = "AutoTokenizer") -> tu
         )
     # A broken file raises errors of the library that reads it.
     except Exception as error:
-        if pointer := lfs_pointer(*files):
-            raise engine_error(pointer) from error
         raise broken(folder, f"transformers cannot read the tokenizer: {text_of(error)}") from error
     return tokenizer, sha256(files)[:16]
 
@@ -204,8 +195,6 @@ def read_json(file: Path) -> dict[str, Any]:
     try:
         content = json.loads(file.read_text("utf-8"))
     except (OSError, ValueError, RecursionError) as error:
-        if pointer := lfs_pointer(file):
-            raise engine_error(pointer) from error
         raise broken(file, f"is not a JSON object: {text_of(error)}") from error
     if not isinstance(content, dict):
         raise broken(file, "is not a JSON object")
