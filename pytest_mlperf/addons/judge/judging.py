@@ -9,7 +9,7 @@ from dataclasses import replace
 from statistics import NormalDist, fmean
 
 from pytest_mlperf import Outcome
-from pytest_mlperf.addons.judge.files import readers
+from pytest_mlperf.addons.judge.files import title_of
 from pytest_mlperf.addons.judge.model import BASES, RANKS, ToolRun, split
 from pytest_mlperf.addons.judge.points import JudgedMetric, PointCase, ScoredPoint
 from pytest_mlperf.addons.judge.rows import (
@@ -109,16 +109,10 @@ def points_by_case(
 def _missing(old: Points, new: Points, settings: Settings) -> Iterator[Row]:
     tools = [{tool for tool, _ in side} for side in (old, new)]
     if not tools[0] & tools[1]:
-        names = [
-            ", ".join(sorted(readers()[t].title if t in readers() else t for t in side))
-            for side in tools
-        ]
-        yield row_of(
-            (", ".join(sorted(tools[0])), "all points"),
-            "tool",
-            Outcome.INVALID,
-            note=f"tool differs: {names[0]} before, {names[1]} now; two tools count differently",
-        )
+        names = [", ".join(sorted(map(title_of, side))) for side in tools]
+        note = f"tool differs: {names[0]} before, {names[1]} now; two tools count differently"
+        key = (", ".join(sorted(tools[0])), "all points")
+        yield row_of(key, "tool", Outcome.INVALID, note=note)
         return
     for side, other, name in ((old, new, "the baseline"), (new, old, "the new runs")):
         for key in side:
