@@ -335,8 +335,8 @@ def _changed(base: Sequence[ToolRun], now: Sequence[ToolRun]) -> Iterator[str]:
     values: dict[str, tuple[set[str], set[str]]] = defaultdict(lambda: (set(), set()))
     for side, runs in enumerate((base, now)):
         for run in runs:
-            own = {f"{run.tool} version": run.version, "host": run.host, "commit": run.commit}
-            for name, value in (*own.items(), *run.details.items()):
+            common = {f"{run.tool} version": run.version, "host": run.host, "commit": run.commit}
+            for name, value in (*common.items(), *run.details.items()):
                 values[name][side].update([value] if value else ())
     for name, (before, after) in values.items():
         if before != after:
