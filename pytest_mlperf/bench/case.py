@@ -220,6 +220,8 @@ class CaseRuns(CaseRunner):
         if not any(baseline) or not self._conditions.control:
             return None
         accelerator = self.planned.case.accelerator
+        if self._conditions.machine.server:  # the check is of the client
+            accelerator = "cpu"
         with placed(accelerator, self._conditions, self._show) as lease:
             latest = lease.control(accelerator).values
         speeds = [*(run.hardware.control for run in self.runs), latest]

@@ -66,9 +66,9 @@ A and B are each one of
   FILE             a suite's only engine entry
   FILE::LABEL      an engine entry: torch, torch-fp32 or torch-fp32-H200
 
-Accuracy is not measured. Two builds of one engine entry are compared by pytest
---mlperf-against, which measures accuracy too. Sides with different workloads, data sets or numbers
-of GPUs are refused.
+Accuracy is not measured. For two builds of one engine entry, use pytest with
+--mlperf-against, which measures accuracy too. Sides with different workloads,
+data sets or numbers of GPUs are refused.
 
 Exit 1 if a drop is proven, 2 if no case could be judged.
 

@@ -302,8 +302,7 @@ def _check_absent(dataset: Callable[..., Any], options: Mapping[str, Any], title
 
 def _digest_elsewhere(dataset: Callable[..., Any], options: Mapping[str, Any]) -> str:
     code = (
-        "import json, sys; from pytest_mlperf import registry; "
-        "options = json.load(sys.stdin); "
+        "import json, sys; from pytest_mlperf import registry; options = json.load(sys.stdin); "
         "print('digest', registry.resolve(sys.argv[1])(**options).digest)"
     )
     texts = {

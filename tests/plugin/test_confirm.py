@@ -620,7 +620,11 @@ def test_a_baseline_that_cannot_be_measured_again_decides_with_a_reason(
     rows: list[tuple[str, dict[str, str], str]] = [
         ("", {"engine.weights_sha256": "aa"}, f"{label} {suite}"),
         (two, {"engine.weights_sha256": "aa"}, f"{label}::null-fp32 {suite}::null-fp32"),
-        ("", {"engine.pydantic": "1.0"}, "run pytest suites/first.mlperf.toml --mlperf-against pip:pydantic==1.0"),
+        (
+            "",
+            {"engine.pydantic": "1.0"},
+            "run pytest suites/first.mlperf.toml --mlperf-against pip:pydantic==1.0",
+        ),
         ("", {"dataset": "c"}, "--mlperf-against names one"),
         ("", {"options": "["}, "the baseline's options are refused today: "),
         ("", {"options": "[" * 99_999}, "the baseline's options are refused today: "),

@@ -439,6 +439,8 @@ def hardware(results: Results) -> list[str]:
             if isinstance(cores, float):
                 counted = f", {cores:g} cores"
             machines[f"{cpu}{counted}"] = None
+        elif declared := identity.get("hardware"):
+            machines[f"{declared}, declared"] = None
     return list(machines)
 
 
