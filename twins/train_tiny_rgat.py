@@ -36,8 +36,7 @@ from training import (
     write_record,
 )
 
-from pytest_mlperf.adapters.datasets.files.tensors import read_tensor
-from pytest_mlperf.adapters.datasets.igbh import IgbhDataset
+from pytest_mlperf.adapters.datasets.igbh import IgbhDataset, read_tensor
 from pytest_mlperf.adapters.engines.torch.module import TorchModuleEngine
 from pytest_mlperf.adapters.engines.torch.module.rgat import Rgat, RgatSizes
 from pytest_mlperf.adapters.scorers.top1 import Top1Scorer

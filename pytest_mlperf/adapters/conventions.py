@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 from pytest_mlperf.adapters.lazy import np
@@ -34,6 +36,19 @@ def pack_logprobs(tokens: Sequence[int], logprobs: Sequence[float]) -> bytes:
     records = np.empty(len(tokens), np.dtype(list(LOGPROB_RECORD)))
     records["token"], records["logprob"] = tokens, logprobs
     return records.tobytes()
+
+
+LFS_POINTER = b"version https://git-lfs.github.com/spec/v1"
+"""Beginning of a pointer file of Git LFS, which replaces the actual file."""
+
+
+def lfs_pointer(path: Path) -> str:
+    """Return a sentence if a file, or a folder's first text file, is a Git LFS pointer; else ""."""
+    for file in sorted(path.glob("*.[jtm][sixo]*")) or [path]:
+        with contextlib.suppress(OSError), file.open("rb") as opened:
+            if opened.read(len(LFS_POINTER)) == LFS_POINTER:
+                return f"{file} is a Git LFS pointer, not the file itself; run: git lfs pull"
+    return ""
 
 
 def json_in(text: str, default: Any) -> Any:

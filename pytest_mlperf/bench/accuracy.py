@@ -39,6 +39,7 @@ from pytest_mlperf.core.rulings.ruling import Ruling
 from pytest_mlperf.core.verdict import Outcome
 from pytest_mlperf.judge.rule_a import looks
 from pytest_mlperf.run.accuracy import Ask, fixed_order
+from pytest_mlperf.run.project import require_checked_out
 from pytest_mlperf.stores import accuracy_baselines
 from pytest_mlperf.suite.plan import Planned, gate_samples
 
@@ -90,7 +91,7 @@ class CaseAccuracy:
     def __init__(self, planned: Planned, root: Path, *, whole: bool) -> None:
         """Store the inputs; `whole` requires that a pass scores the whole data set."""
         entry = planned.accuracy_reference
-        self._planned = planned
+        self._planned, self._root = planned, root
         self._whole = whole
         self.by_reference = None if entry is planned.entry else entry.full_label
         self.file = file_of(planned, root)
@@ -101,6 +102,8 @@ class CaseAccuracy:
         """Load the accepted scores; called before the first run, as the file may be damaged."""
         entry, case = self._planned.accuracy_reference, self._planned.case
         loaded = accuracy_baselines.load(self.file)
+        if loaded is None:
+            require_checked_out(self.file, self._root, self._planned.path)
         if loaded:
             outputs = accuracy_baselines.load_outputs(self.file)
             baseline = replace(loaded[0], scorer=_by_name(loaded[0].scorer))

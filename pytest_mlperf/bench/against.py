@@ -8,6 +8,7 @@ import json
 import sys
 from collections.abc import Collection, Mapping
 from dataclasses import replace
+from importlib.metadata import distributions
 from typing import Any
 
 from pytest_mlperf.bench.accuracy import ScoredPass
@@ -59,8 +60,8 @@ from pytest_mlperf.stores.accuracy import AccuracyPasses
 from pytest_mlperf.suite.environments import other_build
 from pytest_mlperf.suite.plan import Planned
 
-FOLDER_LABEL = "against"
-PAIRS = 6
+SIDE_LABEL = "against"
+MOST_PAIRS = 6
 """Largest number of pairs of runs, unless `--mlperf-max-runs` is larger."""
 
 
@@ -113,11 +114,16 @@ class OtherBuild:
         self._stack = contextlib.ExitStack()
         self._builds: dict[EarlierBuild, Build | RunError] = {}
         self._sides: dict[int, OtherSide | RunError] = {}
-        self._passes = AccuracyPasses(policy.accuracy / FOLDER_LABEL)
+        self._passes = AccuracyPasses(policy.accuracy / SIDE_LABEL)
 
     def close(self) -> None:
         """Remove the files of the other builds."""
         self._stack.close()
+
+    def title(self, case: CaseRuns) -> str | None:
+        """Return the name of the build that a case was compared with, or None."""
+        side = self._sides.get(id(case))
+        return side.title if isinstance(side, OtherSide) else None
 
     def side(self, case: CaseRuns) -> OtherSide:
         """Return the runner of a case's other build; raise RunError if it cannot be measured."""
@@ -141,7 +147,7 @@ class OtherBuild:
         here = not build.commit and list(build.python) == [sys.executable]
         if (here or build.commit == commit) and not conditions.handicap:
             raise RunError(
-                "against", f"{build.title} is the build that is here: nothing to compare"
+                "against", f"{build.title} is this build: nothing to compare; name another"
             )
         side = OtherSide(
             case.planned,
@@ -149,7 +155,7 @@ class OtherBuild:
             self._show,
             rate=case.rate,
             build=build,
-            label=FOLDER_LABEL,
+            label=SIDE_LABEL,
             job=case.job,
         )
         side.title, side.commit = build.title, build.commit or commit
@@ -164,7 +170,7 @@ class OtherBuild:
             remove_left(earlier.suite, folder.parent)
         if key not in self._builds:
             try:
-                build = baseline_build(earlier, folder, FOLDER_LABEL)
+                build = baseline_build(earlier, folder, SIDE_LABEL)
                 self._builds[key] = self._stack.enter_context(build)
             except RunError as error:
                 self._builds[key] = RunError("against", str(error), error.log)
@@ -175,15 +181,13 @@ class OtherBuild:
 
     def _digest(self, earlier: EarlierBuild, build: Build) -> str:
         """Return a digest of the build's code; "" if its content cannot be determined."""
-        commit, root = self._conditions.commit, self._policy.root
-        if earlier.elsewhere is not None:
-            return ""
-        if build.commit:
-            return build.commit
-        if not earlier.requirements or commit is None:
+        commit, root = build.commit or self._conditions.commit, self._policy.root
+        known = build.commit or earlier.requirements
+        if earlier.elsewhere is not None or not known or commit is None:
             return ""
         changed = changes_digest(root) if commit.endswith(CHANGED_MARK) else ""
-        return " ".join((str(build.python[0]), commit, changed))
+        packages = sorted(f"{one.name}=={one.version}" for one in distributions())
+        return " ".join((commit, changed, str(build.python[0]), *packages))
 
     # --- judging -------------------------------------------------------------------------
 
@@ -205,13 +209,15 @@ class OtherBuild:
         subject = case.scored_subject
         assert subject is not None
         key = self._accuracy_key(case, side, subject)
-        accuracy, scored, other = (key and self._passes.load_with_subject(key)) or (None,) * 3
-        if accuracy is None or scored is None or other is None:
+        stored = self._passes.load(key) if key else None
+        if stored and stored.subject:
+            accuracy, scored, other = stored.accuracy, stored.scored, stored.subject
+        else:
             done = side.process(performance=False, ask=case.scores.ask)
-            accuracy, scored, other = done.accuracy, done.scored, done.subject
-            if accuracy is None or scored is None:
+            if done.accuracy is None or done.scored is None:
                 reason = done.unscored or "gives no scores, because its weights are dummy"
                 raise RunError("against", f"{side.title}: {reason}")
+            accuracy, scored, other = done.accuracy, done.scored, done.subject
             if key:
                 self._passes.save(key, accuracy, scored, other)
         passed = ScoredPass(accuracy=accuracy, scored=scored, subject=other)

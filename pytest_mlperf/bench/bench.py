@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import datetime as dt
+import glob
 import os
-from collections.abc import Callable, Collection, Hashable, Mapping, Sequence
+from collections.abc import Callable, Collection, Hashable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from importlib.util import find_spec
 from pathlib import Path
 
 from pytest_mlperf.bench import performance
@@ -17,7 +20,6 @@ from pytest_mlperf.bench.confirm import confirm, not_made
 from pytest_mlperf.bench.pair import judge_pair
 from pytest_mlperf.bench.policy import LONE_PHASE, Phase, Policy
 from pytest_mlperf.bench.runner import Unjudgeable, unforeseen
-from pytest_mlperf.bench.tree import tree_changes
 from pytest_mlperf.core.baseline import AccuracyBaseline, Record, unknown_facts
 from pytest_mlperf.core.case import Case, Kind
 from pytest_mlperf.core.control import clocks_moved
@@ -30,6 +32,7 @@ from pytest_mlperf.core.errors import (
     UnavailableError,
 )
 from pytest_mlperf.core.guarantees import Guarantee, guarantee
+from pytest_mlperf.core.job import Job, MeasuredCase
 from pytest_mlperf.core.measurement import GpuRun, Run
 from pytest_mlperf.core.notes import Note, Words
 from pytest_mlperf.core.numbers import quantity
@@ -41,11 +44,14 @@ from pytest_mlperf.core.rulings.ruling import Ruling
 from pytest_mlperf.core.rulings.screening import value_of
 from pytest_mlperf.core.rulings.stragglers import stragglers
 from pytest_mlperf.core.server.changes import server_in_words
+from pytest_mlperf.core.untrusted_text import some
 from pytest_mlperf.core.verdict import BaselineReference, Logs, Outcome, Verdict
 from pytest_mlperf.processes import log_tail
 from pytest_mlperf.run.child.process import Designed
 from pytest_mlperf.run.conditions import Conditions
+from pytest_mlperf.run.project import CHANGED_MARK, files_since
 from pytest_mlperf.run.roofline_share import cost_of
+from pytest_mlperf.run.worker.model_files import path_texts
 from pytest_mlperf.stores.results import require_readable
 from pytest_mlperf.suite.pairs import PlannedCase, PlannedPair, Testable
 
@@ -454,7 +460,7 @@ class Bench:
                 changed=changed,
                 unknown=unknown,
                 file=None if self._other else self._policy.shown(against.file),
-                source=against.set_by,
+                source=self._other.title(case) if self._other else against.set_by,
                 id=case.record.id if stored and case.record and kind in DROP_OUTCOMES else "",
                 guarantee=promised(case, answer) if stored and kind != Kind.ACCURACY else None,
             ),
@@ -527,3 +533,52 @@ def _expected(planned: Testable, verdict: Verdict) -> Verdict:
     if not planned.suite.expected_failures:
         return verdict
     return expect(verdict, known_failures(planned), dt.datetime.now(dt.UTC).date())
+
+
+def tree_changes(
+    policy: Policy, commit: str | None, job: MeasuredCase, suite: Path, imported: Sequence[str]
+) -> tuple[list[str], list[str]]:
+    """Return lines on changes since a baseline's commit, and lines on changes that are unknown."""
+    if commit is None:
+        return [], []
+    loaded = {os.path.realpath(path) for path in (*imported, str(suite), *_named(job, suite))}
+    recorded = [policy.baselines] if policy.baselines else []
+    files = files_since(policy.root, commit.removesuffix(CHANGED_MARK), loaded, recorded)
+    if files is None:
+        return [], [f"files: not compared, this clone lacks commit {commit}"]
+    if commit != commit.removesuffix(CHANGED_MARK):
+        return [], [
+            f"files: not compared, the baseline was recorded with uncommitted changes ({commit})"
+        ]
+    changed, new = files
+    groups: dict[str, list[Path]] = {"files.loaded": [], "files.other": []}
+    for file in changed:
+        places = map(str, (file.resolve(), *file.resolve().parents))
+        groups["files.other" if loaded.isdisjoint(places) else "files.loaded"].append(file)
+    lines = [
+        f"{key} {len(group)} in git since {commit}: {some([*map(policy.shown, group)])}"
+        for key, group in groups.items()
+        if group
+    ]
+    if new is None:
+        return lines, ["files: not compared, git cannot list them"]
+    unknown = f"files that are not in git and may have changed: {some([*map(policy.shown, new)])}"
+    return lines, [unknown] if new else []
+
+
+def _named(job: MeasuredCase, suite: Path) -> Iterator[str]:
+    """Yield the files and folders that a case names, except parent folders of its suite."""
+    if not isinstance(job, Job):
+        return
+    factories = [job.engine, job.dataset, *filter(None, [job.scoring.scorer])]
+    for text in path_texts([job.model, *(factory.options for factory in factories)]):
+        with contextlib.suppress(OSError, ValueError):  # most texts are no path
+            path = (suite.parent / text).resolve(strict=True)
+            if not suite.resolve().is_relative_to(path):
+                yield str(path)
+            if path.is_file():  # such as model.onnx.data of model.onnx
+                yield from map(str, path.parent.glob(f"{glob.escape(path.name)}[._]*"))
+    for factory in factories:
+        with contextlib.suppress(Exception, SystemExit):  # importing a package runs its code
+            spec = find_spec(factory.target.partition(":")[0])
+            yield from filter(None, [spec and spec.origin])

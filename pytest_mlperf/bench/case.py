@@ -39,6 +39,7 @@ from pytest_mlperf.run.answers import token_counts
 from pytest_mlperf.run.child.process import Patience
 from pytest_mlperf.run.conditions import Conditions, on_server, placed
 from pytest_mlperf.run.measure import ProcessResult
+from pytest_mlperf.run.project import require_checked_out
 from pytest_mlperf.stores import baselines
 from pytest_mlperf.stores.accuracy import AccuracyPasses
 from pytest_mlperf.suite.pairs import PlannedCase
@@ -79,7 +80,7 @@ class CaseRuns(CaseRunner):
         self._root = baselines_root(policy.baselines, planned.path, planned.suite.division)
         self.file = baseline_file(self._root, case, planned.suite.profile)
         self.formerly: Formerly | None = None
-        self.record = None if policy.against else self._load(case, identity)
+        self.record = None if policy.against else self._load(planned, identity)
         rule, self.noise = rule_beside(self.file, case.accelerator, calibrated, policy.max_runs)
         bound = tolerated(planned.limits) if conditions.watched else math.inf
         self.rule = replace(rule, tolerated=bound)
@@ -109,9 +110,12 @@ class CaseRuns(CaseRunner):
         self.uncounted = ""
         self._broken: RunError | Unjudgeable | None = None
 
-    def _load(self, case: Case, identity: Mapping[str, Property]) -> Record | None:
+    def _load(self, planned: PlannedCase, identity: Mapping[str, Property]) -> Record | None:
         """Return the record of this machine, or set `formerly` and return None."""
+        case = planned.case
         loaded = load_checked(self.file, case)
+        if loaded is None:
+            require_checked_out(self.file, self._root, planned.path)
         record = find(loaded, identity) if loaded else None
         if record is None:
             self.formerly = applied_before(loaded, identity, self._root, self.file, case)
@@ -166,7 +170,7 @@ class CaseRuns(CaseRunner):
             return None
         key = self._accuracy_key
         if self.accuracy is None and key and (stored := self._passes.load(key)):
-            self.accuracy, self.scored = stored
+            self.accuracy, self.scored = stored.accuracy, stored.scored
         partial = self.accuracy is not None and not self.accuracy.full
         if required and self.unscored:
             raise self.unscored
@@ -216,6 +220,8 @@ class CaseRuns(CaseRunner):
         if not any(baseline) or not self._conditions.control:
             return None
         accelerator = self.planned.case.accelerator
+        if self._conditions.machine.server:  # the check is of the client
+            accelerator = "cpu"
         with placed(accelerator, self._conditions, self._show) as lease:
             latest = lease.control(accelerator).values
         speeds = [*(run.hardware.control for run in self.runs), latest]
@@ -319,8 +325,8 @@ class CaseRuns(CaseRunner):
             return run
         facts, sides = self.subject.fingerprint, list[Iterable[tuple[int, float | None]]]()
         if stored := self._passes.load(key := accuracy_key(self.suite_job, facts)):
-            tokens = stored[1].per_sample.get(OUTPUT_TOKENS, ())
-            sides.append(zip(stored[1].indices, tokens, strict=bool(tokens)))
+            tokens = stored.scored.per_sample.get(OUTPUT_TOKENS, ())
+            sides.append(zip(stored.scored.indices, tokens, strict=bool(tokens)))
         if self.planned.scorer_name and (accepted := self.scores.accepted):
             old = accepted.baseline.fingerprint
             if accuracy_key(self.suite_job, old) == key and not unknown_facts(old, facts):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from array import array
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from math import inf
 from pathlib import Path
@@ -13,7 +13,6 @@ from pytest_mlperf.bench.runner import INVALID_TRIES, Unjudgeable
 from pytest_mlperf.core import compliance as rules
 from pytest_mlperf.core.answer_forms import TOKEN_CODES
 from pytest_mlperf.core.case import Kind, Scenario
-from pytest_mlperf.core.compliance import LoggedAnswer
 from pytest_mlperf.core.errors import RunError, UnavailableError
 from pytest_mlperf.core.job import AuditRun, Job, ScoredData
 from pytest_mlperf.core.measurement import Accuracy, Run, median_run
@@ -23,8 +22,13 @@ from pytest_mlperf.core.rulings.disturbance import load_of
 from pytest_mlperf.core.rulings.ruling import Ruling, lost_of
 from pytest_mlperf.core.verdict import Outcome
 from pytest_mlperf.rounds import SCENARIOS, RoundWorkload
-from pytest_mlperf.rounds.accuracy_txt import accuracy_lines
-from pytest_mlperf.rounds.compliance import TESTS, audit_settings, constants, other_seeds
+from pytest_mlperf.rounds.compliance import (
+    TESTS,
+    accuracy_lines,
+    audit_settings,
+    constants,
+    other_seeds,
+)
 from pytest_mlperf.run.accuracy import Scoring, score_logs
 from pytest_mlperf.run.answers import answer_forms, engine_answers, logged_answers, write_answers
 from pytest_mlperf.run.logs import DETAIL, parse_detail
@@ -159,7 +163,12 @@ def _findings(
 ) -> tuple[rules.Finding, ...]:
     timed = logged_answers(logs.timed / ACCURACY_LOG)
     if test in {Kind.TEST01, Kind.TEST08}:
-        return _beside_accuracy(test, logs, timed)
+        assert logs.answers is not None
+        accuracy = logged_answers(logs.answers)
+        if test == Kind.TEST08:
+            return (rules.same_predictions(accuracy, timed),)
+        same = rules.same_answers(accuracy, timed)
+        return (same, rules.speed(test, _score(logs.reference_logs), _score(logs.timed)))
     if test in {Kind.TEST04, Kind.TEST05}:
         return (rules.speed(test, _score(logs.reference_logs), _score(logs.timed)),)
     # Like the reference script, use the token type of the log.
@@ -180,17 +189,6 @@ def _findings(
         scores = _scores_of(case, job, logs.folder / "scored", outputs, samples)
         return (rules.as_accurate(scores.get("exact_match", 0.0), least),)
     return (rules.as_long(timed, low=bounds[0], high=bounds[1], width=width),)
-
-
-def _beside_accuracy(
-    test: str, logs: _Logs, timed: Iterable[LoggedAnswer]
-) -> tuple[rules.Finding, ...]:
-    assert logs.answers is not None
-    accuracy = logged_answers(logs.answers)
-    if test == Kind.TEST08:
-        return (rules.same_predictions(accuracy, timed),)
-    same = rules.same_answers(accuracy, timed)
-    return (same, rules.speed(test, _score(logs.reference_logs), _score(logs.timed)))
 
 
 def _load_explains(test: str, logs: _Logs, runs: tuple[Run, Run], tolerated: float) -> bool:

@@ -81,7 +81,7 @@ def _restored(options: Mapping[str, Any], today: Mapping[str, Any]) -> dict[str,
 
 def deciding(case: CaseRuns, policy: Policy) -> str:
     """Return advice on how to decide a drop whose recorded options cannot be restored."""
-    usual, record, planned = "baseline_engine in the suite names one", case.record, case.planned
+    usual, record, planned = "--mlperf-against names one", case.record, case.planned
     if not isinstance(planned, Planned):
         return "check that build out, and measure the test there"
     if record is None or case.subject is None:
@@ -104,12 +104,12 @@ def deciding(case: CaseRuns, policy: Policy) -> str:
         if facts[key] in (installed.get(name), facts.get(f"python.{name}"))
     }
     commit = record.runs[-1].commit or CHANGED_MARK
-    exchanged = f'git = "{commit}"' if not changed and not commit.endswith(CHANGED_MARK) else ""
+    exchanged = commit if not changed and not commit.endswith(CHANGED_MARK) else ""
     if changed and all(key.partition(".")[2] in packages for key in changed):
         wheels = " ".join(f"{name}=={version}" for name, version in packages.items())
-        exchanged = f'wheel = "{wheels}"'
+        exchanged = shlex.quote(f"pip:{wheels}")
     if exchanged:
-        return f"write baseline_engine = {{ {exchanged} }} into the engine entry of {suite}"
+        return f"run pytest {suite} --mlperf-against {exchanged}"
     if not changed or not all(key.startswith(ENGINE_PREFIX) for key in changed):
         return usual
     return f"copy {suite} to {copy}, name the earlier model {turns}"

@@ -19,7 +19,7 @@ from pytest_mlperf.judge.multiplicity import MAX_LONE_PAIRS
 from pytest_mlperf.judge.rule_r import RuleR
 from pytest_mlperf.stores import baselines, calibration
 from pytest_mlperf.suite.pairs import PlannedPair, Testable
-from pytest_mlperf.suite.plan import Planned
+from pytest_mlperf.suite.plan import is_metered
 from pytest_mlperf.suite.tables import BaselineEngine
 
 Update = Literal["missing", "append", "replace"]
@@ -90,8 +90,7 @@ def gated_pairs(planned: Testable, kind: Kind, *, power: bool, meter: bool) -> i
         return 0  # pairs have no baseline
     if kind == Kind.PERFORMANCE:
         return len(planned.limits)
-    metered = meter or (isinstance(planned, Planned) and planned.is_metered)
-    source = metered or (power and planned.case.accelerator != "cpu")
+    source = meter or is_metered(planned) or (power and planned.case.accelerator != "cpu")
     return len(planned.efficiency_limits) if kind == Kind.EFFICIENCY and source else 0
 
 

@@ -12,7 +12,8 @@ from itertools import pairwise
 from typing import Any
 
 from pytest_mlperf import __version__
-from pytest_mlperf.cli.commands import COMMANDS, commands
+from pytest_mlperf.core.addons import Command
+from pytest_mlperf.registry import declared
 
 DESCRIPTION = """\
 Tools around the tests: prepare, explain, compare, accept. pytest itself measures
@@ -33,6 +34,36 @@ RESULTS is a results.json, its folder or a session id; default: the newest sessi
 exit codes: 0 ok, 1 a test failed, 2 usage, 3 environment, 130 interrupted
 more: pytest-mlperf COMMAND --help; options of pytest: pytest --help
 """
+
+COMMANDS = {
+    "Start": {
+        "init": "write a first suite and a folder for baselines",
+        "doctor": "check what this machine can run, and what is missing",
+        "machine": "show the hardware of this machine, or of servers",
+        "plan": "list cases with their runs, minutes and accelerator-hours",
+    },
+    "Judge": {
+        "explain": "show how a verdict was reached, run by run",
+        "compare": "compare two sessions, commits or versions: what regressed",
+        "across": "compare two types of hardware: per GPU, watt and dollar",
+        "turns": "measure two engine entries now, interleaved",
+    },
+    "Accept": {
+        "update": "make a session the new baseline; measure missing runs",
+        "calibrate": "estimate this machine's noise from runs of unchanged code",
+    },
+    "Several machines": {
+        "merge": "combine results of several machines; report missing ones",
+        "report": "write results as text, HTML, Markdown, CSV and more",
+    },
+    "MLPerf": {},
+    "Reference": {
+        "options": "show options of engines, data sets and scorers",
+        "schema": "print a JSON Schema for editors and tools",
+        "new": "write a template of an engine, data set, scorer or add-on",
+    },
+}
+"""Summary by name and by heading, in the order of use."""
 
 DISK_ERRORS = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)
 
@@ -178,3 +209,16 @@ def _code_of(parsed: argparse.Namespace) -> int:
         reason = f"{type(error).__name__}: {text_of(error)}"
         raise EnvironmentFault(f"{parsed.module} broke: {reason}") from error
     return code
+
+
+def commands() -> Mapping[str, Command]:
+    """Return all commands by name: those of this package, then those of add-ons."""
+    ours = {
+        name: Command(text, f"pytest_mlperf.cli.{name}", group)
+        for group, summaries in COMMANDS.items()
+        for name, text in summaries.items()
+    }
+    of_addons = declared(
+        "commands", Command, lambda reason, module: Command(f"cannot be loaded: {reason}", module)
+    )
+    return {**ours, **{name: of_addons[name] for name in sorted(of_addons.keys() - ours.keys())}}

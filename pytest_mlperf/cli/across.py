@@ -11,8 +11,7 @@ from pathlib import Path
 from pydantic import ValidationError
 
 from pytest_mlperf.cli.arguments import add
-from pytest_mlperf.cli.compare import add_sides, planned_here, two_sides
-from pytest_mlperf.cli.measured import Measured, why_not
+from pytest_mlperf.cli.compare import Measured, add_sides, planned_here, two_sides, why_not
 from pytest_mlperf.cli.output import show, width
 from pytest_mlperf.cli.stored_results import rule_here
 from pytest_mlperf.core.errors import MlperfError
@@ -181,15 +180,10 @@ def _other_data(a: Measured, b: Measured) -> str:
     return f"different data: {data_a} → {data_b}" if data_a and data_b and data_a != data_b else ""
 
 
-def _measured(a: Measured, b: Measured) -> set[str]:
-    """Return the metrics that every run of both sides has and that may be judged."""
-    runs = (*a.runs, *b.runs)
-    return {name for name in runs[0].metrics if all(run.may_judge(name) for run in runs)}
-
-
 def _ratios(a: Measured, b: Measured, rule: RuleR) -> dict[str, MetricVerdict]:
     """Return the change from A to B of the rate, if measured, gated metrics and efficiency."""
-    both = _measured(a, b)
+    runs = (*a.runs, *b.runs)
+    both = {name for name in runs[0].metrics if all(run.may_judge(name) for run in runs)}
     limited = {*(a.limits or {}), *(b.limits or {})} & both
     rates = [] if a.rate is not None else [name for name in DEVICE_RATES if name in both][:1]
     names = dict.fromkeys(

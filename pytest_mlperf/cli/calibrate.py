@@ -244,9 +244,8 @@ class Repeated(CaseRunner):
         self.start_s, self.last = max(0.0, seconds), process
         if run.limit_missed:
             raise MlperfError(
-                f"the latency limit is exceeded at {run.target_qps:.4g}/s; set a lower "
-                "target_qps in "
-                "the suite"
+                f"the latency limit is exceeded at {run.target_qps:.4g}/s; set a lower target_qps "
+                "in the suite"
             )
         return process
 
@@ -448,8 +447,7 @@ class Page:
             if lacking := [METRICS[name].title for name in case.limits if name not in measured]:
                 yield (
                     f"{case.case}: {', '.join(lacking)} left out: not measured, or too few "
-                    "queries, "
-                    "in some runs"
+                    "queries, in some runs"
                 )
         runs = [run for case in self.machine.cases for run in case.runs]
         newest = max(runs, key=lambda run: run.started).session

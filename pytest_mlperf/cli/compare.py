@@ -6,17 +6,23 @@ import argparse
 import re
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from pytest_mlperf.bench.files import baseline_at, case_of
 from pytest_mlperf.cli.arguments import add
-from pytest_mlperf.cli.measured import Measured, why_not
 from pytest_mlperf.cli.output import show, width
 from pytest_mlperf.cli.stored_results import calibrated_roots, results_file, rule_here
 from pytest_mlperf.cli.suites import find_suites, read_suites
-from pytest_mlperf.core.baseline import Baseline, Record, changed_keys, differences, unknown_facts
-from pytest_mlperf.core.case import Scenario
+from pytest_mlperf.core.baseline import (
+    Baseline,
+    Property,
+    Record,
+    changed_keys,
+    differences,
+    unknown_facts,
+)
+from pytest_mlperf.core.case import Case, Scenario
 from pytest_mlperf.core.contention import tolerated
 from pytest_mlperf.core.errors import BaselineError, MlperfError
 from pytest_mlperf.core.measurement import Run
@@ -24,8 +30,10 @@ from pytest_mlperf.core.metrics import METRICS, gated_metrics, of_curve
 from pytest_mlperf.core.numbers import plural
 from pytest_mlperf.core.recording import changes
 from pytest_mlperf.core.results import CaseResult, Results, performance
+from pytest_mlperf.core.roofline.gpu import GpuPrice
 from pytest_mlperf.core.rulings.ruling import other_length, ruling_of
 from pytest_mlperf.core.rulings.sides import judge_sides, judge_together
+from pytest_mlperf.core.search import other_condition
 from pytest_mlperf.core.verdict import Outcome
 from pytest_mlperf.judge.rule_r import GATING_RUNS, RuleR
 from pytest_mlperf.reports.sentences import first_line, sentence
@@ -389,3 +397,55 @@ def _measured(result: CaseResult) -> Measured:
         reason=reason,
         price=verdict.cost.price if verdict.cost else None,
     )
+
+
+@dataclass(frozen=True, kw_only=True)
+class Measured:
+    """Hold runs of one case on one machine, at one rate, with one build.
+
+    Attributes:
+        rate: Offered rate (queries per second); None if the scenario measures the rate.
+        limits: Limits of gated metrics, or None if unknown.
+        gated: Metrics that a committed baseline can gate; None for the runs of sessions.
+        reason: A handicap, or the reason for missing runs.
+        price: Price of one GPU, if the suite states it.
+    """
+
+    case: Case
+    profile: str
+    identity: Mapping[str, Property]
+    fingerprint: Mapping[str, str]
+    rate: float | None
+    runs: tuple[Run, ...]
+    limits: Mapping[str, float] | None = None
+    gated: frozenset[str] | None = None
+    reason: str = ""
+    surroundings: Mapping[str, str] = field(default_factory=dict)
+    price: GpuPrice | None = None
+
+    @property
+    def find(self) -> str:
+        """Conditions of the rate search, or "" if the rate was not searched."""
+        return self.fingerprint.get("find", "")
+
+    @property
+    def division(self) -> str:
+        """MLPerf's division; fingerprints record only the open one."""
+        return self.fingerprint.get("division", "closed")
+
+
+def why_not(a: Measured, b: Measured, *, hardware: bool = True) -> str:
+    """Return why two measurements cannot be compared, or ""; `hardware` False ignores hardware."""
+    for label, side in (("A", a), ("B", b)):
+        if not side.runs:
+            return f"{label} has no runs: {side.reason}"
+    if a.profile != b.profile:
+        return f"different profiles: {a.profile} → {b.profile}"
+    if a.division != b.division:
+        return f"different divisions: {a.division} → {b.division}"
+    if hardware and (others := differences(a.identity, b.identity)):
+        return "different hardware: " + ", ".join(f"{d.name} {d.theirs} → {d.ours}" for d in others)
+    if condition := other_condition(a.fingerprint, b.fingerprint):
+        return condition
+    old, new = ("unknown" if rate is None else f"{rate:g}/s" for rate in (a.rate, b.rate))
+    return "" if a.rate == b.rate else f"offered rate differs: {old} → {new}"

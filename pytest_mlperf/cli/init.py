@@ -6,6 +6,7 @@ import argparse
 import json
 import os
 import re
+from collections import Counter
 from collections.abc import Iterable, Mapping
 from importlib.resources import files
 from pathlib import Path
@@ -111,22 +112,23 @@ def run(parsed: argparse.Namespace) -> int:
 
 
 def _filled(text: str, url: str) -> str:
-    """Write a server's address and accelerator into a suite; print them and their source."""
-    sources = ServerSources(url=url)
-    text = text.replace(URL.findall(text)[0], url)
+    """Write a server's address, and what it runs on, into a suite; print what was found."""
+    sources, text = ServerSources(url=url), text.replace(URL.findall(text)[0], url)
     if sources.is_here:
-        classes = detect(gpus=True).classes
-        names = [f"{n}x{c}" if n > 1 else c for c, n in classes.items()] or ["cpu"]
-        name, source = names[0], f"this machine has {', '.join(names)}"
+        classes = Counter(detect(gpus=True).classes)
+        hardware = "this machine"
     else:
         server = sources.ask()
-        name = class_of(str(server.properties.get("gpu") or "cpu"))
-        source = f"{url} runs on {server.in_words}"
         if not server.facts[f"{SERVER_FACT}pages"]:
             show([f"no server answers at {url}: edit accelerators, or start it and run init again"])
             return text
-    show([f"{source}; accelerators = {json.dumps([name])}"])
-    return text.replace('accelerators = ["cpu"]', f"accelerators = {json.dumps([name])}", 1)
+        product, count = server.properties.get("gpu"), server.properties.get("gpus")
+        classes = Counter({class_of(str(product)): int(count or 1)} if product else {})
+        hardware = server.in_words
+    names = [f"{n}x{c}" if n > 1 else c for c, n in classes.items()] or ["cpu"]
+    written = f"accelerators = {json.dumps(names[:1])}"
+    show([f"{url} runs on {hardware}: {written}"])
+    return text.replace('accelerators = ["cpu"]', written, 1)
 
 
 def _scored(text: str, engine: str, prompts: Path, suites: Path) -> str:

@@ -21,7 +21,7 @@ from pytest_mlperf.hardware.machine import Machine, detect
 from pytest_mlperf.reports.terminal.layout import relative
 from pytest_mlperf.run.server_hardware import ServerSources
 from pytest_mlperf.stores import baselines
-from pytest_mlperf.suite.plan import Planned
+from pytest_mlperf.suite.plan import Planned, url_of
 
 HELP = """\
 Prints the accelerators and the CPU of this machine as JSON. A suite's probe
@@ -57,7 +57,7 @@ def run(parsed: argparse.Namespace) -> int:
         probe.main(["--watch", str(parsed.watch)] if parsed.watch else [])
         return 0
     client = detect(gpus=True)
-    cases = [one for one in read_suites(find_suites(parsed.suites)) if one.url]
+    cases = [one for one in read_suites(find_suites(parsed.suites)) if url_of(one)]
     if not cases:
         raise MlperfError("no case of these suites measures a server: none has the option url")
     for planned in cases:
@@ -80,7 +80,9 @@ def server_machine(planned: Planned, client: Machine) -> Machine:
 
 def in_words(planned: Planned, machine: Machine) -> str:
     """Return "ADDRESS runs on HARDWARE (SOURCE)" for the server of a case."""
-    return f"{planned.url} runs on {machine.server.in_words if machine.server else 'this machine'}"
+    return (
+        f"{url_of(planned)} runs on {machine.server.in_words if machine.server else 'this machine'}"
+    )
 
 
 def _adopted(planned: Planned, machine: Machine, file: Path) -> Iterator[str]:

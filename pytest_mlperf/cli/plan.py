@@ -39,7 +39,7 @@ from pytest_mlperf.stores.results import MANIFEST_KIND, MANIFEST_SCHEMA
 from pytest_mlperf.stores.sessions import Sessions
 from pytest_mlperf.suite.model import PHASES
 from pytest_mlperf.suite.pairs import SuiteTest, plan_pairs
-from pytest_mlperf.suite.plan import Planned
+from pytest_mlperf.suite.plan import Planned, url_of
 
 MATRIX_LIMIT = 256
 """GitHub's limit for the jobs of a matrix."""
@@ -197,7 +197,7 @@ def accelerator_hours(
     hours: dict[str, tuple[float, float]] = {}
     for case in planned:
         cost = cost_of(case, measured)
-        for name in case.accelerators:
+        for name in (case.case.accelerator,) if url_of(case) else case.accelerators:
             count = split(name)[0]
             least, most = hours.get(name, (0.0, 0.0))
             hours[name] = (

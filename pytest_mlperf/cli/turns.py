@@ -1,17 +1,16 @@
-"""`pytest-mlperf turns`: measure two engine entries or builds in interleaved runs."""
+"""`pytest-mlperf turns`: measure two engine entries in interleaved runs."""
 
 from __future__ import annotations
 
 import argparse
 import dataclasses
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import geometric_mean
 
 from pytest_mlperf.bench.case import CaseRuns
-from pytest_mlperf.bench.confirm import NotComparable, build_of_baseline, in_turns, left_out
+from pytest_mlperf.bench.confirm import NotComparable, in_turns, left_out
 from pytest_mlperf.bench.policy import Policy
 from pytest_mlperf.bench.runner import CaseRunner, Unjudgeable
 from pytest_mlperf.cli.arguments import add
@@ -66,10 +65,10 @@ the machine affect both sides alike.
 A and B are each one of
   FILE             a suite's only engine entry
   FILE::LABEL      an engine entry: torch, torch-fp32 or torch-fp32-H200
-  ...@baseline     the build named by the entry's baseline_engine
 
-Accuracy is not measured. Sides with different workloads, data sets or numbers
-of GPUs are refused.
+Accuracy is not measured. For two builds of one engine entry, use pytest with
+--mlperf-against, which measures accuracy too. Sides with different workloads,
+data sets or numbers of GPUs are refused.
 
 Exit 1 if a drop is proven, 2 if no case could be judged.
 
@@ -78,8 +77,8 @@ needs: two engine entries that can run here, with models and data
 examples:
   $ pytest-mlperf turns a.mlperf.toml b.mlperf.toml
       measure both now: is B worse?
-  $ pytest-mlperf turns s.mlperf.toml@baseline s.mlperf.toml
-      this build against the one named by baseline_engine
+  $ pytest-mlperf turns s.mlperf.toml::torch s.mlperf.toml::onnx
+      two engine entries of one suite
 """
 
 
@@ -100,13 +99,10 @@ def run(parsed: argparse.Namespace) -> int:
     folder = parsed.runs_dir / "runs" / new_id()
     machine = detect(gpus=any(split(x.case.accelerator)[1] != "cpu" for x, _ in pairs))
     results = []
-    with ExitStack() as stack:
-        for x, y in pairs:
-            both = interleaved({"A": x, "B": y}, machine, folder, parsed.pairs)
-            both.begin()
-            first = _side(stack, a, both.cases["A"], both.conditions)
-            second = _side(stack, b, both.cases["B"], both.conditions)
-            results.append(measured(first, second, both.noisiest.rule, both.noise))
+    for x, y in pairs:
+        both = interleaved({"A": x, "B": y}, machine, folder, parsed.pairs)
+        both.begin()
+        results.append(measured(both.cases["A"], both.cases["B"], both.noisiest.rule, both.noise))
     progress("")
     show(_page(results, (a.text, b.text), folder))
     outcomes = [word for one in results for word in one.outcomes]
@@ -178,15 +174,6 @@ def measured(a: CaseRunner, b: CaseRunner, rule: RuleR, noise: str) -> TurnsResu
     )
 
 
-def _side(
-    stack: ExitStack, argument: TurnsArgument, case: CaseRuns, conditions: Conditions
-) -> CaseRunner:
-    build, job = None, case.job
-    if argument.baseline:
-        build = stack.enter_context(build_of_baseline(case.planned, conditions))
-    return CaseRunner(case.planned, conditions, progress, rate=case.rate, build=build, job=job)
-
-
 def _page(results: Sequence[TurnsResult], names: tuple[str, str], folder: Path) -> list[str]:
     columns = width()
     lines = [*paragraph("A", names[0], columns), *paragraph("B", names[1], columns)]
@@ -244,13 +231,9 @@ def _mean(side: CaseRunner, metric: str, pairs: int) -> float:
     return geometric_mean(run.metrics[metric] for run in side.runs[:pairs])
 
 
-BASELINE = "@baseline"
-"""Suffix of an argument that selects the build of the baseline."""
-
-
 @dataclass(frozen=True, kw_only=True)
 class TurnsArgument:
-    """Hold the engine entry or baseline build that an argument names.
+    """Hold the engine entry that an argument names.
 
     `accelerator` is None for all accelerators that both sides have.
     """
@@ -258,7 +241,6 @@ class TurnsArgument:
     text: str
     planned: Sequence[Planned]
     entry: Side
-    baseline: bool
 
     def case(self, scenario: str, accelerator: str) -> Planned:
         """Return the case of the engine entry for a scenario and accelerator."""
@@ -273,7 +255,7 @@ class TurnsArgument:
 
 def argument(text: str) -> TurnsArgument:
     """Parse an argument into one suite and one of its entries."""
-    file, _, label = text.removesuffix(BASELINE).partition("::")
+    file, _, label = text.partition("::")
     (path, *more) = find_suites([Path(file)])
     if more:
         raise MlperfError(f"{file} has {len(more) + 1} suites; name one of them")
@@ -289,14 +271,7 @@ def argument(text: str) -> TurnsArgument:
         entry = side_of(suite, label) if label else (suite.entries[0], None)
     except LookupError as error:
         raise MlperfError(f"{file}: {error.args[0]}") from None
-    baseline = text.endswith(BASELINE)
-    if baseline and entry[0].baseline_engine is None:
-        raise MlperfError(
-            f"{file}: engine entry {entry[0].full_label} has no baseline_engine; add one, or "
-            "leave out "
-            "@baseline"
-        )
-    return TurnsArgument(text=text, planned=planned, entry=entry, baseline=baseline)
+    return TurnsArgument(text=text, planned=planned, entry=entry)
 
 
 def cases(
@@ -306,7 +281,7 @@ def cases(
     if reason := _suites_differ(a, b):
         raise MlperfError(f"A and B cannot be compared: {reason}")
     same_file = a.planned[0].path.samefile(b.planned[0].path)
-    if same_file and (a.entry, a.baseline) == (b.entry, b.baseline):
+    if same_file and a.entry == b.entry:
         raise MlperfError("A and B are the same engine entry; name two different ones")
     scenarios = {one.case.scenario: None for one in a.planned}
     of_b = {one.case.scenario for one in b.planned}

@@ -79,8 +79,8 @@ class RunError(MlperfError):
 
     Attributes:
         layer: The part that failed: "engine", "dataset", "loadgen", "worker", "scorer", "sampler",
-            "lease", "build", "gpu" if one was lost, "infrastructure" if a cluster node was lost, or
-            "pytest-mlperf" for an unexpected error.
+            "lease", "build", "against" for another build, "gpu" if one was lost,
+            "infrastructure" if a cluster node was lost, or "pytest-mlperf" for an unexpected error.
         log: Path of the log to read, or None.
     """
 

@@ -16,7 +16,7 @@ from pytest_mlperf.core.notes import Words
 from pytest_mlperf.core.results import CaseResult, Results
 from pytest_mlperf.core.search import CONDITIONS
 from pytest_mlperf.core.trend import engine_versions
-from pytest_mlperf.core.verdict import Outcome
+from pytest_mlperf.core.verdict import MetricVerdict, Outcome
 from pytest_mlperf.judge.drift import LevelChange, level_changes
 from pytest_mlperf.judge.inputs import Direction
 
@@ -170,13 +170,35 @@ def points_of_session(results: Results) -> Iterator[tuple[CaseSeries, SessionPoi
                     commit=results.commit,
                     value=metric.now,
                     runs=metric.runs,
-                    baseline=metric.baseline.value,
+                    baseline=None if result.verdict.other_runs else metric.baseline.value,
                     outcome=str(metric.outcome or result.verdict.outcome),
                     failed=result.failed,
                     accepted=result.verdict.outcome is Outcome.RECORDED,
                     fingerprint=subject.fingerprint,
                 )
+                if other := _other_point(result, metric, point):
+                    yield series, other
                 yield series, point
+
+
+def _other_point(
+    result: CaseResult, metric: MetricVerdict, point: SessionPoint
+) -> SessionPoint | None:
+    """Return the point of the build that the session measured beside its own, or None."""
+    verdict, other = result.verdict, result.verdict.interleaved
+    value = metric.baseline.value
+    if not verdict.other_runs or not verdict.kind.is_of_runs or not value:
+        return None
+    subject = other.other_subject if other else None
+    return point._replace(
+        run=f"{point.run}-against",
+        commit=verdict.other_runs[0].commit,
+        value=value,
+        runs=metric.baseline.runs,
+        outcome="compared",
+        failed=False,
+        fingerprint=subject.fingerprint if subject else {},
+    )
 
 
 def _conditions(result: CaseResult, fingerprint: Mapping[str, str]) -> dict[str, str]:

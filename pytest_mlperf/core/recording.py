@@ -66,7 +66,7 @@ def failing_today(
         sample = values(record.runs, name, rule.tolerated)
         drop = -rule_r.drop_final_at_once(sample, rule=sharing(rule, name, limits))
         drops.append(f"{change(raw(drop, METRICS[name].direction))} in {METRICS[name].title}")
-    smaller = f"smaller changes need a baseline of {DAYS} days, or baseline_engine in the suite"
+    smaller = f"smaller changes need a baseline of {DAYS} days, or --mlperf-against"
     if interleaves:
         smaller = "smaller changes are measured again, interleaved with the baseline's build"
     return f"today a change of {' or '.join(drops)} fails; {smaller}" if drops else None

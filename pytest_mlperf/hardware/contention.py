@@ -104,21 +104,9 @@ def port_here(url: object) -> int | str | None:
 LISTENING_STATE, LISTENING_UNIX_FLAG = "0A", "00010000"
 
 PROXIES = {
-    *("docker-proxy", "rootlessport", "conmon", "pasta", "slirp4netns", "gvproxy"),
-    *(
-        "ssh",
-        "sshd",
-        "autossh",
-        "kubectl",
-        "oc",
-        "gcloud",
-        "tsh",
-        "socat",
-        "ncat",
-        "chisel",
-        "frpc",
-    ),
-    *("nginx", "haproxy", "envoy", "traefik", "caddy", "cloudflared", "stunnel", "tailscaled"),
+    *("docker-proxy", "rootlessport", "conmon", "pasta", "slirp4netns", "gvproxy", "tailscaled"),
+    *("ssh", "sshd", "autossh", "kubectl", "oc", "gcloud", "tsh", "socat", "ncat", "chisel"),
+    *("nginx", "haproxy", "envoy", "traefik", "caddy", "cloudflared", "stunnel", "frpc"),
     *("litellm", "mitmdump", "mitmproxy", "mitmweb"),
 }
 """Processes that listen for a container or another machine, not for their own children."""
@@ -126,29 +114,19 @@ PROXIES = {
 
 def listeners(root: Path, port: int | str) -> set[int]:
     """Return the pids that listen on a TCP port or a Unix socket; none if a proxy does."""
-    sockets = set()
-    if isinstance(port, str):
-        for line in _lines(root / "proc/net/unix"):
-            fields = line.split(maxsplit=7)
-            if fields[7:] == [port] and fields[3] == LISTENING_UNIX_FLAG:
-                sockets.add(f"socket:[{fields[6]}]")
-    else:
-        sockets = _tcp_listeners(root, port)
+    rows = [line.split(maxsplit=7) for line in _lines(root / "proc/net/unix")]
+    found = {row[6] for row in rows if row[7:] == [port] and row[3] == LISTENING_UNIX_FLAG}
+    tcp = (*_lines(root / "proc/net/tcp"), *_lines(root / "proc/net/tcp6"))
+    for fields in (line.split() for line in tcp if isinstance(port, int)):
+        if len(fields) > 9 and fields[3] == LISTENING_STATE and fields[1].endswith(f":{port:04X}"):
+            found.add(fields[9])
+    sockets = {f"socket:[{number}]" for number in found}
     pids = {pid for pid in _numbers(root / "proc") if sockets & _open_files(root, pid)}
     names = {each.name for (pid, _), each in processes(root).items() if pid in pids}
     # A proxy in Python has an interpreter's name.
     words = (word for pid in pids for word in _read(root / f"proc/{pid}/cmdline").split(b"\0")[:3])
     names |= {word.decode("utf-8", "replace").rpartition("/")[2] for word in words}
     return set() if names & PROXIES else pids
-
-
-def _tcp_listeners(root: Path, port: int) -> set[str]:
-    sockets = set()
-    for line in (*_lines(root / "proc/net/tcp"), *_lines(root / "proc/net/tcp6")):
-        fields = line.split()
-        if len(fields) > 9 and fields[3] == LISTENING_STATE and fields[1].endswith(f":{port:04X}"):
-            sockets.add(f"socket:[{fields[9]}]")
-    return sockets
 
 
 def _open_files(root: Path, pid: int) -> set[str]:

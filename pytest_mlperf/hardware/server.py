@@ -10,19 +10,21 @@ import math
 import re
 from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import replace
+from types import MappingProxyType
 from typing import Any
 from urllib.parse import urlsplit
 
 from pytest_mlperf.core.baseline import SERVER_FACT, Property
 from pytest_mlperf.core.energy.exporter import read_exporter
 from pytest_mlperf.core.errors import RunError
-from pytest_mlperf.core.server.identity import SOURCE, SOURCES, ServerIdentity
+from pytest_mlperf.core.server.identity import HARDWARE, SOURCE, SOURCES, ServerIdentity
 from pytest_mlperf.core.untrusted import parse_json
 from pytest_mlperf.core.untrusted_text import broken
 from pytest_mlperf.hardware import probe
 from pytest_mlperf.hardware.machine import Machine, split
 from pytest_mlperf.hardware.nvidia import rounded_w
+from pytest_mlperf.hardware.specs import class_of
 
 MAX_TEXT = 200
 """Longest text of a property; longer ones are cut."""
@@ -52,71 +54,44 @@ SOFTWARE = (
 """Keys of these pages that describe the software, and do not differ from start to start."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class Hardware:
-    """Hold one source's report on a server's hardware.
-
-    Attributes:
-        gpus: Properties of each GPU.
-        used: Accelerator that serves: the suite's, else all of the first class.
-        cpu: Properties of a server without a GPU.
-        node: Hash that distinguishes the machine; "" if unknown.
-        facts: Versions outside the identity.
-        notes, idle, joules: As in `ServerIdentity`.
-    """
-
-    gpus: Sequence[Mapping[str, Property]]
-    used: str
-    cpu: Mapping[str, Property] = field(default_factory=dict)
-    node: str = ""
-    facts: Mapping[str, str] = field(default_factory=dict)
-    notes: tuple[str, ...] = ()
-    idle: str = ""
-    joules: Mapping[str, float] = field(default_factory=dict)
-
-    @property
-    def machine(self) -> Machine:
-        """The server's hardware as a `Machine`."""
-        gpus = ({"uuid": str(n), "mig": None, **gpu} for n, gpu in enumerate(self.gpus))
-        return Machine(cpu=self.cpu, gpus=tuple(gpus))
-
-    @property
-    def properties(self) -> dict[str, Property]:
-        """Properties that must equal a baseline's; GPUs that do not serve are only counted."""
-        more = {"node": self.node} if self.node else {}
-        if len(self.gpus) > split(self.used)[0]:
-            more["node_gpus"] = ", ".join(f"{n}x{c}" for c, n in self.machine.classes.items())
-        return {**self.machine.identity(self.used), **more}
-
-    @property
-    def in_words(self) -> str:
-        """Number and product: "8 x NVIDIA H200"."""
-        own = self.properties
-        return f"{own['gpus']} x {own['gpu']}" if own.get("gpu") else str(own.get("cpu"))
-
-
-def _hardware(
-    source: str, gpus: Sequence[Mapping[str, Property]], accelerator: str, **others: Any
-) -> Hardware:
-    """Return a source's report; raise RunError if it lacks the suite's accelerator."""
-    machine = Hardware(gpus=gpus, used=accelerator).machine
-    if split(accelerator)[1] == "cpu" and gpus:
-        kind, count = next(iter(machine.classes.items()))
-        accelerator = f"{count}x{kind}"
+def _reported(
+    source: str,
+    gpus: Sequence[Mapping[str, Property]],
+    accelerator: str,
+    *,
+    node: str = "",
+    cpu: Mapping[str, Property] = MappingProxyType({}),
+    facts: Mapping[str, str] = MappingProxyType({}),
+    **others: Any,
+) -> ServerIdentity:
+    """Return the identity by one source; raise RunError if it lacks the suite's accelerator."""
+    rows = ({"uuid": str(number), "mig": None, **gpu} for number, gpu in enumerate(gpus))
+    machine = Machine(cpu=cpu, gpus=tuple(rows))
     # An accelerator without a product name may be what the suite says.
-    elif not machine.has(accelerator) and not any(str(gpu["gpu"])[:2] == "0x" for gpu in gpus):
+    unnamed = any(str(gpu["gpu"]).startswith("0x") for gpu in gpus)
+    if gpus and (unnamed or split(accelerator)[1] == "cpu"):
+        kind, number = next(iter(machine.classes.items()))
+        accelerator = f"{number}x{kind}"
+    elif not machine.has(accelerator):
         raise _fault(
             f"the suite says {accelerator}, and {source} reports "
             f"{machine.names.removesuffix('cpu').rstrip(', ') or 'no GPU'}: correct accelerators, "
             "or ask the machine on which the server runs"
         )
-    return Hardware(gpus=gpus, used=accelerator, **others)
+    properties = machine.identity(accelerator) | ({"node": node} if node else {})
+    if len(gpus) > split(accelerator)[0]:
+        properties["node_gpus"] = ", ".join(f"{n}x{c}" for c, n in machine.classes.items())
+    gpu = properties.get("gpu")
+    words = f"{properties['gpus']} x {gpu}" if gpu else str(properties.get("cpu"))
+    versions = {f"server.{name}": text for name, text in facts.items() if text}
+    surroundings = {HARDWARE: words, **versions}
+    return ServerIdentity(properties=properties, surroundings=surroundings, **others)
 
 
 def identified(
     url: str,
     accelerator: str,
-    reports: Mapping[str, Hardware],
+    reports: Mapping[str, ServerIdentity],
     pages: Mapping[str, bytes],
     headers: Mapping[str, str],
     starts: Collection[float],
@@ -127,15 +102,16 @@ def identified(
 
     Args:
         accelerator: Accelerator that the suite declares for the server; "cpu" declares none.
-        reports: Hardware by source: probe, exporter, kubernetes.
+        reports: Identity by source: probe, exporter, kubernetes.
         pages, headers: The server's own pages by path, and their headers in lower case.
         starts: Start times on the metrics page, of several connections.
         time_s: Time of the answers, monotonic [s].
     """
-    own = of_server(pages, headers, accelerator)
-    reports = {**reports, **({"server": own} if own else {})}
-    texts = {name: reports[name].in_words for name in SOURCES if name in reports}
-    if len({split(one.used)[1] for one in reports.values() if one.gpus}) > 1:
+    if report := of_server(pages, headers, accelerator):
+        reports = {**reports, "server": report}
+    texts = {name: reports[name].surroundings[HARDWARE] for name in SOURCES if name in reports}
+    names = {str(name) for one in reports.values() if (name := one.properties.get("gpu"))}
+    if len({class_of(name) for name in names}) > 1:
         raise _fault(
             "the sources of the server's hardware disagree: "
             f"{', '.join(f'{name} says {text}' for name, text in texts.items())}; ask the machine "
@@ -143,20 +119,19 @@ def identified(
         )
     texts |= {} if accelerator == "cpu" else {"declared": accelerator}
     source = next(iter(texts), "unknown")
-    best = reports.get(source) or Hardware(gpus=(), used="cpu", cpu={"hardware": texts.get(source)})
-    several = f"{len(starts)} servers or more answer at this url: a load balancer"
+    best = reports.get(source) or ServerIdentity(properties={"hardware": texts.get(source)})
+    several = f"{len(starts)} processes or more answer at this url: workers, or a load balancer"
     place = {} if source in SOURCES[:3] else {"url": place_of(url)}
-    return ServerIdentity(
+    return replace(
+        best,
         properties={SOURCE: source, **place, **best.properties},
         surroundings={
-            "server.hardware": texts.get(source, "unknown"),
+            HARDWARE: texts.get(source, "unknown"),
+            **best.surroundings,
             "server.sources": "; ".join(f"{name}: {text}" for name, text in texts.items()),
-            **{f"server.{name}": text for name, text in best.facts.items() if text},
         },
         facts=dict(_software(pages, headers)),
         notes=(*best.notes, *([several] if len(starts) > 1 else [])),
-        idle=best.idle,
-        joules=best.joules,
         time_s=time_s,
     )
 
@@ -184,7 +159,7 @@ def _property(value: Any) -> Property:
     return value if value is None or is_number else broken(str(value))[:MAX_TEXT]
 
 
-def of_probe(answer: bytes, accelerator: str, url: str) -> Hardware:
+def of_probe(answer: bytes, accelerator: str, url: str) -> ServerIdentity:
     """Return the hardware that a probe reports; raise RunError if it lacks the accelerator."""
     report = _document(answer, "the probe")
     try:
@@ -208,7 +183,7 @@ def of_probe(answer: bytes, accelerator: str, url: str) -> Hardware:
     count, kind = split(accelerator)
     busy = sum(gib >= USED_GIB for gib in used_gib)
     idle = f"the suite says {accelerator}, and only {busy} GPUs hold a model: correct accelerators"
-    return _hardware(
+    return _reported(
         "the probe",
         gpus,
         accelerator,
@@ -220,12 +195,12 @@ def of_probe(answer: bytes, accelerator: str, url: str) -> Hardware:
     )
 
 
-def of_exporter(page: bytes, chosen: Sequence[str], accelerator: str) -> Hardware:
+def of_exporter(page: bytes, chosen: Sequence[str], accelerator: str) -> ServerIdentity:
     """Return the GPUs of an exporter's page; raise RunError if it lacks the accelerator."""
     gpus = read_exporter(page, chosen)
     if not gpus:
         raise _fault("the exporter shows no GPU: name the exporter beside the server")
-    return _hardware(
+    return _reported(
         "the exporter",
         [
             {"gpu": _property(gpu.name), "power_limit_w": gpu.limit_w and rounded_w(gpu.limit_w)}
@@ -238,7 +213,7 @@ def of_exporter(page: bytes, chosen: Sequence[str], accelerator: str) -> Hardwar
     )
 
 
-def of_kubernetes(get: Callable[..., bytes], place: str, accelerator: str) -> Hardware:
+def of_kubernetes(get: Callable[..., bytes], place: str, accelerator: str) -> ServerIdentity:
     """Return the accelerators of pods by the labels of their nodes; raise RunError if unknown.
 
     Args:
@@ -274,7 +249,7 @@ def of_kubernetes(get: Callable[..., bytes], place: str, accelerator: str) -> Ha
             f"check that their nodes have a label such as {PRODUCT_LABELS[0]}"
         ) from None
     names = sorted({str(gpu["gpu"]) for gpu in gpus})
-    return _hardware(
+    return _reported(
         "kubectl",
         gpus,
         accelerator,
@@ -286,14 +261,15 @@ def of_kubernetes(get: Callable[..., bytes], place: str, accelerator: str) -> Ha
 
 def of_server(
     pages: Mapping[str, bytes], headers: Mapping[str, str], accelerator: str
-) -> Hardware | None:
+) -> ServerIdentity | None:
     """Return the GPUs that a server itself reports: TGI's header, NIM's manifest; or None."""
     match = re.fullmatch(r"(?:(\d{1,3})-)?(nvidia.*|amd.*)", headers.get("x-compute-type", ""))
     names = [match[2].upper()] * int(match[1] or 1) if match else []
     tags = json.dumps(_json(pages.get("/v1/manifest", b"")))
-    names = names or sorted(set(re.findall(r'"gpu": "([^"]{1,60})"', tags)))
+    profiles = sorted(set(re.findall(r'"gpu": "([^"]{1,60})"', tags)))
+    names = names or (profiles if len(profiles) == 1 else [])  # else the model runs on any of them
     gpus = [{"gpu": _property(name.replace("-", " "))} for name in names]
-    return _hardware("the server", gpus, accelerator) if gpus else None
+    return _reported("the server", gpus, accelerator) if gpus else None
 
 
 def _json(page: bytes) -> Any:

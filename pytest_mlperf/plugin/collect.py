@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import importlib
 import os
-from collections.abc import Iterable
+import re
+from collections.abc import Collection, Iterable, Iterator
 from dataclasses import fields
 from pathlib import Path
 from types import ModuleType
@@ -13,9 +14,9 @@ from typing import cast
 import pytest
 
 from pytest_mlperf.bench.case import clashes
-from pytest_mlperf.core.case import Case, Kind
+from pytest_mlperf.core.case import SUITE_SCENARIOS, Case, Kind
 from pytest_mlperf.core.errors import SuiteError
-from pytest_mlperf.core.untrusted_text import visible
+from pytest_mlperf.core.untrusted_text import closest, visible
 from pytest_mlperf.plugin import session
 from pytest_mlperf.plugin.options import SUFFIX
 from pytest_mlperf.plugin.report_json import planned_of
@@ -130,3 +131,37 @@ def gaps(items: Iterable[pytest.Item], width: int) -> list[str]:
     """Return lines on selected cases that do not meet requirements of their MLPerf round."""
     cases = dict.fromkeys(planned for item in items if (planned := planned_of(item)))
     return selection.gaps(cases, width)
+
+
+MARKER_KEYS = (
+    *("workload", "scenario", "engine", "precision", "accelerator", "power_limit_w"),
+    *("kind", "round"),
+)
+VALUES = {"scenario": SUITE_SCENARIOS, "kind": ("accuracy", "performance")}
+MARKER_WORDS = {
+    "mlperf": "mlperf",
+    "mlperf_benchmark": "mlperf_benchmark",
+    **{v.lower(): f"mlperf({key}={v!r})" for key, values in VALUES.items() for v in values},
+}
+"""Correct marker expression by the lower-case word that a user may write instead."""
+
+MIN_SIMILARITY = 0.75
+
+
+def misspelt(expression: str, markers: Collection[str]) -> Iterator[str]:
+    """Yield a suggestion per misspelt word; `markers` are all registered markers."""
+    calls = re.findall(r"\bmlperf\s*\(([^)]*)\)", expression)
+    words = re.findall(r"[A-Za-z_]\w*", re.sub(r"\([^()]*=[^()]*\)", "", expression))
+    known_words = {*markers, "and", "or", "not", "True", "False", "None"}
+    for word in dict.fromkeys(words):
+        if word not in known_words and (
+            near := closest(word.lower(), MARKER_WORDS, MIN_SIMILARITY)
+        ):
+            yield f"-m: no test has the marker {word}; did you mean {MARKER_WORDS[near]}?"
+    for key, value in re.findall(r"""(\w+)\s*=\s*['"]([^'"]*)['"]""", " ".join(calls)):
+        if key not in MARKER_KEYS and (near := closest(key, MARKER_KEYS, MIN_SIMILARITY)):
+            yield f"-m: the marker mlperf has no argument {key}; did you mean {near}?"
+        elif value not in VALUES.get(key, (value,)) and (
+            near := closest(value, VALUES[key], MIN_SIMILARITY)
+        ):
+            yield f"-m: no case has {key}={value!r}; did you mean {near!r}?"

@@ -88,7 +88,8 @@ def pytest_sessionstart(session: pytest.Session) -> None:
     if config.pluginmanager.hasplugin(RUN_OF_BENCHMARK):
         return
     options = read_options(config)
-    if options.benchmarks.judge_benchmarks == "yes" and not has_benchmarks(config):
+    judges = options.benchmarks.judge_benchmarks == "yes"
+    if judges and not config.pluginmanager.hasplugin("benchmark"):
         raise pytest.UsageError(
             "--mlperf-judge-benchmarks needs pytest-benchmark, which is not installed or is off; "
             "try: pip install 'pytest-mlperf[benchmark]'"
@@ -174,7 +175,7 @@ def pytest_report_collectionfinish(
     return [
         *state.live.estimate(),
         *late("collect").gaps(items, width),
-        *late("marker_words").misspelt(config.option.markexpr, markers),
+        *late("collect").misspelt(config.option.markexpr, markers),
     ]
 
 
@@ -257,11 +258,6 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
     if config.getvalue("dist") != "load" or not names_suites(config):
         return None
     return late("xdist").CaseScheduling(config, log)
-
-
-def has_benchmarks(config: pytest.Config) -> bool:
-    """Check whether pytest-benchmark is active."""
-    return bool(config.pluginmanager.hasplugin("benchmark"))
 
 
 def names_suites(config: pytest.Config) -> bool:

@@ -13,7 +13,7 @@ from typing import Any, Self, TypeVar
 
 import pytest
 
-from pytest_mlperf.bench.against import PAIRS
+from pytest_mlperf.bench.against import MOST_PAIRS
 from pytest_mlperf.bench.bench import Bench
 from pytest_mlperf.bench.policy import Policy, gated_pairs
 from pytest_mlperf.core.case import Kind
@@ -159,7 +159,7 @@ class Live:
 
 def most_runs(options: Options) -> int:
     """Return the maximum number of runs of a case, or of pairs with another build."""
-    return max(options.max_runs, PAIRS) if options.against else options.max_runs
+    return max(options.max_runs, MOST_PAIRS) if options.against else options.max_runs
 
 
 def bench_for(

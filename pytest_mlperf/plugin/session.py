@@ -63,7 +63,7 @@ from pytest_mlperf.stores.atomic import Keeping
 from pytest_mlperf.stores.results import digest_of
 from pytest_mlperf.suite.benchmarks import PlannedBenchmark
 from pytest_mlperf.suite.pairs import PlannedPair, Testable
-from pytest_mlperf.suite.plan import Planned
+from pytest_mlperf.suite.plan import is_metered
 
 
 def suspects_first(items: list[pytest.Item], suspects: Iterable[Suspect]) -> None:
@@ -163,7 +163,7 @@ class MlperfSession:
 
     def judge(self, planned: Testable, kind: Kind) -> Verdict:
         """Return the verdict of a test; make the missing measurements first."""
-        metered = self.options.metered or (isinstance(planned, Planned) and planned.is_metered)
+        metered = self.options.metered or is_metered(planned)
         if kind == Kind.EFFICIENCY and not metered:
             if self.options.energy.power == "off":
                 raise LeftOut("efficiency not measured: mlperf_power=off")

@@ -39,7 +39,11 @@ def finish(state: MlperfSession, session: pytest.Session) -> None:
     if state.is_worker:
         state.config.workeroutput["mlperf_notices"] = state.notices  # type: ignore[attr-defined]
         return
-    _close_journal(state, session)
+    stopped = session.shouldfail or session.shouldstop
+    over = session.exitstatus in {pytest.ExitCode.OK, pytest.ExitCode.TESTS_FAILED} and not stopped
+    state.progress.end(over=over)
+    if state.results and not over:
+        state.notice("interrupted; to continue, repeat the command with --mlperf-resume")
     reports = () if state.options.plan else state.options.report
     if state.results or state.skipped or reports:
         _write(state, session, reports)
@@ -90,14 +94,6 @@ def _write_results(state: MlperfSession, path: Path, summary: Results) -> None:
             f"WARNING {relative(path)} is complete, but commands will not read it: {reason}; "
             "measure fewer tests per session"
         )
-
-
-def _close_journal(state: MlperfSession, session: pytest.Session) -> None:
-    stopped = session.shouldfail or session.shouldstop
-    over = session.exitstatus in {pytest.ExitCode.OK, pytest.ExitCode.TESTS_FAILED}
-    state.progress.end(over=over and not stopped)
-    if state.results and not (over and not stopped):
-        state.notice("interrupted; to continue, repeat the command with --mlperf-resume")
 
 
 def _write_reports(

@@ -65,10 +65,7 @@ def _measuring(guarantee: Guarantee, lacks: Why) -> str:
 
 CALIBRATE = "pytest-mlperf calibrate"
 
-_BUILD = (
-    "set baseline_engine in the suite: a drop is then measured again, interleaved with the "
-    "baseline's build"
-)
+_BUILD = "compare with the old build in one session: --mlperf-against REF"
 
 
 def final_word(verdict: Verdict) -> str | None:

@@ -80,7 +80,7 @@ def _core_users(of: Mapping[str, Any]) -> str:
 
 
 def held(of: Mapping[str, Any]) -> str:
-    """Return how many requests were in flight."""
+    """Return text on the mean number of requests, or conversations, in flight."""
     waited = f"; {of['paused']:.3g} waited for their next turn" if of["paused"] else ""
     what = f"{of['of']:,.10g} requests were"
     if of["turns"]:

@@ -167,7 +167,7 @@ class Build:
 
     @property
     def for_servers(self) -> Mapping[str, str]:
-        """Variables by which servers that the worker starts have the build's code, too."""
+        """Environment variables with which servers of the worker import the build's code."""
         if not self.first:
             return {}
         tree = {"PYTEST_MLPERF_TREE": self.first[0]} if self.commit else {}
@@ -326,7 +326,7 @@ def commit_named(folder: Path, ref: str) -> str:
     if ref != MERGE_BASE:
         return _commit(folder, ref)
     targets = [f"origin/{name}" for key in TARGETS if (name := os.environ.get(key))]
-    branch = next((b for b in targets or ("origin/HEAD", "main", "master") if _is(folder, b)), None)
+    branch = next((b for b in targets or BRANCHES if _is(folder, b)), None)
     if branch is None:
         names = " and ".join(targets) or "the branch to merge into"
         raise RunError(
@@ -339,6 +339,9 @@ def commit_named(folder: Path, ref: str) -> str:
             "worker", f"this clone has no common commit with {branch}: fetch the whole history"
         ) from None
 
+
+BRANCHES = ("origin/HEAD", "origin/main", "origin/master", "main", "master")
+"""Branches that others are usually merged into, the first that exists."""
 
 TARGETS = ("GITHUB_BASE_REF", "CI_MERGE_REQUEST_TARGET_BRANCH_NAME")
 """Variables by which GitHub and GitLab name the branch that a request is merged into."""

@@ -21,6 +21,7 @@ from pytest_mlperf.core.contention import TOLERATED_SHARE, Contention, in_words
 from pytest_mlperf.core.control import COPY, MATMUL, Control
 from pytest_mlperf.core.errors import MlperfError, RunError
 from pytest_mlperf.core.job import LoadGenSettings, MeasuredCase
+from pytest_mlperf.core.server.identity import HARDWARE
 from pytest_mlperf.core.untrusted_text import broken
 from pytest_mlperf.hardware.contention import Watch, session_of
 from pytest_mlperf.hardware.leases import file_name, opened_lease_folder
@@ -353,7 +354,7 @@ def on_server(planned: Testable, conditions: Conditions) -> Conditions:
     if entry.exporter:
         exporter = find_exporter(entry.exporter, tuple(entry.gpus))
     elif entry.probe and "gpu" in machine.server.properties:
-        hardware = machine.server.surroundings["server.hardware"]
+        hardware = machine.server.surroundings[HARDWARE]
         exporter = Exporter(gpus=hardware, probe=tuple(shlex.split(entry.probe)))
     return replace(conditions, machine=machine, server=sources, exporter=exporter)
 

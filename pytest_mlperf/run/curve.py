@@ -97,7 +97,11 @@ def read_curve(path: Path) -> CurveLog:
         if not points:
             raise ValueError("it has no points")
         for point in points:
-            _require_finite(point)
+            for name, value in {"duration_s": point.duration_s, **point.metrics}.items():
+                if name != "duration_s" and name not in METRICS:
+                    raise ValueError(f"unknown metric {name!r}")
+                if not 0 < value < math.inf:
+                    raise ValueError(f"{name} at {point.point} is {value!r}")
         return CurveLog(
             path=str(path),
             samples=int(content["samples"]),
@@ -107,14 +111,6 @@ def read_curve(path: Path) -> CurveLog:
         )
     except (OSError, ValueError, TypeError, KeyError) as error:
         raise RunError("worker", f"{path} is not a log of a curve: {error}", str(path)) from error
-
-
-def _require_finite(point: PointWindow) -> None:
-    for name, value in {"duration_s": point.duration_s, **point.metrics}.items():
-        if name != "duration_s" and name not in METRICS:
-            raise ValueError(f"unknown metric {name!r}")
-        if not 0 < value < math.inf:
-            raise ValueError(f"{name} at {point.point} is {value!r}")
 
 
 def curve_figures(log: CurveLog, accelerator: str) -> Figures:

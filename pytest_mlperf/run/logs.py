@@ -274,7 +274,8 @@ def _require_end(path: Path, values: Mapping[str, Any], last: str | None, *, old
     if last == end:
         return
     version = str(values.get("loadgen_version", "")).split(" ")[0]
-    written = _release(version)
+    numbers = _RELEASE.match(version)  # (0, 5) of ".5a1"
+    written = tuple(int(part or 0) for part in numbers[1].split(".")) if numbers else ()
     if end in values:
         problem = f"goes on after {end!r}, with {last!r}: it is not the log of one run"
     elif end == "num_errors" and written and written < COUNTS_ERRORS and old:
@@ -297,12 +298,6 @@ def _require_end(path: Path, values: Mapping[str, Any], last: str | None, *, old
             "run did not end normally"
         )
     raise RunError("loadgen", f"{path} {problem}{_disk_cause(path)}", str(path))
-
-
-def _release(version: str) -> tuple[int, ...]:
-    """Return the numbers of a version, (0, 5) of ".5a1"; () if it has none."""
-    numbers = _RELEASE.match(version)
-    return tuple(int(part or 0) for part in numbers[1].split(".")) if numbers else ()
 
 
 def _disk_cause(path: Path) -> str:

@@ -220,7 +220,12 @@ def _work(
             build = stack.enter_context(build_for(job.elsewhere, case.folder, job.suite))
         placement = stack.enter_context(placed(job.accelerator, case.conditions, show))
         warmed = None if task.warmup else _warmed(job, placement.conditions, show, task)
-        _wait_for_memory(job, placement.conditions, show)
+        serves = isinstance(job, Job) and (
+            is_client(job.engine_use) and not job.engine.options.get("serve")
+        )  # a server of the user holds the GPUs' memory
+        if job.engine_use not in IDLE_ENGINES and not serves:
+            uuids = placement.conditions.machine.uuids(job.accelerator)
+            require_free(uuids, placement.conditions.folder, waiting=show)
         waited_s = placement.waited_s
         if task.performance and case.conditions.idle:
             waited_s += case.conditions.idle.wait(show)
@@ -326,17 +331,6 @@ def _finished(
         return worker.wait_for("finished"), None
     with watched_server(pages, case.folder) as server:
         return worker.wait_for("finished"), server
-
-
-def _wait_for_memory(
-    job: MeasuredCase, conditions: Conditions, show: Callable[[str], None]
-) -> None:
-    """Wait for free memory on a case's GPUs, unless a server of the user holds it."""
-    theirs = (
-        isinstance(job, Job) and is_client(job.engine_use) and not job.engine.options.get("serve")
-    )
-    if job.engine_use not in IDLE_ENGINES and not theirs:
-        require_free(conditions.machine.uuids(job.accelerator), conditions.folder, waiting=show)
 
 
 def _is_sampled(case: _Measured) -> bool:

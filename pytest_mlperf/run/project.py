@@ -7,12 +7,13 @@ import hashlib
 import os
 import re
 import secrets
+import shlex
 import subprocess
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from pytest_mlperf.core.case import path_part
-from pytest_mlperf.core.errors import RunError
+from pytest_mlperf.core.errors import BaselineError, RunError
 
 
 def new_id() -> str:
@@ -71,6 +72,26 @@ def git(*arguments: str, folder: Path = CURRENT_FOLDER) -> bytes | None:
 def git_text(*arguments: str) -> str:
     """Return git's output in the working folder as text; "" if it fails."""
     return (git(*arguments) or b"").decode("utf-8", "surrogateescape")
+
+
+def require_checked_out(file: Path, root: Path, suite: Path) -> None:
+    """Raise BaselineError if git has a missing baseline that a sparse checkout leaves out.
+
+    `file` is below the folder of baselines `root`, which is missing, too, if all of it is left out.
+    """
+    folder, end = suite.resolve().parent, file.relative_to(root)
+    if git("config", "--type=bool", "core.sparseCheckout", folder=folder) != b"true\n":
+        return
+    top = Path(os.fsdecode(git("rev-parse", "--show-toplevel", folder=folder) or b"").strip())
+    ask = ("ls-files", "-t", "-z", "--full-name", "--", f":(top,glob)**/{end.as_posix()}")
+    for listed in os.fsdecode(git(*ask, folder=folder) or b"").split("\0"):
+        place = Path(*Path(listed[2:]).parts[: -len(end.parts)])
+        nearest = not root.exists() and (top / place).parent in (folder, *folder.parents)
+        if listed.startswith("S ") and (nearest or top / place == root.resolve()):
+            raise BaselineError(
+                f"{top / listed[2:]} is in git, but this sparse checkout leaves it out; run: git "
+                f"-C {shlex.quote(str(top))} sparse-checkout add {shlex.quote(str(place))}"
+            )
 
 
 def is_tracked(file: Path) -> bool:

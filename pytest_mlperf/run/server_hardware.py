@@ -35,7 +35,7 @@ from pytest_mlperf.processes import ChildProcess
 from pytest_mlperf.run.scraping import MetricsPage, PageError, read_page
 from pytest_mlperf.suite.pairs import Testable
 from pytest_mlperf.suite.places import expand, unset_in
-from pytest_mlperf.suite.plan import Planned
+from pytest_mlperf.suite.plan import Planned, url_of
 from pytest_mlperf.suite.tables import ServerEntry
 
 PROBE_SECONDS = 10.0
@@ -64,9 +64,12 @@ class ProbePage(MetricsPage):
         super().__init__("http://probe")
         self._command = [*command, "--watch", str(WATCH_SECONDS)]
         self._child: ChildProcess | None = None
+        self._failure = ""
 
     def read(self) -> bytes:
         """Return the newest reading as a page; raise PageError if none arrives in time."""
+        if self._failure:  # a command that fails is not started again and again during a run
+            raise PageError(self._failure)
         try:
             self._child = child = self._child or started(self._command, _script())
             deadline_s, newest = time.monotonic() + PROBE_SECONDS, b""
@@ -81,11 +84,12 @@ class ProbePage(MetricsPage):
         except (OSError, EOFError, ValueError, KeyError, TypeError) as error:
             self.close()
             text = f"the probe printed no energy: {type(error).__name__}"
-            raise PageError(f"{text}; try {' '.join(self._command)}") from None
+            self._failure = f"{text}; try {self._command[0]} with --watch by hand"
+            raise PageError(self._failure) from None
         return "\n".join(rows).encode()
 
     def close(self) -> None:
-        """End the probe, also during a read; the next read starts it again."""
+        """End the probe, also during a read."""
         child, self._child = self._child, None
         if child is not None:
             child.end(killed_s=KILL_WAIT_SECONDS)
@@ -108,14 +112,15 @@ class ServerSources:
 
         An entry that names no source has the session's exporter.
         """
-        if not isinstance(planned, Planned) or not planned.url or unset_in(planned.options):
+        url = url_of(planned)
+        if not isinstance(planned, Planned) or not url or unset_in(planned.options):
             return None  # an unset variable is reported when the options are resolved
         entry = planned.engine.server or ServerEntry()
         table = expand(entry.model_dump(exclude_none=True))
         if exporter and not (entry.exporter or entry.probe):
             table |= {"exporter": exporter, "gpus": list(gpus)}
         entry = ServerEntry.model_validate(table)
-        return cls(url=planned.url, accelerator=planned.case.accelerator, entry=entry)
+        return cls(url=url, accelerator=planned.case.accelerator, entry=entry)
 
     def ask(self) -> ServerIdentity:
         """Ask all sources; raise RunError if one fails, answers nonsense or contradicts another."""
@@ -195,7 +200,7 @@ def output_of(title: str, command: Sequence[str], text: bytes = b"") -> bytes:
         while len(printed) <= MAX_OUTPUT_BYTES:
             line = child.line(deadline_s, MAX_OUTPUT_BYTES)
             if line is None:
-                failure = f"did not end within {PROBE_SECONDS:g} s: try {' '.join(command)}"
+                failure = f"did not end within {PROBE_SECONDS:g} s: try it by hand"
                 break
             printed += line
         else:

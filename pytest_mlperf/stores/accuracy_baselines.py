@@ -212,6 +212,8 @@ def _scores_of(path: Path, baseline: AccuracyBaseline) -> tuple[Path, bytes]:
     file = _scores_file(path, baseline)
     try:
         content = foreign.read_regular(file, MAX_SCORES_BYTES)
+    except foreign.PointerError as pointer:
+        raise BaselineError(f"{file} is {pointer.strerror}") from None
     except foreign.UnfitError as error:
         defect = f"is {error}, not a file of scores"
     except OSError as error:

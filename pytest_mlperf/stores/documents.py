@@ -57,6 +57,8 @@ class Document(Generic[T]):
             content = foreign.read_regular(path, foreign.MAX_PART_BYTES)
         except FileNotFoundError:
             return None
+        except foreign.PointerError as pointer:
+            raise BaselineError(f"{path} is {pointer.strerror}") from None
         except foreign.UnfitError as unfit:
             raise BaselineError(
                 f"{path}: is {unfit} where a {self._title} file should be; move it away"

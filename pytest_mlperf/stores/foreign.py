@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import io
 import json
 import math
@@ -93,6 +94,11 @@ class UnfitError(ValueError):
     """Report that a file cannot be read safely; the text is the file's kind: "a pipe"."""
 
 
+class PointerError(OSError):
+    """Report that a file is a pointer of Git LFS, which replaces the actual file."""
+
+
+POINTER, MAX_POINTER_BYTES = b"version https://git-lfs.github.com/spec/v1", 1024
 _KINDS = {
     stat.S_IFDIR: "a folder",
     stat.S_IFIFO: "a pipe",
@@ -105,7 +111,7 @@ def read_regular(path: Path, max_bytes: int) -> bytes:
     """Return the content of a regular file of at most `max_bytes`; links are followed.
 
     Raise UnfitError for a pipe or a device (without waiting for it), for a larger file, and for a
-    file that changes during the read.
+    file that changes during the read; PointerError for a pointer of Git LFS.
     """
     with _opened(path) as file:
         begin = os.fstat(file.fileno())
@@ -117,6 +123,9 @@ def read_regular(path: Path, max_bytes: int) -> bytes:
         end = os.fstat(file.fileno())
     if (begin.st_size, begin.st_mtime_ns) != (end.st_size, end.st_mtime_ns):
         raise UnfitError("changed while it was read")
+    if content.startswith(POINTER) and len(content) <= MAX_POINTER_BYTES:
+        advice = "a Git LFS pointer, not the file itself; run: git lfs pull"
+        raise PointerError(errno.ENODATA, advice)
     return bytes(content)
 
 

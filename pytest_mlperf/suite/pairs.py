@@ -12,7 +12,7 @@ from pytest_mlperf.suite.benchmarks import PlannedBenchmark
 from pytest_mlperf.suite.claims import accelerators_of, metric_of, scenario_of, side_of
 from pytest_mlperf.suite.load import line_of, lines_of_tables
 from pytest_mlperf.suite.model import Suite
-from pytest_mlperf.suite.plan import Planned
+from pytest_mlperf.suite.plan import Planned, url_of
 from pytest_mlperf.suite.tables import PairEntry
 
 
@@ -97,9 +97,8 @@ def case_ids(planned: Testable) -> list[str]:
 
 def has_server(planned: Testable) -> bool:
     """Return whether a case, or each side of a pair, measures a server that already runs."""
-    if isinstance(planned, PlannedPair):
-        return bool(planned.a.url and planned.b.url)
-    return isinstance(planned, Planned) and bool(planned.url)
+    sides = (planned.a, planned.b) if isinstance(planned, PlannedPair) else (planned,)
+    return all(map(url_of, sides))
 
 
 def plan_pairs(planned: Sequence[Planned]) -> list[PlannedPair]:

@@ -10,6 +10,12 @@ from typing import Any
 
 from pytest_mlperf.core.errors import SuiteError, UnavailableError
 from pytest_mlperf.core.untrusted_text import closest, texts_in
+from pytest_mlperf.stores.foreign import (
+    MAX_POINTER_BYTES,
+    PointerError,
+    UnfitError,
+    read_regular,
+)
 from pytest_mlperf.suite.load import line_of
 
 
@@ -43,13 +49,8 @@ def expand(options: Mapping[str, Any]) -> dict[str, Any]:
     return {key: value(given) for key, given in options.items()}
 
 
-POINTER = b"version https://git-lfs.github.com/spec/v1"
-"""Beginning of a pointer file of Git LFS, which replaces the actual file."""
-
-POINTER_BYTES = 1024
-"""Maximum size of a pointer file."""
-
 WEIGHTS_SUFFIXES = (".onnx", ".ort", ".safetensors", ".bin", ".pt", ".pth")
+OTHER_FILES = ("*config.json", "*token*", "vocab*", "merges*", "*.model", "*.tiktoken")
 FOLDERS = ("*", "*/*")
 """Places of a model's files in its folder; pipelines have them one folder deeper."""
 
@@ -83,7 +84,10 @@ def local(suite: Path, where: tuple[str | int, ...], text: str) -> str:
             f"{place_of(suite, where)}: the {title} {text} is not here (looked at {path}); "
             f"{_advice(path, text)}"
         )
-    if defect := _defect(_first_weights(path) if where[-1] == "model" else path):
+    files = [_first_weights(path)] if where[-1] == "model" else [path]
+    more = (file for pattern in OTHER_FILES for file in sorted(path.glob(pattern)))
+    files += [file for file in more if file.stat().st_size]  # an empty one is its reader's
+    if defect := next(filter(None, map(_defect, files)), ""):
         raise UnavailableError(f"{place_of(suite, where)}: {defect}")
     return str(path.resolve())
 
@@ -136,16 +140,17 @@ def _first_weights(model: Path) -> Path:
 
 def _defect(file: Path) -> str:
     """Return why an existing file cannot be used, or ""."""
-    if not file.is_file() or (size := file.stat().st_size) > POINTER_BYTES:
+    if not file.is_file() or (size := file.stat().st_size) > MAX_POINTER_BYTES:
         return ""
     if size == 0:
         return f"{file} is empty (0 bytes); download it again"
     try:
-        with file.open("rb") as opened:
-            pointer = opened.read(len(POINTER)) == POINTER
-    except OSError:
+        read_regular(file, MAX_POINTER_BYTES)
+    except PointerError as pointer:
+        return f"{file} is {pointer.strerror}"
+    except (OSError, UnfitError):
         return ""  # the reader reports the error
-    return f"{file} is a Git LFS pointer, not the file itself; run: git lfs pull" if pointer else ""
+    return ""
 
 
 def available(

@@ -190,21 +190,9 @@ class Planned:
     @property
     def accelerators(self) -> tuple[str, ...]:
         """Accelerators that a runner needs for it; only a processor if its server is elsewhere."""
-        is_here = not self.url or (port_here(self.url) and not self.engine.server)
+        url = url_of(self)
+        is_here = not url or (port_here(url) and not self.engine.server)
         return (self.case.accelerator,) if is_here else ("cpu",)
-
-    @property
-    def url(self) -> str:
-        """Address of the running server that the case measures; "" if it measures none."""
-        is_client = bool(self.engine.server) or registry.is_client(self.engine.use)
-        url = self.options.get("url") if is_client else None
-        return os.path.expandvars(url) if isinstance(url, str) else ""
-
-    @property
-    def is_metered(self) -> bool:
-        """Whether its engine entry names an exporter or a probe that reads the server's energy."""
-        server = self.engine.server
-        return bool(server and (server.exporter or server.probe))
 
     @property
     def techniques(self) -> tuple[str, ...]:
@@ -368,6 +356,23 @@ class Planned:
         if self.path.suffix == ".toml":
             return place_of(self.path, key)
         return f"{self.path}:{self.line}"
+
+
+def url_of(planned: object) -> str:
+    """Return the address of the running server that a case measures; "" if it measures none."""
+    if not isinstance(planned, Planned):
+        return ""
+    is_client = planned.engine.server or registry.is_client(planned.engine.use)
+    url = planned.options.get("url") if is_client else None
+    if not isinstance(url, str) or not url:
+        return ""
+    return os.path.expandvars(url if "://" in url else f"http://{url}")  # Triton's is HOST:PORT
+
+
+def is_metered(planned: object) -> bool:
+    """Return whether a case's own exporter or probe reads the energy of its server."""
+    server = planned.engine.server if isinstance(planned, Planned) else None
+    return bool(server and (server.exporter or server.probe))
 
 
 def plan_suite(path: Path) -> list[Planned]:

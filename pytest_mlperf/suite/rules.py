@@ -140,7 +140,12 @@ def _engine_defects(
             "server for each build, and compare two engine entries: pytest-mlperf turns --help",
         )
     yield from _harness_defects(suite, entry, index)
-    yield from _answer_defects(suite, entry, index)
+    scored = suite.workload.scorer or (suite.rules and suite.rules.scorer)
+    if not scored and not registry.is_timed(entry.use):
+        yield (
+            ("engines", index, "use"),
+            f"{entry.use} has no speed, only answers; add a scorer to [workload]",
+        )
     yield from _gpu_defects(entry, index, accelerator, options)
     yield from _idle_defects(suite, entry, index, accelerator)
 
@@ -165,16 +170,6 @@ def _harness_defects(suite: Suite, entry: tables.EngineEntry, index: int) -> Ite
         yield (
             ("engines", index, "baseline_engine"),
             f"{entry.use} has no build to measure again; remove baseline_engine",
-        )
-
-
-def _answer_defects(suite: Suite, entry: tables.EngineEntry, index: int) -> Iterator[Defect]:
-    """Yield a defect if an engine only replays recorded answers, but no scorer is set."""
-    scored = suite.workload.scorer or (suite.rules and suite.rules.scorer)
-    if not scored and not registry.is_timed(entry.use):
-        yield (
-            ("engines", index, "use"),
-            f"{entry.use} has no speed, only answers; add a scorer to [workload]",
         )
 
 

@@ -164,8 +164,7 @@ def _power_limits(value: object) -> tuple[int, ...]:
     if wrong or not limits:
         raise ValueError(
             f"{shown(wrong[0] if wrong else value)} is not a power limit; write whole watts in "
-            "steps "
-            f"of {STEP_WATTS}: 500, or several: [400, 550, 700]"
+            f"steps of {STEP_WATTS}: 500, or several: [400, 550, 700]"
         )
     if twice := [x for x in limits if limits.count(x) > 1]:
         raise ValueError(f"{twice[0]} is listed twice")
@@ -316,8 +315,7 @@ def pinned(value: str) -> str:
     ]
     if wrong or not words:
         raise ValueError(
-            f"{shown(' '.join(wrong) or value)} is not a pinned package; write name==version, "
-            "or the "
-            "path of a .whl file; several are separated by spaces"
+            f"{shown(' '.join(wrong) or value)} is not a pinned package; write name==version, or "
+            "the path of a .whl file; several are separated by spaces"
         )
     return value

@@ -5,8 +5,7 @@ in this process, and raises AssertionError with the problem, its location and th
 package's own extensions pass the same checks.
 """
 
-from pytest_mlperf.testing._addons import check_addon
-from pytest_mlperf.testing._checks import check_builder, check_dataset, check_scorer
+from pytest_mlperf.testing._checks import check_addon, check_builder, check_dataset, check_scorer
 from pytest_mlperf.testing._engines import check_engine
 from pytest_mlperf.testing._sink import RecordingSink
 

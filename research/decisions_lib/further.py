@@ -194,6 +194,11 @@ def _two_sides(rows: Sequence[two_sides.Row]) -> str:
         return span(row.found for row in rows if any(word in row.command for word in words))
 
     pairs = [row.runs for row in rows if row.runs is not None and row.command.startswith("A/B")]
+    medians = [
+        row.runs
+        for row in rows
+        if row.runs is not None and row.command.startswith(two_sides.AGAINST)
+    ]
     return (
         f"`pytest-mlperf compare` calls unchanged builds a drop in {of('unchanged is a drop')} % "
         f"and a drop of the limit ok in {of('drop of the limit is ok')} %. With 200 unchanged "
@@ -201,7 +206,9 @@ def _two_sides(rows: Sequence[two_sides.Row]) -> str:
         f"{of('is confirmed')} %, and rules out a drop of the limit in {of('is excluded')} %, with "
         f"{min(pairs):.1f} to {max(pairs):.1f} pairs, on drifting machines too. `[[pairs]]` "
         f"refutes a claim that is just true in {of('is refuted')} %, and proves one that is just "
-        f"false in {of('is proven')} %."
+        f"false in {of('is proven')} %. `--mlperf-against` fails unchanged builds in "
+        f"{of('unchanged fails')} %, and passes a drop of the limit in {of('limit passes')} %, "
+        f"with {min(medians):g} to {max(medians):g} pairs at the median."
     )
 
 

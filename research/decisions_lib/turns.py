@@ -71,13 +71,13 @@ def _far(
     return lambda error: t_isf(error, max(df, 1.0)) * sd / math.sqrt(k)
 
 
-def turns(rng: np.random.Generator, cases: int, name: str) -> Floats:
+def turns(rng: np.random.Generator, cases: int, name: str, pairs: int = RULE.max_runs) -> Floats:
     """Return log ratios of pairs of runs of equal builds in the order A B, B A, A B."""
-    last = 2 * RULE.max_runs
+    last = 2 * pairs
     number = name.removesuffix(" %")
     sd = float(number) / 100 if number.replace(".", "").isdigit() else 0.007
     x = sd * rng.standard_normal((cases, last))
-    order = np.array([0, 1, 1, 0] * RULE.max_runs)[:last]
+    order = np.array([0, 1, 1, 0] * pairs)[:last]
     if name.startswith("drift"):
         x -= 0.005 * np.arange(last)
     elif name == "random walk":

@@ -8,18 +8,20 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from scipy import stats
 
 from decisions_lib.noise import Floats
 from decisions_lib.turns import FAIL, PASS, RULE, TURNS, in_turns, turns
+from pytest_mlperf.bench.against import MOST_PAIRS
 from pytest_mlperf.core.rulings import sides as pooled
 from pytest_mlperf.judge.multiplicity import FALSE_SHARE, benjamini_hochberg
 from pytest_mlperf.judge.robustness import CANDIDATE_DF, MAX_SPREAD_RATIO
 from pytest_mlperf.judge.rule_r import RuleR
 
+AGAINST = "--mlperf-against"
 LIMIT = 0.03
 SEED = 20261122
 
@@ -95,7 +97,8 @@ def rows(scale: float = 1.0) -> list[Row]:
         scale: Share of the full number of cases.
     """
     count = max(400, round(20_000 * scale))
-    return [*pooled_rows(count), *many_rows(max(100, round(1000 * scale))), *turn_rows(count)]
+    many = many_rows(max(100, round(1000 * scale)))
+    return [*pooled_rows(count), *many, *turn_rows(count), *against_rows(count)]
 
 
 # --- pooled --------------------------------------------------------------------------------------
@@ -231,6 +234,21 @@ def many_rows(count: int, metrics: int = 200) -> Iterator[Row]:
 
 
 # --- in turns ------------------------------------------------------------------------------------
+
+
+def against_rows(count: int) -> Iterator[Row]:
+    """Yield how often `--mlperf-against` errs, with the median of its pairs."""
+    rng, bound = np.random.default_rng(SEED + 3), math.log1p(-LIMIT)
+    rule = replace(RULE, max_runs=MOST_PAIRS)
+    for noise in TURNS:
+        logs = turns(rng, count, noise, MOST_PAIRS)
+        for what, drop, wrong, promised in (
+            (f"{AGAINST}: unchanged fails", 0.0, FAIL, rule.alpha),
+            (f"{AGAINST}: a drop of the limit passes", bound, PASS, rule.beta),
+        ):
+            decision, pairs = in_turns(logs + drop, passing=bound, failing=0.0, rule=rule)
+            found = float((decision == wrong).mean())
+            yield Row(what, noise, found, promised, count, float(np.median(pairs)))
 
 
 def turn_rows(count: int) -> Iterator[Row]:

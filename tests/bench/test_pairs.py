@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -83,6 +84,23 @@ def orders(job: Job, session: str, leader: bool) -> list[bool]:
     for _ in range(8):
         add_pair(old_side, new_side, LIMITS, 0.05, leader=new_side if leader else None)
     return [name == "before" for name in old_side.log[::2]]
+
+
+def test_lines_of_progress_count_the_runs_that_are_left(job: Job, tmp_path: Path) -> None:
+    """An INVALID run is repeated under the same number, and no number is above the maximum."""
+    side, _ = sides(job, [(100.0, 0.0)] * 3, [])
+    vars(side).update(_conditions=SimpleNamespace(max_runs=2), _build=None, pair=0)
+    titles = []
+    for repeats in (0, 1, 0):
+        side.invalid_runs += [make_run()] * repeats
+        titles.append(side._title(performance=True, at=None))
+        side.add_run()
+    assert titles == [
+        "run 1 of at most 2",
+        "run 2 of at most 2 (1 run repeated)",
+        "run 3 (1 run repeated)",
+    ]
+    assert side._title(performance=False, at=None) == "accuracy pass"
 
 
 def test_chance_draws_the_order_and_a_drift_cancels(job: Job) -> None:

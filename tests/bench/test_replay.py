@@ -85,7 +85,8 @@ class Stored:
         case.runs = list(self.verdict.runs)
         case.rate = self.result.target_qps
         if self.verdict.accuracy is not None:
-            case.accuracy, case.scored = present(AccuracyPasses(DATA / self.session).load("pass"))
+            stored = present(AccuracyPasses(DATA / self.session).load("pass"))
+            case.accuracy, case.scored = stored.accuracy, stored.scored
         return case
 
     def with_throughput(self, factor: float) -> Stored:

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from pytest_mlperf.bench.bench import tree_changes
 from pytest_mlperf.bench.policy import Policy
-from pytest_mlperf.bench.tree import tree_changes
 from pytest_mlperf.core.job import Factory, Job, ScoringPlan
 from pytest_mlperf.run.project import commit_of
 from tests.core.made import present

@@ -125,6 +125,14 @@ def test_version_and_wrong_usage_have_their_exit_codes(capsys: pytest.CaptureFix
     ):
         assert exits(*line.split()) == 2, line
         assert capsys.readouterr().err.startswith("usage: pytest-mlperf"), line
+    for line, hint in (
+        ("init --engine onnx", "; did you mean 'onnxruntime'?"),
+        ("report --format htlm", "; did you mean 'html'?"),
+        ("doctor --foo", "unknown argument '--foo'; see "),
+        ("doctor --jsn", "; did you mean '--json'?"),
+    ):
+        assert exits(*line.split()) == 2, line
+        assert hint in capsys.readouterr().err, line
     assert main(["report", "\x1b[2Jx.json"]) == 2
     assert capsys.readouterr().err.startswith("pytest-mlperf: \\x1b[2Jx.json: cannot be read")
 
@@ -183,7 +191,7 @@ def test_a_command_loads_no_more_than_it_needs(tmp_path: Path) -> None:
         assert (code, done.stderr) == (0, "")
         assert not heavy & set(modules)
         package_modules = [name for name in modules if name.startswith("pytest_mlperf")]
-        assert "pytest_mlperf.cli.commands" in package_modules
+        assert "pytest_mlperf.cli" in package_modules
         assert len(package_modules) <= MAX_MODULES or word == "init"
     assert (tmp_path / "suites" / "demo.mlperf.toml").is_file()
 

@@ -15,8 +15,7 @@ from typing import Any
 import pytest
 
 from pytest_mlperf.addons.history.trend import why_no_ratio
-from pytest_mlperf.cli.compare import compare_case, pair
-from pytest_mlperf.cli.measured import Measured, why_not
+from pytest_mlperf.cli.compare import Measured, compare_case, pair, why_not
 from pytest_mlperf.core.baseline import BaselineRun
 from pytest_mlperf.core.case import Case, Scenario
 from pytest_mlperf.core.measurement import Run, Subject

@@ -31,8 +31,8 @@ from pytest_mlperf.cli.doctor.requirements import importing, lacking
 from pytest_mlperf.core.contention import Contention
 from pytest_mlperf.core.errors import MlperfError
 from pytest_mlperf.hardware.machine import Machine
+from pytest_mlperf.stores.foreign import POINTER
 from pytest_mlperf.suite.libraries import declared, extras
-from pytest_mlperf.suite.places import POINTER
 from tests import forked
 from tests.cli.lab import ROOT, Lab
 from tests.cli.text import Say, differing, widest
@@ -105,6 +105,9 @@ def test_a_page_of_many_cases_is_cut_before_its_verdict() -> None:
     assert (len(page), page[-3:], page[:10]) == (MAX_LINES, whole[-3:], whole[:10])
     assert f"  ... {len(whole) - MAX_LINES + 1} more lines: pytest-mlperf doctor --all" in page
     assert shortened(whole[:MAX_LINES]) == whole[:MAX_LINES]
+    long = ["a text", *["      of many lines"] * MAX_LINES, "", "verdict"]
+    assert shortened(["first", *long])[0] == "first"
+    assert shortened(["first", *long])[1].startswith("  ... ")
 
 
 @pytest.mark.process

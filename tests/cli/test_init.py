@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import re
+import tomllib
+from http.server import BaseHTTPRequestHandler
 from pathlib import Path
 
 import pytest
@@ -12,6 +14,7 @@ from pytest_mlperf.registry import first_suites
 from pytest_mlperf.suite.plan import plan_suite
 from pytest_mlperf.suite.resolve import dataset_of
 from tests.cli.text import Say
+from tests.exporters import exporting
 
 pytestmark = pytest.mark.usefixtures("here")
 
@@ -159,3 +162,29 @@ def test_a_missing_library_is_named_with_what_installs_it(
     line = "engine onnxruntime needs: pip install 'pytest-mlperf[onnx]'\n"
     assert line in say.ends(0, "init", "a", "--engine", "onnxruntime")
     assert "needs:" not in say.ends(0, "init", "b")
+
+
+@pytest.mark.process
+def test_a_servers_address_and_hardware_are_written_into_its_suite(
+    here: Path, say: Say, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """TGI names its GPUs in a header; the pages here are behind a tunnel."""
+
+    def show(handler: BaseHTTPRequestHandler) -> None:
+        handler.send_response(200)
+        handler.send_header("X-Compute-Type", "2-nvidia-h100-80gb-hbm3")
+        handler.send_header("Content-Length", "2")
+        handler.end_headers()
+        handler.wfile.write(b"{}")
+
+    monkeypatch.setattr("pytest_mlperf.run.server_hardware.listeners", lambda *_: set())
+    with exporting(show) as server:
+        url = server.url.removesuffix("/metrics")
+        shown = say.ends(0, "init", "--engine", "openai", "--url", url)
+    text = (here / "suites" / "demo.mlperf.toml").read_text("utf-8")
+    (entry,) = tomllib.loads(text)["engines"]
+    assert entry["accelerators"] == ["2xH100"]
+    assert entry["options"]["url"] == url
+    assert f"{url} runs on 2 x NVIDIA H100 80GB HBM3 (server)" in shown
+    refused = say.ends(2, "init", "other", "--engine", "null", "--url", url)
+    assert "--url needs an engine that measures a server, not null" in refused

@@ -1,16 +1,13 @@
-"""`pytest-mlperf turns` measures two engine entries or builds in turns."""
+"""`pytest-mlperf turns` measures two engine entries in turns."""
 
 from __future__ import annotations
 
 import re
-import sys
 from pathlib import Path
 
 import pytest
 
 from tests.cli.text import Say, differing, one_line, widest
-from tests.run import other_python
-from tests.run.other_python import ENGINE
 from tests.stores.calibrated_here import WORDS, calibrate
 
 SUITE = """\
@@ -81,25 +78,6 @@ def test_two_entries_of_one_suite_are_told_apart_by_label(here: Path, say: Say) 
     output = say.ends(0, "turns", f"{file}::slow", f"{file}::fast-fp32-cpu")
     assert re.search(r"  improved  samples/s .* \d\.\d\dx  [1-9]\.\d\dx to ", output), output
     assert WORDS in one_line(output)
-
-
-@pytest.mark.process
-def test_versions_are_compared_through_the_baseline_s_build(
-    here: Path, say: Say, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The entry's other environment against this one, in which the engine is half as fast."""
-    python = other_python.environment(here / "the-old-one")
-    (here / "acme.py").write_text(ENGINE, "utf-8")
-    monkeypatch.syspath_prepend(here)
-    slow = Path(sys.prefix).name
-    entry = (
-        f'[[engines]]\nuse = "acme:Acme"\noptions = {{ slow = "{slow}" }}\n'
-        f'baseline_engine = {{ python = "{python}" }}\n'
-    )
-    file = write("s", entry, OFFLINE, LIMIT)
-    output = say.ends(1, "turns", f"{file}@baseline", file)
-    assert "A         s.mlperf.toml@baseline\nB         s.mlperf.toml\n" in output
-    assert "PERF DROP" in output
 
 
 @pytest.mark.process
@@ -180,7 +158,6 @@ def test_what_proves_nothing_is_refused_before_it_is_measured(here: Path, say: S
     rows: list[tuple[tuple[object, ...], int, tuple[str, ...]]] = [
         (("turns", s, s), 2, ("A and B are the same engine entry",)),
         (("turns", s, f"{s}::two"), 2, (f"{s}: no engine entry named 'two'; known: one, one",)),
-        (("turns", f"{s}@baseline", s), 2, (f"{s}: engine entry one-fp32 has no baseline_engine",)),
         (("turns", t, s), 2, (f"{t} does not exist",)),
         (
             ("turns", s, u, "--case", "x"),

@@ -166,8 +166,7 @@ def test_changes_that_fail_on_the_first_day_are_listed_until_there_are_more_days
 
     assert warnings == [
         "today a change of −10.5 % in samples/s fails; smaller changes need a baseline of 4 "
-        "days, or "
-        "baseline_engine in the suite",
+        "days, or --mlperf-against",
         "today a change of −10.5 % in samples/s fails; smaller changes are measured again, "
         "interleaved with the baseline's build",
         *[None] * 4,

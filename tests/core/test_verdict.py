@@ -41,10 +41,7 @@ def test_an_outcome_fails_or_passes_and_the_worst_metric_decides_whatever_the_or
         assert {worst(list(order)) for order in permutations(outcomes)} == {outcomes[-1]}
 
 
-BUILD = (
-    ", or set baseline_engine in the suite: a drop is then measured again, interleaved with the "
-    "baseline's build"
-)
+BUILD = ", or compare with the old build in one session: --mlperf-against REF"
 
 
 UNTIL = "2026-12-05"

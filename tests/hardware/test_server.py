@@ -9,6 +9,7 @@ import json
 import random
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -28,6 +29,7 @@ from pytest_mlperf.hardware.server import (
 URL = "http://gpu-box:8000/v1"
 PODS = "serving/app=vllm"
 SOURCES = ("probe", "exporter", "kubernetes", "server", "declared")
+SOFTWARE = ("sglang", "llama.cpp", "tgi")
 
 
 def kubectl(pods: bytes, nodes: bytes) -> Callable[..., bytes]:
@@ -132,8 +134,13 @@ class World:
         version = json.dumps({"version": self.version}).encode()
         if self.software == "vllm":
             return {"/version": version, "/metrics": start}
-        parallel = {"tp_size": self.parallel, "uptime": self.moment}
-        return {"/server_info": json.dumps({"version": self.version, **parallel}).encode()}
+        described = {
+            "sglang": ("/server_info", {"version": self.version, "tp_size": self.parallel}),
+            "llama.cpp": ("/props", {"build_info": self.version, "total_slots": self.parallel}),
+            "tgi": ("/info", {"version": self.version, "num_shard": self.parallel}),
+        }
+        path, document = described[self.software]
+        return {path: json.dumps({**document, "uptime": self.moment}).encode()}
 
     def seen_by(self, source: str, url: str = URL) -> ServerIdentity:
         """Return the identity by one source besides the server's own pages."""
@@ -170,37 +177,38 @@ SWAPS: Mapping[str, tuple[tuple[str, ...], Callable[[random.Random], Mapping[str
     "clocks": (("probe",), lambda r: {"clocks": r.randrange(600, 1900)}),
     "GPUs in use": (("probe",), lambda r: {"loaded": r.randrange(1, 8)}),
     "version": (SOURCES, lambda r: {"version": f"0.12.{r.randrange(99)}"}),
-    "software": (SOURCES, lambda _: {"software": "sglang"}),
+    "software": (SOURCES, lambda r: {"software": r.choice(SOFTWARE)}),
+    "flags": (SOURCES, lambda r: {"software": "sglang", "parallel": r.choice([1, 2, 4])}),
     "driver": (("probe", "exporter", "kubernetes"), lambda r: {"driver": f"59{r.randrange(9)}.1"}),
 }
 """By kind of swap: the sources that notice it, and the changed world; as in docs/openai.md."""
 
 
-def said(before: World, after: World, source: str) -> list[str]:
-    """Return what a session of `after` says against a baseline of `before`."""
-    baseline = before.seen_by(source)
+def texts_of(recorded: World, present: World, source: str) -> list[str]:
+    """Return the texts of a session on `present` that has a baseline of `recorded`."""
+    baseline = recorded.seen_by(source)
     try:
-        now = after.seen_by(source)
+        current = present.seen_by(source)
     except RunError as error:
         return [str(error)]
     return [
-        *(f"identity: {one.name}" for one in differences(baseline.properties, now.properties)),
-        *(f"changed: {key}" for key in changed_keys(baseline.facts, now.facts)),
-        *(f"changed: {key}" for key in changed_keys(baseline.surroundings, now.surroundings)),
-        *doubts(baseline, now),
-        *(note for note in now.remarks if "not verified" in note or "unknown" in note),
+        *(f"identity: {one.name}" for one in differences(baseline.properties, current.properties)),
+        *(f"changed: {key}" for key in changed_keys(baseline.facts, current.facts)),
+        *(f"changed: {key}" for key in changed_keys(baseline.surroundings, current.surroundings)),
+        *doubts(baseline, current),
+        *(note for note in current.remarks if "not verified" in note or "unknown" in note),
     ]
 
 
-def test_none_of_300_swaps_passes_unsaid() -> None:
+def test_none_of_300_swaps_passes_untexts_of() -> None:
     """Each by the sources of its row; an unverified source says that it could not see one."""
     draw = random.Random(50)
     swaps = [(name, draw.choice(SWAPS[name][0])) for name in draw.choices(list(SWAPS), k=300)]
     quiet, unseen = [], []
     for name, source in swaps:
-        before = World(moment=draw.uniform(0, 1e4))
-        after = replace(before, moment=draw.uniform(0, 1e4), **SWAPS[name][1](draw))
-        texts = said(before, after, source)
+        recorded = World(moment=draw.uniform(0, 1e4))
+        present = replace(recorded, moment=draw.uniform(0, 1e4), **SWAPS[name][1](draw))
+        texts = texts_of(recorded, present, source)
         if not texts:
             quiet.append((name, source))
         if all("look like" in text for text in texts):
@@ -216,9 +224,9 @@ def test_the_probe_notices_every_swap_and_others_say_what_they_cannot_see() -> N
     draw = random.Random(1)
     for name, (sources, swap) in SWAPS.items():
         assert "probe" in sources
-        after = replace(World(), **swap(draw))
-        assert said(World(), after, "probe"), name
-        assert said(World(), after, "declared"), name  # at least that nothing is verified
+        present = replace(World(), **swap(draw))
+        assert texts_of(World(), present, "probe"), name
+        assert texts_of(World(), present, "declared"), name  # at least that nothing is verified
 
 
 def test_1000_unchanged_sessions_raise_no_alarm() -> None:
@@ -226,9 +234,11 @@ def test_1000_unchanged_sessions_raise_no_alarm() -> None:
     alarms = []
     for number in range(1000):
         source = SOURCES[number % 4]
-        before = World(moment=draw.uniform(0, 1e6), software=draw.choice(["vllm", "sglang"]))
-        after = replace(before, moment=before.moment + draw.uniform(1, 1e5))
-        if texts := [text for text in said(before, after, source) if "look like" not in text]:
+        recorded = World(moment=draw.uniform(0, 1e6), software=draw.choice(["vllm", *SOFTWARE]))
+        present = replace(recorded, moment=recorded.moment + draw.uniform(1, 1e5))
+        if texts := [
+            text for text in texts_of(recorded, present, source) if "look like" not in text
+        ]:
             alarms.append((source, texts))
 
     assert alarms == []
@@ -327,7 +337,7 @@ def test_sources_that_contradict_each_other_are_an_error_with_both_values() -> N
         other.seen_by("exporter")
 
 
-def test_unequal_nodes_and_several_servers_behind_one_url_are_said() -> None:
+def test_unequal_nodes_and_several_servers_behind_one_url_are_texts_of() -> None:
     pods = [json.loads(w.pods)["items"][0] for w in (World(), World(node="box-2"))]
     other = World(node="box-2", product="NVIDIA H100 80GB HBM3")
     nodes = [json.loads(w.nodes)["items"][0] for w in (World(), other)]
@@ -338,7 +348,7 @@ def test_unequal_nodes_and_several_servers_behind_one_url_are_said() -> None:
     assert "nodes are unequal" in mixed.notes[0]
 
     several = identified(URL, "cpu", {}, {}, {}, frozenset({1.0, 2.0}), time_s=0.0)
-    assert any("2 servers or more answer" in note for note in several.remarks)
+    assert any("2 processes or more answer" in note for note in several.remarks)
 
 
 def test_a_stale_exporter_and_gpus_without_a_model_make_runs_invalid() -> None:
@@ -358,6 +368,44 @@ def test_a_probe_of_a_machine_that_does_not_listen_on_the_port_is_doubted() -> N
     assert World().seen_by("probe", "http://127.0.0.1:9000").remarks == ()
 
 
+def test_accelerators_without_nvml_are_read_from_sysfs(tmp_path: Path) -> None:
+    """AMD's GPUs with memory of their own, and any processing accelerator; no display."""
+    devices = {
+        "0000:01:00.0": {
+            "vendor": "0x1002",
+            "class": "0x038000",
+            "device": "0x74a1",
+            "subsystem_device": "0x74a1",
+            "product_name": "AMD Instinct MI300X OAM",
+            "unique_id": "a1b2",
+            "mem_info_vram_total": str(192 * 2**30),
+            "mem_info_vram_used": str(100 * 2**30),
+            "current_compute_partition": "SPX",
+            "hwmon/hwmon3/power1_cap": "750000000",
+            "hwmon/hwmon3/power1_input": "412000000",
+        },
+        "0000:02:00.0": {"vendor": "0x1da3", "class": "0x120000", "device": "0x1020"},
+        "0000:03:00.0": {"vendor": "0x1002", "class": "0x030000", "device": "0x164e"},
+        "0000:04:00.0": {"vendor": "0x10de", "class": "0x030200", "device": "0x2335"},
+    }
+    for name, files in devices.items():
+        for file, text in files.items():
+            path = tmp_path / "sys/bus/pci/devices" / name / file
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_text(f"{text}\n")
+    amd, gaudi = probe.other_accelerators(tmp_path)
+    assert amd["identity"] == {
+        "gpu": "AMD Instinct MI300X OAM",
+        "memory_gib": 192,
+        "pci_id": "74a1:74a1",
+        "partition": "SPX",
+        "power_limit_w": 750,
+    }
+    assert (amd["watts"], amd["memory_used_gib"]) == (412.0, 100.0)
+    assert gaudi["identity"]["gpu"] == "0x1da3 1020:"
+    assert (gaudi["watts"], gaudi["memory_used_gib"]) == (None, None)
+
+
 def test_mig_instances_and_other_vendors_are_accelerators_too() -> None:
     report = json.loads(World(count=1).probe)
     report["gpus"][0]["identity"] |= {"mig": "1g.18gb", "gpu": "NVIDIA H200 MIG 1g.18gb"}
@@ -366,8 +414,22 @@ def test_mig_instances_and_other_vendors_are_accelerators_too() -> None:
     report["gpus"][0]["identity"] = {"gpu": "AMD Instinct MI300X OAM", "power_limit_w": 750}
     amd = of_probe(json.dumps(report).encode(), "MI300X", URL)
     assert amd.properties["gpu"] == "AMD Instinct MI300X OAM"
+    # sysfs has no product name of these: the suite's is taken.
+    report["gpus"] = report["gpus"] * 8
+    report["gpus"][0]["identity"] = {"gpu": "0x1da3 1020:1020", "pci_id": "1020:1020"}
+    gaudi = of_probe(json.dumps(report).encode(), "8xGaudi3", URL)
+    assert (gaudi.properties["gpus"], gaudi.properties["pci_id"]) == (8, "1020:1020")
     page = (
         'gpu_package_power{gpu_id="0",card_model="Instinct MI300X",serial_number="S",'
         'hostname="n"} 748\n'
     )
     assert of_exporter(page.encode(), (), "MI300X").properties["gpu"] == "Instinct MI300X"
+
+
+def test_a_manifest_of_several_profiles_does_not_name_the_gpu() -> None:
+    """NIM lists all GPUs for which it has a profile."""
+    profiles = [{"tags": {"gpu": name, "tp": "1"}} for name in ("H100", "L40S")]
+    for count, source in ((1, "server"), (2, "unknown")):
+        page = json.dumps({"profiles": profiles[:count]}).encode()
+        identity = identified(URL, "cpu", {}, {"/v1/manifest": page}, {}, (), time_s=0.0)
+        assert identity.properties["server"] == source

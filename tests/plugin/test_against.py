@@ -14,6 +14,7 @@ from pytest_mlperf.bench.bench import Bench
 from pytest_mlperf.bench.policy import Policy
 from pytest_mlperf.core.case import Kind
 from pytest_mlperf.core.errors import MlperfError
+from pytest_mlperf.core.history import histories_of
 from pytest_mlperf.core.verdict import Confirmation, Outcome, Verdict
 from pytest_mlperf.hardware.machine import detect
 from pytest_mlperf.reports.sentences import sentence
@@ -65,6 +66,7 @@ class Lab:
             lease_limit_s=60,
             machine=detect(gpus=False),
             control=False,
+            max_runs=max_runs,
         )
         policy = Policy(
             accuracy=root / "accuracy", root=root, max_runs=max_runs, against=reference(against)
@@ -201,6 +203,11 @@ def test_the_order_within_a_pair_is_drawn_and_then_reversed(
 
     lab.verdict(OTHER_PYTHON, lab.suite(limit="1%"))
 
+    titles = [title.partition(", ") for title in simulation.titles]
+    assert [pair for pair, _, _ in titles] == [
+        f"pair {n} of at most 6" for n in range(1, 7) for _ in range(2)
+    ]
+    assert sum(side == "this build" for _, _, side in titles) == 6
     sides = ["against" in folder for folder, _ in simulation.tasks]
     pairs = [tuple(sides[n : n + 2]) for n in range(0, len(sides), 2)]
     assert all(set(pair) == {True, False} for pair in pairs)
@@ -224,14 +231,14 @@ def test_a_build_that_cannot_be_compared_is_one_error(
     monkeypatch.setenv("PIP_NO_INDEX", "1")
     rows = [
         ("v9", "v9 is no commit of this clone: fetch it, or name another"),
-        ("main", "is the build that is here: nothing to compare"),
+        ("main", "is this build: nothing to compare"),
         ("old", "requires Python <3.9, and this is 3."),
         ("python:/there/is/none", "--mlperf-against.python, /there/is/none, is not a program here"),
-        (f"python:{sys.executable}", "is the build that is here: nothing to compare"),
+        (f"python:{sys.executable}", "is this build: nothing to compare"),
         ("command:/there/is/none", "--mlperf-against.command, /there/is/none, is not a program"),
         ("pip:nothing.whl", "--mlperf-against.pip, nothing.whl, is not a file here"),
         ("pip:there-is-none==9", "there-is-none==9 cannot be installed by"),
-        ("merge-base", "is the build that is here: nothing to compare"),
+        ("merge-base", "is this build: nothing to compare"),
     ]
     for against, message in rows:
         verdict = lab.verdict(against)
@@ -343,6 +350,14 @@ def test_a_session_measures_both_builds(lab: Lab) -> None:
     assert {run.commit for run in speed.runs} == {f"{commit}+"}
     assert "engine.acme 1.0 → 2.0" in speed.baseline.changed
     assert not any("python" in text for text in speed.baseline.changed)
+    series = [
+        one
+        for one in histories_of([read_results(lab.project.path / "one.json")])
+        if (one.series.kind, one.series.metric) == (Kind.PERFORMANCE, "throughput")
+    ]
+    points = [point for history in series for point in history.points]
+    assert [point.fingerprint["engine.acme"] for point in points] == ["1.0", "2.0"]
+    assert [point.baseline for point in points] == [None, None]
     labels = [folder.name.split(".")[1] for folder in lab.project.run_folders()]
     assert labels.count("against") == other.pairs + 1
     assert len(git(lab.project.path, "worktree", "list").splitlines()) == 1

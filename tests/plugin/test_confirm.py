@@ -426,8 +426,8 @@ def test_a_provisional_drop_that_the_baseline_s_build_has_too_is_none(
 
 
 def test_without_another_build_a_drop_states_its_evidence(lab: Lab) -> None:
-    commit, named = "0123456789ab", "baseline_engine in the suite names one"
-    ref = f'write baseline_engine = {{ git = "{commit}" }} into the engine entry of {SUITE}'
+    commit, named = "0123456789ab", "--mlperf-against names one"
+    ref = f"run pytest {SUITE} --mlperf-against {commit}"
     code, unknown = (
         (Confirmation.NO_BUILD, NO_BUILD + decides + MORE_SESSIONS) for decides in (ref, named)
     )
@@ -598,9 +598,8 @@ def test_options_that_explain_no_drop_excuse_none_unless_git_shows_no_other_chan
         (Outcome.OK, Confirmation.EXCLUDED),
         (Outcome.PROVISIONAL, Confirmation.UNDECIDED),
     ]
-    assert f'; {OTHER_CHANGES_NOTE}write baseline_engine = {{ git = "{commit}" }} into' in sentence(
-        answer.notes[0]
-    )
+    advice = f"; {OTHER_CHANGES_NOTE}run pytest {SUITE} --mlperf-against {commit}"
+    assert advice in sentence(answer.notes[0])
 
 
 def test_a_baseline_that_cannot_be_measured_again_decides_with_a_reason(
@@ -621,8 +620,12 @@ def test_a_baseline_that_cannot_be_measured_again_decides_with_a_reason(
     rows: list[tuple[str, dict[str, str], str]] = [
         ("", {"engine.weights_sha256": "aa"}, f"{label} {suite}"),
         (two, {"engine.weights_sha256": "aa"}, f"{label}::null-fp32 {suite}::null-fp32"),
-        ("", {"engine.pydantic": "1.0"}, '{ wheel = "pydantic==1.0" } into the engine entry of su'),
-        ("", {"dataset": "c"}, "baseline_engine in the suite names one"),
+        (
+            "",
+            {"engine.pydantic": "1.0"},
+            "run pytest suites/first.mlperf.toml --mlperf-against pip:pydantic==1.0",
+        ),
+        ("", {"dataset": "c"}, "--mlperf-against names one"),
         ("", {"options": "["}, "the baseline's options are refused today: "),
         ("", {"options": "[" * 99_999}, "the baseline's options are refused today: "),
         ("", {"options": '{"a": "…/b/c"}'}, "the baseline records only the end of a path: …/b/c"),

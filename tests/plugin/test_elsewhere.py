@@ -114,8 +114,11 @@ def test_onnx_runtime_is_needed_there_only(
 
 def test_a_missing_python_is_a_skip_with_the_remedy(project: Project) -> None:
     rows = [
-        ('python = "../venv/bin/python"', "python, ../venv/bin/python, is no program here (looked"),
-        ('command = ["no-such-docker", "run"]', "command, no-such-docker, is no program here"),
+        (
+            'python = "../venv/bin/python"',
+            "python, ../venv/bin/python, is not a program here (looked",
+        ),
+        ('command = ["no-such-docker", "run"]', "command, no-such-docker, is not a program here"),
         ('python = "${NO_SUCH}/python"', "python: ${NO_SUCH} is not set"),
     ]
     for where, reason in rows:

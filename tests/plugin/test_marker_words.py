@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from pytest_mlperf.plugin.marker_words import misspelt
+from pytest_mlperf.plugin.collect import misspelt
 from tests.plugin.project import Project
 
 MARKERS = {"mlperf", "mlperf_benchmark", "slow", "offline_docs"}

@@ -256,6 +256,10 @@ def test_a_bad_value_is_refused_with_the_valid_ones(
             if not message.startswith(f"{label}: {text!r} is not valid; expected "):
                 failures.append(message)
     assert failures == []
+    for text, meant in (("--mlperf-handicap=50", "'50%'"), ("--mlperf-handicp=50%", "handicap")):
+        assert f"did you mean {'' if '%' in meant else '--mlperf-'}{meant}?" in refusal(
+            pytester, text
+        )
     empty = refusal(pytester, "--mlperf-confirm=")
     assert empty.startswith("--mlperf-confirm: '' is not valid; expected auto|always|never: ")
 

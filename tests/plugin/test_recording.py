@@ -192,6 +192,7 @@ def test_replace_keeps_the_history_with_its_reason(project: Project) -> None:
 
     after = project.recorded()
     assert last_line(result) == "2 recorded"
+    result.stdout.fnmatch_lines(["note * replaced: throughput * -> *"])
     assert len(after.runs) == 2
     assert after.history[0] == record.history[0]
     last = after.history[1]

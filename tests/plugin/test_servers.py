@@ -12,9 +12,10 @@ from pytest_mlperf.core.reason import Key
 from pytest_mlperf.core.verdict import Outcome, Verdict
 from pytest_mlperf.reports.sentences import sentence
 from pytest_mlperf.stores.results import read_results
+from pytest_mlperf.suite.plan import plan_suite, url_of
 from tests.exporters import exporting, page
 from tests.hardware.test_server import World
-from tests.plugin.project import Project
+from tests.plugin.project import SUITE, Project
 
 pytestmark = pytest.mark.process
 
@@ -66,7 +67,8 @@ class Served:
             (folder / f"world{number}.json").write_bytes(world.probe)
         (folder / "asked").write_text("0")
         (folder / "ask.py").write_text(
-            "import pathlib\n"
+            "import pathlib, sys\n"
+            'if "--watch" in sys.argv: sys.exit(1)\n'
             f"folder = pathlib.Path({str(folder)!r})\n"
             'number = int((folder / "asked").read_text())\n'
             '(folder / "asked").write_text(str(number + 1))\n'
@@ -154,6 +156,41 @@ def test_baselines_that_name_the_client_are_moved_by_the_command_of_the_message(
     assert not list(project.path.glob("baselines/cpu/**/*.json"))
 
 
+def test_a_servers_own_exporter_meters_it(served: Served) -> None:
+    """Without --mlperf-dcgm; its GPUs are the identity, too few of them are an error."""
+    with exporting(page(World().exporter)) as exporter:
+        served.suite(server=f'{{ exporter = "{exporter.url}" }}')
+        suite = served.project.path / SUITE
+        more = '[limits]\nsamples_per_joule_dcgm = { max_drop = "40%" }'
+        suite.write_text(suite.read_text("utf-8").replace("[limits]", more))
+        result = served.project.run_process("suites", *FAST)
+        # On this page the counters stand still.
+        result.stdout.fnmatch_lines(["*test skipped: 8xH200: *the energy counter changed less than twice*"])
+        newest = max(served.project.path.glob(".mlperf/runs/*/results.json"))
+        (case,) = read_results(newest).cases
+        assert case.verdict.subject is not None
+        identity = case.verdict.subject.identity
+        assert (identity["server"], identity["gpus"]) == ("exporter", 8)
+        served.suite('["H100"]', f'{{ exporter = "{exporter.url}" }}')
+        verdict = served.verdict()
+    assert verdict.outcome is Outcome.ERROR
+    assert "says H100, and the exporter reports 8xH200" in sentence(verdict.headline)
+
+
+def test_doctor_and_machine_show_the_hardware_and_its_source(served: Served) -> None:
+    served.probed(World())
+    run = served.project.pytester.run
+    shown = run(sys.executable, "-m", "pytest_mlperf", "machine", "--json", "suites")
+    assert json.loads(shown.outlines[0])["gpu"] == "NVIDIA H200"
+    doctor = run(sys.executable, "-m", "pytest_mlperf", "doctor", "suites")
+    text = " ".join(" ".join(doctor.outlines).split())
+    assert f"{served.url} runs on 8 x NVIDIA H200 (probe)" in text
+    (served.project.path / "ask.py").write_text("print('no route to host')")
+    doctor = run(sys.executable, "-m", "pytest_mlperf", "doctor", "suites")
+    assert "no route to host" in doctor.stdout.str()
+    assert doctor.ret == 3  # no case can run
+
+
 def test_plan_gives_a_server_elsewhere_to_a_client_runner(served: Served) -> None:
     served.suite(server='{ exporter = "http://gpu-box:9400/metrics" }')
     words = [sys.executable, "-m", "pytest_mlperf", "plan", "--format", "github"]
@@ -165,3 +202,12 @@ def test_plan_gives_a_server_elsewhere_to_a_client_runner(served: Served) -> Non
     )
     (job,) = json.loads(served.project.pytester.run(*words).outlines[0])["include"]
     assert job["accelerator"] == "8xH200"  # 127.0.0.1 is a server of the runner
+
+
+def test_tritons_address_without_a_scheme_may_be_this_machine(project: Project) -> None:
+    for address, runner in (("localhost:8001", "H100"), ("gpu-box:8001", "cpu")):
+        engine = '[[engines]]\nuse = "triton"\naccelerators = ["H100"]\n'
+        path = project.suite(engines=f'{engine}options = {{ url = "{address}", served_model = "m" }}\n')
+        (planned,) = plan_suite(path)
+        assert url_of(planned) == f"http://{address}"
+        assert planned.accelerators == (runner,)

@@ -9,8 +9,8 @@ from typing import Any
 
 from pytest_mlperf.core.case import Scenario
 from pytest_mlperf.core.extension import Engine
-from pytest_mlperf.run.worker._client_check import MAX_IDLE_CORES, TOKENS_UNDER_WAY, with_reach
 from pytest_mlperf.run.worker._handicap import EngineAround, HandicapEngine
+from pytest_mlperf.run.worker.closed_loop import MAX_IDLE_CORES, TOKENS_UNDER_WAY, with_reach
 from pytest_mlperf.run.worker.point_window import OpenWindow
 from tests.run.harness import settings
 from tests.run.test_curve import Answers, point, refuse

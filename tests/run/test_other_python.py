@@ -310,7 +310,7 @@ def test_an_unavailable_environment_is_one_clear_error(
         ('git = "HEAD"', RunError, "not a git repository"),
         ('python = "${NO_SUCH}/python"', UnavailableError, "NO_SUCH.* not set"),
         ('python = "/there/is/none"', UnavailableError, "/there/is/none, is not a program here"),
-        ('python = "."', UnavailableError, "is no program here"),
+        ('python = "."', UnavailableError, "is not a program here"),
         (f'python = "{python.parents[1]}"', UnavailableError, r"did you mean .*/bin/python"),
         ('command = ["/there/is/none"]', UnavailableError, "/there/is/none, is not a program here"),
         ('command = ["false"]', RunError, "ended with exit code 1 during start"),

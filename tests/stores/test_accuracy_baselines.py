@@ -21,7 +21,7 @@ from pytest_mlperf.core.baseline import Accepted, AccuracyBaseline, Rerun, kept,
 from pytest_mlperf.core.errors import BaselineError
 from pytest_mlperf.core.measurement import Accuracy, Scored
 from pytest_mlperf.judge.inputs import Leverage
-from pytest_mlperf.stores.accuracy import AccuracyPasses
+from pytest_mlperf.stores.accuracy import AccuracyPasses, StoredPass
 from pytest_mlperf.stores.accuracy_baselines import (
     ACCURACY_DOCUMENT,
     OUTPUTS,
@@ -268,9 +268,10 @@ def test_a_pass_is_read_back_and_one_of_an_older_release_lacks_later_fields(
         del content["scored"][name]
     file.write_text(json.dumps(content), "utf-8")
 
-    assert stored == (replace(ACCURACY, source="stored"), SCORED)
-    assert passes.load("key") == (replace(ACCURACY, source="stored", lower=(), whole=()), PLAIN)
+    assert stored == StoredPass(accuracy=replace(ACCURACY, source="stored"), scored=SCORED)
+    older = replace(ACCURACY, source="stored", lower=(), whole=())
+    assert passes.load("key") == StoredPass(accuracy=older, scored=PLAIN)
     passes.save("plain", ACCURACY, PLAIN)
-    assert present(passes.load("plain"))[1] == PLAIN
+    assert present(passes.load("plain")).scored == PLAIN
     file.write_text("{", "utf-8")
     assert passes.load("key") is passes.load("other") is None

@@ -76,9 +76,9 @@ EXCEPTIONS = {
     **dict.fromkeys(
         (
             *("run.checkpoints._store", "run.checkpoints.child", "run.child.environments"),
-            *("run.power.sampling", "run.score", "stores.accuracy", "stores.artefacts"),
+            *("run.power.sampling", "run.score", "stores.artefacts"),
             *("run.worker._pipe", "plugin.benchmark_process", "addons.fleet.child"),
-            *("addons.fleet.reports", "addons.fleet.shipping", "plugin.deferred"),
+            *("addons.fleet.running", "addons.fleet.shipping", "plugin.deferred"),
             *(
                 "addons.official.about",
                 "adapters.engines.openai._count",
@@ -117,7 +117,7 @@ EXCEPTIONS = {
             *(
                 "adapters.datasets.files.pickle_files",
                 "adapters.datasets.files.pickles",
-                "adapters.datasets.files.tensors",
+                "adapters.datasets.igbh",
             ),
             *(
                 "adapters.datasets.frames",

@@ -7,7 +7,8 @@ from pathlib import Path
 import pytest
 
 from pytest_mlperf.core.errors import SuiteError, UnavailableError
-from pytest_mlperf.suite.places import POINTER, available, expand, local
+from pytest_mlperf.stores.foreign import POINTER
+from pytest_mlperf.suite.places import available, expand, local
 
 POINTED = POINTER + b"\noid sha256:4d7a214614ab2935c943f9e0ff69d22e\nsize 12345\n"
 
@@ -115,3 +116,18 @@ def test_a_folder_is_a_model_if_one_file_of_weights_in_it_is(suite: Path, folder
     )
     (inside / "model.safetensors").write_bytes(b"weights")
     assert local(suite, MODEL, "models") == str(suite.parent / "models")
+
+
+@pytest.mark.parametrize(
+    "name", ["tokenizer.json", "tokenizer.model", "vocab.txt", "merges.txt", "config.json"]
+)
+def test_a_tokenizer_or_configuration_that_is_a_pointer_is_not_here(suite: Path, name: str) -> None:
+    folder = suite.parent / "models"
+    for other in ("added_tokens.json", "model.safetensors", "generation_config.json"):
+        (folder / other).write_bytes(b"{}")
+    (folder / "vocab.json").touch()  # an empty file is its reader's
+    (folder / "notes.md").write_bytes(POINTED)
+    assert local(suite, MODEL, "models") == str(folder)
+    (folder / name).write_bytes(POINTED)
+    message = missing(suite, MODEL, "models")
+    assert message.endswith(f"{name} is a Git LFS pointer, not the file itself; run: git lfs pull")

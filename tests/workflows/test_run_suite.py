@@ -113,13 +113,14 @@ def acting(tmp_path: Path) -> Callable[..., tuple[composite.Outcome, list[list[s
     runner.put("own-python", PYTHON.format(shebang=shebang(), record=str(record)))
 
     def run(
-        at: Path = composite.FOLDER, **inputs: str
+        at: Path = composite.FOLDER, base: str = "", **inputs: str
     ) -> tuple[composite.Outcome, list[list[str]]]:
         record.unlink(missing_ok=True)
         shutil.rmtree(runner.temp / "mlperf-venv", ignore_errors=True)
         usual = {"suite": "suites/a.mlperf.toml", "accelerator": "H200", "python": "own-python"}
         named = {name.replace("_", "-"): value for name, value in inputs.items()}
-        outcome = composite.run(runner, usual | named, GITHUB_ACTION_PATH=str(at))
+        environment = {"GITHUB_ACTION_PATH": str(at), "GITHUB_BASE_REF": base}
+        outcome = composite.run(runner, usual | named, **environment)
         return outcome, words(record)
 
     return run
@@ -170,6 +171,22 @@ def test_every_input_reaches_its_place(acting: Any) -> None:
     _, commands = acting(package=".", extras="lm", requirements="onnxruntime-gpu  pillow --pre")
     assert commands[2][5:] == ["--editable", ".[lm]", "--", *more]
     assert acting(package=".")[1][2][-2:] == ["--editable", "."]
+
+
+def test_a_pull_request_is_compared_with_its_merge_base(acting: Any) -> None:
+    """Unless another build, or the baselines in git, are named."""
+    rows: list[tuple[dict[str, str], list[str]]] = [
+        ({}, []),
+        ({"against": "pip:vllm==0.32.0"}, ["--mlperf-against=pip:vllm==0.32.0"]),
+        ({"base": "main"}, ["--mlperf-against=merge-base"]),
+        ({"base": "main", "against": "v1"}, ["--mlperf-against=v1"]),
+        ({"base": "main", "against": "stored"}, []),
+        ({"base": "main", "update": "missing"}, []),
+    ]
+    for inputs, expected in rows:
+        _, commands = acting(**inputs)
+        words = [word for word in commands[4] if word.startswith("--mlperf-against")]
+        assert words == expected, inputs
 
 
 def test_the_package_comes_with_the_action(acting: Any, tmp_path: Path) -> None:

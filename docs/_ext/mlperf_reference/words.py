@@ -260,6 +260,8 @@ ENVIRONMENT: Mapping[str, str] = {
     "NODE_PATH": "Modules of MBXP's JavaScript programs.",
     "OMP_NUM_THREADS": "As `MKL_NUM_THREADS`.",
     "OPENBLAS_CORETYPE": "As `MKL_NUM_THREADS`.",
+    "OPENAI_API_KEY": "Key of the server of engine `openai`; its option `api_key_env` names another "
+    "variable.",
     "OPENBLAS_NUM_THREADS": "As `MKL_NUM_THREADS`.",
     "PATH": "Programs of `command`, `serve` and `python`, and the compilers that MBXP needs.",
     "PYTEST_MLPERF_BUILDS": "Folder of quantised checkpoints that several projects share; "

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path, PurePosixPath
 
 from pytest_mlperf import EnvironmentFault, RunError
+from pytest_mlperf.adapters.conventions import lfs_pointer
 from pytest_mlperf.extension import Rule, require_options, text_of
 
 MAX_INDEX_BYTES = 64 * 2**20
@@ -68,7 +69,7 @@ def engine_error(message: str, log: str | None = None) -> RunError:
 
 def broken(source: Path | str, problem: str) -> RunError:
     """Return the error for a defective file, folder or server: "SOURCE: PROBLEM"."""
-    return engine_error(f"{source}: {problem}")
+    return engine_error(lfs_pointer(Path(source)) or f"{source}: {problem}")
 
 
 def refused_sample(index: int, problem: object) -> RunError:

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any, ClassVar, Generic, Self, TypeVar
 
 from pytest_mlperf import EnvironmentFault, Scores, SuiteError, UnavailableError
+from pytest_mlperf.adapters.conventions import lfs_pointer
 from pytest_mlperf.adapters.lazy import NDArray, np
 from pytest_mlperf.adapters.scorers import require_choice, scorer_error
 
@@ -214,10 +215,11 @@ class Decoder:
         except ImportError as error:
             raise self._lacks(error.name) from error
         except Exception as error:  # `tokenizers` raises bare Exceptions
-            raise scorer_error(
+            text = (
                 f"scorer {self.scorer}: the tokenizer in {self.folder} cannot be read ({error}); "
-                "replace its files by intact ones",
-            ) from error
+            )
+            intact = f"{text}replace its files by intact ones"
+            raise scorer_error(lfs_pointer(self.folder) or intact) from error
 
     def _lacks(self, library: str | None) -> EnvironmentFault:
         return EnvironmentFault(

@@ -19,8 +19,8 @@ from pytest_mlperf.extension import (
 from pytest_mlperf.extension import markdown_text as escape
 from pytest_mlperf.reports.failures import failure_groups
 from pytest_mlperf.reports.rows import cells_of, facts_of, notes_of, rows
+from pytest_mlperf.reports.terminal import precisions
 from pytest_mlperf.reports.terminal.advice import machine_wide, session_verdict, settling
-from pytest_mlperf.reports.terminal.precisions import origin, precision_section
 
 SUMMARY_LIMIT = 1_048_576
 """GitHub's maximum size of a step's summary [bytes]."""
@@ -162,7 +162,7 @@ def _with_baseline(result: CaseResult) -> Iterator[dict[str, str]]:
 
 
 def _precisions(results: Results) -> Iterator[str]:
-    tables, remarks = precision_section(results.cases)
+    tables, remarks = precisions.precision_section(results.cases)
     if tables:
         yield "\n### Precisions\n"
     for table in tables:
@@ -173,7 +173,7 @@ def _precisions(results: Results) -> Iterator[str]:
         for row in cells:
             yield f"| {' | '.join(map(escape, row))} |\n"
     if tables:
-        yield f"\nMeasured {escape(origin(results))}.\n\n"
+        yield f"\nMeasured {escape(precisions.origin(results))}.\n\n"
     for text in remarks:
         yield f"- {escape(text)}\n"
 

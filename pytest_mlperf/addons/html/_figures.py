@@ -8,6 +8,7 @@ from operator import itemgetter
 from statistics import fmean, geometric_mean, stdev
 
 from pytest_mlperf import Outcome, Verdict
+from pytest_mlperf.addons.html._precisions import precision_points
 from pytest_mlperf.addons.html.model import (
     TIME_PARTS,
     TONES,
@@ -33,7 +34,6 @@ from pytest_mlperf.extension import (
     percent,
 )
 from pytest_mlperf.reports.rows import cells_of, facts_of
-from pytest_mlperf.reports.terminal.precisions import precision_points
 
 _TITLES = {metric.title for metric in METRICS.values()}
 

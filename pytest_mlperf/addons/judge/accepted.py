@@ -154,39 +154,40 @@ def baseline_of(
     name: str, runs: Sequence[ToolRun], history: tuple[BaselineUpdate, ...]
 ) -> AcceptedRuns:
     """Return a baseline's content; a point's conditions are those of the first run."""
-    conditions: dict[str, dict[str, ToolPoint]] = {}
-    for run in runs:
-        for point in run.points:
-            of_tool = conditions.setdefault(run.tool, {})
-            of_tool.setdefault(point.name, replace(_CONDITIONS_ONLY, **_conditions(point)))
+    points = {(run.tool, p.name): replace(p, **_NONE) for run in reversed(runs) for p in run.points}
     figures = [tuple(replace(p, **_NO_CONDITIONS) for p in run.points) for run in runs]
     return AcceptedRuns(
         schema=1,
         name=name,
         history=history,
-        conditions={tool: tuple(of.values()) for tool, of in sorted(conditions.items())},
+        conditions={
+            tool: tuple(points[key] for key in sorted(points) if key[0] == tool)
+            for tool in sorted({run.tool for run in runs})
+        },
         runs=tuple(replace(run, points=of) for run, of in zip(runs, figures, strict=True)),
     )
 
 
-_CONDITIONS_ONLY = ToolPoint(name="")
-
 _NO_CONDITIONS: Mapping[str, Any] = {"facts": {}, "quantities": {}, "axis": None, "absent": {}}
 
-
-def _conditions(point: ToolPoint) -> dict[str, Any]:
-    return {key: getattr(point, key) for key in ("name", "facts", "quantities", "axis")}
+_NONE: Mapping[str, Any] = {
+    "metrics": {},
+    "absent": {},
+    "scores": {},
+    "sent": None,
+    "failed": None,
+    "broken": "",
+}
 
 
 def _runs(baseline: AcceptedRuns) -> tuple[ToolRun, ...]:
-    conditions = {
-        (tool, point.name): point for tool, of in baseline.conditions.items() for point in of
-    }
+    conditions = {(tool, p.name): p for tool, of in baseline.conditions.items() for p in of}
 
     def whole(tool: str, point: ToolPoint) -> ToolPoint:
+        of = conditions.get((tool, point.name), point)
         metrics = {name: value for name, value in point.metrics.items() if value > 0}
         return replace(
-            point, **_conditions(conditions.get((tool, point.name), point)), metrics=metrics
+            point, metrics=metrics, facts=of.facts, quantities=of.quantities, axis=of.axis
         )
 
     return tuple(

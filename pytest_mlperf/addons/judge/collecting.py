@@ -45,27 +45,31 @@ def parsed_file(path: Path, root: Path) -> argparse.Namespace:
             raise MlperfError(f"{path}: {key} = {value!r} is not a {KEYS[key].__name__}")
     if "files" not in content or ("against" in content) == ("baseline" in content):
         raise MlperfError(f"{path}: needs files, and either against or baseline")
-    words = [*_files(path, content, "files")]
-    for key in ("ignore", "point"):
-        words += [word for value in content.get(key, ()) for word in (f"--{key}", str(value))]
-    for key, option in (("limits", "--limit"), ("columns", "--column")):
-        pairs = content.get(key, {}).items()
-        words += [word for name, value in pairs for word in (option, f"{name}={value}")]
-    for key in ("baseline", "session_by", "fail_on"):
-        words += [f"--{key.replace('_', '-')}", content[key]] if key in content else []
-    words += ["--metrics", ",".join(map(str, content.get("metrics", ())))]
-    words += ["--allow-missing"] if content.get("allow_missing") else []
-    if "against" in content:
-        words += ["--against", *_files(path, content, "against")]
     parser = argparse.ArgumentParser(exit_on_error=False)
     add_arguments(parser)
     try:
-        parsed = parser.parse_args(words)
+        parsed = parser.parse_args(list(_words(path, content)))
     except argparse.ArgumentError as error:
         raise MlperfError(f"{path}: {error}") from None
     beside = parsed.baseline and (path.parent / place(parsed.baseline)).exists()
     parsed.root = path.parent if beside else root
     return parsed
+
+
+def _words(path: Path, content: Mapping[str, Any]) -> Iterator[str]:
+    """Yield the command line of a file's content."""
+    yield from _files(path, content, "files")
+    if "against" in content:
+        yield from ("--against", *_files(path, content, "against"))
+    for key in sorted(content.keys() - {"files", "against"}):
+        value, option = content[key], f"--{key.replace('_', '-')}"
+        if isinstance(value, dict):  # limits, columns
+            yield from (f"{option[:-1]}={name}={text}" for name, text in value.items())
+        elif isinstance(value, list):
+            parts = [",".join(map(str, value))] if key == "metrics" else value
+            yield from (f"{option}={text}" for text in parts)
+        elif value is not False:
+            yield option if value is True else f"{option}={value}"
 
 
 def _files(path: Path, content: Mapping[str, Any], key: str) -> Iterator[str]:

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import argparse
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 from pytest_mlperf import MlperfError, Outcome
 from pytest_mlperf.addons.judge import accepted, report
-from pytest_mlperf.addons.judge.files import Reader, Side, read_side, refuse_shared
+from pytest_mlperf.addons.judge.files import Reader, Side, read_side, reader_of_file, refuse_shared
 from pytest_mlperf.addons.judge.judging import IMPLAUSIBLE, compare
 from pytest_mlperf.addons.judge.model import BASES, named, split
 from pytest_mlperf.addons.judge.planning import schedule
@@ -49,82 +48,54 @@ examples:
 
 PAIRS_TEXT = re.compile(r"(more than )?\d+ pairs")
 
-REPEATED: Mapping[str, Any] = {"action": "append", "default": []}
+REPEATED = {
+    "limit": ("METRIC=SHARE", "smallest change that matters, as ttft_p99=10%% or ttft=5%%"),
+    "ignore": ("FACT", "judge although this condition differs or is unknown; the report says so"),
+    "column": (
+        "METRIC=COLUMN:UNIT:BETTER",
+        "read a table: column and unit of a metric; BETTER is higher or lower",
+    ),
+    "point": ("COLUMN", "column of the table that names a case"),
+    "report": (
+        "FORMAT=FILE",
+        "also write a report (see `report`), e.g. html=page.html, junit=judge.xml, or "
+        "json=results.json for `store import`, `history` and `merge`",
+    ),
+}
+"""Options that may stand several times: placeholder and help."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the arguments of the command."""
     parser.set_defaults(root=Path())
-    parser.add_argument("files", nargs="+", type=Path, metavar="FILE", help="files or folders")
-    side = parser.add_mutually_exclusive_group()
-    side.add_argument(
-        "--against", nargs="+", type=Path, metavar="FILE", help="files or folders of the old side"
-    )
+    parser.add_argument("files", nargs="+", type=_file, metavar="FILE", help="files or folders")
+    side, add = parser.add_mutually_exclusive_group(), parser.add_argument
+    text = "files or folders of the old side"
+    side.add_argument("--against", nargs="+", type=_file, metavar="FILE", help=text)
     side.add_argument("--baseline", metavar="NAME", help="a baseline in baselines/judged")
-    side.add_argument(
-        "--plan", action="store_true", help="show how many runs prove a drop, and their order"
+    text = "show how many runs prove a drop, and their order"
+    side.add_argument("--plan", action="store_true", help=text)
+    text = "record the baseline, or add a session to it; or replace it"
+    add("--update", choices=("missing", "replace"), help=text)
+    add("--reason", default="", metavar="TEXT", help="why --update; it is kept")
+    add("--metrics", default="", metavar="NAMES", help="judge these alone, as ttft_p50,goodput")
+    text = "points of one side alone, and those that failed on both, are notes"
+    add("--allow-missing", action="store_true", help=text)
+    text = (
+        "what tells sessions apart: file, folder, date, host, commit, label (default: date, host "
+        "and commit, or the folder of files without a date)"
     )
-    parser.add_argument(
-        "--update",
-        choices=("missing", "replace"),
-        help="record the baseline, or add a session to it; or replace it",
-    )
-    parser.add_argument("--reason", default="", metavar="TEXT", help="why --update; it is kept")
-    _add_rules(parser)
-    _add_tables(parser)
+    add("--session-by", metavar="FIELD", help=text)
+    text = "exit 1 for a PROVISIONAL verdict too, or also for an INCONCLUSIVE one"
+    add("--fail-on", choices=("provisional", "inconclusive"), help=text)
+    for name, (placeholder, text) in REPEATED.items():
+        add(f"--{name}", action="append", default=[], metavar=placeholder, help=text)
 
 
-def _add_rules(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "--limit",
-        **REPEATED,
-        metavar="METRIC=SHARE",
-        help="smallest change that matters, as ttft_p99=10%% or ttft=5%%",
-    )
-    parser.add_argument(
-        "--metrics", default="", metavar="NAMES", help="judge these alone, as ttft_p50,goodput"
-    )
-    parser.add_argument(
-        "--allow-missing",
-        action="store_true",
-        help="points of one side alone, and those that failed on both, are notes",
-    )
-    parser.add_argument(
-        "--ignore",
-        **REPEATED,
-        metavar="FACT",
-        help="judge although this condition differs or is unknown; the report says so",
-    )
-    parser.add_argument(
-        "--session-by",
-        metavar="FIELD",
-        help="what tells sessions apart: file, folder, date, host, commit, label (default: date, "
-        "host and commit, or the folder of files without a date)",
-    )
-    parser.add_argument(
-        "--fail-on",
-        choices=("provisional", "inconclusive"),
-        help="exit 1 for a PROVISIONAL verdict too, or also for an INCONCLUSIVE one",
-    )
-
-
-def _add_tables(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "--column",
-        **REPEATED,
-        metavar="METRIC=COLUMN:UNIT:BETTER",
-        help="read a table: column and unit of a metric; BETTER is higher or lower",
-    )
-    parser.add_argument(
-        "--point", **REPEATED, metavar="COLUMN", help="column of the table that names a case"
-    )
-    parser.add_argument(
-        "--report",
-        **REPEATED,
-        metavar="FORMAT=FILE",
-        help="also write a report (see `report`), e.g. html=page.html, junit=judge.xml, or "
-        "json=results.json for `store import`, `history` and `merge`",
-    )
+def _file(text: str) -> Path:
+    if not text:
+        raise argparse.ArgumentTypeError("a name of a file is empty: is a variable unset?")
+    return Path(text)
 
 
 def run(parsed: argparse.Namespace) -> int:
@@ -133,6 +104,10 @@ def run(parsed: argparse.Namespace) -> int:
         reports = list(map(parse_report, parsed.report))
     except ValueError as error:
         raise MlperfError(f"--report {error}") from None
+    inputs = {file.resolve() for file in (*parsed.files, *(parsed.against or ()))}
+    for _, file in reports:
+        if file.resolve() in inputs or (file.is_file() and reader_of_file(file)):
+            raise MlperfError(f"--report: {file} is a result file; name another one to write")
     if parsed.update and not parsed.baseline:
         raise MlperfError("--update needs --baseline NAME: the baseline to write")
     if not (parsed.plan or parsed.against or parsed.baseline):

@@ -165,6 +165,11 @@ def readers() -> Mapping[str, Reader]:
     return loaded
 
 
+def title_of(tool: str) -> str:
+    """Return the title of a tool, or its name if no reader has it."""
+    return readers()[tool].title if tool in readers() else tool
+
+
 def read_text(path: Path) -> ResultFile:
     """Return a text file as a document; unpack gzip.
 
@@ -183,9 +188,7 @@ def read_text(path: Path) -> ResultFile:
     try:
         text = content.decode(encoding)
     except UnicodeDecodeError:
-        raise MlperfError(
-            f"{path}: no text file; give the tool's JSON, JSON lines or CSV"
-        ) from None
+        text = "\0"
     if "\0" in text:
         raise MlperfError(f"{path}: no text file; give the tool's JSON, JSON lines or CSV")
     return ResultFile(path=path, text=text)
@@ -358,15 +361,19 @@ def _documents(paths: Sequence[Path], unknown: list[str]) -> Iterator[tuple[Resu
             yield read_text(path), True
 
 
-def _in_folder(folder: Path, unknown: list[str]) -> Iterator[ResultFile]:
+def _in_folder(
+    folder: Path, unknown: list[str], above: frozenset[Path] = frozenset()
+) -> Iterator[ResultFile]:
     """Yield a folder that is one result; else the results inside, in the order of names."""
+    above |= {folder.resolve()}
     whole = ResultFile(path=folder)
     if any(one.of_folders and _fits(n, one, whole) for n, one in readers().items()):
         yield whole
         return
     for path in sorted(folder.iterdir()):
         if path.is_dir():
-            yield from _in_folder(path, unknown)
+            if path.resolve() not in above:  # else a link back
+                yield from _in_folder(path, unknown, above)
         elif not path.name.endswith(_SIDE_FILES):
             try:
                 document = read_text(path)

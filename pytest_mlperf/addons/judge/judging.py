@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import math
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from statistics import NormalDist, fmean
 
 from pytest_mlperf import Outcome
-from pytest_mlperf.addons.judge.files import readers
+from pytest_mlperf.addons.judge.files import title_of
 from pytest_mlperf.addons.judge.model import BASES, RANKS, ToolRun, split
 from pytest_mlperf.addons.judge.points import JudgedMetric, PointCase, ScoredPoint
 from pytest_mlperf.addons.judge.rows import (
@@ -23,10 +23,9 @@ from pytest_mlperf.addons.judge.rows import (
     session_of,
 )
 from pytest_mlperf.core.rulings.sides import Pooled, pooled
-from pytest_mlperf.extension import some
+from pytest_mlperf.extension import plural, some
 from pytest_mlperf.judge.decision import Answer
 from pytest_mlperf.judge.formulas import bound_of, raw
-from pytest_mlperf.judge.inputs import Direction
 from pytest_mlperf.judge.ratio import judge_drop
 from pytest_mlperf.judge.rule_a import RuleA, ScorePairs, holm, judge_pairs
 from pytest_mlperf.judge.rule_r import RuleR, Value
@@ -66,10 +65,8 @@ def compare(base: Sequence[ToolRun], now: Sequence[ToolRun], settings: Settings)
         scored += case.scored
     tasks += _curves(old, tasks)
     one_session = not interleaved and bool(tasks) and min(sessions) < 2 and max(sessions) < 3
-    documented = {(s.row.point, s.row.metric) for s in scored if s.has_documents}
-    totals = [
-        s for s in scored if (s.row.point, s.row.metric) in documented and not s.has_documents
-    ]
+    names = {(s.row.point, s.row.metric) for s in scored if s.has_documents}
+    totals = [s for s in scored if not s.has_documents and (s.row.point, s.row.metric) in names]
     rows += [replace(s.row, outcome=None, note="judged by its documents below") for s in totals]
     scored = [s for s in scored if s not in totals]
     alpha = RULE.alpha / max(len(tasks) + len(scored), 1)
@@ -112,16 +109,10 @@ def points_by_case(
 def _missing(old: Points, new: Points, settings: Settings) -> Iterator[Row]:
     tools = [{tool for tool, _ in side} for side in (old, new)]
     if not tools[0] & tools[1]:
-        names = [
-            ", ".join(sorted(readers()[t].title if t in readers() else t for t in side))
-            for side in tools
-        ]
-        yield row_of(
-            (", ".join(sorted(tools[0])), "all points"),
-            "tool",
-            Outcome.INVALID,
-            note=f"tool differs: {names[0]} before, {names[1]} now; two tools count differently",
-        )
+        names = [", ".join(sorted(map(title_of, side))) for side in tools]
+        note = f"tool differs: {names[0]} before, {names[1]} now; two tools count differently"
+        key = (", ".join(sorted(tools[0])), "all points")
+        yield row_of(key, "tool", Outcome.INVALID, note=note)
         return
     for side, other, name in ((old, new, "the baseline"), (new, old, "the new runs")):
         for key in side:
@@ -184,7 +175,7 @@ def _decided(
         rule = replace(RULE, alpha=alpha / max(len(tasks), 1))
         return [_guarded(task, _of_pairs(task, rule), settings) for task in tasks]
     sides = [pooled(task.old, task.new, rule=RULE) for task in tasks]
-    p_values = {n: _p(task, side) for n, (task, side) in enumerate(zip(tasks, sides, strict=True))}
+    p_values = {n: side.p(-tasks[n].row.sign) for n, side in enumerate(sides)}
     proven = holm(p_values, alpha)
     rows = []
     for n, (task, side) in enumerate(zip(tasks, sides, strict=True)):
@@ -193,10 +184,6 @@ def _decided(
             row = _unproven(row, task, side)
         rows.append(_guarded(task, row, settings))
     return rows
-
-
-def _p(task: JudgedMetric, side: Pooled) -> float:
-    return side.p(-1 if task.row.quantity.direction is Direction.HIGHER else 1)
 
 
 def _figures(task: JudgedMetric) -> Row:
@@ -217,8 +204,7 @@ def _figures(task: JudgedMetric) -> Row:
 def _of_sides(task: JudgedMetric, side: Pooled, *, proven: bool, p: float) -> Row:
     row, direction = _figures(task), task.row.quantity.direction
     bound = bound_of(direction, task.row.limit or 0.0)
-    sign = 1 if direction is Direction.HIGHER else -1
-    middle = sign * side.change
+    middle = row.sign * side.change
     low, high = middle - side.reach(RULE.beta), middle + side.reach(RULE.alpha)
     ends = sorted(raw(x, direction) for x in (low, middle, high))
     row = replace(row, p=p, low=ends[0], change=ends[1], high=ends[2])
@@ -240,7 +226,7 @@ def _of_sides(task: JudgedMetric, side: Pooled, *, proven: bool, p: float) -> Ro
 def _unproven(row: Row, task: JudgedMetric, side: Pooled) -> Row:
     """Return a row as PROVISIONAL or INCONCLUSIVE: variance between sessions is unknown."""
     direction = row.quantity.direction
-    middle = (1 if direction is Direction.HIGHER else -1) * side.change
+    middle = row.sign * side.change
     if middle - side.plain.reach(RULE.beta) > bound_of(direction, task.row.limit or 0.0):
         return replace(row, outcome=Outcome.PROVISIONAL, direction="ok")
     if middle + side.plain.reach(RULE.alpha) < 0:
@@ -257,7 +243,7 @@ def _of_pairs(task: JudgedMetric, rule: RuleR) -> Row:
         Answer.PASS: Outcome.IMPROVED if ruling.improved else Outcome.OK,
         Answer.FAIL: Outcome.PERF_DROP,
     }.get(ruling.outcome, Outcome.INCONCLUSIVE)
-    sign = 1 if direction is Direction.HIGHER else -1
+    sign = task.row.sign
     low, high = sorted(math.expm1(sign * math.log(end)) for end in ruling.interval if end > 0)
     row = replace(_figures(task), outcome=outcome, low=low, high=high)
     return replace(row, change=math.expm1(sign * math.log(ruling.ratio)))
@@ -265,7 +251,7 @@ def _of_pairs(task: JudgedMetric, rule: RuleR) -> Row:
 
 def _guarded(task: JudgedMetric, row: Row, settings: Settings) -> Row:
     """Return an implausible or guarded row as INVALID, and others with the guard as note."""
-    factor = task.ratio if row.quantity.direction is Direction.HIGHER else 1 / task.ratio
+    factor = task.ratio**row.sign
     plausible = 1 / IMPLAUSIBLE_LOSS < factor < IMPLAUSIBLE_GAIN
     if not plausible and IMPLAUSIBLE not in settings.ignored:
         note = (
@@ -283,12 +269,9 @@ def _of_scores(scored: ScoredPoint, rule: RuleA) -> Row:
     old, new = ([m.point.scores[name] for m in side] for side in (scored.old, scored.new))
     before, now = (fmean(score.value for score in side) for side in (old, new))
     row = replace(row, before=before, now=now, change=now - before, runs=(len(old), len(new)))
-    sign = -1 if row.quantity.direction is Direction.LOWER else 1
     margin = max((row.limit or 0.0) * abs(before), 1e-9)
     if scored.has_documents:
-        return _of_documents(
-            row, [s.samples for s in old], [s.samples for s in new], sign, margin, rule
-        )
+        return _of_documents(row, [s.samples for s in old], [s.samples for s in new], margin, rule)
     errors = [score.stderr for score in (*old, *new)]
     if any(error is None for error in errors):
         note = "no standard error: give the files with a score for each document"
@@ -296,12 +279,9 @@ def _of_scores(scored: ScoredPoint, rule: RuleA) -> Row:
     variance = math.fsum(
         fmean((s.stderr or 0.0) ** 2 for s in side) for side in (old, new)
     )  # runs of one model share its documents, so repeats do not shrink the error
-    se, change = math.sqrt(variance), sign * (now - before)
-    normal = NormalDist()
-    low = change - normal.inv_cdf(1 - rule.beta) * se
-    high = change + normal.inv_cdf(1 - rule.alpha) * se
-    ends = sorted((sign * low, sign * high))
-    least = (normal.inv_cdf(1 - rule.beta) + normal.inv_cdf(1 - rule.alpha)) * se
+    down, up = (NormalDist().inv_cdf(1 - e) * math.sqrt(variance) for e in (rule.beta, rule.alpha))
+    low, high = row.sign * (now - before) - down, row.sign * (now - before) + up
+    ends, least = sorted((row.sign * low, row.sign * high)), down + up
     note = f"totals only: they show drops from {least:.2g} on; give the files of samples"
     outcome = Outcome.INCONCLUSIVE
     if low > -margin:
@@ -315,11 +295,10 @@ def _of_documents(
     row: Row,
     old: Sequence[Mapping[str, float]],
     new: Sequence[Mapping[str, float]],
-    sign: int,
     margin: float,
     rule: RuleA,
 ) -> Row:
-    names = list(old[0])
+    names, sign = list(old[0]), row.sign
     for samples in (*old, *new):
         if samples.keys() != old[0].keys():
             other = len(samples.keys() ^ old[0].keys())
@@ -353,38 +332,28 @@ def _of_documents(
 
 def _changed(base: Sequence[ToolRun], now: Sequence[ToolRun]) -> Iterator[str]:
     """Yield the differences between both sides that do not prevent a comparison."""
-    sides = [_details(base), _details(now)]
-    for name in dict.fromkeys([*sides[0], *sides[1]]):
-        before, after = (side.get(name, {"not recorded"}) for side in sides)
+    values: dict[str, tuple[set[str], set[str]]] = defaultdict(lambda: (set(), set()))
+    for side, runs in enumerate((base, now)):
+        for run in runs:
+            own = {f"{run.tool} version": run.version, "host": run.host, "commit": run.commit}
+            for name, value in (*own.items(), *run.details.items()):
+                values[name][side].update([value] if value else ())
+    for name, (before, after) in values.items():
         if before != after:
-            yield f"{name}: {some(sorted(before))} → {some(sorted(after))}"
-
-
-def _details(runs: Iterable[ToolRun]) -> dict[str, set[str]]:
-    details: dict[str, set[str]] = defaultdict(set)
-    for run in runs:
-        own_fields = {f"{run.tool} version": run.version, "host": run.host, "commit": run.commit}
-        for name, value in (*own_fields.items(), *run.details.items()):
-            if value:
-                details[name].add(value)
-    return details
+            texts = (some(sorted(side)) or "not recorded" for side in (before, after))
+            yield f"{name}: {' → '.join(texts)}"
 
 
 def _how(tasks: Sequence[JudgedMetric], scored: Sequence[ScoredPoint], *, interleaved: bool) -> str:
-    count = len(tasks) + len(scored)
-    if not count:
+    if not (count := len(tasks) + len(scored)):
         return ""
-    rows = "1 metric" if count == 1 else f"{count} metrics together"
-    ways = []
-    if tasks:
-        ways.append(
-            "neighbouring runs in pairs, because both sides alternated on one host"
-            if interleaved
-            else "all runs of both sides in one analysis, session by session"
-        )
-    if scored:
-        ways.append("scores by document where both sides have them")
+    runs = "all runs of both sides in one analysis, session by session"
+    if interleaved:
+        runs = "neighbouring runs in pairs, because both sides alternated on one host"
+    scores = "scores by document where both sides have them"
+    ways = "; ".join([runs] * bool(tasks) + [scores] * bool(scored))
+    rows = f"{plural(count, 'metric')}{' together' if count > 1 else ''}"
     return (
-        f"{'; '.join(ways)}; {rows}: where nothing changed, at most 1 comparison of 100 shows a "
-        "drop; a metric that fell by its limit is ok at most 5 times in 100"
+        f"{ways}; {rows}: where nothing changed, at most 1 comparison of 100 shows a drop; "
+        "a metric that fell by its limit is ok at most 5 times in 100"
     )

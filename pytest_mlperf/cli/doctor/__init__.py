@@ -35,7 +35,7 @@ from pytest_mlperf.reports.terminal.layout import fold, relative, table
 from pytest_mlperf.run.checkpoints.build import about_builder, state_of
 from pytest_mlperf.stores import accuracy_baselines
 from pytest_mlperf.suite.libraries import NOUNS, declared, is_here
-from pytest_mlperf.suite.plan import Planned, plan_suite
+from pytest_mlperf.suite.plan import Planned, plan_suite, url_of
 from pytest_mlperf.suite.resolve import Problems, needing, resolve
 from pytest_mlperf.suite.values import KeyPath
 
@@ -122,7 +122,7 @@ def suite_state(
 
 def _case(planned: Planned, machine: Machine, root: Path, looks: Looks) -> CaseState:
     case, lack, server = planned.case, "", ""
-    if planned.url:
+    if url_of(planned):
         try:
             machine = server_machine(planned, machine)
             server = in_words(planned, machine)
@@ -154,7 +154,7 @@ def _readiness(
     planned: Planned, resolved: Job | Problems, machine: Machine, looks: Looks
 ) -> tuple[State, str, str]:
     accelerator = planned.case.accelerator
-    here = machine.has(accelerator) or bool(planned.url)
+    here = machine.has(accelerator) or bool(url_of(planned))
     job = None if isinstance(resolved, Problems) else resolved
     problems = resolved.problems if isinstance(resolved, Problems) else resolved.scoring.problems
     errors = [problem.error for problem in problems]

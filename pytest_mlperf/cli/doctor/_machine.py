@@ -21,8 +21,8 @@ from pathlib import Path
 from typing import Literal
 
 from pytest_mlperf import registry
-from pytest_mlperf.cli.commands import commands
 from pytest_mlperf.cli.doctor import requirements
+from pytest_mlperf.core.addons import Command
 from pytest_mlperf.core.case import Scenario
 from pytest_mlperf.core.contention import NOT_MEASURED, TOLERATED_SHARE, Contention, in_words
 from pytest_mlperf.core.errors import REINSTALL, TO_MEASURE, MlperfError, RunError, text_of
@@ -92,7 +92,7 @@ def look(machine: Machine, runs_dir: Path) -> tuple[list[Check], requirements.Fa
 
 def of_addons() -> Iterator[Check]:
     """Yield the checks that add-ons make of the working folder."""
-    for name, command in commands().items():
+    for name, command in registry.declared("commands", Command, Command).items():
         try:
             for check in import_module(command.doctor).checks() if command.doctor else ():
                 yield Check("files", *check)

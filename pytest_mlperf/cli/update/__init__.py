@@ -80,12 +80,13 @@ def elsewhere(test: ToMeasure, machine: Machine) -> str | None:
     assert verdict.subject is not None
     accelerator = verdict.case.accelerator
     there, command = verdict.subject.identity, recording(test.result)
+    machine = machine.as_in(there)
     if not machine.has(accelerator):
         return (
             f"{test.reason}; {accelerator} is not on this machine; run on one that has it: "
             f"{command}"
         )
-    apart = differences(there, machine.as_in(there).identity(accelerator))
+    apart = differences(there, machine.identity(accelerator))
     if not apart or verdict.kind == Kind.ACCURACY:  # scores hold on every machine
         return None
     texts = [f"{one.name} {one.theirs} there, {one.ours} here" for one in apart[:3]]
@@ -186,8 +187,7 @@ def taken(test: ToMeasure, made: CaseResult | None, copy: Path, terms: Terms) ->
     if apart := changes(old.fingerprint, new.fingerprint):
         raise BaselineError(
             f"changed since that session: {', '.join(apart[:3])}; run pytest again, then accept "
-            "the "
-            "new session"
+            "the new session"
         )
     if made.verdict.outcome is not Outcome.RECORDED:
         if made.verdict.kind == Kind.ACCURACY:

@@ -127,8 +127,7 @@ def root_of(result: CaseResult, folder: Path | None) -> Path:
     if not in_project(result.suite):
         raise BaselineError(
             f"{result.suite} does not exist; run this in pytest's root folder, or name the "
-            "baselines "
-            "folder: --baselines DIR"
+            "baselines folder: --baselines DIR"
         )
     return baselines_root(None, Path(result.suite), "closed")
 

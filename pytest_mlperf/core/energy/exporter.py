@@ -195,8 +195,7 @@ def _beside_powers(whole: EnergyReading, watts: Sequence[float]) -> Iterator[str
     if not 1 / MAX_MEAN_RATIO <= mean_w / whole.mean_w <= MAX_MEAN_RATIO:
         yield (
             f"the energy counters say {whole.mean_w:.3g} W in the mean and {POWER_METRIC} "
-            f"{mean_w:.3g} W: "
-            f"not judged; {ENERGY_METRIC} must be in mJ, and both of the same GPUs"
+            f"{mean_w:.3g} W: not judged; {ENERGY_METRIC} must be in mJ, and both of the same GPUs"
         )
 
 

@@ -244,9 +244,8 @@ def _why_sparse(good: Sequence[MeterReading], begin_s: float, end_s: float) -> s
     count = sum(begin_s < reading.time_s < end_s for reading in good)
     if count < MIN_READINGS:
         return (
-            f"{count} readings of the meter lie in the window, and {MIN_READINGS} are "
-            "needed: let the "
-            "run last longer"
+            f"{count} readings of the meter lie in the window, and {MIN_READINGS} are needed: let "
+            "the run last longer"
         )
     return None
 

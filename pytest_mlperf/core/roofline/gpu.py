@@ -95,7 +95,11 @@ def parse_gpu(accelerator: str, figures: Mapping[str, Any]) -> GpuSpec:
     if not peaks:
         raise SuiteError(f"give at least one dense peak, as {EXAMPLE} (FLOP/s, B/s, B)")
     _refuse_sparse(peaks)
-    _refuse_half_of_the_clocks(values)
+    if ("stated_clock" in values) is not ("highest_clock" in values):
+        raise SuiteError(
+            "give both stated_clock, which the peaks are stated for, and "
+            "highest_clock, which it can reach, or neither"
+        )
     return GpuSpec(
         name=accelerator,
         accelerator=accelerator,
@@ -165,14 +169,6 @@ def _value(where: str, figure: Any) -> float:
     if not kind.least <= value < math.inf:
         raise SuiteError(f"{expected}; {figure!r} is too little for {kind.units[0]}")
     return value
-
-
-def _refuse_half_of_the_clocks(values: Mapping[str, float]) -> None:
-    if ("stated_clock" in values) is not ("highest_clock" in values):
-        raise SuiteError(
-            "give both stated_clock, which the peaks are stated for, and "
-            "highest_clock, which it can reach, or neither"
-        )
 
 
 def _refuse_sparse(peaks: Mapping[str, float]) -> None:

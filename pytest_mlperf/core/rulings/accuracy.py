@@ -120,23 +120,17 @@ def _of_metric(
     if smaller and verdict.change and (verdict.change > 0) == verdict.lower:
         yield Note.of("small_drop", metric=verdict.metric, p=verdict.p)
     if paired.correlation is not None and verdict.changed:
-        yield from _of_agreement(verdict, paired.correlation, same_build=context.same_build)
+        values = {"metric": verdict.metric, "correlation": paired.correlation}
+        if paired.correlation < NONDETERMINISTIC:
+            yield Note.of("passes_disagree", same_build=context.same_build, **values)
+        elif context.same_build:
+            counts = {"changed": verdict.changed, "samples": verdict.samples}
+            yield Note.of("near_deterministic", **values, **counts)
 
 
 def _of_chance(verdict: PairedVerdict) -> Note:
     margin = verdict.margin or 0.0
     return Note.of("sampled_answers", metric=verdict.metric, samples=verdict.samples, margin=margin)
-
-
-def _of_agreement(
-    verdict: PairedVerdict, correlation: float, *, same_build: bool
-) -> Iterator[Note]:
-    values = {"metric": verdict.metric, "correlation": correlation}
-    if correlation < NONDETERMINISTIC:
-        yield Note.of("passes_disagree", same_build=same_build, **values)
-    elif same_build:
-        counts = {"changed": verdict.changed, "samples": verdict.samples}
-        yield Note.of("near_deterministic", **values, **counts)
 
 
 Values = Sequence[float | None]

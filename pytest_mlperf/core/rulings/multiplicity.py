@@ -206,7 +206,10 @@ def _settled(
     outcome = outcome_of(decision, settling.falls)
     if outcome is settling.falls:
         if not (metric.robust or settling.null.shows_sessions or not metric.analyses):
-            return _provisional(metric, since)
+            # The variance between sessions is unknown.
+            note = Note.of("few_sessions", since=since)
+            open_ = replace(metric, outcome=Outcome.PROVISIONAL, note=note, direction="drop")
+            return metric if metric.outcome is Outcome.PROVISIONAL else open_
         note = Note.of("drop_among", drops=settling.drops, among=among, p=p)
         if since:
             note = Note.of("suspect_again", since=since, p=p)
@@ -220,14 +223,6 @@ def _settled(
         return metric
     note = Note.of("scatter", p=p)
     return replace(metric, outcome=Outcome.INCONCLUSIVE, note=note, direction=None)
-
-
-def _provisional(metric: MetricVerdict, since: str | None) -> MetricVerdict:
-    """Return a metric as a PROVISIONAL drop, because its session variance is unknown."""
-    if metric.outcome is Outcome.PROVISIONAL:
-        return metric
-    note = Note.of("few_sessions", since=since)
-    return replace(metric, outcome=Outcome.PROVISIONAL, note=note, direction="drop")
 
 
 def _undecided(metric: MetricVerdict) -> bool:

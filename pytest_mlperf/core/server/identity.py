@@ -13,6 +13,9 @@ SOURCES = ("probe", "exporter", "kubernetes", "server", "declared", "unknown")
 SOURCE = "server"
 """Name of the property that holds the source; only identities of servers have it."""
 
+HARDWARE = "server.hardware"
+"""Key of the hardware as text, among the surroundings."""
+
 MIN_STALE_SECONDS = 60.0
 """Twice the default interval of a DCGM exporter, after which its energy counters must differ."""
 
@@ -55,19 +58,19 @@ class ServerIdentity:
     @property
     def in_words(self) -> str:
         """Hardware and source: "8 x NVIDIA H200 (probe)"."""
-        return f"{self.surroundings['server.hardware']} ({self.properties[SOURCE]})"
+        return f"{self.surroundings[HARDWARE]} ({self.properties[SOURCE]})"
 
 
-def doubts(before: ServerIdentity, after: ServerIdentity) -> Iterator[str]:
+def doubts(first: ServerIdentity, last: ServerIdentity) -> Iterator[str]:
     """Yield why a run between two readings of its server's identity may not be judged."""
-    if changed := differences(before.properties, after.properties):
+    if changed := differences(first.properties, last.properties):
         texts = (f"{one.name} was {one.theirs}, is {one.ours}" for one in changed)
         yield f"the server runs on other hardware than before the run: {'; '.join(texts)}"
-    elapsed_s = after.time_s - before.time_s
-    if before.joules and before.joules == after.joules and elapsed_s >= MIN_STALE_SECONDS:
+    elapsed_s = last.time_s - first.time_s
+    if first.joules and first.joules == last.joules and elapsed_s >= MIN_STALE_SECONDS:
         yield (
             f"the exporter is stale: no energy counter on its page changed in {elapsed_s:.0f} s; "
             "restart the exporter, because the hardware that it names may be gone"
         )
-    if after.idle:
-        yield after.idle
+    if last.idle:
+        yield last.idle

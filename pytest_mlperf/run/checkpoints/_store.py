@@ -213,8 +213,12 @@ class CheckpointStore:
         whole = {"schema": PROVENANCE_VERSION, "key": key, **provenance, "files": sizes}
         checkpoint = self.folder / key
         with _writable(self.folder):
+            mask = os.umask(0)
+            os.umask(mask)
             for path in files:
-                _settle(path)
+                path.chmod(0o666 & ~mask)  # readable for others, as builds may be shared
+                with path.open("rb") as file:
+                    os.fsync(file.fileno())
             atomic.write_text(
                 model.parent / "provenance.json", json.dumps(whole, indent=1, sort_keys=True)
             )
@@ -246,15 +250,6 @@ class CheckpointStore:
                 continue
             with contextlib.suppress(Timeout, OSError), self._lock(key).acquire(timeout=0):
                 self._discard(left.name)
-
-
-def _settle(path: Path) -> None:
-    """Make a file readable for others, as builds may be shared, and sync it."""
-    mask = os.umask(0)
-    os.umask(mask)
-    path.chmod(0o666 & ~mask)
-    with path.open("rb") as file:
-        os.fsync(file.fileno())
 
 
 @contextlib.contextmanager

@@ -242,7 +242,11 @@ def run(
     """
     import mlperf_loadgen
 
-    _require_writable(folder)
+    try:  # LoadGen would abort the process without a message
+        with tempfile.TemporaryFile(dir=folder) as probe:
+            probe.write(b"LoadGen's logs go here")
+    except OSError as error:
+        raise RunError("loadgen", f"cannot write into {folder}: {error.strerror}") from error
     load, unload = _edges(engine, sink, indices, at_edges)
     suite = mlperf_loadgen.ConstructFastSUT(_issue(engine, sink, indices), lambda: None)
     library = mlperf_loadgen.ConstructQSL(plan.total_samples, plan.loaded_samples, load, unload)
@@ -331,15 +335,6 @@ def _audit_config(folder: Path, audit: Mapping[str, int]) -> Path:
     path = folder / "audit.config"
     atomic.write_text(path, "".join(f"*.*.{key} = {value}\n" for key, value in audit.items()))
     return path
-
-
-def _require_writable(folder: Path) -> None:
-    """Check the folder, because LoadGen would abort the process without a message."""
-    try:
-        with tempfile.TemporaryFile(dir=folder) as probe:
-            probe.write(b"LoadGen's logs go here")
-    except OSError as error:
-        raise RunError("loadgen", f"cannot write into {folder}: {error.strerror}") from error
 
 
 @contextmanager

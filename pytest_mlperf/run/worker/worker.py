@@ -36,13 +36,12 @@ from pytest_mlperf.run.child.reporter import Reporter, guard_group, leave
 from pytest_mlperf.run.logs import DETAIL, Detail, parse_detail
 from pytest_mlperf.run.worker import _loadgen as loadgen
 from pytest_mlperf.run.worker import clocks as over_time
-from pytest_mlperf.run.worker._client_check import with_reach
 from pytest_mlperf.run.worker._clients import ClientProcesses
 from pytest_mlperf.run.worker._handicap import HandicapEngine, InOrder
 from pytest_mlperf.run.worker._replicas import ReplicatedEngine
 from pytest_mlperf.run.worker._sink import CountingSink, Fail, Faults, GuardedSink
 from pytest_mlperf.run.worker.clocks import RUN_FILE
-from pytest_mlperf.run.worker.closed_loop import ClosedLoop, Pulse, SlotSink, measured
+from pytest_mlperf.run.worker.closed_loop import ClosedLoop, Pulse, SlotSink, measured, with_reach
 from pytest_mlperf.run.worker.conversations import Conversations, conversations
 from pytest_mlperf.run.worker.model_files import model_files_facts
 from pytest_mlperf.run.worker.open_loop import OpenLoop, recorded

@@ -169,10 +169,10 @@ BAD: list[tuple[list[Any], int, str, str]] = [
     (changed(1, turn=...), 2, "turn", "it is missing; turns count from 1"),
     (changed(1, turn=0), 2, "turn", "0 is not the number of a turn"),
     (changed(0, turn=True), 1, "turn", "True is not the number of a turn"),
-    (changed(1, role="asistant"), 2, "role", "'asistant' is none of user, assistant, tool"),
-    (changed(0, role="system"), 1, "role", "'system' is none of user, assistant, tool"),
+    (changed(1, role="asistant"), 2, "role", "'asistant' is not one of user, assistant, tool"),
+    (changed(0, role="system"), 1, "role", "'system' is not one of user, assistant, tool"),
     (changed(1, role=HOSTILE), 2, "role", r"'\x1b[2J\n\x1b[2J\n"),
-    (changed(1, role=["user"]), 2, "role", "['user'] is none of user, assistant, tool"),
+    (changed(1, role=["user"]), 2, "role", "['user'] is not one of user, assistant, tool"),
     ([turn("b", 1, "assistant", "Hi.")], 1, "role", "assistant at the beginning, where user is"),
     (changed(1, role="user"), 2, "role", "user after user, where assistant is expected"),
     (
@@ -181,7 +181,7 @@ BAD: list[tuple[list[Any], int, str, str]] = [
     ),
     (changed(1, tool_calls=[CALL]), 3, "role", "the user speaks before the called tools"),
     (changed(2, conversation_id=...), 3, "conversation_id", "it is missing; every turn needs one"),
-    (changed(2, conversation_id=""), 3, "conversation_id", "'' is no id"),
+    (changed(2, conversation_id=""), 3, "conversation_id", "'' is not an id"),
     (
         [*CHAT[:2], *AGENT, *CHAT[2:]],
         7,

@@ -12,8 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from pytest_mlperf.adapters.datasets.files.tensors import read_tensor
-from pytest_mlperf.adapters.datasets.igbh import NODE_KINDS, RELATIONS, IgbhDataset
+from pytest_mlperf.adapters.datasets.igbh import NODE_KINDS, RELATIONS, IgbhDataset, read_tensor
 from pytest_mlperf.core.errors import MlperfError, RunError, SuiteError, UnavailableError
 from tests.adapters.datasets.hostile import Touch
 from tests.adapters.datasets.refusals import not_refused

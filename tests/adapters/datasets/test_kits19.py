@@ -162,19 +162,13 @@ def test_checksums_are_compared_where_asked_for(folder: Path, tmp_path: Path) ->
     same(build(folder, checksums=str(sums)), NAMES)
     image, label = volumes(NAMES[1])
     (folder / f"{NAMES[1]}.pkl").write_bytes(pickle.dumps([image + 1, label]))
-    with pytest.raises(
-        RunError,
-        match=(
-            r"case_00000.pkl: md5 is 99ceaea0bf1d4a3a5c0e29a633a23ca2, expected "
-            "76441f83425ec46084533664dbaf7950: the file is damaged,"
-        ),
-    ):
+    with pytest.raises(RunError, match=r"case_00000.pkl: md5 is \w+, expected \w+: the file"):
         build(folder, checksums=str(sums))
     words = OFFICIAL_MD5.split()
     cases = dict(zip(words[::2], words[1::2], strict=True))
     assert len(cases) == 43
     assert cases["00400"] == cases["00185"]
-    with pytest.raises(RunError, match=f"not the {cases['00003']} the file is damaged"):
+    with pytest.raises(RunError, match=f"expected {cases['00003']}: the file is damaged"):
         build(folder, checksums="official")
     rows = [
         ("{", "it is not JSON"),

@@ -167,7 +167,10 @@ def test_a_record_that_is_not_as_it_should_be_is_named(folder: Path, tmp_path: P
         WaymoDataset(path=str(folder))
     assert not (tmp_path / "mark").exists()
     rows: list[Any] = [
-        (lambda frame: frame.pop("calib"), r"frame 1: is not in MLPerf's format \(KeyError: 'calib'\)"),
+        (
+            lambda frame: frame.pop("calib"),
+            r"frame 1: is not in MLPerf's format \(KeyError: 'calib'\)",
+        ),
         (lambda frame: frame["calib"].pop("P4"), "KeyError: 'P4'"),
         (
             lambda frame: frame["annos"].update(name=np.array(["Car"])),

@@ -86,7 +86,11 @@ def test_incomparable_inputs_and_non_numbers_are_refused() -> None:
         (b"123", table, "output of sample 1, 3 bytes, is not a list of log-probabilities"),
         (generated, table, "set prompt_logprobs = true in the options of engine torch, vllm or"),
         (right, other, r"has token ids other than the data set's \(11 in place of 12 at place 2\)"),
-        (right, reference([-1.0]), r"\(3 in place of 2\); perplexities of different tokens cannot be"),
+        (
+            right,
+            reference([-1.0]),
+            r"\(3 in place of 2\); perplexities of different tokens cannot be",
+        ),
         (output([-1.0, math.nan]), table, "a log-probability that is not a finite number; check"),
         (output([-math.inf, -1.0]), table, "a log-probability that is not a finite number; check"),
         (output([-1e6, -1e6]), table, "the mean negative log-probability of a token is"),

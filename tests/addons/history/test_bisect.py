@@ -213,10 +213,10 @@ def test_every_commit_is_offered_the_rate_of_the_good_one(here: Path, say: Say) 
 
 REFUSED: list[tuple[list[str], str]] = [
     (["c1", "c0", "--", FILE], "GOOD 'c1' is not an ancestor of BAD 'c0': they are the"),
-    (["c1", "side", "--", FILE], "is no ancestor of BAD 'side': no line of commits"),
+    (["c1", "side", "--", FILE], "is not an ancestor of BAD 'side': they have no commit"),
     (["c1", "main", "--", FILE], "GOOD and BAD are one commit, "),
     (["c0", "v9", "--", FILE], "BAD 'v9' is not a commit here; fetch it first"),
-    (["--", "--all", "c1", FILE], "GOOD '--all' is no commit here"),
+    (["--", "--all", "c1", FILE], "GOOD '--all' is not a commit here"),
     (["c0", "c1", "--", f"{FILE}::test_performance[x]"], f"{FILE} has no case 'x'"),
     (["c0", "c1", "--", "Acne"], "no case 'Acne'; known: mine-Offline-Acme-fp32-cpu"),
     (["c0", "c1", "--", "t.mlperf.toml"], "t.mlperf.toml does not exist"),

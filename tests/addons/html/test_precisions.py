@@ -9,9 +9,9 @@ import pytest
 
 from pytest_mlperf.addons.html._figures import precisions
 from pytest_mlperf.addons.html._page import render
+from pytest_mlperf.addons.html._precisions import deciding
 from pytest_mlperf.addons.html.model import RunFiles, grouped
 from pytest_mlperf.core.verdict import MetricBaseline, MetricVerdict, Outcome
-from pytest_mlperf.reports.terminal.precisions import deciding
 from tests.reports.test_precisions import (
     RESULTS,
     case,

@@ -22,6 +22,7 @@ from pytest_mlperf.addons.judge.files import read_side, readers
 from pytest_mlperf.addons.judge.model import HIGHER, Quantity
 from pytest_mlperf.addons.judge.readers.table import column_of, reader_of
 from pytest_mlperf.addons.judge.rows import DECIDING, FileComparison, Row
+from pytest_mlperf.cli import main
 from pytest_mlperf.extension import read_results
 from tests.addons.judge.files import DATA, document, read, spread, write
 from tests.addons.judge.recorded import serving
@@ -114,6 +115,11 @@ def test_one_session_a_side_is_provisional(say: Say, old: Path, slow: Path) -> N
         ),
         (("new", "--against", "old", "--point", "x"), "name its metrics by --column"),
         (("new", "--against", "new"), "are the same run, on both sides"),
+        (
+            ("new", "--against", "old", "--report", "json=old/run-0.json"),
+            "--report: old/run-0.json is a result file",
+        ),
+        (("new", "--against", "old", "--report", "json=new"), "--report: new is a result file"),
     ],
 )
 @pytest.mark.usefixtures("old", "new")
@@ -122,6 +128,15 @@ def test_wrong_usage_is_one_sentence(say: Say, words: tuple[str, ...], message: 
 
     assert message in text
     assert len(text.splitlines()) == 1
+
+
+@pytest.mark.usefixtures("old", "new")
+def test_an_empty_name_is_no_folder(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as ended:
+        main(["judge", "", "--against", "old"])
+
+    assert ended.value.code == 2
+    assert "a name of a file is empty: is a variable unset?" in capsys.readouterr().err
 
 
 def test_a_reader_that_cannot_be_loaded_is_named(

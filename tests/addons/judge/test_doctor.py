@@ -57,9 +57,9 @@ def test_a_search_is_bounded(here: Path, monkeypatch: pytest.MonkeyPatch) -> Non
 
 
 def test_an_add_on_that_raises_is_a_note(monkeypatch: pytest.MonkeyPatch) -> None:
-    from pytest_mlperf.cli.doctor import _machine
+    from pytest_mlperf import registry
 
     broken = {"mine": Command("x", "mine", doctor="gone_module")}
-    monkeypatch.setattr(_machine, "commands", lambda: broken)
+    monkeypatch.setattr(registry, "declared", lambda *_: broken)
 
     assert [(check.name, check.state) for check in of_addons()] == [("mine", "note")]

@@ -742,6 +742,17 @@ def test_results_of_a_folder_never_vanish(tmp_path: Path) -> None:
         read([tmp_path])
 
 
+def test_links_back_are_not_followed(tmp_path: Path) -> None:
+    text = (DATA / "hyperfine.json").read_text("utf-8")
+    write(tmp_path / "a" / "r.json", text)
+    (tmp_path / "b").mkdir()
+    (tmp_path / "a" / "to-b").symlink_to("../b")
+    (tmp_path / "b" / "to-a").symlink_to("../a")
+    (tmp_path / "a" / "self").symlink_to(".")
+
+    assert len(read([tmp_path]).runs) == 1
+
+
 def test_a_missing_file_is_named(tmp_path: Path) -> None:
     with pytest.raises(MlperfError, match=r"gone\.json: cannot be read: No such file"):
         read([tmp_path / "gone.json"])

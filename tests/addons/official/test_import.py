@@ -21,6 +21,7 @@ from typing import Any
 import pytest
 
 from pytest_mlperf.addons.official.commands.imports import endpoints
+from pytest_mlperf.core.notes import Note
 from pytest_mlperf.core.reason import Key
 from pytest_mlperf.core.results import CaseResult
 from pytest_mlperf.core.verdict import Outcome
@@ -261,8 +262,8 @@ def test_every_session_that_is_invalid_is_named(say: Say, session: Make) -> None
     change(folder / "c4", put(f"{runtime}.n_samples_to_issue", 5000), CONFIG)
     assert imported(say, folder)[0] == 1
     (reason,) = only().verdict.reasons
-    ended = "at 4: it was ended after 240 of 5,000 requests"
-    assert (reason.key, reason.text) == (Key.NOT_COMPLETE, ended)
+    ended = Note.of("ended_early", count=240, of=5000)
+    assert (reason.key, reason.text) == (Key.NOT_COMPLETE, Note.of("at", point=4, note=ended))
     change(folder / "c4", put(f"{runtime}.max_duration_ms", 6000), CONFIG)
     assert imported(say, folder)[0] == 0
 
@@ -295,7 +296,10 @@ def test_scores_are_reported_and_judged_if_possible(say: Say, session: Make) -> 
     folder = session("day9")
     scored(folder / "c4", lambda entry: None)
     for name, words in (
-        ("", "not judged: without events.jsonl and sample_idx_map.json answers cannot be matched to"),
+        (
+            "",
+            "not judged: without events.jsonl and sample_idx_map.json answers cannot be matched to",
+        ),
         (EVENTS, "not judged: without sample_idx_map.json answers cannot be matched to samples"),
         (MAP, "not judged here: engine recorded scores the answers sample by sample"),
     ):
@@ -349,7 +353,11 @@ REFUSED: list[tuple[str, Change, str]] = [
     (SUMMARY, lambda r: r.update(ttft=[1]), "ttft must be an object, not [1]"),
     (SUMMARY, lambda r: r.update(n_samples_completed=0.5), "which is not a count"),
     (CONFIG, put(f"{POINT}.type", "poisson"), "load pattern 'poisson': only runs of concurrency"),
-    (CONFIG, put(f"{POINT}.target_concurrency", 8), "concurrency 8, result_summary.json 4: they"),
+    (
+        CONFIG,
+        put(f"{POINT}.target_concurrency", 8),
+        "concurrency 8, result_summary.json has 4: they",
+    ),
     (CONFIG, put(f"{POINT}.target_concurrency", "many"), "target_concurrency is 'many'"),
     (
         CONFIG,

@@ -87,7 +87,7 @@ def test_missing_options_are_asked_for_and_wrong_ones_refused(say: Say) -> None:
             "--technique deepcash: unknown technique; did you mean",
         ),
         (f"{bert} --set token=3", 2, "--set token=3: must be NAME=NUMBER"),
-        (f"{bert} --set tokens=many", 2, "--set tokens=many: 'many' is no number"),
+        (f"{bert} --set tokens=many", 2, "--set tokens=many: 'many' is not a number"),
     ]
     rows = [(("limits", *line.split()), code, (text,)) for line, code, text in lines]
     assert differing(say, rows) == []

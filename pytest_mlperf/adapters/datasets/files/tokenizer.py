@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from pytest_mlperf import EnvironmentFault, RunError, UnavailableError
+from pytest_mlperf.adapters.conventions import lfs_pointer
 from pytest_mlperf.extension import text_of
 
 
@@ -36,6 +37,5 @@ def load_tokenizer(dataset: str, folder: str) -> Any:
         )
     # What a broken file raises depends on the library that reads it.
     except Exception as error:
-        raise RunError(
-            "dataset", f"{folder}: transformers reads no tokenizer: {text_of(error)}"
-        ) from error
+        reason = f"{folder}: transformers cannot read the tokenizer: {text_of(error)}"
+        raise RunError("dataset", lfs_pointer(Path(folder)) or reason) from error

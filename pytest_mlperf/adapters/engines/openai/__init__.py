@@ -8,7 +8,7 @@ import functools
 import json
 import os
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Self
@@ -35,11 +35,9 @@ from pytest_mlperf.adapters.engines.llm.tools import offers_tools
 from pytest_mlperf.adapters.engines.openai import _capabilities
 from pytest_mlperf.adapters.engines.openai._address import (
     DEFAULT_KEY,
-    MASK,
     PATHS,
     Address,
     Secrets,
-    is_variable,
     request_headers,
 )
 from pytest_mlperf.adapters.engines.openai._client import (
@@ -160,96 +158,57 @@ class OpenAiOptions(TextOptions):
                 self.session_header is None or is_header(self.session_header),
                 'the name of a header that requests do not have anyway, as "X-Session-ID"',
             ),
-            (
-                "api_key_env",
-                MASK,
-                self.api_key_env is None or is_variable(self.api_key_env),
-                "the name of an environment variable",
-            ),
         )
         require_options("engine openai", rules)
-        self._check_headers()
-        if self.prompt_logprobs and (self.api, self.prompts) not in ECHOED:
-            raise SuiteError(
-                "engine openai: prompt_logprobs = true sends token ids to /v1/completions, which "
-                'gives their log-probabilities: set api = "completions", and leave prompts out',
-                option=("prompt_logprobs", "api", "prompts"),
-            )
-        if self.api == "chat" and self.prompts == "tokens":
-            raise SuiteError(
-                'engine openai: prompts = "tokens" with api = "chat": a chat takes text only; set '
-                'api = "completions"',
-                option=("prompts", "api"),
-            )
+        for applies, fault, *options in self._faults():
+            if applies:
+                raise SuiteError(f"engine openai: {fault}", option=tuple(options))
+
+    def _faults(self) -> Iterator[tuple[Any, ...]]:
+        """Yield rules of several options: whether one is broken, its text, and its options."""
+        yield (
+            self.prompt_logprobs and (self.api, self.prompts) not in ECHOED,
+            "prompt_logprobs = true sends token ids to /v1/completions, which gives their "
+            'log-probabilities: set api = "completions", and leave prompts out',
+            *("prompt_logprobs", "api", "prompts"),
+        )
+        yield (
+            self.api == "chat" and self.prompts == "tokens",
+            'prompts = "tokens" with api = "chat": a chat takes text only; set api = "completions"',
+            *("prompts", "api"),
+        )
         ours = RESERVED_FIELDS | {name for name in DRAWING if self.is_drawn}
-        if taken := sorted(ours & set(self.extra)):
-            raise SuiteError(
-                f"engine openai: extra has {', '.join(taken)}, which the engine sets itself; use "
-                "its own options, as max_new_tokens",
-                option="extra",
-            )
-        self._check_count()
-        self._check_source()
-        self._check_clients()
+        taken = ", ".join(sorted(ours & set(self.extra)))
+        text = f"extra has {taken}, which the engine sets itself; use its own options, as "
+        yield taken, f"{text}max_new_tokens", "extra"
+        yield self._fault_of_count()
+        both = "" if self.url is None else ", not both"
+        yield (
+            (self.url is None) == (self.serve is None),
+            "set either url, of a server that runs, or serve, the command that starts one" + both,
+            *("url", "serve"),
+        )
+        text = "env is for a server that serve starts; this one runs already"
+        yield self.serve is None and self.env, text, "env", "serve"
+        text = "several clients need url, of a server that runs: each would start its own"
+        yield self.processes > 1 and self.url is None, text, "clients", "serve"
+        text = (
+            f"concurrency = {self.concurrency} cannot be shared evenly by clients = {self.clients}"
+        )
+        yield (self.concurrency or 0) % self.processes, text, "concurrency", "clients"
+        variables = [*self.headers_env.values(), self.api_key_env or DEFAULT_KEY]
+        text = "api_key_env and headers_env need names of environment variables, not their values"
+        yield not all(map(str.isidentifier, variables)), text, "api_key_env", "headers_env"
+        names = [name.lower() for name in (*self.headers_env, self.session_header or "")]
+        own = "authorization" if self.api_key_env in (None, DEFAULT_KEY) else ""
+        bad = [n for n in self.headers_env if names.count(n.lower()) > 1 or not is_header(n, own)]
+        text = f"headers_env has {bad}, which requests have anyway, or is no header"
+        yield bad, text, "headers_env"
 
-    def _check_clients(self) -> None:
-        if self.processes > 1 and self.url is None:
-            raise SuiteError(
-                "engine openai: several clients need url, of a server that runs: each would start "
-                "one of its own with serve",
-                option=("clients", "serve"),
-            )
-        if (self.concurrency or 0) % self.processes:
-            raise SuiteError(
-                f"engine openai: concurrency = {self.concurrency} cannot be shared evenly by "
-                f"clients = {self.clients}: make it a multiple of that",
-                option=("concurrency", "clients"),
-            )
-
-    def _check_headers(self) -> None:
-        names = [name.lower() for name in self.headers_env]
-        taken = (self.session_header or "").lower()
-        for name, variable in self.headers_env.items():
-            if not is_variable(variable):
-                raise SuiteError(
-                    f"engine openai: headers_env: {name} needs the name of an environment "
-                    "variable, not the value for the server",
-                    option="headers_env",
-                )
-            low = name.lower()
-            if names.count(low) > 1 or low == taken or not is_header(name, authorization=True):
-                raise SuiteError(
-                    f"engine openai: headers_env has {name!r}, which is no name of a header that "
-                    'requests do not have anyway, as "api-key"',
-                    option="headers_env",
-                )
-        if "authorization" in names and self.api_key_env not in (None, DEFAULT_KEY):
-            raise SuiteError(
-                "engine openai: headers_env has Authorization, and api_key_env sends it, too: "
-                "leave one of them out",
-                option=("headers_env", "api_key_env"),
-            )
-
-    def _check_count(self) -> None:
-        if self.tokenizer is not None and self.count_tokens != "reference":
-            raise SuiteError(
-                'engine openai: tokenizer is what count_tokens = "reference" counts by; set that, '
-                "or leave it out",
-                option=("tokenizer", "count_tokens"),
-            )
-
-    def _check_source(self) -> None:
-        if (self.url is None) == (self.serve is None):
-            raise SuiteError(
-                "engine openai: set either url, of a server that runs, or serve, the command that "
-                "starts one" + ("" if self.url is None else ", not both"),
-                option=("url", "serve"),
-            )
-        if self.serve is None and self.env:
-            raise SuiteError(
-                "engine openai: env is for a server that serve starts; this one runs already",
-                option=("env", "serve"),
-            )
+    def _fault_of_count(self) -> tuple[Any, ...]:
+        text = 'tokenizer is what count_tokens = "reference" counts by; set that, or leave it out'
+        applies = self.tokenizer is not None and self.count_tokens != "reference"
+        return applies, text, "tokenizer", "count_tokens"
 
 
 class PromptSource:
@@ -484,8 +443,8 @@ class OpenAiEngine(Engine):
         return seen
 
     def metrics_pages(self) -> Sequence[str]:
-        url = self._client.url
-        return () if self._metrics is None or url.startswith("unix:") else (url + self._metrics,)
+        is_read = self._metrics is not None and not self._client.url.startswith("unix:")
+        return (f"{self._client.url}{self._metrics}",) if is_read else ()
 
     def counted_again(self) -> Mapping[int, tuple[int, int]] | None:
         if self._counter is None or not self._recounts:
@@ -508,8 +467,8 @@ class OpenAiEngine(Engine):
             undo.enter_context(self._server)
         address = self._address if self._server is None else Address(root=self._server.url)
         assert address is not None
-        path, timeout_s = PATHS[self._options.api], self._options.request_timeout
-        client = Client(address, path, self._secrets, timeout_s)
+        timeout_s = self._options.request_timeout
+        client = Client(address, PATHS[self._options.api], self._secrets, timeout_s)
         self._client, self._accepted = client, 0
         self._traffic = traffic = Traffic(client, self._server, timeout_s)
         self._facts["httptools"] = library().__version__
@@ -569,12 +528,10 @@ class OpenAiEngine(Engine):
             _capabilities.names_of(client, name, self._options.served_model_answers)
         )
         arguments = (self._generation, self._models, self._source.bodies.count)
+        recounts = self._counting_folder is not None
+        probe = _capabilities.probe(client, prompts, fields, *arguments, recounts=recounts)
         try:
-            capabilities = self._streams.run(
-                _capabilities.probe(
-                    client, prompts, fields, *arguments, recounts=self._counting_folder is not None
-                )
-            )
+            capabilities = self._streams.run(probe)
             if self._generation.prompt_logprobs:
                 first = prompt(0, "tokens")
                 self._streams.run(_capabilities.check_echo(client, first, capabilities.fields))
@@ -588,13 +545,13 @@ class OpenAiEngine(Engine):
         """Add facts on the server, without addresses and paths, which baselines must not have."""
         capabilities = self._capabilities
         limit = length_field(capabilities.fields)
+        counted_by = "usage" if capabilities.usage else "token ids"
         asked_fewest = "min_tokens" in capabilities.fields or not self._generation.min_new_tokens
         self._facts |= {
             "api": self._options.api,
             "server": "runs already" if self._server is None else "started for the run",
             "prompts": capabilities.form,
-            "tokens_counted_by": "usage" if capabilities.usage else "token ids",
-            **({"tokens_counted_by": "reference tokenizer"} if self._counter else {}),
+            "tokens_counted_by": "reference tokenizer" if self._counter else counted_by,
             "outputs": "token ids" if capabilities.ids else "text, tokenised again",
             "min_tokens": "sent" if asked_fewest else "not sent: the server does not take it",
             **({"max_tokens": f"sent as {limit}"} if limit != LENGTH_FIELDS[0] else {}),

@@ -31,9 +31,6 @@ CACHE = "vllm:cache_config_info"
 UNRELATED = frozenset({401, 403, 408, 429, 502, 503, 504})
 """Status codes of failures whatever fields a request has."""
 
-REFUSALS = frozenset({400, 404, 405, 413, 422})
-"""Status codes of requests that the server does not take."""
-
 METRICS_PATHS = ("/metrics", "/prometheus/metrics", "/v1/metrics")
 """Paths of servers' metrics; trtllm-serve's first one is JSON, the last one is NIM's."""
 
@@ -43,19 +40,20 @@ VERSION_PAGES = {"/version": "version", "/v1/version": "release"}
 PAGE_TIMEOUT_SECONDS = 10.0
 """Maximum time for a page that is not essential for a run."""
 
-ABOUT_LENGTH_FIELD = re.compile(r"max_(completion_)?tokens")
-
 ABOUT_MODEL = re.compile(
-    r"\bmodels?\b[^.;]{0,120}\b(not found|not exist|unknown|not (available|loaded|served))"
-    r"|\b(unknown|no such|invalid|not a valid) model|model_not_found",
-    re.IGNORECASE,
+    r"(?i)\bmodels?\b[^.;]{0,120}\b(not found|not exist|unknown|not (available|loaded|served))"
+    r"|\b(unknown|no such|invalid|not a valid) model|model_not_found"
 )
 """Refusals of a model's name, as vLLM, Ollama, LiteLLM and OpenAI word them."""
 
 ABOUT_LENGTH = re.compile(
-    r"(context|sequence|prompt|input|model) (length|len|window|size)|too (long|many tokens)"
-    r"|max_(model|seq|input)_len",
-    re.IGNORECASE,
+    r"(?i)(context|sequence|prompt|input|model).(len|window|size)|too (long|many tokens)|max_len"
+)
+
+UNCOUNTED = (
+    "the server's streams have neither usage nor token ids, and pieces of text are not tokens: set "
+    'count_tokens = "reference" to count them by a tokenizer, or use a server that takes '
+    "stream_options.include_usage"
 )
 
 NO_PAGE = frozenset({404, 405, 501})
@@ -232,7 +230,8 @@ async def probe(
         taken["ignore_eos"] = True
     fields = {**always, length: generation.max_new_tokens, **taken}
     answer = await _together(client, prompt, fields, few)
-    check_count(answer, recounts=recounts)
+    if answer.tokens is None and not recounts:
+        raise engine_error(UNCOUNTED)
     check_model(client, answer, models)
     template = _template(answer, prompt, form, count)
     return Capabilities(
@@ -295,7 +294,7 @@ async def _length_field(client: Client, fields: Mapping[str, Any], few: int) -> 
     try:
         await client.ask(encode({**fields, first: few}))
     except Failed as failure:
-        if "messages" not in fields or not ABOUT_LENGTH_FIELD.search(failure.detail):
+        if "messages" not in fields or not re.search("max_.*tokens", failure.detail):
             raise
         try:
             await client.ask(encode({**fields, second: few}))
@@ -307,12 +306,10 @@ async def _length_field(client: Client, fields: Mapping[str, Any], few: int) -> 
 
 def _unrelated(client: Client, failure: Failed) -> RunError | None:
     """Return the error of a failure unrelated to the request's fields; None for others."""
-    if failure.status not in UNRELATED and failure.kind != "time-out":
-        return _unreachable(client, failure)
-    return engine_error(
-        f"the server at {client.url} failed a request before the run: {failure}"
-        f"{_advice(client, failure)}"
-    )
+    if failure.status in UNRELATED or failure.kind == "time-out":
+        text = f"the server at {client.url} failed a request before the run: {failure}"
+        return engine_error(text + _advice(client, failure))
+    return _unreachable(client, failure)
 
 
 def _unreachable(client: Client, failure: Failed) -> RunError | None:
@@ -329,23 +326,20 @@ def _unreachable(client: Client, failure: Failed) -> RunError | None:
 
 def _advice(client: Client, failure: Failed, model: str = "") -> str:
     """Return advice on a refusal whose status or text shows its cause; else ""."""
-    status, text = failure.status or 0, failure.detail
-    key = "api_key_env to the name of the environment variable that holds its key"
-    sent = f"it was sent {client.sends}: check the value, and the name of the header"
-    is_refused, has_no_page = model and status in REFUSALS, status in (404, 405)
-    causes = {
-        "redirects are not followed: set url to where the server itself answers": status // 100
-        == 3,
-        sent if client.sends else f"set {key}, or headers_env if it has a header of its own": (
-            status in (401, 403)
-        ),
-        f'the model was asked for as "{client.mask(model)}": see served_model': (
-            is_refused and ABOUT_MODEL.search(text)
-        ),
-        "shorten the prompts or max_new_tokens": is_refused and ABOUT_LENGTH.search(text),
-        f"{client.path} is not a path of this server: see url and api": is_refused and has_no_page,
-    }
-    return next((f"; {advice}" for advice, fits in causes.items() if fits), "")
+    status, causes = failure.status or 0, {}
+    if 300 <= status < 400:
+        return "; redirects are not followed: set url to where the server itself answers"
+    if status in (401, 403) and client.sends:
+        return f"; it was sent {client.sends}: check the value, and the name of the header"
+    if status in (401, 403):
+        name = "the name of the environment variable that holds its key"
+        return f"; set api_key_env to {name}, or headers_env if the key has another header"
+    if model and 400 <= status < 500 and status not in UNRELATED:
+        asked = f'the model was asked for as "{client.mask(model)}": see served_model'
+        causes = {asked: ABOUT_MODEL, "shorten the prompts or max_new_tokens": ABOUT_LENGTH}
+        path = f"{client.path} is not a path of this server: see url and api"
+        causes |= {path: re.compile("")} if status in (404, 405) else {}
+    return next((f"; {text}" for text, cause in causes.items() if cause.search(failure.detail)), "")
 
 
 def _unsupported(option: str, value: object, field: str, failure: Failed) -> RunError:
@@ -381,15 +375,6 @@ def _template(answer: StreamedAnswer, prompt: Prompt, form: str, count: Count | 
         least = count([prompt.text])[0]
     check_prompt(answer, max(counted, least), form)
     return counted - least if count else None
-
-
-def check_count(answer: StreamedAnswer, *, recounts: bool) -> None:
-    if answer.tokens is None and not recounts:
-        raise engine_error(
-            "the server's streams have neither usage nor token ids, and pieces of text are not "
-            'tokens: set count_tokens = "reference" to count them by a tokenizer, or use a server '
-            "that takes stream_options.include_usage"
-        )
 
 
 def check_model(client: Client, answer: StreamedAnswer, models: Sequence[str]) -> None:

@@ -93,18 +93,14 @@ def new_log() -> Path:
     return Path(name)
 
 
-Mask = Callable[[str], str]
-"""Replaces secrets in a text."""
-
-
-def last_lines(log: Path, mask: Mask = str) -> list[str]:
+def last_lines(log: Path) -> list[str]:
     """Return the last lines of a log as a terminal shows them; escape control characters."""
-    return _lines(log, mask)[-LINES:]
+    return _lines(log)[-LINES:]
 
 
-def about_memory(log: Path, mask: Mask = str) -> str | None:
+def about_memory(log: Path) -> str | None:
     """Return the log's last line about a lack of memory, or None; other lines may follow it."""
-    return next((line for line in reversed(_lines(log, mask)) if _MEMORY.search(line)), None)
+    return next((line for line in reversed(_lines(log)) if _MEMORY.search(line)), None)
 
 
 def port_was_taken(log: Path) -> bool:
@@ -112,11 +108,11 @@ def port_was_taken(log: Path) -> bool:
     return any(_PORT.search(line) for line in _lines(log))
 
 
-def _lines(log: Path, mask: Mask = str) -> list[str]:
+def _lines(log: Path) -> list[str]:
     try:
         with log.open("rb") as file:
             file.seek(max(0, log.stat().st_size - SEARCHED))
-            text = mask(file.read().decode("utf-8", "replace"))
+            text = file.read().decode("utf-8", "replace")
     except OSError:
         return []
     # A progress bar rewrites its line: only the last state is kept.
@@ -318,7 +314,7 @@ class Server:
         health: str,
         start_timeout_s: float,
         environment: Mapping[str, str],
-        mask: Mask = str,
+        mask: Callable[[str], str] = str,
     ) -> None:
         """Check the command, in which {model}, {host} and {port} are replaced.
 
@@ -371,9 +367,10 @@ class Server:
 
     def log_tail(self) -> str:
         """Return the end of the log, to append to an error message."""
-        memory, lines = about_memory(self.log, self._mask), last_lines(self.log, self._mask)
+        memory, lines = about_memory(self.log), [self._mask(n) for n in last_lines(self.log)]
         if not lines:
             return f"; its log {self.log} is empty"
+        memory = self._mask(memory or "")
         cause = f' has "{memory}" and' if memory and memory not in lines else ""
         return f"; its log {self.log}{cause} ends: {' | '.join(lines)}"
 

@@ -8,8 +8,7 @@ from collections.abc import Iterator
 from pytest_mlperf.addons.judge.files import Reader, ResultFile, run_of
 from pytest_mlperf.addons.judge.model import Fact, ToolPoint, ToolRun, named
 from pytest_mlperf.addons.judge.readers.fields import Values
-from pytest_mlperf.extension import read_point
-from pytest_mlperf.reports.sentences import sentence
+from pytest_mlperf.extension import read_point, sentence
 
 _LINE = re.compile(r"^[ *]*([^:\n]{2,60}?)\s*:\s*(\S[^\n]*?)\s*$", re.MULTILINE)
 

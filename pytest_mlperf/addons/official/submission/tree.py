@@ -19,8 +19,7 @@ from pytest_mlperf.addons.official.submission.layout import (
 from pytest_mlperf.core.results import UNVERIFIED_LABEL
 from pytest_mlperf.extension import Scenario, parse_json
 from pytest_mlperf.rounds import Round
-from pytest_mlperf.rounds.accuracy_txt import accuracy_lines
-from pytest_mlperf.rounds.compliance import TESTS
+from pytest_mlperf.rounds.compliance import TESTS, accuracy_lines
 
 HASHED = ("TEST01", "TEST07", "TEST09")
 """Compliance tests whose log of answers is truncated in a submission, with its hash."""

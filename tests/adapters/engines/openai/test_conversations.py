@@ -122,7 +122,7 @@ def test_salts_are_70_bits_in_as_many_words() -> None:
 
 def test_prompts_that_cannot_be_sent_are_refused_before_a_run() -> None:
     half = {"messages": [{"role": "user", "content": "a\ud800"}]}
-    no_turn = "sample 1 of the data set is no conversation"
+    no_turn = "sample 1 of the data set is not a conversation"
     rows: list[tuple[Sequence[Any], dict[str, Any], str]] = [
         (TURNS, {}, 'the data set has conversations: set api = "chat"'),
         (

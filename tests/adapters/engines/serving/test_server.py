@@ -314,7 +314,7 @@ def test_where_programs_are_looked_for(tmp_path: Path, monkeypatch: pytest.Monke
     }
     rows = [
         ("~/venv", r"did you mean ~/venv/bin/python\?"),
-        ("here/other", r"here/other is no program here \(looked at /"),
+        ("here/other", r"here/other is not a program here \(looked at /"),
     ]
     assert unrefused(find_program, RunError, rows) == []
 
@@ -329,9 +329,9 @@ def test_meaningless_options_are_refused_before_anything_starts() -> None:
             {"command": ["x", "{port}", "{model}"]},
             "serve has {model}, but the suite names no model",
         ),
-        ({"health": "health"}, "health = 'health' is no path of a URL"),
-        ({"health": "/a b"}, "health = '/a b' is no path of a URL"),
-        ({"health": "/a\r\nX: y"}, r"health = .* is no path of a URL"),
+        ({"health": "health"}, "health = 'health' is not a path of a URL"),
+        ({"health": "/a b"}, "health = '/a b' is not a path of a URL"),
+        ({"health": "/a\r\nX: y"}, r"health = .* is not a path of a URL"),
         ({"start_timeout_s": 0.0}, r"start_timeout = 0\.0 is not above 0"),
         ({"start_timeout_s": float("nan")}, "start_timeout = nan is not above 0"),
     ]

@@ -102,8 +102,11 @@ BROKEN = [
         f"do not fit config.json: {NAME} is [3, 320] and should be [640, 320]",
     ),
     (weights_with(set_nan), "computes no numbers (NaN) in float32"),
-    (config_with(architectures=["BertModel"]), "BertModel in config.json is no causal lang"),
-    (config_with(architectures=None), "no architecture in config.json is no causal language model"),
+    (config_with(architectures=["BertModel"]), "BertModel in config.json is not a causal lang"),
+    (
+        config_with(architectures=None),
+        ("no architecture in config.json is not a causal language model"),
+    ),
     (config_with(model_type="unheard-of"), r"transformers cannot read config\.json: .*unheard-of"),
     (
         config_with(model_type="own", auto_map={"AutoConfig": "code.Own"}),

@@ -358,7 +358,7 @@ def test_broken_folders_and_features_are_refused(bert: Path, tmp_path: Path) -> 
     assert broken_but_accepted(bert, tmp_path, enter, [
         (
             config_with(architectures=["BertForMaskedLM"]),
-            "BertForMaskedLM in config.json is no model for question answering; this",
+            "BertForMaskedLM in config.json is not a model for question answering; this",
         ),
         (weights_with(lambda all_: all_.pop(bias)), f"the checkpoint lacks {bias}"),
         (weights_with(lambda all_: all_[bias].fill_(float("nan"))), "a weight is not a number"),

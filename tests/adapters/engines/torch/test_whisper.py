@@ -175,7 +175,7 @@ def test_a_sample_that_is_no_clip_for_it_is_refused(folder: Path) -> None:
         (sound(1.2), "lasts 1.20 s, and the model hears 1 s at a time; leave it out"),
         ({**CLIPS[0], "audio": np.zeros((2, 80))}, "is not mono sound: an array of shape (2, 80)"),
         ({**CLIPS[0], "audio": np.array([])}, "is not mono sound: an array of shape (0,)"),
-        ({**CLIPS[0], "audio": np.array([np.nan])}, "is no mono sound"),
+        ({**CLIPS[0], "audio": np.array([np.nan])}, "is not mono sound"),
     ]
     clips = [CLIPS[0], *(clip for clip, _ in table)]
     with open_engine(folder, clips) as engine:

@@ -200,7 +200,7 @@ def test_a_sample_that_vllm_would_cut_or_change_is_refused() -> None:
     rows: list[tuple[str, dict[str, Any], str]] = [
         ("whisper", {"audio": [0.0] * 48_000, "sampling_rate": 16_000}, "the model hears 2 s at"),
         ("whisper", {"audio": [0.0] * 800, "sampling_rate": 8_000}, "8000 Hz; Whisper needs 16000"),
-        ("whisper", {"audio": [], "sampling_rate": 16_000}, "is no mono sound"),
+        ("whisper", {"audio": [], "sampling_rate": 16_000}, "is not mono sound"),
         (
             "qwen3-vl",
             {"messages": [{"role": "user", "content": [film]}]},

@@ -36,10 +36,10 @@ from pytest_mlperf.extension import (
     json_text,
     judge_runs,
     plural,
+    sentence,
     write_whole,
 )
 from pytest_mlperf.hardware.specs import class_of
-from pytest_mlperf.reports.sentences import sentence
 from pytest_mlperf.reports.terminal.layout import relative
 from pytest_mlperf.run.logs import Detail
 
