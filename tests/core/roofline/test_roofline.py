@@ -338,7 +338,7 @@ def test_without_a_limit_the_message_names_the_missing_facts() -> None:
         (WORK["3d-unet"].work, RATES[0], "parts, the mean of the run's samples"),
     ):
         bound = limit(metric, h200, work, Circumstances(precision="fp8"), 1.0)
-        assert bound.why_no_estimate == f"no estimate: say {needed}"
+        assert bound.why_no_estimate == f"no estimate: set {needed}"
         assert bound.certain is not None
         assert bound.share == bound.of_certain
 
