@@ -334,8 +334,8 @@ def test_without_a_limit_the_message_names_the_missing_facts() -> None:
         assert (bound.certain, bound.share, bound.impossible) == (None, None, False)
     for work, metric, needed in (
         (llama, RATES[1], "input_tokens and output_tokens to the means of the run"),
-        (bert, RATES[0], "tokens, the mean of the run's samples"),
-        (WORK["3d-unet"].work, RATES[0], "parts, the mean of the run's samples"),
+        (bert, RATES[0], "tokens to the mean of the run's samples"),
+        (WORK["3d-unet"].work, RATES[0], "parts to the mean of the run's samples"),
     ):
         bound = limit(metric, h200, work, Circumstances(precision="fp8"), 1.0)
         assert bound.why_no_estimate == f"no estimate: set {needed}"
