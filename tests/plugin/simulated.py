@@ -29,6 +29,7 @@ class Simulation:
     identity: dict[str, Property] = field(default_factory=dict)
     tasks: list[tuple[str, float]] = field(default_factory=list)
     jobs: list[tuple[str, Job]] = field(default_factory=list)
+    titles: list[str] = field(default_factory=list)
 
     def measure(
         self, job: Job, conditions: Conditions, show: Callable[[str], None], task: ProcessTask
@@ -36,6 +37,7 @@ class Simulation:
         """Stand for `pytest_mlperf.run.measure.measure`."""
         del show
         self.jobs.append((task.label, job))
+        self.titles.append(task.title)
         rates = self.old_rates if task.label else self.new_rates
         rate = rates[task.number % len(rates)] * (1 - conditions.handicap)
         self.tasks.append((task.folder, conditions.handicap))

@@ -66,6 +66,7 @@ class Lab:
             lease_limit_s=60,
             machine=detect(gpus=False),
             control=False,
+            max_runs=max_runs,
         )
         policy = Policy(
             accuracy=root / "accuracy", root=root, max_runs=max_runs, against=reference(against)
@@ -202,6 +203,11 @@ def test_the_order_within_a_pair_is_drawn_and_then_reversed(
 
     lab.verdict(OTHER_PYTHON, lab.suite(limit="1%"))
 
+    titles = [title.partition(", ") for title in simulation.titles]
+    assert [pair for pair, _, _ in titles] == [
+        f"pair {n} of at most 6" for n in range(1, 7) for _ in range(2)
+    ]
+    assert sum(side == "this build" for _, _, side in titles) == 6
     sides = ["against" in folder for folder, _ in simulation.tasks]
     pairs = [tuple(sides[n : n + 2]) for n in range(0, len(sides), 2)]
     assert all(set(pair) == {True, False} for pair in pairs)
