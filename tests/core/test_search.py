@@ -182,7 +182,7 @@ def test_the_result_of_a_search_has_its_bracket() -> None:
     )
     assert 40 < stopped.rate < 50
     assert stopped.in_words.endswith(
-        "40/s held, 50/s did not (ttft_p99); 2 runs did not reach a precision of 2 %"
+        ": limits met at 40/s, missed at 50/s (ttft_p99); 2 runs; the precision of 2 % was not reached"
     )
 
     for tries in (
@@ -337,7 +337,8 @@ def test_a_number_of_requests_is_described_as_such() -> None:
             [held(40.0), held(64.0, 0.75)],
             (
                 "64 requests in flight, the highest of 2 tried, still meets ttft_p99 < 1 s "
-                "(ttft_p99 750 ms); set start or bounds closer to the concurrency "
+                "(ttft_p99 750 ms); set start or bounds closer to the expected "
+                "concurrency"
             ),
         ),
         (

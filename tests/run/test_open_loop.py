@@ -291,7 +291,7 @@ def test_a_window_must_be_served_as_it_arrives() -> None:
         log = log_of(point(**changes), arrivals=arrivals)
         reasons = curve_validity(log, at_a_time=900).invalid
         assert [reason.key for reason in reasons] == ([key] if key else [])
-        assert all(words in reason.text for reason in reasons)
+        assert all(words in sentence(reason.text) for reason in reasons)
 
 
 def test_late_tails_means_over_points_and_ends_of_answers_are_noted() -> None:

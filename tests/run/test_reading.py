@@ -17,6 +17,7 @@ from pytest_mlperf.core.measurement import Run, Subject
 from pytest_mlperf.core.metrics import RESOURCES
 from pytest_mlperf.core.reason import Key
 from pytest_mlperf.hardware.machine import detect
+from pytest_mlperf.reports.sentences import sentence
 from pytest_mlperf.run.conditions import Conditions, ControlRun
 from pytest_mlperf.run.figures import Figures
 from pytest_mlperf.run.logs import DETAIL
@@ -178,7 +179,7 @@ def test_untimed_preprocessing_is_noted_from_a_tenth_of_a_sample_on() -> None:
         figures = Figures(metrics=metrics, samples=125, queries=125, duration_s=10.0)
         findings_of_input = untimed_input(input_s, settings(scenario), figures)
         assert [text in note for note in notes_of(findings_of_input)] == [True] * bool(text)
-        assert notes_of(findings_of_input) == tuple(sign.text for sign in findings_of_input.signs)
+        assert notes_of(findings_of_input) == tuple(sentence(sign.text) for sign in findings_of_input.signs)
 
 
 def test_untimed_preprocessing_is_noted_once_for_all_runs(tmp_path: Path) -> None:
