@@ -182,11 +182,7 @@ def test_the_result_of_a_search_has_its_bracket() -> None:
     )
     assert 40 < stopped.rate < 50
     assert stopped.in_words.endswith(
-<<<<<<< HEAD
-        ": limits met at 40/s, missed at 50/s (ttft_p99); 2 runs; the precision of 2 % was not reached"
-=======
         "limits met at 40/s, missed at 50/s (ttft_p99); 2 runs; the precision of 2 % was not reached"
->>>>>>> main
     )
 
     for tries in (
@@ -205,7 +201,7 @@ def test_the_result_of_a_search_has_its_bracket() -> None:
             [held(40.0), held(50.0, 0.75)],
             (
                 "50/s, the highest of 2 tried, still meets ttft_p99 < 1 s (ttft_p99 750 ms); set "
-                "start closer to the rate "
+                "start closer to the expected rate"
             ),
         ),
         (
@@ -341,8 +337,7 @@ def test_a_number_of_requests_is_described_as_such() -> None:
             [held(40.0), held(64.0, 0.75)],
             (
                 "64 requests in flight, the highest of 2 tried, still meets ttft_p99 < 1 s "
-                "(ttft_p99 750 ms); set start or bounds closer to the expected "
-                "concurrency"
+                "(ttft_p99 750 ms); set start or bounds closer to the expected concurrency"
             ),
         ),
         (
