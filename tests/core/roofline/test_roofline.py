@@ -321,7 +321,8 @@ def test_without_a_limit_the_message_names_the_missing_facts() -> None:
          " for samples/s: set output_tokens, the mean tokens of an answer"),
         ("itl_p50", h200, llama, DRAFTS, " for itl_p50 of this workload"),
         ("throughput", half, bert, {"precision": "fp8"},
-         " for fp8 on X1, which has peaks for fp16; give its dense peak, as fp8 = 989e12 (FLOP/s)"),
+         " for fp8 on X1, which has peaks for fp16; "
+         "set its dense peak, e.g. fp8 = 989e12 (FLOP/s)"),
         ("throughput", None, bert, {"precision": "fp16"},
          (" for RTX_4090: set its dense peaks (FLOP/s), memory bandwidth (B/s) and memory "
          "(B), e.g. fp16 = 989e12, fp8 = 1979e12, bandwidth = 4.8e12, memory = 141e9")),
