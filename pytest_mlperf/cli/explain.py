@@ -117,7 +117,11 @@ def choose(
 
 
 def _explain(result: CaseResult, path: Path, results: Results) -> Iterator[str]:
-    verdict = _with_short_paths(result.verdict)
+    verdict = result.verdict
+    runs = tuple(replace(run, folder=relative(Path(run.folder))) for run in verdict.runs)
+    if accuracy := verdict.accuracy:
+        accuracy = replace(accuracy, folder=relative(Path(accuracy.folder)))
+    verdict = replace(verdict, runs=runs, accuracy=accuracy)
     result = replace(result, verdict=verdict)
     folders = (Path(), *path.resolve().parents)
     file = judged_against(result, folders)
@@ -146,14 +150,6 @@ def _explain(result: CaseResult, path: Path, results: Results) -> Iterator[str]:
     yield ""
     yield from text.failure(verdict, result, width()).splitlines()
     yield from evidence(result, record.runs if record else (), judged, width(), likely)
-
-
-def _with_short_paths(verdict: Verdict) -> Verdict:
-    runs = tuple(replace(run, folder=relative(Path(run.folder))) for run in verdict.runs)
-    accuracy = verdict.accuracy
-    if accuracy:
-        accuracy = replace(accuracy, folder=relative(Path(accuracy.folder)))
-    return replace(verdict, runs=runs, accuracy=accuracy)
 
 
 def rule_of_pair(result: CaseResult, folders: Iterable[Path]) -> RuleR:

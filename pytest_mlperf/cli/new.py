@@ -101,7 +101,9 @@ def run(parsed: argparse.Namespace) -> int:
         texts[test.with_name("__init__.py")] = ""
     require_absent(texts, f"Choose another name: pytest-mlperf new {kind} NAME")
     if parsed.here:
-        texts[PYPROJECT] = _with_entry(PYPROJECT.read_text("utf-8"), heading, entry)
+        head, _, after = PYPROJECT.read_text("utf-8").partition(f"{heading}\n")
+        entries, end, rest = after.partition("\n\n")
+        texts[PYPROJECT] = f"{head}{heading}\n{entries}\n{entry}{end}{rest}"
     write_all(texts)
     show(f"wrote {path}" for path in texts)
     show(f"{'      ' if number else 'next: '}{step}" for number, step in enumerate(steps))
@@ -163,9 +165,3 @@ def _paths(kind: str, name: str, package: Path | None, *, here: bool) -> tuple[P
 def _filled(template: str, words: Mapping[str, str]) -> str:
     text = files("pytest_mlperf.cli").joinpath("templates/new", template).read_text("utf-8")
     return Template(text).substitute(words)
-
-
-def _with_entry(text: str, heading: str, entry: str) -> str:
-    head, _, after = text.partition(f"{heading}\n")
-    entries, end, rest = after.partition("\n\n")
-    return f"{head}{heading}\n{entries}\n{entry}{end}{rest}"

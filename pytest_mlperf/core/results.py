@@ -59,7 +59,9 @@ def expect(verdict: Verdict, expected: Sequence[Known], today: dt.date) -> Verdi
     entries = [
         e for e in expected if all(getattr(e, f) in {None, getattr(case, f)} for f in CASE_FIELDS)
     ]
-    judged = _judged(verdict)
+    metrics = [(m.metric, m.fails) for m in verdict.metrics if m.outcome]
+    ratios = [*verdict.paired, *((verdict.ratio,) if verdict.ratio else ())]
+    judged = dict.fromkeys([*metrics, *((r.metric, r.outcome.fails) for r in ratios if r.outcome)])
     if verdict.fails and verdict.outcome not in {Outcome.ERROR, Outcome.INVALID}:
         failed = [name for name, fails in judged if fails]
         covering = [_entry(entries, metric, today) for metric in failed or (None,)]
@@ -68,15 +70,6 @@ def expect(verdict: Verdict, expected: Sequence[Known], today: dt.date) -> Verdi
         names = {None, *(name for name, _ in judged)}
         return _passed(verdict, [e for e in entries if e.metric in names], today)
     return verdict
-
-
-def _judged(verdict: Verdict) -> list[tuple[str, bool]]:
-    judged = [
-        *((m.metric, m.fails) for m in verdict.metrics if m.outcome),
-        *((p.metric, p.outcome.fails) for p in verdict.paired if p.outcome),
-        *((r.metric, r.outcome.fails) for r in (verdict.ratio,) if r),
-    ]
-    return list(dict.fromkeys(judged))
 
 
 def _entry(entries: Sequence[Known], metric: str | None, today: dt.date) -> Known | None:

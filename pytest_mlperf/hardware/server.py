@@ -120,7 +120,7 @@ def identified(
     texts |= {} if accelerator == "cpu" else {"declared": accelerator}
     source = next(iter(texts), "unknown")
     best = reports.get(source) or ServerIdentity(properties={"hardware": texts.get(source)})
-    several = f"{len(starts)} servers or more answer at this url: a load balancer"
+    several = f"{len(starts)} processes or more answer at this url: workers, or a load balancer"
     place = {} if source in SOURCES[:3] else {"url": place_of(url)}
     return replace(
         best,
@@ -266,7 +266,8 @@ def of_server(
     match = re.fullmatch(r"(?:(\d{1,3})-)?(nvidia.*|amd.*)", headers.get("x-compute-type", ""))
     names = [match[2].upper()] * int(match[1] or 1) if match else []
     tags = json.dumps(_json(pages.get("/v1/manifest", b"")))
-    names = names or sorted(set(re.findall(r'"gpu": "([^"]{1,60})"', tags)))
+    profiles = sorted(set(re.findall(r'"gpu": "([^"]{1,60})"', tags)))
+    names = names or (profiles if len(profiles) == 1 else [])  # else the model runs on any of them
     gpus = [{"gpu": _property(name.replace("-", " "))} for name in names]
     return _reported("the server", gpus, accelerator) if gpus else None
 

@@ -7,7 +7,7 @@ import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any
 
 import pytest
 from pydantic import ValidationError
@@ -125,7 +125,11 @@ class Mlperf:
             text = f"stopped during the measurement: {reason}; give this test more time"
             verdict = Verdict(case=planned.case, kind=kind, outcome=Outcome.ERROR, headline=text)
         except UnavailableError as error:
-            self._unavailable(error)
+            reason, required = visible(str(error), keep="\n"), self._session.options.energy.power
+            if self._session.skips_fail or required == "require":
+                text = f"{reason} ({session.SKIPS_FAIL})"
+                raise pytest.fail.Exception(text, pytrace=False) from None
+            raise LeftOut(reason) from None
         except SuiteError as error:
             raise pytest.fail.Exception(visible(str(error), keep="\n"), pytrace=False) from None
         waits = self._session.waits(planned, verdict)
@@ -135,12 +139,6 @@ class Mlperf:
         if not (kept.failed or later) and kind == Kind.PERFORMANCE and is_fed(item.config):
             feed(self._request, verdict)
         return result
-
-    def _unavailable(self, error: UnavailableError) -> NoReturn:
-        reason, required = visible(str(error), keep="\n"), self._session.options.energy.power
-        if self._session.skips_fail or required == "require":
-            raise pytest.fail.Exception(f"{reason} ({session.SKIPS_FAIL})", pytrace=False) from None
-        raise LeftOut(reason) from None
 
     def run(
         self,

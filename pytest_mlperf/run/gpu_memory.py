@@ -46,7 +46,11 @@ def require_free(
         if least is not None and used is not None and not taken_now["free"]:
             raise RunError("worker", _sentence(uuid, used, least, taken_now, limit_s))
         if used is not None and (least is None or used < least):
-            _note(places[uuid], used)
+            try:
+                atomic.write_text(places[uuid], f"{used}\n")
+            except OSError as error:
+                text = f"{places[uuid]} cannot be written: {error.strerror}"
+                raise RunError("worker", text) from None
 
 
 def _noted(file: Path) -> int | None:
@@ -54,13 +58,6 @@ def _noted(file: Path) -> int | None:
         return int(file.read_text("ascii"))
     except (OSError, ValueError):
         return None
-
-
-def _note(file: Path, used: int) -> None:
-    try:
-        atomic.write_text(file, f"{used}\n")
-    except OSError as error:
-        raise RunError("worker", f"{file} cannot be written: {error.strerror}") from None
 
 
 def _sentence(uuid: str, used: int, least: int, memory: MemoryTaken, limit_s: float) -> str:

@@ -83,8 +83,7 @@ def require_checked_out(file: Path, root: Path, suite: Path) -> None:
     if git("config", "--type=bool", "core.sparseCheckout", folder=folder) != b"true\n":
         return
     top = Path(os.fsdecode(git("rev-parse", "--show-toplevel", folder=folder) or b"").strip())
-    literal = re.sub(r"([*?\[\\])", r"\\\1", end.as_posix())
-    ask = ("ls-files", "-t", "-z", "--full-name", "--", f":(top,glob)**/{literal}")
+    ask = ("ls-files", "-t", "-z", "--full-name", "--", f":(top,glob)**/{end.as_posix()}")
     for listed in os.fsdecode(git(*ask, folder=folder) or b"").split("\0"):
         place = Path(*Path(listed[2:]).parts[: -len(end.parts)])
         nearest = not root.exists() and (top / place).parent in (folder, *folder.parents)

@@ -84,7 +84,7 @@ class ProbePage(MetricsPage):
         except (OSError, EOFError, ValueError, KeyError, TypeError) as error:
             self.close()
             text = f"the probe printed no energy: {type(error).__name__}"
-            self._failure = f"{text}; try {' '.join(self._command)}"
+            self._failure = f"{text}; try {self._command[0]} with --watch by hand"
             raise PageError(self._failure) from None
         return "\n".join(rows).encode()
 
@@ -200,7 +200,7 @@ def output_of(title: str, command: Sequence[str], text: bytes = b"") -> bytes:
         while len(printed) <= MAX_OUTPUT_BYTES:
             line = child.line(deadline_s, MAX_OUTPUT_BYTES)
             if line is None:
-                failure = f"did not end within {PROBE_SECONDS:g} s: try {' '.join(command)}"
+                failure = f"did not end within {PROBE_SECONDS:g} s: try it by hand"
                 break
             printed += line
         else:

@@ -364,7 +364,9 @@ def url_of(planned: object) -> str:
         return ""
     is_client = planned.engine.server or registry.is_client(planned.engine.use)
     url = planned.options.get("url") if is_client else None
-    return os.path.expandvars(url) if isinstance(url, str) else ""
+    if not isinstance(url, str) or not url:
+        return ""
+    return os.path.expandvars(url if "://" in url else f"http://{url}")  # Triton's is HOST:PORT
 
 
 def is_metered(planned: object) -> bool:

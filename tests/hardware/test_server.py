@@ -29,6 +29,7 @@ from pytest_mlperf.hardware.server import (
 URL = "http://gpu-box:8000/v1"
 PODS = "serving/app=vllm"
 SOURCES = ("probe", "exporter", "kubernetes", "server", "declared")
+SOFTWARE = ("sglang", "llama.cpp", "tgi")
 
 
 def kubectl(pods: bytes, nodes: bytes) -> Callable[..., bytes]:
@@ -133,8 +134,13 @@ class World:
         version = json.dumps({"version": self.version}).encode()
         if self.software == "vllm":
             return {"/version": version, "/metrics": start}
-        parallel = {"tp_size": self.parallel, "uptime": self.moment}
-        return {"/server_info": json.dumps({"version": self.version, **parallel}).encode()}
+        described = {
+            "sglang": ("/server_info", {"version": self.version, "tp_size": self.parallel}),
+            "llama.cpp": ("/props", {"build_info": self.version, "total_slots": self.parallel}),
+            "tgi": ("/info", {"version": self.version, "num_shard": self.parallel}),
+        }
+        path, document = described[self.software]
+        return {path: json.dumps({**document, "uptime": self.moment}).encode()}
 
     def seen_by(self, source: str, url: str = URL) -> ServerIdentity:
         """Return the identity by one source besides the server's own pages."""
@@ -171,7 +177,8 @@ SWAPS: Mapping[str, tuple[tuple[str, ...], Callable[[random.Random], Mapping[str
     "clocks": (("probe",), lambda r: {"clocks": r.randrange(600, 1900)}),
     "GPUs in use": (("probe",), lambda r: {"loaded": r.randrange(1, 8)}),
     "version": (SOURCES, lambda r: {"version": f"0.12.{r.randrange(99)}"}),
-    "software": (SOURCES, lambda _: {"software": "sglang"}),
+    "software": (SOURCES, lambda r: {"software": r.choice(SOFTWARE)}),
+    "flags": (SOURCES, lambda r: {"software": "sglang", "parallel": r.choice([1, 2, 4])}),
     "driver": (("probe", "exporter", "kubernetes"), lambda r: {"driver": f"59{r.randrange(9)}.1"}),
 }
 """By kind of swap: the sources that notice it, and the changed world; as in docs/openai.md."""
@@ -227,7 +234,7 @@ def test_1000_unchanged_sessions_raise_no_alarm() -> None:
     alarms = []
     for number in range(1000):
         source = SOURCES[number % 4]
-        recorded = World(moment=draw.uniform(0, 1e6), software=draw.choice(["vllm", "sglang"]))
+        recorded = World(moment=draw.uniform(0, 1e6), software=draw.choice(["vllm", *SOFTWARE]))
         present = replace(recorded, moment=recorded.moment + draw.uniform(1, 1e5))
         if texts := [
             text for text in texts_of(recorded, present, source) if "look like" not in text
@@ -293,8 +300,8 @@ NONSENSE: list[tuple[Callable[[], object], str]] = [
         lambda: of_probe(with_(SMALL.probe, gpus=[], trouble="no driver"), "H200", URL),
         "the probe reports: no driver",
     ),
-    (lambda: of_exporter(b"", (), "H200"), "the exporter shows no GPU"),
-    (lambda: of_exporter(World().exporter, ("GPU-x",), "cpu"), "the exporter shows no GPU"),
+    (lambda: of_exporter(b"", (), "H200"), "the exporter reports no GPU"),
+    (lambda: of_exporter(World().exporter, ("GPU-x",), "cpu"), "the exporter reports no GPU"),
     (
         lambda: of_exporter(SMALL.exporter, (), "8xH200"),
         "says 8xH200, and the exporter reports 4xH200",
@@ -341,7 +348,7 @@ def test_unequal_nodes_and_several_servers_behind_one_url_are_texts_of() -> None
     assert "nodes are unequal" in mixed.notes[0]
 
     several = identified(URL, "cpu", {}, {}, {}, frozenset({1.0, 2.0}), time_s=0.0)
-    assert any("2 servers or more answer" in note for note in several.remarks)
+    assert any("2 processes or more answer" in note for note in several.remarks)
 
 
 def test_a_stale_exporter_and_gpus_without_a_model_make_runs_invalid() -> None:
@@ -417,3 +424,12 @@ def test_mig_instances_and_other_vendors_are_accelerators_too() -> None:
         'hostname="n"} 748\n'
     )
     assert of_exporter(page.encode(), (), "MI300X").properties["gpu"] == "Instinct MI300X"
+
+
+def test_a_manifest_of_several_profiles_does_not_name_the_gpu() -> None:
+    """NIM lists all GPUs for which it has a profile."""
+    profiles = [{"tags": {"gpu": name, "tp": "1"}} for name in ("H100", "L40S")]
+    for count, source in ((1, "server"), (2, "unknown")):
+        page = json.dumps({"profiles": profiles[:count]}).encode()
+        identity = identified(URL, "cpu", {}, {"/v1/manifest": page}, {}, (), time_s=0.0)
+        assert identity.properties["server"] == source

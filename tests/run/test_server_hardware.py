@@ -119,7 +119,7 @@ def test_a_cpu_server_is_its_processor(monkeypatch: pytest.MonkeyPatch) -> None:
 
 HANGS = (sys.executable, "-c", "import time; time.sleep(60)")
 FAULTS: list[tuple[tuple[str, ...], str]] = [
-    (HANGS, "the probe did not end within 0.5 s: try "),
+    (HANGS, "the probe did not end within 0.5 s: try it by hand"),
     (("no-such-command",), "the probe cannot start: no-such-command: No such file"),
     (printing("Permission denied (publickey).", 255), "exit code 255: Permission denied"),
     (printing("welcome"), "printed 'welcome', which is not JSON"),
@@ -253,7 +253,7 @@ def test_a_servers_own_pages_and_headers_are_read() -> None:
     assert identity.properties["gpu"] == "NVIDIA H100 80GB HBM3"
     assert identity.properties["gpus"] == 2
     assert identity.facts["server.version"] == "0.11.0"
-    assert "2 servers or more answer at this url" in identity.remarks[0]
+    assert "2 processes or more answer at this url" in identity.remarks[0]
 
 
 def test_an_exporter_that_is_not_there_is_one_error() -> None:
@@ -283,6 +283,8 @@ def test_a_probe_is_watched_for_energy_by_the_clock_of_this_machine(fake: Fake) 
 @pytest.mark.parametrize("command", [printing("nonsense"), printing("{}"), ("no-such-command",)])
 def test_a_probe_without_energy_is_a_failed_reading(command: tuple[str, ...]) -> None:
     reading = ProbePage(command)
-    with pytest.raises(PageError, match=r"the probe printed no energy: .*; try .* --watch 0.25"):
+    with pytest.raises(
+        PageError, match=r"the probe printed no energy: .*; try .* with --watch by hand"
+    ):
         reading.read()
     reading.close()

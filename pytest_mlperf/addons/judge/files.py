@@ -165,6 +165,11 @@ def readers() -> Mapping[str, Reader]:
     return loaded
 
 
+def title_of(tool: str) -> str:
+    """Return the title of a tool, or its name if no reader has it."""
+    return readers()[tool].title if tool in readers() else tool
+
+
 def read_text(path: Path) -> ResultFile:
     """Return a text file as a document; unpack gzip.
 
@@ -183,9 +188,7 @@ def read_text(path: Path) -> ResultFile:
     try:
         text = content.decode(encoding)
     except UnicodeDecodeError:
-        raise MlperfError(
-            f"{path}: no text file; give the tool's JSON, JSON lines or CSV"
-        ) from None
+        text = "\0"
     if "\0" in text:
         raise MlperfError(f"{path}: no text file; give the tool's JSON, JSON lines or CSV")
     return ResultFile(path=path, text=text)

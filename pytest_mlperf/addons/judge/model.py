@@ -125,7 +125,7 @@ class ToolPoint:
         metrics: Values by name, above 0, in the unit of their quantity.
         absent: Metrics without a value, and why.
         facts: Conditions that must be equal on both sides, by name.
-        quantities: Definitions of metrics that `JUDGED_QUANTITIES` lacks.
+        quantities: Definitions of metrics that the table of metrics lacks.
         sent, failed: Requests; None if the file does not hold the number.
         broken: Why the case failed as a whole; "" if it did not.
         axis: Position on a curve, such as the concurrency; None if the point is on no curve.

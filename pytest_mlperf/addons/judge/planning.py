@@ -64,32 +64,28 @@ def needed_pairs(sd: float, bound: float, metrics: int) -> int | None:
 
 def schedule(runs: Sequence[ToolRun], settings: Settings) -> Iterator[str]:
     """Yield the lines of a plan: the pairs, their order, and the time that they take."""
-    planned = plans(runs, settings)
-    if not planned:
+    if not (planned := plans(runs, settings)):
         yield "no metric in these files can be judged, so there is nothing to plan"
         return
-    hardest = planned[0]
-    target = f"{hardest.metric} at {hardest.point} (runs vary by {percent(hardest.sd)})"
-    if not hardest.df:
+    point, metric, pairs, limit, sd, df = planned[0]
+    target = f"{metric} at {point} (runs vary by {percent(sd)})"
+    if not df:
         yield (
-            "each session has one run, so the noise is assumed to be "
-            f"{percent(hardest.sd)}; give repeated runs of one build for a better plan"
+            f"each session has one run, so the noise is assumed to be {percent(sd)}; give repeated "
+            "runs of one build for a better plan"
         )
-    if hardest.pairs is None:
+    if pairs is None:
         yield (
-            f"more than {MAX_PAIRS} pairs: {target} is too noisy for a limit of "
-            f"{percent(hardest.limit)}; leave it out (--metrics), or widen it (--limit)"
+            f"more than {MAX_PAIRS} pairs: {target} is too noisy for a limit of {percent(limit)}; "
+            "leave it out (--metrics), or widen it (--limit)"
         )
         return
-    yield (
-        f"{hardest.pairs} pairs of runs prove or exclude a drop of {percent(hardest.limit)}; most "
-        f"are needed for {target}"
-    )
-    order = " ".join("A B" if pair % 2 == 0 else "B A" for pair in range(hardest.pairs))
+    drop = f"a drop of {percent(limit)}"
+    yield f"{pairs} pairs of runs prove or exclude {drop}; most are needed for {target}"
+    order = " ".join("A B" if pair % 2 == 0 else "B A" for pair in range(pairs))
     yield f"run the old build (A) and the new one (B) on one host, in this order: {order}"
-    seconds = [run.duration_s for run in runs if run.duration_s]
-    if seconds:
-        total = 2 * hardest.pairs * median(seconds)
+    if seconds := [run.duration_s for run in runs if run.duration_s]:
+        total = 2 * pairs * median(seconds)
         yield f"about {duration(total)} of measuring, by the runs in these files"
     yield (
         "then: pytest-mlperf judge B/* --against A/*; time stamps in the files show the order, "

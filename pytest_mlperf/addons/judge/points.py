@@ -118,15 +118,15 @@ class PointCase:
         texts = [[m.point.broken for m in side if m.point.broken] for side in (self.old, self.new)]
         if not any(texts):
             return False
-        outcome: Outcome | None
-        if all(texts) and self.settings.allow_missing:
+        whole = [len(texts[0]) == len(self.old), len(texts[1]) == len(self.new)]
+        outcome: Outcome | None = Outcome.INVALID
+        if all(whole) and self.settings.allow_missing:
             outcome, note = None, f"failed on both sides: {texts[1][0]}"
         elif texts[0]:
-            outcome, note = Outcome.INVALID, f"failed in the baseline: {texts[0][0]}"
-        elif len(texts[1]) == len(self.new):
+            note = f"failed in the baseline: {texts[0][0]}"
+        elif whole[1]:
             outcome, note = Outcome.PERF_DROP, f"measured before, fails now: {texts[1][0]}"
         else:
-            outcome = Outcome.INVALID
             note = f"fails in {len(texts[1])} of {len(self.new)} new runs: {texts[1][0]}"
         self.settled.append(row_of(self.key, SUCCESS, outcome, note=note))
         return True
@@ -142,10 +142,9 @@ class PointCase:
         text = f"failed requests: {before:.3g} of the requests before, {now:.3g} now"
         drop = now > before and min(recorded[1], default=0.0) > max(recorded[0], default=0.0)
         outcome = Outcome.PERF_DROP if drop and not self._whole else Outcome.INVALID
-        row = row_of(self.key, SUCCESS, outcome, before=1 - before, now=1 - now, note=text)
-        self.settled.append(
-            replace(row, change=(1 - now) / (1 - before) - 1 if before < 1 else None)
-        )
+        figures = {"before": 1 - before, "now": 1 - now, "note": text}
+        figures["change"] = (1 - now) / (1 - before) - 1 if before < 1 else None
+        self.settled.append(row_of(self.key, SUCCESS, outcome, **figures))
         for metric in self._judged_names():
             note = "not comparable: percentiles and rates leave out failed requests"
             self._settle(metric, Outcome.INVALID, note=note)

@@ -7,11 +7,10 @@ from collections import Counter
 from collections.abc import Sequence
 
 from pytest_mlperf import Outcome
-from pytest_mlperf.addons.judge.files import readers
+from pytest_mlperf.addons.judge.files import title_of
 from pytest_mlperf.addons.judge.rows import NOT_PROVEN, FileComparison, Row
 from pytest_mlperf.core.numbers import change, interval, rounded
 from pytest_mlperf.extension import percent, plural
-from pytest_mlperf.judge.inputs import Direction
 from pytest_mlperf.reports.terminal.layout import fold, paragraphs, table
 
 VERDICT_COLUMNS = ("verdict", "metric", "before", "now", "change", "interval", "limit", "runs")
@@ -69,7 +68,7 @@ def lines(result: FileComparison, sides: Sequence[str], width: int) -> list[str]
     for row, line in zip(rows, body, strict=True):
         if (row.tool, row.point) != last:
             last = (row.tool, row.point)
-            text += fold(f"{row.point}  ({_title(row.tool)})", width, rest="  ")
+            text += fold(f"{row.point}  ({title_of(row.tool)})", width, rest="  ")
         text.append(f"  {line}")
         if row.note:
             text += fold(row.note, width, first="    ", rest="    ")
@@ -90,35 +89,23 @@ def shortened(text: str, size: int) -> str:
     return text if len(text) <= size else f"{text[: size - 12]}…{text[-11:]}"
 
 
-def _title(tool: str) -> str:
-    return readers()[tool].title if tool in readers() else tool
-
-
 def cells_of(row: Row) -> dict[str, str]:
-    """Return the texts of a row by column."""
-    words = filter(None, (str(row.outcome or "reported"), row.direction))
-    cells = {"verdict": " ".join(words), "metric": row.quantity.title}
-    for name, value in (("before", row.before), ("now", row.now)):
-        if value is not None:
-            unit = row.quantity.unit
-            cells[name] = amount(
-                value, "" if row.quantity.title.startswith(unit) or "/s" in unit else unit
-            )
-    if row.change is not None and row.outcome is not Outcome.INVALID:
-        cells["change"] = changed(row)
-    if row.low is not None and row.high is not None and row.outcome is not Outcome.INVALID:
-        cells["interval"] = (
-            f"{_points(row.low)} to {_points(row.high)}"
-            if row.absolute
-            else interval(row.low, min(row.high, 1e6))
-        )
-    if row.limit is not None:
-        cells["limit"] = ("+" if row.quantity.direction is Direction.LOWER else "−") + percent(
-            row.limit
-        )
-    if any(row.runs):
-        cells["runs"] = ", ".join(map(str, row.runs))
-    return cells
+    """Return the texts of a row by column; columns without a text are left out."""
+    unit, valid = row.quantity.unit, row.outcome is not Outcome.INVALID
+    unit = "" if row.quantity.title.startswith(unit) or "/s" in unit else unit
+    cells = {
+        "verdict": " ".join(filter(None, (str(row.outcome or "reported"), row.direction))),
+        "metric": row.quantity.title,
+        "before": "" if row.before is None else amount(row.before, unit),
+        "now": "" if row.now is None else amount(row.now, unit),
+        "change": "" if row.change is None or not valid else changed(row),
+        "limit": "" if row.limit is None else f"{'+' if row.sign < 0 else '−'}{percent(row.limit)}",
+        "runs": ", ".join(map(str, row.runs)) if any(row.runs) else "",
+    }
+    if row.low is not None and row.high is not None and valid:
+        ends = f"{_points(row.low)} to {_points(row.high)}"
+        cells["interval"] = ends if row.absolute else interval(row.low, min(row.high, 1e6))
+    return {name: text for name, text in cells.items() if text}
 
 
 def failure(row: Row, result: FileComparison, sides: Sequence[str], width: int) -> str:

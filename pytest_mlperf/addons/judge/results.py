@@ -28,7 +28,6 @@ from pytest_mlperf.extension import (
     placeless,
     session_of,
 )
-from pytest_mlperf.judge.inputs import Direction
 
 UNKNOWN = "what the tool's files do not hold"
 
@@ -115,19 +114,17 @@ def _run(run: ToolRun, point: ToolPoint, metrics: Collection[str]) -> Run:
 
 
 def _metric(row: Row) -> MetricVerdict:
-    lower = row.quantity.direction is Direction.LOWER
-    relative = row.change
-    if row.absolute and row.change is not None:
-        relative = row.change / row.before if row.before else None
+    falls = row.sign < 0 and not row.absolute
+    points = row.change / row.before if row.change is not None and row.before else None
     return MetricVerdict(
         metric=row.metric,
         outcome=row.outcome,
         now=row.now,
         baseline=MetricBaseline(value=row.before, runs=row.runs[0], days=row.sessions[0]),
-        change=relative,
+        change=points if row.absolute else row.change,
         low=None if row.absolute else row.low,
         high=None if row.absolute else row.high,
-        limit=row.limit and (-row.limit if lower and not row.absolute else row.limit),
+        limit=row.limit and (-row.limit if falls else row.limit),
         runs=row.runs[1],
         note=row.note or None,
         direction="drop" if row.direction == "drop" else "ok" if row.direction else None,
@@ -152,5 +149,5 @@ def _paired(row: Row) -> PairedVerdict:
         down=worse,
         up=better,
         p=row.p,
-        lower=row.quantity.direction is Direction.LOWER,
+        lower=row.sign < 0,
     )

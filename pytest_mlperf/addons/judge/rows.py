@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import datetime as dt
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, field, replace
-from typing import NamedTuple
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
 
 from pytest_mlperf import Outcome
 from pytest_mlperf.addons.judge.model import RANKS, Quantity, ToolPoint, ToolRun, named, split
@@ -153,23 +153,18 @@ def in_turns(
     """
     runs = [(measured.run, side) for side, of in enumerate((base, now)) for measured in of]
     hosts = {run.host for run, _ in runs}
-    if len(hosts) != 1 or (None in hosts and "host" not in settings.ignored):
-        return False
-    if len(base) != len(now) or len(base) < 2 or settings.session_by:
-        return False
-    if any(run.started is None for run, _ in runs):
+    one_host = len(hosts) == 1 and (None not in hosts or "host" in settings.ignored)
+    timed = all(run.started is not None for run, _ in runs) and not settings.session_by
+    if not (one_host and timed and len(base) == len(now) > 1):
         return False
     sides = [side for _, side in sorted(runs, key=lambda pair: pair[0].started or 0.0)]
     return all(x != y for x, y in zip(sides[::2], sides[1::2], strict=True))
 
 
-def row_of(key: tuple[str, str], metric: str, outcome: Outcome | None, **more: object) -> Row:
+def row_of(key: tuple[str, str], metric: str, outcome: Outcome | None, **more: Any) -> Row:
     """Return a row of a point, given as tool and name; `more` are fields of `Row`."""
-    quantity = more.pop("quantity", None)
-    if not isinstance(quantity, Quantity):
-        quantity = named(metric) or Quantity(metric, "", Direction.NEITHER)
-    row = Row(tool=key[0], point=key[1], metric=metric, outcome=outcome, quantity=quantity)
-    return replace(row, **more)  # type: ignore[arg-type]
+    more.setdefault("quantity", named(metric) or Quantity(metric, "", Direction.NEITHER))
+    return Row(tool=key[0], point=key[1], metric=metric, outcome=outcome, **more)
 
 
 JUDGED = (Direction.HIGHER, Direction.LOWER)
@@ -184,18 +179,16 @@ def usual(names: Collection[str]) -> list[str]:
     """
     rank = next((name for name in RANKS if name in names), None)
     timed = any(split(name)[0] == "time" for name in names)
-    chosen = []
-    for name in names:
+
+    def is_left_out(name: str) -> bool:
         base, statistic = split(name)
-        if statistic in {"mean", "min", "max"} and f"{base}_p50" in names:
-            continue
-        if statistic == "min" or (statistic == "max" and f"{base}_mean" in names):
-            continue
-        if statistic[:1] == "p" and statistic not in {"p50", "p99"}:
-            continue
-        if name == "cpu_time" and timed:
-            continue
-        if "_per_second" in name and name != rank and (rank or timed):
-            continue
-        chosen.append(name)
-    return chosen
+        return (
+            (statistic in {"mean", "min", "max"} and f"{base}_p50" in names)
+            or statistic == "min"
+            or (statistic == "max" and f"{base}_mean" in names)
+            or (statistic[:1] == "p" and statistic not in {"p50", "p99"})
+            or (name == "cpu_time" and timed)
+            or ("_per_second" in name and name != rank and bool(rank or timed))
+        )
+
+    return [name for name in names if not is_left_out(name)]

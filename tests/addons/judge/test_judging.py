@@ -312,6 +312,15 @@ def test_a_case_that_fails_on_both_sides_may_be_allowed(
     assert any(text in row.note for text in texts if text)
 
 
+def test_a_case_that_fails_in_some_runs_is_not_allowed() -> None:
+    sides = [
+        [broken_run("x" if day == 1 else "", side * 10 + day) for day in range(4)]
+        for side in range(2)
+    ]
+
+    assert outcomes(verdict(*sides, allow_missing=True))["gone: success_share"] == "INVALID"
+
+
 def test_a_value_that_one_run_lacks_is_named() -> None:
     base = side(1.0, range(5), 1)
     new = side(1.0, range(10, 15), 2)

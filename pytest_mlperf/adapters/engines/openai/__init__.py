@@ -188,37 +188,22 @@ class OpenAiOptions(TextOptions):
             "set either url, of a server that runs, or serve, the command that starts one" + both,
             *("url", "serve"),
         )
-        yield (
-            self.serve is None and self.env,
-            "env is for a server that serve starts; this one runs already",
-            *("env", "serve"),
+        text = "env is for a server that serve starts; this one runs already"
+        yield self.serve is None and self.env, text, "env", "serve"
+        text = "several clients need url, of a server that runs: each would start its own"
+        yield self.processes > 1 and self.url is None, text, "clients", "serve"
+        text = (
+            f"concurrency = {self.concurrency} cannot be shared evenly by clients = {self.clients}"
         )
-        yield (
-            self.processes > 1 and self.url is None,
-            "several clients need url, of a server that runs: each would start one of its own with "
-            "serve",
-            *("clients", "serve"),
-        )
-        yield (
-            (self.concurrency or 0) % self.processes,
-            f"concurrency = {self.concurrency} cannot be shared evenly by clients = "
-            f"{self.clients}: make it a multiple of that",
-            *("concurrency", "clients"),
-        )
+        yield (self.concurrency or 0) % self.processes, text, "concurrency", "clients"
         variables = [*self.headers_env.values(), self.api_key_env or DEFAULT_KEY]
-        yield (
-            not all(map(str.isidentifier, variables)),
-            "api_key_env and headers_env need names of environment variables, not their values",
-            *("api_key_env", "headers_env"),
-        )
+        text = "api_key_env and headers_env need names of environment variables, not their values"
+        yield not all(map(str.isidentifier, variables)), text, "api_key_env", "headers_env"
         names = [name.lower() for name in (*self.headers_env, self.session_header or "")]
         own = "authorization" if self.api_key_env in (None, DEFAULT_KEY) else ""
         bad = [n for n in self.headers_env if names.count(n.lower()) > 1 or not is_header(n, own)]
-        yield (
-            bad,
-            f"headers_env has {bad}, which requests have anyway, or is no header",
-            "headers_env",
-        )
+        text = f"headers_env has {bad}, which requests have anyway, or is no header"
+        yield bad, text, "headers_env"
 
     def _fault_of_count(self) -> tuple[Any, ...]:
         text = 'tokenizer is what count_tokens = "reference" counts by; set that, or leave it out'
@@ -458,8 +443,8 @@ class OpenAiEngine(Engine):
         return seen
 
     def metrics_pages(self) -> Sequence[str]:
-        url = self._client.url
-        return () if self._metrics is None or url.startswith("unix:") else (url + self._metrics,)
+        is_read = self._metrics is not None and not self._client.url.startswith("unix:")
+        return (f"{self._client.url}{self._metrics}",) if is_read else ()
 
     def counted_again(self) -> Mapping[int, tuple[int, int]] | None:
         if self._counter is None or not self._recounts:
@@ -482,8 +467,8 @@ class OpenAiEngine(Engine):
             undo.enter_context(self._server)
         address = self._address if self._server is None else Address(root=self._server.url)
         assert address is not None
-        path, timeout_s = PATHS[self._options.api], self._options.request_timeout
-        client = Client(address, path, self._secrets, timeout_s)
+        timeout_s = self._options.request_timeout
+        client = Client(address, PATHS[self._options.api], self._secrets, timeout_s)
         self._client, self._accepted = client, 0
         self._traffic = traffic = Traffic(client, self._server, timeout_s)
         self._facts["httptools"] = library().__version__
@@ -543,12 +528,10 @@ class OpenAiEngine(Engine):
             _capabilities.names_of(client, name, self._options.served_model_answers)
         )
         arguments = (self._generation, self._models, self._source.bodies.count)
+        recounts = self._counting_folder is not None
+        probe = _capabilities.probe(client, prompts, fields, *arguments, recounts=recounts)
         try:
-            capabilities = self._streams.run(
-                _capabilities.probe(
-                    client, prompts, fields, *arguments, recounts=self._counting_folder is not None
-                )
-            )
+            capabilities = self._streams.run(probe)
             if self._generation.prompt_logprobs:
                 first = prompt(0, "tokens")
                 self._streams.run(_capabilities.check_echo(client, first, capabilities.fields))
@@ -562,13 +545,13 @@ class OpenAiEngine(Engine):
         """Add facts on the server, without addresses and paths, which baselines must not have."""
         capabilities = self._capabilities
         limit = length_field(capabilities.fields)
+        counted_by = "usage" if capabilities.usage else "token ids"
         asked_fewest = "min_tokens" in capabilities.fields or not self._generation.min_new_tokens
         self._facts |= {
             "api": self._options.api,
             "server": "runs already" if self._server is None else "started for the run",
             "prompts": capabilities.form,
-            "tokens_counted_by": "usage" if capabilities.usage else "token ids",
-            **({"tokens_counted_by": "reference tokenizer"} if self._counter else {}),
+            "tokens_counted_by": "reference tokenizer" if self._counter else counted_by,
             "outputs": "token ids" if capabilities.ids else "text, tokenised again",
             "min_tokens": "sent" if asked_fewest else "not sent: the server does not take it",
             **({"max_tokens": f"sent as {limit}"} if limit != LENGTH_FIELDS[0] else {}),

@@ -50,6 +50,12 @@ ABOUT_LENGTH = re.compile(
     r"(?i)(context|sequence|prompt|input|model).(len|window|size)|too (long|many tokens)|max_len"
 )
 
+UNCOUNTED = (
+    "the server's streams have neither usage nor token ids, and pieces of text are not tokens: set "
+    'count_tokens = "reference" to count them by a tokenizer, or use a server that takes '
+    "stream_options.include_usage"
+)
+
 NO_PAGE = frozenset({404, 405, 501})
 """Status codes of servers without a list of models."""
 
@@ -224,7 +230,8 @@ async def probe(
         taken["ignore_eos"] = True
     fields = {**always, length: generation.max_new_tokens, **taken}
     answer = await _together(client, prompt, fields, few)
-    check_count(answer, recounts=recounts)
+    if answer.tokens is None and not recounts:
+        raise engine_error(UNCOUNTED)
     check_model(client, answer, models)
     template = _template(answer, prompt, form, count)
     return Capabilities(
@@ -368,15 +375,6 @@ def _template(answer: StreamedAnswer, prompt: Prompt, form: str, count: Count | 
         least = count([prompt.text])[0]
     check_prompt(answer, max(counted, least), form)
     return counted - least if count else None
-
-
-def check_count(answer: StreamedAnswer, *, recounts: bool) -> None:
-    if answer.tokens is None and not recounts:
-        raise engine_error(
-            "the server's streams have neither usage nor token ids, and pieces of text are not "
-            'tokens: set count_tokens = "reference" to count them by a tokenizer, or use a server '
-            "that takes stream_options.include_usage"
-        )
 
 
 def check_model(client: Client, answer: StreamedAnswer, models: Sequence[str]) -> None:

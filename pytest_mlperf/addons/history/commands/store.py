@@ -54,7 +54,13 @@ def run(parsed: argparse.Namespace) -> int:
     if parsed.action == "import":
         named = parsed.results or [None]
         return _import(parsed.store, [results_path(text, parsed.runs_dir) for text in named])
-    _export(parsed.store, parsed.runs, parsed.output)
+    count = 0
+    with opened(parsed.store) as store:
+        for name in parsed.runs or store.sessions():
+            folder = parsed.output / path_part("session", name)
+            write_results(folder / "results.json", store.session(name))
+            count += 1
+    show([f"wrote {plural(count, 'session')} to {parsed.output}"])
     return 0
 
 
@@ -73,12 +79,3 @@ def _import(url: str, files: Iterable[Path]) -> int:
     show([f"{shown_url(url)}: imported {plural(new, 'session')}{again}"])
     show(f"not imported: {reason}" for reason in refused)
     return 2 if refused else 0
-
-
-def _export(url: str, runs: Iterable[str], folder: Path) -> None:
-    count = 0
-    with opened(url) as store:
-        for name in list(runs) or store.sessions():
-            write_results(folder / path_part("session", name) / "results.json", store.session(name))
-            count += 1
-    show([f"wrote {plural(count, 'session')} to {folder}"])

@@ -273,7 +273,9 @@ def refusal(script: Script, **options: Any) -> str:
     """Return the error before a run of a server that lists its model."""
     manner = Manner(paths=models("m"))
     with (
-        Scripted(lambda asked: (manner if asked.method == "GET" else script)(asked)) as server,
+        Scripted(
+            lambda request: (manner if request.method == "GET" else script)(request)
+        ) as server,
         pytest.raises(RunError) as caught,
     ):
         open_engine(server.url, ["text"], **options).__enter__()
@@ -320,8 +322,8 @@ def test_a_server_that_fails_is_not_one_without_a_field(field: str) -> None:
     """A rate limit between two questions, or a gateway without a server behind it."""
     for status, advice in (("429 Too Many Requests", ""), ("401 Unauthorized", ABOUT_KEY)):
         message = refusal(
-            lambda asked, status=status: (  # type: ignore[misc]
-                failure(status, "busy") if field in asked.body else Manner()(asked)
+            lambda request, status=status: (  # type: ignore[misc]
+                failure(status, "busy") if field in request.body else Manner()(request)
             ),
             ignore_eos=True,
             min_new_tokens=2,
@@ -426,7 +428,9 @@ def test_a_server_without_counts_is_counted_by_the_named_tokenizer(tmp_path: Pat
     liar = replace(silent, refuses=frozenset())
     sink = Recorder(1)
     with (
-        Scripted(lambda asked: liar(replace(asked, body={**asked.body, "ignore_eos": False}))) as s,
+        Scripted(
+            lambda request: liar(replace(request, body={**request.body, "ignore_eos": False}))
+        ) as s,
         open_engine(s.url, ["one"], **options, ignore_eos=True) as engine,
     ):
         engine.load_samples([0])
