@@ -78,9 +78,8 @@ def _aiperf(document: ResultFile) -> Iterator[ToolRun]:
 
 def _genai_perf(document: ResultFile) -> Iterator[ToolRun]:
     raw = head(document)
-    yield run_of(
-        document, "genai-perf", points=(_point(raw, _average(raw, "error_request_count")),)
-    )
+    point = _point(raw, _average(raw, "error_request_count"))
+    yield run_of(document, "genai-perf", points=(point,))
 
 
 def _average(raw: Record, name: str) -> float | None:

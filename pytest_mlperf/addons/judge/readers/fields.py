@@ -160,14 +160,9 @@ def objects(document: ResultFile) -> list[Record]:
     return [Record(value) for value in document.objects]
 
 
-STATISTICS = {
-    "med": "p50",
-    "min": "min",
-    "mean": "mean",
-    "avg": "mean",
-    "average": "mean",
-    "median": "p50",
-}
+STATISTICS = {"med": "p50", "median": "p50", "min": "min"} | dict.fromkeys(
+    ("mean", "avg", "average"), "mean"
+)
 
 LEAST_RANK = 75.0
 """Percentiles below it, but for the median, are not read: they show no more than the median."""

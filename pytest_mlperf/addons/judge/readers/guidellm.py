@@ -102,18 +102,12 @@ def _point(raw: Record, file: Record) -> ToolPoint:
 def _constraints(limits: Record) -> str | None:
     """Return the limits of a benchmark as text, from the fields of old or new files."""
     words = []
-    for name in limits:
-        if name.startswith(("max_", "min_")):
-            index = limits.at(name).whole("current_index") or 0
-            values = limits.at(name, "args") or limits.at(name) or {"": limits[name]}
-            for value in values.values():
-                of_point = (
-                    value[min(index, len(value) - 1)]
-                    if isinstance(value, list) and value
-                    else value
-                )
-                if (amount := number(of_point)) is not None:
-                    words.append(f"{name} {amount:g}")
+    for name in (name for name in limits if name.startswith(("max_", "min_"))):
+        index = limits.at(name).whole("current_index") or 0
+        values = limits.at(name, "args") or limits.at(name) or {"": limits[name]}
+        lists = (value if isinstance(value, list) else [value] for value in values.values())
+        amounts = (number(amounts[min(index, len(amounts) - 1)]) for amounts in lists if amounts)
+        words += [f"{name} {amount:g}" for amount in amounts if amount is not None]
     return ", ".join(words) or None
 
 

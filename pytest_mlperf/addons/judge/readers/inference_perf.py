@@ -78,17 +78,9 @@ def _target(goodput: Record, settings: str) -> str | None:
     stored = goodput.get("constraints")
     if stored is not None:
         return str(stored)
-    lines = iter(settings.splitlines())
-    block = next((line for line in lines if "goodput" in line), None)
-    if block is None:
-        return None
-    depth = len(block) - len(block.lstrip())
-    values = []
-    for line in lines:
-        if line.strip() and len(line) - len(line.lstrip()) <= depth:
-            break
-        values.append(" ".join(line.split()))
-    return ", ".join(filter(None, values)) or None
+    block = re.search(r"^( *).*goodput.*\n((?:\1 +\S.*\n?)*)", settings, re.MULTILINE)
+    lines = block[2].splitlines() if block else []
+    return ", ".join(" ".join(line.split()) for line in lines) or None
 
 
 def _suspicious(ratios: Mapping[str, float]) -> Mapping[str, str]:

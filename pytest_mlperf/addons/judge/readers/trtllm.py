@@ -101,17 +101,15 @@ def _sanity(document: ResultFile) -> Iterator[ToolRun]:
     for index, raw in enumerate(objects(document)):
         values = _sanity_values({k.removeprefix("d_"): v for k, v in raw.items()})
         case = raw.text("s_test_case_name", "s_model_name") or "one test"
+        facts = raw.facts(_SANITY_FACTS)
+        point = values.at_load(raw.get("l_concurrency"), None, case, facts=facts)
         yield run_of(
             document,
             "perf-sanity",
             index,
-            points=(
-                values.at_load(
-                    raw.get("l_concurrency"), None, case, facts=raw.facts(_SANITY_FACTS)
-                ),
-            ),
+            points=(point,),
             started=raw.moment("ts_created") or raw.moment("@timestamp"),
-            host=raw.text("s_host_node_name") or None,
+            host=raw.text("s_host_node_name"),
             commit=(raw.text("s_commit") or "")[:12] or None,
         )
 
