@@ -13,7 +13,7 @@ from types import ModuleType
 import pytest
 
 import pytest_mlperf
-from pytest_mlperf import extension
+from pytest_mlperf import extension, judge
 
 ROOT = Path(__file__).resolve().parents[1]
 
@@ -44,9 +44,9 @@ def test_a_name_that_is_not_public_is_an_attribute_error() -> None:
         _ = pytest_mlperf.Enigne  # type: ignore[attr-defined]
 
 
-@pytest.mark.parametrize("module", [pytest_mlperf, extension])
+@pytest.mark.parametrize("module", [pytest_mlperf, extension, judge])
 def test_type_checkers_see_the_names_that_are_imported_lazily(module: ModuleType) -> None:
-    """Both lists are of the same modules: mypy reads one, Python the other."""
+    """Both lists have the same names: mypy reads one, Python the other."""
     tree = ast.parse(Path(str(module.__file__)).read_text("utf-8"))
     seen = {
         alias.asname or alias.name: (node.module, alias.name)
@@ -146,7 +146,9 @@ GROUPS = {
 }
 """Entry-point groups are called so."""
 
-PUBLIC = {"pytest_mlperf", "pytest_mlperf.extension", "pytest_mlperf.testing"}
+PUBLIC = {
+    *("pytest_mlperf", "pytest_mlperf.extension", "pytest_mlperf.judge", "pytest_mlperf.testing"),
+}
 
 ARCHITECTURE = "architecture.md"
 """The page about the inside; it is for who changes it."""
@@ -162,7 +164,7 @@ def shown_files() -> Iterator[Path]:
 
 
 def test_nothing_deeper_is_shown_to_readers() -> None:
-    """Pages, examples and suites import `pytest_mlperf` and `pytest_mlperf.testing` alone."""
+    """Pages, examples and suites import the modules of `PUBLIC` alone."""
     deeper = set()
     for path in shown_files():
         text = path.read_text("utf-8")
@@ -176,5 +178,6 @@ def public(name: str) -> bool:
     """Whether a dotted name that a page mentions is a public one."""
     module, _, attribute = name.rpartition(".")
     return name in PUBLIC or (
-        module in PUBLIC and attribute in {*NAMES, *TESTING, *vars(extension)["__all__"]}
+        module in PUBLIC
+        and attribute in {*NAMES, *TESTING, *vars(extension)["__all__"], *vars(judge)["__all__"]}
     )

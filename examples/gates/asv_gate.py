@@ -5,9 +5,7 @@ import math
 import sys
 from pathlib import Path
 
-from pytest_mlperf.judge.inputs import Direction
-from pytest_mlperf.judge.ratio import judge_drop
-from pytest_mlperf.judge.rule_r import RuleR, Value
+from pytest_mlperf.judge import Direction, RuleR, Value, judge_drop
 
 
 def times(file: Path) -> dict[str, Value]:

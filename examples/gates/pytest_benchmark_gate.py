@@ -4,9 +4,7 @@ import json
 import sys
 from pathlib import Path
 
-from pytest_mlperf.judge.inputs import Direction
-from pytest_mlperf.judge.ratio import judge_drop
-from pytest_mlperf.judge.rule_r import RuleR, Value
+from pytest_mlperf.judge import Direction, RuleR, Value, judge_drop
 
 
 def medians(file: Path) -> dict[str, Value]:

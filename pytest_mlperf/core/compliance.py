@@ -108,17 +108,17 @@ def same_speed(reference: SpeedScore, test: SpeedScore, *, one_sample: bool = Fa
         ours, theirs = 1e9 / ours, 1e9 / theirs
     slack = _slack(reference, ours)
     if not faults and theirs > ours * (1 + slack):
-        difference = f"{change(theirs / ours - 1)} beside {ours:,.6g}"
-        words = f"the score is {theirs:,.6g}, {difference}: more than {_share(slack)} apart"
+        difference = f"{change(theirs / ours - 1)} from {ours:,.6g}"
+        words = f"the score is {theirs:,.6g} ({difference}): more than {_share(slack)} apart"
         if one_sample:
             words = (
-                f"one sample again and again gives {theirs:,.6g}/s, {difference}/s with all samples"
-                f": more than {_share(slack)} faster, as if answers were kept"
+                f"{theirs:,.6g} samples/s if one sample is repeated ({difference}/s with all "
+                f"samples): more than {_share(slack)} faster, as if answers were cached"
             )
         faults.append(words)
     if not faults and not one_sample and theirs < ours * (1 - slack):
         faults.append(
-            f"the score is {theirs:,.6g}, {change(theirs / ours - 1)} beside {ours:,.6g}: more "
+            f"the score is {theirs:,.6g} ({change(theirs / ours - 1)} from {ours:,.6g}): more "
             f"than {_share(slack)} apart"
         )
     return _speed(ours, theirs, faults)
@@ -131,8 +131,8 @@ def other_seeds_speed(reference: SpeedScore, test: SpeedScore) -> Finding:
     moved = test.value / reference.value - 1 if reference.value else 0.0
     if not faults and (moved >= slack if reference.is_latency else moved <= -slack):
         faults.append(
-            f"with other seeds the score is {test.value:,.6g}, {change(moved)} beside "
-            f"{reference.value:,.6g}: more than {_share(slack)} worse"
+            f"with other seeds the score is {test.value:,.6g} ({change(moved)} from "
+            f"{reference.value:,.6g}): more than {_share(slack)} worse"
         )
     return _speed(reference.value, test.value, faults)
 
@@ -145,13 +145,16 @@ def _comparable(reference: SpeedScore, test: SpeedScore) -> list[str]:
     if not reference.valid:
         return ["the performance run is INVALID"]
     if not test.valid:
-        return ["LoadGen calls the run INVALID"]
+        return ["LoadGen reports the run INVALID"]
     if reference.scenario != test.scenario:
-        return [f"the run is of {test.scenario}, the performance run of {reference.scenario}"]
+        return [
+            f"the test run is of scenario {test.scenario}, the performance run of "
+            f"{reference.scenario}"
+        ]
     if not (reference.value and test.value):
         return ["LoadGen logged no score"]
     if reference.limit_ns != test.limit_ns:
-        return ["the latency limit is not that of the performance run"]
+        return ["its latency limit differs from that of the performance run"]
     return []
 
 
@@ -210,11 +213,11 @@ def same_answers(
     if differing:
         faults.append(f"{differing:,} of {matched:,} answers differ from the accuracy run's")
     elif not matched:
-        faults.append("no logged answer is of a sample of the accuracy run")
+        faults.append("none of the logged answers is to a sample of the accuracy run")
     elif whole:
         notes.append(
-            f"{whole:,} of {matched:,} answers differ behind their first element, and the "
-            "reference script looks at that alone"
+            f"{whole:,} of {matched:,} answers differ after their first element; the "
+            "reference script compares only the first"
         )
     return _accuracy(lines, faults, notes)
 
@@ -240,16 +243,16 @@ def tokens_as_counted(
     faults = [
         words
         for wrong, words in (
-            (firsts, "{} of {} answers begin with another token than was reported first"),
-            (ends, "{} of {} answers go on behind their end"),
-            (lengths, "{} of {} answers have another length than was counted"),
+            (firsts, "{} of {} answers do not begin with the token that was reported as the first"),
+            (ends, "{} of {} answers continue after their end token"),
+            (lengths, "{} of {} answers have a length other than the reported number of tokens"),
         )
         if wrong
         for words in [words.format(f"{len(wrong):,}", f"{len(answers):,}")]
     ]
     notes = []
     if checked and not any(answer.first for answer in answers):
-        notes.append("the engine reports no first token: the reference compares nothing there")
+        notes.append("the engine reports no first token, so nothing is compared")
     if not answers:
         notes.append("no answer was logged")
     lines = [
@@ -332,9 +335,12 @@ def same_predictions(accuracy: Iterable[LoggedAnswer], timed: Iterable[LoggedAns
         words
         for wrong, words in (
             (differing, f"entropies of {differing:,} of {matched:,} samples differ by over 0.1 %"),
-            (misshapen, f"{misshapen:,} samples have more or fewer predictions than labels"),
-            (unmatched, f"{unmatched:,} samples are none of the accuracy run"),
-            (not matched, "no logged answer is of a sample of the accuracy run"),
+            (
+                misshapen,
+                f"{misshapen:,} samples have more or fewer predictions than labels",
+            ),
+            (unmatched, f"{unmatched:,} samples are not in the accuracy run"),
+            (not matched, "none of the logged answers is to a sample of the accuracy run"),
         )
         if wrong
     ]
@@ -383,7 +389,7 @@ def same_scores(
 ) -> tuple[str, ...]:
     """Return the scores of a TEST01 run that differ by more than their slack (a share)."""
     return tuple(
-        f"{name} is {timed.get(name, 0):g} beside {baseline.get(name, 0):g}: more than "
+        f"{name} is {timed.get(name, 0):g}, not {baseline.get(name, 0):g}: more than "
         f"{_share(most)} apart"
         for name, most in slack.items()
         if not timed.get(name) or abs(1 - baseline.get(name, 0.0) / timed[name]) > most

@@ -120,8 +120,8 @@ def test_load_explains_speeds_as_far_as_its_bound_reaches() -> None:
 def test_test06_checks_lengths_ends_and_first_tokens() -> None:
     for answer, scenario, wrong in (
         (tokens(5, 6, 2), "Offline", ""),
-        (tokens(5, 6, 2, counted=8), "Offline", "another length"),
-        (tokens(5, 2, 2), "Offline", "behind their end"),
+        (tokens(5, 6, 2, counted=8), "Offline", "a length other than"),
+        (tokens(5, 2, 2), "Offline", "after their end token"),
         (tokens(2, 2), "Offline", ""),  # the very first token is never looked at, as there
         (tokens(5, 6, first=5), "Server", ""),
         (tokens(5, 6, first=7), "Server", "another token"),
@@ -150,8 +150,11 @@ def test_test09_asks_for_a_mean_length_test07_for_a_score_and_test08_for_entropi
         assert same_predictions(answers(whole), answers(timed)).passed is passed
     for row, fault in (
         ([1, 3, 0.7], "1 samples have more or fewer predictions than labels"),
-        ([1, 3, 0.7, 0.2, 1, 0, 1, 1, 2], "1 samples have more or fewer predictions than labels"),
-        ([], "1 samples are none of the accuracy run"),
+        (
+            [1, 3, 0.7, 0.2, 1, 0, 1, 1, 2],
+            ("1 samples have more or fewer predictions than labels"),
+        ),
+        ([], "1 samples are not in the accuracy run"),
     ):
         finding = same_predictions(answers(whole), answers(array("f", row).tobytes()))
         assert fault in finding.faults

@@ -140,8 +140,8 @@ def test_a_counter_that_cannot_be_used_is_not_used_and_a_trace_with_holes_is_no_
     whole, power = counter(steady(300), 9.0, 31.0), trace(steady(300), 9.0, 31.0)
     for readings, note, invalid in (
         (reset(whole), "was reset", ["the energy counter went back from 5,"]),
-        ([replace(r, value=7.0) for r in whole], "does not move", []),
-        ([r for r in whole if r.time_s > 10.5], "was not read before and after the window", []),
+        ([replace(r, value=7.0) for r in whole], "does not change", []),
+        ([r for r in whole if r.time_s > 10.5], "was not read before and after the run", []),
         ([r for r in whole if not 29.2 < r.time_s < 30.4], "was not read for 1.", []),
     ):
         energy = measured(steady(300), counter=readings, trace=power)
@@ -152,7 +152,7 @@ def test_a_counter_that_cannot_be_used_is_not_used_and_a_trace_with_holes_is_no_
     for readings, note in (
         ([r for r in power if not 15 < r.time_s < 16], "has a hole of 1.0 s"),
         ([r for i, r in enumerate(power) if i % 3], "has 67% of its samples"),
-        ([r for r in power if r.time_s > 12], "does not reach over the window"),
+        ([r for r in power if r.time_s > 12], "does not cover the run"),
     ):
         energy = measured(steady(300), counter=whole, trace=readings)
         assert (energy.method, energy.trace_j) == ("counter", None)
@@ -174,10 +174,10 @@ def test_a_counter_that_its_witness_contradicts_is_not_judged() -> None:
     cases: list[tuple[int | None, bool, list[str], list[str]]] = [
         (None, True, [DISAGREE], []),
         (300, True, [DISAGREE], []),
-        (None, False, [f"{DISAGREE}; which is right is not known: this sensor may see only a part "
-                       "of the time"], []),
-        (300, False, [], [f"{DISAGREE}; the driver's mean power agrees with the counter, which "
-                          "counts"]),
+        (None, False, [f"{DISAGREE}; which one is right is unknown: this sensor may see only a "
+                       f"part of the time"], []),
+        (300, False, [], [f"{DISAGREE}; the driver's mean power agrees with the counter, so "
+                          "this value is used"]),
         (330, False, ["counter and the driver's mean power disagree: 6,000 J and 6,600 J"], []),
     ]  # fmt: skip
     for average, covers, invalid, notes in cases:
@@ -212,8 +212,10 @@ def test_a_sensor_that_may_see_a_part_of_the_time_is_not_gated() -> None:
     assert (energy.uncertainty_j, energy.gated) == (None, False)
     assert energy.notes == (
         "no energy counter",
-        "energy by the power trace alone is reported, not gated: this power sensor may see a part "
-        "of the time, so that its uncertainty is not known",
+        (
+            "energy from the power trace alone is reported, not gated: this power sensor may see "
+            "only a part of the time, so the uncertainty is unknown"
+        ),
     )
 
     energy = measured(load, counter=[], trace=refreshed(load, 0.025, 9.001))
@@ -236,8 +238,8 @@ def test_a_hole_at_an_end_of_the_window_is_noted_and_adds_uncertainty(
 
     whole, energy = measured(load), measured(load, counter=kept[0], trace=kept[1])
 
-    assert [note[:23] for note in energy.notes] == ["nothing was read for 0."]
-    assert energy.notes[0].endswith(f"at the window's {end_of_window}")
+    assert [note[:23] for note in energy.notes] == ["no reading for 0.45 s a"]
+    assert energy.notes[0].endswith(f"at the {end_of_window} of the run")
     uncertainty_j = present(energy.uncertainty_j)
     assert uncertainty_j > present(whole.uncertainty_j)
     assert abs(present(energy.joules) - load(30.0) + load(10.0)) <= uncertainty_j
@@ -253,7 +255,7 @@ def test_a_counter_of_slow_steps_is_used_and_the_reason_of_one_too_slow_is_right
     assert slow.method == "counter"
     assert slow.joules == pytest.approx(load(30.0) - load(10.0), rel=0.01)
     assert too_slow.method == "trace"
-    assert too_slow.notes == ("the energy counter stood still for 1.5 s at an end",)
+    assert too_slow.notes == ("the energy counter did not change for 1.5 s at one end of the run",)
 
     rng = random.Random(4)
     moments = {i: i / 10 + 0.05 * (rng.random() - 0.5) for i in range(200) if not 90 <= i < 100}
@@ -291,7 +293,7 @@ def test_short_windows_say_so() -> None:
     with pytest.raises(ValueError, match="the window ends 1 s before it begins"):
         measure([], [], 3.0, 2.0)
 
-    reported = "is reported, not gated: that needs 19 s"
+    reported = "is reported, not gated: at least 19 s are needed"
     for window_s, notes in (
         (4.0, ("a window of 4.0 s is too short for energy",)),
         (12.0, (f"energy of 12.0 s {reported}",)),
@@ -413,8 +415,8 @@ def test_domains_are_summed_with_their_uncertainties() -> None:
     shared = host_energy({"package-0": package}, 1.0, 2.0, shared=True)
 
     assert energy.joules == pytest.approx(1000.0)
-    assert energy.notes == ("package-0 dram: its counter does not move: it is not in the sum",)
-    assert shared.notes == ("others worked on this host at the same time",)
+    assert energy.notes == ("package-0 dram is not in the sum: its counter does not change",)
+    assert shared.notes == ("other processes used this host at the same time",)
 
 
 def test_energy_without_readings_is_unknown() -> None:
@@ -431,7 +433,7 @@ def test_energy_without_readings_is_unknown() -> None:
         "dead": ((0.0, 7.0), (10.0, 7.0), (20.0, 7.0)),
         "range 0": ((0.0, 900.0), (10.0, 100.0), (20.0, 200.0)),
     }
-    note = "package-1: its counter was not read around the window, or did not move"
+    note = "package-1: its counter was not read at both ends of the run, or did not change"
     for name, values in cases.items():
         readings = tuple(Reading(time_s=t, value=v) for t, v in values)
         odd = Counted(range_j=0.0 if name == "range 0" else 1e6, readings=readings)

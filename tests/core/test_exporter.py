@@ -142,20 +142,20 @@ def test_energy_that_may_not_be_judged_has_a_reason() -> None:
     uncounted = with_gpu(OTHER, uuid="GPU-b", joules=None)
     for looks, sentence in (
         (exported(steady, interval_s=30.0), "changed less than twice|values of the energy counter"),
-        (exported(steady, interval_s=8.0), r"8 values .* one every 8 s, and 10 are needed"),
-        (silent(STEADY, 50, 90), r"stood still for \d+\.\d s, where it changed every 1 s"),
-        (silent(STEADY, 80, 140), r"stood still for \d+\.\d s"),
-        (silent(STEADY, -1, 70), r"stood still for \d+\.\d s"),
+        (exported(steady, interval_s=8.0), r"8 values .* one every 8 s; 10 are needed"),
+        (silent(STEADY, 50, 90), r"did not change for \d+\.\d s; usually it changes every 1 s"),
+        (silent(STEADY, 80, 140), r"did not change for \d+\.\d s"),
+        (silent(STEADY, -1, 70), r"did not change for \d+\.\d s"),
         (reset, "the energy counter was reset during the run"),
-        (with_gpu(STEADY, parts=True), "a GPU is split by MIG"),
-        (with_gpu(STEADY, watts=0.5), r"counters say 500 W in the mean and \w+ 0\.5 W: not judged"),
+        (with_gpu(STEADY, parts=True), "a GPU is divided by MIG"),
+        (with_gpu(STEADY, watts=0.5), r"a mean of 500 W, \w+ gives 0\.5 W"),
         (with_gpu(STEADY, watts=1001.0), "must be in mJ"),
-        (with_gpu(STEADY, joules=None, watts=500.0), "shows no DCGM_FI_DEV_TOTAL"),
-        (with_gpu(STEADY, joules=None), "showed no power in the window"),
+        (with_gpu(STEADY, joules=None, watts=500.0), "reports no DCGM_FI_DEV_TOTAL"),
+        (with_gpu(STEADY, joules=None), "reported no power during the run"),
         (with_gpu(STEADY, joules=7.0), "changed less than twice in 60 s"),
-        ([], "the DCGM exporter showed no GPU: it went away"),
-        (both(STEADY, OTHER), "has 1 GPUs, .* shows 2"),
-        (both(STEADY, uncounted), r"^GPU-b: .* shows no \w+, or 0 or a blank for it"),
+        ([], "the DCGM exporter reported no GPU: it went away"),
+        (both(STEADY, OTHER), "has 1 GPUs, .* reports 2"),
+        (both(STEADY, uncounted), r"^GPU-b: .* reports no \w+, or 0 or an empty value"),
     ):
         energy = exported_energy(looks, 40.0, 100.0, expected=1, failure="it went away")
         assert any(re.search(sentence, note) for note in energy.notes), energy.notes
@@ -163,7 +163,11 @@ def test_energy_that_may_not_be_judged_has_a_reason() -> None:
     slow = exported(steady, interval_s=6.0)
     for looks, end_s, sentence in (
         (STEADY, 58.9, "energy of 18.9 s is reported, not gated"),
-        (slow, 100.0, "uncertain by 11% is reported, not gated: the DCGM exporter asks every 6 s"),
+        (
+            slow,
+            100.0,
+            ("uncertainty of 11% is reported, not gated: the DCGM exporter updates every 6 s"),
+        ),
     ):
         energy = exported_energy(looks, 40.0, end_s)
         assert (energy.joules is None, energy.gated) == (False, False)

@@ -80,11 +80,15 @@ def test_a_damaged_line_is_named() -> None:
     no_time = "is not a time in seconds since 1970"
     cases: list[tuple[list[str], int, str]] = [
         (["power", "400"], 1, f"not a heading with one column time or time_s or timestamp: {CSV}"),
-        (["time,watts,watts", "1,2,3"], 1, f"no heading with one column watts or power_w: {CSV}"),
+        (
+            ["time,watts,watts", "1,2,3"],
+            1,
+            f"is not a heading with one column watts or power_w: {CSV}",
+        ),
         (
             [HEADING, "2026-11-20T12:00:00,400"],
             2,
-            "has no time zone: write it with one, as in 2026-11-",
+            "has no time zone: write 2026-11-",
         ),
         ([HEADING, "noon,400"], 2, "'noon' is not a time: write seconds since 1970, or 2026-11-20"),
         ([HEADING, "12.5,400"], 2, f"'12.5' {no_time}"),
@@ -202,18 +206,20 @@ def test_readings_that_do_not_cover_the_window_give_no_energy() -> None:
     failed = [MeterReading(time_s=1.0, watts=-2.0), MeterReading(time_s=2.0, watts=float("nan"))]
     gap = meter(lambda t: -2.0 if 20 <= t < 26 else 400.0, -5.0, 65.0)
     cases: list[tuple[list[MeterReading], float, str]] = [
-        ([], 60.0, "the meter's file holds no reading"),
-        (failed, 60.0, "the meter's file holds no reading above 0 W"),
-        ([r for r in STEADY if r.time_s > 3], 60.0, "the meter began 4.0 s after the window did"),
-        ([r for r in STEADY if r.time_s < 50], 60.0, "the meter's last reading is 11.0 s before "),
-        (moved(STEADY, 3600), 60.0, "the meter read from 1970-01-01 00:59:55 to 1970-01-01 01:01:05"
-         " UTC, the window is from 1970-01-01 00:00:00 to 1970-01-01 00:01:00 UTC: let it log "),
+        ([], 60.0, "the meter's file has no reading"),
+        (failed, 60.0, "the meter's file has no reading above 0 W"),
+        ([r for r in STEADY if r.time_s > 3], 60.0, ("the meter's log begins 4.0 s after the "
+                                                    "run began: ")),
+        ([r for r in STEADY if r.time_s < 50], 60.0, "the meter's log ends 11.0 s before "),
+        (moved(STEADY, 3600), 60.0, "the meter's log is from 1970-01-01 00:59:55 to 1970-01-01 01:01:05"
+         " UTC, the run from 1970-01-01 00:00:00 to 1970-01-01 00:01:00 UTC: let the meter log "),
         (without(20, 26), 60.0, "the meter was silent for 6.0 s; 5 s are allowed"),
         (without(-4.5, 1.5), 60.0, "the meter was silent for 7.0 s; 5 s are allowed"),
-        ([*STEADY[:40], *STEADY[30:]], 60.0, "the meter's clock went back by 9.0 s at 1970-01-01 "),
+        ([*STEADY[:40], *STEADY[30:]], 60.0, ("the meter's clock was set back by 9.0 s at "
+                                             "1970-01-01 ")),
         (gap, 60.0, "the meter was silent for 7.0 s; 5 s are allowed"),
-        (meter(lambda _: 400.0, -4.0, 44.0, 4.0), 36.5, "9 readings of the meter lie in the window,"
-         " and 10 are needed: let the run last longer"),
+        (meter(lambda _: 400.0, -4.0, 44.0, 4.0), 36.5, ("9 readings of the meter in the run; 10 "
+                                                        "are needed: make the run longer")),
     ]  # fmt: skip
     for readings, end_s, message in cases:
         energy = wall_energy(readings, 0.0, end_s)
@@ -230,7 +236,7 @@ def test_a_short_window_or_a_large_uncertainty_is_reported_and_not_gated(
     """The shortest gated window is that of GPU energy; 1.8 s of 2600 W at either end of 60 s."""
     for window_s, gated in ((18.95, False), (20.0, True), (60.0, True)):
         energy_of_window = wall_energy(STEADY, 0.0, window_s)
-        notes = ("wall energy of 18.9 s is reported, not gated: that needs 19 s",)
+        notes = ("wall energy of 18.9 s is reported, not gated: at least 19 s are needed",)
         assert energy_of_window.joules == pytest.approx(400.0 * window_s)
         assert (energy_of_window.gated, energy_of_window.notes) == (gated, () if gated else notes)
 
@@ -245,8 +251,8 @@ def test_a_short_window_or_a_large_uncertainty_is_reported_and_not_gated(
     assert short.uncertainty_j == pytest.approx(1.8 * 2 * 2600)
     assert short.notes == ()
     assert slow.notes == (
-        "the wall energy is uncertain by 8%: the meter reads every 4 s; let the run last longer",
+        "the wall energy has an uncertainty of 8%: the meter reads every 4 s; make the run longer",
     )
-    assert Source.METER.label == "wall energy by the given meter, not MLPerf Power"
+    assert Source.METER.label == "wall energy by the meter of --mlperf-meter, not MLPerf Power"
     with pytest.raises(ValueError, match="ends 1 s before it begins"):
         wall_energy(STEADY, 2.0, 1.0)

@@ -81,7 +81,9 @@ def test_a_counter_that_comes_back_to_its_line_was_misread(at: set[int], value: 
     assert set(kept) <= set(line())
     assert energy.joules == pytest.approx(400 * 40, rel=0.01)
     often = "once" if len(at) == 1 else f"{len(at)} times"
-    assert f"the energy counter was misread {often}, and came back to its line" in energy.notes
+    assert (
+        f"the energy counter was misread {often}, and then returned to its course" in energy.notes
+    )
     assert not any("anew" in text for text in (*energy.invalid, *energy.notes))
 
 
@@ -100,8 +102,8 @@ def test_a_counter_that_does_not_come_back_was_reset_or_jumped() -> None:
     young = [*young[:300], *(Reading(time_s=r.time_s + 15, value=r.value) for r in young[:900])]
     crept = [Reading(time_s=r.time_s, value=r.value * 4) for r in line()]
     for read, sentence in (
-        (reset, "the driver was loaded anew"),
-        (young, "the driver was loaded anew"),
+        (reset, "the driver was reloaded"),
+        (young, "the driver was reloaded"),
         (jumped, "the energy counter jumped by more than any board draws"),
         (crept, "the energy counter rose by more than this board can draw"),
     ):
@@ -186,12 +188,12 @@ def test_a_meter_of_a_second_is_never_sure_of_the_edges() -> None:
 
 
 TEXTS = [
-    (dict.fromkeys("a", 0.0), "shows no DCGM_FI_DEV_TOTAL_ENERGY_CONSUMPTION, or 0 or a blank"),
+    (dict.fromkeys("a", 0.0), "reports no DCGM_FI_DEV_TOTAL_ENERGY_CONSUMPTION, or 0 or an empty"),
     (
         {"a": 1.0, "b": 0.0},
-        f"b: the DCGM exporter shows no {ENERGY_METRIC}, or 0",
+        f"b: the DCGM exporter reports no {ENERGY_METRIC}, or 0",
     ),
-    ({"a": 1.0, "b": -1.0}, "b: the energy counter stands still while those of other GPUs change"),
+    ({"a": 1.0, "b": -1.0}, "b: the energy counter is constant while those of other GPUs change"),
 ]
 """Whether the counter of each GPU shows 0, grows (1) or stands still (-1), and what is said."""
 
@@ -225,6 +227,6 @@ def test_an_exporter_that_is_refreshed_every_second_gets_no_advice_to_do_so() ->
     short = exported_energy(looks, 20.0, 26.0)
     slow = exported_energy([look for n, look in enumerate(looks) if n % 12 == 0], 20.0, 60.0)
 
-    assert any("let the run last longer" in note for note in short.notes)
+    assert any("make the run longer" in note for note in short.notes)
     assert not any("collect-interval" in note for note in short.notes)
     assert any("collect-interval" in note for note in slow.notes)

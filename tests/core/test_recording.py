@@ -220,7 +220,7 @@ def test_facts_that_one_side_lacks_are_neither_equal_nor_changed() -> None:
         (whole, whole, ()),
         ({"engine": "pytest-benchmark"}, {"engine": "pytest-benchmark"}, ()),
         (less["engine.model_files_sha256"], whole, ("model files: not recorded in the baseline",)),
-        (whole, less["engine.model_files_sha256"], ("model files: not known now",)),
+        (whole, less["engine.model_files_sha256"], ("model files: not recorded in this run",)),
         (no_inputs, whole, ("inputs: not recorded in the baseline",)),
         (less["inputs.first_16"], whole, ("inputs after the first: not recorded in the baseline",)),
         (whole, no_inputs, (of_a_kind,)),

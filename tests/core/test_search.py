@@ -182,7 +182,7 @@ def test_the_result_of_a_search_has_its_bracket() -> None:
     )
     assert 40 < stopped.rate < 50
     assert stopped.in_words.endswith(
-        "40/s held, 50/s did not (ttft_p99); 2 runs did not reach a precision of 2 %"
+        "limits met at 40/s, missed at 50/s (ttft_p99); 2 runs; the precision of 2 % was not reached"
     )
 
     for tries in (

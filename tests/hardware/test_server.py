@@ -300,8 +300,8 @@ NONSENSE: list[tuple[Callable[[], object], str]] = [
         lambda: of_probe(with_(SMALL.probe, gpus=[], trouble="no driver"), "H200", URL),
         "the probe reports: no driver",
     ),
-    (lambda: of_exporter(b"", (), "H200"), "the exporter shows no GPU"),
-    (lambda: of_exporter(World().exporter, ("GPU-x",), "cpu"), "the exporter shows no GPU"),
+    (lambda: of_exporter(b"", (), "H200"), "the exporter reports no GPU"),
+    (lambda: of_exporter(World().exporter, ("GPU-x",), "cpu"), "the exporter reports no GPU"),
     (
         lambda: of_exporter(SMALL.exporter, (), "8xH200"),
         "says 8xH200, and the exporter reports 4xH200",

@@ -27,9 +27,9 @@ MADE = (
 )
 
 CAUGHT = {
-    ("Keeper", "TEST04"): "faster, as if answers were kept",
+    ("Keeper", "TEST04"): "faster, as if answers were cached",
     ("Guesser", "TEST01"): "answers differ from the accuracy run's",
-    ("Cutter", "TEST06"): "answers have another length than was counted",
+    ("Cutter", "TEST06"): "answers have a length other than the reported number of tokens",
 }
 
 

@@ -113,7 +113,7 @@ def test_an_exporter_that_goes_away_costs_the_energy_and_says_so(
     result = project.run_process("suites", f"--mlperf-dcgm={exporter.url}", "-rs")
 
     assert outcomes(project) == {"performance": Outcome.NO_BASELINE}
-    result.stdout.fnmatch_lines(["*the DCGM exporter showed no GPU: *answers 503*"])
+    result.stdout.fnmatch_lines(["*the DCGM exporter reported no GPU: *answers 503*"])
 
 
 def test_an_exporter_that_is_none_ends_the_session_before_any_test(

@@ -165,7 +165,8 @@ def test_a_servers_own_exporter_meters_it(served: Served) -> None:
         suite.write_text(suite.read_text("utf-8").replace("[limits]", more))
         result = served.project.run_process("suites", *FAST)
         # On this page the counters stand still.
-        result.stdout.fnmatch_lines(["*test skipped: 8xH200: *the energy counter changed less than twice*"])
+        still = "*test skipped: 8xH200: *the energy counter changed less than twice*"
+        result.stdout.fnmatch_lines([still])
         newest = max(served.project.path.glob(".mlperf/runs/*/results.json"))
         (case,) = read_results(newest).cases
         assert case.verdict.subject is not None
@@ -207,7 +208,8 @@ def test_plan_gives_a_server_elsewhere_to_a_client_runner(served: Served) -> Non
 def test_tritons_address_without_a_scheme_may_be_this_machine(project: Project) -> None:
     for address, runner in (("localhost:8001", "H100"), ("gpu-box:8001", "cpu")):
         engine = '[[engines]]\nuse = "triton"\naccelerators = ["H100"]\n'
-        path = project.suite(engines=f'{engine}options = {{ url = "{address}", served_model = "m" }}\n')
+        options = f'options = {{ url = "{address}", served_model = "m" }}\n'
+        path = project.suite(engines=engine + options)
         (planned,) = plan_suite(path)
         assert url_of(planned) == f"http://{address}"
         assert planned.accelerators == (runner,)

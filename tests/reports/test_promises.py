@@ -84,8 +84,8 @@ def test_four_days_give_the_guarantee_of_rule_r_and_fewer_a_provisional_one() ->
         guarantee_found = of(record(*days, runs=runs))
         assert (guarantee_found.lacks, short_guarantee(guarantee_found)) == ("few sessions", brief)
         assert guarantee_text(guarantee_found) == (
-            f"{RED}; provisional: ok is final if sessions vary less than runs (below "
-            f"{percent(0.8 * (guarantee_found.run_sd or 0))}); to measure it, run on {cure} with "
+            f"{RED}; an ok is provisional: it holds if day-to-day variation is below "
+            f"{percent(0.8 * (guarantee_found.run_sd or 0))}; to measure it, run on {cure} with "
             "--mlperf-update=missing"
         )
     two = record(*MONDAYS[2:])

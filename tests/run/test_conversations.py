@@ -17,6 +17,7 @@ from hypothesis import strategies as st
 from pytest_mlperf.core.errors import RunError
 from pytest_mlperf.core.extension import Sink
 from pytest_mlperf.core.reason import Key
+from pytest_mlperf.reports.sentences import sentence
 from pytest_mlperf.run.curve import curve_figures, curve_validity, read_curve
 from pytest_mlperf.run.worker.closed_loop import ClosedLoop, SlotSink
 from pytest_mlperf.run.worker.conversations import Asked, Conversations, Slots, conversations
@@ -141,7 +142,7 @@ def test_a_client_that_does_not_keep_up_is_no_pause() -> None:
     assert not curve_validity(log_of(held)).invalid
     (reason,) = curve_validity(log_of(lost)).invalid
     assert reason.key is Key.CONCURRENCY_NOT_HELD
-    assert reason.text == (
+    assert sentence(reason.text) == (
         "at 4: 1 of 4 conversations had a request in flight on average, and 2.5 waited for "
         "their next turn: the engine takes no more at a time, or the client could not keep up"
     )

@@ -21,6 +21,7 @@ from pytest_mlperf.core.errors import RunError
 from pytest_mlperf.core.extension import Engine, Sink
 from pytest_mlperf.core.job import LoadGenSettings
 from pytest_mlperf.core.reason import Key
+from pytest_mlperf.reports.sentences import sentence
 from pytest_mlperf.run.curve import (
     CurveLog,
     curve_figures,
@@ -164,7 +165,7 @@ def test_a_window_keeps_the_tokens_of_the_answers_that_were_asked_first() -> Non
 def test_the_reason_says_who_had_the_cores() -> None:
     load = Contention(window_s=10.0, cores=2, own_s=19.0, foreign_s=0.5, serves=True)
     (reason,) = curve_validity(log_of(point(under_way=3.83, client_busy=0.2)), load=load).invalid
-    assert reason.text == (
+    assert sentence(reason.text) == (
         "at 4: 3.83 of 4 requests were in flight on average: the server's own processes used "
         "1.7, this client used 0.2, other programs used 0.05 of 2 cores: start the client on "
         "cores of its own (taskset), or measure from another machine"
@@ -211,8 +212,8 @@ def test_a_client_that_holds_requests_back_is_refused_or_named(tmp_path: Path) -
 
     (tmp_path / CURVE_LOG).write_text(json.dumps(run(Inline(), [2])))
     reasons = curve_validity(read_curve(tmp_path / CURVE_LOG)).invalid
-    texts = {reason.key: reason.text for reason in reasons}  # a busy machine has others
-    assert "of 2 requests were under way" in texts[Key.CONCURRENCY_NOT_HELD]
+    texts = {reason.key: sentence(reason.text) for reason in reasons}  # a busy machine has others
+    assert "of 2 requests were in flight" in texts[Key.CONCURRENCY_NOT_HELD]
 
     for most in ("64", "1000", "auto"):
         require_room({"concurrency": most}, [1, 64])
@@ -322,7 +323,7 @@ def test_a_curve_has_the_mean_of_its_points_and_their_reasons() -> None:
     for changes, key, words in cases:
         reasons = curve_validity(log_of(point(**changes))).invalid
         assert [reason.key for reason in reasons] == ([key] if key else [])
-        assert all(words in reason.text for reason in reasons)
+        assert all(words in sentence(reason.text) for reason in reasons)
 
     fast = point(8, metrics={"throughput": 40.0, "tokens_per_second": 400.0, "latency_p50": 0.2})
     figures = curve_figures(log_of(point(2), fast), "2xH100")

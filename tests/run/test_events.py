@@ -153,7 +153,7 @@ def test_an_invalid_event_line_is_refused_with_its_reason() -> None:
         *((line, "no JSON") for line in (b"", b"Loading weights:  50%", b"\xff\xfe", b"9" * 5_000)),
         *((line, "no JSON") for line in (b"[" * 60_000, b'{"a":' * 60_000)),
         (b'{"event": "loaded"}', "wrong fields: dataset, engine, files, load_s, pages"),
-        (b'{"event": "ready", "event": "ready"}', "names something twice"),
+        (b'{"event": "ready", "event": "ready"}', "JSON with a duplicate key"),
         (b'{"event": "warmed", "takes_s": null, "warmup_s": NaN}', "JSON with NaN"),
         (b'{"event": "warmed", "takes_s": null, "warmup_s": -Infinity}', "JSON with -Infinity"),
         (b'{"event": "warmed", "takes_s": null, "warmup_s": 1e999}', "wrong value of warmup_s"),

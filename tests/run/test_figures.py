@@ -55,7 +55,7 @@ def test_loadgens_figures_count_where_it_has_them() -> None:
 def test_a_goodput_of_0_is_distinguished_from_an_unknown_one() -> None:
     """LoadGen counts the wait before an engine that is slow to take samples; our stamps do not."""
     unmet = "goodput is 0: no request met its limits"
-    unknown = "goodput is not known: requests waited up to 0.045 s before the engine was given them"
+    unknown = "goodput is unknown: requests waited up to 0.045 s before they reached the engine"
     cases: list[tuple[float, float, tuple[str, ...], str]] = [
         (0.049, 0.0, ("goodput",), unmet),
         (0.005, 12.5, (), unknown),

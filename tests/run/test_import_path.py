@@ -67,7 +67,7 @@ def test_a_failed_import_names_the_searched_folders_and_the_remedy(
         (
             "has_lib:Samples",
             EnvironmentFault,
-            "it imports yaml.no_such; ",
+            "it imports yaml.no_such, which is not installed",
             f"{sys.executable} -m pip install pyyaml",
         ),
         (

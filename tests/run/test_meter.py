@@ -87,7 +87,7 @@ def test_an_unreadable_meter_file_is_reported_at_once(tmp_path: Path) -> None:
     ):
         with pytest.raises(SuiteError) as caught:
             read_meter(tmp_path / name, until_s=0.0, patience_s=60.0)
-        assert str(caught.value).startswith(f"the wall meter's file {tmp_path / name} {message}")
+        assert f"{tmp_path / name} {message}" in str(caught.value)
     assert time.monotonic() - began < 30.0
 
     path = write(tmp_path / "meter.csv", "time,watts\n" + lines(0, 2) + "now,400\n")

@@ -166,7 +166,9 @@ def test_processes_of_others_are_invalid_unless_allowed() -> None:
     assert texts(doubts_of(other_before)) == (
         "in use before the engine was loaded: process 42 (2.0 GiB), process 43. End them",
     )
-    assert texts(doubts_of(meanwhile)) == ("used by others during the run: process 666 (1.0 GiB)",)
+    assert texts(doubts_of(meanwhile)) == (
+        "used by others during the run: process 666 (1.0 GiB). End them",
+    )
     assert (
         doubts_of(other_before, allowed=(42, 43))
         == doubts_of(meanwhile, allowed=(666,))

@@ -17,6 +17,7 @@ from pytest_mlperf.core.measurement import Run, Subject
 from pytest_mlperf.core.metrics import RESOURCES
 from pytest_mlperf.core.reason import Key
 from pytest_mlperf.hardware.machine import detect
+from pytest_mlperf.reports.sentences import sentence
 from pytest_mlperf.run.conditions import Conditions, ControlRun
 from pytest_mlperf.run.figures import Figures
 from pytest_mlperf.run.logs import DETAIL
@@ -178,14 +179,16 @@ def test_untimed_preprocessing_is_noted_from_a_tenth_of_a_sample_on() -> None:
         figures = Figures(metrics=metrics, samples=125, queries=125, duration_s=10.0)
         findings_of_input = untimed_input(input_s, settings(scenario), figures)
         assert [text in note for note in notes_of(findings_of_input)] == [True] * bool(text)
-        assert notes_of(findings_of_input) == tuple(sign.text for sign in findings_of_input.signs)
+        assert notes_of(findings_of_input) == tuple(
+            sentence(sign.text) for sign in findings_of_input.signs
+        )
 
 
 def test_untimed_preprocessing_is_noted_once_for_all_runs(tmp_path: Path) -> None:
     valid = {"result_validity": "VALID", "result_query_count": 120}
     runs = [read(tmp_path, valid, input_s=input_s) for input_s in (0.02, 0.021)]
 
-    (note,) = [note for note in energy_notes(runs) if "untimed" in note]
+    (note,) = [note for note in map(sentence, energy_notes(runs)) if "untimed" in note]
 
     assert note == (
         "input() took 21 ms a sample, untimed; the engine 50 ms: docs/own-model.md says how "
@@ -254,7 +257,7 @@ def test_no_energy_is_known_of_a_window_in_which_the_wall_clock_was_set_or_slewe
 
 
 @pytest.mark.parametrize(
-    ("rate_hz", "notes"), [(5, ["GPUs were read at 5.0 Hz, not 50"]), (50, [])]
+    ("rate_hz", "notes"), [(5, ["GPUs were read at 5.0 Hz, not 50 Hz"]), (50, [])]
 )
 def test_a_run_whose_power_was_seldom_read_has_a_note_with_the_rate(
     rate_hz: int, notes: list[str]

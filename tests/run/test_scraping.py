@@ -237,8 +237,8 @@ def test_stages_of_a_server_are_metrics_of_the_run_without_a_limit() -> None:
             "the server's page lacks its counters (vllm:spec_decode_num_accepted_tokens_total and "
             "vllm:spec_decode_num_drafts_total); start one that has them",
         ),
-        (log_of([VLLM] * 3), "the server counted nothing between two looks in the window; "),
-        (log_of([VLLM]), "the server counted nothing between two looks in the window; "),
+        (log_of([VLLM] * 3), "the server counted nothing between two readings. "),
+        (log_of([VLLM]), "the server counted nothing between two readings. "),
     ],
     ids=["no client", "no page", "failures", "no counters", "no drafts", "one look"],
 )
@@ -246,9 +246,9 @@ def test_a_gated_metric_that_the_server_does_not_show_is_noted(log: ServerLog, c
     figures = served(log, Window(9.5, 12.5), None, ["throughput", "draft_length"])
 
     assert "draft_length" not in {*figures.metrics, *figures.zero}
-    start = f"acceptance length is gated and was not measured: {cause}"
+    start = f"acceptance length has a limit, but was not measured: {cause}"
     assert [note for note in notes_of(figures) if note.startswith(start)] == [notes_of(figures)[-1]]
-    assert notes_of(figures)[-1].endswith(", or drop the limit")
+    assert notes_of(figures)[-1].endswith(", or remove the limit")
 
 
 def test_hits_are_compared_with_the_shared_share_of_prompts() -> None:

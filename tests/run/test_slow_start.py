@@ -189,7 +189,7 @@ def test_a_slow_start_is_noted_or_makes_a_run_invalid_by_its_effect(job: Job) ->
         assert [reason.key for reason in seen.invalid] == [Key.SLOW_START] * invalid
         texts = [*reasons_of(seen), *notes_of(seen)]
         assert [text in one for one in texts] == [True] * bool(text)
-        assert all("took 3 times as long a query as its second half" in one for one in texts)
+        assert all("took 3 × as long" in one for one in texts)
     server = replace(job, settings=replace(job.settings, scenario=Scenario.SERVER))
     assert notes_of(start_findings(server, {"latency": 1.0, "latency_mean": 1.0})) == ()
 

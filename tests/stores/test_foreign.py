@@ -65,6 +65,7 @@ EXCEPTIONS = {
         (
             "addons.official.commands.submission",
             "hardware.specs",
+            "reports.sentences",
             "rounds",
             "rounds.compliance",
             "rounds.endpoints",
@@ -72,6 +73,7 @@ EXCEPTIONS = {
         SHIPPED,
     ),
     **dict.fromkeys(("rounds.published", "rounds.work"), SHIPPED),
+    "reports.sentences": "a file of the package",
     **dict.fromkeys(("core.baseline", "reports.causes", "bench.accuracy", "bench.earlier"), RECORD),
     **dict.fromkeys(
         (
@@ -94,6 +96,7 @@ EXCEPTIONS = {
             *("cli.doctor.requirements", "hardware.machine", "hardware.memory"),
             *("addons.fleet.bridge", "addons.fleet.link", "addons.fleet.node", "run.child.events"),
             *("run.child.protocol", "run.conditions", "run.power_limit", "run.worker.worker"),
+            "run.server_hardware",
             *(
                 "adapters.engines.serving",
                 "adapters.scorers.code.sandbox",
@@ -153,6 +156,7 @@ EXCEPTIONS = {
     "addons.judge.files": BOUNDED,
     "core.energy.meter": BOUNDED,
     "hardware.power_limit": BOUNDED,
+    "run.builds": "pyproject.toml of a commit whose code pip then installs and runs",
     "stores.endpoints": "YAML of 64 KiB at most, without aliases",
 }
 """Modules that may use such a parser directly, and the reason."""
@@ -164,7 +168,7 @@ def raw_parsers(path: Path) -> Iterator[str]:
             case ast.Attribute(value=ast.Name(id=module), attr=name) if name in RAW.get(module, ()):
                 yield f"{module}.{name}"
             case ast.ImportFrom(module=str(module), names=names):
-                yield from (one.name for one in names if one.name in RAW.get(module, ()))
+                yield from (alias.name for alias in names if alias.name in RAW.get(module, ()))
 
 
 def test_every_reader_of_foreign_files_uses_the_bounded_one() -> None:

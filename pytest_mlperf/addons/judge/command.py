@@ -188,15 +188,11 @@ def judged(parsed: argparse.Namespace, now: Side) -> tuple[FileComparison, tuple
 
 def _compared(base: Side, now: Side, settings: Settings) -> FileComparison:
     result = compare(base.runs, now.runs, settings)
-    unknown = [
-        name
-        for name in (*settings.limits, *settings.metrics)
-        if not any(name in (row.metric, split(row.metric)[0]) for row in result.rows)
-    ]
-    unknown = [name for name in unknown if name in settings.metrics or named(name) is None]
-    if unknown:
-        names = dict.fromkeys(row.metric for row in result.rows)
-        raise MlperfError(f"no metric {unknown[0]!r} in these files{nearest(unknown[0], names)}")
+    metrics = dict.fromkeys(row.metric for row in result.rows)
+    bases = {split(metric)[0] for metric in metrics}
+    for name in (*settings.metrics, *(limit for limit in settings.limits if not named(limit))):
+        if name not in metrics and name not in bases:
+            raise MlperfError(f"no metric {name!r} in these files{nearest(name, metrics)}")
     facts = {name for run in (*base.runs, *now.runs) for p in run.points for name in p.facts}
     for name in settings.ignored:
         if name not in (*facts, "host", IMPLAUSIBLE):
@@ -209,9 +205,8 @@ def _compared(base: Side, now: Side, settings: Settings) -> FileComparison:
 
 def failing(parsed: argparse.Namespace, result: FileComparison) -> set[Outcome]:
     """Return the outcomes that fail; INCONCLUSIVE also if a side has only one session."""
-    outcomes = set(report.FAILING)
-    if parsed.fail_on:
-        outcomes |= {Outcome.PROVISIONAL, Outcome.SUSPECT}
+    open_ = (Outcome.PROVISIONAL, Outcome.SUSPECT) if parsed.fail_on else ()
+    outcomes = {*report.FAILING, *open_}
     if parsed.fail_on == "inconclusive" or (parsed.fail_on and result.one_session):
         outcomes |= {Outcome.INCONCLUSIVE}
     return outcomes
@@ -239,13 +234,9 @@ def side_of(parsed: argparse.Namespace, files: Sequence[Path]) -> Side:
 
 
 def _settings(parsed: argparse.Namespace) -> Settings:
-    limits = {}
-    for text in parsed.limit:
-        metric, _, share = text.partition("=")
-        limits[metric] = _share(text, share)
     metrics = tuple(filter(None, (name.strip() for name in parsed.metrics.split(","))))
     return Settings(
-        limits=limits,
+        limits={text.partition("=")[0]: _share(text) for text in parsed.limit},
         metrics=metrics,
         allow_missing=parsed.allow_missing,
         ignored=tuple(parsed.ignore),
@@ -253,7 +244,8 @@ def _settings(parsed: argparse.Namespace) -> Settings:
     )
 
 
-def _share(text: str, share: str) -> float:
+def _share(text: str) -> float:
+    share = text.partition("=")[2]
     try:
         value = float(share.rstrip("% ")) / (100 if share.rstrip().endswith("%") else 1)
     except ValueError:

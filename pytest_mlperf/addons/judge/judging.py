@@ -53,17 +53,11 @@ def compare(base: Sequence[ToolRun], now: Sequence[ToolRun], settings: Settings)
     shared = [key for key in old if key in new]
     interleaved = bool(shared) and all(in_turns(old[key], new[key], settings) for key in shared)
     sessions = tuple(len({m.session for ms in side.values() for m in ms}) for side in (old, new))
-    rows = list(_missing(old, new, settings))
-    notes: list[str] = []
-    tasks: list[JudgedMetric] = []
-    scored: list[ScoredPoint] = []
-    for key in shared:
-        case = PointCase(key, old[key], new[key], settings)
-        notes += case.notes
-        rows += case.settled
-        tasks += case.tasks
-        scored += case.scored
+    cases = [PointCase(key, old[key], new[key], settings) for key in shared]
+    rows = [*_missing(old, new, settings), *(row for case in cases for row in case.settled)]
+    tasks = [task for case in cases for task in case.tasks]
     tasks += _curves(old, tasks)
+    scored = [score for case in cases for score in case.scored]
     one_session = not interleaved and bool(tasks) and min(sessions) < 2 and max(sessions) < 3
     names = {(s.row.point, s.row.metric) for s in scored if s.has_documents}
     totals = [s for s in scored if not s.has_documents and (s.row.point, s.row.metric) in names]
@@ -81,7 +75,7 @@ def compare(base: Sequence[ToolRun], now: Sequence[ToolRun], settings: Settings)
         new=new,
         how=_how(tasks, scored, interleaved=interleaved),
         changed=tuple(_changed(base, now)),
-        notes=tuple(dict.fromkeys(notes)),
+        notes=tuple(dict.fromkeys(note for case in cases for note in case.notes)),
         one_session=one_session,
         interleaved=interleaved,
     )
@@ -335,8 +329,8 @@ def _changed(base: Sequence[ToolRun], now: Sequence[ToolRun]) -> Iterator[str]:
     values: dict[str, tuple[set[str], set[str]]] = defaultdict(lambda: (set(), set()))
     for side, runs in enumerate((base, now)):
         for run in runs:
-            own = {f"{run.tool} version": run.version, "host": run.host, "commit": run.commit}
-            for name, value in (*own.items(), *run.details.items()):
+            common = {f"{run.tool} version": run.version, "host": run.host, "commit": run.commit}
+            for name, value in (*common.items(), *run.details.items()):
                 values[name][side].update([value] if value else ())
     for name, (before, after) in values.items():
         if before != after:

@@ -179,18 +179,16 @@ def usual(names: Collection[str]) -> list[str]:
     """
     rank = next((name for name in RANKS if name in names), None)
     timed = any(split(name)[0] == "time" for name in names)
-    chosen = []
-    for name in names:
+
+    def is_left_out(name: str) -> bool:
         base, statistic = split(name)
-        if statistic in {"mean", "min", "max"} and f"{base}_p50" in names:
-            continue
-        if statistic == "min" or (statistic == "max" and f"{base}_mean" in names):
-            continue
-        if statistic[:1] == "p" and statistic not in {"p50", "p99"}:
-            continue
-        if name == "cpu_time" and timed:
-            continue
-        if "_per_second" in name and name != rank and (rank or timed):
-            continue
-        chosen.append(name)
-    return chosen
+        return (
+            (statistic in {"mean", "min", "max"} and f"{base}_p50" in names)
+            or statistic == "min"
+            or (statistic == "max" and f"{base}_mean" in names)
+            or (statistic[:1] == "p" and statistic not in {"p50", "p99"})
+            or (name == "cpu_time" and timed)
+            or ("_per_second" in name and name != rank and bool(rank or timed))
+        )
+
+    return [name for name in names if not is_left_out(name)]

@@ -196,7 +196,7 @@ def _by_counter(
     elif not covers and counted.gain is not None:
         still_j = abs(counted.gain - 1) * joules
         apart_j = still_j if off_j is None else min(off_j, still_j)
-        right = "they agree where the power stood still"
+        right = "they agree while the power was constant"
     elif not covers:
         share = LOCKED_DOUBT_SHARE
     uncertainty_j, own_j = (
@@ -210,10 +210,10 @@ def _by_counter(
         if not covers and second_j is not None:
             note = f"counter and the driver's mean power {disagree}{second_j:,.0f} J"
         elif not covers:
-            note += "; which is right is not known: this sensor may see only a part of the time"
+            note += "; which one is right is unknown: this sensor may see only a part of the time"
         return replace(energy, invalid=(*energy.invalid, note))
     if right and off_j is not None and off_j > max(AGREEMENT * joules, ends_j):
-        return replace(energy, notes=(*energy.notes, f"{note}; {right}, which counts"))
+        return replace(energy, notes=(*energy.notes, f"{note}; {right}, so this value is used"))
     return energy
 
 
@@ -221,8 +221,8 @@ def _by_trace(energy: Energy, seen: readings.Traced, *, covers: bool) -> Energy:
     if covers:
         return replace(energy, uncertainty_j=seen.unsure_j)
     text = (
-        "energy by the power trace alone is reported, not gated: this power sensor may see a part "
-        "of the time, so that its uncertainty is not known"
+        "energy from the power trace alone is reported, not gated: this power sensor may see "
+        "only a part of the time, so the uncertainty is unknown"
     )
     return replace(energy, notes=(*energy.notes, text))
 
@@ -244,15 +244,15 @@ def _plausible(energy: Energy, limit_w: float | None) -> Energy:
         notes.append(too_short("energy", energy.window_s))
     elif not invalid and (energy.uncertainty_j or 0.0) > UNSURE * energy.joules:
         share = (energy.uncertainty_j or 0.0) / energy.joules
-        notes.append(f"energy that is uncertain by {share:.0%} is reported, not gated")
+        notes.append(f"energy with an uncertainty of {share:.0%} is reported, not gated")
     return replace(energy, invalid=tuple(invalid), notes=tuple(notes))
 
 
 def too_short(noun: str, window_s: float) -> str:
     """Return the note that energy is not gated in a window shorter than `MIN_GATED_SECONDS`."""
     return (
-        f"{noun} of {floored(window_s)} s is reported, not gated: that needs "
-        f"{MIN_GATED_SECONDS:g} s"
+        f"{noun} of {floored(window_s)} s is reported, not gated: at least "
+        f"{MIN_GATED_SECONDS:g} s are needed"
     )
 
 
@@ -292,7 +292,7 @@ class Source(StrEnum):
 
 _LABELS = {
     Source.NVML: "GPU board energy by NVML, not MLPerf Power",
-    Source.METER: "wall energy by the given meter, not MLPerf Power",
+    Source.METER: "wall energy by the meter of --mlperf-meter, not MLPerf Power",
     Source.EXPORTER: "GPU board energy by an exporter or probe, not MLPerf Power",
     Source.HOST: "the host's processors and memory by RAPL, beside the GPUs and in no metric",
 }

@@ -37,7 +37,7 @@ MIN_COUNTER_VALUES = 10
 MAX_MEAN_RATIO = 2.0
 """Tolerated ratio of the mean of sampled powers to the counter's mean power."""
 
-NO_COUNTER = f"the DCGM exporter shows no {ENERGY_METRIC}, or 0 or a blank for it"
+NO_COUNTER = f"the DCGM exporter reports no {ENERGY_METRIC}, or 0 or an empty value"
 
 MIN_SLOW_SECONDS = 1.5
 """An exporter with at least this interval is not set to one second."""
@@ -137,7 +137,7 @@ def exported_energy(
     near = [look for look in looks if look.gpus]
     if not near:
         reason = f": {failure}" if failure else ""
-        return replace(unknown, notes=(f"the DCGM exporter showed no GPU{reason}",))
+        return replace(unknown, notes=(f"the DCGM exporter reported no GPU{reason}",))
     gpus = {uuid: gpu for look in near for uuid, gpu in look.gpus.items()}
     unknown = replace(unknown, devices=models_of(list(gpus.values())))
     if all(gpu.joules is None for gpu in gpus.values()):
@@ -172,19 +172,21 @@ def _doubts(
     whole: EnergyReading, gpus: Collection[ExportedGpu], expected: int | None
 ) -> Iterator[str]:
     if any(gpu.parts for gpu in gpus):
-        yield "a GPU is split by MIG, and its counter is that of the whole board: not judged"
+        yield (
+            "energy not judged: a GPU is divided by MIG, and its counter is that of the whole board"
+        )
     if expected is not None and len(gpus) != expected:
         yield (
-            f"the case has {expected} GPUs, the DCGM exporter shows {len(gpus)}: not judged; name "
-            "those that serve it in mlperf_dcgm_gpus"
+            f"energy not judged: the case has {expected} GPUs, the DCGM exporter reports "
+            f"{len(gpus)}; name those of the case in mlperf_dcgm_gpus"
         )
     if whole.window_s < energy.MIN_GATED_SECONDS:
         yield energy.too_short("energy", whole.window_s)
     share = (whole.uncertainty_j or 0.0) / (whole.joules or 1.0)
     if share > energy.UNSURE:
         yield (
-            f"energy that is uncertain by {share:.0%} is reported, not gated: the DCGM exporter "
-            f"asks every {whole.interval_s or 0:.2g} s; {_advice(whole.interval_s or 0)}"
+            f"energy with an uncertainty of {share:.0%} is reported, not gated: the DCGM exporter "
+            f"updates every {whole.interval_s or 0:.2g} s; {_advice(whole.interval_s or 0)}"
         )
 
 
@@ -194,8 +196,9 @@ def _beside_powers(whole: EnergyReading, watts: Sequence[float]) -> Iterator[str
     mean_w = sum(watts) / len(watts)
     if not 1 / MAX_MEAN_RATIO <= mean_w / whole.mean_w <= MAX_MEAN_RATIO:
         yield (
-            f"the energy counters say {whole.mean_w:.3g} W in the mean and {POWER_METRIC} "
-            f"{mean_w:.3g} W: not judged; {ENERGY_METRIC} must be in mJ, and both of the same GPUs"
+            f"energy not judged: the energy counters give a mean of {whole.mean_w:.3g} W, "
+            f"{POWER_METRIC} gives {mean_w:.3g} W; {ENERGY_METRIC} must be in mJ, and both of "
+            "the same GPUs"
         )
 
 
@@ -222,7 +225,8 @@ def _counted(
     joules = at(changes, end_s) - at(changes, begin_s)
     if joules > MAX_WATTS * (end_s - begin_s):
         text = (
-            f"the energy counter rises by more than any board draws: {ENERGY_METRIC} must be in mJ"
+            f"the energy counter rises faster than any board can draw power: {ENERGY_METRIC} "
+            "must be in mJ"
         )
         return _Counted(readings=len(inside), why_not=(text,))
     moments = [begin_s, *(change.time_s for change in inside), end_s]
@@ -243,12 +247,12 @@ def _stands_still(series: Sequence[object], window_s: float, *, moving: bool) ->
         return NO_COUNTER
     if moving:
         return (
-            "the energy counter stands still while those of other GPUs change: its sample is left "
-            "over from before; name the GPUs that serve the case in mlperf_dcgm_gpus"
+            "the energy counter is constant while those of other GPUs change: its value is "
+            "old; name the GPUs of the case in mlperf_dcgm_gpus"
         )
     return (
-        f"the energy counter changed less than twice in {window_s:.0f} s: the DCGM exporter asks "
-        "more slowly than that, 30 s where nobody set it; start it with --collect-interval=1000"
+        f"the energy counter changed less than twice in {window_s:.0f} s: the DCGM exporter "
+        "updates less often (every 30 s by default); start it with --collect-interval=1000"
     )
 
 
@@ -256,19 +260,19 @@ def _advice(interval_s: float) -> str:
     faster = "start the DCGM exporter with --collect-interval=1000, or " * (
         interval_s >= MIN_SLOW_SECONDS
     )
-    return f"{faster}let the run last longer"
+    return f"{faster}make the run longer"
 
 
 def _sparse(readings: int, interval_s: float, longest_s: float) -> Iterator[str]:
     if readings < MIN_COUNTER_VALUES:
         yield (
-            f"{readings} values of the energy counter lie in the window, one every "
-            f"{interval_s:.2g} s, and {MIN_COUNTER_VALUES} are needed: {_advice(interval_s)}"
+            f"{readings} values of the energy counter in the run, one every {interval_s:.2g} "
+            f"s; {MIN_COUNTER_VALUES} are needed: {_advice(interval_s)}"
         )
     elif longest_s > GAP * interval_s:
         yield (
-            f"the energy counter stood still for {longest_s:.1f} s, where it changed every "
-            f"{interval_s:.2g} s: not judged"
+            f"energy not judged: the energy counter did not change for {longest_s:.1f} s; "
+            f"usually it changes every {interval_s:.2g} s"
         )
 
 
@@ -286,9 +290,12 @@ def _by_power(
 ) -> EnergyReading:
     watts = _powers(looks, begin_s, end_s)
     if not watts:
-        return replace(unknown, notes=("the DCGM exporter showed no power in the window",))
+        return replace(unknown, notes=("the DCGM exporter reported no power during the run",))
     mean_w = sum(watts) / len(watts)
-    note = f"{NO_COUNTER}: energy by powers of moments, of no known uncertainty, is not judged"
+    note = (
+        f"{NO_COUNTER}: energy from single power readings has an unknown uncertainty and is not "
+        "judged"
+    )
     return replace(
         unknown,
         joules=mean_w * (end_s - begin_s),

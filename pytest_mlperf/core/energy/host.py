@@ -42,10 +42,10 @@ def host_energy(
     missing = [name for name, both in energies.items() if both is None]
     sums = [both for both in energies.values() if both]
     joules = None if missing or not sums else fsum(j for j, _ in sums)
-    reason = "its counter was not read around the window, or did not move"
+    reason = "its counter was not read at both ends of the run, or did not change"
     notes = [f"{name}: {reason}" for name in missing]
-    notes += [f"{name}: its counter does not move: it is not in the sum" for name in dead]
-    notes += ["others worked on this host at the same time"] if shared else []
+    notes += [f"{name} is not in the sum: its counter does not change" for name in dead]
+    notes += ["other processes used this host at the same time"] if shared else []
     return EnergyReading(
         source=Source.HOST,
         joules=joules,

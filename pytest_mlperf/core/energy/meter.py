@@ -188,8 +188,8 @@ def wall_energy(readings: Sequence[MeterReading], begin_s: float, end_s: float) 
     uncertainty_j = max((period_s + CLOCK_OFFSET_SECONDS) * steps_w, period_s / 2 * mean_w)
     if uncertainty_j > UNSURE * mean_w * window_s:
         notes.append(
-            f"the wall energy is uncertain by {uncertainty_j / (mean_w * window_s):.0%}: the meter "
-            f"reads every {period_s:.2g} s; let the run last longer"
+            f"the wall energy has an uncertainty of {uncertainty_j / (mean_w * window_s):.0%}: the "
+            f"meter reads every {period_s:.2g} s; make the run longer"
         )
     if window_s < energy.MIN_GATED_SECONDS:
         notes.append(energy.too_short("wall energy", window_s))
@@ -206,11 +206,13 @@ def _why_unknown(
     readings: Sequence[MeterReading], good: Sequence[MeterReading], begin_s: float, end_s: float
 ) -> str | None:
     if not good:
-        return "the meter's file holds no reading" + (" above 0 W" if readings else "")
+        return "the meter's file has no reading" + (" above 0 W" if readings else "")
     for earlier, later in pairwise(readings):
         back_s = earlier.time_s - later.time_s
         if back_s > 0 and later.time_s < end_s and earlier.time_s > begin_s:
-            return f"the meter's clock went back by {back_s:.1f} s at {_clock(earlier.time_s)} UTC"
+            return (
+                f"the meter's clock was set back by {back_s:.1f} s at {_clock(earlier.time_s)} UTC"
+            )
     return _why_not_covered(good, begin_s, end_s) or _why_sparse(good, begin_s, end_s)
 
 
@@ -219,16 +221,19 @@ def _why_not_covered(good: Sequence[MeterReading], begin_s: float, end_s: float)
     last_s = max(reading.time_s for reading in good)
     if last_s <= begin_s or first_s >= end_s:
         return (
-            f"the meter read from {_clock(first_s)} to {_clock(last_s)} UTC, the window is from "
-            f"{_clock(begin_s)} to {_clock(end_s)} UTC: let it log during the run, and state the "
-            "offset of its clock where that is not UTC"
+            f"the meter's log is from {_clock(first_s)} to {_clock(last_s)} UTC, the run from "
+            f"{_clock(begin_s)} to {_clock(end_s)} UTC: let the meter log during the run; if "
+            "its clock is not in UTC, state its offset"
         )
     if first_s > begin_s:
-        return f"the meter began {first_s - begin_s:.1f} s after the window did: start it earlier"
+        return (
+            f"the meter's log begins {first_s - begin_s:.1f} s after the run began: start the "
+            "meter earlier"
+        )
     if last_s < end_s:
         return (
-            f"the meter's last reading is {end_s - last_s:.1f} s before the window's end: let it "
-            "log on, and write each reading at once"
+            f"the meter's log ends {end_s - last_s:.1f} s before the run ended: let the meter log "
+            "on, and write each reading at once"
         )
     return None
 
@@ -240,12 +245,14 @@ def _why_sparse(good: Sequence[MeterReading], begin_s: float, end_s: float) -> s
         if later.time_s > begin_s and earlier.time_s < end_s
     )
     if gap_s > MAX_METER_GAP_SECONDS:
-        return f"the meter was silent for {gap_s:.1f} s; {MAX_METER_GAP_SECONDS:g} s are allowed"
+        return (
+            f"the meter's log has a gap of {gap_s:.1f} s; {MAX_METER_GAP_SECONDS:g} s are allowed"
+        )
     count = sum(begin_s < reading.time_s < end_s for reading in good)
     if count < MIN_READINGS:
         return (
-            f"{count} readings of the meter lie in the window, and {MIN_READINGS} are needed: let "
-            "the run last longer"
+            f"{count} readings of the meter in the run; {MIN_READINGS} are needed: make the "
+            "run longer"
         )
     return None
 

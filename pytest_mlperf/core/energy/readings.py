@@ -154,11 +154,11 @@ def traced(
     if len(trace) < 2:
         return Traced(why_not="no power trace")
     if trace[0].time_s > begin_s or trace[-1].time_s < end_s:
-        return Traced(why_not="the power trace does not reach over the window")
+        return Traced(why_not="the power trace does not cover the run")
     inside = [reading for reading in trace if begin_s < reading.time_s < end_s]
     gap = max(b - a for a, b in pairwise([begin_s, *(r.time_s for r in inside), end_s]))
     if gap > MAX_TRACE_GAP_SECONDS:
-        return Traced(why_not=f"the power trace has a hole of {gap:.1f} s")
+        return Traced(why_not=f"the power trace has a gap of {gap:.1f} s")
     if rate_hz and len(inside) < MIN_SAMPLES_SHARE * rate_hz * (end_s - begin_s):
         share = len(inside) / (rate_hz * (end_s - begin_s))
         return Traced(why_not=f"the power trace has {share:.0%} of its samples")
@@ -252,7 +252,7 @@ def count(
         return _broken(read)
     steps = steps_of(counter)
     if len(steps) < 3:
-        return CounterEnergy(why_not="the energy counter does not move")
+        return CounterEnergy(why_not="the energy counter does not change")
     if reason := _why_not(counter, steps, ends):
         return CounterEnergy(why_not=reason)
     behind_s = lag_of(steps, trace)
@@ -302,7 +302,11 @@ def count(
 def misreads(count: int) -> tuple[str, ...]:
     """Return a note on the misread values of a counter, if any."""
     often = "once" if count == 1 else f"{count} times"
-    return (f"the energy counter was misread {often}, and came back to its line",) if count else ()
+    return (
+        (f"the energy counter was misread {often}, and then returned to its course",)
+        if count
+        else ()
+    )
 
 
 def _breaks(line: Sequence[Reading], ends: tuple[float, float], misread: int) -> bool:
@@ -320,8 +324,8 @@ def _broken(counter: Sequence[Reading]) -> CounterEnergy:
         jumped = "the energy counter jumped by more than any board draws"
         return CounterEnergy(why_not=jumped, invalid=(jumped,))
     reset = (
-        f"the energy counter went back from {fell[0]:,.0f} J to {fell[1]:,.0f} J: the driver was "
-        "loaded anew (no persistence mode?)"
+        f"the energy counter went back from {fell[0]:,.0f} J to {fell[1]:,.0f} J: the driver "
+        "was reloaded (no persistence mode?)"
     )
     return CounterEnergy(why_not="the energy counter was reset", invalid=(reset,))
 
@@ -460,15 +464,15 @@ def _why_not(
 ) -> str:
     begin_s, end_s = ends
     if counter[0].time_s > begin_s or counter[-1].time_s < end_s:
-        return "the energy counter was not read before and after the window"
+        return "the energy counter was not read before and after the run"
     unread_s = max(_gap_at(counter, end) for end in ends)
     if unread_s > MAX_TRACE_GAP_SECONDS:
-        return f"the energy counter was not read for {unread_s:.1f} s at an end"
+        return f"the energy counter was not read for {unread_s:.1f} s at one end of the run"
     if steps[0].time_s > begin_s or steps[-1].time_s < end_s:
-        return "the energy counter did not step before and after the window"
+        return "the energy counter did not change before and after the run"
     still_s = max(_gap_at(steps, end) for end in ends)
     if still_s > MAX_STEP_SECONDS:
-        return f"the energy counter stood still for {still_s:.1f} s at an end"
+        return f"the energy counter did not change for {still_s:.1f} s at one end of the run"
     return ""
 
 
@@ -476,7 +480,7 @@ def _holes(counter: Sequence[Reading], ends: tuple[float, float]) -> tuple[str, 
     usual_s = beat_s(counter)
     gaps = zip(("begin", "end"), (_gap_at(counter, end) for end in ends), strict=True)
     return tuple(
-        f"nothing was read for {gap_s:.2f} s at the window's {end}"
+        f"no reading for {gap_s:.2f} s at the {end} of the run"
         for end, gap_s in gaps
         if gap_s > HOLE_FACTOR * usual_s
     )

@@ -54,7 +54,9 @@ def changed(work: AnyWork, seen: Circumstances) -> Changed:
     for name in dict.fromkeys(seen.techniques):
         effect = EFFECTS.get(name)
         if effect is None:
-            return _nothing(result, f"nobody says how {name!r} changes the limit")
+            return _nothing(
+                result, f"unknown technique {name!r}: its effect on the limit is not defined"
+            )
         if not isinstance(work, effect.kinds):
             return _nothing(result, f"{name} cannot be applied to this kind of model: {work.kind}")
         result = effect.change(result, seen)
@@ -70,7 +72,7 @@ def _nothing(result: Changed, reason: str) -> Changed:
 def _share(technique: str) -> Callable[[Changed, Circumstances], Changed]:
     def change(result: Changed, seen: Circumstances) -> Changed:
         if seen.work_share is None:
-            reason = f"{technique}: say work_share, the share of the work that is left"
+            reason = f"{technique}: set work_share, the share of the work that is left"
             return _nothing(result, reason)
         certain, likely = (
             None if work is None else replace(work, share=seen.work_share)
@@ -94,7 +96,7 @@ def _fewer_calls(name: str, *, guided: bool) -> Callable[[Changed, Circumstances
         steps = 1 if seen.steps is None else min(seen.steps, certain.steps)
         certain = replace(certain, steps=steps, calls=calls)
         if seen.steps is None or not (guided or seen.calls):
-            reason = f"{name}: say steps, the denoising steps of an image, and their calls"
+            reason = f"{name}: set steps, the denoising steps of an image, and their calls"
             return replace(result, certain=certain, estimated=None, why_no_estimate=reason)
         if isinstance(likely, Diffusion):
             likely = replace(likely, steps=certain.steps, calls=calls)
@@ -108,7 +110,7 @@ def _part_of_network(result: Changed, seen: Circumstances) -> Changed:
     if not isinstance(certain, Diffusion):
         return result
     if seen.network_share is None:
-        reason = "deepcache: say network_share, the mean share of the network that a call computes"
+        reason = "deepcache: set network_share, the mean share of the network that a call computes"
         certain = replace(certain, network_share=1 / certain.steps)
         return replace(result, certain=certain, estimated=None, why_no_estimate=reason)
     if isinstance(likely, Diffusion):
@@ -120,7 +122,7 @@ def _part_of_network(result: Changed, seen: Circumstances) -> Changed:
 def _drafts(result: Changed, seen: Circumstances) -> Changed:
     if seen.accepted_tokens is None:
         reason = (
-            "speculative-decoding: say accepted_tokens, the tokens that a step gives on average"
+            "speculative-decoding: set accepted_tokens, the tokens that a step gives on average"
         )
         return replace(result, drafts=None, estimated=None, why_no_estimate=reason)
     return replace(result, drafts=seen.accepted_tokens)
@@ -128,7 +130,7 @@ def _drafts(result: Changed, seen: Circumstances) -> Changed:
 
 def _prefixes(result: Changed, seen: Circumstances) -> Changed:
     if seen.cached_tokens is None:
-        reason = "prefix-caching: say cached_tokens, the tokens of a prompt that needed no work"
+        reason = "prefix-caching: set cached_tokens, the tokens of a prompt that needed no work"
         return replace(result, estimated=None, why_no_estimate=reason)
     return result
 
@@ -217,17 +219,21 @@ def in_words(limit: Limit) -> str:
     """Return the share of the limit as text for a table or a message."""
     share = limit.share
     if share is None:
-        return limit.why_unknown or "no limit asked for"
+        return limit.why_unknown or "no limit was requested"
     if limit.impossible and limit.of_certain is not None:
         far = f"{100 * limit.of_certain:,.0f} % of the speed of light"
-        return f"{far}: above the physical limit ({limit.binds})"
+        return f"{far}, which is physically impossible ({limit.binds})"
     return share_in_words(share, limit.binds, estimated=limit.estimated is not None)
 
 
 def share_in_words(share: float, binds: bounds.Resource | None, *, estimated: bool) -> str:
     """Return a roofline share as text: "42.1 % of the speed of light (compute)"."""
     of = "speed of light" if estimated else "certain limit"
-    second = ": above 90 %, worth a second look" if estimated and share > NEAR_LIMIT_SHARE else ""
+    second = (
+        ": above 90 %, check the assumed work and peaks"
+        if estimated and share > NEAR_LIMIT_SHARE
+        else ""
+    )
     return f"{100 * share:.3g} % of the {of} ({binds}){second}"
 
 
@@ -299,11 +305,11 @@ def _why_unknown(
         return f"no limit known for {metric}: only rates and times have a formula"
     if gpu is None:
         return (
-            f"no limit known for {accelerator}: give its dense peaks in FLOP/s, the bandwidth of "
-            f"its memory in B/s and its memory in B, as {EXAMPLE}"
+            f"no limit known for {accelerator}: set its dense peaks (FLOP/s), memory "
+            f"bandwidth (B/s) and memory (B), e.g. {EXAMPLE}"
         )
     if work is None:
-        return "no limit known for this workload: nobody says how much it computes for a sample"
+        return "no limit known for this workload: its work per sample is not defined"
     for part, name, names in (
         ("precision", seen.precision, PRECISIONS),
         ("format of weights", seen.weights, PRECISIONS),
@@ -315,7 +321,7 @@ def _why_unknown(
         needed = PRECISIONS[seen.precision].units[0] if seen.precision else "fp16"
         return (
             f"no limit known for {seen.precision} on {gpu.name}, which has peaks for "
-            f"{', '.join(gpu.peaks)}; give its dense peak, as {needed} = 989e12 (FLOP/s)"
+            f"{', '.join(gpu.peaks)}; set its dense peak, e.g. {needed} = 989e12 (FLOP/s)"
         )
     return None
 
@@ -323,21 +329,22 @@ def _why_unknown(
 def _why_no_terms(metric: str, change: Changed) -> str:
     if change.varies and _is_time(metric):
         return (
-            f"no limit known for {metric}: {change.varies} leaves each sample another share of work"
+            f"no limit known for {metric}: {change.varies} makes the work differ from sample "
+            "to sample"
         )
     work = change.certain
     if metric == _TOKENS and work is not None and not isinstance(work, Decode):
-        return f"no limit known: this {work.kind} generates no tokens"
+        return f"no limit known: a model of this kind ({work.kind}) generates no tokens"
     if metric == "throughput":
-        return "no limit known for samples/s: say output_tokens, the mean tokens of an answer"
-    return f"no limit known for {metric} of what was run"
+        return "no limit known for samples/s: set output_tokens, the mean tokens of an answer"
+    return f"no limit known for {metric} of this workload"
 
 
 def _not_seen(work: AnyWork) -> str:
     if isinstance(work, Decode):
-        return "no estimate: say input_tokens and output_tokens, the means of the run"
+        return "no estimate: set input_tokens and output_tokens to the means of the run"
     needed = "tokens" if work.kind == "encoder" else "parts"
-    return f"no estimate: say {needed}, the mean of the run's samples"
+    return f"no estimate: set {needed} to the mean of the run's samples"
 
 
 def _is_time(metric: str) -> bool:
@@ -363,9 +370,9 @@ class Light:
         """Reason why a run with an impossible figure may not be judged."""
         title, limit = METRICS[self.metric].title, self.ceiling or 0.0
         return (
-            f"{title} is {self.says}; at its highest clock {quantity(self.metric, limit)} is the "
-            "limit: the unit, the number of GPUs, the precision, a technique, or a figure that the "
-            "suite gives ([accelerators], [workload.work]) is not what it says"
+            f"{title} is {self.says}, but the limit at the highest clock is "
+            f"{quantity(self.metric, limit)}. The unit, the number of GPUs, the precision, a "
+            "technique, or a figure of the suite ([accelerators], [workload.work]) is wrong"
         )
 
 

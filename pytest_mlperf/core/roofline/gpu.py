@@ -93,12 +93,12 @@ def parse_gpu(accelerator: str, figures: Mapping[str, Any]) -> GpuSpec:
     values = {key: _value(key, figures[key]) for key in keys if key in figures and key != "source"}
     peaks = {key: values.pop(key) for key in PEAKS if key in values}
     if not peaks:
-        raise SuiteError(f"give at least one dense peak, as {EXAMPLE} (FLOP/s, B/s, B)")
+        raise SuiteError(f"set at least one dense peak, e.g. {EXAMPLE} (FLOP/s, B/s, B)")
     _refuse_sparse(peaks)
     if ("stated_clock" in values) is not ("highest_clock" in values):
         raise SuiteError(
-            "give both stated_clock, which the peaks are stated for, and "
-            "highest_clock, which it can reach, or neither"
+            "set both stated_clock, for which the peaks are stated, and highest_clock, the "
+            "highest in use, or neither"
         )
     return GpuSpec(
         name=accelerator,
@@ -177,8 +177,8 @@ def _refuse_sparse(peaks: Mapping[str, float]) -> None:
     narrow = max((peaks[key] for key in ("fp8", "int8") if key in peaks), default=None)
     if wide is not None and narrow is not None and narrow > 2.5 * wide:
         raise SuiteError(
-            f"fp8 or int8 is {narrow / wide:.3g} times fp16, so one figure is "
-            "dense and the other with 2:4 sparsity; give dense ones, half of those with sparsity"
+            f"fp8 or int8 is {narrow / wide:.3g} times fp16, so one figure is dense and the "
+            "other with 2:4 sparsity; set dense figures: half of those with sparsity"
         )
 
 

@@ -38,8 +38,10 @@ def interpreter(minor: int) -> str | None:
 def installed(folder: Path, python: str) -> Path:
     """Make an environment with this checkout and what judging needs; return its Python."""
     subprocess.run([python, "-m", "venv", folder], check=True)
-    own = folder / "bin" / "python"
-    done = subprocess.run([own, *PIP, *NEEDED], capture_output=True, text=True, check=False)
+    python_there = folder / "bin" / "python"
+    done = subprocess.run(
+        [python_there, *PIP, *NEEDED], capture_output=True, text=True, check=False
+    )
     if done.returncode:
         pytest.skip(f"pip cannot install {NEEDED}: {done.stderr.splitlines()[-1:]}")
     (packages,) = folder.glob("lib/python*/site-packages")
@@ -54,7 +56,7 @@ def installed(folder: Path, python: str) -> Path:
         for line in (f"[{group}]", *(f"{name} = {target}" for name, target in entries.items()))
     ]
     (about / "entry_points.txt").write_text("\n".join(lines), "utf-8")
-    return own
+    return python_there
 
 
 @pytest.mark.parametrize("minor", MINORS)
@@ -62,7 +64,7 @@ def test_it_judges_without_what_measuring_needs(minor: int, tmp_path: Path) -> N
     python = interpreter(minor)
     if python is None:
         pytest.skip(f"no Python 3.{minor} here")
-    own = installed(tmp_path / "venv", python)
+    python_there = installed(tmp_path / "venv", python)
     for name, slower, day in (("old", 1.0, 1), ("slow", 1.12, 11)):
         serving(tmp_path / name, side=day > 1, slower=slower, first_day=day)
     reports = [f"--report={form}=r.{form}" for form in ("json", "junit", "markdown", "comment")]
@@ -70,7 +72,12 @@ def test_it_judges_without_what_measuring_needs(minor: int, tmp_path: Path) -> N
     def run(*words: str) -> subprocess.CompletedProcess[str]:
         env = {key: value for key, value in os.environ.items() if key != "PYTHONPATH"}
         return subprocess.run(
-            [own, *words], cwd=tmp_path, env=env, capture_output=True, text=True, check=False
+            [python_there, *words],
+            cwd=tmp_path,
+            env=env,
+            capture_output=True,
+            text=True,
+            check=False,
         )
 
     there = run(

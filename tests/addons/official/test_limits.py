@@ -63,14 +63,18 @@ def test_missing_options_are_asked_for_and_wrong_ones_refused(say: Say) -> None:
         (
             "--workload llama2-70b",
             0,
-            "no limit for H200-SXM-141GBx1_TRT_DepthPruned, llama2-70b-99: pruning: say "
-            "work_share, the share of the work that is left",
+            (
+                "no limit for H200-SXM-141GBx1_TRT_DepthPruned, llama2-70b-99: pruning: set "
+                "work_share, the share of the work that is left"
+            ),
         ),
         (
             "--workload bert --gpu RTX_4090",
             0,
-            "bert on 1xRTX_4090: no limit known for RTX_4090: give its dense peaks in FLOP/s, "
-            "the bandwidth of its memory in B/s and its memory in B, as fp16 = 989e12",
+            (
+                "bert on 1xRTX_4090: no limit known for RTX_4090: set its dense peaks (FLOP/s), "
+                "memory bandwidth (B/s) and memory (B), e.g. fp16 = 989e12"
+            ),
         ),
         (
             f"{bert} --precision fp6",

@@ -197,7 +197,7 @@ NOT_ALLOWED: Mapping[str, tuple[object, str]] = {
     "effective_min_query_count": (0, "min_query_count is 0; at least 1 are needed"),
     "effective_performance_sample_count": (42, "performance_sample_count is 42; at least 43"),
     "effective_scenario": ("Server", "the log is of scenario Server, not Offline"),
-    "result_validity": ("INVALID", "LoadGen calls the run INVALID: LoadGen gives no reason"),
+    "result_validity": ("INVALID", "LoadGen reports the run INVALID: LoadGen gives no reason"),
     "num_errors": (3, "LoadGen logged 3 errors, first: not named"),
 }
 """What no performance run may say, and what export says of it."""

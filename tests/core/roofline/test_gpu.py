@@ -198,8 +198,8 @@ UNIT = "must be a number in FLOP/s, or a text with its unit: "
 def test_figures_that_cannot_be_are_refused() -> None:
     cases: list[tuple[dict[str, Any], str]] = [
         ({"fp99": 1e12}, "unknown 'fp99'; known: fp64, fp32, tf32, bf16"),
-        ({}, "give at least one dense peak, as fp16 = 989e12, fp8 = 1979e12"),
-        ({"bandwidth": 1e12}, "give at least one dense peak"),
+        ({}, "set at least one dense peak, e.g. fp16 = 989e12, fp8 = 1979e12"),
+        ({"bandwidth": 1e12}, "set at least one dense peak"),
         ({"fp16": 989}, f'fp16 {UNIT}1979e12 or "1979 TFLOP/s"; 989 is too little for FLOP/s'),
         ({"fp16": "989 TB/s"}, f"fp16 {UNIT}1979e12 or \"1979 TFLOP/s\", not '989 TB/s'"),
         ({"fp16": 1e14, "bandwidth": 4800}, 'bandwidth must be a number in B/s, or a text with its '
@@ -209,7 +209,7 @@ def test_figures_that_cannot_be_are_refused() -> None:
         *(({"fp16": odd}, f"fp16 {UNIT}") for odd in (True, math.nan, math.inf, "1.2.3 T")),
         ({"fp16": 1e14, "source": 3}, "source must be text, not 3"),
         ({"fp16": 989e12, "fp8": 3958e12}, "fp8 or int8 is 4 times fp16, so one figure is dense "),
-        ({"fp16": 1e14, "stated_clock": 1.8e9}, "give both stated_clock, which the peaks are "),
+        ({"fp16": 1e14, "stated_clock": 1.8e9}, "set both stated_clock, for which the peaks are "),
     ]  # fmt: skip
     for figures, message in cases:
         with pytest.raises(SuiteError) as error:

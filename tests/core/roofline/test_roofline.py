@@ -312,18 +312,18 @@ def test_without_a_limit_the_message_names_the_missing_facts() -> None:
         ("throughput", h200, llama, {"kv": "fp7"},
          f" for the format of the key-value cache 'fp7'; known: {KV_NAMES}"),
         ("throughput", h200, None, {},
-         " for this workload: nobody says how much it computes for a sample"),
+         " for this workload: its work per sample is not defined"),
         ("samples_per_joule", h200, bert, {},
          " for samples_per_joule: only rates and times have a formula"),
-        ("tokens_per_second", h200, bert, {}, ": this encoder generates no tokens"),
+        ("tokens_per_second", h200, bert, {}, ": a model of this kind (encoder) generates no tokens"),
         ("throughput", h200, llama, {},
-         " for samples/s: say output_tokens, the mean tokens of an answer"),
+         " for samples/s: set output_tokens, the mean tokens of an answer"),
         ("itl_p50", h200, llama, DRAFTS, " for itl_p50 of what was run"),
         ("throughput", half, bert, {"precision": "fp8"},
          " for fp8 on X1, which has peaks for fp16; give its dense peak, as fp8 = 989e12 (FLOP/s)"),
         ("throughput", None, bert, {"precision": "fp16"},
-         " for RTX_4090: give its dense peaks in FLOP/s, the bandwidth of its memory in B/s and "
-         "its memory in B, as fp16 = 989e12, fp8 = 1979e12, bandwidth = 4.8e12, memory = 141e9"),
+         (" for RTX_4090: set its dense peaks (FLOP/s), memory bandwidth (B/s) and memory "
+         "(B), e.g. fp16 = 989e12, fp8 = 1979e12, bandwidth = 4.8e12, memory = 141e9")),
     ]  # fmt: skip
     for metric, gpu, work, figures, message in cases:
         seen, name = Circumstances(**figures), gpu.name if gpu else "RTX_4090"
@@ -331,7 +331,7 @@ def test_without_a_limit_the_message_names_the_missing_facts() -> None:
         assert bound.why_unknown == in_words(bound) == f"no limit known{message}"
         assert (bound.certain, bound.share, bound.impossible) == (None, None, False)
     for work, metric, needed in (
-        (llama, RATES[1], "input_tokens and output_tokens, the means of the run"),
+        (llama, RATES[1], "input_tokens and output_tokens to the means of the run"),
         (bert, RATES[0], "tokens, the mean of the run's samples"),
         (WORK["3d-unet"].work, RATES[0], "parts, the mean of the run's samples"),
     ):
@@ -349,9 +349,9 @@ def test_a_share_in_words() -> None:
 
     for value, words in (
         (100_000, f"41.3 % {light} (compute)"),
-        (220_000, f"90.9 % {light} (compute): above 90 %, worth a second look"),
-        (250_000, f"103 % {light} (compute): above 90 %, worth a second look"),
-        (300_000, f"124 % {light}: above the physical limit (compute)"),
+        (220_000, f"90.9 % {light} (compute): above 90 %, check the assumed work and peaks"),
+        (250_000, f"103 % {light} (compute): above 90 %, check the assumed work and peaks"),
+        (300_000, f"124 % {light}, which is physically impossible (compute)"),
     ):
         seen = Circumstances(precision="int8")
         assert in_words(limit("throughput", gpu, work, seen, value)) == words

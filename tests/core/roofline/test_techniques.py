@@ -65,7 +65,7 @@ def test_sparsity_doubles_the_peak_and_a_share_of_the_work_is_left() -> None:
         unknown = limit("llama2-70b", techniques=(name,), **LLAMA)
         assert (certain, memory) == pytest.approx((2.5, 2.5))
         assert unknown.certain is None
-        assert unknown.why_unknown == f"{name}: say work_share, the share of the work that is left"
+        assert unknown.why_unknown == f"{name}: set work_share, the share of the work that is left"
     both, _ = ratio("llama2-70b", ("pruning", "distillation"), **LLAMA, work_share=0.4)
     assert both == pytest.approx(2.5)
 
@@ -84,7 +84,7 @@ def test_deepcache_and_fewer_steps_compute_a_part_of_the_network() -> None:
     assert unknown.certain == pytest.approx(1978.9e12 / (2 * 6.7612e12 + 10.69e12), rel=1e-4)
     assert unknown.estimated is None
     assert unknown.why_no_estimate == (
-        "deepcache: say network_share, the mean share of the network that a call computes"
+        "deepcache: set network_share, the mean share of the network that a call computes"
     )
 
     name = "stable-diffusion-xl"
@@ -128,7 +128,7 @@ def test_drafts_save_readings_of_the_weights_and_cached_prefixes_are_not_compute
     growth = present(bound.estimated) / present(plain.estimated)
     assert growth == pytest.approx(2, abs=0.02)
     assert unknown.why_no_estimate == (
-        "prefix-caching: say cached_tokens, the tokens of a prompt that needed no work"
+        "prefix-caching: set cached_tokens, the tokens of a prompt that needed no work"
     )
 
 
@@ -144,8 +144,10 @@ def test_a_technique_of_another_kind_of_model_leaves_no_limit() -> None:
         assert (bound.certain, bound.why_unknown) == (None, kind)
     unknown = limit("bert", techniques=("magic",), tokens=177)
     exits: dict[str, Any] = {"techniques": ("early-exit",), "work_share": 0.5, "tokens": 177}
-    assert unknown.why_unknown == "nobody says how 'magic' changes the limit"
+    assert (
+        unknown.why_unknown == "unknown technique 'magic': its effect on the limit is not defined"
+    )
     assert limit("bert", "latency_p90", **exits).why_unknown == (
-        "no limit known for latency_p90: early-exit leaves each sample another share of work"
+        "no limit known for latency_p90: early-exit makes the work differ from sample to sample"
     )
     assert limit("bert", **exits).certain
