@@ -315,12 +315,14 @@ def test_without_a_limit_the_message_names_the_missing_facts() -> None:
          " for this workload: its work per sample is not defined"),
         ("samples_per_joule", h200, bert, {},
          " for samples_per_joule: only rates and times have a formula"),
-        ("tokens_per_second", h200, bert, {}, ": a model of this kind (encoder) generates no tokens"),
+        ("tokens_per_second", h200, bert, {},
+         ": a model of this kind (encoder) generates no tokens"),
         ("throughput", h200, llama, {},
          " for samples/s: set output_tokens, the mean tokens of an answer"),
-        ("itl_p50", h200, llama, DRAFTS, " for itl_p50 of what was run"),
+        ("itl_p50", h200, llama, DRAFTS, " for itl_p50 of this workload"),
         ("throughput", half, bert, {"precision": "fp8"},
-         " for fp8 on X1, which has peaks for fp16; give its dense peak, as fp8 = 989e12 (FLOP/s)"),
+         " for fp8 on X1, which has peaks for fp16; "
+         "set its dense peak, e.g. fp8 = 989e12 (FLOP/s)"),
         ("throughput", None, bert, {"precision": "fp16"},
          (" for RTX_4090: set its dense peaks (FLOP/s), memory bandwidth (B/s) and memory "
          "(B), e.g. fp16 = 989e12, fp8 = 1979e12, bandwidth = 4.8e12, memory = 141e9")),
@@ -358,4 +360,4 @@ def test_a_share_in_words() -> None:
     assert in_words(certain) == "10.3 % of the certain limit (compute)"
     assert nothing.certain is not None
     assert nothing.share is None
-    assert in_words(nothing) == "no limit asked for"
+    assert in_words(nothing) == "no limit was requested"
