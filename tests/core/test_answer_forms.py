@@ -31,11 +31,7 @@ def test_answers_without_another_form_are_an_error_with_a_reason() -> None:
         (b"12345", ("int32", "int64"), "5 bytes are not a multiple of one int32 token id"),
         (array("q", [2**31]).tobytes(), ("int64", "int32"), "does not fit into int32"),
         (b"", ("int64", "text"), "answers cannot be converted between the forms int64, text"),
-<<<<<<< HEAD
-        (b"", ("int64",), "between the forms int64$"),
-=======
         (b"", ("int64",), "answers cannot be converted between the forms int64"),
->>>>>>> main
     ):
         with pytest.raises(ValueError, match=reason):
             converted(output, forms)

@@ -98,13 +98,9 @@ def test_both_speeds_are_reported_with_their_spread_and_detectable_change() -> N
         "matrix product −22.0 %, copy −25.0 %; here it detects a machine that is slower by "
         "26.9 % or more"
     )
-<<<<<<< HEAD
-    assert seen_in_words(unlike).endswith("a machine that is slower by 84 % and 29 % or more")
-=======
     assert seen_in_words(unlike).endswith(
         "here it detects a machine that is slower by 84 % and 29 % or more"
     )
->>>>>>> main
     assert steady(compared([{}], [{}] * 8, floor=0.07)) is None
     assert steady(compared([{COPY: 1e10}], [{COPY: 1e10}], floor=0.07)) is None
 

@@ -213,11 +213,7 @@ def test_a_client_that_holds_requests_back_is_refused_or_named(tmp_path: Path) -
     (tmp_path / CURVE_LOG).write_text(json.dumps(run(Inline(), [2])))
     reasons = curve_validity(read_curve(tmp_path / CURVE_LOG)).invalid
     texts = {reason.key: sentence(reason.text) for reason in reasons}  # a busy machine has others
-<<<<<<< HEAD
-    assert "of 2 requests were under way" in texts[Key.CONCURRENCY_NOT_HELD]
-=======
     assert "of 2 requests were in flight" in texts[Key.CONCURRENCY_NOT_HELD]
->>>>>>> main
 
     for most in ("64", "1000", "auto"):
         require_room({"concurrency": most}, [1, 64])
