@@ -182,7 +182,8 @@ def test_the_result_of_a_search_has_its_bracket() -> None:
     )
     assert 40 < stopped.rate < 50
     assert stopped.in_words.endswith(
-        "limits met at 40/s, missed at 50/s (ttft_p99); 2 runs; the precision of 2 % was not reached"
+        "limits met at 40/s, missed at 50/s (ttft_p99); 2 runs; the precision of 2 % was not "
+        "reached"
     )
 
     for tries in (

@@ -8,6 +8,7 @@ import pytest
 
 from pytest_mlperf.core.measurement import Run
 from pytest_mlperf.core.metrics import METRICS
+from pytest_mlperf.reports.sentences import sentence
 from tests.plugin.project import Project
 
 SUITE = """\

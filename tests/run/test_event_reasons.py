@@ -258,7 +258,9 @@ def test_a_gpu_lost_in_mid_run_makes_the_run_invalid(watched: Watched) -> None:
         assert invalid_reason.key is Key.GPU_LOST
         assert sentence(invalid_reason.text).startswith(f"{watched.title(name)} was lost at ")
         assert f"({code})" in sentence(invalid_reason.text)
-        moment = re.search(r" at \d\d:\d\d:\d\d UTC, (.*) s into the run: ", sentence(invalid_reason.text))
+        moment = re.search(
+            r" at \d\d:\d\d:\d\d UTC, (.*) s into the run: ", sentence(invalid_reason.text)
+        )
         assert moment
         assert float(moment[1]) == pytest.approx(2 - BEGIN_S, abs=0.2)
         energy = gpu.energy(watched.at(BEGIN_S), watched.at(END_S))
