@@ -188,9 +188,9 @@ def measure(
     except MlperfError as error:
         return {}, str(error)
     counts = point["answer_counts"]
-    found = answer_findings({STREAMS: counts}, facts, Served())
+    findings = answer_findings({STREAMS: counts}, facts, Served())
     return figures_of(point, facts), "; ".join(
-        [*point["notes"].values(), *map(sentence, found.notes)]
+        [*point["notes"].values(), *map(sentence, findings.notes)]
     )
 
 
