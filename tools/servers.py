@@ -189,7 +189,9 @@ def measure(
         return {}, str(error)
     counts = point["answer_counts"]
     found = answer_findings({STREAMS: counts}, facts, Served())
-    return figures_of(point, facts), "; ".join([*point["notes"].values(), *map(sentence, found.notes)])
+    return figures_of(point, facts), "; ".join(
+        [*point["notes"].values(), *map(sentence, found.notes)]
+    )
 
 
 def figures_of(point: Mapping[str, Any], facts: Mapping[str, str]) -> Figures:
