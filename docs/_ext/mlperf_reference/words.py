@@ -271,8 +271,8 @@ ENVIRONMENT: Mapping[str, str] = {
     "PYTEST_MLPERF_LEASES": "Folder of the locks on accelerators; all users of the machine must "
     "use the same one. Default: `/tmp`, independent of `TMPDIR`.",
     "PYTEST_MLPERF_REPLICA": "Number of the process of `replicas` or `clients`; set for each.",
-    "PYTEST_MLPERF_TREE": "Folder in which servers of a build of another commit start: its checkout; "
-    "set for the engine.",
+    "PYTEST_MLPERF_TREE": "Checkout of the build of another commit; servers start in this folder. "
+    "Set for the engine.",
     "PYTEST_CURRENT_TEST": "Set by pytest: a waiting worker of pytest-xdist names its test.",
     "PYTEST_XDIST_WORKER": "Set by pytest-xdist in its workers, which then do not count as other "
     "processes.",
