@@ -1,4 +1,4 @@
-"""Define a case, its id, and the words for scenarios, kinds, precisions and techniques."""
+"""Define a case, its id, and the names of scenarios, kinds of tests, precisions, techniques."""
 
 from __future__ import annotations
 

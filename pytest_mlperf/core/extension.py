@@ -207,7 +207,7 @@ class Engine:
         cls,
         options: Mapping[str, Any],  # noqa: ARG003 - for those that override it
     ) -> int:
-        """Return the number of client processes, each with its share of the samples."""
+        """Return the number of client processes, among which the samples are divided."""
         return 1
 
     def __enter__(self) -> Self:

@@ -1,4 +1,4 @@
-"""Define defects and signs of a run: a key for decisions, and a note for the user."""
+"""Define a run's defects and signs (warnings that fail no test): a key and a note for each."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ class Reason:
 
 
 class SignKey(StrEnum):
-    """Name a sign of a run or GPU; results files hold these words, so they never change."""
+    """Name a sign, a warning that fails no test; results files hold the words: never change."""
 
     GPU_IDLE = "gpu_idle"
     APPLICATION_CLOCKS = "application_clocks"

@@ -1,4 +1,4 @@
-"""Define the outcomes that a user reads, and the verdict on one case and kind."""
+"""Define the outcomes that a user reads, and the verdict on one test of a case."""
 
 from __future__ import annotations
 

@@ -155,7 +155,7 @@ class Scatter:
 
 
 def scatter(sessions: Sequence[Sequence[float]]) -> Scatter:
-    """Return the scatter of values by session; each session has at least one value.
+    """Return sums of squares between and inside sessions, each of which has a value or more.
 
     Source: one-way random effects, mean squares and n0 for sessions of unequal size (S. R. Searle,
         G. Casella, C. E. McCulloch, Variance Components, 1992, 3.6).

@@ -14,7 +14,7 @@ from pytest_mlperf.judge.inputs import Leverage
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Clustered:
-    """Hold the cluster-robust standard error of a mean; `se` is infinite for one group."""
+    """Hold the cluster-robust standard error `se` of a mean; infinite for one group of samples."""
 
     se: float
     df: float

@@ -106,7 +106,7 @@ def _judge(
     failing: float,
     rule: RuleR,
 ) -> Ratio:
-    """Analyse after each pair: a pass is above the log ratio `passing`, a fail below `failing`."""
+    """Analyse log(a/b) after each pair: pass if low ≥ `passing`, fail if high < `failing`."""
     if not a or len(a) != len(b):
         raise ValueError(f"{len(a)} runs of a and {len(b)} of b cannot be paired")
     sign = 1 if direction is Direction.HIGHER else -1

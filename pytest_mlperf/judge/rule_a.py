@@ -96,7 +96,7 @@ def looks(samples: int, *, sequential: bool) -> tuple[int, ...]:
 
 
 def errors_at(position: int, at: Sequence[int], rule: RuleA = DEFAULT) -> Errors:
-    """Return the error probabilities of the interim analysis with the index `position`."""
+    """Return the errors spent by one interim analysis, `position` among those at `at` samples."""
     last = position == len(at) - 1
     early = FIRST_LOOK if position == 0 else LATER_LOOKS
     return Errors(

@@ -162,7 +162,7 @@ class Judged(Decision):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class _RunLook:
-    """Hold the statistics after k runs; `lost` is load's largest effect on the log ratio `d`."""
+    """Hold statistics after k runs: log ratio `d` to the baseline; `lost`: load's effect on it."""
 
     k: int
     d: float

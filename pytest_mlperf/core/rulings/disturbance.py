@@ -1,4 +1,4 @@
-"""Check whether other load explains missed latency limits, and differences of two sides."""
+"""Check whether other processes' load explains missed latency limits and changed results."""
 
 from __future__ import annotations
 
@@ -61,7 +61,10 @@ def load_of(runs: Sequence[Run]) -> Note:
 def load_notes(
     runs: Sequence[Run], kept: Sequence[BaselineRun], tolerated: float
 ) -> tuple[Note, ...]:
-    """Return notes on the load of a case's runs and of its baseline's."""
+    """Return notes on other processes' load during runs, and on baseline runs without figures.
+
+    `tolerated` is the share of speed that load may take; infinite if load is not watched.
+    """
     if math.isinf(tolerated):
         return ()
     busy = busiest([run.load.contention for run in runs])

@@ -152,7 +152,7 @@ MIN_SHARED_SAMPLES = 10
 def other_length(
     current_runs: Sequence[Run], baseline_runs: Sequence[Run | BaselineRun]
 ) -> Note | None:
-    """Return a note if answers at a point of a curve have another length, else None.
+    """Return a note if answers at a concurrency or rate changed in mean length, else None.
 
     Samples that both sides answered are compared in pairs, because chance decides which end.
     """
