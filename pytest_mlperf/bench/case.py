@@ -111,7 +111,7 @@ class CaseRuns(CaseRunner):
         self._broken: RunError | Unjudgeable | None = None
 
     def _load(self, planned: PlannedCase, identity: Mapping[str, Property]) -> Record | None:
-        """Return the record of this machine, or set `formerly` and return None."""
+        """Return this machine's baseline record; without one set `formerly`, return None."""
         case = planned.case
         loaded = load_checked(self.file, case)
         if loaded is None:

@@ -93,7 +93,7 @@ def placed(
 
 
 def held_to_best(case: CaseRunner, answer: Ruling) -> Ruling:
-    """Change a ruling to GATE FAIL if its share of the best result is below the suite's.
+    """Change a ruling to GATE FAIL if result / best official result is below the suite's limit.
 
     A failed or unjudged ruling is returned unchanged; without a comparable result a note is added.
     """
