@@ -424,7 +424,7 @@ def _throttled(root: Path) -> Iterator[tuple[str, tuple[float, float]]]:
 
 
 def _groups(root: Path) -> Iterator[Path]:
-    """Yield the folders of this process's CPU control groups, nearest first."""
+    """Yield folders of this process's CPU control groups (cgroups) and their parents."""
     for line in _lines(root / "proc/self/cgroup"):
         _, controllers, path = line.split(":", 2)
         if controllers and "cpu" not in controllers.split(","):

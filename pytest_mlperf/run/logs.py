@@ -269,7 +269,10 @@ def parse_text(path: Path, content: str, *, old: bool = False) -> Detail:
 
 
 def _require_end(path: Path, values: Mapping[str, Any], last: str | None, *, old: bool) -> None:
-    """Raise RunError unless a log ends with its last key, followed only by warnings."""
+    """Raise RunError unless `last`, a detail log's last key, is the one that LoadGen writes last.
+
+    `old`: the log is of a release that may write no such key.
+    """
     end = END_KEY.get(values.get("effective_test_mode", ""), "num_errors")
     if last == end:
         return

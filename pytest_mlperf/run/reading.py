@@ -311,7 +311,7 @@ def _read_curve(
 
 @dataclass(frozen=True)
 class Spell:
-    """Hold the window of a run without LoadGen's log, in seconds since the epoch."""
+    """Hold begin and end of a run without LoadGen's log, in seconds since the epoch."""
 
     window_s: tuple[float, float]
 

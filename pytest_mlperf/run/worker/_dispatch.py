@@ -1,4 +1,4 @@
-"""Distribute samples by least outstanding work: queries immediately, lists in parts."""
+"""Distribute samples by least outstanding work: small queries whole, long lists in parts."""
 
 from __future__ import annotations
 

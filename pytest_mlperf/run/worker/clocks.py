@@ -245,7 +245,7 @@ class TokenTimes:
 
     @property
     def _in_one_piece(self) -> bool:
-        """Whether too many answers arrived whole, so that no time follows their first token."""
+        """Whether over `TOGETHER_TOKENS_SHARE` of answers arrived at once: TPOT is then unknown."""
         return len(self._decode) < (1 - TOGETHER_TOKENS_SHARE) * len(self._tpot)
 
 

@@ -135,7 +135,7 @@ class SlotSink(GuardedSink):
             self._times.first([sample for sample in ids if sample in self._under_way])
 
     def next_tokens(self, ids: Sequence[int]) -> None:
-        """Record the time of one more token of each request."""
+        """Record the time of one more token of each sample id."""
         with self._lock:
             for sample in self._times.further(ids):
                 self.faults.add(f"next_tokens() was given id {sample!r} before its first token")

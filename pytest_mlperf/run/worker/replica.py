@@ -49,7 +49,7 @@ class ReplicaSink:
             self._put((wire.FIRST, perf_counter(), [*ids]))
 
     def next_tokens(self, ids: Sequence[int]) -> None:
-        """Report further tokens if they are timed."""
+        """Report one more token of each sample id, if tokens after the first are timed."""
         if self.times_tokens:
             self._put((wire.NEXT, perf_counter(), [*ids]))
 
