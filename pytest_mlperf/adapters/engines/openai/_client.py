@@ -350,7 +350,7 @@ class Bodies:
 
     Attributes:
         chat: Whether text is sent as a user's message.
-        as_they_are: Whether the data set's text is sent unchanged.
+        as_they_are: Whether the data set's text is sent unchanged, else token ids or their text.
         prompts: Returns token ids of samples, for data sets whose text is not sent unchanged.
         tokenizer: Returns the model's tokenizer, for servers that only take text.
         seed_of: Returns the sampling seed of a sample, or None.
