@@ -393,7 +393,7 @@ def report(session: ReportedSession) -> str:
 
 
 class _Search:
-    """Read the files next to a results file, and note unreadable ones."""
+    """Find and read runs' files next to a results file, for figures; note unreadable ones."""
 
     def __init__(self, folder: Path, root: Path) -> None:
         self._folder, self._root = folder, root

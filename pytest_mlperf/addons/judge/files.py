@@ -196,7 +196,7 @@ def read_text(path: Path) -> ResultFile:
 
 @dataclass(frozen=True, kw_only=True)
 class Side:
-    """Hold the runs of one side, oldest first where files have a time, and notes on files."""
+    """Hold base or new runs, oldest first where files have a time, and notes on files."""
 
     runs: tuple[ToolRun, ...]
     notes: tuple[str, ...] = ()

@@ -1,4 +1,4 @@
-"""Judge the runs of one side against those of another, point by point and metric by metric."""
+"""Judge new runs against base runs, by point (a tool's task or concurrency) and metric."""
 
 from __future__ import annotations
 
@@ -45,8 +45,8 @@ CURVE = "curve"
 def compare(base: Sequence[ToolRun], now: Sequence[ToolRun], settings: Settings) -> FileComparison:
     """Judge the runs of `now` against those of `base`.
 
-    With runs of both sides in turns on one host, pairs of neighbours are judged; else all runs of
-    both sides in one analysis, session by session. Proven drops stay below an error of `alpha` for
+    If runs of both alternated on one host, pairs of neighbours are judged; else all runs of
+    both in one analysis, session by session. Proven drops stay below an error of `alpha` for
     the whole comparison (Holm), an ok below `beta` for each metric.
     """
     old, new = (points_by_case(side, settings) for side in (base, now))

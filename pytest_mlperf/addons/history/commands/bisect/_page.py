@@ -94,7 +94,7 @@ def log(search: Bisection, noise: str, folder: str) -> list[str]:
 
 
 def result(search: Bisection, proof: Proof) -> list[str]:
-    """Return the named commit, or the proven range, with notes."""
+    """Return the page on the commit that caused the drop, or on the range that contains it."""
     start, build = search.builds[proof.before], search.builds[proof.now]
     parent = start.name == build.parent
     changes = [
