@@ -119,10 +119,10 @@ class MlperfSession:
         self.suspicion = Suspicion(self.options, self._started)
 
     def planned_items(self, items: Iterable[pytest.Item]) -> None:
-        """Record the selected kinds of each case, so that one process serves them all.
+        """Record each case's tests (accuracy, speed, …), so that one process measures for all.
 
-        If there are many gated pairs, including those in the other parts of a plan, they are judged
-        together in two phases.
+        Many pairs of case and gated metric, those of the plan's other sessions included, are judged
+        together: undecided tests run again after all others.
         """
         pairs, tests = 0, []
         for item in items:

@@ -518,7 +518,7 @@ _SIGNS = {
 
 
 def _seen(facts: _Facts) -> Iterator[Cause]:
-    """Yield GPU problems in the samples; most are hints, as the baseline may share them."""
+    """Yield GPU problems observed in runs; most are hints, as the baseline may share them."""
     if facts.direction > 0 or facts.verdict.kind == Kind.ACCURACY:
         return
     runs = facts.verdict.runs

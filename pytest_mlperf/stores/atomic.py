@@ -310,7 +310,7 @@ LOCK = ".gitignore"
 
 @contextlib.contextmanager
 def alone_in(folder: Path, *, timeout_s: float) -> Iterator[LockedFolder]:
-    """Lock a folder, creating it if needed; yield its locked folder for unfinished files.
+    """Lock a folder, creating it if needed; yield a subfolder for files not yet complete.
 
     Raises:
         BusyError: Another process held the lock for longer than `timeout_s`.

@@ -103,7 +103,7 @@ class BuildStep(ExtensionTable):
 
     @property
     def command(self) -> None:
-        """Always None: a container could not write into the folder of builds."""
+        """Launcher of a container, always None: it could not write into the folder of builds."""
         return
 
     @property
