@@ -165,7 +165,7 @@ class Record:
 
     @property
     def days(self) -> int:
-        """Number of days with sessions; machines of one day count separately."""
+        """Number of (day, machine) with a session: sessions of one day and machine count once."""
         return len(set(self.groups.values()))
 
     def noise_of(self, metric: str | None) -> SessionNoise | None:

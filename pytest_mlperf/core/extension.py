@@ -320,7 +320,7 @@ class Engine:
         return None
 
     def counted_again(self) -> Mapping[int, tuple[int, int]] | None:
-        """Return recounted tokens by sample since the last call: in all, and after the first."""
+        """Return recounted tokens by sample, (all, after the first); None without a recount."""
         return None
 
     def describe(self) -> Mapping[str, str]:

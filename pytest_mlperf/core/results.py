@@ -128,7 +128,7 @@ class Suspect:
 
     @property
     def age(self) -> tuple[str, str]:
-        """Sort key for the entries of several sessions on one test, oldest first."""
+        """(Last, first) session's date, a sort key for entries on one test, oldest first."""
         return self.seen or self.date, self.date
 
     @property

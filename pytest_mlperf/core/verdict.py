@@ -355,17 +355,17 @@ class PairedVerdict:
 
     @property
     def bound(self) -> float | None:
-        """Change that a pass excludes: the margin with the sign of a change for the worse."""
+        """Change that a pass excludes, +margin if lower is better, else -margin; None unjudged."""
         return None if self.margin is None else self.margin if self.lower else -self.margin
 
     @property
     def worst(self) -> float | None:
-        """Worse end of the interval."""
+        """Worse end of the confidence interval; None without one."""
         return self.high if self.lower else self.low
 
     @property
     def best(self) -> float | None:
-        """Better end of the interval."""
+        """Better end of the confidence interval; None without one."""
         return self.low if self.lower else self.high
 
 

@@ -93,7 +93,7 @@ class _RatioLook:
 
     @property
     def improved(self) -> bool:
-        """Whether an improvement is proven: the upper bound, mirrored at the mean, is above 0."""
+        """Whether an improvement is proven: mean - (high - mean) is above 0."""
         return 2 * self.mean > self.high
 
 

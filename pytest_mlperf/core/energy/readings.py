@@ -355,7 +355,7 @@ def _hidden_j(
 
 
 def _gain(steps: Sequence[Reading], trace: Sequence[Reading], lag_s: float) -> float | None:
-    """Return counted joules per joule at the lowest steady power, where the trace is exact."""
+    """Return counter W / trace W at the lowest steady power; None without steady power."""
     still, near_s = [], NEAR_SECONDS / 2
     for (earlier, later), counted_w in zip(pairwise(steps), slopes(steps), strict=True):
         ends = earlier.time_s - lag_s - near_s, later.time_s - lag_s + near_s

@@ -27,7 +27,7 @@ GROUPED_ERROR_RATIO = 1.5
 
 @dataclass(frozen=True, kw_only=True)
 class PassContext:
-    """Hold facts beyond the scores with which a pass is judged.
+    """Hold further facts by which an accuracy pass is judged, besides its scores.
 
     `drawn`: answers are sampled and the suite sets no margin, so margins cover chance differences.
     """
