@@ -214,5 +214,5 @@ def calibrated_rule(
 def rule_beside(
     file: Path, accelerator: str, identity: Mapping[str, Property], max_runs: int
 ) -> tuple[RuleR, str | None]:
-    """Return rule R for the case of a baseline file, with the calibration next to the file."""
+    """Return `calibrated_rule` for the folder of baselines that contains `file`."""
     return calibrated_rule(closed_root(file), accelerator, identity, max_runs)

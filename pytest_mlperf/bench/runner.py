@@ -185,7 +185,7 @@ def condition_differs(job: MeasuredCase, record: Record) -> str | None:
 
 
 def _unpointed(run: Run) -> Run:
-    """Return a run without the point in its metric names, because the point differs by try."""
+    """Remove "@64" from a searched run's metric names, as the concurrency differs by try."""
     metrics, server = (
         {name.partition("@")[0]: value for name, value in figures.items()}
         for figures in (run.metrics, run.serving.server)
