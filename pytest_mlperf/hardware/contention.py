@@ -340,7 +340,7 @@ class Watch:
 
 
 def _own_s(start: UsageTotals, end: UsageTotals) -> float | None:
-    """Return the processor time of the watched processes and of their ended children."""
+    """Return the CPU time [s] of watched processes and their ended children; None if unread."""
     totals = [
         sum(
             each.used_s + each.reaped_s
@@ -478,5 +478,5 @@ class Window:
 
     @property
     def peak_bytes(self) -> int | None:
-        """Peak memory of the watched processes that still exist [bytes]."""
+        """Peak memory of the watched processes that still exist [bytes]; None if unknown."""
         return self._watch.peak_bytes()

@@ -182,7 +182,7 @@ def between(devices: Sequence[str], sizes: ControlSizes) -> float:
 
 
 def ends(device: str, other: str, sizes: Sequence[int]) -> tuple[Any, Any]:
-    """Return a buffer on each of two devices, of the first size that fits on both."""
+    """Return buffers on `device` and `other`, of the first size [bytes] that fits on both."""
     import torch
 
     for size in sizes:

@@ -195,7 +195,7 @@ class Detail:
             )
 
     def percentile_ns(self, timed: Timed, percentile: float) -> int | None:
-        """Return the time at a percentile [ns], or at the next higher percentile in the log."""
+        """Return LoadGen's value at this or the next higher logged percentile [ns], else None."""
         logged_above = (logged for logged in _LOGGED_PERCENTILES if logged >= percentile - 1e-9)
         value: int | None = self.values.get(
             _PERCENTILE_KEYS[timed].format(f"{100 * next(logged_above, 0.999):.2f}")

@@ -205,7 +205,7 @@ class Dispatcher:
     def _next_part(
         self, replica: ReplicaProcess
     ) -> tuple[ReplicaProcess, Sequence[int], Sequence[int]] | None:
-        """Take a replica's next part of the waiting lists; the caller holds the lock."""
+        """Take (replica, ids, indices) of waiting samples or None; the caller holds the lock."""
         waiting = self._waiting
         if waiting is None:
             return None

@@ -218,7 +218,7 @@ class SlotSink(GuardedSink):
             return [*(self.records or ()), *rows]
 
     def begin(self, point: float, lasts_s: float = math.inf) -> WindowMeter:
-        """Open and return a window of a point."""
+        """Begin to count requests at concurrency `point` for `lasts_s`; return the counter."""
         with self._lock:
             self.point, self._times = point, self._times.afresh()
             window = WindowMeter(
@@ -246,7 +246,7 @@ class Edge(Protocol):
 
 
 def order(settings: LoadGenSettings, run: str) -> list[float]:
-    """Return the points in one run's order, shuffled so that heat and caches affect all alike."""
+    """Return concurrencies or rates in a run's order, shuffled so that heat affects all alike."""
     points = list(settings.points)
     random.Random(f"{settings.seeds.schedule} {run}").shuffle(points)
     return points
