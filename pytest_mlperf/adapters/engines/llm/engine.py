@@ -249,7 +249,7 @@ class GenerateTask:
         return self.generation.of(self.prompts.lengths.get(index))
 
     def check(self, index: int, row: Sequence[int], finish_reason: Any, cut: str = "") -> None:
-        """Raise RunError if an answer ended wrongly; `cut`: a limit of the engine, for the error."""
+        """Raise RunError if an answer ended wrongly; `cut` is a note on a limit of the engine."""
         ends, limit = self.generation.ends, self.generation_of(index).max_new_tokens
         if finish_reason == "stop" and (not row or row[-1] not in ends):
             fault = (

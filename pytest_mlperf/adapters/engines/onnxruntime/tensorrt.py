@@ -148,7 +148,7 @@ class TensorRtPlan(TensorRtOptions):
         return {name: str(value) for name, value in {**options, **self.provider_options}.items()}
 
     def cache_folder(self) -> str | None:
-        """Return a folder for engines of exactly these options.
+        """Return the subfolder of `engine_cache` for exactly these options; None without a cache.
 
         The provider names engines by the model and fp16, bf16 or int8, not by other options.
         """

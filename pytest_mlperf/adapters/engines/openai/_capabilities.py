@@ -366,7 +366,7 @@ async def _together(
 
 
 def _template(answer: StreamedAnswer, prompt: Prompt, form: str, count: Count | None) -> int | None:
-    """Return the number of tokens that a server adds to prompts, None if unknown."""
+    """Check a prompt's token count; return tokens that the server's template adds, else None."""
     check_prompt(answer, prompt.tokens, form)
     counted, least = answer.prompt_tokens, prompt.fewest
     if counted is None or prompt.tokens is not None:
