@@ -82,7 +82,7 @@ def compare(base: Sequence[ToolRun], now: Sequence[ToolRun], settings: Settings)
 
 
 def _in_order(row: Row) -> tuple[bool, int, str]:
-    """Return a key that sorts the rows of a point as `BASES`, reported ones last."""
+    """Return a sort key: judged rows first, quantities in the order of `BASES`, statistic."""
     base, statistic = split(row.metric)
     place = BASES.index(base) if base in BASES else len(BASES)
     return row.outcome is None, place, statistic.replace("mean", "")
@@ -91,7 +91,7 @@ def _in_order(row: Row) -> tuple[bool, int, str]:
 def points_by_case(
     runs: Sequence[ToolRun], settings: Settings
 ) -> dict[tuple[str, str], list[MeasuredPoint]]:
-    """Return the points of runs by tool and name, oldest first."""
+    """Return by (tool, case) the figures of runs on this case, oldest first."""
     points: dict[tuple[str, str], list[MeasuredPoint]] = defaultdict(list)
     for run in sorted(runs, key=lambda run: run.started or 0.0):
         session = session_of(run, settings.session_by)

@@ -31,7 +31,7 @@ def say(lines: Sequence[str]) -> None:
 
 
 def heading(search: Bisection, tests: Sequence[str], kept: int) -> list[str]:
-    """Return the range of the search, and its cost."""
+    """Return lines on the search: good and bad build, tests, and number of comparisons."""
     last, noun = search.last, _noun(search)
     usual = steps(last) + 1 + (last > 1)
     text = (
