@@ -179,7 +179,7 @@ class MlperfSession:
         return unjudged_told(verdict, fail_on=self.options.fail_on, named=self._is_named(planned))
 
     def with_criteria(self, planned: Testable | None, verdict: Verdict) -> Verdict:
-        """Apply the criteria of add-ons to a final verdict; each sees the original verdict."""
+        """Apply add-ons' criteria (hook `mlperf_verdict`); each hook gets the original verdict."""
         calls = self.addons.call(
             "mlperf_verdict",
             as_criterion,
@@ -340,7 +340,7 @@ class MlperfSession:
 
     @property
     def notices(self) -> tuple[Any, ...]:
-        """Notices of an xdist worker or a cluster node for its controller."""
+        """Deselected tests, deferred reports and errors that a worker sends its controller."""
         held = self.holding.packed if self.holds else []
         faults = (list(self.addons.warnings), list(self.addons.errors))
         return (*self.selection.notices, self.phase.pairs, held, *faults, self.unjudged)
@@ -365,7 +365,7 @@ class MlperfSession:
 
     @cached_property
     def commit(self) -> str | None:
-        """Measured commit, read at the first access."""
+        """Commit of the tested project, read at the first access; None outside git."""
         if "mlperf_commit" in self._orders:
             return cast(str | None, self._orders["mlperf_commit"])
         folder = self.options.baselines

@@ -349,7 +349,7 @@ def _acquire(
 
 
 def _open(folder: Path, stack: contextlib.ExitStack) -> tuple[LockedFolder, int]:
-    """Open the lock file in `folder`; retry if another writer removes it in the meantime."""
+    """Return (subfolder, descriptor of its lock file); retry if another writer removes it."""
     while True:
         folder.mkdir(parents=True, exist_ok=True)
         with contextlib.ExitStack() as attempt:

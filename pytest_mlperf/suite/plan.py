@@ -291,7 +291,7 @@ class Planned:
         return CaseData(self.suite, self.scenario, self.round_scenario)
 
     def bounds(self, lower: Collection[str]) -> Mapping[str, GateWindow] | None:
-        """Return the bounds of each score; see `score_bounds`."""
+        """Return the accuracy gate's bounds by score (`score_bounds`); None without a gate."""
         return score_bounds(self.suite, self.round_scenario, lower)
 
     @property

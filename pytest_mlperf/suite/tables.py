@@ -666,12 +666,12 @@ class Named(Protocol):
 
     @property
     def python(self) -> str | None:
-        """Path of a Python."""
+        """Path of another Python; None for this one or a `command`."""
         ...
 
     @property
     def command(self) -> list[str] | None:
-        """Command that starts a Python."""
+        """Command that starts another Python, as in a container; None if `python` is set."""
         ...
 
 
