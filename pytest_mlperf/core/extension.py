@@ -53,7 +53,7 @@ class Sink(Protocol):
         ...
 
     def next_tokens(self, ids: Sequence[int]) -> None:
-        """Report one more token for each of these samples, after its first (optional)."""
+        """Report one more token for each of these sample ids, after its first (optional)."""
         ...
 
     def streamed(

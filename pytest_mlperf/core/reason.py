@@ -153,7 +153,7 @@ class Sign:
         point: float | None = None,
         **values: Any,
     ) -> Sign:
-        """Return a sign whose note has this key and these values."""
+        """Return a sign (a warning about a run) whose note has this key and these values."""
         text = Note.of(note, **values)
         return cls(key=key, text=text, seconds=seconds, share=share, point=point)
 
@@ -164,7 +164,7 @@ class Sign:
 
     @property
     def note(self) -> Note:
-        """Note with all that the sentence of the sign holds."""
+        """Note with the warning's text, duration, concurrency or rate, and GPU."""
         name = self.name or (f"GPU {self.gpu}" if self.gpu else "")
         return Note.of(
             "sign",

@@ -213,7 +213,7 @@ def _neighbours(left: Sequence[float], right: Sequence[float]) -> float:
 
 
 def _shift(left: Sequence[float], right: Sequence[float]) -> tuple[float, float, float]:
-    """Return the lower 95 % bound, the estimate and the upper bound of right minus left.
+    """Return (lower 95 % bound, estimate, upper bound) of right minus left.
 
     Source: J. L. Hodges, E. L. Lehmann, Annals of Mathematical Statistics 34 (1963); the interval
         by the normal approximation of U.

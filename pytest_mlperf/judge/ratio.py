@@ -179,7 +179,7 @@ def _spread(
 
 
 def _weight(k: int, last: int) -> float:
-    """Return the share of the error for the analysis after k pairs; one pair counts as two."""
+    """Return (df of k pairs)² / Σ over all analyses: the error share of the one after k."""
     k = max(k, FIRST_LOOK)
     return (k - 1) ** 2 / sum((look - 1) ** 2 for look in range(FIRST_LOOK, last + 1))
 
@@ -190,7 +190,7 @@ def _ratio(log: float) -> float:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class RelativeSpeed:
-    """Hold the speed relative to another commit, above 1 if better, with its interval."""
+    """Hold speed / another commit's speed, above 1 if better, and its confidence interval."""
 
     ratio: float
     low: float

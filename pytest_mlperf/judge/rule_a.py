@@ -136,7 +136,7 @@ def judge_pairs(
 
 
 def least_shown(pairs: ScorePairs, share: float, at: Sequence[int], rule: RuleA = DEFAULT) -> float:
-    """Return the smallest margin that rule A can test with resampled answers [points].
+    """Return the smallest margin that this test can decide with sampled answers [points].
 
     It is twice the half-width of the bound at the last analysis. With this margin an unchanged
     model passes with probability 1 - beta, and a drop of the margin with probability beta. `share`

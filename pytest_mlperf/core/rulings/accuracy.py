@@ -1,4 +1,4 @@
-"""Judge an accuracy pass against accepted scores: each metric by rule A, then the case."""
+"""Judge accuracy against accepted scores: rule A (paired test) per metric, then the case."""
 
 from __future__ import annotations
 
@@ -146,7 +146,7 @@ class Margin:
     is_share: bool
 
     def points(self, score: float) -> float:
-        """Return the margin in points of a score."""
+        """Return the margin in the score's unit; a relative one is of `score`, the baseline's."""
         return abs(score) * self.value if self.is_share else self.value
 
 

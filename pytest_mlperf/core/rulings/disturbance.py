@@ -33,7 +33,10 @@ def explains_miss(run: Run, limits: Mapping[str, float], tolerated: float) -> bo
 def explains_gap(
     a: Run, b: Run, metrics: Collection[str], tolerated: float, least: float = 1.0
 ) -> bool:
-    """Return whether a metric's ratio is worse than `least` for the run with more load."""
+    """Check whether the run with more load, by over `tolerated`, is the worse one.
+
+    It is if a metric's ratio a/b, above 1 if a is better, is off `least` in that direction.
+    """
     more = (share_of(a) or 0.0) - (share_of(b) or 0.0)
     if abs(more) <= tolerated:
         return False
