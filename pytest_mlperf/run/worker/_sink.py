@@ -81,7 +81,7 @@ class Outstanding:
                 return bad
 
     def claim_late(self, sample: int) -> bool:
-        """Remove an id that was issued after a failed `take`; return whether it was outstanding."""
+        """Retry `take` for an id in any order; return whether it was outstanding."""
         with self._lock:
             self._spread()
         try:

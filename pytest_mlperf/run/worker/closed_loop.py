@@ -1,4 +1,4 @@
-"""Measure points of a curve with a fixed number of requests in flight.
+"""Measure a curve: at each point a fixed number of requests is in flight (concurrency).
 
 An engine with its own harness measures them itself. The open loop shares this code.
 """
