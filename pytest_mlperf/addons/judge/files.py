@@ -297,7 +297,7 @@ def redacted(text: str) -> str:
 
 
 class UnknownFormatError(MlperfError):
-    """Report that no reader recognises a file."""
+    """Report that no reader of `addons/judge/readers` recognises a file's format."""
 
 
 def _recognised(document: ResultFile, table: Reader | None) -> Reader:

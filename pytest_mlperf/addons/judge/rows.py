@@ -122,7 +122,7 @@ class FileComparison:
 
 
 def session_of(run: ToolRun, by: str | None) -> str:
-    """Return the session of a run: its day, host and commit, else its folder.
+    """Return a run's session: field `by`, else day (or folder), host and commit as text.
 
     Raises:
         KeyError: The run has no such field.
@@ -162,7 +162,7 @@ def in_turns(
 
 
 def row_of(key: tuple[str, str], metric: str, outcome: Outcome | None, **more: Any) -> Row:
-    """Return a row of a point, given as tool and name; `more` are fields of `Row`."""
+    """Return a row for `key`, (tool, its task or concurrency); `more` are fields of `Row`."""
     more.setdefault("quantity", named(metric) or Quantity(metric, "", Direction.NEITHER))
     return Row(tool=key[0], point=key[1], metric=metric, outcome=outcome, **more)
 
