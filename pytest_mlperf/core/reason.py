@@ -159,7 +159,7 @@ class Sign:
 
     @property
     def kind(self) -> tuple[str, str, object]:
-        """Key that is equal for signs that differ only in figures or points."""
+        """Key that is equal for warnings that differ only in figures, concurrency or rate."""
         return self.gpu, self.key, self.text if self.key in TEXT_KEYS else ""
 
     @property

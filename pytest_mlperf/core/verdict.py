@@ -286,7 +286,7 @@ class MetricVerdict:
 
     @property
     def fails(self) -> bool:
-        """Whether this metric fails the test, a provisional drop on the second day in a row."""
+        """Whether this metric fails the test; a repeated provisional drop does (`since`)."""
         repeated = self.seems_drop and bool(self.since)
         return repeated or (self.outcome is not None and self.outcome.fails)
 
@@ -297,7 +297,7 @@ class MetricVerdict:
 
     @property
     def word(self) -> str:
-        """Its outcome in tables, with "drop" for a provisional drop."""
+        """The outcome in tables; a provisional drop is "PROVISIONAL drop", not gated "reported"."""
         return f"{self.outcome or 'reported'}{' drop' if self.direction == 'drop' else ''}"
 
     @property
