@@ -538,7 +538,7 @@ def _expected(planned: Testable, verdict: Verdict) -> Verdict:
 def tree_changes(
     policy: Policy, commit: str | None, job: MeasuredCase, suite: Path, imported: Sequence[str]
 ) -> tuple[list[str], list[str]]:
-    """Return lines on changes since a baseline's commit, and lines on changes that are unknown."""
+    """Return (lines on files changed since a baseline's commit, lines on why it is unknown)."""
     if commit is None:
         return [], []
     loaded = {os.path.realpath(path) for path in (*imported, str(suite), *_named(job, suite))}

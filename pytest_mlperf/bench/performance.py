@@ -482,7 +482,7 @@ def energy_limits(case: CaseRuns, runs: Sequence[Run]) -> tuple[Mapping[str, flo
 
 
 def _unfit(case: CaseRuns, limits: Collection[str]) -> Ruling | None:
-    """Return INVALID if the energy of only some runs may be judged, or None."""
+    """Return an INVALID ruling if only some runs have usable energy, else None."""
     runs = case.runs
     for name in limits:
         lacking = [place for place, run in enumerate(runs, start=1) if not run.may_judge(name)]

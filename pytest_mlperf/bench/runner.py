@@ -229,7 +229,7 @@ class Unjudgeable(Exception):
 
 
 class Rated(Protocol):
-    """Describe a case with the rate of its next run and its INVALID runs so far."""
+    """Define what repeats INVALID runs: a case, the rate of its next run, and its INVALID runs."""
 
     @property
     def job(self) -> MeasuredCase:
