@@ -393,7 +393,7 @@ def _less(end: float | None, start: float | None) -> float | None:
 
 
 def _pressure(root: Path, resource: str) -> tuple[float, float] | None:
-    """Return PSI "some" and "full" [s], of our control group if known, else of the machine."""
+    """Return pressure stall times ("some", "full") [s] of our cgroup, else of the machine."""
     groups = (folder / f"{resource}.pressure" for folder in _groups(root))
     for path in (*groups, root / "proc/pressure" / resource):
         rows = {words[0]: words[-1] for line in _lines(path) if (words := line.split())}

@@ -99,7 +99,7 @@ class Figures(Findings):
 
 @dataclass(frozen=True, kw_only=True)
 class Load(Findings):
-    """Hold the load of other processes during a run."""
+    """Hold findings on other processes' load during a run."""
 
     contention: Contention | None = None
 

@@ -42,7 +42,7 @@ class Designed(RunError):
 
 
 class Waiting(str):
-    """Hold a progress line about a wait, which names the processes that cause it."""
+    """Mark a text as a progress line about waiting for other processes, which it names."""
 
     __slots__ = ()
 

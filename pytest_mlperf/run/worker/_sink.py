@@ -361,7 +361,7 @@ class GuardedSink:
         )
 
     def cut(self, position: int) -> None:
-        """Announce that the list issued last completes in two parts, split at a position."""
+        """Announce that the ids issued last complete in two parts, split at a position."""
         self._outstanding.cut(position)
 
     def use_clock(self, clock: Clock) -> None:

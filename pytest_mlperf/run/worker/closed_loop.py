@@ -477,7 +477,7 @@ def _reach(
     settings: LoadGenSettings,
     fail: Fail,
 ) -> float | None:
-    """Return the client's maximum requests/s at a point's mean length; None without a client."""
+    """Return the client's maximum requests/s for answers of the mean length; None untested."""
     concurrency = int(point_row["point"])
     if point_row["open"] is not None or point_row["paused"]:
         concurrency = max(MIN_LOOP_REQUESTS, math.ceil(point_row["under_way"]))

@@ -73,7 +73,7 @@ class ReplicaSink:
             self._put((wire.ATTACHED, perf_counter(), [*ids], [*artefacts]))
 
     def session(self, sample: int) -> str:
-        """Return the worker's name of a sample's conversation."""
+        """Return the id of a sample's conversation in the worker; "" without one."""
         return self._replica.sessions.pop(sample, "")
 
     def done(
