@@ -381,7 +381,7 @@ def _in_words(value: float | None) -> str:
 
 
 class EndWatch:
-    """Raise if each of the first samples reaches its length limit; thread-safe."""
+    """Raise RunError if all of the first answers are cut at their limit, none by an end token."""
 
     def __init__(self, generation: Generation, *, watching: bool, check: str) -> None:
         self._most = generation.max_new_tokens

@@ -229,7 +229,7 @@ class Ends:
         self._ended: dict[int, _Ended] = {}
 
     def of(self, sink: Sink) -> _Ended:
-        """Return the ended samples of a sink."""
+        """Return the collector for samples of a sink that end in this pass of the event loop."""
         if not self._ended:
             self._loop.call_soon(self._tell)
         return self._ended.setdefault(id(sink), _Ended(sink))

@@ -68,10 +68,10 @@ STABLE_LABELS = (
 
 
 async def served_name(client: Client, model: str | None) -> str:
-    """Return the server's name of its model.
+    """Return the model name to send in requests.
 
-    That is the path if it is listed, else the only listed name, else the path: some servers list
-    all models that they could load.
+    That is the path `model` if the server lists it, else the only listed name, else the path: some
+    servers list all models that they could load.
     """
     try:
         listed = list(_names(await client.get(f"{client.api}/models")))
