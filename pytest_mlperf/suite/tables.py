@@ -380,7 +380,7 @@ class EngineEntry(Table):
 
     @property
     def limit_w(self) -> int | None:
-        """Power limit of this copy of an entry [W]; None if it has none or is the whole entry."""
+        """Power limit [W] of a copy made by `at_limits`; None for the entry itself."""
         return self._limit_w
 
     def limits_on(self, accelerator: str) -> tuple[int, ...]:
