@@ -38,6 +38,7 @@ from pytest_mlperf.adapters.engines.llm.model_folder import load_tokenizer
 from pytest_mlperf.core.case import Kind, Scenario
 from pytest_mlperf.core.errors import MlperfError, RunError
 from pytest_mlperf.core.verdict import Outcome, Verdict
+from pytest_mlperf.reports.sentences import sentence
 from pytest_mlperf.run.server import Served, answer_findings
 from pytest_mlperf.run.worker.closed_loop import ClosedLoop, SlotSink
 from pytest_mlperf.run.worker.conversations import Conversations
@@ -187,8 +188,10 @@ def measure(
     except MlperfError as error:
         return {}, str(error)
     counts = point["answer_counts"]
-    found = answer_findings({STREAMS: counts}, facts, Served())
-    return figures_of(point, facts), "; ".join([*point["notes"].values(), *found.notes])
+    findings = answer_findings({STREAMS: counts}, facts, Served())
+    return figures_of(point, facts), "; ".join(
+        [*point["notes"].values(), *map(sentence, findings.notes)]
+    )
 
 
 def figures_of(point: Mapping[str, Any], facts: Mapping[str, str]) -> Figures:

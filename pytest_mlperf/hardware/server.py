@@ -199,7 +199,7 @@ def of_exporter(page: bytes, chosen: Sequence[str], accelerator: str) -> ServerI
     """Return the GPUs of an exporter's page; raise RunError if it lacks the accelerator."""
     gpus = read_exporter(page, chosen)
     if not gpus:
-        raise _fault("the exporter shows no GPU: name the exporter beside the server")
+        raise _fault("the exporter reports no GPU: name the exporter beside the server")
     return _reported(
         "the exporter",
         [

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import datetime as dt
 import hashlib
 import os
@@ -80,6 +81,8 @@ def require_checked_out(file: Path, root: Path, suite: Path) -> None:
     `file` is below the folder of baselines `root`, which is missing, too, if all of it is left out.
     """
     folder, end = suite.resolve().parent, file.relative_to(root)
+    if not _may_be_sparse(folder):
+        return
     if git("config", "--type=bool", "core.sparseCheckout", folder=folder) != b"true\n":
         return
     top = Path(os.fsdecode(git("rev-parse", "--show-toplevel", folder=folder) or b"").strip())
@@ -92,6 +95,17 @@ def require_checked_out(file: Path, root: Path, suite: Path) -> None:
                 f"{top / listed[2:]} is in git, but this sparse checkout leaves it out; run: git "
                 f"-C {shlex.quote(str(top))} sparse-checkout add {shlex.quote(str(place))}"
             )
+
+
+def _may_be_sparse(folder: Path) -> bool:
+    """Check without a process whether the repository of a folder has patterns of files."""
+    for parent in (folder, *folder.parents):
+        repository = parent / ".git"
+        with contextlib.suppress(OSError):  # the file of a worktree or submodule: "gitdir: PATH"
+            repository = parent / os.fsdecode(repository.read_bytes()).partition(": ")[2].strip()
+        if repository.is_dir():
+            return (repository / "info" / "sparse-checkout").exists()
+    return False
 
 
 def is_tracked(file: Path) -> bool:

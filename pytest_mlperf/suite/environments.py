@@ -28,7 +28,12 @@ def elsewhere(planned: Planned) -> Elsewhere | None:
 
 
 AGAINST = "--mlperf-against"
-_KINDS: Mapping[str, str] = {"git": "git", "pip": "wheel", "python": "python", "command": "command"}
+_REFERENCE_KINDS: Mapping[str, str] = {
+    "git": "git",
+    "pip": "wheel",
+    "python": "python",
+    "command": "command",
+}
 """Key of `baseline_engine` by the prefix of a value of `--mlperf-against`."""
 
 
@@ -37,12 +42,14 @@ def reference(text: str) -> BaselineEngine:
     kind, colon, value = text.partition(":")
     if not colon:
         kind, value = "git", text
-    if kind not in _KINDS:
+    if kind not in _REFERENCE_KINDS:
         forms = "git:REF, pip:NAME==VERSION, python:PATH or command:WORDS"
-        raise MlperfError(f"{shown(text)} names no build; write {forms}{nearest(kind, _KINDS)}")
+        raise MlperfError(
+            f"{shown(text)} names no build; write {forms}{nearest(kind, _REFERENCE_KINDS)}"
+        )
     try:
         words = shlex.split(value) if kind == "command" else value.strip()
-        return BaselineEngine.model_validate({_KINDS[kind]: words})
+        return BaselineEngine.model_validate({_REFERENCE_KINDS[kind]: words})
     except ValidationError as error:
         raise MlperfError(f"{shown(text)}: {defects_in(error)[0][1]}") from None
     except ValueError as error:

@@ -124,7 +124,7 @@ def test_test06_checks_lengths_ends_and_first_tokens() -> None:
         (tokens(5, 2, 2), "Offline", "after their end token"),
         (tokens(2, 2), "Offline", ""),  # the very first token is never looked at, as there
         (tokens(5, 6, first=5), "Server", ""),
-        (tokens(5, 6, first=7), "Server", "another token"),
+        (tokens(5, 6, first=7), "Server", "do not begin with the token"),
         (tokens(5, 6, first=7), "Offline", ""),
         (tokens(5, 6), "Server", ""),
     ):

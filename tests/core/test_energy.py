@@ -150,7 +150,7 @@ def test_a_counter_that_cannot_be_used_is_not_used_and_a_trace_with_holes_is_no_
         assert energy.notes[0].startswith(f"the energy counter {note}")
         assert [text[:36] for text in energy.invalid] == invalid
     for readings, note in (
-        ([r for r in power if not 15 < r.time_s < 16], "has a hole of 1.0 s"),
+        ([r for r in power if not 15 < r.time_s < 16], "has a gap of 1.0 s"),
         ([r for i, r in enumerate(power) if i % 3], "has 67% of its samples"),
         ([r for r in power if r.time_s > 12], "does not cover the run"),
     ):

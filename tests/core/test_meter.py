@@ -98,7 +98,11 @@ def test_a_damaged_line_is_named() -> None:
         ([HEADING, "1763640000,inf"], 2, "'inf' is not a power in watts"),
         ([HEADING, "1763640000"], 2, "'1763640000' has fewer columns than the heading"),
         ([SPL[0], "Time,2026-11-20 12:00:00,Watts,400"], 2, f"12:00:00,Watts,400' {NO_SPL}"),
-        ([SPL[0], "Time,11-31-2026 12:00:00,Watts,400"], 2, "no time: day is out of range for m"),
+        (
+            [SPL[0], "Time,11-31-2026 12:00:00,Watts,400"],
+            2,
+            "is not a time: day is out of range for m",
+        ),
         ([SPL[0], "Time,11-20-2026 12:00:0"], 2, f"'Time,11-20-2026 12:00:0' {NO_SPL}"),
         ([SPL[0], "Time,11-20-2026 12:00:01,Watts,W"], 2, "'W' is not a power in watts"),
     ]
@@ -211,13 +215,13 @@ def test_readings_that_do_not_cover_the_window_give_no_energy() -> None:
         ([r for r in STEADY if r.time_s > 3], 60.0, ("the meter's log begins 4.0 s after the "
                                                     "run began: ")),
         ([r for r in STEADY if r.time_s < 50], 60.0, "the meter's log ends 11.0 s before "),
-        (moved(STEADY, 3600), 60.0, "the meter's log is from 1970-01-01 00:59:55 to 1970-01-01 01:01:05"
-         " UTC, the run from 1970-01-01 00:00:00 to 1970-01-01 00:01:00 UTC: let the meter log "),
-        (without(20, 26), 60.0, "the meter was silent for 6.0 s; 5 s are allowed"),
-        (without(-4.5, 1.5), 60.0, "the meter was silent for 7.0 s; 5 s are allowed"),
+        (moved(STEADY, 3600), 60.0, "the meter's log is from 1970-01-01 00:59:55 to 1970-01-01 "
+         "01:01:05 UTC, the run from 1970-01-01 00:00:00 to 1970-01-01 00:01:00 UTC: let "),
+        (without(20, 26), 60.0, "the meter's log has a gap of 6.0 s; 5 s are allowed"),
+        (without(-4.5, 1.5), 60.0, "the meter's log has a gap of 7.0 s; 5 s are allowed"),
         ([*STEADY[:40], *STEADY[30:]], 60.0, ("the meter's clock was set back by 9.0 s at "
                                              "1970-01-01 ")),
-        (gap, 60.0, "the meter was silent for 7.0 s; 5 s are allowed"),
+        (gap, 60.0, "the meter's log has a gap of 7.0 s; 5 s are allowed"),
         (meter(lambda _: 400.0, -4.0, 44.0, 4.0), 36.5, ("9 readings of the meter in the run; 10 "
                                                         "are needed: make the run longer")),
     ]  # fmt: skip

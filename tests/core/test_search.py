@@ -182,7 +182,8 @@ def test_the_result_of_a_search_has_its_bracket() -> None:
     )
     assert 40 < stopped.rate < 50
     assert stopped.in_words.endswith(
-        "limits met at 40/s, missed at 50/s (ttft_p99); 2 runs; the precision of 2 % was not reached"
+        "limits met at 40/s, missed at 50/s (ttft_p99); 2 runs; the precision of 2 % was not "
+        "reached"
     )
 
     for tries in (
@@ -201,7 +202,7 @@ def test_the_result_of_a_search_has_its_bracket() -> None:
             [held(40.0), held(50.0, 0.75)],
             (
                 "50/s, the highest of 2 tried, still meets ttft_p99 < 1 s (ttft_p99 750 ms); set "
-                "start closer to the rate "
+                "start closer to the expected rate"
             ),
         ),
         (
@@ -337,7 +338,7 @@ def test_a_number_of_requests_is_described_as_such() -> None:
             [held(40.0), held(64.0, 0.75)],
             (
                 "64 requests in flight, the highest of 2 tried, still meets ttft_p99 < 1 s "
-                "(ttft_p99 750 ms); set start or bounds closer to the concurrency "
+                "(ttft_p99 750 ms); set start or bounds closer to the expected concurrency"
             ),
         ),
         (

@@ -12,6 +12,7 @@ import pytest
 
 from pytest_mlperf.bench.bench import Bench
 from pytest_mlperf.bench.policy import Policy
+from pytest_mlperf.cli import main
 from pytest_mlperf.core.case import Kind
 from pytest_mlperf.core.errors import MlperfError
 from pytest_mlperf.core.history import histories_of
@@ -371,6 +372,23 @@ def test_a_session_measures_both_builds(lab: Lab) -> None:
     assert one.verdict.interleaved.other_accuracy is not None
     assert one.verdict.interleaved.other_accuracy.source == "stored"
     assert "engine.acme 1.0 → 2.0" in one.verdict.baseline.changed
+
+
+@pytest.mark.process
+def test_the_runs_of_this_build_can_be_accepted_as_a_session(lab: Lab) -> None:
+    """They are added to the baseline of the same build."""
+    lab.suite()
+    lab.project.record("suites")
+    git(lab.project.path, "commit", "-q", "--allow-empty", "-m", "two")
+
+    lab.project.run("suites", "--mlperf-against", "v1").assert_outcomes(passed=1)
+    code = main(["update", "--write", "--no-runs", "--reason", "compared with v1"])
+
+    assert code == 0
+    record = lab.project.recorded(ACME)
+    newest = max(lab.project.path.glob(".mlperf/runs/*/results.json")).parent.name
+    assert newest in {run.session for run in record.runs}
+    assert record.history[-1].action == "append"
 
 
 @pytest.mark.process

@@ -143,8 +143,8 @@ def test_a_client_that_does_not_keep_up_is_no_pause() -> None:
     (reason,) = curve_validity(log_of(lost)).invalid
     assert reason.key is Key.CONCURRENCY_NOT_HELD
     assert sentence(reason.text) == (
-        "at 4: 1 of 4 conversations had a request in flight on average, and 2.5 waited for "
-        "their next turn: the engine takes no more at a time, or the client could not keep up"
+        "at 4: 1 of 4 conversations had a request in flight on average; 2.5 waited for "
+        "their next turn: the engine limits its concurrency, or the client could not keep up"
     )
 
 

@@ -166,9 +166,9 @@ def test_the_reason_says_who_had_the_cores() -> None:
     load = Contention(window_s=10.0, cores=2, own_s=19.0, foreign_s=0.5, serves=True)
     (reason,) = curve_validity(log_of(point(under_way=3.83, client_busy=0.2)), load=load).invalid
     assert sentence(reason.text) == (
-        "at 4: 3.83 of 4 requests were in flight on average: the server's own processes used "
-        "1.7, this client used 0.2, other programs used 0.05 of 2 cores: start the client on "
-        "cores of its own (taskset), or measure from another machine"
+        "at 4: 3.83 of 4 requests were in flight on average: the server's processes used "
+        "1.7, this client used 0.2, other processes used 0.05 of 2 cores: start the client on "
+        "cores of its own (taskset), or on another machine"
     )
 
 
@@ -219,7 +219,7 @@ def test_a_client_that_holds_requests_back_is_refused_or_named(tmp_path: Path) -
         require_room({"concurrency": most}, [1, 64])
     require_room({}, [1, 64])
     require_room({"concurrency": "1"}, [])
-    with pytest.raises(RunError, match="of which the engine sends 63 at a time: set its option"):
+    with pytest.raises(RunError, match="but the engine sends 63 at a time: set its option"):
         require_room({"concurrency": "63"}, [1, 64])
 
 
@@ -313,12 +313,12 @@ def test_a_curve_has_the_mean_of_its_points_and_their_reasons() -> None:
         ({"under_way": 3.93}, None, ""),
         ({"under_way": 3.9}, Key.CONCURRENCY_NOT_HELD, "at 4: 3.9 of 4 requests"),
         ({"requests": 9}, Key.TOO_FEW_REQUESTS, "at 4: 9 requests in 10 s, 10 are needed"),
-        ({"parts": RISING}, Key.NOT_STEADY, "drifted up by 44%"),
-        ({"parts": RISING[::-1]}, Key.NOT_STEADY, "drifted down by 44%"),
+        ({"parts": RISING}, Key.NOT_STEADY, "throughput rose by 44%"),
+        ({"parts": RISING[::-1]}, Key.NOT_STEADY, "throughput fell by 44%"),
         ({"parts": [(10, 100 + n % 2, 0.4) for n in range(WINDOW_PARTS)]}, None, ""),
         ({"client_busy": 1.0, "client_reach": 20.0}, None, ""),
-        ({"client_reach": 19.9}, Key.CLIENT_LATE, "10 requests/s of 10 tokens, and against a"),
-        ({"client_reach": 19.9, "tokens": 0}, Key.CLIENT_LATE, "10 requests/s, and against a"),
+        ({"client_reach": 19.9}, Key.CLIENT_LATE, "10 requests/s of 10 tokens, and it reaches"),
+        ({"client_reach": 19.9, "tokens": 0}, Key.CLIENT_LATE, "10 requests/s, and it reaches"),
     ]
     for changes, key, words in cases:
         reasons = curve_validity(log_of(point(**changes))).invalid
@@ -337,7 +337,7 @@ def test_a_curve_has_the_mean_of_its_points_and_their_reasons() -> None:
 
     parts = [(10, 100, 0.4)] * (WINDOW_PARTS - 1) + [(1, 10, 4.0)]
     notes = notes_of(curve_figures(log_of(point(parts=parts)), "cpu"))
-    assert notes == ("at 4: less than half of the usual work in 1 of 10 parts of the window",)
+    assert notes == ("at 4: 1 of 10 parts of the window have less than half of the usual work",)
 
 
 @FEWER

@@ -202,7 +202,7 @@ def test_event_reasons_have_the_verdicts_of_their_shares(fake: Fake) -> None:
         for text in (*invalid, *signs):
             assert text.startswith(words)
             assert "% of the run" in text
-            assert not blind or f"for {seconds:.2f} s" in sentence
+            assert not blind or f"for {seconds:.2f} s" in text
         if blind:
             held_s = gpu.held_back_s(watched_gpus.at(BEGIN_S), watched_gpus.at(END_S))
             assert max(held_s.values()) == pytest.approx(seconds, abs=0.001)
@@ -256,9 +256,11 @@ def test_a_gpu_lost_in_mid_run_makes_the_run_invalid(watched: Watched) -> None:
         run, gpu = watched.run("steady", name), watched.gpu(name)
         (invalid_reason,) = run.invalid
         assert invalid_reason.key is Key.GPU_LOST
-        assert invalid_reason.text.startswith(f"{watched.title(name)} was lost at ")
-        assert f"({code})" in invalid_reason.text
-        moment = re.search(r" at \d\d:\d\d:\d\d UTC, (.*) s into the run: ", invalid_reason.text)
+        assert sentence(invalid_reason.text).startswith(f"{watched.title(name)} was lost at ")
+        assert f"({code})" in sentence(invalid_reason.text)
+        moment = re.search(
+            r" at \d\d:\d\d:\d\d UTC, (.*) s into the run: ", sentence(invalid_reason.text)
+        )
         assert moment
         assert float(moment[1]) == pytest.approx(2 - BEGIN_S, abs=0.2)
         energy = gpu.energy(watched.at(BEGIN_S), watched.at(END_S))
@@ -270,8 +272,8 @@ def test_a_gpu_lost_in_mid_run_makes_the_run_invalid(watched: Watched) -> None:
     names = ("told by XID", "told by both")
     ends = ("it has fallen off the bus; the driver reported XID 79", "; the driver reported XID 79")
     for name, end, reason in zip(names, ends, watched.run(*names).invalid, strict=True):
-        assert reason.text.startswith(f"{watched.title(name)} was lost at ")
-        assert reason.text.endswith(end)
+        assert sentence(reason.text).startswith(f"{watched.title(name)} was lost at ")
+        assert sentence(reason.text).endswith(end)
 
 
 def _lose_and_stop(fake: Fake, records: Path) -> None:
@@ -474,7 +476,7 @@ def test_a_power_limit_that_changes_in_mid_run_makes_it_invalid(watched: Watched
     capped, narrowed = (f"GPU {watched.names.index(name)}" for name in ("capped", "narrowed"))
     (reason,) = run.invalid
     assert reason.key is Key.POWER_LIMIT_CHANGED
-    assert f"{capped}: the power limit changed from 700 to 500 W" in reason.text
+    assert f"{capped}: the power limit changed from 700 to 500 W" in sentence(reason.text)
     assert notes_of(run) == (f"{narrowed}: the PCIe link fell from x16 to x8 in the run",)
 
     text = (
@@ -505,8 +507,8 @@ def test_one_of_two_gpus_that_only_holds_a_context_is_named(fake: Fake) -> None:
     assert working.invalid == ()
     (reason,) = idle.invalid
     assert reason.key is Key.GPU_UNUSED
-    assert "no utilisation in any of" in reason.text
-    assert "115 W, 80 W before the engine was loaded" in reason.text
+    assert "no utilisation in any of" in sentence(reason.text)
+    assert "115 W, 80 W before the engine was loaded" in sentence(reason.text)
 
 
 def test_an_instance_in_a_container_has_a_speed_and_no_energy(fake: Fake) -> None:

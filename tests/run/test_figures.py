@@ -10,6 +10,7 @@ import pytest
 from pytest_mlperf.core.case import Scenario
 from pytest_mlperf.core.errors import RunError
 from pytest_mlperf.core.job import Job
+from pytest_mlperf.reports.sentences import sentence
 from pytest_mlperf.run.figures import Load, client_findings, figures, load_findings, per_gpu
 from pytest_mlperf.run.logs import DETAIL, Detail, parse_detail
 from pytest_mlperf.run.worker import _delivery as delivery
@@ -66,7 +67,9 @@ def test_a_goodput_of_0_is_distinguished_from_an_unknown_one() -> None:
         assert "goodput" not in run_figures.metrics
         assert run_figures.zero == zeros
         assert notes_of(run_figures) == ("before", note)
-        assert [sign.text for sign in run_figures.signs] == ["before", note][: 2 - len(zeros)]
+        assert [sentence(sign.text) for sign in run_figures.signs] == ["before", note][
+            : 2 - len(zeros)
+        ]
 
 
 @pytest.fixture

@@ -135,10 +135,10 @@ def test_signs_in_a_log_are_invalid_or_noted_or_neither() -> None:
         (gpu_with(remapped_rows_pending=True), REMAPS),
         (gpu_with(max_pcie_width=32), "the PCIe link ran at x16, not x32"),
         (gpu_with(max_pcie_generation=6), "the PCIe link ran at generation 5, not generation 6"),
-        (happened(temperature_c=95), "95 °C at most; it slows down at 92 °C"),
+        (happened(temperature_c=95), "95 °C at most; the GPU slows down at 92 °C"),
         (warm, "90 °C at most"),
-        (happened(pcie_width=8), "the PCIe link fell from x16 to x8 in the run"),
-        (happened(xids=[94, 13]), "the driver reported XID 94, 13 during the run: dmesg says more"),
+        (happened(pcie_width=8), "the PCIe link fell from x16 to x8 during the run"),
+        (happened(xids=[94, 13]), "the driver reported XID 94, 13 during the run: see dmesg"),
     ]
     clean = [
         log(),

@@ -162,7 +162,12 @@ def test_untimed_preprocessing_is_noted_from_a_tenth_of_a_sample_on() -> None:
     server = {"latency_p50": 0.05, "throughput": 1000.0}
     curve = {"latency_p50@1": 0.1, "latency_p50@64": 0.9}
     cases: list[tuple[str, dict[str, float], float | None, str]] = [
-        ("SingleStream", single, 1.1e-3, "1.1 ms a sample, untimed; the engine 2 ms"),
+        (
+            "SingleStream",
+            single,
+            1.1e-3,
+            "1.1 ms per sample outside the timed part; the engine 2 ms",
+        ),
         ("SingleStream", single, 0.19e-3, ""),
         ("SingleStream", single, None, ""),
         ("SingleStream", {"latency_p50": 1e-6}, 9e-6, ""),
@@ -188,11 +193,11 @@ def test_untimed_preprocessing_is_noted_once_for_all_runs(tmp_path: Path) -> Non
     valid = {"result_validity": "VALID", "result_query_count": 120}
     runs = [read(tmp_path, valid, input_s=input_s) for input_s in (0.02, 0.021)]
 
-    (note,) = [note for note in map(sentence, energy_notes(runs)) if "untimed" in note]
+    (note,) = [note for note in map(sentence, energy_notes(runs)) if "timed part" in note]
 
     assert note == (
-        "input() took 21 ms a sample, untimed; the engine 50 ms: docs/own-model.md says how "
-        "to time preprocessing"
+        "input() took 21 ms per sample outside the timed part; the engine 50 ms: "
+        "docs/own-model.md explains how to time preprocessing"
     )
 
 

@@ -229,13 +229,13 @@ def test_stages_of_a_server_are_metrics_of_the_run_without_a_limit() -> None:
 @pytest.mark.parametrize(
     ("log", "cause"),
     [
-        (ServerLog(), "no page of a server's metrics was read; measure a server that has one"),
-        (ServerLog(lack="no page"), "no page of a server's metrics was read; "),
-        (ServerLog(failures=["answers 500"]), "no page of a server's metrics was read; "),
+        (ServerLog(), "the server has no readable /metrics page. Measure a server that has one"),
+        (ServerLog(lack="no page"), "the server has no readable /metrics page. "),
+        (ServerLog(failures=["answers 500"]), "the server has no readable /metrics page. "),
         (
             log_of([{"waiting": 1.0}] * 3),
-            "the server's page lacks its counters (vllm:spec_decode_num_accepted_tokens_total and "
-            "vllm:spec_decode_num_drafts_total); start one that has them",
+            "the server's /metrics page lacks vllm:spec_decode_num_accepted_tokens_total and "
+            "vllm:spec_decode_num_drafts_total. Measure a server that has them",
         ),
         (log_of([VLLM] * 3), "the server counted nothing between two readings. "),
         (log_of([VLLM]), "the server counted nothing between two readings. "),
@@ -254,12 +254,12 @@ def test_a_gated_metric_that_the_server_does_not_show_is_noted(log: ServerLog, c
 def test_hits_are_compared_with_the_shared_share_of_prompts() -> None:
     values = [{"prefix_hits": 100.0 * n, "prefix_queries": 1000.0 / 3 * n} for n in range(4)]
     log = log_of(values)
-    hits = "the server's cache of prefixes had 30% of the prompts' tokens, and the data set's "
+    hits = "30% of the prompts' tokens were in the server's prefix cache; the "
     for shared, more in (
         (None, ""),
         (0.35, ""),
-        (0.48, "prompts share 48% with earlier ones: it is off, too small, or not the one that"),
-        (0.0, "prompts share 0% with earlier ones: prompts came again, which more samples would"),
+        (0.48, "prompts share 48% with earlier ones: the cache is off or too small"),
+        (0.0, "prompts share 0% with earlier ones: prompts were sent again"),
     ):
         notes = notes_of(served(log, Window(9.5, 13.5), shared))
         assert len(notes) == bool(more)

@@ -138,10 +138,9 @@ def _refusal(
     drops = verdict is not None and any(row.direction == "drop" for row in verdict.rows)
     if verdict is not None and (drops or verdict.outcome in _REFUSED):
         return f"not changed: {headline(verdict)}; --update replace accepts it"
-    sessions = {session_of(run, session_by) for run in kept}
-    if len(sessions) >= DAYS:
-        return f"not changed: it has {len(sessions)} sessions, which is enough"
-    return ""
+    sessions = len({session_of(run, session_by) for run in kept})
+    enough = f"not changed: it has {sessions} sessions, which is enough"
+    return enough if sessions >= DAYS else ""
 
 
 def _lean(run: ToolRun, today: str) -> ToolRun:

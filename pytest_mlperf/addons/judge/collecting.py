@@ -85,9 +85,6 @@ def _files(path: Path, content: Mapping[str, Any], key: str) -> Iterator[str]:
         yield from names
 
 
-FAILURE_COLUMNS = 100
-
-
 class JudgeFile(pytest.File):
     """Collect the tests of one file."""
 
@@ -111,7 +108,7 @@ class JudgeFile(pytest.File):
             item = JudgeItem.from_parent(self, name=name)
             of_row = replace(result, rows=(row,))
             item.result = case_result(of_row, sides, failed, test=item.nodeid)
-            item.message = report.failure(row, result, sides, FAILURE_COLUMNS)
+            item.message = report.failure(row, result, sides, width=100)
             yield item
 
 

@@ -31,8 +31,7 @@ def checks() -> Iterator[tuple[str, str, str, str]]:
             yield file.stem, "defective", str(error), ""
         else:
             sessions = plural(len({session_of(run, None) for run in runs}), "session")
-            text = f"judged baseline: {plural(len(runs), 'run')} of {sessions}"
-            yield file.stem, "ok", text, ""
+            yield file.stem, "ok", f"judged baseline: {plural(len(runs), 'run')} of {sessions}", ""
 
 
 def _candidates(root: Path) -> Iterator[Path]:

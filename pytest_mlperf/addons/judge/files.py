@@ -227,11 +227,9 @@ def read_side(paths: Sequence[Path], table: Reader | None = None) -> Side:
             if not _is_distinct(run):
                 place = f"{run.digest} {document.path.resolve()}".encode()
                 run = replace(run, digest=hashlib.sha256(place).hexdigest())  # noqa: PLW2901
-            if run.digest in runs:
-                first = runs[run.digest].source
-                notes.append(f"{run.source} is the same run as {first}: counted once")
-                continue
-            runs[run.digest] = run
+            first = runs.setdefault(run.digest, run)
+            if first is not run:
+                notes.append(f"{run.source} is the same run as {first.source}: counted once")
     if unknown:
         notes.append(f"left out, of no known tool: {some(unknown)}")
     if not runs:

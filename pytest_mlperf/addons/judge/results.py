@@ -133,17 +133,16 @@ def _metric(row: Row) -> MetricVerdict:
 
 def _paired(row: Row) -> PairedVerdict:
     compared, worse, better = row.documents
-    assert row.before is not None
-    assert row.now is not None
+    before, now = row.before or 0.0, row.now or 0.0
     return PairedVerdict(
         metric=row.metric,
         outcome=row.outcome,
-        baseline=row.before,
-        now=row.now,
-        change=row.now - row.before,
+        baseline=before,
+        now=now,
+        change=now - before,
         low=row.low,
         high=row.high,
-        margin=(row.limit or 0.0) * abs(row.before),
+        margin=(row.limit or 0.0) * abs(before),
         samples=compared,
         changed=worse + better,
         down=worse,

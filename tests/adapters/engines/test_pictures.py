@@ -104,10 +104,10 @@ def test_content_other_than_text_and_pictures_of_the_data_set_is_refused() -> No
         (chat("a", "file:///etc/passwd"), "nothing is downloaded"),
         (chat("a", "data:image/PNG;base64,%%%"), "sample 0 of the data set .*is not base64"),
         (chat("a", "data:image/PNG;base64,AAAA"), "has a picture that is damaged"),
-        (chat("a", response_format={}), "asks for response_format, which engine openai leaves"),
+        (chat("a", response_format={}), "asks for response_format; use engine openai"),
         (
             {"messages": [{"role": "user", "content": audio}]},
-            "a part of type 'input_audio': text and pictures",
+            "a part of type 'input_audio'; only text and pictures are",
         ),
     ]
     assert unrefused(lambda sample: loaded(sample, processor=Patches()), RunError, rows) == []

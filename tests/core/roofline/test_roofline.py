@@ -315,12 +315,14 @@ def test_without_a_limit_the_message_names_the_missing_facts() -> None:
          " for this workload: its work per sample is not defined"),
         ("samples_per_joule", h200, bert, {},
          " for samples_per_joule: only rates and times have a formula"),
-        ("tokens_per_second", h200, bert, {}, ": a model of this kind (encoder) generates no tokens"),
+        ("tokens_per_second", h200, bert, {},
+         ": a model of this kind (encoder) generates no tokens"),
         ("throughput", h200, llama, {},
          " for samples/s: set output_tokens, the mean tokens of an answer"),
-        ("itl_p50", h200, llama, DRAFTS, " for itl_p50 of what was run"),
+        ("itl_p50", h200, llama, DRAFTS, " for itl_p50 of this workload"),
         ("throughput", half, bert, {"precision": "fp8"},
-         " for fp8 on X1, which has peaks for fp16; give its dense peak, as fp8 = 989e12 (FLOP/s)"),
+         " for fp8 on X1, which has peaks for fp16; "
+         "set its dense peak, e.g. fp8 = 989e12 (FLOP/s)"),
         ("throughput", None, bert, {"precision": "fp16"},
          (" for RTX_4090: set its dense peaks (FLOP/s), memory bandwidth (B/s) and memory "
          "(B), e.g. fp16 = 989e12, fp8 = 1979e12, bandwidth = 4.8e12, memory = 141e9")),
@@ -332,11 +334,11 @@ def test_without_a_limit_the_message_names_the_missing_facts() -> None:
         assert (bound.certain, bound.share, bound.impossible) == (None, None, False)
     for work, metric, needed in (
         (llama, RATES[1], "input_tokens and output_tokens to the means of the run"),
-        (bert, RATES[0], "tokens, the mean of the run's samples"),
-        (WORK["3d-unet"].work, RATES[0], "parts, the mean of the run's samples"),
+        (bert, RATES[0], "tokens to the mean of the run's samples"),
+        (WORK["3d-unet"].work, RATES[0], "parts to the mean of the run's samples"),
     ):
         bound = limit(metric, h200, work, Circumstances(precision="fp8"), 1.0)
-        assert bound.why_no_estimate == f"no estimate: say {needed}"
+        assert bound.why_no_estimate == f"no estimate: set {needed}"
         assert bound.certain is not None
         assert bound.share == bound.of_certain
 
@@ -358,4 +360,4 @@ def test_a_share_in_words() -> None:
     assert in_words(certain) == "10.3 % of the certain limit (compute)"
     assert nothing.certain is not None
     assert nothing.share is None
-    assert in_words(nothing) == "no limit asked for"
+    assert in_words(nothing) == "no limit was requested"

@@ -22,7 +22,7 @@ def once(counts: dict[int, int]) -> dict[int, list[int]]:
 
 TEN = dict.fromkeys(range(32), 10)
 LONG = lengths(1, 1000)
-SAME: tuple[str, ...] = ()
+SAME = ()
 
 
 @pytest.mark.parametrize("drawn", [False, True])

@@ -41,10 +41,9 @@ from pytest_mlperf.adapters.engines.openai._address import (
     request_headers,
 )
 from pytest_mlperf.adapters.engines.openai._client import (
-    LENGTH_FIELDS,
     Bodies,
     Client,
-    length_field,
+    sent_as,
 )
 from pytest_mlperf.adapters.engines.openai._conversations import TurnBodies, is_header
 from pytest_mlperf.adapters.engines.openai._count import ReferenceCount
@@ -509,8 +508,7 @@ class OpenAiEngine(Engine):
             return
         tokenizer, self._facts["counter_sha256"] = load_tokenizer("openai", self._counting_folder)
         self._counter = ReferenceCount(tokenizer)
-        if self._recounts:
-            self._traffic.kept = {}
+        self._traffic.kept = {} if self._recounts else None
 
     def _ask(self, client: Client) -> _capabilities.Capabilities:
         path = None if self._folder is None else str(self._folder)
@@ -544,7 +542,6 @@ class OpenAiEngine(Engine):
     def _describe_server(self) -> None:
         """Add facts on the server, without addresses and paths, which baselines must not have."""
         capabilities = self._capabilities
-        limit = length_field(capabilities.fields)
         counted_by = "usage" if capabilities.usage else "token ids"
         asked_fewest = "min_tokens" in capabilities.fields or not self._generation.min_new_tokens
         self._facts |= {
@@ -554,7 +551,7 @@ class OpenAiEngine(Engine):
             "tokens_counted_by": "reference tokenizer" if self._counter else counted_by,
             "outputs": "token ids" if capabilities.ids else "text, tokenised again",
             "min_tokens": "sent" if asked_fewest else "not sent: the server does not take it",
-            **({"max_tokens": f"sent as {limit}"} if limit != LENGTH_FIELDS[0] else {}),
+            **sent_as(capabilities.fields),
             "concurrency": str(self._at_a_time),
             "work.batch": str(self._at_a_time),
         }

@@ -268,6 +268,12 @@ def length_field(fields: Mapping[str, Any]) -> str:
     return next(name for name in LENGTH_FIELDS if name in fields)
 
 
+def sent_as(fields: Mapping[str, Any]) -> dict[str, str]:
+    """Return the fact that max_tokens is sent by another name; {} if it is not."""
+    name = length_field(fields)
+    return {} if name == LENGTH_FIELDS[0] else {"max_tokens": f"sent as {name}"}
+
+
 def _so_far(answer: StreamedAnswer) -> str:
     if not answer.started:
         return "it had no text"

@@ -132,7 +132,11 @@ def test_prompts_that_cannot_be_sent_are_refused_before_a_run() -> None:
         ),
         ([*TURNS, "x"], CHAT, "sample 3 of the data set is not a conversation, which has messages"),
         ([TURNS[0], {"messages": [1]}], CHAT, no_turn),
-        ([TURNS[0], {"messages": [SYSTEM]}], CHAT, "sample 1 of the data set is a conversation in"),
+        (
+            [TURNS[0], {"messages": [SYSTEM]}],
+            CHAT,
+            "sample 1 of the data set is a conversation without",
+        ),
         ([TURNS[0], half], CHAT, "a request cannot be sent: its text has a lone surrogate"),
     ]
 

@@ -22,6 +22,7 @@ from pytest_mlperf.adapters.engines.openai._client import Listener, Streamed
 from pytest_mlperf.adapters.engines.openai._events import StreamedAnswer
 from pytest_mlperf.core.case import Scenario
 from pytest_mlperf.core.reason import Sign, SignKey
+from pytest_mlperf.reports.sentences import sentence
 from pytest_mlperf.run.figures import figures
 from pytest_mlperf.run.server import Served, answer_findings
 from pytest_mlperf.run.worker.closed_loop import ClosedLoop, SlotSink
@@ -282,6 +283,6 @@ def test_a_first_message_of_unknown_size_is_noted_if_it_may_hide_much_of_the_tim
 
     (sign,) = signs(10, 20, 200)
     assert sign.point == 4
-    assert "may be too short by up to 47%" in sign.text
+    assert "may be too short by up to 47%" in sentence(sign.text)
     for counts in ((10, 200, 200), (10, 400, 600), (10, 10, 200), (10, 10, 10), (0, 0, 0)):
         assert signs(*counts) == [], counts

@@ -210,7 +210,7 @@ def counted(number: object) -> bytes:
     return event({"usage": {"completion_tokens": number}})
 
 
-API = "not in the format of OpenAI's API has them"
+API = "not in the format of OpenAI's API: '"
 MALFORMED = [
     (b'data: {"choices": [{"te\n\n', 'no JSON: \'{"choices": [{"te'),
     (b"data: 5\n\n", "no JSON object: '5'"),
