@@ -10,6 +10,7 @@ import secrets
 import shlex
 import subprocess
 from collections.abc import Iterable, Sequence
+from functools import cache
 from pathlib import Path
 
 from pytest_mlperf.core.case import path_part
@@ -80,9 +81,9 @@ def require_checked_out(file: Path, root: Path, suite: Path) -> None:
     `file` is below the folder of baselines `root`, which is missing, too, if all of it is left out.
     """
     folder, end = suite.resolve().parent, file.relative_to(root)
-    if git("config", "--type=bool", "core.sparseCheckout", folder=folder) != b"true\n":
+    top = next((top for top in (folder, *folder.parents) if (top / ".git").exists()), None)
+    if top is None or not _is_sparse(top):
         return
-    top = Path(os.fsdecode(git("rev-parse", "--show-toplevel", folder=folder) or b"").strip())
     ask = ("ls-files", "-t", "-z", "--full-name", "--", f":(top,glob)**/{end.as_posix()}")
     for listed in os.fsdecode(git(*ask, folder=folder) or b"").split("\0"):
         place = Path(*Path(listed[2:]).parts[: -len(end.parts)])
@@ -92,6 +93,11 @@ def require_checked_out(file: Path, root: Path, suite: Path) -> None:
                 f"{top / listed[2:]} is in git, but this sparse checkout leaves it out; run: git "
                 f"-C {shlex.quote(str(top))} sparse-checkout add {shlex.quote(str(place))}"
             )
+
+
+@cache
+def _is_sparse(checkout: Path) -> bool:
+    return git("config", "--type=bool", "core.sparseCheckout", folder=checkout) == b"true\n"
 
 
 def is_tracked(file: Path) -> bool:
