@@ -131,7 +131,17 @@ DURATION_PLACEHOLDER = "{}"
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Sign:
-    """Report a state of a run or a GPU worth a note, which does not make the run INVALID."""
+    """Report a state of a run or a GPU worth a note, which does not make the run INVALID.
+
+    Attributes:
+        key: Key for decisions.
+        text: Note of which `reports.sentences` makes the sentence, or a text of another program.
+        gpu: UUID of the GPU if the run has several; else "".
+        name: Display name of that GPU: "GPU 3".
+        seconds: Duration of the state [s]; None if unknown.
+        share: Duration as a share of the window; None if unknown.
+        point: Point of a curve; None without a curve.
+    """
 
     key: SignKey
     text: Words

@@ -111,7 +111,19 @@ Key = tuple[str, str, frozenset[tuple[str, object]]]
 
 @dataclass(frozen=True, kw_only=True)
 class Suspect:
-    """Record that a test was SUSPECT or a PROVISIONAL drop, for the next session to judge."""
+    """Record that a test was SUSPECT or a PROVISIONAL drop, for the next session to judge.
+
+    Attributes:
+        test: Pytest's node id.
+        metrics: Metrics that would have failed if judged alone.
+        date: Start of the first session in which the test is suspect, ISO 8601, UTC.
+        profile: "quick" or "official", which have separate runs.
+        identity: Properties of the hardware; other hardware is another suspect.
+        drops: For each metric with a PROVISIONAL drop in the last session, the start of the first
+            of the consecutive sessions with this drop.
+        baseline: Id of the baseline for these drops.
+        seen: Start of the last session that judged the test; "" in older files means `date`.
+    """
 
     test: str
     metrics: tuple[str, ...]

@@ -271,6 +271,8 @@ ENVIRONMENT: Mapping[str, str] = {
     "PYTEST_MLPERF_LEASES": "Folder of the locks on accelerators; all users of the machine must "
     "use the same one. Default: `/tmp`, independent of `TMPDIR`.",
     "PYTEST_MLPERF_REPLICA": "Number of the process of `replicas` or `clients`; set for each.",
+    "PYTEST_MLPERF_TREE": "Set in workers that measure another commit: its checkout, in which "
+    "servers start and relative paths in `serve` are looked up.",
     "PYTEST_CURRENT_TEST": "Set by pytest: a waiting worker of pytest-xdist names its test.",
     "PYTEST_XDIST_WORKER": "Set by pytest-xdist in its workers, which then do not count as other "
     "processes.",

@@ -354,7 +354,19 @@ def _is_time(metric: str) -> bool:
 
 @dataclass(frozen=True, kw_only=True)
 class Light:
-    """Compare one metric of a run with its physical limit (the roofline)."""
+    """Compare one metric of a run with its physical limit (the roofline).
+
+    Attributes:
+        metric: Name in the metric table.
+        says: The share as text, or why it is unknown and which figure to supply.
+        share: Share of the estimated limit if there is one, else of the certain one; None if
+            unknown.
+        certain: Limit by the lower bound of the work, in the metric's unit; None if unknown.
+        ceiling: The certain limit at the GPU's highest clock; None if unknown.
+        estimated: Limit for the run's estimated work; None if unknown.
+        binds: Binding resource: "compute" or "memory"; None if unknown.
+        impossible: Whether the figure is beyond the ceiling.
+    """
 
     metric: str
     says: str
