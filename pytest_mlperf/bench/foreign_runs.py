@@ -102,7 +102,7 @@ def judge_runs(
         warnings.simplefilter("ignore")  # from_bytes reports wrong types
         content = as_bytes(session_of([result], {}))
     from_bytes(
-        case.id, content, "measured session", "judge_runs takes only metrics that a run can measure"
+        case.id, content, "measured session", "pass judge_runs a valid value"
     )
     verdict = result.verdict
     if verdict.runs:

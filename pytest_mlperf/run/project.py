@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import datetime as dt
 import hashlib
 import os
@@ -97,7 +98,11 @@ def require_checked_out(file: Path, root: Path, suite: Path) -> None:
 
 @cache
 def _is_sparse(checkout: Path) -> bool:
-    return git("config", "--type=bool", "core.sparseCheckout", folder=checkout) == b"true\n"
+    folder = checkout / ".git"
+    with contextlib.suppress(OSError, ValueError):  # a file names the folder of a worktree
+        folder = checkout / folder.read_text("utf-8").removeprefix("gitdir: ").removesuffix("\n")
+    ask = ("config", "--type=bool", "core.sparseCheckout")  # a process: only where it may be true
+    return (folder / "info/sparse-checkout").exists() and git(*ask, folder=checkout) == b"true\n"
 
 
 def is_tracked(file: Path) -> bool:
