@@ -188,8 +188,10 @@ def measure(
     except MlperfError as error:
         return {}, str(error)
     counts = point["answer_counts"]
-    found = answer_findings({STREAMS: counts}, facts, Served())
-    return figures_of(point, facts), "; ".join([*point["notes"].values(), *map(sentence, found.notes)])
+    findings = answer_findings({STREAMS: counts}, facts, Served())
+    return figures_of(point, facts), "; ".join(
+        [*point["notes"].values(), *map(sentence, findings.notes)]
+    )
 
 
 def figures_of(point: Mapping[str, Any], facts: Mapping[str, str]) -> Figures:

@@ -139,7 +139,8 @@ class Sign:
         gpu: UUID of the GPU if the run has several; else "".
         name: Display name of that GPU: "GPU 3".
         seconds: Duration of the state [s]; None if unknown.
-        share: Duration as a share of the window; None if unknown.
+        share: Duration as a share of the window; without `seconds` the share that the sentence
+            has instead of a duration.
         point: Point of a curve; None without a curve.
     """
 

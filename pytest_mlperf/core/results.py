@@ -121,7 +121,7 @@ class Suspect:
         identity: Properties of the hardware; other hardware is another suspect.
         drops: For each metric with a PROVISIONAL drop in the last session, the start of the first
             of the consecutive sessions with this drop.
-        baseline: Id of the baseline for these drops.
+        baseline: Id of the baseline of these drops.
         seen: Start of the last session that judged the test; "" in older files means `date`.
     """
 

@@ -12,7 +12,7 @@ class Answer(StrEnum):
     """Name the answer of a procedure.
 
     MORE: a further run could decide. PROVISIONAL: the answer depends on the unknown between-session
-    variance. SUSPECT: a fail if judged alone, but not among all pairs of the session.
+    variance. SUSPECT: a fail if judged alone, but not adjusted for the session's number of pairs.
     """
 
     PASS = "pass"  # noqa: S105 -- no password

@@ -1,4 +1,4 @@
-"""Define inputs of the rules: a metric's direction, session noise, leverage of samples."""
+"""Define inputs of the rules: direction, session noise, effect of one sample on a score."""
 
 from __future__ import annotations
 

@@ -177,7 +177,7 @@ def merged(changes: Mapping[float, int]) -> Mapping[float, int]:
 
 
 def _tilted(centred: list[tuple[float, int]], tilt: float) -> tuple[float, float]:
-    """Return the weighted mean for an exponential tilt, and the normal deviate of P(mean < it)."""
+    """Return (m, r*): the mean by an exponential tilt; Φ(r*) is P(mean < m) by saddle point."""
     shares = [(value, number, number / (1 - tilt * value)) for value, number in centred]
     mean = math.fsum(value * share for value, _, share in shares) / math.fsum(
         share for _, _, share in shares

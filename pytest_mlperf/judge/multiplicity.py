@@ -1,12 +1,12 @@
-"""Judge many pairs of a session together: which need more runs, and which fail.
+"""Judge many pairs (case, metric) of a session together: which need more runs, and which fail.
 
-A pair is a case and one of its gated metrics of performance or efficiency. Up to `MAX_LONE_PAIRS`
-pairs are each judged alone by rule R; with more, an unchanged one would fail in most sessions. So
-runs are added until a pair is clear among all of them, and at the end of the session the false
-discovery rate of the failed pairs is kept below `FALSE_SHARE`.
+Up to `MAX_LONE_PAIRS` pairs are each judged alone by rule R, the sequential test of `rule_r`; with
+more, an unchanged pair would fail in most sessions. So a pair gets runs until it passes or fails
+even after adjustment for their number; at the end of the session, Benjamini and Hochberg's
+procedure keeps the false discovery rate of the failed pairs below `FALSE_SHARE`.
 
 The machine's session variance is estimated from the baselines' sessions, and the scatter of the
-present runs from the better half of the first runs. Both only widen rule R's intervals. A common
+present runs from those pairs whose first run dropped least. Both only widen intervals. A common
 change of all pairs is attributed to the machine if its earlier sessions differ as much. It is never
 subtracted, because that would hide a regression of everything.
 """
@@ -56,7 +56,7 @@ def rule_among(rule: RuleR, pairs: int) -> RuleR:
 
 
 def level_again(rule: RuleR, pairs: int) -> float:
-    """Return the p value below which a pair that was SUSPECT before is a drop, judged alone.
+    """Return the p value below which a pair that was SUSPECT in an earlier session is a drop.
 
     It is at most `alpha`. Sessions share their baseline, so a pair may be SUSPECT repeatedly.
     """
@@ -64,7 +64,7 @@ def level_again(rule: RuleR, pairs: int) -> float:
 
 
 def among(p_values: Mapping[Pair, float], rule: RuleR) -> dict[Pair, Decision]:
-    """Return the joint decision on each gated pair of a session; unjudged pairs have p = 1."""
+    """Decide on each gated pair of a session jointly by its p value, 1 if it was not judged."""
     alone = {pair for pair, p in p_values.items() if p < rule.alpha}
     many = len(p_values) > MAX_LONE_PAIRS
     _check(p_values)
@@ -156,11 +156,11 @@ class Null:
 
     @property
     def is_machines(self) -> bool:
-        """Whether the machine explains the common shift of all pairs."""
+        """Whether the machine's earlier sessions differ by as much as the pairs' common shift."""
         return self.shift > -self.allowed
 
     def p_value(self, looks: Sequence[Compared], rule: RuleR) -> float:
-        """Return the p value of a pair over its interim analyses except the first."""
+        """Return a pair's p value over its interim analyses; the first can prove no drop."""
         shift = self.shift if self.is_machines else 0.0
         p, farthest = 1.0, 0.0
         for change, se, df in looks[1:]:

@@ -138,7 +138,7 @@ def _look(logs: Sequence[float], runs: Sequence[Value], rule: RuleR) -> _RatioLo
     worst_sd, worst_df = _spread(squares, k, within, rule.prior_df, MAX_NOISE_RATIO, rule)
 
     def reach(error: float) -> float:
-        """Return the distance of a one-sided bound from the mean."""
+        """Return the one-sided margin of the mean at this error: t quantile · sd / √k."""
         usual, rare = ((1 - WORST_SHARE) * error, WORST_SHARE * error)
         far = t_isf(usual * _weight(k, rule.max_runs), df) * sd
         return min(far, t_isf(rare / (rule.max_runs - 1), worst_df) * worst_sd) / math.sqrt(k)
@@ -170,7 +170,7 @@ def pairs_to_decide(ratio: Ratio, direction: Direction, limit: float, rule: Rule
 def _spread(
     squares: float, k: int, within: float, prior_df: float, times: float, rule: RuleR
 ) -> tuple[float, float]:
-    """Return the moderated standard deviation of a pair's log ratio, and its df."""
+    """Return the moderated standard deviation of a pair's log ratio, and degrees of freedom."""
     # For two runs of one session, whose common part cancels in their ratio.
     expected = 2 * ((1 - rule.session_share) * (times * rule.prior_sd) ** 2 + within)
     df = max(prior_df + k - 1, 1.0)

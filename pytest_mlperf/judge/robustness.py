@@ -249,7 +249,7 @@ def _between(sample: Sample, run: float, across: float, size: float) -> tuple[fl
 
 
 def final(plain: Answer, robust: Robustness, *, last: bool) -> Answer:
-    """Return rule R's decision, restricted by its robustness."""
+    """Return a decision; MORE or PROVISIONAL if between-session variance could reverse it."""
     if plain is Answer.PASS:
         return Answer.PASS if robust.passing.robust else Answer.PROVISIONAL
     if plain is not Answer.FAIL or robust.failing.robust:

@@ -1,4 +1,4 @@
-"""Apply rule A: compare accuracy with the baseline's own scores, sample by sample."""
+"""Apply rule A: a sequential paired test of each sample's score against its baseline score."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Apply rule R: judge performance or efficiency by a few runs against a baseline."""
+"""Apply rule R: a sequential t test of a few fresh runs (speed, energy) against a baseline."""
 
 from __future__ import annotations
 
@@ -267,7 +267,7 @@ def walk(
 def as_alone(
     judged: Judged, baseline: Sequence[Value], direction: Direction, rule: RuleR
 ) -> Judged:
-    """Return a decision with the interval that `rule` gives if the pair is judged alone."""
+    """Return a decision with the interval that `rule` gives without multiplicity adjustment."""
     higher = direction is Direction.HIGHER
     gain = math.log1p(judged.change) * (1 if higher else -1)
     best = gain + judged.lost + t_isf(rule.alpha / (rule.max_runs - 1), judged.df) * judged.se
@@ -387,7 +387,7 @@ def moderated_sd(runs: Sequence[Value], squares: float, df: float, rule: RuleR) 
 
 
 def _se_factor(baseline: Sequence[Value], k: int, rule: RuleR) -> float:
-    """Return the ratio of d's standard error to a run's; k runs share one session effect."""
+    """Return se(mean log change) / sd(run) for `k` present runs, all of one session."""
     n0, phi = len(baseline), rule.session_share
     sessions = Counter(run.session for run in baseline).values()
     v0 = phi * sum((m / n0) ** 2 for m in sessions) + (1 - phi) / n0

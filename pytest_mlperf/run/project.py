@@ -11,7 +11,6 @@ import secrets
 import shlex
 import subprocess
 from collections.abc import Iterable, Sequence
-from functools import cache
 from pathlib import Path
 
 from pytest_mlperf.core.case import path_part
@@ -82,9 +81,11 @@ def require_checked_out(file: Path, root: Path, suite: Path) -> None:
     `file` is below the folder of baselines `root`, which is missing, too, if all of it is left out.
     """
     folder, end = suite.resolve().parent, file.relative_to(root)
-    top = next((top for top in (folder, *folder.parents) if (top / ".git").exists()), None)
-    if top is None or not _is_sparse(top):
+    if not _may_be_sparse(folder):
         return
+    if git("config", "--type=bool", "core.sparseCheckout", folder=folder) != b"true\n":
+        return
+    top = Path(os.fsdecode(git("rev-parse", "--show-toplevel", folder=folder) or b"").strip())
     ask = ("ls-files", "-t", "-z", "--full-name", "--", f":(top,glob)**/{end.as_posix()}")
     for listed in os.fsdecode(git(*ask, folder=folder) or b"").split("\0"):
         place = Path(*Path(listed[2:]).parts[: -len(end.parts)])
@@ -96,13 +97,15 @@ def require_checked_out(file: Path, root: Path, suite: Path) -> None:
             )
 
 
-@cache
-def _is_sparse(checkout: Path) -> bool:
-    folder = checkout / ".git"
-    with contextlib.suppress(OSError, ValueError):  # a file names the folder of a worktree
-        folder = checkout / folder.read_text("utf-8").removeprefix("gitdir: ").removesuffix("\n")
-    ask = ("config", "--type=bool", "core.sparseCheckout")  # a process: only where it may be true
-    return (folder / "info/sparse-checkout").exists() and git(*ask, folder=checkout) == b"true\n"
+def _may_be_sparse(folder: Path) -> bool:
+    """Check without a process whether the repository of a folder has patterns of files."""
+    for parent in (folder, *folder.parents):
+        repository = parent / ".git"
+        with contextlib.suppress(OSError):  # the file of a worktree or submodule: "gitdir: PATH"
+            repository = parent / os.fsdecode(repository.read_bytes()).partition(": ")[2].strip()
+        if repository.is_dir():
+            return (repository / "info" / "sparse-checkout").exists()
+    return False
 
 
 def is_tracked(file: Path) -> bool:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import random
 from collections.abc import Sequence
+from dataclasses import replace
 
 import pytest
 from hypothesis import example, given, settings
@@ -13,7 +14,13 @@ from hypothesis import strategies as st
 from pytest_mlperf.bench.confirm import raw
 from pytest_mlperf.judge.decision import Answer
 from pytest_mlperf.judge.inputs import Direction
-from pytest_mlperf.judge.ratio import FIRST_LOOK, Ratio, judge_drop, judge_ratio
+from pytest_mlperf.judge.ratio import (
+    FIRST_LOOK,
+    Ratio,
+    judge_drop,
+    judge_ratio,
+    pairs_to_decide,
+)
 from pytest_mlperf.judge.rule_r import RuleR
 from tests.judge.test_rule_r import values
 
@@ -161,6 +168,31 @@ def test_a_drop_is_proven_or_one_of_the_limit_excluded() -> None:
     ):
         for verdict in (drop(current, baseline), drop(baseline, current, direction=LOWER)):
             assert (verdict.outcome, verdict.improved) == (decision, improved)
+
+
+@pytest.mark.parametrize("level", [0.0, -0.01, -0.05, -0.2])
+def test_as_many_pairs_as_advised_decide(level: float) -> None:
+    """With the same mean and about the same scatter, and twice as many surely."""
+    scatter = (0.05, -0.05, 0.04, -0.04, 0.06, -0.06)
+    limit, rule = 0.03, RuleR(max_runs=6)
+
+    def over(pairs: int) -> Ratio:
+        logs = [level + scatter[n % len(scatter)] for n in range(pairs)]
+        new = values(*map(math.exp, logs))
+        many = RuleR(max_runs=pairs)
+        old = values(*[1.0] * pairs)
+        return judge_drop(new, old, direction=HIGHER, limit=limit, rule=many)
+
+    first = over(6)
+    needed = pairs_to_decide(first, HIGHER, limit, rule)
+
+    if first.outcome is Answer.INCONCLUSIVE:
+        assert needed is not None
+        assert over(2 * needed).outcome in {Answer.PASS, Answer.FAIL}
+        assert needed > 6
+    else:
+        assert level == -0.2
+    assert pairs_to_decide(replace(first, sd=3.0, ratio=1.0), HIGHER, limit, rule) is None
 
 
 def test_invalid_values_are_refused() -> None:

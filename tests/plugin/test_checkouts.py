@@ -70,6 +70,14 @@ def test_a_sparse_checkout_without_the_baseline_says_how_to_get_it(repository: P
     assert outcome(repository, "suites")[0] is Outcome.NO_BASELINE
 
 
+def test_a_sparse_worktree_is_recognised_as_such(repository: Project, tmp_path: Path) -> None:
+    top = tmp_path / "worktree"
+    git(repository.path, "worktree", "add", "--quiet", str(top))
+    assert outcome(repository, "--rootdir", top, top / "suites")[0] in JUDGED
+    git(top, "sparse-checkout", "set", "--cone", "suites")
+    assert outcome(repository, "--rootdir", top, top / "suites")[0] is Outcome.ERROR
+
+
 def test_a_shallow_clone_has_the_same_verdict(repository: Project, tmp_path: Path) -> None:
     clone = tmp_path / "clone"
     git(tmp_path, "clone", "--quiet", "--depth=1", repository.path.as_uri(), str(clone))

@@ -79,7 +79,7 @@ def test_energy_is_reported_in_all_for_each_token_and_for_each_gpu() -> None:
 
     made = run({"GPU-0": 10_000.0}, samples_per_joule=0.01)
     power = replace(made.energy[Source.NVML], uncertainty_j=None, idle_w=120.0, net_joules=7600.0)
-    assert ", 100 J/sample: " in energy_notes([made])[0]
+    assert ", 100 J/sample: " in sentence(energy_notes([made])[0])
     assert energy_notes([replace(made, energy={power.source: power})]) == [
         "10,000 J (uncertainty not known) in 20.0 s, 500 W, 700 W at most, 100 J/sample, 7,600 J "
         "above idle (120 W): GPU board energy by NVML, not MLPerf Power"

@@ -183,7 +183,7 @@ def test_impossible_speeds_are_refused(tmp_path: Path) -> None:
         ("Offline", {"work.batch": "1"}),
         ("Server", {"work.batch": "1"}),
     ]
-    words = ("tokens/s is", "above the physical limit (memory)")
+    words = ("tokens/s is", "physically impossible (memory)")
     possible = [
         (scenario, engine, claim)
         for (scenario, engine), claim in itertools.product(cases, DECODING)

@@ -260,8 +260,8 @@ ENVIRONMENT: Mapping[str, str] = {
     "NODE_PATH": "Modules of MBXP's JavaScript programs.",
     "OMP_NUM_THREADS": "As `MKL_NUM_THREADS`.",
     "OPENBLAS_CORETYPE": "As `MKL_NUM_THREADS`.",
-    "OPENAI_API_KEY": "Key of the server of engine `openai`; its option `api_key_env` names another "
-    "variable.",
+    "OPENAI_API_KEY": "Key of the server of engine `openai`; its option `api_key_env` names "
+    "another variable.",
     "OPENBLAS_NUM_THREADS": "As `MKL_NUM_THREADS`.",
     "PATH": "Programs of `command`, `serve` and `python`, and the compilers that MBXP needs.",
     "PYTEST_MLPERF_BUILDS": "Folder of quantised checkpoints that several projects share; "
@@ -271,8 +271,8 @@ ENVIRONMENT: Mapping[str, str] = {
     "PYTEST_MLPERF_LEASES": "Folder of the locks on accelerators; all users of the machine must "
     "use the same one. Default: `/tmp`, independent of `TMPDIR`.",
     "PYTEST_MLPERF_REPLICA": "Number of the process of `replicas` or `clients`; set for each.",
-    "PYTEST_MLPERF_TREE": "Set in workers that measure another commit: its checkout, in which "
-    "servers start and relative paths in `serve` are looked up.",
+    "PYTEST_MLPERF_TREE": "Checkout of the build of another commit; servers start in this folder. "
+    "Set for the engine.",
     "PYTEST_CURRENT_TEST": "Set by pytest: a waiting worker of pytest-xdist names its test.",
     "PYTEST_XDIST_WORKER": "Set by pytest-xdist in its workers, which then do not count as other "
     "processes.",

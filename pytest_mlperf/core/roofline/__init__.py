@@ -360,12 +360,12 @@ class Light:
         metric: Name in the metric table.
         says: The share as text, or why it is unknown and which figure to supply.
         share: Share of the estimated limit if there is one, else of the certain one; None if
-            unknown.
+            neither is known.
         certain: Limit by the lower bound of the work, in the metric's unit; None if unknown.
-        ceiling: The certain limit at the GPU's highest clock; None if unknown.
+        ceiling: The certain limit at the GPU's highest clock.
         estimated: Limit for the run's estimated work; None if unknown.
-        binds: Binding resource: "compute" or "memory"; None if unknown.
-        impossible: Whether the figure is beyond the ceiling.
+        binds: Binding resource: "compute" or "memory".
+        impossible: Whether the figure is above the ceiling.
     """
 
     metric: str

@@ -1,4 +1,4 @@
-"""Judge all runs of one side against those of another: each metric, then all cases."""
+"""Judge all runs of a baseline against all of a candidate: each metric, then all cases."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class RatioSpread:
     df: float
 
     def reach(self, error: float) -> float:
-        """Return the distance of a one-sided bound with this error from the estimate."""
+        """Return the one-sided margin of the estimate at this error: t quantile · se."""
         return t_isf(error, self.df) * self.se
 
     def p(self, change: float) -> float:
@@ -71,7 +71,7 @@ class Pooled:
         return self.now - self.before
 
     def reach(self, error: float) -> float:
-        """Return the distance of a one-sided bound with this error from the change."""
+        """Return the one-sided margin of the change at this error, the largest of all spreads."""
         return max(one.reach(error) for one in (self.spread, self.least, self.separate))
 
     def p(self, sign: int, lost: float = 0.0) -> float:
@@ -82,7 +82,7 @@ class Pooled:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class _Side:
-    """Hold one side: mean log value and weight of each session, and the scatter inside them."""
+    """Hold a side: each session's mean log value, run count, weight; squares inside sessions."""
 
     means: Sequence[float]
     counts: Sequence[int]
@@ -99,16 +99,16 @@ class _Side:
 
     @property
     def of_sessions(self) -> float:
-        """Variance of the mean relative to that of a session's effect."""
+        """Var(mean) / session variance = Σw², by session effects alone."""
         return math.fsum(w * w for w in self.weights)
 
     @property
     def of_runs(self) -> float:
-        """Variance of the mean relative to that of a run inside its session."""
+        """Var(mean) / run variance = Σw²/m for m runs in a session, by run noise alone."""
         return math.fsum(w * w / m for w, m in zip(self.weights, self.counts, strict=True))
 
     def between(self) -> tuple[float, float, float]:
-        """Return n·Σw(x - mean)² over the session means x.
+        """Return n·Σw(x - mean)² over the n session means x of weight w.
 
         The second and third value are its expectation per unit of session and of run variance.
         """

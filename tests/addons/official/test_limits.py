@@ -52,7 +52,7 @@ def test_one_limit_with_its_numbers_and_those_of_a_run_or_a_technique(say: Say) 
     ) in one_line(text)
     options = ["--gpu", "H200", "--workload", "stable-diffusion-xl", "--technique", "deepcache"]
     assert "certain   13.56 samples/s" in say("limits", *options, "--set", "network_share=0.5")[1]
-    assert "estimated deepcache: say network_share" in say("limits", *options)[1]
+    assert "estimated deepcache: set network_share" in say("limits", *options)[1]
 
 
 def test_missing_options_are_asked_for_and_wrong_ones_refused(say: Say) -> None:

@@ -288,7 +288,7 @@ def _made_of(bound: WorkloadLimit, unit: str) -> Iterator[tuple[str, str]]:
 
 
 def _precision(bound: WorkloadLimit) -> str:
-    name = bound.seen.precision or "none said: the fastest"
+    name = bound.seen.precision or "not set: the fastest"
     text = f"{name}, {_scaled(bound.peak, 'FLOP/s')} dense for each GPU"
     weight = bound.weight_bytes
     return text + (f", {weight:.4g} B a weight" if weight else "")

@@ -69,7 +69,8 @@ def test_sentences_name_the_library_whose_stamps_they_are() -> None:
         gaps.add(7, "first", 0.5, 0.75)
     assert str(refused.value) == (
         "sample 7 of the data set: its first token arrived here 250.0 ms before TensorRT-LLM's "
-        "own time stamp; one of the two clocks is wrong, so no token time of this run can be trusted"
+        "own time stamp; one of the two clocks is wrong, so no token time of this run can be "
+        "trusted"
     )
 
 
