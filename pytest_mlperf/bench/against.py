@@ -182,8 +182,8 @@ class OtherBuild:
     def _digest(self, earlier: EarlierBuild, build: Build) -> str:
         """Return a digest of the build's code; "" if its content cannot be determined."""
         commit, root = build.commit or self._conditions.commit, self._policy.root
-        known = build.commit or earlier.requirements
-        if earlier.elsewhere is not None or not known or commit is None:
+        is_fixed = build.commit or earlier.requirements
+        if earlier.elsewhere is not None or not is_fixed or commit is None:
             return ""
         changed = changes_digest(root) if commit.endswith(CHANGED_MARK) else ""
         packages = sorted(f"{one.name}=={one.version}" for one in distributions())

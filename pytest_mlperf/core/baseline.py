@@ -169,7 +169,7 @@ class Record:
         return len(set(self.groups.values()))
 
     def noise_of(self, metric: str | None) -> SessionNoise | None:
-        """Return a metric's session noise; None if unknown, or if sessions of a day count singly."""
+        """Return a metric's session noise; None if unknown or if sessions of a day count singly."""
         noise = self.session_noise.get(metric or "")
         return noise if noise and (noise.by_days or len(self.sessions) == self.days) else None
 

@@ -151,7 +151,7 @@ def tried(
 ) -> Tried:
     """Compare a run's latencies with their limits; keep the one worst relative to its limit.
 
-    `late`: LoadGen calls the run INVALID.
+    `late`: LoadGen reports the run INVALID.
     """
     first = max(conditions, key=lambda condition: metrics[condition.metric] / condition.below)
     value = metrics[first.metric]

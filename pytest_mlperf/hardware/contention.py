@@ -115,12 +115,12 @@ PROXIES = {
 def listeners(root: Path, port: int | str) -> set[int]:
     """Return the pids that listen on a TCP port or a Unix socket; none if a proxy does."""
     rows = [line.split(maxsplit=7) for line in _lines(root / "proc/net/unix")]
-    found = {row[6] for row in rows if row[7:] == [port] and row[3] == LISTENING_UNIX_FLAG}
+    inodes = {row[6] for row in rows if row[7:] == [port] and row[3] == LISTENING_UNIX_FLAG}
     tcp = (*_lines(root / "proc/net/tcp"), *_lines(root / "proc/net/tcp6"))
     for fields in (line.split() for line in tcp if isinstance(port, int)):
         if len(fields) > 9 and fields[3] == LISTENING_STATE and fields[1].endswith(f":{port:04X}"):
-            found.add(fields[9])
-    sockets = {f"socket:[{number}]" for number in found}
+            inodes.add(fields[9])
+    sockets = {f"socket:[{number}]" for number in inodes}
     pids = {pid for pid in _numbers(root / "proc") if sockets & _open_files(root, pid)}
     names = {each.name for (pid, _), each in processes(root).items() if pid in pids}
     # A proxy in Python has an interpreter's name.

@@ -341,7 +341,7 @@ def spent_of(folder: Path, run: Run) -> dict[str, float]:
     moment = moment_of(run.started)
     started_s = moment.timestamp() if moment else begin_s
     blocks = sorted((folder.parent / "accuracy").glob("block-*"))
-    windows = [found.window_s for block in blocks if (found := _detail(block))]
+    windows = [log.window_s for block in blocks if (log := _detail(block))]
     times = _numbers_in(folder, "spent")
     load_s, warm_s = (min(times.get(name, 0.0), 86_400.0) for name in ("load_s", "warmup_s"))
     seconds = (
@@ -428,7 +428,7 @@ class _Search:
             },
             power={test: t for test, at in last.items() if (t := self._try(power_of, at))},
             spent={
-                test: [told for run, at in pairs if (told := self._try(spent_of, at, run))]
+                test: [times for run, at in pairs if (times := self._try(spent_of, at, run))]
                 for test, pairs in folders.items()
             },
             sessions=(self._try(sessions_of, results, store) if store else None) or {},

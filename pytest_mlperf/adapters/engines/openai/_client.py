@@ -29,7 +29,7 @@ from pytest_mlperf.extension import own_length, text_of
 ERROR_BYTES = 65_536
 """Maximum bytes to read of an answer that is not a stream."""
 
-PAGE_TIMEOUT_SECONDS = 60.0
+GET_TIMEOUT_SECONDS = 60.0
 """Maximum time for a page about the server, whatever request_timeout is."""
 
 MAX_QUOTED_CHARACTERS = 300
@@ -123,7 +123,7 @@ class Client:
             ) from None
         return answer
 
-    async def get(self, path: str, longest_s: float = PAGE_TIMEOUT_SECONDS) -> bytes:
+    async def get(self, path: str, longest_s: float = GET_TIMEOUT_SECONDS) -> bytes:
         """Return a page of the server; raise Failed if it is missing, late or too large."""
         limit_s = min(self._timeout_s, longest_s)
         target = f"{self._connections.path}{path}{self._query}"
