@@ -62,7 +62,9 @@ def test_a_drop_is_retraced_run_by_run_and_look_by_look(lab: Lab, say: Say) -> N
     assert rest in text
     causes = text.partition(rest)[2].partition("Measured on and with")[0]
     # The fixed micro-benchmark of that moment may stand below it.
-    assert re.match(r" (N\. )?engine\.acme N → N since the baseline; no other recorded fact changed ", causes)
+    assert re.match(
+        r" (N\. )?engine\.acme N → N since the baseline; no other recorded fact changed ", causes
+    )
     assert flat(FINGERPRINT) in text.partition("Measured on and with")[2]
     assert widest(output) <= 80
     verdict = performance(lab.upgraded).verdict
@@ -313,5 +315,7 @@ def test_every_pair_is_shown_with_what_it_says() -> None:
     assert "\n".join(printed) + "\n" == page("explain_pair.txt")
     verdict = pair(*(1.5, 1.0, 1.51, 1.0) * 2, 1.5, 1.0)
     assert verdict.ratio is not None
-    rows = [line for line in turns(verdict, verdict.ratio, RuleR(), 80) if re.match(r" +\d+ ", line)]
+    rows = [
+        line for line in turns(verdict, verdict.ratio, RuleR(), 80) if re.match(r" +\d+ ", line)
+    ]
     assert [row.split("  ")[-1] for row in rows] == ["another pair"] * 4 + ["undecided"]
