@@ -163,7 +163,7 @@ class OtherBuild:
         return side
 
     def _build(self, earlier: EarlierBuild) -> Build:
-        """Return a build of the session; cases of suites in one folder share it."""
+        """Return the other build, made once per session for the suites of one folder."""
         key = replace(earlier, suite=earlier.suite.parent)
         folder = self._conditions.folder
         if not self._builds:

@@ -340,7 +340,7 @@ class Watch:
 
 
 def _own_s(start: UsageTotals, end: UsageTotals) -> float | None:
-    """Return the processor time of the watched processes and of their ended children."""
+    """Return the CPU time [s] of watched processes and their ended children; None if unread."""
     totals = [
         sum(
             each.used_s + each.reaped_s
@@ -393,7 +393,7 @@ def _less(end: float | None, start: float | None) -> float | None:
 
 
 def _pressure(root: Path, resource: str) -> tuple[float, float] | None:
-    """Return PSI "some" and "full" [s], of our control group if known, else of the machine."""
+    """Return pressure stall times ("some", "full") [s] of our cgroup, else of the machine."""
     groups = (folder / f"{resource}.pressure" for folder in _groups(root))
     for path in (*groups, root / "proc/pressure" / resource):
         rows = {words[0]: words[-1] for line in _lines(path) if (words := line.split())}
@@ -424,7 +424,7 @@ def _throttled(root: Path) -> Iterator[tuple[str, tuple[float, float]]]:
 
 
 def _groups(root: Path) -> Iterator[Path]:
-    """Yield the folders of this process's CPU control groups, nearest first."""
+    """Yield folders of this process's CPU control groups (cgroups) and their parents."""
     for line in _lines(root / "proc/self/cgroup"):
         _, controllers, path = line.split(":", 2)
         if controllers and "cpu" not in controllers.split(","):
@@ -478,5 +478,5 @@ class Window:
 
     @property
     def peak_bytes(self) -> int | None:
-        """Peak memory of the watched processes that still exist [bytes]."""
+        """Peak memory of the watched processes that still exist [bytes]; None if unknown."""
         return self._watch.peak_bytes()

@@ -40,7 +40,7 @@ _DAY_S = 86_400
 
 
 def figures_of(group: Grouped, files: RunFiles, most: int) -> list[Packed]:
-    """Return the plots of a case, with at most `most` accepted baselines."""
+    """Return the plots of a case; those of history have at most `most` points."""
     figures: list[Packed] = []
     seen: set[str] = set()
     for result in group.results:

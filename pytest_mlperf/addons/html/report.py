@@ -163,7 +163,7 @@ def decimate(points: Sequence[Point], columns: int) -> list[Point]:
 
 
 def broken(kept: Sequence[Point], points: Sequence[Point]) -> list[tuple[float, float | None]]:
-    """Return `kept`, with the value None where a gap between `points` is unusually long."""
+    """Return `kept` with None (no line) in gaps of `points` over `SILENT` median intervals."""
     times = [time_s for time_s, _ in points]
     intervals = [later - earlier for earlier, later in pairwise(times)]
     most_s = SILENT * median(intervals) if intervals else 0.0
@@ -393,7 +393,7 @@ def report(session: ReportedSession) -> str:
 
 
 class _Search:
-    """Read the files next to a results file, and note unreadable ones."""
+    """Find and read runs' files next to a results file, for figures; note unreadable ones."""
 
     def __init__(self, folder: Path, root: Path) -> None:
         self._folder, self._root = folder, root

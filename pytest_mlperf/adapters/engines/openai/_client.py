@@ -51,7 +51,7 @@ class Listener:
     __slots__ = ()
 
     def heard(self, *, comments: bool = False) -> None:
-        """Note that the server sent data, or only `comments`."""
+        """Restart the timeout: the server sent SSE events, or only SSE `comments`."""
 
     def tokens(self, count: int) -> None:
         """Handle `count` new tokens."""
@@ -329,7 +329,7 @@ class Body:
         return self.data[: self.salt_place.begin] + salt + self.data[self.salt_place.end :]
 
     def tokens_of(self, key: str) -> int | None:
-        """Return the number of prompt tokens with the salt of a key."""
+        """Return the prompt's tokens with the random words for `key`; None if uncounted."""
         if not key or self.salt is None or self.prompt_tokens is None:
             return self.prompt_tokens
         return self.prompt_tokens + self.salt.tokens(key)
@@ -356,7 +356,7 @@ class Bodies:
 
     Attributes:
         chat: Whether text is sent as a user's message.
-        as_they_are: Whether the data set's text is sent unchanged.
+        as_they_are: Whether the data set's text is sent unchanged, else token ids or their text.
         prompts: Returns token ids of samples, for data sets whose text is not sent unchanged.
         tokenizer: Returns the model's tokenizer, for servers that only take text.
         seed_of: Returns the sampling seed of a sample, or None.

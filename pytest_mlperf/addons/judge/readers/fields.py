@@ -66,7 +66,7 @@ def per(total: Any, count: Any) -> float | None:
 
 
 def plain(value: Any) -> str | float | None:
-    """Return a value as facts store it: text or number; infinity is "inf"."""
+    """Return a value as text or number, infinity as "inf"; None for tables, lists and null."""
     if isinstance(value, bool):
         return str(value).lower()
     if isinstance(value, int | float):
@@ -115,7 +115,7 @@ class JsonObject(dict[str, Any]):
         )
 
     def plain(self, key: str) -> str | float | None:
-        """Return a value as facts store it: text or number."""
+        """Return a field as text or number; None for tables, lists and null, or if missing."""
         return plain(self.get(key))
 
     def number(self, key: str) -> float | None:

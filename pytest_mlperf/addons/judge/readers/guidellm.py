@@ -100,7 +100,7 @@ def _point(raw: JsonObject, file: JsonObject) -> ToolPoint:
 
 
 def _constraints(limits: JsonObject) -> str | None:
-    """Return the limits of a benchmark as text, from the fields of old or new files."""
+    """Return a benchmark's limits (max_*, min_*) as text; None without one."""
     words = []
     for name in (name for name in limits if name.startswith(("max_", "min_"))):
         index = limits.at(name).whole("current_index") or 0

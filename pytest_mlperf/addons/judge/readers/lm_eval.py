@@ -115,7 +115,7 @@ def _is_samples(document: ResultFile) -> bool:
 
 
 def _samples(document: ResultFile) -> Iterator[ToolRun]:
-    """Yield one run of a task, with its scores named as in the results file."""
+    """Read a file of one task's samples; yield one run, its scores named as in results files."""
     named = re.match(r"samples_(.+?)_\d{4}-", document.path.name)
     lines_by_filter: dict[str, list[JsonObject]] = defaultdict(list)
     for line in objects(document):

@@ -106,7 +106,7 @@ _AMOUNT = re.compile(r"(?P<number>[-+.0-9eE]+)\s*(?P<unit>[a-zA-Zµμ%]+)")
 
 
 def _figure(value: Any, column: Column) -> tuple[Any, float]:
-    """Return a cell as a number with the factor of its own unit, else of the column's."""
+    """Return (number, factor to the quantity's unit) of a cell; its own unit has precedence."""
     if not isinstance(value, str):
         return value, column.factor
     amount = _AMOUNT.fullmatch(value.strip())
