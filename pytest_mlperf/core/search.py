@@ -60,7 +60,7 @@ class Tried:
 
     @property
     def excess(self) -> float:
-        """Logarithmic excess of the latency over its limit, clipped to `CLAMP`."""
+        """log(latency / limit), `MIN_EXCESS` to `CLAMP` in size; below 0 if all limits were met."""
         size = min(max(abs(math.log(self.value / self.limit)), MIN_EXCESS), CLAMP)
         if self.held:
             return -size
@@ -151,7 +151,7 @@ def tried(
 ) -> Tried:
     """Compare a run's latencies with their limits; keep the one worst relative to its limit.
 
-    `late`: LoadGen calls the run INVALID.
+    `late`: LoadGen reports the run INVALID.
     """
     first = max(conditions, key=lambda condition: metrics[condition.metric] / condition.below)
     value = metrics[first.metric]

@@ -59,7 +59,7 @@ def test_the_limit_before_is_noted_and_given_back(
     assert (fake.limit_w(), noted(folder)) == (500, {"GPU-0": NOTE})
     done = power_limit.restore_all(opened, ["GPU-0", "GPU-1"], folder)
     assert (fake.limit_w(), noted(folder)) == (700, {})
-    assert done["done"] == ["GPU-0 has its power limit of 700 W back, from 500 W"]
+    assert done["done"] == ["GPU-0: power limit restored from 500 W to 700 W"]
     assert fake.limit_w(1) is None
 
     set_to(opened, folder, 500)
@@ -104,7 +104,9 @@ def test_a_limit_that_cannot_be_set_is_refused_in_one_sentence(
     assert fake.limit_w() == 700
 
     (folder / "GPU-0.power-limit.json").mkdir()
-    with pytest.raises(Refused, match="is noted there before it is set, and it cannot be"):
+    with pytest.raises(
+        Refused, match="cannot be written: .* must be noted there before it is changed"
+    ):
         set_to(opened, folder, 500)
     assert (fake.limit_w(), noted(folder)) == (700, {})
 

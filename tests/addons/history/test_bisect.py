@@ -129,7 +129,7 @@ def test_interruptions_leave_nothing_and_go_on(
     assert children_of(here) == []
 
     output = say.ends(0, "bisect", "c0", "c1", "--", FILE)
-    assert re.search(r"goes on with [24] runs that are kept", one_line(output)), output
+    assert re.search(r"continues with [24] runs of the last call", one_line(output)), output
     assert f"first bad {commits[1]}" in output
 
 
@@ -212,7 +212,10 @@ def test_every_commit_is_offered_the_rate_of_the_good_one(here: Path, say: Say) 
 
 
 REFUSED: list[tuple[list[str], str]] = [
-    (["c1", "c0", "--", FILE], "GOOD 'c1' is not an ancestor of BAD 'c0': they are the"),
+    (
+        ["c1", "c0", "--", FILE],
+        "GOOD 'c1' is not an ancestor of BAD 'c0': they are in the wrong order",
+    ),
     (["c1", "side", "--", FILE], "is not an ancestor of BAD 'side': they have no commit"),
     (["c1", "main", "--", FILE], "GOOD and BAD are one commit, "),
     (["c0", "v9", "--", FILE], "BAD 'v9' is not a commit here; fetch it first"),

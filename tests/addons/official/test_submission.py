@@ -331,7 +331,7 @@ def test_bad_input_is_one_error_that_says_what_to_do(project: Path, say: Say) ->
     assert "H200 is not here" in error(*INIT[:2], "o", *INIT[3:], "--accelerator", "H200")
     shutil.copy(Path("r.json").resolve(), Path("r.json").resolve().with_name("s.json"))
     twice = (str(Path("r.json").resolve().with_name("s.json")), *EXPORT[3:], "--rehearsal")
-    assert "3d-unet-99 Offline is there twice" in error(*EXPORT[:3], *twice)
+    assert "3d-unet-99 Offline occurs twice" in error(*EXPORT[:3], *twice)
     (subject, *_) = (one.verdict.subject for one in read_results(Path("r.json").resolve()).cases)
     assert subject is not None
     moved = replace(subject, identity={**subject.identity, "cpu": "another"})

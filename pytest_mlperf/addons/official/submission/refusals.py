@@ -74,7 +74,7 @@ def _timed_run(log: Path, entry: Entry, rules: Round, *, closed: bool) -> Iterat
     detail, constants = parse_detail(log), entry.constants
     if not detail.valid:
         reasons = "; ".join(detail.invalid_reasons) or "LoadGen gives no reason"
-        yield f"LoadGen calls the run INVALID: {reasons}"
+        yield f"LoadGen reports the run INVALID: {reasons}"
     yield from _logged_errors(detail)
     scenario = entry.scenario.of_loadgen
     logged = detail.values.get("effective_scenario")

@@ -177,9 +177,10 @@ def test_a_late_client_does_not_blame_the_server(late: str) -> None:
 
 @pytest.mark.process
 def test_several_clients_tell_how_answers_came(tmp_path: Path) -> None:
+    pace_s = 4 * PACE_S  # At the usual pace a busy machine may bring an answer in one read.
     for name, tokens, manner in (("held", 8, {"hold": 1000}), ("hides", 16, {"hidden": 8})):
         (folder := tmp_path / name).mkdir()
-        with echo_server(tokens, 20, 1e3 * PACE_S, details=1, **manner) as url:
+        with echo_server(tokens, 20, 1e3 * pace_s, details=1, **manner) as url:
             _, _, log = measured(worker(folder, url, PROMPTS, loop={"points": [4]}))
         (point,) = log.points
         if name == "held":
@@ -188,7 +189,7 @@ def test_several_clients_tell_how_answers_came(tmp_path: Path) -> None:
         else:
             assert point.hidden_share == 0.5
             assert {HIDDEN} <= point.notes.keys() <= {HIDDEN, TOGETHER}
-            assert PACE_S * 0.9 < point.metrics["tpot_p50"] < PACE_S * 2
+            assert pace_s * 0.9 < point.metrics["tpot_p50"] < pace_s * 2
 
 
 @pytest.mark.process

@@ -142,7 +142,7 @@ def test_the_clients_files_are_read_as_imports_are(measured: Path, tmp_path: Pat
         ),
         ("half a result", result, summary[:1000], r"result_summary\.json"),
         ("no events", events, None, r"events\.jsonl: cannot be read: No such file"),
-        ("half its events", events, "".join(lines[:-2]), r"events\.jsonl: cut: it lacks "),
+        ("half its events", events, "".join(lines[:-2]), r"events\.jsonl: incomplete: it lacks "),
     ]
     failures = []
     for folder, file, content, message in damages:

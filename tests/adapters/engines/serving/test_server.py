@@ -221,7 +221,7 @@ def test_a_server_that_never_becomes_healthy() -> None:
         assert re.match(
             rf"the server was not healthy within start_timeout = 1 s: GET {health} last gave "
             rf"{answer}; raise start_timeout if it is only slow, and check that health is a "
-            rf"path which it knows; its log ",
+            rf"path of the server; its log ",
             error_of(scripted(manner, limit_s=1.0, health=health)),
         )
 
