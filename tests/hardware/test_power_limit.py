@@ -104,7 +104,9 @@ def test_a_limit_that_cannot_be_set_is_refused_in_one_sentence(
     assert fake.limit_w() == 700
 
     (folder / "GPU-0.power-limit.json").mkdir()
-    with pytest.raises(Refused, match="cannot be written: .* must be noted there before it is changed"):
+    with pytest.raises(
+        Refused, match=r"cannot be written: .* must be noted there before it is changed"
+    ):
         set_to(opened, folder, 500)
     assert (fake.limit_w(), noted(folder)) == (700, {})
 

@@ -313,7 +313,9 @@ def test_hostile_pickles_are_named_and_never_executed(tmp_path: Path) -> None:
     rows = []
     for canary, path, (build, message) in zip(canaries, paths, HOSTILE, strict=True):
         path.write_bytes(build(canary))
-        called = message if " " in message else f"tries to call {message}; such a file is never executed"
+        called = (
+            message if " " in message else f"tries to call {message}; such a file is never executed"
+        )
         rows.append((path, f"{path}: .*{called}"))
     assert not_refused(RunError, rows, lambda path: read_frame(path, columns=("id",))) == []
     assert [canary.exists() for canary in canaries] == [False] * len(HOSTILE)

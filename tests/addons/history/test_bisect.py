@@ -212,7 +212,10 @@ def test_every_commit_is_offered_the_rate_of_the_good_one(here: Path, say: Say) 
 
 
 REFUSED: list[tuple[list[str], str]] = [
-    (["c1", "c0", "--", FILE], "GOOD 'c1' is not an ancestor of BAD 'c0': they are in the wrong order"),
+    (
+        ["c1", "c0", "--", FILE],
+        "GOOD 'c1' is not an ancestor of BAD 'c0': they are in the wrong order",
+    ),
     (["c1", "side", "--", FILE], "is not an ancestor of BAD 'side': they have no commit"),
     (["c1", "main", "--", FILE], "GOOD and BAD are one commit, "),
     (["c0", "v9", "--", FILE], "BAD 'v9' is not a commit here; fetch it first"),
