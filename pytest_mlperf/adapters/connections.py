@@ -66,7 +66,7 @@ class HttpConnection(asyncio.Protocol):
     """Send successive requests over one connection.
 
     Attributes:
-        kept: Whether the connection can take another request.
+        kept: Whether the connection stays open for another request (keep-alive).
         idle_s: Start of the idle time, on the loop's clock [s].
     """
 
@@ -279,7 +279,7 @@ class Connections:
             self._hung_up += not connection.ready
 
     def _kept(self) -> HttpConnection | None:
-        """Return the connection that was idle for the shortest time; the others expire sooner."""
+        """Return the open connection that was idle for the shortest time; None if all expired."""
         least_s = self._loop.time() - MAX_IDLE_SECONDS
         while self._idle and self._idle[0].idle_s < least_s:
             self._idle.popleft().drop()

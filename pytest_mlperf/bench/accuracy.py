@@ -154,7 +154,7 @@ class CaseAccuracy:
         if self.by_reference:
             return f"the reference {entry} has no accuracy baseline: record it first, in {first}"
         if not self.may_record:
-            return f"no accuracy baseline: record it with --mlperf-update=missing in {first}"
+            return f"no accuracy baseline: record it in {first}, with --mlperf-update=missing"
         return "no accuracy baseline: record it with --mlperf-update=missing"
 
     def judge(self, latest: ScoredPass) -> Ruling:

@@ -163,7 +163,7 @@ class OtherBuild:
         return side
 
     def _build(self, earlier: EarlierBuild) -> Build:
-        """Return a build of the session; cases of suites in one folder share it."""
+        """Return the other build, made once per session for the suites of one folder."""
         key = replace(earlier, suite=earlier.suite.parent)
         folder = self._conditions.folder
         if not self._builds:
@@ -182,8 +182,8 @@ class OtherBuild:
     def _digest(self, earlier: EarlierBuild, build: Build) -> str:
         """Return a digest of the build's code; "" if its content cannot be determined."""
         commit, root = build.commit or self._conditions.commit, self._policy.root
-        known = build.commit or earlier.requirements
-        if earlier.elsewhere is not None or not known or commit is None:
+        is_fixed = build.commit or earlier.requirements
+        if earlier.elsewhere is not None or not is_fixed or commit is None:
             return ""
         changed = changes_digest(root) if commit.endswith(CHANGED_MARK) else ""
         packages = sorted(f"{one.name}=={one.version}" for one in distributions())

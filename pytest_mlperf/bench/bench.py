@@ -174,7 +174,7 @@ def _of_gpu(gpu: GpuRun) -> str:
 
 
 def clock_note(runs: Sequence[Run], record: Record | None, outcome: Outcome) -> str | None:
-    """Return how clocks and power cap differ from the baseline's; None if another note says it."""
+    """Return how clocks and power cap differ from the baseline's; None without a difference."""
     if record is None or outcome in {Outcome.PERF_DROP, Outcome.POWER_DROP, Outcome.RECORDED}:
         return None
     if not any(run.hardware.state for run in runs):
@@ -191,7 +191,7 @@ def of_all_runs(runs: Sequence[Run]) -> list[Words]:
 
 
 def _noted(run: Run) -> dict[Hashable, Words]:
-    """Return the notes of a run by kind; signs of several GPUs or points are one note."""
+    """Return a run's notes by key; one note has equal warnings of several GPUs or loads."""
     alike: dict[Hashable, list[Sign]] = {}
     for sign in run.signs:
         alike.setdefault(sign.kind[1:], []).append(sign)
@@ -203,7 +203,7 @@ def _noted(run: Run) -> dict[Hashable, Words]:
 
 
 def _unknown_energy(run: Run) -> dict[Hashable, Words]:
-    """Return why a run's energy is unknown, by kind; {} if it is known."""
+    """Return why a run's energy is unknown, by the note's key; {} if it is known."""
     if not run.energy_unknown:
         return {}
     broke = next((sign.kind for sign in run.signs if sign.key is SignKey.NOT_WATCHED), None)
@@ -211,7 +211,7 @@ def _unknown_energy(run: Run) -> dict[Hashable, Words]:
 
 
 def each_once(noted: Sequence[Mapping[Hashable, Words]]) -> list[Words]:
-    """Return one note per kind, with the text of the last run that has the kind."""
+    """Return one note per key of `noted`, with the text of the last run that has it."""
     lines = []
     for kind in dict.fromkeys(kind for by_kind in noted for kind in by_kind):
         *others, last = [by_kind[kind] for by_kind in noted if kind in by_kind]
@@ -538,7 +538,7 @@ def _expected(planned: Testable, verdict: Verdict) -> Verdict:
 def tree_changes(
     policy: Policy, commit: str | None, job: MeasuredCase, suite: Path, imported: Sequence[str]
 ) -> tuple[list[str], list[str]]:
-    """Return lines on changes since a baseline's commit, and lines on changes that are unknown."""
+    """Return (lines on files changed since a baseline's commit, lines on why it is unknown)."""
     if commit is None:
         return [], []
     loaded = {os.path.realpath(path) for path in (*imported, str(suite), *_named(job, suite))}
@@ -567,7 +567,7 @@ def tree_changes(
 
 
 def _named(job: MeasuredCase, suite: Path) -> Iterator[str]:
-    """Yield the files and folders that a case names, except parent folders of its suite."""
+    """Yield existing paths in a case's settings, except parent folders of its suite."""
     if not isinstance(job, Job):
         return
     factories = [job.engine, job.dataset, *filter(None, [job.scoring.scorer])]

@@ -111,7 +111,7 @@ class CaseRuns(CaseRunner):
         self._broken: RunError | Unjudgeable | None = None
 
     def _load(self, planned: PlannedCase, identity: Mapping[str, Property]) -> Record | None:
-        """Return the record of this machine, or set `formerly` and return None."""
+        """Return this machine's baseline record; without one set `formerly`, return None."""
         case = planned.case
         loaded = load_checked(self.file, case)
         if loaded is None:
@@ -203,7 +203,7 @@ class CaseRuns(CaseRunner):
 
     @property
     def unchecked(self) -> Unchecked | None:
-        """Why a verdict on performance says nothing on accuracy; None if accuracy was checked."""
+        """Why accuracy was not checked along with performance; None if it was."""
         if self.subject is not None and self.subject.dummy:
             return Unchecked.DUMMY
         if self.unscored is not None:
@@ -320,7 +320,7 @@ class CaseRuns(CaseRunner):
         return process
 
     def _counted(self, run: Run) -> Run:
-        """Return a run; mark it INVALID if its token counts differ from the build's answers."""
+        """Return a run, INVALID if its token counts differ from those of the scored answers."""
         if self.subject is None or not any(n.startswith("tokens_per_sample") for n in run.metrics):
             return run
         facts, sides = self.subject.fingerprint, list[Iterable[tuple[int, float | None]]]()

@@ -213,7 +213,7 @@ def _score(folder: Path) -> rules.SpeedScore:
 
 
 def _length(case: CaseRuns, workload: RoundWorkload) -> tuple[float, float]:
-    """Return the bounds of the mean answer length [tokens]; raise UnavailableError if unknown."""
+    """Return (least, most) mean answer length [tokens]; raise UnavailableError if unknown."""
     suite = case.of_suite.suite
     twin = suite.workload
     scored = (twin.reference or {}).get("tokens_per_sample") if case.of_suite.data.shared else None

@@ -29,7 +29,7 @@ _HOME = re.compile(r"(?<![\w.~/])~(?=/|$)")
 
 
 class EarlierSide(NamedTuple):
-    """Hold the case with the options of its record; `title` lists them without secret values."""
+    """Hold a case with its baseline's engine options; `title` lists them without secrets."""
 
     job: Job
     title: str

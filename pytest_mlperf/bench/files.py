@@ -205,7 +205,7 @@ def _point(baseline: Baseline, record: Record, commit: str) -> TrendPoint:
 def _from_history(
     newest: tuple[TrendPoint, Record], kept: Sequence[TrendPoint]
 ) -> Iterator[TrendPoint]:
-    """Yield the points of the newest record's history that git lacks."""
+    """Yield accepted baselines that the newest one's history lists and git lacks, means only."""
     point, record = newest
     kept_means = [one.means for one in kept]
     for entry, after in zip_longest(record.history, record.history[1:]):

@@ -93,7 +93,7 @@ def placed(
 
 
 def held_to_best(case: CaseRunner, answer: Ruling) -> Ruling:
-    """Change a ruling to GATE FAIL if its share of the best result is below the suite's.
+    """Change a ruling to GATE FAIL if result / best official result is below the suite's limit.
 
     A failed or unjudged ruling is returned unchanged; without a comparable result a note is added.
     """
@@ -109,7 +109,7 @@ def held_to_best(case: CaseRunner, answer: Ruling) -> Ruling:
 
 
 def below_best(case: CaseRunner) -> str | None:
-    """Return a headline if the share of the best result is below the suite's, or None."""
+    """Return a headline if result / best official result is below the suite's limit."""
     least = case.planned.suite.of_best
     if least is None or isinstance(placing := _standing(case), str) or placing.share >= least:
         return None

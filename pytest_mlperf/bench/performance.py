@@ -97,7 +97,7 @@ def judge_performance(case: CaseRuns, kinds: Collection[Kind], phase: Phase = LO
 
 
 def _judged(case: CaseRuns, phase: Phase) -> Ruling:
-    """Judge the runs of a case; make more runs as long as one more may decide."""
+    """Judge the runs of a case by rule R; make runs until it decides or the limit is reached."""
     while True:
         if missed := limit_missed(case):
             return missed
@@ -210,7 +210,7 @@ def unjudged(case: CaseRuns, run: Run) -> Ruling:
 
 
 def traded(metrics: Sequence[MetricVerdict]) -> tuple[str, ...]:
-    """Return the note on a curve that is worse at one point and better at another."""
+    """Return a note if a curve dropped at one concurrency or rate and improved at another."""
     points = [m for m in metrics if point_of(m.metric) is not None and m.change is not None]
     worse = [m for m in points if m.fails]
     better = [m for m in points if m.outcome is Outcome.IMPROVED]
@@ -482,7 +482,7 @@ def energy_limits(case: CaseRuns, runs: Sequence[Run]) -> tuple[Mapping[str, flo
 
 
 def _unfit(case: CaseRuns, limits: Collection[str]) -> Ruling | None:
-    """Return INVALID if the energy of only some runs may be judged, or None."""
+    """Return an INVALID ruling if only some runs have usable energy, else None."""
     runs = case.runs
     for name in limits:
         lacking = [place for place, run in enumerate(runs, start=1) if not run.may_judge(name)]

@@ -96,7 +96,7 @@ def gated_pairs(planned: Testable, kind: Kind, *, power: bool, meter: bool) -> i
 
 @dataclass(frozen=True, kw_only=True)
 class Formerly:
-    """Describe the baseline that is nearest to this machine, which has none itself."""
+    """Describe the baseline of the machine most like this one, which has no baseline."""
 
     date: str
     differences: tuple[Difference, ...]
@@ -185,7 +185,7 @@ def _of_other_counts(root: Path, file: Path, case: Case) -> Iterator[Formerly]:
 
 
 def rule_for(accelerator: str, max_runs: int = 5) -> RuleR:
-    """Return rule R with the default noise of an accelerator (uncalibrated)."""
+    """Return rule R (the test of speed) with an accelerator's default, uncalibrated noise."""
     return uncalibrated(accelerator).rule(max_runs)
 
 
@@ -214,5 +214,5 @@ def calibrated_rule(
 def rule_beside(
     file: Path, accelerator: str, identity: Mapping[str, Property], max_runs: int
 ) -> tuple[RuleR, str | None]:
-    """Return rule R for the case of a baseline file, with the calibration next to the file."""
+    """Return `calibrated_rule` for the folder of baselines that contains `file`."""
     return calibrated_rule(closed_root(file), accelerator, identity, max_runs)

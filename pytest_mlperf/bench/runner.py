@@ -53,7 +53,7 @@ ENOUGH_QUERIES = LOADED_QUERIES
 
 @dataclass(frozen=True, kw_only=True)
 class SearchState:
-    """Hold the rate and settings of a run in a search or a compliance test."""
+    """Hold rate and settings that a load search or compliance test gives its next run."""
 
     rate: float | None
     conditions: Conditions
@@ -170,7 +170,7 @@ def searches(
 
 
 def condition_differs(job: MeasuredCase, record: Record) -> str | None:
-    """Return how the conditions of a baseline's rate differ from the suite's, or None."""
+    """Return a sentence if suite and baseline differ in a fixed or searched rate, else None."""
     ours, theirs = job.facts.get(KEY), record.fingerprint.get(KEY)
     if ours == theirs:
         return None
@@ -185,7 +185,7 @@ def condition_differs(job: MeasuredCase, record: Record) -> str | None:
 
 
 def _unpointed(run: Run) -> Run:
-    """Return a run without the point in its metric names, because the point differs by try."""
+    """Remove "@64" from a searched run's metric names, as the concurrency differs by try."""
     metrics, server = (
         {name.partition("@")[0]: value for name, value in figures.items()}
         for figures in (run.metrics, run.serving.server)
@@ -229,7 +229,7 @@ class Unjudgeable(Exception):
 
 
 class Rated(Protocol):
-    """Describe a case with the rate of its next run and its INVALID runs so far."""
+    """Define what repeats INVALID runs: a case, the rate of its next run, and its INVALID runs."""
 
     @property
     def job(self) -> MeasuredCase:

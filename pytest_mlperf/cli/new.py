@@ -140,7 +140,7 @@ def _require_free(kind: str, name: str, listed: Mapping[str, str]) -> None:
 
 
 def _package(project: Mapping[str, Any]) -> Path | None:
-    """Return the folder of the project's only package, or the one named like the project."""
+    """Return the folder of the package named like the project, else of the only one, else None."""
     if not project:
         return None
     root = Path("src") if Path("src").is_dir() else Path()

@@ -349,7 +349,7 @@ def promises(planned: Iterable[SuiteTest]) -> dict[tuple[Path, str], Guarantee]:
 
 
 def in_words(planned: Iterable[SuiteTest], held: Promises) -> str:
-    """Return the number of baselines by guarantee in words; "" without baselines."""
+    """Return how many baselines permit final verdicts, as text; "" without baselines."""
     cases = sum(isinstance(case, Planned) for case in planned)
     if not held:
         return ""

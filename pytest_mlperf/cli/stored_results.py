@@ -139,7 +139,7 @@ BASELINES = Path("baselines")
 def rule_here(
     roots: Iterable[Path], accelerator: str, identity: Mapping[str, Property]
 ) -> tuple[RuleR, str]:
-    """Return rule R for a machine, and the source of its noise as text.
+    """Return rule R (the test of speed) with a machine's noise, and that noise's source as text.
 
     `roots` are folders of baselines that may hold a calibration, nearest first.
     """

@@ -29,7 +29,7 @@ LEFT_OUT = frozenset({"build", "dist", "node_modules", "venv"})
 OWN_FILES = ("pytest.toml", ".pytest.toml", "pytest.ini", ".pytest.ini")
 """Files that pytest accepts as configuration even if empty, in its order of search."""
 
-OTHER_FILES = {"pyproject.toml": "tool", "tox.ini": "pytest", "setup.cfg": "tool:pytest"}
+SHARED_FILES = {"pyproject.toml": "tool", "tox.ini": "pytest", "setup.cfg": "tool:pytest"}
 """Files that pytest accepts as configuration only if they have this table or section."""
 
 
@@ -125,7 +125,7 @@ def _configuration(named: Sequence[Path]) -> tuple[Path, Mapping[str, Any]]:
     folders = [place if place.is_dir() else place.parent for place in resolved]
     common = Path(os.path.commonpath(folders))
     upwards = [common, *common.parents]
-    for file in (folder / name for folder in upwards for name in (*OWN_FILES, *OTHER_FILES)):
+    for file in (folder / name for folder in upwards for name in (*OWN_FILES, *SHARED_FILES)):
         if file.is_file() and (settings := _settings(file)) is not None:
             return file.parent, settings
     for file in (folder / name for name in ("pyproject.toml", "setup.py") for folder in upwards):
@@ -143,7 +143,7 @@ def _settings(file: Path) -> Mapping[str, Any] | None:
             parser = configparser.RawConfigParser(strict=False)
             parser.read_string(file.read_text("utf-8"))
             content = dict(parser)
-    name = OTHER_FILES.get(file.name, "pytest")
+    name = SHARED_FILES.get(file.name, "pytest")
     table: Mapping[str, Any] | None = content.get(name, {} if file.name in OWN_FILES else None)
     if table and name == "tool":
         table = table.get("pytest")

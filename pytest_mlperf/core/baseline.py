@@ -165,11 +165,11 @@ class Record:
 
     @property
     def days(self) -> int:
-        """Number of days with sessions; machines of one day count separately."""
+        """Number of (day, machine) with a session: sessions of one day and machine count once."""
         return len(set(self.groups.values()))
 
     def noise_of(self, metric: str | None) -> SessionNoise | None:
-        """Return a metric's session noise; None if unknown, or if sessions of a day count singly."""
+        """Return a metric's session noise; None if unknown, or if days have uncombined sessions."""
         noise = self.session_noise.get(metric or "")
         return noise if noise and (noise.by_days or len(self.sessions) == self.days) else None
 
@@ -211,7 +211,7 @@ class Baseline:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Difference:
-    """Describe one property that keeps a record (theirs) from applying to this machine (ours)."""
+    """Describe a property by which a baseline's machine (theirs) and this one (ours) differ."""
 
     name: str
     theirs: Property
@@ -251,7 +251,7 @@ def with_record(baseline: Baseline, record: Record) -> Baseline:
 
 
 SERVER_FACT = "server."
-"""Prefix of fingerprint keys with what a server elsewhere reports about its software."""
+"""Prefix of fingerprint keys for software facts that a server elsewhere reports."""
 
 ADDED_FACTS = {
     "engine.weights_sha256": "weights",

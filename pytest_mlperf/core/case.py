@@ -1,4 +1,4 @@
-"""Define a case, its id, and the words for scenarios, kinds, precisions and techniques."""
+"""Define a case, its id, and the names of scenarios, kinds of tests, precisions, techniques."""
 
 from __future__ import annotations
 
@@ -120,7 +120,7 @@ SUITE_SCENARIOS = tuple(name for name in Scenario if name is not Scenario.BENCHM
 
 
 class Kind(WordEnum):
-    """Name the kind of a test: accuracy, speed, energy, a pair, or a compliance test."""
+    """Name the kind of a test: accuracy, speed, energy, claim of a ratio, or compliance."""
 
     ACCURACY = "accuracy"
     PERFORMANCE = "performance"

@@ -87,7 +87,7 @@ def speed(test: str, reference: SpeedScore, timed: SpeedScore) -> Finding:
 
 
 def load_explains(test: str, scores: tuple[SpeedScore, SpeedScore], lost: Sequence[float]) -> bool:
-    """Check whether other load may explain a failed speed check.
+    """Check whether other processes' load may explain a failed compliance check of speed.
 
     `lost` is the slowdown by load in each of the two runs, as a logarithm.
     """

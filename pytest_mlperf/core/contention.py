@@ -177,7 +177,7 @@ def lost_share(seen: Contention, *, on_cpu: bool, memory: float = 0.0) -> float 
 
 
 def tolerated(limits: Mapping[str, float]) -> float:
-    """Return the share of speed that load may take from a run with these limits."""
+    """Return the share of speed that other processes may take from a run with these limits."""
     return max(TOLERATED_SHARE, OF_LIMIT * min(limits.values(), default=0.0))
 
 

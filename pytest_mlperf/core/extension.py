@@ -53,7 +53,7 @@ class Sink(Protocol):
         ...
 
     def next_tokens(self, ids: Sequence[int]) -> None:
-        """Report one more token for each of these samples, after its first (optional)."""
+        """Report one more token for each of these sample ids, after its first (optional)."""
         ...
 
     def streamed(
@@ -207,7 +207,7 @@ class Engine:
         cls,
         options: Mapping[str, Any],  # noqa: ARG003 - for those that override it
     ) -> int:
-        """Return the number of client processes, each with its share of the samples."""
+        """Return the number of client processes, among which the samples are divided."""
         return 1
 
     def __enter__(self) -> Self:
@@ -320,7 +320,7 @@ class Engine:
         return None
 
     def counted_again(self) -> Mapping[int, tuple[int, int]] | None:
-        """Return recounted tokens by sample since the last call: in all, and after the first."""
+        """Return recounted tokens by sample, (all, after the first); None without a recount."""
         return None
 
     def describe(self) -> Mapping[str, str]:

@@ -76,7 +76,7 @@ def guarantee(
 
 
 def run_sd(record: Record, metric: str, rule: RuleR) -> float | None:
-    """Return the standard deviation of runs within a session, moderated as in rule R."""
+    """Return the moderated log standard deviation of runs in a session; None without values."""
     there = [run for run in record.runs if metric in run.metrics]
     if not there:
         return None

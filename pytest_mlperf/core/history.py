@@ -184,7 +184,7 @@ def points_of_session(results: Results) -> Iterator[tuple[CaseSeries, SessionPoi
 def _other_point(
     result: CaseResult, metric: MetricVerdict, point: SessionPoint
 ) -> SessionPoint | None:
-    """Return the point of the build that the session measured beside its own, or None."""
+    """Return the point of the other build that a session interleaved with its own, or None."""
     verdict, other = result.verdict, result.verdict.interleaved
     value = metric.baseline.value
     if not verdict.other_runs or not verdict.kind.is_of_runs or not value:

@@ -348,7 +348,7 @@ class Job(MeasuredCase):
         return self if self.scoring.data is None else self.on(self.scoring.data)
 
     def on(self, data: ScoredData) -> Self:
-        """Return this case with another data set, which is both timed and scored."""
+        """Return this case with `data` as its data set, for timed runs and for scores."""
         return replace(
             self,
             dataset=data.dataset,

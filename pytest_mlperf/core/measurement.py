@@ -202,7 +202,7 @@ class Run:
 
 
 def repeated(runs: Sequence[Run]) -> Note | None:
-    """Return a note on repeated runs with the last text of each reason; None without runs."""
+    """Return a note on INVALID runs that were repeated, and why; None without such runs."""
     latest: dict[Key, tuple[Words, ...]] = {}
     for run in runs:
         texts: dict[Key, tuple[Words, ...]] = {}

@@ -126,12 +126,12 @@ def is_stage(metric: str) -> bool:
 
 
 def at_point(metric: str, point: float) -> str:
-    """Return the name of a metric at one point of a curve."""
+    """Return a metric's name at one concurrency or rate of a curve: "throughput@64"."""
     return f"{metric}@{point}"
 
 
 def point_of(metric: str) -> int | float | None:
-    """Return the point of a curve in the name of a metric; None if the name has no point."""
+    """Return 64, a concurrency or rate, of "throughput@64"; None for a name without "@"."""
     named = POINT_METRIC.fullmatch(metric)
     return _number(named["point"]) if named else None
 
@@ -297,7 +297,7 @@ _PLACES = {name: place for place, name in enumerate(METRICS)}
 
 
 def in_order(metric: str) -> tuple[float, int, str]:
-    """Return a sort key of a metric: by point, then in the table's order, then stages."""
+    """Return a sort key: by concurrency or rate ("@64"), then in the order of `METRICS`."""
     base, _, point = metric.partition("@")
     return float(point or 0), _PLACES.get(base, len(_PLACES)), base
 

@@ -39,7 +39,7 @@ BOUNDS: Mapping[str, tuple[float, float]] = {
 
 
 def possible(quantity: str, reading: Any, most: float = math.inf) -> Any:
-    """Return a reading; None if it is impossible for the quantity, or above `most`.
+    """Return a sensor's reading; None if it is impossible for the quantity, or above `most`.
 
     A mapping keeps its possible readings; a list is one reading. Other quantities are unchanged.
     """

@@ -1,4 +1,4 @@
-"""Define defects and signs of a run: a key for decisions, and a note for the user."""
+"""Define a run's defects and signs (warnings that fail no test): a key and a note for each."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ class Reason:
 
 
 class SignKey(StrEnum):
-    """Name a sign of a run or GPU; results files hold these words, so they never change."""
+    """Name a sign, a warning that fails no test; results files hold the words: never change."""
 
     GPU_IDLE = "gpu_idle"
     APPLICATION_CLOCKS = "application_clocks"
@@ -164,18 +164,18 @@ class Sign:
         point: float | None = None,
         **values: Any,
     ) -> Sign:
-        """Return a sign whose note has this key and these values."""
+        """Return a sign (a warning about a run) whose note has this key and these values."""
         text = Note.of(note, **values)
         return cls(key=key, text=text, seconds=seconds, share=share, point=point)
 
     @property
     def kind(self) -> tuple[str, str, object]:
-        """Key that is equal for signs that differ only in figures or points."""
+        """Key that is equal for warnings that differ only in figures, concurrency or rate."""
         return self.gpu, self.key, self.text if self.key in TEXT_KEYS else ""
 
     @property
     def note(self) -> Note:
-        """Note with all that the sentence of the sign holds."""
+        """Note with the warning's text, duration, concurrency or rate, and GPU."""
         name = self.name or (f"GPU {self.gpu}" if self.gpu else "")
         return Note.of(
             "sign",

@@ -58,7 +58,7 @@ def lacking(record: Record) -> str | None:
 def failing_today(
     record: Record, limits: Mapping[str, float], rule: rule_r.RuleR, *, interleaves: bool
 ) -> str | None:
-    """Return a note on the drop that fails against a record of one day; None for more days."""
+    """Return a note on the drop that a baseline of one day proves at once; None for more days."""
     if record.days > 1 or len(record.runs) < rule_r.GATING_RUNS:
         return None
     drops = []

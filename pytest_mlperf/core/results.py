@@ -140,7 +140,7 @@ class Suspect:
 
     @property
     def age(self) -> tuple[str, str]:
-        """Sort key for the entries of several sessions on one test, oldest first."""
+        """(Last, first) session's date, a sort key for entries on one test, oldest first."""
         return self.seen or self.date, self.date
 
     @property
@@ -150,7 +150,7 @@ class Suspect:
 
 
 def newest(suspects: Iterable[Suspect]) -> tuple[Suspect, ...]:
-    """Return the newest suspect of each key, in the order in which the keys first occur."""
+    """Return each test's newest suspect entry, in the order of the tests' first entries."""
     latest: dict[Key, Suspect] = {}
     for suspect in suspects:
         there = latest.get(suspect.key)
@@ -282,7 +282,10 @@ OPEN = {Outcome.INCONCLUSIVE, Outcome.PROVISIONAL}
 def remaining(
     suspects: Iterable[Suspect], results: Iterable[CaseResult], *, date: str, cleared: bool = False
 ) -> tuple[Suspect, ...]:
-    """Return the session's suspects, then earlier ones; `cleared` also keeps cleared tests."""
+    """Return a session's SUSPECT and PROVISIONAL tests, then untested earlier ones.
+
+    `cleared`: keep the entries of tests that are neither any more.
+    """
     earlier = newest(suspects)
     tested = [
         _after(result, suspected(earlier, result), date)

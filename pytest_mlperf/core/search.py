@@ -60,7 +60,7 @@ class Tried:
 
     @property
     def excess(self) -> float:
-        """Logarithmic excess of the latency over its limit, clipped to `CLAMP`."""
+        """log(latency / limit), `MIN_EXCESS` to `CLAMP` in size; below 0 if all limits were met."""
         size = min(max(abs(math.log(self.value / self.limit)), MIN_EXCESS), CLAMP)
         if self.held:
             return -size

@@ -21,9 +21,9 @@ LATENCY = "latency_p50"
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class StageTime:
-    """Hold the median time of a stage, "stage_queue@64" at a point [s per sample].
+    """Hold the median time of a stage [s per sample]; "stage_queue@64" is at concurrency 64.
 
-    `moved`: whether it is outside the baseline's range by more than the shares above.
+    `moved`: it is outside the baseline runs' range, and beyond `STAGE_SHARE` and `WHOLE_SHARE`.
     """
 
     metric: str

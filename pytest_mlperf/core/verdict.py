@@ -1,4 +1,4 @@
-"""Define the outcomes that a user reads, and the verdict on one case and kind."""
+"""Define the outcomes that a user reads, and the verdict on one test of a case."""
 
 from __future__ import annotations
 
@@ -286,7 +286,7 @@ class MetricVerdict:
 
     @property
     def fails(self) -> bool:
-        """Whether this metric fails the test, a provisional drop on the second day in a row."""
+        """Whether this metric fails the test; a repeated provisional drop does (`since`)."""
         repeated = self.seems_drop and bool(self.since)
         return repeated or (self.outcome is not None and self.outcome.fails)
 
@@ -297,7 +297,7 @@ class MetricVerdict:
 
     @property
     def word(self) -> str:
-        """Its outcome in tables, with "drop" for a provisional drop."""
+        """The outcome in tables; a provisional drop is "PROVISIONAL drop", not gated "reported"."""
         return f"{self.outcome or 'reported'}{' drop' if self.direction == 'drop' else ''}"
 
     @property
@@ -355,17 +355,17 @@ class PairedVerdict:
 
     @property
     def bound(self) -> float | None:
-        """Change that a pass excludes: the margin with the sign of a change for the worse."""
+        """Change that a pass excludes, +margin if lower is better, else -margin; None unjudged."""
         return None if self.margin is None else self.margin if self.lower else -self.margin
 
     @property
     def worst(self) -> float | None:
-        """Worse end of the interval."""
+        """Worse end of the confidence interval; None without one."""
         return self.high if self.lower else self.low
 
     @property
     def best(self) -> float | None:
-        """Better end of the interval."""
+        """Better end of the confidence interval; None without one."""
         return self.low if self.lower else self.high
 
 

@@ -115,12 +115,12 @@ PROXIES = {
 def listeners(root: Path, port: int | str) -> set[int]:
     """Return the pids that listen on a TCP port or a Unix socket; none if a proxy does."""
     rows = [line.split(maxsplit=7) for line in _lines(root / "proc/net/unix")]
-    found = {row[6] for row in rows if row[7:] == [port] and row[3] == LISTENING_UNIX_FLAG}
+    inodes = {row[6] for row in rows if row[7:] == [port] and row[3] == LISTENING_UNIX_FLAG}
     tcp = (*_lines(root / "proc/net/tcp"), *_lines(root / "proc/net/tcp6"))
     for fields in (line.split() for line in tcp if isinstance(port, int)):
         if len(fields) > 9 and fields[3] == LISTENING_STATE and fields[1].endswith(f":{port:04X}"):
-            found.add(fields[9])
-    sockets = {f"socket:[{number}]" for number in found}
+            inodes.add(fields[9])
+    sockets = {f"socket:[{number}]" for number in inodes}
     pids = {pid for pid in _numbers(root / "proc") if sockets & _open_files(root, pid)}
     names = {each.name for (pid, _), each in processes(root).items() if pid in pids}
     # A proxy in Python has an interpreter's name.
@@ -191,7 +191,7 @@ def _read(path: Path) -> bytes:
 LINUX = Path("/")
 
 SCHEDULING_S = 30e-6
-"""Wake-up time of a core on an idle machine; shorter waits are no contention."""
+"""Wake-up time of a core on an idle machine; shorter waits do not count as contention."""
 
 MAX_LISTED_PROCESSES, MIN_LISTED_CORES = 3, 0.02
 """Maximum number of other processes to name, and the cores that each must have used."""
@@ -340,7 +340,7 @@ class Watch:
 
 
 def _own_s(start: UsageTotals, end: UsageTotals) -> float | None:
-    """Return the processor time of the watched processes and of their ended children."""
+    """Return the CPU time [s] of watched processes and their ended children; None if unread."""
     totals = [
         sum(
             each.used_s + each.reaped_s
@@ -393,7 +393,7 @@ def _less(end: float | None, start: float | None) -> float | None:
 
 
 def _pressure(root: Path, resource: str) -> tuple[float, float] | None:
-    """Return PSI "some" and "full" [s], of our control group if known, else of the machine."""
+    """Return pressure stall times ("some", "full") [s] of our cgroup, else of the machine."""
     groups = (folder / f"{resource}.pressure" for folder in _groups(root))
     for path in (*groups, root / "proc/pressure" / resource):
         rows = {words[0]: words[-1] for line in _lines(path) if (words := line.split())}
@@ -424,7 +424,7 @@ def _throttled(root: Path) -> Iterator[tuple[str, tuple[float, float]]]:
 
 
 def _groups(root: Path) -> Iterator[Path]:
-    """Yield the folders of this process's CPU control groups, nearest first."""
+    """Yield folders of this process's CPU control groups (cgroups) and their parents."""
     for line in _lines(root / "proc/self/cgroup"):
         _, controllers, path = line.split(":", 2)
         if controllers and "cpu" not in controllers.split(","):
@@ -478,5 +478,5 @@ class Window:
 
     @property
     def peak_bytes(self) -> int | None:
-        """Peak memory of the watched processes that still exist [bytes]."""
+        """Peak memory of the watched processes that still exist [bytes]; None if unknown."""
         return self._watch.peak_bytes()

@@ -182,7 +182,7 @@ def between(devices: Sequence[str], sizes: ControlSizes) -> float:
 
 
 def ends(device: str, other: str, sizes: Sequence[int]) -> tuple[Any, Any]:
-    """Return a buffer on each of two devices, of the first size that fits on both."""
+    """Return buffers on `device` and `other`, of the first size [bytes] that fits on both."""
     import torch
 
     for size in sizes:
@@ -203,7 +203,7 @@ def buffers(device: str, sizes: Sequence[int]) -> tuple[Any, Any]:
 
 
 def by_clock(work: Callable[[], object], batch: int) -> Callable[[], float]:
-    """Return a function that does the work `batch` times and returns the seconds per call."""
+    """Return a function that calls `work` `batch` times and returns the mean seconds per call."""
 
     def repeat() -> float:
         begun_s = perf_counter()
@@ -215,7 +215,7 @@ def by_clock(work: Callable[[], object], batch: int) -> Callable[[], float]:
 
 
 def by_events(work: Callable[[], object], batch: int) -> Callable[[], float]:
-    """Return the function of `by_clock`, but timed by CUDA events on the current GPU."""
+    """Return a function that calls `work` `batch` times and returns CUDA event seconds per call."""
     import torch
 
     begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
@@ -233,7 +233,7 @@ def by_events(work: Callable[[], object], batch: int) -> Callable[[], float]:
 
 
 def median_s(repeat: Callable[[], float], sizes: ControlSizes) -> float:
-    """Warm up, repeat, and return the median time."""
+    """Warm up, repeat, and return the median of the returned times [s]."""
     warm_s = perf_counter() + sizes.warm_s
     repeat()
     while perf_counter() < warm_s:

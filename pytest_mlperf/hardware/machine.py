@@ -188,7 +188,7 @@ class Machine:
         return {"gpus": len(used), **properties, **by}
 
     def _topology(self, uuids: Sequence[str]) -> str | None:
-        """Return how GPUs are connected: "NV18 NVSwitch", or by pairs "12 x PIX; 16 x SYS"."""
+        """Return the links of GPU pairs: "NV18 NVSwitch", "12 x PIX; 16 x SYS"; None if unknown."""
         pairs = [self.paths.get(one, {}).get(other) for one, other in combinations(uuids, 2)]
         counts = Counter(path for path in pairs if path is not None)
         if counts.total() < len(pairs):

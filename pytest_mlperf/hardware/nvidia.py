@@ -179,7 +179,7 @@ def _or_none(device: NvmlDevice, function: str, *more: Any) -> Any:
 
 
 def _bus(written: Any) -> str | None:
-    """Return a bus address of NVML ("00000000:3B:00.0") in the format of sysfs."""
+    """Return NVML's bus address ("00000000:3B:00.0") in the format of sysfs; None if empty."""
     text = decoded(written)
     return text[-12:].lower() if text else None
 
@@ -195,7 +195,7 @@ def ask(device: NvmlDevice, function: str, *more: Any, quantity: str = "") -> An
 
 
 def unread(sampled: Mapping[str, Probe]) -> dict[str, str]:
-    """Return the reasons why quantities cannot be sampled, by name."""
+    """Make a last attempt at pending reads; return failed quantities with the reason."""
     for probe in sampled.values():
         probe.answer()
         probe.settle(at_end=True)

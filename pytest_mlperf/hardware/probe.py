@@ -53,7 +53,7 @@ class Nvml:
         return values if len(values) > 1 else values[0]
 
     def text(self, name: str, *arguments: Any) -> str | None:
-        """Call a function that writes a text; return the text."""
+        """Call a function of the library that writes a text; return it, or None if it fails."""
         buffer, function = self._buffer(96), getattr(self._library, name, None)
         failed = function is None or function(*arguments, buffer, 96)
         return None if failed else buffer.value.decode("utf-8", "replace")

@@ -229,7 +229,7 @@ def of_kubernetes(get: Callable[..., bytes], place: str, accelerator: str) -> Se
                 one.get("resources", {}).get("limits", {}) for one in pod["spec"]["containers"]
             ]
             counts[str(pod["spec"]["nodeName"])] += sum(
-                int(own.get(name, 0)) for own in limits for name in RESOURCES
+                int(limit.get(name, 0)) for limit in limits for name in RESOURCES
             )
         if not counts:
             raise _fault("kubectl shows no pod: correct kubernetes, NAMESPACE/SELECTOR")
@@ -237,12 +237,12 @@ def of_kubernetes(get: Callable[..., bytes], place: str, accelerator: str) -> Se
         items = nodes.get("items", [nodes])  # one node has no list around it
         labels = {node["metadata"]["name"]: node["metadata"]["labels"] for node in items}
         for name, count in counts.items():
-            own = labels[name]
-            product = str(next(own[label] for label in PRODUCT_LABELS if label in own))
+            tags = labels[name]
+            product = str(next(tags[label] for label in PRODUCT_LABELS if label in tags))
             product = product.upper() if product.islower() else product
-            memory = {"memory_gib": int(own[MEMORY_LABEL]) // 1024} if MEMORY_LABEL in own else {}
+            memory = {"memory_gib": int(tags[MEMORY_LABEL]) // 1024} if MEMORY_LABEL in tags else {}
             gpus += [{"gpu": _property(product.replace("-", " ")), **memory}] * (count or 1)
-            drivers.append(str(_property(own.get(DRIVER_LABEL, ""))))
+            drivers.append(str(_property(tags.get(DRIVER_LABEL, ""))))
     except (KeyError, TypeError, ValueError, AttributeError, StopIteration):
         raise _fault(
             f"kubectl shows no accelerator of {_property(' '.join(counts)) or 'running pods'}: "
@@ -283,7 +283,7 @@ def _software(pages: Mapping[str, bytes], headers: Mapping[str, str]) -> Iterato
     """Yield facts on the server's software; "pages" identifies the kind of server."""
     paths = [path for path in PAGES if path in pages]
     yield f"{SERVER_FACT}pages", " ".join((broken(headers.get("server", "")), *paths))[:MAX_TEXT]
-    for own in map(_json, (pages[path] for path in paths)):
-        for key in SOFTWARE if isinstance(own, dict) else ():
-            if isinstance(own.get(key), str | int | float):
-                yield f"{SERVER_FACT}{key}", str(_property(own[key]))
+    for document in map(_json, (pages[path] for path in paths)):
+        for key in SOFTWARE if isinstance(document, dict) else ():
+            if isinstance(document.get(key), str | int | float):
+                yield f"{SERVER_FACT}{key}", str(_property(document[key]))

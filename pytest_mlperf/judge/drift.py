@@ -124,9 +124,9 @@ def _split(xs: Sequence[float], alpha: float) -> int | None:
 
 @lru_cache(maxsize=1024)
 def _rare(count: int) -> tuple[tuple[float, float, float], ...]:
-    """Return for each split of `count` sessions its mean rank sum, threshold and sd.
+    """Return (mean, threshold, standard deviation) of the rank sum for each split of sessions.
 
-    The threshold is the squared deviation of the rank sum above which the exact test is made.
+    Above the threshold, a squared deviation from the mean, the exact rank test is made.
     """
     pairs = [at * (count - at) for at in range(MIN_SIDE_SESSIONS, count - MIN_SIDE_SESSIONS + 1)]
     most = RARE_DEVIATIONS**2 * (count + 1) / 12
@@ -174,7 +174,7 @@ def _p(u: float, m: int, n: int) -> float:
 
 @lru_cache(maxsize=16_384)
 def _tail(u: int, m: int, n: int) -> float:
-    """Return the probability of a U of at most `u`."""
+    """Return P(U ≤ u) of the Mann-Whitney statistic for samples of m and n values."""
     ways = [1.0] + [0.0] * u
     for i in range(1, m + 1):
         step = n + i
@@ -200,7 +200,7 @@ def _adjusted(p: float, left: Sequence[float], right: Sequence[float]) -> float:
 
 
 def _neighbours(left: Sequence[float], right: Sequence[float]) -> float:
-    """Return the rank correlation of neighbouring sessions on each side, from 0 to 0.9."""
+    """Return the rank correlation of neighbouring sessions within each level, 0 to 0.9."""
     products = squares = 0.0
     for side in (left, right):
         middle = (len(side) + 1) / 2
@@ -213,7 +213,7 @@ def _neighbours(left: Sequence[float], right: Sequence[float]) -> float:
 
 
 def _shift(left: Sequence[float], right: Sequence[float]) -> tuple[float, float, float]:
-    """Return the lower 95 % bound, the estimate and the upper bound of right minus left.
+    """Return (lower 95 % bound, estimate, upper bound) of right minus left.
 
     Source: J. L. Hodges, E. L. Lehmann, Annals of Mathematical Statistics 34 (1963); the interval
         by the normal approximation of U.

@@ -51,7 +51,7 @@ def t_isf(p: float, df: float) -> float:
 
 
 def _hill(p: float, df: float) -> float:
-    """Return Student's t quantile by Hill's expansion, 0 < p < 1/2, with his names and signs."""
+    """Return Student's t quantile, 0 < p < 1/2, by Hill's expansion (source: `t_isf`)."""
     a = 1 / (df - 0.5)
     b = 48 / a**2
     c = ((20700 * a / b - 98) * a - 16) * a + 96.36
@@ -129,7 +129,7 @@ def bound_of(direction: Direction, limit: float) -> float:
 
 
 def raw(x: float, direction: Direction) -> float:
-    """Return the relative change of the raw value for a log ratio (below 0 is worse)."""
+    """Return a raw value's relative change for `x`, a log ratio that is below 0 if worse."""
     # exp overflows above 709; such a bound only means "huge".
     return math.expm1(min(x if direction is Direction.HIGHER else -x, 700.0))
 
@@ -155,7 +155,7 @@ class Scatter:
 
 
 def scatter(sessions: Sequence[Sequence[float]]) -> Scatter:
-    """Return the scatter of values by session; each session has at least one value.
+    """Return sums of squares between and inside sessions, each of which has a value or more.
 
     Source: one-way random effects, mean squares and n0 for sessions of unequal size (S. R. Searle,
         G. Casella, C. E. McCulloch, Variance Components, 1992, 3.6).

@@ -14,7 +14,7 @@ from pytest_mlperf.judge.inputs import Leverage
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Clustered:
-    """Hold the cluster-robust standard error of a mean; `se` is infinite for one group."""
+    """Hold the cluster-robust standard error `se` of a mean; infinite for one group of samples."""
 
     se: float
     df: float
@@ -261,7 +261,7 @@ def by_spread(changes: Mapping[float, int], errors: Errors) -> ChangeBounds:
 
 
 def error_of(differences: Sequence[float], leverage: Leverage) -> tuple[float, float]:
-    """Return the standard error of the mean change of pseudo-values, and its df.
+    """Return (standard error of the mean change of pseudo-values, its degrees of freedom).
 
     The degrees of freedom are the smaller of those by sample weights and those by the number of
     changes. The error is infinite if the changes show less than `MIN_VARIANCE_SHARE` of the
@@ -300,7 +300,7 @@ def with_rare(
 def _by_t(
     mean: float, se: float, df: float, errors: Errors, *, changed: int | None = None
 ) -> ChangeBounds:
-    """Return the bounds mean ± t·se, and the p value of a drop.
+    """Return the bounds mean ± t·se by Student's t with `df`, and the p value of a drop.
 
     With few `changed` samples p is at least 0.5^changed: all may have one sign by chance.
     """

@@ -223,7 +223,7 @@ def estimate(
 
 
 def _spread(medians: Sequence[float], unit: float, rule: RuleR) -> tuple[float, float]:
-    """Return the standard deviation of the common session effect, and the shift it allows."""
+    """Return (sd of a session's common effect, t·sd·√(1 + 1/df)): the shift that it allows."""
     count = len(medians)
     df = max(count, 1)
     # A session against the mean of the others has count / (count - 1) times its own variance.
@@ -233,7 +233,7 @@ def _spread(medians: Sequence[float], unit: float, rule: RuleR) -> tuple[float, 
 
 
 def _scale(compared: Iterable[Compared], *, two_sided: bool) -> float:
-    """Return the factor by which changes scatter more than their standard errors, at least 1."""
+    """Return max(1, quantiles of change/se over those of t): how much more changes scatter."""
     changes = list(compared)
     df = median(df for _, _, df in changes)
     away = sorted((abs(c) if two_sided else c) / se for c, se, _ in changes)

@@ -93,7 +93,7 @@ class _RatioLook:
 
     @property
     def improved(self) -> bool:
-        """Whether an improvement is proven: the upper bound, mirrored at the mean, is above 0."""
+        """Whether an improvement is proven: mean - (high - mean) is above 0."""
         return 2 * self.mean > self.high
 
 
@@ -106,7 +106,7 @@ def _judge(
     failing: float,
     rule: RuleR,
 ) -> Ratio:
-    """Analyse after each pair: a pass is above the log ratio `passing`, a fail below `failing`."""
+    """Analyse log(a/b) after each pair: pass if low ≥ `passing`, fail if high < `failing`."""
     if not a or len(a) != len(b):
         raise ValueError(f"{len(a)} runs of a and {len(b)} of b cannot be paired")
     sign = 1 if direction is Direction.HIGHER else -1
@@ -179,7 +179,7 @@ def _spread(
 
 
 def _weight(k: int, last: int) -> float:
-    """Return the share of the error for the analysis after k pairs; one pair counts as two."""
+    """Return (df of k pairs)² / Σ over all analyses: the error share of the one after k."""
     k = max(k, FIRST_LOOK)
     return (k - 1) ** 2 / sum((look - 1) ** 2 for look in range(FIRST_LOOK, last + 1))
 
@@ -190,7 +190,7 @@ def _ratio(log: float) -> float:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class RelativeSpeed:
-    """Hold the speed relative to another commit, above 1 if better, with its interval."""
+    """Hold speed / another commit's speed, above 1 if better, and its confidence interval."""
 
     ratio: float
     low: float

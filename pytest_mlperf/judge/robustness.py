@@ -95,7 +95,7 @@ class FinalWord:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Robustness:
-    """Hold the robustness that an ok and a drop would have."""
+    """Hold whether a pass and a fail would be final, whatever the variance of sessions."""
 
     passing: FinalWord
     failing: FinalWord
@@ -162,7 +162,10 @@ def final_until(runs: Iterable[tuple[float | None, float]]) -> float | None:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class _Variances:
-    """Hold a difference, its variance, and the variance's (component, df), sessions first."""
+    """Hold a difference, its variance, and the variance's components with their df.
+
+    `parts` are (component, degrees of freedom), that of sessions first.
+    """
 
     change: float
     variance: float
@@ -194,7 +197,7 @@ class _Variances:
         return t_sf(distance / math.sqrt(between), df) < MIN_DAY_CHANCE
 
     def holds(self, distance: float, p: float) -> float:
-        """Return the standard deviation of sessions at which a `distance` has the probability p."""
+        """Return the sd between sessions at which a difference of `distance` has probability p."""
         error = max(0.0, distance) / t_isf(p, self.run_df)
         return math.sqrt(max(0.0, error**2 - self.run * self.of_runs) / self.of_sessions)
 
@@ -230,7 +233,7 @@ def _parts(sample: Sample) -> _Variances:
 def _of_now(
     sample: Sample, inside: float, inside_now: float, run: float, run_df: float
 ) -> tuple[float, float]:
-    """Return the variance of a present run, at least that pooled over all runs, and its df."""
+    """Return (variance of a present run, its df), at least the one pooled over all runs."""
     if len(sample.now) == 1:
         return run, run_df
     base_df = run_df - (len(sample.now) - 1)

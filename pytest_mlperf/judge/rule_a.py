@@ -96,7 +96,7 @@ def looks(samples: int, *, sequential: bool) -> tuple[int, ...]:
 
 
 def errors_at(position: int, at: Sequence[int], rule: RuleA = DEFAULT) -> Errors:
-    """Return the error probabilities of the interim analysis with the index `position`."""
+    """Return the errors spent by one interim analysis, `position` among those at `at` samples."""
     last = position == len(at) - 1
     early = FIRST_LOOK if position == 0 else LATER_LOOKS
     return Errors(
@@ -136,7 +136,7 @@ def judge_pairs(
 
 
 def least_shown(pairs: ScorePairs, share: float, at: Sequence[int], rule: RuleA = DEFAULT) -> float:
-    """Return the smallest margin that rule A can test with resampled answers [points].
+    """Return the smallest margin that this test can decide with sampled answers [points].
 
     It is twice the half-width of the bound at the last analysis. With this margin an unchanged
     model passes with probability 1 - beta, and a drop of the margin with probability beta. `share`

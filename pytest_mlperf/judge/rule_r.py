@@ -75,7 +75,7 @@ class RuleR:
     def inside_sessions(
         self, squares: float, run_df: int, within: float = 0.0
     ) -> tuple[float, float]:
-        """Return a run's moderated variance within its session, and df; `within` is known noise."""
+        """Return (moderated variance of a run in its session, its df); `within` is known noise."""
         expected = (1 - self.session_share) * self.prior_sd**2 + within
         df = self.prior_df + run_df
         return max((self.prior_df * expected + squares) / df, self.floor_sd**2), df
@@ -162,7 +162,7 @@ class Judged(Decision):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class _RunLook:
-    """Hold the statistics after k runs; `lost` is load's largest effect on the log ratio `d`."""
+    """Hold statistics after k runs: log ratio `d` to the baseline; `lost`: load's effect on it."""
 
     k: int
     d: float
@@ -380,7 +380,7 @@ def _detectable(baseline: Sequence[Value], scale: Scale, rule: RuleR) -> float:
 
 
 def moderated_sd(runs: Sequence[Value], squares: float, df: float, rule: RuleR) -> float:
-    """Return the moderated standard deviation of a run; never 0."""
+    """Return √((ν0·(s0² + within²) + squares) / df), the moderated sd of a run; never 0."""
     within = fmean(run.within_se**2 for run in runs)
     variance = (rule.prior_df * (rule.prior_sd**2 + within) + squares) / df
     return max(math.sqrt(variance), rule.floor_sd)

@@ -70,7 +70,7 @@ class Judging(Protocol):
 
 @dataclasses.dataclass
 class Held:
-    """Hold the deferred reports of a test; with an `item` it can run again in this process."""
+    """Hold a test's reports until the session's end; its `item` can be run again before."""
 
     reports: list[pytest.TestReport]
     item: pytest.Item | None = None
@@ -83,7 +83,7 @@ class Held:
 
     @property
     def result(self) -> CaseResult | None:
-        """The test's result, or None if its second run was skipped or failed early."""
+        """The test's result; None if it was skipped or failed early when it ran again."""
         return next(filter(None, map(attached, self.reports)), None)
 
     def pack(self, config: pytest.Config) -> str:
@@ -94,7 +94,7 @@ class Held:
 
 
 def unpack(config: pytest.Config, text: str) -> Held:
-    """Deserialise a test of another process; it cannot run again here."""
+    """Deserialise a test of an xdist worker; it cannot run again in this process."""
     plain = json.loads(text)
     to_report = config.hook.pytest_report_from_serializable
     reports = [to_report(config=config, data=report) for report in plain["reports"]]

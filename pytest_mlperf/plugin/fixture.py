@@ -90,7 +90,7 @@ MARKER_DEFAULTS: Mapping[str, Any] = {
 
 @dataclass(frozen=True)
 class Result:
-    """Hold the verdict on one kind of test of a case."""
+    """Hold the verdict on an accuracy, speed or efficiency test of a case."""
 
     verdict: Verdict
     message: str

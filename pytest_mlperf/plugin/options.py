@@ -83,7 +83,7 @@ def accelerator_name(text: str) -> str:
 
 
 class Optional(argparse.Action):
-    """Parse an option whose value may be missing, also before a file argument."""
+    """Parse an option with an optional value; a path after it is an argument of pytest."""
 
     def __call__(self, _: object, namespace: object, values: object, *_more: object) -> None:
         """Store the value; if it is a path instead, append it to pytest's arguments."""

@@ -68,7 +68,7 @@ class RemoteReports:
         return data
 
     def add(self, data: Mapping[str, Any]) -> str | None:
-        """Add a report from `local`; at a test's last report emit all and return the node id.
+        """Add a report from `local`; at a test's last one emit all, return its node id, else None.
 
         Other machines report concurrently, but the terminal groups letters by file: only whole
         tests are emitted.

@@ -112,7 +112,7 @@ def conclude(
 def report_of(
     item: pytest.Item, message: str, result: CaseResult | None = None, root: Path = Path()
 ) -> pytest.TestReport:
-    """Return a failed report for a test that did not run here; an ERROR without `result`."""
+    """Return a failed report for a test that another process ran; without `result` an ERROR."""
     report = pytest.TestReport(
         nodeid=item.nodeid,
         location=item.location,

@@ -119,10 +119,10 @@ class MlperfSession:
         self.suspicion = Suspicion(self.options, self._started)
 
     def planned_items(self, items: Iterable[pytest.Item]) -> None:
-        """Record the selected kinds of each case, so that one process serves them all.
+        """Record each case's tests (accuracy, speed, …), so that one process measures for all.
 
-        If there are many gated pairs, including those in the other parts of a plan, they are judged
-        together in two phases.
+        Many pairs of case and gated metric, those of the plan's other sessions included, are judged
+        together: undecided tests run again after all others.
         """
         pairs, tests = 0, []
         for item in items:
@@ -179,7 +179,7 @@ class MlperfSession:
         return unjudged_told(verdict, fail_on=self.options.fail_on, named=self._is_named(planned))
 
     def with_criteria(self, planned: Testable | None, verdict: Verdict) -> Verdict:
-        """Apply the criteria of add-ons to a final verdict; each sees the original verdict."""
+        """Apply add-ons' criteria (hook `mlperf_verdict`); each hook gets the original verdict."""
         calls = self.addons.call(
             "mlperf_verdict",
             as_criterion,
@@ -340,7 +340,7 @@ class MlperfSession:
 
     @property
     def notices(self) -> tuple[Any, ...]:
-        """Notices of an xdist worker or a cluster node for its controller."""
+        """Deselected tests, deferred reports and errors that a worker sends its controller."""
         held = self.holding.packed if self.holds else []
         faults = (list(self.addons.warnings), list(self.addons.errors))
         return (*self.selection.notices, self.phase.pairs, held, *faults, self.unjudged)
@@ -365,7 +365,7 @@ class MlperfSession:
 
     @cached_property
     def commit(self) -> str | None:
-        """Measured commit, read at the first access."""
+        """Commit of the tested project, read at the first access; None outside git."""
         if "mlperf_commit" in self._orders:
             return cast(str | None, self._orders["mlperf_commit"])
         folder = self.options.baselines

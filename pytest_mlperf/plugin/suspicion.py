@@ -30,7 +30,7 @@ PULL_REQUEST = (
 
 
 class Suspicion:
-    """Load the suspects of earlier sessions, and store those for the next session."""
+    """Load SUSPECT and PROVISIONAL tests of earlier sessions; store those for the next."""
 
     def __init__(self, options: Options, started: dt.datetime) -> None:
         self._file = options.runs_dir / "suspects.json"
@@ -72,7 +72,7 @@ class Suspicion:
         return f"{reason}; PROVISIONAL drops count as new" if reason and judged else None
 
     def marked(self, result: CaseResult) -> CaseResult:
-        """Return a result with the suspect entry of its test from earlier sessions."""
+        """Return a result with its test's entry in `before`, if it has one."""
         return replace(result, suspected=suspected(self.before, result))
 
     def ended(self, result: CaseResult) -> CaseResult:
@@ -89,11 +89,11 @@ class Suspicion:
         return second_day(verdict, suspect, self._date, at_once=self._at_once)
 
     def after(self, results: Sequence[CaseResult]) -> tuple[Suspect, ...]:
-        """Return the suspects for the next session."""
+        """Return the tests that stay SUSPECT or PROVISIONAL, for the next session to measure."""
         return remaining(self.before, results, date=self._date)
 
     def remember(self, results: Iterable[CaseResult]) -> None:
-        """Store the suspects for the next session; keep those of tests that did not run now."""
+        """Store `after(results)` for the next session, but not from a pull request's build."""
         tested = list(results)
         if any(result.verdict.baseline.id for result in tested) and not _of_pull_request():
             suspects.update(

@@ -518,7 +518,7 @@ _SIGNS = {
 
 
 def _seen(facts: _Facts) -> Iterator[Cause]:
-    """Yield GPU problems in the samples; most are hints, as the baseline may share them."""
+    """Yield GPU problems observed in runs; most are hints, as the baseline may share them."""
     if facts.direction > 0 or facts.verdict.kind == Kind.ACCURACY:
         return
     runs = facts.verdict.runs
@@ -615,7 +615,7 @@ def _clocks(runs: Sequence[Run], baseline: Sequence[BaselineRun]) -> _MachineCha
 
 
 def _power(runs: Sequence[Run], baseline: Sequence[BaselineRun]) -> _MachineChange | None:
-    """Compare the mean power in the timed part: samples / (samples per joule) / seconds [W]."""
+    """Compare the runs' mean power [W] with the baseline's; None if either is unknown."""
     ours, theirs = (
         [watts for run in side if (watts := _watts(run)) is not None] for side in (runs, baseline)
     )

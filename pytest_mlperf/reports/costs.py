@@ -32,7 +32,7 @@ class CaseCost:
         more_s: Time of each further run.
         sessions: Number of earlier sessions that measured the case; 0 if planned from the suite.
         first_runs: Number of runs in `first_s`.
-        first_more_s: Largest extra time of `first_s`, if a search needs its maximum of runs.
+        first_more_s: Extra time of the first runs if their load searches need every try.
     """
 
     first_s: float

@@ -442,7 +442,7 @@ def light(verdict: Verdict) -> str | None:
 
 
 def cost(verdict: Verdict) -> str | None:
-    """Return output per dollar: "19.88 M samples/USD (8 GPUs at 3.29 USD an hour, DATE)"."""
+    """Return "19.88 M samples/USD (8 GPUs at 3.29 USD an hour, DATE)"; None without a price."""
     per_usd = verdict.cost
     if per_usd is None:
         return None

@@ -82,10 +82,10 @@ def _core_users(of: Mapping[str, Any]) -> str:
 def held(of: Mapping[str, Any]) -> str:
     """Return text on the mean number of requests, or conversations, in flight."""
     waited = f"; {of['paused']:.3g} waited for their next turn" if of["paused"] else ""
-    what = f"{of['of']:,.10g} requests were"
+    load = f"{of['of']:,.10g} requests were"
     if of["turns"]:
-        what = f"{of['of']:,.10g} conversations had a request"
-    return f"{of['seen']:.3g} of {what} in flight on average{waited}"
+        load = f"{of['of']:,.10g} conversations had a request"
+    return f"{of['seen']:.3g} of {load} in flight on average{waited}"
 
 
 def _turns(of: Mapping[str, Any]) -> str:

@@ -185,7 +185,7 @@ def _in_baseline(of: Mapping[str, Any]) -> str:
 
 
 def gate_result(gate: Gate) -> str:
-    """Return the result of a gate after a label: "kept on 50,000 samples"."""
+    """Return the result of an accuracy gate, without label: "kept on 50,000 samples"."""
     return (
         "none: no reference score is known"
         if gate.state is GateState.NONE
@@ -194,7 +194,7 @@ def gate_result(gate: Gate) -> str:
 
 
 def _sign(of: Mapping[str, Any]) -> str:
-    """Return the sentence of a sign with its duration, its point and its GPU."""
+    """Return a warning about a run (`SignKey`) with its duration, concurrency or rate, and GPU."""
     text, seconds, share, name = sentence(of["text"]), of["seconds"], of["share"], of["name"]
     if share is not None:
         lasted = f"{share:.0%}" if seconds is None else f"{seconds:.2f} s, {share:.1%} of the run"
@@ -204,7 +204,7 @@ def _sign(of: Mapping[str, Any]) -> str:
 
 
 def _signs(of: Mapping[str, Any]) -> str:
-    """Return one sentence for signs of the same kind, of several GPUs or points of a curve."""
+    """Return one sentence for equal warnings about several GPUs, or several loads of a curve."""
     signs = [note.values for note in of["signs"]]
     if len({sentence(sign["text"]) for sign in signs}) > 1 and not _alike(signs):
         return "; ".join(map(_sign, signs))

@@ -107,7 +107,7 @@ class AccuracyPass:
                     return
 
     def scores(self) -> tuple[Accuracy, Scored]:
-        """Score all blocks after the worker has ended, so that the accelerator is free."""
+        """Score after the worker ended, so that GPUs are free; return (means, sample scores)."""
         return self._decided or self._score_blocks()
 
     def _score_blocks(self) -> tuple[Accuracy, Scored]:
@@ -136,7 +136,7 @@ def _scored(answer: Mapping[str, Any]) -> Scored:
 def score_logs(
     scoring: Scoring, blocks: Sequence[Mapping[str, Any]], total: int
 ) -> tuple[Accuracy, Scored]:
-    """Score logged answers in a new process; `total` is the number of the data set's samples."""
+    """Score logged answers in a new process; return (means, scores of each sample)."""
     child = Child(
         title="scoring",
         folder=scoring.folder,

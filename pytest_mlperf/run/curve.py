@@ -169,7 +169,7 @@ def curve_validity(
     may_fail: float = 0.0,
     load: Contention | None = None,
 ) -> Findings:
-    """Return reasons why points of a curve must not be judged.
+    """Return reasons why a curve's points (concurrencies or rates) must not be judged.
 
     `gated` metrics also limit an open loop's lateness; for `client` see `Engine.client_lateness`.
     The engine sends at most `at_a_time` requests at once; None for any number. `may_fail` is the
@@ -226,12 +226,12 @@ def _late(
 
 
 def _lateness(window: OpenWindow, client: Mapping[str, float]) -> dict[str, float]:
-    """Return the delay of an open loop's requests plus the engine's own lateness [s]."""
+    """Return by name the delay of issuing requests on time plus the engine's own [s]."""
     return {name: seconds + client.get(name, 0.0) for name, seconds in window.late.items()}
 
 
 def curve_lateness(log: CurveLog, client: Mapping[str, float]) -> dict[str, float]:
-    """Return the client's lateness in the curve, and at each point of an open loop [s]."""
+    """Return the client's delays [s] by name, for an open loop also by rate: "issue@64"."""
     late = {
         at_point(name, point.point): seconds
         for point in log.points

@@ -99,7 +99,7 @@ class Figures(Findings):
 
 @dataclass(frozen=True, kw_only=True)
 class Load(Findings):
-    """Hold the load of other processes during a run."""
+    """Hold findings on other processes' load during a run."""
 
     contention: Contention | None = None
 
@@ -284,7 +284,7 @@ def _not_positive(name: str, value: float, log: str) -> RunError:
 
 
 def _unknown(ours: Mapping[str, float], theirs: Mapping[str, float]) -> Note | None:
-    """Return why our time stamps do not show which requests met their limits, or None."""
+    """Return a note if LoadGen's p99 exceeds ours: goodput by our stamps is then unknown."""
     name = next((n for n in ("ttft_p99", "latency_p99") if n in ours and n in theirs), None)
     if name is None or theirs[name] <= ours[name] * (1 + LATE_SHARE) + LATE_SECONDS:
         return None

@@ -195,7 +195,7 @@ class Detail:
             )
 
     def percentile_ns(self, timed: Timed, percentile: float) -> int | None:
-        """Return the time at a percentile [ns], or at the next higher percentile in the log."""
+        """Return LoadGen's value at this or the next higher logged percentile [ns], else None."""
         logged_above = (logged for logged in _LOGGED_PERCENTILES if logged >= percentile - 1e-9)
         value: int | None = self.values.get(
             _PERCENTILE_KEYS[timed].format(f"{100 * next(logged_above, 0.999):.2f}")
@@ -269,7 +269,10 @@ def parse_text(path: Path, content: str, *, old: bool = False) -> Detail:
 
 
 def _require_end(path: Path, values: Mapping[str, Any], last: str | None, *, old: bool) -> None:
-    """Raise RunError unless a log ends with its last key, followed only by warnings."""
+    """Raise RunError unless `last`, a detail log's last key, is the one that LoadGen writes last.
+
+    `old`: the log is of a release that may write no such key.
+    """
     end = END_KEY.get(values.get("effective_test_mode", ""), "num_errors")
     if last == end:
         return

@@ -302,7 +302,7 @@ def _observed(
 def _repeated_rate(
     case: _Measured, settings: LoadGenSettings, finished: Event | None
 ) -> float | None:
-    """Return the rate at which later fixed-work runs issue as many queries as this run."""
+    """Return the rate [1/s] that makes later runs of fixed work as long; None without one."""
     rate, work_s = case.progress.target_qps, settings.fixed_work_s
     streams = settings.scenario.answers_one_at_a_time
     if not (finished and rate and work_s and case.progress.probed and streams):

@@ -165,7 +165,7 @@ def files_since(
 ) -> tuple[list[Path], list[Path] | None] | None:
     """Return files that differ from a commit, and files that git does not know.
 
-    Changes in the work tree count. The second list has those of `loaded` that git neither tracks
+    Changes in the work tree count. The unknown ones are those of `loaded` that git neither tracks
     nor ignores; None if git fails. Paths are absolute, without baselines (see `commit_of`). Returns
     None if no clone has the commit.
     """

@@ -311,7 +311,7 @@ def _read_curve(
 
 @dataclass(frozen=True)
 class Spell:
-    """Hold the window of a run without LoadGen's log, in seconds since the epoch."""
+    """Hold begin and end of a run without LoadGen's log, in seconds since the epoch."""
 
     window_s: tuple[float, float]
 
@@ -357,7 +357,7 @@ def energy_findings(
 
 
 def may_have_light(job: Job, identity: Mapping[str, object]) -> bool:
-    """Check whether a case may have a roofline: no curve, no CPU, no simulated GPU."""
+    """Check whether a roofline can be computed: not for a curve, a CPU or a simulated GPU."""
     if job.settings.points:  # each point of a curve has its own limit
         return False
     figures = job.gpu is not None or split(job.accelerator)[1] != "cpu"

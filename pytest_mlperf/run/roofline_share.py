@@ -153,7 +153,7 @@ def _number(key: str, engine: Mapping[str, str]) -> float:
 
 
 def cost_of(job: Job, runs: Sequence[Run], identity: Mapping[str, object]) -> PerDollar | None:
-    """Return tokens or samples per dollar, for at least the GPUs that hold the weights."""
+    """Return tokens or samples per dollar for GPUs in use or holding weights; None if unknown."""
     if job.price is None or not runs:
         return None
     tokens = all("tokens_per_second" in run.metrics for run in runs)

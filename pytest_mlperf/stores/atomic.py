@@ -310,7 +310,7 @@ LOCK = ".gitignore"
 
 @contextlib.contextmanager
 def alone_in(folder: Path, *, timeout_s: float) -> Iterator[LockedFolder]:
-    """Lock a folder, creating it if needed; yield its locked folder for unfinished files.
+    """Lock a folder, creating it if needed; yield a subfolder for files not yet complete.
 
     Raises:
         BusyError: Another process held the lock for longer than `timeout_s`.
@@ -349,7 +349,7 @@ def _acquire(
 
 
 def _open(folder: Path, stack: contextlib.ExitStack) -> tuple[LockedFolder, int]:
-    """Open the lock file in `folder`; retry if another writer removes it in the meantime."""
+    """Return (subfolder, descriptor of its lock file); retry if another writer removes it."""
     while True:
         folder.mkdir(parents=True, exist_ok=True)
         with contextlib.ExitStack() as attempt:

@@ -319,7 +319,7 @@ class _Block:
         return value / 1e9
 
     def percentile(self, percent: float) -> float | None:
-        """Return a percentile of a distribution; its key is "90.0", in some releases "90"."""
+        """Return a percentile by its key, "90.0" or in some releases "90"; None if missing."""
         values = self.block("percentiles")
         names = [key for key in values.raw if _float(key) == percent]
         return values.number(names[0]) if names else None

@@ -91,7 +91,7 @@ READ_BYTES = 2**20  # per read: `max_bytes` would allocate its whole size at onc
 
 
 class UnfitError(ValueError):
-    """Report that a file cannot be read safely; the text is the file's kind: "a pipe"."""
+    """Report that a file cannot be read safely; the text says what it is: "a pipe"."""
 
 
 class PointerError(OSError):

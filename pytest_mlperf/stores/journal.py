@@ -105,7 +105,7 @@ def read(folder: Path) -> tuple[Begun, dict[str, CaseResult]]:
 
 @contextlib.contextmanager
 def left(folder: Path) -> Iterator[Path]:
-    """Lock the journal of an interrupted session; raise MlperfError if that session still runs."""
+    """Lock and yield an interrupted session's journal; raise MlperfError if it still runs."""
     path = folder / JOURNAL_FILE
     try:
         file = path.open("ab")

@@ -1,4 +1,4 @@
-"""Find the other Python of an engine, in another environment or a container."""
+"""Find the Python that an engine entry names: in another environment or a container."""
 
 from __future__ import annotations
 

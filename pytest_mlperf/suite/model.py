@@ -256,7 +256,7 @@ class Suite(Table):
 
     @property
     def is_mlperf(self) -> bool:
-        """Whether the workload is MLPerf's own, so that MLPerf's gate may be claimed."""
+        """Whether the workload is MLPerf's own, no tiny twin: its accuracy targets apply."""
         return self.workload.twin_of is None and self.rules is not None
 
     @property

@@ -64,7 +64,7 @@ def score_bounds(
 
 
 def gate_samples(suite: Suite, scenario: RoundScenario) -> int | None:
-    """Return the number of samples of MLPerf's gate; None if MLPerf has no gate here."""
+    """Return the samples that MLPerf's accuracy target needs; None if the workload has none."""
     rules = suite.rules
     if rules is None or not suite.is_mlperf:
         return None
@@ -126,7 +126,7 @@ class CaseData:
         return self.suite.data_of(self.scenario, phase)[1]
 
     def key(self, phase: Phase) -> KeyPath:
-        """Return the key of the data set of a phase."""
+        """Return the suite key of the data set of a phase, "accuracy" or "performance"."""
         return self.suite.data_of(self.scenario, phase)[0]
 
     @property
@@ -291,7 +291,7 @@ class Planned:
         return CaseData(self.suite, self.scenario, self.round_scenario)
 
     def bounds(self, lower: Collection[str]) -> Mapping[str, GateWindow] | None:
-        """Return the bounds of each score; see `score_bounds`."""
+        """Return the accuracy gate's bounds by score (`score_bounds`); None without a gate."""
         return score_bounds(self.suite, self.round_scenario, lower)
 
     @property

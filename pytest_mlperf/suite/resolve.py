@@ -196,7 +196,7 @@ def points_in_words(scenario: ScenarioEntry) -> str:
 def needing(
     planned: Planned, *, scorer: bool
 ) -> Iterator[tuple[job.Part, registry.Group, str, bool]]:
-    """Yield part, group, name and "only for scoring" of each extension that this Python loads."""
+    """Yield (part, registry group, name, whether only for scores) of extensions in this Python."""
     step, scores = planned.engine.build, scorer and bool(planned.scorer_name)
     is_here = not planned.elsewhere
     if is_here:
@@ -326,7 +326,7 @@ def data_of(planned: Planned, phase: Phase) -> job.ScoredData:
 
 
 def scorer_of(planned: Planned, model: str | None) -> job.Factory | None:
-    """Return the scorer for its process; a registered one checks its requirements.
+    """Return how to build the scorer, None without one; a registered one checks its needs.
 
     Raises:
         UnavailableError: A variable is unset, or a file is missing.

@@ -103,7 +103,7 @@ class BuildStep(ExtensionTable):
 
     @property
     def command(self) -> None:
-        """Always None: a container could not write into the folder of builds."""
+        """Launcher of a container, always None: it could not write into the folder of builds."""
         return
 
     @property
@@ -380,7 +380,7 @@ class EngineEntry(Table):
 
     @property
     def limit_w(self) -> int | None:
-        """Power limit of this copy of an entry [W]; None if it has none or is the whole entry."""
+        """Power limit [W] of a copy made by `at_limits`; None for the entry itself."""
         return self._limit_w
 
     def limits_on(self, accelerator: str) -> tuple[int, ...]:
@@ -666,12 +666,12 @@ class Named(Protocol):
 
     @property
     def python(self) -> str | None:
-        """Path of a Python."""
+        """Path of another Python; None for this one or a `command`."""
         ...
 
     @property
     def command(self) -> list[str] | None:
-        """Command that starts a Python."""
+        """Command that starts another Python, as in a container; None if `python` is set."""
         ...
 
 

@@ -206,7 +206,7 @@ class RecordingSink:
 
     @property
     def dead_threads(self) -> list[str]:
-        """Names of threads that reported and have ended."""
+        """Names of the threads that called this sink and have ended since."""
         with self._lock:
             return sorted(thread.name for thread in self._callers if not thread.is_alive())
 

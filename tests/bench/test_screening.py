@@ -145,7 +145,7 @@ def test_an_outlier_is_replaced_by_a_further_run_with_a_note(lab: Lab) -> None:
     assert values(verdict) == [*rates]
     assert noted(verdict, "run 4 of 9 is an outlier, 60 samples/s: not recorded")
     assert sentence(verdict.headline).startswith("8 runs in ")
-    assert noted(verdict, "a baseline of 4 days, or baseline_engine")
+    assert noted(verdict, "a baseline of 4 days, or --mlperf-against")
 
 
 def test_a_machine_that_is_really_disturbed_is_recorded_as_it_is(lab: Lab) -> None:

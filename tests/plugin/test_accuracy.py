@@ -208,7 +208,10 @@ def test_scores_are_accepted_judged_and_replaced(own_project: Project) -> None:
     kept = accuracy_baselines.scores_path(file)
     whole, folders = kept.read_bytes(), len(own_project.run_folders())
     for harm, message in (
-        (lambda: kept.write_bytes(b"x"), "holds scores other than Answers.fp32.json"),
+        (
+            lambda: kept.write_bytes(b"x"),
+            "scores other than those that Answers.fp32.json was written with",
+        ),
         (kept.unlink, "No such file"),
         (lambda: file.write_text("{"), "is not JSON"),
     ):
@@ -410,7 +413,9 @@ def test_the_first_scenario_records_and_the_others_are_judged_by_it(own_project:
     own_project.run("suites", "-k", "accuracy", "--mlperf-update=missing")
 
     assert early.outcome is Outcome.NO_BASELINE
-    assert early.notes == ("no accuracy baseline: Server records it, with --mlperf-update=missing",)
+    assert early.notes == (
+        "no accuracy baseline: record it in Server, with --mlperf-update=missing",
+    )
     assert accepted(own_project)[0].scenario == "Server"
     assert {
         each.verdict.case.scenario: each.verdict.outcome for each in last(own_project).cases

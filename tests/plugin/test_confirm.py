@@ -267,7 +267,7 @@ def test_another_build_than_the_baseline_s_decides_nothing(
     answer = lab.confirm(runs, dropped())
 
     assert answer.outcome is Outcome.PERF_DROP
-    assert answer.notes == (
+    assert tuple(map(sentence, answer.notes)) == (
         (
             "not confirmed by A/B: baseline_engine is not the baseline's build: engine.acme 0.9 "
             "there, 1.0 here"

@@ -25,7 +25,7 @@ from pytest_mlperf.extension import PrecisionName, Progress, Prompts, require_op
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class PipelineRecipe:
-    """Describe a recipe for the UNet's layers."""
+    """Hold a recipe's precision of the UNet's layers, and `how` they are quantised, as text."""
 
     precision: PrecisionName
     how: str

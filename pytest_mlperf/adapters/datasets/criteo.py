@@ -179,7 +179,7 @@ class CriteoDataset(files.FileDataset[int]):
         }
 
     def sizes(self, indices: Sequence[int]) -> dict[str, float]:
-        """Return the work per sample as "parts": the mean number of pairs."""
+        """Return the work per sample as "parts": the mean number of user-item pairs."""
         return {"parts": fmean(stop - start for start, stop in map(self._bounds, indices))}
 
     def reference(self, index: int) -> NDArray[np.float32]:

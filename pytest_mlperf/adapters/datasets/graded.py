@@ -32,8 +32,8 @@ class GradedOptions(ChecksumOptions):
     """Options of the data set graded.
 
     Attributes:
-        path: Table in Parquet, or a DataFrame pickled by pandas, optionally with gzip, which is not
-            executed; or a folder with an official table or a single one.
+        path: Table in Parquet, or a DataFrame pickled by pandas, optionally with gzip, whose code
+            is not executed; or a folder with MLPerf's table, or with only one table.
         template: Template of text prompts, for engines that tokenize. `{text_input}` stands for the
             column of this name, which DeepSeek-R1's pickle has instead of tokens; `{{` and `}}` are
             braces. Include the text of the model's chat template. None uses tokens, from the column

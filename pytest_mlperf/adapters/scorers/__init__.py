@@ -37,7 +37,7 @@ class ModelFreeScorer(Generic[Options]):
 
 
 def scorer_error(message: str) -> RunError:
-    """Return an error of kind "scorer"."""
+    """Return a RunError whose layer is "scorer"."""
     return RunError("scorer", message)
 
 

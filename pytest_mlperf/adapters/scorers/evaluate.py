@@ -15,7 +15,7 @@ from pytest_mlperf import EnvironmentFault, Scores, SuiteError, UnavailableError
 from pytest_mlperf.adapters.scorers import require_choice, require_outputs, scorer_error
 from pytest_mlperf.adapters.scorers.text import Decoder, DecoderOptions
 
-PREFIX = "evaluate:"
+LOCATOR = "evaluate:"
 METRIC_PATTERN = re.compile(r"([\w.-]+/)?[\w-]+(@.*)?")
 PINNED = re.compile(r"([\w.-]+/[\w.-]+)@([0-9a-f]{40})")
 
@@ -121,7 +121,7 @@ class EvaluateScorer:
             raise UnavailableError(
                 f"scorer evaluate: metric {repository} at {revision} is not on this machine and "
                 f"cannot be fetched ({error}); fetch it once where there is a network, or name a "
-                f'local copy: metric = "{PREFIX}PATH"'
+                f'local copy: metric = "{LOCATOR}PATH"'
             ) from error
         return _in_folder(Path(folder), repository.partition("/")[2])
 
@@ -180,11 +180,11 @@ def _numbers(value: Any) -> list[float]:
 
 
 def _parse(metric: str) -> Path | tuple[str, str]:
-    name = metric.removeprefix(PREFIX)
+    name = metric.removeprefix(LOCATOR)
     if name == metric or not name:
         raise SuiteError(
-            f'scorer evaluate: metric = {metric!r}; write "{PREFIX}PATH" for a script or folder, '
-            f'or "{PREFIX}ORG/NAME@REVISION" for a metric of the Hugging Face Hub',
+            f'scorer evaluate: metric = {metric!r}; write "{LOCATOR}PATH" for a script or folder, '
+            f'or "{LOCATOR}ORG/NAME@REVISION" for a metric of the Hugging Face Hub',
             option="metric",
         )
     if pinned := PINNED.fullmatch(name):
@@ -197,7 +197,7 @@ def _parse(metric: str) -> Path | tuple[str, str]:
     if METRIC_PATTERN.fullmatch(name):
         raise SuiteError(
             f"scorer evaluate: metric {name!r} is not a file or folder here, and a metric of "
-            f'the Hugging Face Hub is only loaded at one commit: "{PREFIX}ORG/NAME@REVISION" '
+            f'the Hugging Face Hub is only loaded at one commit: "{LOCATOR}ORG/NAME@REVISION" '
             "with all 40 digits, since its code could change",
             option="metric",
         )

@@ -135,9 +135,9 @@ class JudgedScorer:
         references: Sequence[Mapping[str, str]],
         artefacts: Sequence[Mapping[str, bytes]] = (),
     ) -> Scores:
-        """Ask the judge about all answers; return the metrics of the class.
+        """Ask a model to grade all answers; return the scores of the class attribute `metrics`.
 
-        An answer is the artefact "text", UTF-8, or the output, as `answers` says. A reference is a
+        An answer is the artefact "text", UTF-8, or the output (option `answers`). A reference is a
         table with `question` and `answer`, the right one.
         """
         require_outputs("judged", outputs, references)

@@ -40,7 +40,7 @@ class Shares:
         self._of_samples = np.zeros(samples)
 
     def add(self, weights: NDArray[np.int64] | NDArray[np.float64]) -> None:
-        """Add a part, such as a class, by its samples' weights, which are not all 0."""
+        """Add a part of the mean, e.g. a class, by the weights of samples in it, not all 0."""
         shares = weights / weights.sum()
         squares = shares**2
         total = float(squares.sum())

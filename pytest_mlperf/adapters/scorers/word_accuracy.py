@@ -132,7 +132,7 @@ def word_errors(heard: Sequence[str], spoken: Sequence[str]) -> tuple[int, int]:
 
 
 def _joined(heard: Sequence[str], spoken: Sequence[str]) -> tuple[list[str], list[str]]:
-    """Join adjacent words on either side that form one word of the other."""
+    """Join adjacent words that are one word in the other text; return (heard, spoken)."""
     left: list[str] = []
     right: list[str] = []
     i = j = 0

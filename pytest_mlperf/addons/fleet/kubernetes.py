@@ -87,7 +87,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(parsed: argparse.Namespace) -> int:
-    """Print the objects as JSON, which kubectl accepts like YAML."""
+    """Print Kubernetes objects as JSON, for `kubectl apply`."""
     print(json.dumps(objects(*read_plan(parsed.plan), parsed, new_id()), indent=1))
     return 0
 

@@ -73,7 +73,7 @@ def _store(text: str) -> str | Path:
 def mlperf_verdict(
     verdict: Verdict, baselines: Sequence[TrendPoint], options: Mapping[str, Any]
 ) -> Criterion | None:
-    """Judge the sum of all accepted baselines under `--mlperf-drift`."""
+    """Judge the drop since the first accepted baseline; None without `--mlperf-drift`."""
     if options["drift"] is None:
         return None
     from pytest_mlperf.addons.history.drift import drift_of

@@ -76,7 +76,7 @@ class BisectStore:
 
     @property
     def runs(self) -> int:
-        """Number of stored runs of both sides."""
+        """Number of stored runs, of both builds in all comparisons."""
         return sum(len(one.before) + len(one.now) for one in self.state.pairs.values())
 
     def begin(self, session: str) -> tuple[str, ...]:

@@ -46,7 +46,7 @@ class TrendStep:
 
 
 def step(a: TrendPoint, b: TrendPoint, metric: str, rule: RuleR) -> TrendStep:
-    """Return the change of a metric from a point to a later point, by all runs of both."""
+    """Return a metric's change from accepted baseline `a` to a later `b`, by all runs."""
     if refused := why_no_ratio(a, b, metric):
         return TrendStep(refused=refused)
     ratio = ratio_of(a, b, metric, rule)
@@ -64,7 +64,7 @@ def step(a: TrendPoint, b: TrendPoint, metric: str, rule: RuleR) -> TrendStep:
 
 
 def ratio_of(a: TrendPoint, b: TrendPoint, metric: str, rule: RuleR) -> Pooled | None:
-    """Return the ratio of two points by all their runs, or None if it cannot be formed."""
+    """Return the ratio of baselines b to a by all their runs; None if not comparable."""
     if why_no_ratio(a, b, metric):
         return None
     old, new = (values(runs, metric, by_day=False) for runs in (a.runs, b.runs))
@@ -85,7 +85,7 @@ def proven(steps: Sequence[TrendStep]) -> list[TrendStep]:
 
 
 def why_no_ratio(a: TrendPoint, b: TrendPoint, metric: str) -> tuple[str, ...]:
-    """Return every reason why two points are not comparable; empty if they are."""
+    """Return every reason why two accepted baselines are not comparable; () if they are."""
     pairs: dict[str, tuple[object, object]] = {
         "workload": (a.case.workload, b.case.workload),
         "scenario": (a.case.scenario, b.case.scenario),

@@ -34,26 +34,26 @@ MAX_TOLD_BASELINES = 10
 
 MAX_REASON_CHARACTERS = 160
 MAX_LISTED_VALUES = 8
-QUANTILES = {"p50": 0.5, "p90": 0.9, "p99": 0.99}
+SHARES = {"p50": 0.5, "p90": 0.9, "p99": 0.99}
 
 _DAY_S = 86_400
 
 
-def figures_of(group: Grouped, beside: RunFiles, most: int) -> list[Packed]:
-    """Return the plots of a case, with at most `most` accepted baselines."""
+def figures_of(group: Grouped, files: RunFiles, most: int) -> list[Packed]:
+    """Return the plots of a case; those of history have at most `most` points."""
     figures: list[Packed] = []
     seen: set[str] = set()
     for result in group.results:
-        record = beside.records.get(result.test)
+        record = files.records.get(result.test)
         for metric in gated(result):
-            figures += _history(metric, result, record, beside.versions.get(result.test, ()), most)
-            figures += _sessions(metric.metric, result, beside, most)
+            figures += _history(metric, result, record, files.versions.get(result.test, ()), most)
+            figures += _sessions(metric.metric, result, files, most)
         figures += _curve(result, record)
-        figures += _latencies(result, record, beside)
-        if moments := beside.moments.get(result.test):
+        figures += _latencies(result, record, files)
+        if moments := files.moments.get(result.test):
             figures.append(_moments(moments))
         runs = result.verdict.runs
-        power = beside.power.get(result.test)
+        power = files.power.get(result.test)
         if power and runs[-1].folder not in seen:
             figures.append({"title": f"Power, clock and temperature, run {len(runs)}", **power})
             seen.add(runs[-1].folder)
@@ -103,9 +103,9 @@ def _history(
     }
 
 
-def _sessions(metric: str, result: CaseResult, beside: RunFiles, most: int) -> Iterator[Packed]:
+def _sessions(metric: str, result: CaseResult, files: RunFiles, most: int) -> Iterator[Packed]:
     case, kind = result.verdict.case.id, result.verdict.kind
-    for history in beside.sessions.get(case, ()):
+    for history in files.sessions.get(case, ()):
         if (history.series.metric, history.series.kind) != (metric, kind):
             continue
         unit, factor = _unit(metric, history.values[-1])
@@ -268,12 +268,12 @@ def _ends(metric: MetricVerdict) -> list[Any]:
     return [low, high, tone(metric.outcome, failed=metric.fails), text]
 
 
-def _latencies(result: CaseResult, record: Record | None, beside: RunFiles) -> Iterator[Packed]:
+def _latencies(result: CaseResult, record: Record | None, files: RunFiles) -> Iterator[Packed]:
     verdict = result.verdict
     runs = [run.metrics for run in verdict.runs if not run.invalid]
     if verdict.kind != Kind.PERFORMANCE or not runs:
         return
-    logged = {each.timed: each for each in beside.percentiles.get(result.test, ())}
+    logged = {each.timed: each for each in files.percentiles.get(result.test, ())}
     for timed, words in (("latency", "latency"), ("ttft", "TTFT"), ("tpot", "TPOT")):
         logs = logged.get(timed)
         now = list(logs.points) if logs else _points(timed, [runs[-1]])
@@ -287,16 +287,16 @@ def _latencies(result: CaseResult, record: Record | None, beside: RunFiles) -> I
             rows.append(_row("limit", logs.limit_share, logs.limit_s, "LoadGen's limit"))
         for metric in verdict.metrics:
             name, _, percentile = metric.metric.rpartition("_")
-            if name == timed and metric.limit and metric.baseline.value and percentile in QUANTILES:
+            if name == timed and metric.limit and metric.baseline.value and percentile in SHARES:
                 most = metric.baseline.value * (1 + metric.limit)
                 text = f"{limit(metric.metric, metric.limit)} of the baseline"
-                rows.append(_row("limit", QUANTILES[percentile], most, text))
+                rows.append(_row("limit", SHARES[percentile], most, text))
         yield {"plot": "latency", "title": f"{words}, now and in the baseline", "rows": rows}
 
 
 def _points(timed: str, runs: Sequence[Mapping[str, float]]) -> list[tuple[float, float]]:
     points = []
-    for name, share in QUANTILES.items():
+    for name, share in SHARES.items():
         values = [run[f"{timed}_{name}"] for run in runs if run.get(f"{timed}_{name}", 0) > 0]
         if values:
             points.append((share, geometric_mean(values)))

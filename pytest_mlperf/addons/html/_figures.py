@@ -43,7 +43,7 @@ MAX_DRAWN_LIMITS = 4
 
 def forest(cases: Sequence[Grouped]) -> Figure:
     """Return every change with its interval and its limit."""
-    rows = [row for place, group in enumerate(cases) for row in _changes(place, group)]
+    rows = [row for index, group in enumerate(cases) for row in _changes(index, group)]
     rows.sort(key=lambda row: (TONES.index(row["tone"]), row["used"] or 0.0))
     return Figure(
         name="forest",
@@ -60,16 +60,16 @@ def forest(cases: Sequence[Grouped]) -> Figure:
     )
 
 
-def _changes(place: int, group: Grouped) -> Iterator[Row]:
+def _changes(index: int, group: Grouped) -> Iterator[Row]:
     for result in group.results:
         verdict = result.verdict
         if verdict.kind.is_of_runs:
             for metric in verdict.metrics:
                 if metric.change is not None and metric.outcome is not None:
-                    yield _change(place, metric, _whole(verdict, metric), failed=result.failed)
+                    yield _change(index, metric, _whole(verdict, metric), failed=result.failed)
         for paired in verdict.paired:
             if paired.outcome is not None and paired.baseline:
-                yield _paired_change(place, paired, failed=result.failed)
+                yield _paired_change(index, paired, failed=result.failed)
 
 
 def _whole(verdict: Verdict, metric: MetricVerdict) -> Outcome | None:
@@ -78,10 +78,10 @@ def _whole(verdict: Verdict, metric: MetricVerdict) -> Outcome | None:
     return metric.outcome if verdict.outcome in outcomes else verdict.outcome
 
 
-def _change(place: int, metric: MetricVerdict, outcome: Outcome | None, *, failed: bool) -> Row:
+def _change(index: int, metric: MetricVerdict, outcome: Outcome | None, *, failed: bool) -> Row:
     cells = cells_of(metric)
     return {
-        "case": place,
+        "case": index,
         "row": title(metric.metric),
         "tone": tone(outcome, failed=failed and metric.fails),
         "outcome": str(outcome),
@@ -93,11 +93,11 @@ def _change(place: int, metric: MetricVerdict, outcome: Outcome | None, *, faile
     }
 
 
-def _paired_change(place: int, paired: PairedVerdict, *, failed: bool) -> Row:
+def _paired_change(index: int, paired: PairedVerdict, *, failed: bool) -> Row:
     cells = cells_of(paired)
     fails = failed and paired.outcome is not None and paired.outcome.fails
     return {
-        "case": place,
+        "case": index,
         "row": paired.metric,
         "tone": tone(paired.outcome, failed=fails),
         "outcome": cells["verdict"],
@@ -129,9 +129,9 @@ def _shares(
 def heat_map(cases: Sequence[Grouped]) -> Figure:
     """Return the worst change of each workload on each accelerator."""
     worst: dict[tuple[str, str], tuple[float, Row]] = {}
-    for place, group in enumerate(cases):
+    for index, group in enumerate(cases):
         where = (f"{group.case.workload} {group.case.scenario}", group.case.accelerator)
-        row = _cell(place, group, *where)
+        row = _cell(index, group, *where)
         used = row["used"] or 0.0
         if where not in worst or used < worst[where][0]:
             worst[where] = used, row
@@ -149,10 +149,10 @@ def heat_map(cases: Sequence[Grouped]) -> Figure:
     )
 
 
-def _cell(place: int, group: Grouped, workload: str, accelerator: str) -> Row:
-    changes = [row for row in _changes(place, group) if row["used"] is not None]
+def _cell(index: int, group: Grouped, workload: str, accelerator: str) -> Row:
+    changes = [row for row in _changes(index, group) if row["used"] is not None]
     outcome = str(group.worst.verdict.outcome)
-    row = {"case": place, "workload": workload, "accelerator": accelerator, "outcome": outcome}
+    row = {"case": index, "workload": workload, "accelerator": accelerator, "outcome": outcome}
     speed = [change for change in changes if change["row"] in _TITLES]
     judged = [change for change in changes if change["tone"] == "fail"] or speed
     if not judged:
@@ -170,17 +170,17 @@ def _cell(place: int, group: Grouped, workload: str, accelerator: str) -> Row:
 def relative(cases: Sequence[Grouped]) -> Figure:
     """Return each workload's speed on each accelerator, relative to the fastest accelerator."""
     rates: dict[str, dict[str, tuple[float, str, int]]] = {}
-    for place, group in enumerate(cases):
+    for index, group in enumerate(cases):
         if rated := _rate(group):
             metric, rate = rated
             row = rates.setdefault(
                 f"{group.case.workload} {group.case.scenario} {title(metric)}", {}
             )
             if group.case.accelerator not in row or rate > row[group.case.accelerator][0]:
-                row[group.case.accelerator] = rate, quantity(metric, rate), place
+                row[group.case.accelerator] = rate, quantity(metric, rate), index
     rows = [
         {
-            "case": place,
+            "case": index,
             "workload": workload,
             "accelerator": accelerator,
             "share": (share := round(100 * rate / max(row.values())[0], 1)),
@@ -189,7 +189,7 @@ def relative(cases: Sequence[Grouped]) -> Figure:
         }
         for workload, row in sorted(rates.items())
         if len(row) > 1
-        for accelerator, (rate, value, place) in row.items()
+        for accelerator, (rate, value, index) in row.items()
     ]
     return Figure(
         name="relative",
@@ -222,12 +222,12 @@ def accuracy(cases: Sequence[Grouped]) -> Figure:
             "Scores in % of their reference; the mark is the gate. The line is the interval of "
             "the comparison with the accuracy baseline, sample by sample, where there is one."
         ),
-        rows=[row for place, group in enumerate(cases) for row in _scores(place, group)],
+        rows=[row for index, group in enumerate(cases) for row in _scores(index, group)],
         without="No accuracy pass was held against a reference score.",
     )
 
 
-def _scores(place: int, group: Grouped) -> Iterator[Row]:
+def _scores(index: int, group: Grouped) -> Iterator[Row]:
     for result in group.results:
         verdict = result.verdict
         if verdict.kind != Kind.ACCURACY:
@@ -236,11 +236,11 @@ def _scores(place: int, group: Grouped) -> Iterator[Row]:
         for metric in verdict.metrics:
             if not metric.baseline.value or metric.now is None:
                 continue
-            cells, beside = cells_of(metric, Kind.ACCURACY), paired.get(metric.metric)
-            low, high = _around(metric.baseline.value, beside)
+            cells, pair = cells_of(metric, Kind.ACCURACY), paired.get(metric.metric)
+            low, high = _around(metric.baseline.value, pair)
             outcome = metric.outcome if metric.outcome is Outcome.GATE_FAIL else verdict.outcome
             yield {
-                "case": place,
+                "case": index,
                 "row": metric.metric,
                 "tone": tone(outcome, failed=result.failed and outcome.fails),
                 "outcome": str(outcome),
@@ -249,7 +249,7 @@ def _scores(place: int, group: Grouped) -> Iterator[Row]:
                 "low": low,
                 "high": high,
                 **{name: cells[name] for name in ("now", "reference", "needed")},
-                "points": f"{cells_of(beside)['points']} points" if beside else "",
+                "points": f"{cells_of(pair)['points']} points" if pair else "",
             }
 
 
@@ -259,7 +259,7 @@ def _around(reference: float, paired: PairedVerdict | None) -> list[float | None
     return [rounded(100 * (paired.baseline + end) / reference) for end in (paired.low, paired.high)]
 
 
-def spread(cases: Sequence[Grouped], beside: RunFiles) -> Figure:
+def spread(cases: Sequence[Grouped], files: RunFiles) -> Figure:
     """Return the standard deviations of runs, of this session and of the baseline."""
     return Figure(
         name="spread",
@@ -269,25 +269,25 @@ def spread(cases: Sequence[Grouped], beside: RunFiles) -> Figure:
             "baseline. The square is the smallest change that the baseline can prove; a limit "
             "(mark) left of it cannot be proven."
         ),
-        rows=[row for found in _judged(cases) if (row := _variations(*found, beside))],
+        rows=[row for found in _judged(cases) if (row := _variations(*found, files))],
         without="A spread needs two runs of a case, or a baseline with two.",
     )
 
 
 def _judged(cases: Sequence[Grouped]) -> Iterator[tuple[int, CaseResult, MetricVerdict]]:
-    for place, group in enumerate(cases):
+    for index, group in enumerate(cases):
         for result in group.results:
             runs = [run for run in result.verdict.runs if not run.invalid]
             for metric in gated(result):
                 if runs and all(metric.metric in run.metrics for run in runs):
-                    yield place, result, metric
+                    yield index, result, metric
 
 
 def _variations(
-    place: int, result: CaseResult, metric: MetricVerdict, beside: RunFiles
+    index: int, result: CaseResult, metric: MetricVerdict, files: RunFiles
 ) -> Row | None:
     now = [run.metrics[metric.metric] for run in result.verdict.runs if not run.invalid]
-    record = beside.records.get(result.test)
+    record = files.records.get(result.test)
     others = record.runs if record else result.verdict.other_runs
     before = [run.metrics.get(metric.metric, 0.0) for run in others]
     shares = {
@@ -299,7 +299,7 @@ def _variations(
         return None
     shares["limit"] = metric.limit
     return {
-        "case": place,
+        "case": index,
         "row": title(metric.metric),
         **{name: None if share is None else per_cent(share) for name, share in shares.items()},
         **{f"{n}_text": "" if share is None else percent(share) for n, share in shares.items()},
@@ -313,8 +313,8 @@ def _variation(values: Sequence[float]) -> float | None:
 def strip(cases: Sequence[Grouped]) -> Figure:
     """Return the metrics for which the page draws each run and the baseline's as dots."""
     rows = [
-        {"case": place, "row": title(metric.metric), "falls": _falls(metric.metric)}
-        for place, result, metric in _judged(cases)
+        {"case": index, "row": title(metric.metric), "falls": _falls(metric.metric)}
+        for index, result, metric in _judged(cases)
         if any(run.metrics[metric.metric] > 0 for run in result.verdict.runs if not run.invalid)
     ]
     return Figure(
@@ -331,15 +331,15 @@ def strip(cases: Sequence[Grouped]) -> Figure:
     )
 
 
-def energy(cases: Sequence[Grouped], beside: RunFiles) -> Figure:
+def energy(cases: Sequence[Grouped], files: RunFiles) -> Figure:
     """Return speed against energy, of this session and of the baseline."""
     rows: list[Row] = []
-    for place, group in enumerate(cases):
+    for index, group in enumerate(cases):
         result = max(group.results, key=lambda each: len(each.verdict.runs))
-        record = next(filter(None, (beside.records.get(each.test) for each in group.results)), None)
+        record = next(filter(None, (files.records.get(each.test) for each in group.results)), None)
         before = [run.metrics for run in record.runs] if record else []
-        rows += _efficiency(place, "baseline", before)
-        rows += _efficiency(place, "now", [r.metrics for r in result.verdict.runs if not r.invalid])
+        rows += _efficiency(index, "baseline", before)
+        rows += _efficiency(index, "now", [r.metrics for r in result.verdict.runs if not r.invalid])
     return Figure(
         name="energy",
         title="Speed and energy",
@@ -353,7 +353,7 @@ def energy(cases: Sequence[Grouped], beside: RunFiles) -> Figure:
     )
 
 
-def _efficiency(place: int, when: str, runs: Sequence[Mapping[str, float]]) -> Iterator[Row]:
+def _efficiency(index: int, when: str, runs: Sequence[Mapping[str, float]]) -> Iterator[Row]:
     for units, speed in (("tokens", "tokens_per_second"), ("samples", "throughput")):
         measured = [
             (run[speed], run[f"{units}_per_joule"])
@@ -364,7 +364,7 @@ def _efficiency(place: int, when: str, runs: Sequence[Mapping[str, float]]) -> I
             rate = geometric_mean(rate for rate, _ in measured)
             joules = 1 / geometric_mean(per for _, per in measured)
             yield {
-                "case": place,
+                "case": index,
                 "row": "",
                 "when": when,
                 "unit": units,
@@ -379,14 +379,14 @@ def _efficiency(place: int, when: str, runs: Sequence[Mapping[str, float]]) -> I
 def cost(cases: Sequence[Grouped]) -> Figure:
     """Return the cost of a million tokens or samples."""
     rows: list[Row] = []
-    for place, group in enumerate(cases):
+    for index, group in enumerate(cases):
         result = next((each for each in group.results if each.verdict.cost), None)
         per_usd = result.verdict.cost if result else None
         if result is None or per_usd is None or not 0 < per_usd.value < math.inf:
             continue
         usd = 1e6 / per_usd.value
         price = facts_of(result)["cost"].partition("(")[2].removesuffix(")")
-        of = {"case": place, "row": per_usd.of, "of": per_usd.of}
+        of = {"case": index, "row": per_usd.of, "of": per_usd.of}
         rows.append({**of, "usd": rounded(usd), "text": quantity("", usd), "price": price})
     return Figure(
         name="cost",
@@ -397,12 +397,12 @@ def cost(cases: Sequence[Grouped]) -> Figure:
     )
 
 
-def spent(cases: Sequence[Grouped], beside: RunFiles) -> Figure:
+def spent(cases: Sequence[Grouped], files: RunFiles) -> Figure:
     """Return the time of each case by `TIME_PARTS`."""
     rows: list[Row] = []
-    for place, group in enumerate(cases):
+    for index, group in enumerate(cases):
         processes = max(
-            (beside.spent.get(each.test, ()) for each in group.results), key=len, default=()
+            (files.spent.get(each.test, ()) for each in group.results), key=len, default=()
         )
         sums = {part: math.fsum(each.get(part, 0.0) for each in processes) for part in TIME_PARTS}
         runs = max((result.verdict.runs for result in group.results), key=len)
@@ -413,7 +413,7 @@ def spent(cases: Sequence[Grouped], beside: RunFiles) -> Figure:
             sums["interleaved"] = turns * own_s / len(processes or runs)
         rows += [
             {
-                "case": place,
+                "case": index,
                 "row": "",
                 "order": order,
                 "part": part,
@@ -423,9 +423,7 @@ def spent(cases: Sequence[Grouped], beside: RunFiles) -> Figure:
             for order, (part, seconds) in enumerate(sums.items())
             if seconds > 0
         ]
-    parts = (
-        "" if beside.folder else " Only the measured part is known: the runs' logs are not here."
-    )
+    parts = "" if files.folder else " Only the measured part is known: the runs' logs are not here."
     return Figure(
         name="spent",
         title="Where the time went",
@@ -444,7 +442,7 @@ MAX_LISTED_ENTRIES = 20
 
 def precisions(cases: Sequence[Grouped]) -> Figure:
     """Return score against speed of each precision, both relative to the reference precision."""
-    places = {group.case: place for place, group in enumerate(cases)}
+    places = {group.case: index for index, group in enumerate(cases)}
     points, absent = precision_points(result for group in cases for result in group.results)
     rows = [
         {"case": places[case], "row": "", **point, "speed": rounded(point["speed"])}

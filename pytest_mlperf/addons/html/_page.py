@@ -77,7 +77,7 @@ def about(results: Results) -> list[tuple[str, str]]:
 
 
 def doubts(results: Results) -> Iterator[tuple[Tone, str]]:
-    """Yield facts that weaken or support the verdicts, each with its tone."""
+    """Yield (tone, sentence) of facts that weaken or support the verdicts: "fail", …."""
     cases = results.cases
     for share in sorted({result.handicap for result in cases if result.handicap}):
         text = f"Slowed on purpose (--mlperf-handicap {100 * share:g} %): not to be recorded."
@@ -211,7 +211,10 @@ def _of_cases(
     points: int,
     listed: int,
 ) -> dict[str, Any]:
-    """Return the template's data for the first `listed` cases of `every`."""
+    """Return template data of the first `listed` cases; figures have at most `points` points.
+
+    `causes` are by test; `beside` reads the files of runs.
+    """
     cases = every[:listed]
     sections, environments = shown(cases, causes)
     drawn, left_out = _case_figures(cases, beside, points)

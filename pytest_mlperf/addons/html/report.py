@@ -163,7 +163,7 @@ def decimate(points: Sequence[Point], columns: int) -> list[Point]:
 
 
 def broken(kept: Sequence[Point], points: Sequence[Point]) -> list[tuple[float, float | None]]:
-    """Return `kept`, with the value None where a gap between `points` is unusually long."""
+    """Return `kept` with None (no line) in gaps of `points` over `SILENT` median intervals."""
     times = [time_s for time_s, _ in points]
     intervals = [later - earlier for earlier, later in pairwise(times)]
     most_s = SILENT * median(intervals) if intervals else 0.0
@@ -341,7 +341,7 @@ def spent_of(folder: Path, run: Run) -> dict[str, float]:
     moment = moment_of(run.started)
     started_s = moment.timestamp() if moment else begin_s
     blocks = sorted((folder.parent / "accuracy").glob("block-*"))
-    windows = [found.window_s for block in blocks if (found := _detail(block))]
+    windows = [log.window_s for block in blocks if (log := _detail(block))]
     times = _numbers_in(folder, "spent")
     load_s, warm_s = (min(times.get(name, 0.0), 86_400.0) for name in ("load_s", "warmup_s"))
     seconds = (
@@ -393,7 +393,7 @@ def report(session: ReportedSession) -> str:
 
 
 class _Search:
-    """Read the files next to a results file, and note unreadable ones."""
+    """Find and read runs' files next to a results file, for figures; note unreadable ones."""
 
     def __init__(self, folder: Path, root: Path) -> None:
         self._folder, self._root = folder, root
@@ -428,7 +428,7 @@ class _Search:
             },
             power={test: t for test, at in last.items() if (t := self._try(power_of, at))},
             spent={
-                test: [told for run, at in pairs if (told := self._try(spent_of, at, run))]
+                test: [times for run, at in pairs if (times := self._try(spent_of, at, run))]
                 for test, pairs in folders.items()
             },
             sessions=(self._try(sessions_of, results, store) if store else None) or {},

@@ -144,7 +144,7 @@ def _refusal(
 
 
 def _lean(run: ToolRun, today: str) -> ToolRun:
-    """Return a run with a digest in place of its folder's path, and without notes."""
+    """Return a run for a stored baseline: its folder as a digest, and without notes."""
     digest = hashlib.sha256(run.folder.encode("utf-8", "backslashreplace")).hexdigest()[:12]
     return replace(run, source=Path(run.source).name, folder=f"{today} {digest}", notes=())
 

@@ -1,4 +1,4 @@
-"""Collect `*.judge.toml` with pytest: a test for each metric of each point."""
+"""Collect `*.judge.toml` with pytest: a test per metric of each task or concurrency."""
 
 from __future__ import annotations
 

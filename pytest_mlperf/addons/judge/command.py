@@ -149,7 +149,7 @@ def _update(
     settings: Settings,
     reports: Sequence[tuple[str, Path]],
 ) -> int:
-    """Judge new runs against the baseline, then store them; raise MlperfError for INVALID runs."""
+    """Judge new runs against the stored baseline, then store them; refuse INVALID runs."""
     itself = compare(now.runs, now.runs, settings)
     if itself.outcome is Outcome.INVALID:
         raise MlperfError(f"not recorded: {report.headline(itself)}")
@@ -170,7 +170,7 @@ def _update(
 
 
 def judged(parsed: argparse.Namespace, now: Side) -> tuple[FileComparison, tuple[str, str]]:
-    """Return the comparison that a command line defines, and a description of each side."""
+    """Return the comparison that a command line defines, and the names of base and new runs."""
     settings = _settings(parsed)
     if parsed.against:
         base = side_of(parsed, parsed.against)
@@ -204,7 +204,7 @@ def _compared(base: Side, now: Side, settings: Settings) -> FileComparison:
 
 
 def failing(parsed: argparse.Namespace, result: FileComparison) -> set[Outcome]:
-    """Return the outcomes that fail; INCONCLUSIVE also if a side has only one session."""
+    """Return failing outcomes; INCONCLUSIVE also if base or new runs are of only one session."""
     open_ = (Outcome.PROVISIONAL, Outcome.SUSPECT) if parsed.fail_on else ()
     outcomes = {*report.FAILING, *open_}
     if parsed.fail_on == "inconclusive" or (parsed.fail_on and result.one_session):

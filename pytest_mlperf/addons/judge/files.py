@@ -36,7 +36,7 @@ _SIDE_FILES = (
     *(".pytorch.json", "mlperf_log_detail.txt", "mlperf_log_accuracy.json"),
     *("mlperf_log_trace.json", "benchmarks.json.lock", "machine.json"),
 )
-"""Files that tools write beside their results."""
+"""Files that tools write next to their results."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -196,7 +196,7 @@ def read_text(path: Path) -> ResultFile:
 
 @dataclass(frozen=True, kw_only=True)
 class Side:
-    """Hold the runs of one side, oldest first where files have a time, and notes on files."""
+    """Hold base or new runs, oldest first where files have a time, and notes on files."""
 
     runs: tuple[ToolRun, ...]
     notes: tuple[str, ...] = ()
@@ -295,7 +295,7 @@ def redacted(text: str) -> str:
 
 
 class UnknownFormatError(MlperfError):
-    """Report that no reader recognises a file."""
+    """Report that no reader of `addons/judge/readers` recognises a file's format."""
 
 
 def _recognised(document: ResultFile, table: Reader | None) -> Reader:

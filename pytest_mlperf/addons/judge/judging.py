@@ -1,4 +1,4 @@
-"""Judge the runs of one side against those of another, point by point and metric by metric."""
+"""Judge new runs against base runs, by point (a tool's task or concurrency) and metric."""
 
 from __future__ import annotations
 
@@ -45,8 +45,8 @@ CURVE = "curve"
 def compare(base: Sequence[ToolRun], now: Sequence[ToolRun], settings: Settings) -> FileComparison:
     """Judge the runs of `now` against those of `base`.
 
-    With runs of both sides in turns on one host, pairs of neighbours are judged; else all runs of
-    both sides in one analysis, session by session. Proven drops stay below an error of `alpha` for
+    If runs of both alternated on one host, pairs of neighbours are judged; else all runs of
+    both in one analysis, session by session. Proven drops stay below an error of `alpha` for
     the whole comparison (Holm), an ok below `beta` for each metric.
     """
     old, new = (points_by_case(side, settings) for side in (base, now))
@@ -82,7 +82,7 @@ def compare(base: Sequence[ToolRun], now: Sequence[ToolRun], settings: Settings)
 
 
 def _in_order(row: Row) -> tuple[bool, int, str]:
-    """Return a key that sorts the rows of a point as `BASES`, reported ones last."""
+    """Return a sort key: judged rows first, quantities in the order of `BASES`, statistic."""
     base, statistic = split(row.metric)
     place = BASES.index(base) if base in BASES else len(BASES)
     return row.outcome is None, place, statistic.replace("mean", "")
@@ -91,7 +91,7 @@ def _in_order(row: Row) -> tuple[bool, int, str]:
 def points_by_case(
     runs: Sequence[ToolRun], settings: Settings
 ) -> dict[tuple[str, str], list[MeasuredPoint]]:
-    """Return the points of runs by tool and name, oldest first."""
+    """Return by (tool, case) the figures of runs on this case, oldest first."""
     points: dict[tuple[str, str], list[MeasuredPoint]] = defaultdict(list)
     for run in sorted(runs, key=lambda run: run.started or 0.0):
         session = session_of(run, settings.session_by)

@@ -65,7 +65,7 @@ def named(metric: str) -> Quantity | None:
 
 
 def split(metric: str) -> tuple[str, str]:
-    """Return base and statistic of a metric's name: ("ttft", "p99")."""
+    """Split "ttft_p99" into quantity and statistic: ("ttft", "p99")."""
     match = STATISTIC_METRIC.fullmatch(metric)
     return (match["base"], match["statistic"]) if match else (metric, "")
 
@@ -76,7 +76,7 @@ class Fact:
 
     Attributes:
         value: None if the file does not hold it.
-        bases: Bases of the metrics that depend on it; empty for all of them.
+        bases: Quantities ("ttft" of "ttft_p99") whose metrics depend on it; empty for all.
         tolerance: Largest relative difference of numbers, or absolute one if `absolute`.
         needed: Whether a metric for the worse stays undecided while it is unknown on both sides.
     """

@@ -21,7 +21,8 @@ MAX_PAIRS = 200
 class Plan(NamedTuple):
     """Hold the number of pairs that decide on a drop of a metric's limit; None for too many.
 
-    `sd` is the relative standard deviation of a run inside its session, `df` 0 if assumed.
+    `sd` is the relative standard deviation of a run inside its session; `df` are its degrees of
+    freedom, 0 if `sd` is assumed.
     """
 
     point: str
@@ -51,7 +52,7 @@ def plans(runs: Sequence[ToolRun], settings: Settings) -> list[Plan]:
 
 
 def needed_pairs(sd: float, bound: float, metrics: int) -> int | None:
-    """Return the pairs after which a change of `bound` (logarithmic) is proven or excluded.
+    """Return the pairs that prove or exclude a log change of `bound`; None above `MAX_PAIRS`.
 
     (t(alpha/m, n-1) + t(beta, n-1)) · √2·sd / √n ≤ bound, for m metrics judged together.
     """

@@ -1,4 +1,4 @@
-"""Prepare a point of both sides: compare its conditions, and list the metrics to judge."""
+"""Prepare a point (a tool's task or concurrency): compare conditions, list metrics to judge."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class JudgedMetric:
 
 
 class ScoredPoint(NamedTuple):
-    """Hold the runs of a point, on both sides, that have the same score."""
+    """Hold a score (`row.metric`) and all baseline and new runs of one case, which have it."""
 
     row: Row
     old: Sequence[MeasuredPoint]

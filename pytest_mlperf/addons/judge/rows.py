@@ -25,8 +25,8 @@ class Settings:
     """Hold the settings of a comparison.
 
     Attributes:
-        limits: Smallest changes that matter, as shares, by metric or by base of metrics.
-        metrics: Metrics or bases to judge; empty for those of `usual`.
+        limits: Smallest changes that matter, as shares, by "ttft_p99" or quantity "ttft".
+        metrics: Metrics or quantities to judge; empty for those of `usual`.
         allow_missing: Whether a point that only one side has is a note, not INVALID.
         ignored: Facts that may differ.
         session_by: Field that identifies a run's session; None for day, host and commit.
@@ -43,7 +43,7 @@ class Settings:
         return self.limits.get(metric, self.limits.get(split(metric)[0], quantity.limit))
 
     def names(self, metric: str) -> bool:
-        """Return whether the user named this metric, or its base, for judging."""
+        """Whether the user asked to judge "ttft_p99", by this name or all of "ttft"."""
         return any(name in self.metrics for name in (metric, split(metric)[0]))
 
 
@@ -122,7 +122,7 @@ class FileComparison:
 
 
 def session_of(run: ToolRun, by: str | None) -> str:
-    """Return the session of a run: its day, host and commit, else its folder.
+    """Return a run's session: field `by`, else day (or folder), host and commit as text.
 
     Raises:
         KeyError: The run has no such field.
@@ -147,7 +147,7 @@ def _field(run: ToolRun, name: str) -> str:
 def in_turns(
     base: Sequence[MeasuredPoint], now: Sequence[MeasuredPoint], settings: Settings
 ) -> bool:
-    """Check by time stamps whether the runs of a point alternated between both sides on one host.
+    """Check by time stamps whether runs of baseline and candidate alternated on one host.
 
     Each side has one run in each pair of neighbours; there are two pairs at least.
     """
@@ -162,7 +162,7 @@ def in_turns(
 
 
 def row_of(key: tuple[str, str], metric: str, outcome: Outcome | None, **more: Any) -> Row:
-    """Return a row of a point, given as tool and name; `more` are fields of `Row`."""
+    """Return a row for `key`, (tool, its task or concurrency); `more` are fields of `Row`."""
     more.setdefault("quantity", named(metric) or Quantity(metric, "", Direction.NEITHER))
     return Row(tool=key[0], point=key[1], metric=metric, outcome=outcome, **more)
 

@@ -92,7 +92,7 @@ def _scored(points: Sequence[Point], about: About) -> dict[str, int]:
 
 
 def unused_scores(points: Sequence[Point], about: About) -> list[int]:
-    """Return the concurrencies whose scores are not used, as the rules take one per region."""
+    """Return concurrencies whose scores are left out: the rules take one per curve region."""
     scored = _scored(points, about).values()
     return [
         p.concurrency for p in points if ACCURACY_FILE in p.files and p.concurrency not in scored

@@ -18,7 +18,7 @@ def placing_of(result: CaseResult) -> Placing | None:
 
 
 def source(placing: Placing) -> str:
-    """Return the system of the best result: "XE9680, 8 GPUs, fp8"."""
+    """Return the system of the best official result: "XE9680, 8 GPUs, fp8"."""
     best = placing.best
     return ", ".join(filter(None, (best.system, plural(best.count, "GPU"), best.precision)))
 

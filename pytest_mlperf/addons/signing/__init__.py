@@ -26,7 +26,7 @@ def mlperf_addoptions(group: OptionGroup) -> None:
 
 
 def mlperf_session_finished(folder: Path, options: Mapping[str, Any]) -> Iterator[str]:
-    """Sign the results file, and its copy of `--mlperf-json`."""
+    """Sign results.json and the file of `--mlperf-json`; yield a summary line for each."""
     if key := options["sign"]:
         from pytest_mlperf import EnvironmentFault, MlperfError
         from pytest_mlperf.reports.terminal.layout import relative

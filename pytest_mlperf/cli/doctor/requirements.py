@@ -85,7 +85,7 @@ def require_library(planned: Planned, job: Job) -> None:
 def import_errors(planned: Planned, job: Job) -> Iterator[MlperfError]:
     """Import each user class in a fresh process; yield errors with their place in the suite.
 
-    `look_there` checks the classes that only another Python imports.
+    `look_there` checks those that another Python imports.
     """
     data, scored = job.dataset, job.scoring.data
     parts: list[tuple[registry.Group, KeyPath, Factory | None]] = [

@@ -86,7 +86,7 @@ class Energy:
 
     @property
     def mean_w(self) -> float | None:
-        """Mean power [W]."""
+        """Mean power [W]; None if the energy is unknown."""
         return None if self.joules is None else self.joules / self.window_s
 
     @property
@@ -166,7 +166,7 @@ def _by_average(
     energy: Energy,
     ends: tuple[float, float],
 ) -> float | None:
-    """Return the counter's energy scaled to the driver's mean power in the same seconds."""
+    """Return the counter's energy times driver's mean power / counter's; None if unread."""
     steps, lag_s = readings.steps_of(counter), counted.lag_s or 0.0
     begin_s, end_s = ends
     inside = [

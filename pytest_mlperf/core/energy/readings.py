@@ -355,7 +355,7 @@ def _hidden_j(
 
 
 def _gain(steps: Sequence[Reading], trace: Sequence[Reading], lag_s: float) -> float | None:
-    """Return counted joules per joule at the lowest steady power, where the trace is exact."""
+    """Return counter W / trace W at the lowest steady power; None without steady power."""
     still, near_s = [], NEAR_SECONDS / 2
     for (earlier, later), counted_w in zip(pairwise(steps), slopes(steps), strict=True):
         ends = earlier.time_s - lag_s - near_s, later.time_s - lag_s + near_s
@@ -449,7 +449,7 @@ def lag_of(steps: Sequence[Reading], trace: Sequence[Reading]) -> float | None:
 def _along(
     steps: Sequence[Reading], total: Sequence[Reading], time_s: float, behind_s: float
 ) -> float:
-    """Return the value at a time of an ideal counter that rises in proportion to the trace."""
+    """Interpolate the counter at `time_s` between its steps, in proportion to the trace."""
     earlier, later = around(steps, time_s)
     if not total or earlier.time_s - behind_s < total[0].time_s:
         return at(steps, time_s)

@@ -160,7 +160,7 @@ class Unit:
 
 @dataclass(frozen=True, slots=True)
 class Fit:
-    """Hold estimates of ν0 (`df`) and s0², and the weights of the data against the defaults."""
+    """Hold estimates of the prior's df ν0 and variance s0², and the data's weights in them."""
 
     df: float
     variance: float
@@ -389,7 +389,7 @@ def total_variance(spread: SeriesSpread, share: float) -> float:
 
 
 def moderated(spread: SeriesSpread, noise: Noise) -> float:
-    """Return the variance of a run of one series, moderated as in rule R (G. K. Smyth, 2004)."""
+    """Return a run's variance: (ν0·(s0² + within²) + ν·s²) / (ν0 + ν) (G. K. Smyth, 2004)."""
     df = spread.run_df + spread.between_df
     variance = total_variance(spread, noise.session_share)
     expected = noise.prior_sd**2 + spread.within

@@ -164,7 +164,7 @@ class Calibrated:
         return tuple(series for case in self.cases for series in case.series)
 
     def rule(self, settings: NoiseSettings, max_runs: int) -> RuleR:
-        """Return rule R with the noise of `settings`, whose df are limited to days less one."""
+        """Return rule R with the noise of `settings`; degrees of freedom: at most days less one."""
         noise, days = settings.noise, {day for case in self.cases for day in case.groups.values()}
         df = min(noise.session_df, len(days) - 1) if days else noise.session_df
         return dataclasses.replace(noise, session_df=df).rule(max_runs)
@@ -274,7 +274,10 @@ def best_length(
 
 
 def most_runs(gated: Sequence[tuple[Sequence[Value], float]], noise: Noise) -> int:
-    """Return the fewest runs (K) that prove every provable limit; the usual K if none is."""
+    """Return the fewest baseline runs that prove each metric's limit in `gated` (values, limit).
+
+    Limits beyond `MAX_BASELINE_RUNS` are left out; if all are, return `USUAL_BASELINE_RUNS`.
+    """
     last = noise.rule(MAX_BASELINE_RUNS)
     able = [one for one in gated if minimum_detectable_change(one[0], rule=last) <= one[1]]
     if not able:

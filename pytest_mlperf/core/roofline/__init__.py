@@ -183,12 +183,12 @@ class Limit:
 
     @property
     def of_certain(self) -> float | None:
-        """Share of the certain limit that was reached: 0.62."""
+        """Result / certain limit, e.g. 0.62; None without a limit."""
         return self._share(self.certain)
 
     @property
     def of_estimated(self) -> float | None:
-        """Share of the estimated limit that was reached."""
+        """Result / estimated limit; None without an estimate."""
         return self._share(self.estimated)
 
     @property

@@ -77,7 +77,7 @@ def hardware(
 def samples(
     work: AnyWork, has: Hardware, seen: Circumstances, *, certain: bool, drafts: float | None = 1.0
 ) -> list[Term]:
-    """Return the resource limits in samples per second; none if the sample sizes are unknown."""
+    """Return each resource's limit (compute, …) [samples/s]; [] if sample sizes are unknown."""
     if isinstance(work, Decode):
         if not seen.output_tokens:
             return []
@@ -105,7 +105,7 @@ def tokens(
 
 
 def likely_batch(work: Decode, has: Hardware, seen: Circumstances) -> float | None:
-    """Return the batch of one copy of the model: `seen.batch`, limited by its memory.
+    """Return one model copy's batch, `seen.batch` limited by its memory; None if unknown.
 
     The batch is an estimate for sequences of full length: a cache may be in the host's memory.
     """

@@ -178,12 +178,12 @@ class Decode:
         return self.smallest
 
     def estimate(self, seen: Circumstances) -> float | None:
-        """Return the FLOP of a sample with the run's mean prompt and output."""
+        """Return the FLOP of a sample of the run's mean lengths; None if they are unknown."""
         per_token = self.estimate_token(seen)
         return None if per_token is None else per_token * (seen.output_tokens or 0.0)
 
     def estimate_token(self, seen: Circumstances) -> float | None:
-        """Return the FLOP per output token, including a share of the prompt's FLOP."""
+        """Return (prompt's FLOP + output's FLOP) / output tokens; None for unknown lengths."""
         if seen.input_tokens is None or not seen.output_tokens:
             return None
         cached = min(seen.cached_tokens or 0.0, seen.input_tokens)
@@ -232,7 +232,7 @@ class Encoder:
         return self.flop(min(self.least_tokens, seen.tokens))
 
     def estimate(self, seen: Circumstances) -> float | None:
-        """Return the FLOP at the run's lengths."""
+        """Return the FLOP at the run's mean lengths; None if they are unknown."""
         return None if seen.tokens is None else self.flop(seen.tokens, seen.tokens_squared)
 
 
@@ -287,7 +287,7 @@ class Parts:
         return min(self.least_parts, seen.parts) * self.smallest
 
     def estimate(self, seen: Circumstances) -> float | None:
-        """Return the FLOP of the run's mean sample."""
+        """Return the FLOP of the run's mean sample; None if its number of parts is unknown."""
         return None if seen.parts is None else seen.parts * self.part_flop * self.share
 
 

@@ -1,4 +1,4 @@
-"""Judge an accuracy pass against accepted scores: each metric by rule A, then the case."""
+"""Judge accuracy against accepted scores: rule A (paired test) per metric, then the case."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ GROUPED_ERROR_RATIO = 1.5
 
 @dataclass(frozen=True, kw_only=True)
 class PassContext:
-    """Hold facts beyond the scores with which a pass is judged.
+    """Hold further facts by which an accuracy pass is judged, besides its scores.
 
     `drawn`: answers are sampled and the suite sets no margin, so margins cover chance differences.
     """
@@ -146,7 +146,7 @@ class Margin:
     is_share: bool
 
     def points(self, score: float) -> float:
-        """Return the margin in points of a score."""
+        """Return the margin in the score's unit; a relative one is of `score`, the baseline's."""
         return abs(score) * self.value if self.is_share else self.value
 
 

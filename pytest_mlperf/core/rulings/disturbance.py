@@ -1,4 +1,4 @@
-"""Check whether other load explains missed latency limits, and differences of two sides."""
+"""Check whether other processes' load explains missed latency limits and changed results."""
 
 from __future__ import annotations
 
@@ -33,7 +33,10 @@ def explains_miss(run: Run, limits: Mapping[str, float], tolerated: float) -> bo
 def explains_gap(
     a: Run, b: Run, metrics: Collection[str], tolerated: float, least: float = 1.0
 ) -> bool:
-    """Return whether a metric's ratio is worse than `least` for the run with more load."""
+    """Check whether the run with more load, by over `tolerated`, is the worse one.
+
+    It is if a metric's ratio a/b, above 1 if a is better, is off `least` in that direction.
+    """
     more = (share_of(a) or 0.0) - (share_of(b) or 0.0)
     if abs(more) <= tolerated:
         return False
@@ -61,7 +64,10 @@ def load_of(runs: Sequence[Run]) -> Note:
 def load_notes(
     runs: Sequence[Run], kept: Sequence[BaselineRun], tolerated: float
 ) -> tuple[Note, ...]:
-    """Return notes on the load of a case's runs and of its baseline's."""
+    """Return notes on other processes' load during runs, and on baseline runs without figures.
+
+    `tolerated` is the share of speed that load may take; infinite if load is not watched.
+    """
     if math.isinf(tolerated):
         return ()
     busy = busiest([run.load.contention for run in runs])

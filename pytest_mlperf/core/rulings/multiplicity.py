@@ -34,21 +34,21 @@ _UNJUDGED = {Outcome.INVALID, Outcome.ERROR}
 
 
 class MachineSession(NamedTuple):
-    """Identify a session on one kind of accelerator, whose pairs share a session effect."""
+    """Identify a session on one accelerator model; its pairs (case, metric) shift together."""
 
     session: str
     accelerator: str
 
 
 class Before(NamedTuple):
-    """Hold the date since which a test is SUSPECT, and the suspect metrics."""
+    """Hold since when a test is SUSPECT (a drop only if judged alone), and its metrics."""
 
     date: str
     metrics: Collection[str]
 
 
 def is_open(verdict: Verdict) -> bool:
-    """Check whether other pairs may still change a verdict: it neither passed nor surely fails."""
+    """Check whether joint judgement with other pairs (case, metric) may change a verdict."""
     return (
         verdict.kind in DROP_OUTCOMES
         and verdict.outcome in {Outcome.INCONCLUSIVE, Outcome.PROVISIONAL, *DROP_OUTCOMES.values()}
@@ -80,7 +80,7 @@ def may_fall(metrics: Sequence[MetricVerdict]) -> bool:
 
 
 def interrupted(verdict: Verdict) -> Verdict:
-    """Note on an open verdict's undecided metrics that the session ended before a decision."""
+    """Mark an open verdict's undecided metrics as interrupted by the end of the session."""
     metrics = tuple(
         replace(m, note=Note.of("interrupted"), interrupted=True)
         if m.outcome is Outcome.INCONCLUSIVE and _undecided(m)

@@ -152,7 +152,7 @@ MIN_SHARED_SAMPLES = 10
 def other_length(
     current_runs: Sequence[Run], baseline_runs: Sequence[Run | BaselineRun]
 ) -> Note | None:
-    """Return a note if answers at a point of a curve have another length, else None.
+    """Return a note if answers at a concurrency or rate changed in mean length, else None.
 
     Samples that both sides answered are compared in pairs, because chance decides which end.
     """
@@ -182,10 +182,10 @@ def _paired(
     name: str,
     chance: float,
 ) -> tuple[tuple[float, float], float] | None:
-    """Return the mean lengths of the samples that both sides answered, and their tolerance.
+    """Return ((baseline, current) mean length of common samples, tolerance); None if too few.
 
-    The ratio of the means, R, has the standard error √(Σ(y - R·x)² / (n(n - 1))) / mean of x. The
-    tolerance is a relative difference.
+    For n samples of lengths x and y, R = mean y / mean x has the standard error
+    √(Σ(y - R·x)² / (n(n - 1))) / mean x. The relative tolerance has the error `chance`.
 
     Source: W. G. Cochran, Sampling Techniques, 3rd ed. 1977, 2.11 (the ratio estimate).
     """
@@ -255,7 +255,7 @@ class Ruling:
     Attributes:
         metrics: Gated metrics first, then reported ones; for accuracy the gate's.
         more: Whether one more run, or more samples, could decide; then the outcome is not final.
-        deciding: The metric of rule R that determines the outcome, or None.
+        deciding: The metric that determines the outcome; None for accuracy and without baseline.
         by_scores: For speed and energy: whether the scores failed; causes are then those of scores.
     """
 

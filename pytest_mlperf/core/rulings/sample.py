@@ -172,7 +172,7 @@ def with_zeros(
     failing: Outcome,
     max_runs: int,
 ) -> tuple[MetricVerdict, bool]:
-    """Return the verdict on a metric that is 0 in some runs; two runs with 0 are a drop."""
+    """Judge a metric that is 0 in some runs, a drop if in two; return (verdict, more runs?)."""
     first = next(index for index, run in enumerate(runs) if metric in run.zero)
     others = [run for run in runs if metric in run.metrics]
     count = len(runs) - len(others)

@@ -23,7 +23,7 @@ SCREEN = 0.01
 def outliers(
     runs: Sequence[Value], kept: Sequence[Value], scale: Scale, rule: RuleR, p: float = SCREEN
 ) -> list[int]:
-    """Return the indexes of runs that do not belong to their sessions.
+    """Return the indexes of outliers among runs; `p` is the test's error probability.
 
     Each run is compared with the other runs of its session, by the scatter inside all sessions. The
     farthest run is removed and the rest compared again. All runs removed up to the last significant

@@ -78,7 +78,7 @@ def stragglers(
 
 
 def _bound(mean: float, values: Sequence[float], alpha: float, *, apart: float = 0.0) -> float:
-    """Return the upper bound of a mean of values, or of one more value (`apart` = 1)."""
+    """Return mean + t(alpha, n-1)·s·√(apart + 1/n); `apart` = 1 bounds one more value."""
     if len(values) < 2:
         return math.inf
     factor = math.sqrt(apart + 1 / len(values))

@@ -52,7 +52,7 @@ def session_verdict(results: Results, absent: Sequence[Absent] = ()) -> tuple[bo
 
 
 def settling(results: Sequence[CaseResult]) -> list[tuple[str, str]]:
-    """Return advice on how to settle provisional verdicts of passed tests, with their cases."""
+    """Return (advice, cases) on how PROVISIONAL verdicts of passed tests become final."""
     cases_of: dict[str, dict[str, None]] = {}
     for result in results:
         missing = None if result.failed else final_word(result.verdict)

@@ -65,7 +65,7 @@ def optional(check: Check) -> Check:
 
 
 def list_of(check: Check) -> Check:
-    """Return the check of a list."""
+    """Return a check that a value is a list whose items pass `check`."""
     return lambda value: type(value) is list and all(map(check, value))
 
 

@@ -38,11 +38,11 @@ PROGRESS: events.Fields = {
 
 
 class Designed(RunError):
-    """Report an error of this package that a child raised; its message needs no log."""
+    """Report an error that this package's code raised in a child; the log adds nothing."""
 
 
 class Waiting(str):
-    """Hold a progress line about a wait, which names the processes that cause it."""
+    """Mark a text as a progress line about waiting for other processes, which it names."""
 
     __slots__ = ()
 
@@ -108,7 +108,7 @@ class EventProcess(ChildProcess):
         )
 
     def next_event(self, timeout_s: float) -> Event | None:
-        """Return the child's next event; see `ChildEvents.next`."""
+        """Return the child's next event; None if it sent none within `timeout_s`."""
         return self._events.next(timeout_s)
 
     def stop(self, *, alone_s: float = 0.0) -> None:

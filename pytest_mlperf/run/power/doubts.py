@@ -143,7 +143,7 @@ def doubts(
     busy: float = 1.0,
     linked: bool = False,
 ) -> Doubts:
-    """Return reasons to reject a GPU's measurements in a window, except its loss.
+    """Return reasons to reject a GPU's measurements in a window; a lost GPU is checked elsewhere.
 
     `warm_s` is the end of the warm-up: later processes are foreign unless in `allowed` (host pids).
     `limit_w` is the session's power limit, None if unknown. The engine had work for a share `busy`.

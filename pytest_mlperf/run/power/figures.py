@@ -144,7 +144,7 @@ def _without_idleness(doubts: Doubts) -> Doubts:
 
 
 def _busy(run: Figures) -> float:
-    """Return the share of the window in which the engine had work, by Little's law."""
+    """Return min(1, queries · p50 latency / duration): the share of time with work."""
     latency_s = run.metrics.get("latency_p50")
     if latency_s is None or not run.duration_s:
         return 1.0

@@ -1,4 +1,4 @@
-"""Distribute samples by least outstanding work: queries immediately, lists in parts."""
+"""Distribute samples by least outstanding work: small queries whole, long lists in parts."""
 
 from __future__ import annotations
 
@@ -205,7 +205,7 @@ class Dispatcher:
     def _next_part(
         self, replica: ReplicaProcess
     ) -> tuple[ReplicaProcess, Sequence[int], Sequence[int]] | None:
-        """Take a replica's next part of the waiting lists; the caller holds the lock."""
+        """Take (replica, ids, indices) of waiting samples or None; the caller holds the lock."""
         waiting = self._waiting
         if waiting is None:
             return None

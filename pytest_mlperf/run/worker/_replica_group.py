@@ -134,8 +134,8 @@ class Tally:
 def shares(tallies: Sequence[Tally], *, lists: bool) -> list[list[float]]:
     """Return each replica's speed relative to the median replica, in each part of a run.
 
-    Speed is work per busy second if samples come in lists (`lists`), else the inverse of the mean
-    latency.
+    Speed is work per busy second in scenarios with many samples per query (`lists`), else the
+    inverse of the mean latency.
     """
     begin_s = max(tally.ends_s[0] for tally in tallies)
     end_s = min(tally.ends_s[1] for tally in tallies)

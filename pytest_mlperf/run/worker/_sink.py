@@ -81,7 +81,7 @@ class Outstanding:
                 return bad
 
     def claim_late(self, sample: int) -> bool:
-        """Remove an id that `take` did not find; return whether it was outstanding."""
+        """Retry `take` for an id in any order; return whether it was outstanding."""
         with self._lock:
             self._spread()
         try:
@@ -361,7 +361,7 @@ class GuardedSink:
         )
 
     def cut(self, position: int) -> None:
-        """Announce that the list issued last completes in two parts, split at a position."""
+        """Announce that the ids issued last complete in two parts, split at a position."""
         self._outstanding.cut(position)
 
     def use_clock(self, clock: Clock) -> None:
@@ -384,7 +384,7 @@ class GuardedSink:
         """Ignore first tokens, as this run does not time them."""
 
     def next_tokens(self, ids: Sequence[int]) -> None:
-        """Ignore further tokens, as this run does not time them."""
+        """Ignore tokens after the first, as this run does not time them."""
 
     def streamed(
         self, ids: Sequence[int], after_first: Sequence[int | None], hidden: Counts = None

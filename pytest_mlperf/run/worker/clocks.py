@@ -206,7 +206,7 @@ class TokenTimes:
 
     @property
     def notes(self) -> dict[str, str]:
-        """Limitations of the token time stamps, as text by `SignKey`."""
+        """Why token times are imprecise or incomplete, as text by `SignKey`."""
         notes = {}
         if self._together > TOGETHER_TOKENS_SHARE * len(self._gaps) and not self.buffered:
             share = self._together / len(self._gaps)
@@ -245,7 +245,7 @@ class TokenTimes:
 
     @property
     def _in_one_piece(self) -> bool:
-        """Whether too many answers arrived whole, so that no time follows their first token."""
+        """Whether over `TOGETHER_TOKENS_SHARE` of answers arrived at once: TPOT is then unknown."""
         return len(self._decode) < (1 - TOGETHER_TOKENS_SHARE) * len(self._tpot)
 
 

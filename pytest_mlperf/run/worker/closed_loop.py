@@ -1,4 +1,4 @@
-"""Measure points of a curve with a fixed number of requests in flight.
+"""Measure a curve: at each point a fixed number of requests is in flight (concurrency).
 
 An engine with its own harness measures them itself. The open loop shares this code.
 """
@@ -135,7 +135,7 @@ class SlotSink(GuardedSink):
             self._times.first([sample for sample in ids if sample in self._under_way])
 
     def next_tokens(self, ids: Sequence[int]) -> None:
-        """Record the time of one more token of each request."""
+        """Record the time of one more token of each sample id."""
         with self._lock:
             for sample in self._times.further(ids):
                 self.faults.add(f"next_tokens() was given id {sample!r} before its first token")
@@ -218,7 +218,7 @@ class SlotSink(GuardedSink):
             return [*(self.records or ()), *rows]
 
     def begin(self, point: float, lasts_s: float = math.inf) -> WindowMeter:
-        """Open and return a window of a point."""
+        """Begin to count requests at concurrency `point` for `lasts_s`; return the counter."""
         with self._lock:
             self.point, self._times = point, self._times.afresh()
             window = WindowMeter(
@@ -246,7 +246,7 @@ class Edge(Protocol):
 
 
 def order(settings: LoadGenSettings, run: str) -> list[float]:
-    """Return the points in one run's order, shuffled so that heat and caches affect all alike."""
+    """Return concurrencies or rates in a run's order, shuffled so that heat affects all alike."""
     points = list(settings.points)
     random.Random(f"{settings.seeds.schedule} {run}").shuffle(points)
     return points
@@ -477,7 +477,7 @@ def _reach(
     settings: LoadGenSettings,
     fail: Fail,
 ) -> float | None:
-    """Return the client's maximum requests/s at a point's mean length; None without a client."""
+    """Return the client's maximum requests/s for answers of the mean length; None untested."""
     concurrency = int(point_row["point"])
     if point_row["open"] is not None or point_row["paused"]:
         concurrency = max(MIN_LOOP_REQUESTS, math.ceil(point_row["under_way"]))

@@ -60,7 +60,7 @@ class Conversations:
 
 
 def conversations(dataset: Dataset, alone: Sequence[int]) -> Conversations:
-    """Return a data set's conversations, or the samples `alone`; RunError for a bad pause."""
+    """Group samples into conversations by `pause_s`; without it use the single samples `alone`."""
     ask = getattr(dataset, "pause_s", None)
     if not callable(ask):
         return Conversations(alone)

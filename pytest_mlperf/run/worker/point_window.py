@@ -453,7 +453,7 @@ def parts_of(
     ended: Sequence[Ended],
     counts: Mapping[int, tuple[int, int]],
 ) -> list[tuple[int, int, float]]:
-    """Return the parts of a window with the reference counts of tokens."""
+    """Return a window's (requests, tokens, seconds) with tokens as `counts` has them by sample."""
     tokens = [0] * len(parts)
     for request in ended:
         if request.counts:

@@ -49,7 +49,7 @@ class ReplicaSink:
             self._put((wire.FIRST, perf_counter(), [*ids]))
 
     def next_tokens(self, ids: Sequence[int]) -> None:
-        """Report further tokens if they are timed."""
+        """Report one more token of each sample id, if tokens after the first are timed."""
         if self.times_tokens:
             self._put((wire.NEXT, perf_counter(), [*ids]))
 
@@ -73,7 +73,7 @@ class ReplicaSink:
             self._put((wire.ATTACHED, perf_counter(), [*ids], [*artefacts]))
 
     def session(self, sample: int) -> str:
-        """Return the worker's name of a sample's conversation."""
+        """Return the id of a sample's conversation in the worker; "" without one."""
         return self._replica.sessions.pop(sample, "")
 
     def done(

@@ -103,7 +103,7 @@ class Driver:
         self._next_id = 1
 
     def submit(self, samples: int) -> float:
-        """Submit one list of samples; return the time until all are done [s]."""
+        """Submit one query of `samples` samples; return the time until all are done [s]."""
         ids = list(range(self._next_id, self._next_id + samples))
         indices = list(islice(self._indices, samples))
         self._next_id += samples
@@ -133,7 +133,7 @@ def longest_warmup_s(settings: LoadGenSettings) -> float:
 def warm_up(
     driver: Driver, settings: LoadGenSettings, shortest_s: float, least: int = 1
 ) -> tuple[float, float]:
-    """Submit `least` lists or more, for `shortest_s` or longer, until the rate is steady.
+    """Submit `least` queries or more, for `shortest_s` or longer, until the rate is steady.
 
     Without a known rate it takes the longest time, as a slow start may look steady for a while.
     Returns its duration [s], and samples/s by the median of the last window.
@@ -159,10 +159,10 @@ def warm_up(
 def full_rate(
     driver: Driver, reached: float, enough: float, settings: LoadGenSettings, most: int
 ) -> float:
-    """Measure samples/s again, longer or with larger lists, if the warm-up was slow.
+    """Return samples/s, measured again with larger queries while below `enough` [samples/s].
 
-    `reached` is the warm-up's rate. The search stops at `enough` [samples/s]. Lists of Offline and
-    Server double up to `most` samples.
+    `reached` is the rate of the warm-up. Batches of Offline and Server double up to `most`
+    samples; other scenarios repeat their query for the longest warm-up time.
     """
     samples, begun_s, longest_s = query_size(settings), perf_counter(), longest_warmup_s(settings)
     doubles = not settings.scenario.answers_one_at_a_time
@@ -174,7 +174,7 @@ def full_rate(
 
 
 def probe_offline(driver: Driver) -> float:
-    """Double a list until it takes long enough; return samples/s, at most `LOADGEN_QPS`."""
+    """Double a batch until it takes `MIN_PROBE_SECONDS`; return samples/s up to `LOADGEN_QPS`."""
     samples = WARMUP_BATCH
     while (
         took_s := driver.submit(samples)
@@ -268,7 +268,7 @@ class EngineWorker:
             self._engine.__exit__(None, None, None)
 
     def _fail_engine(self, error: BaseException) -> NoReturn:
-        """End the run with an error of the engine, naming the point of a curve."""
+        """End the run with an engine's error; name the requests in flight if a run varies them."""
         sink = self._sink
         if isinstance(sink, SlotSink) and sink.point and isinstance(error, RunError):
             error = RunError(error.layer, f"at {sink.point:,}: {error}", error.log)

@@ -31,7 +31,7 @@ class FileOptions:
     count: int | None = None
 
     def find(self) -> Any:
-        """Return the paths of the files for `FileDataset._read`; read no file."""
+        """Find and return the paths of the files for `FileDataset._read`; read no file."""
         raise NotImplementedError
 
     def check(self, dataset: str, *rules: Rule, **units: str) -> None:

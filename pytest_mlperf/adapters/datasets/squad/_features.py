@@ -25,7 +25,7 @@ FILE_ADVICE = "correct the file, or get dev-v1.1.json again"
 
 T = TypeVar("T", str, list[Any])
 
-_KINDS = {str: "a text", list: "a list"}
+_TYPE_NAMES = {str: "a text", list: "a list"}
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -105,7 +105,7 @@ def _question(record: Any, where: str) -> Question:
 
 
 def _field(record: Any, key: str, kind: type[T], *, where: str) -> T:
-    expected = f"where SQuAD {SQUAD_VERSION} has an object with {key!r}, {_KINDS[kind]}"
+    expected = f"where SQuAD {SQUAD_VERSION} has an object with {key!r}, {_TYPE_NAMES[kind]}"
     if not isinstance(record, dict):
         actual = f"is a value of type {type(record).__name__}"
     elif key not in record:

@@ -100,7 +100,7 @@ class LibraryOptions(TextOptions):
 
 
 class LibraryEngine(Engine):
-    """Provide the base class of these engines; `_open` of a subclass sets `_task` and `_put`."""
+    """Base of engines that call a language model library; `_open` sets `_task` and `_put`."""
 
     library: ClassVar[str]
     options: ClassVar[type[LibraryOptions]]
@@ -249,7 +249,7 @@ class GenerateTask:
         return self.generation.of(self.prompts.lengths.get(index))
 
     def check(self, index: int, row: Sequence[int], finish_reason: Any, cut: str = "") -> None:
-        """Raise if an answer ended wrongly; `cut` names a limit that cuts answers early."""
+        """Raise RunError if an answer ended wrongly; `cut` is a note on a limit of the engine."""
         ends, limit = self.generation.ends, self.generation_of(index).max_new_tokens
         if finish_reason == "stop" and (not row or row[-1] not in ends):
             fault = (

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 class Chats(Protocol):
-    """Convert chats to token ids; keep each chat's other data until it is forgotten."""
+    """Convert chats to token ids; keep their pictures by sample index until `forget`."""
 
     def tokens(self, index: int, request: Mapping[str, Any]) -> list[int]: ...
 
@@ -330,7 +330,7 @@ class Generation(TextOptions):
         return packed(ids)
 
     def seed_of(self, index: int) -> int | None:
-        """Return the seed of a sample's answer; repeats of a question have different ones."""
+        """Return a sample's sampling seed, (seed + index) modulo `SEEDS`; None without a seed."""
         return None if self.seed is None else (self.seed + index) % SEEDS
 
     def cut(self, row: Sequence[int]) -> Tokens:
@@ -381,7 +381,7 @@ def _in_words(value: float | None) -> str:
 
 
 class EndWatch:
-    """Raise if each of the first samples reaches its length limit; thread-safe."""
+    """Raise RunError if all of the first answers are cut at their limit, none by an end token."""
 
     def __init__(self, generation: Generation, *, watching: bool, check: str) -> None:
         self._most = generation.max_new_tokens

@@ -48,10 +48,10 @@ def _waited_s() -> float:
 
 
 class Lateness:
-    """Measure how late this process issues requests and notices messages.
+    """Measure how late this process issues requests and notices SSE events (parts of answers).
 
     "issue" is the time from a sample's hand-over to the start of its request. "loop" is the time
-    that a message at a random moment waits for the loop, measured as a timer's lateness. A long
+    that an event at a random moment waits for the loop, measured as a timer's lateness. A long
     block skips several probes: each skipped probe counts with the rest of the block, so that a rare
     long block does not vanish among short ones.
     """
@@ -79,11 +79,11 @@ class Lateness:
             self._schedule_probe()
 
     def held_up(self, since_s: float, events: int) -> bool:
-        """Return whether this process may have merged messages of an answer that ends now.
+        """Return whether this process may have merged SSE events of an answer that ends now.
 
         True if the loop's thread computed or waited for a core during half of the time since the
-        request at `since_s`, or if timers were late by half of the mean time between the `events`
-        messages.
+        request at `since_s`, or if timers were late by half of the mean time between the answer's
+        `events` SSE events.
         """
         now_s, probes = self.now(), self._probes
         begin = next((probe for probe in reversed(probes) if probe[0] <= since_s), probes[0])
@@ -145,10 +145,10 @@ Answer = Callable[["StreamedRequest"], Awaitable[None]]
 
 @dataclass(eq=False, slots=True)
 class StreamedRequest:
-    """Report an open request for one sample, `stamped` of whose tokens are reported so far.
+    """Report an open request for one sample; `stamped` is the number of tokens reported so far.
 
-    `sent_s` is the start of the request, on the clock of `_lateness`. Tokens are reported to the
-    sink at once, which stamps them: tokens collected over a pass of the event loop would be late.
+    `sent_s` is the start of the request, in seconds of the event loop's clock. Each token goes to
+    the sink at once, which stamps it: tokens collected over a pass of the loop would be late.
     """
 
     sample: int
@@ -162,7 +162,7 @@ class StreamedRequest:
     def tokens(self, count: int = 1) -> None:
         """Report `count` new tokens, now; needed only if `sink.times_tokens`.
 
-        An engine that cannot count a message's tokens reports one token, for the first message
+        An engine that cannot count an SSE event's tokens reports one token, for the first event
         only: then the time per token is known, but not the time between tokens.
         """
         if count < 1 or not self.sink.times_tokens:
@@ -229,7 +229,7 @@ class Ends:
         self._ended: dict[int, _Ended] = {}
 
     def of(self, sink: Sink) -> _Ended:
-        """Return the ended samples of a sink."""
+        """Return the collector for samples of a sink that end in this pass of the event loop."""
         if not self._ended:
             self._loop.call_soon(self._tell)
         return self._ended.setdefault(id(sink), _Ended(sink))

@@ -81,7 +81,7 @@ class Providers:
 
     @property
     def device(self) -> tuple[str, str] | None:
-        """Option that selects the device of the preferred provider, and its value."""
+        """(Option, value) that selects the first provider's device; None for another provider."""
         first = self.names[0]
         if first == CPU_PROVIDER:
             return "providers", "cpu"

@@ -148,7 +148,7 @@ class TensorRtPlan(TensorRtOptions):
         return {name: str(value) for name, value in {**options, **self.provider_options}.items()}
 
     def cache_folder(self) -> str | None:
-        """Return a folder for engines of exactly these options.
+        """Return the subfolder of `engine_cache` for exactly these options; None without a cache.
 
         The provider names engines by the model and fp16, bf16 or int8, not by other options.
         """
@@ -160,7 +160,7 @@ class TensorRtPlan(TensorRtOptions):
         return str(Path(self.engine_cache) / hashlib.sha256(text.encode()).hexdigest()[:12])
 
     def lacks(self, inputs: Sequence[Tensor], batch_size: int) -> str:
-        """Return the shapes that the options lack for a model, as text; "" if none."""
+        """Return an error if options lack the length of a varying input dimension; "" if none."""
         profile = self._profile()
         named = profile.get("min", {})
         for tensor in inputs:

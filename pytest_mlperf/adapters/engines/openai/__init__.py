@@ -199,8 +199,10 @@ class OpenAiOptions(TextOptions):
         text = "api_key_env and headers_env need names of environment variables, not their values"
         yield not all(map(str.isidentifier, variables)), text, "api_key_env", "headers_env"
         names = [name.lower() for name in (*self.headers_env, self.session_header or "")]
-        own = "authorization" if self.api_key_env in (None, DEFAULT_KEY) else ""
-        bad = [n for n in self.headers_env if names.count(n.lower()) > 1 or not is_header(n, own)]
+        implied = "authorization" if self.api_key_env in (None, DEFAULT_KEY) else ""
+        bad = [
+            n for n in self.headers_env if names.count(n.lower()) > 1 or not is_header(n, implied)
+        ]
         text = f"headers_env has {bad}, which requests have anyway, or is no header"
         yield bad, text, "headers_env"
 

@@ -68,10 +68,10 @@ STABLE_LABELS = (
 
 
 async def served_name(client: Client, model: str | None) -> str:
-    """Return the server's name of its model.
+    """Return the model name to send in requests.
 
-    That is the path if it is listed, else the only listed name, else the path: some servers list
-    all models that they could load.
+    That is the path `model` if the server lists it, else the only listed name, else the path: some
+    servers list all models that they could load.
     """
     try:
         listed = list(_names(await client.get(f"{client.api}/models")))
@@ -366,7 +366,7 @@ async def _together(
 
 
 def _template(answer: StreamedAnswer, prompt: Prompt, form: str, count: Count | None) -> int | None:
-    """Return the number of tokens that a server adds to prompts, None if unknown."""
+    """Check a prompt's token count; return tokens that the server's template adds, else None."""
     check_prompt(answer, prompt.tokens, form)
     counted, least = answer.prompt_tokens, prompt.fewest
     if counted is None or prompt.tokens is not None:

@@ -29,7 +29,7 @@ from pytest_mlperf.extension import own_length, text_of
 ERROR_BYTES = 65_536
 """Maximum bytes to read of an answer that is not a stream."""
 
-PAGE_TIMEOUT_SECONDS = 60.0
+GET_TIMEOUT_SECONDS = 60.0
 """Maximum time for a page about the server, whatever request_timeout is."""
 
 MAX_QUOTED_CHARACTERS = 300
@@ -51,7 +51,7 @@ class Listener:
     __slots__ = ()
 
     def heard(self, *, comments: bool = False) -> None:
-        """Note that the server sent data, or only `comments`."""
+        """Restart the timeout: the server sent SSE events, or only SSE `comments`."""
 
     def tokens(self, count: int) -> None:
         """Handle `count` new tokens."""
@@ -123,7 +123,7 @@ class Client:
             ) from None
         return answer
 
-    async def get(self, path: str, longest_s: float = PAGE_TIMEOUT_SECONDS) -> bytes:
+    async def get(self, path: str, longest_s: float = GET_TIMEOUT_SECONDS) -> bytes:
         """Return a page of the server; raise Failed if it is missing, late or too large."""
         limit_s = min(self._timeout_s, longest_s)
         target = f"{self._connections.path}{path}{self._query}"
@@ -329,7 +329,7 @@ class Body:
         return self.data[: self.salt_place.begin] + salt + self.data[self.salt_place.end :]
 
     def tokens_of(self, key: str) -> int | None:
-        """Return the number of prompt tokens with the salt of a key."""
+        """Return the prompt's tokens with the random words for `key`; None if uncounted."""
         if not key or self.salt is None or self.prompt_tokens is None:
             return self.prompt_tokens
         return self.prompt_tokens + self.salt.tokens(key)
@@ -356,7 +356,7 @@ class Bodies:
 
     Attributes:
         chat: Whether text is sent as a user's message.
-        as_they_are: Whether the data set's text is sent unchanged.
+        as_they_are: Whether the data set's text is sent unchanged, else token ids or their text.
         prompts: Returns token ids of samples, for data sets whose text is not sent unchanged.
         tokenizer: Returns the model's tokenizer, for servers that only take text.
         seed_of: Returns the sampling seed of a sample, or None.

@@ -147,11 +147,11 @@ class StreamedAnswer:
             `TEXT_SUBSTITUTES`. Unparsed events add the first that is not reasoning.
         started: Whether text or token ids arrived.
         complete: Whether no more of the stream is needed.
-        events: Number of messages with a part of the answer, from the first on, without an empty
-            last.
-        joined: Messages after the first that arrived in one read with an earlier one.
-        first_ids: Token ids in the first message.
-        first_count: The server's count of tokens with the first message; 0 if not reported.
+        events: Number of SSE events with a part of the answer, from the first on, without an empty
+            last one.
+        joined: Events after the first that arrived in one read with an earlier one.
+        first_ids: Token ids in the first event.
+        first_count: The server's count of tokens with the first event; 0 if not reported.
         reasoning_tokens: The server's count of reasoning tokens, sent or not.
         shows_reasoning: Whether reasoning was sent.
         logprobs: Log-probabilities of tokens in order, kept like text; None for tokens without one,
@@ -207,7 +207,7 @@ class StreamedAnswer:
 
     @property
     def in_first(self) -> int:
-        """Visible tokens of the first message; 0 without token ids or a running token count."""
+        """Visible tokens of the first SSE event; 0 without token ids or a running token count."""
         left = (self.tokens or 0) - self.first_count
         if self.first_count and not self.first_ids and left >= self.events - 1 > 0:
             return max(1, self.visible - left)
@@ -215,7 +215,7 @@ class StreamedAnswer:
 
     @property
     def after_first(self) -> int:
-        """Visible tokens after the first message; 0 if the first message has all tokens."""
+        """Visible tokens after the first SSE event; 0 if that event has all tokens."""
         if self.events < 2:  # an end token may follow that is counted and not sent
             return int(self.visible == 2 and self.first_ids < 2)
         return max(1, self.visible - max(1, self.in_first))

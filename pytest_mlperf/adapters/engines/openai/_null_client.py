@@ -1,4 +1,4 @@
-"""Run the same client against a server that computes nothing, to measure its limit."""
+"""Run the client against a local server that computes nothing, to measure the client's limit."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ class Uncounted(Checks):
 def drive(
     undo: contextlib.ExitStack, client: Client, traffic: Traffic, concurrency: int
 ) -> tuple[Streams, str]:
-    """Answer samples through `traffic` until `undo` closes; return streams and event loop kind."""
+    """Open `client`; return streams that send samples by `traffic`, and the event loop's name."""
     loop, kind = new_loop()
     streams = Streams(traffic.answer, concurrency=concurrency, loop=loop)
     undo.callback(streams.close)

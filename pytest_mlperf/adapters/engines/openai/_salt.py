@@ -98,7 +98,7 @@ class Salt:
 def salt_for(
     prompts: Sequence[tuple[Sequence[int], str]], count: Count | None, *, replaces: bool
 ) -> Salt:
-    """Return a salt for prompts of token ids or else a text.
+    """Return a maker of random words (salt) for the beginning of prompts, ids or text.
 
     Ids come from the middle of those in the prompts: a vocabulary's first and last are often
     special. `count` is None without a tokenizer; `replaces` is for synthetic prompts.

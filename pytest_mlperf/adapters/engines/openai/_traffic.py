@@ -453,7 +453,7 @@ class Traffic:
         request.done(output_bytes, None if evaluates else tokens, reason, prompt)
 
     def _note(self, answer: StreamedAnswer, sent: int | None) -> None:
-        """Count the kind of an answer, see `Engine.answer_counts`."""
+        """Count an answer as empty, cut, … by the names of `Engine.answer_counts`."""
         seen = self.seen
         seen["answers"] += 1
         seen["refused"] += "refusal" in answer.fields

@@ -79,7 +79,7 @@ _PORT = re.compile(
 
 
 def new_log() -> Path:
-    """Return an empty log: server.log in the run's folder, as stderr, or a temporary file."""
+    """Empty and return server.log next to the engine's log (stderr), else a temporary file."""
     try:
         stderr = Path("/proc/self/fd/2").readlink()
         if stderr.name == ENGINE_LOG and stderr.is_file():

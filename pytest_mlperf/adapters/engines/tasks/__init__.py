@@ -216,7 +216,7 @@ PRECISIONS: tuple[PrecisionName, ...] = ("fp64", "fp32", "bf16", "fp16", "fp8", 
 
 
 class Task(Protocol):
-    """Define the options of a task, which `bind` applies to a model."""
+    """Define the options of a task, e.g. classify; `bind` makes its runner for a model."""
 
     def bind(self, graph: Graph, batch_size: int) -> TaskRunner: ...
 

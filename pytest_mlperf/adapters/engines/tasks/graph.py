@@ -49,14 +49,14 @@ class Graph:
     def run(
         self, outputs: Sequence[str], feed: Mapping[str, NDArray[Any]]
     ) -> Sequence[NDArray[Any]]:
-        """Return these outputs for a batch of inputs by name."""
+        """Compute and return the outputs with these names; `feed` has a batch of inputs by name."""
         raise NotImplementedError
 
     def refuse(self, reason: str) -> RunError:
         return engine_error(f"{self.where}: {reason}")
 
     def pick(self, name: str | None) -> Tensor:
-        """Return the output with a name; None is the only output."""
+        """Return the output called `name`, for None the only output; raise RunError without one."""
         matches = [each for each in self.outputs if name in (None, each.name)]
         if len(matches) == 1:
             return matches[0]
@@ -136,7 +136,7 @@ def take(graph: Graph, raw: Any, index: int) -> dict[str, NDArray[Any]]:
 def check_shape(
     graph: Graph, tensor: Tensor, sample: NDArray[Any], taken: Sequence[Any], index: int
 ) -> None:
-    """Refuse an array of another shape; named lengths are variable."""
+    """Raise RunError unless sample `index` has the shape `taken`; named lengths are variable."""
     if not fits(sample.shape, taken):
         raise graph.refuse(
             f"input {tensor.name!r} takes samples of shape {tuple(taken)}, but sample {index} of "

@@ -91,7 +91,7 @@ class TensorRtLlmOptions(LibraryOptions):
         scheduler_policy: "guaranteed_no_evict", "max_utilization" or "static_batch".
         enable_chunked_prefill: Split prompts longer than max_num_tokens into several passes.
         attn_backend: Attention kernels, e.g. "TRTLLM" or "FLASHINFER".
-        stream_interval: Tokens of an answer per message; above 1 they come in groups.
+        stream_interval: Tokens of an answer per streamed output; above 1 they come in groups.
         llm: Further arguments of LLM by TensorRT-LLM's names; tables for its configurations.
     """
 

@@ -82,7 +82,7 @@ class Member:
 
 
 def make(value: Any, api: Any) -> Any:
-    """Replace configurations and members in a value by objects of `tensorrt_llm.llmapi`."""
+    """Replace `ConfigObject` and `Member` in a value by objects of `tensorrt_llm.llmapi`."""
     if isinstance(value, ConfigObject):
         return getattr(api, value.cls)(**make(dict(value.values), api))
     if isinstance(value, Member):
@@ -215,7 +215,7 @@ class SamplingByPrompt:
         return bool(self.generation.min_new_tokens and self.generation.ends)
 
     def of(self, prompt: Sequence[int], length: int | None = None, index: int = 0) -> Any:
-        """Return the parameters of a sample's prompt; its answer may have its own `length`."""
+        """Return SamplingParams for a sample's prompt; `length`: maximum tokens of its answer."""
         further = len(prompt) if self.counted == "prompt and answer" else 0
         key = further, length, self.generation.seed_of(index)
         if key not in self._cache:

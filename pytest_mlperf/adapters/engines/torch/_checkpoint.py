@@ -27,7 +27,7 @@ from pytest_mlperf.extension import sha256, some, text_of
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ModelKind:
-    """Describe a kind of models in transformers: their classes, and a well-known one.
+    """Describe a class of models in transformers, such as language models, by its class names.
 
     Attributes:
         loader: Name of the class that loads them.
@@ -132,7 +132,7 @@ WEIGHTS_SEED = 20_240_828
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class LoadedModel:
-    """Hold a model that is ready to generate, with its limits and facts."""
+    """Hold a loaded model, its limits, and its facts for the fingerprint."""
 
     model: Any
     eos: tuple[int, ...]
@@ -212,7 +212,7 @@ def _method(folder: Path, config: Any, *, dummy: bool) -> str | None:
 def load(
     auto: Any, folder: Path, config: Any, *, dtype: Any, attention: str, device: Any, **more: Any
 ) -> Any:
-    """Load a checkpoint completely, as a model of `auto`; `more` are arguments for `auto`."""
+    """Load a checkpoint by a transformers class `auto`; raise if a weight is missing or misfits."""
     with _attention_available(attention):
         model, info = auto.from_pretrained(
             folder,

@@ -29,7 +29,7 @@ LOCAL = re.compile(r"localhost|127\.\d+\.\d+\.\d+|\[::1\]", re.IGNORECASE)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Address:
+class ServiceAddress:
     """Hold a server's address for a protocol; `path` precedes /v2, IPv6 has brackets."""
 
     protocol: str
@@ -154,7 +154,9 @@ LOST_STATUSES = frozenset({"StatusCode.UNAVAILABLE", "StatusCode.CANCELLED"})
 class GrpcClient:
     """Talk to a server over gRPC, by a channel with a connection of its own."""
 
-    def __init__(self, address: Address, model: str, version: str, *, timeout_s: float) -> None:
+    def __init__(
+        self, address: ServiceAddress, model: str, version: str, *, timeout_s: float
+    ) -> None:
         from tritonclient.grpc import InferenceServerClient
 
         self._client = InferenceServerClient(
@@ -265,7 +267,7 @@ class HttpClient:
     """
 
     def __init__(
-        self, address: Address, model: str, version: str, *, timeout_s: float, binary: bool
+        self, address: ServiceAddress, model: str, version: str, *, timeout_s: float, binary: bool
     ) -> None:
         """Connect at the first request; `binary` arrays are bytes after the JSON, not in it."""
         kind = http.client.HTTPSConnection if address.secure else http.client.HTTPConnection

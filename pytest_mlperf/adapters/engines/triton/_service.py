@@ -274,7 +274,7 @@ class Service:
     def __init__(self, options: TritonOptions, model: str | None) -> None:
         self._options = options
         self._model = model
-        self._address = _clients.Address.of(options.protocol, options.url or "localhost")
+        self._address = _clients.ServiceAddress.of(options.protocol, options.url or "localhost")
         self._server: serving.Server | None = None
         self._bytes = False
         self._hung_up = False
@@ -319,7 +319,7 @@ class Service:
                     if self._options.protocol == "http"
                     else f"{serving.HOST}:{port}"
                 )
-                self._address = _clients.Address.of(self._options.protocol, url)
+                self._address = _clients.ServiceAddress.of(self._options.protocol, url)
             first = self._connect()
             try:
                 self._read_metadata(first)

@@ -118,7 +118,7 @@ class Started:
 
 
 def _wait(left: dict[int, int], limit_s: float) -> None:
-    """Remove processes from `left` (handle by id) that end within a time."""
+    """Wait up to `limit_s` for processes to end; remove ended ones from `left` (fd by pid)."""
     end_s = time.monotonic() + limit_s
     poll = select.poll()
     ids = {handle: pid for pid, handle in left.items()}

@@ -37,7 +37,7 @@ class CaptionScores(Protocol):
 
 
 class ImageFeatures(Protocol):
-    """Compute features of images; your own class is built as `CaptionScores` is."""
+    """Compute features of images; a user's class is built with the arguments of `CaptionScores`."""
 
     def __call__(self, images: NDArray[np.uint8]) -> Any:
         """Return shape (images, features) for images of shape (images, height, width, 3)."""

@@ -1,1 +1,1 @@
-"""Extract the answers of reasoning models, and grade them by kind."""
+"""Extract answers of reasoning models; grade letters, numbers, mathematics and programs."""

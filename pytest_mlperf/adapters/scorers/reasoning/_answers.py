@@ -64,13 +64,13 @@ def _alone(text: str, options: str) -> str | None:
 
 
 def choice(text: str, options: str) -> str | None:
-    """Return the letter that DeepSeek-R1's script would grade; `options` is "A-D" or "A-J"."""
+    """Return the letter that DeepSeek-R1's script grades, one of "A-D" or "A-J"; None without."""
     text = _unlisted(text.strip())
     return _stated(text, options) or _alone(text, options)
 
 
 def final_choice(text: str, options: str) -> str | None:
-    """Return the letter that gpt-oss's script would grade, see `GptOssScorer`."""
+    """Return the letter that gpt-oss's script grades (`GptOssScorer`); None without one."""
     final = _unlisted(BOLD.sub(r"\1", final_section(text)))
     begins = _letter(options, r"[^a-zA-Z]*([OPTIONS])(?:[^a-zA-Z]|$)").match(final.strip())
     first = begins or _letter(options, r"\bAnswer\s*+[:.]?+\s*+([OPTIONS])\b").search(final)
@@ -101,12 +101,12 @@ def number(text: str) -> int | None:
 
 
 def program(text: str) -> str | None:
-    """Return the first fenced block of Python, as DeepSeek-R1's script does."""
+    """Return the first fenced block of Python, as DeepSeek-R1's script; None without one."""
     return _blocks(text, f"{FENCE}python", first=True)
 
 
 def final_program(text: str) -> str | None:
-    """Return the program that gpt-oss's script would grade, see `GptOssScorer`."""
+    """Return the program that gpt-oss's script grades (`GptOssScorer`); None without one."""
     text = text.strip()
     for part in (final_section(text), text):
         code = _blocks(part, f"{FENCE}python")

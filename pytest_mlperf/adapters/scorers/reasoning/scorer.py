@@ -224,7 +224,7 @@ class GptOssScorer(DeepSeekScorer):
       by 1/3, the repeats of each question in MLPerf's data set; to 3 digits. As in the reference, a
       missing repeat is not detected. A sample's score is 100 if right, times its share of the
       weights.
-    - "mmlu" in a name is graded as "mmlu_pro".
+    - A data set whose name contains "mmlu" is graded by the rules of "mmlu_pro".
     - "tokens_per_sample" is not printed by the reference, though MLPerf limits it.
 
     Source: language/gpt-oss-120b/eval_mlperf_accuracy.py of https://github.com/mlcommons/inference.

@@ -12,7 +12,7 @@ from pytest_mlperf.addons.judge.model import Fact, ToolPoint, ToolRun
 from pytest_mlperf.addons.judge.readers.fields import (
     SECONDS_PER_UNIT,
     TOKENS,
-    Record,
+    JsonObject,
     Values,
     cache_hits,
     head,
@@ -82,11 +82,11 @@ def _genai_perf(document: ResultFile) -> Iterator[ToolRun]:
     yield run_of(document, "genai-perf", points=(point,))
 
 
-def _average(raw: Record, name: str) -> float | None:
+def _average(raw: JsonObject, name: str) -> float | None:
     return raw.at(name).number("avg")
 
 
-def _point(raw: Record, errors: float | None) -> ToolPoint:
+def _point(raw: JsonObject, errors: float | None) -> ToolPoint:
     values = Values()
     for key, base in _AIPERF_TIMES.items():
         unit = str(raw.at(key).get("unit", "ms"))
@@ -129,7 +129,7 @@ def _point(raw: Record, errors: float | None) -> ToolPoint:
     )
 
 
-def _settings(config: Record) -> dict[str, Any]:
+def _settings(config: JsonObject) -> dict[str, Any]:
     """Return the settings by their path; releases from 0.12 on list models and phases."""
     names = [str(model.get("name")) for model in config.at("models").entries("items")]
     measured = [p for p in config.entries("phases") if p.get("kind") != "warmup"]
@@ -164,7 +164,7 @@ def _is_records(document: ResultFile) -> bool:
 
 def _records(document: ResultFile) -> Iterator[ToolRun]:
     """Yield one run: a point for each turn, with medians over its requests."""
-    turns: dict[int, list[Record]] = defaultdict(list)
+    turns: dict[int, list[JsonObject]] = defaultdict(list)
     for record in objects(document):
         metadata = record.at("metadata")
         if metadata.get("benchmark_phase", "profiling") == "profiling":
@@ -179,7 +179,7 @@ def _records(document: ResultFile) -> Iterator[ToolRun]:
     )
 
 
-def _turn(turn: int, records: list[Record]) -> ToolPoint:
+def _turn(turn: int, records: list[JsonObject]) -> ToolPoint:
     figures: dict[str, list[float]] = defaultdict(list)
     conversations = {
         str(record.at("metadata").get("conversation_id", index))

@@ -11,7 +11,7 @@ from typing import Any
 
 from pytest_mlperf.addons.judge.files import Reader, ResultFile, read_text, run_of
 from pytest_mlperf.addons.judge.model import NEITHER, Fact, Quantity, ToolPoint, ToolRun
-from pytest_mlperf.addons.judge.readers.fields import Record, Values, head, moment, plain
+from pytest_mlperf.addons.judge.readers.fields import JsonObject, Values, head, moment, plain
 
 
 def _estimates(folder: Path) -> list[Path]:
@@ -58,7 +58,7 @@ def _asv(document: ResultFile) -> Iterator[ToolRun]:
     raw = head(document)
     columns = raw.get("result_columns") or ["result", "params", "version"]
     about = document.path.parents[1] / "benchmarks.json"
-    definitions = head(read_text(about)) if about.is_file() else Record()
+    definitions = head(read_text(about)) if about.is_file() else JsonObject()
     machine, rows = raw.at("params"), raw.at("results")
     points = [
         point
@@ -86,7 +86,7 @@ _ASV_METRICS = {"time": "time_p50", "timeraw": "time_p50", "mem": "memory", "pea
 
 
 def _asv_points(
-    name: str, row: Any, columns: list[str], definition: Record, cpu: str | None
+    name: str, row: Any, columns: list[str], definition: JsonObject, cpu: str | None
 ) -> Iterator[ToolPoint]:
     cells = dict(zip(columns, row, strict=False)) if isinstance(row, list) else {"result": row}
     results, params = cells.get("result"), cells.get("params") or []

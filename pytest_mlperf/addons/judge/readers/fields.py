@@ -66,7 +66,7 @@ def per(total: Any, count: Any) -> float | None:
 
 
 def plain(value: Any) -> str | float | None:
-    """Return a value as facts store it: text or number; infinity is "inf"."""
+    """Return a value as text or number, infinity as "inf"; None for tables, lists and null."""
     if isinstance(value, bool):
         return str(value).lower()
     if isinstance(value, int | float):
@@ -96,24 +96,26 @@ def moment(value: Any) -> float | None:
     return seconds
 
 
-class Record(dict[str, Any]):
+class JsonObject(dict[str, Any]):
     """Read values of a JSON object in a file; absent keys and wrong types give None."""
 
-    def at(self, *keys: str) -> Record:
+    def at(self, *keys: str) -> JsonObject:
         """Return the object at a path of keys; empty if there is none."""
         record = self
         for key in keys:
             value = record.get(key)
-            record = Record(value) if isinstance(value, Mapping) else Record()
+            record = JsonObject(value) if isinstance(value, Mapping) else JsonObject()
         return record
 
-    def entries(self, key: str) -> list[Record]:
+    def entries(self, key: str) -> list[JsonObject]:
         """Return the objects of the list under a key; empty if there is none."""
         value = self.get(key)
-        return [Record(v) for v in value if isinstance(v, Mapping)] if type(value) is list else []
+        return (
+            [JsonObject(v) for v in value if isinstance(v, Mapping)] if type(value) is list else []
+        )
 
     def plain(self, key: str) -> str | float | None:
-        """Return a value as facts store it: text or number."""
+        """Return a field as text or number; None for tables, lists and null, or if missing."""
         return plain(self.get(key))
 
     def number(self, key: str) -> float | None:
@@ -150,14 +152,14 @@ class Record(dict[str, Any]):
         return {title: Fact(self.plain(key), (), tolerance) for title, key in names.items()}
 
 
-def head(document: ResultFile) -> Record:
+def head(document: ResultFile) -> JsonObject:
     """Return the first JSON object of a document."""
-    return Record(document.head)
+    return JsonObject(document.head)
 
 
-def objects(document: ResultFile) -> list[Record]:
+def objects(document: ResultFile) -> list[JsonObject]:
     """Return all JSON objects of a document."""
-    return [Record(value) for value in document.objects]
+    return [JsonObject(value) for value in document.objects]
 
 
 STATISTICS = {"med": "p50", "median": "p50", "min": "min"} | dict.fromkeys(

@@ -8,7 +8,7 @@ from pytest_mlperf.addons.judge.files import Reader, ResultFile, run_of
 from pytest_mlperf.addons.judge.model import Fact, ToolPoint, ToolRun
 from pytest_mlperf.addons.judge.readers.fields import (
     LEAST_RANK,
-    Record,
+    JsonObject,
     Values,
     head,
     lengths,
@@ -57,7 +57,7 @@ def _read(document: ResultFile) -> Iterator[ToolRun]:
     )
 
 
-def _point(raw: Record, file: Record) -> ToolPoint:
+def _point(raw: JsonObject, file: JsonObject) -> ToolPoint:
     measured = raw.at("metrics")
     values = Values()
     for key, (base, factor) in _GUIDELLM_TIMES.items():
@@ -99,8 +99,8 @@ def _point(raw: Record, file: Record) -> ToolPoint:
     )
 
 
-def _constraints(limits: Record) -> str | None:
-    """Return the limits of a benchmark as text, from the fields of old or new files."""
+def _constraints(limits: JsonObject) -> str | None:
+    """Return a benchmark's limits (max_*, min_*) as text; None without one."""
     words = []
     for name in (name for name in limits if name.startswith(("max_", "min_"))):
         index = limits.at(name).whole("current_index") or 0

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 
 from pytest_mlperf.addons.judge.files import Reader, ResultFile, run_of
 from pytest_mlperf.addons.judge.model import Fact, ToolRun
-from pytest_mlperf.addons.judge.readers.fields import Record, Values, cache_hits, head, lengths
+from pytest_mlperf.addons.judge.readers.fields import JsonObject, Values, cache_hits, head, lengths
 
 _INFERENCE_PERF_TIMES = {
     "request_latency": "latency",
@@ -73,7 +73,7 @@ def _settings(document: ResultFile) -> str:
     return file.read_text("utf-8", "replace") if file.is_file() else ""
 
 
-def _target(goodput: Record, settings: str) -> str | None:
+def _target(goodput: JsonObject, settings: str) -> str | None:
     """Return the latency targets in the report, else those of the settings."""
     stored = goodput.get("constraints")
     if stored is not None:

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 from pytest_mlperf.addons.judge.files import Reader, ResultFile, run_of
 from pytest_mlperf.addons.judge.model import Fact, ToolPoint, ToolRun
-from pytest_mlperf.addons.judge.readers.fields import Record, Values, head, objects
+from pytest_mlperf.addons.judge.readers.fields import JsonObject, Values, head, objects
 
 _INFERENCEX_LATENCY = re.compile(
     r"(?P<statistic>mean|median|p[0-9.]+)_(?P<base>ttft|tpot|itl|e2el)"
@@ -46,7 +46,7 @@ def _aggregate(document: ResultFile) -> Iterator[ToolRun]:
     yield run_of(document, "inferencex", points=points, details=details)
 
 
-def _point(raw: Record) -> ToolPoint:
+def _point(raw: JsonObject) -> ToolPoint:
     further = [f"{raw['isl']} in, {raw.get('osl')} out"] if raw.get("isl") is not None else []
     further += [f"{name}{raw[name]}" for name in ("tp", "ep") if raw.get(name) is not None]
     facts = raw.facts(_INFERENCEX_FACTS)

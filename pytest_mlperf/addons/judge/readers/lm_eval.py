@@ -20,7 +20,7 @@ from pytest_mlperf.addons.judge.model import (
     ToolPoint,
     ToolRun,
 )
-from pytest_mlperf.addons.judge.readers.fields import Record, head, number, objects
+from pytest_mlperf.addons.judge.readers.fields import JsonObject, head, number, objects
 
 _DIRECTIONS = {True: HIGHER, False: LOWER}
 
@@ -51,7 +51,7 @@ def _is_results(document: ResultFile) -> bool:
 
 def _results(document: ResultFile) -> Iterator[ToolRun]:
     raw = head(document)
-    tasks = Record({**raw.at("groups"), **raw.at("results")})
+    tasks = JsonObject({**raw.at("groups"), **raw.at("results")})
     points = (_task(task, tasks.at(task), raw) for task in tasks)
     yield run_of(
         document,
@@ -60,13 +60,13 @@ def _results(document: ResultFile) -> Iterator[ToolRun]:
         started=raw.moment("date"),
         commit=raw.text("git_hash"),
         version=raw.text("lm_eval_version"),
-        details=Record({**raw.at("config"), **raw}).texts(
+        details=JsonObject({**raw.at("config"), **raw}).texts(
             "model_name", "transformers_version", "batch_size", "model"
         ),
     )
 
 
-def _task(task: str, scores: Record, raw: Record) -> ToolPoint:
+def _task(task: str, scores: JsonObject, raw: JsonObject) -> ToolPoint:
     directions, settings = raw.at("higher_is_better", task), raw.at("config")
     by_name: dict[str, TaskScore] = {}
     quantities: dict[str, Quantity] = {}
@@ -115,9 +115,9 @@ def _is_samples(document: ResultFile) -> bool:
 
 
 def _samples(document: ResultFile) -> Iterator[ToolRun]:
-    """Yield one run of a task, with its scores named as in the results file."""
+    """Read a file of one task's samples; yield one run, its scores named as in results files."""
     named = re.match(r"samples_(.+?)_\d{4}-", document.path.name)
-    lines_by_filter: dict[str, list[Record]] = defaultdict(list)
+    lines_by_filter: dict[str, list[JsonObject]] = defaultdict(list)
     for line in objects(document):
         lines_by_filter[str(line.get("filter", "none"))].append(line)
     scores: dict[str, TaskScore] = {}

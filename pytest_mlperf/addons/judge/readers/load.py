@@ -8,25 +8,25 @@ from typing import Any
 
 from pytest_mlperf.addons.judge.files import Reader, ResultFile, run_of
 from pytest_mlperf.addons.judge.model import Fact, ToolPoint, ToolRun
-from pytest_mlperf.addons.judge.readers.fields import Record, Values, head, objects, per
+from pytest_mlperf.addons.judge.readers.fields import JsonObject, Values, head, objects, per
 
 _K6_MARKS = ("http_req_duration", "http_reqs", "iterations", "http_req_failed")
 
 
-def _k6_metrics(document: ResultFile) -> Record:
+def _k6_metrics(document: ResultFile) -> JsonObject:
     """Return metrics by name, also from the machine-readable summary's list."""
     raw = head(document)
     for holder in (raw, raw.at("results")):
         named = {str(m.get("name")): m for m in holder.entries("metrics")} or holder.at("metrics")
         if named:
-            return Record(
+            return JsonObject(
                 {
-                    k: {**v, **Record(v).at("values")}
+                    k: {**v, **JsonObject(v).at("values")}
                     for k, v in named.items()
                     if isinstance(v, Mapping)
                 }
             )
-    return Record()
+    return JsonObject()
 
 
 def _k6(document: ResultFile) -> Iterator[ToolRun]:
@@ -49,7 +49,7 @@ def _k6(document: ResultFile) -> Iterator[ToolRun]:
     yield run_of(document, "k6", points=tuple(points), duration_s=seconds)
 
 
-def _k6_failed(by_name: Record) -> tuple[int | None, int | None]:
+def _k6_failed(by_name: JsonObject) -> tuple[int | None, int | None]:
     """Return the number of requests and of failed ones, from http_req_failed."""
     failures = by_name.at("http_req_failed")
     failed, fine = failures.whole("passes"), failures.whole("fails")
@@ -85,7 +85,7 @@ def _locust(document: ResultFile) -> Iterator[ToolRun]:
     yield run_of(document, "locust", points=points, started=min(starts, default=None))
 
 
-def _locust_point(raw: Record) -> ToolPoint:
+def _locust_point(raw: JsonObject) -> ToolPoint:
     values = Values()
     histogram = sorted((float(key), count) for key, count in raw.at("response_times").items())
     reached = list(accumulate(count for _, count in histogram))
@@ -110,7 +110,7 @@ def _locust_table(document: ResultFile) -> Iterator[ToolRun]:
     for texts in rows:
         if texts["Name"] == "Aggregated" and len(rows) > 2:
             continue  # the sum of the other rows
-        row = Record({column: _cell(text) for column, text in texts.items()})
+        row = JsonObject({column: _cell(text) for column, text in texts.items()})
         values = Values(row, {"requests_per_second": "Requests/s"})
         for statistic, column in _LOCUST_TIMES.items():
             values.add(f"latency_{statistic}", row.get(column), 1e-3)

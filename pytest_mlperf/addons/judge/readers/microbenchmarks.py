@@ -9,7 +9,7 @@ from pytest_mlperf.addons.judge.files import Reader, ResultFile, run_of
 from pytest_mlperf.addons.judge.model import HIGHER, LOWER, Fact, Quantity, ToolPoint, ToolRun
 from pytest_mlperf.addons.judge.readers.fields import (
     SECONDS_PER_UNIT,
-    Record,
+    JsonObject,
     Values,
     head,
     objects,
@@ -51,7 +51,7 @@ def _pytest_benchmark(document: ResultFile) -> Iterator[ToolRun]:
     )
 
 
-def _commit(commit: Record) -> str | None:
+def _commit(commit: JsonObject) -> str | None:
     name = commit.text("id") or "unknown"
     dirty = "+changes" if commit.get("dirty") is True else ""
     return None if name in {"unknown", "unversioned"} else f"{name[:12]}{dirty}"
@@ -77,8 +77,8 @@ def _google(document: ResultFile) -> Iterator[ToolRun]:
     raw = head(document)
     context = raw.at("context")
     schema = context.get("json_schema_version", 1)
-    rows: dict[str, list[Record]] = {}
-    medians: dict[str, list[Record]] = {}
+    rows: dict[str, list[JsonObject]] = {}
+    medians: dict[str, list[JsonObject]] = {}
     for row in raw.entries("benchmarks"):
         name = str(row.get("run_name") or row.get("name"))
         if row.get("run_type") != "aggregate":
@@ -104,7 +104,7 @@ def _google(document: ResultFile) -> Iterator[ToolRun]:
     )
 
 
-def _google_point(name: str, rows: list[Record], shared: Mapping[str, Fact]) -> ToolPoint:
+def _google_point(name: str, rows: list[JsonObject], shared: Mapping[str, Fact]) -> ToolPoint:
     """Return a benchmark's means over its repetitions, all in one process."""
     absent: dict[str, str] = {}
     figures: dict[str, list[float]] = defaultdict(list)

@@ -9,7 +9,7 @@ from pytest_mlperf.addons.judge.files import Reader, ResultFile, run_of
 from pytest_mlperf.addons.judge.model import Fact, ToolPoint, ToolRun
 from pytest_mlperf.addons.judge.readers.fields import (
     TOKENS,
-    Record,
+    JsonObject,
     Values,
     cache_hits,
     lengths,
@@ -80,7 +80,7 @@ def _vllm(document: ResultFile) -> Iterator[ToolRun]:
         )
 
 
-def _vllm_point(raw: Record) -> ToolPoint:
+def _vllm_point(raw: JsonObject) -> ToolPoint:
     values = Values(raw, _VLLM_RATES)
     values.add("goodput", raw.get("request_goodput", raw.get("request_goodput:")))
     if "total_tokens_per_second" not in values.metrics:  # files before vLLM's PR 8164
@@ -143,7 +143,7 @@ def _sglang(document: ResultFile) -> Iterator[ToolRun]:
         )
 
 
-def _sglang_point(raw: Record, server: Record) -> ToolPoint:
+def _sglang_point(raw: JsonObject, server: JsonObject) -> ToolPoint:
     values = Values(raw, _SGLANG_RATES)
     values.matching(raw, LATENCY, 1e-3)
     hits = raw.at("cache_report").number("cache_hit_rate_pct")

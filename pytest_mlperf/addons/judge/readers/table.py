@@ -20,7 +20,7 @@ from pytest_mlperf.addons.judge.model import (
     ToolRun,
     named,
 )
-from pytest_mlperf.addons.judge.readers.fields import SECONDS_PER_UNIT, Record, Values
+from pytest_mlperf.addons.judge.readers.fields import SECONDS_PER_UNIT, JsonObject, Values
 
 _DIRECTIONS = {"higher": HIGHER, "lower": LOWER}
 
@@ -69,11 +69,11 @@ def reader_of(columns: Sequence[Column], points: Sequence[str]) -> Reader:
     """Return a reader of tables with these columns; `points` are the columns that name a case."""
 
     def read(document: ResultFile) -> Iterator[ToolRun]:
-        rows = [Record(row) for row in document.rows or document.objects]
+        rows = [JsonObject(row) for row in document.rows or document.objects]
         _require(document, rows, [*points, *(column.name for column in columns)])
         measured = {*points, *(column.name for column in columns)}
         repeats: dict[str, int] = defaultdict(int)
-        runs: dict[int, list[tuple[ToolPoint, Record]]] = defaultdict(list)
+        runs: dict[int, list[tuple[ToolPoint, JsonObject]]] = defaultdict(list)
         for row in rows:
             point = _point(row, columns, points)
             runs[repeats[point.name]].append((point, row))
@@ -106,7 +106,7 @@ _AMOUNT = re.compile(r"(?P<number>[-+.0-9eE]+)\s*(?P<unit>[a-zA-Zµμ%]+)")
 
 
 def _figure(value: Any, column: Column) -> tuple[Any, float]:
-    """Return a cell as a number with the factor of its own unit, else of the column's."""
+    """Return (number, factor to the quantity's unit) of a cell; its own unit has precedence."""
     if not isinstance(value, str):
         return value, column.factor
     amount = _AMOUNT.fullmatch(value.strip())

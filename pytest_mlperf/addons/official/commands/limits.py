@@ -125,14 +125,14 @@ def _figures(texts: Iterable[str]) -> dict[str, Any]:
 
 @dataclass(frozen=True, kw_only=True)
 class ResultRow:
-    """Hold an official result with the limit of its accelerator."""
+    """Hold an official result with its hardware limit (roofline)."""
 
     result: OfficialResult
     bound: WorkloadLimit
 
     @property
     def limit(self) -> Any:
-        """Limit of the result."""
+        """Highest possible value on this hardware."""
         return self.bound.limit
 
 
@@ -152,7 +152,7 @@ def result_rows(name: str = ROUND) -> tuple[list[ResultRow], Mapping[str, int]]:
 
 
 def _limit(result: OfficialResult) -> WorkloadLimit | None:
-    """Return a result's limit at the GPU's fastest precision, as results do not state theirs."""
+    """Return a result's hardware limit, at the GPU's fastest precision; None if unknown."""
     metric = "tokens_per_second" if result.unit == "tokens/s" else "throughput"
     value = result.value
     if result.is_latency:

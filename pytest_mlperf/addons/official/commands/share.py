@@ -54,7 +54,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(parsed: argparse.Namespace) -> int:
-    """Print the share of each case; return 2 if no official result is comparable."""
+    """Print each case's result / best official result; return 2 if none is comparable."""
     results = results_of(parsed.of)
     path = parsed.a or str(results_path(None, parsed.runs_dir))
     a = side(path, parsed.runs_dir, parsed.baselines)

@@ -71,7 +71,7 @@ def since(rules: Round | None, name: str) -> bool:
 
 
 def workload_of(rules: Round | None, name: str) -> RoundWorkload | None:
-    """Return a round's workload by any name, including v5.0's Interactive benchmarks."""
+    """Return a round's workload by its name or the checker's; None if the round lacks it."""
     if rules is None:
         return None
     workloads = rules.workloads.values()

@@ -32,7 +32,7 @@ class Leaf:
 
     @property
     def flat(self) -> bool:
-        """Whether measurements and compliance are in the folder of results."""
+        """Whether this round's layout has measurements and compliance in the results folder."""
         return self.round in FLAT
 
     @property

@@ -15,7 +15,7 @@ import pytest
 
 from pytest_mlperf.adapters.engines.triton import TritonEngine
 from pytest_mlperf.adapters.engines.triton import _clients as http_client
-from pytest_mlperf.adapters.engines.triton._clients import Address, HttpClient, RequestError
+from pytest_mlperf.adapters.engines.triton._clients import HttpClient, RequestError, ServiceAddress
 from pytest_mlperf.testing import check_engine
 from tests.adapters.engines.onnxruntime.recorder import Listed
 from tests.adapters.engines.triton.harness import answers, ask, engine, local, rows, scripted
@@ -57,7 +57,7 @@ def test_a_connection_that_the_server_closes_at_rest_is_opened_again(
 ) -> None:
     """Unannounced, after an answer; a request that meets the closing is sent again after a rest."""
     with local(closes=True) as url, contextlib.ExitStack() as stack:
-        client = HttpClient(Address.of("http", url), "echo", "", timeout_s=60, binary=True)
+        client = HttpClient(ServiceAddress.of("http", url), "echo", "", timeout_s=60, binary=True)
         stack.callback(client.close)
         for _ in range(3):
             assert client.server()["name"] == "scripted"

@@ -7,7 +7,7 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pytest_mlperf.adapters.engines.triton._clients import PORTS, SECURE, Address
+from pytest_mlperf.adapters.engines.triton._clients import PORTS, SECURE, ServiceAddress
 from pytest_mlperf.core.errors import SuiteError
 from tests.adapters.engines.triton.harness import engine, scripted
 from tests.refusals import unrefused
@@ -49,7 +49,7 @@ def test_an_address_is_completed() -> None:
         ("http", "127.0.0.1:80", "http://127.0.0.1:80", "loopback"),
         ("grpc", "grpcs://[::1]:443", "grpcs://[::1]:443", "loopback"),
     ):
-        address = Address.of(protocol, url)
+        address = ServiceAddress.of(protocol, url)
         assert (str(address), address.reach) == (whole, reach)
 
 
@@ -62,8 +62,8 @@ def test_an_address_survives_a_round_trip(
 ) -> None:
     scheme = SECURE[protocol] if secure else protocol
 
-    address = Address.of(protocol, f"{scheme}://{host}:{port}")
+    address = ServiceAddress.of(protocol, f"{scheme}://{host}:{port}")
 
     assert str(address) == f"{scheme}://{host}:{port}"
-    assert Address.of(protocol, str(address)) == address
+    assert ServiceAddress.of(protocol, str(address)) == address
     assert (address.netloc, address.secure) == (f"{host}:{port}", secure)

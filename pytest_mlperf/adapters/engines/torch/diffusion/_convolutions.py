@@ -46,7 +46,7 @@ class MatrixConvolution(torch.nn.Linear):
         return scaled.to(weight.qdata.dtype).view(torch.int8)
 
     def _windows(self, inputs: Any) -> Any:
-        """Return views (samples, height, width, kernel height, kernel width, inputs)."""
+        """Pad; return windows (samples, height, width, kernel height, kernel width, inputs)."""
         high, wide = self._high, self._wide
         padded = torch.nn.functional.pad(inputs, (0, 0, wide, wide, high, high))
         for side in (0, 1):

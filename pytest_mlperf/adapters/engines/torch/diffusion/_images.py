@@ -257,7 +257,7 @@ class DeepCache:
 
 
 class _Deep(torch.nn.Module):
-    """Run a block only at full steps; at other steps pass its input through."""
+    """Run a block at full steps of DeepCache; at steps that reuse features, return its input."""
 
     def __init__(self, block: Any, cache: DeepCache) -> None:
         super().__init__()
@@ -280,7 +280,7 @@ class _Deep(torch.nn.Module):
 
 
 class _DeepDown(_Deep):
-    """Skip a down block at other steps; its outputs for the up blocks are then its input."""
+    """Skip a down block at steps that reuse features; return its input for the up blocks too."""
 
     def _skipped(self, hidden_states: Any) -> Any:
         layers = len(self.block.resnets) + len(self.block.downsamplers or ())
@@ -288,7 +288,7 @@ class _DeepDown(_Deep):
 
 
 class _LastDeepUp(_Deep):
-    """Keep the output of the last deep up block, and return it at other steps."""
+    """Keep the last deep up block's output of a full step; return it at steps that skip blocks."""
 
     def forward(self, hidden_states: Any, *rest: Any, **named: Any) -> Any:
         if not self._cache.reuses:

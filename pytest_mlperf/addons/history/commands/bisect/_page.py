@@ -31,7 +31,7 @@ def say(lines: Sequence[str]) -> None:
 
 
 def heading(search: Bisection, tests: Sequence[str], kept: int) -> list[str]:
-    """Return the range of the search, and its cost."""
+    """Return lines on the search: good and bad build, tests, and number of comparisons."""
     last, noun = search.last, _noun(search)
     usual = steps(last) + 1 + (last > 1)
     text = (
@@ -94,7 +94,7 @@ def log(search: Bisection, noise: str, folder: str) -> list[str]:
 
 
 def result(search: Bisection, proof: Proof) -> list[str]:
-    """Return the named commit, or the proven range, with notes."""
+    """Return the page on the commit that caused the drop, or on the range that contains it."""
     start, build = search.builds[proof.before], search.builds[proof.now]
     parent = start.name == build.parent
     changes = [
