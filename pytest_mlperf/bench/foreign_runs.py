@@ -101,9 +101,7 @@ def judge_runs(
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # from_bytes reports wrong types
         content = as_bytes(session_of([result], {}))
-    from_bytes(
-        case.id, content, "measured session", "judge_runs takes only metrics that a run can measure"
-    )
+    from_bytes(case.id, content, "measured session", "pass judge_runs a valid value")
     verdict = result.verdict
     if verdict.runs:
         verdict = replace(verdict, metrics=rule_on(verdict.runs, None, limits, RuleR()).metrics)

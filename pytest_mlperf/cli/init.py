@@ -112,7 +112,7 @@ def run(parsed: argparse.Namespace) -> int:
 
 
 def _filled(text: str, url: str) -> str:
-    """Write a server's address, and what it runs on, into a suite; print what was found."""
+    """Write a server's address and hardware into a suite; print both with their source."""
     sources, text = ServerSources(url=url), text.replace(URL.findall(text)[0], url)
     if sources.is_here:
         classes = Counter(detect(gpus=True).classes)

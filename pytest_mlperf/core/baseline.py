@@ -251,7 +251,7 @@ def with_record(baseline: Baseline, record: Record) -> Baseline:
 
 
 SERVER_FACT = "server."
-"""Prefix of fingerprint keys with what a server elsewhere reports about its software."""
+"""Prefix of fingerprint keys for software facts that a server elsewhere reports."""
 
 ADDED_FACTS = {
     "engine.weights_sha256": "weights",

@@ -191,7 +191,7 @@ def _read(path: Path) -> bytes:
 LINUX = Path("/")
 
 SCHEDULING_S = 30e-6
-"""Wake-up time of a core on an idle machine; shorter waits are no contention."""
+"""Wake-up time of a core on an idle machine; shorter waits do not count as contention."""
 
 MAX_LISTED_PROCESSES, MIN_LISTED_CORES = 3, 0.02
 """Maximum number of other processes to name, and the cores that each must have used."""

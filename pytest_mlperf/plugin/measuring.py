@@ -40,7 +40,7 @@ from pytest_mlperf.suite.environments import reference
 from pytest_mlperf.suite.pairs import Testable
 
 HEARTBEAT_S = 60.0
-"""Interval of progress lines if the output is no terminal, such as a CI log [s]."""
+"""Interval of progress lines if the output is not a terminal, such as a CI log [s]."""
 
 RENEWAL_SECONDS = 0.5
 

@@ -85,7 +85,7 @@ def require(form: str) -> None:
 def call(form: str, function: str, kind: type[Returned], *arguments: Any) -> Returned:
     """Call a function of a format's module; redirect its prints to stderr.
 
-    Raise EnvironmentFault for an exception of another package's format that is no MlperfError.
+    Raise EnvironmentFault for an exception of another package's format that is not an MlperfError.
     """
     require(form)
     entry = registered("formats")[form]

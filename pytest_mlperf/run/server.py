@@ -74,7 +74,7 @@ class ServerLog:
     Attributes:
         readings: Readings in the order of time; empty without a page.
         failures: Errors of failed readings.
-        lack: Reason to report if there are no metrics, else "".
+        lack: Reason to report if there are not metrics, else "".
     """
 
     readings: list[ServerReading] = field(default_factory=list)

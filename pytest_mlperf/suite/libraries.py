@@ -67,7 +67,7 @@ def cure(group: registry.Group, use: str, absent: Sequence[str]) -> str:
         return advice
     missing = {distribution(library) for library in absent}
     all_of_it = {distribution(library) for library in declared(group, use)} | missing
-    extra = _smallest_extra(all_of_it) or _smallest_extra(missing)
+    extra = _smallest_extra(use, all_of_it) or _smallest_extra(use, missing)
     return (
         f"pip install '{DISTRIBUTION}[{extra}]'"
         if extra
@@ -75,13 +75,13 @@ def cure(group: registry.Group, use: str, absent: Sequence[str]) -> str:
     )
 
 
-def _smallest_extra(needed: Set[str]) -> str | None:
+def _smallest_extra(use: str, needed: Set[str]) -> str | None:
     fitting = [
         name
         for name, brings in extras().items()
         if needed <= set(brings) and not (LARGE_DISTRIBUTIONS & set(brings)) - needed
     ]
-    return min(fitting, key=lambda name: len(extras()[name]), default=None)
+    return min(fitting, key=lambda name: (name != use, len(extras()[name])), default=None)
 
 
 # --- extras ---------------------------------------------------------------------------------

@@ -286,6 +286,8 @@ import os, signal, sys
 from pytest_mlperf import cli
 from pytest_mlperf.cli import schema
 again = len(sys.argv) > 2
+# The children of a shell's background job ignore the signal otherwise.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 schema.run = lambda _: os.kill(os.getpid(), signal.SIGINT)
 sys.argv = ["pytest-mlperf", "schema", "suite"]
 code = cli.main()

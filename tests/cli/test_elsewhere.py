@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import shutil
 import sys
-import sysconfig
-from importlib.metadata import version
+from importlib.metadata import distribution, version
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -52,10 +51,11 @@ def bare(tmp_path: Path) -> Path:
     python = other_python.environment(tmp_path / "bare")
     (packages,) = python.parents[1].glob("lib/python*/site-packages")
     (packages / "shared.pth").unlink()
-    there = Path(sysconfig.get_path("platlib"))
-    for pattern in ("numpy", "numpy-*", "numpy.libs", "mlperf_loadgen*", "mlcommons_loadgen*"):
-        for module_path in there.glob(pattern):
-            (packages / module_path.name).symlink_to(module_path)
+    for name in ("numpy", "mlcommons-loadgen"):
+        package = distribution(name)
+        tops = {file.parts[0] for file in package.files or () if file.parts[0] != ".."}
+        for top in tops:
+            (packages / top).symlink_to(str(package.locate_file(top)))
     return python
 
 

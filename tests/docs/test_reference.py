@@ -142,7 +142,7 @@ def test_every_environment_variable_is_explained(
 def test_variables_of_suites_scripts_and_tests_are_on_the_page() -> None:
     page = (DOCS / "reference-environment.md").read_text("utf-8")
     # The code's: in the generated part.
-    page += " PYTEST_MLPERF_BUILDS PYTEST_MLPERF_FLEET PYTEST_MLPERF_LEASES"
+    page += " PYTEST_MLPERF_BUILDS PYTEST_MLPERF_FLEET PYTEST_MLPERF_LEASES PYTEST_MLPERF_TREE"
     places = [*(ROOT / "suites").rglob("*.toml"), *(ROOT / ".github").rglob("*.yml")]
     places += [ROOT / "Makefile", ROOT / "pytest_mlperf/addons/fleet/slurm.sh"]
     tests = [*(ROOT / "tests").rglob("*.py"), *(ROOT / "tools").rglob("*.py")]

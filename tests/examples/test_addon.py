@@ -79,7 +79,7 @@ WRONG: Mapping[str, dict[str, object]] = {
     "runs[0].metrics.throughput: must be a valid number, not None": {
         "metrics": {"throughput": math.nan}
     },
-    "runs[0].samples: must be at least 0, not -1; give judge_runs": {"samples": -1},
+    "runs[0].samples: must be at least 0, not -1; pass judge_runs a valid value": {"samples": -1},
     "case.scenario": {"scenario": "offline"},
     "profile": {"profile": "nightly"},
 }

@@ -62,7 +62,7 @@ def test_the_signer_is_named_and_later_changes_are_refused(
 
 def test_another_signer_and_a_signature_for_another_use_are_refused(file: Path, keys: Path) -> None:
     sign(file, keys / "bob")
-    with pytest.raises(MlperfError, match=r"signed by nobody whom .*allowed allows"):
+    with pytest.raises(MlperfError, match=r"its signer is not in .*allowed: "):
         verified(file, file.read_bytes(), keys / "allowed")
 
     signature_of(file).unlink()

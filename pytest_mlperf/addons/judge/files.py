@@ -36,7 +36,7 @@ _SIDE_FILES = (
     *(".pytorch.json", "mlperf_log_detail.txt", "mlperf_log_accuracy.json"),
     *("mlperf_log_trace.json", "benchmarks.json.lock", "machine.json"),
 )
-"""Files that tools write beside their results."""
+"""Files that tools write next to their results."""
 
 
 @dataclass(frozen=True, kw_only=True)

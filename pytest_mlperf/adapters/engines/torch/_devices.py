@@ -90,7 +90,7 @@ GROUP = 32
 """Weights of int4 that share a scale: the smallest group with GPU kernels."""
 
 SMALL_GROUP = 16
-"""Group on CPUs, for layers whose inputs are no multiple of 32."""
+"""Group on CPUs, for layers whose inputs are not a multiple of 32."""
 
 TILE = 16
 """Divisor of both sides of matrices that fp8 kernels multiply."""

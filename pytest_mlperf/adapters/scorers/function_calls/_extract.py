@@ -20,7 +20,7 @@ NO_CALLS = re.compile(
     "list|dict|set|tuple|type|isinstance|range|enumerate|zip|map|filter|Note|Example|Here|This|The|"
     "For"
 )
-"""Words before a parenthesis that are no calls."""
+"""Words before a parenthesis that do not begin a call."""
 
 
 def tool_calls(text: str) -> list[dict[str, Any]] | None:
