@@ -174,7 +174,7 @@ class Detail:
 
     @property
     def early_stopping_met(self) -> bool | None:
-        """Whether there were enough queries to trust the percentile."""
+        """Whether enough queries ran for LoadGen's early-stopping rule; None if not logged."""
         return self.values.get("early_stopping_met")
 
     @property
