@@ -95,7 +95,8 @@ class Package:
             part: "adapters" or "addons".
             public: Public names, which code of others imports as well, count too.
         """
-        face = {self.folder.name, f"{self.folder.name}.extension"}
+        root = self.folder.name
+        face = {root, f"{root}.extension", f"{root}.judge"}
         names: dict[str, set[str]] = {}
         for user, path in self.modules.items():
             if not is_inside(user, part):

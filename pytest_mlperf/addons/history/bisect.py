@@ -30,7 +30,7 @@ from pytest_mlperf.bench.runner import CaseRunner, Unjudgeable
 from pytest_mlperf.cli.turns import InterleavedCases
 from pytest_mlperf.core.metrics import point_of
 from pytest_mlperf.extension import METRICS, Run, placeless, sentence
-from pytest_mlperf.judge.decision import Answer
+from pytest_mlperf.judge import Answer
 from pytest_mlperf.judge.ratio import Ratio, RelativeSpeed
 from pytest_mlperf.run.builds import baseline_build
 

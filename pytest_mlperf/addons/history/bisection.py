@@ -13,9 +13,8 @@ from dataclasses import dataclass, replace
 from enum import StrEnum
 from itertools import combinations
 
-from pytest_mlperf.judge.decision import Answer
+from pytest_mlperf.judge import Answer, RuleR
 from pytest_mlperf.judge.ratio import Ratio, RelativeSpeed
-from pytest_mlperf.judge.rule_r import RuleR
 
 SPARE_COMPARISONS = 4
 

@@ -14,8 +14,8 @@ from pytest_mlperf.core.numbers import change, interval, limit
 from pytest_mlperf.core.rulings.multiplicity import DROP_OUTCOMES
 from pytest_mlperf.core.trend import TrendPoint
 from pytest_mlperf.extension import METRICS, Criterion, MetricVerdict
+from pytest_mlperf.judge import RuleR
 from pytest_mlperf.judge.formulas import bound_of, raw
-from pytest_mlperf.judge.rule_r import RuleR
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -15,11 +15,10 @@ from pytest_mlperf.core.rulings.sides import SPARE_SESSIONS, Pooled, pooled
 from pytest_mlperf.core.search import other_condition
 from pytest_mlperf.core.trend import TrendPoint, versions
 from pytest_mlperf.extension import METRICS, plural
+from pytest_mlperf.judge import Direction, RuleR
 from pytest_mlperf.judge.formulas import raw
-from pytest_mlperf.judge.inputs import Direction
 from pytest_mlperf.judge.robustness import MAX_SPREAD_RATIO
 from pytest_mlperf.judge.rule_a import holm
-from pytest_mlperf.judge.rule_r import RuleR
 from pytest_mlperf.reports.terminal.layout import fold, paragraphs, table
 
 CONFIDENCE = 0.95

@@ -24,11 +24,9 @@ from pytest_mlperf.addons.judge.rows import (
 )
 from pytest_mlperf.core.rulings.sides import Pooled, pooled
 from pytest_mlperf.extension import plural, some
-from pytest_mlperf.judge.decision import Answer
+from pytest_mlperf.judge import Answer, RuleA, RuleR, ScorePairs, Value, judge_drop, judge_pairs
 from pytest_mlperf.judge.formulas import bound_of, raw
-from pytest_mlperf.judge.ratio import judge_drop
-from pytest_mlperf.judge.rule_a import RuleA, ScorePairs, holm, judge_pairs
-from pytest_mlperf.judge.rule_r import RuleR, Value
+from pytest_mlperf.judge.rule_a import holm
 
 RULE = RuleR()
 

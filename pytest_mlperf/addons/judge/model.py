@@ -8,7 +8,7 @@ from functools import cache
 
 from pytest_mlperf.core.metrics import STATISTIC_METRIC
 from pytest_mlperf.extension import METRICS
-from pytest_mlperf.judge.inputs import Direction
+from pytest_mlperf.judge import Direction
 
 LOWER, HIGHER, NEITHER = Direction.LOWER, Direction.HIGHER, Direction.NEITHER
 

@@ -12,8 +12,7 @@ from pytest_mlperf import Outcome
 from pytest_mlperf.addons.judge.files import readers
 from pytest_mlperf.addons.judge.model import SUCCESS, Fact, Quantity, ToolPoint, split
 from pytest_mlperf.addons.judge.rows import JUDGED, MeasuredPoint, Row, Settings, row_of, usual
-from pytest_mlperf.judge.inputs import Direction
-from pytest_mlperf.judge.rule_r import Value
+from pytest_mlperf.judge import Direction, Value
 
 UNKNOWN_DIRECTION = "which direction is better is unknown, so it is not judged"
 

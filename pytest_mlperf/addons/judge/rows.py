@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 from pytest_mlperf import Outcome
 from pytest_mlperf.addons.judge.model import RANKS, Quantity, ToolPoint, ToolRun, named, split
-from pytest_mlperf.judge.inputs import Direction
+from pytest_mlperf.judge import Direction
 
 NOT_PROVEN = "not proven: one session a side"
 
