@@ -154,7 +154,9 @@ def test_the_clients_files_are_read_as_imports_are(measured: Path, tmp_path: Pat
         if error.value.layer != "engine" or not re.search(message, str(error.value)):
             failures.append((folder, str(error.value)))
     assert failures == []
-    with pytest.raises(RunError, match=rf"{re.escape(NAME)} measured, and not MLCommons endpoints"):
+    with pytest.raises(
+        RunError, match=rf"{re.escape(NAME)} measured, not MLCommons endpoints 0\.2\.0"
+    ):
         read_recorded(measured / "curve.json", "MLCommons endpoints 0.2.0")
     shutil.copytree(measured, tmp_path / "lost")
     lost = json.loads(summary) | {"n_samples_failed": 3}
