@@ -37,8 +37,9 @@ def part(setting: Setting) -> Part:
     began_s, answer = time.monotonic(), Answer(values={"shapes": []})
     answer.tables.append(Table(title="Random weights, measured rates", columns=COLUMNS))
     answer.notes.append(
-        "Certain: counts only what cannot be less, no prompt and no cache of keys and values. "
-        "Speed of light: counts what was run. Both at the GPU's dense peak, see docs/limits.md. "
+        "Certain: counts the least work that is possible, without prompts and the cache of keys "
+        "and values. Speed of light: counts the work of the run. Both at the GPU's dense peak, see "
+        "docs/limits.md. "
         "The engines' rates contain moving inputs from and answers to the host."
     )
     makers: tuple[tuple[str, shapes.Maker], ...] = (

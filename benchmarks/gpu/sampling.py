@@ -79,6 +79,6 @@ def _tell(
         )
     answer.tables = [table]
     answer.notes = [
-        "A block is off, on, on, off. Legs of the same kind differ by what the machine does of "
-        "itself: a ratio whose distance from 1 is smaller than that is none that was seen."
+        "A block is off, on, on, off. Legs of the same kind differ by the machine's own "
+        "variation: a ratio that is closer to 1 than that shows no effect."
     ]

@@ -215,8 +215,8 @@ def _answer(runs: Sequence[Run]) -> Answer:
         values=values,
         notes=[
             "Nothing changed between these runs. Sessions are minutes apart here and days apart in "
-            "use: the spread between them is the least that is to be expected. Of four sessions it "
-            "is known to within a factor of four or so; `pytest-mlperf calibrate` learns more."
+            "use: the spread between them is the least that is to be expected. Four sessions show "
+            "it to within a factor of about four; `pytest-mlperf calibrate` measures more sessions."
         ],
     )
 

@@ -101,12 +101,11 @@ def unjudged_told(verdict: Verdict, *, fail_on: Collection[str], named: bool) ->
 def require_power_source(case: Case) -> None:
     """Raise UnavailableError if only a wall meter could measure a case's energy."""
     if case.accelerator == "cpu":
-        lack = (
-            "no power is measured except by a wall meter: set a limit for "
+        raise UnavailableError(
+            f"only a wall meter measures the energy of {case.accelerator}: set a limit for "
             "samples_per_joule_wall and name the meter's log with --mlperf-meter; for a "
             "server's GPUs use samples_per_joule_dcgm and --mlperf-dcgm"
         )
-        raise UnavailableError(f"{case.accelerator} has {lack}")
 
 
 def broken(

@@ -27,7 +27,7 @@ from pytest_mlperf.core.metrics import (
     point_of,
 )
 from pytest_mlperf.core.notes import Note, Words
-from pytest_mlperf.core.numbers import change, quantity
+from pytest_mlperf.core.numbers import change, plural, quantity
 from pytest_mlperf.core.reason import Key
 from pytest_mlperf.core.recording import (
     APPEND_RUNS,
@@ -397,13 +397,9 @@ def _record(case: CaseRuns, action: Update) -> Ruling:
         return replace(judged, outcome=Outcome.PERF_DROP, headline=headline, notes=fresh.notes)
     case.record = record = write(case, action, fresh)
     metrics = recorded(record, sample.countable(case.runs, case.planned.limits), len(fresh.runs))
-    headline = f"{len(record.runs)} runs in {case.policy.shown(case.file)}"
+    headline = f"{plural(len(record.runs), 'run')} in {case.policy.shown(case.file)}"
     remarks: list[Words] = []
-    remarks += (
-        [f"recorded in addition to the baseline of another machine: {case.formerly.in_words}"]
-        if case.formerly
-        else []
-    )
+    remarks += [f"recorded in addition: {case.formerly.in_words}"] if case.formerly else []
     if action == "replace":
         before, after = record.history[-1].old, record.history[-1].new
         moves = tuple(step(m.metric, before.get(m.metric), after[m.metric]) for m in metrics)

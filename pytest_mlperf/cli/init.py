@@ -112,7 +112,7 @@ def run(parsed: argparse.Namespace) -> int:
 
 
 def _filled(text: str, url: str) -> str:
-    """Write a server's address and hardware into a suite; print both with their source."""
+    """Write a server's address and its hardware into a suite; print both."""
     sources, text = ServerSources(url=url), text.replace(URL.findall(text)[0], url)
     if sources.is_here:
         classes = Counter(detect(gpus=True).classes)

@@ -233,10 +233,7 @@ def _mean(side: CaseRunner, metric: str, pairs: int) -> float:
 
 @dataclass(frozen=True, kw_only=True)
 class TurnsArgument:
-    """Hold the engine entry that an argument names.
-
-    `accelerator` is None for all accelerators that both sides have.
-    """
+    """Hold an argument's engine entry; `accelerator` None means all that both entries have."""
 
     text: str
     planned: Sequence[Planned]

@@ -251,7 +251,7 @@ def with_record(baseline: Baseline, record: Record) -> Baseline:
 
 
 SERVER_FACT = "server."
-"""Prefix of fingerprint keys for software facts that a server elsewhere reports."""
+"""Prefix of fingerprint keys for software facts that a remote server reports."""
 
 ADDED_FACTS = {
     "engine.weights_sha256": "weights",

@@ -282,10 +282,7 @@ OPEN = {Outcome.INCONCLUSIVE, Outcome.PROVISIONAL}
 def remaining(
     suspects: Iterable[Suspect], results: Iterable[CaseResult], *, date: str, cleared: bool = False
 ) -> tuple[Suspect, ...]:
-    """Return a session's SUSPECT and PROVISIONAL tests, then untested earlier ones.
-
-    `cleared`: keep the entries of tests that are neither any more.
-    """
+    """Return SUSPECT and PROVISIONAL tests, then untested earlier ones; `cleared`: passed too."""
     earlier = newest(suspects)
     tested = [
         _after(result, suspected(earlier, result), date)

@@ -421,7 +421,7 @@ class BaselineReference:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Logs:
-    """Hold the places of a test's logs.
+    """Hold the paths of a test's logs.
 
     Attributes:
         folder: Folder with the logs of the last run.

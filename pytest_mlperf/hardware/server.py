@@ -217,7 +217,7 @@ def of_kubernetes(get: Callable[..., bytes], place: str, accelerator: str) -> Se
     """Return the accelerators of pods by the labels of their nodes; raise RunError if unknown.
 
     Args:
-        get: Returns the output of `kubectl get` as JSON for further words.
+        get: Calls `kubectl get` with these further arguments; returns its JSON output.
         place: Namespace and selector of the pods: "serving/app=vllm".
     """
     namespace, _, selector = place.partition("/")

@@ -162,10 +162,7 @@ def final_until(runs: Iterable[tuple[float | None, float]]) -> float | None:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class _Variances:
-    """Hold a difference, its variance, and the variance's components with their df.
-
-    `parts` are (component, degrees of freedom), that of sessions first.
-    """
+    """Hold a difference and its variance; `parts`: (variance component, df), sessions first."""
 
     change: float
     variance: float

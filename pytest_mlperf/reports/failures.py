@@ -27,7 +27,7 @@ from pytest_mlperf.reports.sentences import first_line
 from pytest_mlperf.reports.terminal.advice import again
 
 MIN_COMMON_TESTS = 3
-"""Smallest number of failed tests that a group reports as one failure."""
+"""Least failed tests of a group that is reported as one failure."""
 
 MAX_LISTED_METRICS = 3
 NO_DIFFERENCE = "no recorded difference (engine, weights, options, data)"

@@ -174,7 +174,7 @@ class Detail:
 
     @property
     def early_stopping_met(self) -> bool | None:
-        """Whether there were enough queries to trust the percentile."""
+        """Whether enough queries ran for LoadGen's early-stopping rule; None if not logged."""
         return self.values.get("early_stopping_met")
 
     @property
@@ -269,10 +269,7 @@ def parse_text(path: Path, content: str, *, old: bool = False) -> Detail:
 
 
 def _require_end(path: Path, values: Mapping[str, Any], last: str | None, *, old: bool) -> None:
-    """Raise RunError unless `last`, a detail log's last key, is the one that LoadGen writes last.
-
-    `old`: the log is of a release that may write no such key.
-    """
+    """Raise RunError unless `last` is LoadGen's end key, which `old` releases need not write."""
     end = END_KEY.get(values.get("effective_test_mode", ""), "num_errors")
     if last == end:
         return

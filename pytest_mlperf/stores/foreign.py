@@ -111,7 +111,7 @@ def read_regular(path: Path, max_bytes: int) -> bytes:
     """Return the content of a regular file of at most `max_bytes`; links are followed.
 
     Raise UnfitError for a pipe or a device (without waiting for it), for a larger file, and for a
-    file that changes during the read; PointerError for a pointer of Git LFS.
+    file that changes during the read. Raise PointerError for a pointer of Git LFS.
     """
     with _opened(path) as file:
         begin = os.fstat(file.fileno())

@@ -47,9 +47,9 @@ class Remembered:
 
 
 def load(path: Path) -> Remembered:
-    """Return the content of a file of suspects or results, or of every *.json of a folder.
+    """Read SUSPECT and PROVISIONAL tests of a file (suspects or results), or a folder's *.json.
 
-    A missing file has no suspects, as before a first session; a damaged one sets `defect` only.
+    A missing file has none, as before a first session; a damaged one sets `defect` only.
     """
     try:
         files = [path] if path.exists() else []

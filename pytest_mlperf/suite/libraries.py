@@ -67,7 +67,7 @@ def cure(group: registry.Group, use: str, absent: Sequence[str]) -> str:
         return advice
     missing = {distribution(library) for library in absent}
     all_of_it = {distribution(library) for library in declared(group, use)} | missing
-    extra = _smallest_extra(use, all_of_it) or _smallest_extra(use, missing)
+    extra = _smallest_extra(all_of_it, use) or _smallest_extra(missing, use)
     return (
         f"pip install '{DISTRIBUTION}[{extra}]'"
         if extra
@@ -75,7 +75,8 @@ def cure(group: registry.Group, use: str, absent: Sequence[str]) -> str:
     )
 
 
-def _smallest_extra(use: str, needed: Set[str]) -> str | None:
+def _smallest_extra(needed: Set[str], use: str) -> str | None:
+    """Return the extra named like an extension if it is enough, else the smallest one."""
     fitting = [
         name
         for name, brings in extras().items()

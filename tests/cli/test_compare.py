@@ -322,8 +322,8 @@ def test_the_limit_decides_as_in_a_test() -> None:
         assert (comparison.outcome, comparison.metrics[0].direction) == (outcome, leans)
         is_open = outcome is not Outcome.PERF_DROP
         note = comparison.metrics[0].note
-        known = isinstance(note, Note) and note.key == "sessions_unknown"
-        assert known is is_open
+        is_unknown = isinstance(note, Note) and note.key == "sessions_unknown"
+        assert is_unknown is is_open
 
     less = replace(steady[2], metrics={"latency_p50": 1.0}, started="2026-11-03T01:02:03+00:00")
     comparison = judged(steady, (*steady[:2], less), 0.03)

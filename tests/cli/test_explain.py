@@ -316,6 +316,6 @@ def test_every_pair_is_shown_with_what_it_says() -> None:
     verdict = pair(*(1.5, 1.0, 1.51, 1.0) * 2, 1.5, 1.0)
     assert verdict.ratio is not None
     rows = [
-        line for line in turns(verdict, verdict.ratio, RuleR(), 80) if re.match(r" +\d+ ", line)
+        line for line in turns(verdict, verdict.ratio, RuleR(), 80) if line.split()[0].isdigit()
     ]
     assert [row.split("  ")[-1] for row in rows] == ["another pair"] * 4 + ["undecided"]

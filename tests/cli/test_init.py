@@ -180,11 +180,11 @@ def test_a_servers_address_and_hardware_are_written_into_its_suite(
     monkeypatch.setattr("pytest_mlperf.run.server_hardware.listeners", lambda *_: set())
     with exporting(show) as server:
         url = server.url.removesuffix("/metrics")
-        shown = say.ends(0, "init", "--engine", "openai", "--url", url)
+        printed = say.ends(0, "init", "--engine", "openai", "--url", url)
     text = (here / "suites" / "demo.mlperf.toml").read_text("utf-8")
     (entry,) = tomllib.loads(text)["engines"]
     assert entry["accelerators"] == ["2xH100"]
     assert entry["options"]["url"] == url
-    assert f"{url} runs on 2 x NVIDIA H100 80GB HBM3 (server)" in shown
+    assert f"{url} runs on 2 x NVIDIA H100 80GB HBM3 (server)" in printed
     refused = say.ends(2, "init", "other", "--engine", "null", "--url", url)
     assert "--url needs an engine that measures a server, not null" in refused

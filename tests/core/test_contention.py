@@ -169,9 +169,9 @@ def test_the_users_of_the_cores_are_named_if_too_few_requests_were_in_flight() -
     busy = {"serves": True, "own_s": 4.0, "foreign_s": 15.0, "others": {"make": 1.4}}
     unknown = Note.of("cores_unknown")
 
-    def users(own: float, client: float, others: float, **values: Any) -> Note:
+    def users(server: float, client: float, others: float, **values: Any) -> Note:
         usual = {"cores": 2, "names": "", "serves": True, "idle": False}
-        used = {"own": own, "client": client, "others": others}
+        used = {"own": server, "client": client, "others": others}
         return Note.of("core_users", **used, **{**usual, **values})
 
     for fields, client, note in (

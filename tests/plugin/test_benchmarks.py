@@ -173,11 +173,11 @@ def test_benchmarks_that_are_switched_off_are_one_line(
 
 def test_without_pytest_benchmark_the_extra_is_named(project: Project) -> None:
     write(project, SLEEP)
-    asked = project.run(JUDGE, "-p", "no:benchmark")
+    by_option = project.run(JUDGE, "-p", "no:benchmark")
     (project.path / "pytest.ini").write_text("[pytest]\nmlperf_judge_benchmarks = yes\n")
     in_file = project.run("-p", "no:benchmark")
 
-    for result in (asked, in_file):
+    for result in (by_option, in_file):
         assert result.ret == pytest.ExitCode.USAGE_ERROR
         result.stderr.fnmatch_lines(["*try: pip install 'pytest-mlperf[[]benchmark]'"])
 

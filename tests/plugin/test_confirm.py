@@ -51,7 +51,7 @@ from pytest_mlperf.judge.decision import Answer
 from pytest_mlperf.judge.ratio import Ratio
 from pytest_mlperf.reports.sentences import sentence
 from pytest_mlperf.run.child.process import Patience
-from pytest_mlperf.run.conditions import Conditions
+from pytest_mlperf.run.conditions import Conditions, on_server
 from pytest_mlperf.stores import baselines
 from pytest_mlperf.suite.plan import plan_suite
 from tests.plugin.project import OPTIONS, RATE, SUITE, Project, case, near
@@ -462,6 +462,8 @@ def changed(
     if engines:
         lab.project.suite(engines=engines, more='[limits]\nthroughput = { max_drop = "40%" }\n')
         (planned, *_) = plan_suite(lab.project.path / SUITE)
+        machine = on_server(planned, lab.conditions()).machine
+        lab.project.baseline(near(RATE), identity=machine.identity("cpu"))
         runs = CaseRuns(planned, lab.conditions(), lab.policy("auto"), lambda _: None)
     else:
         runs = lab.case()
@@ -634,8 +636,6 @@ def test_a_baseline_that_cannot_be_measured_again_decides_with_a_reason(
     ]
     failures = []
     for engines, facts, expected in rows:
-        if engines:
-            lab.project.baseline(near(RATE))
         answer = lab.confirm(changed(lab, facts, engines=engines), provisional(), "auto")
         (note,) = map(sentence, answer.notes)
         if answer.outcome is not Outcome.PROVISIONAL or expected not in note:
@@ -651,7 +651,6 @@ def test_no_build_of_the_client_is_the_earlier_build_of_a_server(lab: Lab) -> No
     )
     facts: list[dict[str, str]] = [{}, {"engine.pydantic": "1.0"}, {"dataset": "c"}]
     for facts_of_baseline in facts:
-        lab.project.baseline(near(RATE))
         runs = changed(lab, facts_of_baseline, commit="0123456789ab", engines=at_url)
         advice = deciding(runs, lab.policy("auto"))
         assert "name the url of a server of the earlier build in it, and run pytest-ml" in advice

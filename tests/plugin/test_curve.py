@@ -178,7 +178,10 @@ def test_our_own_curve_is_exported_under_our_own_name(
     Path("about.toml").write_text(text.replace(f"{highest}6", f"{highest}64"), "utf-8")
     assert main([*about, "-o", "bundle"]) == 0
 
-    assert "measured by this package's own loop, and no submission" in capsys.readouterr().out
+    assert (
+        "measured by this package's own client, which cannot be submitted"
+        in capsys.readouterr().out
+    )
     (run,) = read_results(Path("r.json")).cases[-1].verdict.runs
     content = Path("bundle/results/x/x/r6/result_summary.json").read_text("utf-8")
     summary = json.loads(content)

@@ -144,7 +144,7 @@ def test_samples_per_joule_are_recorded_and_judged(fake: Fake, project: Project)
     entry = "first-Offline-Working-fp32-H200"
     text = " ".join(" ".join(changed.outlines).split())
     assert f"changed {entry}: machine.driver 595.45.04 → 600.10 since the baseline" in text
-    assert f"note {entry}: beside the baseline: SM clock −24.2 %, power cap share" in text
+    assert f"note {entry}: compared with the baseline: SM clock −24.2 %, power cap share" in text
 
     fake.write(*scenario("wave const 750"), *other_gpu)
     hungrier = run(project)
@@ -365,7 +365,9 @@ def test_each_replica_sees_its_own_gpu_and_a_slow_one_is_reported(
     (note,) = [note for note in map(sentence, verdict.notes) if "behind the median" in note]
     assert note.startswith("replica 3 (GPU 3): ")
     assert re.search(r" 30 °C hotter, 580 MHz slower, (9|10)\d W less$", note)
-    assert "the GPUs of this case differ: power_limit_w is 700, 600 on GPU 3" in verdict.notes
+    assert "the GPUs of this case differ: power_limit_w is 700, 600 on GPU 3" in map(
+        sentence, verdict.notes
+    )
     assert verdict.subject is not None
     assert verdict.subject.identity["topology"] == "NV18 NVSwitch"
     assert run_.energy[Source.NVML].joules == pytest.approx(
@@ -492,5 +494,5 @@ def test_a_baseline_of_another_power_limit_is_named_and_its_absence_fails_under_
     changed = r"baseline of 2026-11-01 is for another machine: power_limit_w 700, here 500"
     failed.stdout.re_match_lines([rf"NO BASELINE samples/s: {changed}", rf"note +{changed}"])
     text = " ".join(" ".join(allowed.outlines).split())
-    assert f"recorded beside another: {changed}" in text
+    assert f"recorded in addition: {changed}" in text
     assert outcomes(project) == {"performance": Outcome.RECORDED}

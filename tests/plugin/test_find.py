@@ -214,7 +214,9 @@ def test_searches_find_the_capacity_and_become_a_baseline(
     xml = ET.parse(project.path / "j.xml").getroot()
     properties = {each.get("name"): each.get("value") for each in xml.iter("property")}
     assert re.match(FOUND, str(properties["mlperf.search"]))
-    result.stdout.re_match_lines([rf"  {FOUND}: [\d.,]+/s held, [\d.,]+/s did not .*; \d runs"])
+    result.stdout.re_match_lines(
+        [rf"  {FOUND}: limits met at [\d.,]+/s, missed at [\d.,]+/s \(.*\); \d runs"]
+    )
     capsys.readouterr()
     main(["explain", "Server", "--results", "r.json"])
     lines = capsys.readouterr().out.splitlines()

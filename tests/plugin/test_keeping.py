@@ -93,7 +93,7 @@ def test_results_too_large_to_be_read_are_written_all_the_same(
             f"WARNING out.json is complete, but commands will not read it: {reason}; measure "
             "fewer*",
             "results: out.json",
-            "store: results not sent: s.db: session * is not kept: *",
+            "store: results not sent: s.db: session * is not stored: *",
         ]
     )
     assert result.ret == 0

@@ -78,8 +78,8 @@ def test_a_time_out_is_one_error_and_the_results_are_kept(project: Project) -> N
     )
     result.stdout.fnmatch_lines(["ERROR stopped during the measurement: Timeout*"])
     assert "site-packages/pluggy" not in result.stdout.str()
-    place = str(project.path).encode()
-    assert [words for words in command_lines() if place in words] == []
+    project_folder = str(project.path).encode()
+    assert [words for words in command_lines() if project_folder in words] == []
 
 
 def command_lines() -> list[bytes]:

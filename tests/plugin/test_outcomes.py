@@ -293,7 +293,7 @@ def test_a_cpu_without_a_baseline_passes_under_ci_and_says_so(
     result.stdout.fnmatch_lines([f"{SUITE} [N] *"])
     assert (
         "nothing was compared, so this test passes. It fails in CI with "
-        "--mlperf-accelerator; --mlperf-fail-on=no-baseline makes it passes"
+        "--mlperf-accelerator; --mlperf-fail-on=no-baseline makes it fail here"
     ) in " ".join(" ".join(section(result)).split())
 
 
@@ -445,7 +445,7 @@ def test_efficiency_is_skipped_where_no_power_source_is_read(project: Project) -
 
     assert last_line(result) == "1 skipped, 1 deselected"
     result.stdout.fnmatch_lines(
-        [f"SKIPPED [[]1[]] {SUITE}:8: cpu has no power source but a wall meter:*"]
+        [f"SKIPPED [[]1[]] {SUITE}:8: only a wall meter measures the energy of cpu: *"]
     )
 
 

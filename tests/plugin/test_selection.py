@@ -134,7 +134,8 @@ def test_a_workload_without_a_score_is_noted_after_collection_in_plan_and_in_the
     path = project.suite(name="e2e-rag-qna")
     path.write_text(path.read_text("utf-8").replace('"v4.1"', '"v6.1"'), "utf-8")
     gap = (
-        "performance only: nothing here scores e2e-rag-qna of v6.1, which MLPerf gates by accuracy"
+        "performance only: there is no scorer for e2e-rag-qna of v6.1, "
+        "which MLPerf gates by accuracy"
     )
 
     collected = project.run("suites", "--collect-only")

@@ -181,8 +181,8 @@ def test_a_servers_own_exporter_meters_it(served: Served) -> None:
 def test_doctor_and_machine_show_the_hardware_and_its_source(served: Served) -> None:
     served.probed(World())
     run = served.project.pytester.run
-    shown = run(sys.executable, "-m", "pytest_mlperf", "machine", "--json", "suites")
-    assert json.loads(shown.outlines[0])["gpu"] == "NVIDIA H200"
+    machine = run(sys.executable, "-m", "pytest_mlperf", "machine", "--json", "suites")
+    assert json.loads(machine.outlines[0])["gpu"] == "NVIDIA H200"
     doctor = run(sys.executable, "-m", "pytest_mlperf", "doctor", "suites")
     text = " ".join(" ".join(doctor.outlines).split())
     assert f"{served.url} runs on 8 x NVIDIA H200 (probe)" in text

@@ -21,8 +21,8 @@ def test_one_case_in_two_suites_is_an_error_of_the_second(
     done = run("suites", *options)
 
     text = done.stdout.str()
-    assert re.search(r"b\.mlperf\.toml:\d+: first-Offline-null-fp32-cpu is described by", text)
-    assert "a.mlperf.toml too, and both would share one baseline" in text
+    assert re.search(r"b\.mlperf\.toml:\d+: first-Offline-null-fp32-cpu is also in", text)
+    assert "a.mlperf.toml, and both would share one baseline" in text
     assert done.ret != 0
     assert len(project.run_folders()) == (1 if options else 0)
 

@@ -55,7 +55,7 @@ replicas = {replicas}
 options = {{ {options} }}
 {scenarios}
 """
-COUNTED = "timed runs counted 28.5 tokens a sample, the answers have 9.5"
+COUNTED = "timed runs have 28.5 tokens per sample, but the answers of the accuracy pass 9.5"
 UNCOUNTED = (
     "the token counts of timed runs were not checked: there is no accuracy pass to "
     "compare them with"
@@ -151,6 +151,6 @@ def test_servers_and_curves_are_held_to_their_answers(session: Session) -> None:
     for scenario in ("Server", "Concurrency"):
         verdict = verdicts[scenario, "performance"]
         assert miscounted(verdict), sentence(verdict.headline)
-        assert sentence(verdict.headline).startswith("timed runs counted 2"), sentence(
+        assert sentence(verdict.headline).startswith("timed runs have 2"), sentence(
             verdict.headline
         )

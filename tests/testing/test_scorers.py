@@ -27,9 +27,9 @@ class Right:
         self.model = model
 
     def score(self, outputs: Sequence[bytes], references: Sequence[Any]) -> Scores:
-        return self.of([self.one(o, r) for o, r in zip(outputs, references, strict=True)])
+        return self.of([self.of_sample(o, r) for o, r in zip(outputs, references, strict=True)])
 
-    def one(self, output: bytes, reference: Any) -> float:
+    def of_sample(self, output: bytes, reference: Any) -> float:
         return 100.0 * (output.decode("utf-8", "replace") in reference)
 
     def of(self, scores: list[float]) -> Scores:
@@ -57,21 +57,21 @@ class ByPlace(Right):
 
 
 class Changes(Right):
-    def one(self, output: bytes, reference: Any) -> float:
+    def of_sample(self, output: bytes, reference: Any) -> float:
         reference.append("seen")
-        return super().one(output, reference)
+        return super().of_sample(output, reference)
 
 
 class Crashes(Right):
-    def one(self, output: bytes, reference: Any) -> float:
+    def of_sample(self, output: bytes, reference: Any) -> float:
         return 100.0 * (output.decode() in reference)
 
 
 class Refuses(Right):
-    def one(self, output: bytes, reference: Any) -> float:
+    def of_sample(self, output: bytes, reference: Any) -> float:
         if not output.isalnum():
             raise RunError("scorer", f"{output!r} is no word")
-        return super().one(output, reference)
+        return super().of_sample(output, reference)
 
 
 class Attached(Right):
@@ -90,7 +90,7 @@ class Attached(Right):
 
 
 class AttachedCrashes(Attached):
-    def one(self, output: bytes, reference: Any) -> float:
+    def of_sample(self, output: bytes, reference: Any) -> float:
         return 100.0 * (output.decode() in reference)
 
 

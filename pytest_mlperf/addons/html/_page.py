@@ -211,10 +211,7 @@ def _of_cases(
     points: int,
     listed: int,
 ) -> dict[str, Any]:
-    """Return template data of the first `listed` cases; figures have at most `points` points.
-
-    `causes` are by test; `beside` reads the files of runs.
-    """
+    """Return template data of the first `listed` cases; histories have at most `points`."""
     cases = every[:listed]
     sections, environments = shown(cases, causes)
     drawn, left_out = _case_figures(cases, beside, points)

@@ -57,7 +57,7 @@ class Percentiles:
 
     Attributes:
         timed: Measured time: "latency", "ttft" or "tpot".
-        points: Share of the queries, and their maximum time [s].
+        points: (Share of the queries, time within which that share ended [s]), ascending.
         limit_s: LoadGen's limit [s]; None if there is none.
         limit_share: Share of the queries that must be within the limit.
     """

@@ -21,8 +21,7 @@ MAX_PAIRS = 200
 class Plan(NamedTuple):
     """Hold the number of pairs that decide on a drop of a metric's limit; None for too many.
 
-    `sd` is the relative standard deviation of a run inside its session; `df` are its degrees of
-    freedom, 0 if `sd` is assumed.
+    `sd`: relative standard deviation of a run inside its session; `df`: its df, 0 if assumed.
     """
 
     point: str

@@ -73,7 +73,7 @@ def _between(counter: Counted, begin_s: float, end_s: float) -> tuple[float, flo
 
 
 def _unrolled(counter: Counted) -> Sequence[Reading]:
-    """Return the readings without wraps; empty if the number of wraps is unknown."""
+    """Return a counter's readings without overflows; empty if their number is unknown."""
     unrolled: list[Reading] = []
     rounds_j, last = 0.0, None
     for reading in counter.readings:

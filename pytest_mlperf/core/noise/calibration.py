@@ -274,10 +274,7 @@ def best_length(
 
 
 def most_runs(gated: Sequence[tuple[Sequence[Value], float]], noise: Noise) -> int:
-    """Return the fewest baseline runs that prove each metric's limit in `gated` (values, limit).
-
-    Limits beyond `MAX_BASELINE_RUNS` are left out; if all are, return `USUAL_BASELINE_RUNS`.
-    """
+    """Return the fewest runs that prove all provable limits in `gated`; if none is, the usual."""
     last = noise.rule(MAX_BASELINE_RUNS)
     able = [one for one in gated if minimum_detectable_change(one[0], rule=last) <= one[1]]
     if not able:

@@ -382,7 +382,7 @@ class Light:
         """Reason why a run with an impossible figure may not be judged."""
         title, limit = METRICS[self.metric].title, self.ceiling or 0.0
         return (
-            f"{title} is {self.says}, but the limit at the highest clock is "
+            f"{title} is {self.says}: the limit at the highest clock is "
             f"{quantity(self.metric, limit)}. The unit, the number of GPUs, the precision, a "
             "technique, or a figure of the suite ([accelerators], [workload.work]) is wrong"
         )

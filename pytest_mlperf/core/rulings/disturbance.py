@@ -33,10 +33,7 @@ def explains_miss(run: Run, limits: Mapping[str, float], tolerated: float) -> bo
 def explains_gap(
     a: Run, b: Run, metrics: Collection[str], tolerated: float, least: float = 1.0
 ) -> bool:
-    """Check whether the run with more load, by over `tolerated`, is the worse one.
-
-    It is if a metric's ratio a/b, above 1 if a is better, is off `least` in that direction.
-    """
+    """Check whether more load (by over `tolerated`) explains how a/b differs from `least`."""
     more = (share_of(a) or 0.0) - (share_of(b) or 0.0)
     if abs(more) <= tolerated:
         return False
@@ -64,10 +61,7 @@ def load_of(runs: Sequence[Run]) -> Note:
 def load_notes(
     runs: Sequence[Run], kept: Sequence[BaselineRun], tolerated: float
 ) -> tuple[Note, ...]:
-    """Return notes on other processes' load during runs, and on baseline runs without figures.
-
-    `tolerated` is the share of speed that load may take; infinite if load is not watched.
-    """
+    """Return notes on load that takes speed, and on unknown load; infinite `tolerated`: none."""
     if math.isinf(tolerated):
         return ()
     busy = busiest([run.load.contention for run in runs])

@@ -18,10 +18,7 @@ from pytest_mlperf.judge.rule_a import holm
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class GateWindow:
-    """Hold the bounds of a score, None for no bound.
-
-    `least` and `most` are the range of a sample's score, None if unknown.
-    """
+    """Hold bounds of a mean score, and the `least` and `most` of a sample; None without one."""
 
     reference: float
     low: float | None

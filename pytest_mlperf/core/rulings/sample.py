@@ -47,7 +47,7 @@ def missing(runs: Sequence[Run], metric: str) -> Note | None:
 
 
 def buffered(runs: Sequence[Run], metric: str) -> bool:
-    """Check whether a run lacks a metric because the messages of its answers came together."""
+    """Check whether a run lacks a metric because parts of its streamed answers came together."""
     lacking = [runs[place - 1] for place in absent(runs, metric)]
     return any(sign.key is SignKey.ANSWERS_BUFFERED for run in lacking for sign in run.signs)
 

@@ -603,16 +603,16 @@ def test_12a_scores_are_paired_by_document(tmp_path: Path) -> None:
     assert "40 documents worse, 12 better of 1,000" in notes(result)
 
 
-@pytest.mark.parametrize(("documents", "told"), [(10, True), (2_000, False)])
+@pytest.mark.parametrize(("documents", "is_noted"), [(10, True), (2_000, False)])
 def test_12_few_documents_tell_what_they_cannot_prove(
-    tmp_path: Path, documents: int, told: bool
+    tmp_path: Path, documents: int, is_noted: bool
 ) -> None:
     lines = samples([1, 0] * (documents // 2))
     old, new = (write(tmp_path / name / "samples_t.jsonl", lines) for name in ("old", "new"))
     result = judged([old], [new])
 
     assert outcomes(result) == {"acc": "ok"}
-    assert ("on further documents a drop of up to" in notes(result)) == told
+    assert ("on further documents a drop of up to" in notes(result)) == is_noted
 
 
 def test_12b_totals_show_little(tmp_path: Path) -> None:

@@ -255,7 +255,7 @@ def test_names_of_others_cannot_forge_a_report(say: Say, here: Path) -> None:
             content["benchmarks"] = [{"fullname": name, "stats": {"median": factor}}]
             content["datetime"] = f"2026-11-{side * 10 + number + 1:02d}T08:00:00"
             write(here / folder / f"{number}.json", content)
-    wanted = [
+    formats = [
         "--report",
         "markdown=r.md",
         "--report",
@@ -263,7 +263,7 @@ def test_names_of_others_cannot_forge_a_report(say: Say, here: Path) -> None:
         "--report",
         "junit=r.xml",
     ]
-    text = say.ends(0, "judge", "b", "--against", "a", *wanted)
+    text = say.ends(0, "judge", "b", "--against", "a", *formats)
     ET.parse(here / "r.xml")
 
     assert "\x1b" not in text
@@ -302,14 +302,14 @@ def test_a_baseline_is_recorded_judged_and_replaced(
 
 
 def test_sessions_are_added_until_there_are_four(say: Say, here: Path, old: Path) -> None:
-    told = []
+    lines = []
     for number in range(5):
         files = (old / f"run-{number}.json", "--baseline", "x", "--update", "missing")
-        told.append(say.ends(0, "judge", *files, "--reason", "nightly").splitlines()[-1])
+        lines.append(say.ends(0, "judge", *files, "--reason", "nightly").splitlines()[-1])
     runs = json.loads((here / "baselines" / "judged" / "x.json").read_bytes())["runs"]
 
     assert len(runs) == 4
-    assert "not changed: it has 4 sessions, which is enough" in told[4]
+    assert "not changed: it has 4 sessions, which is enough" in lines[4]
 
 
 def test_a_baseline_judges_like_the_files_that_it_is_from(

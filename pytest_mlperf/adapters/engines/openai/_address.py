@@ -31,7 +31,7 @@ AUTHENTICATING = re.compile("auth|key|token", re.IGNORECASE)
 """Names of headers that authenticate, so that `DEFAULT_KEY` is not sent beside them."""
 
 SCHEME = re.compile(r"^(bearer|basic|token|api-?key)\s+", re.IGNORECASE)
-"""Public beginning of a header's value."""
+"""Beginning of a header's value that is not secret."""
 
 MASK, MIN_WHOLE_CHARACTERS, MIN_PART_CHARACTERS = "***", 8, 4
 """Text for a secret, and lengths from which it is masked in words, and cut off at a text's end."""

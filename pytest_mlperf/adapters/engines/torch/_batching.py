@@ -309,10 +309,7 @@ class BatchedRequest:
 
 @dataclass(slots=True)
 class _Arrivals:
-    """Hold new results for one sink.
-
-    `first` are ids of samples with a first token, `further` an id for each later token.
-    """
+    """Hold a sink's new results: `first` tokens by sample id, an id per `further` token."""
 
     sink: Sink
     first: list[int] = field(default_factory=list)

@@ -1,7 +1,7 @@
 """Run one program in a sandbox on the tests of LiveCodeBench; a script, never imported.
 
 It reads task.json and word.txt from its folder, and writes the word to its stdout if the program
-passed all tests; a program could fake an exit code by leaving early.
+passed all tests. A program could fake an exit code by leaving early.
 
 Programs get the environment of LiveCodeBench's runner. A program that reads is the body of a
 function. `sys.stdin.readline()` and `input()` read line by line, `sys.stdin.read()` returns the

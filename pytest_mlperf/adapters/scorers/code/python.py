@@ -1,7 +1,7 @@
 """Run one Python program of MBXP in a sandbox as mxeval does; a script, never imported.
 
 It reads program.py and word.txt from its folder, and writes the word to its stdout if the program
-ran to its end; a program could fake an exit code by leaving early. livecodebench_inside.py uses
+ran to its end. A program could fake an exit code by leaving early. livecodebench_inside.py uses
 `prepare` too.
 
 As in mxeval, `__name__` is "builtins", so that code under `if __name__ == "__main__"` does not run,

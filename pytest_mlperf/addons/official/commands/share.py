@@ -1,4 +1,4 @@
-"""Run `pytest-mlperf share`: print a side's share of the best official results."""
+"""Run `pytest-mlperf share`: print measured results / the best official results."""
 
 from __future__ import annotations
 

@@ -21,7 +21,7 @@ POWER_FILE = "spl.txt"
 """Each line is "Time,<time>,Watts,<watts>,...", about one per second."""
 
 SAMPLE_SECONDS, MAX_HOLE_SECONDS = 1.0, 5.0
-"""Duration of a sample, and silence of the meter that counts as a gap."""
+"""Duration of a sample, and least silence of the meter that counts as a gap."""
 
 MAX_SYSTEM_WATTS = 1e7
 

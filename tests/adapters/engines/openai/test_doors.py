@@ -230,9 +230,9 @@ def test_tls_is_http_1_1_with_an_authority_of_ones_own(
     if (program := shutil.which("openssl")) is None:
         pytest.skip("needs openssl")
     certificate, key = tmp_path / "cert.pem", tmp_path / "key.pem"
-    wanted = ("-subj", "/CN=localhost", "-addext", "subjectAltName=IP:127.0.0.1", "-days", "2")
+    subject = ("-subj", "/CN=localhost", "-addext", "subjectAltName=IP:127.0.0.1", "-days", "2")
     files = ("-keyout", key, "-out", certificate)
-    command = (program, "req", "-x509", "-newkey", "rsa:2048", "-nodes", *files, *wanted)
+    command = (program, "req", "-x509", "-newkey", "rsa:2048", "-nodes", *files, *subject)
     subprocess.run(command, check=True, capture_output=True)
     context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
     context.load_cert_chain(certificate, key)
