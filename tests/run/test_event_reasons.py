@@ -180,8 +180,8 @@ def test_event_reasons_have_the_verdicts_of_their_shares(fake: Fake) -> None:
     cases: list[tuple[int, float, bool, str, str]] = [
         (0x40, 0.2, False, "heat (hardware slowdown)", "invalid"),
         (0x40, 0.04, True, "heat (hardware slowdown)", "invalid"),
-        (0x80, 0.01, True, "the power supply's brake", "told"),
-        (0x4, 0.7, False, "clocks are held back to stay within the power limit", "told"),
+        (0x80, 0.01, True, "a power brake of the supply reduced the clocks", "told"),
+        (0x4, 0.7, False, "the power limit reduces the clocks", "told"),
         (0x800, 0.2, False, "clock event reason unknown 0x800", "told"),
         (0x1, 0.2, False, "", ""),
     ]
@@ -214,7 +214,7 @@ def test_a_reason_outside_the_window_has_no_effect(watched: Watched) -> None:
 
     run = watched.run("with errors", "without events")
     name = f"GPU {watched.names.index('with errors')}"
-    assert notes_of(run) == (f"{name}: the driver reported XID 94 during the run: dmesg says more",)
+    assert notes_of(run) == (f"{name}: the driver reported XID 94 during the run: see dmesg",)
     assert "xids" in watched.gpu("without events").missing
     assert run.invalid == ()
 
@@ -399,7 +399,7 @@ def test_a_run_keeps_the_evidence_of_each_witness_and_reads_its_log_once(
     beginnings = (
         "tokens came together",
         "goodput is 0: ",
-        "clocks are held back to stay within the power limit",
+        "the power limit reduces the clocks: ",
         "the speed of this machine was not checked: no compiler",
         "the worker was slow to end",
     )
@@ -442,7 +442,7 @@ def test_a_failed_sampler_is_noted_and_its_run_has_no_energy(
         {},
     )  # the speed is of another witness
     assert str(run.energy_unknown).startswith(how)
-    assert re.match(r"not watched from [01]\.\d s on: ", notes_of(run)[-1])
+    assert re.match(r"GPUs were not watched from [01]\.\d s on: ", notes_of(run)[-1])
     assert how in notes_of(run)[-1]
     assert [why.key for why in run.invalid] == [Key.HW_THERMAL_SLOWDOWN]
     assert (running.log.ended, running.log.ticks) == (False, None)
@@ -467,7 +467,9 @@ def test_a_sampler_whose_file_cannot_be_written_says_so(fake: Fake) -> None:
         running._process.kill()
     run = Watched(fake, running.log).run()
     assert (run.invalid, run.energy.get(Source.NVML)) == ((), None)
-    assert notes_of(run)[-1].startswith("not watched from 0.0 s on: the sampler stopped (signal 9")
+    assert notes_of(run)[-1].startswith(
+        "GPUs were not watched from 0.0 s on: the sampler stopped (signal 9"
+    )
 
 
 def test_a_power_limit_that_changes_in_mid_run_makes_it_invalid(watched: Watched) -> None:
@@ -477,7 +479,7 @@ def test_a_power_limit_that_changes_in_mid_run_makes_it_invalid(watched: Watched
     (reason,) = run.invalid
     assert reason.key is Key.POWER_LIMIT_CHANGED
     assert f"{capped}: the power limit changed from 700 to 500 W" in sentence(reason.text)
-    assert notes_of(run) == (f"{narrowed}: the PCIe link fell from x16 to x8 in the run",)
+    assert notes_of(run) == (f"{narrowed}: the PCIe link fell from x16 to x8 during the run",)
 
     text = (
         f"GPU {watched.names.index('used')}: used by others during the run: process 666 (1.0 GiB)"
