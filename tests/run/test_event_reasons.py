@@ -22,7 +22,7 @@ import pytest
 from pytest_mlperf.core.energy import Source
 from pytest_mlperf.core.errors import RunError
 from pytest_mlperf.core.measurement import Subject
-from pytest_mlperf.core.reason import Key, Reason
+from pytest_mlperf.core.reason import Key
 from pytest_mlperf.hardware.machine import Machine, UsedGpu, detect
 from pytest_mlperf.hardware.nvml_quantities import REASONS
 from pytest_mlperf.reports.sentences import sentence
@@ -398,8 +398,8 @@ def test_a_run_keeps_the_evidence_of_each_witness_and_reads_its_log_once(
     assert reads == [path]
     beginnings = (
         "tokens came together",
-        "goodput is 0: ",
         "the power limit reduces the clocks: ",
+        "goodput is 0: ",
         "the speed of this machine was not checked: no compiler",
         "the worker was slow to end",
     )
@@ -481,10 +481,12 @@ def test_a_power_limit_that_changes_in_mid_run_makes_it_invalid(watched: Watched
     assert f"{capped}: the power limit changed from 700 to 500 W" in sentence(reason.text)
     assert notes_of(run) == (f"{narrowed}: the PCIe link fell from x16 to x8 during the run",)
 
-    text = (
-        f"GPU {watched.names.index('used')}: used by others during the run: process 666 (1.0 GiB)"
+    name = f"GPU {watched.names.index('used')}"
+    (reason,) = watched.run("steady", "used").invalid
+    assert reason.key is Key.USED_BY_OTHERS
+    assert sentence(reason.text) == (
+        f"{name}: used by others during the run: process 666 (1.0 GiB). End them"
     )
-    assert watched.run("steady", "used").invalid == (Reason(key=Key.USED_BY_OTHERS, text=text),)
     gpu = watched.gpu("used")
     (other,) = gpu.foreign(watched.at(0.9))
     assert (other.pid, other.memory) == (666, 2**30)
