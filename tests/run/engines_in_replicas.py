@@ -32,8 +32,8 @@ class OneFails(Engine):
         if self.how == "loads for ever":
             time.sleep(600)
         if self.how == "loads long":
-            for part in range(12):
-                print(f"shard {part} of 12", flush=True)
+            for part in range(28):
+                print(f"shard {part} of 28", flush=True)
                 time.sleep(0.25)
         return self
 

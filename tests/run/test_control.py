@@ -77,7 +77,7 @@ def test_gpus_are_named_to_cuda_as_to_an_engine(
             for uuid, number in zip(("GPU-2", "GPU-5"), numbers, strict=True)
         )
         here = Conditions(folder=tmp_path, session="s", machine=Machine(cpu={}, gpus=gpus))
-        reason = f"the control ended with exit code 1: {named}"
+        reason = f"the micro-benchmark ended with exit code 1: {named}"
         assert Placement(conditions=here).control("2xH200") == ControlRun(unavailable=reason)
 
     without = instead(tmp_path, "torch", "raise ImportError")
@@ -90,10 +90,13 @@ BUSY = {"window_s": 1.0, "cores": 2, "own_s": 1.0, "foreign_s": 1.0, "waited_s":
 
 def test_a_broken_child_is_one_reason(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for module, reason in (
-        ("os.kill(os.getpid(), 11)", "the control ended with signal 11 (Segmentation fault)"),
+        (
+            "os.kill(os.getpid(), 11)",
+            "the micro-benchmark ended with signal 11 (Segmentation fault)",
+        ),
         (
             "raise RuntimeError('::error::no\\x1b[31m driver')",
-            "the control ended with exit code 1: RuntimeError: "
+            "the micro-benchmark ended with exit code 1: RuntimeError: "
             ":\u200b:error:\u200b:no\\x1b[31m driver",
         ),
         ("os._exit(0)", "the micro-benchmark printed no results"),
@@ -111,7 +114,7 @@ def test_a_broken_child_is_one_reason(tmp_path: Path, monkeypatch: pytest.Monkey
         variables = instead(tmp_path, "numpy", f"import os\n{module}")
         assert control(0, environment=variables) == ({}, reason)
     monkeypatch.setattr(sys, "executable", "/nowhere/python")
-    assert control(0) == ({}, "the control cannot start: No such file or directory")
+    assert control(0) == ({}, "the micro-benchmark cannot start: No such file or directory")
 
 
 def test_a_child_is_ended_by_its_limit_and_with_its_parent(tmp_path: Path) -> None:

@@ -22,7 +22,7 @@ import pytest
 from pytest_mlperf.core.energy import Source
 from pytest_mlperf.core.errors import RunError
 from pytest_mlperf.core.measurement import Subject
-from pytest_mlperf.core.reason import Key, Reason
+from pytest_mlperf.core.reason import Key
 from pytest_mlperf.hardware.machine import Machine, UsedGpu, detect
 from pytest_mlperf.hardware.nvml_quantities import REASONS
 from pytest_mlperf.reports.sentences import sentence
@@ -180,8 +180,8 @@ def test_event_reasons_have_the_verdicts_of_their_shares(fake: Fake) -> None:
     cases: list[tuple[int, float, bool, str, str]] = [
         (0x40, 0.2, False, "heat (hardware slowdown)", "invalid"),
         (0x40, 0.04, True, "heat (hardware slowdown)", "invalid"),
-        (0x80, 0.01, True, "the power supply's brake", "told"),
-        (0x4, 0.7, False, "clocks are held back to stay within the power limit", "told"),
+        (0x80, 0.01, True, "a power brake of the supply reduced the clocks", "told"),
+        (0x4, 0.7, False, "the power limit reduces the clocks", "told"),
         (0x800, 0.2, False, "clock event reason unknown 0x800", "told"),
         (0x1, 0.2, False, "", ""),
     ]
@@ -214,7 +214,7 @@ def test_a_reason_outside_the_window_has_no_effect(watched: Watched) -> None:
 
     run = watched.run("with errors", "without events")
     name = f"GPU {watched.names.index('with errors')}"
-    assert notes_of(run) == (f"{name}: the driver reported XID 94 during the run: dmesg says more",)
+    assert notes_of(run) == (f"{name}: the driver reported XID 94 during the run: see dmesg",)
     assert "xids" in watched.gpu("without events").missing
     assert run.invalid == ()
 
@@ -398,8 +398,8 @@ def test_a_run_keeps_the_evidence_of_each_witness_and_reads_its_log_once(
     assert reads == [path]
     beginnings = (
         "tokens came together",
+        "the power limit reduces the clocks: ",
         "goodput is 0: ",
-        "clocks are held back to stay within the power limit",
         "the speed of this machine was not checked: no compiler",
         "the worker was slow to end",
     )
@@ -442,7 +442,7 @@ def test_a_failed_sampler_is_noted_and_its_run_has_no_energy(
         {},
     )  # the speed is of another witness
     assert str(run.energy_unknown).startswith(how)
-    assert re.match(r"not watched from [01]\.\d s on: ", notes_of(run)[-1])
+    assert re.match(r"GPUs were not watched from [01]\.\d s on: ", notes_of(run)[-1])
     assert how in notes_of(run)[-1]
     assert [why.key for why in run.invalid] == [Key.HW_THERMAL_SLOWDOWN]
     assert (running.log.ended, running.log.ticks) == (False, None)
@@ -467,7 +467,9 @@ def test_a_sampler_whose_file_cannot_be_written_says_so(fake: Fake) -> None:
         running._process.kill()
     run = Watched(fake, running.log).run()
     assert (run.invalid, run.energy.get(Source.NVML)) == ((), None)
-    assert notes_of(run)[-1].startswith("not watched from 0.0 s on: the sampler stopped (signal 9")
+    assert notes_of(run)[-1].startswith(
+        "GPUs were not watched from 0.0 s on: the sampler stopped (signal 9"
+    )
 
 
 def test_a_power_limit_that_changes_in_mid_run_makes_it_invalid(watched: Watched) -> None:
@@ -477,12 +479,14 @@ def test_a_power_limit_that_changes_in_mid_run_makes_it_invalid(watched: Watched
     (reason,) = run.invalid
     assert reason.key is Key.POWER_LIMIT_CHANGED
     assert f"{capped}: the power limit changed from 700 to 500 W" in sentence(reason.text)
-    assert notes_of(run) == (f"{narrowed}: the PCIe link fell from x16 to x8 in the run",)
+    assert notes_of(run) == (f"{narrowed}: the PCIe link fell from x16 to x8 during the run",)
 
-    text = (
-        f"GPU {watched.names.index('used')}: used by others during the run: process 666 (1.0 GiB)"
+    name = f"GPU {watched.names.index('used')}"
+    (reason,) = watched.run("steady", "used").invalid
+    assert reason.key is Key.USED_BY_OTHERS
+    assert sentence(reason.text) == (
+        f"{name}: used by others during the run: process 666 (1.0 GiB). End them"
     )
-    assert watched.run("steady", "used").invalid == (Reason(key=Key.USED_BY_OTHERS, text=text),)
     gpu = watched.gpu("used")
     (other,) = gpu.foreign(watched.at(0.9))
     assert (other.pid, other.memory) == (666, 2**30)

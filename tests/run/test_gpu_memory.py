@@ -34,7 +34,7 @@ def test_the_next_load_waits_for_the_memory_of_the_last(fake: Fake, tmp_path: Pa
 
     require_free(["GPU-0"], tmp_path, waiting=messages.append)
 
-    assert messages == ["waiting for the last process on GPU-0 had"]
+    assert messages == ["waiting for the last process on GPU-0 to free its GPU memory"]
     fake.write("device", f"{MEM} more={20 * GIB} after=0")
     with pytest.raises(RunError, match=r"had 0\.5 GiB before"):  # it is never given back
         require_free(["GPU-0"], tmp_path, limit_s=0.0)
@@ -46,11 +46,10 @@ def test_memory_that_is_never_released_is_one_sentence(fake: Fake, tmp_path: Pat
     fake.write("device", f"{MEM} more={70 * GIB}", mine, *(f"proc {n} 1" for n in range(1, 5)))
     with pytest.raises(RunError) as error:
         require_free(["GPU-0"], tmp_path, limit_s=0.3)
-    assert str(error.value).startswith("GPU-0 has 70.5 GiB of its memory taken by process 1 (")
+    assert str(error.value).startswith("GPU-0 has 70.5 GiB in use by process 1 (")
     assert (
         " and 2 more, 0.3 s after the last process on it ended, and had 0.5 GiB before it: "
-        "the next model may not fit. End the process that this one found; end what is left "
-        "there"
+        "the next model may not fit. End the process that holds the memory (see nvidia-smi)"
     ) in str(error.value)
 
 

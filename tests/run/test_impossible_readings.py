@@ -68,12 +68,13 @@ def test_garbage_is_unknown_and_no_reported_value_is_impossible(
     assert run.invalid == ()
     assert max(numbers(texts), default=0) <= 1000
     assert run.energy[Source.NVML].peak_w in (None, 300.0)
-    assert run.energy[Source.NVML].joules is None or run.energy[
-        Source.NVML
-    ].joules == pytest.approx(600, rel=0.03)
-    assert (run.energy[Source.NVML].joules is None) <= (
-        name == "field:186" or "energy" in name.lower()
-    )
+    energy = run.energy[Source.NVML]
+    if energy.joules is None:
+        assert name == "field:186" or "energy" in name.lower()
+    else:
+        # A busy machine reads the counter late; the stated uncertainty includes that.
+        limit_j = energy.uncertainty_j or 0.03 * 600
+        assert energy.joules == pytest.approx(600, abs=min(limit_j, 0.2 * 600))
     assert not any("anew" in text for text in texts)
     misread = [text for text in texts if "misread" in text]
     assert bool(misread) == (name in {"counter zero", "counter spike"}), texts
@@ -86,8 +87,9 @@ def test_a_gpu_that_answers_nothing_more_is_not_watched_from_then_on(watched: Wa
     (note,) = notes_of(run)
 
     match = re.fullmatch(
-        rf"not watched from (\d\.\d) s on: NVML answered nothing more of GPU {len(MOMENTS)}: "
-        r"Unknown Error \(999\); no throttling or other use after that shows",
+        r"GPUs were not watched from (\d\.\d) s on: "
+        rf"NVML answered nothing more of GPU {len(MOMENTS)}: "
+        r"Unknown Error \(999\); later throttling or use by others is unknown",
         note,
     )
     assert match

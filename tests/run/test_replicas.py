@@ -136,7 +136,7 @@ def test_one_that_fails_is_named_and_all_are_ended(tmp_path: Path, how: str, mes
 def test_one_that_loads_for_long_and_says_so_does_not_hang(tmp_path: Path) -> None:
     """And the loaded samples are described by their number and their sizes."""
     three = [ReplicaSpec(name=f"replica {n}", gpus=[f"a{n}", f"b{n}"]) for n in range(3)]
-    with worker(tmp_path, "loads long", replicas=three, replica_patience_s=2) as running:
+    with worker(tmp_path, "loads long", replicas=three, replica_patience_s=6) as running:
         loaded = running.wait_for("loaded")
         assert "." in running.log.read_text("utf-8")
 

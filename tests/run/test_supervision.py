@@ -100,7 +100,7 @@ def test_samples_completed_after_the_last_run_are_noted(
         ("DeletesFolder", "loadgen", ["cannot read"]),
         ("LeavesADaemonAndEnds", "worker", ["ended with exit code 3 during the performance"]),
         ("KillsItself", "worker", ["killed by SIGKILL", "out of memory"]),
-        ("Segfaults", "worker", ["killed by SIGSEGV", "threads that outlive"]),
+        ("Segfaults", "worker", ["killed by SIGSEGV", "threads that live until the end"]),
         ("LacksItsModel", "", ["example model is not here; set MODELS"]),
     ],
 )

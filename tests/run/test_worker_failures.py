@@ -135,7 +135,7 @@ def test_files_that_cannot_be_kept_are_an_error_of_who_writes_them(tmp_path: Pat
     deleting = {"engine": f"{FAILING}DeletesFolder", "options": deletes}
     for name, changes, layer, message in (
         ("deleted", deleting, "loadgen", "cannot r"),
-        ("full", {"engine": f"{FAILING}FillsDisk"}, "loadgen", "is cut"),
+        ("full", {"engine": f"{FAILING}FillsDisk"}, "loadgen", "is truncated"),
         ("in the way", {}, "worker", "performance"),
     ):
         (tmp_path / name).mkdir(exist_ok=True)
