@@ -317,8 +317,8 @@ BROKEN = [
         json_with(INDEX, unet=["own_code", "OwnUNet"]),
         "names 'OwnUNet' as unet, which should be UNet2DConditionModel",
     ),
-    (text_of(INDEX, "[]"), "is no JSON object"),
-    (text_of(INDEX, "{"), "is no JSON object"),
+    (text_of(INDEX, "[]"), "is not a JSON object"),
+    (text_of(INDEX, "{"), "is not a JSON object: Expecting"),
     (without(UNET), "unet: has no safetensors files"),
     (
         lambda folder: (folder / UNET).write_bytes((folder / UNET).read_bytes()[:-999]),
@@ -363,7 +363,10 @@ def test_a_sample_that_does_not_fit_is_named(tiny: Path) -> None:
     start = "latents of shape (1, 4, 8, 8), but images of 32 x 32 pixels start from (1, 4, 16, 16)"
     rows = [
         (Captions([7], latents()), 'sample 0 of the data set has no "caption"'),
-        (Captions(["rain"], np.zeros((1, 4, 8, 8), np.float32)), f"the data sets with {start}"),
+        (
+            Captions(["rain"], np.zeros((1, 4, 8, 8), np.float32)),
+            f"sample 0 of the data set has {start}",
+        ),
     ]
     assert unrefused(load, RunError, rows) == []
 

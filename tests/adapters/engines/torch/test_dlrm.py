@@ -256,8 +256,8 @@ def config(**changes: Any) -> Change:
 LAST = "over_arch.model.1.weight"
 
 BROKEN = [
-    (text_of("config.json", "{"), "is not JSON"),
-    (text_of("config.json", "[]"), "is no JSON object"),
+    (text_of("config.json", "{"), "is not a JSON object: Expecting"),
+    (text_of("config.json", "[]"), "is not a JSON object"),
     (config(model_type="bert"), 'is not of a model_type "dlrm-v2"'),
     (config(rows=[1]), "key 'rows' is unknown; valid are num_embeddings_per_feature, "),
     (config(hotness=3), "hotness = 3 is not a list of whole numbers from 1 on"),
