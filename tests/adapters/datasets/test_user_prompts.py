@@ -187,7 +187,7 @@ BAD_OPTIONS: Sequence[tuple[dict[str, Any], str, str]] = [
         "columns",
         "columns applies to a file; set path, or remove it",
     ),
-    ({"path": "x.jsonl", "seed": 3}, "seed", "is of prompts that are made up"),
+    ({"path": "x.jsonl", "seed": 3}, "seed", "seed applies to generated prompts; remove it"),
     ({"path": "x.jsonl", "columns": {"promt": "x"}}, "columns", "did you mean 'prompt'?"),
     ({"path": "x.jsonl", "columns": {"prompt": 3}}, "columns", "is not a name of a column"),
 ]
@@ -205,7 +205,12 @@ def test_a_missing_file_or_one_of_unknown_format_is_refused(tmp_path: Path) -> N
     for option, name, kind, message in (
         ("path", "a.jsonl", UnavailableError, "this file of prompts does not exist"),
         ("tokenizer", "none", UnavailableError, "this folder of a tokenizer does not exist"),
-        ("path", "a.xlsx", SuiteError, r"ends with none of \.jsonl, \.csv, \.parquet"),
+        (
+            "path",
+            "a.xlsx",
+            SuiteError,
+            r"a\.xlsx has an unknown ending; .* one of \.jsonl, \.csv, \.parquet",
+        ),
     ):
         with pytest.raises(kind, match=message):
             UserPromptsDataset.look(**{option: str(tmp_path / name)})
@@ -321,7 +326,7 @@ def test_with_a_tokenizer_lengths_are_exact(tokenizer: Any) -> None:
 
 
 def test_an_answer_without_a_reference_is_refused() -> None:
-    with pytest.raises(RunError, match=r"or remove the scorer"):
+    with pytest.raises(RunError, match="or leave out the scorer"):
         UserPromptsDataset().reference(0)
 
 
@@ -390,15 +395,15 @@ def test_a_trace_is_a_file_of_its_own_kind(tmp_path: Path) -> None:
             {"path": path, "trace": True, "columns": {"prompt": "x"}},
             "columns applies to a file of pro",
         ),
-        ({"path": path, "trace": True, "samples": 7}, "samples is of prompts that are made up"),
-        ({"path": path, "seed": 7}, "seed is of prompts that are made up"),
+        ({"path": path, "trace": True, "samples": 7}, "samples applies to generated"),
+        ({"path": path, "seed": 7}, "seed applies to generated prompts"),
         ({"path": path, "trace": "yes"}, "trace = 'yes'"),
         ({"path": table, "trace": True}, "a trace is one file that ends with .jsonl"),
     ]
     for options, words in wrong:
         with pytest.raises(SuiteError, match=words):
             UserPromptsDataset(**options)
-    with pytest.raises(RunError, match="its requests arrive"):
+    with pytest.raises(RunError, match="its requests have no arrival times"):
         UserPromptsDataset().arrival_s(0)
 
 

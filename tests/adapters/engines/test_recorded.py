@@ -121,7 +121,7 @@ REFUSED: dict[str, tuple[Edit, list[str], str]] = {
     "no events": (without_a_file(EVENTS), PROMPTS, f"has no {EVENTS}"),
     "no configuration": (without_a_file("config.yaml"), PROMPTS, "config.yaml: cannot be read"),
     "a cut map": (cut(MAP), PROMPTS, f"{MAP}: not a result"),
-    "cut events": (cut(EVENTS), PROMPTS, f"{EVENTS}: cut, or not events of endpoints"),
+    "cut events": (cut(EVENTS), PROMPTS, f"{EVENTS}: incomplete, or not events of endpoints"),
     "a list": (lambda f: (f / MAP).write_text("[]"), PROMPTS, "must be an object, not []"),
     "no accuracy": (
         lambda f: (f / MAP).write_text('{"performance": {}}'),
@@ -150,5 +150,5 @@ def test_a_folder_that_is_not_here_skips_the_case(model: str) -> None:
         dataset=Samples(samples=PROMPTS), model=model, precision="fp8", folder="nowhere"
     )
 
-    with pytest.raises(UnavailableError, match="folder nowhere is not here"):
+    with pytest.raises(UnavailableError, match="folder nowhere does not exist"):
         engine.require()

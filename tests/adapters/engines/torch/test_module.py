@@ -227,8 +227,8 @@ def test_a_factory_that_is_not_there_is_refused() -> None:
 ONE = np.ones(4, np.float32)
 
 MISFITS: list[tuple[str, list[Any], dict[str, Any], str]] = [
-    ("broken", [], {}, r"factory .*:broken broke, called with model: KeyError: 'no weights'"),
-    ("linear", [], {"arguments": {"x": 1}}, "linear broke, called with model, x: TypeError"),
+    ("broken", [], {}, r"factory .*:broken failed, called with model: KeyError: 'no weights'"),
+    ("linear", [], {"arguments": {"x": 1}}, "linear failed, called with model, x: TypeError"),
     ("linear", [], {"weights": "dummy"}, "called with model, weights: TypeError"),
     ("nothing", [], {}, "nothing returned str, not a torch.nn.Module"),
     ("sorting", [], {}, "the module's batching is 'sort', which is not one of stack, concat, pad"),
@@ -254,7 +254,7 @@ MISFITS: list[tuple[str, list[Any], dict[str, Any], str]] = [
         {},
         "sample 0 of the data set is empty",
     ),
-    ("linear", [np.ones(5, np.float32)], {}, r"module broke on a batch of 1 .*sample 0 .*Runtime"),
+    ("linear", [np.ones(5, np.float32)], {}, r"module failed on a batch of 1 .*sample 0 .*Runtime"),
     ("linear", [{"x": ONE}], {}, "module failed on a batch of 1 .*TypeError.*'x'"),
     ("kinds", [[ONE, ONE]], {}, "result has 0, 1, 2, 3; set output to one of them"),
     ("kinds", [[ONE, ONE]], {"output": 3}, "result has 0, 1, 2, 3; output = 3 is not a tensor"),
