@@ -125,15 +125,15 @@ MAX_JOINT_DROPS = 3
 
 @dataclass(frozen=True, kw_only=True)
 class Null:
-    """Hold the distribution of unchanged pairs on one machine.
+    """Hold the empirical null of a machine: changes of (case, metric) pairs without a regression.
 
     Attributes:
-        pairs: Number of pairs behind the estimate; 0 if too few, and no interval is widened.
+        pairs: Number of (case, metric) pairs in the estimate; 0 if there are too few for one.
         sessions: Number of baseline sessions that were compared with others.
-        shift: Median logarithmic change of the pairs' first runs, below 0 is worse.
+        shift: Median logarithmic change of the first runs from the baseline, below 0 is worse.
         spread: Standard deviation of the common logarithmic effect of a session.
         allowed: Largest shift for the worse that the machine's `spread` explains.
-        excess: Session variance beyond rule R's, as a share of a first analysis's variance.
+        excess: Session variance beyond that of the test, as a share of its first analysis's.
         scale: Factor by which the present runs scatter more than expected; at least 1.
         seen: Changes of the baselines' sessions in standard errors, ascending.
         beyond: Factor by which a lone drop must exceed all changes in `seen`.

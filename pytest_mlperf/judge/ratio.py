@@ -179,7 +179,7 @@ def _spread(
 
 
 def _weight(k: int, last: int) -> float:
-    """Return (df of k pairs)² / Σ over all analyses: the error share of the one after k."""
+    """Return the share of the error that the look after k pairs spends, (k - 1)² / Σ (i - 1)²."""
     k = max(k, FIRST_LOOK)
     return (k - 1) ** 2 / sum((look - 1) ** 2 for look in range(FIRST_LOOK, last + 1))
 

@@ -203,7 +203,7 @@ class MlperfSession:
 
     @property
     def holds(self) -> bool:
-        """Whether tests may be deferred: there are many gated pairs, or a worker deferred tests."""
+        """Whether verdicts wait for the end of the session, to correct them for multiplicity."""
         return self.phase.many or (self.folder / HELD_FOLDER).exists()
 
     def phase_of(self, planned: Testable) -> Phase:

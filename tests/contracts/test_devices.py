@@ -137,17 +137,18 @@ def test_names_that_would_be_mistaken_are_refused(
 ) -> None:
     for row, (library, at, listed, expected) in enumerate((
         ("vllm", "0.23.0", "3,1", None),
-        ("vllm", "0.23.0", "1,GPU-8932", "GPU-8932, and vllm 0.23.0 takes numbers alone; GPUs go"),
-        ("vllm", "0.23.0rc1", "GPU-8932", "GPU-8932, and vllm 0.23.0rc1 takes numbers alone"),
-        ("vllm", "0.22.1", "MIG-41b3", "MIG-41b3, and vllm 0.22.1 takes numbers alone, and a MIG"),
+        ("vllm", "0.23.0", "1,GPU-8932",
+         "GPU-8932, and vllm 0.23.0 accepts only numbers; GPUs have numbers only if none is"),
+        ("vllm", "0.23.0rc1", "GPU-8932", "GPU-8932, and vllm 0.23.0rc1 accepts only numbers"),
+        ("vllm", "0.22.1", "MIG-41b3", "MIG-41b3, and vllm 0.22.1 accepts only numbers, and a MIG"),
         ("vllm", "0.24.0", "GPU-8932,GPU-1", None),
-        ("vllm", "0.24.0", " MIG-41b3", "MIG-41b3, and vllm 0.24.0 takes a MIG instance's number"),
+        ("vllm", "0.24.0", " MIG-41b3", "MIG-41b3, and vllm 0.24.0 takes the number of a MIG"),
         ("tensorrt_llm", "1.2.1", "MIG-41b3", None),
         ("unheard_of", "0.1", "MIG-41b3", None),
         ("vllm_of_nobody", None, "MIG-41b3", None),
         ("torch", None, "MIG-41b3", None),
         ("vllm", None, None, None),
-        ("vllm", None, "MIG-41b3", "MIG-41b3, and vllm (version not known) takes a MIG instance's"),
+        ("vllm", None, "MIG-41b3", "MIG-41b3, and vllm (version not known) takes the number of a"),
     )):  # fmt: skip
         with monkeypatch.context() as patch:
             if at is not None:
@@ -181,7 +182,7 @@ def test_every_engine_and_server_is_checked_before_it_loads(
 
     assert isinstance(built_engine(spec, SyntheticDataset()), ThroughVllm)
     monkeypatch.setenv(VARIABLE, "MIG-41b3")
-    with pytest.raises(RunError, match=r"vllm 0\.23\.0 takes numbers alone"):
+    with pytest.raises(RunError, match=r"vllm 0\.23\.0 accepts only numbers"):
         built_engine(spec, SyntheticDataset())
     # A server is checked before it starts.
     monkeypatch.setattr("pytest_mlperf.adapters.engines.serving.find_program", str)

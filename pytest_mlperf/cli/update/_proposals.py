@@ -74,7 +74,7 @@ class Terms:
 
 @dataclass(frozen=True, kw_only=True)
 class ToMeasure:
-    """Hold a test with too few values in its session; `limits` (shares) include energy."""
+    """Hold a test with too few runs for a baseline; `limits` are max_drop shares by metric."""
 
     result: CaseResult
     root: Path

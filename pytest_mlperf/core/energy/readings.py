@@ -449,7 +449,7 @@ def lag_of(steps: Sequence[Reading], trace: Sequence[Reading]) -> float | None:
 def _along(
     steps: Sequence[Reading], total: Sequence[Reading], time_s: float, behind_s: float
 ) -> float:
-    """Interpolate the counter at `time_s` between its steps, in proportion to the trace."""
+    """Interpolate the energy counter between steps by the integral of power, `behind_s` ahead."""
     earlier, later = around(steps, time_s)
     if not total or earlier.time_s - behind_s < total[0].time_s:
         return at(steps, time_s)

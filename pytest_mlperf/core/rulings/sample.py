@@ -228,7 +228,7 @@ def _queries(run: Run | BaselineRun, metric: str) -> int | None:
 
 
 def fewest(runs: Sequence[Run], metric: str) -> int:
-    """Return the fewest queries of a run for a metric, or for its point of a curve."""
+    """Return the smallest number of queries that any of the runs has for a metric."""
     return min((_queries(run, metric) or 0 for run in runs), default=0)
 
 

@@ -341,11 +341,11 @@ class GuardedSink:
 
     @property
     def slow_start(self) -> dict[str, float]:
-        """Effect of the run's first tenth, see `clocks.slow_start`."""
+        """Log ratios of each time with a slow start of the run to that without it, by metric."""
         return {}
 
     def repeated(self) -> str | None:
-        """Return a message if all open samples repeat an answered index, as in a faulty engine."""
+        """Return a message if an engine answers by data set index and so loses repeated samples."""
         waiting = self._outstanding.ids.copy()
         recent = [pair for each in self.recent.copy() for pair in zip(*each, strict=True)]
         answered = {index for i, index in recent if i not in waiting}

@@ -179,7 +179,7 @@ def test_other_files_say_what_differs_and_code_in_them_is_never_run(
             {"fc.weight": torch.zeros(1000, 2048)},
             r"'fc\.weight' has shape \(1000, 2048\), not \(1008, 2048\)",
         ),
-        ({"AuxLogits.fc.bias": torch.zeros(1)}, r"it has 'AuxLogits\.fc\.bias' besides"),
+        ({"AuxLogits.fc.bias": torch.zeros(1)}, r"it also has 'AuxLogits\.fc\.bias'"),
         ({"fc.bias": 3}, r"'fc\.bias' is a int, no tensor"),
         (
             {"Conv2d_1a_3x3.bn.bias": torch.zeros(32, dtype=torch.float16)},

@@ -158,7 +158,7 @@ def test_loadgen_takes_tokens_as_they_come(tmp_path: Path) -> None:
     counting = "tests.adapters.engines.openai.recorder:CountingEngine"
     events, _ = run_to_end(spec(tmp_path, engine=counting))
 
-    assert "counts tokens only in Concurrency and OpenLoop alone" in error_of(events)["message"]
+    assert "counts tokens only in Concurrency and OpenLoop, because" in error_of(events)["message"]
 
 
 def test_options_that_do_not_fit_are_refused() -> None:

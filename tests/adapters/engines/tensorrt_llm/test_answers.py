@@ -62,7 +62,7 @@ def test_offline_streams_tokens_only_where_a_suite_says_so(counting: Path) -> No
             ask(model, sink, 2)
             assert model.describe().get("stream", "") == str(options.get("stream", "")).lower()
             if stream is False:
-                with pytest.raises(SuiteError, match="stream = false gives answers whole"):
+                with pytest.raises(SuiteError, match="stream = false returns whole answers"):
                     model.submit([102], [0], Recorder(expected=1))
         assert sink.answers == {100: [8, 7, 6, 5, 4, 3, 2], 101: [4, 3, 2]}
         assert len(sink.reports(100)) == (8 if stream else 1)
@@ -180,8 +180,8 @@ def test_the_log_compares_stamps(counting: Path, capfd: pytest.CaptureFixture[st
         ask(model, Recorder(expected=2), 2)
         model.unload_samples(range(2))
 
-    (line,) = [each for each in capfd.readouterr().err.splitlines() if "own stamps" in each]
-    assert line.startswith("engine tensorrt_llm: tokens were here after TensorRT-LLM's own ")
+    (line,) = [each for each in capfd.readouterr().err.splitlines() if "own time stamps" in each]
+    assert line.startswith("engine tensorrt_llm: tokens arrived here later than TensorRT-LLM's ")
     assert "over 2 requests" in line
 
 

@@ -225,7 +225,9 @@ def test_stamps_may_be_missing_and_never_wrong(
     counting: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
     inject_faults(monkeypatch, clock_ahead_s=100)
-    assert "before TensorRT-LLM's own time stamp; one of the two is wrong" in failure(counting)
+    assert "before TensorRT-LLM's own time stamp; one of the two clocks is wrong" in failure(
+        counting
+    )
     inject_faults(monkeypatch, no_metrics=True)
     capfd.readouterr()
     with engine(counting) as model:

@@ -116,7 +116,7 @@ def test_stamps_are_logged_at_unload(counting: Path, capsys: pytest.CaptureFixtu
         engine.unload_samples([0, 1])
 
     log = capsys.readouterr().err
-    assert log.count("engine vllm: tokens were here after vLLM's own stamps") == 1
+    assert log.count("engine vllm: tokens arrived here later than vLLM's own time stamps") == 1
     assert "over 2 requests" in log
 
 

@@ -169,8 +169,8 @@ def test_what_the_model_cannot_hear_or_see_is_refused_when_it_is_opened(tmp_path
     at_most = r"At most 0 image\(s\) may be provided in one prompt"
     long = {"max_new_tokens": 200}
     rows: list[tuple[str, int, dict[str, Any], str]] = [
-        ("qwen3-vl", 0, {"max_prompt_tokens": 8}, "max_prompt_tokens cuts prompts of text"),
-        ("whisper", 0, {"max_prompt_tokens": 8}, "max_prompt_tokens cuts prompts of text"),
+        ("qwen3-vl", 0, {"max_prompt_tokens": 8}, "max_prompt_tokens cuts text prompts"),
+        ("whisper", 0, {"max_prompt_tokens": 8}, "max_prompt_tokens cuts text prompts"),
         ("whisper", 0, long, "do not fit the model's 64 positions; set max_new_tokens"),
     ]
 
@@ -204,7 +204,7 @@ def test_a_sample_that_vllm_would_cut_or_change_is_refused() -> None:
         (
             "qwen3-vl",
             {"messages": [{"role": "user", "content": [film]}]},
-            "a part of type 'video_url': text and pictures are supported",
+            "a part of type 'video_url'; only text and pictures are supported",
         ),
     ]
 

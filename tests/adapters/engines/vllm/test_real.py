@@ -89,7 +89,7 @@ def test_vllm_itself_answers_as_the_torch_engine_does(
     assert parse_detail(Path(finished["folder"]) / DETAIL).num_errors == 0
     assert ("ttft_p99" in finished["result"]["token_metrics"]) is (scenario == "Server")
     log = (tmp_path / "engine.log").read_text("utf-8")
-    assert ("after vLLM's own stamps" in log) is (scenario == "Server")
+    assert ("later than vLLM's own time stamps" in log) is (scenario == "Server")
     assert equal({n: struct.unpack(f"<{len(row) // 8}q", row) for n, row in answered.items()})
 
 
