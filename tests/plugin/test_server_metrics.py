@@ -86,7 +86,7 @@ def test_fewer_accepted_drafts_are_a_drop_where_a_limit_names_them(
     judged = {m.metric: m for m in fell.metrics if m.outcome}
     drops = {name for name, m in judged.items() if m.outcome is Outcome.PERF_DROP}
     assert drops == {"draft_acceptance", "draft_length"}
-    assert "throughput" in judged
+    assert judged["throughput"].outcome in {Outcome.OK, Outcome.IMPROVED}
     for name, change in {"draft_acceptance": -2 / 7, "draft_length": -0.8 / 3.8}.items():
         assert judged[name].change == pytest.approx(change, abs=0.01)
     result.stdout.re_match_lines(
