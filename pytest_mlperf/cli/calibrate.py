@@ -225,9 +225,8 @@ class Repeated(CaseRunner):
         self._accelerator = planned.case.accelerator
         self._file = calibration.file_in(conditions.folder, self._accelerator)
         stored = calibration.load(self._file, self._accelerator)
-        machine = (
-            stored.of(self._conditions.machine.identity(self._accelerator)) if stored else None
-        )
+        identity = self.conditions.machine.identity(self._accelerator)
+        machine = stored.of(identity) if stored else None
         for case in machine.cases if machine else ():
             if (case.case, case.profile) == (planned.case.id, planned.suite.profile):
                 self.kept, self.rate = case.runs, case.target_qps
@@ -257,7 +256,7 @@ class Repeated(CaseRunner):
         gated = {name for name in countable([run], limits) if name in run.metrics}
         fresh = CalibrationRun(
             number=number,
-            session=self._conditions.session,
+            session=self.conditions.session,
             started=run.started,
             metrics={name: run.metrics[name] for name in sorted(gated)},
             within_se={name: se for name, se in run.within_se.items() if name in gated},

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 import pytest
 
 from pytest_mlperf.core.reason import Key
-from pytest_mlperf.core.verdict import Outcome, Verdict
+from pytest_mlperf.core.verdict import Confirmation, Outcome, Verdict
 from pytest_mlperf.reports.sentences import sentence
 from pytest_mlperf.stores.results import read_results
 from pytest_mlperf.suite.plan import plan_suite, url_of
@@ -213,3 +213,19 @@ def test_tritons_address_without_a_scheme_may_be_this_machine(project: Project) 
         (planned,) = plan_suite(path)
         assert url_of(planned) == f"http://{address}"
         assert planned.accelerators == (runner,)
+
+
+def test_a_drop_with_other_options_is_confirmed_on_the_hardware_of_the_server(
+    served: Served,
+) -> None:
+    served.probed(World())
+    assert served.verdict("--mlperf-update=missing").outcome is Outcome.RECORDED
+    suite = served.project.path / SUITE
+    suite.write_text(suite.read_text("utf-8").replace("latency_s = 0.002", "latency_s = 0.01"))
+    asked = served.project.path / "asked"
+    asked.write_text("0")
+    verdict = served.verdict()
+    assert verdict.interleaved is not None
+    assert verdict.interleaved.state is Confirmation.PROVEN
+    runs = len(verdict.runs) + verdict.interleaved.runs
+    assert int(asked.read_text("utf-8")) > runs  # once before the case, and after each run
