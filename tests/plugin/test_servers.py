@@ -25,6 +25,12 @@ server_hardware.listeners = lambda root, port: set()
 """
 """The server of the test is behind a tunnel, for all that can be seen here."""
 
+COMMAND = (
+    sys.executable,
+    "-c",
+    f"import sys\n{ELSEWHERE}\nfrom pytest_mlperf.cli import main\nsys.exit(main())",
+)
+
 CLIENT = """
 from pytest_mlperf.builtin.null import NullEngine
 
@@ -148,8 +154,7 @@ def test_baselines_that_name_the_client_are_moved_by_the_command_of_the_message(
     command = "pytest-mlperf machine --adopt"
     assert any(command in str(note) for note in map(sentence, verdict.notes))
 
-    words = [sys.executable, "-c", f"{ELSEWHERE}\nfrom pytest_mlperf.cli import main\nmain()"]
-    moved = project.pytester.run(*words, "machine", "--adopt", "suites")
+    moved = project.pytester.run(*COMMAND, "machine", "--adopt", "suites")
     assert moved.ret == 0
     moved.stdout.fnmatch_lines(["*8 x NVIDIA H200 (probe)", "*moved the baseline of *"])
     assert served.verdict().outcome not in {Outcome.NO_BASELINE, Outcome.ERROR}
@@ -229,3 +234,13 @@ def test_a_drop_with_other_options_is_confirmed_on_the_hardware_of_the_server(
     assert verdict.interleaved.state is Confirmation.PROVEN
     runs = len(verdict.runs) + verdict.interleaved.runs
     assert int(asked.read_text("utf-8")) > runs  # once before the case, and after each run
+
+
+def test_turns_measures_servers_elsewhere(served: Served) -> None:
+    served.suite()
+    suite = served.project.path / SUITE
+    text = suite.read_text("utf-8")
+    suite.with_name("before.mlperf.toml").write_text(text.replace("0.002", "0.004"), "utf-8")
+    turns = served.project.pytester.run(*COMMAND, "turns", SUITE, "suites/before.mlperf.toml")
+    assert turns.ret == 1
+    turns.stdout.fnmatch_lines(["*on 8xH200", "*PERF DROP *"])
