@@ -111,7 +111,7 @@ class OtherBuild:
         self._policy = policy
         self._stack = contextlib.ExitStack()
         self._builds: dict[EarlierBuild, Build | RunError] = {}
-        self._sides: dict[int, OtherSide | RunError] = {}
+        self._sides: dict[int, OtherSide] = {}
         self._passes = AccuracyPasses(policy.accuracy / SIDE_LABEL)
 
     def close(self) -> None:
@@ -121,20 +121,13 @@ class OtherBuild:
     def title(self, case: CaseRuns) -> str | None:
         """Return the name of the build that a case was compared with, or None."""
         side = self._sides.get(id(case))
-        return side.title if isinstance(side, OtherSide) else None
+        return side.title if side else None
 
     def side(self, case: CaseRuns) -> OtherSide:
         """Return the runner of a case's other build; raise RunError if it cannot be measured."""
-        key = id(case)
-        if key not in self._sides:
-            try:
-                self._sides[key] = self._made(case)
-            except RunError as error:
-                self._sides[key] = error
-        side = self._sides[key]
-        if isinstance(side, RunError):
-            raise side
-        return side
+        if id(case) not in self._sides:
+            self._sides[id(case)] = self._made(case)
+        return self._sides[id(case)]
 
     def _made(self, case: CaseRuns) -> OtherSide:
         if not isinstance(case.planned, Planned):

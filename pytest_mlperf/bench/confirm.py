@@ -38,7 +38,7 @@ from pytest_mlperf.judge.inputs import DAYS, Direction
 from pytest_mlperf.judge.ratio import Ratio, RelativeSpeed, judge_drop
 from pytest_mlperf.judge.rule_r import RuleR
 from pytest_mlperf.run.accuracy import Ask
-from pytest_mlperf.run.builds import FOLDER_LABEL, Build, baseline_build
+from pytest_mlperf.run.builds import FOLDER_LABEL, baseline_build
 from pytest_mlperf.run.project import CHANGED_MARK, same_code
 from pytest_mlperf.suite.environments import earlier_build
 from pytest_mlperf.suite.plan import Planned
@@ -220,15 +220,6 @@ def why_no_build(case: CaseRuns) -> Confirmation | None:
     return Confirmation.UNCHANGED if same and not unknown else Confirmation.NO_BUILD
 
 
-def build_of_baseline(case: CaseRuns) -> contextlib.AbstractContextManager[Build | None]:
-    """Return a context manager that yields the build of `baseline_engine`; None if not set."""
-    planned = case.planned
-    earlier = earlier_build(planned) if isinstance(planned, Planned) else None
-    if earlier is None:
-        return contextlib.nullcontext(None)
-    return baseline_build(earlier, case.conditions.folder, f"{planned.case.id}.{FOLDER_LABEL}")
-
-
 class NoBuild(Exception):
     """Report why the baseline's build that the suite names is unavailable."""
 
@@ -264,11 +255,14 @@ class Sides:
 
         Raises NoBuild if the baseline's build is unavailable, and the errors of `in_turns`.
         """
-        case, earlier = self._case, self._earlier
-        record = case.record
+        case, earlier, build = self._case, self._earlier, None
+        planned, record = case.planned, case.record
         with contextlib.ExitStack() as stack:
             try:
-                build = stack.enter_context(build_of_baseline(case))
+                if isinstance(planned, Planned) and (named := earlier_build(planned)):
+                    label = f"{planned.case.id}.{FOLDER_LABEL}"
+                    code = baseline_build(named, case.conditions.folder, label)
+                    build = stack.enter_context(code)
             except MlperfError as error:
                 raise NoBuild(str(error)) from None
             titles = [one.title for one in (build, earlier) if one]
