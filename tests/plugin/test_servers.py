@@ -11,6 +11,7 @@ import pytest
 from pytest_mlperf.core.reason import Key
 from pytest_mlperf.core.verdict import Confirmation, Outcome, Verdict
 from pytest_mlperf.reports.sentences import sentence
+from pytest_mlperf.stores import calibration
 from pytest_mlperf.stores.results import read_results
 from pytest_mlperf.suite.plan import plan_suite, url_of
 from tests.exporters import exporting, page
@@ -244,3 +245,16 @@ def test_turns_measures_servers_elsewhere(served: Served) -> None:
     turns = served.project.pytester.run(*COMMAND, "turns", SUITE, "suites/before.mlperf.toml")
     assert turns.ret == 1
     turns.stdout.fnmatch_lines(["*on 8xH200", "*PERF DROP *"])
+
+
+def test_a_calibration_is_of_the_server_not_of_its_client(served: Served) -> None:
+    served.probed(World())
+    words = (*COMMAND, "calibrate", "suites", "--runs", "2", "--write")
+    assert served.project.pytester.run(*words).ret == 0
+    stored = calibration.load(served.project.path / "baselines/calibration/8xH200.json", "8xH200")
+    subject = served.verdict().subject
+    assert stored is not None
+    assert subject is not None
+    machine = stored.of(subject.identity)
+    assert machine is not None
+    assert [len(case.runs) for case in machine.cases] == [2]
