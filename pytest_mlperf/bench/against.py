@@ -9,6 +9,7 @@ import sys
 from collections.abc import Collection, Mapping
 from dataclasses import replace
 from importlib.metadata import distributions
+from pathlib import Path
 from typing import Any
 
 from pytest_mlperf.bench.accuracy import ScoredPass
@@ -25,7 +26,7 @@ from pytest_mlperf.bench.performance import (
     undecided,
 )
 from pytest_mlperf.bench.policy import Policy
-from pytest_mlperf.bench.runner import CaseRunner, Show, Unjudgeable
+from pytest_mlperf.bench.runner import CaseRunner, Unjudgeable
 from pytest_mlperf.core.baseline import Record
 from pytest_mlperf.core.case import Kind
 from pytest_mlperf.core.errors import MlperfError, RunError
@@ -53,7 +54,6 @@ from pytest_mlperf.judge.ratio import FIRST_LOOK, Ratio, pairs_to_decide
 from pytest_mlperf.judge.rule_r import RuleR
 from pytest_mlperf.run.accuracy import Ask, accuracy_key
 from pytest_mlperf.run.builds import Build, baseline_build, remove_left
-from pytest_mlperf.run.conditions import Conditions
 from pytest_mlperf.run.measure import ProcessResult
 from pytest_mlperf.run.project import CHANGED_MARK, changes_digest
 from pytest_mlperf.stores.accuracy import AccuracyPasses
@@ -105,15 +105,13 @@ def _comparable(subject: Subject) -> Subject:
 class OtherBuild:
     """Measure the build that `--mlperf-against` names, for all cases of a session."""
 
-    def __init__(self, policy: Policy, conditions: Conditions, show: Show) -> None:
+    def __init__(self, policy: Policy) -> None:
         assert policy.against is not None
         self._table = policy.against
         self._policy = policy
-        self._conditions = conditions
-        self._show = show
         self._stack = contextlib.ExitStack()
         self._builds: dict[EarlierBuild, Build | RunError] = {}
-        self._sides: dict[int, OtherSide | RunError] = {}
+        self._sides: dict[int, OtherSide] = {}
         self._passes = AccuracyPasses(policy.accuracy / SIDE_LABEL)
 
     def close(self) -> None:
@@ -123,27 +121,20 @@ class OtherBuild:
     def title(self, case: CaseRuns) -> str | None:
         """Return the name of the build that a case was compared with, or None."""
         side = self._sides.get(id(case))
-        return side.title if isinstance(side, OtherSide) else None
+        return side.title if side else None
 
     def side(self, case: CaseRuns) -> OtherSide:
         """Return the runner of a case's other build; raise RunError if it cannot be measured."""
-        key = id(case)
-        if key not in self._sides:
-            try:
-                self._sides[key] = self._made(case)
-            except RunError as error:
-                self._sides[key] = error
-        side = self._sides[key]
-        if isinstance(side, RunError):
-            raise side
-        return side
+        if id(case) not in self._sides:
+            self._sides[id(case)] = self._made(case)
+        return self._sides[id(case)]
 
     def _made(self, case: CaseRuns) -> OtherSide:
         if not isinstance(case.planned, Planned):
             raise RunError("against", "a benchmark of pytest-benchmark has no other build")
         earlier = other_build(case.planned, self._table)
-        build = self._build(earlier)
-        conditions, commit = self._conditions, self._conditions.commit
+        conditions, commit = case.conditions, case.conditions.commit
+        build = self._build(earlier, conditions.folder)
         here = not build.commit and list(build.python) == [sys.executable]
         if (here or build.commit == commit) and not conditions.handicap:
             raise RunError(
@@ -152,20 +143,19 @@ class OtherBuild:
         side = OtherSide(
             case.planned,
             replace(conditions, handicap=0.0, commit=build.commit or commit),
-            self._show,
+            case.show,
             rate=case.rate,
             build=build,
             label=SIDE_LABEL,
             job=case.job,
         )
         side.title, side.commit = build.title, build.commit or commit
-        side.digest = self._digest(earlier, build)
+        side.digest = self._digest(earlier, build, side.commit)
         return side
 
-    def _build(self, earlier: EarlierBuild) -> Build:
+    def _build(self, earlier: EarlierBuild, folder: Path) -> Build:
         """Return the other build, made once per session for the suites of one folder."""
         key = replace(earlier, suite=earlier.suite.parent)
-        folder = self._conditions.folder
         if not self._builds:
             remove_left(earlier.suite, folder.parent)
         if key not in self._builds:
@@ -179,13 +169,12 @@ class OtherBuild:
             raise made
         return made
 
-    def _digest(self, earlier: EarlierBuild, build: Build) -> str:
+    def _digest(self, earlier: EarlierBuild, build: Build, commit: str | None) -> str:
         """Return a digest of the build's code; "" if its content cannot be determined."""
-        commit, root = build.commit or self._conditions.commit, self._policy.root
         is_fixed = build.commit or earlier.requirements
         if earlier.elsewhere is not None or not is_fixed or commit is None:
             return ""
-        changed = changes_digest(root) if commit.endswith(CHANGED_MARK) else ""
+        changed = changes_digest(self._policy.root) if commit.endswith(CHANGED_MARK) else ""
         packages = sorted(f"{one.name}=={one.version}" for one in distributions())
         return " ".join((commit, changed, str(build.python[0]), *packages))
 

@@ -241,7 +241,7 @@ class Bench:
         self._policy = policy
         self._show = show
         self._cases: dict[tuple[Path, str], CaseRuns] = {}
-        self._other = OtherBuild(policy, conditions, show) if policy.against else None
+        self._other = OtherBuild(policy) if policy.against else None
 
     def close(self) -> None:
         """Remove the files that only this session needs."""
@@ -389,7 +389,7 @@ class Bench:
     def _confirmed(self, case: CaseRuns, answer: Ruling, failing: Outcome) -> Ruling:
         if self._policy.update == "replace":  # it is recorded, or said to be worse
             return answer
-        return confirm(case, answer, self._policy, self._conditions, self._show, failing=failing)
+        return confirm(case, answer, failing=failing)
 
     def confirm_last(self, planned: PlannedCase, verdict: Verdict) -> Verdict:
         """Confirm a drop that was decided at the end of the session; return the new verdict."""

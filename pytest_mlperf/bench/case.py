@@ -36,7 +36,6 @@ from pytest_mlperf.core.rulings.ruling import Ruling, miscounted
 from pytest_mlperf.core.verdict import Outcome, Unchecked
 from pytest_mlperf.run.accuracy import Ask, accuracy_key
 from pytest_mlperf.run.answers import token_counts
-from pytest_mlperf.run.child.process import Patience
 from pytest_mlperf.run.conditions import Conditions, on_server, placed
 from pytest_mlperf.run.measure import ProcessResult
 from pytest_mlperf.run.project import require_checked_out
@@ -217,12 +216,12 @@ class CaseRuns(CaseRunner):
     def compare_machine(self) -> ControlComparison | None:
         """Measure the machine's speed again; return its largest change beyond chance, or None."""
         baseline = [run.hardware.control for run in self.record.runs] if self.record else []
-        if not any(baseline) or not self._conditions.control:
+        if not any(baseline) or not self.conditions.control:
             return None
         accelerator = self.planned.case.accelerator
-        if self._conditions.machine.server:  # the check is of the client
+        if self.conditions.machine.server:  # the check is of the client
             accelerator = "cpu"
-        with placed(accelerator, self._conditions, self._show) as lease:
+        with placed(accelerator, self.conditions, self.show) as lease:
             latest = lease.control(accelerator).values
         speeds = [*(run.hardware.control for run in self.runs), latest]
         self.machine = compared(speeds, baseline, floor=floor_of(accelerator))
@@ -237,7 +236,7 @@ class CaseRuns(CaseRunner):
     @property
     def server_remarks(self) -> tuple[str, ...]:
         """Remarks on the hardware of a server on another machine; () without one."""
-        server = self._conditions.machine.server
+        server = self.conditions.machine.server
         return server.remarks if server else ()
 
     @property
@@ -269,18 +268,9 @@ class CaseRuns(CaseRunner):
         assert isinstance(job, Job)
         return job
 
-    @property
-    def patience(self) -> Patience:
-        """Time limits of processes that make no progress."""
-        return self._conditions.patience
-
-    def show(self, line: str) -> None:
-        """Show a line of progress."""
-        self._show(line)
-
     def audit(self, audit: AuditRun, rate: float) -> Run:
         """Make one run of a compliance test at a rate, queries/s."""
-        at = SearchState(rate=rate, conditions=self._conditions, audit=audit)
+        at = SearchState(rate=rate, conditions=self.conditions, audit=audit)
         subject = self.subject
         run = self.process(performance=True, ask=None, at=at).run
         self.subject = subject or self.subject
@@ -303,7 +293,7 @@ class CaseRuns(CaseRunner):
         except MlperfError:
             raise
         except Exception as error:
-            log = self._conditions.folder / f"{self.planned.case.id}.{self._processes}.log"
+            log = self.conditions.folder / f"{self.planned.case.id}.{self._processes}.log"
             self._broken = unforeseen(error, log)
             raise self._broken from error
         if process.probed and not at:

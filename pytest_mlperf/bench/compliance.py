@@ -266,7 +266,7 @@ def _scores_of(
         scorer=job.scoring.scorer,
         model=job.model,
         suite=job.suite,
-        patience=case.patience,
+        patience=case.conditions.patience,
         show=case.show,
     )
     block = {"log": str(log), "indices": indices}

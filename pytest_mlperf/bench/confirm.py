@@ -13,7 +13,7 @@ from typing import TypeVar
 from pytest_mlperf.bench.case import CaseRuns
 from pytest_mlperf.bench.earlier import ENGINE_PREFIX, EarlierSide, deciding, earlier_side
 from pytest_mlperf.bench.policy import Policy
-from pytest_mlperf.bench.runner import CaseRunner, Show, Unjudgeable
+from pytest_mlperf.bench.runner import CaseRunner, Unjudgeable
 from pytest_mlperf.core.baseline import Record, changed_keys, unknown_facts
 from pytest_mlperf.core.errors import MlperfError
 from pytest_mlperf.core.measurement import Run, repeated
@@ -38,11 +38,9 @@ from pytest_mlperf.judge.inputs import DAYS, Direction
 from pytest_mlperf.judge.ratio import Ratio, RelativeSpeed, judge_drop
 from pytest_mlperf.judge.rule_r import RuleR
 from pytest_mlperf.run.accuracy import Ask
-from pytest_mlperf.run.builds import FOLDER_LABEL, Build, baseline_build
-from pytest_mlperf.run.conditions import Conditions
+from pytest_mlperf.run.builds import FOLDER_LABEL, baseline_build
 from pytest_mlperf.run.project import CHANGED_MARK, same_code
 from pytest_mlperf.suite.environments import earlier_build
-from pytest_mlperf.suite.pairs import PlannedCase
 from pytest_mlperf.suite.plan import Planned
 
 
@@ -207,28 +205,19 @@ def _require(metric: str, runs: Sequence[Run]) -> None:
 UNHANDICAPPED_BUILD = "this build without the handicap"
 
 
-def why_no_build(case: CaseRuns, conditions: Conditions) -> Confirmation | None:
+def why_no_build(case: CaseRuns) -> Confirmation | None:
     """Return why the baseline's build cannot be measured again, or None if it can."""
     if case.planned.baseline_engine is not None:
         return None
-    record, subject, commit = case.record, case.subject, conditions.commit or CHANGED_MARK
+    record, subject = case.record, case.subject
+    commit = case.conditions.commit or CHANGED_MARK
     if not record or not subject or changed_keys(record.fingerprint, subject.fingerprint):
         return Confirmation.NO_BUILD
-    if conditions.handicap:
+    if case.conditions.handicap:
         return None
     unknown = unknown_facts(record.fingerprint, subject.fingerprint)
     same = not commit.endswith(CHANGED_MARK) and {run.commit for run in record.runs} == {commit}
     return Confirmation.UNCHANGED if same and not unknown else Confirmation.NO_BUILD
-
-
-def build_of_baseline(
-    planned: PlannedCase, conditions: Conditions
-) -> contextlib.AbstractContextManager[Build | None]:
-    """Return a context manager that yields the build of `baseline_engine`; None if not set."""
-    earlier = earlier_build(planned) if isinstance(planned, Planned) else None
-    if earlier is None:
-        return contextlib.nullcontext(None)
-    return baseline_build(earlier, conditions.folder, f"{planned.case.id}.{FOLDER_LABEL}")
 
 
 class NoBuild(Exception):
@@ -238,14 +227,10 @@ class NoBuild(Exception):
 class Sides:
     """Interleave runs of this build and of the baseline's build."""
 
-    def __init__(
-        self, case: CaseRuns, conditions: Conditions, show: Show, earlier: EarlierSide | None
-    ) -> None:
+    def __init__(self, case: CaseRuns, earlier: EarlierSide | None) -> None:
         """Store the inputs; `earlier` is the case with the baseline's options if they differ."""
         self._case = case
         self._earlier = earlier
-        self._conditions = conditions
-        self._show = show
         self._both: list[CaseRunner] = []
         self.build = ""
 
@@ -262,7 +247,7 @@ class Sides:
             build=self.build,
             again=repeated([run for one in self._both for run in one.invalid_runs]),
             left_out=left_out(self._both[0]) if self._both else "",
-            folder=self._case.policy.shown(self._conditions.folder),
+            folder=self._case.policy.shown(self._case.conditions.folder),
         )
 
     def run(self, limits: Mapping[str, float]) -> Mapping[str, Ratio]:
@@ -270,20 +255,21 @@ class Sides:
 
         Raises NoBuild if the baseline's build is unavailable, and the errors of `in_turns`.
         """
-        case, earlier = self._case, self._earlier
-        record = case.record
+        case, earlier, build = self._case, self._earlier, None
+        planned, record = case.planned, case.record
         with contextlib.ExitStack() as stack:
             try:
-                build = stack.enter_context(build_of_baseline(case.planned, self._conditions))
+                if isinstance(planned, Planned) and (named := earlier_build(planned)):
+                    label = f"{planned.case.id}.{FOLDER_LABEL}"
+                    code = baseline_build(named, case.conditions.folder, label)
+                    build = stack.enter_context(code)
             except MlperfError as error:
                 raise NoBuild(str(error)) from None
             titles = [one.title for one in (build, earlier) if one]
             self.build = " and ".join(titles) or UNHANDICAPPED_BUILD
             # The machine's own speed cancels: do not measure it.
-            today = replace(self._conditions, control=False)
-            start = partial(
-                CaseRunner, case.planned, show=self._show, rate=case.rate, record=record
-            )
+            today = replace(case.conditions, control=False)
+            start = partial(CaseRunner, case.planned, show=case.show, rate=case.rate, record=record)
             ours = start(today, done=len(case.runs), job=case.job)
             job = earlier.job if earlier else case.job
             theirs = start(replace(today, handicap=0.0), build=build, label=FOLDER_LABEL, job=job)
@@ -338,28 +324,21 @@ SMALL_DROP_NOTE = "worse than the baseline's own build today, by less than the l
 NO_METRIC = "not confirmed by A/B: missed latency limits are not compared in interleaved runs"
 
 
-def confirm(
-    case: CaseRuns,
-    answer: Ruling,
-    policy: Policy,
-    conditions: Conditions,
-    show: Show,
-    *,
-    failing: Outcome = Outcome.PERF_DROP,
-) -> Ruling:
+def confirm(case: CaseRuns, answer: Ruling, *, failing: Outcome = Outcome.PERF_DROP) -> Ruling:
     """Measure a drop again, interleaved with the baseline's build, and return the new ruling.
 
     A ruling that the policy does not confirm is returned unchanged. A drop is returned with a
     reason if the other build is unavailable, broken, or not the baseline's.
     """
-    if not _may_confirm(case, answer, policy):
+    policy = case.policy
+    if not _may_confirm(case, answer):
         return answer
-    dropped = _dropped(case, answer, policy)
+    dropped = _dropped(case, answer)
     if not dropped:
         return answer if policy.confirm == "auto" else _uncompared(answer, NO_METRIC, {})
-    why_not, root = why_no_build(case, conditions), policy.baselines
+    why_not, root = why_no_build(case), policy.baselines
     few = any(metric.baseline.days < DAYS for metric in dropped.values())
-    decides = deciding(case, policy) + MORE_SESSIONS * few
+    decides = deciding(case) + MORE_SESSIONS * few
     limits = {name: m.limit for name, m in dropped.items() if m.limit is not None}
     sides = None
     try:
@@ -368,7 +347,7 @@ def confirm(
             note = UNCHANGED if why_not is Confirmation.UNCHANGED else NO_BUILD + decides
             about = InterleavedRuns(state=why_not, metrics=tuple(dropped))
             return answer if answer.outcome is Outcome.INCONCLUSIVE else _ended(answer, about, note)
-        sides = Sides(case, conditions, show, earlier)
+        sides = Sides(case, earlier)
         ratios = sides.run(limits)
     except (NoBuild, Unjudgeable, NotComparable, MlperfError) as error:
         state = Confirmation.NO_BUILD if isinstance(error, NoBuild) else Confirmation.NOT_COMPARABLE
@@ -394,27 +373,25 @@ def not_made(verdict: Verdict, policy: Policy) -> Verdict:
 # --- metrics to confirm ----------------------------------------------------------------------
 
 
-def _may_confirm(case: CaseRuns, answer: Ruling, policy: Policy) -> bool:
-    seems = any(_leans(m) or _is_open_ok(case, m, policy) for m in answer.metrics)
+def _may_confirm(case: CaseRuns, answer: Ruling) -> bool:
+    seems = any(_leans(m) or _is_open_ok(case, m) for m in answer.metrics)
     judged = answer.outcome in DROPS | {Outcome.PROVISIONAL, Outcome.INCONCLUSIVE}
-    return judged and (seems or answer.outcome in DROPS) and policy.confirm != "never"
+    return judged and (seems or answer.outcome in DROPS) and case.policy.confirm != "never"
 
 
-def _is_open_ok(case: CaseRuns, metric: MetricVerdict, policy: Policy) -> bool:
+def _is_open_ok(case: CaseRuns, metric: MetricVerdict) -> bool:
     """Check whether a provisional ok is confirmed: few days, and the suite names a build."""
     named = case.planned.baseline_engine is not None
-    few = metric.baseline.days < DAYS or policy.confirm == "always"
+    few = metric.baseline.days < DAYS or case.policy.confirm == "always"
     return metric.outcome is Outcome.PROVISIONAL and metric.direction == "ok" and named and few
 
 
-def _dropped(case: CaseRuns, answer: Ruling, policy: Policy) -> dict[str, MetricVerdict]:
+def _dropped(case: CaseRuns, answer: Ruling) -> dict[str, MetricVerdict]:
     """Return the metrics to measure again, by name; {} if a latency limit was missed twice."""
     if sum(run.limit_missed for run in case.runs) > 1:
         return {}
     return {
-        m.metric: m
-        for m in answer.metrics
-        if _to_confirm(m, policy) or _is_open_ok(case, m, policy)
+        m.metric: m for m in answer.metrics if _to_confirm(m, case.policy) or _is_open_ok(case, m)
     }
 
 

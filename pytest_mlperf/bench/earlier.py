@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from pytest_mlperf.bench.case import CaseRuns
-from pytest_mlperf.bench.policy import Policy
 from pytest_mlperf.core.baseline import changed_keys
 from pytest_mlperf.core.errors import MlperfError
 from pytest_mlperf.core.job import Job
@@ -79,15 +78,15 @@ def _restored(options: Mapping[str, Any], today: Mapping[str, Any]) -> dict[str,
     return {**every_text({n: v for n, v in options.items() if n not in same}, whole), **same}
 
 
-def deciding(case: CaseRuns, policy: Policy) -> str:
+def deciding(case: CaseRuns) -> str:
     """Return advice on how to decide a drop whose recorded options cannot be restored."""
     usual, record, planned = "--mlperf-against names one", case.record, case.planned
     if not isinstance(planned, Planned):
         return "check that build out, and measure the test there"
     if record is None or case.subject is None:
         return usual
-    suite = policy.shown(planned.path)
-    copy = policy.shown(planned.path.with_name(f"before-{planned.path.name}"))
+    suite = case.policy.shown(planned.path)
+    copy = case.policy.shown(planned.path.with_name(f"before-{planned.path.name}"))
     label = f"::{planned.engine.full_label}" if len(planned.suite.entries) > 1 else ""
     turns = f"in it, and run pytest-mlperf turns {shlex.join([copy + label, suite + label])}"
     if planned.options.get("url"):  # the server is not part of a build

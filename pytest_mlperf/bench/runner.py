@@ -314,8 +314,8 @@ class CaseRunner:
         self.files: tuple[str, ...] = ()
         self.scored_files: tuple[str, ...] = ()
         machine = replace(conditions.machine, limit_w=planned.limit_w)
-        self._conditions = replace(conditions, machine=machine)
-        self._show = show
+        self.conditions = replace(conditions, machine=machine)
+        self.show = show
         self._build = build
         self._label = label
         self._record = record
@@ -380,7 +380,7 @@ class CaseRunner:
         """
         job = self._job(scorer=ask is not None)
         if self._search and self._searches is None:
-            self._searches = searches(job, self._conditions, self._record)
+            self._searches = searches(job, self.conditions, self._record)
         first = iter([ask])
 
         def attempt(at: SearchState | None = None) -> Run:
@@ -400,7 +400,7 @@ class CaseRunner:
         build = f", {self._build.title}" if self._build else ", this build" * bool(self.pair)
         if not performance:
             return f"accuracy pass{build}"
-        number, most = self.pair or len(self.runs) + 1, self._conditions.max_runs or 0
+        number, most = self.pair or len(self.runs) + 1, self.conditions.max_runs or 0
         repeats = len(self.invalid_runs)
         bound = f" of at most {most}" if number <= most else ""
         word = "pair" if self.pair else "run"
@@ -427,8 +427,8 @@ class CaseRunner:
             rate = None
         process = measure(
             job if performance else job.scored,
-            at.conditions if at else self._conditions,
-            self._show,
+            at.conditions if at else self.conditions,
+            self.show,
             ProcessTask(
                 target_qps=rate,
                 performance=performance,

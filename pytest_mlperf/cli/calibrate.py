@@ -19,6 +19,7 @@ from statistics import median
 from pytest_mlperf.bench.case import baseline_file, baselines_root, load_checked
 from pytest_mlperf.bench.runner import INVALID_TRIES, CaseRunner, SearchState, Unjudgeable
 from pytest_mlperf.cli.arguments import REPEATABLE, add, again
+from pytest_mlperf.cli.machine import server_machine
 from pytest_mlperf.cli.output import progress, show, whole, width
 from pytest_mlperf.cli.stored_results import folder_in
 from pytest_mlperf.cli.suites import find_suites, read_suites
@@ -50,7 +51,14 @@ from pytest_mlperf.judge.rule_r import Value, minimum_detectable_change
 from pytest_mlperf.reports.sentences import sentence
 from pytest_mlperf.reports.terminal.layout import fold, relative, table
 from pytest_mlperf.run.accuracy import Ask
-from pytest_mlperf.run.conditions import LOST_FOLDER, WARM_FOLDER, Conditions, LostGpus, WarmUps
+from pytest_mlperf.run.conditions import (
+    LOST_FOLDER,
+    WARM_FOLDER,
+    Conditions,
+    LostGpus,
+    WarmUps,
+    on_server,
+)
 from pytest_mlperf.run.measure import ProcessResult
 from pytest_mlperf.run.project import new_id
 from pytest_mlperf.stores import calibration
@@ -111,19 +119,21 @@ def run(parsed: argparse.Namespace) -> int:
     planned = _chosen(read_suites(find_suites(parsed.suites)), parsed.case)
     machine = detect(gpus=any(split(p.case.accelerator)[1] != "cpu" for p in planned))
     session = parsed.session or new_id()
-    # GPUs at another power limit are another machine.
-    groups: dict[tuple[Path, str, int | None], list[Planned]] = defaultdict(list)
-    for case in planned:
+    # GPUs at another power limit are another machine, as is the machine of a server.
+    machines = [dataclasses.replace(server_machine(p, machine), limit_w=p.limit_w) for p in planned]
+    groups: dict[tuple[Path, str, str], list[Planned]] = defaultdict(list)
+    for case, own in zip(planned, machines, strict=True):
         name = case.case.accelerator
-        if machine.has(name):
+        if own.has(name):
             root = baselines_root(parsed.baselines, case.path, "closed")
-            groups[calibration.path_for(root, name), name, case.limit_w].append(case)
+            identity = json.dumps(own.identity(name))
+            groups[calibration.path_for(root, name), name, identity].append(case)
     for file, name, _ in groups:
         calibration.load(file, name)  # a damaged one must not cost a measurement
-    broken = _measure(planned, machine, session, parsed) if parsed.runs else 0
+    broken = _measure(planned, machine, machines, session, parsed) if parsed.runs else 0
     learnt = 0
-    for (file, name, _), cases in groups.items():
-        identity = dataclasses.replace(machine, limit_w=cases[0].limit_w).identity(name)
+    for (file, name, text), cases in groups.items():
+        identity = json.loads(text)
         samples = baseline_runs(cases, identity, parsed.baselines)
         learnt += learn_and_show(file, name, identity, parsed.runs_dir, samples, write=parsed.write)
     if learnt and parsed.write:
@@ -143,27 +153,34 @@ def _chosen(planned: Sequence[Planned], texts: Sequence[str]) -> list[Planned]:
 
 
 def _measure(
-    planned: Sequence[Planned], machine: Machine, session: str, parsed: argparse.Namespace
+    planned: Sequence[Planned],
+    client: Machine,
+    machines: Sequence[Machine],
+    session: str,
+    parsed: argparse.Namespace,
 ) -> int:
-    ready, left_out = _ready(planned, machine)
+    ready, left_out = _ready(planned, machines)
     show(line for text in left_out for line in fold(f"left out: {text}", width(), rest="  "))
     if not ready:
         raise EnvironmentFault(
-            f"no case can run on this machine ({machine.seen}); find the reason: pytest-mlperf "
+            f"no case can run on this machine ({client.seen}); find the reason: pytest-mlperf "
             "doctor"
         )
     folder = folder_in(parsed.runs_dir, "calibration", session)
     conditions = Conditions(
         folder=folder,
         session=session,
-        machine=machine,
+        machine=client,
         # A session may go on hours later: what worked before that does not count.
         warmups=WarmUps("auto", folder / f"{WARM_FOLDER}-{new_id()}"),
         lost=LostGpus(folder / f"{LOST_FOLDER}-{new_id()}"),
     )
-    cases = [Repeated(p, job, conditions, _rate(p, machine, parsed.baselines)) for p, job in ready]
+    cases = [
+        Repeated(p, job, on_server(p, conditions), _rate(p, machine, parsed.baselines))
+        for p, job, machine in ready
+    ]
     there = sum(len(case.kept) for case in cases)
-    seconds = parsed.runs * sum(job.seconds_per_run for _, job in ready)
+    seconds = parsed.runs * sum(job.seconds_per_run for _, job, _ in ready)
     more = f", {plural(there, 'run')} done already" if there else ""
     show(
         [
@@ -225,9 +242,8 @@ class Repeated(CaseRunner):
         self._accelerator = planned.case.accelerator
         self._file = calibration.file_in(conditions.folder, self._accelerator)
         stored = calibration.load(self._file, self._accelerator)
-        machine = (
-            stored.of(self._conditions.machine.identity(self._accelerator)) if stored else None
-        )
+        identity = self.conditions.machine.identity(self._accelerator)
+        machine = stored.of(identity) if stored else None
         for case in machine.cases if machine else ():
             if (case.case, case.profile) == (planned.case.id, planned.suite.profile):
                 self.kept, self.rate = case.runs, case.target_qps
@@ -257,7 +273,7 @@ class Repeated(CaseRunner):
         gated = {name for name in countable([run], limits) if name in run.metrics}
         fresh = CalibrationRun(
             number=number,
-            session=self._conditions.session,
+            session=self.conditions.session,
             started=run.started,
             metrics={name: run.metrics[name] for name in sorted(gated)},
             within_se={name: se for name, se in run.within_se.items() if name in gated},
@@ -290,16 +306,19 @@ def digest(planned: Planned, subject: Subject) -> str:
 
 
 def _ready(
-    planned: Sequence[Planned], machine: Machine
-) -> tuple[list[tuple[Planned, Job]], list[str]]:
+    planned: Sequence[Planned], machines: Sequence[Machine]
+) -> tuple[list[tuple[Planned, Job, Machine]], list[str]]:
     """Return the cases that can run, and why others cannot; raise SuiteError for bad options."""
-    absent = Counter(p.case.accelerator for p in planned if not machine.has(p.case.accelerator))
+    both = list(zip(planned, machines, strict=True))
+    absent = Counter(
+        p.case.accelerator for p, machine in both if not machine.has(p.case.accelerator)
+    )
     left_out = [
         f"{plural(n, 'case')} on {name}, which is not on this machine" for name, n in absent.items()
     ]
     ready = []
-    for case in planned:
-        if case.case.accelerator in absent:
+    for case, machine in both:
+        if not machine.has(case.case.accelerator):
             continue
         job = resolve(case, scorer=False)
         errors = [each.error for each in job.problems] if isinstance(job, Problems) else []
@@ -310,7 +329,7 @@ def _ready(
         elif isinstance(job, Problems):
             left_out.append(f"{case.case.id}: {'; also '.join(map(str, errors))}")
         else:
-            ready.append((case, job))
+            ready.append((case, job, machine))
     return ready, left_out
 
 
@@ -318,11 +337,7 @@ def _rate(planned: Planned, machine: Machine, baselines: Path | None) -> float |
     accelerator = planned.case.accelerator
     if rate := planned.scenario.rate_on(accelerator):
         return rate
-    record = recorded(
-        planned,
-        dataclasses.replace(machine, limit_w=planned.limit_w).identity(accelerator),
-        baselines,
-    )
+    record = recorded(planned, machine.identity(accelerator), baselines)
     return record.target_qps if record else None
 
 

@@ -54,7 +54,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(parsed: argparse.Namespace) -> int:
     """Print the hardware; with --adopt move baselines to the servers' identities."""
     if not parsed.suites and not parsed.adopt:
-        probe.main(["--watch", str(parsed.watch)] if parsed.watch else [])
+        probe.main([] if parsed.watch is None else ["--watch", str(parsed.watch)])
         return 0
     client = detect(gpus=True)
     cases = [one for one in read_suites(find_suites(parsed.suites)) if url_of(one)]

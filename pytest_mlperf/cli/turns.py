@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import geometric_mean
@@ -32,7 +32,7 @@ from pytest_mlperf.reports.terminal.layout import fold, paragraph, paragraphs, t
 from pytest_mlperf.run.conditions import WARM_FOLDER, Conditions, WarmUps
 from pytest_mlperf.run.project import new_id
 from pytest_mlperf.suite.claims import Side, accelerators_of, side_of
-from pytest_mlperf.suite.plan import Planned, plan_suite
+from pytest_mlperf.suite.plan import Planned, plan_suite, url_of
 from pytest_mlperf.suite.resolve import dataset_of, settings_of
 
 PAIRS = 5
@@ -95,9 +95,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(parsed: argparse.Namespace) -> int:
     """Interleave runs of two sides; return 1 for a proven drop, 2 if no case was judged."""
     a, b = argument(parsed.a), argument(parsed.b)
-    pairs = list(cases(a, b, parsed.case))
+    pairs, machine = cases(a, b, parsed.case)
     folder = parsed.runs_dir / "runs" / new_id()
-    machine = detect(gpus=any(split(x.case.accelerator)[1] != "cpu" for x, _ in pairs))
     results = []
     for x, y in pairs:
         both = interleaved({"A": x, "B": y}, machine, folder, parsed.pairs)
@@ -273,8 +272,11 @@ def argument(text: str) -> TurnsArgument:
 
 def cases(
     a: TurnsArgument, b: TurnsArgument, name: str | None
-) -> Iterator[tuple[Planned, Planned]]:
-    """Yield the pairs of cases to compare; raise MlperfError if they are not comparable."""
+) -> tuple[list[tuple[Planned, Planned]], Machine]:
+    """Return the pairs of cases to compare, and this machine.
+
+    Raises MlperfError if they are not comparable, EnvironmentFault if none can run here.
+    """
     if reason := _suites_differ(a, b):
         raise MlperfError(f"A and B cannot be compared: {reason}")
     same_file = a.planned[0].path.samefile(b.planned[0].path)
@@ -290,6 +292,15 @@ def cases(
     ]
     if not both:
         raise MlperfError("A and B have no scenario in common")
+    named = dict.fromkeys(one.case.accelerator for two in both for one in two)
+    machine = detect(gpus=any(split(accelerator)[1] != "cpu" for accelerator in named))
+    both = [
+        two for two in both if all(machine.has(one.case.accelerator) or url_of(one) for one in two)
+    ]
+    if not both:
+        raise EnvironmentFault(
+            f"accelerator {', '.join(named)} is not on this machine; available: {machine.seen}"
+        )
     if name is not None:
         ids = [one.case.id for two in both for one in two]
         case = case_named(name, ids, " on both sides")
@@ -297,7 +308,7 @@ def cases(
     for x, y in both:
         if reason := _cases_differ(x, y):
             raise MlperfError(f"{x.case.id} and {y.case.id} cannot be compared: {reason}")
-        yield x, y
+    return both, machine
 
 
 def _accelerators(a: TurnsArgument, b: TurnsArgument) -> list[tuple[str, str]]:
@@ -316,14 +327,7 @@ def _accelerators(a: TurnsArgument, b: TurnsArgument) -> list[tuple[str, str]]:
             raise MlperfError(
                 f"A and B cannot be compared: {first} and {second} are different numbers of GPUs"
             )
-    machine = detect(gpus=any(split(name)[1] != "cpu" for two in named for name in two))
-    here = [two for two in named if all(map(machine.has, two))]
-    if not here:
-        names = ", ".join(dict.fromkeys(name for two in named for name in two))
-        raise EnvironmentFault(
-            f"accelerator {names} is not on this machine; available: {machine.seen}"
-        )
-    return here
+    return named
 
 
 def _suites_differ(a: TurnsArgument, b: TurnsArgument) -> str:

@@ -27,6 +27,7 @@ VIRTUALIZATION = ("none", "passthrough", "vgpu", "host vgpu", "host vsga")
 """NVML's virtualization modes; "none" is bare metal."""
 
 MAX_INSTANCES = 7
+MIN_PERIOD_S = 0.05
 PCI_INFO = "16s5I32s"
 """Old address; domain, bus, device, ids of product and subsystem; address (nvmlPciInfo_t)."""
 
@@ -213,7 +214,7 @@ def watch(period_s: float) -> None:
     parts = [part for _, part in nvml.devices()]
     while True:
         print(json.dumps({"kind": KIND, "gpus": list(map(nvml.energy, parts))}), flush=True)
-        time.sleep(period_s)
+        time.sleep(max(MIN_PERIOD_S, period_s))
 
 
 def main(arguments: Sequence[str]) -> None:
@@ -224,6 +225,8 @@ def main(arguments: Sequence[str]) -> None:
         print(json.dumps(report()))
     except (BrokenPipeError, KeyboardInterrupt):
         os._exit(0)
+    except OSError as error:
+        sys.exit(f"the energy of NVIDIA's GPUs cannot be read: {error}")
 
 
 if __name__ == "__main__":

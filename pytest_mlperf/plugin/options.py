@@ -495,11 +495,10 @@ def _as_option(name: str) -> str:
 
 def is_value_of(name: str, text: str) -> bool:
     """Check whether a word that follows an option on the command line is its value."""
-    option = _OPTIONS.get(name.removeprefix("--mlperf-").replace("-", "_"))
+    option = _OPTIONS.get(name.removeprefix(PREFIX).replace("-", "_"))
     if option is None or not option.bare:
         return bool(name)
-    words = option.metavar.split("|")
-    return text in words or (words == ["REF"] and _is_value(option.metavar, text))
+    return _is_value(option.metavar, text)
 
 
 def read_options(config: pytest.Config) -> Options:

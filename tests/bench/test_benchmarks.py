@@ -49,7 +49,6 @@ def test_a_benchmark_names_its_case_by_file_and_test(tmp_path: Path) -> None:
 
 def test_advice_on_a_drop_of_a_benchmark_names_no_suite(tmp_path: Path) -> None:
     case: Any = SimpleNamespace(planned=planned(tmp_path), record=object(), subject=object())
-    policy: Any = SimpleNamespace()
-    assert "suite" not in deciding(case, policy)
-    assert "baseline_engine" not in deciding(case, policy)
+    assert "suite" not in deciding(case)
+    assert "baseline_engine" not in deciding(case)
     assert earlier_side(case) is None

@@ -89,7 +89,7 @@ def orders(job: Job, session: str, leader: bool) -> list[bool]:
 def test_lines_of_progress_count_the_runs_that_are_left(job: Job, tmp_path: Path) -> None:
     """An INVALID run is repeated under the same number, and no number is above the maximum."""
     side, _ = sides(job, [(100.0, 0.0)] * 3, [])
-    vars(side).update(_conditions=SimpleNamespace(max_runs=2), _build=None, pair=0)
+    vars(side).update(conditions=SimpleNamespace(max_runs=2), _build=None, pair=0)
     titles = []
     for repeats in (0, 1, 0):
         side.invalid_runs += [make_run()] * repeats

@@ -96,9 +96,9 @@ class Lab:
         commit: str | None = None,
         failing: Outcome = Outcome.PERF_DROP,
     ) -> Ruling:
-        conditions = replace(self.conditions(), handicap=handicap, commit=commit)
-        policy = self.policy(mode)
-        return confirm(runs, answer, policy, conditions, lambda _: None, failing=failing)
+        runs.conditions = replace(self.conditions(), handicap=handicap, commit=commit)
+        runs.policy = self.policy(mode)
+        return confirm(runs, answer, failing=failing)
 
     def policy(self, mode: Confirm) -> Policy:
         return Policy(accuracy=self.project.path / "accuracy", root=self.project.path, confirm=mode)
@@ -652,7 +652,7 @@ def test_no_build_of_the_client_is_the_earlier_build_of_a_server(lab: Lab) -> No
     facts: list[dict[str, str]] = [{}, {"engine.pydantic": "1.0"}, {"dataset": "c"}]
     for facts_of_baseline in facts:
         runs = changed(lab, facts_of_baseline, commit="0123456789ab", engines=at_url)
-        advice = deciding(runs, lab.policy("auto"))
+        advice = deciding(runs)
         assert "name the url of a server of the earlier build in it, and run pytest-ml" in advice
 
 

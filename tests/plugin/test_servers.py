@@ -9,8 +9,9 @@ from collections.abc import Iterator
 import pytest
 
 from pytest_mlperf.core.reason import Key
-from pytest_mlperf.core.verdict import Outcome, Verdict
+from pytest_mlperf.core.verdict import Confirmation, Outcome, Verdict
 from pytest_mlperf.reports.sentences import sentence
+from pytest_mlperf.stores import calibration
 from pytest_mlperf.stores.results import read_results
 from pytest_mlperf.suite.plan import plan_suite, url_of
 from tests.exporters import exporting, page
@@ -24,6 +25,12 @@ from pytest_mlperf.run import server_hardware
 server_hardware.listeners = lambda root, port: set()
 """
 """The server of the test is behind a tunnel, for all that can be seen here."""
+
+COMMAND = (
+    sys.executable,
+    "-c",
+    f"import sys\n{ELSEWHERE}\nfrom pytest_mlperf.cli import main\nsys.exit(main())",
+)
 
 CLIENT = """
 from pytest_mlperf.builtin.null import NullEngine
@@ -148,8 +155,7 @@ def test_baselines_that_name_the_client_are_moved_by_the_command_of_the_message(
     command = "pytest-mlperf machine --adopt"
     assert any(command in str(note) for note in map(sentence, verdict.notes))
 
-    words = [sys.executable, "-c", f"{ELSEWHERE}\nfrom pytest_mlperf.cli import main\nmain()"]
-    moved = project.pytester.run(*words, "machine", "--adopt", "suites")
+    moved = project.pytester.run(*COMMAND, "machine", "--adopt", "suites")
     assert moved.ret == 0
     moved.stdout.fnmatch_lines(["*8 x NVIDIA H200 (probe)", "*moved the baseline of *"])
     assert served.verdict().outcome not in {Outcome.NO_BASELINE, Outcome.ERROR}
@@ -213,3 +219,42 @@ def test_tritons_address_without_a_scheme_may_be_this_machine(project: Project) 
         (planned,) = plan_suite(path)
         assert url_of(planned) == f"http://{address}"
         assert planned.accelerators == (runner,)
+
+
+def test_a_drop_with_other_options_is_confirmed_on_the_hardware_of_the_server(
+    served: Served,
+) -> None:
+    served.probed(World())
+    assert served.verdict("--mlperf-update=missing").outcome is Outcome.RECORDED
+    suite = served.project.path / SUITE
+    suite.write_text(suite.read_text("utf-8").replace("latency_s = 0.002", "latency_s = 0.01"))
+    asked = served.project.path / "asked"
+    asked.write_text("0")
+    verdict = served.verdict()
+    assert verdict.interleaved is not None
+    assert verdict.interleaved.state is Confirmation.PROVEN
+    runs = len(verdict.runs) + verdict.interleaved.runs
+    assert int(asked.read_text("utf-8")) > runs  # once before the case, and after each run
+
+
+def test_turns_measures_servers_elsewhere(served: Served) -> None:
+    served.suite()
+    suite = served.project.path / SUITE
+    text = suite.read_text("utf-8")
+    suite.with_name("before.mlperf.toml").write_text(text.replace("0.002", "0.004"), "utf-8")
+    turns = served.project.pytester.run(*COMMAND, "turns", SUITE, "suites/before.mlperf.toml")
+    assert turns.ret == 1
+    turns.stdout.fnmatch_lines(["*on 8xH200", "*PERF DROP *"])
+
+
+def test_a_calibration_is_of_the_server_not_of_its_client(served: Served) -> None:
+    served.probed(World())
+    words = (*COMMAND, "calibrate", "suites", "--runs", "2", "--write")
+    assert served.project.pytester.run(*words).ret == 0
+    stored = calibration.load(served.project.path / "baselines/calibration/8xH200.json", "8xH200")
+    subject = served.verdict().subject
+    assert stored is not None
+    assert subject is not None
+    machine = stored.of(subject.identity)
+    assert machine is not None
+    assert [len(case.runs) for case in machine.cases] == [2]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import json
+import math
 import os
 import shlex
 import socket
@@ -12,10 +13,12 @@ import sys
 import time
 from http.server import BaseHTTPRequestHandler
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
+from pytest_mlperf import cli
 from pytest_mlperf.core.errors import RunError
 from pytest_mlperf.hardware import nvidia, probe
 from pytest_mlperf.hardware.machine import Machine
@@ -288,3 +291,27 @@ def test_a_probe_without_energy_is_a_failed_reading(command: tuple[str, ...]) ->
     ):
         reading.read()
     reading.close()
+
+
+@pytest.mark.parametrize("period_s", [0, -1, math.nan])
+def test_a_machine_whose_gpus_have_no_energy_is_one_sentence(
+    period_s: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def no_driver() -> None:
+        raise OSError("no driver")
+
+    monkeypatch.setattr(probe, "Nvml", no_driver)
+    with pytest.raises(SystemExit, match="GPUs cannot be read: no driver"):
+        cli.main(["machine", "--watch", str(period_s)])
+
+
+@pytest.mark.parametrize("period_s", [0, -1, math.nan, 0.25])
+def test_a_probe_waits_between_readings(period_s: float, monkeypatch: pytest.MonkeyPatch) -> None:
+    def wait(seconds: float) -> None:
+        assert seconds == max(probe.MIN_PERIOD_S, period_s)
+        raise BrokenPipeError
+
+    monkeypatch.setattr(probe, "Nvml", lambda: SimpleNamespace(devices=list, energy=None))
+    monkeypatch.setattr(time, "sleep", wait)
+    with pytest.raises(BrokenPipeError):
+        probe.watch(period_s)
