@@ -335,10 +335,7 @@ def same_predictions(accuracy: Iterable[LoggedAnswer], timed: Iterable[LoggedAns
         words
         for wrong, words in (
             (differing, f"entropies of {differing:,} of {matched:,} samples differ by over 0.1 %"),
-            (
-                misshapen,
-                f"{misshapen:,} samples have more or fewer predictions than labels",
-            ),
+            (misshapen, f"{misshapen:,} samples have more or fewer predictions than labels"),
             (unmatched, f"{unmatched:,} samples are not in the accuracy run"),
             (not matched, "none of the logged answers is to a sample of the accuracy run"),
         )

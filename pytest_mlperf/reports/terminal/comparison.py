@@ -1,4 +1,4 @@
-"""Format the comparison of two sides, and the trend of a case's accepted baselines."""
+"""Format the comparison of two sides."""
 
 from __future__ import annotations
 
