@@ -244,7 +244,7 @@ def summary(
         if result.verdict.case.id != last:
             last = result.verdict.case.id
             lines.append(visible(last))
-            shown = failures_shown and any(one.failed for one in of_case[last])
+            shown = failures_shown and any(result.failed for result in of_case[last])
             for fact in () if shown else _facts(of_case[last]):
                 lines += fold(fact, width, first="  ", rest="    ")
         if row.get("metric") or (failures_shown and result.failed):
@@ -288,9 +288,11 @@ def _listed(results: Results) -> tuple[dict[str, list[CaseResult]], Counter[str]
 
 def _facts(tests: Sequence[CaseResult]) -> Iterator[str]:
     """Yield the facts of a case; facts on runs are from the test with the most runs."""
-    fullest = max(tests, key=lambda one: (len(one.verdict.runs), one.verdict.kind != Kind.ACCURACY))
+    fullest = max(
+        tests, key=lambda test: (len(test.verdict.runs), test.verdict.kind != Kind.ACCURACY)
+    )
     yield from declared(tests[-1]).values()
-    yield from filter(None, (gate(one.verdict) for one in tests))
+    yield from filter(None, (gate(test.verdict) for test in tests))
     yield from beside(fullest)
 
 
@@ -327,9 +329,9 @@ def _advice(results: Results, width: int) -> Iterator[list[str]]:
 def _sentences(results: Results) -> Iterator[tuple[str, str, str]]:
     """Yield label, case id and text of the notes on tests that did not fail."""
     changes = {
-        (one.verdict.case.id, one.verdict.baseline.changed)
-        for one in results.cases
-        if one.verdict.baseline.source
+        (result.verdict.case.id, result.verdict.baseline.changed)
+        for result in results.cases
+        if result.verdict.baseline.source
     }
     of_case = Counter(case for case, _ in changes)
     many = len(results.cases) > MAX_LISTED_TESTS
