@@ -156,7 +156,7 @@ class Run:
         light: Roofline shares, the main metric's first; empty on a CPU without datasheet figures.
         search: The search whose result is the throughput, or None. The other figures are then those
             of the highest rate within the limits.
-        zero: Metrics that are 0, which `metrics` cannot hold, see `core.rulings.sample.ZERO`.
+        zero: Metrics that are 0, which `metrics` cannot hold: goodput, and those of the server.
         replicas: Figures of each replica, in order; empty if the engine was one process.
     """
 
