@@ -408,7 +408,7 @@ def _record(case: CaseRuns, action: Update) -> Ruling:
     today = failing_today(record, case.planned.limits, case.rule, interleaves=interleaves)
     remarks += [*fresh.notes, *filter(None, [lacking(record), today])]
     if is_loaded(record.runs, case.rule.tolerated):
-        remarks.append(Note.of("recorded_under_load", load=load_of(case.runs)))
+        remarks.append(Note.of("recorded_under_load"))
     notes = (f"{headline}; {provable(record)}; commit it", *remarks, *detectable_notes(metrics))
     return Ruling(outcome=Outcome.RECORDED, headline=headline, metrics=metrics, notes=notes)
 

@@ -265,22 +265,13 @@ ADDED_FACTS = {
     "inputs.first": "inputs",
     "inputs.first_16": "inputs after the first",
 }
-"""Names of facts that a side may lack: such a fact is unknown, not changed."""
+"""Names of facts that a side may lack, as `SERVER_FACT`: such a fact is unknown, not changed."""
 
 
 def changed_keys(old: Mapping[str, str], new: Mapping[str, str]) -> list[str]:
     """Return the keys in which two fingerprints differ, without digests that one side lacks."""
-    return [
-        key
-        for key in sorted({*old, *new})
-        if old.get(key) != new.get(key)
-        and not (_may_lack(key) and (key not in old or key not in new))
-    ]
-
-
-def _may_lack(key: str) -> bool:
-    # Baselines from before lack all that a server reports of its software.
-    return key in ADDED_FACTS or key.startswith(SERVER_FACT)
+    lacking = {k for k in old.keys() ^ new.keys() if k in ADDED_FACTS or k.startswith(SERVER_FACT)}
+    return sorted(key for key in {*old, *new} - lacking if old.get(key) != new.get(key))
 
 
 def unknown_facts(

@@ -23,9 +23,6 @@ ACCURACY_FILE, PERFORMANCE_FILE, LENGTH_FILE = (
     "verify_output_len.txt",
 )
 
-BYTE = 1
-"""Width of the element that TEST01 compares [bytes]."""
-
 SCORE_SLACK_SHARE, LATENCY_SLACK_SHARE, SEED_SLACK_SHARE = 0.10, 0.20, 0.05
 """Tolerated relative difference of a score: usually, with short latencies, with other seeds."""
 
@@ -173,10 +170,8 @@ def _speed(ours: float, theirs: float, faults: Sequence[str]) -> Finding:
 # --- answers -------------------------------------------------------------------------------
 
 
-def same_answers(
-    accuracy: Iterable[LoggedAnswer], timed: Iterable[LoggedAnswer], width: int = BYTE
-) -> Finding:
-    """Compare a timed run's answers with the accuracy run's, by their first `width` bytes.
+def same_answers(accuracy: Iterable[LoggedAnswer], timed: Iterable[LoggedAnswer]) -> Finding:
+    """Compare a timed run's answers with the accuracy run's, by their first byte.
 
     As in the reference, samples that the accuracy run lacks are skipped.
     """
@@ -197,7 +192,7 @@ def same_answers(
             missing += 1
         else:
             matched += 1
-            differing += other[:width] != answer.data[:width]
+            differing += other[:1] != answer.data[:1]
             whole += other != answer.data
         accepted[answer.index] = answer.data
     lines = [
@@ -335,10 +330,7 @@ def same_predictions(accuracy: Iterable[LoggedAnswer], timed: Iterable[LoggedAns
         words
         for wrong, words in (
             (differing, f"entropies of {differing:,} of {matched:,} samples differ by over 0.1 %"),
-            (
-                misshapen,
-                f"{misshapen:,} samples have more or fewer predictions than labels",
-            ),
+            (misshapen, f"{misshapen:,} samples have more or fewer predictions than labels"),
             (unmatched, f"{unmatched:,} samples are not in the accuracy run"),
             (not matched, "none of the logged answers is to a sample of the accuracy run"),
         )

@@ -209,7 +209,7 @@ def busiest(seen: Sequence[Contention | None]) -> Note | None:
 
 
 def core_users(seen: Contention | None, client: float) -> Note:
-    """Return as text which processes used the run's cores, and advice.
+    """Return a note on the processes that used the run's cores.
 
     `client` is the number of cores that the client process used.
     """

@@ -156,7 +156,7 @@ class Run:
         light: Roofline shares, the main metric's first; empty on a CPU without datasheet figures.
         search: The search whose result is the throughput, or None. The other figures are then those
             of the highest rate within the limits.
-        zero: Metrics that are 0, which `metrics` cannot hold, see `core.rulings.sample.ZERO`.
+        zero: Metrics that are 0, which `metrics` cannot hold: goodput, and those of the server.
         replicas: Figures of each replica, in order; empty if the engine was one process.
     """
 
@@ -205,10 +205,8 @@ def repeated(runs: Sequence[Run]) -> Note | None:
     """Return a note on INVALID runs that were repeated, and why; None without such runs."""
     latest: dict[Key, tuple[Words, ...]] = {}
     for run in runs:
-        texts: dict[Key, tuple[Words, ...]] = {}
-        for reason in run.invalid:
-            texts[reason.key] = (*texts.get(reason.key, ()), reason.text)
-        latest |= texts
+        keys = [reason.key for reason in run.invalid]
+        latest |= {key: tuple(r.text for r in run.invalid if r.key is key) for key in keys}
     reasons = tuple(text for texts in latest.values() for text in texts)
     return Note.of("measured_again", count=len(runs), reasons=reasons) if runs else None
 

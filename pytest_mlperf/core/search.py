@@ -119,12 +119,12 @@ class SearchOutcome:
         It is the residual of a line through log excess over log rate, divided by the slope, and at
         most the range of the runs. 0 with fewer than three runs near the limit, or without a rise.
         """
-        of_it = [one for one in self.tried if one.metric == self.metric]
-        near = [one for one in of_it if abs(math.log(one.value / one.limit)) < CLAMP]
+        of_it = [run for run in self.tried if run.metric == self.metric]
+        near = [run for run in of_it if abs(math.log(run.value / run.limit)) < CLAMP]
         if len(near) < 3:
             return 0.0
-        x = [math.log(one.rate / self.rate) for one in near]
-        y = [math.log(one.value / one.limit) for one in near]
+        x = [math.log(run.rate / self.rate) for run in near]
+        y = [math.log(run.value / run.limit) for run in near]
         x0, y0 = fmean(x), fmean(y)
         spread = math.fsum((a - x0) ** 2 for a in x)
         slope = math.fsum((a - x0) * (b - y0) for a, b in zip(x, y, strict=True))
@@ -225,10 +225,10 @@ def next_rate(tries: Sequence[Tried], plan: SearchPlan) -> float | None:
     if low is None:
         return _allowed(high.rate * math.exp(-_step(high.rate, plan)), plan, None, high)
     if _is_narrow(low, high, plan):
-        places = [index for index, one in enumerate(tries) if one.rate == high.rate]
+        places = [index for index, run in enumerate(tries) if run.rate == high.rate]
         after = tries[places[0] + 1 :]
         stands_alone = len(places) == 1 and len(after) >= HELD_AFTER
-        return high.rate if stands_alone and all(one.held for one in after) else None
+        return high.rate if stands_alone and all(run.held for run in after) else None
     inside = low.rate * math.exp(_inside(tries, low, high, math.log1p(plan.precision)))
     return _allowed(inside, plan, low, high)
 
@@ -251,10 +251,10 @@ def load(rate: float, whole: bool, unit: str = "/s") -> str:
 
 def bracket(tries: Sequence[Tried]) -> tuple[Tried | None, Tried | None]:
     """Return the tries at the highest rate within the limits and the lowest rate beyond."""
-    latest = {one.rate: one for one in tries}.values()
-    missed = [one for one in latest if not one.held]
+    latest = {run.rate: run for run in tries}.values()
+    missed = [run for run in latest if not run.held]
     high = min(missed, key=lambda run: run.rate, default=None)
-    held = [one for one in latest if one.held and (high is None or one.rate < high.rate)]
+    held = [run for run in latest if run.held and (high is None or run.rate < high.rate)]
     return max(held, key=lambda run: run.rate, default=None), high
 
 

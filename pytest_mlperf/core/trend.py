@@ -1,4 +1,4 @@
-"""Compute a case's changes between accepted baselines, if they are comparable."""
+"""Define the points of a trend of accepted baselines, and the versions that distinguish them."""
 
 from __future__ import annotations
 

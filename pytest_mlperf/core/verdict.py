@@ -86,11 +86,6 @@ class InterleavedRuns:
     other_subject: Subject | None = None
     other_accuracy: Accuracy | None = None
 
-    @property
-    def replaces_baseline(self) -> bool:
-        """Whether the verdict is by this comparison alone, without a stored baseline."""
-        return bool(self.other_runs or self.other_accuracy)
-
 
 class GateState(StrEnum):
     """Name the result of the accuracy gate for a pass."""
@@ -492,6 +487,11 @@ class Verdict:
     def other_runs(self) -> tuple[Run, ...]:
         """Runs of the other build, next to `runs`, if it replaced the stored baseline."""
         return self.interleaved.other_runs if self.interleaved else ()
+
+    @property
+    def replaces_baseline(self) -> bool:
+        """Whether the verdict is by interleaved runs alone, without a stored baseline."""
+        return bool(self.other_runs or (self.interleaved and self.interleaved.other_accuracy))
 
     @property
     def steady(self) -> bool | None:

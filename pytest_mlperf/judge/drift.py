@@ -57,7 +57,7 @@ class LevelChange:
     p: float
 
 
-def level_changes(values: Sequence[float], alpha: float = ALPHA) -> list[LevelChange]:
+def level_changes(values: Sequence[float]) -> list[LevelChange]:
     """Return the changes of level in a history of positive values, oldest first.
 
     The search looks for the split with the smallest p, in windows that end with the history and
@@ -69,7 +69,7 @@ def level_changes(values: Sequence[float], alpha: float = ALPHA) -> list[LevelCh
     """
     begin = max(0, len(values) - MEMORY)
     logs = [math.log(value) for value in values[begin:]]
-    splits = sorted(_splits(logs, 0, len(logs), alpha))
+    splits = sorted(_splits(logs, 0, len(logs)))
     ends = [0, *splits, len(logs)]
     changes = []
     for (low, at), (_, high) in pairwise(pairwise(ends)):
@@ -86,20 +86,20 @@ def level_changes(values: Sequence[float], alpha: float = ALPHA) -> list[LevelCh
     return changes
 
 
-def _splits(logs: Sequence[float], low: int, high: int, alpha: float) -> list[int]:
+def _splits(logs: Sequence[float], low: int, high: int) -> list[int]:
     length = high - low
     while length >= 2 * MIN_SIDE_SESSIONS:
-        at = _split(logs[high - length : high], alpha)
+        at = _split(logs[high - length : high])
         if at is not None:
             at += high - length
-            return [*_splits(logs, low, at, alpha), at, *_splits(logs, at, high, alpha)]
+            return [*_splits(logs, low, at), at, *_splits(logs, at, high)]
         if length // 2 < MIN_WINDOW_SESSIONS:
             return []
         length //= 2
     return []
 
 
-def _split(xs: Sequence[float], alpha: float) -> int | None:
+def _split(xs: Sequence[float]) -> int | None:
     count = len(xs)
     sums = islice(accumulate(_ranks(xs)), MIN_SIDE_SESSIONS - 1, count - MIN_SIDE_SESSIONS)
     far = [
@@ -110,14 +110,14 @@ def _split(xs: Sequence[float], alpha: float) -> int | None:
         if (total - middle) ** 2 >= least
     ]
     farthest = math.sqrt(max(far, default=(0.0,))[0])
-    best, smallest = None, alpha
+    best, smallest = None, ALPHA
     for squared, at, total in far:
         if math.sqrt(squared) < farthest - NEAR_PEAK_DEVIATIONS:
             continue
         p = _p(total - at * (at + 1) / 2, at, count - at)
         if p < smallest:
             best, smallest = at, p
-    if best is None or _adjusted(smallest, xs[:best], xs[best:]) >= alpha:
+    if best is None or _adjusted(smallest, xs[:best], xs[best:]) >= ALPHA:
         return None
     return best
 

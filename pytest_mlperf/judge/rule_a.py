@@ -135,14 +135,14 @@ def judge_pairs(
     return decided
 
 
-def least_shown(pairs: ScorePairs, share: float, at: Sequence[int], rule: RuleA = DEFAULT) -> float:
+def least_shown(pairs: ScorePairs, share: float, at: Sequence[int]) -> float:
     """Return the smallest margin that this test can decide with sampled answers [points].
 
     It is twice the half-width of the bound at the last analysis. With this margin an unchanged
     model passes with probability 1 - beta, and a drop of the margin with probability beta. `share`
     is the scored part of the data set.
     """
-    errors = errors_at(len(at) - 1, at, rule)
+    errors = errors_at(len(at) - 1, at)
     no_margin = replace(pairs, margin=sys.float_info.max)
     paired = _weigh(no_margin, len(pairs.now), errors, all_seen=True)
     reach = paired.change - paired.low

@@ -131,9 +131,9 @@ def siblings_of(verdict: Verdict, others: Sequence[Verdict], direction: int) -> 
     mine, here, case = _engine(verdict), verdict.case.accelerator, verdict.case.id
     of_engine = session.by_engine.get((verdict.kind, mine), ())
     of_accelerator = session.by_accelerator.get((verdict.kind, here), ())
-    engine = _group([one for one in of_engine if one.case != case], direction)
+    engine = _group([test for test in of_engine if test.case != case], direction)
     rest = _group(
-        [one for one in of_accelerator if one.engine != mine and one.case != case], direction
+        [test for test in of_accelerator if test.engine != mine and test.case != case], direction
     )
     way = "worse" if direction < 0 else "better"
     if rest.cases and len(rest.same) * 2 > len(rest.cases):
@@ -144,11 +144,11 @@ def siblings_of(verdict: Verdict, others: Sequence[Verdict], direction: int) -> 
 
 
 def _group(judged: Sequence[_Judged], direction: int) -> _Group:
-    return _Group(cases=judged, same=[one for one in judged if one.moved == direction])
+    return _Group(cases=judged, same=[test for test in judged if test.moved == direction])
 
 
 def _everywhere(engine: _Group, rest: _Group, way: str, verdict: Verdict) -> Points:
-    names = sorted({one.engine for one in rest.cases})
+    names = sorted({test.engine for test in rest.cases})
     also = f", and {engine.counted} others of {_engine(verdict)}" if engine.cases else ""
     says = (
         f"{rest.counted} cases of other engines on {verdict.case.accelerator} "
@@ -190,9 +190,9 @@ def _engine(verdict: Verdict) -> str:
 
 
 def _by(cases: Sequence[_Judged]) -> str:
-    shares = sorted(one.share for one in cases if one.share is not None)
+    shares = sorted(case.share for case in cases if case.share is not None)
     if not shares:
-        scores = sorted(one.points for one in cases if one.points is not None)
+        scores = sorted(case.points for case in cases if case.points is not None)
         ends = dict.fromkeys(points(x)[1:] for x in scores[:1] + scores[-1:])
         return f"{' to '.join(ends)} points" if ends else "the amounts in their messages"
     return " to ".join(dict.fromkeys(percent(x) for x in (shares[0], shares[-1])))

@@ -93,7 +93,7 @@ def costs(sessions: Iterable[tuple[Path, Results]]) -> dict[CaseKey, CaseCost]:
         for result in performance(results):
             runs = [walls[run.folder] for run in result.verdict.runs if run.folder in walls]
             other = result.verdict.interleaved
-            if other and other.runs and not other.replaces_baseline:
+            if other and other.runs and not result.verdict.replaces_baseline:
                 runs = runs[:-1]  # those in turns came behind it
             if not runs or result.handicap or result.pretended:
                 continue
@@ -115,12 +115,8 @@ def _walls(results: Results) -> dict[str, float]:
     verdicts = [result.verdict for result in performance(results)]
     runs = {
         run.folder: run
-        for one in verdicts
-        for run in (
-            *one.runs,
-            *one.invalid_runs,
-            *one.other_runs,
-        )
+        for verdict in verdicts
+        for run in (*verdict.runs, *verdict.invalid_runs, *verdict.other_runs)
     }
     ordered = sorted(runs.values(), key=lambda run: _moment(run.started))
     begin = _moment(results.started)

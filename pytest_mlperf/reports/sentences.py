@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import tomllib
 from collections.abc import Callable, Mapping, Sequence
-from functools import cache
+from functools import cache, partial
 from importlib.resources import files
 from string import Formatter
 from typing import Any
@@ -29,9 +29,8 @@ from pytest_mlperf.core.numbers import (
     quantity,
 )
 from pytest_mlperf.core.reason import DURATION_PLACEHOLDER, of_gpus, ranges_of
-from pytest_mlperf.core.verdict import Gate, GateState, Outcome, Unchecked, Verdict
+from pytest_mlperf.core.verdict import Gate, GateState, Outcome, Verdict
 from pytest_mlperf.judge.inputs import Direction
-from pytest_mlperf.reports.run_sentences import RUN_SENTENCES, held
 
 BUFFERED = "answers came in one read, or in few, as through a proxy that buffers"
 
@@ -41,21 +40,22 @@ _ZERO = {
     DRAFT_LENGTH: "nothing was drafted",
     PREFIX_HIT_SHARE: "no token of a prompt was in the cache",
 }
-_UNCHECKED = {
-    Unchecked.DUMMY: "accuracy not evaluated (dummy weights)",
-    Unchecked.SCORER_BROKE: "accuracy not checked: the scorer failed",
-    Unchecked.NOT_CHECKED: "accuracy not checked",
+_SERVER_CAUSES = {
+    "no page": "the server has no readable /metrics page. Measure a server that has one",
+    "no count": "the server counted nothing between two readings. Make the run longer",
+    "no counters": "the server's /metrics page lacks {counters}. Measure a server that has them",
 }
+
+
+@cache
+def _templates() -> Mapping[str, Any]:
+    """Return the sentences without functions: templates, or lists of their parts."""
+    return tomllib.loads(files(__package__).joinpath("sentences.toml").read_text("utf-8"))
 
 
 def first_line(verdict: Verdict) -> str:
     """Return the outcome and headline of a verdict."""
     return f"{verdict.outcome} {sentence(verdict.headline)}"
-
-
-def unchecked(state: Unchecked) -> str:
-    """Return why accuracy was not checked."""
-    return _UNCHECKED[state]
 
 
 def runs_named(numbers: Sequence[int], of: int) -> str:
@@ -100,15 +100,6 @@ def _other_count(of: Mapping[str, Any]) -> str:
     return f"{of['value']:.7g} {title(of['metric'])}, {way} than in the baseline ({baseline})"
 
 
-def _cached(against: str) -> Callable[[Mapping[str, Any]], str]:
-    def write(of: Mapping[str, Any]) -> str:
-        at = "" if of["point"] is None else f"at {of['point']:,.10g}: "
-        ours, theirs = (_bounds(low, high, percent) for low, high in (of["now"], of["other"]))
-        return f"{at}{ours} of the prompts' tokens were in the server's cache, {theirs} {against}"
-
-    return write
-
-
 def _missing(of: Mapping[str, Any]) -> str:
     runs = of["runs"]
     where = "" if len(runs) == of["of"] else f" in {runs_named(runs, of['of'])}"
@@ -122,10 +113,6 @@ def _zero(of: Mapping[str, Any]) -> str:
         return text
     unit = "/s" if METRICS[metric].unit == "1/s" else ""
     return f"{text}; {quantity(metric, baseline)}{unit} in the baseline"
-
-
-def _which(of: Mapping[str, Any]) -> str:
-    return "the only drop" if of["drops"] == 1 else f"one of {of['drops']} drops"
 
 
 def _sessions_unknown(of: Mapping[str, Any]) -> str:
@@ -228,39 +215,103 @@ def _of_gpus(of: Mapping[str, Any]) -> str:
     return "; ".join(of_gpus(texts, of["of"]))
 
 
-def _reasons(of: Mapping[str, Any]) -> str:
-    return "; ".join(map(sentence, of["reasons"]))
+_time = partial(quantity, "latency_p99")
 
 
-def _interleaved(of: Mapping[str, Any]) -> str:
-    folder = f"runs in {of['folder']}"
-    parts = (f"interleaved with {of['build']}", of["again"], of["left_out"], folder)
-    return "; ".join(sentence(part) for part in parts if part)
+def _client_share(of: Mapping[str, Any]) -> str:
+    metric, late_s = of["metric"], of["issue_s"] + of["loop_s"]
+    return (
+        f"{METRICS[metric].title} is {quantity(metric, of['value'])}; the client itself may have "
+        f"added up to {_time(late_s)}: its requests began {_time(of['issue_s'])} late and its "
+        f"event loop was {_time(of['loop_s'])} late ({metric.rpartition('_')[2]}). Give it CPU "
+        "cores of its own, or run it on another machine"
+    )
+
+
+def _core_users(of: Mapping[str, Any]) -> str:
+    names = f" ({of['names']})" if of["names"] else ""
+    unseen = ", or a server here that was not found," if of["serves"] is False else ""
+    users = {
+        f"the {'server' if of['serves'] else 'engine'}'s processes": (
+            of["own"],
+            "start the client on cores of its own (taskset), or on another machine",
+        ),
+        "this client": (of["client"], "lower the requests in flight, or use a faster machine"),
+        f"other processes{names}{unseen}": (
+            of["others"],
+            "close them, or measure on an idle machine",
+        ),
+    }
+    figures = [f"{name} used {used:.2g}" for name, (used, _) in users.items() if used > 0.005]
+    _, advice = max(users.values())
+    if of["idle"]:
+        advice = "cores were idle: the engine limits its concurrency, or answers late"
+    return f"{', '.join(figures) or 'nothing used any'} of {of['cores']} cores: {advice}"
+
+
+def _turns(of: Mapping[str, Any]) -> str:
+    low, high = (f"{1e3 * of[name]:.3g}" for name in ("low_s", "high_s"))
+    later = " and later" if of["more"] else ""
+    waited = f"; {of['paused']:.3g} conversations waited on average" if of["paused"] else ""
+    return (
+        f"median {'TTFT' if of['ttft'] else 'latency'} {1e3 * of['first_s']:.3g} ms of first "
+        f"turns, {low} to {high} ms of turns 2 to {of['last']}{later}{waited}"
+    )
+
+
+def _prefix_share(of: Mapping[str, Any]) -> str:
+    cause = "prompts were sent again (use more samples), or share more than the data set states"
+    if of["fewer"]:
+        cause = "the cache is off or too small, or another server answered earlier requests"
+    return (
+        "{} of the prompts' tokens were in the server's prefix cache; the prompts share "
+        f"{of['shared']:.0%} with earlier ones: {cause}"
+    )
+
+
+def _server_metric(of: Mapping[str, Any]) -> str:
+    cause = _SERVER_CAUSES[of["cause"]].format(counters=of["counters"])
+    return (
+        f"{METRICS[of['metric']].title} has a limit, but was not measured: {cause}, or remove the "
+        "limit"
+    )
 
 
 _SENTENCES: Mapping[NoteKey, str | Callable[[Mapping[str, Any]], str]] = {
-    **RUN_SENTENCES,
+    "client_share": _client_share,
+    "core_users": _core_users,
+    "requests_failed": lambda of: (
+        f"{of['count']:,} of {of['of']:,} requests failed ({percent(of['count'] / of['of'])}; "
+        f"max_failed allows {percent(of['allowed'])})"
+    ),
+    "turns": _turns,
+    "server_metric_missing": _server_metric,
+    "prefix_share": _prefix_share,
+    "invalid_by_loadgen": lambda of: (
+        f"LoadGen reports INVALID: {of['reasons'] or 'its log does not say why'}"
+    ),
+    "drafts": lambda of: (
+        f"speculative decoding gave {of['tokens']:.2f} tokens per step"
+        + (
+            ', but the entry does not declare it: techniques = ["speculative-decoding"]'
+            if of["undeclared"]
+            else ""
+        )
+    ),
+    "answers_missing": lambda of: (
+        f"answers to {of['dataset']} are not complete: {of['counts'] or 'scored in part'}"
+    ),
     "sign": _sign,
     "signs": _signs,
     "of_gpus": _of_gpus,
-    "reasons": _reasons,
-    "measured_again": lambda of: (
-        f"{plural(of['count'], 'run')} INVALID, measured again: {_reasons(of)}"
-    ),
-    "not_held": lambda of: f"{held(of)}: {sentence(of['users'])}",
-    "interleaved": _interleaved,
-    "ab_not_compared": lambda of: (
-        f"not confirmed by A/B: {sentence(of['reason'])}"
-        + (f"; {of['more']}" if of["more"] else "")
+    "clock_event": lambda of: _templates()["words"].get(
+        of["event"], f"clock event reason {of['event']}: {DURATION_PLACEHOLDER}"
     ),
     "metric": _metric,
-    "unchecked": lambda of: _UNCHECKED[Unchecked(of["state"])],
     "compared_before": lambda of: (
         f"compared{_by(of)} before it was added: {of['outcome']} {sentence(of['headline'])}"
     ),
     "other_count": _other_count,
-    "other_cached": _cached("in the baseline"),
-    "cached_unevenly": _cached("in the first run"),
     "missing": _missing,
     "zero": _zero,
     "fewer_queries": lambda of: (
@@ -276,19 +327,14 @@ _SENTENCES: Mapping[NoteKey, str | Callable[[Mapping[str, Any]], str]] = {
         f"{title(of['metric'])}: energy unknown in {runs_named(of['runs'], of['of'])}"
     ),
     "drop_among": lambda of: (
-        f"{_which(of)} among {of['among']:,} {of.get('noun', 'pairs')} judged together, "
-        f"p={of['p']:.1g}"
+        ("the only drop" if of["drops"] == 1 else f"one of {of['drops']} drops")
+        + f" among {of['among']:,} {of.get('noun', 'pairs')} judged together, p={of['p']:.1g}"
     ),
     "suspect_among": lambda of: (
         f"a drop if judged alone, none among {of['among']:,} {of.get('noun', 'pairs')} judged "
         f"together, p={of['p']:.1g}"
     ),
-    "few_sessions": lambda of: (
-        "judged with all other pairs, whose baselines have too few sessions"
-        + (f"; SUSPECT since {of['since']}" if of["since"] else "")
-    ),
     "sessions_unknown": _sessions_unknown,
-    "scores": lambda of: f"{', '.join(map(sentence, of['scores']))}; {sentence(of['gate'])}",
     "gate": lambda of: f"gate {_gate(of)}" if of["state"] != GateState.NONE else f"no {_gate(of)}",
     "gate_score": _gate_score,
     "near_gate": lambda of: (
@@ -303,7 +349,6 @@ _SENTENCES: Mapping[NoteKey, str | Callable[[Mapping[str, Any]], str]] = {
         + (f" of {of['samples']:,}" if of["samples"] < of["total"] else "")
         + " scored as in the baseline"
     ),
-    "whole_only": lambda of: f"{', '.join(of['metrics'])}: only for the whole data set",
     "empty_answers": lambda of: (
         f"{of['count']:,} of {of['of']:,} answers are empty{_reasoning(of)}"
     ),
@@ -329,23 +374,16 @@ _SENTENCES: Mapping[NoteKey, str | Callable[[Mapping[str, Any]], str]] = {
         + f": {of['load']}"
     ),
     "load_not_measured": f"load unknown in {{count}} of {{of:plural run}}: {NOT_MEASURED}",
-    "replaced": lambda of: f"replaced: {'; '.join(of['steps'])}",
 }
-"""Functions of sentences with conditions, by key; `_templates` has all others."""
+"""Functions and templates of sentences by key; `_templates` has all others."""
 
 
 def _by(of: Mapping[str, Any]) -> str:
     return "" if of["judged"] >= of["of"] else f" {of['judged']} of these {of['of']} runs"
 
 
-@cache
-def _templates() -> Mapping[str, str]:
-    """Return the sentences without conditions, in which `_Templates` writes the values."""
-    return tomllib.loads(files(__package__).joinpath("sentences.toml").read_text("utf-8"))
-
-
 class _Templates(Formatter):
-    """Fill a template; a field's format names a function of `core.numbers`."""
+    """Fill a template; a field's format names a function in `_WRITERS`."""
 
     def format_field(self, value: Any, format_spec: str) -> str:
         kind, _, noun = format_spec.partition(" ")
@@ -358,12 +396,29 @@ class _Templates(Formatter):
 _WRITERS: Mapping[str, Callable[[Any], str]] = {
     "": lambda value: sentence(value) if isinstance(value, Note) else str(value),
     "percent": percent,
+    "percents": lambda ends: _bounds(ends[0], ends[1], percent),
     "change": change,
     "title": title,
+    "time": _time,
     "duration": duration,
     "titles": lambda names: ", ".join(dict.fromkeys(title(n.partition("@")[0]) for n in names)),
+    "list": lambda parts: ", ".join(map(sentence, parts)),
+    "clauses": lambda parts: "; ".join(map(sentence, parts)),
+    "drift": lambda moved: f"{'rose' if moved > 0 else 'fell'} by {abs(moved):.0%}",
+    "load": lambda turns: "conversations had a request" if turns else "requests were",
+    "word": lambda value: _templates()["words"].get(value, value),
 }
 _TEMPLATES = _Templates()
+
+
+def _filled(template: str | Sequence[str], values: Mapping[str, Any]) -> str:
+    """Fill a template; of a list, leave out each part whose values are all None, 0 or empty."""
+    if isinstance(template, str):
+        return _TEMPLATES.vformat(template, (), values)
+    names = [[name for _, name, _, _ in _TEMPLATES.parse(part) if name] for part in template]
+    parts = zip(template, names, strict=True)
+    kept = (part for part, of in parts if not of or any(values[name] for name in of))
+    return "".join(_filled(part, values) for part in kept)
 
 
 def sentence(words: Words) -> str:
@@ -372,9 +427,7 @@ def sentence(words: Words) -> str:
         return words
     template = _SENTENCES.get(words.key) or _templates()[words.key]
     try:
-        if isinstance(template, str):
-            return _TEMPLATES.vformat(template, (), words.values)
-        return template(words.values)
+        return template(words.values) if callable(template) else _filled(template, words.values)
     except (KeyError, TypeError, ValueError, AttributeError, IndexError):
         # The values are those of a file, which may lack one.
         return " ".join([words.key, *(f"{name}={value}" for name, value in words.values.items())])

@@ -16,7 +16,7 @@ from typing import Any, Literal
 
 from pytest_mlperf.core.case import Scenario
 
-LOADGEN, ENDPOINTS = "LoadGen", "MLPerf Endpoints"
+LOADGEN = "LoadGen"
 
 ROUNDS = ("v4.1", "v5.0", "v5.1", "v6.0", "v6.1")
 

@@ -113,7 +113,7 @@ def load(path: Path) -> tuple[AccuracyBaseline, dict[str, list[float | None]]] |
 
 
 def load_outputs(path: Path) -> list[int] | None:
-    """Return arrays of an archive by name; raise ValueError for an unexpected or large one."""
+    """Read the output digests of a baseline that `load` accepts; None if it has none."""
     if (both := _load(path)) is None:
         return None
     baseline, file, content = both

@@ -61,9 +61,9 @@ def load(path: Path) -> Remembered:
     except OSError as error:
         return Remembered(defect=f"{path} cannot be read: {error.strerror}")
     return Remembered(
-        suspects=newest(suspect for one in contents for suspect in one.suspects),
-        is_any=any(one.is_any for one in contents),
-        tests=frozenset().union(*(one.tests for one in contents)),
+        suspects=newest(suspect for content in contents for suspect in content.suspects),
+        is_any=any(content.is_any for content in contents),
+        tests=frozenset().union(*(content.tests for content in contents)),
     )
 
 
@@ -106,10 +106,12 @@ def _listed(file: Path) -> Remembered:
         started = results.started
         earlier = (*results.suspects, *(result.suspected for result in results.cases))
         after = remaining(filter(None, earlier), results.cases, date=started, cleared=True)
-        stated = {one.key: replace(one, seen=one.seen or started) for one in results.suspects}
-        left = tuple(stated.get(one.key, one) for one in after)
+        stated = {
+            entry.key: replace(entry, seen=entry.seen or started) for entry in results.suspects
+        }
+        left = tuple(stated.get(entry.key, entry) for entry in after)
         tests = frozenset(result.test for result in results.cases)
-        tests |= {one.test for one in left}
+        tests |= {entry.test for entry in left}
         return Remembered(suspects=left, is_any=True, tests=tests)
     if kind != SUSPECTS_KIND:
         return Remembered()  # another kind of file, such as a plan
@@ -122,5 +124,5 @@ def _listed(file: Path) -> Remembered:
             f"{file}: damaged, or of another release (schema {raw.get('schema')!r}, this one reads "
             f"{SCHEMA_VERSION}); name the results.json of that session instead"
         )
-    tests = frozenset(one.test for one in document.suspects)
+    tests = frozenset(suspect.test for suspect in document.suspects)
     return Remembered(suspects=document.suspects, is_any=True, tests=tests)

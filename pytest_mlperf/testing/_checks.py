@@ -65,24 +65,25 @@ def check_factory(
         "name the options in __init__",
     )
     target = target_of(factory)
+    module = target.partition(":")[0]
     if target not in {entry.value for entry in registry.registered(group).values()}:
         return False
-    heavy = sorted(SLOW_IMPORTS | {*getattr(factory, "libraries", ())})
-    code = "import sys, importlib; importlib.import_module(sys.argv[1]); print(*sys.modules)"
-    process = python(code, target.partition(":")[0])
+    slow = imported(subject, module) & {*SLOW_IMPORTS, *getattr(factory, "libraries", ())}
     demand(
-        process.returncode == 0,
-        f"{subject}: {process.stderr.strip()[-300:]}",
-        "its module is imported",
-    )
-    loaded = sorted(set(heavy) & set(process.stdout.split()))
-    demand(
-        not loaded,
-        f"{subject}: importing {target.partition(':')[0]} imports {', '.join(loaded)}",
+        not slow,
+        f"{subject}: importing {module} imports {', '.join(sorted(slow))}",
         "pytest imports this module in every project; import libraries where they are used, as in "
         "__enter__",
     )
     return True
+
+
+def imported(subject: str, module: str) -> set[str]:
+    """Return the modules that an import of this module alone loads."""
+    code = "import sys, importlib; importlib.import_module(sys.argv[1]); print(*sys.modules)"
+    process = python(code, module)
+    demand(process.returncode == 0, f"{subject} cannot be imported alone", process.stderr[-500:])
+    return set(process.stdout.split())
 
 
 def python(code: str, *arguments: str, stdin: str = "") -> subprocess.CompletedProcess[str]:
@@ -464,8 +465,6 @@ def _close(score: float | None, back: float | None) -> bool:
 
 HOOKS = {name: spec for name, spec in vars(hookspecs).items() if name.startswith("mlperf_")}
 
-IMPORT_ALONE = "import sys, {0}; print(*sorted({{name.partition('.')[0] for name in sys.modules}}))"
-
 
 def check_addon(addon: ModuleType) -> frozenset[str]:
     """Check the module of an add-on's entry point; return the names of its options.
@@ -489,10 +488,7 @@ def check_addon(addon: ModuleType) -> frozenset[str]:
         for argument in inspect.signature(hook).parameters:
             cure = f"{name} may take {', '.join(allowed)}"
             demand(argument in allowed, f"{subject}: {name} takes {argument}", cure)
-    command = [sys.executable, "-c", IMPORT_ALONE.format(addon.__name__)]
-    process = subprocess.run(command, capture_output=True, text=True, check=False)
-    demand(process.returncode == 0, f"{subject} cannot be imported alone", process.stderr[-500:])
-    slow = SLOW_IMPORTS.intersection(process.stdout.split())
+    slow = SLOW_IMPORTS & imported(subject, addon.__name__)
     demand(not slow, f"{subject} imports {', '.join(sorted(slow))}", "import it inside a hook")
     group = OptionGroup()
     if declare := hooks.get("mlperf_addoptions"):

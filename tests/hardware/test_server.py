@@ -346,6 +346,8 @@ def test_unequal_nodes_and_several_servers_behind_one_url_are_texts_of() -> None
     assert mixed.properties["gpu"] == "NVIDIA H200"
     assert mixed.properties["node_gpus"] == "8xH200, 8xH100"
     assert "nodes are unequal" in mixed.notes[0]
+    named = replace(mixed, properties={"server": "kubernetes"}, notes=("{product}",))
+    assert named.remarks == ("{product}",)
 
     several = identified(URL, "cpu", {}, {}, {}, frozenset({1.0, 2.0}), time_s=0.0)
     assert any("2 processes or more answer" in note for note in several.remarks)

@@ -145,6 +145,7 @@ SENTENCES: tuple[tuple[Note, str], ...] = (
         ("NVLink was retrained and carried no data meanwhile: 1 on link 3"),
     ),
     (N("nvlinks_down", up=16, most=18, down="3, 4"), "16 of 18 NVLinks up; down: 3, 4"),
+    (N("nvlinks_down", up=0, most=18, down=""), "0 of 18 NVLinks up"),
     (
         N("nvlink_errors", errors="replays 2 on link 3"),
         ("NVLink errors during the run, which were corrected: replays 2 on link 3"),

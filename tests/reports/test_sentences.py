@@ -435,7 +435,7 @@ SENTENCES: tuple[tuple[Note, str], ...] = (
         "2 cores",
     ),
     (
-        Note.of("recorded_under_load", load=BUSY),
+        Note.of("recorded_under_load"),
         ("recorded under load: an idle machine detects smaller regressions"),
     ),
     (Note.of("second_day", since="2026-11-20"), "for the second day in a row (since 2026-11-20)"),

@@ -186,8 +186,7 @@ def _speed(
 def _grows(result: CaseResult, old: Record) -> bool:
     """Check whether the session made more runs of the baseline's own build."""
     verdict = result.verdict
-    other = verdict.interleaved
-    passed = other is not None and other.replaces_baseline and verdict.outcome is Outcome.OK
+    passed = verdict.replaces_baseline and verdict.outcome is Outcome.OK
     return (
         (passed or verdict.outcome is Outcome.RECORDED)
         and len(verdict.runs) < GATING_RUNS

@@ -162,7 +162,6 @@ def rule_on_scores(
     *,
     margin: Callable[[str], Margin],
     sequential: bool,
-    rule: rule_a.RuleA = rule_a.DEFAULT,
     beside: PassContext = NOTHING_BESIDE,
 ) -> Ruling:
     """Judge the scores of a pass, in the order in which its samples were measured.
@@ -202,10 +201,10 @@ def rule_on_scores(
     hidden: dict[str, float] = {}
     if beside.drawn:
         at, share = rule_a.looks(len(order), sequential=sequential), len(there) / len(order)
-        detectable = {name: rule_a.least_shown(one, share, at, rule) for name, one in pairs.items()}
+        detectable = {name: rule_a.least_shown(one, share, at) for name, one in pairs.items()}
         hidden = {name: drop for name, drop in detectable.items() if drop > pairs[name].margin}
         pairs |= {name: replace(pairs[name], margin=drop) for name, drop in hidden.items()}
-    judgements = _judge(pairs, accuracy.whole, len(there), len(order), rule, sequential=sequential)
+    judgements = _judge(pairs, accuracy.whole, len(there), len(order), sequential=sequential)
     if not judgements:
         reason = Note.of("whole_only", metrics=tuple(judged))
         more = len(there) < len(order)
@@ -264,7 +263,6 @@ def _judge(
     whole: Collection[str],
     there: int,
     total: int,
-    rule: rule_a.RuleA,
     *,
     sequential: bool,
 ) -> dict[str, rule_a.Paired]:
@@ -276,8 +274,9 @@ def _judge(
         (at_the_end, (total,)),
     ):
         if group and (group is additive or there == total):
-            alpha = rule.alpha * len(group) / len(pairs)
-            judgements |= rule_a.judge_pairs(group, at, replace(rule, alpha=alpha))
+            alpha = rule_a.DEFAULT.alpha * len(group) / len(pairs)
+            rule = replace(rule_a.DEFAULT, alpha=alpha)
+            judgements |= rule_a.judge_pairs(group, at, rule)
     return {name: judgements[name] for name in pairs if name in judgements}
 
 

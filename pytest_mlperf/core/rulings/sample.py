@@ -8,10 +8,7 @@ from dataclasses import replace
 from pytest_mlperf.core.baseline import BaselineRun, Record, geometric_means
 from pytest_mlperf.core.measurement import Run
 from pytest_mlperf.core.metrics import (
-    DRAFT_ACCEPTANCE,
-    DRAFT_LENGTH,
     METRICS,
-    PREFIX_HIT_SHARE,
     point_of,
 )
 from pytest_mlperf.core.notes import Note
@@ -22,11 +19,8 @@ from pytest_mlperf.judge.rule_r import GATING_RUNS, RuleR
 Judge = Callable[[Sequence[Run]], tuple[MetricVerdict, bool]]
 """Returns the verdict on runs that all have a metric, and whether one more could decide it."""
 
-ZERO = frozenset({"goodput", DRAFT_ACCEPTANCE, DRAFT_LENGTH, PREFIX_HIT_SHARE})
-"""Metrics that may be 0. 0 has no logarithm: it is the worst result, not a missing one."""
-
 ZEROS_PROVE = 2
-"""Runs of 0 that prove a drop, because rule R never fails on one run alone."""
+"""Runs of 0, the worst result without a logarithm, that prove a drop; one run alone never does."""
 
 
 def absent(runs: Sequence[Run], metric: str) -> list[int]:

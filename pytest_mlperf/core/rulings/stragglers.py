@@ -41,7 +41,7 @@ class Straggler:
 
 def slowest(replicas: Sequence[ReplicaRun]) -> float | None:
     """Return the slowest replica's speed relative to the median; None if not compared."""
-    return min((one.share for one in replicas if one.share is not None), default=None)
+    return min((replica.share for replica in replicas if replica.share is not None), default=None)
 
 
 def stragglers(
@@ -54,16 +54,16 @@ def stragglers(
     exceed the scatter of the other replicas, so that a single event is not reported.
     """
     behind = []
-    for key in dict.fromkeys(_key(one) for replicas, _ in runs for one in replicas):
-        mine = [one for replicas, _ in runs for one in replicas if _key(one) == key]
-        values = [share for one in mine for share in one.shares]
+    for key in dict.fromkeys(_key(replica) for replicas, _ in runs for replica in replicas):
+        mine = [replica for replicas, _ in runs for replica in replicas if _key(replica) == key]
+        values = [share for replica in mine for share in replica.shares]
         if len(values) < MIN_RUN_PARTS or len(mine) < len(runs):
             continue
         alpha = FALSE_ALARM / len(runs[0][0])
-        bounds = [one.share or 1.0 for one in mine]
+        bounds = [replica.share or 1.0 for replica in mine]
         bounds.append(_bound(fmean(values), values, alpha))
         if len(runs) == 1:
-            others = [one.share or 1.0 for one in runs[0][0] if one is not mine[0]]
+            others = [replica.share or 1.0 for replica in runs[0][0] if replica is not mine[0]]
             bounds.append(_bound(fmean(values), others, alpha, apart=1.0))
         if max(bounds) < 1 - MIN_LAG_SHARE:
             behind.append(

@@ -52,8 +52,8 @@ class ServerIdentity:
     @property
     def remarks(self) -> tuple[str, ...]:
         """Remarks for each verdict: whether the hardware was verified, and the notes."""
-        texts = (_REMARKS.get(str(self.properties[SOURCE]), ""), *self.notes)
-        return tuple(t.format(self.properties.get("hardware")) for t in texts if t)
+        remark = _REMARKS.get(str(self.properties[SOURCE]), "")
+        return (*filter(None, [remark.format(self.properties.get("hardware"))]), *self.notes)
 
     @property
     def in_words(self) -> str:

@@ -1,1 +1,1 @@
-"""Format verdicts, comparisons, trends and plans for a terminal."""
+"""Format verdicts, comparisons and plans for a terminal."""

@@ -136,16 +136,10 @@ def accept(result: CaseResult) -> str | None:
     """Return the command that accepts a drop; None without a drop, or if it is unrecordable."""
     if not is_drop(result.verdict) or not may_be_recorded(result):
         return None
-    if _of_session(result):
+    if result.verdict.replaces_baseline:
         case = shlex.quote(result.verdict.case.id)
         return f'pytest-mlperf update --write --accept-regression {case} --reason "..."'
     return f"{again(result)} {ACCEPT_OPTIONS}"
-
-
-def _of_session(result: CaseResult) -> bool:
-    """Check whether a verdict is by another build that the session measured itself."""
-    other = result.verdict.interleaved
-    return other is not None and other.replaces_baseline
 
 
 def record(result: CaseResult) -> str | None:
@@ -157,12 +151,13 @@ def record(result: CaseResult) -> str | None:
 
 def commands(result: CaseResult) -> Iterator[tuple[str, str]]:
     """Yield the commands that repeat a test, accept its drop, or record its value."""
-    outcome = result.verdict.outcome
+    verdict, outcome = result.verdict, result.verdict.outcome
     if (result.failed or outcome is Outcome.INCONCLUSIVE) and result.suite != IMPORTED:
         yield "reproduce", again(result)
     if command := accept(result):
         yield "accept", command
-    if outcome is Outcome.IMPROVED and may_be_recorded(result) and not _of_session(result):
+    keeps = outcome is Outcome.IMPROVED and not verdict.replaces_baseline
+    if keeps and may_be_recorded(result):
         yield "keep", f"{again(result)} {REPLACE_OPTIONS}"
     if command := record(result):
         yield "record", command

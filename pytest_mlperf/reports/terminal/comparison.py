@@ -1,4 +1,4 @@
-"""Format the comparison of two sides, and the trend of a case's accepted baselines."""
+"""Format the comparison of two sides."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def comparison(
 
 
 def _table(compared: Sequence[ComparedCase], width: int) -> list[str]:
-    rows = [(one, row) for one in compared for row in _rows(one)]
+    rows = [(entry, row) for entry in compared for row in _rows(entry)]
     cells = [row for _, row in rows]
     head, *body = table(
         COLUMNS,
@@ -72,28 +72,28 @@ def _table(compared: Sequence[ComparedCase], width: int) -> list[str]:
         spare=["runs", "limit", "A", "interval"],
     )
     lines, last = [f"  {head}"], ""
-    for (one, row), text in zip(rows, body, strict=True):
-        if one.case != last:
-            last = one.case
-            lines.append(one.case)
+    for (entry, row), text in zip(rows, body, strict=True):
+        if entry.case != last:
+            last = entry.case
+            lines.append(entry.case)
         lines.append(f"  {text}")
-        if one.reason and row.get("verdict"):
-            lines += fold(one.reason, width, first="    ", rest="    ")
+        if entry.reason and row.get("verdict"):
+            lines += fold(entry.reason, width, first="    ", rest="    ")
     return lines
 
 
-def _rows(one: ComparedCase) -> list[Row]:
-    gated = [metric for metric in one.metrics if metric.outcome is not None]
-    if one.reason or not (gated or one.metrics):
-        return [{"verdict": str(one.outcome)}]
-    return [_cells(metric, one) for metric in gated or one.metrics[:1]]
+def _rows(entry: ComparedCase) -> list[Row]:
+    gated = [metric for metric in entry.metrics if metric.outcome is not None]
+    if entry.reason or not (gated or entry.metrics):
+        return [{"verdict": str(entry.outcome)}]
+    return [_cells(metric, entry) for metric in gated or entry.metrics[:1]]
 
 
-def _cells(metric: MetricVerdict, one: ComparedCase) -> Row:
+def _cells(metric: MetricVerdict, entry: ComparedCase) -> Row:
     cells = metric_cells(metric)
     return {
         **cells,
-        "verdict": str(metric.outcome or one.outcome),  # what it leans to is noted
+        "verdict": str(metric.outcome or entry.outcome),  # what it leans to is noted
         "A": cells["baseline"],
         "B": cells["now"],
         "runs": f"{metric.baseline.runs}, {metric.runs}",
@@ -101,7 +101,7 @@ def _cells(metric: MetricVerdict, one: ComparedCase) -> Row:
 
 
 def _changed(compared: Sequence[ComparedCase]) -> list[str]:
-    counts = Counter(text for one in compared for text in one.changed)
+    counts = Counter(text for entry in compared for text in entry.changed)
     if not counts:
         return [NO_DIFFERENCE] if compared else []
     return [
@@ -112,14 +112,14 @@ def _changed(compared: Sequence[ComparedCase]) -> list[str]:
 
 def _notes(compared: Sequence[ComparedCase]) -> list[str]:
     cases = defaultdict(list)
-    for one in compared:
+    for entry in compared:
         explained = [
             f"{metric.outcome} {title(metric.metric)}, {sentence(metric.note)}"
-            for metric in one.metrics
+            for metric in entry.metrics
             if metric.outcome is not None and metric.note
         ]
-        for note in (*explained, *map(sentence, filter(None, one.notes))):
-            cases[note].append(one.case)
+        for note in (*explained, *map(sentence, filter(None, entry.notes))):
+            cases[note].append(entry.case)
     return [
         f"{found[0]}: {note}" if len(found) == 1 else f"{note} ({len(found)} cases)"
         for note, found in cases.items()
@@ -127,6 +127,6 @@ def _notes(compared: Sequence[ComparedCase]) -> list[str]:
 
 
 def _counts(compared: Sequence[ComparedCase]) -> str:
-    counts = Counter(one.outcome for one in compared)
+    counts = Counter(entry.outcome for entry in compared)
     shown = ", ".join(unbroken(f"{counts[word]} {word}") for word in SEVERITY if counts[word])
     return f"{plural(len(compared), 'case')} on both sides{': ' if shown else ''}{shown}"

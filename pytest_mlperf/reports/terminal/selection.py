@@ -140,7 +140,7 @@ def whole_plan(
         kinds: Kinds of test of each case, by suite file and case id.
         sessions: Earlier sessions, the source of case durations.
     """
-    cases = list({(one.path, one.case.id): one for one in planned}.values())
+    cases = list({(test.path, test.case.id): test for test in planned}.values())
     additions = more(cases, max_runs=max_runs, warmup=warmup, confirm=confirm)
     measured = measured_costs(cases, sessions)
     return [
@@ -153,7 +153,7 @@ def more(
     planned: Sequence[Testable], *, max_runs: int, warmup: str = "auto", confirm: str = "auto"
 ) -> list[str]:
     """Return sentences on warm-ups and extra runs, which a plan's times do not include."""
-    pairs = [(one.a, one.b) if isinstance(one, PlannedPair) else (one,) for one in planned]
+    pairs = [(test.a, test.b) if isinstance(test, PlannedPair) else (test,) for test in planned]
     cases = [case for pair in pairs for case in pair]
     first = {
         case.case.accelerator: case
@@ -189,7 +189,7 @@ def more(
             "before the case and restored after it, which needs permission unless the GPU "
             "has this limit already"
         )
-    named = [one for one in planned if isinstance(one, Planned) and one.engine.baseline_engine]
+    named = [test for test in planned if isinstance(test, Planned) and test.engine.baseline_engine]
     if named and confirm != "never":
         seconds = 2 * max_runs * sum(c.runs_per_value[1] * c.seconds_per_run for c in named)
         lines.append(

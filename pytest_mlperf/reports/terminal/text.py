@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 
 from pytest_mlperf.core.case import Kind, Scenario
 from pytest_mlperf.core.guarantees import MISSING_OPTION, REPLACE_OPTIONS
-from pytest_mlperf.core.notes import Note
+from pytest_mlperf.core.notes import Note, Words
 from pytest_mlperf.core.numbers import duration, plural
 from pytest_mlperf.core.reason import ranges_of
 from pytest_mlperf.core.results import IMPORTED, UNVERIFIED_LABEL, CaseResult, Results
@@ -163,7 +164,7 @@ def _changed(verdict: Verdict, likely_causes: Sequence[Cause]) -> list[str]:
 
 def _rule(verdict: Verdict, judged: MetricVerdict, *, together: bool) -> str:
     """Return text on the run counts of a verdict and its error guarantee."""
-    if verdict.interleaved and verdict.interleaved.replaces_baseline:
+    if verdict.replaces_baseline:
         return PROMISE
     counts = f"{plural(judged.runs, 'run')} now, {judged.baseline.runs} in the baseline"
     promise = verdict.baseline.guarantee
@@ -243,7 +244,7 @@ def summary(
         if result.verdict.case.id != last:
             last = result.verdict.case.id
             lines.append(visible(last))
-            shown = failures_shown and any(one.failed for one in of_case[last])
+            shown = failures_shown and any(result.failed for result in of_case[last])
             for fact in () if shown else _facts(of_case[last]):
                 lines += fold(fact, width, first="  ", rest="    ")
         if row.get("metric") or (failures_shown and result.failed):
@@ -287,9 +288,11 @@ def _listed(results: Results) -> tuple[dict[str, list[CaseResult]], Counter[str]
 
 def _facts(tests: Sequence[CaseResult]) -> Iterator[str]:
     """Yield the facts of a case; facts on runs are from the test with the most runs."""
-    fullest = max(tests, key=lambda one: (len(one.verdict.runs), one.verdict.kind != Kind.ACCURACY))
+    fullest = max(
+        tests, key=lambda test: (len(test.verdict.runs), test.verdict.kind != Kind.ACCURACY)
+    )
     yield from declared(tests[-1]).values()
-    yield from filter(None, (gate(one.verdict) for one in tests))
+    yield from filter(None, (gate(test.verdict) for test in tests))
     yield from beside(fullest)
 
 
@@ -326,9 +329,9 @@ def _advice(results: Results, width: int) -> Iterator[list[str]]:
 def _sentences(results: Results) -> Iterator[tuple[str, str, str]]:
     """Yield label, case id and text of the notes on tests that did not fail."""
     changes = {
-        (one.verdict.case.id, one.verdict.baseline.changed)
-        for one in results.cases
-        if one.verdict.baseline.source
+        (result.verdict.case.id, result.verdict.baseline.changed)
+        for result in results.cases
+        if result.verdict.baseline.source
     }
     of_case = Counter(case for case, _ in changes)
     many = len(results.cases) > MAX_LISTED_TESTS
@@ -351,20 +354,20 @@ def _sentences(results: Results) -> Iterator[tuple[str, str, str]]:
             continue
         if since := changed(verdict, apart=of_case[case] > 1):
             yield "changed", case, since
-        loads += [
-            (share, case, sentence(note))
-            for note in verdict.notes
-            if isinstance(note, Note) and note.key == "not_idle"
-            if isinstance(share := note.values.get("share"), float)
-        ]
-        loads_told = {text for *_, text in loads}
-        for note in lines_of(verdict):
-            if note not in loads_told:
-                yield "note", case, without_file(verdict, note) if many else note
+        shares = {note: share for note in verdict.notes if (share := _load_share(note)) is not None}
+        loads += [(share, case, sentence(note)) for note, share in shares.items()]
+        notes = tuple(note for note in verdict.notes if note not in shares)
+        for text in lines_of(replace(verdict, notes=notes)):
+            yield "note", case, without_file(verdict, text) if many else text
     if loads:
         _, case, text = max(loads)
-        others = len({each for _, each, _ in loads} - {case})
+        others = len({other for _, other, _ in loads} - {case})
         yield "note", case, text + (f"; less in {plural(others, 'other case')}" if others else "")
+
+
+def _load_share(note: Words) -> float | None:
+    share = note.values.get("share") if isinstance(note, Note) and note.key == "not_idle" else None
+    return share if isinstance(share, float) else None
 
 
 def _counts(results: Results) -> str:
