@@ -169,6 +169,11 @@ STATISTICS = {"med": "p50", "median": "p50", "min": "min"} | dict.fromkeys(
 LEAST_RANK = 75.0
 """Percentiles below it, but for the median, are not read: they show no more than the median."""
 
+LATENCY = re.compile(
+    r"(?P<statistic>mean|median|p[0-9.]+)_(?P<base>ttft|tpot|itl|e2el|e2e_latency)(?P<unit>_ms)?"
+)
+"""Keys of latencies in the files of vLLM's serving benchmark and its descendants."""
+
 _BASES = {
     "e2el": "latency",
     "e2e_latency": "latency",
