@@ -276,10 +276,7 @@ def _read(reader: Reader, document: ResultFile) -> list[ToolRun]:
         raise MlperfError(
             f"{document.path}: {reader.title} measured nothing in it; look at the tool's own output"
         )
-    return [
-        replace(run, points=tuple(replace(p, name=redacted(p.name)) for p in run.points))
-        for run in runs
-    ]
+    return list(map(_redacted, runs))
 
 
 _SECRETS = re.compile(
@@ -289,9 +286,18 @@ _LOGIN = re.compile(r"(?P<scheme>\w+://)[^/\s@]+@")
 
 
 def redacted(text: str) -> str:
-    """Return text with secrets and logins in addresses replaced by ***."""
+    """Return text with secrets replaced by ***, and without logins in addresses."""
     text = _LOGIN.sub(r"\g<scheme>", text)
     return _SECRETS.sub(r"\g<key>***", text)
+
+
+def _redacted(run: ToolRun) -> ToolRun:
+    details = {
+        name: redacted(f"{name}={text}").removeprefix(f"{name}=")
+        for name, text in run.details.items()
+    }
+    points = tuple(replace(p, name=redacted(p.name)) for p in run.points)
+    return replace(run, points=points, details=details)
 
 
 class UnknownFormatError(MlperfError):

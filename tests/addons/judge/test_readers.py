@@ -769,10 +769,14 @@ def test_a_missing_file_is_named(tmp_path: Path) -> None:
 def test_secrets_are_not_kept(tmp_path: Path) -> None:
     content = document("hyperfine.json")
     content["results"][0]["command"] = "curl -H api_key=abc https://me:pw@host/ --token xyz"
+    metadata = {"api_key": "sk-456", "label": "to http://you:pw2@host", "note": "TOKEN=mno"}
+    served = document("vllm-serve.json") | metadata
     (run,) = read([write(tmp_path / "r.json", content)]).runs
-    text = repr(run) + repr(runs("aiperf.json"))
+    (labelled,) = read([write(tmp_path / "s.json", served)]).runs
+    assert labelled.details["label"] == "to http://host"
+    text = repr(run) + repr(labelled) + repr(runs("aiperf.json"))
 
-    assert not [secret for secret in ("abc", "me:pw", "xyz", "user:", "sk-123") if secret in text]
+    assert not [secret for secret in ("abc", ":pw", "xyz", "user:", "sk-", "mno") if secret in text]
 
 
 def test_side_files_of_vllm_are_left_out(tmp_path: Path) -> None:
