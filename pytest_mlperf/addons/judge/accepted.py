@@ -12,6 +12,7 @@ from typing import Literal
 
 from pytest_mlperf import MlperfError, Outcome
 from pytest_mlperf.addons.judge.model import ToolPoint, ToolRun
+from pytest_mlperf.addons.judge.readers.fields import moment
 from pytest_mlperf.addons.judge.report import headline
 from pytest_mlperf.addons.judge.rows import FileComparison, session_of
 from pytest_mlperf.extension import plural
@@ -187,6 +188,10 @@ def _runs(baseline: AcceptedRuns) -> tuple[ToolRun, ...]:
         )
 
     return tuple(
-        replace(run, points=tuple(whole(run.tool, point) for point in run.points))
+        replace(
+            run,
+            started=moment(run.started),
+            points=tuple(whole(run.tool, point) for point in run.points),
+        )
         for run in baseline.runs
     )

@@ -15,6 +15,7 @@ from pytest_mlperf import EnvironmentFault, MlperfError
 from pytest_mlperf.addons.judge import files
 from pytest_mlperf.addons.judge.files import Reader, ResultFile, read_text, readers
 from pytest_mlperf.addons.judge.model import ToolRun
+from pytest_mlperf.addons.judge.readers.fields import moment
 from tests.addons.judge.files import DATA, document, judged, outcomes, read, write
 
 EXPECTED: dict[str, tuple[str, dict[str, dict[str, float]]]] = {
@@ -764,6 +765,14 @@ def test_links_back_are_not_followed(tmp_path: Path) -> None:
 def test_a_missing_file_is_named(tmp_path: Path) -> None:
     with pytest.raises(MlperfError, match=r"gone\.json: cannot be read: No such file"):
         read([tmp_path / "gone.json"])
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["9999-12-31T23:59:59-23:59", "0001-01-01T00:00:00+23:59", "1969-12-31", "99990101-000000"],
+)
+def test_a_time_beyond_all_measurements_is_unknown(text: str) -> None:
+    assert moment(text) is None
 
 
 def test_secrets_are_not_kept(tmp_path: Path) -> None:
