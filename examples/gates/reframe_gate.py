@@ -19,9 +19,11 @@ if not old or len(old) != len(new) or any(run.keys() != old[0].keys() for run in
     sys.exit("both sides need as many files, with the same figures in each")
 rule, failed = RuleR(max_runs=max(2, len(old))).shared(len(old[0])), False
 for name in old[0]:
-    direction = Direction.LOWER if name.endswith((" [s]", " [ms]")) else Direction.HIGHER
+    is_time = name.endswith(("[s]", "[ms]", "[us]", "[ns]"))
+    direction = Direction.LOWER if is_time else Direction.HIGHER
     a, b = ([run[name] for run in side] for side in (new, old))
     ruling = judge_drop(a, b, direction=direction, limit=0.05, rule=rule)
-    print(f"{ruling.outcome:12} {ruling.ratio - 1:+7.1%}  {name}")
+    change = (1 / ruling.ratio if is_time else ruling.ratio) - 1
+    print(f"{ruling.outcome:12} {change:+7.1%}  {name}")
     failed |= ruling.outcome == "fail"
 sys.exit(failed)

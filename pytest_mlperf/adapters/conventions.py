@@ -31,7 +31,8 @@ natural logarithm of its probability given all previous tokens."""
 def pack_logprobs(tokens: Sequence[int], logprobs: Sequence[float]) -> bytes:
     """Serialise a prompt's tokens and log-probabilities for LoadGen's log; the first is NaN.
 
-    >>> len(pack_logprobs([1, 5], [float("nan"), -0.5])) 16
+    >>> len(pack_logprobs([1, 5], [float("nan"), -0.5]))
+    16
     """
     records = np.empty(len(tokens), np.dtype(list(LOGPROB_RECORD)))
     records["token"], records["logprob"] = tokens, logprobs

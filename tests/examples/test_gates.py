@@ -86,6 +86,21 @@ def test_a_gate_passes_an_equal_build_and_fails_a_slower_one(
     assert "both sides need as many files" in code(gate, tmp_path, monkeypatch)
 
 
+@pytest.mark.parametrize("unit", ["s", "ms", "us", "ns"])
+def test_reframe_times_of_any_unit_are_better_if_lower(
+    unit: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    record("reframe_gate", tmp_path, 1.12)
+    for file in tmp_path.rglob("*.json"):
+        file.write_text(file.read_text("utf-8").replace('"s"', f'"{unit}"'), "utf-8")
+
+    assert code("reframe_gate", tmp_path, monkeypatch) is True
+    changes = {row.split()[-1]: row.split()[:2] for row in capsys.readouterr().out.splitlines()}
+    outcome, change = changes[f"[{unit}]"]
+    assert (outcome, change[0]) == ("fail", "+")
+    assert changes["[MB/s]"][1][0] == "-"
+
+
 def test_gates_are_short_and_import_the_statistics_alone() -> None:
     files = sorted(GATES.glob("*.py"))
     assert [file.stem for file in files] == sorted(RECORDED)

@@ -7,10 +7,11 @@ from pathlib import Path
 
 import pytest
 
+from pytest_mlperf.addons.github.comment import MARKER
 from pytest_mlperf.extension import read_results
 from tests.addons.judge.recorded import serving
 from tests.children import PYTHON
-from tests.workflows.github import Runner, action, fill
+from tests.workflows.github import ROOT, GitHub, Runner, action, fill
 
 pytestmark = pytest.mark.process
 
@@ -107,16 +108,31 @@ def test_a_file_whose_name_is_an_option_is_a_file(job: Runner) -> None:
     assert job.outputs()["outcome"] == "ok"
 
 
-def test_the_comment_is_written_once_and_edited_later(job: Runner) -> None:
-    words = job.folder / "words"
-    job.put("gh", f'#!/bin/sh\nprintf "%s\\n" "$@" > "{words}"\n')
-    silent = step(job, "Comment")
-    assert (silent.returncode, words.exists()) == (0, False)
-    step(job, "Judge", files="new", against="old")
-    done = step(job, "Comment", pull_request="7", token="t")
-
-    assert done.returncode == 0
-    assert words.read_text("utf-8").split("\n")[:9] == [
-        *("pr", "comment", "7", "--repo", "lab/bench", "--edit-last", "--create-if-none"),
-        *("--body-file", str(job.temp / "judge" / "comment.md")),
+def test_the_comment_is_written_once_and_replaces_no_other(job: Runner) -> None:
+    job.env["GITHUB_ACTION_PATH"] = str(ROOT / ".github" / "actions" / "judge")
+    github = GitHub(job)
+    pages, bot = "GET repos/lab/bench/issues/7/comments?per_page=100&page=1", "github-actions[bot]"
+    new, change = (
+        "POST repos/lab/bench/issues/7/comments",
+        "PATCH repos/lab/bench/issues/comments/2",
+    )
+    others = [
+        {"id": 1, "user": {"login": bot}, "body": f"{MARKER}\nof a suite"},
+        {"id": 3, "user": {"login": bot}, "body": "of another tool"},
     ]
+    assert step(job, "Comment").returncode == 0
+    step(job, "Judge", files="new", against="old")
+    assert step(job, "Comment").returncode == 0
+    assert github.requests() == []
+
+    github.answers({pages: others, new: {}})
+    step(job, "Comment", pull_request="7", token="t")
+    request, body = github.requests()[-1]
+    assert request == new
+    report = (job.temp / "judge" / "comment.md").read_text("utf-8")
+    assert body["body"].partition("\n")[2].strip() == report.partition("\n")[2].strip()
+
+    own = {"id": 2, "user": {"login": bot}, "body": body["body"]}
+    github.answers({pages: [*others, own], change: {}})
+    step(job, "Comment", pull_request="7", token="t")
+    assert github.requests()[-1] == (change, body)

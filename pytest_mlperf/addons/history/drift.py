@@ -95,12 +95,10 @@ def drift_of(
     baselines: Sequence[TrendPoint],
     mode: Literal["fail", "warn"],
     since: str,
-    rule: RuleR | None = None,
 ) -> Criterion | None:
     """Return the sum of changes over accepted baselines as a criterion of a verdict.
 
     `baselines` are those of this machine, oldest first; those before the day `since` are ignored.
-    `rule` is a calibrated rule R; None is the default.
     """
     if verdict.kind not in DROP_OUTCOMES:
         return None
@@ -108,7 +106,7 @@ def drift_of(
         accepted = [point for point in baselines if point.date[:10] >= since]
     except MlperfError as error:
         return Criterion(headline=f"drift unknown: {error}", fails=False)
-    rule = rule or rule_for(verdict.case.accelerator)
+    rule = rule_for(verdict.case.accelerator)
     drifted = [
         drop for metric in verdict.metrics if (drop := accepted_drop(accepted, metric, rule))
     ]

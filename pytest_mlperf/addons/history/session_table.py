@@ -21,7 +21,7 @@ HEIGHT = 6
 COLUMNS = ("session", "commit", "engine", "runs", "value", "says")
 
 
-def session_lines(history: CaseHistory, width: int, *, rows: int = ROWS) -> list[str]:
+def session_lines(history: CaseHistory, width: int, *, rows: int) -> list[str]:
     """Return a table of the newest sessions, a plot of all, and the changes of a history."""
     series, points = history.series, history.points
     name = title(series.metric)
@@ -75,8 +75,8 @@ def _plot(history: CaseHistory, width: int) -> list[str]:
     """Return a plot of values over sessions; "A" marks accepted baselines, "^" level changes."""
     values = history.values
     metric = history.series.metric
-    each = math.ceil(len(values) / max(width - 12, 1))
-    drawn = [fmean(values[begin : begin + each]) for begin in range(0, len(values), each)]
+    size = math.ceil(len(values) / max(width - 12, 1))  # sessions of a column
+    drawn = [fmean(values[begin : begin + size]) for begin in range(0, len(values), size)]
     low, high = min(drawn), max(drawn)
     reach = (high - low) or 1.0
     places = [min(HEIGHT - 1, int(HEIGHT * (value - low) / reach)) for value in drawn]
@@ -84,9 +84,9 @@ def _plot(history: CaseHistory, width: int) -> list[str]:
     marks = [" "] * len(drawn)
     for place, accepted in enumerate(history.accepted):
         if accepted:
-            marks[place // each] = "A"
-    for one in history.changes:
-        marks[one.index // each] = "^"
+            marks[place // size] = "A"
+    for moved in history.changes:
+        marks[moved.index // size] = "^"
     lines = [
         f"{labels.get(row, ''):>10}  " + "".join("•" if p == row else " " for p in places)
         for row in reversed(range(HEIGHT))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
@@ -15,6 +14,7 @@ from pytest_mlperf.core.rulings.sides import SPARE_SESSIONS, Pooled, pooled
 from pytest_mlperf.core.search import other_condition
 from pytest_mlperf.core.trend import TrendPoint, versions
 from pytest_mlperf.extension import METRICS, plural
+from pytest_mlperf.hardware.machine import split
 from pytest_mlperf.judge import Direction, RuleR
 from pytest_mlperf.judge.formulas import raw
 from pytest_mlperf.judge.robustness import MAX_SPREAD_RATIO
@@ -85,21 +85,22 @@ def proven(steps: Sequence[TrendStep]) -> list[TrendStep]:
 
 def why_no_ratio(a: TrendPoint, b: TrendPoint, metric: str) -> tuple[str, ...]:
     """Return every reason why two accepted baselines are not comparable; () if they are."""
+    (old_count, old_class), (new_count, new_class) = (
+        split(point.case.accelerator) for point in (a, b)
+    )
     pairs: dict[str, tuple[object, object]] = {
         "workload": (a.case.workload, b.case.workload),
         "scenario": (a.case.scenario, b.case.scenario),
         "precision": (a.case.precision, b.case.precision),
-        "number of accelerators": (_split(a)[0], _split(b)[0]),
-        "accelerator": (_split(a)[1], _split(b)[1]),
+        "number of accelerators": (old_count, new_count),
+        "accelerator": (old_class, new_class),
         "profile": (a.profile, b.profile),
-        "division": (a.division, b.division),
     }
-    reasons = [
-        f"{what} differs: {one} → {other}"
-        for what, (one, other) in pairs.items()
-        if one != other and not (what == "division" and not (a.fingerprint and b.fingerprint))
-    ]
-    if apart := [] if _split(a) != _split(b) else differences(a.identity, b.identity):
+    if a.fingerprint and b.fingerprint:
+        pairs["division"] = (a.division, b.division)
+    reasons = [f"{name} differs: {old} → {new}" for name, (old, new) in pairs.items() if old != new]
+    same_accelerator = (old_count, old_class) == (new_count, new_class)
+    if same_accelerator and (apart := differences(a.identity, b.identity)):
         listing = ", ".join(f"{d.name} {d.theirs} → {d.ours}" for d in apart)
         reasons.append(f"other hardware: {listing}")
     if a.rate != b.rate:
@@ -113,18 +114,12 @@ def why_no_ratio(a: TrendPoint, b: TrendPoint, metric: str) -> tuple[str, ...]:
 
 
 def _metrics(a: TrendPoint, b: TrendPoint, metric: str) -> list[str]:
-    title = METRICS[metric].title
     return [
-        f"metric differs: the baseline of {point.date} has no {title}; it has "
-        + ", ".join(METRICS[name].title for name in point.means if name in METRICS)
+        f"metric differs: the baseline of {point.date} has no {title(metric)}; it has "
+        + ", ".join(title(name) for name in point.means if name in METRICS)
         for point in (a, b)
         if metric not in point.means
     ]
-
-
-def _split(point: TrendPoint) -> tuple[int, str]:
-    match = re.fullmatch(r"(\d+)x(.+)", point.case.accelerator)
-    return (int(match[1]), match[2]) if match else (1, point.case.accelerator)
 
 
 def _rate(point: TrendPoint) -> str:
@@ -150,7 +145,6 @@ class Trend:
 
     Attributes:
         points: Accepted baselines, oldest first; at least one.
-        versions: Engine version of each point.
         steps: Change from each point to the next, one fewer than points.
         since: Index of the oldest point that is comparable with the last; None if none is.
         total: Change from that point to the last one.
@@ -159,7 +153,6 @@ class Trend:
 
     metric: str
     points: Sequence[TrendPoint]
-    versions: Sequence[str]
     steps: Sequence[TrendStep]
     since: int | None
     total: TrendStep
@@ -190,7 +183,6 @@ def trend_of(
     return Trend(
         metric=name,
         points=points,
-        versions=versions(points),
         steps=steps,
         since=since,
         total=total,
@@ -220,7 +212,7 @@ def trend(history: Trend, width: int) -> list[str]:
 
 
 def _trend_rows(history: Trend, *, several: bool) -> list[dict[str, str]]:
-    steps = (None, *history.steps)
+    steps, names = (None, *history.steps), versions(history.points)
     return [
         {
             "date": point.date,
@@ -233,7 +225,7 @@ def _trend_rows(history: Trend, *, several: bool) -> list[dict[str, str]]:
             else "",
             **(_step_cells(step) if step else {}),
         }
-        for point, version, step in zip(history.points, history.versions, steps, strict=True)
+        for point, version, step in zip(history.points, names, steps, strict=True)
     ]
 
 
@@ -270,13 +262,13 @@ def _trend_notes(history: Trend) -> list[str]:
 
 
 def _total(history: Trend) -> str:
-    last = len(history.points) - 1
     if len(history.points) == 1:
         return "one accepted baseline: nothing to compare it with yet"
     if history.since is None:
         return "the last baseline cannot be compared"
-    ends = f"{history.versions[history.since]} → {history.versions[last]}"
-    days = f"{history.points[history.since].date} to {history.points[last].date}"
+    names = versions(history.points)
+    ends = f"{names[history.since]} → {names[-1]}"
+    days = f"{history.points[history.since].date} to {history.points[-1].date}"
     text = f"{title(history.metric)} {change(history.total.change or 0.0)}"
     if history.total.low is not None and history.total.high is not None:
         text += f" ({interval(history.total.low, history.total.high)}), {_says(history.total)}"

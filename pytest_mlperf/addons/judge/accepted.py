@@ -8,10 +8,11 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
 from pytest_mlperf import MlperfError, Outcome
 from pytest_mlperf.addons.judge.model import ToolPoint, ToolRun
+from pytest_mlperf.addons.judge.readers.fields import moment
 from pytest_mlperf.addons.judge.report import headline
 from pytest_mlperf.addons.judge.rows import FileComparison, session_of
 from pytest_mlperf.extension import plural
@@ -153,8 +154,17 @@ def baseline_of(
     name: str, runs: Sequence[ToolRun], history: tuple[BaselineUpdate, ...]
 ) -> AcceptedRuns:
     """Return a baseline's content; a point's conditions are those of the first run."""
-    points = {(run.tool, p.name): replace(p, **_NONE) for run in reversed(runs) for p in run.points}
-    figures = [tuple(replace(p, **_NO_CONDITIONS) for p in run.points) for run in runs]
+    points = {
+        (run.tool, p.name): ToolPoint(
+            name=p.name, facts=p.facts, quantities=p.quantities, axis=p.axis
+        )
+        for run in reversed(runs)
+        for p in run.points
+    }
+    figures = [
+        tuple(replace(p, facts={}, quantities={}, axis=None, absent={}) for p in run.points)
+        for run in runs
+    ]
     return AcceptedRuns(
         schema=1,
         name=name,
@@ -165,18 +175,6 @@ def baseline_of(
         },
         runs=tuple(replace(run, points=of) for run, of in zip(runs, figures, strict=True)),
     )
-
-
-_NO_CONDITIONS: Mapping[str, Any] = {"facts": {}, "quantities": {}, "axis": None, "absent": {}}
-
-_NONE: Mapping[str, Any] = {
-    "metrics": {},
-    "absent": {},
-    "scores": {},
-    "sent": None,
-    "failed": None,
-    "broken": "",
-}
 
 
 def _runs(baseline: AcceptedRuns) -> tuple[ToolRun, ...]:
@@ -190,6 +188,10 @@ def _runs(baseline: AcceptedRuns) -> tuple[ToolRun, ...]:
         )
 
     return tuple(
-        replace(run, points=tuple(whole(run.tool, point) for point in run.points))
+        replace(
+            run,
+            started=moment(run.started),
+            points=tuple(whole(run.tool, point) for point in run.points),
+        )
         for run in baseline.runs
     )

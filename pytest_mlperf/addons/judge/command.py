@@ -160,12 +160,15 @@ def _update(
         return 0
     result = _judge(parsed, replace(now, runs=fresh), reports) if kept and fresh else None
     runs = now.runs if replacing else fresh
-    how = {
-        "action": parsed.update,
-        "reason": parsed.reason,
-        "session_by": parsed.session_by,
-    }
-    show([accepted.update(parsed.baseline, runs, result, **how)])
+    text = accepted.update(
+        parsed.baseline,
+        runs,
+        result,
+        action=parsed.update,
+        reason=parsed.reason,
+        session_by=parsed.session_by,
+    )
+    show([text])
     return 0 if replacing or result is None else _status(result, parsed)
 
 

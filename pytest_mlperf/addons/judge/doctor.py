@@ -42,6 +42,6 @@ def _candidates(root: Path) -> Iterator[Path]:
             folders.clear()
         for name in sorted(names):
             file = place / name
-            size = file.stat().st_size if file.is_file() else MAX_READ_BYTES
-            if file.suffix in READ_SUFFIXES and size < MAX_READ_BYTES:
+            is_readable = file.suffix in READ_SUFFIXES and file.is_file()
+            if is_readable and file.stat().st_size < MAX_READ_BYTES:
                 yield file

@@ -225,8 +225,8 @@ def read_side(paths: Sequence[Path], table: Reader | None = None) -> Side:
             continue
         for run in _read(reader, document):
             if not _is_distinct(run):
-                place = f"{run.digest} {document.path.resolve()}".encode()
-                run = replace(run, digest=hashlib.sha256(place).hexdigest())  # noqa: PLW2901
+                origin = f"{run.digest} {document.path.resolve()}".encode()
+                run = replace(run, digest=hashlib.sha256(origin).hexdigest())  # noqa: PLW2901
             first = runs.setdefault(run.digest, run)
             if first is not run:
                 notes.append(f"{run.source} is the same run as {first.source}: counted once")
@@ -276,10 +276,7 @@ def _read(reader: Reader, document: ResultFile) -> list[ToolRun]:
         raise MlperfError(
             f"{document.path}: {reader.title} measured nothing in it; look at the tool's own output"
         )
-    return [
-        replace(run, points=tuple(replace(p, name=redacted(p.name)) for p in run.points))
-        for run in runs
-    ]
+    return list(map(_redacted, runs))
 
 
 _SECRETS = re.compile(
@@ -289,9 +286,18 @@ _LOGIN = re.compile(r"(?P<scheme>\w+://)[^/\s@]+@")
 
 
 def redacted(text: str) -> str:
-    """Return text with secrets and logins in addresses replaced by ***."""
+    """Return text with secrets replaced by ***, and without logins in addresses."""
     text = _LOGIN.sub(r"\g<scheme>", text)
     return _SECRETS.sub(r"\g<key>***", text)
+
+
+def _redacted(run: ToolRun) -> ToolRun:
+    details = {
+        name: redacted(f"{name}={text}").removeprefix(f"{name}=")
+        for name, text in run.details.items()
+    }
+    points = tuple(replace(p, name=redacted(p.name)) for p in run.points)
+    return replace(run, points=points, details=details)
 
 
 class UnknownFormatError(MlperfError):
@@ -300,17 +306,20 @@ class UnknownFormatError(MlperfError):
 
 def _recognised(document: ResultFile, table: Reader | None) -> Reader:
     folder = document.path.is_dir()
-    candidates = {n: one for n, one in readers().items() if one.of_folders == folder}
-    fitting = {name: one for name, one in candidates.items() if _fits(name, one, document)}
+    fitting = [
+        reader
+        for name, reader in readers().items()
+        if reader.of_folders == folder and _fits(name, reader, document)
+    ]
     if table is not None and (document.rows or document.objects):
         return table
     if len(fitting) > 1:
         raise MlperfError(
-            f"{document.path}: looks like {' and like '.join(r.title for r in fitting.values())}; "
+            f"{document.path}: looks like {' and like '.join(r.title for r in fitting)}; "
             "give the file as one of them wrote it"
         )
-    for reader in fitting.values():
-        return reader
+    if fitting:
+        return fitting[0]
     if set(document.head) == {"error"}:
         raise MlperfError(f"{document.path}: holds only an error: the tool measured nothing")
     shape = _shape(document)
@@ -354,7 +363,7 @@ def _documents(paths: Sequence[Path], unknown: list[str]) -> Iterator[tuple[Resu
     """Yield documents, and whether the user named the file; add unrecognised names to `unknown`."""
     for path in paths:
         if path.is_dir():
-            yield from ((one, False) for one in _in_folder(path, unknown))
+            yield from ((document, False) for document in _in_folder(path, unknown))
         else:
             yield read_text(path), True
 
@@ -365,7 +374,7 @@ def _in_folder(
     """Yield a folder that is one result; else the results inside, in the order of names."""
     above |= {folder.resolve()}
     whole = ResultFile(path=folder)
-    if any(one.of_folders and _fits(n, one, whole) for n, one in readers().items()):
+    if any(r.of_folders and _fits(name, r, whole) for name, r in readers().items()):
         yield whole
         return
     for path in sorted(folder.iterdir()):

@@ -143,7 +143,7 @@ def _curves(old: Points, tasks: Sequence[JudgedMetric]) -> list[JudgedMetric]:
 
 
 def _combined(points: Sequence[Sequence[Value]]) -> list[Value]:
-    by_session = [defaultdict(list) for _ in points]  # type: list[defaultdict[str, list[float]]]
+    by_session: list[dict[str, list[float]]] = [defaultdict(list) for _ in points]
     for values, of in zip(points, by_session, strict=True):
         for value in values:
             of[value.session].append(math.log(value.value))

@@ -183,12 +183,12 @@ class PointCase:
                 [m for m in side if metric in m.point.metrics] for side in (self.old, self.new)
             ]
             base = split(metric)[0]
-            note = self._whole or self._parts.get(base) or self._parts.get(metric, "")
-            note = note or self._lacking(metric, sides)
+            note = self._whole or self._parts.get(base) or self._lacking(metric, sides)
             if not any(sides):
                 continue  # measured on neither side
             if metric not in judged:
-                self._report(metric, all(sides))
+                if all(sides):
+                    self._report(metric)
             elif note:
                 self._settle(metric, Outcome.INVALID, note=note)
             else:
@@ -221,12 +221,11 @@ class PointCase:
                 return f"not measured in {some}{name}{cause} ({run.source})"
         return ""
 
-    def _report(self, metric: str, both: bool) -> None:
+    def _report(self, metric: str) -> None:
         unknown = self._quantity(metric).direction is Direction.NEITHER
-        if both:
-            self._settle(metric, None, limit=None, note=UNKNOWN_DIRECTION if unknown else "")
-            row = self.settled[-1]
-            self.settled[-1] = replace(row, change=(row.now or 1.0) / (row.before or 1.0) - 1)
+        note = UNKNOWN_DIRECTION if unknown else ""
+        change = (_mean(self.new, metric) or 1.0) / (_mean(self.old, metric) or 1.0) - 1
+        self._settle(metric, None, limit=None, change=change, note=note)
 
     def _accuracy(self) -> None:
         for name in dict.fromkeys(n for m in (*self.old, *self.new) for n in m.point.scores):

@@ -17,8 +17,6 @@ VERDICT_COLUMNS = ("verdict", "metric", "before", "now", "change", "interval", "
 
 FAILING = (Outcome.PERF_DROP, Outcome.ACC_DROP, Outcome.INVALID)
 
-UNDECIDED = (Outcome.SUSPECT, Outcome.PROVISIONAL, Outcome.INCONCLUSIVE)
-
 MAX_TITLE = 28
 
 SIDES = ("before", "now")

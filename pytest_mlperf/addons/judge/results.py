@@ -127,7 +127,7 @@ def _metric(row: Row) -> MetricVerdict:
         limit=row.limit and (-row.limit if falls else row.limit),
         runs=row.runs[1],
         note=row.note or None,
-        direction="drop" if row.direction == "drop" else "ok" if row.direction else None,
+        direction=row.direction,
     )
 
 

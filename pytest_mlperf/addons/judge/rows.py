@@ -5,7 +5,7 @@ from __future__ import annotations
 import datetime as dt
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 from pytest_mlperf import Outcome
 from pytest_mlperf.addons.judge.model import RANKS, Quantity, ToolPoint, ToolRun, named, split
@@ -74,7 +74,7 @@ class Row:
     sessions: tuple[int, int] = (0, 0)
     note: str = ""
     p: float | None = None
-    direction: str | None = None
+    direction: Literal["ok", "drop"] | None = None
     absolute: bool = False
     documents: tuple[int, int, int] = (0, 0, 0)
 

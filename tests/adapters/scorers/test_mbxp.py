@@ -18,9 +18,9 @@ from pytest_mlperf.adapters.scorers.code._languages import TOOLCHAINS, source, t
 from pytest_mlperf.adapters.scorers.code.programs import (
     LANGUAGES,
     Problem,
+    defect_of,
     extract,
     passed,
-    toolchains,
 )
 from pytest_mlperf.adapters.scorers.mbxp import MbxpScorer
 from pytest_mlperf.core.errors import EnvironmentFault, RunError, SuiteError, UnavailableError
@@ -276,7 +276,7 @@ PROGRAMS = {
 @isolated
 def test_right_programs_pass_and_wrong_ones_fail(language: str) -> None:
     """In every language: right, wrong by its test, and no program at all; in their order."""
-    if reason := toolchains()[language]:
+    if reason := defect_of(language):
         pytest.skip(reason)
     code, test = PROGRAMS[language]
     codes = [code % "4", code % "5", code % "((", code % "4"]
@@ -304,7 +304,7 @@ JAVASCRIPT = {
 @pytest.mark.usefixtures("node_path")
 @isolated
 def test_other_programs_pass_if_they_end_with_0_and_write_text() -> None:
-    if reason := toolchains()["javascript"]:
+    if reason := defect_of("javascript"):
         pytest.skip(reason)
 
     passed = outcomes(list(JAVASCRIPT), "javascript", "")
@@ -341,7 +341,7 @@ def test_missing_languages_are_named_and_nothing_is_run(
         "ruby (ruby is not on PATH); install what is missing, or leave MBXP out with "
         "run_generated_code = false"
     )
-    assert toolchains() | {"python": "?"} == {
+    assert {language: defect_of(language) for language in LANGUAGES} | {"python": "?"} == {
         "cpp": "g++ is not on PATH",
         "javascript": "node is not on PATH",
         "php": "php is not on PATH",
@@ -349,7 +349,7 @@ def test_missing_languages_are_named_and_nothing_is_run(
         "ruby": "ruby is not on PATH",
         "typescript": "node is not on PATH",
     }
-    assert toolchains()["python"] is None
+    assert defect_of("python") is None
 
 
 @pytest.mark.process
@@ -361,7 +361,7 @@ def test_a_toolchain_that_does_not_work_is_not_used(
     install(tmp_path / "tools" / "bin", "ruby")
     monkeypatch.setenv("PATH", str(tmp_path / "tools" / "bin"))
 
-    assert toolchains()["ruby"] == "a correct test program ended with 1: it wrote nothing"
+    assert defect_of("ruby") == "a correct test program ended with 1: it wrote nothing"
     with pytest.raises(EnvironmentFault, match="1 in ruby \\(a correct test program ended"):
         passed([problem("", "ruby")])
 
@@ -376,7 +376,7 @@ def test_javascript_needs_what_its_tests_import(
     monkeypatch.delenv("NODE_PATH", raising=False)
     monkeypatch.setattr("pytest_mlperf.adapters.scorers.code._languages.NODE_FOLDERS", ())
 
-    assert toolchains()["javascript"] == (
+    assert defect_of("javascript") == (
         "lodash, which the tests import, is in none of node's folders (npm install -g lodash, or "
         "set NODE_PATH)"
     )

@@ -16,7 +16,6 @@ from pytest_mlperf.core.case import Kind
 from pytest_mlperf.core.measurement import Subject
 from pytest_mlperf.core.rulings.criteria import with_criterion
 from pytest_mlperf.core.verdict import BaselineReference, Outcome, Verdict
-from pytest_mlperf.judge.rule_r import RuleR
 from pytest_mlperf.reports.sentences import sentence
 from tests.addons.history.test_history import FILE, accept, measured
 from tests.cli.lab import git
@@ -58,7 +57,7 @@ def accepted(*values: float) -> None:
 
 def judged(accepted: Verdict, mode: str = "fail", since: str = "") -> Verdict:
     baselines = AcceptedBaselines(accepted, Path())
-    criterion = drift_of(accepted, baselines, mode, since, RuleR())  # type: ignore[arg-type]
+    criterion = drift_of(accepted, baselines, mode, since)  # type: ignore[arg-type]
     return with_criterion(accepted, criterion) if criterion else accepted
 
 

@@ -359,6 +359,20 @@ def test_a_damaged_baseline_is_named(
     assert message in text
 
 
+@pytest.mark.parametrize("started", [1e300, -1e300, -1.0])
+def test_a_time_in_a_baseline_that_is_no_date_is_taken_as_unknown(
+    say: Say, here: Path, old: Path, new: Path, started: float
+) -> None:
+    say.ends(0, "judge", old, "--baseline", "b", "--update", "missing", "--reason", "r")
+    file = here / "baselines" / "judged" / "b.json"
+    content = json.loads(file.read_text("utf-8"))
+    for run in content["runs"]:
+        run["started"] = started
+    file.write_text(json.dumps(content), "utf-8")
+
+    say.ends(0, "judge", new, "--baseline", "b")
+
+
 def test_a_probable_drop_is_not_added_to_a_baseline(say: Say, here: Path, old: Path) -> None:
     files = (old / "run-0.json", "--baseline", "x", "--update", "missing", "--reason", "a")
     say.ends(0, "judge", *files)

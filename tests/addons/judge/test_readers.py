@@ -15,6 +15,7 @@ from pytest_mlperf import EnvironmentFault, MlperfError
 from pytest_mlperf.addons.judge import files
 from pytest_mlperf.addons.judge.files import Reader, ResultFile, read_text, readers
 from pytest_mlperf.addons.judge.model import ToolRun
+from pytest_mlperf.addons.judge.readers.fields import moment
 from tests.addons.judge.files import DATA, document, judged, outcomes, read, write
 
 EXPECTED: dict[str, tuple[str, dict[str, dict[str, float]]]] = {
@@ -766,13 +767,25 @@ def test_a_missing_file_is_named(tmp_path: Path) -> None:
         read([tmp_path / "gone.json"])
 
 
+@pytest.mark.parametrize(
+    "text",
+    ["9999-12-31T23:59:59-23:59", "0001-01-01T00:00:00+23:59", "1969-12-31", "99990101-000000"],
+)
+def test_a_time_beyond_all_measurements_is_unknown(text: str) -> None:
+    assert moment(text) is None
+
+
 def test_secrets_are_not_kept(tmp_path: Path) -> None:
     content = document("hyperfine.json")
     content["results"][0]["command"] = "curl -H api_key=abc https://me:pw@host/ --token xyz"
+    metadata = {"api_key": "sk-456", "label": "to http://you:pw2@host", "note": "TOKEN=mno"}
+    served = document("vllm-serve.json") | metadata
     (run,) = read([write(tmp_path / "r.json", content)]).runs
-    text = repr(run) + repr(runs("aiperf.json"))
+    (labelled,) = read([write(tmp_path / "s.json", served)]).runs
+    assert labelled.details["label"] == "to http://host"
+    text = repr(run) + repr(labelled) + repr(runs("aiperf.json"))
 
-    assert not [secret for secret in ("abc", "me:pw", "xyz", "user:", "sk-123") if secret in text]
+    assert not [secret for secret in ("abc", ":pw", "xyz", "user:", "sk-", "mno") if secret in text]
 
 
 def test_side_files_of_vllm_are_left_out(tmp_path: Path) -> None:

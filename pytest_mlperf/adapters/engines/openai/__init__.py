@@ -40,11 +40,7 @@ from pytest_mlperf.adapters.engines.openai._address import (
     Secrets,
     request_headers,
 )
-from pytest_mlperf.adapters.engines.openai._client import (
-    Bodies,
-    Client,
-    sent_as,
-)
+from pytest_mlperf.adapters.engines.openai._client import Bodies, Client, sent_as
 from pytest_mlperf.adapters.engines.openai._conversations import TurnBodies, is_header
 from pytest_mlperf.adapters.engines.openai._count import ReferenceCount
 from pytest_mlperf.adapters.engines.openai._null_client import NullClient, drive

@@ -31,6 +31,9 @@ CACHE = "vllm:cache_config_info"
 UNRELATED = frozenset({401, 403, 408, 429, 502, 503, 504})
 """Status codes of failures whatever fields a request has."""
 
+INVALID = frozenset({400, 422})
+"""Status codes of requests with a field that the server does not take."""
+
 METRICS_PATHS = ("/metrics", "/prometheus/metrics", "/v1/metrics")
 """Paths of servers' metrics; trtllm-serve's first one is JSON, the last one is NIM's."""
 
@@ -294,7 +297,7 @@ async def _length_field(client: Client, fields: Mapping[str, Any], few: int) -> 
     try:
         await client.ask(encode({**fields, first: few}))
     except Failed as failure:
-        if "messages" not in fields or not re.search("max_.*tokens", failure.detail):
+        if "messages" not in fields or failure.status not in INVALID:
             raise
         try:
             await client.ask(encode({**fields, second: few}))

@@ -142,7 +142,7 @@ class LoadedModel:
 
 
 def open_model(
-    folder: Path, options: _base.TokenOptions, precision: str, kind: ModelKind = CAUSAL
+    folder: Path, options: _base.TokenOptions, precision: str, kind: ModelKind
 ) -> LoadedModel:
     device, sparsity = _devices.find_device(options.device), options.sparsity
     dummy = options.weights == "dummy"
@@ -250,7 +250,7 @@ def make_dummy(auto: Any, config: Any, *, dtype: Any, attention: str, device: An
     return model.eval()
 
 
-def check_logits(model: Any, folder: Path, kind: ModelKind = CAUSAL) -> None:
+def check_logits(model: Any, folder: Path, kind: ModelKind) -> None:
     with torch.inference_mode():
         logits = model(**kind.trial(model)).logits
     if bool(logits.isnan().any()):

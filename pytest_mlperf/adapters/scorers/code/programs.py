@@ -130,12 +130,8 @@ def _with_progress(results: Iterable[bool], name: str) -> Iterator[bool]:
         yield result
 
 
-def toolchains() -> dict[str, str | None]:
-    """Run a program in each language; return the reason why it cannot run here, or None."""
-    return {language: _defect_of(language) for language in LANGUAGES}
-
-
-def _defect_of(language: str) -> str | None:
+def defect_of(language: str) -> str | None:
+    """Run a program in a language; return the reason why it cannot run here, or None."""
     node_path = os.environ.get("NODE_PATH", "") if language == "javascript" else ""
     return _trial_defect(language, os.environ.get("PATH", ""), node_path)
 
@@ -167,7 +163,7 @@ def _require_known(counts: Mapping[str, int]) -> None:
 
 
 def _require_toolchains(counts: Counter[str]) -> None:
-    lacking = {language: _defect_of(language) for language in sorted(counts)}
+    lacking = {language: defect_of(language) for language in sorted(counts)}
     parts = [
         f"{counts[language]} in {language} ({reason})"
         for language, reason in lacking.items()

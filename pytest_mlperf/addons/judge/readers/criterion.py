@@ -27,8 +27,8 @@ def _is_criterion(document: ResultFile) -> bool:
 
 def _name(folder: Path, root: Path) -> str:
     about = folder / "benchmark.json"
-    head = read_text(about).head if about.is_file() else {}
-    return str(head.get("full_id") or folder.parent.relative_to(root))
+    described = read_text(about).head if about.is_file() else {}
+    return str(described.get("full_id") or folder.parent.relative_to(root))
 
 
 def _criterion(document: ResultFile) -> Iterator[ToolRun]:

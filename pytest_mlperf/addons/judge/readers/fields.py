@@ -31,6 +31,9 @@ SECONDS_PER_UNIT = {
 }
 """Seconds by the unit's name in a file."""
 
+MAX_MOMENT = 1e11
+"""Largest time in seconds since 1970, in the year 5138; larger numbers are in smaller units."""
+
 MAX_MAGNITUDE = 1e100
 """Bound of numbers, so that squares do not overflow; infinity and NaN are beyond it."""
 
@@ -77,8 +80,8 @@ def plain(value: Any) -> str | float | None:
 def moment(value: Any) -> float | None:
     """Return a time in seconds since 1970 of an ISO text, vLLM's text or a number of seconds.
 
-    A text without a zone is taken as UTC: only days and the order of runs are read from it. -1 and
-    0 mean that the time was not recorded.
+    A text without a zone is taken as UTC: only days and the order of runs are read from it. Times
+    before 1970, -1 and 0 mean that the time was not recorded.
     """
     if isinstance(value, str):
         compact = _COMPACT.fullmatch(value)
@@ -87,11 +90,12 @@ def moment(value: Any) -> float | None:
             at = dt.datetime.fromisoformat(text)
         except ValueError:
             return None
-        return (at if at.tzinfo else at.replace(tzinfo=dt.UTC)).timestamp()
+        text_s = (at if at.tzinfo else at.replace(tzinfo=dt.UTC)).timestamp()
+        return text_s if 0 < text_s <= MAX_MOMENT else None
     seconds = number(value)
     if seconds is None or seconds <= 0:
         return None
-    while seconds > 1e11:  # milliseconds, or nanoseconds
+    while seconds > MAX_MOMENT:  # milliseconds, or nanoseconds
         seconds /= 1e3
     return seconds
 
@@ -168,6 +172,11 @@ STATISTICS = {"med": "p50", "median": "p50", "min": "min"} | dict.fromkeys(
 
 LEAST_RANK = 75.0
 """Percentiles below it, but for the median, are not read: they show no more than the median."""
+
+LATENCY = re.compile(
+    r"(?P<statistic>mean|median|p[0-9.]+)_(?P<base>ttft|tpot|itl|e2el|e2e_latency)(?P<unit>_ms)?"
+)
+"""Keys of latencies in the files of vLLM's serving benchmark and its descendants."""
 
 _BASES = {
     "e2el": "latency",

@@ -7,11 +7,7 @@ from collections.abc import Iterator
 
 from pytest_mlperf.addons.judge.files import Reader, ResultFile, run_of
 from pytest_mlperf.addons.judge.model import Fact, ToolPoint, ToolRun
-from pytest_mlperf.addons.judge.readers.fields import JsonObject, Values, head, objects
-
-_INFERENCEX_LATENCY = re.compile(
-    r"(?P<statistic>mean|median|p[0-9.]+)_(?P<base>ttft|tpot|itl|e2el)"
-)
+from pytest_mlperf.addons.judge.readers.fields import LATENCY, JsonObject, Values, head, objects
 
 _INFERENCEX_RATES = {
     "tokens_per_second_per_gpu": "tput_per_gpu",
@@ -53,7 +49,7 @@ def _point(raw: JsonObject) -> ToolPoint:
     if "request_metrics" not in raw:
         values = Values(raw, _INFERENCEX_RATES)
         # In seconds, unlike the raw files of the same harness.
-        values.matching(raw, _INFERENCEX_LATENCY, 1.0)
+        values.matching(raw, LATENCY, 1.0)
         return values.at_load(raw.get("conc"), None, *further, facts=facts)
     measured = raw.at("request_metrics")
     rates = measured.at("throughput", "per_gpu")

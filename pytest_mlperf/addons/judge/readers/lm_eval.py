@@ -110,8 +110,8 @@ def _quantity(name: str, higher: Any) -> Quantity:
 
 
 def _is_samples(document: ResultFile) -> bool:
-    head = document.head
-    return "doc_id" in head and ("filtered_resps" in head or "doc_hash" in head)
+    keys = document.head.keys()
+    return "doc_id" in keys and not keys.isdisjoint(("filtered_resps", "doc_hash"))
 
 
 def _samples(document: ResultFile) -> Iterator[ToolRun]:

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator
 
 from pytest_mlperf.addons.judge.files import Reader, ResultFile, run_of
 from pytest_mlperf.addons.judge.model import Fact, ToolPoint, ToolRun
 from pytest_mlperf.addons.judge.readers.fields import (
+    LATENCY,
     TOKENS,
     JsonObject,
     Values,
@@ -15,10 +15,6 @@ from pytest_mlperf.addons.judge.readers.fields import (
     lengths,
     objects,
     per,
-)
-
-LATENCY = re.compile(
-    r"(?P<statistic>mean|median|p[0-9.]+)_(?P<base>ttft|tpot|itl|e2el|e2e_latency)_ms"
 )
 
 _VLLM_RATES = {

@@ -70,8 +70,8 @@ def reader_of(columns: Sequence[Column], points: Sequence[str]) -> Reader:
 
     def read(document: ResultFile) -> Iterator[ToolRun]:
         rows = [JsonObject(row) for row in document.rows or document.objects]
-        _require(document, rows, [*points, *(column.name for column in columns)])
-        measured = {*points, *(column.name for column in columns)}
+        measured = [*points, *(column.name for column in columns)]
+        _require(document, rows, measured)
         repeats: dict[str, int] = defaultdict(int)
         runs: dict[int, list[tuple[ToolPoint, JsonObject]]] = defaultdict(list)
         for row in rows:

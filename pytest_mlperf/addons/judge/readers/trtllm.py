@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 
 from pytest_mlperf.addons.judge.files import Reader, ResultFile, run_of
 from pytest_mlperf.addons.judge.model import Fact, ToolRun
-from pytest_mlperf.addons.judge.readers.fields import TOKENS, Values, head, objects, whole
+from pytest_mlperf.addons.judge.readers.fields import LATENCY, TOKENS, Values, head, objects, whole
 
 _TRTLLM_RATES = {
     "requests_per_second": "request_throughput_req_s",
@@ -71,10 +71,6 @@ _SANITY_RATES = {
     "goodput": "goodput",
 }
 
-_SANITY_LATENCY = re.compile(
-    r"(?P<statistic>mean|median|p[0-9.]+)_(?P<base>ttft|tpot|itl|e2el|e2e_latency)"
-)
-
 _SANITY_FACTS = {
     "model": "s_model_name",
     "GPU": "s_gpu_type",
@@ -92,7 +88,7 @@ _SANITY_FACTS = {
 def _sanity_values(raw: Mapping[str, object]) -> Values:
     """Return figures by the names of perf-sanity's database; times are in milliseconds."""
     values = Values(raw, _SANITY_RATES)
-    values.matching(raw, _SANITY_LATENCY, 1e-3)
+    values.matching(raw, LATENCY, 1e-3)
     return values
 
 

@@ -101,7 +101,7 @@ def _workload(round_: Round, workload: RoundWorkload) -> dict[str, Any]:
     return {
         **content,
         **lengths,
-        "adapter": ADAPTERS.get(workload.name),
+        "adapter": ADAPTERS[workload.name],
         "scorer": workload.scorer or None,
         "names": round_.workloads[workload.name].names,
         "checker_names": workload.checker_names,
@@ -250,9 +250,7 @@ ADAPTERS = {
     "e2e-rag-qna": "frames",
     "e2e-rag-db": "frames-pages",
 }
-"""The data set adapter of each supported workload."""
-
-UNSUPPORTED = "none in this release"
+"""The data set adapter of each workload."""
 
 
 def detail(round_: Round, workload: RoundWorkload, columns: int) -> Iterator[str]:
@@ -279,16 +277,15 @@ def detail(round_: Round, workload: RoundWorkload, columns: int) -> Iterator[str
 
 
 def _facts(round_: Round, workload: RoundWorkload) -> dict[str, str]:
-    adapter, ungated = ADAPTERS.get(workload.name), UNSUPPORTED
-    if scorer := workload.ungated_scorer:
-        ungated = f"{scorer}, with your own tool or judge model; not for MLPerf's gate"
+    adapter, scorer = ADAPTERS[workload.name], workload.ungated_scorer
+    ungated = f"{scorer}, with your own tool or judge model; not for MLPerf's gate"
     return {
         "task": workload.task,
         "names": ", ".join(round_.workloads[workload.name].names),
         "checker": ", ".join(workload.checker_names),
         "data set": "; ".join(_data(workload)),
         "tokens": "; ".join(_tokens(workload)),
-        "adapter": f"{adapter}: pytest-mlperf options {adapter}" if adapter else UNSUPPORTED,
+        "adapter": f"{adapter}: pytest-mlperf options {adapter}",
         "scorer": workload.scorer or ungated,
         **_answers(workload),
         "systems": "; ".join(_systems(workload)),

@@ -265,16 +265,8 @@ def described(machine: Machine, accelerator: str, root: Path = Path("/")) -> dic
 
 def _accelerator(machine: Machine, accelerator: str) -> Mapping[str, str]:
     if accelerator == "cpu":
-        none = dict.fromkeys(
-            (
-                "accelerator_model_name",
-                "accelerator_memory_capacity",
-                "accelerator_memory_configuration",
-                "accelerator_host_interconnect",
-                "accelerator_interconnect",
-            ),
-            "N/A",
-        )
+        keys = ("model_name", "memory_capacity", "memory_configuration", "host_interconnect")
+        none = {f"accelerator_{key}": "N/A" for key in (*keys, "interconnect")}
         return {"accelerators_per_node": "0", **none}
     identity = machine.identity(accelerator)
     memory = identity.get("memory_gib")

@@ -333,6 +333,18 @@ def test_a_server_that_fails_is_not_one_without_a_field(field: str) -> None:
         assert "leave the option out" not in message
 
 
+@dataclass(frozen=True, kw_only=True)
+class Terse(Manner):
+    """A server that takes the second field for the length alone, and does not name the first."""
+
+    status: str
+
+    def __call__(self, request: Request) -> Reply:
+        if "max_tokens" in request.body:
+            return failure(self.status, "no such field")
+        return super().__call__(request)
+
+
 def test_the_other_field_for_the_length_is_used_in_chats_only_if_the_first_is_refused() -> None:
     for refused, api, fields in (
         ("max_completion_tokens", "chat", {"max_tokens"}),
@@ -344,6 +356,10 @@ def test_the_other_field_for_the_length_is_used_in_chats_only_if_the_first_is_re
         streams = [request.body for request in server.streams[1:]]
         sent = [set(body) & {"max_tokens", "max_completion_tokens"} for body in streams]
         assert all(names == fields for names in sent)
+
+    for status in ("400 Bad Request", "422 Unprocessable Entity"):
+        with Scripted(Terse(status=status)) as server:
+            run(server.url, ["a"] * 3, sink=Recorder(3), api="chat")
     message = refusal(Manner(refuses=frozenset({"max_tokens"})))
     assert "Unexpected fields in the request: ['max_tokens']" in message
     both = Manner(refuses=frozenset({"max_tokens", "max_completion_tokens"}))
