@@ -13,7 +13,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from pytest_mlperf.adapters.scorers.code.programs import toolchains
+from pytest_mlperf.adapters.scorers.code.programs import defect_of
 from pytest_mlperf.adapters.scorers.mixtral import MixtralScorer
 from pytest_mlperf.core.errors import RunError, SuiteError, UnavailableError
 from tests.adapters.scorers import originals
@@ -170,7 +170,7 @@ def test_programs_are_not_run_unless_that_is_asked_for(build: Build, tmp_path: P
 @pytest.mark.process
 def test_programs_that_count_are_run_each_with_its_own_test(build: Build) -> None:
     """Run in the sandbox: 100 if a test passes, None if no program applies."""
-    if reason := toolchains()["python"]:
+    if reason := defect_of("python"):
         pytest.skip(f"programs in Python cannot run here: {reason}")
     samples = [
         ("def f():\n    return 1\n```\nwhat follows", mbxp()),

@@ -54,10 +54,10 @@ def runs_of(
 
 
 def judged(
-    base: Path | Sequence[Path], now: Path | Sequence[Path], **settings: Any
+    base: Path | Sequence[Path], candidate: Path | Sequence[Path], **settings: Any
 ) -> FileComparison:
     """Return the comparison of two sides of files."""
-    old, new = (read([side] if isinstance(side, Path) else side) for side in (base, now))
+    old, new = (read([side] if isinstance(side, Path) else side) for side in (base, candidate))
     refuse_shared(old, new)
     return compare(old.runs, new.runs, Settings(**settings))
 

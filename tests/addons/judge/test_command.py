@@ -321,9 +321,9 @@ def test_a_baseline_judges_like_the_files_that_it_is_from(
 
     update = ("--baseline", "llama", "--update", "missing", "--reason", "first")
     say.ends(0, "judge", old, *update)
-    now = read([slow]).runs
-    of_files = compare(read([old]).runs, now, Settings())
-    of_baseline = compare(accepted.load("llama"), now, Settings())
+    candidate = read([slow]).runs
+    of_files = compare(read([old]).runs, candidate, Settings())
+    of_baseline = compare(accepted.load("llama"), candidate, Settings())
 
     assert of_baseline.rows == of_files.rows
 
@@ -570,8 +570,8 @@ def test_twenty_files_take_less_than_two_seconds(old: Path, new: Path) -> None:
 
     sides = [old / f"run-{n}.json" for n in range(5)], [new / f"run-{n}.json" for n in range(5)]
     begin = time.process_time()
-    before, now = (read(side) for side in sides)
-    compare(before.runs, now.runs, Settings())
+    baseline, candidate = (read(side) for side in sides)
+    compare(baseline.runs, candidate.runs, Settings())
 
     assert time.process_time() - begin < 1.0
 
@@ -590,10 +590,10 @@ def test_a_thousand_files_with_ten_points_each(here: Path) -> None:
             content["datetime"] = f"{day}T08:00:00"
             write(here / str(side) / f"{number}.json", content)
     begin = time.process_time()
-    before, now = (read([here / str(side)]) for side in (0, 1))
-    result = compare(before.runs, now.runs, Settings())
+    baseline, candidate = (read([here / str(side)]) for side in (0, 1))
+    result = compare(baseline.runs, candidate.runs, Settings())
 
-    assert (len(before.runs), len(result.rows)) == (500, 10)
+    assert (len(baseline.runs), len(result.rows)) == (500, 10)
     assert time.process_time() - begin < 15
 
 

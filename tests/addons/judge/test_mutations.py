@@ -65,13 +65,13 @@ def test_any_value_may_be_another(name: str, tmp_path: Path) -> None:
         file = tmp_path / name
         file.write_text("\n".join(map(json.dumps, parts)), "utf-8")
         try:
-            now = read([file])
-            result = compare(read([DATA / name]).runs, now.runs, Settings())
+            candidate = read([file])
+            result = compare(read([DATA / name]).runs, candidate.runs, Settings())
             session = results_of(result, ("a", "b"), set(report.FAILING))
             write_results(tmp_path / "r.json", session)
             assert read_results(tmp_path / "r.json") == session
             assert report.lines(result, ("a", "b"), 80)
-            baseline = accepted.baseline_of("x", now.runs, ())
+            baseline = accepted.baseline_of("x", candidate.runs, ())
             accepted.DOCUMENT.save(tmp_path / "x.json", baseline)
             assert accepted.DOCUMENT.load(tmp_path / "x.json") == baseline
         except MlperfError as error:
