@@ -36,6 +36,9 @@ TAIL_FROM = 95.0
 
 SUCCESS = "success_share"
 
+COMPLETED = "requests completed"
+"""Fact that must be equal where the number of failed requests is unknown."""
+
 RANKS = (
     *("output_tokens_per_second", "tokens_per_second", "total_tokens_per_second"),
     *("tokens_per_second_per_gpu", "requests_per_second"),
@@ -86,6 +89,11 @@ class Fact:
     tolerance: float = 0.0
     absolute: bool = False
     needed: bool = False
+
+    def __post_init__(self) -> None:
+        """Store whole numbers as floats, as a stored baseline returns them."""
+        if isinstance(self.value, int):
+            object.__setattr__(self, "value", float(self.value))
 
     def agrees(self, other: Fact) -> bool:
         """Return whether both values are equal within the tolerance."""

@@ -10,8 +10,9 @@ from typing import NamedTuple
 
 from pytest_mlperf import Outcome
 from pytest_mlperf.addons.judge.files import readers
-from pytest_mlperf.addons.judge.model import SUCCESS, Fact, Quantity, ToolPoint, split
+from pytest_mlperf.addons.judge.model import COMPLETED, SUCCESS, Fact, Quantity, ToolPoint, split
 from pytest_mlperf.addons.judge.rows import JUDGED, MeasuredPoint, Row, Settings, row_of, usual
+from pytest_mlperf.extension import some
 from pytest_mlperf.judge import Direction, Value
 
 UNKNOWN_DIRECTION = "which direction is better is unknown, so it is not judged"
@@ -73,7 +74,10 @@ class PointCase:
     def _compare_facts(self) -> None:
         first = self.old[0].point.facts
         names = dict.fromkeys(name for m in (*self.old, *self.new) for name in m.point.facts)
+        counted = all(m.point.failed is not None for m in (*self.old, *self.new))
         for name in names:
+            if name == COMPLETED and counted:
+                continue
             if name in self.settings.ignored:
                 self._note_ignored(name)
                 continue
@@ -150,11 +154,8 @@ class PointCase:
         return True
 
     def _names(self) -> list[str]:
-        return list(
-            dict.fromkeys(
-                name for m in (*self.old, *self.new) for name in (*m.point.metrics, *m.point.absent)
-            )
-        )
+        """Return the metrics that a run of either side measured."""
+        return list(dict.fromkeys(n for m in (*self.old, *self.new) for n in m.point.metrics))
 
     def _judged_names(self) -> list[str]:
         names = self._names()
@@ -184,8 +185,6 @@ class PointCase:
             ]
             base = split(metric)[0]
             note = self._whole or self._parts.get(base) or self._lacking(metric, sides)
-            if not any(sides):
-                continue  # measured on neither side
             if metric not in judged:
                 if all(sides):
                     self._report(metric)
@@ -199,13 +198,18 @@ class PointCase:
         if self._whole and not self.settled:
             self.settled.append(row_of(self.key, "facts", Outcome.INVALID, note=self._whole))
         self._check_meaning()
+        absent = {n: why for m in (*self.old, *self.new) for n, why in m.point.absent.items()}
+        if unmeasured := [name for name in absent if name not in self._names()]:
+            text = f"{some(unmeasured)}: {absent[unmeasured[0]]}"
+            self.notes.append(f"not measured on either side, and not judged: {text}")
 
     def _check_meaning(self) -> None:
         """Add INVALID rows for metrics whose meaning may differ between versions of the tool."""
         reader = readers().get(self.key[0])
         if reader is None or reader.suspicious is None:
             return
-        ratios = {task.row.metric: task.ratio for task in self.tasks}
+        means = {n: (_mean(self.old, n), _mean(self.new, n)) for n in self._names()}
+        ratios = {name: now / before for name, (before, now) in means.items() if before and now}
         suspicious = reader.suspicious(ratios)
         for task in [task for task in self.tasks if task.row.metric in suspicious]:
             self.tasks.remove(task)

@@ -8,13 +8,14 @@ from statistics import median
 from typing import Any
 
 from pytest_mlperf.addons.judge.files import Reader, ResultFile, run_of
-from pytest_mlperf.addons.judge.model import Fact, ToolPoint, ToolRun
+from pytest_mlperf.addons.judge.model import COMPLETED, Fact, ToolPoint, ToolRun
 from pytest_mlperf.addons.judge.readers.fields import (
     SECONDS_PER_UNIT,
     TOKENS,
     JsonObject,
     Values,
     cache_hits,
+    counts,
     head,
     lengths,
     objects,
@@ -67,7 +68,7 @@ def _aiperf(document: ResultFile) -> Iterator[ToolRun]:
         document,
         "aiperf",
         # AIPerf leaves the count of errors out if it is 0.
-        points=(_point(raw, _average(raw, "error_request_count") or 0),),
+        points=(_point(raw, raw.at("error_request_count").whole("avg") or 0),),
         started=raw.moment("start_time"),
         version=raw.text("aiperf_version"),
         details=raw.at("run_info").texts("random_seed", "variation_label"),
@@ -78,7 +79,7 @@ def _aiperf(document: ResultFile) -> Iterator[ToolRun]:
 
 def _genai_perf(document: ResultFile) -> Iterator[ToolRun]:
     raw = head(document)
-    point = _point(raw, _average(raw, "error_request_count"))
+    point = _point(raw, raw.at("error_request_count").whole("avg"))
     yield run_of(document, "genai-perf", points=(point,))
 
 
@@ -86,7 +87,7 @@ def _average(raw: JsonObject, name: str) -> float | None:
     return raw.at(name).number("avg")
 
 
-def _point(raw: JsonObject, errors: float | None) -> ToolPoint:
+def _point(raw: JsonObject, errors: int | None) -> ToolPoint:
     values = Values()
     for key, base in _AIPERF_TIMES.items():
         unit = str(raw.at(key).get("unit", "ms"))
@@ -95,20 +96,33 @@ def _point(raw: JsonObject, errors: float | None) -> ToolPoint:
         else:
             values.absent[f"{base}_p50"] = f"its unit {unit!r} is unknown"
     for key, metric in _AIPERF_RATES.items():
-        values.add(metric, raw.at(key).get("avg"))
+        amount, _, time = str(raw.at(key).get("unit", "/sec")).partition("/")
+        time = time.removesuffix("/user")
+        if time in SECONDS_PER_UNIT:
+            values.add(metric, raw.at(key).get("avg"), 1 / SECONDS_PER_UNIT[time])
+        else:
+            values.absent[metric] = f"its unit {amount}/{time} is unknown"
     settings = _settings(raw.at("input_config"))
     completed = raw.at("request_count").whole("avg")
-    failed = None if errors is None else int(errors)
-    sent = None if completed is None or failed is None else completed + failed
+    listed = sum(error.whole("count") or 0 for error in raw.entries("error_summary"))
+    sent, failed = counts(None, completed, errors, listed or None)
     size_in, size_out, server_count = (
         _average(raw, name)
         for name in ("input_sequence_length", "output_sequence_length", "usage_completion_tokens")
     )
-    cached = next((_average(raw, key) for key in raw if key.startswith("usage_prompt_cache")), None)
+    caches = [key for key in raw if key.startswith("usage_prompt_cache")]
+    caches.sort(key=lambda key: "read" not in key)
+    cached = next((_average(raw, key) for key in caches), None)
     facts = {
         "model": Fact(_setting(settings, "model_names") or _setting(settings, "model")),
         "tokenizer": Fact(_setting(settings, "tokenizer.name") or _setting(settings, "tokenizer")),
-        "requests": Fact(completed if sent is None else sent),
+        "requests": Fact(sent),
+        COMPLETED: Fact(completed),
+        "data set": Fact(
+            _setting(settings, "public_dataset") or _setting(settings, "dataset.type")
+        ),
+        "turns": Fact(_setting(settings, "turn.mean") or _setting(settings, "turns.mean")),
+        "GPU": Fact(", ".join(sorted(set(_gpus(raw.get("telemetry_data"))))) or None),
         **lengths(1, size_in, size_out if server_count is None else server_count),
         **cache_hits(cached, size_in),
         "goodput target": Fact(
@@ -134,7 +148,18 @@ def _settings(config: JsonObject) -> dict[str, Any]:
     names = [str(model.get("name")) for model in config.at("models").entries("items")]
     measured = [p for p in config.entries("phases") if p.get("kind") != "warmup"]
     phase = measured[-1] if measured else {}
-    return dict(_flat({**config, **({"model": names} if names else {}), **phase}))
+    dataset = next(iter(config.entries("datasets")), {})
+    model = {"model": names} if names else {}
+    return dict(_flat({**config, "dataset": dataset, **model, **phase}))
+
+
+def _gpus(telemetry: Any) -> Iterator[str]:
+    """Yield the names of all GPUs in a tree of telemetry."""
+    if isinstance(telemetry, Mapping):
+        yield from [str(telemetry["gpu_name"])] if "gpu_name" in telemetry else []
+        telemetry = list(telemetry.values())
+    for value in telemetry if isinstance(telemetry, list) else ():
+        yield from _gpus(value)
 
 
 def _flat(raw: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
@@ -185,7 +210,7 @@ def _turn(turn: int, records: list[JsonObject]) -> ToolPoint:
         str(record.at("metadata").get("conversation_id", index))
         for index, record in enumerate(records)
     }
-    answered = [record for record in records if not record.get("error")]
+    answered = [r for r in records if not (r.get("error") or r.at("metadata").get("was_cancelled"))]
     for record in answered:
         for key, base in _AIPERF_TIMES.items():
             metric = record.at("metrics", key)
@@ -195,7 +220,7 @@ def _turn(turn: int, records: list[JsonObject]) -> ToolPoint:
     return ToolPoint(
         name=f"turn {turn}",
         metrics={name: median(values) for name, values in figures.items()},
-        facts={"conversations": Fact(float(len(conversations)))},
+        facts={"conversations": Fact(len(conversations))},
         sent=len(records),
         failed=len(records) - len(answered),
     )

@@ -60,10 +60,11 @@ def _asv(document: ResultFile) -> Iterator[ToolRun]:
     about = document.path.parents[1] / "benchmarks.json"
     definitions = head(read_text(about)) if about.is_file() else JsonObject()
     machine, rows = raw.at("params"), raw.at("results")
+    machine_facts = machine.facts({"CPU": "cpu", "CPUs": "num_cpu", "architecture": "arch"})
     points = [
         point
         for name, row in rows.items()
-        for point in _asv_points(name, row, columns, definitions.at(name), machine.text("cpu"))
+        for point in _asv_points(name, row, columns, definitions.at(name), machine_facts)
     ]
     clock = columns.index("started_at") if "started_at" in columns else len(columns)
     starts = (
@@ -86,7 +87,7 @@ _ASV_METRICS = {"time": "time_p50", "timeraw": "time_p50", "mem": "memory", "pea
 
 
 def _asv_points(
-    name: str, row: Any, columns: list[str], definition: JsonObject, cpu: str | None
+    name: str, row: Any, columns: list[str], definition: JsonObject, machine: Mapping[str, Fact]
 ) -> Iterator[ToolPoint]:
     cells = dict(zip(columns, row, strict=False)) if isinstance(row, list) else {"result": row}
     results, params = cells.get("result"), cells.get("params") or []
@@ -98,7 +99,7 @@ def _asv_points(
         value = _cell(results, number)
         shown = f"({', '.join(map(str, combination))})" if combination else ""
         facts = {
-            "CPU": Fact(cpu),
+            **machine,
             "benchmark version": Fact(plain(cells.get("version"))),
             "calls per sample": Fact(plain(_cell(cells.get("stats_number"), number))),
         }

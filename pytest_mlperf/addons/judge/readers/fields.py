@@ -68,6 +68,22 @@ def per(total: Any, count: Any) -> float | None:
     return a / b if a and b else None
 
 
+def counts(
+    sent: int | None, completed: int | None, *failures: int | None
+) -> tuple[int | None, int | None]:
+    """Return the numbers of sent and of failed requests; None for a number that is unknown.
+
+    Args:
+        failures: Failed requests by each of the fields that hold them. Requests without an answer
+            have failed as well.
+    """
+    unanswered = None if sent is None or completed is None else max(sent - completed, 0)
+    failed = max((n for n in (*failures, unanswered) if n is not None), default=None)
+    if sent is None and completed is not None and failed is not None:
+        sent = completed + failed
+    return sent, failed
+
+
 def plain(value: Any) -> str | float | None:
     """Return a value as text or number, infinity as "inf"; None for tables, lists and null."""
     if isinstance(value, bool):
@@ -222,6 +238,9 @@ class Values:
 
     def point(self, name: str, **more: Any) -> ToolPoint:
         """Return a point with these figures; `more` are fields of `ToolPoint`."""
+        if "goodput" in self.metrics:  # most tools do not store its target
+            target = {"goodput target": Fact(None, ("goodput",), needed=True)}
+            more["facts"] = {**target, **more.get("facts", {})}
         return ToolPoint(name=name, metrics=self.metrics, absent=self.absent, **more)
 
     def at_load(

@@ -13,6 +13,7 @@ from pytest_mlperf.addons.judge.readers.fields import (
     head,
     lengths,
     number,
+    per,
 )
 
 _GUIDELLM_TIMES = {
@@ -29,6 +30,9 @@ _GUIDELLM_RATES = {
     "tokens_per_second": "total_tokens_per_second",
     "prompt_tokens_per_second": "prompt_tokens_per_second",
 }
+
+INCOMPLETE_TOLERANCE = 0.05
+"""Difference of the share of requests that the end of a run cut off."""
 
 _VERSIONS = (None, 1, 2)
 
@@ -90,6 +94,15 @@ def _point(raw: JsonObject, file: JsonObject) -> ToolPoint:
             **lengths(1, *tokens),
             "goodput target": Fact(
                 str(configuration.at("slo") or "") or None, ("goodput",), needed=True
+            ),
+            **{
+                title: Fact(str(configuration.get(key) or "none"))
+                for title, key in (("warm-up", "warmup"), ("cool-down", "cooldown"))
+            },
+            "incomplete requests": Fact(
+                per(totals.get("incomplete"), totals.get("total")) or 0.0,
+                tolerance=INCOMPLETE_TOLERANCE,
+                absolute=True,
             ),
             "constraints": Fact(_constraints(configuration.at("constraints") or file.at("args"))),
         },

@@ -6,8 +6,15 @@ import re
 from collections.abc import Iterator, Mapping
 
 from pytest_mlperf.addons.judge.files import Reader, ResultFile, run_of
-from pytest_mlperf.addons.judge.model import Fact, ToolRun
-from pytest_mlperf.addons.judge.readers.fields import JsonObject, Values, cache_hits, head, lengths
+from pytest_mlperf.addons.judge.model import COMPLETED, Fact, ToolRun
+from pytest_mlperf.addons.judge.readers.fields import (
+    JsonObject,
+    Values,
+    cache_hits,
+    counts,
+    head,
+    lengths,
+)
 
 _INFERENCE_PERF_TIMES = {
     "request_latency": "latency",
@@ -40,7 +47,8 @@ def _read(document: ResultFile) -> Iterator[ToolRun]:
         values.statistics(base, latencies.get(key))
     goodput, tokens = successes.at("goodput_metrics"), successes.at("prompt_tokens")
     values.add("goodput", goodput.get("request_goodput"))
-    completed, failed = successes.whole("count"), raw.at("failures").whole("count")
+    completed = successes.whole("count")
+    sent, failed = counts(load.whole("count"), completed, raw.at("failures").whole("count"))
     stage = re.search(r"stage_(\d+)_", document.path.name)
     # Releases from 0.6.1 on have the server's count as well.
     sizes = (
@@ -56,11 +64,12 @@ def _read(document: ResultFile) -> Iterator[ToolRun]:
         facts={
             "model": Fact(model[1] if model else None),
             "requests": Fact(load.whole("count")),
+            COMPLETED: Fact(completed),
             **lengths(1, *sizes),
             **cache_hits(tokens.number("cached"), tokens.number("total")),
             "goodput target": Fact(_target(goodput, settings), ("goodput",), needed=True),
         },
-        sent=None if completed is None or failed is None else completed + failed,
+        sent=sent,
         failed=failed,
     )
     seconds = raw.positive("benchmark_time_seconds")
@@ -84,7 +93,11 @@ def _target(goodput: JsonObject, settings: str) -> str | None:
 
 
 def _suspicious(ratios: Mapping[str, float]) -> Mapping[str, str]:
-    rates = [ratio for name, ratio in ratios.items() if name in _INFERENCE_PERF_RATES]
+    rates = [
+        ratio
+        for name, ratio in ratios.items()
+        if name in _INFERENCE_PERF_RATES or name in {"latency_p50", "latency_mean"}
+    ]
     if not rates or any(abs(rate - 1) > SAME_RATE for rate in rates):
         return {}
     return {

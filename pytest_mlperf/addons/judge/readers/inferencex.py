@@ -6,8 +6,16 @@ import re
 from collections.abc import Iterator
 
 from pytest_mlperf.addons.judge.files import Reader, ResultFile, run_of
-from pytest_mlperf.addons.judge.model import Fact, ToolPoint, ToolRun
-from pytest_mlperf.addons.judge.readers.fields import LATENCY, JsonObject, Values, head, objects
+from pytest_mlperf.addons.judge.model import COMPLETED, Fact, ToolPoint, ToolRun
+from pytest_mlperf.addons.judge.readers.fields import (
+    LATENCY,
+    JsonObject,
+    Values,
+    counts,
+    head,
+    lengths,
+    objects,
+)
 
 _INFERENCEX_RATES = {
     "tokens_per_second_per_gpu": "tput_per_gpu",
@@ -45,7 +53,8 @@ def _aggregate(document: ResultFile) -> Iterator[ToolRun]:
 def _point(raw: JsonObject) -> ToolPoint:
     further = [f"{raw['isl']} in, {raw.get('osl')} out"] if raw.get("isl") is not None else []
     further += [f"{name}{raw[name]}" for name in ("tp", "ep") if raw.get(name) is not None]
-    facts = raw.facts(_INFERENCEX_FACTS)
+    disaggregated = {k: k for k in raw if k.startswith(("prefill_", "decode_", "num_p", "num_d"))}
+    facts = raw.facts(_INFERENCEX_FACTS | disaggregated)
     if "request_metrics" not in raw:
         values = Values(raw, _INFERENCEX_RATES)
         # In seconds, unlike the raw files of the same harness.
@@ -57,8 +66,7 @@ def _point(raw: JsonObject) -> ToolPoint:
     values.add("requests_per_second", measured.get("qps"))
     for key, base in (("ttft", "ttft"), ("itl", "itl"), ("e2e", "latency")):
         values.statistics(base, measured.at("latency", key))
-    sent, succeeded = (raw.whole(f"num_requests_{kind}") for kind in ("total", "successful"))
-    failed = sent - succeeded if sent is not None and succeeded is not None else None
+    sent, failed = counts(*(raw.whole(f"num_requests_{kind}") for kind in ("total", "successful")))
     return values.at_load(raw.get("conc"), None, *further, facts=facts, sent=sent, failed=failed)
 
 
@@ -84,9 +92,12 @@ def _llmperf(document: ResultFile) -> Iterator[ToolRun]:
     values.add("requests_per_second", raw.get("results_num_completed_requests_per_min"), 1 / 60)
     values.matching(raw, _LLMPERF_LATENCY, 1.0)
     completed = raw.whole("results_num_completed_requests")
-    failed = raw.whole("results_number_errors")
-    sent = None if completed is None else completed + (failed or 0)
-    facts = {**raw.facts(_LLMPERF_FACTS), "requests": Fact(sent)}
+    sent, failed = counts(
+        raw.whole("results_num_requests_started"), completed, raw.whole("results_number_errors")
+    )
+    tokens = (raw.get(f"results_number_{side}_tokens_mean") for side in ("input", "output"))
+    facts = {**raw.facts(_LLMPERF_FACTS), **lengths(1, *tokens)}
+    facts |= {"requests": Fact(sent), COMPLETED: Fact(completed)}
     point = values.at_load(
         raw.get("num_concurrent_requests"), None, facts=facts, sent=sent, failed=failed
     )

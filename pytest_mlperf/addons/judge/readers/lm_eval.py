@@ -75,7 +75,7 @@ def _task(task: str, scores: JsonObject, raw: JsonObject) -> ToolPoint:
         score = number(value)
         if metric.endswith("_stderr") or score is None or metric in {"sample_len", "alias"}:
             continue
-        stderr = scores.number(f"{metric}_stderr{',' if part else ''}{part}")
+        stderr = scores.positive(f"{metric}_stderr{',' if part else ''}{part}")
         name = f"{metric},{part}" if part and part != "none" else metric
         by_name[name] = TaskScore(score, stderr)
         quantities[name] = _quantity(name, directions.get(metric))
@@ -94,8 +94,16 @@ def _task(task: str, scores: JsonObject, raw: JsonObject) -> ToolPoint:
             "generation settings": Fact(_settings(settings.get("gen_kwargs"))),
             # Equal prompts make the version of the harness irrelevant.
             **({"prompts": Fact(hashes)} if hashes else raw.facts(_HARNESS)),
+            **({} if hashes else settings.facts({"few-shot seed": "fewshot_seed"})),
+            "task settings": Fact(_task_settings(raw.at("configs", task))),
         },
     )
+
+
+def _task_settings(config: JsonObject) -> str | None:
+    keys = ("dataset_name", "test_split", "output_type", "repeats", "generation_kwargs")
+    listed = (f"{key} {_settings(config[key])}" for key in keys if config.get(key) is not None)
+    return ", ".join(listed) or None
 
 
 def _settings(value: Any) -> str:
@@ -134,7 +142,7 @@ def _samples(document: ResultFile) -> Iterator[ToolRun]:
         for metric in (
             metrics if isinstance(metrics, list) else [key for key in lines[0] if key != "doc_id"]
         ):
-            values = zip(documents, (line.number(metric) for line in lines), strict=True)
+            values = zip(documents, (_score(line, metric) for line in lines), strict=True)
             there = {key: value for key, value in values if value is not None}
             if there:
                 score = TaskScore(sum(there.values()) / len(there), samples=there)
@@ -147,6 +155,11 @@ def _samples(document: ResultFile) -> Iterator[ToolRun]:
         facts={"prompts": Fact(digest if "prompt_hash" in document.head else None)},
     )
     yield run_of(document, "lm-eval-samples", points=(point,))
+
+
+def _score(line: JsonObject, metric: str) -> float | None:
+    value = line.get(metric)
+    return float(value) if isinstance(value, bool) else number(value)
 
 
 LM_EVAL_RESULTS = Reader(title="lm-evaluation-harness", recognise=_is_results, read=_results)

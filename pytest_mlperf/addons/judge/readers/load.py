@@ -13,6 +13,10 @@ from pytest_mlperf.addons.judge.readers.fields import JsonObject, Values, head, 
 _K6_MARKS = ("http_req_duration", "http_reqs", "iterations", "http_req_failed")
 
 
+DROPPED_TOLERANCE = 0.01
+"""Difference of the share of iterations that k6 could not start in time."""
+
+
 def _k6_metrics(document: ResultFile) -> JsonObject:
     """Return metrics by name, also from the machine-readable summary's list."""
     raw = head(document)
@@ -38,7 +42,17 @@ def _k6(document: ResultFile) -> Iterator[ToolRun]:
     checks = by_name.at("checks")
     values.add("checks", checks.get("value", checks.get("rate")))
     sent, failed = _k6_failed(by_name)
-    points = [values.point("all requests", sent=sent, failed=failed)]
+    dropped, iterations = (
+        by_name.at(name).number("count") or 0.0 for name in ("dropped_iterations", "iterations")
+    )
+    users = by_name.at("vus_max")
+    facts = {
+        "virtual users": Fact(users.plain("max" if "max" in users else "value")),
+        "dropped iterations": Fact(
+            per(dropped, dropped + iterations) or 0.0, tolerance=DROPPED_TOLERANCE, absolute=True
+        ),
+    }
+    points = [values.point("all requests", facts=facts, sent=sent, failed=failed)]
     for name in by_name:
         for expression, state in by_name.at(name, "thresholds").items():
             # The classic summary has true for a failed threshold, handleSummary has ok.
@@ -93,10 +107,24 @@ def _locust_point(raw: JsonObject) -> ToolPoint:
         place = sum(count < rank / 100 * reached[-1] for count in reached)
         values.add(f"latency_p{rank}", histogram[place][0] if histogram else None, 1e-3)
     sent, first, last = map(raw.number, ("num_requests", "start_time", "last_request_timestamp"))
-    values.add("latency_mean", per(raw.get("total_response_time"), sent), 1e-3)
-    values.add("requests_per_second", per(sent, last - first if first and last else None))
-    name = f"{raw.get('method') or ''} {raw.get('name')}".strip()
-    return values.point(name, sent=raw.whole("num_requests"), failed=raw.whole("num_failures"))
+    timed = sent - (raw.number("num_none_requests") or 0) if sent is not None else None
+    seconds = last - first if first and last else None
+    values.add("latency_mean", per(raw.get("total_response_time"), timed), 1e-3)
+    values.add("requests_per_second", per(sent, seconds))
+    return values.point(
+        f"{raw.get('method') or ''} {raw.get('name')}".strip(),
+        facts=_locust_facts(per(raw.get("total_content_length"), sent), seconds),
+        sent=raw.whole("num_requests"),
+        failed=raw.whole("num_failures"),
+    )
+
+
+def _locust_facts(size: float | None, seconds: float | None) -> dict[str, Fact]:
+    """Return the conditions of a Locust run, which its time limit ends."""
+    return {
+        "bytes per answer": Fact(size, tolerance=0.05),
+        "seconds of load": Fact(seconds, tolerance=0.25),
+    }
 
 
 _LOCUST_COLUMNS = {"Type", "Name", "Request Count", "Failure Count"}
@@ -114,11 +142,11 @@ def _locust_table(document: ResultFile) -> Iterator[ToolRun]:
         values = Values(row, {"requests_per_second": "Requests/s"})
         for statistic, column in _LOCUST_TIMES.items():
             values.add(f"latency_{statistic}", row.get(column), 1e-3)
-        size = Fact(row.positive("Average Content Size"), tolerance=0.05)
+        seconds = per(row.get("Request Count"), row.get("Requests/s"))
         points.append(
             values.point(
                 f"{texts['Type']} {texts['Name']}".strip(),
-                facts={"bytes per answer": size},
+                facts=_locust_facts(row.positive("Average Content Size"), seconds),
                 sent=row.whole("Request Count"),
                 failed=row.whole("Failure Count"),
             )

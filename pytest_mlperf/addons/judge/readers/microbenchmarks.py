@@ -31,13 +31,14 @@ def _pytest_benchmark(document: ResultFile) -> Iterator[ToolRun]:
     machine = raw.at("machine_info")
     cpu = machine.at("cpu")
     facts = {"CPU": Fact(cpu.plain("brand_raw") or machine.plain("cpu"))}
-    facts |= cpu.facts({"CPUs": "count"})
+    facts |= cpu.facts({"CPUs": "count"}) | machine.facts({"architecture": "machine"})
     points = []
     for benchmark in raw.entries("benchmarks"):
         values = Values()
         values.statistics("time", benchmark.at("stats"))
         name = str(benchmark.get("fullname") or benchmark.get("name"))
-        points.append(values.point(name, facts=facts))
+        options = benchmark.at("options").facts({"timer": "timer", "GC disabled": "disable_gc"})
+        points.append(values.point(name, facts=facts | options))
     yield run_of(
         document,
         "pytest-benchmark",
@@ -72,6 +73,12 @@ _GOOGLE = {
 }
 """Keys of Google Benchmark; others are counters of the user."""
 
+_CONTEXT_FACTS = {
+    "CPUs": "num_cpus",
+    "build type": "library_build_type",
+    "CPU scaling": "cpu_scaling_enabled",
+}
+
 
 def _google(document: ResultFile) -> Iterator[ToolRun]:
     raw = head(document)
@@ -88,7 +95,11 @@ def _google(document: ResultFile) -> Iterator[ToolRun]:
     for name, of in medians.items():
         rows.setdefault(name, of)
     clock = Fact(context.number("mhz_per_cpu"), tolerance=CLOCK_TOLERANCE)
-    shared = context.facts({"CPUs": "num_cpus", "build type": "library_build_type"})
+    shared = context.facts(_CONTEXT_FACTS)
+    caches = (
+        " ".join(c.texts("level", "type", "size").values()) for c in context.entries("caches")
+    )
+    shared["CPU caches"] = Fact(", ".join(sorted(caches)) or None)
     shared["CPU clock [MHz]"] = clock
     yield run_of(
         document,
@@ -185,6 +196,10 @@ _LLAMA_FACTS = {
     "CPU": "cpu_info",
     "split mode": "split_mode",
     "CPU experts": "n_cpu_moe",
+    "tensor split": "tensor_split",
+    "KV cache off GPU": "no_kv_offload",
+    "load mode": "load_mode",
+    "devices": "devices",
 }
 
 

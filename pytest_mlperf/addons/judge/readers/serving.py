@@ -5,13 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from pytest_mlperf.addons.judge.files import Reader, ResultFile, run_of
-from pytest_mlperf.addons.judge.model import Fact, ToolPoint, ToolRun
+from pytest_mlperf.addons.judge.model import COMPLETED, Fact, ToolPoint, ToolRun
 from pytest_mlperf.addons.judge.readers.fields import (
     LATENCY,
     TOKENS,
     JsonObject,
     Values,
     cache_hits,
+    counts,
     lengths,
     objects,
     per,
@@ -29,7 +30,19 @@ _VLLM_MARKS = (
     *("request_goodput:", "total_token_throughput", "median_e2el_ms", "rtfx", "endpoint_type"),
 )
 
-_VLLM_FACTS = {"model": "model_id", "tokenizer": "tokenizer_id", "prompts": "num_prompts"}
+_VLLM_FACTS = {
+    "model": "model_id",
+    "tokenizer": "tokenizer_id",
+    "prompts": "num_prompts",
+    "ramp-up": "ramp_up_strategy",
+}
+
+_METADATA = {
+    *("gpu", "gpus", "gpu_name", "gpu_type", "hardware", "hw", "accelerator", "device"),
+    *("dtype", "precision", "quantization", "tp", "tensor_parallel_size"),
+    *("dataset", "dataset_name", "dataset_path", "input_len", "output_len"),
+}
+"""Keys of --metadata that users choose for the machine, the precision and the work."""
 
 _SGLANG_MARKS = (
     *("total_output_tokens_retokenized", "sharegpt_output_len", "random_input_len", "server_info"),
@@ -43,6 +56,15 @@ _SGLANG_RATES = {
     "input_tokens_per_second": "input_throughput",
     "total_tokens_per_second": "total_throughput",
     "acceptance_length": "accept_length",
+}
+
+_SGLANG_FACTS = {
+    "model": "model_path",
+    "data type": "dtype",
+    "quantization": "quantization",
+    "KV cache type": "kv_cache_dtype",
+    "TP": "tp_size",
+    "prefix cache off": "disable_radix_cache",
 }
 
 
@@ -59,7 +81,7 @@ def _is_vllm(document: ResultFile) -> bool:
 
 
 def _vllm(document: ResultFile) -> Iterator[ToolRun]:
-    read = {"date", "request_rate", *_VLLM_FACTS.values()}
+    read = {"date", "request_rate", *_VLLM_FACTS.values(), *_METADATA}
     for index, raw in enumerate(objects(document)):
         yield run_of(
             document,
@@ -71,7 +93,9 @@ def _vllm(document: ResultFile) -> Iterator[ToolRun]:
             commit=raw.text("commit", "git_commit"),
             version=raw.text("vllm_version", "version"),
             # Values of --metadata are further keys.
-            details=raw.texts(*(k for k, v in raw.items() if isinstance(v, str) and k not in read)),
+            details=raw.texts(
+                *(k for k, v in raw.items() if isinstance(v, str) and k.lower() not in read)
+            ),
             duration_s=raw.positive("duration"),
         )
 
@@ -86,10 +110,7 @@ def _vllm_point(raw: JsonObject) -> ToolPoint:
     values.matching(raw, LATENCY, 1e-3)
     values.add("acceptance_rate", raw.get("spec_decode_acceptance_rate"), 0.01)
     sent, completed, failed = (raw.whole(key) for key in ("num_prompts", "completed", "failed"))
-    if failed is None and sent is not None and completed is not None and sent >= completed:
-        failed = sent - completed  # files before vLLM's PR 26478
-    if sent is None and failed is not None and completed is not None:
-        sent = failed + completed
+    sent, failed = counts(sent, completed, failed, _errors(raw))
     return values.at_load(
         raw.get("max_concurrency"),
         raw.get("request_rate"),
@@ -97,12 +118,18 @@ def _vllm_point(raw: JsonObject) -> ToolPoint:
             **raw.facts(_VLLM_FACTS),
             **raw.facts({"burstiness": "burstiness"}, 1e-6),
             **lengths(completed, raw.get("total_input_tokens"), raw.get("total_output_tokens")),
-            "goodput target": Fact(None, ("goodput",), needed=True),
-            **({"requests completed": Fact(completed)} if sent is None else {}),
+            COMPLETED: Fact(completed),
+            **{key: Fact(raw.plain(key)) for key in raw if key.lower() in _METADATA},
         },
         sent=sent,
         failed=failed,
     )
+
+
+def _errors(raw: JsonObject) -> int | None:
+    """Return the number of failed requests in the details of requests; None without details."""
+    errors = raw.get("errors")
+    return sum(map(bool, errors)) if isinstance(errors, list) else None
 
 
 def _throughput(document: ResultFile) -> Iterator[ToolRun]:
@@ -121,7 +148,7 @@ def _latency(document: ResultFile) -> Iterator[ToolRun]:
     values = Values(raw, {"latency_mean": "avg_latency"})
     for rank, value in raw["percentiles"].items():
         values.add(f"latency_p{rank}", value)
-    facts = {"iterations": Fact(float(len(raw["latencies"])))}
+    facts = {"iterations": Fact(len(raw["latencies"]))}
     yield run_of(document, "vllm-latency", points=(values.point("latency", facts=facts),))
 
 
@@ -144,6 +171,7 @@ def _sglang_point(raw: JsonObject, server: JsonObject) -> ToolPoint:
     values.matching(raw, LATENCY, 1e-3)
     hits = raw.at("cache_report").number("cache_hit_rate_pct")
     completed = raw.whole("completed")
+    sent, failed = counts(None, completed, _errors(raw))
     sizes = [raw.plain(f"random_{side}_len") for side in ("input", "output")]
     further = [] if None in sizes else ["{} in, {} out".format(*(Fact(s).text for s in sizes))]
     return values.at_load(
@@ -151,12 +179,14 @@ def _sglang_point(raw: JsonObject, server: JsonObject) -> ToolPoint:
         raw.get("request_rate"),
         *further,
         facts={
-            "requests completed": Fact(completed),
-            **server.facts({"model": "model_path"}),
+            COMPLETED: Fact(completed),
+            **server.facts(_SGLANG_FACTS),
             **raw.facts({"data set": "dataset_name", "range ratio": "random_range_ratio"}),
             **cache_hits(hits, 100),
             **lengths(completed, raw.get("total_input_tokens"), raw.get("total_output_tokens")),
         },
+        sent=sent,
+        failed=failed,
     )
 
 

@@ -6,8 +6,17 @@ import re
 from collections.abc import Iterator, Mapping
 
 from pytest_mlperf.addons.judge.files import Reader, ResultFile, run_of
-from pytest_mlperf.addons.judge.model import Fact, ToolRun
-from pytest_mlperf.addons.judge.readers.fields import LATENCY, TOKENS, Values, head, objects, whole
+from pytest_mlperf.addons.judge.model import COMPLETED, Fact, ToolRun
+from pytest_mlperf.addons.judge.readers.fields import (
+    LATENCY,
+    TOKENS,
+    Values,
+    counts,
+    head,
+    lengths,
+    objects,
+    whole,
+)
 
 _TRTLLM_RATES = {
     "requests_per_second": "request_throughput_req_s",
@@ -25,7 +34,14 @@ _ENGINE = {
     "KV cache type": "kv_cache_dtype",
 }
 
-_WORLD = {"TP": "tp_size", "PP": "pp_size", "EP": "ep_size", "GPUs": "world_size"}
+_WORLD = {
+    "TP": "tp_size",
+    "PP": "pp_size",
+    "EP": "ep_size",
+    "GPUs": "world_size",
+    "largest batch of tokens": "max_num_tokens",
+    "KV cache share": "kv_cache_percentage",
+}
 
 
 def _is_report(document: ResultFile) -> bool:
@@ -110,7 +126,7 @@ def _sanity(document: ResultFile) -> Iterator[ToolRun]:
         )
 
 
-_LOG_LINE = re.compile(r"^\s*([A-Z][\w %()./-]+?):\s+(-?[\d.]+)\s*$", re.MULTILINE)
+_LOG_LINE = re.compile(r"^\s*([A-Z][\w %()./-]+?):\s+(-?[\d.]+)\s*\n", re.MULTILINE)
 
 _LOG_NAMES = {
     "Request throughput (req/s)": "seq_throughput",
@@ -134,11 +150,9 @@ def _log(document: ResultFile) -> Iterator[ToolRun]:
     }
     failed = whole(lines.get("Failed requests"))
     completed = whole(lines.get("Successful requests"))
-    sent = None if completed is None or failed is None else completed + failed
-    facts = {"requests completed": Fact(completed)}
-    facts["goodput target"] = Fact(None, ("goodput",), needed=True)
-    for side, title in (("input", "input"), ("output", "generated")):
-        facts[f"{side} tokens"] = Fact(lines.get(f"Total {title} tokens"), tolerance=TOKENS)
+    sent, failed = counts(None, completed, failed)
+    tokens = (lines.get(f"Total {title} tokens") for title in ("input", "generated"))
+    facts = {COMPLETED: Fact(completed), **lengths(completed, *tokens)}
     point = _sanity_values(figures).at_load(
         lines.get("Max request concurrency", lines.get("Maximum request concurrency")),
         lines.get("Traffic request rate", lines.get("Request rate configured (RPS)")),
