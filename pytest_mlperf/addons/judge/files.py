@@ -19,6 +19,7 @@ from typing import Any
 
 from pytest_mlperf import EnvironmentFault, MlperfError
 from pytest_mlperf.addons.judge.model import ToolRun
+from pytest_mlperf.addons.judge.readers.fields import JsonObject
 from pytest_mlperf.extension import inflate, parse_json, some, text_of
 from pytest_mlperf.stores.foreign import content_of
 
@@ -84,18 +85,18 @@ class ResultFile:
                 ) from None
         return values
 
-    @property
-    def objects(self) -> list[dict[str, Any]]:
+    @cached_property
+    def objects(self) -> list[JsonObject]:
         """JSON objects of the file: of each line, of its only list, or its only object."""
         values = self.values
         if len(values) == 1 and isinstance(values[0], list):
             values = values[0]
-        return [value for value in values if isinstance(value, dict)]
+        return [JsonObject(value) for value in values if isinstance(value, dict)]
 
     @property
-    def head(self) -> dict[str, Any]:
+    def head(self) -> JsonObject:
         """The first JSON object; empty without one."""
-        return next(iter(self.objects), {})
+        return next(iter(self.objects), JsonObject())
 
     @cached_property
     def rows(self) -> list[dict[str, str]]:
@@ -109,10 +110,13 @@ class ResultFile:
             names = Counter(table.fieldnames)
             if (name := max(names, key=lambda name: names[name])) and names[name] > 1:
                 raise MlperfError(f"{self.path}: two columns have the name {name!r}; rename one")
-            return [
-                {name: value for name, value in row.items() if isinstance(name, str)}
-                for row in table
-            ]
+            rows = list(table)
+            if rows and None in rows[-1].values() and not self.text.endswith("\n"):
+                raise MlperfError(
+                    f"{self.path}: the last row of the table is cut off: was the tool stopped "
+                    "while it wrote? Measure again"
+                )
+            return [{k: v for k, v in row.items() if isinstance(k, str)} for row in rows]
         return []
 
 
@@ -227,7 +231,7 @@ def read_side(paths: Sequence[Path], table: Reader | None = None) -> Side:
             if not _is_distinct(run):
                 origin = f"{run.digest} {document.path.resolve()}".encode()
                 run = replace(run, digest=hashlib.sha256(origin).hexdigest())  # noqa: PLW2901
-            first = runs.setdefault(run.digest, run)
+            first = runs.setdefault(identity(run), run)
             if first is not run:
                 notes.append(f"{run.source} is the same run as {first.source}: counted once")
     if unknown:
@@ -250,13 +254,21 @@ def _is_distinct(run: ToolRun) -> bool:
     return run.started is not None or figures >= MIN_FIGURES
 
 
+def identity(run: ToolRun) -> str:
+    """Return a text that is equal for copies of a run, also if they were formatted anew."""
+    if not _is_distinct(run) or not any(point.metrics for point in run.points):
+        return run.digest
+    return repr((run.tool, run.started, run.points))
+
+
 def refuse_shared(base: Side, now: Side) -> None:
     """Raise MlperfError if a run with metrics is on both sides; runs with scores alone may be."""
-    old = {run.digest: run.source for run in base.runs if any(p.metrics for p in run.points)}
+    measured = [run for run in base.runs if any(p.metrics for p in run.points)]
+    old = {key: run.source for run in measured for key in (run.digest, identity(run))}
     for run in now.runs:
-        if run.digest in old:
+        if source := old.get(run.digest) or old.get(identity(run)):
             raise MlperfError(
-                f"{run.source} and {old[run.digest]} are the same run, on both sides: no run is "
+                f"{run.source} and {source} are the same run, on both sides: no run is "
                 "judged against itself; leave it out of one of them"
             )
 

@@ -92,7 +92,7 @@ class Fact:
 
     def __post_init__(self) -> None:
         """Store whole numbers as floats, as a stored baseline returns them."""
-        if isinstance(self.value, int):
+        if not isinstance(self.value, str | None):
             object.__setattr__(self, "value", float(self.value))
 
     def agrees(self, other: Fact) -> bool:

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from statistics import fmean
+from statistics import fmean, geometric_mean
 from typing import NamedTuple
 
 from pytest_mlperf import Outcome
@@ -16,6 +15,9 @@ from pytest_mlperf.extension import some
 from pytest_mlperf.judge import Direction, Value
 
 UNKNOWN_DIRECTION = "which direction is better is unknown, so it is not judged"
+
+FEW = 100
+"""Requests of a run below which the 99th percentile is almost the slowest request."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -30,8 +32,8 @@ class JudgedMetric:
     @property
     def ratio(self) -> float:
         """Geometric mean of the new runs, divided by that of the baseline's."""
-        logs = [fmean(math.log(v.value) for v in side) for side in (self.old, self.new)]
-        return math.exp(logs[1] - logs[0])
+        old, new = (geometric_mean(v.value for v in side) for side in (self.old, self.new))
+        return new / old
 
 
 class ScoredPoint(NamedTuple):
@@ -198,6 +200,9 @@ class PointCase:
         if self._whole and not self.settled:
             self.settled.append(row_of(self.key, "facts", Outcome.INVALID, note=self._whole))
         self._check_meaning()
+        few = min((m.point.sent or FEW for m in (*self.old, *self.new)), default=FEW)
+        if few < FEW and any(task.row.metric.endswith("_p99") for task in self.tasks):
+            self.notes.append(f"the 99th percentile of {few} requests is close to their maximum")
         absent = {n: why for m in (*self.old, *self.new) for n, why in m.point.absent.items()}
         if unmeasured := [name for name in absent if name not in self._names()]:
             text = f"{some(unmeasured)}: {absent[unmeasured[0]]}"
@@ -260,7 +265,7 @@ def _failed(point: ToolPoint) -> float | None:
 
 def _mean(side: Sequence[MeasuredPoint], metric: str) -> float | None:
     values = [m.point.metrics[metric] for m in side if metric in m.point.metrics]
-    return math.exp(fmean(map(math.log, values))) if values else None
+    return geometric_mean(values) if values else None
 
 
 def _values(side: Sequence[MeasuredPoint], metric: str) -> list[Value]:

@@ -16,9 +16,7 @@ from pytest_mlperf.addons.judge.readers.fields import (
     Values,
     cache_hits,
     counts,
-    head,
     lengths,
-    objects,
     plain,
 )
 
@@ -53,7 +51,7 @@ _SCHEMAS = ("None", "1.0", "1.1", "1.2", "1.3", "1.4", "1.5")
 
 
 def _is_genai_perf(document: ResultFile) -> bool:
-    return not head(document).at("request_latency").keys().isdisjoint(("avg", "p50"))
+    return not document.head.at("request_latency").keys().isdisjoint(("avg", "p50"))
 
 
 def _is_aiperf(document: ResultFile) -> bool:
@@ -61,7 +59,7 @@ def _is_aiperf(document: ResultFile) -> bool:
 
 
 def _aiperf(document: ResultFile) -> Iterator[ToolRun]:
-    raw = head(document)
+    raw = document.head
     schema = str(raw.get("schema_version"))
     note = f"AIPerf's schema {schema} is unknown; its fields were read"
     yield run_of(
@@ -78,7 +76,7 @@ def _aiperf(document: ResultFile) -> Iterator[ToolRun]:
 
 
 def _genai_perf(document: ResultFile) -> Iterator[ToolRun]:
-    raw = head(document)
+    raw = document.head
     point = _point(raw, raw.at("error_request_count").whole("avg"))
     yield run_of(document, "genai-perf", points=(point,))
 
@@ -148,9 +146,9 @@ def _settings(config: JsonObject) -> dict[str, Any]:
     names = [str(model.get("name")) for model in config.at("models").entries("items")]
     measured = [p for p in config.entries("phases") if p.get("kind") != "warmup"]
     phase = measured[-1] if measured else {}
-    dataset = next(iter(config.entries("datasets")), {})
     model = {"model": names} if names else {}
-    return dict(_flat({**config, "dataset": dataset, **model, **phase}))
+    dataset = config.entries("datasets") or [JsonObject()]
+    return dict(_flat({**config, "dataset": dataset[0], **model, **phase}))
 
 
 def _gpus(telemetry: Any) -> Iterator[str]:
@@ -182,7 +180,7 @@ def _setting(settings: Mapping[str, Any], name: str) -> str | float | None:
 
 
 def _is_records(document: ResultFile) -> bool:
-    raw = head(document)
+    raw = document.head
     phase = not raw.at("metadata").keys().isdisjoint(("benchmark_phase", "turn_index"))
     return phase and isinstance(raw.get("metrics"), Mapping)
 
@@ -190,7 +188,7 @@ def _is_records(document: ResultFile) -> bool:
 def _records(document: ResultFile) -> Iterator[ToolRun]:
     """Yield one run: a point for each turn, with medians over its requests."""
     turns: dict[int, list[JsonObject]] = defaultdict(list)
-    for record in objects(document):
+    for record in document.objects:
         metadata = record.at("metadata")
         if metadata.get("benchmark_phase", "profiling") == "profiling":
             turns[metadata.whole("turn_index") or 0].append(record)

@@ -11,7 +11,7 @@ from typing import Any
 
 from pytest_mlperf.addons.judge.files import Reader, ResultFile, read_text, run_of
 from pytest_mlperf.addons.judge.model import NEITHER, Fact, Quantity, ToolPoint, ToolRun
-from pytest_mlperf.addons.judge.readers.fields import JsonObject, Values, head, moment, plain
+from pytest_mlperf.addons.judge.readers.fields import JsonObject, Values, moment, plain
 
 
 def _estimates(folder: Path) -> list[Path]:
@@ -38,7 +38,7 @@ def _criterion(document: ResultFile) -> Iterator[ToolRun]:
         texts_read.append(estimates.text)
         values = Values()
         for key, metric in (("mean", "time_mean"), ("median", "time_p50")):
-            values.add(metric, head(estimates).at(key).get("point_estimate"), 1e-9)
+            values.add(metric, estimates.head.at(key).get("point_estimate"), 1e-9)
         points.append(values.point(_name(folder, document.path)))
     whole = ResultFile(path=document.path, text="\n".join(texts_read))
     run = run_of(whole, "criterion", points=tuple(points))
@@ -55,10 +55,10 @@ def _is_asv(document: ResultFile) -> bool:
 
 
 def _asv(document: ResultFile) -> Iterator[ToolRun]:
-    raw = head(document)
+    raw = document.head
     columns = raw.get("result_columns") or ["result", "params", "version"]
     about = document.path.parents[1] / "benchmarks.json"
-    definitions = head(read_text(about)) if about.is_file() else JsonObject()
+    definitions = read_text(about).head if about.is_file() else JsonObject()
     machine, rows = raw.at("params"), raw.at("results")
     machine_facts = machine.facts({"CPU": "cpu", "CPUs": "num_cpu", "architecture": "arch"})
     points = [

@@ -7,7 +7,6 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
-from pytest_mlperf.addons.judge.files import ResultFile
 from pytest_mlperf.addons.judge.model import Fact, ToolPoint
 
 CACHE_TOLERANCE = 0.05
@@ -170,16 +169,6 @@ class JsonObject(dict[str, Any]):
     def facts(self, names: Mapping[str, str], tolerance: float = 0.0) -> dict[str, Fact]:
         """Return facts by title from keys that are text, numbers or truth values."""
         return {title: Fact(self.plain(key), (), tolerance) for title, key in names.items()}
-
-
-def head(document: ResultFile) -> JsonObject:
-    """Return the first JSON object of a document."""
-    return JsonObject(document.head)
-
-
-def objects(document: ResultFile) -> list[JsonObject]:
-    """Return all JSON objects of a document."""
-    return [JsonObject(value) for value in document.objects]
 
 
 STATISTICS = {"med": "p50", "median": "p50", "min": "min"} | dict.fromkeys(

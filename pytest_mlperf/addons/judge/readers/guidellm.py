@@ -10,7 +10,6 @@ from pytest_mlperf.addons.judge.readers.fields import (
     LEAST_RANK,
     JsonObject,
     Values,
-    head,
     lengths,
     number,
     per,
@@ -39,12 +38,12 @@ _VERSIONS = (None, 1, 2)
 
 def _is_guidellm(document: ResultFile) -> bool:
     return any(
-        "requests_per_second" in b.at("metrics") for b in head(document).entries("benchmarks")
+        "requests_per_second" in b.at("metrics") for b in document.head.entries("benchmarks")
     )
 
 
 def _read(document: ResultFile) -> Iterator[ToolRun]:
-    raw = head(document)
+    raw = document.head
     metadata = raw.at("metadata")
     version = metadata.get("version")
     benchmarks = raw.entries("benchmarks")

@@ -12,7 +12,6 @@ from pytest_mlperf.addons.judge.readers.fields import (
     Values,
     cache_hits,
     counts,
-    head,
     lengths,
 )
 
@@ -39,7 +38,7 @@ and 0.6.0 differ by a factor of 2, and the file holds no release."""
 
 
 def _read(document: ResultFile) -> Iterator[ToolRun]:
-    raw = head(document)
+    raw = document.head
     successes, load = raw.at("successes"), raw.at("load_summary")
     values = Values(successes.at("throughput") or successes, _INFERENCE_PERF_RATES)
     latencies = successes.at("latency") or successes

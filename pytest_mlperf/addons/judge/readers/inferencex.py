@@ -12,9 +12,7 @@ from pytest_mlperf.addons.judge.readers.fields import (
     JsonObject,
     Values,
     counts,
-    head,
     lengths,
-    objects,
 )
 
 _INFERENCEX_RATES = {
@@ -45,8 +43,8 @@ def _is_aggregate(document: ResultFile) -> bool:
 
 def _aggregate(document: ResultFile) -> Iterator[ToolRun]:
     """Yield one run with all points of a file, the collected results of one job."""
-    points = tuple(map(_point, objects(document)))
-    details = head(document).texts("image", "framework", "recipe_fingerprint", "model")
+    points = tuple(map(_point, document.objects))
+    details = document.head.texts("image", "framework", "recipe_fingerprint", "model")
     yield run_of(document, "inferencex", points=points, details=details)
 
 
@@ -87,7 +85,7 @@ _LLMPERF_FACTS = {
 
 
 def _llmperf(document: ResultFile) -> Iterator[ToolRun]:
-    raw = head(document)
+    raw = document.head
     values = Values(raw, {"output_tokens_per_second": "results_mean_output_throughput_token_per_s"})
     values.add("requests_per_second", raw.get("results_num_completed_requests_per_min"), 1 / 60)
     values.matching(raw, _LLMPERF_LATENCY, 1.0)

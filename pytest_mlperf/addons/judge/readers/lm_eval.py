@@ -20,7 +20,7 @@ from pytest_mlperf.addons.judge.model import (
     ToolPoint,
     ToolRun,
 )
-from pytest_mlperf.addons.judge.readers.fields import JsonObject, head, number, objects
+from pytest_mlperf.addons.judge.readers.fields import JsonObject, number
 
 _DIRECTIONS = {True: HIGHER, False: LOWER}
 
@@ -50,7 +50,7 @@ def _is_results(document: ResultFile) -> bool:
 
 
 def _results(document: ResultFile) -> Iterator[ToolRun]:
-    raw = head(document)
+    raw = document.head
     tasks = JsonObject({**raw.at("groups"), **raw.at("results")})
     points = (_task(task, tasks.at(task), raw) for task in tasks)
     yield run_of(
@@ -126,7 +126,7 @@ def _samples(document: ResultFile) -> Iterator[ToolRun]:
     """Read a file of one task's samples; yield one run, its scores named as in results files."""
     named = re.match(r"samples_(.+?)_\d{4}-", document.path.name)
     lines_by_filter: dict[str, list[JsonObject]] = defaultdict(list)
-    for line in objects(document):
+    for line in document.objects:
         lines_by_filter[str(line.get("filter", "none"))].append(line)
     scores: dict[str, TaskScore] = {}
     prompts = set()

@@ -8,7 +8,7 @@ from typing import Any
 
 from pytest_mlperf.addons.judge.files import Reader, ResultFile, run_of
 from pytest_mlperf.addons.judge.model import Fact, ToolPoint, ToolRun
-from pytest_mlperf.addons.judge.readers.fields import JsonObject, Values, head, objects, per
+from pytest_mlperf.addons.judge.readers.fields import JsonObject, Values, per
 
 _K6_MARKS = ("http_req_duration", "http_reqs", "iterations", "http_req_failed")
 
@@ -19,7 +19,7 @@ DROPPED_TOLERANCE = 0.01
 
 def _k6_metrics(document: ResultFile) -> JsonObject:
     """Return metrics by name, also from the machine-readable summary's list."""
-    raw = head(document)
+    raw = document.head
     for holder in (raw, raw.at("results")):
         named = {str(m.get("name")): m for m in holder.entries("metrics")} or holder.at("metrics")
         if named:
@@ -59,7 +59,7 @@ def _k6(document: ResultFile) -> Iterator[ToolRun]:
             bad = not state.get("ok") if isinstance(state, Mapping) else state is True
             title = f"threshold {name} {expression}"
             points.append(ToolPoint(name=title, broken="the threshold failed" if bad else ""))
-    seconds = head(document).at("state").positive("testRunDurationMs", 1e-3)
+    seconds = document.head.at("state").positive("testRunDurationMs", 1e-3)
     yield run_of(document, "k6", points=tuple(points), duration_s=seconds)
 
 
@@ -93,7 +93,7 @@ a rise from 104.9 to 105.1 ms looks like one of 10 %. Its mean is exact, and is 
 
 
 def _locust(document: ResultFile) -> Iterator[ToolRun]:
-    requests = objects(document)
+    requests = document.objects
     starts = filter(None, (raw.moment("start_time") for raw in requests))
     points = tuple(map(_locust_point, requests))
     yield run_of(document, "locust", points=points, started=min(starts, default=None))

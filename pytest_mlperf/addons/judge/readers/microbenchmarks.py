@@ -11,8 +11,6 @@ from pytest_mlperf.addons.judge.readers.fields import (
     SECONDS_PER_UNIT,
     JsonObject,
     Values,
-    head,
-    objects,
 )
 
 CLOCK_TOLERANCE = 0.02
@@ -22,12 +20,12 @@ _ROUNDS = "rounds and repetitions of one process count as one run"
 
 
 def _has_benchmarks(document: ResultFile, about: str) -> bool:
-    raw = head(document)
+    raw = document.head
     return about in raw and isinstance(raw.get("benchmarks"), list)
 
 
 def _pytest_benchmark(document: ResultFile) -> Iterator[ToolRun]:
-    raw = head(document)
+    raw = document.head
     machine = raw.at("machine_info")
     cpu = machine.at("cpu")
     facts = {"CPU": Fact(cpu.plain("brand_raw") or machine.plain("cpu"))}
@@ -81,7 +79,7 @@ _CONTEXT_FACTS = {
 
 
 def _google(document: ResultFile) -> Iterator[ToolRun]:
-    raw = head(document)
+    raw = document.head
     context = raw.at("context")
     schema = context.get("json_schema_version", 1)
     rows: dict[str, list[JsonObject]] = {}
@@ -158,7 +156,7 @@ GOOGLE = Reader(
 
 def _hyperfine(document: ResultFile) -> Iterator[ToolRun]:
     points = []
-    for raw in head(document).entries("results"):
+    for raw in document.head.entries("results"):
         values = Values()
         values.statistics("time", raw)
         codes = raw.get("exit_codes")
@@ -176,7 +174,7 @@ def _hyperfine(document: ResultFile) -> Iterator[ToolRun]:
 HYPERFINE = Reader(
     title="hyperfine",
     recognise=lambda document: any(
-        raw.keys() >= {"command", "mean"} for raw in head(document).entries("results")
+        raw.keys() >= {"command", "mean"} for raw in document.head.entries("results")
     ),
     read=_hyperfine,
 )
@@ -205,7 +203,7 @@ _LLAMA_FACTS = {
 
 def _llama_bench(document: ResultFile) -> Iterator[ToolRun]:
     points: list[ToolPoint] = []
-    for raw in objects(document):
+    for raw in document.objects:
         prompt, generated, depth = (raw.get(key) or 0 for key in ("n_prompt", "n_gen", "n_depth"))
         tests = ((prompt, "pp"), (generated, "tg"))
         name = "+".join(f"{title}{count}" for count, title in tests if count)
@@ -214,7 +212,7 @@ def _llama_bench(document: ResultFile) -> Iterator[ToolRun]:
         values = Values(raw, {"tokens_per_second": "avg_ts"})
         name = f"{name} #{same + 1}" if same else name
         points.append(values.point(name, facts=raw.facts(_LLAMA_FACTS)))
-    raw = head(document)
+    raw = document.head
     yield run_of(
         document,
         "llama-bench",

@@ -53,7 +53,7 @@ def _loadgen(document: ResultFile) -> Iterator[ToolRun]:
         facts={name: Fact(lines.get(name)) for name in _PARAMETERS},
         broken=f"LoadGen's result is {state}"
         if state != "VALID"
-        else f"LoadGen reports errors: {errors[1]}"
+        else f"LoadGen reports {errors[1]} errors"
         if errors
         else "",
     )

@@ -14,7 +14,6 @@ from pytest_mlperf.addons.judge.readers.fields import (
     cache_hits,
     counts,
     lengths,
-    objects,
     per,
 )
 
@@ -82,7 +81,7 @@ def _is_vllm(document: ResultFile) -> bool:
 
 def _vllm(document: ResultFile) -> Iterator[ToolRun]:
     read = {"date", "request_rate", *_VLLM_FACTS.values(), *_METADATA}
-    for index, raw in enumerate(objects(document)):
+    for index, raw in enumerate(document.objects):
         yield run_of(
             document,
             "vllm",
@@ -133,7 +132,7 @@ def _errors(raw: JsonObject) -> int | None:
 
 
 def _throughput(document: ResultFile) -> Iterator[ToolRun]:
-    for index, raw in enumerate(objects(document)):
+    for index, raw in enumerate(document.objects):
         values = Values(raw, {name: name for name in ("requests_per_second", "tokens_per_second")})
         tokens = per(raw.get("total_num_tokens"), raw.get("num_requests"))
         facts = raw.facts({"requests": "num_requests"})
@@ -153,7 +152,7 @@ def _latency(document: ResultFile) -> Iterator[ToolRun]:
 
 
 def _sglang(document: ResultFile) -> Iterator[ToolRun]:
-    for index, raw in enumerate(objects(document)):
+    for index, raw in enumerate(document.objects):
         server = raw.at("server_info")
         yield run_of(
             document,
@@ -214,7 +213,7 @@ _BATCH_SERVER_FIGURES = {
 def _one_batch(document: ResultFile) -> Iterator[ToolRun]:
     """Yield a run for each execution of the command, with all batches that it appended."""
     runs: list[dict[str, tuple[int, ToolPoint]]] = []
-    for index, raw in enumerate(objects(document)):
+    for index, raw in enumerate(document.objects):
         served = "last_ttft" in raw
         values = Values(raw, _BATCH_SERVER_FIGURES if served else _BATCH_FIGURES)
         hits = raw.number("cache_hit_rate")

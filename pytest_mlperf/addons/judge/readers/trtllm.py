@@ -12,9 +12,7 @@ from pytest_mlperf.addons.judge.readers.fields import (
     TOKENS,
     Values,
     counts,
-    head,
     lengths,
-    objects,
     whole,
 )
 
@@ -51,7 +49,7 @@ def _is_report(document: ResultFile) -> bool:
 
 
 def _report(document: ResultFile) -> Iterator[ToolRun]:
-    raw = head(document)
+    raw = document.head
     performance, streaming, engine, world = map(
         raw.at, ("performance", "streaming_metrics", "engine", "world_info")
     )
@@ -110,7 +108,7 @@ def _sanity_values(raw: Mapping[str, object]) -> Values:
 
 def _sanity(document: ResultFile) -> Iterator[ToolRun]:
     """Yield a run for each record: perf-sanity writes one for each client of a test."""
-    for index, raw in enumerate(objects(document)):
+    for index, raw in enumerate(document.objects):
         values = _sanity_values({k.removeprefix("d_"): v for k, v in raw.items()})
         case = raw.text("s_test_case_name", "s_model_name") or "one test"
         facts = raw.facts(_SANITY_FACTS)
