@@ -140,6 +140,11 @@ class Reader:
     suspicious: Callable[[Mapping[str, float]], Mapping[str, str]] | None = None
 
 
+def has_keys(*keys: str) -> Callable[[ResultFile], bool]:
+    """Return a function that recognises a document by the keys of its first object."""
+    return lambda document: document.head.keys() >= set(keys)
+
+
 def run_of(document: ResultFile, tool: str, index: int | None = None, **more: Any) -> ToolRun:
     """Return a run with source, folder and digest of a document, or of its object `index`."""
     source, digest = str(document.path), document.digest

@@ -8,14 +8,14 @@ from statistics import median
 from typing import Any
 
 from pytest_mlperf.addons.judge.files import Reader, ResultFile, run_of
-from pytest_mlperf.addons.judge.model import COMPLETED, Fact, ToolPoint, ToolRun
+from pytest_mlperf.addons.judge.model import Fact, ToolPoint, ToolRun
 from pytest_mlperf.addons.judge.readers.fields import (
     SECONDS_PER_UNIT,
     TOKENS,
     JsonObject,
     Values,
     cache_hits,
-    counts,
+    counted,
     lengths,
     plain,
 )
@@ -103,19 +103,15 @@ def _point(raw: JsonObject, errors: int | None) -> ToolPoint:
     settings = _settings(raw.at("input_config"))
     completed = raw.at("request_count").whole("avg")
     listed = sum(error.whole("count") or 0 for error in raw.entries("error_summary"))
-    sent, failed = counts(None, completed, errors, listed or None)
     size_in, size_out, server_count = (
         _average(raw, name)
         for name in ("input_sequence_length", "output_sequence_length", "usage_completion_tokens")
     )
-    caches = [key for key in raw if key.startswith("usage_prompt_cache")]
-    caches.sort(key=lambda key: "read" not in key)
-    cached = next((_average(raw, key) for key in caches), None)
+    caches = {"read" in key: key for key in raw if key.startswith("usage_prompt_cache")}
+    cached = _average(raw, caches.get(True, caches.get(False, "")))
     facts = {
         "model": Fact(_setting(settings, "model_names") or _setting(settings, "model")),
         "tokenizer": Fact(_setting(settings, "tokenizer.name") or _setting(settings, "tokenizer")),
-        "requests": Fact(sent),
-        COMPLETED: Fact(completed),
         "data set": Fact(
             _setting(settings, "public_dataset") or _setting(settings, "dataset.type")
         ),
@@ -130,13 +126,13 @@ def _point(raw: JsonObject, errors: int | None) -> ToolPoint:
     if server_count is not None:
         client = "output tokens per request, counted by the client"
         facts[client] = Fact(size_out, _BY_TOKENS, tolerance=TOKENS)
+    requests = counted(facts, None, completed, errors, listed or None)
+    requests["facts"]["requests"] = Fact(requests["sent"])
     return values.at_load(
         _setting(settings, "concurrency"),
         _setting(settings, "request_rate") or _setting(settings, "rate"),
         otherwise="one load",
-        facts=facts,
-        sent=sent,
-        failed=failed,
+        **requests,
         broken="the run was cancelled" if raw.get("was_cancelled") is True else "",
     )
 

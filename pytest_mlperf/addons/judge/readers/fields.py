@@ -7,7 +7,7 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
-from pytest_mlperf.addons.judge.model import Fact, ToolPoint
+from pytest_mlperf.addons.judge.model import COMPLETED, Fact, ToolPoint
 
 CACHE_TOLERANCE = 0.05
 """Difference of cache hit shares that random prompts explain."""
@@ -55,22 +55,16 @@ def positive(value: Any, factor: float = 1.0) -> float | None:
     return scaled if 1e-30 < scaled < 1e30 else None
 
 
-def whole(value: Any) -> int | None:
-    """Return a count, or None for another value."""
-    value = number(value)
-    return int(value) if value is not None and value >= 0 and value == int(value) else None
-
-
 def per(total: Any, count: Any) -> float | None:
     """Return a total per item; None if one of both is unknown or 0."""
     a, b = positive(total), positive(count)
     return a / b if a and b else None
 
 
-def counts(
-    sent: int | None, completed: int | None, *failures: int | None
-) -> tuple[int | None, int | None]:
-    """Return the numbers of sent and of failed requests; None for a number that is unknown.
+def counted(
+    facts: Mapping[str, Fact], sent: int | None, completed: int | None, *failures: int | None
+) -> dict[str, Any]:
+    """Return the fields of `ToolPoint` that depend on numbers of requests, with `facts`.
 
     Args:
         failures: Failed requests by each of the fields that hold them. Requests without an answer
@@ -80,7 +74,7 @@ def counts(
     failed = max((n for n in (*failures, unanswered) if n is not None), default=None)
     if sent is None and completed is not None and failed is not None:
         sent = completed + failed
-    return sent, failed
+    return {"facts": {COMPLETED: Fact(completed), **facts}, "sent": sent, "failed": failed}
 
 
 def plain(value: Any) -> str | float | None:
@@ -128,10 +122,9 @@ class JsonObject(dict[str, Any]):
 
     def entries(self, key: str) -> list[JsonObject]:
         """Return the objects of the list under a key; empty if there is none."""
-        value = self.get(key)
-        return (
-            [JsonObject(v) for v in value if isinstance(v, Mapping)] if type(value) is list else []
-        )
+        values = self.get(key)
+        listed = values if type(values) is list else []
+        return [JsonObject(value) for value in listed if isinstance(value, Mapping)]
 
     def plain(self, key: str) -> str | float | None:
         """Return a field as text or number; None for tables, lists and null, or if missing."""
@@ -147,7 +140,8 @@ class JsonObject(dict[str, Any]):
 
     def whole(self, key: str) -> int | None:
         """Return a whole number of at least 0."""
-        return whole(self.get(key))
+        value = self.number(key)
+        return int(value) if value is not None and value >= 0 and value == int(value) else None
 
     def moment(self, key: str) -> float | None:
         """Return a time in seconds since 1970."""

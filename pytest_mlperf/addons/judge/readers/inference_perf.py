@@ -5,13 +5,13 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping
 
-from pytest_mlperf.addons.judge.files import Reader, ResultFile, run_of
-from pytest_mlperf.addons.judge.model import COMPLETED, Fact, ToolRun
+from pytest_mlperf.addons.judge.files import Reader, ResultFile, has_keys, run_of
+from pytest_mlperf.addons.judge.model import Fact, ToolRun
 from pytest_mlperf.addons.judge.readers.fields import (
     JsonObject,
     Values,
     cache_hits,
-    counts,
+    counted,
     lengths,
 )
 
@@ -47,7 +47,7 @@ def _read(document: ResultFile) -> Iterator[ToolRun]:
     goodput, tokens = successes.at("goodput_metrics"), successes.at("prompt_tokens")
     values.add("goodput", goodput.get("request_goodput"))
     completed = successes.whole("count")
-    sent, failed = counts(load.whole("count"), completed, raw.at("failures").whole("count"))
+    failed, sent = raw.at("failures").whole("count"), load.whole("count")
     stage = re.search(r"stage_(\d+)_", document.path.name)
     # Releases from 0.6.1 on have the server's count as well.
     sizes = (
@@ -56,20 +56,18 @@ def _read(document: ResultFile) -> Iterator[ToolRun]:
     )
     settings = _settings(document)
     model = re.search(r"^ +model_name: *(\S+)", settings, re.MULTILINE)
+    facts = {
+        "model": Fact(model[1] if model else None),
+        "requests": Fact(sent),
+        **lengths(1, *sizes),
+        **cache_hits(tokens.number("cached"), tokens.number("total")),
+        "goodput target": Fact(_target(goodput, settings), ("goodput",), needed=True),
+    }
     point = values.at_load(
         load.get("concurrency"),
         load.get("requested_rate"),
         otherwise=f"stage {stage[1]}" if stage else "all stages",
-        facts={
-            "model": Fact(model[1] if model else None),
-            "requests": Fact(load.whole("count")),
-            COMPLETED: Fact(completed),
-            **lengths(1, *sizes),
-            **cache_hits(tokens.number("cached"), tokens.number("total")),
-            "goodput target": Fact(_target(goodput, settings), ("goodput",), needed=True),
-        },
-        sent=sent,
-        failed=failed,
+        **counted(facts, sent, completed, failed),
     )
     seconds = raw.positive("benchmark_time_seconds")
     yield run_of(document, "inference-perf", points=(point,), duration_s=seconds)
@@ -109,7 +107,7 @@ def _suspicious(ratios: Mapping[str, float]) -> Mapping[str, str]:
 
 INFERENCE_PERF = Reader(
     title="inference-perf",
-    recognise=lambda document: document.head.keys() >= {"load_summary", "successes"},
+    recognise=has_keys("load_summary", "successes"),
     read=_read,
     suspicious=_suspicious,
 )

@@ -6,14 +6,8 @@ import re
 from collections.abc import Iterator
 
 from pytest_mlperf.addons.judge.files import Reader, ResultFile, run_of
-from pytest_mlperf.addons.judge.model import COMPLETED, Fact, ToolPoint, ToolRun
-from pytest_mlperf.addons.judge.readers.fields import (
-    LATENCY,
-    JsonObject,
-    Values,
-    counts,
-    lengths,
-)
+from pytest_mlperf.addons.judge.model import Fact, ToolPoint, ToolRun
+from pytest_mlperf.addons.judge.readers.fields import LATENCY, JsonObject, Values, counted, lengths
 
 _INFERENCEX_RATES = {
     "tokens_per_second_per_gpu": "tput_per_gpu",
@@ -64,8 +58,8 @@ def _point(raw: JsonObject) -> ToolPoint:
     values.add("requests_per_second", measured.get("qps"))
     for key, base in (("ttft", "ttft"), ("itl", "itl"), ("e2e", "latency")):
         values.statistics(base, measured.at("latency", key))
-    sent, failed = counts(*(raw.whole(f"num_requests_{kind}") for kind in ("total", "successful")))
-    return values.at_load(raw.get("conc"), None, *further, facts=facts, sent=sent, failed=failed)
+    requests = (raw.whole(f"num_requests_{kind}") for kind in ("total", "successful"))
+    return values.at_load(raw.get("conc"), None, *further, **counted(facts, *requests))
 
 
 INFERENCEX = Reader(title="InferenceX", recognise=_is_aggregate, read=_aggregate)
@@ -89,16 +83,15 @@ def _llmperf(document: ResultFile) -> Iterator[ToolRun]:
     values = Values(raw, {"output_tokens_per_second": "results_mean_output_throughput_token_per_s"})
     values.add("requests_per_second", raw.get("results_num_completed_requests_per_min"), 1 / 60)
     values.matching(raw, _LLMPERF_LATENCY, 1.0)
-    completed = raw.whole("results_num_completed_requests")
-    sent, failed = counts(
-        raw.whole("results_num_requests_started"), completed, raw.whole("results_number_errors")
+    started, completed, errors = (
+        raw.whole(f"results_{kind}")
+        for kind in ("num_requests_started", "num_completed_requests", "number_errors")
     )
     tokens = (raw.get(f"results_number_{side}_tokens_mean") for side in ("input", "output"))
     facts = {**raw.facts(_LLMPERF_FACTS), **lengths(1, *tokens)}
-    facts |= {"requests": Fact(sent), COMPLETED: Fact(completed)}
-    point = values.at_load(
-        raw.get("num_concurrent_requests"), None, facts=facts, sent=sent, failed=failed
-    )
+    requests = counted(facts, started, completed, errors)
+    requests["facts"]["requests"] = Fact(requests["sent"])
+    point = values.at_load(raw.get("num_concurrent_requests"), **requests)
     yield run_of(document, "llmperf", points=(point,), started=raw.moment("timestamp"))
 
 

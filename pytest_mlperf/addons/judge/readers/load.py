@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Iterator, Mapping
 from itertools import accumulate
 from typing import Any
 
-from pytest_mlperf.addons.judge.files import Reader, ResultFile, run_of
+from pytest_mlperf.addons.judge.files import Reader, ResultFile, has_keys, run_of
 from pytest_mlperf.addons.judge.model import Fact, ToolPoint, ToolRun
 from pytest_mlperf.addons.judge.readers.fields import JsonObject, Values, per
 
@@ -100,73 +101,68 @@ def _locust(document: ResultFile) -> Iterator[ToolRun]:
 
 
 def _locust_point(raw: JsonObject) -> ToolPoint:
-    values = Values()
     histogram = sorted((float(key), count) for key, count in raw.at("response_times").items())
     reached = list(accumulate(count for _, count in histogram))
-    for rank in LOCUST_RANKS:
-        place = sum(count < rank / 100 * reached[-1] for count in reached)
-        values.add(f"latency_p{rank}", histogram[place][0] if histogram else None, 1e-3)
+    places = (sum(count < r / 100 * reached[-1] for count in reached) for r in LOCUST_RANKS)
+    times = (histogram[place][0] if histogram else None for place in places)
     sent, first, last = map(raw.number, ("num_requests", "start_time", "last_request_timestamp"))
     timed = sent - (raw.number("num_none_requests") or 0) if sent is not None else None
-    seconds = last - first if first and last else None
-    values.add("latency_mean", per(raw.get("total_response_time"), timed), 1e-3)
-    values.add("requests_per_second", per(sent, seconds))
-    return values.point(
-        f"{raw.get('method') or ''} {raw.get('name')}".strip(),
-        facts=_locust_facts(per(raw.get("total_content_length"), sent), seconds),
-        sent=raw.whole("num_requests"),
-        failed=raw.whole("num_failures"),
-    )
-
-
-def _locust_facts(size: float | None, seconds: float | None) -> dict[str, Fact]:
-    """Return the conditions of a Locust run, which its time limit ends."""
-    return {
-        "bytes per answer": Fact(size, tolerance=0.05),
-        "seconds of load": Fact(seconds, tolerance=0.25),
+    row = {
+        "Type": raw.get("method") or "",
+        "Name": raw.get("name"),
+        "Request Count": sent,
+        "Failure Count": raw.get("num_failures"),
+        "Average Response Time": per(raw.get("total_response_time"), timed),
+        "Average Content Size": per(raw.get("total_content_length"), sent),
+        "Requests/s": per(sent, last - first if first and last else None),
+        **{f"{rank}%": time for rank, time in zip(LOCUST_RANKS, times, strict=True)},
     }
+    return _locust_row(JsonObject(row))
+
+
+def _locust_row(row: JsonObject) -> ToolPoint:
+    """Return the point of a row of Locust's table of statistics; its times are in milliseconds."""
+    values = Values(row, {"requests_per_second": "Requests/s"})
+    values.add("latency_mean", row.get("Average Response Time"), 1e-3)
+    for rank in LOCUST_RANKS:
+        values.add(f"latency_p{rank}", row.get(f"{rank}%"), 1e-3)
+    seconds = per(row.get("Request Count"), row.get("Requests/s"))
+    return values.point(
+        f"{row['Type']} {row['Name']}".strip(),
+        facts={
+            "bytes per answer": Fact(row.positive("Average Content Size"), tolerance=0.05),
+            "seconds of load": Fact(seconds, tolerance=0.25),  # a run ends by its time limit
+        },
+        sent=row.whole("Request Count"),
+        failed=row.whole("Failure Count"),
+    )
 
 
 _LOCUST_COLUMNS = {"Type", "Name", "Request Count", "Failure Count"}
 
-_LOCUST_TIMES = {"mean": "Average Response Time", **{f"p{r}": f"{r}%" for r in LOCUST_RANKS}}
-
 
 def _locust_table(document: ResultFile) -> Iterator[ToolRun]:
-    points = []
     rows = document.rows
-    for texts in rows:
-        if texts["Name"] == "Aggregated" and len(rows) > 2:
-            continue  # the sum of the other rows
-        row = JsonObject({column: _cell(text) for column, text in texts.items()})
-        values = Values(row, {"requests_per_second": "Requests/s"})
-        for statistic, column in _LOCUST_TIMES.items():
-            values.add(f"latency_{statistic}", row.get(column), 1e-3)
-        seconds = per(row.get("Request Count"), row.get("Requests/s"))
-        points.append(
-            values.point(
-                f"{texts['Type']} {texts['Name']}".strip(),
-                facts=_locust_facts(row.positive("Average Content Size"), seconds),
-                sent=row.whole("Request Count"),
-                failed=row.whole("Failure Count"),
-            )
-        )
-    yield run_of(document, "locust-csv", points=tuple(points))
+    if len(rows) > 2:  # "Aggregated" is the sum of the other rows
+        rows = [texts for texts in rows if texts["Name"] != "Aggregated"]
+    cells = (
+        {c: text if c in {"Type", "Name"} else _cell(text) for c, text in texts.items()}
+        for texts in rows
+    )
+    points = tuple(_locust_row(JsonObject(row)) for row in cells)
+    yield run_of(document, "locust-csv", points=points)
 
 
 def _cell(text: Any) -> float | None:
     """Return a number; None for "N/A" and an absent cell."""
-    try:
+    with contextlib.suppress(ValueError):
         return float(text or "")
-    except ValueError:
-        return None
+    return None
 
 
 LOCUST = Reader(
     title="Locust",
-    recognise=lambda document: (
-        document.head.keys() >= {"num_requests", "num_failures", "response_times"}
-    ),
+    recognise=has_keys("num_requests", "num_failures", "response_times"),
     read=_locust,
 )
 LOCUST_TABLE = Reader(

@@ -5,13 +5,9 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterator, Mapping
 
-from pytest_mlperf.addons.judge.files import Reader, ResultFile, run_of
+from pytest_mlperf.addons.judge.files import Reader, ResultFile, has_keys, run_of
 from pytest_mlperf.addons.judge.model import HIGHER, LOWER, Fact, Quantity, ToolPoint, ToolRun
-from pytest_mlperf.addons.judge.readers.fields import (
-    SECONDS_PER_UNIT,
-    JsonObject,
-    Values,
-)
+from pytest_mlperf.addons.judge.readers.fields import SECONDS_PER_UNIT, JsonObject, Values
 
 CLOCK_TOLERANCE = 0.02
 """Relative difference of clock rates that their measurement explains."""
@@ -227,6 +223,6 @@ def _llama_bench(document: ResultFile) -> Iterator[ToolRun]:
 
 LLAMA_BENCH = Reader(
     title="llama-bench",
-    recognise=lambda document: document.head.keys() >= {"avg_ts", "n_prompt", "n_gen"},
+    recognise=has_keys("avg_ts", "n_prompt", "n_gen"),
     read=_llama_bench,
 )

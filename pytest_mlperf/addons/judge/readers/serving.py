@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from pytest_mlperf.addons.judge.files import Reader, ResultFile, run_of
-from pytest_mlperf.addons.judge.model import COMPLETED, Fact, ToolPoint, ToolRun
+from pytest_mlperf.addons.judge.files import Reader, ResultFile, has_keys, run_of
+from pytest_mlperf.addons.judge.model import Fact, ToolPoint, ToolRun
 from pytest_mlperf.addons.judge.readers.fields import (
     LATENCY,
     TOKENS,
     JsonObject,
     Values,
     cache_hits,
-    counts,
+    counted,
     lengths,
     per,
 )
@@ -106,29 +106,21 @@ def _vllm_point(raw: JsonObject) -> ToolPoint:
         tokens = [raw.positive(f"total_{kind}_tokens") for kind in ("input", "output")]
         total = per(sum(filter(None, tokens)) if all(tokens) else None, raw.get("duration"))
         values.add("total_tokens_per_second", total)
-    values.matching(raw, LATENCY, 1e-3)
     values.add("acceptance_rate", raw.get("spec_decode_acceptance_rate"), 0.01)
+    facts = raw.facts(_VLLM_FACTS) | raw.facts({"burstiness": "burstiness"}, 1e-6)
+    facts |= raw.facts({key: key for key in raw if key.lower() in _METADATA})
+    return _served(values, raw, facts)
+
+
+def _served(values: Values, raw: JsonObject, facts: dict[str, Fact], *further: str) -> ToolPoint:
+    """Return the point of a file of vLLM or SGLang, whose details list the errors of requests."""
+    values.matching(raw, LATENCY, 1e-3)
     sent, completed, failed = (raw.whole(key) for key in ("num_prompts", "completed", "failed"))
-    sent, failed = counts(sent, completed, failed, _errors(raw))
-    return values.at_load(
-        raw.get("max_concurrency"),
-        raw.get("request_rate"),
-        facts={
-            **raw.facts(_VLLM_FACTS),
-            **raw.facts({"burstiness": "burstiness"}, 1e-6),
-            **lengths(completed, raw.get("total_input_tokens"), raw.get("total_output_tokens")),
-            COMPLETED: Fact(completed),
-            **{key: Fact(raw.plain(key)) for key in raw if key.lower() in _METADATA},
-        },
-        sent=sent,
-        failed=failed,
-    )
-
-
-def _errors(raw: JsonObject) -> int | None:
-    """Return the number of failed requests in the details of requests; None without details."""
+    facts |= lengths(completed, raw.get("total_input_tokens"), raw.get("total_output_tokens"))
     errors = raw.get("errors")
-    return sum(map(bool, errors)) if isinstance(errors, list) else None
+    listed = sum(map(bool, errors)) if isinstance(errors, list) else None
+    requests = counted(facts, sent, completed, failed, listed)
+    return values.at_load(raw.get("max_concurrency"), raw.get("request_rate"), *further, **requests)
 
 
 def _throughput(document: ResultFile) -> Iterator[ToolRun]:
@@ -166,30 +158,13 @@ def _sglang(document: ResultFile) -> Iterator[ToolRun]:
 
 
 def _sglang_point(raw: JsonObject, server: JsonObject) -> ToolPoint:
-    values = Values(raw, _SGLANG_RATES)
-    values.matching(raw, LATENCY, 1e-3)
     hits = raw.at("cache_report").number("cache_hit_rate_pct")
-    completed = raw.whole("completed")
-    sent, failed = counts(None, completed, _errors(raw))
+    facts = {**server.facts(_SGLANG_FACTS), **cache_hits(hits, 100)}
+    facts |= raw.facts({"data set": "dataset_name", "range ratio": "random_range_ratio"})
     sizes = [raw.plain(f"random_{side}_len") for side in ("input", "output")]
     further = [] if None in sizes else ["{} in, {} out".format(*(Fact(s).text for s in sizes))]
-    return values.at_load(
-        raw.get("max_concurrency"),
-        raw.get("request_rate"),
-        *further,
-        facts={
-            COMPLETED: Fact(completed),
-            **server.facts(_SGLANG_FACTS),
-            **raw.facts({"data set": "dataset_name", "range ratio": "random_range_ratio"}),
-            **cache_hits(hits, 100),
-            **lengths(completed, raw.get("total_input_tokens"), raw.get("total_output_tokens")),
-        },
-        sent=sent,
-        failed=failed,
-    )
+    return _served(Values(raw, _SGLANG_RATES), raw, facts, *further)
 
-
-_BATCH_MARKS = {"run_name", "batch_size", "input_len", "output_len", "overall_throughput"}
 
 _BATCH_FIGURES = {
     "ttft_mean": "prefill_latency",
@@ -232,19 +207,17 @@ def _one_batch(document: ResultFile) -> Iterator[ToolRun]:
 VLLM_SERVE = Reader(title="vllm bench serve", recognise=_is_vllm, read=_vllm)
 VLLM_THROUGHPUT = Reader(
     title="vllm bench throughput",
-    recognise=lambda document: (
-        {"elapsed_time", "num_requests", "requests_per_second"} <= document.head.keys()
-    ),
+    recognise=has_keys("elapsed_time", "num_requests", "requests_per_second"),
     read=_throughput,
 )
 VLLM_LATENCY = Reader(
     title="vllm bench latency",
-    recognise=lambda document: {"avg_latency", "latencies", "percentiles"} <= document.head.keys(),
+    recognise=has_keys("avg_latency", "latencies", "percentiles"),
     read=_latency,
 )
 SGLANG_SERVING = Reader(title="SGLang bench_serving", recognise=_is_sglang, read=_sglang)
 SGLANG_BATCH = Reader(
     title="SGLang bench_one_batch",
-    recognise=lambda document: document.head.keys() >= _BATCH_MARKS,
+    recognise=has_keys("run_name", "batch_size", "input_len", "output_len", "overall_throughput"),
     read=_one_batch,
 )

@@ -5,15 +5,15 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping
 
-from pytest_mlperf.addons.judge.files import Reader, ResultFile, run_of
-from pytest_mlperf.addons.judge.model import COMPLETED, Fact, ToolRun
+from pytest_mlperf.addons.judge.files import Reader, ResultFile, has_keys, run_of
+from pytest_mlperf.addons.judge.model import ToolRun
 from pytest_mlperf.addons.judge.readers.fields import (
     LATENCY,
     TOKENS,
+    JsonObject,
     Values,
-    counts,
+    counted,
     lengths,
-    whole,
 )
 
 _TRTLLM_RATES = {
@@ -139,24 +139,20 @@ _LOG_NAMES = {
 
 def _log(document: ResultFile) -> Iterator[ToolRun]:
     """Yield the run of a log that a serving benchmark printed: vLLM's and its descendants'."""
-    lines = {title: float(value) for title, value in _LOG_LINE.findall(document.text)}
+    found = _LOG_LINE.findall(document.text)
+    lines = JsonObject((title, float(value)) for title, value in found)
     figures = {_LOG_NAMES.get(title, title): value for title, value in lines.items()}
     figures |= {
         title.removesuffix(" (ms)").lower().replace(" ", "_"): value
         for title, value in lines.items()
         if title.endswith(" (ms)")
     }
-    failed = whole(lines.get("Failed requests"))
-    completed = whole(lines.get("Successful requests"))
-    sent, failed = counts(None, completed, failed)
+    completed, failed = (lines.whole(f"{kind} requests") for kind in ("Successful", "Failed"))
     tokens = (lines.get(f"Total {title} tokens") for title in ("input", "generated"))
-    facts = {COMPLETED: Fact(completed), **lengths(completed, *tokens)}
     point = _sanity_values(figures).at_load(
         lines.get("Max request concurrency", lines.get("Maximum request concurrency")),
         lines.get("Traffic request rate", lines.get("Request rate configured (RPS)")),
-        facts=facts,
-        sent=sent,
-        failed=failed,
+        **counted(lengths(completed, *tokens), None, completed, failed),
     )
     seconds = lines.get("Benchmark duration (s)")
     yield run_of(document, "serving-log", points=(point,), duration_s=seconds)
@@ -165,7 +161,7 @@ def _log(document: ResultFile) -> Iterator[ToolRun]:
 TRTLLM_BENCH = Reader(title="trtllm-bench", recognise=_is_report, read=_report)
 PERF_SANITY = Reader(
     title="TensorRT-LLM's perf-sanity",
-    recognise=lambda document: {"d_seq_throughput", "d_token_throughput"} <= document.head.keys(),
+    recognise=has_keys("d_seq_throughput", "d_token_throughput"),
     read=_sanity,
 )
 SERVING_LOG = Reader(
