@@ -224,11 +224,11 @@ def read_side(paths: Sequence[Path], table: Reader | None = None) -> Side:
     runs: dict[str, ToolRun] = {}
     notes: list[str] = []
     unknown: list[str] = []
-    for document, explicit in _documents(paths, unknown):
+    for path, document in _documents(paths, unknown):
         try:
             reader = _recognised(document, table)
         except UnknownFormatError:
-            if explicit:
+            if not path.is_dir():
                 raise
             unknown.append(document.path.name)
             continue
@@ -309,10 +309,8 @@ def redacted(text: str) -> str:
 
 
 def _redacted(run: ToolRun) -> ToolRun:
-    details = {
-        name: redacted(f"{name}={text}").removeprefix(f"{name}=")
-        for name, text in run.details.items()
-    }
+    named = {name: f"{name}={text}" for name, text in run.details.items()}
+    details = {name: redacted(text).partition("=")[2] for name, text in named.items()}
     points = tuple(replace(p, name=redacted(p.name)) for p in run.points)
     return replace(run, points=points, details=details)
 
@@ -376,13 +374,11 @@ def _shape(document: ResultFile) -> str:
     return "a CSV table" if document.rows else "JSON" if document.values else "a text"
 
 
-def _documents(paths: Sequence[Path], unknown: list[str]) -> Iterator[tuple[ResultFile, bool]]:
-    """Yield documents, and whether the user named the file; add unrecognised names to `unknown`."""
+def _documents(paths: Sequence[Path], unknown: list[str]) -> Iterator[tuple[Path, ResultFile]]:
+    """Yield each path with its documents; add unrecognised names to `unknown`."""
     for path in paths:
-        if path.is_dir():
-            yield from ((document, False) for document in _in_folder(path, unknown))
-        else:
-            yield read_text(path), True
+        for document in _in_folder(path, unknown) if path.is_dir() else [read_text(path)]:
+            yield path, document
 
 
 def _in_folder(

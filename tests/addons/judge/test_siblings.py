@@ -188,7 +188,7 @@ SIBLINGS: tuple[tuple[str, Make, dict[str, Any], dict[str, Any], str, str], ...]
     ("11 the few-shot seed", scores, {"config": {"fewshot_seed": 1}},
      {"config": {"fewshot_seed": 2}, "values": VALUE}, INVALID, "few-shot seed differs"),
     ("11 the task's settings", scores, {"configs": {"gsm8k": {"repeats": 1}}},
-     {"configs": {"gsm8k": {"repeats": 8}}, "values": VALUE}, INVALID, "task settings differs"),
+     {"configs": {"gsm8k": {"repeats": 8}}, "values": VALUE}, INVALID, "repeats differs"),
     ("14 perf-sanity", sanity, {"goodput": 7.0}, {"goodput": 2.1}, INVALID,
      "--ignore 'goodput target'"),
     ("15 turns of aiperf", with_errors,

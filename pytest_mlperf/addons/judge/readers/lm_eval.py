@@ -36,9 +36,12 @@ _WHOLE_RUN_FACTS = {
     "chat template": "chat_template_sha",
     "system instruction": "system_instruction_sha",
     "few-shot as turns": "fewshot_as_multiturn",
+    "limit of documents": "limit",
 }
 
-_HARNESS = {"harness version": "lm_eval_version"}
+_HARNESS = {"harness version": "lm_eval_version", "few-shot seed": "fewshot_seed"}
+
+_TASK_FACTS = {"subset": "dataset_name", "split": "test_split", "repeats": "repeats"}
 
 SCORE_LIMIT = 0.01
 
@@ -81,7 +84,7 @@ def _task(task: str, scores: JsonObject, raw: JsonObject) -> ToolPoint:
         quantities[name] = _quantity(name, directions.get(metric))
     hashes = raw.at("task_hashes").plain(task)
     documents = raw.at("n-samples", task).number("effective")
-    shared = raw.facts(_WHOLE_RUN_FACTS) | settings.facts({"limit of documents": "limit"})
+    whole = JsonObject({**settings, **raw})
     return ToolPoint(
         name=task,
         scores=by_name,
@@ -90,20 +93,16 @@ def _task(task: str, scores: JsonObject, raw: JsonObject) -> ToolPoint:
             "task version": Fact(raw.at("versions").plain(task)),
             "few-shot examples": Fact(raw.at("n-shot").plain(task)),
             "documents": Fact(documents),
-            **{title: Fact(fact.value or "none") for title, fact in shared.items()},
+            **{
+                title: Fact(fact.value or "none")
+                for title, fact in whole.facts(_WHOLE_RUN_FACTS).items()
+            },
             "generation settings": Fact(_settings(settings.get("gen_kwargs"))),
             # Equal prompts make the version of the harness irrelevant.
-            **({"prompts": Fact(hashes)} if hashes else raw.facts(_HARNESS)),
-            **({} if hashes else settings.facts({"few-shot seed": "fewshot_seed"})),
-            "task settings": Fact(_task_settings(raw.at("configs", task))),
+            **({"prompts": Fact(hashes)} if hashes else whole.facts(_HARNESS)),
+            **raw.at("configs", task).facts(_TASK_FACTS),
         },
     )
-
-
-def _task_settings(config: JsonObject) -> str | None:
-    keys = ("dataset_name", "test_split", "output_type", "repeats", "generation_kwargs")
-    listed = (f"{key} {_settings(config[key])}" for key in keys if config.get(key) is not None)
-    return ", ".join(listed) or None
 
 
 def _settings(value: Any) -> str:
