@@ -140,9 +140,18 @@ class Reader:
     suspicious: Callable[[Mapping[str, float]], Mapping[str, str]] | None = None
 
 
-def has_keys(*keys: str) -> Callable[[ResultFile], bool]:
-    """Return a function that recognises a document by the keys of its first object."""
-    return lambda document: document.head.keys() >= set(keys)
+def has_keys(*keys: str, marks: Iterable[str] = ()) -> Callable[[ResultFile], bool]:
+    """Return a function that recognises a document by the keys of its first object.
+
+    Args:
+        marks: Keys of which the object has one.
+    """
+
+    def recognise(document: ResultFile) -> bool:
+        there = document.head.keys()
+        return there >= set(keys) and (not marks or not there.isdisjoint(marks))
+
+    return recognise
 
 
 def run_of(document: ResultFile, tool: str, index: int | None = None, **more: Any) -> ToolRun:

@@ -16,6 +16,7 @@ from pytest_mlperf.addons.judge.readers.fields import (
     Values,
     cache_hits,
     counted,
+    goodput_target,
     lengths,
     plain,
 )
@@ -110,18 +111,14 @@ def _point(raw: JsonObject, errors: int | None) -> ToolPoint:
     caches = {"read" in key: key for key in raw if key.startswith("usage_prompt_cache")}
     cached = _average(raw, caches.get(True, caches.get(False, "")))
     facts = {
-        "model": Fact(_setting(settings, "model_names") or _setting(settings, "model")),
-        "tokenizer": Fact(_setting(settings, "tokenizer.name") or _setting(settings, "tokenizer")),
-        "data set": Fact(
-            _setting(settings, "public_dataset") or _setting(settings, "dataset.type")
-        ),
-        "turns": Fact(_setting(settings, "turn.mean") or _setting(settings, "turns.mean")),
+        "model": Fact(_setting(settings, "model_names", "model", "models.items.name", "items")),
+        "tokenizer": Fact(_setting(settings, "tokenizer.name", "tokenizer")),
+        "data set": Fact(_setting(settings, "public_dataset", "datasets.type")),
+        "turns": Fact(_setting(settings, "turn.mean", "turns.mean")),
         "GPU": Fact(", ".join(sorted(set(_gpus(raw.get("telemetry_data"))))) or None),
         **lengths(1, size_in, size_out if server_count is None else server_count),
         **cache_hits(cached, size_in),
-        "goodput target": Fact(
-            _setting(settings, "goodput") or _setting(settings, "slos"), ("goodput",), needed=True
-        ),
+        **goodput_target(_setting(settings, "goodput", "slos")),
     }
     if server_count is not None:
         client = "output tokens per request, counted by the client"
@@ -130,7 +127,7 @@ def _point(raw: JsonObject, errors: int | None) -> ToolPoint:
     requests["facts"]["requests"] = Fact(requests["sent"])
     return values.at_load(
         _setting(settings, "concurrency"),
-        _setting(settings, "request_rate") or _setting(settings, "rate"),
+        _setting(settings, "request_rate", "rate"),
         otherwise="one load",
         **requests,
         broken="the run was cancelled" if raw.get("was_cancelled") is True else "",
@@ -139,12 +136,8 @@ def _point(raw: JsonObject, errors: int | None) -> ToolPoint:
 
 def _settings(config: JsonObject) -> dict[str, Any]:
     """Return the settings by their path; releases from 0.12 on list models and phases."""
-    names = [str(model.get("name")) for model in config.at("models").entries("items")]
     measured = [p for p in config.entries("phases") if p.get("kind") != "warmup"]
-    phase = measured[-1] if measured else {}
-    model = {"model": names} if names else {}
-    dataset = config.entries("datasets") or [JsonObject()]
-    return dict(_flat({**config, "dataset": dataset[0], **model, **phase}))
+    return dict(_flat({**config, "phases": measured[-1:]}))
 
 
 def _gpus(telemetry: Any) -> Iterator[str]:
@@ -158,20 +151,19 @@ def _gpus(telemetry: Any) -> Iterator[str]:
 
 def _flat(raw: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
     for key, value in raw.items():
-        if isinstance(value, Mapping) and key not in {"goodput", "slos"}:
-            yield from _flat(value, f"{prefix}{key}.")
+        item = value[0] if isinstance(value, list) and len(value) == 1 else value
+        if isinstance(item, Mapping) and key not in {"goodput", "slos"}:
+            yield from _flat(item, f"{prefix}{key}.")
         else:
-            yield f"{prefix}{key}", value
+            yield f"{prefix}{key}", item
 
 
-def _setting(settings: Mapping[str, Any], name: str) -> str | float | None:
-    for key, value in settings.items():
-        if key == name or key.endswith(f".{name}"):
-            if isinstance(value, list) and len(value) == 1:
-                return plain(value[0])
-            if isinstance(value, list | Mapping):
-                return str(value) if value else None
-            return plain(value)
+def _setting(settings: Mapping[str, Any], *names: str) -> str | float | None:
+    """Return the first setting that has one of these names and a value."""
+    for name in names:
+        values = (v for key, v in settings.items() if f".{key}".endswith(f".{name}"))
+        if value := next(values, None):
+            return str(value) if isinstance(value, list | Mapping) else plain(value)
     return None
 
 

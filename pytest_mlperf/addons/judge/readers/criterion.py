@@ -9,7 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from pytest_mlperf.addons.judge.files import Reader, ResultFile, read_text, run_of
+from pytest_mlperf.addons.judge.files import Reader, ResultFile, has_keys, read_text, run_of
 from pytest_mlperf.addons.judge.model import NEITHER, Fact, Quantity, ToolPoint, ToolRun
 from pytest_mlperf.addons.judge.readers.fields import JsonObject, Values, moment, plain
 
@@ -47,11 +47,6 @@ def _criterion(document: ResultFile) -> Iterator[ToolRun]:
 
 
 CRITERION = Reader(title="criterion.rs", recognise=_is_criterion, read=_criterion, of_folders=True)
-
-
-def _is_asv(document: ResultFile) -> bool:
-    marked = not document.head.keys().isdisjoint(("result_columns", "env_name"))
-    return marked and isinstance(document.head.get("results"), Mapping)
 
 
 def _asv(document: ResultFile) -> Iterator[ToolRun]:
@@ -123,4 +118,8 @@ def _cell(values: Any, number: int) -> Any:
     return values[number] if isinstance(values, list) and number < len(values) else None
 
 
-ASV = Reader(title="asv", recognise=_is_asv, read=_asv)
+ASV = Reader(
+    title="asv",
+    recognise=has_keys("results", marks=("result_columns", "env_name")),
+    read=_asv,
+)

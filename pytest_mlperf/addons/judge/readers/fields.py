@@ -161,8 +161,12 @@ class JsonObject(dict[str, Any]):
         return next(iter(self.texts(*keys).values()), None)
 
     def facts(self, names: Mapping[str, str], tolerance: float = 0.0) -> dict[str, Fact]:
-        """Return facts by title from keys that are text, numbers or truth values."""
-        return {title: Fact(self.plain(key), (), tolerance) for title, key in names.items()}
+        """Return facts by title from keys ("gpu.name" of an object), if they are plain values."""
+        paths = {title: key.split(".") for title, key in names.items()}
+        return {
+            title: Fact(self.at(*path).plain(key), (), tolerance)
+            for title, (*path, key) in paths.items()
+        }
 
 
 STATISTICS = {"med": "p50", "median": "p50", "min": "min"} | dict.fromkeys(
@@ -222,8 +226,7 @@ class Values:
     def point(self, name: str, **more: Any) -> ToolPoint:
         """Return a point with these figures; `more` are fields of `ToolPoint`."""
         if "goodput" in self.metrics:  # most tools do not store its target
-            target = {"goodput target": Fact(None, ("goodput",), needed=True)}
-            more["facts"] = {**target, **more.get("facts", {})}
+            more["facts"] = goodput_target(None) | more.get("facts", {})
         return ToolPoint(name=name, metrics=self.metrics, absent=self.absent, **more)
 
     def at_load(
@@ -250,6 +253,11 @@ def lengths(count: Any, tokens_in: Any, tokens_out: Any) -> dict[str, Fact]:
         "input tokens per request": Fact(per(tokens_in, count), tolerance=TOKENS),
         "output tokens per request": Fact(per(tokens_out, count), tolerance=TOKENS),
     }
+
+
+def goodput_target(value: str | float | None) -> dict[str, Fact]:
+    """Return the fact "goodput target": the latencies that a good request meets."""
+    return {"goodput target": Fact(value, ("goodput",), needed=True)}
 
 
 def cache_hits(cached: float | None, total: float | None = 1.0) -> dict[str, Fact]:

@@ -10,6 +10,7 @@ from pytest_mlperf.addons.judge.readers.fields import (
     LEAST_RANK,
     JsonObject,
     Values,
+    goodput_target,
     lengths,
     number,
     per,
@@ -89,11 +90,9 @@ def _point(raw: JsonObject, file: JsonObject) -> ToolPoint:
         # The sweep finds rates by itself, so that no two runs have the same.
         kind if load is None else f"{kind} {Fact(load).text}",
         facts={
-            **configuration.at("backend").facts({"model": "model"}),
+            **configuration.facts({"model": "backend.model"}),
             **lengths(1, *tokens),
-            "goodput target": Fact(
-                str(configuration.at("slo") or "") or None, ("goodput",), needed=True
-            ),
+            **goodput_target(str(configuration.at("slo") or "") or None),
             **{
                 title: Fact(str(configuration.get(key) or "none"))
                 for title, key in (("warm-up", "warmup"), ("cool-down", "cooldown"))

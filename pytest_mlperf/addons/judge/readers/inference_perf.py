@@ -12,6 +12,7 @@ from pytest_mlperf.addons.judge.readers.fields import (
     Values,
     cache_hits,
     counted,
+    goodput_target,
     lengths,
 )
 
@@ -61,7 +62,7 @@ def _read(document: ResultFile) -> Iterator[ToolRun]:
         "requests": Fact(sent),
         **lengths(1, *sizes),
         **cache_hits(tokens.number("cached"), tokens.number("total")),
-        "goodput target": Fact(_target(goodput, settings), ("goodput",), needed=True),
+        **goodput_target(_target(goodput, settings)),
     }
     point = values.at_load(
         load.get("concurrency"),

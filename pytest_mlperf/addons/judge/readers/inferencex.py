@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
-from pytest_mlperf.addons.judge.files import Reader, ResultFile, run_of
+from pytest_mlperf.addons.judge.files import Reader, ResultFile, has_keys, run_of
 from pytest_mlperf.addons.judge.model import Fact, ToolPoint, ToolRun
 from pytest_mlperf.addons.judge.readers.fields import LATENCY, JsonObject, Values, counted, lengths
 
@@ -97,10 +97,6 @@ def _llmperf(document: ResultFile) -> Iterator[ToolRun]:
 
 LLMPERF = Reader(
     title="LLMPerf",
-    recognise=lambda document: (
-        not document.head.keys().isdisjoint(
-            ("results_ttft_s_mean", "results_num_completed_requests")
-        )
-    ),
+    recognise=has_keys(marks=("results_ttft_s_mean", "results_num_completed_requests")),
     read=_llmperf,
 )

@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from pytest_mlperf import MlperfError
-from pytest_mlperf.addons.judge.files import Reader, ResultFile, run_of
+from pytest_mlperf.addons.judge.files import Reader, ResultFile, has_keys, run_of
 from pytest_mlperf.addons.judge.model import (
     HIGHER,
     LOWER,
@@ -44,12 +44,6 @@ _HARNESS = {"harness version": "lm_eval_version", "few-shot seed": "fewshot_seed
 _TASK_FACTS = {"subset": "dataset_name", "split": "test_split", "repeats": "repeats"}
 
 SCORE_LIMIT = 0.01
-
-
-def _is_results(document: ResultFile) -> bool:
-    marks = ("versions", "n-shot", "configs", "higher_is_better", "lm_eval_version")
-    tasks = isinstance(document.head.get("results"), Mapping)
-    return tasks and not document.head.keys().isdisjoint(marks)
 
 
 def _results(document: ResultFile) -> Iterator[ToolRun]:
@@ -116,11 +110,6 @@ def _quantity(name: str, higher: Any) -> Quantity:
     return Quantity(name, "", direction, SCORE_LIMIT)
 
 
-def _is_samples(document: ResultFile) -> bool:
-    keys = document.head.keys()
-    return "doc_id" in keys and not keys.isdisjoint(("filtered_resps", "doc_hash"))
-
-
 def _samples(document: ResultFile) -> Iterator[ToolRun]:
     """Read a file of one task's samples; yield one run, its scores named as in results files."""
     named = re.match(r"samples_(.+?)_\d{4}-", document.path.name)
@@ -161,5 +150,12 @@ def _score(line: JsonObject, metric: str) -> float | None:
     return float(value) if isinstance(value, bool) else number(value)
 
 
-LM_EVAL_RESULTS = Reader(title="lm-evaluation-harness", recognise=_is_results, read=_results)
-LM_EVAL_SAMPLES = Reader(title="lm-eval's samples", recognise=_is_samples, read=_samples)
+_MARKS = ("versions", "n-shot", "configs", "higher_is_better", "lm_eval_version")
+LM_EVAL_RESULTS = Reader(
+    title="lm-evaluation-harness", recognise=has_keys("results", marks=_MARKS), read=_results
+)
+LM_EVAL_SAMPLES = Reader(
+    title="lm-eval's samples",
+    recognise=has_keys("doc_id", marks=("filtered_resps", "doc_hash")),
+    read=_samples,
+)

@@ -15,17 +15,11 @@ CLOCK_TOLERANCE = 0.02
 _ROUNDS = "rounds and repetitions of one process count as one run"
 
 
-def _has_benchmarks(document: ResultFile, about: str) -> bool:
-    raw = document.head
-    return about in raw and isinstance(raw.get("benchmarks"), list)
-
-
 def _pytest_benchmark(document: ResultFile) -> Iterator[ToolRun]:
     raw = document.head
     machine = raw.at("machine_info")
-    cpu = machine.at("cpu")
-    facts = {"CPU": Fact(cpu.plain("brand_raw") or machine.plain("cpu"))}
-    facts |= cpu.facts({"CPUs": "count"}) | machine.facts({"architecture": "machine"})
+    facts = machine.facts({"CPUs": "cpu.count", "architecture": "machine"})
+    facts["CPU"] = Fact(machine.at("cpu").plain("brand_raw") or machine.plain("cpu"))
     points = []
     for benchmark in raw.entries("benchmarks"):
         values = Values()
@@ -54,7 +48,7 @@ def _commit(commit: JsonObject) -> str | None:
 
 PYTEST_BENCHMARK = Reader(
     title="pytest-benchmark",
-    recognise=lambda document: _has_benchmarks(document, "machine_info"),
+    recognise=has_keys("machine_info", "benchmarks"),
     read=_pytest_benchmark,
 )
 
@@ -78,16 +72,12 @@ def _google(document: ResultFile) -> Iterator[ToolRun]:
     raw = document.head
     context = raw.at("context")
     schema = context.get("json_schema_version", 1)
-    rows: dict[str, list[JsonObject]] = {}
-    medians: dict[str, list[JsonObject]] = {}
-    for row in raw.entries("benchmarks"):
-        name = str(row.get("run_name") or row.get("name"))
-        if row.get("run_type") != "aggregate":
-            rows.setdefault(name, []).append(row)
-        elif row.get("aggregate_name") == "median":
-            medians[name] = [row]
-    for name, of in medians.items():
-        rows.setdefault(name, of)
+    rows: dict[str, list[JsonObject]] = defaultdict(list)
+    entries = raw.entries("benchmarks")
+    repetitions = [row for row in entries if row.get("run_type") != "aggregate"]
+    medians = [row for row in entries if row.get("aggregate_name") == "median"]
+    for row in repetitions or medians:
+        rows[str(row.get("run_name") or row.get("name"))].append(row)
     clock = Fact(context.number("mhz_per_cpu"), tolerance=CLOCK_TOLERANCE)
     shared = context.facts(_CONTEXT_FACTS)
     caches = (
@@ -145,7 +135,7 @@ def _google_point(name: str, rows: list[JsonObject], shared: Mapping[str, Fact])
 
 GOOGLE = Reader(
     title="Google Benchmark",
-    recognise=lambda document: _has_benchmarks(document, "context"),
+    recognise=has_keys("context", "benchmarks"),
     read=_google,
 )
 

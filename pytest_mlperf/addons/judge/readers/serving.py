@@ -67,9 +67,7 @@ _SGLANG_FACTS = {
 }
 
 
-def _is_sglang(document: ResultFile) -> bool:
-    keys = document.head.keys()
-    return "completed" in keys and not keys.isdisjoint(_SGLANG_MARKS)
+_is_sglang = has_keys("completed", marks=_SGLANG_MARKS)
 
 
 def _is_vllm(document: ResultFile) -> bool:

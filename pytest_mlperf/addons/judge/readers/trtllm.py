@@ -24,56 +24,43 @@ _TRTLLM_RATES = {
     "output_tokens_per_second_per_gpu": "output_throughput_per_gpu_tok_s",
 }
 
-_ENGINE = {
-    "model": "model",
-    "backend": "backend",
-    "data type": "dtype",
-    "quantization": "quantization",
-    "KV cache type": "kv_cache_dtype",
+_REPORT_FACTS = {
+    "model": "engine.model",
+    "backend": "engine.backend",
+    "data type": "engine.dtype",
+    "quantization": "engine.quantization",
+    "KV cache type": "engine.kv_cache_dtype",
+    "TP": "world_info.tp_size",
+    "PP": "world_info.pp_size",
+    "EP": "world_info.ep_size",
+    "GPUs": "world_info.world_size",
+    "largest batch of tokens": "world_info.max_num_tokens",
+    "KV cache share": "world_info.kv_cache_percentage",
+    "GPU": "machine.name",
+    "requests": "request_info.num_requests",
 }
 
-_WORLD = {
-    "TP": "tp_size",
-    "PP": "pp_size",
-    "EP": "ep_size",
-    "GPUs": "world_size",
-    "largest batch of tokens": "max_num_tokens",
-    "KV cache share": "kv_cache_percentage",
+_REPORT_LENGTHS = {
+    "input length": "request_info.avg_input_length",
+    "output length": "request_info.avg_output_length",
 }
-
-
-def _is_report(document: ResultFile) -> bool:
-    keys = document.head.keys()
-    described = not keys.isdisjoint(("request_info", "world_info", "engine"))
-    return described and isinstance(document.head.get("performance"), dict)
 
 
 def _report(document: ResultFile) -> Iterator[ToolRun]:
     raw = document.head
-    performance, streaming, engine, world = map(
-        raw.at, ("performance", "streaming_metrics", "engine", "world_info")
-    )
+    performance, streaming = raw.at("performance"), raw.at("streaming_metrics")
     values = Values(performance, _TRTLLM_RATES)
     values.add("latency_mean", performance.get("avg_request_latency_ms"), 1e-3)
     values.statistics("latency", performance.get("request_latency_percentiles_ms"), 1e-3)
     for base in ("ttft", "tpot"):  # in milliseconds, although the name has no unit
         values.statistics(base, streaming.get(f"{base}_percentiles"), 1e-3)
         values.add(f"{base}_mean", streaming.get(f"avg_{base}_ms"), 1e-3)
-    load = world.facts({"batch": "max_batch_size", "rate": "issue_rate"})
+    load = raw.at("world_info").facts({"batch": "max_batch_size", "rate": "issue_rate"})
     words = [f"{title} {fact.text}" for title, fact in load.items() if fact.value is not None]
-    sizes = {"input length": "avg_input_length", "output length": "avg_output_length"}
-    requests = raw.at("request_info")
-    point = values.point(
-        ", ".join(words) or "one load",
-        facts={
-            **engine.facts(_ENGINE),
-            **world.facts(_WORLD),
-            **raw.at("machine").facts({"GPU": "name"}),
-            **requests.facts({"requests": "num_requests"}),
-            **requests.facts(sizes, TOKENS),
-        },
-    )
-    yield run_of(document, "trtllm-bench", points=(point,), version=engine.text("version"))
+    facts = raw.facts(_REPORT_FACTS) | raw.facts(_REPORT_LENGTHS, TOKENS)
+    point = values.point(", ".join(words) or "one load", facts=facts)
+    version = raw.at("engine").text("version")
+    yield run_of(document, "trtllm-bench", points=(point,), version=version)
 
 
 _SANITY_RATES = {
@@ -158,7 +145,11 @@ def _log(document: ResultFile) -> Iterator[ToolRun]:
     yield run_of(document, "serving-log", points=(point,), duration_s=seconds)
 
 
-TRTLLM_BENCH = Reader(title="trtllm-bench", recognise=_is_report, read=_report)
+TRTLLM_BENCH = Reader(
+    title="trtllm-bench",
+    recognise=has_keys("performance", marks=("request_info", "world_info", "engine")),
+    read=_report,
+)
 PERF_SANITY = Reader(
     title="TensorRT-LLM's perf-sanity",
     recognise=has_keys("d_seq_throughput", "d_token_throughput"),
