@@ -14,10 +14,6 @@ from pytest_mlperf.addons.judge.readers.fields import (
     TOKENS,
     JsonObject,
     Values,
-    cache_hits,
-    counted,
-    goodput_target,
-    lengths,
     plain,
 )
 
@@ -110,26 +106,26 @@ def _point(raw: JsonObject, errors: int | None) -> ToolPoint:
     )
     caches = {"read" in key: key for key in raw if key.startswith("usage_prompt_cache")}
     cached = _average(raw, caches.get(True, caches.get(False, "")))
-    facts = {
+    values.requests(None, completed, errors, listed or None)
+    values.lengths(1, size_in, size_out if server_count is None else server_count)
+    values.cache_hits(cached, size_in)
+    values.goodput(None, _setting(settings, "goodput", "slos"))
+    gpus = sorted(set(_gpus(raw.get("telemetry_data"))))
+    values.facts |= {
         "model": Fact(_setting(settings, "model_names", "model", "models.items.name", "items")),
         "tokenizer": Fact(_setting(settings, "tokenizer.name", "tokenizer")),
+        "requests": Fact(values.sent),
         "data set": Fact(_setting(settings, "public_dataset", "datasets.type")),
         "turns": Fact(_setting(settings, "turn.mean", "turns.mean")),
-        "GPU": Fact(", ".join(sorted(set(_gpus(raw.get("telemetry_data"))))) or None),
-        **lengths(1, size_in, size_out if server_count is None else server_count),
-        **cache_hits(cached, size_in),
-        **goodput_target(_setting(settings, "goodput", "slos")),
+        "GPU": Fact(", ".join(gpus) or None),
     }
     if server_count is not None:
         client = "output tokens per request, counted by the client"
-        facts[client] = Fact(size_out, _BY_TOKENS, tolerance=TOKENS)
-    requests = counted(facts, None, completed, errors, listed or None)
-    requests["facts"]["requests"] = Fact(requests["sent"])
+        values.facts[client] = Fact(size_out, _BY_TOKENS, tolerance=TOKENS)
     return values.at_load(
         _setting(settings, "concurrency"),
         _setting(settings, "request_rate", "rate"),
         otherwise="one load",
-        **requests,
         broken="the run was cancelled" if raw.get("was_cancelled") is True else "",
     )
 

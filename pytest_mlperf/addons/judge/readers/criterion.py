@@ -93,25 +93,22 @@ def _asv_points(
     for number, combination in enumerate(combinations):
         value = _cell(results, number)
         shown = f"({', '.join(map(str, combination))})" if combination else ""
-        facts = {
+        values = Values()
+        values.facts |= {
             **machine,
             "benchmark version": Fact(plain(cells.get("version"))),
             "calls per sample": Fact(plain(_cell(cells.get("stats_number"), number))),
         }
         if value is None:
-            yield ToolPoint(name=f"{name}{shown}", facts=facts, broken="asv has null: it failed")
+            yield values.point(f"{name}{shown}", broken="asv has null: it failed")
             continue
-        values = Values()
         if isinstance(value, float) and math.isnan(value):
             values.absent[metric] = "skipped"
         else:
             values.add(metric, value)
         quantity = Quantity(f"tracked value [{unit}]", unit, NEITHER)
-        yield values.point(
-            f"{name}{shown}",
-            facts=facts,
-            quantities={"track": quantity} if metric == "track" else {},
-        )
+        quantities = {"track": quantity} if metric == "track" else {}
+        yield values.point(f"{name}{shown}", quantities=quantities)
 
 
 def _cell(values: Any, number: int) -> Any:

@@ -61,22 +61,6 @@ def per(total: Any, count: Any) -> float | None:
     return a / b if a and b else None
 
 
-def counted(
-    facts: Mapping[str, Fact], sent: int | None, completed: int | None, *failures: int | None
-) -> dict[str, Any]:
-    """Return the fields of `ToolPoint` that depend on numbers of requests, with `facts`.
-
-    Args:
-        failures: Failed requests by each of the fields that hold them. Requests without an answer
-            have failed as well.
-    """
-    unanswered = None if sent is None or completed is None else max(sent - completed, 0)
-    failed = max((n for n in (*failures, unanswered) if n is not None), default=None)
-    if sent is None and completed is not None and failed is not None:
-        sent = completed + failed
-    return {"facts": {COMPLETED: Fact(completed), **facts}, "sent": sent, "failed": failed}
-
-
 def plain(value: Any) -> str | float | None:
     """Return a value as text or number, infinity as "inf"; None for tables, lists and null."""
     if isinstance(value, bool):
@@ -191,12 +175,15 @@ _BASES = {
 
 
 class Values:
-    """Collect the figures of a point; 0, -1 and text in a file count as absent."""
+    """Collect figures, conditions and counts of a point; 0, -1 and text count as absent figures."""
 
     def __init__(self, raw: Mapping[str, Any] | None = None, keys: Mapping[str, str] = {}) -> None:
         """Read each metric in `keys` from the key of the file; skip absent and null values."""
         self.metrics: dict[str, float] = {}
         self.absent: dict[str, str] = {}
+        self.facts: dict[str, Fact] = {}
+        self.sent: int | None = None
+        self.failed: int | None = None
         for metric, key in keys.items():
             self.add(metric, (raw or {}).get(key))
 
@@ -215,7 +202,9 @@ class Values:
             if statistic and not (rank and rank[1] != "50" and float(rank[1]) < LEAST_RANK):
                 self.add(f"{base}_{statistic}", value, factor)
 
-    def matching(self, raw: Mapping[str, Any], pattern: re.Pattern[str], factor: float) -> None:
+    def latencies(
+        self, raw: Mapping[str, Any], factor: float, pattern: re.Pattern[str] = LATENCY
+    ) -> None:
         """Add the values of keys that match a pattern with groups `base` and `statistic`."""
         for key, value in raw.items():
             if match := pattern.fullmatch(key):
@@ -223,11 +212,46 @@ class Values:
                 statistic = STATISTICS.get(match["statistic"], match["statistic"])
                 self.add(f"{base}_{statistic}", value, factor)
 
+    def requests(self, sent: int | None, completed: int | None, *failures: int | None) -> None:
+        """Set the numbers of requests from those in the file.
+
+        Args:
+            failures: Failed requests by each of the fields that hold them. Requests without an
+                answer have failed as well.
+        """
+        unanswered = None if sent is None or completed is None else max(sent - completed, 0)
+        self.failed = max((n for n in (*failures, unanswered) if n is not None), default=None)
+        if sent is None and completed is not None and self.failed is not None:
+            sent = completed + self.failed
+        self.sent = sent
+        self.facts[COMPLETED] = Fact(completed)
+
+    def lengths(self, count: Any, tokens_in: Any, tokens_out: Any) -> None:
+        """Add the facts on tokens per request, from totals; `count` is 1 for means."""
+        for side, total in (("input", tokens_in), ("output", tokens_out)):
+            self.facts[f"{side} tokens per request"] = Fact(per(total, count), tolerance=TOKENS)
+
+    def cache_hits(self, cached: float | None, total: float | None = 1.0) -> None:
+        """Add the fact "cache hits": the share of prompt tokens that came from a cache."""
+        share = cached / total if cached is not None and total else None
+        self.facts["cache hits"] = Fact(share, tolerance=CACHE_TOLERANCE, absolute=True)
+
+    def goodput(self, value: Any, target: str | float | None = None) -> None:
+        """Add a goodput, and the fact "goodput target": the latencies that a good request meets."""
+        self.add("goodput", value)
+        self.facts["goodput target"] = Fact(target, ("goodput",), needed=True)
+
     def point(self, name: str, **more: Any) -> ToolPoint:
         """Return a point with these figures; `more` are fields of `ToolPoint`."""
-        if "goodput" in self.metrics:  # most tools do not store its target
-            more["facts"] = goodput_target(None) | more.get("facts", {})
-        return ToolPoint(name=name, metrics=self.metrics, absent=self.absent, **more)
+        return ToolPoint(
+            name=name,
+            metrics=self.metrics,
+            absent=self.absent,
+            facts=self.facts,
+            sent=self.sent,
+            failed=self.failed,
+            **more,
+        )
 
     def at_load(
         self, concurrency: Any, rate: Any = None, *further: str, otherwise: str = "", **more: Any
@@ -245,22 +269,3 @@ class Values:
         name = ", ".join((*(words or [otherwise or "no limit of load"]), *further))
         axis = concurrency if isinstance(concurrency, float) else None
         return self.point(name, axis=axis, **more)
-
-
-def lengths(count: Any, tokens_in: Any, tokens_out: Any) -> dict[str, Fact]:
-    """Return the facts on tokens per request, from totals; `count` is 1 for means."""
-    return {
-        "input tokens per request": Fact(per(tokens_in, count), tolerance=TOKENS),
-        "output tokens per request": Fact(per(tokens_out, count), tolerance=TOKENS),
-    }
-
-
-def goodput_target(value: str | float | None) -> dict[str, Fact]:
-    """Return the fact "goodput target": the latencies that a good request meets."""
-    return {"goodput target": Fact(value, ("goodput",), needed=True)}
-
-
-def cache_hits(cached: float | None, total: float | None = 1.0) -> dict[str, Fact]:
-    """Return the fact "cache hits": the share of prompt tokens that came from a cache."""
-    share = cached / total if cached is not None and total else None
-    return {"cache hits": Fact(share, tolerance=CACHE_TOLERANCE, absolute=True)}

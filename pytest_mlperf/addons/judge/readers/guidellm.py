@@ -6,15 +6,7 @@ from collections.abc import Iterator
 
 from pytest_mlperf.addons.judge.files import Reader, ResultFile, run_of
 from pytest_mlperf.addons.judge.model import Fact, ToolPoint, ToolRun
-from pytest_mlperf.addons.judge.readers.fields import (
-    LEAST_RANK,
-    JsonObject,
-    Values,
-    goodput_target,
-    lengths,
-    number,
-    per,
-)
+from pytest_mlperf.addons.judge.readers.fields import LEAST_RANK, JsonObject, Values, number, per
 
 _GUIDELLM_TIMES = {
     "request_latency": ("latency", 1.0),
@@ -74,38 +66,28 @@ def _point(raw: JsonObject, file: JsonObject) -> ToolPoint:
                 values.add(f"{base}_p{rank}", value, factor)
     for key, metric in _GUIDELLM_RATES.items():
         values.add(metric, measured.at(key, "successful").get("mean"))
-    goodput = measured.at("request_goodput", "successful")
-    values.add("goodput", goodput.get("mean"))
     configuration = raw.at("config") or raw.at("args")
+    target = str(configuration.at("slo") or "") or None
+    values.goodput(measured.at("request_goodput", "successful").get("mean"), target)
     strategy, totals = configuration.at("strategy"), measured.at("request_totals")
     kind = str(strategy.get("type_", "load"))
     load = next(
         (strategy.plain(k) for k in ("streams", "max_concurrency", "rate") if strategy.get(k)), None
     )
-    tokens = (
-        measured.at(f"{side}_token_count", "successful").get("mean")
-        for side in ("prompt", "output")
-    )
+    values.sent, values.failed = totals.whole("total"), totals.whole("errored")
+    sizes = (f"{side}_token_count" for side in ("prompt", "output"))
+    values.lengths(1, *(measured.at(size, "successful").get("mean") for size in sizes))
+    incomplete = per(totals.get("incomplete"), totals.get("total")) or 0.0
+    values.facts |= {
+        **configuration.facts({"model": "backend.model"}),
+        "warm-up": Fact(str(configuration.get("warmup") or "none")),
+        "cool-down": Fact(str(configuration.get("cooldown") or "none")),
+        "incomplete requests": Fact(incomplete, (), INCOMPLETE_TOLERANCE, absolute=True),
+        "constraints": Fact(_constraints(configuration.at("constraints") or file.at("args"))),
+    }
     return values.point(
         # The sweep finds rates by itself, so that no two runs have the same.
         kind if load is None else f"{kind} {Fact(load).text}",
-        facts={
-            **configuration.facts({"model": "backend.model"}),
-            **lengths(1, *tokens),
-            **goodput_target(str(configuration.at("slo") or "") or None),
-            **{
-                title: Fact(str(configuration.get(key) or "none"))
-                for title, key in (("warm-up", "warmup"), ("cool-down", "cooldown"))
-            },
-            "incomplete requests": Fact(
-                per(totals.get("incomplete"), totals.get("total")) or 0.0,
-                tolerance=INCOMPLETE_TOLERANCE,
-                absolute=True,
-            ),
-            "constraints": Fact(_constraints(configuration.at("constraints") or file.at("args"))),
-        },
-        sent=totals.whole("total"),
-        failed=totals.whole("errored"),
         axis=load if isinstance(load, float) else None,
     )
 

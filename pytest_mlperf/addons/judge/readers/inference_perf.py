@@ -7,14 +7,7 @@ from collections.abc import Iterator, Mapping
 
 from pytest_mlperf.addons.judge.files import Reader, ResultFile, has_keys, run_of
 from pytest_mlperf.addons.judge.model import Fact, ToolRun
-from pytest_mlperf.addons.judge.readers.fields import (
-    JsonObject,
-    Values,
-    cache_hits,
-    counted,
-    goodput_target,
-    lengths,
-)
+from pytest_mlperf.addons.judge.readers.fields import JsonObject, Values
 
 _INFERENCE_PERF_TIMES = {
     "request_latency": "latency",
@@ -46,29 +39,21 @@ def _read(document: ResultFile) -> Iterator[ToolRun]:
     for key, base in _INFERENCE_PERF_TIMES.items():
         values.statistics(base, latencies.get(key))
     goodput, tokens = successes.at("goodput_metrics"), successes.at("prompt_tokens")
-    values.add("goodput", goodput.get("request_goodput"))
-    completed = successes.whole("count")
-    failed, sent = raw.at("failures").whole("count"), load.whole("count")
-    stage = re.search(r"stage_(\d+)_", document.path.name)
-    # Releases from 0.6.1 on have the server's count as well.
-    sizes = (
-        (successes.at(f"{side}_tokens") or successes.at(f"{side}_len")).get("mean")
-        for side in ("prompt", "output")
-    )
     settings = _settings(document)
+    values.goodput(goodput.get("request_goodput"), _target(goodput, settings))
+    sent, failed = load.whole("count"), raw.at("failures").whole("count")
+    values.requests(sent, successes.whole("count"), failed)
+    # Releases from 0.6.1 on have the server's count as well.
+    sizes = (successes.at(f"{s}_tokens") or successes.at(f"{s}_len") for s in ("prompt", "output"))
+    values.lengths(1, *(size.get("mean") for size in sizes))
+    values.cache_hits(tokens.number("cached"), tokens.number("total"))
     model = re.search(r"^ +model_name: *(\S+)", settings, re.MULTILINE)
-    facts = {
-        "model": Fact(model[1] if model else None),
-        "requests": Fact(sent),
-        **lengths(1, *sizes),
-        **cache_hits(tokens.number("cached"), tokens.number("total")),
-        **goodput_target(_target(goodput, settings)),
-    }
+    values.facts |= {"model": Fact(model[1] if model else None), "requests": Fact(sent)}
+    stage = re.search(r"stage_(\d+)_", document.path.name)
     point = values.at_load(
         load.get("concurrency"),
         load.get("requested_rate"),
         otherwise=f"stage {stage[1]}" if stage else "all stages",
-        **counted(facts, sent, completed, failed),
     )
     seconds = raw.positive("benchmark_time_seconds")
     yield run_of(document, "inference-perf", points=(point,), duration_s=seconds)

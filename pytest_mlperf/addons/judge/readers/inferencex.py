@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 from pytest_mlperf.addons.judge.files import Reader, ResultFile, has_keys, run_of
 from pytest_mlperf.addons.judge.model import Fact, ToolPoint, ToolRun
-from pytest_mlperf.addons.judge.readers.fields import LATENCY, JsonObject, Values, counted, lengths
+from pytest_mlperf.addons.judge.readers.fields import JsonObject, Values
 
 _INFERENCEX_RATES = {
     "tokens_per_second_per_gpu": "tput_per_gpu",
@@ -46,20 +46,19 @@ def _point(raw: JsonObject) -> ToolPoint:
     further = [f"{raw['isl']} in, {raw.get('osl')} out"] if raw.get("isl") is not None else []
     further += [f"{name}{raw[name]}" for name in ("tp", "ep") if raw.get(name) is not None]
     disaggregated = {k: k for k in raw if k.startswith(("prefill_", "decode_", "num_p", "num_d"))}
-    facts = raw.facts(_INFERENCEX_FACTS | disaggregated)
-    if "request_metrics" not in raw:
-        values = Values(raw, _INFERENCEX_RATES)
-        # In seconds, unlike the raw files of the same harness.
-        values.matching(raw, LATENCY, 1.0)
-        return values.at_load(raw.get("conc"), None, *further, facts=facts)
     measured = raw.at("request_metrics")
+    values = Values(raw, _INFERENCEX_RATES)
+    if not measured:
+        # In seconds, unlike the raw files of the same harness.
+        values.latencies(raw, 1.0)
     rates = measured.at("throughput", "per_gpu")
-    values = Values(rates, {"tokens_per_second_per_gpu": "total_tput_tps"})
+    values.add("tokens_per_second_per_gpu", rates.get("total_tput_tps"))
     values.add("requests_per_second", measured.get("qps"))
     for key, base in (("ttft", "ttft"), ("itl", "itl"), ("e2e", "latency")):
         values.statistics(base, measured.at("latency", key))
-    requests = (raw.whole(f"num_requests_{kind}") for kind in ("total", "successful"))
-    return values.at_load(raw.get("conc"), None, *further, **counted(facts, *requests))
+    values.requests(raw.whole("num_requests_total"), raw.whole("num_requests_successful"))
+    values.facts |= raw.facts(_INFERENCEX_FACTS | disaggregated)
+    return values.at_load(raw.get("conc"), None, *further)
 
 
 INFERENCEX = Reader(title="InferenceX", recognise=_is_aggregate, read=_aggregate)
@@ -82,16 +81,13 @@ def _llmperf(document: ResultFile) -> Iterator[ToolRun]:
     raw = document.head
     values = Values(raw, {"output_tokens_per_second": "results_mean_output_throughput_token_per_s"})
     values.add("requests_per_second", raw.get("results_num_completed_requests_per_min"), 1 / 60)
-    values.matching(raw, _LLMPERF_LATENCY, 1.0)
-    started, completed, errors = (
-        raw.whole(f"results_{kind}")
-        for kind in ("num_requests_started", "num_completed_requests", "number_errors")
-    )
-    tokens = (raw.get(f"results_number_{side}_tokens_mean") for side in ("input", "output"))
-    facts = {**raw.facts(_LLMPERF_FACTS), **lengths(1, *tokens)}
-    requests = counted(facts, started, completed, errors)
-    requests["facts"]["requests"] = Fact(requests["sent"])
-    point = values.at_load(raw.get("num_concurrent_requests"), **requests)
+    values.latencies(raw, 1.0, _LLMPERF_LATENCY)
+    counts = ("num_requests_started", "num_completed_requests", "number_errors")
+    values.requests(*(raw.whole(f"results_{count}") for count in counts))
+    sides = ("input", "output")
+    values.lengths(1, *(raw.get(f"results_number_{side}_tokens_mean") for side in sides))
+    values.facts |= {**raw.facts(_LLMPERF_FACTS), "requests": Fact(values.sent)}
+    point = values.at_load(raw.get("num_concurrent_requests"))
     yield run_of(document, "llmperf", points=(point,), started=raw.moment("timestamp"))
 
 

@@ -42,18 +42,17 @@ def _k6(document: ResultFile) -> Iterator[ToolRun]:
     values.statistics("latency", expected or by_name.at("http_req_duration"), 1e-3)
     checks = by_name.at("checks")
     values.add("checks", checks.get("value", checks.get("rate")))
-    sent, failed = _k6_failed(by_name)
+    values.sent, values.failed = _k6_failed(by_name)
     dropped, iterations = (
         by_name.at(name).number("count") or 0.0 for name in ("dropped_iterations", "iterations")
     )
     users = by_name.at("vus_max")
-    facts = {
+    share = per(dropped, dropped + iterations) or 0.0
+    values.facts |= {
         "virtual users": Fact(users.plain("max" if "max" in users else "value")),
-        "dropped iterations": Fact(
-            per(dropped, dropped + iterations) or 0.0, tolerance=DROPPED_TOLERANCE, absolute=True
-        ),
+        "dropped iterations": Fact(share, (), DROPPED_TOLERANCE, absolute=True),
     }
-    points = [values.point("all requests", facts=facts, sent=sent, failed=failed)]
+    points = [values.point("all requests")]
     for name in by_name:
         for expression, state in by_name.at(name, "thresholds").items():
             # The classic summary has true for a failed threshold, handleSummary has ok.
@@ -126,16 +125,13 @@ def _locust_row(row: JsonObject) -> ToolPoint:
     values.add("latency_mean", row.get("Average Response Time"), 1e-3)
     for rank in LOCUST_RANKS:
         values.add(f"latency_p{rank}", row.get(f"{rank}%"), 1e-3)
+    values.sent, values.failed = row.whole("Request Count"), row.whole("Failure Count")
     seconds = per(row.get("Request Count"), row.get("Requests/s"))
-    return values.point(
-        f"{row['Type']} {row['Name']}".strip(),
-        facts={
-            "bytes per answer": Fact(row.positive("Average Content Size"), tolerance=0.05),
-            "seconds of load": Fact(seconds, tolerance=0.25),  # a run ends by its time limit
-        },
-        sent=row.whole("Request Count"),
-        failed=row.whole("Failure Count"),
-    )
+    values.facts |= {
+        "bytes per answer": Fact(row.positive("Average Content Size"), tolerance=0.05),
+        "seconds of load": Fact(seconds, tolerance=0.25),  # a run ends by its time limit
+    }
+    return values.point(f"{row['Type']} {row['Name']}".strip())
 
 
 _LOCUST_COLUMNS = {"Type", "Name", "Request Count", "Failure Count"}

@@ -14,6 +14,8 @@ CLOCK_TOLERANCE = 0.02
 
 _ROUNDS = "rounds and repetitions of one process count as one run"
 
+_PYTEST_FACTS = {"timer": "options.timer", "GC disabled": "options.disable_gc"}
+
 
 def _pytest_benchmark(document: ResultFile) -> Iterator[ToolRun]:
     raw = document.head
@@ -25,8 +27,8 @@ def _pytest_benchmark(document: ResultFile) -> Iterator[ToolRun]:
         values = Values()
         values.statistics("time", benchmark.at("stats"))
         name = str(benchmark.get("fullname") or benchmark.get("name"))
-        options = benchmark.at("options").facts({"timer": "timer", "GC disabled": "disable_gc"})
-        points.append(values.point(name, facts=facts | options))
+        values.facts |= facts | benchmark.facts(_PYTEST_FACTS)
+        points.append(values.point(name))
     yield run_of(
         document,
         "pytest-benchmark",
@@ -73,11 +75,9 @@ def _google(document: ResultFile) -> Iterator[ToolRun]:
     context = raw.at("context")
     schema = context.get("json_schema_version", 1)
     rows: dict[str, list[JsonObject]] = defaultdict(list)
-    entries = raw.entries("benchmarks")
-    repetitions = [row for row in entries if row.get("run_type") != "aggregate"]
-    medians = [row for row in entries if row.get("aggregate_name") == "median"]
-    for row in repetitions or medians:
+    for row in raw.entries("benchmarks"):
         rows[str(row.get("run_name") or row.get("name"))].append(row)
+    rows = {name: kept for name, of in rows.items() if (kept := _repetitions(of))}
     clock = Fact(context.number("mhz_per_cpu"), tolerance=CLOCK_TOLERANCE)
     shared = context.facts(_CONTEXT_FACTS)
     caches = (
@@ -97,6 +97,12 @@ def _google(document: ResultFile) -> Iterator[ToolRun]:
             *((f"Google Benchmark's schema {schema} is unknown",) if schema != 1 else ()),
         ),
     )
+
+
+def _repetitions(rows: list[JsonObject]) -> list[JsonObject]:
+    """Return the rows of a benchmark's repetitions; that of their median if there is none."""
+    repetitions = [row for row in rows if row.get("run_type") != "aggregate"]
+    return repetitions or [row for row in rows if row.get("aggregate_name") == "median"]
 
 
 def _google_point(name: str, rows: list[JsonObject], shared: Mapping[str, Fact]) -> ToolPoint:
@@ -149,10 +155,8 @@ def _hyperfine(document: ResultFile) -> Iterator[ToolRun]:
         codes = codes if isinstance(codes, list) else []
         bad = [code for code in codes if code != 0]
         failed = f"{len(bad)} of {len(codes)} runs of the command ended with {bad[:1]}"
-        parameters = {"parameters": Fact(str(raw.get("parameters") or "") or None)}
-        points.append(
-            values.point(str(raw["command"]), facts=parameters, broken=failed if bad else "")
-        )
+        values.facts["parameters"] = Fact(str(raw.get("parameters") or "") or None)
+        points.append(values.point(str(raw["command"]), broken=failed if bad else ""))
     note = "hyperfine: runs of the command in one session count as one run"
     yield run_of(document, "hyperfine", points=tuple(points), notes=(note,))
 
@@ -197,7 +201,8 @@ def _llama_bench(document: ResultFile) -> Iterator[ToolRun]:
         same = sum(point.name.partition(" #")[0] == name for point in points)
         values = Values(raw, {"tokens_per_second": "avg_ts"})
         name = f"{name} #{same + 1}" if same else name
-        points.append(values.point(name, facts=raw.facts(_LLAMA_FACTS)))
+        values.facts |= raw.facts(_LLAMA_FACTS)
+        points.append(values.point(name))
     raw = document.head
     yield run_of(
         document,

@@ -48,9 +48,9 @@ def _loadgen(document: ResultFile) -> Iterator[ToolRun]:
             values.add(f"{_LATENCY_PREFIXES[match['kind']]}_p{match['rank']}", value, 1e-9)
     scenario, state = lines.get("Scenario", "?"), lines.get("Result is", "missing")
     errors = re.search(r"^(\d+) ERRORS? encountered", document.text, re.MULTILINE)
+    values.facts |= {name: Fact(lines.get(name)) for name in _PARAMETERS}
     point = values.point(
         scenario,
-        facts={name: Fact(lines.get(name)) for name in _PARAMETERS},
         broken=f"LoadGen's result is {state}"
         if state != "VALID"
         else f"LoadGen reports {errors[1]} errors"

@@ -6,16 +6,7 @@ from collections.abc import Iterator
 
 from pytest_mlperf.addons.judge.files import Reader, ResultFile, has_keys, run_of
 from pytest_mlperf.addons.judge.model import Fact, ToolPoint, ToolRun
-from pytest_mlperf.addons.judge.readers.fields import (
-    LATENCY,
-    TOKENS,
-    JsonObject,
-    Values,
-    cache_hits,
-    counted,
-    lengths,
-    per,
-)
+from pytest_mlperf.addons.judge.readers.fields import LATENCY, TOKENS, JsonObject, Values, per
 
 _VLLM_RATES = {
     "requests_per_second": "request_throughput",
@@ -58,12 +49,14 @@ _SGLANG_RATES = {
 }
 
 _SGLANG_FACTS = {
-    "model": "model_path",
-    "data type": "dtype",
-    "quantization": "quantization",
-    "KV cache type": "kv_cache_dtype",
-    "TP": "tp_size",
-    "prefix cache off": "disable_radix_cache",
+    "model": "server_info.model_path",
+    "data type": "server_info.dtype",
+    "quantization": "server_info.quantization",
+    "KV cache type": "server_info.kv_cache_dtype",
+    "TP": "server_info.tp_size",
+    "prefix cache off": "server_info.disable_radix_cache",
+    "data set": "dataset_name",
+    "range ratio": "random_range_ratio",
 }
 
 
@@ -99,35 +92,35 @@ def _vllm(document: ResultFile) -> Iterator[ToolRun]:
 
 def _vllm_point(raw: JsonObject) -> ToolPoint:
     values = Values(raw, _VLLM_RATES)
-    values.add("goodput", raw.get("request_goodput", raw.get("request_goodput:")))
+    values.goodput(raw.get("request_goodput", raw.get("request_goodput:")))
     if "total_tokens_per_second" not in values.metrics:  # files before vLLM's PR 8164
         tokens = [raw.positive(f"total_{kind}_tokens") for kind in ("input", "output")]
         total = per(sum(filter(None, tokens)) if all(tokens) else None, raw.get("duration"))
         values.add("total_tokens_per_second", total)
     values.add("acceptance_rate", raw.get("spec_decode_acceptance_rate"), 0.01)
-    facts = raw.facts(_VLLM_FACTS) | raw.facts({"burstiness": "burstiness"}, 1e-6)
-    facts |= raw.facts({key: key for key in raw if key.lower() in _METADATA})
-    return _served(values, raw, facts)
+    values.facts |= raw.facts(_VLLM_FACTS) | raw.facts({"burstiness": "burstiness"}, 1e-6)
+    values.facts |= raw.facts({key: key for key in raw if key.lower() in _METADATA})
+    return _served(values, raw)
 
 
-def _served(values: Values, raw: JsonObject, facts: dict[str, Fact], *further: str) -> ToolPoint:
+def _served(values: Values, raw: JsonObject, *further: str) -> ToolPoint:
     """Return the point of a file of vLLM or SGLang, whose details list the errors of requests."""
-    values.matching(raw, LATENCY, 1e-3)
-    sent, completed, failed = (raw.whole(key) for key in ("num_prompts", "completed", "failed"))
-    facts |= lengths(completed, raw.get("total_input_tokens"), raw.get("total_output_tokens"))
+    values.latencies(raw, 1e-3)
     errors = raw.get("errors")
     listed = sum(map(bool, errors)) if isinstance(errors, list) else None
-    requests = counted(facts, sent, completed, failed, listed)
-    return values.at_load(raw.get("max_concurrency"), raw.get("request_rate"), *further, **requests)
+    sent, completed, failed = map(raw.whole, ("num_prompts", "completed", "failed"))
+    values.requests(sent, completed, failed, listed)
+    values.lengths(completed, raw.get("total_input_tokens"), raw.get("total_output_tokens"))
+    return values.at_load(raw.get("max_concurrency"), raw.get("request_rate"), *further)
 
 
 def _throughput(document: ResultFile) -> Iterator[ToolRun]:
     for index, raw in enumerate(document.objects):
         values = Values(raw, {name: name for name in ("requests_per_second", "tokens_per_second")})
         tokens = per(raw.get("total_num_tokens"), raw.get("num_requests"))
-        facts = raw.facts({"requests": "num_requests"})
-        facts["tokens per request"] = Fact(tokens, tolerance=TOKENS)
-        points = (values.point("throughput", facts=facts),)
+        values.facts |= raw.facts({"requests": "num_requests"})
+        values.facts["tokens per request"] = Fact(tokens, tolerance=TOKENS)
+        points = (values.point("throughput"),)
         elapsed = raw.positive("elapsed_time")
         yield run_of(document, "vllm-throughput", index, points=points, duration_s=elapsed)
 
@@ -137,31 +130,30 @@ def _latency(document: ResultFile) -> Iterator[ToolRun]:
     values = Values(raw, {"latency_mean": "avg_latency"})
     for rank, value in raw["percentiles"].items():
         values.add(f"latency_p{rank}", value)
-    facts = {"iterations": Fact(len(raw["latencies"]))}
-    yield run_of(document, "vllm-latency", points=(values.point("latency", facts=facts),))
+    values.facts["iterations"] = Fact(len(raw["latencies"]))
+    yield run_of(document, "vllm-latency", points=(values.point("latency"),))
 
 
 def _sglang(document: ResultFile) -> Iterator[ToolRun]:
     for index, raw in enumerate(document.objects):
-        server = raw.at("server_info")
         yield run_of(
             document,
             "sglang",
             index,
-            points=(_sglang_point(raw, server),),
-            version=server.text("version"),
+            points=(_sglang_point(raw),),
+            version=raw.at("server_info").text("version"),
             details=raw.texts("tag", "backend"),
             duration_s=raw.positive("duration"),
         )
 
 
-def _sglang_point(raw: JsonObject, server: JsonObject) -> ToolPoint:
-    hits = raw.at("cache_report").number("cache_hit_rate_pct")
-    facts = {**server.facts(_SGLANG_FACTS), **cache_hits(hits, 100)}
-    facts |= raw.facts({"data set": "dataset_name", "range ratio": "random_range_ratio"})
+def _sglang_point(raw: JsonObject) -> ToolPoint:
+    values = Values(raw, _SGLANG_RATES)
+    values.cache_hits(raw.at("cache_report").number("cache_hit_rate_pct"), 100)
+    values.facts |= raw.facts(_SGLANG_FACTS)
     sizes = [raw.plain(f"random_{side}_len") for side in ("input", "output")]
     further = [] if None in sizes else ["{} in, {} out".format(*(Fact(s).text for s in sizes))]
-    return _served(Values(raw, _SGLANG_RATES), raw, facts, *further)
+    return _served(values, raw, *further)
 
 
 _BATCH_FIGURES = {
@@ -189,13 +181,13 @@ def _one_batch(document: ResultFile) -> Iterator[ToolRun]:
     for index, raw in enumerate(document.objects):
         served = "last_ttft" in raw
         values = Values(raw, _BATCH_SERVER_FIGURES if served else _BATCH_FIGURES)
-        hits = raw.number("cache_hit_rate")
+        values.cache_hits(raw.number("cache_hit_rate"))
+        values.facts |= raw.facts({"output tokens": "total_output_tokens"}, TOKENS)
+        values.facts["server"] = Fact("of its own" if not served else "addressed by HTTP")
         name = "batch {batch_size}, {input_len} in, {output_len} out".format_map(raw)
-        facts = cache_hits(hits) | raw.facts({"output tokens": "total_output_tokens"}, TOKENS)
-        facts["server"] = Fact("of its own" if not served else "addressed by HTTP")
         if not runs or name in runs[-1]:
             runs.append({})
-        runs[-1][name] = (index, values.point(name, facts=facts))
+        runs[-1][name] = (index, values.point(name))
     for batch in runs:
         points = tuple(point for _, point in batch.values())
         first = next(index for index, _ in batch.values())

@@ -7,14 +7,7 @@ from collections.abc import Iterator, Mapping
 
 from pytest_mlperf.addons.judge.files import Reader, ResultFile, has_keys, run_of
 from pytest_mlperf.addons.judge.model import ToolRun
-from pytest_mlperf.addons.judge.readers.fields import (
-    LATENCY,
-    TOKENS,
-    JsonObject,
-    Values,
-    counted,
-    lengths,
-)
+from pytest_mlperf.addons.judge.readers.fields import TOKENS, JsonObject, Values
 
 _TRTLLM_RATES = {
     "requests_per_second": "request_throughput_req_s",
@@ -57,8 +50,8 @@ def _report(document: ResultFile) -> Iterator[ToolRun]:
         values.add(f"{base}_mean", streaming.get(f"avg_{base}_ms"), 1e-3)
     load = raw.at("world_info").facts({"batch": "max_batch_size", "rate": "issue_rate"})
     words = [f"{title} {fact.text}" for title, fact in load.items() if fact.value is not None]
-    facts = raw.facts(_REPORT_FACTS) | raw.facts(_REPORT_LENGTHS, TOKENS)
-    point = values.point(", ".join(words) or "one load", facts=facts)
+    values.facts |= raw.facts(_REPORT_FACTS) | raw.facts(_REPORT_LENGTHS, TOKENS)
+    point = values.point(", ".join(words) or "one load")
     version = raw.at("engine").text("version")
     yield run_of(document, "trtllm-bench", points=(point,), version=version)
 
@@ -69,7 +62,6 @@ _SANITY_RATES = {
     "total_tokens_per_second": "total_token_throughput",
     "tokens_per_second_per_user": "user_throughput",
     "acceptance_length": "al",
-    "goodput": "goodput",
 }
 
 _SANITY_FACTS = {
@@ -89,7 +81,8 @@ _SANITY_FACTS = {
 def _sanity_values(raw: Mapping[str, object]) -> Values:
     """Return figures by the names of perf-sanity's database; times are in milliseconds."""
     values = Values(raw, _SANITY_RATES)
-    values.matching(raw, LATENCY, 1e-3)
+    values.latencies(raw, 1e-3)
+    values.goodput(raw.get("goodput"))
     return values
 
 
@@ -98,8 +91,8 @@ def _sanity(document: ResultFile) -> Iterator[ToolRun]:
     for index, raw in enumerate(document.objects):
         values = _sanity_values({k.removeprefix("d_"): v for k, v in raw.items()})
         case = raw.text("s_test_case_name", "s_model_name") or "one test"
-        facts = raw.facts(_SANITY_FACTS)
-        point = values.at_load(raw.get("l_concurrency"), None, case, facts=facts)
+        values.facts |= raw.facts(_SANITY_FACTS)
+        point = values.at_load(raw.get("l_concurrency"), None, case)
         yield run_of(
             document,
             "perf-sanity",
@@ -134,12 +127,13 @@ def _log(document: ResultFile) -> Iterator[ToolRun]:
         for title, value in lines.items()
         if title.endswith(" (ms)")
     }
+    values = _sanity_values(figures)
     completed, failed = (lines.whole(f"{kind} requests") for kind in ("Successful", "Failed"))
-    tokens = (lines.get(f"Total {title} tokens") for title in ("input", "generated"))
-    point = _sanity_values(figures).at_load(
+    values.requests(None, completed, failed)
+    values.lengths(completed, *map(lines.get, ("Total input tokens", "Total generated tokens")))
+    point = values.at_load(
         lines.get("Max request concurrency", lines.get("Maximum request concurrency")),
         lines.get("Traffic request rate", lines.get("Request rate configured (RPS)")),
-        **counted(lengths(completed, *tokens), None, completed, failed),
     )
     seconds = lines.get("Benchmark duration (s)")
     yield run_of(document, "serving-log", points=(point,), duration_s=seconds)
