@@ -152,9 +152,7 @@ class ToolPoint:
 
     def quantity(self, metric: str) -> Quantity:
         """Return the quantity of a metric; one without unit and direction if unknown."""
-        return (
-            self.quantities.get(metric) or named(metric) or Quantity(metric, "", Direction.NEITHER)
-        )
+        return self.quantities.get(metric) or named(metric) or Quantity(metric, "", NEITHER)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

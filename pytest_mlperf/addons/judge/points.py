@@ -64,59 +64,49 @@ class PointCase:
         self.settled: list[Row] = []
         self.tasks: list[JudgedMetric] = []
         self.scored: list[ScoredPoint] = []
-        self._whole = ""
-        self._parts: dict[str, str] = {}
+        self._differing: dict[str, str] = {}
         self._guards: dict[str, str] = {}
         self._compare_facts()
+        self._whole = self._differing.get("", "")
         if self._broken() or self._requests():
             return
         self._metrics()
         self._accuracy()
 
     def _compare_facts(self) -> None:
-        first = self.old[0].point.facts
-        names = dict.fromkeys(name for m in (*self.old, *self.new) for name in m.point.facts)
-        counted = all(m.point.failed is not None for m in (*self.old, *self.new))
-        for name in names:
-            if name == COMPLETED and counted:
-                continue
+        runs = (*self.old, *self.new)
+        counted = all(m.point.failed is not None for m in runs)
+        for name in dict.fromkeys(name for m in runs for name in m.point.facts):
+            facts = [m.point.facts.get(name, Fact(None)) for m in runs]
             if name in self.settings.ignored:
-                self._note_ignored(name)
-                continue
-            before = first.get(name, Fact(None))
-            for side in (self.old, self.new):
-                for measured in side:
-                    fact = measured.point.facts.get(name, Fact(None))
-                    source = measured.run.source if side is self.old else ""
-                    self._compare(name, before, fact, source)
+                texts = sorted({fact.text for fact in facts})
+                if len(texts) > 1 or facts[0].value is None:
+                    values = " and ".join(texts)
+                    self.notes.append(f"{name} is taken as equal, as you asked: {values}")
+            elif name != COMPLETED or not counted:
+                self._compare(name, facts)
 
-    def _note_ignored(self, name: str) -> None:
-        texts = {m.point.facts.get(name, Fact(None)).text for m in (*self.old, *self.new)}
-        if len(texts) > 1 or texts == {"not recorded"}:
-            values = " and ".join(sorted(texts))
-            self.notes.append(f"{name} is taken as equal, as you asked: {values}")
-
-    def _compare(self, name: str, before: Fact, fact: Fact, in_baseline: str) -> None:
-        """Compare a fact of a run with the baseline's first run, from file `in_baseline`."""
-        bases = fact.bases or before.bases
-        if before.value is None and fact.value is None:
-            if before.needed or fact.needed:
+    def _compare(self, name: str, facts: Sequence[Fact]) -> None:
+        """Compare a fact of all runs, those of the baseline first, with the first recorded one."""
+        bases = next((fact.bases for fact in facts if fact.bases), ())
+        first = next((index for index, fact in enumerate(facts) if fact.value is not None), None)
+        if first is None:
+            if any(fact.needed for fact in facts):
                 text = f"{name} is not recorded; if it is equal, say --ignore '{name}'"
                 self._guards.update(dict.fromkeys(bases, text))
             return
-        if before.value is None or fact.value is None:
-            side = "the baseline" if in_baseline or before.value is None else "the new runs"
-            self.notes.append(f"{name}: not recorded in {side}")
-            return
-        if before.agrees(fact):
-            return
-        reason = f"{name} differs: {before.text} before, {fact.text} now"
-        if in_baseline:
-            reason = f"{name} differs inside the baseline: {before.text}, and {fact.text} in "
-            reason += in_baseline
-        if bases:
-            self._parts = {**dict.fromkeys(bases, reason), **self._parts}
-        self._whole = self._whole or ("" if bases else reason)
+        before, count = facts[first], len(self.old)
+        for index, (fact, measured) in enumerate(zip(facts, (*self.old, *self.new), strict=True)):
+            side = "the baseline" if index < count else "the new runs"
+            if fact.value is None:
+                self.notes.append(f"{name}: not recorded in {side}")
+            elif not before.agrees(fact):
+                reason = f"{name} differs: {before.text} before, {fact.text} now"
+                if (first < count) == (index < count):
+                    reason = f"{name} differs inside {side}: {before.text}, and {fact.text} in "
+                    reason += measured.run.source
+                for base in bases or ("",):
+                    self._differing.setdefault(base, reason)
 
     def _broken(self) -> bool:
         """Add a row if the point failed as a whole, without figures; return whether it did."""
@@ -186,7 +176,7 @@ class PointCase:
                 [m for m in side if metric in m.point.metrics] for side in (self.old, self.new)
             ]
             base = split(metric)[0]
-            note = self._whole or self._parts.get(base) or self._lacking(metric, sides)
+            note = self._whole or self._differing.get(base) or self._lacking(metric, sides)
             if metric not in judged:
                 if all(sides):
                     self._report(metric)

@@ -55,27 +55,24 @@ def _is_aiperf(document: ResultFile) -> bool:
     return _is_genai_perf(document) and not document.head.keys().isdisjoint(_AIPERF_MARKS)
 
 
-def _aiperf(document: ResultFile) -> Iterator[ToolRun]:
+def _export(document: ResultFile) -> Iterator[ToolRun]:
     raw = document.head
+    tool = "aiperf" if _is_aiperf(document) else "genai-perf"
     schema = str(raw.get("schema_version"))
     note = f"AIPerf's schema {schema} is unknown; its fields were read"
+    errors = raw.at("error_request_count").whole("avg")
+    if errors is None and tool == "aiperf":
+        errors = 0  # it leaves the count out if it is 0
     yield run_of(
         document,
-        "aiperf",
-        # AIPerf leaves the count of errors out if it is 0.
-        points=(_point(raw, raw.at("error_request_count").whole("avg") or 0),),
+        tool,
+        points=(_point(raw, errors),),
         started=raw.moment("start_time"),
         version=raw.text("aiperf_version"),
         details=raw.at("run_info").texts("random_seed", "variation_label"),
         notes=() if schema in _SCHEMAS else (note,),
         duration_s=_average(raw, "benchmark_duration"),
     )
-
-
-def _genai_perf(document: ResultFile) -> Iterator[ToolRun]:
-    raw = document.head
-    point = _point(raw, raw.at("error_request_count").whole("avg"))
-    yield run_of(document, "genai-perf", points=(point,))
 
 
 def _average(raw: JsonObject, name: str) -> float | None:
@@ -199,19 +196,17 @@ def _turn(turn: int, records: list[JsonObject]) -> ToolPoint:
             factor = SECONDS_PER_UNIT.get(str(metric.get("unit", "ms")))
             if factor and (value := metric.positive("value", factor)):
                 figures[f"{base}_p50"].append(value)
-    return ToolPoint(
-        name=f"turn {turn}",
-        metrics={name: median(values) for name, values in figures.items()},
-        facts={"conversations": Fact(len(conversations))},
-        sent=len(records),
-        failed=len(records) - len(answered),
-    )
+    values = Values()
+    values.metrics = {name: median(of) for name, of in figures.items()}
+    values.facts["conversations"] = Fact(len(conversations))
+    values.requests(len(records), len(answered))
+    return values.point(f"turn {turn}")
 
 
-AIPERF = Reader(title="AIPerf", recognise=_is_aiperf, read=_aiperf)
+AIPERF = Reader(title="AIPerf", recognise=_is_aiperf, read=_export)
 RECORDS = Reader(title="AIPerf's records", recognise=_is_records, read=_records)
 GENAI_PERF = Reader(
     title="GenAI-Perf",
     recognise=lambda document: _is_genai_perf(document) and not _is_aiperf(document),
-    read=_genai_perf,
+    read=_export,
 )

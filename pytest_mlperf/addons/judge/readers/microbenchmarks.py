@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterator, Mapping
+from statistics import fmean
 
 from pytest_mlperf.addons.judge.files import Reader, ResultFile, has_keys, run_of
 from pytest_mlperf.addons.judge.model import HIGHER, LOWER, Fact, Quantity, ToolPoint, ToolRun
@@ -63,6 +64,8 @@ _GOOGLE = {
 }
 """Keys of Google Benchmark; others are counters of the user."""
 
+_CPU_TIME, _ITEM_RATE = Quantity("CPU time", "s", LOWER), Quantity("items/s", "1/s", HIGHER)
+
 _CONTEXT_FACTS = {
     "CPUs": "num_cpus",
     "build type": "library_build_type",
@@ -107,16 +110,16 @@ def _repetitions(rows: list[JsonObject]) -> list[JsonObject]:
 
 def _google_point(name: str, rows: list[JsonObject], shared: Mapping[str, Fact]) -> ToolPoint:
     """Return a benchmark's means over its repetitions, all in one process."""
-    absent: dict[str, str] = {}
+    values = Values()
     figures: dict[str, list[float]] = defaultdict(list)
     errors = [row for row in rows if row.get("error_occurred") is True]
     for row in rows:
         unit = str(row.get("time_unit", "ns"))
         if row.get("skipped") or row in errors:
-            absent["time_mean"] = "skipped"
+            values.absent["time_mean"] = "skipped"
             continue
         if unit not in SECONDS_PER_UNIT:
-            absent["time_mean"] = f"its unit {unit!r} is unknown"
+            values.absent["time_mean"] = f"its unit {unit!r} is unknown"
             continue
         fields = {"time_mean": "real_time", "cpu_time": "cpu_time", "rate": "items_per_second"}
         fields |= {key: key for key in ("bytes_per_second", *(row.keys() - _GOOGLE))}
@@ -124,19 +127,13 @@ def _google_point(name: str, rows: list[JsonObject], shared: Mapping[str, Fact])
             factor = SECONDS_PER_UNIT[unit] if key in {"real_time", "cpu_time"} else 1.0
             if (value := row.positive(key, factor)) is not None:
                 figures[metric].append(value)
-    if not figures and not absent:
-        absent["time_mean"] = "no time in the file"
-    return ToolPoint(
-        name=name,
-        metrics={metric: sum(values) / len(values) for metric, values in figures.items()},
-        absent=absent,
-        facts={**shared, **rows[0].facts({"threads": "threads"})},
-        quantities={
-            "cpu_time": Quantity("CPU time", "s", LOWER),
-            "rate": Quantity("items/s", "1/s", HIGHER),
-        },
-        broken=f"error: {str(errors[0].get('error_message', ''))[:80]}" if errors else "",
-    )
+    if not figures:
+        values.absent.setdefault("time_mean", "no time in the file")
+    values.metrics = {metric: fmean(of) for metric, of in figures.items()}
+    values.facts |= {**shared, **rows[0].facts({"threads": "threads"})}
+    quantities = {"cpu_time": _CPU_TIME, "rate": _ITEM_RATE}
+    error = f"error: {str(errors[0].get('error_message', ''))[:80]}" if errors else ""
+    return values.point(name, quantities=quantities, broken=error)
 
 
 GOOGLE = Reader(
