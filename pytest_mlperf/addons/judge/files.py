@@ -146,12 +146,10 @@ def has_keys(*keys: str, marks: Iterable[str] = ()) -> Callable[[ResultFile], bo
     Args:
         marks: Keys of which the object has one.
     """
-
-    def recognise(document: ResultFile) -> bool:
-        there = document.head.keys()
-        return there >= set(keys) and (not marks or not there.isdisjoint(marks))
-
-    return recognise
+    return lambda document: (
+        document.head.keys() >= set(keys)
+        and (not marks or not document.head.keys().isdisjoint(marks))
+    )
 
 
 def run_of(document: ResultFile, tool: str, index: int | None = None, **more: Any) -> ToolRun:
@@ -233,21 +231,22 @@ def read_side(paths: Sequence[Path], table: Reader | None = None) -> Side:
     runs: dict[str, ToolRun] = {}
     notes: list[str] = []
     unknown: list[str] = []
-    for path, document in _documents(paths, unknown):
-        try:
-            reader = _recognised(document, table)
-        except UnknownFormatError:
-            if not path.is_dir():
-                raise
-            unknown.append(document.path.name)
-            continue
-        for run in _read(reader, document):
-            if not _is_distinct(run):
-                origin = f"{run.digest} {document.path.resolve()}".encode()
-                run = replace(run, digest=hashlib.sha256(origin).hexdigest())  # noqa: PLW2901
-            first = runs.setdefault(identity(run), run)
-            if first is not run:
-                notes.append(f"{run.source} is the same run as {first.source}: counted once")
+    for path in paths:
+        for document in _in_folder(path, unknown) if path.is_dir() else [read_text(path)]:
+            try:
+                reader = _recognised(document, table)
+            except UnknownFormatError:
+                if not path.is_dir():
+                    raise
+                unknown.append(document.path.name)
+                continue
+            for run in _read(reader, document):
+                if not _is_distinct(run):
+                    origin = f"{run.digest} {document.path.resolve()}".encode()
+                    run = replace(run, digest=hashlib.sha256(origin).hexdigest())  # noqa: PLW2901
+                first = runs.setdefault(identity(run), run)
+                if first is not run:
+                    notes.append(f"{run.source} is the same run as {first.source}: counted once")
     if unknown:
         notes.append(f"left out, of no known tool: {some(unknown)}")
     if not runs:
@@ -383,17 +382,10 @@ def _shape(document: ResultFile) -> str:
     return "a CSV table" if document.rows else "JSON" if document.values else "a text"
 
 
-def _documents(paths: Sequence[Path], unknown: list[str]) -> Iterator[tuple[Path, ResultFile]]:
-    """Yield each path with its documents; add unrecognised names to `unknown`."""
-    for path in paths:
-        for document in _in_folder(path, unknown) if path.is_dir() else [read_text(path)]:
-            yield path, document
-
-
 def _in_folder(
     folder: Path, unknown: list[str], above: frozenset[Path] = frozenset()
 ) -> Iterator[ResultFile]:
-    """Yield a folder that is one result; else the results inside, in the order of names."""
+    """Yield a folder that is one result, else those inside; add unreadable names to `unknown`."""
     above |= {folder.resolve()}
     whole = ResultFile(path=folder)
     if any(r.of_folders and _fits(name, r, whole) for name, r in readers().items()):

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import datetime as dt
 import re
 from collections.abc import Mapping
 from typing import Any
 
 from pytest_mlperf.addons.judge.model import COMPLETED, Fact, ToolPoint
+from pytest_mlperf.core.measurement import moment_of
 
 CACHE_TOLERANCE = 0.05
 """Difference of cache hit shares that random prompts explain."""
@@ -79,11 +79,8 @@ def moment(value: Any) -> float | None:
     if isinstance(value, str):
         compact = _COMPACT.fullmatch(value)
         text = f"{compact[1]}T{compact[2]}" if compact else value
-        try:
-            at = dt.datetime.fromisoformat(text)
-        except ValueError:
-            return None
-        text_s = (at if at.tzinfo else at.replace(tzinfo=dt.UTC)).timestamp()
+        at = moment_of(text)
+        text_s = at.timestamp() if at else 0.0
         return text_s if 0 < text_s <= MAX_MOMENT else None
     seconds = number(value)
     if seconds is None or seconds <= 0:
@@ -133,11 +130,10 @@ class JsonObject(dict[str, Any]):
 
     def texts(self, *keys: str) -> dict[str, str]:
         """Return the values of these keys as texts, cut to 120 characters; skip absent ones."""
-        values = {key: self.get(key) for key in keys}
         return {
             key: str(value)[:120]
-            for key, value in values.items()
-            if isinstance(value, str | int | float) and str(value)
+            for key in keys
+            if isinstance(value := self.get(key), str | int | float) and str(value)
         }
 
     def text(self, *keys: str) -> str | None:

@@ -71,7 +71,12 @@ def reader_of(columns: Sequence[Column], points: Sequence[str]) -> Reader:
     def read(document: ResultFile) -> Iterator[ToolRun]:
         rows = [JsonObject(row) for row in document.rows or document.objects]
         measured = [*points, *(column.name for column in columns)]
-        _require(document, rows, measured)
+        there = dict.fromkeys(name for row in rows for name in row)
+        if lacking := [name for name in measured if name not in there]:
+            listed = ", ".join(there) or "none"
+            raise MlperfError(
+                f"{document.path}: no column {lacking[0]!r}; its columns are {listed}"
+            )
         repeats: dict[str, int] = defaultdict(int)
         runs: dict[int, list[tuple[ToolPoint, JsonObject]]] = defaultdict(list)
         for row in rows:
@@ -93,13 +98,6 @@ def reader_of(columns: Sequence[Column], points: Sequence[str]) -> Reader:
             yield replace(run, source=f"{run.source}{mark}", digest=f"{run.digest}{mark}")
 
     return Reader(title="a table", recognise=lambda document: False, read=read)  # noqa: ARG005
-
-
-def _require(document: ResultFile, rows: Sequence[Mapping[str, Any]], names: Sequence[str]) -> None:
-    columns_there = {name: None for row in rows for name in row}
-    if lacking := [name for name in names if name not in columns_there]:
-        columns = ", ".join(columns_there) or "none"
-        raise MlperfError(f"{document.path}: no column {lacking[0]!r}; its columns are {columns}")
 
 
 _AMOUNT = re.compile(r"(?P<number>[-+.0-9eE]+)\s*(?P<unit>[a-zA-Zµμ%]+)")
