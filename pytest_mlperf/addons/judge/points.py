@@ -183,7 +183,10 @@ class PointCase:
             elif note:
                 self._settle(metric, Outcome.INVALID, note=note)
             else:
-                old, new = (_values(side, metric) for side in sides)
+                old, new = (
+                    [Value(value=m.point.metrics[metric], session=m.session) for m in side]
+                    for side in sides
+                )
                 row = self._row(metric, Outcome.INCONCLUSIVE)
                 guard = self._guards.get(base, "")
                 self.tasks.append(JudgedMetric(row=row, old=old, new=new, guard=guard))
@@ -256,7 +259,3 @@ def _failed(point: ToolPoint) -> float | None:
 def _mean(side: Sequence[MeasuredPoint], metric: str) -> float | None:
     values = [m.point.metrics[metric] for m in side if metric in m.point.metrics]
     return geometric_mean(values) if values else None
-
-
-def _values(side: Sequence[MeasuredPoint], metric: str) -> list[Value]:
-    return [Value(value=m.point.metrics[metric], session=m.session) for m in side]

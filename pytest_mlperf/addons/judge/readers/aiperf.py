@@ -105,7 +105,7 @@ def _point(raw: JsonObject, errors: int | None) -> ToolPoint:
     cached = _average(raw, caches.get(True, caches.get(False, "")))
     values.requests(None, completed, errors, listed or None)
     values.lengths(1, size_in, size_out if server_count is None else server_count)
-    values.cache_hits(cached, size_in)
+    values.share("cache hits", cached, size_in)
     values.goodput(None, _setting(settings, "goodput", "slos"))
     gpus = sorted(set(_gpus(raw.get("telemetry_data"))))
     values.facts |= {

@@ -9,8 +9,8 @@ from typing import Any
 from pytest_mlperf.addons.judge.model import COMPLETED, Fact, ToolPoint
 from pytest_mlperf.core.measurement import moment_of
 
-CACHE_TOLERANCE = 0.05
-"""Difference of cache hit shares that random prompts explain."""
+SHARE_TOLERANCE = 0.05
+"""Difference of shares of tokens and of requests that chance explains."""
 
 TOKENS = 0.02
 """Relative difference of mean lengths that random prompts of one setting explain."""
@@ -227,10 +227,10 @@ class Values:
         for side, total in (("input", tokens_in), ("output", tokens_out)):
             self.facts[f"{side} tokens per request"] = Fact(per(total, count), tolerance=TOKENS)
 
-    def cache_hits(self, cached: float | None, total: float | None = 1.0) -> None:
-        """Add the fact "cache hits": the share of prompt tokens that came from a cache."""
-        share = cached / total if cached is not None and total else None
-        self.facts["cache hits"] = Fact(share, tolerance=CACHE_TOLERANCE, absolute=True)
+    def share(self, name: str, part: float | None, whole: float | None = 1.0) -> None:
+        """Add a fact that is a share, such as that of prompt tokens that came from a cache."""
+        value = part / whole if part is not None and whole else None
+        self.facts[name] = Fact(value, tolerance=SHARE_TOLERANCE, absolute=True)
 
     def goodput(self, value: Any, target: str | float | None = None) -> None:
         """Add a goodput, and the fact "goodput target": the latencies that a good request meets."""

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from pytest_mlperf.addons.judge.files import Reader, ResultFile, run_of
 from pytest_mlperf.addons.judge.model import Fact, ToolPoint, ToolRun
-from pytest_mlperf.addons.judge.readers.fields import LEAST_RANK, JsonObject, Values, number, per
+from pytest_mlperf.addons.judge.readers.fields import LEAST_RANK, JsonObject, Values, number
 
 _GUIDELLM_TIMES = {
     "request_latency": ("latency", 1.0),
@@ -22,9 +22,6 @@ _GUIDELLM_RATES = {
     "tokens_per_second": "total_tokens_per_second",
     "prompt_tokens_per_second": "prompt_tokens_per_second",
 }
-
-INCOMPLETE_TOLERANCE = 0.05
-"""Difference of the share of requests that the end of a run cut off."""
 
 _VERSIONS = (None, 1, 2)
 
@@ -77,12 +74,11 @@ def _point(raw: JsonObject, file: JsonObject) -> ToolPoint:
     values.sent, values.failed = totals.whole("total"), totals.whole("errored")
     sizes = (f"{side}_token_count" for side in ("prompt", "output"))
     values.lengths(1, *(measured.at(size, "successful").get("mean") for size in sizes))
-    incomplete = per(totals.get("incomplete"), totals.get("total")) or 0.0
+    values.share("incomplete requests", totals.number("incomplete"), totals.number("total"))
     values.facts |= {
         **configuration.facts({"model": "backend.model"}),
         "warm-up": Fact(str(configuration.get("warmup") or "none")),
         "cool-down": Fact(str(configuration.get("cooldown") or "none")),
-        "incomplete requests": Fact(incomplete, (), INCOMPLETE_TOLERANCE, absolute=True),
         "constraints": Fact(_constraints(configuration.at("constraints") or file.at("args"))),
     }
     return values.point(

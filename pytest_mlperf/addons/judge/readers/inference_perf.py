@@ -46,7 +46,7 @@ def _read(document: ResultFile) -> Iterator[ToolRun]:
     # Releases from 0.6.1 on have the server's count as well.
     sizes = (successes.at(f"{s}_tokens") or successes.at(f"{s}_len") for s in ("prompt", "output"))
     values.lengths(1, *(size.get("mean") for size in sizes))
-    values.cache_hits(tokens.number("cached"), tokens.number("total"))
+    values.share("cache hits", tokens.number("cached"), tokens.number("total"))
     model = re.search(r"^ +model_name: *(\S+)", settings, re.MULTILINE)
     values.facts |= {"model": Fact(model[1] if model else None), "requests": Fact(sent)}
     stage = re.search(r"stage_(\d+)_", document.path.name)

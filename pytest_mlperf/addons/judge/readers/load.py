@@ -14,24 +14,12 @@ from pytest_mlperf.addons.judge.readers.fields import JsonObject, Values, per
 _K6_MARKS = ("http_req_duration", "http_reqs", "iterations", "http_req_failed")
 
 
-DROPPED_TOLERANCE = 0.01
-"""Difference of the share of iterations that k6 could not start in time."""
-
-
 def _k6_metrics(document: ResultFile) -> JsonObject:
     """Return metrics by name, also from the machine-readable summary's list."""
-    raw = document.head
-    for holder in (raw, raw.at("results")):
-        named = {str(m.get("name")): m for m in holder.entries("metrics")} or holder.at("metrics")
-        if named:
-            return JsonObject(
-                {
-                    k: {**v, **JsonObject(v).at("values")}
-                    for k, v in named.items()
-                    if isinstance(v, Mapping)
-                }
-            )
-    return JsonObject()
+    holder = document.head.at("results") or document.head
+    named = {str(m.get("name")): m for m in holder.entries("metrics")} or holder.at("metrics")
+    metrics = {name: metric for name, metric in named.items() if isinstance(metric, Mapping)}
+    return JsonObject({k: {**v, **JsonObject(v).at("values")} for k, v in metrics.items()})
 
 
 def _k6(document: ResultFile) -> Iterator[ToolRun]:
@@ -47,11 +35,8 @@ def _k6(document: ResultFile) -> Iterator[ToolRun]:
         by_name.at(name).number("count") or 0.0 for name in ("dropped_iterations", "iterations")
     )
     users = by_name.at("vus_max")
-    share = per(dropped, dropped + iterations) or 0.0
-    values.facts |= {
-        "virtual users": Fact(users.plain("max" if "max" in users else "value")),
-        "dropped iterations": Fact(share, (), DROPPED_TOLERANCE, absolute=True),
-    }
+    values.share("dropped iterations", dropped, dropped + iterations)
+    values.facts["virtual users"] = Fact(users.plain("max" if "max" in users else "value"))
     points = [values.point("all requests")]
     for name in by_name:
         for expression, state in by_name.at(name, "thresholds").items():

@@ -149,7 +149,7 @@ def _sglang(document: ResultFile) -> Iterator[ToolRun]:
 
 def _sglang_point(raw: JsonObject) -> ToolPoint:
     values = Values(raw, _SGLANG_RATES)
-    values.cache_hits(raw.at("cache_report").number("cache_hit_rate_pct"), 100)
+    values.share("cache hits", raw.at("cache_report").number("cache_hit_rate_pct"), 100)
     values.facts |= raw.facts(_SGLANG_FACTS)
     sizes = [raw.plain(f"random_{side}_len") for side in ("input", "output")]
     further = [] if None in sizes else ["{} in, {} out".format(*(Fact(s).text for s in sizes))]
@@ -181,7 +181,7 @@ def _one_batch(document: ResultFile) -> Iterator[ToolRun]:
     for index, raw in enumerate(document.objects):
         served = "last_ttft" in raw
         values = Values(raw, _BATCH_SERVER_FIGURES if served else _BATCH_FIGURES)
-        values.cache_hits(raw.number("cache_hit_rate"))
+        values.share("cache hits", raw.number("cache_hit_rate"))
         values.facts |= raw.facts({"output tokens": "total_output_tokens"}, TOKENS)
         values.facts["server"] = Fact("of its own" if not served else "addressed by HTTP")
         name = "batch {batch_size}, {input_len} in, {output_len} out".format_map(raw)
