@@ -119,21 +119,23 @@ def run(parsed: argparse.Namespace) -> int:
         return 0
     if parsed.update:
         return _update(parsed, now)
-    return _status(_judge(parsed, now), parsed)
-
-
-def _judge(parsed: argparse.Namespace, now: Side) -> FileComparison:
     result, sides = judged(parsed, now)
     try:  # before the text is shown, because a closed pipe may end this process
-        if parsed.report:
-            from pytest_mlperf.addons.judge.results import results_of
-
-            session = results_of(result, sides, failing(parsed, result))
-        for form, file in parsed.report:
-            write_report(form, file, ReportedSession(results=session, file=file, columns=width()))
+        _write_reports(parsed, result, sides)
     finally:
         show(report.lines(result, sides, width()))
-    return result
+    return _status(result, parsed)
+
+
+def _write_reports(
+    parsed: argparse.Namespace, result: FileComparison, sides: tuple[str, str]
+) -> None:
+    if parsed.report:
+        from pytest_mlperf.addons.judge.results import results_of
+
+        session = results_of(result, sides, failing(parsed, result))
+    for form, file in parsed.report:
+        write_report(form, file, ReportedSession(results=session, file=file, columns=width()))
 
 
 def _status(result: FileComparison, parsed: argparse.Namespace) -> int:
@@ -144,26 +146,33 @@ def _status(result: FileComparison, parsed: argparse.Namespace) -> int:
 
 def _update(parsed: argparse.Namespace, now: Side) -> int:
     """Judge new runs against the stored baseline, then store them; refuse INVALID runs."""
-    itself = compare(now.runs, now.runs, _settings(parsed))
-    if itself.outcome is Outcome.INVALID:
-        raise MlperfError(f"not recorded: {report.headline(itself)}")
+    settings, lines = _settings(parsed), list[str]()
+    result, sides = compare(now.runs, now.runs, settings), ("", "")
+    if result.outcome is Outcome.INVALID:
+        raise MlperfError(f"not recorded: {report.headline(result)}")
     replacing, kept = parsed.update == "replace", accepted.digests(parsed.baseline)
     fresh = tuple(run for run in now.runs if run.digest not in kept)
     if not (fresh or replacing):
-        show([f"{accepted.place(parsed.baseline)}: not changed: it has these runs"])
+        show([f"{accepted.place(parsed.baseline)}: {accepted.UNCHANGED}: it has these runs"])
         return 0
-    result = _judge(parsed, replace(now, runs=fresh)) if kept and fresh else None
+    if judging := bool(kept and fresh):
+        result, sides = judged(parsed, replace(now, runs=fresh))
+        lines = report.lines(result, sides, width())
     runs = now.runs if replacing else fresh
-    text = accepted.update(
-        parsed.baseline,
-        runs,
-        result,
-        action=parsed.update,
-        reason=parsed.reason,
-        session_by=parsed.session_by,
-    )
-    show([text])
-    return 0 if replacing or result is None else _status(result, parsed)
+    try:
+        text, recorded = accepted.update(
+            parsed.baseline,
+            runs,
+            result if judging else None,
+            action=parsed.update,
+            reason=parsed.reason,
+            session_by=parsed.session_by,
+        )
+        lines.append(text)
+        _write_reports(parsed, replace(result, recorded=recorded), sides)
+    finally:
+        show(lines)
+    return _status(result, parsed) if judging and not replacing else 0
 
 
 def judged(parsed: argparse.Namespace, now: Side) -> tuple[FileComparison, tuple[str, str]]:

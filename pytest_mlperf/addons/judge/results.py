@@ -51,7 +51,8 @@ def results_of(
     runs = {m.run.digest: m.run for of in result.new.values() for m in of}.values()
     started = max((run.started for run in runs if run.started), default=None)
     time = dt.datetime.fromtimestamp(started, dt.UTC) if started else dt.datetime.now(dt.UTC)
-    digest = hashlib.sha256(repr((result.rows, sides)).encode("utf-8", "replace")).hexdigest()[:8]
+    content = f"{(result.rows, sides)!r}{'recorded' if result.recorded else ''}"
+    digest = hashlib.sha256(content.encode("utf-8", "replace")).hexdigest()[:8]
     commits = {run.commit for run in runs}
     versions = {run.tool: run.version for run in runs if run.version}
     return replace(
@@ -82,7 +83,7 @@ def case_result(
     verdict = replace(
         imported.verdict,
         kind=Kind.ACCURACY if all(row.absolute for row in result.rows) else Kind.PERFORMANCE,
-        outcome=result.outcome,
+        outcome=Outcome.RECORDED if result.recorded else result.outcome,
         headline=headline(result).partition("  ")[2],
         metrics=tuple(_metric(row) for row in result.rows if row not in paired),
         paired=tuple(map(_paired, paired)),
@@ -92,7 +93,7 @@ def case_result(
         ),
         unchecked=None,
     )
-    failed = any(row.outcome in failing for row in result.rows)
+    failed = not result.recorded and any(row.outcome in failing for row in result.rows)
     content = replace(imported, test=test, verdict=verdict, failed=failed)
     return placeless(content, (str(Path.cwd()),), str(Path.home()))
 

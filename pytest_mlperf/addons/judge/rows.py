@@ -104,6 +104,7 @@ class FileComparison:
         new: The points of the new runs by tool and name.
         changed: Differences that do not prevent a comparison: versions, flags, host.
         one_session: Whether a side has only one session, so that nothing can be proven.
+        recorded: Whether the new runs became a baseline, or a part of it.
     """
 
     rows: tuple[Row, ...]
@@ -113,6 +114,7 @@ class FileComparison:
     notes: tuple[str, ...] = ()
     one_session: bool = False
     interleaved: bool = False
+    recorded: bool = False
 
     @property
     def outcome(self) -> Outcome:

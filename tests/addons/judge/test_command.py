@@ -23,6 +23,7 @@ from pytest_mlperf.addons.judge.model import HIGHER, Quantity
 from pytest_mlperf.addons.judge.readers.table import column_of, reader_of
 from pytest_mlperf.addons.judge.rows import DECIDING, FileComparison, Row
 from pytest_mlperf.cli import main
+from pytest_mlperf.core.history import histories_of
 from pytest_mlperf.extension import read_results
 from tests.addons.judge.files import DATA, document, read, spread, write
 from tests.addons.judge.recorded import serving
@@ -273,6 +274,30 @@ def test_names_of_others_cannot_forge_a_report(say: Say, here: Path) -> None:
 
 
 # ---------------------------------------------------------------- baselines
+
+
+def test_a_session_that_became_a_baseline_stands_in_the_history(
+    say: Say, here: Path, old: Path, new: Path, slow: Path
+) -> None:
+    """A first record, an addition and a replacement are sessions with an accepted baseline."""
+    steps = (
+        (old, "missing", "recorded"),
+        (new, "", "ok"),
+        (slow, "missing", "PERF DROP"),
+        (slow, "replace", "recorded"),
+    )
+    sessions = []
+    for number, (files, update, _) in enumerate(steps):
+        report = f"json=r{number}.json"
+        more = ("--update", update, "--reason", "new model") if update else ()
+        say("judge", files, "--baseline", "llama", *more, "--report", report)
+        sessions.append(read_results(here / f"r{number}.json"))
+    outcomes = [(str(case.verdict.outcome), case.failed) for s in sessions for case in s.cases]
+    (history,) = [h for h in histories_of(sessions) if h.series.metric == "ttft_p50"]
+
+    assert outcomes == [(outcome, outcome == "PERF DROP") for *_, outcome in steps]
+    assert {p.run for p in history.points} == {session.run for session in sessions}
+    assert sum(history.accepted) == 2
 
 
 def test_a_baseline_is_recorded_judged_and_replaced(
