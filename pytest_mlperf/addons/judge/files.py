@@ -374,8 +374,6 @@ def _fits(name: str, reader: Reader, document: ResultFile) -> bool:
 
 
 def _shape(document: ResultFile) -> str:
-    if document.path.is_dir():
-        return "a folder"
     if document.head:
         keys = ", ".join(list(document.head)[:5])
         return f"JSON with the keys {keys}"

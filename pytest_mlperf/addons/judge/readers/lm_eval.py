@@ -130,8 +130,10 @@ def _samples(document: ResultFile) -> Iterator[ToolRun]:
         for metric in (
             metrics if isinstance(metrics, list) else [key for key in lines[0] if key != "doc_id"]
         ):
-            values = zip(documents, (_score(line, metric) for line in lines), strict=True)
-            there = {key: value for key, value in values if value is not None}
+            values = (line.get(metric) for line in lines)
+            scored = (float(v) if isinstance(v, bool) else number(v) for v in values)
+            pairs = zip(documents, scored, strict=True)
+            there = {key: value for key, value in pairs if value is not None}
             if there:
                 score = TaskScore(sum(there.values()) / len(there), samples=there)
                 scores[str(metric) if name == "none" else f"{metric},{name}"] = score
@@ -143,11 +145,6 @@ def _samples(document: ResultFile) -> Iterator[ToolRun]:
         facts={"prompts": Fact(digest if "prompt_hash" in document.head else None)},
     )
     yield run_of(document, "lm-eval-samples", points=(point,))
-
-
-def _score(line: JsonObject, metric: str) -> float | None:
-    value = line.get(metric)
-    return float(value) if isinstance(value, bool) else number(value)
 
 
 _MARKS = ("versions", "n-shot", "configs", "higher_is_better", "lm_eval_version")

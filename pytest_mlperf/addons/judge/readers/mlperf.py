@@ -48,15 +48,11 @@ def _loadgen(document: ResultFile) -> Iterator[ToolRun]:
             values.add(f"{_LATENCY_PREFIXES[match['kind']]}_p{match['rank']}", value, 1e-9)
     scenario, state = lines.get("Scenario", "?"), lines.get("Result is", "missing")
     errors = re.search(r"^(\d+) ERRORS? encountered", document.text, re.MULTILINE)
+    reason = "" if state == "VALID" else f"LoadGen's result is {state}"
+    if errors:
+        reason = reason or f"LoadGen reports {errors[1]} errors"
     values.facts |= {name: Fact(lines.get(name)) for name in _PARAMETERS}
-    point = values.point(
-        scenario,
-        broken=f"LoadGen's result is {state}"
-        if state != "VALID"
-        else f"LoadGen reports {errors[1]} errors"
-        if errors
-        else "",
-    )
+    point = values.point(scenario, broken=reason)
     details = {"SUT": lines["SUT name"][:120]} if "SUT name" in lines else {}
     yield run_of(document, "loadgen", points=(point,), details=details)
 

@@ -136,24 +136,20 @@ def _latency(document: ResultFile) -> Iterator[ToolRun]:
 
 def _sglang(document: ResultFile) -> Iterator[ToolRun]:
     for index, raw in enumerate(document.objects):
+        values = Values(raw, _SGLANG_RATES)
+        values.share("cache hits", raw.at("cache_report").number("cache_hit_rate_pct"), 100)
+        values.facts |= raw.facts(_SGLANG_FACTS)
+        sizes = [raw.plain(f"random_{side}_len") for side in ("input", "output")]
+        further = [] if None in sizes else ["{} in, {} out".format(*(Fact(s).text for s in sizes))]
         yield run_of(
             document,
             "sglang",
             index,
-            points=(_sglang_point(raw),),
+            points=(_served(values, raw, *further),),
             version=raw.at("server_info").text("version"),
             details=raw.texts("tag", "backend"),
             duration_s=raw.positive("duration"),
         )
-
-
-def _sglang_point(raw: JsonObject) -> ToolPoint:
-    values = Values(raw, _SGLANG_RATES)
-    values.share("cache hits", raw.at("cache_report").number("cache_hit_rate_pct"), 100)
-    values.facts |= raw.facts(_SGLANG_FACTS)
-    sizes = [raw.plain(f"random_{side}_len") for side in ("input", "output")]
-    further = [] if None in sizes else ["{} in, {} out".format(*(Fact(s).text for s in sizes))]
-    return _served(values, raw, *further)
 
 
 _BATCH_FIGURES = {
