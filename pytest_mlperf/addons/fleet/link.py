@@ -7,7 +7,6 @@ import sys
 import tempfile
 import time
 from collections.abc import Mapping
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -22,11 +21,6 @@ MAX_SILENCE_SECONDS = 20.0
 MAX_REPLY_BYTES = 1 << 28
 
 Event = dict[str, Any]
-
-
-def installed() -> bool:
-    """Return whether Ray is installed, without importing it."""
-    return find_spec("ray") is not None
 
 
 class HeadLostError(Exception):
