@@ -297,3 +297,11 @@ def test_requests_without_a_time_are_not_in_the_mean_of_locust(tmp_path: Path) -
     (run,) = read([write(tmp_path / "r.json", [content])]).runs
 
     assert run.points[0].metrics["latency_mean"] == pytest.approx(0.1)
+
+
+def test_documents_with_other_targets_are_not_compared(tmp_path: Path) -> None:
+    name = "samples_gsm8k_2026-11-12T08-00-00.jsonl"
+    text = (DATA / name).read_text("utf-8")
+    new = write(tmp_path / name, text.replace('"target_hash": "t0"', '"target_hash": "t9"'))
+
+    assert "targets differs: " in notes(judged(DATA / name, new))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections import defaultdict
 from collections.abc import Iterator, Mapping
 from statistics import median
@@ -44,6 +45,9 @@ _AIPERF_MARKS = (
     *("error_summary", "run_info", "telemetry_data", "usage_completion_tokens"),
 )
 
+_GPU_NAME = re.compile(r'"gpu_name": *"([^"]+)"')
+"""Names of GPUs, somewhere in the telemetry."""
+
 _SCHEMAS = ("None", "1.0", "1.1", "1.2", "1.3", "1.4", "1.5")
 
 
@@ -66,7 +70,7 @@ def _export(document: ResultFile) -> Iterator[ToolRun]:
     yield run_of(
         document,
         tool,
-        points=(_point(raw, errors),),
+        points=(_point(document, errors),),
         started=raw.moment("start_time"),
         version=raw.text("aiperf_version"),
         details=raw.at("run_info").texts("random_seed", "variation_label"),
@@ -79,8 +83,8 @@ def _average(raw: JsonObject, name: str) -> float | None:
     return raw.at(name).number("avg")
 
 
-def _point(raw: JsonObject, errors: int | None) -> ToolPoint:
-    values = Values()
+def _point(document: ResultFile, errors: int | None) -> ToolPoint:
+    raw, values = document.head, Values()
     for key, base in _AIPERF_TIMES.items():
         unit = str(raw.at(key).get("unit", "ms"))
         if unit in SECONDS_PER_UNIT:
@@ -107,23 +111,29 @@ def _point(raw: JsonObject, errors: int | None) -> ToolPoint:
     values.lengths(1, size_in, size_out if server_count is None else server_count)
     values.share("cache hits", cached, size_in)
     values.goodput(None, _setting(settings, "goodput", "slos"))
-    gpus = sorted(set(_gpus(raw.get("telemetry_data"))))
+    phases = raw.at("input_config").entries("phases")
+    warm = any(p.get("kind") == "warmup" and not p.get("exclude_from_results") for p in phases)
+    gpus = sorted(set(_GPU_NAME.findall(document.text)))
     values.facts |= {
         "model": Fact(_setting(settings, "model_names", "model", "models.items.name", "items")),
         "tokenizer": Fact(_setting(settings, "tokenizer.name", "tokenizer")),
         "requests": Fact(values.sent),
         "data set": Fact(_setting(settings, "public_dataset", "datasets.type")),
+        "endpoint": Fact(_setting(settings, "endpoint.type")),
+        "streaming": Fact(_setting(settings, "endpoint.streaming")),
+        "warm-up": Fact("in the results" if warm else "left out"),
         "turns": Fact(_setting(settings, "turn.mean", "turns.mean")),
         "GPU": Fact(", ".join(gpus) or None),
     }
     if server_count is not None:
         client = "output tokens per request, counted by the client"
         values.facts[client] = Fact(size_out, _BY_TOKENS, tolerance=TOKENS)
+    whole = raw.get("was_cancelled") is not True and raw.get("is_complete") is not False
     return values.at_load(
         _setting(settings, "concurrency"),
         _setting(settings, "request_rate", "rate"),
         otherwise="one load",
-        broken="the run was cancelled" if raw.get("was_cancelled") is True else "",
+        broken="" if whole else "the run was cancelled, or did not end",
     )
 
 
@@ -131,15 +141,6 @@ def _settings(config: JsonObject) -> dict[str, Any]:
     """Return the settings by their path; releases from 0.12 on list models and phases."""
     measured = [p for p in config.entries("phases") if p.get("kind") != "warmup"]
     return dict(_flat({**config, "phases": measured[-1:]}))
-
-
-def _gpus(telemetry: Any) -> Iterator[str]:
-    """Yield the names of all GPUs in a tree of telemetry."""
-    if isinstance(telemetry, Mapping):
-        yield from [str(telemetry["gpu_name"])] if "gpu_name" in telemetry else []
-        telemetry = list(telemetry.values())
-    for value in telemetry if isinstance(telemetry, list) else ():
-        yield from _gpus(value)
 
 
 def _flat(raw: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
@@ -154,9 +155,9 @@ def _flat(raw: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]
 def _setting(settings: Mapping[str, Any], *names: str) -> str | float | None:
     """Return the first setting that has one of these names and a value."""
     for name in names:
-        values = (v for key, v in settings.items() if f".{key}".endswith(f".{name}"))
-        if value := next(values, None):
-            return str(value) if isinstance(value, list | Mapping) else plain(value)
+        for key, value in settings.items():
+            if f".{key}".endswith(f".{name}") and value not in (None, [], {}):
+                return str(value) if isinstance(value, list | Mapping) else plain(value)
     return None
 
 

@@ -239,15 +239,7 @@ class Values:
 
     def point(self, name: str, **more: Any) -> ToolPoint:
         """Return a point with these figures; `more` are fields of `ToolPoint`."""
-        return ToolPoint(
-            name=name,
-            metrics=self.metrics,
-            absent=self.absent,
-            facts=self.facts,
-            sent=self.sent,
-            failed=self.failed,
-            **more,
-        )
+        return ToolPoint(name=name, **vars(self), **more)
 
     def at_load(
         self, concurrency: Any, rate: Any = None, *further: str, otherwise: str = "", **more: Any

@@ -23,6 +23,12 @@ _GUIDELLM_RATES = {
     "prompt_tokens_per_second": "prompt_tokens_per_second",
 }
 
+_GUIDELLM_FACTS = {
+    "model": "backend.model",
+    "request format": "backend.request_format",
+    "ramp-up [s]": "strategy.rampup_duration",
+}
+
 _VERSIONS = (None, 1, 2)
 
 
@@ -71,12 +77,14 @@ def _point(raw: JsonObject, file: JsonObject) -> ToolPoint:
     load = next(
         (strategy.plain(k) for k in ("streams", "max_concurrency", "rate") if strategy.get(k)), None
     )
-    values.sent, values.failed = totals.whole("total"), totals.whole("errored")
+    total, cut = totals.whole("total"), totals.whole("incomplete") or 0
+    sent = None if total is None else total - cut
+    values.requests(sent, totals.whole("successful"), totals.whole("errored"))
     sizes = (f"{side}_token_count" for side in ("prompt", "output"))
     values.lengths(1, *(measured.at(size, "successful").get("mean") for size in sizes))
-    values.share("incomplete requests", totals.number("incomplete"), totals.number("total"))
+    values.share("incomplete requests", cut, total)
     values.facts |= {
-        **configuration.facts({"model": "backend.model"}),
+        **configuration.facts(_GUIDELLM_FACTS),
         "warm-up": Fact(str(configuration.get("warmup") or "none")),
         "cool-down": Fact(str(configuration.get("cooldown") or "none")),
         "constraints": Fact(_constraints(configuration.at("constraints") or file.at("args"))),

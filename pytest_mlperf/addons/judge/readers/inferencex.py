@@ -21,6 +21,7 @@ _INFERENCEX_FACTS = {
     "precision": "precision",
     "speculative decoding": "spec_decoding",
     "disaggregated": "disagg",
+    "multi-node": "is_multinode",
     "input length": "isl",
     "output length": "osl",
     "TP": "tp",

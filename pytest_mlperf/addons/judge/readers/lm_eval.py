@@ -58,7 +58,8 @@ def _results(document: ResultFile) -> Iterator[ToolRun]:
         commit=raw.text("git_hash"),
         version=raw.text("lm_eval_version"),
         details=JsonObject({**raw.at("config"), **raw}).texts(
-            "model_name", "transformers_version", "batch_size", "model"
+            *("model_name", "transformers_version", "batch_size", "model"),
+            *("model_args", "model_revision", "model_sha", "model_dtype"),
         ),
     )
 
@@ -117,7 +118,6 @@ def _samples(document: ResultFile) -> Iterator[ToolRun]:
     for line in document.objects:
         lines_by_filter[str(line.get("filter", "none"))].append(line)
     scores: dict[str, TaskScore] = {}
-    prompts = set()
     for name, lines in lines_by_filter.items():
         documents = [f"{line['doc_id']} {line.get('doc_hash', '')}" for line in lines]
         if len(set(documents)) < len(lines):
@@ -125,7 +125,6 @@ def _samples(document: ResultFile) -> Iterator[ToolRun]:
                 f"{document.path}: a document stands twice: two evaluations were appended to one "
                 "file; keep the lines of one of them"
             )
-        prompts |= {f"{line['doc_id']} {line.get('prompt_hash', '')}" for line in lines}
         metrics = lines[0].get("metrics")
         for metric in (
             metrics if isinstance(metrics, list) else [key for key in lines[0] if key != "doc_id"]
@@ -137,14 +136,23 @@ def _samples(document: ResultFile) -> Iterator[ToolRun]:
             if there:
                 score = TaskScore(sum(there.values()) / len(there), samples=there)
                 scores[str(metric) if name == "none" else f"{metric},{name}"] = score
-    digest = hashlib.sha256("\n".join(sorted(prompts)).encode()).hexdigest()[:16]
     point = ToolPoint(
         name=named[1] if named else "samples",
         scores=scores,
         quantities={metric: _quantity(metric, None) for metric in scores},
-        facts={"prompts": Fact(digest if "prompt_hash" in document.head else None)},
+        facts={
+            "prompts": Fact(_digest(document, "prompt_hash")),
+            "targets": Fact(_digest(document, "target_hash")),
+        },
     )
     yield run_of(document, "lm-eval-samples", points=(point,))
+
+
+def _digest(document: ResultFile, key: str) -> str | None:
+    if key not in document.head:
+        return None
+    hashes = sorted({f"{line['doc_id']} {line.get(key, '')}" for line in document.objects})
+    return hashlib.sha256("\n".join(hashes).encode()).hexdigest()[:16]
 
 
 _MARKS = ("versions", "n-shot", "configs", "higher_is_better", "lm_eval_version")

@@ -15,13 +15,23 @@ CLOCK_TOLERANCE = 0.02
 
 _ROUNDS = "rounds and repetitions of one process count as one run"
 
-_PYTEST_FACTS = {"timer": "options.timer", "GC disabled": "options.disable_gc"}
+_MACHINE_FACTS = {
+    "CPUs": "cpu.count",
+    "architecture": "machine",
+    "Python": "python_implementation",
+}
+
+_PYTEST_FACTS = {
+    "timer": "options.timer",
+    "GC disabled": "options.disable_gc",
+    "warm-up": "options.warmup",
+}
 
 
 def _pytest_benchmark(document: ResultFile) -> Iterator[ToolRun]:
     raw = document.head
     machine = raw.at("machine_info")
-    facts = machine.facts({"CPUs": "cpu.count", "architecture": "machine"})
+    facts = machine.facts(_MACHINE_FACTS)
     facts["CPU"] = Fact(machine.at("cpu").plain("brand_raw") or machine.plain("cpu"))
     points = []
     for benchmark in raw.entries("benchmarks"):
@@ -80,7 +90,11 @@ def _google(document: ResultFile) -> Iterator[ToolRun]:
     rows: dict[str, list[JsonObject]] = defaultdict(list)
     for row in raw.entries("benchmarks"):
         rows[str(row.get("run_name") or row.get("name"))].append(row)
-    rows = {name: kept for name, of in rows.items() if (kept := _repetitions(of))}
+    rows = {
+        name: [row for row in of if row.get("run_type") != "aggregate"]
+        or [row for row in of if row.get("aggregate_name") == "median"]
+        for name, of in rows.items()
+    }
     clock = Fact(context.number("mhz_per_cpu"), tolerance=CLOCK_TOLERANCE)
     shared = context.facts(_CONTEXT_FACTS)
     caches = (
@@ -91,7 +105,7 @@ def _google(document: ResultFile) -> Iterator[ToolRun]:
     yield run_of(
         document,
         "google-benchmark",
-        points=tuple(_google_point(n, of, shared) for n, of in rows.items()),
+        points=tuple(_google_point(n, of, shared) for n, of in rows.items() if of),
         started=context.moment("date"),
         host=context.text("host_name"),
         version=context.text("library_version"),
@@ -100,12 +114,6 @@ def _google(document: ResultFile) -> Iterator[ToolRun]:
             *((f"Google Benchmark's schema {schema} is unknown",) if schema != 1 else ()),
         ),
     )
-
-
-def _repetitions(rows: list[JsonObject]) -> list[JsonObject]:
-    """Return the rows of a benchmark's repetitions; that of their median if there is none."""
-    repetitions = [row for row in rows if row.get("run_type") != "aggregate"]
-    return repetitions or [row for row in rows if row.get("aggregate_name") == "median"]
 
 
 def _google_point(name: str, rows: list[JsonObject], shared: Mapping[str, Fact]) -> ToolPoint:
