@@ -423,7 +423,7 @@ def _check_order(
         demand(
             all(_close(one, other) for one, other in pairs),
             f"{title}: {name} by sample changes with the order of the samples",
-            "score each sample by its own output and reference; give scores in the order of both",
+            "score each sample by its own output and reference, in the order of the outputs",
         )
     for name, value in scores.aggregate.items():
         demand(
