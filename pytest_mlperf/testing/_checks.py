@@ -296,8 +296,8 @@ def _check_absent(dataset: Callable[..., Any], options: Mapping[str, Any], title
     except Exception as error:
         kind = type(error).__name__
         raise AssertionError(
-            f"{title}: {kind} is raised where {absent['path']} is not there: raise "
-            "UnavailableError with what is missing and what to put there"
+            f"{title}: it raises {kind} if {absent['path']} is missing: raise UnavailableError "
+            "with what is missing and what to put there"
         ) from error
 
 
