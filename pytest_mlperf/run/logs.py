@@ -289,8 +289,8 @@ def _require_end(path: Path, values: Mapping[str, Any], last: str | None, *, old
     elif end == "num_errors" and written and written < COUNTS_ERRORS:
         first = ".".join(map(str, COUNTS_ERRORS))
         problem = (
-            f"was written by LoadGen {version}, which does not write an error count, so it is unknown "
-            f"whether the log is complete; LoadGen {first} and newer end it with {end!r}"
+            f"was written by LoadGen {version}, which does not write an error count, so it is "
+            f"unknown whether the log is complete; LoadGen {first} and newer end it with {end!r}"
         )
     else:
         problem = (

@@ -130,7 +130,9 @@ def test_a_warning_after_the_last_key_is_no_cut_and_an_error_counts(tmp_path: Pa
 def test_without_its_last_key_a_log_is_cut_or_of_an_old_loadgen(tmp_path: Path) -> None:
     cut = "is truncated: LoadGen ends it with 'num_errors'"
     newer = dict.fromkeys(["5.0.16", "5.1.0", "6.0.17 @ d6147c7eb7", "", "unknown"], cut)
-    old = {one: rf"was written by LoadGen {one[:3]}.*5\.0\.16" for one in ("4.1", "5.0.15 @ abc", "5.0")}
+    old = {
+        one: rf"written by LoadGen {one[:3]}.*5\.0\.16" for one in ("4.1", "5.0.15 @ abc", "5.0")
+    }
     for version, match in {**newer, **old}.items():
         log = entry("loadgen_version", version) + entry("result_validity", "VALID")
         with pytest.raises(RunError, match=match):
