@@ -10,8 +10,6 @@ from pytest_mlperf.core.metrics import STATISTIC_METRIC
 from pytest_mlperf.extension import METRICS
 from pytest_mlperf.judge import Direction
 
-LOWER, HIGHER, NEITHER = Direction.LOWER, Direction.HIGHER, Direction.NEITHER
-
 
 @dataclass(frozen=True, slots=True)
 class Quantity:
@@ -24,8 +22,8 @@ class Quantity:
     """
 
     title: str
-    unit: str
-    direction: Direction
+    unit: str = ""
+    direction: Direction = Direction.NEITHER
     limit: float = 0.05
 
 
@@ -152,7 +150,7 @@ class ToolPoint:
 
     def quantity(self, metric: str) -> Quantity:
         """Return the quantity of a metric; one without unit and direction if unknown."""
-        return self.quantities.get(metric) or named(metric) or Quantity(metric, "", NEITHER)
+        return self.quantities.get(metric) or named(metric) or Quantity(metric)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -196,8 +196,9 @@ class PointCase:
         few = min((m.point.sent or FEW for m in (*self.old, *self.new)), default=FEW)
         if few < FEW and any(task.row.metric.endswith("_p99") for task in self.tasks):
             self.notes.append(f"the 99th percentile of {few} requests is close to their maximum")
-        absent = {n: why for m in (*self.old, *self.new) for n, why in m.point.absent.items()}
-        if unmeasured := [name for name in absent if name not in self._names()]:
+        measured = self._names()
+        absent = {n: text for m in (*self.old, *self.new) for n, text in m.point.absent.items()}
+        if unmeasured := [name for name in absent if name not in measured]:
             text = f"{some(unmeasured)}: {absent[unmeasured[0]]}"
             self.notes.append(f"not measured on either side, and not judged: {text}")
 

@@ -165,7 +165,7 @@ def in_turns(
 
 def row_of(key: tuple[str, str], metric: str, outcome: Outcome | None, **more: Any) -> Row:
     """Return a row for `key`, (tool, its task or concurrency); `more` are fields of `Row`."""
-    more.setdefault("quantity", named(metric) or Quantity(metric, "", Direction.NEITHER))
+    more.setdefault("quantity", named(metric) or Quantity(metric))
     return Row(tool=key[0], point=key[1], metric=metric, outcome=outcome, **more)
 
 

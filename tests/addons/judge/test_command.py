@@ -19,12 +19,13 @@ from pytest_mlperf import Outcome
 from pytest_mlperf.addons.judge import report
 from pytest_mlperf.addons.judge.command import HELP
 from pytest_mlperf.addons.judge.files import read_side, readers
-from pytest_mlperf.addons.judge.model import HIGHER, Quantity
+from pytest_mlperf.addons.judge.model import Quantity
 from pytest_mlperf.addons.judge.readers.table import column_of, reader_of
 from pytest_mlperf.addons.judge.rows import DECIDING, FileComparison, Row
 from pytest_mlperf.cli import main
 from pytest_mlperf.core.history import histories_of
 from pytest_mlperf.extension import read_results
+from pytest_mlperf.judge import Direction
 from tests.addons.judge.files import DATA, document, read, spread, write
 from tests.addons.judge.recorded import serving
 from tests.cli.text import Say, widest
@@ -560,7 +561,7 @@ def test_a_report_is_within_80_columns() -> None:
             point=point,
             metric=metric,
             outcome=outcome,
-            quantity=Quantity(metric, "1/s", HIGHER),
+            quantity=Quantity(metric, "1/s", Direction.HIGHER),
             before=123_456_789_012.0,
             now=123_456_789_012.0,
             change=12.345,

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from pytest_mlperf.addons.judge.files import Reader, ResultFile, has_keys, read_text, run_of
-from pytest_mlperf.addons.judge.model import NEITHER, Fact, Quantity, ToolPoint, ToolRun
+from pytest_mlperf.addons.judge.model import Fact, Quantity, ToolPoint, ToolRun
 from pytest_mlperf.addons.judge.readers.fields import JsonObject, Values, moment, plain
 
 
@@ -106,7 +106,7 @@ def _asv_points(
             values.absent[metric] = "skipped"
         else:
             values.add(metric, value)
-        quantity = Quantity(f"tracked value [{unit}]", unit, NEITHER)
+        quantity = Quantity(f"tracked value [{unit}]", unit)
         quantities = {"track": quantity} if metric == "track" else {}
         yield values.point(f"{name}{shown}", quantities=quantities)
 

@@ -10,19 +10,11 @@ from typing import Any
 
 from pytest_mlperf import MlperfError
 from pytest_mlperf.addons.judge.files import Reader, ResultFile, has_keys, run_of
-from pytest_mlperf.addons.judge.model import (
-    HIGHER,
-    LOWER,
-    NEITHER,
-    Fact,
-    Quantity,
-    TaskScore,
-    ToolPoint,
-    ToolRun,
-)
+from pytest_mlperf.addons.judge.model import Fact, Quantity, TaskScore, ToolPoint, ToolRun
 from pytest_mlperf.addons.judge.readers.fields import JsonObject, number
+from pytest_mlperf.judge import Direction
 
-_DIRECTIONS = {True: HIGHER, False: LOWER}
+_DIRECTIONS: dict[Any, Direction] = {True: Direction.HIGHER, False: Direction.LOWER}
 
 _LOWER = {"perplexity", "word_perplexity", "byte_perplexity", "bits_per_byte", "ter", "brier_score"}
 
@@ -106,8 +98,8 @@ def _settings(value: Any) -> str:
 
 def _quantity(name: str, higher: Any) -> Quantity:
     base = name.partition(",")[0]
-    usual = LOWER if base in _LOWER else HIGHER if _HIGHER.fullmatch(base) else NEITHER
-    direction = _DIRECTIONS.get(higher, NEITHER if higher is not None else usual)
+    usual = False if base in _LOWER else bool(_HIGHER.fullmatch(base)) or None
+    direction = _DIRECTIONS.get(usual if higher is None else higher, Direction.NEITHER)
     return Quantity(name, "", direction, SCORE_LIMIT)
 
 

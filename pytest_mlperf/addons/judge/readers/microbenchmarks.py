@@ -7,8 +7,9 @@ from collections.abc import Iterator, Mapping
 from statistics import fmean
 
 from pytest_mlperf.addons.judge.files import Reader, ResultFile, has_keys, run_of
-from pytest_mlperf.addons.judge.model import HIGHER, LOWER, Fact, Quantity, ToolPoint, ToolRun
+from pytest_mlperf.addons.judge.model import Fact, Quantity, ToolPoint, ToolRun
 from pytest_mlperf.addons.judge.readers.fields import SECONDS_PER_UNIT, JsonObject, Values
+from pytest_mlperf.judge import Direction
 
 CLOCK_TOLERANCE = 0.02
 """Relative difference of clock rates that their measurement explains."""
@@ -74,7 +75,10 @@ _GOOGLE = {
 }
 """Keys of Google Benchmark; others are counters of the user."""
 
-_CPU_TIME, _ITEM_RATE = Quantity("CPU time", "s", LOWER), Quantity("items/s", "1/s", HIGHER)
+_GOOGLE_QUANTITIES = {
+    "cpu_time": Quantity("CPU time", "s", Direction.LOWER),
+    "rate": Quantity("items/s", "1/s", Direction.HIGHER),
+}
 
 _CONTEXT_FACTS = {
     "CPUs": "num_cpus",
@@ -139,9 +143,8 @@ def _google_point(name: str, rows: list[JsonObject], shared: Mapping[str, Fact])
         values.absent.setdefault("time_mean", "no time in the file")
     values.metrics = {metric: fmean(of) for metric, of in figures.items()}
     values.facts |= {**shared, **rows[0].facts({"threads": "threads"})}
-    quantities = {"cpu_time": _CPU_TIME, "rate": _ITEM_RATE}
     error = f"error: {str(errors[0].get('error_message', ''))[:80]}" if errors else ""
-    return values.point(name, quantities=quantities, broken=error)
+    return values.point(name, quantities=_GOOGLE_QUANTITIES, broken=error)
 
 
 GOOGLE = Reader(

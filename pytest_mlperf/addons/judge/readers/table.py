@@ -11,18 +11,11 @@ from typing import Any
 
 from pytest_mlperf import MlperfError
 from pytest_mlperf.addons.judge.files import Reader, ResultFile, run_of
-from pytest_mlperf.addons.judge.model import (
-    HIGHER,
-    LOWER,
-    NEITHER,
-    Quantity,
-    ToolPoint,
-    ToolRun,
-    named,
-)
+from pytest_mlperf.addons.judge.model import Quantity, ToolPoint, ToolRun, named
 from pytest_mlperf.addons.judge.readers.fields import SECONDS_PER_UNIT, JsonObject, Values
+from pytest_mlperf.judge import Direction
 
-_DIRECTIONS = {"higher": HIGHER, "lower": LOWER}
+_DIRECTIONS = {"higher": Direction.HIGHER, "lower": Direction.LOWER}
 
 _FACTORS = {**SECONDS_PER_UNIT, "%": 0.01, "": 1.0}
 
@@ -61,7 +54,7 @@ def column_of(text: str) -> Column:
         units = ", ".join(("s", "ms", "us", "ns"))
         raise ValueError(f"{text!r}: {metric} is a time; name its unit: {units}")
     shown = "s" if in_seconds else "" if unit == "%" else unit
-    defined = quantity or Quantity(metric, shown, _DIRECTIONS.get(direction, NEITHER))
+    defined = quantity or Quantity(metric, shown, _DIRECTIONS.get(direction, Direction.NEITHER))
     return Column(metric, name, _FACTORS.get(unit, 1.0), defined)
 
 
