@@ -21,8 +21,6 @@ from pytest_mlperf.stores.documents import Document
 
 FOLDER = Path("baselines") / "judged"
 
-ANEW = "record anew with pytest-mlperf judge --update missing"
-
 UNCHANGED = "not changed"
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,79}")
@@ -58,7 +56,12 @@ class AcceptedRuns:
     runs: tuple[ToolRun, ...]
 
 
-DOCUMENT = Document(AcceptedRuns, schema=1, title="baseline of judge", anew=ANEW)
+DOCUMENT = Document(
+    AcceptedRuns,
+    schema=1,
+    title="baseline of judge",
+    anew="record anew with pytest-mlperf judge --update missing",
+)
 
 
 def place(name: str) -> Path:

@@ -28,8 +28,6 @@ MAX_RESULT_BYTES = 512 * 2**20
 
 MAX_VALUES = 20_000_000
 
-READER_GROUP = "pytest_mlperf.readers"
-
 READ_SUFFIXES = (".json", ".jsonl", ".csv", ".txt", ".gz", ".ndjson")
 """Files of a folder that must be readable; others may be anything."""
 
@@ -167,7 +165,7 @@ def run_of(document: ResultFile, tool: str, index: int | None = None, **more: An
 def readers() -> Mapping[str, Reader]:
     """Return all readers by name; raise EnvironmentFault if one cannot be loaded."""
     loaded: dict[str, Reader] = {}
-    for entry in sorted(entry_points(group=READER_GROUP), key=lambda entry: entry.name):
+    for entry in sorted(entry_points(group="pytest_mlperf.readers"), key=lambda entry: entry.name):
         owner = f"reader {entry.name} ({entry.dist.name if entry.dist else entry.module})"
         if entry.name in loaded:
             raise EnvironmentFault(f"{owner}: two packages have a reader of this name; remove one")

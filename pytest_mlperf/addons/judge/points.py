@@ -10,7 +10,7 @@ from typing import NamedTuple
 from pytest_mlperf import Outcome
 from pytest_mlperf.addons.judge.files import readers
 from pytest_mlperf.addons.judge.model import COMPLETED, SUCCESS, Fact, Quantity, ToolPoint, split
-from pytest_mlperf.addons.judge.rows import JUDGED, MeasuredPoint, Row, Settings, row_of, usual
+from pytest_mlperf.addons.judge.rows import MeasuredPoint, Row, Settings, row_of, usual
 from pytest_mlperf.extension import some
 from pytest_mlperf.judge import Direction, Value
 
@@ -153,7 +153,9 @@ class PointCase:
         names = self._names()
         if self.settings.metrics:
             return [name for name in names if self.settings.names(name)]
-        return [name for name in usual(names) if self._quantity(name).direction in JUDGED]
+        return [
+            name for name in usual(names) if self._quantity(name).direction is not Direction.NEITHER
+        ]
 
     def _quantity(self, metric: str) -> Quantity:
         points = [m.point for m in (*self.old, *self.new)]

@@ -29,8 +29,6 @@ from pytest_mlperf.extension import (
     session_of,
 )
 
-UNKNOWN = "what the tool's files do not hold"
-
 
 def results_of(
     result: FileComparison, sides: Sequence[str], failing: Collection[Outcome]
@@ -89,7 +87,10 @@ def case_result(
         paired=tuple(map(_paired, paired)),
         notes=result.notes,
         baseline=BaselineReference(
-            file=None, source=sides[0], changed=result.changed, unknown=(UNKNOWN,)
+            file=None,
+            source=sides[0],
+            changed=result.changed,
+            unknown=("what the tool's files do not hold",),
         ),
         unchecked=None,
     )

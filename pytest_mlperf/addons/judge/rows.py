@@ -11,8 +11,6 @@ from pytest_mlperf import Outcome
 from pytest_mlperf.addons.judge.model import RANKS, Quantity, ToolPoint, ToolRun, named, split
 from pytest_mlperf.judge import Direction
 
-NOT_PROVEN = "not proven: one session a side"
-
 DECIDING = (
     *(Outcome.PERF_DROP, Outcome.ACC_DROP, Outcome.INVALID, Outcome.SUSPECT),
     *(Outcome.PROVISIONAL, Outcome.INCONCLUSIVE, Outcome.OK, Outcome.IMPROVED),
@@ -167,9 +165,6 @@ def row_of(key: tuple[str, str], metric: str, outcome: Outcome | None, **more: A
     """Return a row for `key`, (tool, its task or concurrency); `more` are fields of `Row`."""
     more.setdefault("quantity", named(metric) or Quantity(metric))
     return Row(tool=key[0], point=key[1], metric=metric, outcome=outcome, **more)
-
-
-JUDGED = (Direction.HIGHER, Direction.LOWER)
 
 
 def usual(names: Collection[str]) -> list[str]:

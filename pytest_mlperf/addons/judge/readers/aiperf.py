@@ -75,12 +75,8 @@ def _export(document: ResultFile) -> Iterator[ToolRun]:
         version=raw.text("aiperf_version"),
         details=raw.at("run_info").texts("random_seed", "variation_label"),
         notes=() if schema in _SCHEMAS else (note,),
-        duration_s=_average(raw, "benchmark_duration"),
+        duration_s=raw.at("benchmark_duration").number("avg"),
     )
-
-
-def _average(raw: JsonObject, name: str) -> float | None:
-    return raw.at(name).number("avg")
 
 
 def _point(document: ResultFile, errors: int | None) -> ToolPoint:
@@ -102,11 +98,11 @@ def _point(document: ResultFile, errors: int | None) -> ToolPoint:
     completed = raw.at("request_count").whole("avg")
     listed = sum(error.whole("count") or 0 for error in raw.entries("error_summary"))
     size_in, size_out, server_count = (
-        _average(raw, name)
+        raw.at(name).number("avg")
         for name in ("input_sequence_length", "output_sequence_length", "usage_completion_tokens")
     )
     caches = {"read" in key: key for key in raw if key.startswith("usage_prompt_cache")}
-    cached = _average(raw, caches.get(True, caches.get(False, "")))
+    cached = raw.at(caches.get(True, caches.get(False, ""))).number("avg")
     values.requests(None, completed, errors, listed or None)
     values.lengths(1, size_in, size_out if server_count is None else server_count)
     values.share("cache hits", cached, size_in)

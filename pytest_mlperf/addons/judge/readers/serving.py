@@ -40,6 +40,8 @@ _SGLANG_MARKS = (
 )
 """Keys that only SGLang's benchmark writes."""
 
+_is_sglang = has_keys("completed", marks=_SGLANG_MARKS)
+
 _SGLANG_RATES = {
     "requests_per_second": "request_throughput",
     "output_tokens_per_second": "output_throughput",
@@ -58,9 +60,6 @@ _SGLANG_FACTS = {
     "data set": "dataset_name",
     "range ratio": "random_range_ratio",
 }
-
-
-_is_sglang = has_keys("completed", marks=_SGLANG_MARKS)
 
 
 def _is_vllm(document: ResultFile) -> bool:

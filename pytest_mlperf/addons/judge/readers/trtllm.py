@@ -119,8 +119,7 @@ _LOG_NAMES = {
 
 def _log(document: ResultFile) -> Iterator[ToolRun]:
     """Yield the run of a log that a serving benchmark printed: vLLM's and its descendants'."""
-    found = _LOG_LINE.findall(document.text)
-    lines = JsonObject((title, float(value)) for title, value in found)
+    lines = JsonObject((t, float(value)) for t, value in _LOG_LINE.findall(document.text))
     figures = {_LOG_NAMES.get(title, title): value for title, value in lines.items()}
     figures |= {
         title.removesuffix(" (ms)").lower().replace(" ", "_"): value
