@@ -10,7 +10,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from pytest_mlperf import Outcome
-from pytest_mlperf.addons.judge.model import ToolPoint, ToolRun
+from pytest_mlperf.addons.judge.model import COMPLETED, Fact, ToolPoint, ToolRun
 from pytest_mlperf.addons.judge.report import headline
 from pytest_mlperf.addons.judge.rows import FileComparison, Row
 from pytest_mlperf.extension import (
@@ -70,7 +70,7 @@ def case_result(
     measured = result.new.get((tool, point), ())
     name = point.replace(", ", "+").replace(" ", "_")
     case = benchmark_case(f"{name}::{tool}", accelerator="any", precision="any")
-    facts = measured[0].point.facts if measured else {}
+    facts = {**measured[0].point.facts, COMPLETED: Fact(None)} if measured else {}
     identity = {n: fact.value for n, fact in facts.items() if not fact.tolerance and fact.value}
     details = measured[0].run.details if measured else {}
     subject = Subject(identity=identity, fingerprint=details)

@@ -277,6 +277,25 @@ def test_names_of_others_cannot_forge_a_report(say: Say, here: Path) -> None:
 # ---------------------------------------------------------------- baselines
 
 
+def test_runs_that_complete_other_numbers_of_requests_are_one_history(
+    say: Say, here: Path, old: Path
+) -> None:
+    """A time limit ends the runs of GuideLLM, so that each completes another number."""
+    sessions = []
+    for day, successful in ((1, 480), (2, 481)):
+        content = document("guidellm.json")
+        for benchmark in content["benchmarks"]:
+            benchmark["metrics"]["request_totals"] |= {"successful": successful, "total": 490}
+            benchmark["metrics"]["request_totals"]["incomplete"] = 490 - successful
+            benchmark["start_time"] = 1.79e9 + day * 86400
+        file = write(here / f"{day}.json", content)
+        say("judge", file, "--baseline", f"b{day}", "--update", "missing", "--reason", "x",
+            "--report", f"json=r{day}.json")  # fmt: skip
+        sessions.append(read_results(here / f"r{day}.json"))
+
+    assert {len(history.points) for history in histories_of(sessions)} == {2}
+
+
 def test_a_session_that_became_a_baseline_stands_in_the_history(
     say: Say, here: Path, old: Path, new: Path, slow: Path
 ) -> None:
