@@ -6,11 +6,9 @@ import json
 import sys
 import tempfile
 import time
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from pytest_mlperf.addons.fleet.placement import FleetNode, with_names
 from pytest_mlperf.extension import ChildProcess
 from pytest_mlperf.processes import log_tail
 
@@ -81,10 +79,3 @@ class ClusterLink:
 
 CLOSE_SECONDS = 8.0
 """Time for the bridge to end its cases; then Ray ends them, as their owner is gone."""
-
-
-def nodes_of(event: Mapping[str, Any]) -> list[FleetNode]:
-    """Return the nodes that an event "nodes" lists."""
-    return with_names(
-        [FleetNode(**{**node, "kinds": frozenset(node["kinds"])}) for node in event["nodes"]]
-    )

@@ -19,13 +19,7 @@ from typing import Any
 import pytest
 
 from pytest_mlperf import MlperfError
-from pytest_mlperf.addons.fleet.link import (
-    ClusterLink,
-    Event,
-    HeadLostError,
-    RefusedError,
-    nodes_of,
-)
+from pytest_mlperf.addons.fleet.link import ClusterLink, Event, HeadLostError, RefusedError
 from pytest_mlperf.addons.fleet.orders import CaseGroup, groups_of, order_of
 from pytest_mlperf.addons.fleet.placement import (
     FleetNode,
@@ -34,6 +28,7 @@ from pytest_mlperf.addons.fleet.placement import (
     need_of,
     offered,
     place,
+    with_names,
 )
 from pytest_mlperf.addons.fleet.shipping import pack, take_back
 from pytest_mlperf.extension import plural
@@ -218,7 +213,8 @@ class Fleet:
         if event is None or event["event"] != "nodes":
             return False
         old_keys, stale = {node.key for node in self._nodes}, self._stale
-        self._nodes, self._stale = nodes_of(event), False
+        nodes = [FleetNode(**{**n, "kinds": frozenset(n["kinds"])}) for n in event["nodes"]]
+        self._nodes, self._stale = with_names(nodes), False
         self._names |= {node.key: node.name for node in self._nodes}
         return stale or old_keys != {node.key for node in self._nodes}
 

@@ -84,11 +84,6 @@ def load(name: str, root: Path = Path()) -> tuple[ToolRun, ...]:
     return _runs(baseline)
 
 
-def digests(name: str) -> frozenset[str]:
-    """Return the digests of a baseline's runs; empty without a baseline."""
-    return frozenset(run.digest for run in load(name)) if place(name).exists() else frozenset()
-
-
 def update(
     name: str,
     runs: Sequence[ToolRun],

@@ -150,7 +150,8 @@ def _update(parsed: argparse.Namespace, now: Side) -> int:
     result, sides = compare(now.runs, now.runs, settings), ("", "")
     if result.outcome is Outcome.INVALID:
         raise MlperfError(f"not recorded: {report.headline(result)}")
-    replacing, kept = parsed.update == "replace", accepted.digests(parsed.baseline)
+    replacing, exists = parsed.update == "replace", accepted.place(parsed.baseline).exists()
+    kept = {run.digest for run in accepted.load(parsed.baseline)} if exists else set()
     fresh = tuple(run for run in now.runs if run.digest not in kept)
     if not (fresh or replacing):
         show([f"{accepted.place(parsed.baseline)}: {accepted.UNCHANGED}: it has these runs"])
