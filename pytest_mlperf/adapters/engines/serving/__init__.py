@@ -23,6 +23,7 @@ from typing import Any, Self
 from pytest_mlperf import SuiteError
 from pytest_mlperf.adapters.engines import engine_error
 from pytest_mlperf.adapters.engines.serving._launch import KILL_TIMEOUT_SECONDS
+from pytest_mlperf.adapters.engines.serving._launch import descendants as descendants
 from pytest_mlperf.extension import ChildProcess, broken, check_devices, ended
 from pytest_mlperf.extension import parse_json as untrusted_json
 

@@ -19,7 +19,6 @@ from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
 from itertools import count
 from multiprocessing import resource_tracker
-from pathlib import Path
 from time import monotonic
 from typing import Any
 
@@ -30,6 +29,7 @@ from pytest_mlperf.adapters.engines.llm.generation import Generation, TokenPromp
 from pytest_mlperf.adapters.engines.llm.pictures import PictureChats
 from pytest_mlperf.adapters.engines.llm.speech import RATE
 from pytest_mlperf.adapters.engines.llm.streaming import StreamedRequest, Streams
+from pytest_mlperf.adapters.engines.serving import descendants
 from pytest_mlperf.extension import text_of
 
 ERROR_STREAM = 2
@@ -67,37 +67,17 @@ class Log:
 EXIT_GRACE_SECONDS = 10.0
 
 
-def below(root: int) -> set[int]:
-    """Return the ids of all running descendants of a process."""
-    children: dict[int, list[int]] = {}
-    for entry in Path("/proc").iterdir():
-        if entry.name.isdigit():
-            with contextlib.suppress(OSError):  # the process has ended
-                # The name, in brackets, may contain blanks and brackets.
-                rest = (entry / "stat").read_text("utf-8", "replace").rpartition(")")[2]
-                state, parent = rest.split()[:2]
-                if state != "Z":
-                    children.setdefault(int(parent), []).append(int(entry.name))
-    processes: set[int] = set()
-    open_ids = [root]
-    while open_ids:
-        next_ids = children.get(open_ids.pop(), [])
-        processes.update(next_ids)
-        open_ids += next_ids
-    return processes
-
-
 class Started:
     """Find and end descendants of this process that started after creation of this object."""
 
     def __init__(self) -> None:
-        self._earlier = below(os.getpid())
+        self._earlier = set(descendants())
 
     def pids(self) -> set[int]:
         """Return the ids of running descendants, without Python's helper for shared memory."""
         # The helper ends with this process, and reports an error if it is killed.
         helper = getattr(getattr(resource_tracker, "_resource_tracker", None), "_pid", None)
-        return below(os.getpid()) - self._earlier - {helper}
+        return set(descendants()) - self._earlier - {helper}
 
     def end(self, grace_s: float = EXIT_GRACE_SECONDS) -> Collection[int]:
         """Wait up to `grace_s` for the descendants, kill the rest, and return the killed ids."""
