@@ -23,10 +23,9 @@ from pytest_mlperf.adapters.engines.llm.generation import (
 )
 from pytest_mlperf.adapters.engines.llm.model_folder import Config, find_model, tokenizer_for
 from pytest_mlperf.adapters.engines.llm.pictures import PictureChats
-from pytest_mlperf.adapters.engines.llm.speech import SpeechClips
+from pytest_mlperf.adapters.engines.llm.speech import SpeechClips, transcripts
 from pytest_mlperf.adapters.engines.llm.streaming import StreamedRequest, percentile
 from pytest_mlperf.adapters.engines.llm.tools import ToolChats
-from pytest_mlperf.adapters.engines.llm.transcripts import Transcripts
 from pytest_mlperf.extension import Rule, is_speech, require_options
 
 LOAD_FORMATS = ("auto", "dummy")
@@ -200,17 +199,14 @@ class LibraryEngine(Engine):
         generation, dataset = self._generation, self._dataset
         # Answers whose length the data set states are meant to be cut.
         watch_ends = not generation.check_lengths(dataset) and not self._options.dummy
-        if clips is not None:
-            answers: Answers = Transcripts(generation, tokenizer, watch_ends=watch_ends)
-        elif isinstance(chats, ToolChats):
-            answers = Answers(generation, watch_ends=watch_ends, output=chats.output)
-        else:
-            answers = Answers(generation, watch_ends=watch_ends)
+        output = transcripts(tokenizer) if clips is not None else None
+        if isinstance(chats, ToolChats):
+            output = chats.output
         return GenerateTask(
             library=self.library,
             prompts=generation.prompts(dataset, tokenizer, *limits, chats=chats, clips=clips),
             generation=generation,
-            answers=answers,
+            answers=Answers(generation, watch_ends=watch_ends, output=output),
             gaps=StampGaps(self.options.engine, self.library),
         )
 

@@ -421,11 +421,11 @@ class Answers:
         generation: Generation,
         *,
         watch_ends: bool,
-        output: Callable[[int, Tokens], bytes] = lambda _, row: packed(row),
+        output: Callable[[int, Tokens], bytes] | None = None,
     ) -> None:
-        """Raise for a model that never ends if `watch_ends`; encode outputs by index and tokens."""
+        """Raise for a model that never ends if `watch_ends`; `output` encodes index and tokens."""
         self._generation = generation
-        self._output = output
+        self._output = output or (lambda _, row: packed(row))
         self._counts, self._lock = Counter[str](), threading.Lock()
         eos = ", ".join(map(str, generation.eos))
         watching = watch_ends and bool(generation.ends)

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, ClassVar, Protocol, Self
+from typing import TYPE_CHECKING, Any, ClassVar, Protocol, Self
 
 from pytest_mlperf import Dataset, Engine, EnvironmentFault, Sink, SuiteError, WorkQueue
 from pytest_mlperf.adapters.conventions import NEGATIVE_PROMPT
@@ -21,7 +21,13 @@ from pytest_mlperf.adapters.engines import (
     one_of,
     require_module,
 )
-from pytest_mlperf.adapters.engines.llm.generation import Generation, TextOptions
+from pytest_mlperf.adapters.engines.llm.generation import (
+    Answers,
+    Generation,
+    TextOptions,
+    TokenPrompts,
+    refuse_times,
+)
 from pytest_mlperf.adapters.engines.llm.model_folder import (
     COMPRESSED,
     TORCHAO,
@@ -32,6 +38,9 @@ from pytest_mlperf.adapters.engines.llm.model_folder import (
 from pytest_mlperf.adapters.engines.llm.tools import ToolOptions
 from pytest_mlperf.adapters.engines.torch._stages import StageTimes
 from pytest_mlperf.extension import PLAIN_PRECISIONS, PrecisionName, Rule, require_options
+
+if TYPE_CHECKING:
+    from pytest_mlperf.adapters.engines.torch._batching import TextModel
 
 QUANTISED_PRECISIONS: tuple[PrecisionName, ...] = ("int8", "int4", "fp8")
 PRECISIONS: tuple[PrecisionName, ...] = (*PLAIN_PRECISIONS, *QUANTISED_PRECISIONS)
@@ -495,7 +504,7 @@ class TorchBase(Engine):
         self._work = queue.put
 
     def _forget(self) -> None:
-        for name in ("_samples", "_work"):
+        for name in ("_samples", "_work", "_lists"):
             vars(self).pop(name, None)
 
 
@@ -504,6 +513,9 @@ class TokenBase(TorchBase):
 
     _options: TokenOptions
     _generation: Generation
+    _samples: TokenPrompts
+    _answers: Answers
+    _lists: Callable[[Sequence[int], Sequence[int], Sink], None]
 
     def require(self) -> None:
         quantization = read_config(self._folder).quantization
@@ -517,8 +529,28 @@ class TokenBase(TorchBase):
         )
         require_attention(self._options.attention)
 
+    def load_samples(self, indices: Sequence[int]) -> None:
+        super().load_samples(indices)
+        self._answers.expect(len(self._samples))
+
+    def submit(self, ids: Sequence[int], indices: Sequence[int], sink: Sink) -> None:
+        refuse_times(self._generation, self.name, sink)
+        work = self._work if len(ids) == 1 else self._lists
+        work(ids, indices, sink)
+
     def describe(self) -> Mapping[str, str]:
         return {**self._facts, **self._generation.describe()}
+
+    def _text_model(self, model: Any) -> TextModel:
+        from pytest_mlperf.adapters.engines.torch._batching import TextModel
+
+        return TextModel(
+            model=model,
+            generation=self._generation,
+            prompts=self._samples,
+            answers=self._answers,
+            stages=self._stages,
+        )
 
     def _find(self, model: str | None) -> None:
         self._folder = find_model(self.name, model)
