@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import importlib.util
-import math
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
@@ -12,10 +11,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Protocol, Self
 
 from pytest_mlperf import Dataset, Engine, EnvironmentFault, Sink, SuiteError, WorkQueue
-from pytest_mlperf.adapters.conventions import NEGATIVE_PROMPT
 from pytest_mlperf.adapters.engines import (
     broken,
-    is_count,
     not_installed,
     number_of,
     one_of,
@@ -48,17 +45,12 @@ STORED: PrecisionName = "mxfp4"
 """Precision that only a checkpoint can have; engines never quantise to it."""
 
 ATTENTIONS = ("sdpa", "eager", "flash_attention_2", "flash_attention_3")
-IMAGE_ATTENTIONS = ("sdpa", "eager")
 BATCHINGS = ("auto", "static", "dynamic", "continuous")
 JOINS = ("stack", "concat", "pad")
 WEIGHT_SOURCES = ("checkpoint", "dummy")
 SPARSITIES = ("2:4",)
-VAE_DTYPES = ("auto", "fp32", "bf16", "fp16")
 
 COMPILE_MODES = ("default", "reduce-overhead", "max-autotune", "max-autotune-no-cudagraphs")
-
-BLOCK_MODES = ("default", "max-autotune-no-cudagraphs")
-"""Modes of torch.compile without CUDA graphs, which would overwrite a block's saved outputs."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -255,58 +247,6 @@ class TorchModuleOptions(DeviceOptions):
             yield one_of("batching", self.batching, JOINS)
         is_valid = not isinstance(self.output, int) or self.output >= 0
         yield "output", self.output, is_valid, "a name, or a position counted from 0"
-
-
-@dataclass(frozen=True, kw_only=True)
-class DiffusionOptions(DeviceOptions):
-    """Options of engine torch-diffusion.
-
-    Attributes:
-        batch_size: Maximum images made together.
-        steps: Denoising steps.
-        guidance_scale: Weight of the prompt against the negative prompt.
-        negative_prompt: Description of images to avoid; encoded once.
-        height: Height of an image [pixels]; None is the UNet's default.
-        width: Width of an image [pixels]; None is the UNet's default.
-        seed: Seed of latents, if the data set has none; each sample has its own latents.
-        deepcache: Run the UNet's deep blocks only every this many steps, and reuse their features
-            in between; 1 runs all blocks at every step. Changes the images.
-        vae_dtype: Type in which images are decoded: "fp32", "bf16", "fp16"; "auto" is that of
-            `precision`, but fp32 instead of fp16 if the model requires it, as SDXL does.
-        vae_slicing: Decode images one by one, which needs less memory.
-        attention: "sdpa" or "eager".
-        compile: False, or a mode of torch.compile without CUDA graphs, for each block of the UNet;
-            compiled for batches of 1 and of `batch_size` before time is measured.
-    """
-
-    engine: ClassVar[str] = "torch-diffusion"
-
-    batch_size: int = 1
-    steps: int = 20
-    guidance_scale: float = 8.0
-    negative_prompt: str = NEGATIVE_PROMPT
-    height: int | None = None
-    width: int | None = None
-    seed: int = 0
-    deepcache: int = 1
-    vae_dtype: str = "auto"
-    vae_slicing: bool = False
-    attention: str = "sdpa"
-    compile: bool | str = False
-
-    def rules(self, precision: str) -> Iterator[Rule]:
-        yield from super().rules(precision)
-        yield number_of("steps", self.steps, "steps")
-        scale = self.guidance_scale
-        yield "guidance_scale", scale, 0 <= scale < math.inf, "a number from 0 on"
-        yield number_of("height", self.height, "pixels")
-        yield number_of("width", self.width, "pixels")
-        yield "seed", self.seed, 0 <= self.seed < 1 << 31, "a number from 0 to 2147483647"
-        yield "deepcache", self.deepcache, is_count(self.deepcache), "a number of steps; 1 is off"
-        yield one_of("vae_dtype", self.vae_dtype, VAE_DTYPES)
-        yield one_of("attention", self.attention, IMAGE_ATTENTIONS)
-        is_valid = self.compile is False or self.compile in BLOCK_MODES
-        yield "compile", self.compile, is_valid, f"false or one of {', '.join(BLOCK_MODES)}"
 
 
 FORMAT_LIBRARIES = {TORCHAO: "torchao", COMPRESSED: "compressed_tensors"}
