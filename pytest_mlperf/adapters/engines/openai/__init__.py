@@ -416,7 +416,6 @@ class OpenAiEngine(Engine):
             tokens=tokens,
             writes=max(1, min(tokens, round(tokens * pieces / counted))) if counted else tokens,
             api=self._options.api,
-            path=PATHS[self._options.api],
             ids=self._capabilities.ids,
             bodies=self._source.bodies,
             generation=self._generation,

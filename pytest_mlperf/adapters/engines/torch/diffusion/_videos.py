@@ -92,13 +92,11 @@ class Videos(_images.MediaBatches):
                     f"multiples of {step}{' and one more' if over else ''}",
                     option=name,
                 )
-        channels, latent_frames = (
-            pipe.transformer.config.in_channels,
-            (options.frames - 1) // temporal,
-        )
+        frames = (options.frames - 1) // temporal + 1
         sides = options.height // spatial, options.width // spatial
+        shape = (1, pipe.transformer.config.in_channels, frames, *sides)
         size = f"videos of {options.frames}x{options.height}x{options.width}"
-        super().__init__(dataset, options, (1, channels, latent_frames + 1, *sides), size)
+        super().__init__(dataset, options, shape, size)
 
     def describe(self) -> Mapping[str, str]:
         options = self._options
