@@ -237,28 +237,24 @@ def llm_arguments(folder: Path, precision: str, options: TensorRtLlmOptions) -> 
     further = dict(options.llm)
     for name, config in _configs(options).items():
         more = further.pop(name, {})
-        result[name] = config and _requests.ConfigObject(config.cls, {**config.values, **more})
+        result[name] = config and {**config, **more}
     return {**result, **further}
 
 
-def _configs(options: TensorRtLlmOptions) -> dict[str, _requests.ConfigObject | None]:
+def _configs(options: TensorRtLlmOptions) -> dict[str, dict[str, Any] | None]:
     names = RESERVED_CONFIG["kv_cache_config"]
     cache = {name: getattr(options, option) for name, option in names.items()}
-    configs: dict[str, _requests.ConfigObject | None] = {
-        "kv_cache_config": _requests.ConfigObject(
-            "KvCacheConfig", {name: value for name, value in cache.items() if value is not None}
-        ),
+    configs: dict[str, dict[str, Any] | None] = {
+        "kv_cache_config": {name: value for name, value in cache.items() if value is not None},
         "cuda_graph_config": _graphs(options),
     }
     if options.scheduler_policy is not None:
-        policy = _requests.Member("CapacitySchedulerPolicy", options.scheduler_policy.upper())
-        configs["scheduler_config"] = _requests.ConfigObject(
-            "SchedulerConfig", {"capacity_scheduler_policy": policy}
-        )
+        policy = options.scheduler_policy.upper()
+        configs["scheduler_config"] = {"capacity_scheduler_policy": policy}
     return configs
 
 
-def _graphs(options: TensorRtLlmOptions) -> _requests.ConfigObject | None:
+def _graphs(options: TensorRtLlmOptions) -> dict[str, Any] | None:
     if options.cuda_graphs is False:
         return None
     values: dict[str, Any] = {"enable_padding": options.cuda_graph_padding is not False}
@@ -267,7 +263,7 @@ def _graphs(options: TensorRtLlmOptions) -> _requests.ConfigObject | None:
     elif options.max_batch_size is not None:
         # Its default ends at 128, and larger batches would run without a graph.
         values["max_batch_size"] = options.max_batch_size
-    return _requests.ConfigObject("CudaGraphConfig", values)
+    return values
 
 
 class TensorRtLlmEngine(LibraryEngine):
