@@ -62,7 +62,7 @@ class TritonEngine(TaskEngine):
     def __enter__(self) -> Self:
         self.require()
         with ExitStack() as opening:
-            opening.enter_context(self._service)
+            self._service.open(opening)
             self._bind(self._service.graph(), self._options.concurrency)
             # Last in, first out: connections break, then the threads end, then the server.
             opening.push(super().__exit__)

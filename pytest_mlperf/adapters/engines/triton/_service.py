@@ -7,7 +7,7 @@ import json
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, closing
 from dataclasses import dataclass, field
 from pathlib import Path, PurePath
 from typing import Any, Self
@@ -278,7 +278,6 @@ class Service:
         self._server: serving.Server | None = None
         self._bytes = False
         self._hung_up = False
-        self._open = ExitStack()
         self._requests = ClientPool(self._connect)
         if options.serve is not None:
             if options.url is not None:
@@ -309,30 +308,19 @@ class Service:
         if self._options.serve is None:
             serving.require_listening("triton", self._address.host.strip("[]"), self._address.port)
 
-    def __enter__(self) -> Self:
-        with ExitStack() as opening:
-            if self._options.serve is not None:
-                port = serving.free_port()
-                self._server = opening.enter_context(self._new_server(grpc_port=port))
-                url = (
-                    self._server.url
-                    if self._options.protocol == "http"
-                    else f"{serving.HOST}:{port}"
-                )
-                self._address = _clients.ServiceAddress.of(self._options.protocol, url)
-            first = self._connect()
-            try:
-                self._read_metadata(first)
-            finally:
-                first.close()
-            binary = self._options.binary
-            has_bytes = BINARY in self._facts["server_extensions"].split(",")
-            self._bytes = has_bytes if binary is None else binary
-            self._open = opening.pop_all()
-        return self
-
-    def __exit__(self, *exc_info: Any) -> None:
-        self._open.__exit__(*exc_info)
+    def open(self, undo: ExitStack) -> None:
+        """Start the server, if there is a command, and read what it says of itself."""
+        if self._options.serve is not None:
+            port = serving.free_port()
+            self._server = undo.enter_context(self._new_server(grpc_port=port))
+            is_http = self._options.protocol == "http"
+            url = self._server.url if is_http else f"{serving.HOST}:{port}"
+            self._address = _clients.ServiceAddress.of(self._options.protocol, url)
+        with closing(self._connect()) as first:
+            self._read_metadata(first)
+        binary = self._options.binary
+        has_bytes = BINARY in self._facts["server_extensions"].split(",")
+        self._bytes = has_bytes if binary is None else binary
 
     def hang_up(self) -> None:
         self._hung_up = True

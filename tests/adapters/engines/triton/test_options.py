@@ -66,4 +66,4 @@ def test_an_address_survives_a_round_trip(
 
     assert str(address) == f"{scheme}://{host}:{port}"
     assert ServiceAddress.of(protocol, str(address)) == address
-    assert (address.netloc, address.secure) == (f"{host}:{port}", secure)
+    assert (f"{address.host}:{address.port}", address.secure) == (f"{host}:{port}", secure)
