@@ -11,7 +11,7 @@ from typing import Any, ClassVar, Self
 
 from pytest_mlperf import Dataset, SuiteError, UnavailableError
 from pytest_mlperf.adapters.engines import engine_error, one_of
-from pytest_mlperf.adapters.engines.onnxruntime import Kinds, OnnxRuntimeEngine, _session, read
+from pytest_mlperf.adapters.engines.onnxruntime import Contents, Kinds, OnnxRuntimeEngine, _session
 from pytest_mlperf.adapters.engines.tasks import TaskOptions
 from pytest_mlperf.adapters.engines.tasks.graph import Tensor, fits
 from pytest_mlperf.extension import PrecisionName, require_options, sha256
@@ -326,7 +326,6 @@ class TensorRtEngine(OnnxRuntimeEngine):
 
     def __enter__(self) -> Self:
         self.require()  # before the file is read
-        self._check_quantised()
         super().__enter__()
         try:
             lacks = self._asked.lacks(self._graph.inputs, self._batch_size)
@@ -341,14 +340,10 @@ class TensorRtEngine(OnnxRuntimeEngine):
     def describe(self) -> Mapping[str, str]:
         return {**super().describe(), "placement": self._placed}
 
-    def _check_quantised(self) -> None:
+    def _check_file(self, contents: Contents | None) -> None:
         """Raise RunError if precision is int8 but the file has no int8 operators with ranges."""
         if self._asked.precision != "int8" or self._asked.calibration_table is not None:
             return
-        try:
-            contents = read(self._model)
-        except (ValueError, OSError):
-            return  # the base class reports it
         if contents is not None and "int8" not in Kinds.of(contents).quantised:
             raise engine_error(
                 f'{self._model}: precision is "int8", but the file holds no int8 operators; give '

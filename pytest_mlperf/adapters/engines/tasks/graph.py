@@ -203,12 +203,24 @@ def _list(graph: Graph) -> str:
     return ", ".join(f"{each.name} {each.type}" for each in graph.inputs)
 
 
-@dataclass(frozen=True, kw_only=True)
-class TaskRunner:
-    """Run a task on a model, with at most `at_once` samples per call."""
+class Task:
+    """Hold the options of a task, e.g. classify, and run it on the model of `bind`.
+
+    Attributes:
+        graph: The model.
+        at_once: Maximum samples per call of it.
+    """
 
     graph: Graph
     at_once: int
+
+    def bind(self, graph: Graph, batch_size: int) -> None:
+        """Use a model; raise RunError for one that does not fit the task."""
+        check_batch(graph, batch_size)
+        self.graph, self.at_once = graph, batch_size
+
+    def describe(self) -> Mapping[str, str]:
+        raise NotImplementedError
 
     @property
     def sorts(self) -> bool:
