@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, Protocol, Self
+from typing import Any, ClassVar, Protocol, Self
 
 from pytest_mlperf import Dataset, Engine, EnvironmentFault, Sink, SuiteError, WorkQueue
 from pytest_mlperf.adapters.engines import (
@@ -35,9 +35,6 @@ from pytest_mlperf.adapters.engines.llm.model_folder import (
 from pytest_mlperf.adapters.engines.llm.tools import ToolOptions
 from pytest_mlperf.adapters.engines.torch._stages import StageTimes
 from pytest_mlperf.extension import PLAIN_PRECISIONS, PrecisionName, Rule, require_options
-
-if TYPE_CHECKING:
-    from pytest_mlperf.adapters.engines.torch._batching import TextModel
 
 QUANTISED_PRECISIONS: tuple[PrecisionName, ...] = ("int8", "int4", "fp8")
 PRECISIONS: tuple[PrecisionName, ...] = (*PLAIN_PRECISIONS, *QUANTISED_PRECISIONS)
@@ -448,6 +445,17 @@ class TorchBase(Engine):
             vars(self).pop(name, None)
 
 
+@dataclass(frozen=True, kw_only=True, slots=True)
+class TextModel:
+    """Hold a loaded model, and the objects that prepare its prompts and check its answers."""
+
+    model: Any
+    generation: Generation
+    prompts: TokenPrompts
+    answers: Answers
+    stages: StageTimes
+
+
 class TokenBase(TorchBase):
     """Open a model that generates tokens, with the weights of its checkpoint or random ones."""
 
@@ -482,8 +490,6 @@ class TokenBase(TorchBase):
         return {**self._facts, **self._generation.describe()}
 
     def _text_model(self, model: Any) -> TextModel:
-        from pytest_mlperf.adapters.engines.torch._batching import TextModel
-
         return TextModel(
             model=model,
             generation=self._generation,

@@ -29,14 +29,13 @@ from pytest_mlperf.adapters.engines import engine_error
 from pytest_mlperf.adapters.engines.llm.generation import (
     Answers,
     Generation,
-    TokenPrompts,
     logprobs_output,
 )
 from pytest_mlperf.adapters.engines.llm.pictures import PictureChats
-from pytest_mlperf.adapters.engines.torch._base import TorchOptions
+from pytest_mlperf.adapters.engines.torch._base import TextModel, TorchOptions
 from pytest_mlperf.adapters.engines.torch._devices import enough_memory
 from pytest_mlperf.adapters.engines.torch._sampling import DrawnOnly, numbers
-from pytest_mlperf.adapters.engines.torch._stages import StageTimes, Stopwatch
+from pytest_mlperf.adapters.engines.torch._stages import Stopwatch
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -53,17 +52,6 @@ class Batch:
             indices=[self.indices[row] for row in rows],
             sink=self.sink,
         )
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class TextModel:
-    """Hold a loaded model, and the objects that prepare its prompts and check its answers."""
-
-    model: Any
-    generation: Generation
-    prompts: TokenPrompts
-    answers: Answers
-    stages: StageTimes
 
 
 class StaticBatches:

@@ -10,11 +10,11 @@ import transformers
 
 from pytest_mlperf.adapters.engines import broken
 from pytest_mlperf.adapters.engines.llm.speech import RATE, SpeechClips
+from pytest_mlperf.adapters.engines.torch._base import TextModel
 from pytest_mlperf.adapters.engines.torch._batching import (
     Batch,
     StaticBatches,
     Streamer,
-    TextModel,
     generation_config,
 )
 from pytest_mlperf.adapters.engines.torch._stages import Stopwatch
