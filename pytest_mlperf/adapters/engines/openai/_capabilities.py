@@ -382,9 +382,9 @@ def _template(answer: StreamedAnswer, prompt: Prompt, form: str, count: Count | 
 
 def check_model(client: Client, answer: StreamedAnswer, models: Sequence[str]) -> None:
     if models and not answer.is_of(models):
-        name = client.mask(answer.model)
+        asked, name = client.mask(models[0]), client.mask(answer.model)
         raise engine_error(
-            f'"{models[0]}" was asked for, and "{name}" answered: ask the server that has '
+            f'"{asked}" was asked for, and "{name}" answered: ask the server that has '
             f"it, or write what it is called: served_model; if both are one model, "
             f'served_model_answers = ["{name}"]'
         )

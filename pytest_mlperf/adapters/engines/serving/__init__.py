@@ -274,6 +274,14 @@ class ServerProcess:
 CONNECT_TIMEOUT_SECONDS = 5.0
 
 
+def is_host(name: str) -> bool:
+    """Return whether a text can be the name or the address of a host."""
+    try:
+        return bool(name.encode("idna")) and not re.search(r"[\s\\]", name)
+    except UnicodeError:  # a part is empty or too long
+        return False
+
+
 def require_listening(engine: str, host: str, port: int) -> None:
     """Raise if no server accepts a connection; a `host` with "/" first is a Unix socket's path."""
     try:

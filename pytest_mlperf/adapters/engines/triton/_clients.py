@@ -15,7 +15,7 @@ from typing import Any, Self
 from urllib.parse import quote
 
 from pytest_mlperf import SuiteError
-from pytest_mlperf.adapters.engines import one_of
+from pytest_mlperf.adapters.engines import one_of, serving
 from pytest_mlperf.adapters.engines.serving import MAX_PAGE_BYTES, parse_json
 from pytest_mlperf.adapters.lazy import NDArray
 from pytest_mlperf.extension import require_options
@@ -50,6 +50,7 @@ class ServiceAddress:
         schemes = (None, protocol, SECURE[protocol])
         if (
             match is None
+            or not serving.is_host(match["host"])
             or match["scheme"] not in schemes
             or (match["path"] and protocol != "http")
         ):

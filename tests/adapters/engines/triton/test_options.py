@@ -25,6 +25,7 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
     ({"start_timeout": -1.0}, "start_timeout = -1.0 is not a number of seconds above 0"),
     ({"protocol": "rest"}, "protocol = 'rest' is not one of http, grpc"),
     ({"url": "a host"}, f"url = 'a host' {NO_ADDRESS} \"http\"; e.g."),
+    ({"url": "a..b"}, f"url = 'a..b' {NO_ADDRESS} \"http\""),
     ({"url": "grpc://host"}, f"url = 'grpc://host' {NO_ADDRESS} \"http\""),
     ({"url": "host/path", "protocol": "grpc"}, f"url = 'host/path' {NO_ADDRESS} \"grpc\""),
     ({"url": "host:99999"}, "url = 'host:99999' has a port that does not exist"),
