@@ -5,9 +5,11 @@ from __future__ import annotations
 import importlib.util
 import json
 from collections.abc import Sequence
+from contextlib import ExitStack
 from pathlib import Path, PurePosixPath
+from typing import Any, Self
 
-from pytest_mlperf import EnvironmentFault, RunError
+from pytest_mlperf import Engine, EnvironmentFault, RunError
 from pytest_mlperf.adapters.conventions import lfs_pointer
 from pytest_mlperf.extension import Rule, require_options, text_of
 
@@ -60,6 +62,23 @@ def _named(index: Path) -> list[str]:
         if path.is_absolute() or ".." in path.parts:
             raise broken(index, f"names {name!r}, which lies outside its folder; correct it")
     return sorted(named)
+
+
+class StackedEngine(Engine):
+    """Open an engine's resources in `_open`, and release them in reverse order."""
+
+    def __enter__(self) -> Self:
+        with ExitStack() as undo:
+            self._open(undo)
+            self._undo = undo.pop_all()
+        return self
+
+    def __exit__(self, *exc_info: Any) -> None:
+        self._undo.__exit__(*exc_info)
+
+    def _open(self, undo: ExitStack) -> None:
+        """Acquire the resources; add their clean-up to `undo`."""
+        raise NotImplementedError
 
 
 def engine_error(message: str, log: str | None = None) -> RunError:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -11,8 +10,8 @@ from difflib import get_close_matches
 from math import prod
 from typing import Any, ClassVar, Self
 
-from pytest_mlperf import Dataset, Engine, RunError, Sink, SuiteError
-from pytest_mlperf.adapters.engines import engine_error, is_count, one_of
+from pytest_mlperf import Dataset, RunError, Sink, SuiteError
+from pytest_mlperf.adapters.engines import StackedEngine, engine_error, is_count, one_of
 from pytest_mlperf.adapters.engines.llm.generation import (
     Answers,
     Generation,
@@ -98,7 +97,7 @@ class LibraryOptions(TextOptions):
         return SuiteError(f"engine {self.engine}: {problem}", option=options)
 
 
-class LibraryEngine(Engine):
+class LibraryEngine(StackedEngine):
     """Base of engines that call a language model library; `_open` sets `_task` and `_put`."""
 
     library: ClassVar[str]
@@ -136,14 +135,11 @@ class LibraryEngine(Engine):
             raise self._options.refused(
                 "clips of sound are not supported here yet; use engine vllm or torch-whisper"
             )
-        with contextlib.ExitStack() as undo:
-            self._open(undo)
-            self._undo = undo.pop_all()
-        return self
+        return super().__enter__()
 
-    def __exit__(self, *_: object) -> None:
+    def __exit__(self, *exc_info: Any) -> None:
         self._log_gaps()
-        self._undo.close()
+        super().__exit__(*exc_info)
 
     def load_samples(self, indices: Sequence[int]) -> None:
         self._task.prompts.load(indices)
@@ -177,10 +173,6 @@ class LibraryEngine(Engine):
             if copies:
                 sizes.pop(f"{self.options.table}.{name}", None)
         return {"work.replica_gpus": str(prod(sizes.values()))}
-
-    def _open(self, undo: contextlib.ExitStack) -> None:
-        """Load the model; add its clean-up to `undo`."""
-        raise NotImplementedError
 
     def _load_tokenizer(self) -> Any:
         tokenizer, fact = tokenizer_for(self.options.engine, self._folder, self._dataset)

@@ -11,12 +11,18 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, Self
+from typing import TYPE_CHECKING, Any, ClassVar
 from urllib.parse import urlsplit
 
-from pytest_mlperf import Dataset, Engine, RunError, Sink, SuiteError
+from pytest_mlperf import Dataset, RunError, Sink, SuiteError
 from pytest_mlperf.adapters.connections import library
-from pytest_mlperf.adapters.engines import engine_error, number_of, one_of, require_module
+from pytest_mlperf.adapters.engines import (
+    StackedEngine,
+    engine_error,
+    number_of,
+    one_of,
+    require_module,
+)
 from pytest_mlperf.adapters.engines.llm.generation import (
     DRAWING,
     Generation,
@@ -274,7 +280,7 @@ class PromptSource:
 BATCH_CONNECTIONS = 900
 
 
-class OpenAiEngine(Engine):
+class OpenAiEngine(StackedEngine):
     """Answer each prompt with the tokens that a server generates: int64, little-endian.
 
     Prompts are text or lists of token ids. Tokens are counted by the server's usage or by token
@@ -373,16 +379,6 @@ class OpenAiEngine(Engine):
             port = parts.port or {"https": 443}.get(parts.scheme, 80)
             require_listening("openai", parts.hostname or parts.path, port)
 
-    def __enter__(self) -> Self:
-        with contextlib.ExitStack() as undo:
-            self._facts = {"engine": "openai"}
-            self._open(undo)
-            self._undo = undo.pop_all()
-        return self
-
-    def __exit__(self, *exc_info: Any) -> None:
-        self._undo.__exit__(*exc_info)
-
     def load_samples(self, indices: Sequence[int]) -> None:
         self._source.bodies.load(indices, self._capabilities.form, self._capabilities.fields)
         self._checks.expect(len(self._source.bodies))
@@ -467,7 +463,7 @@ class OpenAiEngine(Engine):
         client = Client(address, PATHS[self._options.api], self._secrets, timeout_s)
         self._client, self._accepted = client, 0
         self._traffic = traffic = Traffic(client, self._server, timeout_s)
-        self._facts["httptools"] = library().__version__
+        self._facts = {"engine": "openai", "httptools": library().__version__}
         self._streams, self._facts["event_loop"] = drive(undo, client, traffic, self._concurrency)
         config = Config() if self._folder is None else read_config(self._folder)
         self._generation = dataclasses.replace(self._generation, eos=config.eos)

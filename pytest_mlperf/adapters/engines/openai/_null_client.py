@@ -10,11 +10,11 @@ import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Self
+from typing import Any
 
-from pytest_mlperf import Engine, Sink
+from pytest_mlperf import Sink
 from pytest_mlperf.adapters.connections import new_loop
-from pytest_mlperf.adapters.engines import engine_error
+from pytest_mlperf.adapters.engines import StackedEngine, engine_error
 from pytest_mlperf.adapters.engines.llm.generation import Generation
 from pytest_mlperf.adapters.engines.llm.streaming import Streams
 from pytest_mlperf.adapters.engines.openai._address import PATHS, Address
@@ -77,7 +77,7 @@ def _port(child: ChildProcess) -> int:
 
 
 @dataclass(kw_only=True, eq=False)
-class NullClient(Engine):
+class NullClient(StackedEngine):
     """Send the loaded requests of an engine to the null server, which computes nothing."""
 
     tokens: int
@@ -89,19 +89,13 @@ class NullClient(Engine):
     concurrency: int
     timeout_s: float
 
-    def __enter__(self) -> Self:
-        with contextlib.ExitStack() as undo:
-            url = undo.enter_context(null_server(self.tokens, self.writes, self.api, ids=self.ids))
-            client = Client(Address(root=url), PATHS[self.api], {}, self.timeout_s)
-            self._traffic = Traffic(client, None, self.timeout_s)
-            checks = Uncounted(self.generation, watch_ends=False)
-            self._traffic.use(self.bodies, checks, self.generation, None, None)
-            self._streams, _ = drive(undo, client, self._traffic, self.concurrency)
-            self._undo = undo.pop_all()
-        return self
-
-    def __exit__(self, *exc_info: Any) -> None:
-        self._undo.__exit__(*exc_info)
+    def _open(self, undo: contextlib.ExitStack) -> None:
+        url = undo.enter_context(null_server(self.tokens, self.writes, self.api, ids=self.ids))
+        client = Client(Address(root=url), PATHS[self.api], {}, self.timeout_s)
+        self._traffic = Traffic(client, None, self.timeout_s)
+        checks = Uncounted(self.generation, watch_ends=False)
+        self._traffic.use(self.bodies, checks, self.generation, None, None)
+        self._streams, _ = drive(undo, client, self._traffic, self.concurrency)
 
     def event_loop(self) -> asyncio.AbstractEventLoop:
         return self._streams.loop

@@ -75,7 +75,7 @@ class TorchEngine(TokenBase):
         if self._continuous is not None:
             self._continuous.reserve()
 
-    def _open(self, undo: ExitStack) -> None:
+    def _load(self, undo: ExitStack) -> None:
         from pytest_mlperf.adapters.engines.torch._checkpoint import (
             PICTURES,
             open_model,

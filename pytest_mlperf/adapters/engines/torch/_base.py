@@ -8,10 +8,11 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, ClassVar, Protocol, Self
+from typing import Any, ClassVar, Protocol
 
-from pytest_mlperf import Dataset, Engine, EnvironmentFault, Sink, SuiteError, WorkQueue
+from pytest_mlperf import Dataset, EnvironmentFault, Sink, SuiteError, WorkQueue
 from pytest_mlperf.adapters.engines import (
+    StackedEngine,
     broken,
     not_installed,
     number_of,
@@ -349,8 +350,8 @@ class LoadedSamples(Protocol):
     def unload(self, indices: Sequence[int]) -> None: ...
 
 
-class TorchBase(Engine):
-    """Open a torch engine's resources in `_open`, and release them in reverse order."""
+class TorchBase(StackedEngine):
+    """Import a torch engine's libraries and check its device before its resources are opened."""
 
     name: ClassVar[str]
     extra: ClassVar[str] = "lm"
@@ -383,7 +384,7 @@ class TorchBase(Engine):
     def require(self) -> None:
         require_device(self.name, device=self._options.device, precision=self._precision)
 
-    def __enter__(self) -> Self:
+    def _open(self, undo: ExitStack) -> None:
         try:
             for library in self.libraries:
                 importlib.import_module(library)
@@ -392,20 +393,14 @@ class TorchBase(Engine):
         self.require()
         from pytest_mlperf.adapters.engines.torch import _devices as devices
 
-        with ExitStack() as undo:
-            self._facts = {
-                "engine": self.name,
-                "batch_size": str(self._options.batch_size),
-                "threads": devices.use_threads(self._options.threads, undo),
-            }
-            undo.callback(devices.release_memory)
-            undo.callback(self._forget)
-            self._open(undo)
-            self._undo = undo.pop_all()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._undo.close()
+        self._facts = {
+            "engine": self.name,
+            "batch_size": str(self._options.batch_size),
+            "threads": devices.use_threads(self._options.threads, undo),
+        }
+        undo.callback(devices.release_memory)
+        undo.callback(self._forget)
+        self._load(undo)
 
     def load_samples(self, indices: Sequence[int]) -> None:
         self._samples.load(indices)
@@ -425,7 +420,7 @@ class TorchBase(Engine):
     def _find(self, model: str | None) -> None:
         raise NotImplementedError
 
-    def _open(self, undo: ExitStack) -> None:
+    def _load(self, undo: ExitStack) -> None:
         """Load the model and start threads; record facts, and add the clean-up to `undo`."""
         raise NotImplementedError
 

@@ -58,7 +58,7 @@ class WhisperEngine(TokenBase):
         self._generation = self._options.generation(self.name)
         super()._find(model)
 
-    def _open(self, undo: ExitStack) -> None:
+    def _load(self, undo: ExitStack) -> None:
         from pytest_mlperf.adapters.engines.torch import _speech
         from pytest_mlperf.adapters.engines.torch._checkpoint import (
             SPEECH,

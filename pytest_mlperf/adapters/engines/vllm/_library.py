@@ -9,7 +9,6 @@ import math
 import multiprocessing
 import os
 import re
-import select
 import signal
 import stat
 import time
@@ -65,6 +64,7 @@ class Log:
 
 
 EXIT_GRACE_SECONDS = 10.0
+POLL_SECONDS = 0.02
 
 
 class Started:
@@ -81,34 +81,20 @@ class Started:
 
     def end(self, grace_s: float = EXIT_GRACE_SECONDS) -> Collection[int]:
         """Wait up to `grace_s` for the descendants, kill the rest, and return the killed ids."""
-        left = {}
-        for pid in self.pids():
+        killed = self._left(grace_s)
+        for pid in killed:
             with contextlib.suppress(ProcessLookupError):
-                left[pid] = os.pidfd_open(pid)
-        _wait(left, grace_s)
-        killed = set(left)
-        for handle in left.values():
-            with contextlib.suppress(ProcessLookupError):
-                signal.pidfd_send_signal(handle, signal.SIGKILL)
-        _wait(left, grace_s)
-        for handle in left.values():
-            os.close(handle)
-        multiprocessing.active_children()  # collects the exit codes of its own children
+                os.kill(pid, signal.SIGKILL)
+        self._left(grace_s)
         return killed
 
-
-def _wait(left: dict[int, int], limit_s: float) -> None:
-    """Wait up to `limit_s` for processes to end; remove ended ones from `left` (fd by pid)."""
-    end_s = time.monotonic() + limit_s
-    poll = select.poll()
-    ids = {handle: pid for pid, handle in left.items()}
-    for handle in ids:
-        poll.register(handle, select.POLLIN)
-    while left and (rest_s := end_s - time.monotonic()) > 0:
-        for handle, _ in poll.poll(rest_s * 1000):
-            poll.unregister(handle)
-            os.close(handle)
-            del left[ids[handle]]
+    def _left(self, limit_s: float) -> set[int]:
+        """Return the descendants that do not end within `limit_s`."""
+        end_s = monotonic() + limit_s
+        while (pids := self.pids()) and monotonic() < end_s:
+            time.sleep(POLL_SECONDS)
+            multiprocessing.active_children()  # collects the exit codes of its own children
+        return pids
 
 
 MIN_VLLM = (0, 20)

@@ -81,7 +81,7 @@ class DiffusionEngine(_base.TorchBase):
             sizes = sorted({self._options.batch_size, 1}, reverse=True)
             self._samples.warm_up(sizes, self._options.deepcache + 1)
 
-    def _open(self, undo: ExitStack) -> None:
+    def _load(self, undo: ExitStack) -> None:
         from pytest_mlperf.adapters.engines.torch.diffusion._images import Images, open_pipeline
 
         options = self._options

@@ -44,7 +44,7 @@ class VideoEngine(TorchBase):
         parts = f"{INDEX} and the safetensors files"
         self._folder = find_model(self.name, model, file=INDEX, parts=parts)
 
-    def _open(self, undo: ExitStack) -> None:
+    def _load(self, undo: ExitStack) -> None:
         from pytest_mlperf.adapters.engines.torch.diffusion._videos import Videos, open_pipeline
 
         pipe, facts = open_pipeline(self._folder, self._options, self._precision)

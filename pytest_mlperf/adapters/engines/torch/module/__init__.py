@@ -71,7 +71,7 @@ class TorchModuleEngine(TorchBase):
             find_factory(self._options.factory, self._path)
         super().require()
 
-    def _open(self, undo: ExitStack) -> None:
+    def _load(self, undo: ExitStack) -> None:
         from pytest_mlperf.adapters.engines.torch.module._runner import ModuleRunner, open_module
 
         options = self._options
