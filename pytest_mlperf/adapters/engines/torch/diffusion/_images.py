@@ -31,7 +31,7 @@ from pytest_mlperf.adapters.engines.torch._devices import dtype_name
 from pytest_mlperf.adapters.engines.torch._stages import StageTimes, Stopwatch
 from pytest_mlperf.adapters.engines.torch.diffusion._convolutions import unet_class
 from pytest_mlperf.adapters.engines.torch.diffusion._options import DiffusionOptions, MediaOptions
-from pytest_mlperf.extension import sha256, some, text_of
+from pytest_mlperf.extension import sha256, text_of
 
 ENGINE = "torch-diffusion"
 PIPELINE = "StableDiffusionXLPipeline"
@@ -142,16 +142,14 @@ def _load(folder: Path, name: str, dtype: Any, variant: str | None, attention: s
 def load_text_encoder(
     path: Path, kind: Any, config: Any, dtype: Any, *, attention: str, variant: str | None = None
 ) -> Any:
-    _require_config(path)
     placement = {"dtype": dtype, "attention": attention, "device": torch.device("cpu")}
-    with _named_errors(path, kind):
+    with _part(path, kind.__name__):
         read = config.from_pretrained(path)
         return checkpoint.load(kind, path, read, **placement, variant=variant)
 
 
 def load_part(path: Path, kind: Any, dtype: Any, variant: str | None = None) -> Any:
-    _require_config(path)
-    with _named_errors(path, kind):
+    with _part(path, kind.__name__):
         model, info = kind.from_pretrained(
             path,
             dtype=dtype,
@@ -162,37 +160,27 @@ def load_part(path: Path, kind: Any, dtype: Any, variant: str | None = None) -> 
             output_loading_info=True,
             low_cpu_mem_usage=is_accelerate_available(),
         )
-    if info["missing_keys"]:
-        raise broken(path, f"the checkpoint lacks {some(sorted(info['missing_keys']))}")
-    if info["mismatched_keys"]:
-        names = some(sorted(str(key[0]) for key in info["mismatched_keys"]))
-        raise broken(path, f"weights do not fit config.json: {names}")
+    checkpoint.check_loaded(info, path)
     return model
 
 
-def _require_config(path: Path) -> None:
-    if not (path / "config.json").is_file():
-        raise broken(path, "has no config.json; copy this part of the pipeline here again")
-
-
 @contextlib.contextmanager
-def _named_errors(path: Path, kind: Any) -> Iterator[None]:
+def _part(path: Path, name: str, file: str = "config.json") -> Iterator[None]:
+    """Load a part of a pipeline, whose folder must have a file; name it in any error."""
+    if not (path / file).is_file():
+        raise broken(path, f"has no {file}; copy this part of the pipeline here again")
     try:
         yield
     except MlperfError:
         raise
     # The libraries raise many types, all with good texts.
     except Exception as error:
-        raise broken(path, f"{kind.__name__} cannot be loaded: {text_of(error)}") from error
+        raise broken(path, f"{name} cannot be loaded: {text_of(error)}") from error
 
 
 def load_scheduler(path: Path, kind: Any) -> Any:
-    if not (path / "scheduler_config.json").is_file():
-        raise broken(path, "has no scheduler_config.json; copy the pipeline's scheduler here")
-    try:
+    with _part(path, "the scheduler", "scheduler_config.json"):
         return kind.from_pretrained(path, local_files_only=True)
-    except Exception as error:  # as above
-        raise broken(path, f"the scheduler cannot be made: {text_of(error)}") from error
 
 
 def weights_of(path: Path, variant: str | None = None) -> list[Path]:

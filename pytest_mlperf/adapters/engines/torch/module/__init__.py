@@ -75,9 +75,10 @@ class TorchModuleEngine(TorchBase):
         from pytest_mlperf.adapters.engines.torch.module._runner import ModuleRunner, open_module
 
         options = self._options
-        loaded = open_module(self._path, options, model=self._model, precision=self._precision)
-        self._samples = runner = ModuleRunner(loaded, self._dataset, options)
-        self._facts |= {**loaded.facts, **runner.describe()}
+        precision = self._precision
+        module, facts = open_module(self._path, options, model=self._model, precision=precision)
+        self._samples = runner = ModuleRunner(module, self._dataset, options, precision)
+        self._facts |= {**facts, **runner.describe()}
         self._work = runner.run
         if options.workers:
             self._start_queue(runner.run, undo, threads=options.workers)
