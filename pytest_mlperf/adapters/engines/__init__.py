@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import importlib.util
 import json
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from contextlib import ExitStack
 from pathlib import Path, PurePosixPath
 from typing import Any, Self
 
-from pytest_mlperf import Engine, EnvironmentFault, RunError
+from pytest_mlperf import Engine, EnvironmentFault, RunError, SuiteError
 from pytest_mlperf.adapters.conventions import lfs_pointer
-from pytest_mlperf.extension import Rule, require_options, text_of
+from pytest_mlperf.extension import Rule, text_of
 
 MAX_INDEX_BYTES = 64 * 2**20
 
@@ -120,10 +120,11 @@ def number_of(name: str, value: object, things: str) -> Rule:
     return name, value, value is None or is_count(value), f"a number of {things}, at least 1"
 
 
-def check_words(engine: str, options: object, **words: Sequence[str | None]) -> None:
-    """Raise SuiteError for options whose value is not among the option's `words`."""
-    rules = (one_of(name, getattr(options, name), choices) for name, choices in words.items())
-    require_options(f"engine {engine}", rules)
+def refuse_conflicts(engine: str, conflicts: Iterable[Sequence[Any]]) -> None:
+    """Raise SuiteError for the first that applies: whether it does, its text, and its options."""
+    for applies, fault, *options in conflicts:
+        if applies:
+            raise SuiteError(f"engine {engine}: {fault}", option=tuple(options))
 
 
 def is_count(value: object) -> bool:

@@ -57,16 +57,16 @@ class Providers:
     ) -> Self:
         requested = [CPU_PROVIDER] if names is None else names
         if not requested:
-            raise _wrong(
+            raise wrong(
                 "providers", names, f'is not a list of execution providers, e.g. ["{CPU_PROVIDER}"]'
             )
         full = [_full(name) for name in requested]
         if len(set(full)) < len(full):
-            raise _wrong("providers", names, "is not a list that names each provider once")
+            raise wrong("providers", names, "is not a list that names each provider once")
         if engine_cache == "":
-            raise _wrong("engine_cache", engine_cache, "is not the path of a folder")
+            raise wrong("engine_cache", engine_cache, "is not the path of a folder")
         if engine_cache is not None and TENSORRT_PROVIDER not in full:
-            raise _wrong(
+            raise wrong(
                 "engine_cache",
                 engine_cache,
                 f"is for TensorRT, but providers are {', '.join(full)}; put "
@@ -142,7 +142,7 @@ class Providers:
             if name in installed:
                 continue
             if name not in supported:
-                raise _wrong(
+                raise wrong(
                     "providers",
                     name,
                     f"is none that onnxruntime knows; installed: {', '.join(installed)}; short "
@@ -170,11 +170,11 @@ def _read_options(
     for short, options in tables.items():
         name = _full(short)
         if name not in names or name in by_provider:
-            raise _wrong(
+            raise wrong(
                 "provider_options", short, f"is not once one of the providers {', '.join(names)}"
             )
         if name == CPU_PROVIDER and options:
-            raise _wrong(
+            raise wrong(
                 f"provider_options.{short}",
                 dict(options),
                 "would be ignored: this provider has no options; see threads and "
@@ -182,17 +182,17 @@ def _read_options(
             )
         for key, value in options.items():
             if not isinstance(value, str | int | float):
-                raise _wrong(
+                raise wrong(
                     f"provider_options.{short}.{key}", value, "is not text, a number or a boolean"
                 )
         by_provider[name] = {key: str(value) for key, value in options.items()}
     return by_provider
 
 
-def _wrong(option: str, value: object, fault: str) -> SuiteError:
-    return SuiteError(
-        f"engine onnxruntime: {option} = {value!r} {fault}", option=option.partition(".")[0]
-    )
+def wrong(option: str, value: object, fault: str, *, engine: str = "onnxruntime") -> SuiteError:
+    """Return the error of an option, which may be a key of a table: "table.key"."""
+    text = f"engine {engine}: {option} = {value!r} {fault}"
+    return SuiteError(text, option=option.partition(".")[0])
 
 
 LOAD, DYNAMIC = 1, 2

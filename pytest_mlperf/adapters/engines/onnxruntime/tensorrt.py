@@ -6,6 +6,7 @@ import hashlib
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any, ClassVar, Self
 
@@ -262,10 +263,7 @@ def _example(tensor: Tensor, batch_size: int) -> str:
     return ", ".join(f"{w}_shapes = {{ {tensor.name} = {shape(n)} }}" for w, n in sizes.items())
 
 
-def _wrong(option: str, value: object, fault: str) -> SuiteError:
-    return SuiteError(
-        f"engine tensorrt: {option} = {value!r} {fault}", option=option.partition(".")[0]
-    )
+_wrong = partial(_session.wrong, engine="tensorrt")
 
 
 class TensorRtEngine(OnnxRuntimeEngine):

@@ -21,6 +21,7 @@ from pytest_mlperf.adapters.engines import (
     engine_error,
     number_of,
     one_of,
+    refuse_conflicts,
     require_module,
 )
 from pytest_mlperf.adapters.engines.llm.generation import (
@@ -118,6 +119,9 @@ class OpenAiOptions(TextOptions):
         weights: "checkpoint", or "dummy" if the server was started with random weights.
     """
 
+    client_counts: ClassVar[bool] = False
+    """Whether another client counts tokens by `tokenizer`."""
+
     url: str | None = None
     serve: Sequence[str] | None = None
     env: Mapping[str, str] = field(default_factory=dict)
@@ -161,12 +165,9 @@ class OpenAiOptions(TextOptions):
             ),
         )
         require_options("engine openai", rules)
-        for applies, fault, *options in self._faults():
-            if applies:
-                raise SuiteError(f"engine openai: {fault}", option=tuple(options))
+        refuse_conflicts("openai", self._conflicts())
 
-    def _faults(self) -> Iterator[tuple[Any, ...]]:
-        """Yield rules of several options: whether one is broken, its text, and its options."""
+    def _conflicts(self) -> Iterator[Sequence[Any]]:
         yield (
             self.prompt_logprobs and (self.api, self.prompts) not in ECHOED,
             "prompt_logprobs = true sends token ids to /v1/completions, which gives their "
@@ -182,7 +183,9 @@ class OpenAiOptions(TextOptions):
         taken = ", ".join(sorted(ours & set(self.extra)))
         text = f"extra has {taken}, which the engine sets itself; use its own options, as "
         yield taken, f"{text}max_new_tokens", "extra"
-        yield self._fault_of_count()
+        text = 'tokenizer is what count_tokens = "reference" counts by; set that, or leave it out'
+        applies = self.tokenizer is not None and self.count_tokens != "reference"
+        yield applies and not self.client_counts, text, "tokenizer", "count_tokens"
         both = "" if self.url is None else ", not both"
         yield (
             (self.url is None) == (self.serve is None),
@@ -207,11 +210,6 @@ class OpenAiOptions(TextOptions):
         ]
         text = f"headers_env has {bad}, which requests have anyway, or is no header"
         yield bad, text, "headers_env"
-
-    def _fault_of_count(self) -> tuple[Any, ...]:
-        text = 'tokenizer is what count_tokens = "reference" counts by; set that, or leave it out'
-        applies = self.tokenizer is not None and self.count_tokens != "reference"
-        return applies, text, "tokenizer", "count_tokens"
 
 
 class PromptSource:

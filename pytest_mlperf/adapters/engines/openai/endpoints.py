@@ -18,7 +18,12 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 from pytest_mlperf import Dataset, EnvironmentFault, MlperfError, SuiteError
-from pytest_mlperf.adapters.engines import engine_error, refused_sample, require_module
+from pytest_mlperf.adapters.engines import (
+    engine_error,
+    refuse_conflicts,
+    refused_sample,
+    require_module,
+)
 from pytest_mlperf.adapters.engines.openai import OpenAiEngine, OpenAiOptions
 from pytest_mlperf.adapters.engines.openai._address import Address, Secrets
 from pytest_mlperf.adapters.engines.serving import UNKNOWN_END, ServerProcess, last_lines
@@ -95,16 +100,14 @@ class EndpointsOptions(OpenAiOptions):
             min_duration, as in MLPerf Endpoints, and not by time. A trial run gives their number.
     """
 
+    client_counts: ClassVar[bool] = True
+
     api: str = "chat"
     client: Sequence[str] = ()
     tokenizer: str | None = None
     settings: Mapping[str, Any] = field(default_factory=dict)
     accuracy: Sequence[Mapping[str, Any]] = ()
     whole_passes: bool = False
-
-    def _fault_of_count(self) -> tuple[Any, ...]:
-        """Accept a tokenizer with any count, because the client needs one."""
-        return False, ""
 
     def check(self) -> None:
         super().check()
@@ -119,25 +122,15 @@ class EndpointsOptions(OpenAiOptions):
             "clients": self.processes > 1,
             "min_new_tokens": self.min_new_tokens != 1 and self.api == "chat",
         }
-        for name, is_set in unknown.items():
-            if is_set:
-                raise SuiteError(
-                    f"engine endpoints: {name} is not supported by MLCommons' client; remove "
-                    "it, or configure it at the server",
-                    option=name,
-                )
-        if taken := sorted(RESERVED_SETTINGS & set(self.settings)):
-            raise SuiteError(
-                f"engine endpoints: settings has {' and '.join(taken)}, which points and "
-                "min_duration of the scenario set",
-                option="settings",
-            )
-        if not _are_tables(self.accuracy):
-            raise SuiteError(
-                "engine endpoints: accuracy is a list of tables, one for each data set: write "
-                "[[engines.options.accuracy]]",
-                option="accuracy",
-            )
+        advice = "is not supported by MLCommons' client; remove it, or configure it at the server"
+        conflicts = [(is_set, f"{name} {advice}", name) for name, is_set in unknown.items()]
+        taken = " and ".join(sorted(RESERVED_SETTINGS & set(self.settings)))
+        text = f"settings has {taken}, which points and min_duration of the scenario set"
+        conflicts.append((bool(taken), text, "settings"))
+        text = "accuracy is a list of tables, one for each data set: write "
+        text += "[[engines.options.accuracy]]"
+        conflicts.append((not _are_tables(self.accuracy), text, "accuracy"))
+        refuse_conflicts("endpoints", conflicts)
         for table in self.accuracy:
             self._check_accuracy(table)
 

@@ -4,19 +4,19 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from math import prod
 from pathlib import Path
 from typing import Any, ClassVar
 
-from pytest_mlperf.adapters.engines import broken, check_words, is_count
+from pytest_mlperf.adapters.engines import broken, is_count, one_of
 from pytest_mlperf.adapters.engines.llm import model_folder
 from pytest_mlperf.adapters.engines.llm.engine import LibraryEngine, LibraryOptions
 from pytest_mlperf.adapters.engines.llm.generation import TextOptions
 from pytest_mlperf.adapters.engines.llm.streaming import Streams
 from pytest_mlperf.adapters.engines.tensorrt_llm import _requests
-from pytest_mlperf.extension import PLAIN_PRECISIONS, PrecisionName
+from pytest_mlperf.extension import PLAIN_PRECISIONS, PrecisionName, Rule
 
 KV_CACHE_DTYPES = ("auto", "fp8", "nvfp4", "float16", "bfloat16", "float32", "fp8_ds_mla")
 """Types of all versions of TensorRT-LLM; an older version refuses newer types itself."""
@@ -129,15 +129,14 @@ class TensorRtLlmOptions(LibraryOptions):
                 "answers echo with logprobs, or leave it out",
                 "prompt_logprobs",
             )
-        check_words(
-            "tensorrt_llm",
-            self,
-            kv_cache_dtype=KV_CACHE_DTYPES,
-            scheduler_policy=(None, *SCHEDULER_POLICIES),
-        )
         self._check_graphs()
         self._check_configs()
         self._check_ranks()
+
+    def _rules(self, precision: str) -> Iterator[Rule]:
+        yield from super()._rules(precision)
+        yield one_of("kv_cache_dtype", self.kv_cache_dtype, KV_CACHE_DTYPES)
+        yield one_of("scheduler_policy", self.scheduler_policy, (None, *SCHEDULER_POLICIES))
 
     def _check_graphs(self) -> None:
         graphs = self.cuda_graphs

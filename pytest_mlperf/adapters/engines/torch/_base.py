@@ -10,13 +10,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar, Protocol
 
-from pytest_mlperf import Dataset, EnvironmentFault, Sink, SuiteError, WorkQueue
+from pytest_mlperf import Dataset, EnvironmentFault, Sink, WorkQueue
 from pytest_mlperf.adapters.engines import (
     StackedEngine,
     broken,
     not_installed,
     number_of,
     one_of,
+    refuse_conflicts,
     require_module,
 )
 from pytest_mlperf.adapters.engines.llm.generation import (
@@ -99,9 +100,7 @@ class TokenOptions(DeviceOptions, TextOptions):
 
     def check(self, precision: str) -> None:
         super().check(precision)
-        for is_invalid, problem, *option in self.conflicts(precision):
-            if is_invalid:
-                raise SuiteError(f"engine {self.engine}: {problem}", option=option)
+        refuse_conflicts(self.engine, self.conflicts(precision))
 
     def rules(self, precision: str) -> Iterator[Rule]:
         yield from super().rules(precision)
@@ -109,7 +108,7 @@ class TokenOptions(DeviceOptions, TextOptions):
         yield one_of("attention", self.attention, ATTENTIONS)
 
     def conflicts(self, precision: str) -> Iterator[Sequence[Any]]:
-        """Yield checks of options that exclude each other: is invalid, message, option names."""
+        """Yield checks of options that exclude each other, for `refuse_conflicts`."""
         sparsity = self.sparsity
         if sparsity is not None:
             yield (

@@ -6,14 +6,14 @@ import hashlib
 import json
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing
 from dataclasses import dataclass, field
 from pathlib import Path, PurePath
 from typing import Any, Self
 
-from pytest_mlperf import RunError, SuiteError
-from pytest_mlperf.adapters.engines import broken, engine_error, serving
+from pytest_mlperf import RunError
+from pytest_mlperf.adapters.engines import broken, engine_error, refuse_conflicts, serving
 from pytest_mlperf.adapters.engines.tasks import TaskOptions
 from pytest_mlperf.adapters.engines.tasks.graph import NUMPY, Graph, Tensor, fits
 from pytest_mlperf.adapters.engines.triton import _clients
@@ -268,6 +268,16 @@ class RemoteGraph(Graph):
         return arrays
 
 
+def _conflicts(options: TritonOptions) -> Iterator[Sequence[Any]]:
+    text = "url is for a server that runs already, and serve starts one on a port of its own"
+    both = options.serve is not None and options.url is not None
+    yield both, f"{text}; leave one of them out", "url", "serve"
+    text = "environment is for a server that serve starts, and there is no serve; leave it out"
+    yield options.serve is None and options.environment, text, "environment", "serve"
+    text = f'binary is for protocol = "http", but protocol = "{options.protocol}"; leave it out'
+    yield options.binary is not None and options.protocol != "http", text, "binary", "protocol"
+
+
 class Service:
     """Manage a server with the model; start it on entry if necessary."""
 
@@ -279,26 +289,9 @@ class Service:
         self._bytes = False
         self._hung_up = False
         self._requests = ClientPool(self._connect)
+        refuse_conflicts("triton", _conflicts(options))
         if options.serve is not None:
-            if options.url is not None:
-                raise SuiteError(
-                    "engine triton: url is for a server that runs already, and serve starts one on "
-                    "a port of its own; leave one of them out",
-                    option=("url", "serve"),
-                )
             self._new_server(grpc_port=1)
-        elif options.environment:
-            raise SuiteError(
-                "engine triton: environment is for a server that serve starts, and there is no "
-                "serve; leave it out",
-                option=("environment", "serve"),
-            )
-        if options.binary is not None and options.protocol != "http":
-            raise SuiteError(
-                f'engine triton: binary is for protocol = "http", but protocol = '
-                f'"{options.protocol}"; leave it out',
-                option=("binary", "protocol"),
-            )
 
     def require(self) -> None:
         if self._options.serve is not None:

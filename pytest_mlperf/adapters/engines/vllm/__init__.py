@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, ClassVar
 
-from pytest_mlperf.adapters.engines import check_words
+from pytest_mlperf.adapters.engines import one_of
 from pytest_mlperf.adapters.engines.llm import model_folder, tools
 from pytest_mlperf.adapters.engines.llm.engine import (
     GenerateTask,
@@ -124,7 +124,6 @@ class VllmOptions(LibraryOptions, tools.ToolOptions):
         return ("api", '"offline"') if self.api == "offline" else super().whole
 
     def check(self, precision: str) -> None:
-        check_words("vllm", self, api=APIS)
         super().check(precision)
         if self.batch_size is not None and self.api != "offline":
             raise self.refused(
@@ -135,6 +134,7 @@ class VllmOptions(LibraryOptions, tools.ToolOptions):
         self._check_quantization(precision)
 
     def _rules(self, precision: str) -> Iterator[Rule]:
+        yield one_of("api", self.api, APIS)
         yield from super()._rules(precision)
         yield from self.tool_rules()
         size = self.mm_processor_cache_gb

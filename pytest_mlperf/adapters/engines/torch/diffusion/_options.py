@@ -26,8 +26,7 @@ class MediaOptions(DeviceOptions):
     Attributes:
         batch_size: Maximum images or videos made together.
         steps: Denoising steps.
-        guidance_scale: Weight of the prompt against the negative prompt; in torch-video, while
-            noise is high.
+        guidance_scale: Weight of the prompt against the negative prompt.
         seed: Seed of latents, if the data set has none; each sample has its own latents.
         attention: "sdpa" or "eager"; in torch-video, of the text encoder.
     """
@@ -89,6 +88,7 @@ class VideoOptions(MediaOptions):
     """Options of engine torch-video; the defaults are MLPerf's.
 
     Attributes:
+        guidance_scale: Weight of the prompt against the negative prompt while noise is high.
         guidance_scale_2: The same weight for the second transformer, while noise is low.
         boundary: Share of noise above which the first transformer runs; None is the model's.
         negative_prompt: Description of videos to avoid; encoded with every prompt.
@@ -96,6 +96,7 @@ class VideoOptions(MediaOptions):
         height: Height of a video [pixels].
         width: Width of a video [pixels].
         prompt_tokens: Maximum tokens of a prompt; longer ones are cut.
+        seed: Seed of latents, if the data set has none; each sample has its own latents.
     """
 
     engine: ClassVar[str] = "torch-video"
