@@ -6,13 +6,12 @@ import contextlib
 import ctypes
 import importlib
 import json
-import mmap
-import struct
+import re
+import shutil
 import sys
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from itertools import takewhile
 from pathlib import Path, PurePath
 from typing import Any, Self
 
@@ -20,7 +19,7 @@ from pytest_mlperf import EnvironmentFault, SuiteError
 from pytest_mlperf.adapters.engines import not_installed
 from pytest_mlperf.adapters.engines.tasks.graph import Graph, Tensor
 from pytest_mlperf.adapters.lazy import NDArray
-from pytest_mlperf.extension import PrecisionName
+from pytest_mlperf.extension import PrecisionName, answer_of
 
 CPU_PROVIDER = "CPUExecutionProvider"
 CUDA_PROVIDER = "CUDAExecutionProvider"
@@ -195,62 +194,23 @@ def wrong(option: str, value: object, fault: str, *, engine: str = "onnxruntime"
     return SuiteError(text, option=option.partition(".")[0])
 
 
-LOAD, DYNAMIC = 1, 2
-"""Segment types of ELF files."""
-
-END_ENTRY, NEEDED_ENTRY, STRINGS_ENTRY, FOLDER_ENTRIES = 0, 1, 5, (15, 29)
-"""Types of entries of the dynamic segment; FOLDER_ENTRIES are DT_RPATH and DT_RUNPATH."""
+LDD_TIMEOUT_SECONDS, KILL_TIMEOUT_SECONDS = 60.0, 5.0
 
 
 def missing(library: Path) -> list[str]:
-    """Return the loader's errors for dependencies of a library; [] unless it is 64-bit ELF."""
-    entries = dynamic_entries(library)
-    here = str(library.parent)
-    folders = [
-        Path(folder.replace("$ORIGIN", here).replace("${ORIGIN}", here))
-        for tag, text in entries
-        if tag in FOLDER_ENTRIES
-        for folder in text.split(":")
-    ]
+    """Return the loader's errors for dependencies of a library; [] on systems without ldd."""
+    program = shutil.which("ldd")
+    if program is None:
+        return []
+    command, seconds = [program, str(library)], LDD_TIMEOUT_SECONDS
+    answer = answer_of(command, limit_s=seconds, killed_s=KILL_TIMEOUT_SECONDS)
     reasons = []
-    for name in (text for tag, text in entries if tag == NEEDED_ENTRY):
-        dependency = next((folder / name for folder in folders if (folder / name).is_file()), name)
+    for name in re.findall(rb"(?m)^\s*(\S+) => not found", answer[1] if answer else b""):
         try:
-            ctypes.CDLL(str(dependency))
+            ctypes.CDLL(name.decode())  # a wheel may have loaded it into this process
         except OSError as error:
             reasons.append(str(error))
     return reasons
-
-
-def dynamic_entries(library: Path) -> list[tuple[int, str]]:
-    """Return type and text of a library's DT_NEEDED, DT_RPATH and DT_RUNPATH entries."""
-    with library.open("rb") as file:
-        if file.read(6) != b"\x7fELF\x02\x01":
-            return []
-        with mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as image:
-            return list(_entries(image))
-
-
-def _entries(image: mmap.mmap) -> Iterator[tuple[int, str]]:
-    (start,) = struct.unpack_from("<Q", image, 32)
-    size, count = struct.unpack_from("<HH", image, 54)
-    # A segment: type, flags, offset, address, physical address, size.
-    segments = [struct.unpack_from("<IIQQQQ", image, start + size * n) for n in range(count)]
-    dynamic = next((segment for segment in segments if segment[0] == DYNAMIC), None)
-    if dynamic is None:
-        return
-    table = image[dynamic[2] : dynamic[2] + dynamic[5] // 16 * 16]
-    entries = list(takewhile(lambda entry: entry[0] != END_ENTRY, struct.iter_unpack("<qQ", table)))
-    strings = next(value for tag, value in entries if tag == STRINGS_ENTRY)
-    base = next(
-        offset + strings - address
-        for kind, _, offset, address, _, length in segments
-        if kind == LOAD and address <= strings < address + length
-    )
-    for tag, value in entries:
-        if tag in (NEEDED_ENTRY, *FOLDER_ENTRIES):
-            position = base + value
-            yield tag, image[position : image.find(b"\0", position)].decode()
 
 
 OPTIMIZATION = {
