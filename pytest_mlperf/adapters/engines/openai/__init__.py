@@ -503,19 +503,16 @@ class OpenAiEngine(StackedEngine):
 
     def _ask(self, client: Client) -> _capabilities.Capabilities:
         path = None if self._folder is None else str(self._folder)
-        name = self._options.served_model or self._streams.run(
-            _capabilities.served_name(client, path)
-        )
+        options = self._options
+        names = options.served_model or None, path, options.served_model_answers
+        self._models = self._streams.run(_capabilities.model_names(client, *names))
         prompt, forms = self._source.bodies.prompt, self._source.forms
         prompts = {form: functools.partial(prompt, 0, form) for form in forms}
         drawn = {"temperature": self._generation.temperature or 0}
         drawn |= {n: x for n in DRAWING if (x := getattr(self._generation, n)) != DRAWING[n]}
-        fields = {"model": name, "stream": True, **drawn, **self._options.extra}
+        fields = {"model": self._models[0], "stream": True, **drawn, **options.extra}
         if self._generation.prompt_logprobs:
             fields |= ECHO
-        self._models = self._streams.run(
-            _capabilities.names_of(client, name, self._options.served_model_answers)
-        )
         arguments = (self._generation, self._models, self._source.bodies.count)
         recounts = self._counting_folder is not None
         probe = _capabilities.probe(client, prompts, fields, *arguments, recounts=recounts)

@@ -14,6 +14,7 @@ from pytest_mlperf.adapters.engines import engine_error
 from pytest_mlperf.adapters.engines.llm.generation import Generation
 from pytest_mlperf.adapters.engines.llm.model_folder import MAIN_TOKENIZER_FILES
 from pytest_mlperf.adapters.engines.openai._client import (
+    GET_TIMEOUT_SECONDS,
     LENGTH_FIELDS,
     NO_CONNECTION,
     Client,
@@ -70,38 +71,37 @@ STABLE_LABELS = (
 """Labels of vLLM's metric that describe its set-up; others differ from start to start."""
 
 
-async def served_name(client: Client, model: str | None) -> str:
-    """Return the model name to send in requests.
+async def model_names(
+    client: Client, served: str | None, model: str | None, others: Sequence[str]
+) -> tuple[str, ...]:
+    """Return the names under which the model may answer, the one to send in requests first.
 
-    That is the path `model` if the server lists it, else the only listed name, else the path: some
-    servers list all models that they could load.
+    That is `served`; if it is None, the path `model` if the server lists it, else the only listed
+    name, else the path: some servers list all models that they could load.
     """
+    listed: dict[str, list[str]] = {}
+    limit_s = GET_TIMEOUT_SECONDS if served is None else PAGE_TIMEOUT_SECONDS
     try:
-        listed = list(_names(await client.get(f"{client.api}/models")))
+        listed = _names(await client.get(f"{client.api}/models", limit_s))
     except Failed as failure:
         has_none = failure.status is not None and (model is not None or failure.status in NO_PAGE)
-        if not has_none:
+        if served is None and not has_none:
             advice = _advice(client, failure) or (
                 "; set served_model to the model's name, so that the list is not needed"
             )
             raise _unreachable(client, failure) or engine_error(
                 f"the server at {client.url} gives no list of its models ({failure}){advice}",
             ) from None
-        listed = []
-    if model is not None and (model in listed or len(listed) != 1):
-        return model
-    if len(listed) != 1:
+    name = served
+    if name is None and model is not None and (model in listed or len(listed) != 1):
+        name = model
+    if name is None and len(listed) != 1:
         names = client.mask(some(sorted(listed)))
         has = f"lists {names}" if listed else f"lists no model at {client.api}/models"
         raise engine_error(f"the server {has}; set served_model to the name of the model")
-    return listed[0]
-
-
-async def names_of(client: Client, requested: str, others: Sequence[str]) -> tuple[str, ...]:
-    """Return the names under which the model may answer, the requested one first."""
-    listed = _names(await _page(client, f"{client.api}/models")).items()
-    alike = [name for id_, more in listed if requested in (id_, *more) for name in (id_, *more)]
-    return tuple(dict.fromkeys((requested, *others, *alike)))
+    name = name or next(iter(listed))
+    alike = [n for id_, more in listed.items() if name in (id_, *more) for n in (id_, *more)]
+    return tuple(dict.fromkeys((name, *others, *alike)))
 
 
 def _names(page: bytes) -> dict[str, list[str]]:

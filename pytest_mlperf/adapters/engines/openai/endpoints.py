@@ -479,26 +479,20 @@ def _version(client: Sequence[str]) -> tuple[str, str | None]:
             environment=_environment(),
         )
     except OSError as error:
-        raise EnvironmentFault(
-            f"engine endpoints: {client[0]} cannot be started: {error.strerror}", option="client"
-        ) from None
-    if answer is None:
-        raise EnvironmentFault(
-            f"engine endpoints: {client[0]} did not import MLCommons' client in "
-            f"{VERSION_TIMEOUT_SECONDS:g} s",
-            option="client",
+        answer, fault = None, f"cannot be started: {error.strerror}"
+    else:
+        fault = f"did not import MLCommons' client in {VERSION_TIMEOUT_SECONDS:g} s"
+    if answer is not None:
+        code, out, errors = answer
+        with contextlib.suppress(ValueError, TypeError):
+            version, commit = json.loads(_last_line(out))
+            if code == 0 and isinstance(version, str):
+                return version, commit if isinstance(commit, str) else None
+        fault = (
+            f"has no MLCommons client ({_last_line(errors) or ended(code)}); install it there: "
+            f"{client[0]} -m pip install '{CLIENT_SOURCE}'"
         )
-    code, out, errors = answer
-    with contextlib.suppress(ValueError, TypeError):
-        version, commit = json.loads(_last_line(out))
-        if code == 0 and isinstance(version, str):
-            return version, commit if isinstance(commit, str) else None
-    raise EnvironmentFault(
-        f"engine endpoints: {client[0]} has no MLCommons client "
-        f"({_last_line(errors) or ended(code)}); install it there: "
-        f"{client[0]} -m pip install '{CLIENT_SOURCE}'",
-        option="client",
-    )
+    raise EnvironmentFault(f"engine endpoints: {client[0]} {fault}", option="client")
 
 
 def _last_line(text: bytes) -> str:
