@@ -11,7 +11,13 @@ from math import prod
 from typing import Any, ClassVar, Self
 
 from pytest_mlperf import Dataset, RunError, Sink, SuiteError
-from pytest_mlperf.adapters.engines import StackedEngine, engine_error, is_count, one_of
+from pytest_mlperf.adapters.engines import (
+    StackedEngine,
+    engine_error,
+    is_count,
+    one_of,
+    refuse_conflicts,
+)
 from pytest_mlperf.adapters.engines.llm.generation import (
     Answers,
     Generation,
@@ -76,13 +82,13 @@ class LibraryOptions(TextOptions):
     def check(self, precision: str) -> None:
         """Raise for options that the library would reject only after a long load."""
         require_options(f"engine {self.engine}", self._rules(precision))
-        for name in getattr(self, self.table):
-            if name in self.reserved:
-                raise self.refused(
-                    f"{self.table}.{name} is set by {self.reserved[name]}; leave it out of "
-                    f"{self.table}",
-                    self.table,
-                )
+        refuse_conflicts(self.engine, self._conflicts(precision))
+
+    def _conflicts(self, precision: str) -> Iterator[Sequence[Any]]:  # noqa: ARG002 - of engines
+        table = self.table
+        for name in getattr(self, table):
+            text = f"{table}.{name} is set by {self.reserved.get(name)}; leave it out of {table}"
+            yield name in self.reserved, text, table
 
     def _rules(self, precision: str) -> Iterator[Rule]:
         yield one_of("precision", precision, self.precisions)

@@ -120,77 +120,64 @@ class TensorRtLlmOptions(LibraryOptions):
     stream_interval: int = 1
     llm: Mapping[str, Any] = field(default_factory=dict)
 
-    def check(self, precision: str) -> None:
-        super().check(precision)
-        if self.prompt_logprobs:
-            raise self.refused(
-                "prompt_logprobs is not supported by this engine: it gives no log-probabilities of "
-                "a prompt's own tokens; use engine torch or vllm, or openai with a server that "
-                "answers echo with logprobs, or leave it out",
-                "prompt_logprobs",
-            )
-        self._check_graphs()
-        self._check_configs()
-        self._check_ranks()
-
     def _rules(self, precision: str) -> Iterator[Rule]:
         yield from super()._rules(precision)
         yield one_of("kv_cache_dtype", self.kv_cache_dtype, KV_CACHE_DTYPES)
         yield one_of("scheduler_policy", self.scheduler_policy, (None, *SCHEDULER_POLICIES))
 
-    def _check_graphs(self) -> None:
-        graphs = self.cuda_graphs
-        if isinstance(graphs, list) and not (graphs and all(map(is_count, graphs))):
-            raise self.refused(
-                f"cuda_graphs = {graphs!r} is not true, false or a list of batch sizes, each at "
-                "least 1",
-                "cuda_graphs",
-            )
-        if self.cuda_graph_padding and not graphs:
-            raise self.refused(
-                "cuda_graph_padding = true needs CUDA graphs, but cuda_graphs = false",
-                *("cuda_graph_padding", "cuda_graphs"),
-            )
-        if graphs is False and self.llm.get("cuda_graph_config"):
-            raise self.refused(
-                "llm.cuda_graph_config needs CUDA graphs, but cuda_graphs = false",
-                *("llm", "cuda_graphs"),
-            )
-
-    def _check_configs(self) -> None:
+    def _conflicts(self, precision: str) -> Iterator[Sequence[Any]]:
+        yield from super()._conflicts(precision)
+        yield (
+            self.prompt_logprobs,
+            "prompt_logprobs is not supported by this engine: it gives no log-probabilities of "
+            "a prompt's own tokens; use engine torch or vllm, or openai with a server that "
+            "answers echo with logprobs, or leave it out",
+            "prompt_logprobs",
+        )
+        yield from self._conflicts_of_graphs()
         for config, inner in RESERVED_CONFIG.items():
             more = self.llm.get(config, {})
-            if not isinstance(more, Mapping):
-                raise self.refused(f"llm.{config} = {more!r} is not a table", "llm")
+            text = f"llm.{config} = {more!r} is not a table"
+            yield not isinstance(more, Mapping), text, "llm"
             for name, option in inner.items():
-                if name in more:
-                    raise self.refused(
-                        f"llm.{config}.{name} is set by the option {option}; leave it out of llm",
-                        "llm",
-                    )
+                text = f"llm.{config}.{name} is set by the option {option}; leave it out of llm"
+                yield name in more, text, "llm"
+        yield from self._conflicts_of_ranks()
 
-    def _check_ranks(self) -> None:
+    def _conflicts_of_graphs(self) -> Iterator[Sequence[Any]]:
+        graphs, no_graphs = self.cuda_graphs, "needs CUDA graphs, but cuda_graphs = false"
+        applies = isinstance(graphs, list) and not (graphs and all(map(is_count, graphs)))
+        text = (
+            f"cuda_graphs = {graphs!r} is not true, false or a list of batch sizes, each at least 1"
+        )
+        yield applies, text, "cuda_graphs"
+        text = f"cuda_graph_padding = true {no_graphs}"
+        yield self.cuda_graph_padding and not graphs, text, "cuda_graph_padding", "cuda_graphs"
+        applies = graphs is False and bool(self.llm.get("cuda_graph_config"))
+        yield applies, f"llm.cuda_graph_config {no_graphs}", "llm", "cuda_graphs"
+
+    def _conflicts_of_ranks(self) -> Iterator[Sequence[Any]]:
         ranks = self.tensor_parallel_size
-        if self.llm.get("enable_attention_dp") is True and ranks == 1:
-            raise self.refused(
-                "llm.enable_attention_dp = true lets each GPU of tensor parallelism have requests "
-                "of its own, and adds no GPUs: set tensor_parallel_size to the GPUs of one copy of "
-                "the model, it is 1",
-                *("llm", "tensor_parallel_size"),
-            )
+        yield (
+            self.llm.get("enable_attention_dp") is True and ranks == 1,
+            "llm.enable_attention_dp = true lets each GPU of tensor parallelism have requests "
+            "of its own, and adds no GPUs: set tensor_parallel_size to the GPUs of one copy of "
+            "the model, it is 1",
+            *("llm", "tensor_parallel_size"),
+        )
         sizes = {name: self.llm[name] for name in EXPERT_RANKS if is_count(self.llm.get(name))}
         both = {"moe_tensor_parallel_size", "moe_expert_parallel_size"} <= sizes.keys()
         product = prod(sizes.values())
         # Context parallelism may divide experts among its ranks, too.
         fits = product == ranks if both else ranks % product == 0
-        if not fits and "context_parallel_size" not in self.llm:
-            product_text = " x ".join(f"llm.{name} = {size}" for name, size in sizes.items())
-            raise self.refused(
-                f"{product_text} is {product}, but experts are divided among the GPUs of tensor "
-                f"parallelism, and tensor_parallel_size = {ranks}; set them so that "
-                + ("the product is the same" if both else "it is a multiple"),
-                *("llm", "tensor_parallel_size"),
-            )
+        product_text = " x ".join(f"llm.{name} = {size}" for name, size in sizes.items())
+        yield (
+            not fits and "context_parallel_size" not in self.llm,
+            f"{product_text} is {product}, but experts are divided among the GPUs of tensor "
+            f"parallelism, and tensor_parallel_size = {ranks}; set them so that "
+            + ("the product is the same" if both else "it is a multiple"),
+            *("llm", "tensor_parallel_size"),
+        )
 
 
 CHECKPOINT_FORMATS = (model_folder.MODELOPT, *model_folder.METHODS, "gptq", "gptq_marlin")

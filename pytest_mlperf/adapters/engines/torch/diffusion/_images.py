@@ -51,14 +51,18 @@ def open_pipeline(
     """Load a pipeline part by part, compile its UNet if asked; return it and its facts."""
     device = devices.find_device(options.device, engine=ENGINE)
     check_index(folder)
-    quantization = read_json(folder / "unet" / "config.json").get("quantization_config")
+    unet_config = read_json(folder / "unet" / "config.json")
+    kinds = {**MODELS, "unet": unet_class(unet_config)}
     names = [file.name for file in (folder / "unet").glob("*.safetensors*")]
     variant = "fp16" if names and all(".fp16" in name for name in names) else None
     files = [file for part in sorted(MODELS) for file in weights_of(folder / part, variant)]
     checkpoint_dtype = _own_dtype(files) if precision in _base.QUANTISED_PRECISIONS else None
     dtype = devices.base_dtype(precision, checkpoint_dtype, device)
     with quiet_and_offline(), quiet():
-        parts = {name: _load(folder, name, dtype, variant, options.attention) for name in MODELS}
+        parts = {
+            name: load_part(folder / name, kind, dtype, variant, **more_of(name, options.attention))
+            for name, kind in kinds.items()
+        }
         tokenizers = {
             name: load_tokenizer("torch-diffusion", folder / name, "CLIPTokenizer")
             for name in ("tokenizer", "tokenizer_2")
@@ -79,7 +83,7 @@ def open_pipeline(
         part.eval().to(device)
     digest = "+".join(digest for _, digest in tokenizers.values())
     facts = facts_of(pipe, files, digest, dtype, device, options.attention)
-    if quantization:
+    if unet_config.get("quantization_config"):
         facts |= _base.quantised_facts(TORCHAO, pipe.unet)
     elif precision in _base.QUANTISED_PRECISIONS:
         facts |= devices.quantise(pipe.unet, precision, device=device, engine=ENGINE)
@@ -89,6 +93,13 @@ def open_pipeline(
         for block in (*pipe.unet.down_blocks, pipe.unet.mid_block, *pipe.unet.up_blocks):
             block.compile(mode=options.compile)
     return pipe, facts
+
+
+def more_of(part: str, attention: str) -> dict[str, Any]:
+    """Return further arguments to load a part, by transformers or by diffusers."""
+    if part.startswith("text_encoder"):
+        return {"attn_implementation": attention}
+    return {"low_cpu_mem_usage": is_accelerate_available()}
 
 
 def facts_of(
@@ -128,27 +139,7 @@ def check_index(
             raise broken(file, f"names {class_name!r} as {part}, which should be {kind.__name__}")
 
 
-def _load(folder: Path, name: str, dtype: Any, variant: str | None, attention: str) -> Any:
-    path, kind = folder / name, MODELS[name]
-    if name == "unet":
-        kind = unet_class(read_json(path / "config.json"))
-    if not name.startswith("text_encoder"):
-        return load_part(path, kind, dtype, variant)
-    return load_text_encoder(
-        path, kind, transformers.CLIPTextConfig, dtype, attention=attention, variant=variant
-    )
-
-
-def load_text_encoder(
-    path: Path, kind: Any, config: Any, dtype: Any, *, attention: str, variant: str | None = None
-) -> Any:
-    placement = {"dtype": dtype, "attention": attention, "device": torch.device("cpu")}
-    with _part(path, kind.__name__):
-        read = config.from_pretrained(path)
-        return checkpoint.load(kind, path, read, **placement, variant=variant)
-
-
-def load_part(path: Path, kind: Any, dtype: Any, variant: str | None = None) -> Any:
+def load_part(path: Path, kind: Any, dtype: Any, variant: str | None = None, **more: Any) -> Any:
     with _part(path, kind.__name__):
         model, info = kind.from_pretrained(
             path,
@@ -158,7 +149,7 @@ def load_part(path: Path, kind: Any, dtype: Any, variant: str | None = None) -> 
             use_safetensors=True,
             ignore_mismatched_sizes=True,
             output_loading_info=True,
-            low_cpu_mem_usage=is_accelerate_available(),
+            **more,
         )
     checkpoint.check_loaded(info, path)
     return model

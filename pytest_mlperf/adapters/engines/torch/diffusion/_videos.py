@@ -46,17 +46,13 @@ def open_pipeline(
     with quiet_and_offline(), _images.quiet():
         parts = {
             name: _images.load_part(
-                folder / name, MODELS[name], torch.float32 if name == "vae" else dtype
+                folder / name,
+                kind,
+                torch.float32 if name == "vae" else dtype,
+                **_images.more_of(name, options.attention),
             )
-            for name in ("transformer", "transformer_2", "vae")
+            for name, kind in MODELS.items()
         }
-        parts["text_encoder"] = _images.load_text_encoder(
-            folder / "text_encoder",
-            MODELS["text_encoder"],
-            transformers.UMT5Config,
-            dtype,
-            attention=options.attention,
-        )
         tokenizer, digest = load_tokenizer(ENGINE, folder / "tokenizer")
         pipe = diffusers.WanPipeline(
             **parts,
