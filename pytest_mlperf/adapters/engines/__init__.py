@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import importlib.util
 import json
 from collections.abc import Iterable, Sequence
@@ -102,6 +103,15 @@ def not_installed(who: str, library: str, extra: str, *, option: str = "") -> En
         f"{who} needs {library}, which is not installed; try: pip install 'pytest-mlperf[{extra}]'",
         option=option or (),
     )
+
+
+def import_all(who: str, extra: str, *names: str) -> Any:
+    """Import modules and return the first; raise EnvironmentFault for one that is missing."""
+    try:
+        modules = [importlib.import_module(name) for name in names]
+    except ImportError as error:
+        raise not_installed(who, str(error.name), extra) from error
+    return modules[0]
 
 
 def require_module(who: str, name: str, extra: str, purpose: str = "") -> None:

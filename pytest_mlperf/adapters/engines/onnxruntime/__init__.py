@@ -318,7 +318,7 @@ class OnnxRuntimeEngine(TaskEngine):
     def require(self) -> None:
         require_providers(self._providers, engine=self.name)
 
-    def __enter__(self) -> Self:
+    def _open(self, undo: contextlib.ExitStack) -> None:
         self._version = str(load_library().__version__)
         contents, unreadable = None, None
         try:
@@ -339,8 +339,7 @@ class OnnxRuntimeEngine(TaskEngine):
             problem = f"cannot be read to see what it holds: {unreadable}"
             raise graph.refuse(problem) from unreadable
         self._quantised = check_contents(contents, graph, self._precision, self._providers)
-        self._bind(graph, self._options.workers)
-        return self
+        self._bind(graph, self._options.workers, undo)
 
     def _check_file(self, contents: Contents | None) -> None:
         """Raise RunError for contents that the engine cannot run; None if they are hidden."""

@@ -16,7 +16,7 @@ from pathlib import Path, PurePath
 from typing import Any, Self
 
 from pytest_mlperf import EnvironmentFault, SuiteError
-from pytest_mlperf.adapters.engines import not_installed
+from pytest_mlperf.adapters.engines import import_all
 from pytest_mlperf.adapters.engines.tasks.graph import Graph, Tensor
 from pytest_mlperf.adapters.lazy import NDArray
 from pytest_mlperf.extension import PrecisionName, answer_of
@@ -246,12 +246,7 @@ class OnnxGraph(Graph):
 
 def load_library() -> Any:
     """Return onnxruntime, after checking for onnx, which reads model files."""
-    try:
-        onnxruntime = importlib.import_module("onnxruntime")
-        importlib.import_module("onnx")
-    except ImportError as error:
-        raise not_installed("engine onnxruntime", str(error.name), "onnx") from error
-    return onnxruntime
+    return import_all("engine onnxruntime", "onnx", "onnxruntime", "onnx")
 
 
 def require_providers(providers: Providers, *, engine: str) -> Any:

@@ -5,10 +5,11 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
-from typing import Any, ClassVar, Self
+from typing import Any, ClassVar
 
 from pytest_mlperf import Dataset, SuiteError, UnavailableError
 from pytest_mlperf.adapters.engines import engine_error, one_of
@@ -322,18 +323,12 @@ class TensorRtEngine(OnnxRuntimeEngine):
             _session.Providers.of([_session.TENSORRT_PROVIDER], None, None), engine=cls.name
         )
 
-    def __enter__(self) -> Self:
+    def _open(self, undo: ExitStack) -> None:
         self.require()  # before the file is read
-        super().__enter__()
-        try:
-            lacks = self._asked.lacks(self._graph.inputs, self._batch_size)
-            if lacks:
-                raise self._graph.refuse(lacks)
-            self._placed = placed(_session.placement(self._graph))
-        except BaseException:
-            self.__exit__(None, None, None)
-            raise
-        return self
+        super()._open(undo)
+        if lacks := self._asked.lacks(self._graph.inputs, self._batch_size):
+            raise self._graph.refuse(lacks)
+        self._placed = placed(_session.placement(self._graph))
 
     def describe(self) -> Mapping[str, str]:
         return {**super().describe(), "placement": self._placed}

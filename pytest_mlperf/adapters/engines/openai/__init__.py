@@ -59,7 +59,6 @@ from pytest_mlperf.extension import REPLICA_NUMBER, require_options
 if TYPE_CHECKING:
     from asyncio import AbstractEventLoop
 
-APIS = ("completions", "chat")
 PROMPT_KINDS = ("auto", "tokens", "text")
 WEIGHT_SOURCES = ("checkpoint", "dummy")
 COUNTS = ("server", "reference")
@@ -150,7 +149,7 @@ class OpenAiOptions(TextOptions):
     def check(self) -> None:
         timeout_s = self.request_timeout
         rules = (
-            one_of("api", self.api, APIS),
+            one_of("api", self.api, tuple(PATHS)),
             one_of("prompts", self.prompts, PROMPT_KINDS),
             one_of("weights", self.weights, WEIGHT_SOURCES),
             one_of("count_tokens", self.count_tokens, COUNTS),

@@ -54,6 +54,10 @@ class Address:
     api: str = "/v1"
     query: str = ""
 
+    @property
+    def is_plain(self) -> bool:
+        return not self.root.startswith("unix:") and (self.api, self.query) == ("/v1", "")
+
     @classmethod
     def of(cls, url: str, api: str = "completions") -> Self:
         """Parse option `url`: the address of a server, of its API, or of its request path.

@@ -7,12 +7,13 @@ Its files have the form of mlcommons/endpoints at ea3327530376fef63d706f4105612e
 from __future__ import annotations
 
 import contextlib
+import itertools
 import json
 import math
 import os
 import secrets
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, ClassVar
@@ -118,7 +119,7 @@ class EndpointsOptions(OpenAiOptions):
             'count_tokens = "reference"': self.count_tokens == "reference",
             "session_header": self.session_header,
             "headers_env": self.headers_env,
-            "url": self.url is not None and not _is_plain(Address.of(self.url, self.api)),
+            "url": self.url is not None and not Address.of(self.url, self.api).is_plain,
             "clients": self.processes > 1,
             "min_new_tokens": self.min_new_tokens != 1 and self.api == "chat",
         }
@@ -129,7 +130,10 @@ class EndpointsOptions(OpenAiOptions):
         conflicts.append((bool(taken), text, "settings"))
         text = "accuracy is a list of tables, one for each data set: write "
         text += "[[engines.options.accuracy]]"
-        conflicts.append((not _are_tables(self.accuracy), text, "accuracy"))
+        are_tables = isinstance(self.accuracy, list | tuple) and all(
+            isinstance(table, Mapping) for table in self.accuracy
+        )
+        conflicts.append((not are_tables, text, "accuracy"))
         refuse_conflicts("endpoints", conflicts)
         for table in self.accuracy:
             self._check_accuracy(table)
@@ -366,7 +370,8 @@ class EndpointsEngine(OpenAiEngine):
     ) -> None:
         log, quiet_s = folder.with_name(f"{folder.name}.log"), self._options.request_timeout
         limit_s = MAX_DURATION_RATIO * expected_s + 2 * quiet_s + START_TIMEOUT_SECONDS
-        window = _WindowEnd(folder / EVENTS_FILE) if scores else None
+        files = log, folder / EVENTS_FILE
+        window = _window_ends(files[1]) if scores else itertools.repeat(False)
         log.write_bytes(b"")
         command = [*self._ours.client, "-m", "inference_endpoint.main", "benchmark"]
         environment = {**_environment(), **self._key}
@@ -378,10 +383,11 @@ class EndpointsEngine(OpenAiEngine):
             heard_s = begun_s
             while (end := process.ended(POLL_SECONDS)) is None:
                 now_s = time.monotonic()
-                if (grown := _bytes_in(log, folder / EVENTS_FILE)) != size:
+                grown = sum(file.stat().st_size for file in files if file.exists())
+                if grown != size:
                     size, heard_s = grown, now_s
                     alive()
-                if window is not None and window.is_over():
+                if next(window):
                     # Only the test's own time-out limits scoring.
                     heard_s = begun_s = now_s
                 if now_s - heard_s > quiet_s:
@@ -408,37 +414,16 @@ class EndpointsEngine(OpenAiEngine):
         return engine_error(f"MLCommons' client {how}{tail}", str(log))
 
 
-def _is_plain(address: Address) -> bool:
-    return not address.root.startswith("unix:") and (address.api, address.query) == ("/v1", "")
-
-
-def _are_tables(value: object) -> bool:
-    return isinstance(value, list | tuple) and all(isinstance(each, Mapping) for each in value)
-
-
-class _WindowEnd:
-    """Detect from the client's events that the timed window is over and only scoring goes on."""
-
-    def __init__(self, events: Path) -> None:
-        self._events, self._read, self._over = events, 0, False
-
-    def is_over(self) -> bool:
-        with contextlib.suppress(FileNotFoundError):
-            if not self._over:
-                with self._events.open("rb") as file:
-                    file.seek(max(0, self._read - len(END_EVENT)))
-                    new = file.read()
-                    self._read = file.tell()
-                self._over = END_EVENT.encode() in new
-        return self._over
-
-
-def _bytes_in(*files: Path) -> int:
-    sizes = []
-    for file in files:
-        with contextlib.suppress(FileNotFoundError):
-            sizes.append(file.stat().st_size)
-    return sum(sizes)
+def _window_ends(events: Path) -> Iterator[bool]:
+    """Yield whether the client's events say that the timed window is over, as only scoring is."""
+    read, over = 0, False
+    while True:
+        if not over and events.exists():
+            with events.open("rb") as file:
+                file.seek(max(0, read - len(END_EVENT)))
+                over = END_EVENT.encode() in file.read()
+                read = file.tell()
+        yield over
 
 
 def _by_time(length_s: float) -> dict[str, int]:

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass, fields
 from itertools import accumulate, pairwise
 from typing import Any, ClassVar
 
-from pytest_mlperf import Dataset, Engine, Sink, SuiteError, WorkQueue
-from pytest_mlperf.adapters.engines import number_of
+from pytest_mlperf import Dataset, Sink, SuiteError, WorkQueue
+from pytest_mlperf.adapters.engines import StackedEngine, number_of
 from pytest_mlperf.adapters.engines.tasks._images import Classify, Detect, Segment
 from pytest_mlperf.adapters.engines.tasks._yolo import Yolo
 from pytest_mlperf.adapters.engines.tasks.graph import (
@@ -137,17 +138,11 @@ class RawTensor(Task):
     pairs of a recommender. `prepare` adds that dimension to others.
     """
 
+    takes_rows = True
     output: str | None = None
 
     def bind(self, graph: Graph, batch_size: int) -> None:
-        for tensor in graph.inputs:
-            if isinstance(tensor.shape[0], int) and batch_size != 1:
-                raise graph.refuse(
-                    f"the batch dimension is fixed at {tensor.shape[0]}, which does not fit "
-                    f"batch_size = {batch_size}; export the model with a dynamic batch, or set "
-                    "batch_size = 1"
-                )
-        self.graph, self.at_once = graph, batch_size
+        super().bind(graph, batch_size)
         self._output = graph.pick(self.output).name
 
     def describe(self) -> Mapping[str, str]:
@@ -262,7 +257,7 @@ class TaskOptions:
         return {each.name: getattr(self, each.name) for each in fields(TaskOptions)}
 
 
-class TaskEngine(Engine):
+class TaskEngine(StackedEngine):
     """Base of engines that answer samples by a task."""
 
     name: ClassVar[str]
@@ -281,12 +276,6 @@ class TaskEngine(Engine):
         self._dataset = dataset
         self._batch_size = options.batch_size
         self._samples: dict[int, Sample] = {}
-
-    def __exit__(self, *_: object) -> None:
-        if self._queue is not None:
-            self._queue.close()
-        self._samples.clear()
-        del self._task.graph, self._graph
 
     def load_samples(self, indices: Sequence[int]) -> None:
         for index in indices:
@@ -307,12 +296,18 @@ class TaskEngine(Engine):
         else:
             self._queue.put(ids, indices, sink)
 
-    def _bind(self, graph: Graph, threads: int) -> None:
+    def _bind(self, graph: Graph, threads: int, undo: ExitStack) -> None:
         """Bind the task to a model, and start threads; with 0 of them `submit` does the work."""
         self._graph = graph
         self._task.bind(graph, self._batch_size)
+        undo.callback(self._forget)
         if threads:
             self._queue = WorkQueue(self._complete, threads=threads, max_batch=self._task.at_once)
+            undo.callback(self._queue.close)
+
+    def _forget(self) -> None:
+        self._samples.clear()
+        del self._task.graph, self._graph
 
     def _complete(self, ids: Sequence[int], indices: Sequence[int], sink: Sink) -> None:
         size = self._task.at_once

@@ -139,17 +139,14 @@ class TorchEngine(TokenBase):
         if batching == "auto":
             joins = self._options.may_join and not (pictured or logprobs_only) and can_join(model)
             batching = "continuous" if joins else "dynamic"
-        elif batching == "continuous" and pictured:
+        elif batching == "continuous" and (pictured or not can_join(model)):
+            fault = "takes no pictures, which the data set has"
+            if not pictured:
+                fault = "cannot run this model, whose layers with linear attention keep a state "
+                fault += "and no tokens"
             raise SuiteError(
-                'engine torch: batching = "continuous" takes no pictures, which the data set has; '
-                'set batching = "dynamic", or leave it out',
-                option="batching",
-            )
-        elif batching == "continuous" and not can_join(model):
-            raise SuiteError(
-                'engine torch: batching = "continuous" cannot run this model, whose layers with '
-                'linear attention keep a state and no tokens; set batching = "dynamic", or leave '
-                "it out",
+                f'engine torch: batching = "continuous" {fault}; set batching = "dynamic", or '
+                "leave it out",
                 option="batching",
             )
         if batching == "dynamic":

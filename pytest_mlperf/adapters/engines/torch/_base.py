@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
@@ -14,7 +13,7 @@ from pytest_mlperf import Dataset, EnvironmentFault, Sink, WorkQueue
 from pytest_mlperf.adapters.engines import (
     StackedEngine,
     broken,
-    not_installed,
+    import_all,
     number_of,
     one_of,
     refuse_conflicts,
@@ -384,11 +383,7 @@ class TorchBase(StackedEngine):
         require_device(self.name, device=self._options.device, precision=self._precision)
 
     def _open(self, undo: ExitStack) -> None:
-        try:
-            for library in self.libraries:
-                importlib.import_module(library)
-        except ImportError as error:
-            raise not_installed(f"engine {self.name}", str(error.name), self.extra) from error
+        import_all(f"engine {self.name}", self.extra, *self.libraries)
         self.require()
         from pytest_mlperf.adapters.engines.torch import _devices as devices
 

@@ -75,7 +75,7 @@ class StaticBatches:
     def _generate(self, batch: Batch) -> None:
         device = self._text.model.device
         watch = Stopwatch(self._text.stages, device)
-        tokens, mask = self._pad(batch.indices)
+        tokens, mask = self._pad(batch.indices, "left")
         tokens, mask = (t.to(device, non_blocking=True) for t in (tokens, mask))
         generation, processors = self._text.generation, []
         if generation.is_drawn:
@@ -101,15 +101,14 @@ class StaticBatches:
         rows = [generation.cut(row) for row in generated[:, tokens.shape[1] :].tolist()]
         self._text.answers.deliver(batch.ids, batch.indices, rows, batch.sink)
 
-    def _pad(self, indices: Sequence[int]) -> tuple[Any, Any]:
-        """Return left-padded prompts and their mask, both (rows, tokens)."""
+    def _pad(self, indices: Sequence[int], side: str) -> tuple[Any, Any]:
+        """Return prompts, padded on a side, and their mask, both (rows, tokens)."""
         rows = [torch.tensor(self._text.prompts[index]) for index in indices]
         tokens = torch.nn.utils.rnn.pad_sequence(
-            rows, batch_first=True, padding_value=self._text.generation.padding, padding_side="left"
+            rows, batch_first=True, padding_value=self._text.generation.padding, padding_side=side
         )
-        width = tokens.shape[1]
-        lengths = torch.tensor([[len(row)] for row in rows])
-        return tokens, (torch.arange(width) >= width - lengths).long()
+        mask = torch.arange(tokens.shape[1]) < torch.tensor([[len(row)] for row in rows])
+        return tokens, (mask.flip(1) if side == "left" else mask).long()
 
 
 class LogprobBatches(StaticBatches):
@@ -117,13 +116,11 @@ class LogprobBatches(StaticBatches):
 
     def _generate(self, batch: Batch) -> None:
         rows = [self._text.prompts[index] for index in batch.indices]
-        device, width = self._text.model.device, max(map(len, rows))
-        padding = self._text.generation.padding
-        tokens = torch.tensor([[*row, *[padding] * (width - len(row))] for row in rows])
-        mask = torch.arange(width) < torch.tensor([[len(row)] for row in rows])
+        device = self._text.model.device
+        tokens, mask = self._pad(batch.indices, "right")
         with torch.inference_mode():
             logits = self._text.model(
-                input_ids=tokens.to(device), attention_mask=mask.long().to(device), use_cache=False
+                input_ids=tokens.to(device), attention_mask=mask.to(device), use_cache=False
             ).logits
             outputs = [
                 logprobs_output(index, row, [math.nan, *_logprobs(scores, row)])
