@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -210,26 +211,22 @@ async def probe(
     form, prompt, length = await _form(client, forms, always, few)
     fields = {**always, length: few}
 
-    async def takes(field: str, value: Any) -> StreamedAnswer | Failed:
-        return await _answer_or_refusal(client, {**prompt.fields, **fields, field: value})
-
+    refusals: dict[str, Failed] = {}
+    takes = functools.partial(_answer, client, refusals, {**prompt.fields, **fields})
     options = {"include_usage": True}
     taken: dict[str, Any] = {}
-    if isinstance(await takes("stream_options", options), StreamedAnswer):
+    if await takes("stream_options", options):
         taken["stream_options"] = options
-    answer = await takes("return_token_ids", True)
-    if isinstance(answer, StreamedAnswer) and answer.n_ids:
+    if (answer := await takes("return_token_ids", True)) and answer.n_ids:
         taken["return_token_ids"] = True
     if fewest := generation.min_new_tokens:
-        answer = await takes("min_tokens", min(few, fewest))
-        if isinstance(answer, StreamedAnswer):
+        if await takes("min_tokens", min(few, fewest)):
             taken["min_tokens"] = fewest
         elif fewest > 1:  # 1 only keeps answers from being empty, which is checked
-            raise _unsupported("min_new_tokens", fewest, "min_tokens", answer)
+            raise _unsupported("min_new_tokens", fewest, "min_tokens", refusals["min_tokens"])
     if generation.ignore_eos:
-        answer = await takes("ignore_eos", True)
-        if isinstance(answer, Failed):
-            raise _unsupported("ignore_eos", "true", "ignore_eos", answer)
+        if not await takes("ignore_eos", True):
+            raise _unsupported("ignore_eos", "true", "ignore_eos", refusals["ignore_eos"])
         taken["ignore_eos"] = True
     fields = {**always, length: generation.max_new_tokens, **taken}
     answer = await _together(client, prompt, fields, few)
@@ -248,13 +245,17 @@ async def probe(
     )
 
 
-async def _answer_or_refusal(client: Client, fields: Mapping[str, Any]) -> StreamedAnswer | Failed:
+async def _answer(
+    client: Client, refusals: dict[str, Failed], fields: Mapping[str, Any], name: str, value: Any
+) -> StreamedAnswer | None:
+    """Return the answer to a request with a further field; None adds the refusal to `refusals`."""
     try:
-        return await client.ask(encode(fields))
+        return await client.ask(encode({**fields, name: value}))
     except Failed as failure:
         if error := _unrelated(client, failure):
             raise error from None
-        return failure
+        refusals[name] = failure
+        return None
 
 
 async def check_echo(client: Client, prompt: Prompt, fields: Mapping[str, Any]) -> None:

@@ -164,9 +164,6 @@ class _Response(Exchange):
         if len(self.content) > self._limit:
             raise self._fault or self.failure()
 
-    def end(self) -> None:
-        """Do nothing, since the response is complete."""
-
     def failure(self) -> Failed:
         try:
             reason = error_text(parse_json(bytes(self.content)))

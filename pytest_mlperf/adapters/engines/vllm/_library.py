@@ -14,7 +14,6 @@ import stat
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
-from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
 from itertools import count
 from multiprocessing import resource_tracker
@@ -228,30 +227,24 @@ def _broken(error: Exception) -> EnvironmentFault:
     )
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class SeenRequest:
-    """Hold our measurements of a request; times by `time.monotonic`, as vLLM's are."""
+def compare(
+    gaps: StampGaps, index: int, tokens: int, stamps_s: tuple[float, float], theirs: Any
+) -> None:
+    """Compare our times of a request with vLLM's RequestStateStats; None if it keeps none.
 
-    index: int
-    tokens: int
-    first_s: float
-    last_s: float
-
-
-def compare(gaps: StampGaps, seen: SeenRequest, theirs: Any) -> None:
-    """Compare our times of a request with vLLM's RequestStateStats; None if it keeps none."""
+    `stamps_s` are the times of the first and the last token, by `time.monotonic` as vLLM's.
+    """
     if theirs is None or not theirs.first_token_ts:
         return
-    if theirs.num_generation_tokens != seen.tokens:
+    if theirs.num_generation_tokens != tokens:
         raise impossible(
-            seen.index,
-            f"vLLM counts {theirs.num_generation_tokens} tokens in the answer, and {seen.tokens} "
-            "came",
+            index,
+            f"vLLM counts {theirs.num_generation_tokens} tokens in the answer, and {tokens} came",
         )
     if theirs.last_token_ts < theirs.first_token_ts:
-        raise impossible(seen.index, "vLLM stamped its last token before its first")
-    gaps.add(seen.index, "first", seen.first_s, theirs.first_token_ts)
-    gaps.add(seen.index, "last", seen.last_s, theirs.last_token_ts)
+        raise impossible(index, "vLLM stamped its last token before its first")
+    gaps.add(index, "first", stamps_s[0], theirs.first_token_ts)
+    gaps.add(index, "last", stamps_s[1], theirs.last_token_ts)
 
 
 ACCEPTED_COUNTER = "vllm:spec_decode_num_accepted_tokens"
@@ -368,9 +361,9 @@ class AsyncBackend:
     async def _answer(self, request: StreamedRequest) -> None:
         try:
             async with self._room:
-                output, row, seen = await self._ask(request)
+                output, row, stamps_s = await self._ask(request)
             if self._is_piecewise(request.sink):
-                compare(self._task.gaps, seen, output.metrics)
+                compare(self._task.gaps, request.index, len(row), stamps_s, output.metrics)
             self._task.check(request.index, row, output.outputs[0].finish_reason)
             if self._task.generation.prompt_logprobs:
                 tokens = output.prompt_token_ids
@@ -385,7 +378,7 @@ class AsyncBackend:
                 raise
             raise _failed(f"sample {request.index} of the data set", error, self._log) from error
 
-    async def _ask(self, request: StreamedRequest) -> tuple[Any, list[int], SeenRequest]:
+    async def _ask(self, request: StreamedRequest) -> tuple[Any, list[int], tuple[float, float]]:
         """Return the last output, all tokens, and the times of the first and the last."""
         prompt = await self._prompts.rendered(self._llm, request.index)
         piecewise = self._is_piecewise(request.sink)
@@ -402,8 +395,7 @@ class AsyncBackend:
             row += new
         if output is None:
             raise engine_error(f"vLLM gave no output for sample {request.index} of the data set")
-        seen = SeenRequest(index=request.index, tokens=len(row), first_s=first_s, last_s=last_s)
-        return output, row, seen
+        return output, row, (first_s, last_s)
 
 
 class OfflineBackend:
