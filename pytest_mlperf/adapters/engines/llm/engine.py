@@ -23,7 +23,6 @@ from pytest_mlperf.adapters.engines.llm.generation import (
     Generation,
     TextOptions,
     TokenPrompts,
-    logprobs_output,
     refuse_times,
 )
 from pytest_mlperf.adapters.engines.llm.model_folder import Config, find_model, tokenizer_for
@@ -222,13 +221,6 @@ class GenerateTask:
     generation: Generation
     answers: Answers
     gaps: StampGaps
-
-    def report_prompt(
-        self, request: StreamedRequest, tokens: Sequence[int], logprobs: Sequence[float]
-    ) -> None:
-        """Report an evaluated prompt, with the tokens that the library evaluated."""
-        output = logprobs_output(request.index, tokens, logprobs)
-        request.done(output if request.sink.wants_output else None, None)
 
     def report(
         self, request: StreamedRequest, row: Sequence[int], prompt: int | None = None

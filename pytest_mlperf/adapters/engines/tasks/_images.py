@@ -253,9 +253,14 @@ class Segment(graphs.Task):
         """Return the class of each voxel; needs memory for classes + 1 float32 volumes."""
         total: NDArray[np.float32] | None = None
         weight = np.zeros(volume.shape[1:], np.float32)
-        starts = self._starts(volume.shape[1:])
-        for first in range(0, len(starts), self._windows):
-            regions = [self._region(start) for start in starts[first : first + self._windows]]
+        steps = zip(volume.shape[1:], self.roi_shape, self.strides, strict=True)
+        sides = (
+            [slice(start, start + window) for start in range(0, length - window + 1, stride)]
+            for length, window, stride in steps
+        )
+        everywhere = list(product(*sides))
+        for first in range(0, len(everywhere), self._windows):
+            regions = everywhere[first : first + self._windows]
             scores = self._scores(np.stack([volume[(slice(None), *region)] for region in regions]))
             if total is None:
                 total = np.zeros((scores.shape[1], *volume.shape[1:]), np.float32)
@@ -278,16 +283,6 @@ class Segment(graphs.Task):
                 f"{', '.join(map(str, self.roi_shape))})"
             )
         return scores.astype(np.float32, copy=not scores.flags.writeable)
-
-    def _starts(self, shape: Sequence[int]) -> list[tuple[int, ...]]:
-        steps = zip(shape, self.roi_shape, self.strides, strict=True)
-        return list(
-            product(*(range(0, length - window + 1, stride) for length, window, stride in steps))
-        )
-
-    def _region(self, start: Sequence[int]) -> tuple[slice, ...]:
-        starts = zip(start, self.roi_shape, strict=True)
-        return tuple(slice(first, first + length) for first, length in starts)
 
 
 def importance(shape: Sequence[int]) -> NDArray[np.float32]:

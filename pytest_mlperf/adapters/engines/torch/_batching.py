@@ -184,7 +184,8 @@ class Streamer:
         self._watch.end("decode" if self._steps else "prefill")
         self._steps.append(tokens)
         if self._batch.sink.times_tokens:
-            self._stamp()
+            sink, alive = self._batch.sink, [self._batch.ids[row] for row in self._alive]
+            (sink.next_tokens if len(self._steps) > 1 else sink.first_tokens)(alive)
         last = len(self._steps) == self._last_step
         ended = [row for row in self._alive if last or tokens[row] in self._ends]
         if ended:
@@ -196,13 +197,6 @@ class Streamer:
 
     def end(self) -> None:
         """Do nothing, since no tokens are buffered."""
-
-    def _stamp(self) -> None:
-        ids = [self._batch.ids[row] for row in self._alive]
-        if len(self._steps) == 1:
-            self._batch.sink.first_tokens(ids)
-        else:
-            self._batch.sink.next_tokens(ids)
 
 
 class _FirstStep:

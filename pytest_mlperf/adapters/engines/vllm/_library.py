@@ -366,8 +366,10 @@ class AsyncBackend:
                 compare(self._task.gaps, request.index, len(row), stamps_s, output.metrics)
             self._task.check(request.index, row, output.outputs[0].finish_reason)
             if self._task.generation.prompt_logprobs:
-                tokens = output.prompt_token_ids
-                self._task.report_prompt(request, tokens, logprobs_of(output))
+                logged = logprobs_output(
+                    request.index, output.prompt_token_ids, logprobs_of(output)
+                )
+                request.done(logged if request.sink.wants_output else None, None)
                 return
             media = self._prompts.has_media
             self._task.report(request, row, len(output.prompt_token_ids) if media else None)
