@@ -7,7 +7,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from pytest_mlperf import Sink
 from pytest_mlperf.adapters.engines import refused_sample
 from pytest_mlperf.adapters.engines.openai._client import Bodies, Body, Prompt, encode
 from pytest_mlperf.adapters.engines.openai._salt import Salt
@@ -28,12 +27,6 @@ HEADER = re.compile(r"[A-Za-z0-9!#$%&'*+.^_`|~-]{1,64}")
 
 def is_header(name: str, allowed: str = "") -> bool:
     return bool(HEADER.fullmatch(name)) and name.lower() not in RESERVED_HEADERS - {allowed}
-
-
-def session_of(sink: Sink, sample: int) -> str:
-    """Return the sink's name of a sample's conversation; "" if it has none."""
-    ask = getattr(sink, "session", None)
-    return str(ask(sample)) if callable(ask) else ""
 
 
 @dataclass(kw_only=True, slots=True)

@@ -29,6 +29,7 @@ from pytest_mlperf.adapters.engines.llm.generation import (
 from pytest_mlperf.adapters.engines.llm.model_folder import (
     COMPRESSED,
     TORCHAO,
+    expected_types,
     find_model,
     quantisation_of,
     read_config,
@@ -274,7 +275,8 @@ def check_quantised(folder: Path, quantization: Mapping[str, Any], precision: st
         if precision == STORED:
             raise broken(folder, f'its weights are plain, and the suite says "{STORED}"')
         return
-    weights = quantisation_of(quantization)
+    with expected_types(folder / "config.json"):
+        weights = quantisation_of(quantization)
     method = weights.method or "unknown"
     if method not in DEQUANTISATION_NOTES:
         raise broken(

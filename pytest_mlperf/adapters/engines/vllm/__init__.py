@@ -241,7 +241,7 @@ class VllmEngine(LibraryEngine):
 
     _options: VllmOptions
 
-    _drafts: _library.AcceptedDrafts | None = None
+    _drafts: Iterator[int] | None = None
 
     @classmethod
     def check_library(cls) -> None:
@@ -253,7 +253,7 @@ class VllmEngine(LibraryEngine):
             self._prepare()
 
     def accepted_drafts(self) -> int | None:
-        return None if self._drafts is None else self._drafts.take()
+        return None if self._drafts is None else next(self._drafts)
 
     def _open(self, undo: contextlib.ExitStack) -> None:
         undo.enter_context(_library.environment())
@@ -287,7 +287,7 @@ class VllmEngine(LibraryEngine):
         self._facts |= most_together(arguments, self._facts, self._options.batch_size)
         if arguments.get("speculative_config"):
             self._facts["work.drafts"] = "true"
-            self._drafts = _library.AcceptedDrafts() if self._options.request_metrics else None
+            self._drafts = _library.accepted_drafts() if self._options.request_metrics else None
 
     def _prepare(self) -> tuple[str, model_folder.Config, dict[str, Any]]:
         version = _library.find_version()

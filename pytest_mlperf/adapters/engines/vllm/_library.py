@@ -251,17 +251,14 @@ ACCEPTED_COUNTER = "vllm:spec_decode_num_accepted_tokens"
 """vLLM's counter of accepted draft tokens since it was loaded."""
 
 
-class AcceptedDrafts:
-    def __init__(self) -> None:
-        self._snapshot = find("get_metrics_snapshot")
-        self._earlier = 0
-
-    def take(self) -> int:
-        """Return the number of draft tokens accepted since the last call."""
+def accepted_drafts() -> Iterator[int]:
+    """Yield the number of draft tokens accepted since the last item."""
+    snapshot, total = find("get_metrics_snapshot"), 0
+    while True:
+        earlier = total
         # There is a counter for each copy of the model with data parallelism.
-        total = sum(int(m.value) for m in self._snapshot() if m.name == ACCEPTED_COUNTER)
-        earlier, self._earlier = self._earlier, total
-        return total - earlier
+        total = sum(int(m.value) for m in snapshot() if m.name == ACCEPTED_COUNTER)
+        yield total - earlier
 
 
 def sampling_arguments(generation: Generation, output_kind: Any, index: int = 0) -> dict[str, Any]:
