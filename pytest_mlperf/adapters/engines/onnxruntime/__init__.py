@@ -285,15 +285,10 @@ class OnnxRuntimeEngine(TaskEngine):
         """
         self._options = chosen = OnnxRuntimeOptions(**options)
         super().__init__(dataset, chosen)
-        workers = chosen.workers
+        workers, least = chosen.workers, "a number of threads; 0: work in the submitting thread"
         rules = (
             number_of("threads", chosen.threads, "threads"),
-            (
-                "workers",
-                workers,
-                workers >= 0,
-                "a number of threads; 0: work in the submitting thread",
-            ),
+            ("workers", workers, workers >= 0, least),
             one_of("graph_optimization", chosen.graph_optimization, tuple(OPTIMIZATION)),
         )
         require_options(f"engine {self.name}", rules)

@@ -56,22 +56,17 @@ class Providers:
     ) -> Self:
         requested = [CPU_PROVIDER] if names is None else names
         if not requested:
-            raise wrong(
-                "providers", names, f'is not a list of execution providers, e.g. ["{CPU_PROVIDER}"]'
-            )
+            fault = f'is not a list of execution providers, e.g. ["{CPU_PROVIDER}"]'
+            raise wrong("providers", names, fault)
         full = [_full(name) for name in requested]
         if len(set(full)) < len(full):
             raise wrong("providers", names, "is not a list that names each provider once")
         if engine_cache == "":
             raise wrong("engine_cache", engine_cache, "is not the path of a folder")
         if engine_cache is not None and TENSORRT_PROVIDER not in full:
-            raise wrong(
-                "engine_cache",
-                engine_cache,
-                f"is for TensorRT, but providers are {', '.join(full)}; put "
-                f"{TENSORRT_PROVIDER!r} first, or "
-                "leave engine_cache out",
-            )
+            fault = f"is for TensorRT, but providers are {', '.join(full)}; put "
+            fault += f"{TENSORRT_PROVIDER!r} first, or leave engine_cache out"
+            raise wrong("engine_cache", engine_cache, fault)
         return cls(
             names=full,
             options=_read_options(options or {}, full),
@@ -169,16 +164,12 @@ def _read_options(
     for short, options in tables.items():
         name = _full(short)
         if name not in names or name in by_provider:
-            raise wrong(
-                "provider_options", short, f"is not once one of the providers {', '.join(names)}"
-            )
+            fault = f"is not once one of the providers {', '.join(names)}"
+            raise wrong("provider_options", short, fault)
         if name == CPU_PROVIDER and options:
-            raise wrong(
-                f"provider_options.{short}",
-                dict(options),
-                "would be ignored: this provider has no options; see threads and "
-                "graph_optimization",
-            )
+            fault = "would be ignored: this provider has no options; see threads and "
+            fault += "graph_optimization"
+            raise wrong(f"provider_options.{short}", dict(options), fault)
         for key, value in options.items():
             if not isinstance(value, str | int | float):
                 raise wrong(

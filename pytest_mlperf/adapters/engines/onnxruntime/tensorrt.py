@@ -99,15 +99,11 @@ class TensorRtPlan(TensorRtOptions):
         fits_level = level is None or 0 <= level <= 5
         fits_memory = workspace is None or workspace >= 1
         companions = ALLOWED_PRECISIONS.get(self.precision, ())
+        allowed = f"{', '.join(companions) or 'nothing'}: precision = {self.precision!r} allows no"
+        are_allowed = set(self.beside) <= set(companions)
         rules = (
             one_of("precision", self.precision, PRECISIONS),
-            (
-                "beside",
-                self.beside,
-                set(self.beside) <= set(companions),
-                f"a list of {', '.join(companions) or 'nothing'}: precision = "
-                f"{self.precision!r} allows no others",
-            ),
+            ("beside", self.beside, are_allowed, f"a list of {allowed} others"),
             one_of("fallback", self.fallback, tuple(FALLBACKS)),
             ("device", self.device, self.device >= 0, "the number of a GPU, at least 0"),
             ("optimization_level", level, fits_level, "a level of TensorRT's builder, 0 to 5"),

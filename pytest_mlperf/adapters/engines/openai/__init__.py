@@ -147,7 +147,9 @@ class OpenAiOptions(TextOptions):
         return self.clients or 1
 
     def check(self) -> None:
-        timeout_s = self.request_timeout
+        timeout_s, header = self.request_timeout, self.session_header
+        is_header_free = header is None or is_header(header)
+        free = 'the name of a header that requests do not have anyway, as "X-Session-ID"'
         rules = (
             one_of("api", self.api, tuple(PATHS)),
             one_of("prompts", self.prompts, PROMPT_KINDS),
@@ -156,12 +158,7 @@ class OpenAiOptions(TextOptions):
             number_of("concurrency", self.concurrency, "requests"),
             number_of("clients", self.clients, "processes"),
             ("request_timeout", timeout_s, timeout_s > 0, "a number of seconds above 0"),
-            (
-                "session_header",
-                self.session_header,
-                self.session_header is None or is_header(self.session_header),
-                'the name of a header that requests do not have anyway, as "X-Session-ID"',
-            ),
+            ("session_header", header, is_header_free, free),
         )
         require_options("engine openai", rules)
         refuse_conflicts("openai", self._conflicts())

@@ -395,12 +395,10 @@ def check_prompt(answer: StreamedAnswer, expected: int | None, form: str) -> Non
     counted = answer.prompt_tokens
     if expected is None or counted is None or counted == expected:
         return
-    cause = (
-        "it cuts prompts or adds to them"
-        if form == "tokens"
-        else "it cuts prompts, or its tokenizer is not that of workload.model or adds other "
-        "special tokens"
-    )
+    cause = "it cuts prompts or adds to them"
+    if form != "tokens":
+        cause = "it cuts prompts, or its tokenizer is not that of workload.model or adds other "
+        cause += "special tokens"
     raise engine_error(
         f"the server counts {counted} tokens in a prompt of {expected}, sent as {form}: {cause}",
     )

@@ -87,22 +87,16 @@ class TritonEngine(TaskEngine):
             raise self._failure
         try:
             super()._complete(ids, indices, sink)
-        except MlperfError as error:
+        # A task may raise any error for a response to another batch.
+        except Exception as error:
             if self._closing.is_set():  # this engine closed the connection
                 return
-            self._failure = error
-            raise
-
-    def _answers(self, indices: Sequence[int]) -> Sequence[bytes]:
-        try:
-            return super()._answers(indices)
-        except MlperfError:
-            raise
-        # A task does not expect a response to another batch.
-        except Exception as error:
-            raise self._graph.refuse(
-                f"its answer to {len(indices)} samples cannot be read: {error}"
-            ) from error
+            if isinstance(error, MlperfError):
+                self._failure = error
+                raise
+            problem = f"its answer to {len(indices)} samples cannot be read: {error}"
+            self._failure = self._graph.refuse(problem)
+            raise self._failure from error
 
 
 def _load_library(protocol: str) -> str:
