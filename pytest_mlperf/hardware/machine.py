@@ -30,32 +30,14 @@ class AmbiguousOrder(ValueError):
     """Report that only CUDA can tell which GPU a number in CUDA_VISIBLE_DEVICES means."""
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class VisibleDevice:
-    """Describe a GPU or a MIG instance.
-
-    Attributes:
-        index: Position of its physical GPU in PCI order.
-        product: Product name of the physical GPU; None if unknown.
-        gpu: UUID of the physical GPU, its own without MIG; None if unknown.
-        address: "MIG-GPU-…/gi/ci" of an instance.
-    """
-
-    uuid: str
-    index: int
-    product: str | None = None
-    gpu: str | None = None
-    address: str | None = None
-
-
-def visible(devices: Sequence[VisibleDevice], environ: Mapping[str, str]) -> list[str]:
+def visible(devices: Sequence[nvidia.GpuState], environ: Mapping[str, str]) -> list[str]:
     """Return the UUIDs that a CUDA process with these variables sees, in CUDA's order.
 
     Raises AmbiguousOrder for a GPU number if CUDA sorts by speed and the products differ.
     """
     listed = environ.get(DEVICES_VARIABLE)
     if listed is None:
-        return [device.uuid for device in devices]
+        return [device["uuid"] for device in devices]
     uuids: list[str] = []
     for word in listed.split(","):
         uuid = _uuid_of(word.strip(), devices, environ)
@@ -67,26 +49,29 @@ def visible(devices: Sequence[VisibleDevice], environ: Mapping[str, str]) -> lis
     return uuids
 
 
-def _uuid_of(word: str, devices: Sequence[VisibleDevice], environ: Mapping[str, str]) -> str | None:
+def _uuid_of(
+    word: str, devices: Sequence[nvidia.GpuState], environ: Mapping[str, str]
+) -> str | None:
     if word.startswith("MIG-"):
-        fitting = [device for device in devices if word in (device.uuid, device.address)]
+        fitting = [device for device in devices if word in (device["uuid"], device["address"])]
     elif word.startswith("GPU-"):
-        fitting = [device for device in devices if (device.gpu or "").startswith(word)]
-        if len({device.gpu for device in fitting}) > 1:
+        fitting = [device for device in devices if (device["parent"] or "").startswith(word)]
+        if len({device["parent"] for device in fitting}) > 1:
             return None
     else:
         digits = re.match(r"[+-]?[0-9]{1,9}", word)  # like C, which ignores what follows the digits
         number = int(digits[0]) if digits else None
-        fitting = [device for device in devices if device.index == number]
+        fitting = [device for device in devices if device["index"] == number]
         if fitting:
             _require_an_order(devices, environ, word)
-    return fitting[0].uuid if fitting else None
+    return fitting[0]["uuid"] if fitting else None
 
 
 def _require_an_order(
-    devices: Sequence[VisibleDevice], environ: Mapping[str, str], word: str
+    devices: Sequence[nvidia.GpuState], environ: Mapping[str, str], word: str
 ) -> None:
-    products = sorted({device.product or "an unknown GPU" for device in devices})
+    names = [str(device["identity"]["gpu"] or "an unknown GPU") for device in devices]
+    products = sorted({name.partition(" MIG ")[0] for name in names})
     if environ.get(ORDER_VARIABLE) == PCI_ORDER or len(products) == 1:
         return
     raise AmbiguousOrder(
@@ -428,7 +413,7 @@ def detect(*, gpus: bool) -> Machine:
     notes = power_limit.noted(lease_place())
     report = ask_nvml()
     try:
-        uuids = visible([_device(gpu) for gpu in report["gpus"]], os.environ)
+        uuids = visible(report["gpus"], os.environ)
         trouble = report["trouble"] or _hidden(uuids, report["gpus"])
     except AmbiguousOrder as error:
         uuids, trouble = [], str(error)
@@ -494,17 +479,6 @@ def _hidden(uuids: Sequence[str], gpus: Sequence[nvidia.GpuState]) -> str | None
         return None
     count = f"{len(uuids)} of {len(gpus)}" if uuids else f"none of {len(gpus)}"
     return f"{DEVICES_VARIABLE}={os.environ.get(DEVICES_VARIABLE)!r} leaves {count} GPUs visible"
-
-
-def _device(gpu: nvidia.GpuState) -> VisibleDevice:
-    product = gpu["identity"]["gpu"]
-    return VisibleDevice(
-        uuid=gpu["uuid"],
-        index=gpu["index"],
-        product=None if product is None else re.sub(r" MIG \S+$", "", str(product)),
-        gpu=gpu["parent"],
-        address=gpu["address"],
-    )
 
 
 def _class(gpu: Mapping[str, Property]) -> str:

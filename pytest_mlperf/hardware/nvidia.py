@@ -19,8 +19,6 @@ from pytest_mlperf.core.errors import TO_MEASURE
 from pytest_mlperf.core.plausible import possible
 from pytest_mlperf.hardware._nvml import (
     ADVICE,
-    INVALID_ARGUMENT,
-    NOT_FOUND,
     NOT_SUPPORTED,
     UNKNOWN_WAY,
     Lost,
@@ -30,6 +28,7 @@ from pytest_mlperf.hardware._nvml import (
     ReadMethod,
     UnavailableNvml,
     binding,
+    instances,
     patiently,
     scope,
     words,
@@ -228,8 +227,6 @@ FORM_WORDS = re.compile(
 MAX_SECONDS = 90
 """The process ends itself after this time; its parent waits less."""
 
-MAX_INSTANCES = 7
-
 
 class GpuState(TypedDict):
     """Describe a GPU or a MIG instance as reported by NVML.
@@ -356,7 +353,7 @@ def _versions(nvml: Any) -> Iterator[tuple[str, str]]:
 def _gpus(device: NvmlDevice, index: int, versions: Mapping[str, str]) -> Iterator[GpuState]:
     gpu = identity(device)
     mode = gpu["mig"]
-    handles, complete = _instances(device)
+    handles, complete = instances(device.library.nvml, device.handle)
     sampled = probes(device, gpu, versions.get("driver", ""))
     whole: GpuState = {
         "uuid": str(gpu["uuid"]),
@@ -377,20 +374,6 @@ def _gpus(device: NvmlDevice, index: int, versions: Mapping[str, str]) -> Iterat
         raise UnavailableNvml("it does not report its UUID, so no process can be assigned to it")
     else:
         yield whole
-
-
-def _instances(device: NvmlDevice) -> tuple[list[Any], bool]:
-    nvml, handles = device.library.nvml, []
-    get = nvml.nvmlDeviceGetMigDeviceHandleByIndex
-    for index in range(MAX_INSTANCES):
-        try:
-            handles.append(patiently(nvml, get, device.handle, index))
-        except nvml.NVMLError as error:
-            if error.value == INVALID_ARGUMENT:
-                break  # a product with fewer instances
-            if error.value != NOT_FOUND:
-                return handles, False
-    return handles, True
 
 
 def _instance(device: NvmlDevice, handle: Any, whole: GpuState) -> GpuState:

@@ -163,20 +163,14 @@ def _sample(
 
 
 def _versions(nvml: Any) -> dict[str, str | int | None]:
-    versions: dict[str, str | int | None] = {}
-    for name, function in (
-        ("driver", "nvmlSystemGetDriverVersion"),
-        ("cuda", "nvmlSystemGetCudaDriverVersion_v2"),
-    ):
-        try:
-            versions[name] = getattr(nvml, function)()
-        except nvml.NVMLError:
-            versions[name] = None
-    try:
-        versions["binding"] = metadata.version("nvidia-ml-py")
-    except metadata.PackageNotFoundError:
-        versions["binding"] = None
-    return versions
+    driver = cuda = package = None
+    with contextlib.suppress(nvml.NVMLError):
+        driver = nvml.nvmlSystemGetDriverVersion()
+    with contextlib.suppress(nvml.NVMLError):
+        cuda = nvml.nvmlSystemGetCudaDriverVersion_v2()
+    with contextlib.suppress(metadata.PackageNotFoundError):
+        package = metadata.version("nvidia-ml-py")
+    return {"driver": driver, "cuda": cuda, "binding": package}
 
 
 def end_with_stdin() -> threading.Event:
