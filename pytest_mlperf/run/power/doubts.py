@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from statistics import fmean, median
 from typing import Any
@@ -17,7 +17,7 @@ from pytest_mlperf.core.notes import Note
 from pytest_mlperf.core.reason import Key, Reason, Sign, SignKey
 from pytest_mlperf.hardware.nvml_quantities import OLDER_MEMORY, RECOVERY
 from pytest_mlperf.hardware.sampler_gpu import BUSY_PERCENT, MAX_MEAN_SECONDS
-from pytest_mlperf.run.power._gpu import RISING_COUNTS, GpuLog, GpuProcess
+from pytest_mlperf.run.power._gpu import RISING_COUNTS, GpuLog, Processes
 
 REST_SECONDS = 0.5
 """Time after sampling began in which the GPU idles: no engine loads faster."""
@@ -138,14 +138,13 @@ def doubts(
     end_s: float,
     *,
     warm_s: float,
-    allowed: Collection[int] = (),
     limit_w: float | None = None,
     busy: float = 1.0,
     linked: bool = False,
 ) -> Doubts:
     """Return reasons to reject a GPU's measurements in a window; a lost GPU is checked elsewhere.
 
-    `warm_s` is the end of the warm-up: later processes are foreign unless in `allowed` (host pids).
+    `warm_s` is the end of the warm-up: later processes are foreign.
     `limit_w` is the session's power limit, None if unknown. The engine had work for a share `busy`.
     `linked` means that the GPU exchanges data with others, so that its NVLinks are checked.
     """
@@ -153,7 +152,7 @@ def doubts(
         return Doubts(energy=(gpu.unavailable,))
     invalid, signs = _clocks(gpu, begin_s, end_s)
     faults, warnings = _faults(gpu, begin_s, end_s)
-    others, hints = _others(gpu, warm_s, allowed)
+    others, hints = _others(gpu, warm_s)
     others += [*_limits(gpu, end_s, limit_w), *_idle(gpu, begin_s, end_s, busy)]
     broken, notes = link_doubts(gpu, begin_s, end_s) if linked else ([], [])
     warnings += [*notes, *_errors(gpu, begin_s, end_s), *_heat(gpu, begin_s, end_s)]
@@ -221,15 +220,13 @@ def _link(gpu: GpuLog, begin_s: float, end_s: float) -> Iterator[Sign]:
             yield Sign.of(SignKey.PCIE_WIDTH_FELL, "pcie_link_fell", **ends)
 
 
-def _others(
-    gpu: GpuLog, warm_s: float, allowed: Collection[int]
-) -> tuple[list[Reason], list[Sign]]:
+def _others(gpu: GpuLog, warm_s: float) -> tuple[list[Reason], list[Sign]]:
     invalid: list[Reason] = []
     signs: list[Sign] = []
-    if early_processes := gpu.before_us(allowed):
+    if early_processes := gpu.before_us:
         processes = _named(early_processes)
         invalid.append(Reason.of(Key.IN_USE_BEFORE, "gpu_in_use", processes=processes))
-    if late := gpu.foreign(warm_s, allowed):
+    if late := gpu.foreign(warm_s):
         invalid.append(Reason.of(Key.USED_BY_OTHERS, "gpu_used", processes=_named(late)))
     busy = gpu.facts.get("utilization_percent") or 0
     if busy >= BUSY_PERCENT:
@@ -279,10 +276,10 @@ def _until(gpu: GpuLog, name: str, end_s: float) -> list[Any]:
     return [r for i, r in enumerate(every) if i == 0 or every[i - 1].time_s < end_s]
 
 
-def _named(processes: Collection[GpuProcess]) -> str:
+def _named(processes: Processes) -> str:
     return ", ".join(
-        f"process {p.pid}" + (f" ({p.memory / 2**30:.1f} GiB)" if p.memory is not None else "")
-        for p in processes
+        f"process {pid}" + (f" ({memory / 2**30:.1f} GiB)" if memory is not None else "")
+        for pid, memory in processes.items()
     )
 
 
