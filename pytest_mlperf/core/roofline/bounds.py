@@ -9,7 +9,6 @@ key-value cache, and the same experts for all sequences. The estimated limit cou
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from typing import Literal
 
@@ -201,16 +200,6 @@ def _reading(
 ) -> list[Term]:
     read = step_bytes(work, has, seen, certain=certain)
     return [_time("memory", read * steps, has.bandwidth)] if read and has.bandwidth else []
-
-
-def lowest(terms: Iterable[Term]) -> Term | None:
-    """Return the term with the lowest rate, which limits the whole; None without terms."""
-    return min(terms, key=lambda term: term.rate, default=None)
-
-
-def longest(terms: Iterable[Term]) -> Term | None:
-    """Return the term with the longest time, which limits the whole; None without terms."""
-    return max(terms, key=lambda term: term.rate, default=None)
 
 
 def _rate(resource: Resource, amount: float, capacity: float) -> Term:

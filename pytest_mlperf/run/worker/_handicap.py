@@ -5,12 +5,15 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager
 from itertools import cycle, islice
 from typing import Any, Self
 
 from pytest_mlperf.core.extension import Counts, Engine, Outputs, Sink
 from pytest_mlperf.run.worker._sink import GuardedSink
+
+
+def _forwarded(name: str) -> Any:
+    return lambda wrapper, *arguments: getattr(wrapper._engine, name)(*arguments)
 
 
 class EngineAround(Engine):
@@ -23,41 +26,18 @@ class EngineAround(Engine):
         self._engine.__enter__()
         return self
 
-    def __exit__(self, *exc_info: Any) -> None:
-        self._engine.__exit__(*exc_info)
-
-    def load_samples(self, indices: Sequence[int]) -> None:
-        self._engine.load_samples(indices)
-
-    def unload_samples(self, indices: Sequence[int]) -> None:
-        self._engine.unload_samples(indices)
-
-    def submit(self, ids: Sequence[int], indices: Sequence[int], sink: Sink) -> None:
-        self._engine.submit(ids, indices, sink)
-
-    def client_lateness(self) -> Mapping[str, float]:
-        return self._engine.client_lateness()
-
-    def null_client(self, tokens: int) -> AbstractContextManager[Engine] | None:
-        return self._engine.null_client(tokens)
-
-    def accepted_drafts(self) -> int | None:
-        return self._engine.accepted_drafts()
-
-    def answer_counts(self) -> Mapping[str, int]:
-        return self._engine.answer_counts()
-
-    def stage_seconds(self) -> Mapping[str, float]:
-        return self._engine.stage_seconds()
-
-    def metrics_pages(self) -> Sequence[str] | None:
-        return self._engine.metrics_pages()
-
-    def counted_again(self) -> Mapping[int, tuple[int, int]] | None:
-        return self._engine.counted_again()
-
-    def describe(self) -> Mapping[str, str]:
-        return self._engine.describe()
+    __exit__ = _forwarded("__exit__")
+    load_samples = _forwarded("load_samples")
+    unload_samples = _forwarded("unload_samples")
+    submit = _forwarded("submit")
+    client_lateness = _forwarded("client_lateness")
+    null_client = _forwarded("null_client")
+    accepted_drafts = _forwarded("accepted_drafts")
+    answer_counts = _forwarded("answer_counts")
+    stage_seconds = _forwarded("stage_seconds")
+    metrics_pages = _forwarded("metrics_pages")
+    counted_again = _forwarded("counted_again")
+    describe = _forwarded("describe")
 
 
 SPIN_BELOW_S = 1e-3
