@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import json
 import re
 import shlex
 import socket
@@ -19,6 +18,7 @@ from pytest_mlperf.core.energy.exporter import ENERGY_METRIC, POWER_METRIC
 from pytest_mlperf.core.errors import RunError
 from pytest_mlperf.core.prometheus import page_samples
 from pytest_mlperf.core.server.identity import ServerIdentity
+from pytest_mlperf.core.untrusted import parse_json
 from pytest_mlperf.core.untrusted_text import broken
 from pytest_mlperf.hardware import probe
 from pytest_mlperf.hardware.contention import LINUX, listeners
@@ -77,7 +77,7 @@ class ProbePage(MetricsPage):
                 newest, deadline_s = line, 0.0
             rows = [
                 f'{metric}{{UUID="{gpu["uuid"]}",modelName="{gpu["gpu"]}"}} {gpu[name] * factor}'
-                for gpu in json.loads(newest)["gpus"]
+                for gpu in parse_json(newest)["gpus"]
                 for name, metric, factor in ENERGY_ROWS
                 if gpu[name] is not None
             ]

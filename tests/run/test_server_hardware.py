@@ -283,7 +283,10 @@ def test_a_probe_is_watched_for_energy_by_the_clock_of_this_machine(fake: Fake) 
     assert all(began_s <= look.time_s <= time.time() for look in log.looks)
 
 
-@pytest.mark.parametrize("command", [printing("nonsense"), printing("{}"), ("no-such-command",)])
+NONSENSE = ("nonsense", "{}", '{"gpus": {"uuid": 1}}', "[" * 100_000)
+
+
+@pytest.mark.parametrize("command", [*map(printing, NONSENSE), ("no-such-command",)])
 def test_a_probe_without_energy_is_a_failed_reading(command: tuple[str, ...]) -> None:
     reading = ProbePage(command)
     with pytest.raises(
