@@ -10,6 +10,7 @@ from urllib.parse import urlsplit
 
 from pytest_mlperf.core.energy.exporter import (
     ENERGY_METRIC,
+    OF_PROBES,
     ExporterLook,
     exported_energy,
     models_of,
@@ -110,6 +111,8 @@ def exported(
         looks, failure = [], "the wall clock was set during the run"
     seen = exported_energy(looks, begin_s, end_s, expected=expected, failure=failure)
     if log.by_probe:
-        notes = [note.replace("the DCGM exporter", "the probe") for note in seen.notes]
-        seen = replace(seen, notes=tuple(notes))
+        notes = seen.notes
+        for of_exporter, of_probe in OF_PROBES.items():
+            notes = tuple(note.replace(of_exporter, of_probe) for note in notes)
+        seen = replace(seen, notes=notes)
     return findings_of(figures, seen)

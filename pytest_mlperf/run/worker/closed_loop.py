@@ -36,7 +36,6 @@ from pytest_mlperf.run.worker.point_window import (
     Record,
     WindowMeter,
     lengths,
-    parts_of,
     recounted,
 )
 
@@ -313,11 +312,12 @@ class Loop:
         ended = closed.ended
         metrics, note = recounted(window.metrics, ended, counts, window.duration_s)
         self._sink.count_records(counts)
+        tokens = [counts[request.sample][0] for request in ended if request.counts]
         return replace(
             window,
-            tokens=sum(counts[one.sample][0] for one in ended if one.counts),
+            tokens=sum(tokens),
             metrics=metrics,
-            parts=parts_of(window.parts, ended, counts),
+            parts=list(closed.parts(tokens)),
             notes={**window.notes, **({NOTE: note} if note else {})},
             lengths=lengths({i: (n, counts[i][0]) for i, (n, _) in closed.answers.items()}),
         )
