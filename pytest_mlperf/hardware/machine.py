@@ -19,7 +19,7 @@ from pytest_mlperf.hardware import host, nvidia, power_limit
 from pytest_mlperf.hardware.host import LINUX, Property, text_at, usable_cores
 from pytest_mlperf.hardware.leases import lease_place
 from pytest_mlperf.hardware.power_limit import LimitNote
-from pytest_mlperf.hardware.probe import hashed
+from pytest_mlperf.hardware.probe import hashed, rounded_w
 from pytest_mlperf.processes import answer_of, last_line
 
 DEVICES_VARIABLE, ORDER_VARIABLE = "CUDA_VISIBLE_DEVICES", "CUDA_DEVICE_ORDER"
@@ -445,9 +445,9 @@ def detect(*, gpus: bool) -> Machine:
 def _limit_before(gpu: nvidia.GpuState, notes: Mapping[str, LimitNote]) -> dict[str, Property]:
     """Return the power limit that a GPU had before a case changed it; {} if none did."""
     note, watts = notes.get(gpu["uuid"]), gpu["identity"].get("power_limit_w")
-    if note is None or watts != nvidia.rounded_w(note.set_mw / 1000):
+    if note is None or watts != rounded_w(note.set_mw / 1000):
         return {}
-    return {"power_limit_w": nvidia.rounded_w(note.enforced_mw / 1000)}
+    return {"power_limit_w": rounded_w(note.enforced_mw / 1000)}
 
 
 def ask_nvml(limit_s: float = NVML_TIMEOUT_SECONDS) -> nvidia.NvmlReport:

@@ -36,12 +36,9 @@ from pytest_mlperf.hardware._nvml import (
 from pytest_mlperf.hardware._nvml import Property as Quantity
 from pytest_mlperf.hardware.host import Property
 from pytest_mlperf.hardware.nvml_quantities import identity, links_up, probes
-from pytest_mlperf.hardware.probe import VIRTUALIZATION, hashed
+from pytest_mlperf.hardware.probe import CLOCKS, SM, VIRTUALIZATION, hashed, pinned_clock, rounded_w
 
 COMPUTE_MODES = ("default", "exclusive thread", "prohibited", "exclusive process")
-
-PINNED = 0x2
-"""Clock event reason for clocks that were set by a user."""
 
 
 def properties(
@@ -62,16 +59,13 @@ def properties(
         "mig": bool(mig[0]) if isinstance(mig, list) else None,
         "power_limit_w": rounded_w(limit) if isinstance(limit, float) else None,
         "ecc": bool(ecc[0]) if isinstance(ecc, list) else None,
-        "clocks": _clocks(device, reasons),
+        "clocks": pinned_clock(
+            reasons, *(ask(device, name, SM, quantity="sm_mhz") for name in CLOCKS)
+        ),
         "virtualization": _choice(VIRTUALIZATION, gpu["virtualization"]),
         "power_scope": scope(gpu, sampled["power_w"]) if gpu["name"] else None,
         "energy": counted or ("trace" if traced else None),
     }
-
-
-def rounded_w(limit_w: float) -> int:
-    """Return a power limit rounded to 5 W, as in an identity."""
-    return round(limit_w / 5) * 5
 
 
 def surroundings(device: NvmlDevice, gpu: Mapping[str, Quantity]) -> dict[str, str]:
@@ -86,25 +80,6 @@ def surroundings(device: NvmlDevice, gpu: Mapping[str, Quantity]) -> dict[str, s
         "card": None if gpu["uuid"] is None else hashed(str(gpu["uuid"])),
     }
     return {name: value for name, value in facts.items() if value}
-
-
-def _clocks(device: NvmlDevice, reasons: int | None) -> Property:
-    """Return "free", or the SM clock that a user pinned [MHz]; None if unknown.
-
-    Application clocks have a getter. Locked clocks are visible only by their event reason, and the
-    current clock is returned. A board that is held at its default application clock is free.
-    """
-    sm = 1
-    applied = ask(device, "nvmlDeviceGetApplicationsClock", sm, quantity="sm_mhz")
-    default = ask(device, "nvmlDeviceGetDefaultApplicationsClock", sm, quantity="sm_mhz")
-    if applied is not None and default is not None and applied != default:
-        return int(applied)
-    if reasons is None:
-        return None
-    if not reasons & PINNED:
-        return "free"
-    current = ask(device, "nvmlDeviceGetClockInfo", sm, quantity="sm_mhz")
-    return "free" if current is not None and current == default else _number(current)
 
 
 LEVELS = {0: "PSB", 10: "PIX", 20: "PXB", 30: "PHB", 40: "NODE", 50: "SYS"}

@@ -26,6 +26,12 @@ GIB = 2**30
 VIRTUALIZATION = ("none", "passthrough", "vgpu", "host vgpu", "host vsga")
 """NVML's virtualization modes; "none" is bare metal."""
 
+CLOCKS = tuple(
+    f"nvmlDeviceGet{n}" for n in ("ApplicationsClock", "DefaultApplicationsClock", "ClockInfo")
+)
+SM, PINNED = 1, 0x2
+"""Functions and number of the SM clock; event reason for clocks that were set by a user."""
+
 MAX_INSTANCES = 7
 MIN_PERIOD_S = 0.05
 PCI_INFO = "16s5I32s"
@@ -100,7 +106,7 @@ class Nvml:
                 "memory_gib": memory and round(memory[0] / GIB),
                 "pci_id": pci and f"{pci[4] >> 16:04x}:{pci[5] >> 16:04x}",
                 "mig": profile or (None if mig is None else bool(mig)),
-                "power_limit_w": None if limit_mw is None else round(limit_mw / 5000) * 5,
+                "power_limit_w": None if limit_mw is None else rounded_w(limit_mw / 1000),
                 "ecc": None if ecc is None else bool(ecc),
                 "clocks": self._clocks(gpu),
                 "virtualization": VIRTUALIZATION[virtual] if virtual in range(5) else None,
@@ -108,16 +114,27 @@ class Nvml:
         }
 
     def _clocks(self, gpu: Any) -> Any:
-        """Return "free", or the SM clock that a user pinned [MHz]; see `hardware.nvidia`."""
-        names = ("ApplicationsClock", "DefaultApplicationsClock", "ClockInfo")
-        applied, default, current = (self.call(f"nvmlDeviceGet{name}", gpu, 1) for name in names)
-        if None not in (applied, default) and applied != default:
-            return applied
         gets = (f"nvmlDeviceGetCurrentClocks{name}Reasons" for name in ("Event", "Throttle"))
         answers = (self.call(get, gpu, form="Q") for get in gets)
         reasons = next((answer for answer in answers if answer is not None), None)
-        is_pinned = reasons is not None and reasons & 0x2 and current != default
-        return None if reasons is None else current if is_pinned else "free"
+        return pinned_clock(reasons, *(self.call(name, gpu, SM) for name in CLOCKS))
+
+
+def pinned_clock(reasons: Any, applied: Any, default: Any, current: Any) -> Any:
+    """Return "free", or the SM clock that a user pinned [MHz]; None if unknown.
+
+    Application clocks have a getter. Locked clocks are visible only by their event reason, and the
+    current clock is returned. A board that is held at its default application clock is free.
+    """
+    if None not in (applied, default) and applied != default:
+        return applied
+    is_pinned = reasons is not None and reasons & PINNED and current != default
+    return None if reasons is None else current if is_pinned else "free"
+
+
+def rounded_w(limit_w: float) -> int:
+    """Return a power limit rounded to 5 W, as in an identity."""
+    return round(limit_w / 5) * 5
 
 
 def other_accelerators(root: Path) -> Iterator[dict[str, Any]]:
@@ -145,7 +162,7 @@ def other_accelerators(root: Path) -> Iterator[dict[str, Any]]:
                 "memory_gib": round(vram / GIB) or None,
                 "pci_id": number,
                 "partition": _line(place / "current_compute_partition") or None,
-                "power_limit_w": round(int(limit_uw) / 5e6) * 5 if limit_uw else None,
+                "power_limit_w": rounded_w(int(limit_uw) / 1e6) if limit_uw else None,
             },
         }
 

@@ -27,7 +27,6 @@ from pytest_mlperf.core.untrusted import parse_json
 from pytest_mlperf.core.untrusted_text import broken
 from pytest_mlperf.hardware import probe
 from pytest_mlperf.hardware.machine import Machine, split
-from pytest_mlperf.hardware.nvidia import rounded_w
 from pytest_mlperf.hardware.specs import class_of
 
 MAX_TEXT = 200
@@ -243,7 +242,7 @@ def of_exporter(page: bytes, chosen: Sequence[str], accelerator: str) -> ServerI
         [
             {
                 "gpu": _text(gpu.name) or None,
-                "power_limit_w": gpu.limit_w and rounded_w(gpu.limit_w),
+                "power_limit_w": gpu.limit_w and probe.rounded_w(gpu.limit_w),
             }
             for gpu in gpus.values()
         ],

@@ -106,6 +106,15 @@ class ServerSources:
     accelerator: str = "cpu"
     entry: ServerEntry = field(default_factory=ServerEntry)
 
+    def __post_init__(self) -> None:
+        with contextlib.suppress(ValueError):
+            parts = urlsplit(self.url if "://" in self.url else f"//{self.url}")
+            if parts.path if parts.scheme == "unix" else parts.hostname and parts.port != 0:
+                return
+        url = broken(self.url.rpartition("@")[2])  # without a password
+        text = f"{url!r} is not the address of a server, such as http://gpu-box:8000"
+        raise RunError("server", text)
+
     @classmethod
     def of(cls, planned: Testable, exporter: str = "", gpus: Sequence[str] = ()) -> Self | None:
         """Return the sources of a case's server; None without a url, or if a variable is unset.

@@ -163,6 +163,16 @@ def test_the_clients_own_answer_is_not_that_of_a_server_elsewhere() -> None:
         probed.machine(client)
 
 
+@pytest.mark.parametrize(
+    "url",
+    ["http://box:99999/v1", "http://[::1", "http://box:x", "http://", "https:///v1", "unix://"],
+)
+def test_an_address_of_no_server_is_one_error(url: str) -> None:
+    with pytest.raises(RunError, match="is not the address of a server, such as http://") as caught:
+        ServerSources(url=url)
+    assert caught.value.layer == "server"
+
+
 TUNNEL = """
 import socket, sys, time
 listener = socket.create_server(("127.0.0.1", 0))

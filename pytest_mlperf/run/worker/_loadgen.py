@@ -73,13 +73,8 @@ def plan_performance(
     }[settings.scenario](settings, rate)
     if settings.equal_issue and settings.scenario == Scenario.OFFLINE:
         expected = math.ceil(expected / loaded) * loaded
-    attributes |= {
-        "qsl_rng_seed": settings.seeds.qsl,
-        "sample_index_rng_seed": settings.seeds.sample_index,
-        "schedule_rng_seed": settings.seeds.schedule,
-        "performance_sample_count_override": loaded,
-        "sample_concatenate_permutation": settings.equal_issue,
-    }
+    attributes |= _common(settings, loaded)
+    attributes["sample_concatenate_permutation"] = settings.equal_issue
     if lasts and settings.fixed_work_s and settings.scenario.answers_one_at_a_time:
         attributes["min_duration_ms"] = math.ceil(1000 * settings.fixed_work_s)
     if settings.tokens:
@@ -105,13 +100,7 @@ def plan_accuracy(settings: LoadGenSettings, samples: int) -> LoadGenPlan:
     loaded = min(settings.performance_samples, samples)
     if settings.points:  # LoadGen has no such scenario; outputs need none
         settings = replace(settings, scenario=Scenario.OFFLINE)
-    attributes: dict[str, Any] = {
-        "qsl_rng_seed": settings.seeds.qsl,
-        "sample_index_rng_seed": settings.seeds.sample_index,
-        "schedule_rng_seed": settings.seeds.schedule,
-        "min_duration_ms": 0,
-        "performance_sample_count_override": loaded,
-    }
+    attributes = {**_common(settings, loaded), "min_duration_ms": 0}
     if settings.scenario == Scenario.SERVER:
         attributes["server_target_qps"] = UNLIMITED_QPS
     if settings.scenario == Scenario.MULTI_STREAM:
@@ -124,6 +113,15 @@ def plan_accuracy(settings: LoadGenSettings, samples: int) -> LoadGenPlan:
         total_samples=samples,
         loaded_samples=loaded,
     )
+
+
+def _common(settings: LoadGenSettings, loaded: int) -> dict[str, Any]:
+    return {
+        "qsl_rng_seed": settings.seeds.qsl,
+        "sample_index_rng_seed": settings.seeds.sample_index,
+        "schedule_rng_seed": settings.seeds.schedule,
+        "performance_sample_count_override": loaded,
+    }
 
 
 def _fixed_queries(settings: LoadGenSettings, rate: float) -> int | None:
