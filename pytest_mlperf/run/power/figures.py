@@ -14,7 +14,7 @@ from types import MappingProxyType
 from pytest_mlperf.core.control import State
 from pytest_mlperf.core.energy import EnergyReading, Source, once_each, together
 from pytest_mlperf.core.energy.meter import MeterReading, parse_meter, wall_energy
-from pytest_mlperf.core.errors import MlperfError, SuiteError, text_of
+from pytest_mlperf.core.errors import MlperfError, SuiteError
 from pytest_mlperf.core.measurement import GpuRun
 from pytest_mlperf.core.metrics import NET_JOULES_PER_SAMPLE
 from pytest_mlperf.core.notes import Words
@@ -209,7 +209,7 @@ def read_meter(
             content = path.read_bytes() if changed else b""
         except OSError as error:
             raise SuiteError(
-                f"the wall meter's file {path} cannot be read: {text_of(error)}; start the "
+                f"the wall meter's file {path} cannot be read: {error.strerror}; start the "
                 "meter's logger first, or correct the path"
             ) from None
         if changed:
