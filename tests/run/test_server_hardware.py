@@ -53,7 +53,8 @@ def fake(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Fake:
 
 @pytest.fixture(autouse=True)
 def _no_pages(monkeypatch: pytest.MonkeyPatch) -> None:
-    """No test waits for an address that nobody has."""
+    """No test waits for an address that nobody has, or knows the GPUs of another one."""
+    server_hardware.own_node.cache_clear()
     monkeypatch.setattr("pytest_mlperf.run.scraping.PAGE_TIMEOUT_SECONDS", 0.2)
 
 
@@ -171,6 +172,18 @@ def test_an_address_of_no_server_is_one_error(url: str) -> None:
     with pytest.raises(RunError, match="is not the address of a server, such as http://") as caught:
         ServerSources(url=url)
     assert caught.value.layer == "server"
+
+
+@pytest.mark.parametrize("scene", ["device | mig 2", "device | device"])
+def test_the_clients_own_answer_is_known_if_its_gpus_are_divided_or_hidden(
+    fake: Fake, scene: str
+) -> None:
+    """A client knows its visible GPUs alone, each instance by its own UUID."""
+    fake.write(*scene.split(" | "))
+    gpu = {"uuid": "MIG-0-0" if "mig" in scene else "GPU-1", "gpu": "NVIDIA H200", "mig": None}
+    client = Machine(cpu={"cpu": "x"}, gpus=(gpu,))
+    with pytest.raises(RunError, match=r"the probe reports this machine, and http://192\.0\.2\.1"):
+        sources(probe=STDIN).machine(client)
 
 
 TUNNEL = """
