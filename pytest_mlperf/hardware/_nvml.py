@@ -339,10 +339,6 @@ MAX_READ_EVENTS = 64
 
 def xids() -> ReadMethod:
     """Return the method that reads new XIDs without waiting; its first call only registers."""
-    return ReadMethod(name="nvmlEventSetWait_v2", read=_reader())
-
-
-def _reader() -> Callable[[Any, Any], list[int]]:
     registered: dict[int, Any] = {}
 
     def read(nvml: Any, handle: Any) -> list[int]:
@@ -361,7 +357,7 @@ def _reader() -> Callable[[Any, Any], list[int]]:
                 raise
         return xids
 
-    return read
+    return ReadMethod(name="nvmlEventSetWait_v2", read=read)
 
 
 Property = str | int | float | bool | list[int] | list[float] | None

@@ -431,11 +431,10 @@ def _groups(root: Path) -> Iterator[Path]:
 
 
 def _swapped_in(root: Path) -> int | None:
-    for line in _lines(root / "proc/vmstat"):
-        name, _, count = line.partition(" ")
-        if name == "pswpin":
-            return int(count)
-    return None
+    counts = [
+        line.split()[1] for line in _lines(root / "proc/vmstat") if line.startswith("pswpin ")
+    ]
+    return int(counts[0]) if counts else None
 
 
 def _lines(path: Path) -> list[str]:

@@ -46,14 +46,14 @@ def properties(
 ) -> dict[str, Property]:
     """Return the properties that affect a GPU's speed or the meaning of its energy."""
     watts, joules, reasons = (sampled[n].answer() for n in ("power_w", "energy_j", "reasons"))
-    limit, ecc, mig = gpu["limit_w"], gpu["ecc"], gpu["mig"]
+    limit, ecc, mig, memory_gib = (gpu[n] for n in ("limit_w", "ecc", "mig", "memory_gib"))
     pci_numbers = [n for n in (gpu["pci_device"], gpu["pci_subsystem"]) if isinstance(n, int)]
     # As in sampling, the trace does not replace a counter that exists but may not be read.
     traced = watts is not None and not sampled["energy_j"].forbidden
     counted = "counter" if joules is not None else None
     return {
         "gpu": decoded(gpu["name"]),
-        "memory_gib": _number(gpu["memory_gib"]),
+        "memory_gib": memory_gib if isinstance(memory_gib, int) else None,
         # Without the vendor ids, which NVML keeps in the lower half.
         "pci_id": ":".join(f"{number >> 16:04x}" for number in pci_numbers) or None,
         "mig": bool(mig[0]) if isinstance(mig, list) else None,
@@ -180,10 +180,6 @@ def decoded(value: Any) -> str | None:
     """Return text as str; old releases of the binding return bytes."""
     text = value.decode() if isinstance(value, bytes) else value
     return None if text is None else str(text)
-
-
-def _number(value: Any) -> int | float | None:
-    return value if isinstance(value, int | float) else None
 
 
 def _choice(words: Sequence[str], number: Any) -> str | None:

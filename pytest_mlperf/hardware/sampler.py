@@ -127,12 +127,12 @@ def _sample(
 ) -> Iterator[str]:
     versions = _versions(library.nvml)
     gpus, silent = sampler_gpu.begin(library, options.gpu, str(versions["driver"]))
-    lost = sampler_gpu.watch_periods(gpus, options.watch_s, stop)
-    lost |= sampler_gpu.read_at_rest([gpu for gpu in gpus if gpu.index not in lost], stop)
+    sampler_gpu.watch_periods(gpus, options.watch_s, stop)
+    sampler_gpu.read_at_rest(gpus, stop)
     silent += [
-        sampler_gpu.silent_part(index, options.gpu[index], error) for index, error in lost.items()
+        sampler_gpu.silent_part(gpu.index, gpu.device.uuid, gpu.lost) for gpu in gpus if gpu.lost
     ]
-    gpus = [gpu for gpu in gpus if gpu.index not in lost]
+    gpus = [gpu for gpu in gpus if not gpu.lost]
     groups = GROUPS.items() if gpus else ()
     costs = {group: dearest(gpu.cost(names) for gpu in gpus) for group, names in groups}
     rates = choose(costs, max(1, len(gpus)), trace_hz=options.hz)

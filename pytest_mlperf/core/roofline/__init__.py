@@ -7,7 +7,7 @@ the certain limit assumes the largest possible saving. An unbounded saving has n
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from operator import attrgetter
 from typing import Any
 
@@ -412,17 +412,9 @@ def lights(
         if n in METRICS
     ]
     with_limit = [limit for limit in limits if limit.certain is not None]
+    copied = [field.name for field in fields(Light) if field.name != "says"]
     return tuple(
-        Light(
-            metric=limit.metric,
-            says=in_words(limit),
-            share=limit.share,
-            certain=limit.certain,
-            ceiling=limit.ceiling,
-            estimated=limit.estimated,
-            binds=limit.binds,
-            impossible=limit.impossible,
-        )
+        Light(says=in_words(limit), **{name: getattr(limit, name) for name in copied})
         for limit in with_limit or limits[:1]
     )
 

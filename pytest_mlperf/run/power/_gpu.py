@@ -214,11 +214,11 @@ class GpuLog:
 
     def risen(self, begin_s: float, end_s: float) -> dict[str, int]:
         """Return by how much each error count rose from before a window to after it."""
-        ends = {name: self._at_ends(name, begin_s, end_s) for name in RISING_COUNTS}
+        ends = {name: self.at_ends(name, begin_s, end_s) for name in RISING_COUNTS}
         return {n: both[1] - both[0] for n, both in ends.items() if both and both[1] >= both[0]}
 
     def link_errors(self, begin_s: float, end_s: float) -> dict[str, dict[int, int]]:
-        old_errors, new_errors = self._at_ends("nvlink_errors", begin_s, end_s) or ({}, {})
+        old_errors, new_errors = self.at_ends("nvlink_errors", begin_s, end_s) or ({}, {})
         risen: dict[str, dict[int, int]] = {}
         for kind, counts in new_errors.items():
             for link, count in counts.items():
@@ -226,19 +226,13 @@ class GpuLog:
                     risen.setdefault(kind, {})[int(link)] = more
         return risen
 
-    def links(self, begin_s: float, end_s: float) -> tuple[dict[int, bool], dict[int, bool]] | None:
-        """Return whether each NVLink was up before and after a window; None if not read."""
-        both = self._at_ends("nvlinks", begin_s, end_s)
-        if both is None:
-            return None
+    def links(self, begin_s: float, end_s: float) -> tuple[dict[int, bool], dict[int, bool]]:
+        """Return whether each NVLink was up before and after a window; {} if not read."""
         links_before, links_after = (
-            {int(link): bool(up) for link, up in each.items()} for each in both
+            {int(link): bool(up) for link, up in states.items()}
+            for states in self.at_ends("nvlinks", begin_s, end_s) or ({}, {})
         )
         return links_before, links_after
-
-    def fabric_health(self, begin_s: float, end_s: float) -> tuple[int, int] | None:
-        """Return the NVSwitches' health masks before and after a window; None if not read."""
-        return self._at_ends("fabric_health", begin_s, end_s)
 
     def link_rates(self, begin_s: float, end_s: float) -> dict[str, float]:
         """Return the rates sent and received over NVLink in a window [B/s]; {} if unknown."""
@@ -255,7 +249,7 @@ class GpuLog:
             rates[name] = (at(line, end_s) - at(line, begin_s)) / (end_s - begin_s)
         return rates
 
-    def _at_ends(self, name: str, begin_s: float, end_s: float) -> tuple[Any, Any] | None:
+    def at_ends(self, name: str, begin_s: float, end_s: float) -> tuple[Any, Any] | None:
         """Return the last reading before a window and the first after it, else the nearest."""
         read = [(s["time"], s[name]) for s in self.states if s.get(name) is not None]
         if not read:

@@ -49,14 +49,13 @@ def did_nothing(gpu: GpuLog, begin_s: float, end_s: float, *, busy: float) -> st
     power = (median(idle_w), fmean(inside)) if idle_w and inside else None
     signs = [f"{power[1]:.0f} W, {power[0]:.0f} W before the engine was loaded"] if power else []
     # A reading up to a second later still averages over the window's end.
-    late = (
-        () if _sliced(gpu) else gpu.series("utilization_percent", end_s, end_s + MAX_MEAN_SECONDS)
-    )
-    read = () if _sliced(gpu) else gpu.series("utilization_percent", begin_s, end_s)
+    use = gpu.series("utilization_percent", begin_s, end_s + MAX_MEAN_SECONDS)
+    use = () if gpu.facts.get("instance") or gpu.facts.get("instances", 0) != 0 else use
     # Readings of the first second may still average over earlier use, and only fall.
     settled_s, rest = first_s + MAX_MEAN_SECONDS, gpu.facts.get("utilization_percent") or 0
-    if any(r.value > (rest if r.time_s < settled_s else 0) for r in (*read, *late)):
+    if any(r.value > (rest if r.time_s < settled_s else 0) for r in use):
         return None
+    read = [r for r in use if r.time_s <= end_s]
     used = [r for r in read if r.time_s >= settled_s]
     span_s = used[-1].time_s - used[0].time_s if used else 0.0
     covered = len(used) * MIN_MEAN_SECONDS >= MIN_COVERED_SHARE * span_s
@@ -78,10 +77,6 @@ def did_nothing(gpu: GpuLog, begin_s: float, end_s: float, *, busy: float) -> st
         return None
     signs += ["no process"] * (seen is not None) + ["no memory taken"] * bool(memory)
     return ", ".join(signs) if len(signs) > 1 else None
-
-
-def _sliced(gpu: GpuLog) -> bool:
-    return bool(gpu.facts.get("instance")) or gpu.facts.get("instances", 0) != 0
 
 
 def _hard(gpu: GpuLog, idle_w: Sequence[float], inside: Sequence[float]) -> bool:
@@ -292,14 +287,14 @@ ERRORS = {
 
 def link_doubts(gpu: GpuLog, begin_s: float, end_s: float) -> Iterator[Reason | Sign]:
     """Yield NVLink and NVSwitch problems: reasons that invalidate a window, and notes."""
-    links_before, links_after = gpu.links(begin_s, end_s) or ({}, {})
+    links_before, links_after = gpu.links(begin_s, end_s)
     fell = [link for link, up in links_before.items() if up and not links_after.get(link, True)]
     errors = gpu.link_errors(begin_s, end_s)
     if fell:
         yield Reason.of(Key.NVLINK_DOWN, "nvlink_fell", links=", ".join(map(str, fell)))
     if trained := errors.pop(RECOVERY, {}):
         yield Reason.of(Key.NVLINK_RECOVERY, "nvlink_retrained", times=_times(trained))
-    masks = gpu.fabric_health(begin_s, end_s) or (0, 0)
+    masks = gpu.at_ends("fabric_health", begin_s, end_s) or (0, 0)
     ill, later = (
         [word for at, word in HEALTH_PROBLEMS.items() if mask >> at & 3 == 1] for mask in masks
     )

@@ -201,27 +201,19 @@ def make_sink(plan: LoadGenPlan, fail: Fail, folder: Path) -> GuardedSink:
     )
     if plan.phase == "accuracy":
         return _delivery.OutputSink(fail, port, ArtefactWriter(folder / ARTEFACTS))
-    limits_s = {
-        name: plan.attributes[name] / 1e9
-        for name in ("ttft_latency", "tpot_latency", "server_target_latency_ns")
-        if name in plan.attributes
-    }
-    if plan.attributes.get("use_token_latencies"):
-        both = limits_s.get("ttft_latency"), limits_s.get("tpot_latency")
-        return (_delivery.AuditTokenSink if plan.logs_answers else _delivery.TokenSink)(
-            fail,
-            port,
-            needs_first=plan.scenario != Scenario.OFFLINE,
-            limits_s=None if both[0] is None or both[1] is None else (both[0], both[1]),
-        )
+    asked = plan.attributes
+    if asked.get("use_token_latencies"):
+        kind = _delivery.AuditTokenSink if plan.logs_answers else _delivery.TokenSink
+        limits_s = None
+        if "ttft_latency" in asked:  # with the other one
+            limits_s = asked["ttft_latency"] / 1e9, asked["tpot_latency"] / 1e9
+        needs_first = plan.scenario != Scenario.OFFLINE
+        return kind(fail, port, needs_first=needs_first, limits_s=limits_s)
     if plan.logs_answers:
         return _delivery.AuditSink(fail, port, ArtefactWriter(folder / ARTEFACTS))
-    limit_s = limits_s.get("server_target_latency_ns")
-    return (
-        _delivery.PerformanceSink(fail, port)
-        if limit_s is None
-        else _delivery.LimitedSink(fail, port, limit_s=limit_s)
-    )
+    if limit_ns := asked.get("server_target_latency_ns"):
+        return _delivery.LimitedSink(fail, port, limit_s=limit_ns / 1e9)
+    return _delivery.PerformanceSink(fail, port)
 
 
 def run(
