@@ -62,25 +62,15 @@ def _uuid_of(
         digits = re.match(r"[+-]?[0-9]{1,9}", word)  # like C, which ignores what follows the digits
         number = int(digits[0]) if digits else None
         fitting = [device for device in devices if device["index"] == number]
-        if fitting:
-            _require_an_order(devices, environ, word)
+        names = [str(device["identity"]["gpu"] or "an unknown GPU") for device in devices]
+        products = sorted({name.partition(" MIG ")[0] for name in names})
+        if fitting and environ.get(ORDER_VARIABLE) != PCI_ORDER and len(products) > 1:
+            raise AmbiguousOrder(
+                f"{DEVICES_VARIABLE} names GPU {word} by its place in CUDA's order, fastest "
+                f"first, which is not known where products differ ({', '.join(products)}): set "
+                f"{ORDER_VARIABLE}={PCI_ORDER}, or name GPUs by UUID as nvidia-smi -L prints them"
+            )
     return fitting[0]["uuid"] if fitting else None
-
-
-def _require_an_order(
-    devices: Sequence[nvidia.GpuState], environ: Mapping[str, str], word: str
-) -> None:
-    names = [str(device["identity"]["gpu"] or "an unknown GPU") for device in devices]
-    products = sorted({name.partition(" MIG ")[0] for name in names})
-    if environ.get(ORDER_VARIABLE) == PCI_ORDER or len(products) == 1:
-        return
-    raise AmbiguousOrder(
-        f"{DEVICES_VARIABLE} names GPU {word} by its place in CUDA's order, fastest first, "
-        "which is not "
-        f"known where products differ ({', '.join(products)}): set "
-        f"{ORDER_VARIABLE}={PCI_ORDER}, or name "
-        "GPUs by UUID as nvidia-smi -L prints them"
-    )
 
 
 NVML_TIMEOUT_SECONDS = 60.0
