@@ -32,6 +32,9 @@ from pytest_mlperf.hardware.specs import class_of
 MAX_TEXT = 200
 """Longest text of a property; longer ones are cut."""
 
+MAX_GPUS = 4096
+"""Most GPUs of a server; the time to describe them grows with the square of their number."""
+
 USED_GIB = 1.0
 """Memory in use of a GPU that holds a model."""
 
@@ -68,6 +71,8 @@ def _reported(
     **others: Any,
 ) -> ServerIdentity:
     """Return the identity by one source; raise RunError if it lacks the suite's accelerator."""
+    if len(gpus) > MAX_GPUS:
+        raise _fault(f"{source} reports more than {MAX_GPUS:,} GPUs: ask for those of the server")
     rows = ({"uuid": str(number), "mig": None, **gpu} for number, gpu in enumerate(gpus))
     machine = Machine(cpu=cpu, gpus=tuple(rows))
     # An accelerator without a product name may be what the suite says.
@@ -281,7 +286,9 @@ def of_kubernetes(get: Callable[..., bytes], place: str, accelerator: str) -> Se
             product = str(next(tags[label] for label in PRODUCT_LABELS if label in tags))
             product = product.upper() if product.islower() else product
             memory = {"memory_gib": int(tags[MEMORY_LABEL]) // 1024} if MEMORY_LABEL in tags else {}
-            gpus += [{"gpu": _text(product.replace("-", " ")), **memory}] * (count or 1)
+            gpus += [{"gpu": _text(product.replace("-", " ")), **memory}] * max(
+                1, min(count, MAX_GPUS + 1)
+            )
             drivers.append(_text(tags.get(DRIVER_LABEL, "")))
     except (KeyError, TypeError, ValueError, AttributeError, StopIteration):
         raise _fault(

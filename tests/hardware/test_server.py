@@ -354,6 +354,20 @@ def test_a_probe_with_an_impossible_value_or_without_it_is_one_error(key: str) -
         of_probe(json.dumps(report).encode(), "8xH200", URL)
 
 
+@pytest.mark.parametrize("accelerator", ["cpu", "8xH200"])
+def test_more_gpus_than_any_server_has_are_one_error(accelerator: str) -> None:
+    many = World(count=5000)
+    endless = World(count=10**15)
+    asks: list[Callable[[], object]] = [
+        lambda: of_probe(many.probe, accelerator, URL),
+        lambda: of_exporter(many.exporter, (), accelerator),
+        lambda: of_kubernetes(kubectl(endless.pods, endless.nodes), PODS, accelerator),
+    ]
+    for ask in asks:
+        with pytest.raises(RunError, match="reports more than 4,096 GPUs"):
+            ask()
+
+
 @pytest.mark.parametrize("accelerator", ["cpu", "2xMI300X"])
 def test_an_exporter_without_names_of_models_is_the_suites_accelerator(accelerator: str) -> None:
     page = "".join(f'gpu_package_power{{serial_number="{n}"}} 748\n' for n in range(2))
