@@ -210,8 +210,9 @@ def output_of(title: str, command: Sequence[str], text: bytes = b"") -> bytes:
     deadline_s, printed, failure = time.monotonic() + PROBE_SECONDS, b"", ""
     try:
         child = started(command, text)
-    except OSError as error:
-        raise RunError("server", f"{title} cannot start: {command[0]}: {error.strerror}") from None
+    except (OSError, ValueError) as error:
+        reason = getattr(error, "strerror", error)
+        raise RunError("server", f"{title} cannot start: {broken(command[0])}: {reason}") from None
     try:
         while len(printed) <= MAX_OUTPUT_BYTES:
             line = child.line(deadline_s, MAX_OUTPUT_BYTES)

@@ -19,11 +19,11 @@ from typing import Any
 import pytest
 
 from pytest_mlperf import cli
-from pytest_mlperf.core.errors import RunError
+from pytest_mlperf.core.errors import RunError, SuiteError
 from pytest_mlperf.hardware import nvidia, probe
 from pytest_mlperf.hardware.machine import Machine
 from pytest_mlperf.run import server_hardware
-from pytest_mlperf.run.power.exporter import Exporter, watched_exporter
+from pytest_mlperf.run.power.exporter import Exporter, find_exporter, watched_exporter
 from pytest_mlperf.run.scraping import PageError
 from pytest_mlperf.run.server_hardware import ProbePage, ServerSources, output_of
 from pytest_mlperf.suite.tables import ServerEntry
@@ -125,6 +125,7 @@ HANGS = (sys.executable, "-c", "import time; time.sleep(60)")
 FAULTS: list[tuple[tuple[str, ...], str]] = [
     (HANGS, "the probe did not end within 0.5 s: try it by hand"),
     (("no-such-command",), "the probe cannot start: no-such-command: No such file"),
+    (("nul\0", "x"), "the probe cannot start: "),
     (printing("Permission denied (publickey).", 255), "exit code 255: Permission denied"),
     (printing("welcome"), "printed 'welcome', which is not JSON"),
     (printing(""), "printed 'nothing', which is not JSON"),
@@ -280,6 +281,16 @@ def test_a_servers_own_pages_and_headers_are_read() -> None:
     assert identity.properties["gpus"] == 2
     assert identity.facts["server.version"] == "0.11.0"
     assert "2 processes or more answer at this url" in identity.remarks[0]
+
+
+@pytest.mark.parametrize(
+    "url", ["http://[::1", "http://h:99999/metrics", "gpu-box:9400", "ftp://h"]
+)
+def test_an_address_of_no_exporter_is_one_error(url: str) -> None:
+    with pytest.raises(RunError, match=r"exporter: .* is not an address such as"):
+        sources(exporter=url).ask()
+    with pytest.raises(SuiteError, match="is not an address such as"):
+        find_exporter(url)
 
 
 def test_an_exporter_that_is_not_there_is_one_error() -> None:
