@@ -147,7 +147,7 @@ def identified(
 
 def place_of(url: str) -> str:
     """Return host, port and path of a url: "gpu-box:8000/v1"."""
-    parts = urlsplit(url if "://" in url else f"//{url}")
+    parts = urlsplit(url)
     return f"{parts.netloc.rpartition('@')[2]}{parts.path.rstrip('/')}"
 
 
@@ -160,11 +160,13 @@ def _no_json(source: str, answer: bytes) -> RunError:
     return _fault(f"{source} printed {text or 'nothing'!r}, which is not JSON")
 
 
-def _document(answer: bytes, source: str) -> Any:
-    try:
+def _document(answer: bytes, source: str = "") -> Any:
+    """Return a JSON document; if it is malformed, None, or raise RunError with its source."""
+    with contextlib.suppress(ValueError):
         return parse_json(answer)
-    except ValueError:
-        raise _no_json(source, answer) from None
+    if source:
+        raise _no_json(source, answer)
+    return None
 
 
 def _text(value: object) -> str:
@@ -312,24 +314,18 @@ def of_server(
     """Return the GPUs that a server itself reports: TGI's header, NIM's manifest; or None."""
     match = re.fullmatch(r"(?:(\d{1,3})-)?(nvidia.*|amd.*)", headers.get("x-compute-type", ""))
     names = [match[2].upper()] * int(match[1] or 1) if match else []
-    tags = json.dumps(_json(pages.get("/v1/manifest", b"")))
+    tags = json.dumps(_document(pages.get("/v1/manifest", b"")))
     profiles = sorted(set(re.findall(r'"gpu": "([^"]{1,60})"', tags)))
     names = names or (profiles if len(profiles) == 1 else [])  # else the model runs on any of them
     gpus = [{"gpu": _text(name.replace("-", " "))} for name in names]
     return _reported("the server", gpus, accelerator) if gpus else None
 
 
-def _json(page: bytes) -> Any:
-    with contextlib.suppress(ValueError):
-        return parse_json(page)
-    return None
-
-
 def _software(pages: Mapping[str, bytes], headers: Mapping[str, str]) -> Iterator[tuple[str, str]]:
     """Yield facts on the server's software; "pages" identifies the kind of server."""
     paths = [path for path in PAGES if path in pages]
     yield f"{SERVER_FACT}pages", " ".join((broken(headers.get("server", "")), *paths))[:MAX_TEXT]
-    for document in map(_json, (pages[path] for path in paths)):
+    for document in map(_document, (pages[path] for path in paths)):
         for key in SOFTWARE if isinstance(document, dict) else ():
             if isinstance(document.get(key), str | int | float):
                 yield f"{SERVER_FACT}{key}", _text(document[key])

@@ -109,8 +109,10 @@ class ServerSources:
     entry: ServerEntry = field(default_factory=ServerEntry)
 
     def __post_init__(self) -> None:
+        if "://" not in self.url:
+            object.__setattr__(self, "url", f"http://{self.url}")
         with contextlib.suppress(ValueError):
-            parts = urlsplit(self.url if "://" in self.url else f"//{self.url}")
+            parts = urlsplit(self.url)
             if parts.path if parts.scheme == "unix" else parts.hostname and parts.port != 0:
                 return
         url = broken(self.url.rpartition("@")[2])  # without a password
@@ -251,7 +253,7 @@ def _kubectl(*words: str) -> bytes:
 
 def _pages(url: str) -> tuple[dict[str, bytes], dict[str, str], frozenset[float]]:
     """Return a server's pages, their headers, and start times from several connections."""
-    base = API_PATH.sub("", url if "://" in url else f"http://{url}")
+    base = API_PATH.sub("", url)
     pages: dict[str, bytes] = {}
     headers: dict[str, str] = {}
     starts: set[float] = set()

@@ -204,8 +204,8 @@ def test_a_tunnel_on_this_machine_is_not_the_server(
     with subprocess.Popen([sys.executable, script], stdout=subprocess.PIPE) as child:
         assert child.stdout is not None
         port = int(child.stdout.readline())
-        for host in ("127.0.0.1", "localhost"):
-            local = ServerSources(url=f"http://{host}:{port}")
+        for host in ("localhost", "http://127.0.0.1", "http://localhost"):
+            local = ServerSources(url=f"{host}:{port}")
             assert local.is_here is is_here
         client = Machine(cpu={"cpu": "x", "cores": 2})
         machine = local.machine(client)
