@@ -32,8 +32,7 @@ def int8_can_saturate(root: Path = LINUX) -> bool:
     On x86 CPUs with AVX2 and without VNNI it adds products in 16 bits. Source: ONNX Runtime's
     documentation, "Quantize ONNX models", on VPMADDUBSW and reduce_range.
     """
-    flags = re.search(r"^flags\s*:\s*(.*)$", text_at(root / "proc/cpuinfo"), re.MULTILINE)
-    features = set(flags[1].split()) if flags else set()
+    features = set((_of_cpu(root, "flags") or "").split())
     return "avx2" in features and features.isdisjoint({"avx512_vnni", "avx_vnni"})
 
 
@@ -47,7 +46,7 @@ def read(root: Path = LINUX, environ: Mapping[str, str] = os.environ) -> dict[st
     """Return the readable properties of the system, such as kernel and NUMA nodes, as text."""
     facts = {
         "kernel": line_at(root / "proc/sys/kernel/osrelease"),
-        "microcode": _microcode(root),
+        "microcode": _of_cpu(root, "microcode"),
         "smt": _switch(root / "sys/devices/system/cpu/smt/active"),
         "boost": _boost(root),
         "numa": _numa(root),
@@ -61,9 +60,9 @@ def _switch(path: Path) -> str | None:
     return {"1": "on", "0": "off"}.get(line_at(path))
 
 
-def _microcode(root: Path) -> str | None:
-    match = re.search(r"^microcode\s*:\s*(\S+)", text_at(root / "proc/cpuinfo"), re.MULTILINE)
-    return match[1] if match else None
+def _of_cpu(root: Path, key: str) -> str | None:
+    match = re.search(rf"^{key}[ \t]*:[ \t]*(.*)$", text_at(root / "proc/cpuinfo"), re.MULTILINE)
+    return match[1].strip() if match else None
 
 
 def _boost(root: Path) -> str | None:
