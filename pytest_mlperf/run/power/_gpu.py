@@ -36,10 +36,6 @@ class Span:
     begin_s: float
     end_s: float
 
-    @property
-    def duration_s(self) -> float:
-        return self.end_s - self.begin_s
-
 
 Processes = dict[int, int | None]
 """Bytes on a GPU by process, None if unknown; pids are the host's, also in a container."""
