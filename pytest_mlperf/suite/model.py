@@ -100,24 +100,21 @@ class Inconsistent(ValueError):
 class Suite(Table):
     """One suite file: one workload, its engines and its scenarios."""
 
-    schema_: Literal[1] = Field(alias="schema", description="Version of this file format.")
-    round: StrictStr = Field(
-        description="MLPerf Inference round with the rules and seeds to use.",
-        json_schema_extra={"enum": list(ROUNDS)},
-    )
-    profile: Profile = Field(
-        default="quick", description="official: MLPerf's own durations and counts."
-    )
-    division: Literal["closed", "open"] = Field(
-        default="closed",
-        description="open: other weights and shortcuts are allowed; has separate baselines.",
-    )
+    schema_: Literal[1] = Field(alias="schema")
+    """Version of this file format."""
+    round: StrictStr = Field(json_schema_extra={"enum": list(ROUNDS)})
+    """MLPerf Inference round with the rules and seeds to use."""
+    profile: Profile = "quick"
+    """official: MLPerf's own durations and counts."""
+    division: Literal["closed", "open"] = "closed"
+    """open: other weights and shortcuts are allowed; has separate baselines."""
     workload: Workload
     engines: list[EngineEntry] = Field(min_length=1)
     scenarios: list[ScenarioEntry] = Field(min_length=1)
     limits: Annotated[dict[str, Any], WithJsonSchema(limits_schema(accuracy=True))] = Field(
-        default_factory=dict, description="The smallest change that matters, by metric."
+        default_factory=dict
     )
+    """The smallest change that matters, by metric."""
     prices: dict[values.Accelerator, Price] = Field(
         default_factory=dict, json_schema_extra={"additionalProperties": False}
     )
@@ -125,9 +122,8 @@ class Suite(Table):
         Field(default_factory=dict)
     )
     expected_failures: list[ExpectedFailure] = Field(default_factory=list)
-    pairs: list[PairEntry] = Field(
-        default_factory=list, description="Claims that one engine entry beats another."
-    )
+    pairs: list[PairEntry] = Field(default_factory=list)
+    """Claims that one engine entry beats another."""
 
     @model_validator(mode="after")
     def _consistent(self) -> Self:
