@@ -40,7 +40,14 @@ from pytest_mlperf.suite.tables import (
 Figures = Mapping[str, Mapping[str, Any]]
 """Peaks, bandwidth and memory of GPUs by class, from the suite's `[accelerators]`."""
 
-_PEAK = {"type": ["number", "string"], "description": 'Dense, FLOP/s: 989e12 or "989 TFLOP/s".'}
+_FIGURES = {
+    **dict.fromkeys(PEAKS, 'Dense, FLOP/s: 989e12 or "989 TFLOP/s".'),
+    "bandwidth": "Bandwidth of its memory, B/s.",
+    "memory": "Memory size, B, as stated by the vendor.",
+    "cache": "Size of its last-level cache, B.",
+    "stated_clock": "Clock of the peaks, Hz.",
+    "highest_clock": "Highest clock in use, Hz.",
+}
 
 FIGURES_SCHEMA: dict[str, Any] = {
     "type": "object",
@@ -49,26 +56,9 @@ FIGURES_SCHEMA: dict[str, Any] = {
     "additionalProperties": {
         "type": "object",
         "properties": {
-            **dict.fromkeys(PEAKS, _PEAK),
-            "bandwidth": {
-                "type": ["number", "string"],
-                "description": "Bandwidth of its memory, B/s.",
-            },
-            "memory": {
-                "type": ["number", "string"],
-                "description": "Memory size, B, as stated by the vendor.",
-            },
-            "cache": {
-                "type": ["number", "string"],
-                "description": "Size of its last-level cache, B.",
-            },
-            "stated_clock": {
-                "type": ["number", "string"],
-                "description": "Clock of the peaks, Hz.",
-            },
-            "highest_clock": {
-                "type": ["number", "string"],
-                "description": "Highest clock in use, Hz.",
+            **{
+                name: {"type": ["number", "string"], "description": text}
+                for name, text in _FIGURES.items()
             },
             "source": {"type": "string", "description": "Source of the figures."},
         },

@@ -389,14 +389,11 @@ OF_BEST = "of_best_published"
 def limits_schema(*, accuracy: bool) -> dict[str, Any]:
     """Return the JSON Schema of a `limits` table, generated from the metric table."""
     table: dict[str, Any] = {
-        name: {
-            "type": "object",
-            "properties": {metric.limit_key: values.SHARE_SCHEMA},
-            "required": [metric.limit_key],
-            "additionalProperties": False,
-            "description": f"{metric.title}, {metric.direction} is better; "
-            f"default {metric.limit:.0%} where it is gated.",
-        }
+        name: _limit_schema(
+            metric.limit_key,
+            f"{metric.title}, {metric.direction} is better; default {metric.limit:.0%} where it is "
+            "gated.",
+        )
         for name, metric in metrics.METRICS.items()
         if name not in metrics.UNGATED.union(metrics.OF_BENCHMARKS)
     }
@@ -410,18 +407,23 @@ def limits_schema(*, accuracy: bool) -> dict[str, Any]:
     for key in ("max_drop", "max_rise"):
         points = metrics.AT_POINTS | metrics.SERVER_METRICS
         names = "|".join(sorted(n for n in points if metrics.METRICS[n].limit_key == key))
-        at_points[f"^({names})@({metrics.POINT})$"] = {
-            "type": "object",
-            "properties": {key: values.SHARE_SCHEMA},
-            "required": [key],
-            "additionalProperties": False,
-            "description": "A metric at one point of a curve: tokens_per_second@64.",
-        }
+        text = "A metric at one point of a curve: tokens_per_second@64."
+        at_points[f"^({names})@({metrics.POINT})$"] = _limit_schema(key, text)
     return {
         "type": "object",
         "properties": table,
         "patternProperties": at_points,
         "additionalProperties": False,
+    }
+
+
+def _limit_schema(key: str, description: str) -> dict[str, Any]:
+    return {
+        "type": "object",
+        "properties": {key: values.SHARE_SCHEMA},
+        "required": [key],
+        "additionalProperties": False,
+        "description": description,
     }
 
 
