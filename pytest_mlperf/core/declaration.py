@@ -45,7 +45,7 @@ class Option:
 
     @property
     def kind(self) -> str:
-        """Type of the option in words: "whole number", "list of numbers"."""
+        """Type of the option in words: "whole number", "array of numbers"."""
         return self.type if self.annotation is Any and self.type != "Any" else kind(self.annotation)
 
 
@@ -144,23 +144,24 @@ def _resolved(annotation: Any, module: Mapping[str, Any]) -> Any:
         return Any
 
 
-def kind(annotation: Any) -> str:
-    """Return a type in a suite's words: "whole number or list of whole numbers"."""
+def kind(annotation: Any, *, article: bool = False) -> str:
+    """Return a type in a suite's words: "whole number or array of whole numbers"."""
     origin, inside = get_origin(annotation) or annotation, get_args(annotation)
     if origin is Annotated:
-        return kind(inside[0])
+        return kind(inside[0], article=article)
     if origin in (Union, types.UnionType):
-        kinds = [kind(one) for one in inside if one is not types.NoneType]
+        kinds = [kind(one, article=article) for one in inside if one is not types.NoneType]
         return " or ".join(dict.fromkeys(kinds))
     if origin in LISTS:
-        words = kind(inside[0]) if inside else "anything"
-        return f"list of {words}s" if words.endswith("number") else f"list of {words}"
-    if origin in TABLE_TYPES:
-        return "table"
+        items = {kind(item) for item in inside if item is not ...}
+        noun = items.pop() if len(items) == 1 else ""
+        words = f"array of {noun}s" if noun.endswith(("number", "text", "table")) else "array"
+        return f"an {words}" if article else words
+    words = getattr(annotation, "__name__", str(annotation))
+    words = "table" if origin in TABLE_TYPES else TYPE_WORDS.get(origin, words)
     if origin is Literal:
-        return f"one of {', '.join(map(repr, inside))}"
-    name: str = getattr(annotation, "__name__", str(annotation))
-    return TYPE_WORDS.get(origin, name)
+        words = f"one of {', '.join(map(repr, inside))}"
+    return f"a {words}" if article and words.endswith(("number", "table")) else words
 
 
 # --- docstrings ------------------------------------------------------------------------------

@@ -234,7 +234,7 @@ def test_another_packages_extensions_are_shown_with_their_package(say: Say) -> N
     assert re.search(r"\n  fast +\(acme-inference\) Answers fast\.\n", say("options")[1])
     output = say.ends(0, "options", "lists")
     assert output.startswith("data set lists\n  Make a data set.\n")
-    assert "  path  (list of whole numbers, optional)" in output
+    assert "  path  (array of whole numbers, optional)" in output
     output = say.ends(0, "options")
     assert re.search(r"\n  broken +cannot be imported: RuntimeError: no licence\n", output)
     output = say.ends(3, "options", "broken")
@@ -290,9 +290,10 @@ def test_types_and_defaults_are_as_a_suite_writes_them() -> None:
     words = {
         "int": "whole number",
         "str | None": "text",
-        "int | Sequence[int]": "whole number or list of whole numbers",
-        "Sequence[str] | None": "list of text",
-        "tuple[float, ...]": "list of numbers",
+        "int | Sequence[int]": "whole number or array of whole numbers",
+        "Sequence[str] | None": "array of texts",
+        "tuple[float, ...]": "array of numbers",
+        "tuple[int, str]": "array",
         "Mapping[str, Mapping[str, Any]] | None": "table",
         "bool | str": "true or false or text",
         "acme.Size": "acme.Size",
