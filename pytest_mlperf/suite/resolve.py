@@ -26,7 +26,7 @@ from pytest_mlperf.suite.find import limits_of
 from pytest_mlperf.suite.libraries import require_libraries
 from pytest_mlperf.suite.places import all_of, available, expand, local, near
 from pytest_mlperf.suite.plan import Planned
-from pytest_mlperf.suite.tables import BuildStep, CalibrationSource, ScenarioEntry
+from pytest_mlperf.suite.tables import BuildStep, CalibrationSource, DatasetSource, ScenarioEntry
 from pytest_mlperf.suite.trial import ABSENT, try_engine, written
 from pytest_mlperf.suite.values import KeyPath
 
@@ -293,7 +293,12 @@ def dataset_of(planned: Planned, phase: Phase = "performance") -> job.Factory:
         UnavailableError: A variable is unset, or a file is missing.
         SuiteError: An option is wrong; the message has its line.
     """
-    source, key = planned.data.source(phase), planned.data.key(phase)
+    return _dataset_at(planned, planned.data.key(phase), planned.data.source(phase))
+
+
+def _dataset_at(
+    planned: Planned, key: KeyPath, source: DatasetSource | CalibrationSource
+) -> job.Factory:
     path, options = all_of(
         lambda: (
             {}
@@ -467,16 +472,8 @@ def _calibration(
         return job.CalibrationData(
             dataset=dataset, count=source, title=dataset_name, registered=dataset_name in data_sets
         )
-    key = (*planned.engine_key, "build", "calibration")
-    path = {} if source.path is None else {"path": local(planned.path, (*key, "path"), source.path)}
-    options = {**available(planned.path, key, source.options), **path}
-    if look := registry.look(source.use):
-        try:
-            look(**options)
-        except (SuiteError, UnavailableError) as error:
-            raise type(error)(f"{planned.place(key)}: {error}") from None
     return job.CalibrationData(
-        dataset=job.Factory(target=registry.target("datasets", source.use), options=options),
+        dataset=_dataset_at(planned, (*planned.engine_key, "build", "calibration"), source),
         count=None,
         title=source.use,
         registered=source.use in data_sets,
