@@ -322,15 +322,11 @@ def _workload(suite: Suite) -> Iterator[values.Defect]:
     workload, workloads = suite.workload, load_round(suite.round).names
     twin = workload.twin_of
     if twin is not None and twin not in workloads:
-        yield (
-            ("workload", "twin_of"),
-            f"{twin!r} is not a workload of {suite.round}{nearest(twin, workloads)}",
-        )
+        message = f"{twin!r} is not a workload of {suite.round}{nearest(twin, workloads)}"
+        yield ("workload", "twin_of"), message
     if twin is not None and workload.name in workloads:
-        yield (
-            ("workload", "name"),
-            f"{workload.name!r} is MLPerf's own name; give the twin a name of its own",
-        )
+        message = f"{workload.name!r} is MLPerf's own name; give the twin a name of its own"
+        yield ("workload", "name"), message
     if suite.profile == "official" and suite.unofficial:
         yield ("workload", "name"), suite.unofficial
     for key in ("reference", "timed_tokens") if suite.is_mlperf else ():
@@ -341,10 +337,8 @@ def _workload(suite: Suite) -> Iterator[values.Defect]:
                 'only a twin (twin_of = "...") or your own workload can have its own',
             )
     if workload.reference and workload.scorer is None and suite.rules is None:
-        yield (
-            ("workload", "reference"),
-            'nothing scores this workload: add scorer = { use = "top1" }, or twin_of = "..."',
-        )
+        message = 'nothing scores this workload: add scorer = { use = "top1" }, or twin_of = "..."'
+        yield ("workload", "reference"), message
     if suite.is_mlperf and workload.tokens not in {None, suite.rules and suite.rules.tokens}:
         yield ("workload", "tokens"), f"{workload.name} has MLPerf's own rules; remove tokens"
     if workload.target > 1:
@@ -430,10 +424,8 @@ def _loop(scenario: ScenarioEntry, index: int) -> Iterator[values.Defect]:
             defect = f"a point is a number of requests from 1 to {values.MAX_CONCURRENCY:,}"
         yield (*where, "points"), defect
     if scenario.max_concurrency and scenario.points != points_up_to(scenario.max_concurrency):
-        yield (
-            (*where, "points"),
-            "write points or max_concurrency, not both",
-        )
+        message = "write points or max_concurrency, not both"
+        yield (*where, "points"), message
     if scenario.seed_set is not None and scenario.seed_set not in seed_sets():
         names = ", ".join(seed_sets())
         yield (*where, "seed_set"), f"no seed set {shown(scenario.seed_set)}; published: {names}"
@@ -441,10 +433,8 @@ def _loop(scenario: ScenarioEntry, index: int) -> Iterator[values.Defect]:
         if getattr(scenario, name) is not None:
             yield (*where, name), f"{scenario.name} has no rate and no limits; it has points"
     if (scenario.max_failed or 0.0) > MAX_FAILED_SHARE:
-        yield (
-            (*where, "max_failed"),
-            f"at most {MAX_FAILED_SHARE:.0%}: with more failures nothing useful is measured",
-        )
+        message = f"at most {MAX_FAILED_SHARE:.0%}: with more failures nothing useful is measured"
+        yield (*where, "max_failed"), message
     if (scenario.arrivals == "gamma") != (scenario.burstiness is not None):
         yield (
             (*where, "arrivals" if scenario.arrivals == "gamma" else "burstiness"),
@@ -463,10 +453,8 @@ def _latency_limits(suite: Suite, scenario: ScenarioEntry, index: int) -> Iterat
     for name in written:
         if name not in needed:
             kind = "a language model" if suite.tokens else "not a language model (tokens = true)"
-            yield (
-                ("scenarios", index, name),
-                f"{suite.workload.name} is {kind}: write {' and '.join(needed)}",
-            )
+            message = f"{suite.workload.name} is {kind}: write {' and '.join(needed)}"
+            yield ("scenarios", index, name), message
     if not scenario.name.rate_is_condition or suite.is_mlperf:
         return
     rules = suite.rules
@@ -474,10 +462,8 @@ def _latency_limits(suite: Suite, scenario: ScenarioEntry, index: int) -> Iterat
         return
     if missing := [name for name in needed if name not in written]:
         example = " and ".join(f'{name} = "{EXAMPLES[name]}"' for name in missing)
-        yield (
-            ("scenarios", index, "name"),
-            f"no latency limit is known for {suite.workload.name}: write {example}",
-        )
+        message = f"no latency limit is known for {suite.workload.name}: write {example}"
+        yield ("scenarios", index, "name"), message
 
 
 def _rates(suite: Suite) -> Iterator[values.Defect]:
@@ -601,7 +587,5 @@ def _failures(suite: Suite) -> Iterator[values.Defect]:
         for field, names in choices.items():
             text = getattr(entry, field)
             if text is not None and text not in names:
-                yield (
-                    ("expected_failures", index, field),
-                    f"this suite has no {field} {text!r}{nearest(text, dict.fromkeys(names))}",
-                )
+                message = f"this suite has no {field} {text!r}{nearest(text, dict.fromkeys(names))}"
+                yield ("expected_failures", index, field), message

@@ -145,10 +145,8 @@ def _engine_defects(
     yield from _harness_defects(suite, entry, index)
     scored = suite.workload.scorer or (suite.rules and suite.rules.scorer)
     if not scored and not registry.is_timed(entry.use):
-        yield (
-            ("engines", index, "use"),
-            f"{entry.use} has no speed, only answers; add a scorer to [workload]",
-        )
+        message = f"{entry.use} has no speed, only answers; add a scorer to [workload]"
+        yield ("engines", index, "use"), message
     yield from _gpu_defects(entry, index, accelerator, options)
     yield from _idle_defects(suite, entry, index, accelerator)
 
@@ -170,10 +168,8 @@ def _harness_defects(suite: Suite, entry: tables.EngineEntry, index: int) -> Ite
             "write a separate suite",
         )
     if entry.baseline_engine is not None:
-        yield (
-            ("engines", index, "baseline_engine"),
-            f"{entry.use} has no build to measure again; remove baseline_engine",
-        )
+        message = f"{entry.use} has no build to measure again; remove baseline_engine"
+        yield ("engines", index, "baseline_engine"), message
 
 
 def _gpu_defects(
@@ -294,10 +290,8 @@ def _reference_defects(suite: Suite) -> Iterator[Defect]:
     metrics = registry.metrics(use) if use and workload.reference else None
     for name in workload.reference or {}:
         if metrics is not None and name not in metrics:
-            yield (
-                ("workload", "reference", name),
-                f"scorer {use!r} gives no {name!r}{nearest(name, metrics)}",
-            )
+            message = f"scorer {use!r} gives no {name!r}{nearest(name, metrics)}"
+            yield ("workload", "reference", name), message
 
 
 def build_defects(suite: Suite) -> Iterator[Defect]:

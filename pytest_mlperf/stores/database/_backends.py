@@ -86,8 +86,7 @@ def require_url(url: str) -> None:
     elif scheme not in {SQLITE, ""} or (not scheme and _masked(url) != url):
         raise MlperfError(
             f"{shown_url(url)!r} is not a results database; write sqlite:///FILE, "
-            "postgresql://USER@HOST/DATABASE, "
-            "or the path of a SQLite file"
+            "postgresql://USER@HOST/DATABASE, or the path of a SQLite file"
         )
     elif not _file(url).name:
         raise MlperfError(f"{shown_url(url)!r} has no file; write sqlite:///FILE")
