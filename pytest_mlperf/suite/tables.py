@@ -176,7 +176,7 @@ class Workload(Table):
     target: values.Share = 0.99
     """Share of the reference score that is the gate, e.g. "99%"."""
     work: dict[StrictStr, Any] | None = None
-    """Work per sample of your own model, for its physical limit."""
+    """Operations and sizes of your own model, for its physical limit."""
 
 
 CommandLine = Annotated[list[StrictStr], Field(min_length=1)]
