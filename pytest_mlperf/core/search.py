@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from statistics import fmean
 
 from pytest_mlperf.core.numbers import Positive, percent, plural, quantity
+from pytest_mlperf.judge.inputs import check
 
 CLAMP = 1.0
 """Largest excess log(latency / limit) that counts: 2.7 times the limit, or its inverse."""
@@ -196,14 +197,13 @@ class SearchPlan:
     bounds: tuple[int, int] | None = None
 
     def __post_init__(self) -> None:
-        for ok, name, valid in (
+        check(
+            self,
             (0 < self.start < math.inf, "start", "finite and above 0"),
             (0 < self.step <= MAX_LOG_STEP, "step", "above 0 and at most log 2"),
             (0 < self.precision < 1, "precision", "between 0 and 1"),
             (self.max_runs >= 2, "max_runs", "at least 2: a bracket has two ends"),
-        ):
-            if not ok:
-                raise ValueError(f"{name} is {getattr(self, name)!r}; it must be {valid}")
+        )
 
 
 def narrow_step(limit: float) -> float:

@@ -14,6 +14,13 @@ class Direction(StrEnum):
     NEITHER = "neither"
 
 
+def check(inputs: object, *rules: tuple[bool, str, str]) -> None:
+    """Raise ValueError for the first rule that is not met: (met, attribute, valid values)."""
+    for met, name, valid in rules:
+        if not met:
+            raise ValueError(f"{name} is {getattr(inputs, name)!r}; it must be {valid}")
+
+
 DAYS = 4
 """Days with sessions that a final baseline needs to show between-session variance."""
 
@@ -38,10 +45,11 @@ class SessionNoise:
     by_days: bool = False
 
     def __post_init__(self) -> None:
-        if not 0 <= self.ratio <= MAX_NOISE:
-            raise ValueError(f"ratio is {self.ratio!r}; must be from 0 to {MAX_NOISE:,.0f}")
-        if not 0 < self.df <= MAX_NOISE:
-            raise ValueError(f"df is {self.df!r}; must be above 0, at most {MAX_NOISE:,.0f}")
+        check(
+            self,
+            (0 <= self.ratio <= MAX_NOISE, "ratio", f"from 0 to {MAX_NOISE:,.0f}"),
+            (0 < self.df <= MAX_NOISE, "df", f"above 0, at most {MAX_NOISE:,.0f}"),
+        )
 
 
 def surer(first: SessionNoise | None, second: SessionNoise | None) -> SessionNoise | None:
