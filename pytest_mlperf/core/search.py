@@ -16,7 +16,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from statistics import fmean
 
-from pytest_mlperf.core.numbers import Positive, percent, plural, quantity
+from pytest_mlperf.core.numbers import Positive, plural, quantity
 from pytest_mlperf.judge.inputs import check
 
 CLAMP = 1.0
@@ -94,19 +94,6 @@ class SearchOutcome:
     reached: bool
     tried: tuple[Tried, ...]
     whole: bool = False
-
-    @property
-    def in_words(self) -> str:
-        """Outcome and precision of the search as text."""
-        runs = len(self.tried)
-        words = (
-            f"{load(self.rate, self.whole, ' samples/s')} at {self.at}: limits met at "
-            f"{load(self.low, self.whole)}, missed at {load(self.high, self.whole)} "
-            f"({self.metric}); {runs} runs"
-        )
-        if self.reached:
-            return words
-        return f"{words}; the precision of {percent(self.precision)} was not reached"
 
     @property
     def resolution(self) -> float:
