@@ -45,11 +45,10 @@ class SessionNoise:
     by_days: bool = False
 
     def __post_init__(self) -> None:
-        check(
-            self,
-            (0 <= self.ratio <= MAX_NOISE, "ratio", f"from 0 to {MAX_NOISE:,.0f}"),
-            (0 < self.df <= MAX_NOISE, "df", f"above 0, at most {MAX_NOISE:,.0f}"),
-        )
+        if not 0 <= self.ratio <= MAX_NOISE:
+            raise ValueError(f"ratio is {self.ratio!r}; must be from 0 to {MAX_NOISE:,.0f}")
+        if not 0 < self.df <= MAX_NOISE:
+            raise ValueError(f"df is {self.df!r}; must be above 0, at most {MAX_NOISE:,.0f}")
 
 
 def surer(first: SessionNoise | None, second: SessionNoise | None) -> SessionNoise | None:
