@@ -19,7 +19,7 @@ from pytest_mlperf.core.baseline import BaselineRun, Record
 from pytest_mlperf.core.case import Kind
 from pytest_mlperf.core.control import CAP, CLOCK, QUANTITIES, clocks_moved, compared, floor_of
 from pytest_mlperf.core.measurement import Run
-from pytest_mlperf.core.numbers import change, percent, points, quantity
+from pytest_mlperf.core.numbers import change, percent, plural, points, quantity
 from pytest_mlperf.core.reason import Sign, SignKey
 from pytest_mlperf.core.rulings.accuracy import risen_flaws
 from pytest_mlperf.core.rulings.stragglers import stragglers
@@ -458,7 +458,7 @@ def _errors(facts: _Facts) -> Iterator[Cause]:
     missed = sum(run.limit_missed for run in runs)
     if missed and facts.direction < 0 and facts.verdict.kind != Kind.ACCURACY:
         says = (
-            f"LoadGen's latency limit was missed in {missed} of {len(runs)} runs at "
+            f"LoadGen's latency limit was missed in {missed} of {plural(len(runs), 'run')} at "
             f"{runs[-1].target_qps:g}/s"
         )
         yield Cause(rule="errors", says=says, strength=Strength.PLAUSIBLE)
