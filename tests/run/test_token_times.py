@@ -92,9 +92,9 @@ def test_tokens_that_come_together_were_lost_or_invented_are_noted(clock: Clock)
     cases: list[tuple[list[float], float | None, bool, list[str]]] = [
         ([0.5, 0.25, 0.25, 0.25], 4.0, True, []),
         # Of eight tokens four come with the first message; the other four take one second.
-        ([0.5, 0, 0, 0, 1.0, 0, 0, 0], 4.0, False, [f"86% {TOGETHER}"]),
-        ([0.5, 0.25, 1e-5, 0.25, 1e-5], 4 / 0.50002, False, [f"50% {TOGETHER}"]),
-        ([0.5, 0, 0, 0], None, False, [f"100% {TOGETHER}", IN_ONE_PIECE]),
+        ([0.5, 0, 0, 0, 1.0, 0, 0, 0], 4.0, False, [f"86 % {TOGETHER}"]),
+        ([0.5, 0.25, 1e-5, 0.25, 1e-5], 4 / 0.50002, False, [f"50 % {TOGETHER}"]),
+        ([0.5, 0, 0, 0], None, False, [f"100 % {TOGETHER}", IN_ONE_PIECE]),
         # Nobody can tell what the jitter of one token in thirty hides.
         ([0.5, 1e-5, *[0.25] * 29], 29 / 7.25001, True, []),
         # A pause makes the time per token long; what comes at its own pace is no bunch.
