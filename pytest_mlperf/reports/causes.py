@@ -507,10 +507,8 @@ def _seen(facts: _Facts) -> Iterator[Cause]:
 
 def _replicas(facts: _Facts) -> Iterator[Cause]:
     if facts.direction < 0 and facts.verdict.kind != Kind.ACCURACY:
-        for straggler in stragglers(
-            [(run.replicas, run.hardware.gpus) for run in facts.verdict.runs]
-        ):
-            yield Cause(rule="replicas", says=straggler.text, strength=Strength.PLAUSIBLE)
+        for says in stragglers([(run.replicas, run.hardware.gpus) for run in facts.verdict.runs]):
+            yield Cause(rule="replicas", says=says, strength=Strength.PLAUSIBLE)
 
 
 def _machine(facts: _Facts) -> Iterator[Cause]:
