@@ -48,7 +48,7 @@ def test_every_extension_declares_its_options_and_its_libraries() -> None:
         extension = read(group, name)
         declaration, options = extension.declaration, extension.options
         factory = registry.resolve(extension.target)
-        texts = {**parse(factory.__doc__).arguments, **parse(factory.__init__.__doc__).arguments}
+        texts = {**parse(factory.__doc__)[1], **parse(factory.__init__.__doc__)[1]}
         names = {*declaration.supplied, "options", *(option.name for option in options)}
         defects = {
             "no description": [] if declaration.about else [name],
@@ -271,12 +271,9 @@ DOCSTRINGS: list[tuple[str | None, int | tuple[str, ...], dict[str, str] | tuple
 
 def test_docstrings_are_taken_apart() -> None:
     for text, blocks, arguments in DOCSTRINGS:
-        parsed = parse(text)
-        assert (
-            parsed.blocks == blocks if isinstance(blocks, tuple) else len(parsed.blocks) == blocks
-        )
-        names = tuple(parsed.arguments)
-        assert (parsed.arguments if isinstance(arguments, dict) else names) == arguments
+        parts, described = parse(text)
+        assert parts == blocks if isinstance(blocks, tuple) else len(parts) == blocks
+        assert (described if isinstance(arguments, dict) else tuple(described)) == arguments
 
 
 def test_types_and_defaults_are_as_a_suite_writes_them() -> None:
