@@ -65,7 +65,7 @@ def test_every_extension_declares_its_options_and_its_libraries() -> None:
     assert libraries_of("pytest_mlperf.adapters.engines.no_such_engine") == ()
 
     assert {
-        key: {library.name: library.extra for library in read(*key).libraries} for key in EXTRAS
+        key: {name: each["extra"] for name, each in read(*key).libraries.items()} for key in EXTRAS
     } == EXTRAS
 
 
