@@ -506,7 +506,7 @@ def _notes(case: CaseRuns, outcome: Outcome) -> tuple[Words, ...]:
         *case.server_remarks,
         case.uncounted,
         f"{case.clients} client processes sent the requests" if case.clients > 1 else "",
-        *(one.text for one in behind),
+        *behind,
         *energy_notes(case.runs),
     )
     return tuple(filter(None, (*lines, server, *remarks)))

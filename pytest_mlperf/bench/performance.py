@@ -276,7 +276,7 @@ def unless_off(case: CaseRuns, answer: Ruling, phase: Phase) -> Ruling:
     return Ruling(outcome=Outcome.INVALID, headline=reason, metrics=answer.metrics, notes=notes)
 
 
-def _locked_clock(case: CaseRuns) -> str | None:
+def _locked_clock(case: CaseRuns) -> Note | None:
     clocks = case.subject and case.subject.identity.get("clocks")
     if case.record is None or clocks is None:
         return None
