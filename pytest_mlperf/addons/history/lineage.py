@@ -56,28 +56,15 @@ class BuildAt:
         )
 
 
-def builds_between(
-    ends: tuple[str, str], wheels: str | None, suite: Path, elsewhere: Elsewhere | None
-) -> list[BuildAt]:
-    """Return the builds of a search from good to bad, both ends included.
-
-    Args:
-        ends: A good and a bad commit; ignored with `wheels`.
-        wheels: "LIBRARY==A..B", or None for commits.
-        suite: Suite file, in the repository of the commits.
-        elsewhere: Python that has the library; None for this Python.
-
-    Raises:
-        MlperfError: A commit or version is unknown, or the ends are the wrong way round.
-    """
-    return versions(wheels, elsewhere) if wheels else commits(suite.resolve().parent, *ends)
-
-
 # --- commits ---------------------------------------------------------------------------------
 
 
 def commits(folder: Path, good: str, bad: str) -> list[BuildAt]:
-    """Return the first-parent commits from good to bad, both included, or raise MlperfError."""
+    """Return the first-parent commits from good to bad, both included.
+
+    Raises:
+        MlperfError: A commit is unknown, or the ends are the wrong way round.
+    """
     if _git(folder, "rev-parse", "--show-toplevel").returncode:
         raise MlperfError(
             f"{folder} is in no git repository: bisect it with --versions, or name a suite in one"
