@@ -398,25 +398,26 @@ def _require_all(finished: Event, log: str) -> None:
         )
 
 
+REQUIREMENTS: Mapping[str, NoteKey] = {
+    "result_min_duration_met": "run_too_short",
+    "result_min_queries_met": "too_few_queries",
+    "early_stopping_met": "stopped_early",
+}
+"""Note on a requirement that a run missed, by LoadGen's key."""
+
+
 def _validity(detail: Detail, settings: LoadGenSettings) -> Validity:
     if detail.valid:
         return Validity()
-    long_enough = detail.min_duration_met is not False and detail.min_queries_met is not False
+    unmet = {key for key, value in detail.values.items() if value is False}
+    long_enough = unmet.isdisjoint({"result_min_duration_met", "result_min_queries_met"})
     # Early stopping alone means too few queries, not late ones.
-    if (
-        settings.scenario == Scenario.SERVER
-        and long_enough
-        and detail.perf_constraints_met is False
-    ):
+    late = "result_perf_constraints_met" in unmet
+    if settings.scenario == Scenario.SERVER and long_enough and late:
         return Validity(limit_missed=True)
-    unmet: dict[NoteKey, bool | None] = {
-        "run_too_short": detail.min_duration_met,
-        "too_few_queries": detail.min_queries_met,
-        "stopped_early": detail.early_stopping_met,
-    }
-    unmet_notes = [Note.of(key) for key, met in unmet.items() if met is False]
+    unmet_notes = [Note.of(note) for key, note in REQUIREMENTS.items() if key in unmet]
     reasons = [*detail.invalid_reasons, *unmet_notes] or ["result is INVALID"]
     texts = [Note.of("of_loadgen", reason=reason) for reason in reasons]
-    early = long_enough and detail.early_stopping_met is False
+    early = long_enough and "early_stopping_met" in unmet
     key = Key.EARLY_STOPPING if early else Key.LOADGEN
     return Validity(invalid=tuple(Reason(key=key, text=text) for text in texts))

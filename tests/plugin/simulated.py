@@ -21,8 +21,15 @@ SAME = {"engine": "Acme", "engine.acme": "1.0"}
 
 @dataclass
 class Simulation:
-    """Runs without a process: the rates of both builds in turn, and a log of the runs."""
+    """Runs without a process: the rates of both builds in turn, and a log of the runs.
 
+    Attributes:
+        metrics: Metrics that have the rate as their value, such as times [s].
+        queries: Queries of a run.
+    """
+
+    metrics: Sequence[str] = ("throughput",)
+    queries: int = 1
     new_rates: Sequence[float] = (RATE, 1.01 * RATE)
     old_rates: Sequence[float] = (RATE, 1.01 * RATE)
     fingerprint: dict[str, str] = field(default_factory=lambda: dict(SAME))
@@ -42,10 +49,10 @@ class Simulation:
         rate = rates[task.number % len(rates)] * (1 - conditions.handicap)
         self.tasks.append((task.folder, conditions.handicap))
         run = Run(
-            metrics={"throughput": rate},
+            metrics=dict.fromkeys(self.metrics, rate),
             within_se={},
             samples=64,
-            queries=1,
+            queries=self.queries,
             duration_s=0.1,
             target_qps=RATE,
             session=conditions.session,
@@ -67,7 +74,12 @@ class Simulation:
 
 def null_engine(*rates: float) -> Simulation:
     """Return runs of the null engine on this machine, with these rates in turn."""
-    return Simulation(rates, rates, {"engine": "null"}, dict(host.identity()))
+    return Simulation(
+        new_rates=rates,
+        old_rates=rates,
+        fingerprint={"engine": "null"},
+        identity=dict(host.identity()),
+    )
 
 
 def simulate(monkeypatch: pytest.MonkeyPatch, simulation: Simulation | None = None) -> Simulation:

@@ -183,6 +183,59 @@ def test_pairs_decide_without_a_stored_baseline(lab: Lab, simulation: Simulation
         assert RATE * 0.99 < (metric.baseline.value or 0.0) < RATE * 1.02
 
 
+def test_a_latency_drops_where_it_rises(lab: Lab, simulation: Simulation) -> None:
+    """A time to the first token, or a tail, is worse if it is longer; each has its own limit."""
+    lab.other_python()
+    simulation.metrics, simulation.queries = ("ttft_p50", "ttft_p99", "tpot_p50", "tpot_p99"), 5000
+    suite = lab.project.suite(
+        engines='[[engines]]\nuse = "acme:Acme"\n',
+        scenarios='[[scenarios]]\nname = "Interactive"\ntarget_qps = 20\nttft_limit = "9s"\n'
+        'tpot_limit = "9s"\nmin_duration = "100ms"\n'
+        'limits = { ttft_p50 = { max_rise = "30%" }, ttft_p99 = { max_rise = "30%" } }\n',
+    )
+    text = suite.read_text("utf-8").replace('name = "first"\n', 'name = "first"\ntokens = true\n')
+    suite.write_text(text.replace('[limits]\nthroughput = { max_drop = "40%" }\n', ""), "utf-8")
+    seconds = simulation.old_rates = (0.1, 0.1002)
+    rows = [
+        ("equal", seconds, Outcome.OK, Confirmation.EXCLUDED),
+        ("longer", (0.15, 0.1505), Outcome.PERF_DROP, Confirmation.PROVEN),
+        ("shorter", (0.05, 0.0502), Outcome.IMPROVED, Confirmation.EXCLUDED),
+    ]
+    for name, simulation.new_rates, outcome, state in rows:
+        verdict = lab.verdict(OTHER_PYTHON, suite)
+        assert verdict.outcome is outcome, (name, sentence(verdict.headline))
+        assert verdict.interleaved is not None
+        assert verdict.interleaved.state is state
+        judged = {metric.metric: metric for metric in verdict.metrics if metric.limit}
+        assert {*judged} >= {"ttft_p50", "ttft_p99"}, name
+        moved = simulation.new_rates[0] / 0.1 - 1
+        for metric in judged.values():
+            assert metric.change == pytest.approx(moved, abs=0.01)
+            assert (metric.low or 0.0) <= (metric.change or 0.0) <= (metric.high or 0.0)
+            assert metric.confirmed is (outcome is Outcome.PERF_DROP)
+
+
+def test_the_servers_of_a_served_suite_are_alive_alternately(
+    lab: Lab, simulation: Simulation
+) -> None:
+    """Each build starts its own, so that both can have the whole machine."""
+    lab.other_python()
+    suite = lab.project.suite(
+        engines='[[engines]]\nuse = "openai"\noptions = { serve = ["vllm", "--port", "{port}"], '
+        'api = "completions", served_model = "m" }\n',
+    )
+
+    verdict = lab.verdict(OTHER_PYTHON, suite)
+
+    assert verdict.outcome is Outcome.OK, sentence(verdict.headline)
+    assert "the servers of both builds were alive alternately, one in each run" in map(
+        sentence, verdict.notes
+    )
+    jobs = {bool(label): job for label, job in simulation.jobs}
+    assert all(job.engine.options["serve"] for job in jobs.values())
+    assert jobs.keys() == {True, False}
+
+
 def test_too_noisy_says_how_many_pairs_decide(lab: Lab, simulation: Simulation) -> None:
     lab.other_python()
     simulation.new_rates = (RATE, 0.9 * RATE, 0.95 * RATE)
