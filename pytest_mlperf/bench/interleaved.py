@@ -187,7 +187,7 @@ def decided(
             reason = f"the load of other processes differed within all {missing} pairs"
             raise NotComparable(reason, Outcome.INCONCLUSIVE)
         return {}
-    ratios = _ratios(new, old, limits, rule, least)
+    ratios = ratios_of(new, old, limits, rule, least)
     decisions = {ratio.outcome for ratio in ratios.values()}
     if not (last or Answer.FAIL in decisions or Answer.MORE not in decisions):
         return {}
@@ -197,13 +197,14 @@ def decided(
     }
 
 
-def _ratios(
+def ratios_of(
     new: Sequence[Run],
     old: Sequence[Run],
     limits: Mapping[str, float],
     rule: RuleR,
-    least: float | None,
+    least: float | None = None,
 ) -> dict[str, Ratio]:
+    """Return the ratio of each metric with enough queries by all pairs, see `decided`."""
     runs = [*new, *old]
     judged = countable(runs, limits)
     if not judged:
