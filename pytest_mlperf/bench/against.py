@@ -194,15 +194,20 @@ class OtherBuild:
 
     def first(self, case: CaseRuns, kinds: Collection[Kind]) -> None:
         """Make the first runs of both sides, and the accuracy passes that `kinds` need."""
-        sides = self.sides(case)
+        sides, unjudgeable = self.sides(case), None
         scored = Kind.ACCURACY in kinds and bool(case.planned.scorer_name)
         if any(kind.is_of_runs for kind in kinds) and not case.runs:
             ask = case.scores.ask if scored and case.shares_data and not case.accuracy else None
-            sides.add_pair(case.planned.limits, ask=ask)
+            try:
+                sides.add_pair(case.planned.limits, ask=ask)
+            except Unjudgeable as error:  # scores of INVALID runs are valid
+                unjudgeable = error
         if scored and case.accuracy is None and case.unscored is None:
             case.process(performance=False, ask=case.scores.ask)
         if scored and case.accuracy is not None and not case.scores.accepted:
             self._compare_scores(case, sides)
+        if unjudgeable:
+            raise unjudgeable
 
     def _compare_scores(self, case: CaseRuns, sides: Interleaved) -> None:
         """Measure or load the scores of the other build, and set them for comparison."""

@@ -16,6 +16,7 @@ from pytest_mlperf.cli import main
 from pytest_mlperf.core.case import Kind
 from pytest_mlperf.core.errors import MlperfError
 from pytest_mlperf.core.history import histories_of
+from pytest_mlperf.core.reason import Key, Reason
 from pytest_mlperf.core.verdict import Confirmation, Outcome, Verdict
 from pytest_mlperf.hardware.machine import detect
 from pytest_mlperf.reports.sentences import sentence
@@ -234,6 +235,25 @@ def test_the_servers_of_a_served_suite_are_alive_alternately(
     jobs = {bool(label): job for label, job in simulation.jobs}
     assert all(job.engine.options["serve"] for job in jobs.values())
     assert jobs.keys() == {True, False}
+
+
+def test_scores_are_compared_although_no_run_is_valid(lab: Lab, simulation: Simulation) -> None:
+    """The accuracy test is judged by the other build's scores, in any order of the tests."""
+    lab.other_python()
+    simulation.invalid = (Reason(key=Key.LOADGEN, text="too short"),)
+    simulation.scores = (100.0, 0.0) * 16
+    engines = '[[engines]]\nuse = "acme:Acme"\n'
+    (planned,) = plan_suite(lab.project.suite(engines=engines, top1=50.0))
+    kinds = [Kind.PERFORMANCE, Kind.ACCURACY]
+    for order in (kinds, kinds[::-1]):
+        bench = lab.bench(OTHER_PYTHON)
+        verdicts = {kind: bench.verdict(planned, kind, kinds) for kind in order}
+        bench.close()
+        speed, accuracy = verdicts[Kind.PERFORMANCE], verdicts[Kind.ACCURACY]
+        assert speed.outcome is Outcome.INVALID
+        assert accuracy.interleaved is not None
+        assert accuracy.interleaved.other_accuracy is not None, sentence(accuracy.headline)
+        assert accuracy.paired[0].samples == 32
 
 
 def test_too_noisy_says_how_many_pairs_decide(lab: Lab, simulation: Simulation) -> None:
