@@ -130,6 +130,7 @@ class Evidence:
 
     Attributes:
         finished: The worker's event after its performance run; None without one.
+        settings: Settings of the run; None without LoadGen.
         target_qps: Rate that was offered, or that sized the run; None without one.
         power: Samples of the GPUs; None if not sampled.
         warm_s: End of the warm-up, monotonic [s].
@@ -149,6 +150,7 @@ class Evidence:
     power: PowerLog | None
     warm_s: float
     notes: tuple[str, ...]
+    settings: LoadGenSettings | None = None
     started: str = ""
     control: ControlRun = field(default_factory=ControlRun)
     warmed: bool | None = None
@@ -161,27 +163,20 @@ class Evidence:
 
 
 @dataclass(frozen=True, kw_only=True)
-class WorkerEvidence(Evidence):
-    """Hold the results of a worker under LoadGen, with the settings of its run."""
-
-    settings: LoadGenSettings
-
-
-@dataclass(frozen=True, kw_only=True)
 class Validity(Findings):
     """Hold LoadGen's result on the validity of a run."""
 
     limit_missed: bool = False
 
 
-def read_run(evidence: WorkerEvidence, job: Job, conditions: Conditions) -> Run | None:
+def read_run(evidence: Evidence, job: Job, conditions: Conditions) -> Run | None:
     """Return the performance run of a worker's results, or None if it made none."""
-    finished = evidence.finished
-    if finished is None:
+    finished, settings = evidence.finished, evidence.settings
+    if finished is None or settings is None:
         return None
     result, moved_s = finished["result"], finished["result"]["clock_moved_s"]
     timed: TimedLog
-    if evidence.settings.points:
+    if settings.points:
         log, seen = _read_curve(finished, evidence.loaded["engine"], job)
         timed, figures = log, curve.curve_figures(log, job.accelerator)
         validity, finishes = Validity(**together(seen)), curve.curve_finishes(log)
@@ -192,8 +187,8 @@ def read_run(evidence: WorkerEvidence, job: Job, conditions: Conditions) -> Run 
         answers: Answers = {point.point: point.answer_counts for point in log.points}
         hidden = {at_point(HIDDEN_SHARE, one.point): one.hidden_share for one in log.points}
     else:
-        timed, figures = read_figures(finished, evidence.settings.scenario, job.accelerator)
-        validity, finishes = _validity(timed, evidence.settings), result["finishes"]
+        timed, figures = read_figures(finished, settings.scenario, job.accelerator)
+        validity, finishes = _validity(timed, settings), result["finishes"]
         shortest_s, scored = result["duration_s"], False
         within = {"throughput": result["within_se"]} if result["within_se"] else {}
         late, answers = result["client"], {None: result["answer_counts"]}
@@ -205,7 +200,7 @@ def read_run(evidence: WorkerEvidence, job: Job, conditions: Conditions) -> Run 
         energy, notes = [replace(one, metrics={}) for one in energy], (*notes, SCORED_BETWEEN)
     differing = conditions.machine.differing(job.accelerator)
     sign = Sign.of(SignKey.GPUS_DIFFER, "gpus_differ", differences="; ".join(differing))
-    used = replace(evidence.settings, target_qps=evidence.target_qps)
+    used = replace(settings, target_qps=evidence.target_qps)
     shared = evidence.loaded["dataset"].get("sizes", {}).get("prefix_share")
     server = served(evidence.server or ServerLog(), timed, shared, job.limits, answers)
     fields = together(
@@ -221,11 +216,11 @@ def read_run(evidence: WorkerEvidence, job: Job, conditions: Conditions) -> Run 
         length_findings(used, result["duration_s"], probed=evidence.probed),
         replica_findings(result),
         _resources(evidence, result, timed),
-        _stages(result, evidence.settings),
+        _stages(result, settings),
         server,
         answer_findings(answers, evidence.subject.fingerprint, server),
         _light(evidence, job, figures, energy),
-        untimed_input(evidence.loaded["dataset"].get("input_s"), evidence.settings, figures),
+        untimed_input(evidence.loaded["dataset"].get("input_s"), settings, figures),
     )
     shares = {name: share for name, share in hidden.items() if share is not None}
     fields["server"] = {**fields["server"], **shares}
