@@ -40,6 +40,7 @@ from pytest_mlperf.core.recording import MISSES, baseline_run, new_record
 from pytest_mlperf.core.rulings.disturbance import is_loaded
 from pytest_mlperf.core.rulings.multiplicity import DROP_OUTCOMES
 from pytest_mlperf.core.rulings.ruling import Ruling, rule_on, ruling_of
+from pytest_mlperf.core.rulings.sample import sharing
 from pytest_mlperf.core.verdict import (
     Confirmation,
     InterleavedRuns,
@@ -281,7 +282,8 @@ def _notes(
     for name, ratio in ratios.items():
         if ratio.outcome is not Answer.INCONCLUSIVE:
             continue
-        needed = pairs_to_decide(ratio, METRICS[name].direction, limits[name], sides.rule)
+        rule, direction = sharing(sides.rule, name, ratios), METRICS[name].direction
+        needed = pairs_to_decide(ratio, direction, limits[name], rule)
         varies = f"{METRICS[name].title} varies by {percent(ratio.sd)} between pairs"
         more = f"about {needed} pairs would decide (--mlperf-max-runs {needed})"
         notes.append(f"{varies}: {more if needed else 'more pairs would not decide'}")

@@ -16,6 +16,7 @@ from pytest_mlperf.cli.arguments import add
 from pytest_mlperf.cli.output import progress, show, width
 from pytest_mlperf.cli.stored_results import case_named, folder_in, not_calibrated
 from pytest_mlperf.cli.suites import find_suites
+from pytest_mlperf.core.case import Scenario
 from pytest_mlperf.core.errors import EnvironmentFault, MlperfError
 from pytest_mlperf.core.metrics import METRICS
 from pytest_mlperf.core.numbers import limit as shown_limit
@@ -218,21 +219,16 @@ def _page(results: Sequence[TurnsResult], names: tuple[str, str], folder: Path) 
 
 @dataclass(frozen=True, kw_only=True)
 class TurnsArgument:
-    """Hold an argument's engine entry; `accelerator` None means all that both entries have."""
+    """Hold an argument's engine entry and its cases by scenario and accelerator."""
 
     text: str
-    planned: Sequence[Planned]
+    cases: Mapping[tuple[Scenario, str], Planned]
     entry: Side
 
-    def case(self, scenario: str, accelerator: str) -> Planned:
-        """Return the case of the engine entry for a scenario and accelerator."""
-        (case,) = [
-            one
-            for one in self.planned
-            if one.engine is self.entry[0]
-            and (one.case.scenario, one.case.accelerator) == (scenario, accelerator)
-        ]
-        return case
+    @property
+    def any_case(self) -> Planned:
+        """A case of the suite."""
+        return next(iter(self.cases.values()))
 
 
 def argument(text: str) -> TurnsArgument:
@@ -253,7 +249,9 @@ def argument(text: str) -> TurnsArgument:
         entry = side_of(suite, label) if label else (suite.entries[0], None)
     except LookupError as error:
         raise MlperfError(f"{file}: {error.args[0]}") from None
-    return TurnsArgument(text=text, planned=planned, entry=entry)
+    of_entry = [one for one in planned if one.engine is entry[0]]
+    cases = {(one.case.scenario, one.case.accelerator): one for one in of_entry}
+    return TurnsArgument(text=text, cases=cases, entry=entry)
 
 
 def cases(
@@ -265,19 +263,18 @@ def cases(
     """
     if reason := _suites_differ(a, b):
         raise MlperfError(f"A and B cannot be compared: {reason}")
-    same_file = a.planned[0].path.samefile(b.planned[0].path)
-    if same_file and a.entry == b.entry:
-        raise MlperfError("A and B are the same engine entry; name two different ones")
-    scenarios = {one.case.scenario: None for one in a.planned}
-    of_b = {one.case.scenario for one in b.planned}
+    of_b = {scenario for scenario, _ in b.cases}
     both = [
-        (a.case(scenario, first), b.case(scenario, second))
-        for scenario in scenarios
+        (a.cases[scenario, first], b.cases[scenario, second])
+        for scenario in dict.fromkeys(scenario for scenario, _ in a.cases)
         if scenario in of_b
         for first, second in _accelerators(a, b)
     ]
     if not both:
         raise MlperfError("A and B have no scenario in common")
+    same_file = a.any_case.path.samefile(b.any_case.path)
+    if same_file and any(x.case == y.case for x, y in both):
+        raise MlperfError("A and B are the same engine entry; name two different ones")
     named = dict.fromkeys(one.case.accelerator for two in both for one in two)
     machine = detect(gpus=any(split(accelerator)[1] != "cpu" for accelerator in named))
     both = [
@@ -317,7 +314,7 @@ def _accelerators(a: TurnsArgument, b: TurnsArgument) -> list[tuple[str, str]]:
 
 
 def _suites_differ(a: TurnsArgument, b: TurnsArgument) -> str:
-    first, second = (side.planned[0].suite for side in (a, b))
+    first, second = (side.any_case.suite for side in (a, b))
     settings = {
         "workloads": (first.workload.name, second.workload.name),
         "MLPerf workloads": (first.workload.twin_of, second.workload.twin_of),
