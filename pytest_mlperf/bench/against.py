@@ -66,14 +66,18 @@ class OtherSide(CaseRunner):
     """Run the other build; any error is an ERROR of the comparison, not a verdict."""
 
     title = ""
+    _unjudgeable: Unjudgeable | None = None
 
     def add_run(self, *, ask: Ask | None = None) -> Run:
-        """Add one valid run; the reasons of an INVALID run name the build."""
+        """Add one valid run; the reasons of an INVALID run name the build, and end its runs."""
+        if self._unjudgeable:
+            raise self._unjudgeable
         try:
             return super().add_run(ask=ask)
         except Unjudgeable as error:
             reasons = [_named(self.title, reason) for reason in error.run.invalid]
-            raise Unjudgeable(replace(error.run, invalid=tuple(reasons))) from None
+            self._unjudgeable = Unjudgeable(replace(error.run, invalid=tuple(reasons)))
+            raise self._unjudgeable from None
 
     def process(self, **task: Any) -> ProcessResult:
         """Run a fresh process; raise RunError of layer "against" for any error."""

@@ -99,7 +99,9 @@ class Interleaved:
         `ask` is an accuracy pass for the first process of the new side. Returns whether the pair
         counts; it does not if load may explain every repeat.
         """
-        old, new = self.old, self.new
+        old, new, pairs = self.old, self.new, self.pairs
+        for side in (old, new):
+            del side.runs[pairs:]  # of a pair that the other side's error ended
         loaded = self.one_rate and old.job.case.scenario.rate_is_condition
         for _ in range(1 + REPEATS):
             made = len(old.runs) + len(old.left_out)
@@ -181,13 +183,14 @@ def decided(
     a claim to decide in place of a drop. Raises NotComparable if a metric is missing or may not be
     judged.
     """
-    last = missing > 0 and len(new) + missing >= rule.max_runs
-    if not new:
+    pairs = min(len(new), len(old))
+    last = missing > 0 and pairs + missing >= rule.max_runs
+    if not pairs:
         if last:
             reason = f"the load of other processes differed within all {missing} pairs"
             raise NotComparable(reason, Outcome.INCONCLUSIVE)
         return {}
-    ratios = ratios_of(new, old, limits, rule, least)
+    ratios = ratios_of(new[:pairs], old[:pairs], limits, rule, least)
     decisions = {ratio.outcome for ratio in ratios.values()}
     if not (last or Answer.FAIL in decisions or Answer.MORE not in decisions):
         return {}

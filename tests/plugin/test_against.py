@@ -5,8 +5,9 @@ from __future__ import annotations
 import subprocess
 import sys
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -22,6 +23,7 @@ from pytest_mlperf.hardware.machine import detect
 from pytest_mlperf.reports.sentences import sentence
 from pytest_mlperf.run.child.process import Patience
 from pytest_mlperf.run.conditions import Conditions
+from pytest_mlperf.run.measure import ProcessResult
 from pytest_mlperf.run.project import commit_of
 from pytest_mlperf.stores.results import read_results
 from pytest_mlperf.suite.environments import reference
@@ -254,6 +256,29 @@ def test_scores_are_compared_although_no_run_is_valid(lab: Lab, simulation: Simu
         assert accuracy.interleaved is not None
         assert accuracy.interleaved.other_accuracy is not None, sentence(accuracy.headline)
         assert accuracy.paired[0].samples == 32
+
+
+def test_an_invalid_other_build_stays_invalid_if_its_test_runs_again(
+    lab: Lab, simulation: Simulation, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As with pytest-rerunfailures; a run without its neighbour is no pair."""
+
+    def measure(*arguments: Any) -> ProcessResult:
+        done = simulation.measure(*arguments)
+        assert done.run is not None
+        reasons = (Reason(key=Key.LOADGEN, text="too short"),) if arguments[-1].label else ()
+        return replace(done, run=replace(done.run, invalid=reasons))
+
+    monkeypatch.setattr("pytest_mlperf.bench.runner.measure", measure)
+    lab.other_python()
+    (planned,) = plan_suite(lab.suite())
+    bench = lab.bench(OTHER_PYTHON)
+    for _ in range(3):
+        verdict = bench.verdict(planned, Kind.PERFORMANCE, [Kind.PERFORMANCE])
+        assert verdict.outcome is Outcome.INVALID, sentence(verdict.headline)
+        assert sentence(verdict.headline).startswith("python other/bin/python")
+    bench.close()
+    assert sum(folder.startswith("against") for folder, _ in simulation.tasks) == 3
 
 
 def test_too_noisy_says_how_many_pairs_decide(lab: Lab, simulation: Simulation) -> None:
