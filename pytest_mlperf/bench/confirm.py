@@ -54,23 +54,16 @@ def why_no_build(case: CaseRuns) -> Confirmation | None:
     return Confirmation.UNCHANGED if same and not unknown else Confirmation.NO_BUILD
 
 
-class NoBuild(Exception):
-    """Report why the baseline's build that the suite names is unavailable."""
-
-
 def _sides(case: CaseRuns, earlier: EarlierSide | None, stack: contextlib.ExitStack) -> Interleaved:
     """Return this build and the baseline's, which exists until the stack is closed.
 
-    `earlier` is the case with the baseline's options if they differ. Raises NoBuild if the
+    `earlier` is the case with the baseline's options if they differ. Raises MlperfError if the
     baseline's build is unavailable.
     """
     planned, record, build = case.planned, case.record, None
-    try:
-        if isinstance(planned, Planned) and (named := earlier_build(planned)):
-            label = f"{planned.case.id}.{FOLDER_LABEL}"
-            build = stack.enter_context(baseline_build(named, case.conditions.folder, label))
-    except MlperfError as error:
-        raise NoBuild(str(error)) from None
+    if isinstance(planned, Planned) and (named := earlier_build(planned)):
+        label = f"{planned.case.id}.{FOLDER_LABEL}"
+        build = stack.enter_context(baseline_build(named, case.conditions.folder, label))
     # The machine's own speed cancels: do not measure it.
     today = replace(case.conditions, control=False)
     start = partial(CaseRunner, planned, show=case.show, rate=case.rate, record=record)
@@ -149,7 +142,7 @@ def confirm(case: CaseRuns, answer: Ruling, *, failing: Outcome = Outcome.PERF_D
     few = any(metric.baseline.days < DAYS for metric in dropped.values())
     decides = deciding(case) + MORE_SESSIONS * few
     limits = {name: m.limit for name, m in dropped.items() if m.limit is not None}
-    sides = None
+    sides, state = None, NOT_COMPARABLE
     with contextlib.ExitStack() as stack:
         try:
             earlier = earlier_side(case)
@@ -159,12 +152,13 @@ def confirm(case: CaseRuns, answer: Ruling, *, failing: Outcome = Outcome.PERF_D
                 note = UNCHANGED if why_not is Confirmation.UNCHANGED else NO_BUILD + decides
                 about = InterleavedRuns(state=why_not, metrics=tuple(dropped))
                 return _ended(answer, about, note)
+            state = Confirmation.NO_BUILD
             sides = _sides(case, earlier, stack)
+            state = NOT_COMPARABLE
             ratios = sides.judge(limits)
             if short := [METRICS[name].title for name in limits if name not in ratios]:
                 raise NotComparable(f"too few queries a run for {', '.join(short)}")
-        except (NoBuild, Unjudgeable, NotComparable, MlperfError) as error:
-            state = Confirmation.NO_BUILD if isinstance(error, NoBuild) else NOT_COMPARABLE
+        except (Unjudgeable, NotComparable, MlperfError) as error:
             reason: Words = error.note if isinstance(error, Unjudgeable) else str(error)
             more = decides if why_not else ""
             compared = Note.of("ab_not_compared", reason=reason, more=more)

@@ -269,7 +269,7 @@ class CaseRunner:
         scored_subject: System measured by the accuracy pass, with its own data.
         files: Files of the project that processes of `subject` imported.
         scored_files: Files of the project that processes of `scored_subject` imported.
-        left_out: Runs of pairs whose difference load may explain, see `confirm.add_pair`.
+        left_out: Runs of pairs whose difference load may explain, see `Interleaved.add_pair`.
         clients: Number of client processes, unless the suite sets it.
         pair: Number of the interleaved pair of its next run; 0 if none.
     """
