@@ -11,8 +11,8 @@ from typing import Any, NamedTuple
 
 from pytest_mlperf import UnavailableError
 from pytest_mlperf.adapters.datasets.files import (
+    ChecksumOptions,
     FileDataset,
-    FileOptions,
     check_file,
     encode,
     wrong,
@@ -49,7 +49,7 @@ TYPES = {
 
 
 @dataclass(frozen=True, kw_only=True)
-class BfclOptions(FileOptions):
+class BfclOptions(ChecksumOptions, dataset="bfcl", noun="questions"):
     """Options of the data set bfcl.
 
     Attributes:
@@ -57,12 +57,6 @@ class BfclOptions(FileOptions):
             folder bfcl_eval/data of an installed one.
         checksum: "md5:" or "sha256:" and the hex digits of the wheel; None skips the check.
     """
-
-    path: str
-    checksum: str | None = None
-
-    def __post_init__(self) -> None:
-        self.check("bfcl", count="questions")
 
     def find(self) -> Path:
         path = Path(self.path)

@@ -8,7 +8,6 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
-from pytest_mlperf import SuiteError
 from pytest_mlperf.adapters.datasets.files import ChecksumOptions, check_file, encode, find_file
 from pytest_mlperf.adapters.datasets.files.json_records import read_records
 from pytest_mlperf.adapters.datasets.prompts import (
@@ -36,7 +35,7 @@ FORMS = ("text", "tokens")
 
 
 @dataclass(frozen=True, kw_only=True)
-class CnnDailyMailOptions(ChecksumOptions):
+class CnnDailyMailOptions(ChecksumOptions, dataset="cnn_dailymail"):
     """Options of the data set cnn_dailymail.
 
     Attributes:
@@ -45,33 +44,24 @@ class CnnDailyMailOptions(ChecksumOptions):
         template: Template of text prompts, in which `{instruction}` and `{input}` stand for the
             keys of these names; `{{` and `}}` are braces. None is GPT-J's official prompt. Llama
             3.1 8B's file has no text of an instruction: use `{input}` only.
-        count: Number of samples to use and check, from the first on; None uses all.
     """
 
-    path: str
     prompts: str = "text"
     template: str | None = None
-    count: int | None = None
 
     def __post_init__(self) -> None:
-        self.check("cnn_dailymail")
+        forms = f"one of {', '.join(FORMS)}"
+        self.check(("prompts", self.prompts, self.prompts in FORMS, forms))
         _ = self.filled
 
     @property
     def filled(self) -> Template | None:
-        if self.prompts not in FORMS:
-            raise SuiteError(
-                f"data set cnn_dailymail: prompts = {self.prompts!r} is unknown; valid are "
-                f"{', '.join(FORMS)}",
-                option="prompts",
-            )
         if self.prompts == "text":
             text = ALPACA if self.template is None else self.template
-            return Template("cnn_dailymail", text, valid=TEMPLATE_FIELDS, required="input")
+            return Template(self.owner, text, valid=TEMPLATE_FIELDS, required="input")
         if self.template is not None:
-            raise SuiteError(
-                "data set cnn_dailymail: a template makes text; leave it out, or set prompts to "
-                '"text"',
+            raise self.wrong(
+                'a template makes text; leave it out, or set prompts to "text"',
                 option=("template", "prompts"),
             )
         return None

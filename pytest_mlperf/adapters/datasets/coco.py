@@ -26,7 +26,7 @@ FIXED_POINT_ONE = 2048
 
 
 @dataclass(frozen=True, kw_only=True)
-class CocoOptions(AnnotatedOptions):
+class CocoOptions(AnnotatedOptions, dataset="coco", noun="images"):
     """Options of the data set coco; defaults are MLPerf's.
 
     Attributes:
@@ -37,7 +37,6 @@ class CocoOptions(AnnotatedOptions):
             to multiples of 32, as MLPerf's reference does for its PyTorch model.
     """
 
-    dataset: ClassVar[str] = "coco"
     title: ClassVar[str] = "COCO"
     advice: ClassVar[str] = (
         "put MLPerf's coco_safe there (https://inference.mlcommons-storage.org), or what the "
@@ -52,12 +51,8 @@ class CocoOptions(AnnotatedOptions):
 
     def __post_init__(self) -> None:
         sides = f"a multiple of {STRIDE} where square is false"
-        self.check(
-            self.dataset,
-            ("size", self.size, self.square or not self.size % STRIDE, sides),
-            size="pixels",
-            count="images",
-        )
+        rule = ("size", self.size, self.square or not self.size % STRIDE, sides)
+        self.check(rule, size="pixels")
 
 
 class CocoDataset(AnnotatedImages):

@@ -8,13 +8,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from pytest_mlperf import RunError, SuiteError
+from pytest_mlperf import RunError
 from pytest_mlperf.adapters.datasets import files
 from pytest_mlperf.adapters.datasets.files.latents import (
     LatentDataset,
     find_latents,
+    latents_rule,
     read_latents,
-    require_reader,
 )
 
 CAPTION_FILES = (
@@ -53,7 +53,7 @@ Row = tuple[int, str, str | None]
 
 
 @dataclass(frozen=True, kw_only=True)
-class CocoCaptionsOptions(files.ChecksumOptions):
+class CocoCaptionsOptions(files.ChecksumOptions, dataset="coco_captions"):
     """Options of the data set coco_captions.
 
     Attributes:
@@ -65,20 +65,11 @@ class CocoCaptionsOptions(files.ChecksumOptions):
             height / 8, width / 8).
     """
 
-    path: str
     latents: str | bool | None = None
     size: int | Sequence[int] = 1024
 
     def __post_init__(self) -> None:
-        self.check("coco_captions")
-        latents = self.latents
-        named = isinstance(latents, str) and latents != ""
-        if not (latents is None or latents is False or named):
-            raise SuiteError(
-                f"data set coco_captions: latents = {latents!r} is neither the path of a file nor "
-                "false",
-                option="latents",
-            )
+        self.check(latents_rule(self.latents))
         _ = self.shape
 
     @property
@@ -88,9 +79,9 @@ class CocoCaptionsOptions(files.ChecksumOptions):
                 whole = height % PIXELS_PER_LATENT == width % PIXELS_PER_LATENT == 0
                 if whole and min(height, width) >= 1:
                     return 1, CHANNELS, height // PIXELS_PER_LATENT, width // PIXELS_PER_LATENT
-        raise SuiteError(
-            f"data set coco_captions: size = {self.size!r} is neither a multiple of "
-            f"{PIXELS_PER_LATENT} pixels nor [height, width] of such",
+        raise self.wrong(
+            f"size = {self.size!r} is neither a multiple of {PIXELS_PER_LATENT} pixels nor "
+            "[height, width] of such",
             option="size",
         )
 
@@ -108,8 +99,6 @@ class CocoCaptionsOptions(files.ChecksumOptions):
         latents, presence = find_latents(self.latents, folder, LATENTS, ADVICE_LATENTS)
         self.require((table is not None, f"{path}: {lacks}; {ADVICE}"), presence)
         assert table is not None
-        if latents:
-            require_reader(latents)
         return table, latents
 
 
@@ -129,8 +118,7 @@ class CocoCaptionsDataset(LatentDataset[Row]):
         files.check_file(file, options.checksum)
         samples = _read_table(file)
         self._keep(samples, options.count, file, f"the table has {len(samples)} captions")
-        of = "the option size"
-        self._latents = None if latents is None else read_latents(latents, options.shape, of)
+        self._latents = read_latents(latents, options.shape, "size")
 
     def input(self, index: int) -> dict[str, Any]:
         """Return "caption" and "latents"; None for latents that the engine draws.

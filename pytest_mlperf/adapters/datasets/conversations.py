@@ -33,7 +33,7 @@ Line = tuple[int, Mapping[str, Any]]
 
 
 @dataclass(frozen=True, kw_only=True)
-class ConversationsOptions(files.FileOptions):
+class ConversationsOptions(files.FileOptions, dataset="conversations", noun="conversations"):
     """Options of the data set conversations.
 
     Attributes:
@@ -41,20 +41,18 @@ class ConversationsOptions(files.FileOptions):
             1 on, "role" ("user", "assistant", "tool"), "content", and optionally "system", "tools",
             "tool_calls", "tool_results", "reasoning_content", "name", "delay_seconds" and
             "max_new_tokens" or "max_completion_tokens". Lines of a conversation are adjacent.
-        count: Number of conversations to use, from the first on; None uses all.
         delays: Whether to wait the recorded `delay_seconds` before a turn, as for a tool or a user.
         repeat: Whether to send conversations unchanged, without the engine's `salt`.
     """
 
     path: str
-    count: int | None = None
     delays: bool = True
     repeat: bool = False
 
     def __post_init__(self) -> None:
         delays = ("delays", self.delays, type(self.delays) is bool, "true or false")
         repeat = ("repeat", self.repeat, type(self.repeat) is bool, "true or false")
-        self.check("conversations", delays, repeat, count="conversations")
+        self.check(delays, repeat)
 
     def find(self) -> Path:
         return files.find_file(

@@ -20,18 +20,13 @@ ADVICE = "get it as README.md in e2e-rag of MLPerf's inference repository says"
 
 
 @dataclass(frozen=True, kw_only=True)
-class FramesOptions(files.ChecksumOptions):
+class FramesOptions(files.ChecksumOptions, dataset="frames", noun="questions"):
     """Options of the data set frames.
 
     Attributes:
         path: Table with tabs between columns, or a folder with frames_dataset.tsv or a single
             table.
     """
-
-    path: str
-
-    def __post_init__(self) -> None:
-        self.check("frames", count="questions")
 
     def find(self) -> Path:
         return files.find_file(
@@ -93,7 +88,7 @@ def _questions(table: Path) -> Iterator[dict[str, Any]]:
 
 
 @dataclass(frozen=True, kw_only=True)
-class PagesOptions(files.FileOptions):
+class PagesOptions(files.FileOptions, dataset="frames-pages", noun="pages"):
     """Options of the data set frames-pages.
 
     Attributes:
@@ -101,9 +96,6 @@ class PagesOptions(files.FileOptions):
     """
 
     path: str
-
-    def __post_init__(self) -> None:
-        self.check("frames-pages", count="pages")
 
     def find(self) -> Sequence[Path]:
         folder = Path(self.path)

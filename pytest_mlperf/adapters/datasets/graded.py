@@ -28,7 +28,7 @@ TARGET = ("gt_output", "ground_truth")
 
 
 @dataclass(frozen=True, kw_only=True)
-class GradedOptions(ChecksumOptions):
+class GradedOptions(ChecksumOptions, dataset="graded"):
     """Options of the data set graded.
 
     Attributes:
@@ -40,18 +40,19 @@ class GradedOptions(ChecksumOptions):
             `tok_input` or `input_tokens`.
     """
 
-    path: str
     template: str | None = None
 
     def __post_init__(self) -> None:
-        self.check("graded")
+        self.check()
         _ = self.filled
 
     @property
     def filled(self) -> prompts.Template | None:
         if self.template is None:
             return None
-        return prompts.Template("graded", self.template, valid=(TEXT_COLUMN,), required=TEXT_COLUMN)
+        return prompts.Template(
+            self.owner, self.template, valid=(TEXT_COLUMN,), required=TEXT_COLUMN
+        )
 
     def find(self) -> Path:
         return find_table(

@@ -36,7 +36,7 @@ LOOK_ROWS = 1000
 
 
 @dataclass(frozen=True, kw_only=True)
-class IgbhOptions(FileOptions):
+class IgbhOptions(FileOptions, dataset="igbh"):
     """Options of the data set igbh.
 
     Attributes:
@@ -51,7 +51,7 @@ class IgbhOptions(FileOptions):
     classes: int = 2983
 
     def __post_init__(self) -> None:
-        self.check("igbh", features="numbers", classes="classes")
+        self.check(features="numbers", classes="classes")
 
     def find(self) -> Path:
         folder = Path(self.path)

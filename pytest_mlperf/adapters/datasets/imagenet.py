@@ -22,7 +22,7 @@ VGG_MEAN = (123.68, 116.78, 103.94)
 
 
 @dataclass(frozen=True, kw_only=True)
-class ImageNetOptions(FileOptions):
+class ImageNetOptions(FileOptions, dataset="imagenet", noun="images"):
     """Options of the data set imagenet.
 
     Attributes:
@@ -54,7 +54,7 @@ class ImageNetOptions(FileOptions):
             ("mean", self.mean, len(self.mean) == 3, "three numbers: red, green, blue"),
             ("std", self.std, scales, "three numbers other than 0"),
         )
-        self.check("imagenet", *rules, size="pixels", classes="classes", count="images")
+        self.check(*rules, size="pixels", classes="classes")
 
     def find(self) -> Path:
         folder = Path(self.path)

@@ -76,7 +76,7 @@ _CASE_NAME = re.compile(r"[A-Za-z0-9_-]+")
 
 
 @dataclass(frozen=True, kw_only=True)
-class Kits19Options(files.FileOptions):
+class Kits19Options(files.FileOptions, dataset="kits19"):
     """Options of the data set kits19.
 
     Attributes:
@@ -88,9 +88,6 @@ class Kits19Options(files.FileOptions):
 
     path: str
     checksums: str | None = None
-
-    def __post_init__(self) -> None:
-        self.check("kits19")
 
     def find(self) -> Path:
         folder, checksums = Path(self.path), self.checksums

@@ -27,7 +27,7 @@ _CHAPTER = re.compile(r"(\d+-\d+)_\d+\.wav")
 
 
 @dataclass(frozen=True, kw_only=True)
-class LibriSpeechOptions(files.FileOptions):
+class LibriSpeechOptions(files.ChecksumOptions, dataset="librispeech", noun="clips"):
     """Options of the data set librispeech.
 
     Attributes:
@@ -36,12 +36,6 @@ class LibriSpeechOptions(files.FileOptions):
             dev-all-repack/84-121123_0.wav.
         checksum: "md5:" or "sha256:" and the hex digits of the list; None skips the check.
     """
-
-    path: str
-    checksum: str | None = None
-
-    def __post_init__(self) -> None:
-        self.check("librispeech", count="clips")
 
     def find(self) -> Path:
         return files.find_file(

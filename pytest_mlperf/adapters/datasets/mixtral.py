@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from pytest_mlperf.adapters.datasets import prompts
-from pytest_mlperf.adapters.datasets.files import FileOptions, check_file, encode
+from pytest_mlperf.adapters.datasets.files import ChecksumOptions, check_file, encode
 from pytest_mlperf.adapters.datasets.files.frames import TABLE_LIMIT, find_table, read_frame
 
 OFFICIAL_TABLES = ("09292024_mixtral_15k_mintoken2_v1.pkl", "2024.06.06_mixtral_15k_v4.pkl")
@@ -24,7 +24,7 @@ TABLE_COLUMNS = (PART_COLUMN, ID_COLUMN, TEXT_COLUMN, TARGET_COLUMN, TOKENS_COLU
 
 
 @dataclass(frozen=True, kw_only=True)
-class MixtralDataOptions(FileOptions):
+class MixtralDataOptions(ChecksumOptions, dataset="mixtral"):
     """Options of the data set mixtral.
 
     Attributes:
@@ -34,12 +34,6 @@ class MixtralDataOptions(FileOptions):
             expects md5:ded6c711288c9bbca02929855557b8c1 since v5.0, and
             md5:78823c13e0e73e518872105c4b09628b for v4.1.
     """
-
-    path: str
-    checksum: str | None = None
-
-    def __post_init__(self) -> None:
-        self.check("mixtral")
 
     def find(self) -> Path:
         return find_table(

@@ -15,7 +15,7 @@ IMAGES = "validation/data"
 
 
 @dataclass(frozen=True, kw_only=True)
-class OpenImagesOptions(AnnotatedOptions):
+class OpenImagesOptions(AnnotatedOptions, dataset="openimages", noun="images"):
     """Options of the data set openimages; defaults are MLPerf's.
 
     Attributes:
@@ -24,7 +24,6 @@ class OpenImagesOptions(AnnotatedOptions):
         size: Height and width of a sample, in pixels.
     """
 
-    dataset: ClassVar[str] = "openimages"
     title: ClassVar[str] = "Open Images"
     advice: ClassVar[str] = (
         "put the output of tools/openimages_mlperf.sh there (MLPerf's repository inference, "

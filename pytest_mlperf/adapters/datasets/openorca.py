@@ -18,7 +18,7 @@ TEMPLATE_FIELDS = ("system_prompt", "question")
 
 
 @dataclass(frozen=True, kw_only=True)
-class OpenOrcaOptions(FileOptions):
+class OpenOrcaOptions(FileOptions, dataset="openorca"):
     """Options of the data set openorca.
 
     Attributes:
@@ -33,7 +33,7 @@ class OpenOrcaOptions(FileOptions):
     template: str | None = None
 
     def __post_init__(self) -> None:
-        self.check("openorca")
+        self.check()
         _ = self.filled
 
     @property
@@ -41,7 +41,7 @@ class OpenOrcaOptions(FileOptions):
         if self.template is None:
             return None
         return prompts.Template(
-            "openorca", self.template, valid=TEMPLATE_FIELDS, required="question"
+            self.owner, self.template, valid=TEMPLATE_FIELDS, required="question"
         )
 
     def find(self) -> Path:

@@ -118,9 +118,9 @@ class Template:
         fields: Names of the fields that occur.
     """
 
-    def __init__(self, dataset: str, text: str, *, valid: Sequence[str], required: str) -> None:
+    def __init__(self, owner: str, text: str, *, valid: Sequence[str], required: str) -> None:
         """Parse a template; `{name}` is a field among `valid`, which must include `required`."""
-        title = f"data set {dataset}: template = {text!r}"
+        title = f"{owner}: template = {text!r}"
         if not isinstance(text, str):
             raise SuiteError(f"{title} is not text", option="template")
         try:

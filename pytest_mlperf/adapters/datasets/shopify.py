@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 from pytest_mlperf import UnavailableError
-from pytest_mlperf.adapters.datasets.files import FileDataset, FileOptions, check_files, encode
+from pytest_mlperf.adapters.datasets.files import ChecksumOptions, FileDataset, check_files, encode
 from pytest_mlperf.adapters.datasets.files.frames import find_table, read_frame
 from pytest_mlperf.adapters.datasets.files.images import check_encoded, encode_again
 from pytest_mlperf.adapters.datasets.prompts import SampleFile
@@ -130,7 +130,7 @@ def user_text(version: str, title: Any, description: Any, choices: list[str]) ->
 
 
 @dataclass(frozen=True, kw_only=True)
-class ShopifyOptions(FileOptions):
+class ShopifyOptions(ChecksumOptions, dataset="shopify"):
     """Options of the data set shopify.
 
     Attributes:
@@ -143,15 +143,12 @@ class ShopifyOptions(FileOptions):
         checksum: "md5:" or "sha256:" and the hex digits over all files in sequence, "train" first.
     """
 
-    path: str
     prompts: str = "v6.1"
     guided: bool = False
-    checksum: str | None = None
 
     def __post_init__(self) -> None:
         versions = " or ".join(f'"{name}"' for name in SPELLED)
         self.check(
-            "shopify",
             ("prompts", self.prompts, self.prompts in SPELLED, versions),
             ("guided", self.guided, isinstance(self.guided, bool), "true or false"),
         )

@@ -40,7 +40,7 @@ FILES = (
 
 
 @dataclass(frozen=True, kw_only=True)
-class StreamingOptions(FileOptions):
+class StreamingOptions(FileOptions, dataset="streaming"):
     """Options of the data set streaming.
 
     Attributes:
@@ -69,7 +69,7 @@ class StreamingOptions(FileOptions):
         begins = type(self.first_step) is int and 0 <= self.first_step < most
         step = ("first_step", self.first_step, begins, "a time step below steps, from 0 on")
         units = {"steps": "time steps", "max_history": "actions", "max_candidates": "candidates"}
-        self.check("streaming", share, step, **units)
+        self.check(share, step, **units)
 
     def find(self) -> Path:
         folder = Path(self.path)

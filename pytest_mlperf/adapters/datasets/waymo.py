@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from pytest_mlperf import RunError
-from pytest_mlperf.adapters.datasets.files import FileDataset, FileOptions, check_file, wrong
+from pytest_mlperf.adapters.datasets.files import ChecksumOptions, FileDataset, check_file, wrong
 from pytest_mlperf.adapters.datasets.files.images import decode
 from pytest_mlperf.adapters.datasets.files.pickle_files import read_records
 from pytest_mlperf.adapters.lazy import NDArray, np
@@ -30,19 +30,13 @@ ADVICE = (
 
 
 @dataclass(frozen=True, kw_only=True)
-class WaymoOptions(FileOptions):
+class WaymoOptions(ChecksumOptions, dataset="waymo", noun="frames"):
     """Options of the data set waymo.
 
     Attributes:
         path: Folder kitti_format with waymo_infos_val.pkl, which is not executed, and training/.
         checksum: "md5:" or "sha256:" and the hex digits of waymo_infos_val.pkl.
     """
-
-    path: str
-    checksum: str | None = None
-
-    def __post_init__(self) -> None:
-        self.check("waymo", count="frames")
 
     def find(self) -> Path:
         folder = Path(self.path)

@@ -212,8 +212,8 @@ def test_a_wrong_option_is_refused_by_look_too(build: Build, folder: Path) -> No
         ({"size": True}, "size = True is neither"),
         ({"size": [16, 24, 8]}, r"size = \[16, 24, 8\] is neither"),
         ({"size": "16"}, "size = '16' is neither"),
-        ({"latents": True}, "latents = True is neither the path of a file nor false"),
-        ({"latents": ""}, "latents = '' is neither"),
+        ({"latents": True}, "latents = True is not the path of a file, or false"),
+        ({"latents": ""}, "latents = '' is not the path"),
     ]
 
     def look(options: dict[str, Any]) -> None:

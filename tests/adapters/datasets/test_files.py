@@ -179,7 +179,7 @@ SETS = {
         },
         whole=("dev-v1.1.json",),
         unit="feature",
-        counted="",
+        counted=" of features",
     ),
     "kits19": Rules(
         size=3,

@@ -29,36 +29,46 @@ class FileOptions:
     """
 
     count: int | None = None
+    owner: ClassVar[str]
+    noun: ClassVar[str]
+
+    def __init_subclass__(cls, dataset: str = "", noun: str = "samples") -> None:
+        """Set the names of the data set and of its samples in messages."""
+        cls.owner, cls.noun = f"data set {dataset}", noun
+
+    def __post_init__(self) -> None:
+        self.check()
 
     def find(self) -> Any:
         """Find and return the paths of the files for `FileDataset._read`; read no file."""
         raise NotImplementedError
 
-    def check(self, dataset: str, *rules: Rule, **units: str) -> None:
+    def check(self, *rules: Rule, **units: str) -> None:
         """Raise SuiteError for a broken rule, or an invalid `count` or `checksum`.
 
         `units` maps whole-number options to their units, e.g. size="pixels"; None is valid if it is
         the default.
         """
-        owner = f"data set {dataset}"
-        require_options(owner, rules)
-        for name, unit in {**units, "count": units.get("count", "samples")}.items():
+        require_options(self.owner, rules)
+        for name, unit in {**units, "count": self.noun}.items():
             value = getattr(self, name)
             valid = type(value) is int and value >= 1
             if not valid and (value is not None or getattr(type(self), name) is not None):
-                number = f"a number of {unit}" if unit else "a number"
-                message = f"{owner}: {name} = {value!r} is not {number}, at least 1"
-                raise SuiteError(message, option=name)
+                message = f"{name} = {value!r} is not a number of {unit}, at least 1"
+                raise self.wrong(message, option=name)
         checksum = getattr(self, "checksum", None)
         if checksum is None:
             return
         algorithm, _, digits = str(checksum).lower().partition(":")
         if len(digits) != CHECKSUMS.get(algorithm) or not re.fullmatch("[0-9a-f]+", digits):
-            raise SuiteError(
-                f'{owner}: checksum = {checksum!r} must be "md5:" with 32 hex digits or "sha256:" '
-                "with 64",
+            raise self.wrong(
+                f'checksum = {checksum!r} must be "md5:" with 32 hex digits or "sha256:" with 64',
                 option="checksum",
             )
+
+    def wrong(self, defect: str, *, option: str | Sequence[str]) -> SuiteError:
+        """Return the error for a wrong option."""
+        return SuiteError(f"{self.owner}: {defect}", option=option)
 
     @staticmethod
     def require(*places: tuple[bool, str]) -> None:
@@ -75,6 +85,7 @@ class ChecksumOptions(FileOptions):
         checksum: "md5:" or "sha256:" and the hex digits of the file; None skips the check.
     """
 
+    path: str
     checksum: str | None = None
 
 

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 from pytest_mlperf import RunError, UnavailableError
-from pytest_mlperf.adapters.datasets.files import FileDataset, FileOptions, check_file, wrong
+from pytest_mlperf.adapters.datasets.files import ChecksumOptions, FileDataset, check_file, wrong
 from pytest_mlperf.adapters.datasets.files.images import (
     check_images,
     hash_of_images,
@@ -144,7 +144,7 @@ KEPT_FIELDS = frozenset(RECORD_TESTS) | {
 
 
 @dataclass(frozen=True, kw_only=True)
-class AnnotatedOptions(FileOptions):
+class AnnotatedOptions(ChecksumOptions):
     """Options of a data set of annotated images.
 
     Attributes:
@@ -152,18 +152,15 @@ class AnnotatedOptions(FileOptions):
         checksum: "md5:" or "sha256:" and the hex digits of the annotation file; None skips it.
     """
 
-    dataset: ClassVar[str]
     title: ClassVar[str]
     advice: ClassVar[str]
 
-    path: str
     annotations: str
     images: str
     size: int
-    checksum: str | None = None
 
     def __post_init__(self) -> None:
-        self.check(self.dataset, size="pixels", count="images")
+        self.check(size="pixels")
 
     def find(self) -> tuple[Path, Path]:
         folder = Path(self.path)

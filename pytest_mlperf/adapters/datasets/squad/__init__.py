@@ -12,7 +12,6 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any
 
-from pytest_mlperf import SuiteError
 from pytest_mlperf.adapters.datasets import files
 from pytest_mlperf.adapters.datasets.squad import _features
 from pytest_mlperf.adapters.lazy import NDArray, np
@@ -24,7 +23,7 @@ MODEL_FOLDER = "bert_tf_v1_1_large_fp32_384_v2"
 
 
 @dataclass(frozen=True, kw_only=True)
-class SquadOptions(files.ChecksumOptions):
+class SquadOptions(files.ChecksumOptions, dataset="squad", noun="features"):
     """Options of the data set squad.
 
     Attributes:
@@ -37,7 +36,6 @@ class SquadOptions(files.ChecksumOptions):
         pad: Whether to pad features with zeros to `max_seq_length`, as MLPerf's reference does.
     """
 
-    path: str
     vocab: str | None = None
     max_seq_length: int = 384
     doc_stride: int = 128
@@ -45,18 +43,13 @@ class SquadOptions(files.ChecksumOptions):
     pad: bool = True
 
     def __post_init__(self) -> None:
-        self.check(
-            "squad",
-            ("pad", self.pad, type(self.pad) is bool, "true or false"),
-            max_seq_length="",
-            doc_stride="",
-            max_query_length="",
-            count="",
-        )
+        lengths = ("max_seq_length", "doc_stride", "max_query_length")
+        pad = ("pad", self.pad, type(self.pad) is bool, "true or false")
+        self.check(pad, **dict.fromkeys(lengths, "word pieces"))
         if self.max_query_length + _features.OTHER_PIECES >= self.max_seq_length:
-            raise SuiteError(
-                f"data set squad: max_query_length = {self.max_query_length!r} leaves no room for "
-                f"the paragraph in max_seq_length = {self.max_seq_length!r}; it must be at least "
+            raise self.wrong(
+                f"max_query_length = {self.max_query_length!r} leaves no room for the paragraph in "
+                f"max_seq_length = {self.max_seq_length!r}; it must be at least "
                 f"{_features.OTHER_PIECES + 1} smaller",
                 option=("max_query_length", "max_seq_length"),
             )

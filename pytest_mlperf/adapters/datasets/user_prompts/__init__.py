@@ -48,7 +48,7 @@ MADE_UP: Mapping[str, Any] = {
 
 
 @dataclass(frozen=True, kw_only=True)
-class UserPromptsOptions(FileOptions):
+class UserPromptsOptions(FileOptions, dataset="prompts"):
     """Options of the data set prompts: a file and its columns, or synthetic prompts.
 
     Lengths are in tokens: a mean, with a fifth of it as standard deviation; or `{ mean = 1024, sd =
@@ -94,7 +94,7 @@ class UserPromptsOptions(FileOptions):
         seed = ("seed", self.seed, type(self.seed) is int, "a whole number")
         trace = ("trace", self.trace, type(self.trace) is bool, "true or false")
         repeat = ("repeat", self.repeat, type(self.repeat) is bool, "true or false")
-        self.check("prompts", seed, trace, repeat, samples="prompts")
+        self.check(seed, trace, repeat, samples="prompts")
         if self.path is None:
             _ = self.made_up
             self._refuse(("columns", "count", "trace"), "applies to a file; set path, or remove it")
@@ -219,7 +219,7 @@ class UserPromptsDataset(PromptDataset):
 
     def _keep_cells(self, source: SampleFile, cells: Mapping[str, list[Any]]) -> None:
         prompts = cells["prompt"]
-        template = Template("prompts", "{prompt}", valid=("prompt",), required="prompt")
+        template = Template("data set prompts", "{prompt}", valid=("prompt",), required="prompt")
         self._prompts = (
             TextPrompts(template, {"prompt": prompts})
             if isinstance(prompts[0], bytes)
