@@ -109,8 +109,8 @@ EXCEPTIONS = {
         (
             *(
                 "adapters.datasets.bfcl",
-                "adapters.datasets.coco_captions",
                 "adapters.datasets.files.annotated",
+                "adapters.datasets.files.columns",
             ),
             *(
                 "adapters.datasets.files.arrays",
@@ -123,13 +123,11 @@ EXCEPTIONS = {
                 "adapters.datasets.igbh",
             ),
             *(
-                "adapters.datasets.frames",
                 "adapters.datasets.kits19",
                 "adapters.datasets.squad._features",
             ),
             *(
                 "adapters.datasets.streaming",
-                "adapters.datasets.user_prompts._trace",
                 "adapters.engines",
             ),
             *(

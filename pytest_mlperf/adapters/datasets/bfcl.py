@@ -85,7 +85,6 @@ class BfclDataset(FileDataset[_Question]):
     """
 
     options = BfclOptions
-    unit = "question"
     kind = b"bfcl"
 
     def _read(self, options: BfclOptions, source: Path) -> None:
@@ -94,9 +93,7 @@ class BfclDataset(FileDataset[_Question]):
         questions = [
             question for name in sorted(SUBSET_PERCENTAGES) for question in _subset(source, name)
         ]
-        self._keep(
-            questions, options.count, source, f"MLPerf asks {len(questions)} questions of it"
-        )
+        self._keep(questions, options.count, source)
 
     def input(self, index: int) -> dict[str, Any]:
         return dict(self._sample(index).request)

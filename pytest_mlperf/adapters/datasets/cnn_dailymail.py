@@ -16,8 +16,8 @@ from pytest_mlperf.adapters.datasets.prompts import (
     Template,
     TextPrompts,
     TokenLists,
+    token_list,
 )
-from pytest_mlperf.adapters.lazy import np
 
 OFFICIAL_FILES = ("cnn_eval.json", "sample_cnn_eval_5000.json")
 """GPT-J and Llama 3.1 8B with 13,368 samples; Llama 3.1 8B on the edge with 5,000."""
@@ -126,14 +126,6 @@ def _columns(source: SampleFile, keys: Sequence[str], count: int | None) -> dict
 
 def _value(source: SampleFile, row: int, key: str, value: Any) -> Any:
     if key == TOKENS_COLUMN:
-        return _packed(value)
+        return token_list(source, row, key, value, "prompt")
     text = source.text(row, key, value)
     return text if key == SUMMARY_COLUMN else encode(text)
-
-
-def _packed(value: Any) -> Any:
-    if not isinstance(value, list) or not value or any(type(token) is not int for token in value):
-        return value
-    if min(value) < 0 or max(value) >= 2**31:
-        value = [-1]  # refused with the same message
-    return np.array(value, np.int32)

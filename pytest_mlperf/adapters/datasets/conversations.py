@@ -105,9 +105,7 @@ class ConversationsDataset(files.FileDataset[Turn]):
         source = SampleFile(file=file, row="line", whole="file")
         whole = list(islice(_conversations(source), options.count))
         source.check_size(len(whole), None)
-        files.require_enough(
-            file, options.count, len(whole), f"there are {len(whole)} conversations"
-        )
+        files.require_enough(file, options.count, len(whole), options.noun)
         self._samples = [turn for turns in whole for turn in turns]
         self._require_lengths(file)
 

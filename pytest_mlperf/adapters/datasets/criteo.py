@@ -150,9 +150,7 @@ class CriteoDataset(files.FileDataset[int]):
             ends = read_ends(Path(options.trace), used)
         else:
             ends = drawn_ends(used) if options.pairs is None else even_ends(used, options.pairs)
-        files.require_enough(
-            options.path, options.count, len(ends), f"the data set has {len(ends)} samples"
-        )
+        files.require_enough(options.path, options.count, len(ends), options.noun)
         self._ends: NDArray[np.int64] = ends[: options.count]
         self._places = places
         self.digest = self._check_values(options.hotness)

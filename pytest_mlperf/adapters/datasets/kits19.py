@@ -76,7 +76,7 @@ _CASE_NAME = re.compile(r"[A-Za-z0-9_-]+")
 
 
 @dataclass(frozen=True, kw_only=True)
-class Kits19Options(files.FileOptions, dataset="kits19"):
+class Kits19Options(files.FileOptions, dataset="kits19", noun="cases"):
     """Options of the data set kits19.
 
     Attributes:
@@ -131,14 +131,11 @@ class Kits19Dataset(files.FileDataset[_Case]):
     Volumes, 165 MB a case on average, are read on each access; classes of labels are checked then.
     """
 
-    unit = "case"
     options = Kits19Options
 
     def _read(self, options: Kits19Options, folder: Path) -> None:
         names, shapes = _list_cases(folder)
-        files.require_enough(
-            folder, options.count, len(names), f"the folder has {len(names)} cases"
-        )
+        files.require_enough(folder, options.count, len(names), options.noun)
         names = names[: options.count]
         paths = _find_files(folder, names)
         self._samples = [_open_case(name, file) for name, file in zip(names, paths, strict=True)]

@@ -36,7 +36,7 @@ class SampleFile:
             raise wrong(
                 self.file, f"the {self.whole} has no {self.row}s", "get it from its source again"
             )
-        require_enough(self.file, count, rows, f"the {self.whole} has {rows} {self.row}s")
+        require_enough(self.file, count, rows, f"{self.row}s")
 
     def texts(self, column: str, cells: Sequence[Any]) -> list[str]:
         return [self.text(row, column, cell) for row, cell in enumerate(cells)]

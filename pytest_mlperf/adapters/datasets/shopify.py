@@ -199,8 +199,7 @@ class ShopifyDataset(FileDataset[str]):
                     self._columns[name].append(cell)
                 self._sources.append((source, row))
         source_path = files[0] if len(files) == 1 else files[0].parent
-        holds = f"its tables have {len(self._sources)} rows"
-        self._keep(self._columns[CATEGORY_COLUMN], options.count, source_path, holds)
+        self._keep(self._columns[CATEGORY_COLUMN], options.count, source_path)
 
     def input(self, index: int) -> dict[str, Any]:
         """Return the messages of one chat, and with `guided` its "response_format"."""

@@ -40,7 +40,7 @@ FILES = (
 
 
 @dataclass(frozen=True, kw_only=True)
-class StreamingOptions(FileOptions, dataset="streaming"):
+class StreamingOptions(FileOptions, dataset="streaming", noun="requests"):
     """Options of the data set streaming.
 
     Attributes:
@@ -96,7 +96,6 @@ class StreamingDataset(FileDataset[tuple[int, int, int]]):
     """
 
     options = StreamingOptions
-    unit = "request"
     in_order: ClassVar[bool] = True
 
     def _read(self, options: StreamingOptions, files: Path) -> None:
@@ -107,7 +106,7 @@ class StreamingDataset(FileDataset[tuple[int, int, int]]):
         self._stream = self._streamed()
         steps = range(options.first_step, options.steps)
         requests = [(step, *each) for step in steps for each in self._requests_of(step)]
-        self._keep(requests, options.count, files, f"the data set has {len(requests)} requests")
+        self._keep(requests, options.count, files)
         self.digest = self._checked_digest()
 
     def input(self, index: int) -> dict[str, Any]:

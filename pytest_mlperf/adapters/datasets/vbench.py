@@ -64,15 +64,12 @@ class VBenchDataset(LatentDataset[str]):
 
     options = VBenchOptions
     kind = b"vbench"
-    unit = "prompt"
 
     def _read(self, options: Any, places: tuple[Path, Path | None]) -> None:
         file, latents = places
         files.check_file(file, options.checksum)
         prompts = [line.strip() for line in lines_of(file) if line.strip()]
-        if not prompts:
-            raise files.wrong(file, "has no prompts", f"get it from {PROMPTS_SOURCE}")
-        self._keep(prompts, options.count, file, f"the file has {len(prompts)} prompts")
+        self._keep(prompts, options.count, file)
         self._latents = read_latents(latents, tuple(options.shape), "shape")
 
     def input(self, index: int) -> dict[str, Any]:

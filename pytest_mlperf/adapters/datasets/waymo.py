@@ -74,20 +74,15 @@ class WaymoDataset(FileDataset[DrivenFrame]):
     """
 
     options = WaymoOptions
-    unit = "frame"
     kind = b"waymo"
 
     def _read(self, options: WaymoOptions, folder: Path) -> None:
         self._folder = folder
         file = folder / FRAMES
         check_file(file, options.checksum)
-        listed = read_records(file)
-        if not listed:
-            raise wrong(file, "lists no frames", ADVICE)
-        frames = [
-            _frame(folder, place, record) for place, record in enumerate(listed[: options.count])
-        ]
-        self._keep(frames, options.count, file, f"the list has {len(listed)} frames")
+        listed = read_records(file)[: options.count]
+        frames = [_frame(folder, number, record) for number, record in enumerate(listed)]
+        self._keep(frames, options.count, file)
 
     def input(self, index: int) -> dict[str, Any]:
         """Return arrays by name.

@@ -91,7 +91,6 @@ class WindowsDataset(files.FileDataset[TokenWindow]):
 
     optional_libraries = ("transformers",)
     options = WindowsOptions
-    unit = "window"
     kind = b"windows"
 
     def _read(self, options: WindowsOptions, path: Path) -> None:
@@ -106,7 +105,7 @@ class WindowsDataset(files.FileDataset[TokenWindow]):
             raise files.wrong(
                 path, "no document has two tokens", "set path to a file with documents"
             )
-        self._keep(windows, options.count, path, f"its documents have {len(windows):,} windows")
+        self._keep(windows, options.count, path)
 
     def input(self, index: int) -> list[int]:
         """Return the token ids of a window."""

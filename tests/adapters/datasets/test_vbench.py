@@ -71,5 +71,5 @@ def test_defects_are_refused_with_a_message(folder: Path) -> None:
         with pytest.raises(error, match=part):
             VBenchDataset(**{"path": str(folder), **options})
     (folder / "vbench_prompts.txt").write_text(" \n", "utf-8")
-    with pytest.raises(RunError, match="has no prompts"):
+    with pytest.raises(RunError, match="there are no prompts"):
         VBenchDataset(path=str(folder), shape=SHAPE)

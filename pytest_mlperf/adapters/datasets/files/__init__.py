@@ -94,7 +94,6 @@ class FileDataset(Generic[S]):
 
     libraries: ClassVar[tuple[str, ...]] = ()
     options: ClassVar[type[FileOptions]]
-    unit: ClassVar[str] = "sample"
     repeat: bool = True
     kind: bytes
 
@@ -128,8 +127,10 @@ class FileDataset(Generic[S]):
     def _content(self, index: int) -> Sequence[bytes]:
         raise NotImplementedError
 
-    def _keep(self, samples: Sequence[S], count: int | None, source: object, holds: str) -> None:
-        require_enough(source, count, len(samples), holds)
+    def _keep(self, samples: Sequence[S], count: int | None, source: object) -> None:
+        if not samples:
+            raise wrong(source, f"there are no {self.options.noun}", "get it from its source again")
+        require_enough(source, count, len(samples), self.options.noun)
         self._samples = samples[:count]
 
     def _sample(self, index: int) -> S:
@@ -137,7 +138,7 @@ class FileDataset(Generic[S]):
 
     def _checked(self, index: int) -> int:
         if not 0 <= index < len(self):
-            raise IndexError(f"{self.unit} {index!r} of {len(self)}")
+            raise IndexError(f"sample {index!r} of {len(self)}")
         return index
 
 
@@ -178,11 +179,12 @@ def check_files(paths: Sequence[Path], checksum: str | None) -> None:
         )
 
 
-def require_enough(source: object, count: int | None, total: int, holds: str) -> None:
-    """Raise SuiteError if `count` exceeds `total`; `holds` words it, e.g. "it has 3 images"."""
+def require_enough(source: object, count: int | None, total: int, noun: str) -> None:
+    """Raise SuiteError if `count` exceeds the `total` number of samples, named by `noun`."""
     if count is not None and count > total:
         raise SuiteError(
-            f"{source}: count = {count!r}, but {holds}; lower count, or leave it out to use all",
+            f"{source}: count = {count!r}, but there are {total:,} {noun}; lower count, or leave "
+            "it out to use all",
             option="count",
         )
 

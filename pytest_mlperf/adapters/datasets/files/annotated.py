@@ -13,11 +13,7 @@ from typing import Any, ClassVar
 
 from pytest_mlperf import RunError, UnavailableError
 from pytest_mlperf.adapters.datasets.files import ChecksumOptions, FileDataset, check_file, wrong
-from pytest_mlperf.adapters.datasets.files.images import (
-    check_images,
-    hash_of_images,
-    require_images,
-)
+from pytest_mlperf.adapters.datasets.files.images import check_images, hash_of_images
 
 Test = Callable[[Any], bool]
 
@@ -199,10 +195,9 @@ class AnnotatedImages(FileDataset[Image]):
         file, self._folder = files
         check_file(file, options.checksum)
         listed, self._categories = read_annotations(file)
-        self._keep(listed, options.count, file, f"it lists {len(listed)} images")
+        self._keep(listed, options.count, file)
         names = [name for name, _ in self._samples]
-        require_images(self._folder, names, file)
-        _check_sizes(file, self._samples, check_images(self._folder, names))
+        _check_sizes(file, self._samples, check_images(self._folder, names, file))
 
     def reference(self, index: int) -> dict[str, Any]:
         """Return `index`, `image_id`, `height` and `width` in pixels, and `annotations`.

@@ -213,8 +213,7 @@ class UserPromptsDataset(PromptDataset):
             if not cells["prompt"] and left != 0:
                 source.check_size(0, None)
         where = files[0] if len(files) == 1 else options.path
-        total = len(cells["prompt"])
-        require_enough(where, options.count, total, f"there are {total} prompts")
+        require_enough(where, options.count, len(cells["prompt"]), "prompts")
         self._keep_cells(SampleFile(file=files[0]), cells)
 
     def _keep_cells(self, source: SampleFile, cells: Mapping[str, list[Any]]) -> None:

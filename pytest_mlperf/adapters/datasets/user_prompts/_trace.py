@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import csv
-import hashlib
 import random
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -13,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from pytest_mlperf.adapters.datasets.files import json_lines
-from pytest_mlperf.adapters.datasets.files.columns import places
+from pytest_mlperf.adapters.datasets.files.columns import csv_records, places
 from pytest_mlperf.adapters.datasets.files.frames import read_frame
 from pytest_mlperf.adapters.datasets.prompts import SampleFile
 from pytest_mlperf.adapters.datasets.user_prompts import _synthetic
@@ -74,12 +72,7 @@ class Replayed(_synthetic.MadeUp):
         return self.requests[index].output
 
     def digest(self, samples: int) -> str:
-        text = repr(
-            (_synthetic.VERSION, _synthetic.COMMON_WORDS, samples, self.seed, self.requests)
-        )
-        if self.tokenizer is not None:
-            text += repr((self._words, [self.prompt(index) for index in range(min(samples, 16))]))
-        return hashlib.sha256(f"trace {text}".encode()).hexdigest()
+        return self._digest("trace", samples, self.requests)
 
 
 def read_trace(path: Path, count: int | None) -> Sequence[Request]:
@@ -153,21 +146,4 @@ def _jsonl(source: SampleFile, columns: Sequence[str]) -> Iterator[Record]:
 
 
 def _csv(source: SampleFile, columns: Sequence[str]) -> Iterator[Record]:
-    csv.field_size_limit(json_lines.MAX_LINE_BYTES)
-    reader = csv.reader(json_lines.lines_of(source.file), strict=True)
-    try:
-        header = next(reader, [])
-        if not header:
-            return
-        at = places(source.file, header, columns, ADVICE)
-        for cells in reader:
-            if not cells:
-                continue
-            if len(cells) != len(header):
-                defect = f"it has {len(cells)} cells, and the header {len(header)}"
-                raise json_lines.broken_line(source.file, reader.line_num, defect)
-            yield reader.line_num, {name: cells[place] for name, place in at.items()}
-    except csv.Error as error:
-        raise json_lines.broken_line(
-            source.file, reader.line_num, f"it is not CSV: {error}"
-        ) from error
+    return csv_records(source.file, columns, advice=ADVICE)
