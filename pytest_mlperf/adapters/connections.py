@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from typing import Any, cast
 from urllib.parse import quote, urlsplit
 
-from pytest_mlperf import EnvironmentFault
+from pytest_mlperf.adapters.conventions import not_installed
 from pytest_mlperf.extension import text_of
 
 MAX_IDLE_SECONDS = 1.0
@@ -343,10 +343,7 @@ def library(who: str = "engine openai", extra: str = "openai") -> Any:
     try:
         import httptools
     except ImportError as error:
-        raise EnvironmentFault(
-            f"{who} needs {error.name}, which is not installed; try: pip install "
-            f"'pytest-mlperf[{extra}]'"
-        ) from error
+        raise not_installed(who, "httptools", extra) from error
     return httptools
 
 

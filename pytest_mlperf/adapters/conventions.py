@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from pytest_mlperf import EnvironmentFault
 from pytest_mlperf.adapters.lazy import np
 
 NEGATIVE_PROMPT = "normal quality, low quality, worst quality, low res, blurry, nsfw, nude"
@@ -37,6 +38,14 @@ def pack_logprobs(tokens: Sequence[int], logprobs: Sequence[float]) -> bytes:
     records = np.empty(len(tokens), np.dtype(list(LOGPROB_RECORD)))
     records["token"], records["logprob"] = tokens, logprobs
     return records.tobytes()
+
+
+def not_installed(who: str, library: str, extra: str, *, option: str = "") -> EnvironmentFault:
+    """Return the error for a missing library; `extra` is this package's extra that has it."""
+    return EnvironmentFault(
+        f"{who} needs {library}, which is not installed; try: pip install 'pytest-mlperf[{extra}]'",
+        option=option or (),
+    )
 
 
 LFS_POINTER = b"version https://git-lfs.github.com/spec/v1"

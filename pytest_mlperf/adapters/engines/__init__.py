@@ -7,8 +7,9 @@ import json
 from collections.abc import Sequence
 from pathlib import Path, PurePosixPath
 
-from pytest_mlperf import EnvironmentFault, RunError
+from pytest_mlperf import RunError
 from pytest_mlperf.adapters.conventions import lfs_pointer
+from pytest_mlperf.adapters.conventions import not_installed as not_installed
 from pytest_mlperf.extension import Rule, require_options, text_of
 
 MAX_INDEX_BYTES = 64 * 2**20
@@ -75,14 +76,6 @@ def broken(source: Path | str, problem: str) -> RunError:
 def refused_sample(index: int, problem: object) -> RunError:
     """Return the error for a sample; `problem` completes "sample N of the data set ..."."""
     return engine_error(f"sample {index} of the data set {problem}")
-
-
-def not_installed(who: str, library: str, extra: str, *, option: str = "") -> EnvironmentFault:
-    """Return the error for a missing library; `extra` is this package's extra that has it."""
-    return EnvironmentFault(
-        f"{who} needs {library}, which is not installed; try: pip install 'pytest-mlperf[{extra}]'",
-        option=option or (),
-    )
 
 
 def require_module(who: str, name: str, extra: str, purpose: str = "") -> None:

@@ -9,7 +9,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from pytest_mlperf import EnvironmentFault, RunError, Scores
+from pytest_mlperf import RunError, Scores
+from pytest_mlperf.adapters.conventions import not_installed
 from pytest_mlperf.adapters.lazy import NDArray, np
 from pytest_mlperf.adapters.scorers import ModelFreeScorer, NoOptions, require_outputs, scorer_error
 from pytest_mlperf.adapters.scorers.leverage import Shares, influences, whole_scores
@@ -267,10 +268,7 @@ def _run(
         from pycocotools.coco import COCO
         from pycocotools.cocoeval import COCOeval
     except ImportError as error:
-        raise EnvironmentFault(
-            "scorer map matches boxes with pycocotools, which is not installed; "
-            "try: pip install 'pytest-mlperf[vision]'"
-        ) from error
+        raise not_installed("scorer map", "pycocotools", "vision") from error
     # pycocotools prints its progress.
     with contextlib.redirect_stdout(io.StringIO()):
         cocos = []

@@ -38,7 +38,7 @@ MAX_REPLY_BYTES = 1 << 20
 
 
 @dataclass(frozen=True, kw_only=True)
-class JudgedOptions:
+class JudgedOptions(language.DecoderOptions):
     """Options of scorer judged.
 
     Attributes:
@@ -50,16 +50,12 @@ class JudgedOptions:
         at_a_time: Maximum number of concurrent judgements.
         answers: Source of the answers: "attached" is the engine's attachment "text"; "text" is
             outputs in UTF-8; "tokens" is outputs of token ids.
-        tokenizer: Folder of the tokenizer for "tokens", if it is not the model's.
-        dtype: Type of the token ids in an output, little-endian: "int32" or "int64".
     """
 
     url: str
     judge: str
     template: str | None = None
     answers: str = "attached"
-    tokenizer: str | None = None
-    dtype: str = "int64"
     timeout: float = 60.0
     at_a_time: int = 8
 
@@ -73,8 +69,13 @@ class JudgedOptions:
             raise SuiteError("scorer judged: timeout must be above 0 and at_a_time at least 1")
         require_choice("judged", "answers", self.answers, ANSWER_TYPES)
 
+    @property
+    def decodes(self) -> bool:
+        """Whether answers are token ids in the outputs."""
+        return self.answers == "tokens"
 
-class JudgedScorer:
+
+class JudgedScorer(language.TextScorer[JudgedOptions]):
     """Ask a server whether each answer agrees with the right answer.
 
     Metric "judged": 100 if the judge finds an answer correct, else 0; their mean, in per cent. It
@@ -88,8 +89,9 @@ class JudgedScorer:
     """
 
     metrics = ("judged", "unjudged")
-    libraries = ("httptools",)
-    optional_libraries = ("tokenizers", "transformers")
+    libraries: ClassVar[tuple[str, ...]] = ("httptools",)
+    optional_libraries: ClassVar[tuple[str, ...]] = ("tokenizers", "transformers")
+    name: ClassVar[str] = "judged"
 
     options: ClassVar[type] = JudgedOptions
 
@@ -99,12 +101,9 @@ class JudgedScorer:
         Args:
             model: Folder of the answering model, for its tokenizer; another model judges.
         """
-        self._asked = settings = JudgedOptions(**options)
+        super().__init__(model=model, **options)
+        settings = self._asked
         self.artefacts = (ATTACHED,) if settings.answers == "attached" else ()
-        self._decoder = None
-        if settings.answers == "tokens":
-            decoded = language.DecoderOptions(tokenizer=settings.tokenizer, dtype=settings.dtype)
-            self._decoder = language.Decoder.of("judged", model, decoded)
         self._prompt = GRADING_PROMPT
         if settings.template is not None:
             try:
@@ -126,8 +125,7 @@ class JudgedScorer:
     def require(self) -> None:
         """Check that the libraries for requests and for decoding are installed."""
         library("scorer judged", "scoring")
-        if self._decoder:
-            self._decoder.require()
+        super().require()
 
     def score(
         self,
@@ -163,7 +161,7 @@ class JudgedScorer:
     def _answers(
         self, outputs: Sequence[bytes], artefacts: Sequence[Mapping[str, bytes]]
     ) -> list[str]:
-        if self._decoder:
+        if self._asked.decodes:
             return self._decoder.decode(outputs).texts
         texts = outputs if self._asked.answers == "text" else [one[ATTACHED] for one in artefacts]
         return [text.decode("utf-8", "replace") for text in texts]

@@ -65,9 +65,6 @@ class LongContextOptions(SentenceOptions):
             white space is kept, which affects only answers of several sentences graded by `qa_em`.
     """
 
-    scorer: ClassVar[str] = "long_context"
-    punkt: str | None = None
-
 
 class LongContextScorer(SentenceScorer[LongContextOptions]):
     """Score each sample by the metric that its data set names; other metrics are None.
@@ -84,7 +81,7 @@ class LongContextScorer(SentenceScorer[LongContextOptions]):
     """
 
     metrics = ("rougeL", "exact_match", "tokens_per_sample")
-    name: ClassVar[str] = LongContextOptions.scorer
+    name: ClassVar[str] = "long_context"
     options: ClassVar[type] = LongContextOptions
 
     def score(self, outputs: Sequence[bytes], references: Sequence[Mapping[str, str]]) -> Scores:

@@ -82,7 +82,7 @@ def int64(*ids: int) -> bytes:
 
 def decoder(folder: Path, **options: Any) -> Decoder:
     model = options.pop("model", str(folder))
-    return Decoder.of("rouge", model, DecoderOptions(**options))
+    return Decoder("rouge", model, DecoderOptions(**options))
 
 
 def samples(tokenizer: Tokenizer, highest: int) -> list[list[int]]:

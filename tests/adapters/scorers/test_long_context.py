@@ -186,7 +186,7 @@ def test_wrong_tokens_references_and_options_are_refused(build: Build) -> None:
         ),
     ]
     options: list[tuple[dict[str, Any], str]] = [
-        ({"processes": 0}, "scorer long_context: processes = 0 must be a number from 1 on"),
+        ({"processes": 0}, "scorer long_context: processes = 0 is not a number, at least 1"),
         ({"dtype": "float"}, "scorer long_context: dtype = 'float' is unknown"),
     ]
     score = build().score

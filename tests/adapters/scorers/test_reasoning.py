@@ -295,7 +295,7 @@ def test_wrong_options_and_inputs_are_refused(model: Path) -> None:
         ({"run_generated_code": True}, "run_generated_code and tests go together"),
         ({"tests": "lcb"}, "run_generated_code and tests go together"),
         ({"run_generated_code": 1, "tests": "lcb"}, "neither true nor false"),
-        ({"processes": 0}, "must be a number from 1 on"),
+        ({"processes": 0}, "is not a number, at least 1"),
     ]
     inputs = [
         (

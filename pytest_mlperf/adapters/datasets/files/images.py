@@ -9,7 +9,8 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from pytest_mlperf import EnvironmentFault, UnavailableError
+from pytest_mlperf import UnavailableError
+from pytest_mlperf.adapters.conventions import not_installed
 from pytest_mlperf.adapters.datasets.files import wrong
 from pytest_mlperf.adapters.lazy import NDArray, np
 
@@ -87,10 +88,7 @@ def require_pillow() -> None:
     try:
         import PIL.Image  # noqa: F401
     except ImportError as error:
-        raise EnvironmentFault(
-            "images are decoded with Pillow, which is not installed; "
-            "try: pip install 'pytest-mlperf[onnx]'"
-        ) from error
+        raise not_installed("a data set of images", "Pillow", "onnx") from error
 
 
 def check_images(folder: Path, names: Sequence[str], listed: Path) -> list[tuple[int, int]]:

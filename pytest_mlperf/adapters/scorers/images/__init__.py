@@ -8,9 +8,10 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, ClassVar, Protocol, cast
+from typing import Any, ClassVar, Protocol
 
-from pytest_mlperf import EnvironmentFault, Scores, SuiteError, UnavailableError
+from pytest_mlperf import Scores, SuiteError, UnavailableError
+from pytest_mlperf.adapters.conventions import not_installed
 from pytest_mlperf.adapters.lazy import NDArray, np
 from pytest_mlperf.adapters.scorers import require_choice, scorer_error
 from pytest_mlperf.adapters.scorers.images._clip import ClipScores, look_for_clip
@@ -107,10 +108,7 @@ class ClipFidScorer:
         needed += [] if CODE.fullmatch(self._inception) else ["torch"]
         for name in dict.fromkeys(needed):
             if importlib.util.find_spec(name) is None:
-                raise EnvironmentFault(
-                    f"scorer clip_fid needs {name}, which is not installed; try: pip install "
-                    "'pytest-mlperf[diffusion]' pillow"
-                )
+                raise not_installed("scorer clip_fid", name, "diffusion")
 
     def score(
         self, outputs: Sequence[bytes], references: Sequence[Mapping[str, Any] | str]
@@ -135,27 +133,34 @@ class ClipFidScorer:
             images = np.stack([self._image(outputs[sample], sample) for sample in samples])
             clip[part] = _checked("clip", score(images, captions[part]), samples, ())
             features[part] = _checked("inception", describe(images), samples, real.mean.shape)
-        fid = frechet(features, real)
+        fid, pseudo_fids = frechet(features, real)
         return Scores(
-            per_sample={"clip": clip.tolist(), "fid": fid.pseudo_values.tolist()},
-            aggregate={"clip": float(clip.mean()), "fid": fid.distance},
+            per_sample={"clip": clip.tolist(), "fid": pseudo_fids.tolist()},
+            aggregate={"clip": float(clip.mean()), "fid": fid},
             lower=frozenset({"fid"}),
             whole=frozenset({"fid"}),
         )
 
     def _networks(self) -> tuple[CaptionScores, ImageFeatures]:
-        device = str(self._arguments["device"])
         if not (CODE.fullmatch(self._clip) and CODE.fullmatch(self._inception)):
-            check_device(device)
-        if CODE.fullmatch(self._clip):
-            score = cast(CaptionScores, _build("clip", self._clip, self._arguments))
-        else:
-            score = ClipScores(Path(self._clip), device=device)
-        if CODE.fullmatch(self._inception):
-            describe = cast(ImageFeatures, _build("inception", self._inception, self._arguments))
-        else:
-            describe = InceptionFeatures(Path(self._inception), device=device)
+            check_device(str(self._arguments["device"]))
+        score: CaptionScores = self._network("clip", self._clip, ClipScores)
+        describe: ImageFeatures = self._network("inception", self._inception, InceptionFeatures)
         return score, describe
+
+    def _network(self, option: str, name: str, kind: type[Any]) -> Any:
+        if not CODE.fullmatch(name):
+            return kind(Path(name), device=str(self._arguments["device"]))
+        module, _, attribute = name.partition(":")
+        try:
+            factory = getattr(importlib.import_module(module), attribute)
+        except (ImportError, AttributeError) as error:
+            raise SuiteError(
+                f"scorer clip_fid: {option} = {name!r} cannot be imported ({error}); write "
+                '"package.module:factory" with a module that Python finds',
+                option=option,
+            ) from error
+        return factory(**self._arguments)
 
     def _image(self, output: bytes, sample: int) -> NDArray[np.uint8]:
         height, width = self._size
@@ -166,19 +171,6 @@ class ClipFidScorer:
                 "blue; set the scorer's size to that of the engine's images",
             )
         return np.frombuffer(output, np.uint8).reshape(height, width, 3)
-
-
-def _build(option: str, name: str, arguments: Mapping[str, Any]) -> Any:
-    module, _, attribute = name.partition(":")
-    try:
-        factory = getattr(importlib.import_module(module), attribute)
-    except (ImportError, AttributeError) as error:
-        raise SuiteError(
-            f"scorer clip_fid: {option} = {name!r} cannot be imported ({error}); write "
-            '"package.module:factory" with a module that Python finds',
-            option=option,
-        ) from error
-    return factory(**arguments)
 
 
 def _checked(

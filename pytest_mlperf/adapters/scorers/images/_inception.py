@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from pytest_mlperf import EnvironmentFault
+from pytest_mlperf.adapters.conventions import not_installed
 from pytest_mlperf.adapters.lazy import NDArray, np
 from pytest_mlperf.adapters.scorers import scorer_error
 
@@ -246,7 +247,6 @@ class InceptionFeatures:
 
     def __init__(self, file: Path, *, device: str) -> None:
         """Load weights with the names of `WEIGHTS_FILE` onto a torch device, "cpu" or "cuda"."""
-        check_device(device)
         self._weights = {name: w.to(device) for name, w in load_weights(file).items()}
         self._device = device
 
@@ -269,10 +269,7 @@ def check_device(device: str) -> None:
     try:
         import torch
     except ImportError as error:
-        raise EnvironmentFault(
-            "scorer clip_fid needs torch, which is not installed; "
-            "try: pip install 'pytest-mlperf[diffusion]'"
-        ) from error
+        raise not_installed("scorer clip_fid", "torch", "diffusion") from error
     if device == "cuda" and not torch.cuda.is_available():
         raise EnvironmentFault(
             'scorer clip_fid: device = "cuda", but torch finds no such device here; install a '

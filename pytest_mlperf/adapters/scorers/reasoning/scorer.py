@@ -9,7 +9,8 @@ from dataclasses import dataclass
 from itertools import compress
 from typing import Any, ClassVar
 
-from pytest_mlperf import EnvironmentFault, Scores, SuiteError
+from pytest_mlperf import Scores, SuiteError
+from pytest_mlperf.adapters.conventions import not_installed
 from pytest_mlperf.adapters.scorers import require_flag, require_outputs, scorer_error
 from pytest_mlperf.adapters.scorers import text as language
 from pytest_mlperf.adapters.scorers.code.livecodebench import Archive, passed_tests
@@ -86,7 +87,6 @@ class DeepSeekScorer(language.TextScorer[ReasoningOptions]):
         """
         super().__init__(model=model, **options)
         settings = self._asked
-        language.check_processes(self.name, settings.processes)
         require_flag(self.name, "run_generated_code", settings.run_generated_code)
         if settings.run_generated_code != (settings.tests is not None):
             raise SuiteError(
@@ -110,10 +110,7 @@ class DeepSeekScorer(language.TextScorer[ReasoningOptions]):
         if missing := [
             name for name in MATHEMATICS_LIBRARIES if importlib.util.find_spec(name) is None
         ]:
-            raise EnvironmentFault(
-                f"scorer {self.name} needs {' and '.join(missing)}, which are not installed; "
-                "try: pip install 'pytest-mlperf[math]'"
-            )
+            raise not_installed(f"scorer {self.name}", " and ".join(missing), "math")
         if self._archive:
             self._archive.files()
             require_sandbox()

@@ -10,7 +10,7 @@ from typing import Any, ClassVar, TypeVar
 
 from pytest_mlperf import EnvironmentFault, UnavailableError
 from pytest_mlperf.adapters.scorers import scorer_error
-from pytest_mlperf.adapters.scorers.text import DecoderOptions, TextScorer, check_processes
+from pytest_mlperf.adapters.scorers.text import DecoderOptions, TextScorer
 from pytest_mlperf.extension import usable_cores
 
 PUNKT_FILES = ("abbrev_types.txt", "collocations.tab", "ortho_context.tab", "sent_starters.txt")
@@ -87,12 +87,8 @@ class SentenceOptions(DecoderOptions):
             of 290 words per second.
     """
 
-    scorer: ClassVar[str]
     processes: int | None = None
     punkt: str | None = None
-
-    def __post_init__(self) -> None:
-        check_processes(self.scorer, self.processes)
 
 
 D = TypeVar("D", bound=SentenceOptions)
