@@ -36,7 +36,10 @@ def client_note(
 
 
 def late_share(metric: str, value: float, client: Mapping[str, float]) -> float:
-    """Return the largest share of a latency [s] that the client itself took; 0 if it is small."""
+    """Return the share of a latency that delays of the load generator explain; 0 if negligible.
+
+    `value` is the latency [s], `client` has the load generator's delays [s] by percentile.
+    """
     if metric.partition("_")[0] not in ("ttft", "latency"):
         return 0.0
     late_s = _late(metric, client)

@@ -297,7 +297,7 @@ class MetricVerdict:
 
     @property
     def lacking_sessions(self) -> Literal["few sessions", "old"] | None:
-        """Why the outcome is not final; None if it is final or proven by interleaved runs."""
+        """Whether few or only old sessions make the outcome provisional; None if it is final."""
         return None if self.confirmed else self.baseline.lacks
 
 

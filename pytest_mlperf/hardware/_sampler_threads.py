@@ -331,6 +331,6 @@ class Sampler:
             thread.finish()
 
     def counts(self) -> dict[str, int]:
-        """Return the counts of readings of all GPUs together."""
+        """Return the numbers of planned, actual ("ticks") and slow readings of all GPUs."""
         names = ("ticks", "planned", "slow")
         return {name: sum(getattr(each, name) for each in self._threads) for name in names}

@@ -110,16 +110,16 @@ class Machine:
     """Describe the hardware of this machine.
 
     Attributes:
-        gpus: GPUs and MIG instances visible by CUDA_VISIBLE_DEVICES, in CUDA's order: the identity
-            of `nvidia.read` with "uuid", "bus" and "index", its CUDA number in PCI order (None if
-            uncertain).
+        gpus: GPUs and MIG instances visible by CUDA_VISIBLE_DEVICES, in CUDA's order. Each has the
+            properties of `nvidia.read`, its "uuid", "bus" and "index": its CUDA number in PCI
+            order, None if uncertain.
         host: Properties of Linux and the CPU that may change a speed but are not in the identity.
         cards: Such properties of each GPU, by UUID.
         unread: Reason why a quantity of a GPU cannot be sampled, by UUID and quantity.
         paths: Connection of two GPUs by both UUIDs, see `nvidia.paths`.
         nvml_trouble: Reason why GPUs are missing; None if all are present or none is needed.
         shared: Whether other cases may run on its other GPUs at the same time.
-        harness: Harness instead of LoadGen and our own loop; results are compared within one only.
+        harness: The harness if it is not LoadGen; results of two harnesses are never compared.
         machine_id: systemd's id of the machine; stored only salted and hashed.
         limit_w: Power limit that a case sets on its GPUs [W]; None to leave it.
         server: Server on another machine, whose hardware is measured instead of this machine's.

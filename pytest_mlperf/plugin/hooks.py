@@ -321,5 +321,5 @@ class _Reports:
 
 
 def late_session(config: pytest.Config) -> Any:
-    """Return the session object; None if pytest found no suite, marker or result."""
+    """Return the plugin's session; None if pytest found no suite, marker or result."""
     return config.stash.get(SESSION, None)

@@ -51,10 +51,10 @@ T = TypeVar("T")
 
 
 class Live:
-    """Write progress past pytest's capture; an xdist worker sends only lines on long waits.
+    """Write progress past pytest's capture; an xdist worker reports long waits only.
 
     Attributes:
-        seconds: Shortest duration of each planned case, by suite file and case id.
+        seconds: Minimum planned duration [s] of each case, by suite file and case id.
     """
 
     def __init__(self, config: pytest.Config) -> None:

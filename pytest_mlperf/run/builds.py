@@ -313,7 +313,7 @@ def _remove_worktree(top: Path, folder: Path) -> None:
 
 
 def remove_left(suite: Path, runs: Path) -> None:
-    """Remove checkouts of other builds that killed sessions left below the folder `runs`."""
+    """Remove the checkouts of other builds that killed sessions left in the folder `runs`."""
     for mark in runs.glob(f"*/*/{IN_USE_FILE}"):
         with contextlib.suppress(OSError, RunError), mark.open("ab") as file:
             atomic.lock(file.fileno())

@@ -277,7 +277,7 @@ def _require_end(path: Path, values: Mapping[str, Any], last: str | None, *, old
     numbers = _RELEASE.match(version)  # (0, 5) of ".5a1"
     written = tuple(int(part or 0) for part in numbers[1].split(".")) if numbers else ()
     if end in values:
-        problem = f"goes on after {end!r}, with {last!r}: it is not the log of one run"
+        problem = f"continues after {end!r}, with {last!r}: it is not the log of one run"
     elif end == "num_errors" and written and written < COUNTS_ERRORS and old:
         rated = last and LAST_RATE.fullmatch(last)
         if rated or (last == LAST_TIME and not values.get("requested_use_token_latencies")):
@@ -289,8 +289,8 @@ def _require_end(path: Path, values: Mapping[str, Any], last: str | None, *, old
     elif end == "num_errors" and written and written < COUNTS_ERRORS:
         first = ".".join(map(str, COUNTS_ERRORS))
         problem = (
-            f"is of LoadGen {version}, which does not write an error count, so it is unknown "
-            f"whether the log is complete; LoadGen {first} and newer end it with {end!r}"
+            f"was written by LoadGen {version}, which does not write an error count, so it is "
+            f"unknown whether the log is complete; LoadGen {first} and newer end it with {end!r}"
         )
     else:
         problem = (

@@ -52,7 +52,7 @@ from pytest_mlperf.run.server import ServerLog, watched_server
 
 
 class WorkerProgress:
-    """Show a worker's events as progress lines, and keep its rate."""
+    """Show a worker's events as progress lines, and store the last rate it reports."""
 
     def __init__(self, job: MeasuredCase, title: str, show: Callable[[str], None]) -> None:
         self._head = f"{job.case.id} {title}"

@@ -503,7 +503,7 @@ def _unpaired(folder: Path) -> str:
     )
     if missing:
         return f"not judged: without {missing} answers cannot be matched to samples"
-    return "not judged here: engine recorded scores the answers sample by sample"
+    return "not judged here; engine recorded can score the answers, sample by sample"
 
 
 def _accuracy(path: Path, unpaired: str) -> tuple[tuple[Reason, ...], tuple[str, ...]]:

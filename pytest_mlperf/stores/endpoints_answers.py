@@ -104,8 +104,8 @@ def _samples(folder: Path, dataset: str | None) -> tuple[str, dict[str, int]]:
         raise MlperfError(f"{path}: must be an object, not {shown(content)}")
     names = [name for name in content if name not in PHASES]
     if dataset is None and len(names) != 1:
-        several = f"{', '.join(map(shown, names))}: name one with dataset" if names else "none"
-        raise MlperfError(f"{path}: data sets that accuracy was measured with: {several}")
+        several = f"{', '.join(map(shown, names))}; name one with dataset" if names else "none"
+        raise MlperfError(f"{path}: has accuracy answers for these data sets: {several}")
     chosen = names[0] if dataset is None else dataset
     samples = content.get(chosen)
     if not isinstance(samples, dict) or not samples:

@@ -596,7 +596,7 @@ def _power_limits(entry: EngineEntry, index: int) -> Iterator[values.Defect]:
             where = ("on", name, "power_limit_w") if override else ("power_limit_w",)
             yield (
                 ("engines", index, *where),
-                f"{name} {lack}; where other accelerators of the entry are meant, write it under "
+                f"{name} {lack}; for other accelerators of the entry, write it under "
                 '[engines.on."H200"]',
             )
 

@@ -122,7 +122,7 @@ class CaseData:
     constants: RoundScenario
 
     def source(self, phase: Phase) -> DatasetSource:
-        """Return the data set of a phase as the suite writes it."""
+        """Return the data set of a phase as written in the suite file."""
         return self.suite.data_of(self.scenario, phase)[1]
 
     def key(self, phase: Phase) -> KeyPath:

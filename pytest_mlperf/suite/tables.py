@@ -195,7 +195,7 @@ class Workload(Table):
     )
     work: dict[StrictStr, Any] | None = Field(
         default=None,
-        description="Work per sample of your own model, for its physical limit.",
+        description="Operations and sizes of your own model, for its physical limit.",
     )
 
 

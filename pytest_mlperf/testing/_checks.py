@@ -296,8 +296,8 @@ def _check_absent(dataset: Callable[..., Any], options: Mapping[str, Any], title
     except Exception as error:
         kind = type(error).__name__
         raise AssertionError(
-            f"{title}: {kind} is raised where {absent['path']} is not there: raise "
-            "UnavailableError with what is missing and what to put there"
+            f"{title}: it raises {kind} if {absent['path']} is missing: raise UnavailableError "
+            "with what is missing and what to put there"
         ) from error
 
 
@@ -423,7 +423,7 @@ def _check_order(
         demand(
             all(_close(one, other) for one, other in pairs),
             f"{title}: {name} by sample changes with the order of the samples",
-            "score each sample by its own output and reference; give scores in the order of both",
+            "score each sample by its own output and reference, in the order of the outputs",
         )
     for name, value in scores.aggregate.items():
         demand(

@@ -177,8 +177,8 @@ def test_turns_count_from_their_conversations_begin() -> None:
     assert conversations(Samples(["x"] * 6), range(2)).indices == range(2)
 
     for pauses_s, expected in (
-        ([0.0], "sample 0 is 0.0; None, as the first sample follows none, is needed"),
-        ([None, -1.0], "sample 1 is -1.0; seconds, or None, is needed"),
+        ([0.0], "sample 0 is 0.0; it must be None, because no sample comes before it"),
+        ([None, -1.0], "sample 1 is -1.0; it must be seconds or None"),
         ([None, float("nan")], "sample 1 is nan"),
         ([None, "1"], "sample 1 is '1'"),
     ):

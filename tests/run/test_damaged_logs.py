@@ -120,7 +120,7 @@ def test_a_warning_after_the_last_key_is_no_cut_and_an_error_counts(tmp_path: Pa
     accuracy_run = entry("effective_test_mode", "AccuracyOnly") + entry("power_end", TIME)
     assert parse_detail(written(tmp_path, accuracy_run + WARNING)).num_errors == 0
     for more in (entry("result_validity", "VALID"), entry("e", "", is_error=True)):
-        with pytest.raises(RunError, match="goes on after 'num_errors', with"):
+        with pytest.raises(RunError, match="continues after 'num_errors', with"):
             parse_detail(written(tmp_path, WHOLE + more))
 
     log = written(tmp_path, entry("error_runtime", "twice", is_error=True) + WHOLE)
@@ -130,7 +130,9 @@ def test_a_warning_after_the_last_key_is_no_cut_and_an_error_counts(tmp_path: Pa
 def test_without_its_last_key_a_log_is_cut_or_of_an_old_loadgen(tmp_path: Path) -> None:
     cut = "is truncated: LoadGen ends it with 'num_errors'"
     newer = dict.fromkeys(["5.0.16", "5.1.0", "6.0.17 @ d6147c7eb7", "", "unknown"], cut)
-    old = {one: rf"is of LoadGen {one[:3]}.*5\.0\.16" for one in ("4.1", "5.0.15 @ abc", "5.0")}
+    old = {
+        one: rf"written by LoadGen {one[:3]}.*5\.0\.16" for one in ("4.1", "5.0.15 @ abc", "5.0")
+    }
     for version, match in {**newer, **old}.items():
         log = entry("loadgen_version", version) + entry("result_validity", "VALID")
         with pytest.raises(RunError, match=match):

@@ -84,7 +84,7 @@ def test_a_gpu_that_answers_nothing_more_is_not_watched_from_then_on(watched: Wa
 
     match = re.fullmatch(
         r"GPUs were not watched from (\d\.\d) s on: "
-        rf"NVML answered nothing more of GPU {len(MOMENTS)}: "
+        rf"NVML no longer answered for GPU {len(MOMENTS)}: "
         r"Unknown Error \(999\); later throttling or use by others is unknown",
         note,
     )

@@ -33,13 +33,13 @@ class Says(Engine):
 
 
 REFUSED: list[tuple[object, str]] = [
-    ({"unet": math.nan}, "returns nan for 'unet'; seconds are a number from 0 on"),
+    ({"unet": math.nan}, "returns nan for 'unet'; it must be a number of at least 0"),
     ({"unet": math.inf}, "returns inf for 'unet'"),
     ({"unet": -1e-9}, "returns -1e-09 for 'unet'"),
     ({"unet": "1"}, "returns '1' for 'unet'"),
     ({"unet": True}, "returns True for 'unet'"),
     ({"unet": None}, "returns None for 'unet'"),
-    ({"UNet": 1.0}, "returns the name 'UNet'; a name is a small letter and up to 31"),
+    ({"UNet": 1.0}, "returns the name 'UNet'; a name has up to 32 lower-case letters"),
     ({"": 1.0}, "the name ''"),
     ({"a" * 33: 1.0}, "the name 'aaa"),
     ({"text encoder": 1.0}, "the name 'text encoder'"),
@@ -52,7 +52,7 @@ REFUSED: list[tuple[object, str]] = [
         {"unet": 6.0, "vae": 4.3},
         "returns 10.3 s in all, of a run of 10 s; do not count the same time twice",
     ),
-    (["unet"], "returns list, no seconds by name"),
+    (["unet"], "returns list, not a table of seconds by name"),
     (None, "returns NoneType"),
 ]
 

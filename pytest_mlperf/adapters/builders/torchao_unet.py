@@ -34,11 +34,11 @@ class PipelineRecipe:
 RECIPES: Mapping[str, PipelineRecipe] = {
     "int8-smoothquant": PipelineRecipe(
         precision="int8",
-        how="int8 weights and inputs, a scale per output and one for all inputs, smoothed but for "
-        "convolutions",
+        how="int8 weights, one scale per output, and int8 inputs, one scale per layer; SmoothQuant "
+        "except for convolutions",
     ),
     "fp8-static": PipelineRecipe(
-        precision="fp8", how="fp8 (e4m3) weights and inputs, a scale for all of each"
+        precision="fp8", how="fp8 (e4m3) weights and inputs, each with one scale per layer"
     ),
 }
 

@@ -80,7 +80,9 @@ class Circumstances:
             if field.name in _SHARE_KEYS and not 0 < value <= 1:
                 raise ValueError(f"{field.name} is {value!r}; must be above 0 and at most 1")
         if self.replica_gpus is not None and self.replica_gpus > self.gpus:
-            raise ValueError(f"replica_gpus is {self.replica_gpus}, of {self.gpus} GPUs in all")
+            raise ValueError(
+                f"replica_gpus is {self.replica_gpus}; must be at most {self.gpus}, gpus"
+            )
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

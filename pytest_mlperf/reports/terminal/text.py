@@ -159,7 +159,7 @@ def _changed(verdict: Verdict, likely_causes: Sequence[Cause]) -> list[str]:
     baseline = verdict.baseline
     if baseline.changed or any(cause.strength is Strength.NONE for cause in likely_causes):
         return unexplained(baseline.changed, likely_causes)
-    return ["nothing that both sides know" if baseline.unknown else NO_DIFFERENCE]
+    return ["nothing that both sides record" if baseline.unknown else NO_DIFFERENCE]
 
 
 def _rule(verdict: Verdict, judged: MetricVerdict, *, together: bool) -> str:

@@ -132,7 +132,7 @@ def _unwatched(log: PowerLog, seconds: float, used: Mapping[str, UsedGpu]) -> tu
     if log.ended:
         gpus = [gpu for gpu in log.gpus if gpu.silent]
         names = ", ".join(used[gpu.uuid].name for gpu in gpus)
-        how = f"NVML answered nothing more of {names}: {gpus[0].last_failure or 'no reason'}"
+        how = f"NVML no longer answered for {names}: {gpus[0].last_failure or 'no reason'}"
     sign = Sign.of(SignKey.NOT_WATCHED, "not_watched", after_s=seconds, cause=how)
     return f"{how} {seconds:.1f} s into the run", sign
 

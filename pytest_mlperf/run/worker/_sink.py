@@ -341,7 +341,7 @@ class GuardedSink:
 
     @property
     def slow_start(self) -> dict[str, float]:
-        """Log ratios of each time with a slow start of the run to that without it, by metric."""
+        """Logarithm of the ratio of each time with a run's slow start to that without it."""
         return {}
 
     def repeated(self) -> str | None:

@@ -240,7 +240,7 @@ class TokenTimes:
 
     @property
     def slow_start(self) -> dict[str, float]:
-        """Log ratios of TTFT and TPOT with the slow start of a run to those without it."""
+        """Logarithm of the ratio of TTFT and TPOT with a run's slow start to those without it."""
         return {**slow_start(self._ttft, "ttft"), **slow_start(self._tpot, "tpot")}
 
     @property

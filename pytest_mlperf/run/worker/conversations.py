@@ -68,11 +68,11 @@ def conversations(dataset: Dataset, alone: Sequence[int]) -> Conversations:
     for index, pause_s in enumerate(pauses_s):
         is_time = isinstance(pause_s, int | float) and 0 <= pause_s < math.inf
         if (not is_time and pause_s is not None) or (index == 0 and is_time):
-            needed = "None, as the first sample follows none" if index == 0 else "seconds, or None"
+            needed = "None, because no sample comes before it" if index == 0 else "seconds or None"
             raise RunError(
                 "dataset",
-                f"the data set's pause_s of sample {index} is {reprlib.repr(pause_s)}; {needed}, "
-                "is needed",
+                f"the data set's pause_s of sample {index} is {reprlib.repr(pause_s)}; it must be "
+                f"{needed}",
             )
     return Conversations(range(len(dataset)), pauses_s)
 

@@ -62,8 +62,8 @@ def sizes(dataset: Dataset, performance_samples: int) -> dict[str, float]:
         isinstance(name, str) and _is_size(value) for name, value in means.items()
     ):
         raise SuiteError(
-            f"the data set's sizes are {reprlib.repr(means)}; finite numbers from 0 on, by name, "
-            "are needed"
+            f"the data set's sizes are {reprlib.repr(means)}; they must be a table of finite "
+            "numbers, at least 0, by name"
         )
     return {name: float(value) for name, value in means.items()}
 
@@ -88,8 +88,8 @@ def groups_of(dataset: Dataset, indices: Sequence[int]) -> list[int] | None:
             continue
         if isinstance(group, bool) or not isinstance(group, str | int):
             raise SuiteError(
-                f"the data set's group of sample {index} is {reprlib.repr(group)}; needed is "
-                "a text, a whole number, or None if the sample has no group"
+                f"the data set's group of sample {index} is {reprlib.repr(group)}; it must "
+                "be a text, a whole number, or None for a sample without a group"
             )
         groups.append(numbers.setdefault(group, len(numbers)))
     return groups if len(set(groups)) < len(groups) else None
@@ -167,18 +167,18 @@ def stages_of(engine: Engine, duration_s: float, processes: int = 1) -> dict[str
     """Return the seconds of each stage in a run of `duration_s`; raise RunError if impossible."""
     stages: object = engine.stage_seconds()
     if not isinstance(stages, Mapping):
-        raise _refused(f"{type(stages).__name__}, no seconds by name")
+        raise _refused(f"{type(stages).__name__}, not a table of seconds by name")
     if len(stages) > MAX_STAGES:
         raise _refused(f"{len(stages)} stages; {MAX_STAGES} at most are kept")
     for name, seconds in stages.items():
         if not (isinstance(name, str) and STAGE_METRIC.fullmatch(f"{STAGE}{name}")):
             raise _refused(
-                f"the name {name!r:.60}; a name is a small letter and up to 31 small letters, "
-                "digits and _"
+                f"the name {name!r:.60}; a name has up to 32 lower-case letters, digits and "
+                "_, and begins with a letter"
             )
         is_number = isinstance(seconds, Real) and not isinstance(seconds, bool)
         if not (is_number and 0 <= seconds < math.inf):
-            raise _refused(f"{seconds!r:.60} for {name!r}; seconds are a number from 0 on")
+            raise _refused(f"{seconds!r:.60} for {name!r}; it must be a number of at least 0")
     seconds_by_name = {name: float(seconds) for name, seconds in stages.items()}
     total_s, most_s = math.fsum(seconds_by_name.values()), processes * duration_s
     if total_s > most_s * (1 + SLACK_SHARE) + SLACK_SECONDS:

@@ -126,7 +126,7 @@ REFUSED: dict[str, tuple[Edit, list[str], str]] = {
     "no accuracy": (
         lambda f: (f / MAP).write_text('{"performance": {}}'),
         PROMPTS,
-        "data sets that accuracy was measured with: none",
+        "has accuracy answers for these data sets: none",
     ),
     "two": (mapped(lambda raw: raw.update(more={"x": 1})), PROMPTS, "'questions', 'more': name on"),
     "half": (mapped(lambda raw: raw["questions"].update(x=0.5)), PROMPTS, "is not a sample: 0.5"),

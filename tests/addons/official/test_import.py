@@ -301,7 +301,7 @@ def test_scores_are_reported_and_judged_if_possible(say: Say, session: Make) -> 
             "not judged: without events.jsonl and sample_idx_map.json answers cannot be matched to",
         ),
         (EVENTS, "not judged: without sample_idx_map.json answers cannot be matched to samples"),
-        (MAP, "not judged here: engine recorded scores the answers sample by sample"),
+        (MAP, "not judged here; engine recorded can score the answers, sample by sample"),
     ):
         if name:
             shutil.copy(ANSWERS / name, folder / "c4")

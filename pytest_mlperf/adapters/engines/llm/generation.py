@@ -340,7 +340,7 @@ class Generation(TextOptions):
 
 
 def packed(ids: Sequence[int]) -> bytes:
-    """Return token ids in the form of scorers: int64, little-endian."""
+    """Return token ids in the format that scorers read: int64, little-endian."""
     return struct.pack(f"<{len(ids)}q", *ids)
 
 

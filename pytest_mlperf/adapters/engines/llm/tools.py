@@ -83,8 +83,8 @@ class Offered(NamedTuple):
     """Hold facts of a chat that are needed to read its answer.
 
     Attributes:
-        schemas: JSON schemas of each function's parameters by their names; empty without tools.
-        is_thinking: Whether the answer begins within a thought.
+        schemas: JSON schemas of parameters by function and parameter; empty without tools.
+        is_thinking: Whether the answer starts inside a reasoning block.
     """
 
     schemas: Mapping[str, Mapping[str, Any]]

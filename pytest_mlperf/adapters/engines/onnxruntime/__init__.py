@@ -202,7 +202,7 @@ def check_model(
 def check_contents(
     contents: Contents | None, graph: Graph, precision: str, providers: Providers
 ) -> Mapping[str, str]:
-    """Refuse contents of another precision, see `check_model`."""
+    """Raise EngineError if a model file is not of the precision, see `check_model`."""
     if contents is None or any(node.kind == "EPContext" for node in contents.nodes):
         check_inputs(graph, precision)
         return {}

@@ -107,7 +107,7 @@ class EventStream:
         return rest + b"\n\n" if last == END or last.endswith(b"}") else b""
 
     def _line_feeds(self, data: bytes) -> bytes:
-        """Return lines ended by LF; JSON escapes CR, so it only ends lines."""
+        """Replace CR and CRLF by LF; JSON escapes CR in strings, so each CR ends a line."""
         if self._after_cr:  # that line has ended
             data = data.removeprefix(b"\n")
         self._after_cr = data.endswith(b"\r")

@@ -35,7 +35,7 @@ PASSED_OPTIONS = (
 
 RESERVED: Mapping[str, str] = {
     **{name: f"the option {name}" for name in PASSED_OPTIONS},
-    "model": "model of the workload or of the engine entry",
+    "model": "the key model of [workload] or of the engine entry",
     "tokenizer": "the tokenizer in the model's folder, which the engine reads itself",
     "tokenizer_mode": "the tokenizer in the model's folder, which the engine reads itself",
     "skip_tokenizer_init": "token ids, which the engine always hands over",

@@ -46,7 +46,7 @@ class RougeScorer(SentenceScorer[RougeOptions]):
 
     @staticmethod
     def left_out(options: Mapping[str, Any]) -> dict[str, str]:
-        """Return the metrics not computed with these options; values are the option to set."""
+        """Return the metrics not computed with these options, and the option that enables each."""
         split = options.get("punkt") is not None
         return {} if split else {"rougeLsum": 'punkt = "…/punkt_tab/english"'}
 

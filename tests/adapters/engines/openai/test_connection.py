@@ -153,9 +153,9 @@ BROKEN: list[tuple[bytes | list[bytes], str]] = [
 def test_an_invalid_answer_is_reported() -> None:
     assert unrefused(ask, Failed, BROKEN) == []
     message = (
-        "connection closed before an answer: the server closed the connection, on a reused "
-        "connection: the server must keep idle connections longer than 1 s, or announce "
-        "that it closes them"
+        "connection closed before an answer: the server closed the connection, after an earlier "
+        "answer on it; the server must keep idle connections longer than 1 s, or send 'Connection: "
+        "close'"
     )
     with pytest.raises(Failed, match=re.escape(message)):
         ask(CHUNKED + chunks(WHOLE) + LAST, b"")

@@ -100,7 +100,9 @@ def _read(
             continue
         if (location.folder / "performance" / SUMMARY_NAME).exists():
             how = as_typed("import", ["endpoints", location.folder], {})
-            refused.append(f"{location.folder}: of MLCommons' endpoints client, for {how}")
+            refused.append(
+                f"{location.folder}: has results of MLCommons' endpoints client; import them: {how}"
+            )
             continue
         try:
             results.append(read_result(location, parsed.workload))
