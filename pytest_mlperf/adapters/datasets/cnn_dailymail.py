@@ -8,12 +8,13 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
-from pytest_mlperf.adapters.datasets.files import ChecksumOptions, check_file, encode, find_file
+from pytest_mlperf.adapters.datasets.files import check_file, encode, find_file
 from pytest_mlperf.adapters.datasets.files.json_records import read_records
 from pytest_mlperf.adapters.datasets.prompts import (
     PromptDataset,
     SampleFile,
     Template,
+    TemplateOptions,
     TextPrompts,
     TokenLists,
     token_list,
@@ -35,7 +36,7 @@ FORMS = ("text", "tokens")
 
 
 @dataclass(frozen=True, kw_only=True)
-class CnnDailyMailOptions(ChecksumOptions, dataset="cnn_dailymail"):
+class CnnDailyMailOptions(TemplateOptions, dataset="cnn_dailymail"):
     """Options of the data set cnn_dailymail.
 
     Attributes:
@@ -47,7 +48,6 @@ class CnnDailyMailOptions(ChecksumOptions, dataset="cnn_dailymail"):
     """
 
     prompts: str = "text"
-    template: str | None = None
 
     def __post_init__(self) -> None:
         forms = f"one of {', '.join(FORMS)}"
@@ -58,7 +58,7 @@ class CnnDailyMailOptions(ChecksumOptions, dataset="cnn_dailymail"):
     def filled(self) -> Template | None:
         if self.prompts == "text":
             text = ALPACA if self.template is None else self.template
-            return Template(self.owner, text, valid=TEMPLATE_FIELDS, required="input")
+            return Template(self.owner, text, TEMPLATE_FIELDS)
         if self.template is not None:
             raise self.wrong(
                 'a template makes text; leave it out, or set prompts to "text"',

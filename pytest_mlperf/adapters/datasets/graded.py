@@ -7,9 +7,10 @@ from dataclasses import dataclass
 from functools import cached_property
 from hashlib import sha256
 from pathlib import Path
+from typing import ClassVar
 
 from pytest_mlperf.adapters.datasets import prompts
-from pytest_mlperf.adapters.datasets.files import ChecksumOptions, check_file, encode
+from pytest_mlperf.adapters.datasets.files import check_file, encode
 from pytest_mlperf.adapters.datasets.files.frames import find_table, read_frame
 
 OFFICIAL_TABLES = (
@@ -28,7 +29,7 @@ TARGET = ("gt_output", "ground_truth")
 
 
 @dataclass(frozen=True, kw_only=True)
-class GradedOptions(ChecksumOptions, dataset="graded"):
+class GradedOptions(prompts.TemplateOptions, dataset="graded"):
     """Options of the data set graded.
 
     Attributes:
@@ -40,19 +41,7 @@ class GradedOptions(ChecksumOptions, dataset="graded"):
             `tok_input` or `input_tokens`.
     """
 
-    template: str | None = None
-
-    def __post_init__(self) -> None:
-        self.check()
-        _ = self.filled
-
-    @property
-    def filled(self) -> prompts.Template | None:
-        if self.template is None:
-            return None
-        return prompts.Template(
-            self.owner, self.template, valid=(TEXT_COLUMN,), required=TEXT_COLUMN
-        )
+    valid: ClassVar[tuple[str, ...]] = (TEXT_COLUMN,)
 
     def find(self) -> Path:
         return find_table(

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 from pytest_mlperf.adapters.datasets import prompts
-from pytest_mlperf.adapters.datasets.files import FileOptions, encode
+from pytest_mlperf.adapters.datasets.files import check_file, encode
 from pytest_mlperf.adapters.datasets.files.frames import TABLE_LIMIT, find_table, read_frame
 
 OFFICIAL_TABLE = "open_orca_gpt4_tokenized_llama.sampled_24576.pkl"
@@ -18,7 +18,7 @@ TEMPLATE_FIELDS = ("system_prompt", "question")
 
 
 @dataclass(frozen=True, kw_only=True)
-class OpenOrcaOptions(FileOptions, dataset="openorca"):
+class OpenOrcaOptions(prompts.TemplateOptions, dataset="openorca"):
     """Options of the data set openorca.
 
     Attributes:
@@ -29,20 +29,7 @@ class OpenOrcaOptions(FileOptions, dataset="openorca"):
             the official tokens, from the column `tok_input`.
     """
 
-    path: str
-    template: str | None = None
-
-    def __post_init__(self) -> None:
-        self.check()
-        _ = self.filled
-
-    @property
-    def filled(self) -> prompts.Template | None:
-        if self.template is None:
-            return None
-        return prompts.Template(
-            self.owner, self.template, valid=TEMPLATE_FIELDS, required="question"
-        )
+    valid: ClassVar[tuple[str, ...]] = TEMPLATE_FIELDS
 
     def find(self) -> Path:
         return find_table(
@@ -63,6 +50,7 @@ class OpenOrcaDataset(prompts.PromptDataset):
     options = OpenOrcaOptions
 
     def _read(self, options: OpenOrcaOptions, table: Path) -> None:
+        check_file(table, options.checksum)
         template = options.filled
         fields = (PROMPT_COLUMN,) if template is None else TEMPLATE_FIELDS
         columns = read_frame(

@@ -7,10 +7,16 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import fmean
-from typing import Any
+from typing import Any, ClassVar
 
 from pytest_mlperf import RunError, SuiteError
-from pytest_mlperf.adapters.datasets.files import FileDataset, encode, require_enough, wrong
+from pytest_mlperf.adapters.datasets.files import (
+    ChecksumOptions,
+    FileDataset,
+    encode,
+    require_enough,
+    wrong,
+)
 from pytest_mlperf.adapters.lazy import NDArray, np
 
 
@@ -111,6 +117,23 @@ class PromptDataset(FileDataset[Any]):
         return self._sample(index)
 
 
+@dataclass(frozen=True, kw_only=True)
+class TemplateOptions(ChecksumOptions):
+    """Options of a data set of prompts that are token ids, or text by a template."""
+
+    template: str | None = None
+    valid: ClassVar[tuple[str, ...]]
+
+    def __post_init__(self) -> None:
+        self.check()
+        _ = self.filled
+
+    @property
+    def filled(self) -> Template | None:
+        """The template; None for token ids."""
+        return None if self.template is None else Template(self.owner, self.template, self.valid)
+
+
 class Template:
     """Fill fields into the fixed text of a prompt; braces in their values stay as they are.
 
@@ -118,8 +141,8 @@ class Template:
         fields: Names of the fields that occur.
     """
 
-    def __init__(self, owner: str, text: str, *, valid: Sequence[str], required: str) -> None:
-        """Parse a template; `{name}` is a field among `valid`, which must include `required`."""
+    def __init__(self, owner: str, text: str, valid: Sequence[str]) -> None:
+        """Parse a template; `{name}` is a field among `valid`, of which the last is required."""
         title = f"{owner}: template = {text!r}"
         if not isinstance(text, str):
             raise SuiteError(f"{title} is not text", option="template")
@@ -139,8 +162,8 @@ class Template:
                     option="template",
                 )
         self.fields = frozenset(name for _, name, _, _ in parsed if name)
-        if required not in self.fields:
-            raise SuiteError(f"{title} lacks {{{required}}}", option="template")
+        if valid[-1] not in self.fields:
+            raise SuiteError(f"{title} lacks {{{valid[-1]}}}", option="template")
         self._text = text
 
     def fill(self, values: Mapping[str, str]) -> str:

@@ -218,7 +218,7 @@ class UserPromptsDataset(PromptDataset):
 
     def _keep_cells(self, source: SampleFile, cells: Mapping[str, list[Any]]) -> None:
         prompts = cells["prompt"]
-        template = Template("data set prompts", "{prompt}", valid=("prompt",), required="prompt")
+        template = Template("data set prompts", "{prompt}", ("prompt",))
         self._prompts = (
             TextPrompts(template, {"prompt": prompts})
             if isinstance(prompts[0], bytes)
