@@ -8,7 +8,7 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
-from pytest_mlperf.adapters.datasets.files import check_file, encode, find_file
+from pytest_mlperf.adapters.datasets.files import encode, find_file
 from pytest_mlperf.adapters.datasets.files.json_records import read_records
 from pytest_mlperf.adapters.datasets.prompts import (
     PromptDataset,
@@ -94,7 +94,6 @@ class CnnDailyMailDataset(PromptDataset):
 
     def _read(self, options: CnnDailyMailOptions, file: Path) -> None:
         template = options.filled
-        check_file(file, options.checksum)
         source = SampleFile(file=file, row="record", column="key", whole="file")
         keys = (TOKENS_COLUMN,) if template is None else sorted(template.fields)
         columns = _columns(source, (*keys, SUMMARY_COLUMN), options.count)

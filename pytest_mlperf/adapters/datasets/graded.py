@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import ClassVar
 
 from pytest_mlperf.adapters.datasets import prompts
-from pytest_mlperf.adapters.datasets.files import check_file, encode
+from pytest_mlperf.adapters.datasets.files import encode
 from pytest_mlperf.adapters.datasets.files.frames import find_table, read_frame
 
 OFFICIAL_TABLES = (
@@ -67,7 +67,6 @@ class GradedDataset(prompts.PromptDataset):
 
     def _read(self, options: GradedOptions, table: Path) -> None:
         template = options.filled
-        check_file(table, options.checksum)
         columns_of_prompts = TOKENS_COLUMNS if template is None else (TEXT_COLUMN,)
         columns = read_frame(table, columns=(columns_of_prompts, METRIC, TARGET))
         source = prompts.SampleFile(file=table)

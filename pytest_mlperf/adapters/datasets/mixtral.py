@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from pytest_mlperf.adapters.datasets import prompts
-from pytest_mlperf.adapters.datasets.files import ChecksumOptions, check_file, encode
+from pytest_mlperf.adapters.datasets.files import ChecksumOptions, encode
 from pytest_mlperf.adapters.datasets.files.frames import TABLE_LIMIT, find_table, read_frame
 
 OFFICIAL_TABLES = ("09292024_mixtral_15k_mintoken2_v1.pkl", "2024.06.06_mixtral_15k_v4.pkl")
@@ -60,7 +60,6 @@ class MixtralDataset(prompts.PromptDataset):
     kind = b"mixtral"
 
     def _read(self, options: MixtralDataOptions, table: Path) -> None:
-        check_file(table, options.checksum)
         columns = read_frame(table, columns=TABLE_COLUMNS, max_bytes=TABLE_LIMIT)
         source = prompts.SampleFile(file=table)
         source.check_size(len(columns[TARGET_COLUMN]), options.count)

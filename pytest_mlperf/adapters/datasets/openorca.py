@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 from pytest_mlperf.adapters.datasets import prompts
-from pytest_mlperf.adapters.datasets.files import check_file, encode
+from pytest_mlperf.adapters.datasets.files import encode
 from pytest_mlperf.adapters.datasets.files.frames import TABLE_LIMIT, find_table, read_frame
 
 OFFICIAL_TABLE = "open_orca_gpt4_tokenized_llama.sampled_24576.pkl"
@@ -50,7 +50,6 @@ class OpenOrcaDataset(prompts.PromptDataset):
     options = OpenOrcaOptions
 
     def _read(self, options: OpenOrcaOptions, table: Path) -> None:
-        check_file(table, options.checksum)
         template = options.filled
         fields = (PROMPT_COLUMN,) if template is None else TEMPLATE_FIELDS
         columns = read_frame(

@@ -94,7 +94,6 @@ class WindowsDataset(files.FileDataset[TokenWindow]):
     kind = b"windows"
 
     def _read(self, options: WindowsOptions, path: Path) -> None:
-        files.check_file(path, options.checksum)
         self._documents = [*_documents(path, options)]
         windows = [
             window

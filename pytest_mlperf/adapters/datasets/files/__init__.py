@@ -40,7 +40,10 @@ class FileOptions:
         self.check()
 
     def find(self) -> Any:
-        """Find and return the paths of the files for `FileDataset._read`; read no file."""
+        """Find and return the paths of the files for `FileDataset._read`; read no file.
+
+        Of a tuple the first file, or of a list all files, must have the option `checksum`.
+        """
         raise NotImplementedError
 
     def check(self, *rules: Rule, **units: str) -> None:
@@ -101,7 +104,12 @@ class FileDataset(Generic[S]):
 
     def __init__(self, **options: Any) -> None:
         chosen = self.options(**options)
-        self._read(chosen, chosen.find())
+        files = chosen.find()
+        if isinstance(chosen, ChecksumOptions):
+            first = files[0] if isinstance(files, tuple) else files
+            paths = first if isinstance(first, list) else [first]
+            check_files([path for path in paths if not path.is_dir()], chosen.checksum)
+        self._read(chosen, files)
 
     def _read(self, options: Any, files: Any) -> None:
         raise NotImplementedError
@@ -161,7 +169,7 @@ def check_file(path: Path, checksum: str | None) -> None:
 
 def check_files(paths: Sequence[Path], checksum: str | None) -> None:
     """Raise RunError unless files, read in sequence, have a checksum; None skips the check."""
-    if checksum is None:
+    if checksum is None or not paths:
         return
     algorithm, _, digits = checksum.lower().partition(":")
     total = hashlib.new(algorithm, usedforsecurity=False)

@@ -90,7 +90,6 @@ class SquadDataset(files.FileDataset[_features.Feature]):
 
     def _read(self, options: SquadOptions, places: tuple[Path, Path]) -> None:
         file, vocabulary = places
-        files.check_file(file, options.checksum)
         pieces = _features.WordPieces(_features.read_vocabulary(vocabulary))
         builder = _features.FeatureBuilder(
             pieces=pieces,
