@@ -25,8 +25,6 @@ NEXT = {
 MAX_DELAY_SECONDS = 600.0
 """Maximum delay before a turn; after a longer time without events a run may count as hung."""
 
-MAX_TOKENS = 2**22
-
 METADATA = "dataset_metadata"
 
 Line = tuple[int, Mapping[str, Any]]
@@ -231,13 +229,8 @@ def _turn(
 def _length(source: SampleFile, line: Line, first: Mapping[str, Any]) -> int | None:
     for record in (line[1], first):
         for column in ("max_new_tokens", "max_completion_tokens"):
-            length = record.get(column)
-            if length is None:
-                continue
-            if type(length) is not int or not 1 <= length <= MAX_TOKENS:
-                defect = f"{repr(length)[:40]} is not a number of tokens from 1 to {MAX_TOKENS}"
-                raise source.wrong(line[0], column, defect)
-            return length
+            if (length := record.get(column)) is not None:
+                return source.length(line[0], column, length)
     return None
 
 

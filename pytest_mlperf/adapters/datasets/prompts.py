@@ -19,6 +19,9 @@ from pytest_mlperf.adapters.datasets.files import (
 )
 from pytest_mlperf.adapters.lazy import NDArray, np
 
+MAX_LENGTH_TOKENS = 2**22
+"""Maximum of a length, in tokens: four times the longest known context."""
+
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class SampleFile:
@@ -46,6 +49,12 @@ class SampleFile:
 
     def texts(self, column: str, cells: Sequence[Any]) -> list[str]:
         return [self.text(row, column, cell) for row, cell in enumerate(cells)]
+
+    def length(self, row: int, column: str, cell: Any) -> int:
+        if type(cell) is not int or not 1 <= cell <= MAX_LENGTH_TOKENS:
+            defect = f"is not a number of tokens from 1 to {MAX_LENGTH_TOKENS}"
+            raise self.wrong(row, column, f"{repr(cell)[:40]} {defect}")
+        return cell
 
     def text(self, row: int, column: str, cell: Any) -> str:
         if not isinstance(cell, str):

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar, Generic, TypeVar
+from typing import Any, ClassVar, Generic, TypeVar, get_args
 
-from pytest_mlperf import RunError, SuiteError
+from pytest_mlperf import RunError
+from pytest_mlperf.extension import require_options
 
 Options = TypeVar("Options")
 
@@ -16,11 +17,18 @@ class NoOptions:
     """Options of a scorer without options."""
 
 
-class ModelFreeScorer(Generic[Options]):
-    """Provide the base of scorers that read outputs without the workload's model."""
+class ScorerBase(Generic[Options]):
+    """Provide the base of scorers, whose options are the class in the brackets of the base."""
 
     libraries: ClassVar[tuple[str, ...]] = ()
-    options: ClassVar[type] = NoOptions
+    options: ClassVar[type]
+
+    def __init_subclass__(cls) -> None:
+        """Set the class attribute `options`."""
+        super().__init_subclass__()
+        for base in vars(cls).get("__orig_bases__", ()):
+            if isinstance(kind := get_args(base)[0], type):
+                cls.options = kind
 
     def __init__(
         self,
@@ -66,16 +74,11 @@ def require_texts(scorer: str, references: Sequence[object], should_return: str)
 
 def require_flag(scorer: str, option: str, value: object) -> None:
     """Raise if an option is neither true nor false."""
-    if not isinstance(value, bool):
-        raise SuiteError(
-            f"scorer {scorer}: {option} = {value!r} is neither true nor false", option=option
-        )
+    rule = (option, value, isinstance(value, bool), "true or false")
+    require_options(f"scorer {scorer}", [rule])
 
 
 def require_choice(scorer: str, option: str, value: object, valid: Collection[str]) -> None:
     """Raise if an option is not one of its valid values."""
-    if value not in valid:
-        raise SuiteError(
-            f"scorer {scorer}: {option} = {value!r} is unknown; valid are {', '.join(valid)}",
-            option=option,
-        )
+    rule = (option, value, value in valid, f"one of {', '.join(valid)}")
+    require_options(f"scorer {scorer}", [rule])

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any
 
 from pytest_mlperf import RunError, Scores
 from pytest_mlperf.adapters.lazy import NDArray, np
 from pytest_mlperf.adapters.scorers import (
-    ModelFreeScorer,
+    ScorerBase,
     require_flag,
     require_outputs,
     scorer_error,
@@ -35,7 +35,7 @@ class AucOptions:
         require_flag("auc", "interleaved", self.interleaved)
 
 
-class AucScorer(ModelFreeScorer[AucOptions]):
+class AucScorer(ScorerBase[AucOptions]):
     """Rank the predictions of all user-item pairs of all samples together.
 
     AUC is the probability that a clicked pair has a higher prediction than a pair that was not
@@ -47,8 +47,6 @@ class AucScorer(ModelFreeScorer[AucOptions]):
     """
 
     metrics = ("auc",)
-
-    options: ClassVar[type] = AucOptions
 
     def score(self, outputs: Sequence[bytes], references: Sequence[Any]) -> Scores:
         """Score predictions against labels in one pass; return "auc" over all pairs, in per cent.

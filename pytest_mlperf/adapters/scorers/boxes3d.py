@@ -8,7 +8,7 @@ from typing import Any
 
 from pytest_mlperf import RunError, Scores
 from pytest_mlperf.adapters.lazy import NDArray, np
-from pytest_mlperf.adapters.scorers import ModelFreeScorer, NoOptions, require_outputs, scorer_error
+from pytest_mlperf.adapters.scorers import NoOptions, ScorerBase, require_outputs, scorer_error
 from pytest_mlperf.adapters.scorers.leverage import Shares, influences, whole_scores
 
 DETECTION_COLUMNS = 14
@@ -267,7 +267,7 @@ def _read_rows(sample: int, output: bytes, image: int) -> NDArray[np.float32]:
     return rows
 
 
-class PointPaintingScorer(ModelFreeScorer[NoOptions]):
+class PointPaintingScorer(ScorerBase[NoOptions]):
     """Compare detected with annotated 3D boxes, over the frames that were answered.
 
     The score is the mean, over Pedestrian, Cyclist and Car, of KITTI's average precision at 11 of

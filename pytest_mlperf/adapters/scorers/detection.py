@@ -12,7 +12,7 @@ from typing import Any
 from pytest_mlperf import RunError, Scores
 from pytest_mlperf.adapters.conventions import not_installed
 from pytest_mlperf.adapters.lazy import NDArray, np
-from pytest_mlperf.adapters.scorers import ModelFreeScorer, NoOptions, require_outputs, scorer_error
+from pytest_mlperf.adapters.scorers import NoOptions, ScorerBase, require_outputs, scorer_error
 from pytest_mlperf.adapters.scorers.leverage import Shares, influences, whole_scores
 
 DETECTION_COLUMNS = 7
@@ -308,7 +308,7 @@ def interpolated(right: NDArray[np.bool_], boxes: int) -> float:
     return float(np.append(best, 0.0)[places.clip(max=len(best))].sum() / RECALLS)
 
 
-class MeanApScorer(ModelFreeScorer[NoOptions]):
+class MeanApScorer(ScorerBase[NoOptions]):
     """Compare detected with annotated boxes, over the images that were answered.
 
     Average precision is COCO's: interpolated at 101 recalls, and averaged over overlaps from 0.5 to

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from statistics import fmean
-from typing import Any, ClassVar
+from typing import Any
 
 from pytest_mlperf import Scores
 from pytest_mlperf.adapters.lazy import NDArray, np
 from pytest_mlperf.adapters.scorers import (
-    ModelFreeScorer,
+    ScorerBase,
     require_choice,
     require_outputs,
     scorer_error,
@@ -42,7 +42,7 @@ class DiceOptions:
         require_choice("dice", "dtype", self.dtype, CLASS_DTYPES)
 
 
-class DiceScorer(ModelFreeScorer[DiceOptions]):
+class DiceScorer(ScorerBase[DiceOptions]):
     """Compare the predicted class of each voxel with its label.
 
     For kidney and for tumor, Dice is (2 common + 1e-6) / (predicted + labelled + 1e-6) in voxels. A
@@ -52,8 +52,6 @@ class DiceScorer(ModelFreeScorer[DiceOptions]):
     """
 
     metrics = ("dice", "dice_kidney", "dice_tumor")
-
-    options: ClassVar[type] = DiceOptions
 
     def score(self, outputs: Sequence[bytes], references: Sequence[Mapping[str, Any]]) -> Scores:
         """Score predicted volumes against labels, one pair in memory at a time.

@@ -74,7 +74,6 @@ class EvaluateScorer(TextScorer[EvaluateOptions]):
 
     libraries: ClassVar[tuple[str, ...]] = ("evaluate",)
     name: ClassVar[str] = "evaluate"
-    options: ClassVar[type] = EvaluateOptions
 
     def score(self, outputs: Sequence[bytes], references: Sequence[Any]) -> Scores:
         """Score outputs, token ids or one number each (option `outputs`), with the metric."""

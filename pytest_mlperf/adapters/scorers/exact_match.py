@@ -46,7 +46,6 @@ class ExactMatchScorer(TextScorer[ExactMatchOptions]):
 
     metrics = ("exact_match",)
     optional_libraries = ("tokenizers", "transformers")
-    options: ClassVar[type] = ExactMatchOptions
     name: ClassVar[str] = "exact_match"
 
     def score(self, outputs: Sequence[bytes], references: Sequence[Any]) -> Scores:

@@ -93,8 +93,6 @@ class JudgedScorer(language.TextScorer[JudgedOptions]):
     optional_libraries: ClassVar[tuple[str, ...]] = ("tokenizers", "transformers")
     name: ClassVar[str] = "judged"
 
-    options: ClassVar[type] = JudgedOptions
-
     def __init__(self, *, model: str | None = None, **options: Any) -> None:
         """Read the prompt and prepare the decoder.
 

@@ -82,7 +82,6 @@ class LongContextScorer(SentenceScorer[LongContextOptions]):
 
     metrics = ("rougeL", "exact_match", "tokens_per_sample")
     name: ClassVar[str] = "long_context"
-    options: ClassVar[type] = LongContextOptions
 
     def score(self, outputs: Sequence[bytes], references: Sequence[Mapping[str, str]]) -> Scores:
         """Score token ids of type `dtype` against GRADED_FIELDS of data set graded."""

@@ -53,7 +53,6 @@ class MbxpScorer(language.TextScorer[MbxpOptions]):
 
     metrics = ("mbxp", "tokens_per_sample")
     name: ClassVar[str] = "mbxp"
-    options: ClassVar[type] = MbxpOptions
 
     def require(self) -> None:
         """Check that the decoder's library is installed, and that a sandbox works."""

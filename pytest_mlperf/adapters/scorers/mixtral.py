@@ -57,7 +57,6 @@ class MixtralScorer(language.TextScorer[MixtralOptions]):
     libraries = ("rouge_score",)
 
     name: ClassVar[str] = "mixtral"
-    options: ClassVar[type] = MixtralOptions
 
     @staticmethod
     def left_out(options: Mapping[str, Any]) -> dict[str, str]:

@@ -9,14 +9,14 @@ from typing import Any
 from pytest_mlperf import Scores
 from pytest_mlperf.adapters.conventions import LOGPROB_RECORD
 from pytest_mlperf.adapters.lazy import NDArray, np
-from pytest_mlperf.adapters.scorers import ModelFreeScorer, NoOptions, require_outputs, scorer_error
+from pytest_mlperf.adapters.scorers import NoOptions, ScorerBase, require_outputs, scorer_error
 from pytest_mlperf.adapters.scorers.leverage import ratio_scores
 
 MAX_MEAN_NATS = 700.0
 """Maximum mean negative log-probability; beyond, its exponential overflows."""
 
 
-class PerplexityScorer(ModelFreeScorer[NoOptions]):
+class PerplexityScorer(ScorerBase[NoOptions]):
     """Measure how well a model predicts the tokens of texts; lower is better.
 
     "perplexity" is e to the mean negative log-probability (natural logarithm) of all scored tokens.

@@ -8,7 +8,7 @@ from typing import Any
 
 from pytest_mlperf import RunError, Scores
 from pytest_mlperf.adapters.lazy import NDArray, np
-from pytest_mlperf.adapters.scorers import ModelFreeScorer, NoOptions, require_outputs, scorer_error
+from pytest_mlperf.adapters.scorers import NoOptions, ScorerBase, require_outputs, scorer_error
 from pytest_mlperf.adapters.scorers.leverage import ratio_scores
 
 MIN_DISTANCE = 1e-12
@@ -38,7 +38,7 @@ class Ranked:
     auc: float | None
 
 
-class RankingScorer(ModelFreeScorer[NoOptions]):
+class RankingScorer(ScorerBase[NoOptions]):
     """Compare predictions with the labels in each output.
 
     - "normalized_entropy": cross entropy, divided by that of the constant mean label.

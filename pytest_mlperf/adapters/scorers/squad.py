@@ -7,12 +7,12 @@ import string
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, ClassVar
+from typing import Any
 
 from pytest_mlperf import Scores
 from pytest_mlperf.adapters.lazy import NDArray, np
 from pytest_mlperf.adapters.scorers import (
-    ModelFreeScorer,
+    ScorerBase,
     require_choice,
     require_outputs,
     scorer_error,
@@ -146,7 +146,7 @@ class SquadScorerOptions:
         require_options("scorer squad", rules)
 
 
-class SquadScorer(ModelFreeScorer[SquadScorerOptions]):
+class SquadScorer(ScorerBase[SquadScorerOptions]):
     """Turn the logits of each feature into a span, and each question's best span into text.
 
     Source: language/bert/accuracy-squad.py and evaluate_v1.1.py of
@@ -155,8 +155,6 @@ class SquadScorer(ModelFreeScorer[SquadScorerOptions]):
     """
 
     metrics = ("f1", "exact_match")
-
-    options: ClassVar[type] = SquadScorerOptions
 
     def score(self, outputs: Sequence[bytes], references: Sequence[Mapping[str, Any]]) -> Scores:
         """Score the answers in the logits in one pass, one output at a time.

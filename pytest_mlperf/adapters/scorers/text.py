@@ -8,12 +8,12 @@ import re
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, ClassVar, Generic, TypeVar
+from typing import Any, ClassVar, TypeVar
 
 from pytest_mlperf import EnvironmentFault, Scores, SuiteError, UnavailableError
 from pytest_mlperf.adapters.conventions import lfs_pointer
 from pytest_mlperf.adapters.lazy import NDArray, np
-from pytest_mlperf.adapters.scorers import require_choice, scorer_error
+from pytest_mlperf.adapters.scorers import ScorerBase, require_choice, require_flag, scorer_error
 from pytest_mlperf.extension import require_options
 
 NEXT_QUESTION = "\nQ:"
@@ -176,11 +176,8 @@ class Decoder:
         """
         dtype, clean_up = options.dtype, options.clean_up
         require_choice(scorer, "dtype", dtype, TOKEN_DTYPES)
-        if clean_up not in {None, False, True}:
-            raise SuiteError(
-                f"scorer {scorer}: clean_up = {clean_up!r} is neither true nor false",
-                option="clean_up",
-            )
+        if clean_up is not None:
+            require_flag(scorer, "clean_up", clean_up)
         folder_name = options.tokenizer or model
         if folder_name is None:
             raise SuiteError(
@@ -249,7 +246,7 @@ class Decoder:
 D = TypeVar("D", bound=DecoderOptions)
 
 
-class TextScorer(Generic[D]):
+class TextScorer(ScorerBase[D]):
     """Score texts decoded from token ids, with the options of a `Decoder`.
 
     Attributes:
@@ -257,9 +254,7 @@ class TextScorer(Generic[D]):
         special: Whether texts keep special tokens.
     """
 
-    libraries: ClassVar[tuple[str, ...]] = ()
     optional_libraries: ClassVar[tuple[str, ...]] = ("transformers",)
-    options: ClassVar[type] = DecoderOptions
     name: ClassVar[str]
     special: ClassVar[bool] = False
 
@@ -269,7 +264,7 @@ class TextScorer(Generic[D]):
         Args:
             model: Folder of the model in Hugging Face's files, for its tokenizer.
         """
-        self._asked: D = self.options(**options)
+        super().__init__(**options)
         processes = getattr(self._asked, "processes", None)
         valid = processes is None or (type(processes) is int and processes >= 1)
         rule = ("processes", processes, valid, "a number, at least 1")

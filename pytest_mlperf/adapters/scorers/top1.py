@@ -5,11 +5,10 @@ from __future__ import annotations
 import struct
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import ClassVar
 
 from pytest_mlperf import Scores
 from pytest_mlperf.adapters.scorers import (
-    ModelFreeScorer,
+    ScorerBase,
     require_choice,
     require_outputs,
     scorer_error,
@@ -33,7 +32,7 @@ class Top1Options:
         require_choice("top1", "dtype", self.dtype, CLASS_FORMATS)
 
 
-class Top1Scorer(ModelFreeScorer[Top1Options]):
+class Top1Scorer(ScorerBase[Top1Options]):
     """Compare the predicted class of each sample with its label.
 
     Source: vision/classification_and_detection/tools/accuracy-imagenet.py and
@@ -42,8 +41,6 @@ class Top1Scorer(ModelFreeScorer[Top1Options]):
     """
 
     metrics = ("top1",)
-
-    options: ClassVar[type] = Top1Options
 
     def score(self, outputs: Sequence[bytes], references: Sequence[int]) -> Scores:
         """Score predicted classes, numbers of type `dtype` cut to integers, against labels."""

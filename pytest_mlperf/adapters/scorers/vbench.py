@@ -9,12 +9,12 @@ import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any
 
 from pytest_mlperf import RunError, Scores, UnavailableError
 from pytest_mlperf.adapters.lazy import NDArray, np
 from pytest_mlperf.adapters.scorers import (
-    ModelFreeScorer,
+    ScorerBase,
     require_outputs,
     require_texts,
     scorer_error,
@@ -65,7 +65,7 @@ class VBenchScorerOptions:
         require_options("scorer vbench", [("command", self.command, named, expected), *sizes])
 
 
-class VBenchScorer(ModelFreeScorer[VBenchScorerOptions]):
+class VBenchScorer(ScorerBase[VBenchScorerOptions]):
     """Write each video to `PROMPT-0.mp4`, run VBench on all, and read its results.
 
     Metrics, in per cent as VBench's means: the six dimensions of MLPerf's score, and "vbench",
@@ -77,8 +77,6 @@ class VBenchScorer(ModelFreeScorer[VBenchScorerOptions]):
 
     metrics = (*DIMENSIONS, "vbench")
     libraries = ("imageio_ffmpeg",)
-
-    options: ClassVar[type] = VBenchScorerOptions
 
     def score(self, outputs: Sequence[bytes], references: Sequence[Any]) -> Scores:
         """Score videos, uint8 (frames, height, width, 3), by the prompts of data set vbench.

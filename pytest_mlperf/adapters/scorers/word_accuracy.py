@@ -21,7 +21,7 @@ NEWER = (r"\bkinda\b", r"\bsorta\b", r"\bdunno\b", r"\bcause\b")
 """Spoken forms that whisper-normalizer spells out, and openai-whisper, MLPerf's, does not."""
 
 
-class WordAccuracyScorer(scorers.ModelFreeScorer[scorers.NoOptions]):
+class WordAccuracyScorer(scorers.ScorerBase[scorers.NoOptions]):
     """Compare the transcribed words with the spoken words.
 
     Both are normalised by OpenAI's EnglishTextNormalizer (package whisper-normalizer, without its

@@ -212,7 +212,7 @@ def test_wrong_options_templates_and_references_are_refused(tmp_path: Path) -> N
     options: list[tuple[dict[str, Any], str]] = [
         ({"url": "127.0.0.1:8000"}, "must begin with http"),
         ({"timeout": 0}, "timeout must be above 0"),
-        ({"answers": "log"}, "answers = 'log' is unknown; valid are attached"),
+        ({"answers": "log"}, "answers = 'log' is not one of attached"),
         ({"answers": "tokens"}, "decodes tokens, but neither its option"),
     ]
     for number, text in enumerate(["{answer}", "{", "{0}", "{question.x}"]):

@@ -187,7 +187,7 @@ def test_wrong_tokens_references_and_options_are_refused(build: Build) -> None:
     ]
     options: list[tuple[dict[str, Any], str]] = [
         ({"processes": 0}, "scorer long_context: processes = 0 is not a number, at least 1"),
-        ({"dtype": "float"}, "scorer long_context: dtype = 'float' is unknown"),
+        ({"dtype": "float"}, "scorer long_context: dtype = 'float' is not one of"),
     ]
     score = build().score
 

@@ -21,6 +21,8 @@ VOCABULARY = "vocab.txt"
 MODEL_FOLDER = "bert_tf_v1_1_large_fp32_384_v2"
 """Folder of vocab.txt in MLPerf's reference, next to dev-v1.1.json."""
 
+LENGTHS = ("max_seq_length", "doc_stride", "max_query_length")
+
 
 @dataclass(frozen=True, kw_only=True)
 class SquadOptions(files.ChecksumOptions, dataset="squad", noun="features"):
@@ -43,9 +45,8 @@ class SquadOptions(files.ChecksumOptions, dataset="squad", noun="features"):
     pad: bool = True
 
     def __post_init__(self) -> None:
-        lengths = ("max_seq_length", "doc_stride", "max_query_length")
         pad = ("pad", self.pad, type(self.pad) is bool, "true or false")
-        self.check(pad, **dict.fromkeys(lengths, "word pieces"))
+        self.check(pad, **dict.fromkeys(LENGTHS, "word pieces"))
         if self.max_query_length + _features.OTHER_PIECES >= self.max_seq_length:
             raise self.wrong(
                 f"max_query_length = {self.max_query_length!r} leaves no room for the paragraph in "
@@ -91,14 +92,11 @@ class SquadDataset(files.FileDataset[_features.Feature]):
     def _read(self, options: SquadOptions, places: tuple[Path, Path]) -> None:
         file, vocabulary = places
         pieces = _features.WordPieces(_features.read_vocabulary(vocabulary))
-        builder = _features.FeatureBuilder(
-            pieces=pieces,
-            max_seq_length=options.max_seq_length,
-            doc_stride=options.doc_stride,
-            max_query_length=options.max_query_length,
-        )
+        lengths = {name: getattr(options, name) for name in LENGTHS}
         features = [
-            each for passage in _features.read_passages(file) for each in builder.features(passage)
+            feature
+            for passage in _features.read_passages(file)
+            for feature in _features.features_of(passage, pieces, **lengths)
         ]
         self._keep(features, options.count, file)
         self._shares = Counter(each.question.identity for each in self._samples)

@@ -24,7 +24,6 @@ from pytest_mlperf.adapters.datasets.prompts import (
     token_list,
 )
 from pytest_mlperf.adapters.datasets.user_prompts._synthetic import (
-    MAX_LENGTH_TOKENS,
     Lengths,
     MadeUp,
     Shared,
@@ -279,13 +278,7 @@ def _value(source: SampleFile, row: int, column: str, part: str, cell: Any) -> A
 
 def _length(source: SampleFile, row: int, column: str, cell: Any) -> int:
     digits = isinstance(cell, str) and cell.isascii() and cell.isdecimal() and len(cell) < 10
-    length = int(cell) if digits else cell
-    if type(length) is not int or not 1 <= length <= MAX_LENGTH_TOKENS:
-        text = repr(cell)[:40]
-        raise source.wrong(
-            row, column, f"{text} is not a number of tokens from 1 to {MAX_LENGTH_TOKENS}"
-        )
-    return length
+    return source.length(row, column, int(cell) if digits else cell)
 
 
 def _check_kind(source: SampleFile, row: int, column: str, prompts: Sequence[Any]) -> None:

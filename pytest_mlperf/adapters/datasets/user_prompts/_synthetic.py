@@ -12,12 +12,10 @@ from typing import Any
 
 from pytest_mlperf import RunError, SuiteError
 from pytest_mlperf.adapters.datasets.files.tokenizer import load_tokenizer
+from pytest_mlperf.adapters.datasets.prompts import MAX_LENGTH_TOKENS
 
 VERSION = 1
 """Version of the generator: raise it if the prompts of the same options change."""
-
-MAX_LENGTH_TOKENS = 2**22
-"""Maximum of a length, in tokens: four times the longest known context."""
 
 LENGTH_SPREAD_SHARE = 0.2
 """Default standard deviation of a length, as a share of its mean."""

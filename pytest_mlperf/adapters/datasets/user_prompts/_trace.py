@@ -13,13 +13,13 @@ from typing import Any
 from pytest_mlperf.adapters.datasets.files import json_lines
 from pytest_mlperf.adapters.datasets.files.columns import csv_records, places
 from pytest_mlperf.adapters.datasets.files.frames import read_frame
-from pytest_mlperf.adapters.datasets.prompts import SampleFile
+from pytest_mlperf.adapters.datasets.prompts import MAX_LENGTH_TOKENS, SampleFile
 from pytest_mlperf.adapters.datasets.user_prompts import _synthetic
 
 BLOCK_TOKENS = 512
 TRACE_FIELDS = ("timestamp", "input_length", "output_length", "hash_ids")
 
-ANY_LENGTHS = _synthetic.Lengths(low=1, high=_synthetic.MAX_LENGTH_TOKENS)
+ANY_LENGTHS = _synthetic.Lengths(low=1, high=MAX_LENGTH_TOKENS)
 
 MIN_ANSWER_TOKENS = 2
 """Minimum tokens of an answer: a time per token needs two."""
@@ -97,20 +97,17 @@ def _requests(
             defect = f"{at_ms} is earlier than the request before, at {before_ms}"
             raise source.wrong(line, "timestamp", defect)
         before_ms = at_ms
-        lengths = {name: record[name] for name in ("input_length", "output_length")}
-        for name, length in lengths.items():
-            if type(length) is not int or not 1 <= length <= _synthetic.MAX_LENGTH_TOKENS:
-                limit = _synthetic.MAX_LENGTH_TOKENS
-                defect = f"{repr(length)[:40]} is not a number of tokens from 1 to {limit}"
-                raise source.wrong(line, name, defect)
+        lengths = [
+            source.length(line, name, record[name]) for name in ("input_length", "output_length")
+        ]
         blocks = record["hash_ids"]
         if not isinstance(blocks, list) or any(type(block) is not int for block in blocks):
             defect = f"{repr(blocks)[:40]} is not a list of whole numbers"
             raise source.wrong(line, "hash_ids", defect)
         yield Request(
             at_s=at_ms / 1000,
-            input=lengths["input_length"],
-            output=max(MIN_ANSWER_TOKENS, lengths["output_length"]),
+            input=lengths[0],
+            output=max(MIN_ANSWER_TOKENS, lengths[1]),
             blocks=tuple(blocks),
         )
 

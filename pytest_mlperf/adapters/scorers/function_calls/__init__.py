@@ -8,7 +8,7 @@ from typing import Any
 
 from pytest_mlperf import Scores
 from pytest_mlperf.adapters.lazy import NDArray, np
-from pytest_mlperf.adapters.scorers import ModelFreeScorer, NoOptions, require_outputs, scorer_error
+from pytest_mlperf.adapters.scorers import NoOptions, ScorerBase, require_outputs, scorer_error
 from pytest_mlperf.adapters.scorers.function_calls._check import is_right
 from pytest_mlperf.adapters.scorers.function_calls._extract import calls_in, tool_calls
 
@@ -21,7 +21,7 @@ NON_LIVE = (SIMPLE_SUBSETS, ("multiple",), ("parallel",), ("parallel_multiple",)
 SUBSETS = (*SIMPLE_SUBSETS, *(name for (name,) in NON_LIVE[1:]), *LIVE_SUBSETS, *IRRELEVANT)
 
 
-class FunctionCallsScorer(ModelFreeScorer[NoOptions]):
+class FunctionCallsScorer(ScorerBase[NoOptions]):
     """Compare the functions that a model calls with the right calls of BFCL v4's single turns.
 
     - "accuracy": 100 if the calls are right, else 0; their mean.

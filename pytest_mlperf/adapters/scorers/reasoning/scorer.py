@@ -70,7 +70,6 @@ class DeepSeekScorer(language.TextScorer[ReasoningOptions]):
         "tokens_per_sample",
     )
     libraries: ClassVar[tuple[str, ...]] = MATHEMATICS_LIBRARIES
-    options: ClassVar[type] = ReasoningOptions
 
     name: ClassVar[str] = "deepseek_r1"
     parts: ClassVar[Mapping[str, str]] = {

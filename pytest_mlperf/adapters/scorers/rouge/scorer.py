@@ -42,7 +42,6 @@ class RougeScorer(SentenceScorer[RougeOptions]):
 
     metrics = (*ROUGE_METRICS, "rougeLsum", "tokens_per_sample", "gen_len")
     name: ClassVar[str] = "rouge"
-    options: ClassVar[type] = RougeOptions
 
     @staticmethod
     def left_out(options: Mapping[str, Any]) -> dict[str, str]:
