@@ -7,7 +7,7 @@ import zipfile
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 from pytest_mlperf import UnavailableError
 from pytest_mlperf.adapters.datasets.files import (
@@ -69,11 +69,8 @@ class BfclOptions(ChecksumOptions, dataset="bfcl", noun="questions"):
         )
 
 
-class _Question(NamedTuple):
-    """Hold a request, and the calls with which its answer is compared."""
-
-    request: dict[str, Any]
-    reference: dict[str, Any]
+_Question = tuple[dict[str, Any], dict[str, Any]]
+"""A request, and the calls with which its answer is compared."""
 
 
 class BfclDataset(FileDataset[_Question]):
@@ -93,10 +90,10 @@ class BfclDataset(FileDataset[_Question]):
         self._keep(questions, options.count, source)
 
     def input(self, index: int) -> dict[str, Any]:
-        return dict(self._sample(index).request)
+        return dict(self._sample(index)[0])
 
     def reference(self, index: int) -> dict[str, Any]:
-        return self._sample(index).reference
+        return self._sample(index)[1]
 
     def _content(self, index: int) -> list[bytes]:
         return [encode(json.dumps(part)) for part in self._samples[index]]
@@ -124,7 +121,7 @@ def _subset(source: Path, subset: str) -> Iterator[_Question]:
             for turn in row["question"]
             for message in turn
         ]
-        yield _Question(
+        yield (
             {"messages": messages, "tools": list(map(tool_of, functions)), "tool_choice": "auto"},
             {
                 "subset": subset,

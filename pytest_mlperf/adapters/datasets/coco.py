@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cached_property
-from pathlib import Path
 from typing import Any, ClassVar
 
 from pytest_mlperf.adapters.datasets.files.annotated import AnnotatedImages, AnnotatedOptions
@@ -64,13 +63,9 @@ class CocoDataset(AnnotatedImages):
 
     options = CocoOptions
 
-    def _read(self, options: Any, files: tuple[Path, Path]) -> None:
-        self._square = options.square
-        super()._read(options, files)
-
     @property
     def _preparation(self) -> str:
-        return repr((self._size, self._square))
+        return repr((self._asked.size, self._asked.square))
 
     def input(self, index: int) -> dict[str, NDArray[Any]]:
         """Return arrays by name.
@@ -79,9 +74,8 @@ class CocoDataset(AnnotatedImages):
         padding, scale, and original width and height, in pixels, float32. `categories`: category id
         of each of the model's classes, in ascending order.
         """
-        pixels, frame = letterbox(
-            decode(self._folder / self._sample(index)[0]), self._size, square=self._square
-        )
+        pixels = decode(self._folder / self._sample(index)[0])
+        pixels, frame = letterbox(pixels, self._asked.size, square=self._asked.square)
         images = (pixels / np.float32(255)).transpose(2, 0, 1)
         return {
             "images": np.ascontiguousarray(images),

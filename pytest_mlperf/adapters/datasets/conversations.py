@@ -99,7 +99,7 @@ class ConversationsDataset(files.FileDataset[Turn]):
     kind = b"conversations"
 
     def _read(self, options: ConversationsOptions, file: Path) -> None:
-        self._delays, self.repeat = options.delays, options.repeat
+        self.repeat = options.repeat
         source = SampleFile(file=file, row="line", whole="file")
         whole = list(islice(_conversations(source), options.count))
         source.check_size(len(whole), None)
@@ -158,7 +158,7 @@ class ConversationsDataset(files.FileDataset[Turn]):
         return {"prefix_share": repeated / total} if total else {}
 
     def _delay_s(self, turn: Turn) -> float:
-        return turn.delay_s if self._delays else 0.0
+        return turn.delay_s if self._asked.delays else 0.0
 
 
 def _conversations(source: SampleFile) -> Iterator[list[Turn]]:

@@ -82,7 +82,6 @@ class ImageNetDataset(FileDataset[tuple[str, int]]):
 
     def _read(self, options: ImageNetOptions, file: Path) -> None:
         self._folder = Path(options.path)
-        self._size = options.size
         self._shorter_side = int(options.size / options.crop)
         self._mean = tuple(float(value) for value in options.mean)
         self._std = tuple(float(value) for value in options.std)
@@ -96,8 +95,9 @@ class ImageNetDataset(FileDataset[tuple[str, int]]):
             decode(self._folder / self._sample(index)[0]), self._shorter_side
         )
         height, width, _ = pixels.shape
-        top, left = (height - self._size) // 2, (width - self._size) // 2
-        cropped = pixels[top : top + self._size, left : left + self._size].astype(np.float32)
+        size = self._asked.size
+        top, left = (height - size) // 2, (width - size) // 2
+        cropped = pixels[top : top + size, left : left + size].astype(np.float32)
         mean, std = np.array([self._mean, self._std], np.float32)
         return np.ascontiguousarray(((cropped - mean) / std).transpose(2, 0, 1))
 
@@ -107,7 +107,7 @@ class ImageNetDataset(FileDataset[tuple[str, int]]):
     @cached_property
     def digest(self) -> str:
         """Hex SHA-256 over preprocessing, labels, and bytes but not names of the image files."""
-        settings = repr((self._size, self._shorter_side, self._mean, self._std)).encode()
+        settings = repr((self._asked.size, self._shorter_side, self._mean, self._std)).encode()
         labels = ((name, label.to_bytes(8, "little")) for name, label in self._samples)
         return hash_of_images(settings, self._folder, labels)
 

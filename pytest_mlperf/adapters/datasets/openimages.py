@@ -47,7 +47,7 @@ class OpenImagesDataset(AnnotatedImages):
 
     def input(self, index: int) -> NDArray[np.float32]:
         """Return one image as RGB from 0 to 1, shape (3, size, size), C-contiguous."""
-        pixels = stretch(decode(self._folder / self._sample(index)[0]), self._size)
+        pixels = stretch(decode(self._folder / self._sample(index)[0]), self._asked.size)
         return np.ascontiguousarray((pixels / np.float32(255)).transpose(2, 0, 1))
 
 

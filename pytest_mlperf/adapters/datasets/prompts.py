@@ -68,11 +68,9 @@ class TokenLists:
     def __init__(
         self, source: SampleFile, column: str, cells: Sequence[Any], *, kind: str = "prompt"
     ) -> None:
-        for row, cell in enumerate(cells):
-            if defect := token_defect(cell, kind):
-                raise source.wrong(row, column, defect)
-        self._tokens: NDArray[np.int32] = np.concatenate(cells, dtype=np.int32, casting="unsafe")
-        self._ends: NDArray[np.int64] = np.cumsum([len(cell) for cell in cells])
+        lists = [token_list(source, row, column, cell, kind) for row, cell in enumerate(cells)]
+        self._tokens: NDArray[np.int32] = np.concatenate(lists)
+        self._ends: NDArray[np.int64] = np.cumsum([len(tokens) for tokens in lists])
 
     def prompt(self, index: int) -> list[int]:
         tokens: list[int] = self._slice(index).tolist()
@@ -179,28 +177,23 @@ class Template:
         return self._text.format_map(values)
 
 
-def token_defect(cell: Any, kind: str) -> str | None:
-    """Return the defect of a list of token ids, as text, or None."""
-    if isinstance(cell, list | np.ndarray) and len(cell) == 0:
-        return f"the {kind} is empty"
-    if not isinstance(cell, np.ndarray) or cell.dtype.kind not in "iu":
-        return f"{_describe(cell)} is not a list of whole numbers"
-    return "a token is negative or above 2**31" if cell.min() < 0 or cell.max() >= 2**31 else None
-
-
-def token_list(source: SampleFile, row: int, column: str, cell: Any, kind: str) -> Any:
+def token_list(
+    source: SampleFile, row: int, column: str, cell: Any, kind: str
+) -> NDArray[np.int32]:
     """Return a list of token ids as an array, or refuse it; `kind` is for messages."""
-    listed = isinstance(cell, list) and cell and all(type(token) is int for token in cell)
-    if listed and 0 <= min(cell) <= max(cell) < 2**31:
-        cell = np.array(cell, np.int32)
-    if not isinstance(cell, list | np.ndarray):
-        defect = f"a value of type {type(cell).__name__} is neither text nor a list of token ids"
-        raise source.wrong(row, column, defect)
-    if listed and isinstance(cell, list):
-        raise source.wrong(row, column, "a token is negative or above 2**31")
-    if defect := token_defect(cell, kind) or "":
-        raise source.wrong(row, column, defect)
-    return cell
+    tokens = cell
+    if isinstance(cell, list) and all(type(token) is int for token in cell):
+        fits = not cell or 0 <= min(cell) <= max(cell) < 2**31
+        tokens = np.array(cell if fits else [-1], np.int32)
+    if isinstance(tokens, list | np.ndarray) and len(tokens) == 0:
+        defect = f"the {kind} is empty"
+    elif not isinstance(tokens, np.ndarray) or tokens.dtype.kind not in "iu":
+        defect = f"{_describe(cell)} is not a list of whole numbers"
+    elif tokens.min() < 0 or tokens.max() >= 2**31:
+        defect = "a token is negative or above 2**31"
+    else:
+        return tokens.astype(np.int32, copy=False)
+    raise source.wrong(row, column, defect)
 
 
 def _describe(cell: Any) -> str:

@@ -185,7 +185,6 @@ class ShopifyDataset(FileDataset[str]):
     options = ShopifyOptions
 
     def _read(self, options: ShopifyOptions, files: list[Path]) -> None:
-        self._asked = options
         self.kind = f"shopify {options.prompts} {options.guided}".encode()
         self._sources: list[tuple[SampleFile, int]] = []
         self._columns: dict[str, list[Any]] = {name: [] for name in TABLE_COLUMNS}

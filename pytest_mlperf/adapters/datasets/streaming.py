@@ -99,7 +99,7 @@ class StreamingDataset(FileDataset[tuple[int, int, int]]):
     in_order: ClassVar[bool] = True
 
     def _read(self, options: StreamingOptions, files: Path) -> None:
-        self._asked, self._folder = options, files
+        self._folder = files
         self._places = _offsets(files)
         self._rows = [Lines(files / f"{number}.csv") for number in range(len(self._places))]
         self._users = len(self._places[0])

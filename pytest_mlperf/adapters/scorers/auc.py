@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from pytest_mlperf import RunError, Scores
@@ -14,7 +14,7 @@ from pytest_mlperf.adapters.scorers import (
     require_outputs,
     scorer_error,
 )
-from pytest_mlperf.adapters.scorers.leverage import Shares
+from pytest_mlperf.adapters.scorers.leverage import Shares, whole_scores
 
 PIECE_PAIRS = 2**22
 """Pairs ranked at a time; the intermediate arrays take about 200 MB."""
@@ -68,13 +68,8 @@ class AucScorer(ScorerBase[AucOptions]):
         shares.add(clicks)
         shares.add(np.diff(pairs.ends, prepend=0) - clicks)
         pseudo = 100.0 * (area + len(influences) * influences)
-        return Scores(
-            per_sample={"auc": pseudo.tolist()},
-            aggregate={"auc": 100.0 * area},
-            whole=frozenset({"auc"}),
-            leverage={"auc": shares.leverage(100.0)},
-            chance={"auc": 50.0},
-        )
+        scores = whole_scores("auc", 100.0 * area, pseudo.tolist(), shares.leverage(100.0))
+        return replace(scores, chance={"auc": 50.0})
 
     def _gather(self, outputs: Sequence[bytes], references: Sequence[Any]) -> UserItemPairs:
         """Join all samples in buffers that grow in place; a list of arrays doubles the memory."""

@@ -113,20 +113,14 @@ def _samples(part: str, references: Sequence[programs.Reference]) -> list[int]:
 
 def _check(outputs: Sequence[bytes], references: Sequence[Any]) -> list[programs.Reference]:
     require_outputs("mixtral", outputs, references)
-    checked = list(references)
-    for sample, reference in enumerate(checked):
-        if defect := _defect(reference):
-            raise scorer_error(
-                f"scorer mixtral: the reference of sample {sample} {defect}; use data set mixtral, "
-                "or let reference(index) return what it does",
-            )
-    return checked
+    return language.require_tables("mixtral", references, _fields, "mixtral")
 
 
-def _defect(reference: object) -> str | None:
-    if not isinstance(reference, Mapping):
-        return language.text_defect(reference, ())
+def _fields(sample: int, reference: programs.Reference) -> Sequence[str]:
     part = reference.get("dataset")
     if not isinstance(part, str) or part not in PART_FIELDS:
-        return f"has the dataset {part!r:.60}, which is not one of {', '.join(PART_FIELDS)}"
-    return language.text_defect(reference, PART_FIELDS[part])
+        raise scorer_error(
+            f"scorer mixtral: the reference of sample {sample} has the dataset {part!r:.60}, which "
+            f"is not one of {', '.join(PART_FIELDS)}; use data set mixtral"
+        )
+    return PART_FIELDS[part]

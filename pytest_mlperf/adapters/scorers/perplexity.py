@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from pytest_mlperf import Scores
 from pytest_mlperf.adapters.conventions import LOGPROB_RECORD
 from pytest_mlperf.adapters.lazy import NDArray, np
 from pytest_mlperf.adapters.scorers import NoOptions, ScorerBase, require_outputs, scorer_error
-from pytest_mlperf.adapters.scorers.leverage import ratio_scores
+from pytest_mlperf.adapters.scorers.leverage import ratio_scores, whole_scores
 
 MAX_MEAN_NATS = 700.0
 """Maximum mean negative log-probability; beyond, its exponential overflows."""
@@ -54,13 +55,9 @@ class PerplexityScorer(ScorerBase[NoOptions]):
             )
         perplexity = math.exp(mean)
         pseudo, leverage = ratio_scores(sums, tokens, perplexity)
-        return Scores(
-            per_sample={"perplexity": [value + perplexity * (1.0 - mean) for value in pseudo]},
-            aggregate={"perplexity": perplexity},
-            lower=frozenset({"perplexity"}),
-            whole=frozenset({"perplexity"}),
-            leverage={"perplexity": leverage},
-        )
+        pseudo = [value + perplexity * (1.0 - mean) for value in pseudo]
+        scores = whole_scores("perplexity", perplexity, pseudo, leverage)
+        return replace(scores, lower=scores.whole)
 
 
 def _scored(sample: int, output: bytes, reference: Any) -> tuple[float, int]:

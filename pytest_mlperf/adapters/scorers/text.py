@@ -90,24 +90,28 @@ class DecoderOptions:
         return True
 
 
-def text_defect(reference: object, fields: Sequence[str]) -> str | None:
-    """Return the defect of a reference that must be a table of texts, as text; None without one."""
-    if not isinstance(reference, Mapping):
-        return f"is a {type(reference).__name__}, but must be a table of texts"
-    missing = [name for name in fields if not isinstance(reference.get(name), str)]
-    return f"has no text {' and no text '.join(map(repr, missing))}" if missing else None
-
-
 def require_tables(
-    scorer: str, references: Sequence[Any], fields: Sequence[str], advice: str
+    scorer: str,
+    references: Sequence[Any],
+    fields: Sequence[str] | Callable[[int, Mapping[str, str]], Sequence[str]],
+    advice: str,
 ) -> list[Mapping[str, str]]:
-    """Return the references; raise RunError unless each is a table with texts for `fields`."""
+    """Return the references; raise RunError unless each is a table with texts for `fields`.
+
+    These are names, or a function that returns the names for a sample and its reference.
+    """
     tables = list(references)
     for sample, reference in enumerate(tables):
-        if defect := text_defect(reference, fields):
-            raise scorer_error(
-                f"scorer {scorer}: the reference of sample {sample} {defect}; use data set {advice}"
-            )
+        defect = f"is a {type(reference).__name__}, but must be a table of texts"
+        if isinstance(reference, Mapping):
+            names = fields(sample, reference) if callable(fields) else fields
+            missing = [repr(name) for name in names if not isinstance(reference.get(name), str)]
+            if not missing:
+                continue
+            defect = f"has no text {' and no text '.join(missing)}"
+        raise scorer_error(
+            f"scorer {scorer}: the reference of sample {sample} {defect}; use data set {advice}"
+        )
     return tables
 
 

@@ -103,8 +103,8 @@ class FileDataset(Generic[S]):
     _samples: Sequence[S]
 
     def __init__(self, **options: Any) -> None:
-        chosen = self.options(**options)
-        files = chosen.find()
+        self._asked: Any = self.options(**options)
+        chosen, files = self._asked, self._asked.find()
         if isinstance(chosen, ChecksumOptions):
             first = files[0] if isinstance(files, tuple) else files
             paths = first if isinstance(first, list) else [first]

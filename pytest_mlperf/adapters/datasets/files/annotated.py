@@ -191,7 +191,6 @@ class AnnotatedImages(FileDataset[Image]):
     libraries = ("PIL",)
 
     def _read(self, options: Any, files: tuple[Path, Path]) -> None:
-        self._size = options.size
         file, self._folder = files
         listed, self._categories = read_annotations(file)
         self._keep(listed, options.count, file)
@@ -215,7 +214,7 @@ class AnnotatedImages(FileDataset[Image]):
 
     @property
     def _preparation(self) -> str:
-        return repr(self._size)
+        return repr(self._asked.size)
 
 
 def _check_sizes(file: Path, images: Sequence[Image], sizes: Sequence[tuple[int, int]]) -> None:
