@@ -19,6 +19,7 @@ from pytest_mlperf.adapters.datasets.files import (
 
 DATA = "bfcl_eval/data"
 WHEEL = "bfcl_eval-2026.3.23-py3-none-any.whl"
+ADVICE = f"get {WHEEL} from its source again"
 
 SUBSET_PERCENTAGES = {
     **dict.fromkeys(
@@ -111,29 +112,33 @@ def _subset(source: Path, subset: str) -> Iterator[_Question]:
     answers: dict[str, Any] = {}
     if not subset.endswith("irrelevance"):
         listed = _rows(source, subset, ("id", "ground_truth"), "possible_answer")
-        answers = {row["id"]: row["ground_truth"] for row in listed}
+        answers = {str(row["id"]): row["ground_truth"] for row in listed}
     total = len(rows)
     chosen = total if total <= WHOLE else max(1, total * SUBSET_PERCENTAGES[subset] // 100)
-    for row in rows[:chosen]:
-        functions = row["function"]
-        messages = [
-            {"role": message["role"], "content": message.get("content") or ""}
-            for turn in row["question"]
-            for message in turn
-        ]
-        yield (
-            {"messages": messages, "tools": list(map(tool_of, functions)), "tool_choice": "auto"},
-            {
-                "subset": subset,
-                "ground_truth": answers.get(row["id"], []),
-                "func_description": functions,
-            },
-        )
+    for number, row in enumerate(rows[:chosen]):
+        try:
+            question = _question(subset, row, answers.get(row["id"], []))
+        except (AttributeError, KeyError, TypeError) as error:
+            where = f"{_file(source, subset)}: row {number}"
+            raise wrong(where, f"it is not a question of BFCL ({error!r:.100})", ADVICE) from error
+        yield question
+
+
+def _question(subset: str, row: dict[str, Any], truth: Any) -> _Question:
+    functions = row["function"]
+    messages = [
+        {"role": message["role"], "content": message.get("content") or ""}
+        for turn in row["question"]
+        for message in turn
+    ]
+    return (
+        {"messages": messages, "tools": list(map(tool_of, functions)), "tool_choice": "auto"},
+        {"subset": subset, "ground_truth": truth, "func_description": functions},
+    )
 
 
 def _rows(source: Path, subset: str, keys: Sequence[str], folder: str = "") -> list[dict[str, Any]]:
     file: Any = source
-    advice = f"get {WHEEL} from its source again"
     try:
         file = _file(source, subset, folder)
         with file.open("rb") as opened:
@@ -142,10 +147,10 @@ def _rows(source: Path, subset: str, keys: Sequence[str], folder: str = "") -> l
             raise ValueError(f"it has more than {MAX_FILE_BYTES >> 20} MiB")
         rows = [json.loads(line) for line in content.decode("utf-8").splitlines() if line.strip()]
     except (OSError, KeyError, ValueError, RecursionError, zipfile.BadZipFile) as error:
-        raise wrong(file, f"it cannot be read ({error!r:.100})", advice) from error
+        raise wrong(file, f"it cannot be read ({error!r:.100})", ADVICE) from error
     for number, row in enumerate(rows):
         if not isinstance(row, dict) or set(keys) - row.keys():
-            raise wrong(f"{file}: row {number}", f"it has not all of {', '.join(keys)}", advice)
+            raise wrong(f"{file}: row {number}", f"it has not all of {', '.join(keys)}", ADVICE)
     return rows
 
 

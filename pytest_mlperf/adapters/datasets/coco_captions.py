@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -142,7 +143,7 @@ def _rows(file: Path) -> Iterator[Row]:
     first_lines: dict[int, int] = {}
     for line, row in csv_records(file, NEEDED_COLUMNS, delimiter="\t"):
         identity, caption = row["id"], row["caption"]
-        if not (identity.isascii() and identity.isdecimal()):
+        if not re.fullmatch("[0-9]{1,18}", identity):
             raise broken_line(file, line, f"id {identity[:40]!r} is not a number")
         if not caption.strip():
             raise broken_line(file, line, "the caption is empty")

@@ -147,7 +147,8 @@ def _mapped(file: Path, width: int, *, whole: bool = False) -> NDArray[Any]:
         array = find_npy(file)
         types = ("<i8", "<i4") if whole else ("<f4", "<f2")
         shape, dtype, offset = array.shape, array.dtype, array.offset
-        if shape not in ((*shape[:1], width), shape[:1] if width == 1 else ()) or array.fortran:
+        is_flat = len(shape) == 1 and width == 1
+        if not (is_flat or (len(shape) == 2 and shape[1] == width)) or array.fortran:
             raise damaged(file, f"rows have shape {shape}, not {width} numbers each")
         if dtype not in types:
             raise wrong(file, f"has values of type {dtype}, not {' or '.join(types)}", ADVICE)
@@ -194,7 +195,7 @@ def read_tensor(file: Path) -> NDArray[np.int64]:
             if archive.getinfo(pickled).file_size > MAX_PICKLE_BYTES:
                 raise ValueError(f"its description is larger than {MAX_PICKLE_BYTES:,} bytes")
             content = io.BytesIO(archive.read(pickled))
-            tensor = parse(content, TENSOR_NAMES, max_bytes=MAX_PICKLE_BYTES)
+            tensor = parse(content, TENSOR_NAMES, max_bytes=4 * MAX_PICKLE_BYTES)  # reads ahead
             (_, numbers, name, *_), offset, shape, strides, *_ = tensor.args
             member = archive.getinfo(f"{folder}data/{name}")
             if numbers.name != "LongStorage" or (len(shape), tuple(strides)) != (1, (1,)):

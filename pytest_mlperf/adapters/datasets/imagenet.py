@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -10,6 +11,7 @@ from pathlib import Path
 from pytest_mlperf import UnavailableError
 from pytest_mlperf.adapters.datasets.files import FileDataset, FileOptions, first_file, wrong
 from pytest_mlperf.adapters.datasets.files.images import check_images, decode, hash_of_images
+from pytest_mlperf.adapters.datasets.files.json_lines import lines_of
 from pytest_mlperf.adapters.lazy import NDArray, np
 
 VGG_MEAN = (123.68, 116.78, 103.94)
@@ -142,10 +144,10 @@ def _area_weights(old: int, new: int) -> NDArray[np.float32]:
 
 def _read_map(path: Path, *, classes: int) -> list[tuple[str, int]]:
     entries: list[tuple[str, int]] = []
-    for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), start=1):
+    for number, line in enumerate(lines_of(path), start=1):
         where = f"{path}:{number}"
         match line.split():
-            case [name, label] if label.isascii() and label.isdecimal():
+            case [name, label] if re.fullmatch(r"[0-9]{1,9}", label):
                 if int(label) >= classes:
                     raise wrong(
                         where,
@@ -154,5 +156,7 @@ def _read_map(path: Path, *, classes: int) -> list[tuple[str, int]]:
                     )
                 entries.append((name, int(label)))
             case [_, *_]:
-                raise wrong(where, f'{line!r} is not "FILE LABEL"', "correct the line")
+                raise wrong(
+                    where, f'{line.rstrip()[:80]!r} is not "FILE LABEL"', "correct the line"
+                )
     return entries

@@ -57,7 +57,7 @@ def _read_checksums(checksums: str) -> dict[str, str]:
     path = Path(checksums)
     try:
         content = json.loads(path.read_bytes())
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise damaged(path, f"it is not JSON ({error})") from error
     if not isinstance(content, dict) or not all(
         isinstance(md5, str) and re.fullmatch("[0-9a-f]{32}", md5) for md5 in content.values()

@@ -146,7 +146,7 @@ class VBenchScorer(ScorerBase[VBenchScorerOptions]):
             raise _failed(f"left {len(files)} files {RESULTS} in its output")
         try:
             results = json.loads(files[0].read_bytes())
-        except ValueError as error:
+        except (ValueError, RecursionError) as error:
             raise _failed(f"left results that are not JSON ({error})") from error
         return results if isinstance(results, dict) else {}
 

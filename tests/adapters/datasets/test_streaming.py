@@ -132,6 +132,8 @@ def test_options_that_mean_nothing_are_refused(tmp_path: Path) -> None:
         StreamingDataset(path=path, **{**OPTIONS, **options})
 
     assert not_refused(SuiteError, rows, read) == []
+    with pytest.raises(RunError, match="there are no requests"):
+        read({"share": 1e-9})
 
 
 def test_missing_files_are_all_named(tmp_path: Path) -> None:

@@ -123,7 +123,7 @@ def preprocess(image: NDArray[np.uint8], side: int) -> NDArray[np.float32]:
 def _check_kind(folder: Path) -> None:
     try:
         config = json.loads((folder / "config.json").read_text("utf-8"))
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise _broken(folder, f"config.json is not JSON ({error})") from error
     kind = config.get("model_type") if isinstance(config, dict) else None
     if kind != "clip":
