@@ -57,7 +57,7 @@ class PerplexityScorer(ScorerBase[NoOptions]):
         pseudo, leverage = ratio_scores(sums, tokens, perplexity)
         pseudo = [value + perplexity * (1.0 - mean) for value in pseudo]
         scores = whole_scores("perplexity", perplexity, pseudo, leverage)
-        return replace(scores, lower=scores.whole)
+        return replace(scores, lower=frozenset({"perplexity"}))
 
 
 def _scored(sample: int, output: bytes, reference: Any) -> tuple[float, int]:
