@@ -71,12 +71,11 @@ class CnnDailyMailOptions(TemplateOptions, dataset="cnn_dailymail"):
             Path(self.path),
             official=OFFICIAL_FILES,
             endings=(".json",),
-            lacks=f"neither {' nor '.join(OFFICIAL_FILES)}",
             whole="file",
             advice=(
                 f"get {OFFICIAL_FILES[0]} as the README.md in language/gpt-j or "
-                "language/llama3.1-8b of "
-                "MLPerf's inference repository says, and set the data set's path to the file"
+                "language/llama3.1-8b of MLPerf's inference repository says, and set the "
+                "data set's path to the file"
             ),
         )
 

@@ -53,14 +53,8 @@ class ConversationsOptions(files.FileOptions, dataset="conversations", noun="con
         self.check(delays, repeat)
 
     def find(self) -> Path:
-        return files.find_file(
-            Path(self.path),
-            official=(),
-            endings=(".jsonl",),
-            lacks="no file that ends with .jsonl",
-            whole="file of conversations",
-            advice="set the data set's path to the file",
-        )
+        path = Path(self.path)
+        return files.find_file(path, endings=(".jsonl",), whole="file of conversations")
 
 
 @dataclass(kw_only=True, slots=True)

@@ -32,7 +32,6 @@ class FramesOptions(files.ChecksumOptions, dataset="frames", noun="questions"):
             Path(self.path),
             official=(OFFICIAL_FILE,),
             endings=(".tsv",),
-            lacks=f"no {OFFICIAL_FILE}",
             whole="table",
             advice=f"{ADVICE}, and set the data set's path to it",
         )

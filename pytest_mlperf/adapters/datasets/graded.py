@@ -47,7 +47,6 @@ class GradedOptions(prompts.TemplateOptions, dataset="graded"):
         return find_table(
             Path(self.path),
             official=OFFICIAL_TABLES,
-            lacks=f"none of {', '.join(OFFICIAL_TABLES)}",
             advice=(
                 "get it as the README.md of the workload in language/ of MLPerf's inference "
                 "repository says, and set the data set's path to the file"

@@ -42,7 +42,6 @@ class LibriSpeechOptions(files.ChecksumOptions, dataset="librispeech", noun="cli
             Path(self.path),
             official=OFFICIAL_LISTS,
             endings=(".json",),
-            lacks=f"no {OFFICIAL_LISTS[0]}",
             whole="list of clips",
             advice=(
                 "get or make it as the README.md in speech2text of MLPerf's inference repository "

@@ -39,11 +39,9 @@ class MixtralDataOptions(ChecksumOptions, dataset="mixtral"):
         return find_table(
             Path(self.path),
             official=OFFICIAL_TABLES,
-            lacks=f"neither {' nor '.join(OFFICIAL_TABLES)}",
             advice=(
                 f"get {OFFICIAL_TABLES[0]} as language/mixtral-8x7b/README.md of MLPerf's "
-                "inference "
-                "repository says, and set the data set's path to the file"
+                "inference repository says, and set the data set's path to the file"
             ),
         )
 

@@ -32,12 +32,7 @@ class OpenOrcaOptions(prompts.TemplateOptions, dataset="openorca"):
     valid: ClassVar[tuple[str, ...]] = TEMPLATE_FIELDS
 
     def find(self) -> Path:
-        return find_table(
-            Path(self.path),
-            official=(OFFICIAL_TABLE, f"{OFFICIAL_TABLE}.gz"),
-            lacks=f"neither {OFFICIAL_TABLE} nor that name with .gz",
-            advice="set the data set's path to the file",
-        )
+        return find_table(Path(self.path), official=(OFFICIAL_TABLE, f"{OFFICIAL_TABLE}.gz"))
 
 
 class OpenOrcaDataset(prompts.PromptDataset):

@@ -157,13 +157,11 @@ class ShopifyOptions(ChecksumOptions, dataset="shopify"):
         root = Path(self.path)
         for folder in (root, root / "data"):
             if shards := _shards(folder):
-                find_table(shards[0], official=(), lacks="", advice="")  # requires pyarrow
+                find_table(shards[0])  # requires pyarrow
                 return shards
         return [
             find_table(
                 root,
-                official=(),
-                lacks="no train-00000-of-….parquet, also none in a folder data",
                 advice=(
                     "get it with: hf download Shopify/product-catalogue --repo-type dataset "
                     "--local-dir FOLDER, and set the data set's path to the folder"

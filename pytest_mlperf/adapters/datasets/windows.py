@@ -73,14 +73,8 @@ class WindowsOptions(files.ChecksumOptions, dataset="windows", noun="windows"):
     def find(self) -> Path:
         if self.tokenizer is not None:
             require_tokenizer(self.tokenizer)
-        return files.find_file(
-            Path(self.path),
-            official=(),
-            endings=(JSON_LINES, ".txt", ".raw", ".tokens"),
-            lacks="no file of documents",
-            whole="file of documents",
-            advice="set the data set's path to the file",
-        )
+        endings = (JSON_LINES, ".txt", ".raw", ".tokens")
+        return files.find_file(Path(self.path), endings=endings, whole="file of documents")
 
 
 class WindowsDataset(files.FileDataset[TokenWindow]):

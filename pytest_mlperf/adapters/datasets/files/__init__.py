@@ -205,16 +205,15 @@ def first_file(places: Iterable[Path]) -> Path | None:
 def find_file(
     path: Path,
     *,
-    official: Sequence[str],
+    official: Sequence[str] = (),
     endings: tuple[str, ...],
-    lacks: str,
     whole: str,
-    advice: str,
+    advice: str = "set the data set's path to the file",
 ) -> Path:
     """Return the path itself, else the official file in a folder, else its only file.
 
     The first of the `official` names wins; others end in `endings`. In the UnavailableError,
-    `lacks` says which file is missing, and `whole` names the kind of file.
+    `whole` names the kind of file.
     """
     if path.is_file():
         return path
@@ -226,6 +225,9 @@ def find_file(
     if len(files) == 1:
         return files[0]
     names = ", ".join(entry.name for entry in files[:5])
+    lacks = f"neither {' nor '.join(official)}" if len(official) > 1 else f"no {''.join(official)}"
+    if not official:
+        lacks = f"no file that ends with {', '.join(endings)}"
     raise UnavailableError(
         f"{path}: this folder has {lacks}, and "
         + (f"more than one other {whole} ({names})" if files else f"no other {whole}")

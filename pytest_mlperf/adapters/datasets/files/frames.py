@@ -42,16 +42,10 @@ def read_frame(
     return _read_pickle(path, names, compressed=start[:2] == b"\x1f\x8b", max_bytes=max_bytes)
 
 
-def find_table(path: Path, *, official: Sequence[str], lacks: str, advice: str) -> Path:
+def find_table(path: Path, **options: Any) -> Path:
     """Find a table as `find_file` does; raise EnvironmentFault if it needs a missing pyarrow."""
-    table = find_file(
-        path,
-        official=official,
-        endings=(".pkl", ".pkl.gz", ".parquet"),
-        lacks=lacks,
-        whole="table",
-        advice=advice,
-    )
+    endings = (".pkl", ".pkl.gz", ".parquet")
+    table = find_file(path, endings=endings, whole="table", **options)
     require_pyarrow(table)
     return table
 

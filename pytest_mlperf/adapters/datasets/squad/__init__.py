@@ -64,9 +64,8 @@ class SquadOptions(files.ChecksumOptions, dataset="squad", noun="features"):
         self.require(
             (
                 file.is_file(),
-                f"{file}: this file does not exist; put SQuAD's official {OFFICIAL_FILE} "
-                "there, as the "
-                "README of MLPerf's language/bert describes, or set the data set's path to it",
+                f"{file}: this file does not exist; put SQuAD's official {OFFICIAL_FILE} there, as "
+                "the README of MLPerf's language/bert describes, or set the data set's path to it",
             ),
             (
                 vocabulary is not None,

@@ -128,16 +128,7 @@ class UserPromptsOptions(FileOptions, dataset="prompts"):
             return ()
         files = [Path(name) for name in sorted(glob.glob(self.path))]  # noqa: PTH207 - has a root
         if "*" not in self.path or not files:
-            files = [
-                find_file(
-                    Path(self.path),
-                    official=(),
-                    endings=ENDINGS,
-                    lacks=f"no file that ends with {', '.join(ENDINGS)}",
-                    whole="file of prompts",
-                    advice="set the data set's path to the file",
-                )
-            ]
+            files = [find_file(Path(self.path), endings=ENDINGS, whole="file of prompts")]
         if self.trace and (len(files) > 1 or files[0].suffix != ".jsonl"):
             defect = f"a trace is one file that ends with .jsonl, not {self.path}"
             raise self.wrong(defect, option="path")
