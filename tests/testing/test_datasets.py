@@ -124,7 +124,7 @@ def test_a_wrong_data_set_is_found(path: str) -> None:
         (
             changed(pause_s=lambda _, i: -float(i) or None),
             RunError,
-            r"pause_s of sample 1 is -1\.0; s",
+            r"pause_s of sample 1 is -1\.0; it must be s",
         ),
         (
             changed(sizes=lambda *_: {"tokens": float("nan")}),
