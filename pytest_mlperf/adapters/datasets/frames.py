@@ -53,9 +53,6 @@ class FramesDataset(files.FileDataset[Mapping[str, Any]]):
     def input(self, index: int) -> str:
         return str(self._sample(index)["question"])
 
-    def reference(self, index: int) -> Mapping[str, Any]:
-        return self._sample(index)
-
     def _content(self, index: int) -> list[bytes]:
         sample = self._samples[index]
         return list(map(files.encode, (sample["question"], sample["answer"], *sample["links"])))

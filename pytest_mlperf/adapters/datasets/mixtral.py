@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections import Counter
-from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -71,11 +69,6 @@ class MixtralDataset(prompts.PromptDataset):
         self._stops = prompts.TokenLists(
             source, STOP_COLUMN, cells[STOP_COLUMN], kind="stop sequence"
         )
-
-    @property
-    def parts(self) -> Mapping[str, int]:
-        """Number of samples of each part; the official tables have 5,000 of each."""
-        return Counter(reference["dataset"] for reference in self._samples)
 
     def input(self, index: int) -> list[int]:
         """Return the token ids of a prompt, including the begin token."""

@@ -120,9 +120,6 @@ class PromptDataset(FileDataset[Any]):
             return {}
         return {"input_tokens": self._prompts.mean_length(indices)}
 
-    def reference(self, index: int) -> Any:
-        return self._sample(index)
-
 
 @dataclass(frozen=True, kw_only=True)
 class TemplateOptions(ChecksumOptions):

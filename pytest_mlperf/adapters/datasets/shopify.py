@@ -214,9 +214,6 @@ class ShopifyDataset(FileDataset[str]):
         form = {"type": "json_schema", "json_schema": wrapped}
         return {"messages": messages, "response_format": form}
 
-    def reference(self, index: int) -> str:
-        return self._sample(index)
-
     def _content(self, index: int) -> tuple[bytes, bytes, bytes]:
         text, category = encode(self._text(index)), encode(self._samples[index])
         return text, self._columns[IMAGE_COLUMN][index], category

@@ -75,8 +75,5 @@ class VBenchDataset(LatentDataset[str]):
         """Return "prompt", and read-only float32 "latents", or None if the engine draws them."""
         return {"prompt": self._sample(index), "latents": self._latents}
 
-    def reference(self, index: int) -> str:
-        return self._sample(index)
-
     def _content(self, index: int) -> tuple[bytes]:
         return (files.encode(self._samples[index]),)

@@ -7,9 +7,13 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from pytest_mlperf import Scores
-from pytest_mlperf.adapters.scorers import require_choice, require_outputs, require_texts
+from pytest_mlperf.adapters.scorers import (
+    require_choice,
+    require_flag,
+    require_outputs,
+    require_texts,
+)
 from pytest_mlperf.adapters.scorers.text import DecoderOptions, TextScorer, token_ids
-from pytest_mlperf.extension import require_options
 
 ANSWER_TYPES = ("tokens", "ids", "text")
 
@@ -31,9 +35,8 @@ class ExactMatchOptions(DecoderOptions):
 
     def __post_init__(self) -> None:
         require_choice("exact_match", "answers", self.answers, ANSWER_TYPES)
-        flags = {"strip": self.strip, "casefold": self.casefold}
-        rules = ((k, v, type(v) is bool, "true or false") for k, v in flags.items())
-        require_options("scorer exact_match", rules)
+        require_flag("exact_match", "strip", self.strip)
+        require_flag("exact_match", "casefold", self.casefold)
 
     @property
     def decodes(self) -> bool:

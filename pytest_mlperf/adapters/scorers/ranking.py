@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 from pytest_mlperf import RunError, Scores
@@ -20,22 +19,9 @@ SMOOTH = 1e-9
 FORM = "float32 numbers: step, query, predictions, labels, weights, and the number of candidates"
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Ranked:
-    """Hold sums over the candidates of one request.
-
-    Attributes:
-        entropy: Weighted cross entropy of the predictions [bits].
-        positive, negative: Weights of the candidates with label 1, and with label 0.
-        right: Weight of the candidates on the right side of 0.5; 0.5 itself predicts 1.
-        auc: Weighted area under the curve; None if undefined.
-    """
-
-    entropy: float
-    positive: float
-    negative: float
-    right: float
-    auc: float | None
+Ranked = tuple[float, float, float, float, float | None]
+"""Sums over the candidates of one request: weighted cross entropy [bits]; weights with label 1,
+with label 0, and on the right side of 0.5, which itself predicts 1; weighted AUC or None."""
 
 
 class RankingScorer(ScorerBase[NoOptions]):
@@ -67,9 +53,8 @@ class RankingScorer(ScorerBase[NoOptions]):
         requests = [
             _ranked(sample, outputs[sample], references[sample]) for sample in range(len(outputs))
         ]
-        entropy, positive, negative, right = np.array(
-            [(r.entropy, r.positive, r.negative, r.right) for r in requests]
-        ).T
+        *sums, areas = zip(*requests, strict=True)
+        entropy, positive, negative, right = np.array(sums, np.float64)
         if not (weight := float((positive + negative).sum())):
             raise scorer_error(
                 f"scorer ranking: the candidates of all {len(requests)} samples have weight 0, so "
@@ -77,7 +62,6 @@ class RankingScorer(ScorerBase[NoOptions]):
             )
         mean = min(max(float(positive.sum()) / weight, MIN_DISTANCE), 1 - MIN_DISTANCE)
         alone = -positive * np.log2(mean) - negative * np.log2(1 - mean)
-        areas = [request.auc for request in requests]
         counted = [area for area in areas if area is not None]
         # The mean label is the best constant, so that its own influence is 0.
         scored = {
@@ -85,7 +69,10 @@ class RankingScorer(ScorerBase[NoOptions]):
             "accuracy": ratio_scores(right, positive + negative),
         }
         return Scores(
-            per_sample={**{name: pseudo for name, (pseudo, _) in scored.items()}, "gauc": areas},
+            per_sample={
+                **{name: pseudo for name, (pseudo, _) in scored.items()},
+                "gauc": list(areas),
+            },
             aggregate={
                 "normalized_entropy": float(entropy.sum() / alone.sum()),
                 "accuracy": float(right.sum() / weight),
@@ -117,12 +104,12 @@ def _ranked(sample: int, output: bytes, reference: Any) -> Ranked:
     _compare(sample, row, labels, reference)
     clipped = predictions.astype(np.float64).clip(MIN_DISTANCE, 1 - MIN_DISTANCE)
     entropy = -weights * labels * np.log2(clipped) - weights * (1 - labels) * np.log2(1 - clipped)
-    return Ranked(
-        entropy=float(entropy.sum()),
-        positive=float((weights * labels).sum()),
-        negative=float((weights * (1 - labels)).sum()),
-        right=float((weights * ((predictions >= 0.5) == labels)).sum()),
-        auc=_auc(predictions, labels, weights),
+    return (
+        float(entropy.sum()),
+        float((weights * labels).sum()),
+        float((weights * (1 - labels)).sum()),
+        float((weights * ((predictions >= 0.5) == labels)).sum()),
+        _auc(predictions, labels, weights),
     )
 
 

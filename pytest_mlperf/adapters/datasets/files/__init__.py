@@ -121,6 +121,9 @@ class FileDataset(Generic[S]):
     def __len__(self) -> int:
         return len(self._samples)
 
+    def reference(self, index: int) -> Any:
+        return self._sample(index)
+
     @cached_property
     def digest(self) -> str:
         """Hex SHA-256 over `kind` and the content of all samples, in order."""

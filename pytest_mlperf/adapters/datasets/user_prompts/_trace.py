@@ -125,8 +125,9 @@ def read(path: Path, columns: Sequence[str]) -> tuple[SampleFile, Iterator[Recor
     if path.suffix == ".parquet":
         return SampleFile(file=path), _rows(path, columns)
     source = SampleFile(file=path, row="line", whole="file")
-    read_lines = _csv if path.suffix == ".csv" else _jsonl
-    return source, read_lines(source, columns)
+    if path.suffix == ".csv":
+        return source, csv_records(path, columns, advice=ADVICE)
+    return source, _jsonl(source, columns)
 
 
 def _rows(path: Path, columns: Sequence[str]) -> Iterator[Record]:
@@ -140,7 +141,3 @@ def _jsonl(source: SampleFile, columns: Sequence[str]) -> Iterator[Record]:
         if not record.keys() >= set(columns):
             places(f"{source.file}: line {number}", list(record), columns, ADVICE, "object")
         yield number, {name: record[name] for name in columns}
-
-
-def _csv(source: SampleFile, columns: Sequence[str]) -> Iterator[Record]:
-    return csv_records(source.file, columns, advice=ADVICE)
