@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, ClassVar, Generic, TypeVar, get_args
 
@@ -47,6 +48,19 @@ class ScorerBase(Generic[Options]):
 def scorer_error(message: str) -> RunError:
     """Return a RunError whose layer is "scorer"."""
     return RunError("scorer", message)
+
+
+@contextmanager
+def reading_reference(scorer: str, sample: int, form: str) -> Iterator[None]:
+    """Raise one error for a reference that has not the `form`, as that of another data set."""
+    try:
+        yield
+    except (ArithmeticError, LookupError, TypeError, ValueError) as error:
+        defect = f"{type(error).__name__}: {' '.join(str(error).split())[:100]}"
+        raise scorer_error(
+            f"scorer {scorer}: sample {sample} has an invalid reference ({defect}); it must be "
+            f"{form}; use a data set that fits the scorer"
+        ) from error
 
 
 def require_outputs(scorer: str, outputs: Sequence[bytes], references: Sequence[Any]) -> None:

@@ -8,7 +8,13 @@ from typing import Any
 
 from pytest_mlperf import RunError, Scores
 from pytest_mlperf.adapters.lazy import NDArray, np
-from pytest_mlperf.adapters.scorers import NoOptions, ScorerBase, require_outputs, scorer_error
+from pytest_mlperf.adapters.scorers import (
+    NoOptions,
+    ScorerBase,
+    reading_reference,
+    require_outputs,
+    scorer_error,
+)
 from pytest_mlperf.adapters.scorers.leverage import Shares, influences, whole_scores
 
 DETECTION_COLUMNS = 14
@@ -215,17 +221,15 @@ def wrong(sample: int, defect: str) -> RunError:
 
 def read_frame(sample: int, output: bytes, reference: Mapping[str, Any]) -> Frame:
     """Read a sample's detections and annotated boxes, and compute their overlaps."""
-    try:
+    form = (
+        "a table with image_id, and of each box names, difficulty and boxes: x, y, z, width, "
+        "height, length, rotation"
+    )
+    with reading_reference("pointpainting", sample, form):
         image = int(reference["image_id"])
         names = [str(name) for name in reference["names"]]
-        is_easy = [int(each) == 0 for each in reference["difficulty"]]
+        is_easy = [int(difficulty) == 0 for difficulty in reference["difficulty"]]
         truths = np.array(reference["boxes"], np.float32).reshape(len(names), 7)
-    except (KeyError, TypeError, ValueError) as error:
-        raise wrong(
-            sample,
-            f"has an invalid reference ({type(error).__name__}: {error}); it needs image_id, and "
-            "of each box names, difficulty and boxes: x, y, z, width, height, length, rotation",
-        ) from error
     if len(is_easy) != len(names) or not np.isfinite(truths).all():
         raise wrong(sample, "has boxes that are not finite, or not one difficulty for each box")
     rows = _read_rows(sample, output, image)

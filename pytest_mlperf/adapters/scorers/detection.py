@@ -12,7 +12,13 @@ from typing import Any
 from pytest_mlperf import RunError, Scores
 from pytest_mlperf.adapters.conventions import not_installed
 from pytest_mlperf.adapters.lazy import NDArray, np
-from pytest_mlperf.adapters.scorers import NoOptions, ScorerBase, require_outputs, scorer_error
+from pytest_mlperf.adapters.scorers import (
+    NoOptions,
+    ScorerBase,
+    reading_reference,
+    require_outputs,
+    scorer_error,
+)
 from pytest_mlperf.adapters.scorers.leverage import Shares, influences, whole_scores
 
 DETECTION_COLUMNS = 7
@@ -130,21 +136,18 @@ Reference = tuple[int, tuple[float, float], int | None, list[tuple[float, ...]]]
 
 
 def _read_reference(sample: int, reference: Any) -> Reference:
-    try:
+    form = (
+        "a table with image_id, height, width and annotations, each with category_id, bbox, area "
+        "and iscrowd, as of data set openimages"
+    )
+    with reading_reference("map", sample, form):
         boxes = [_read_box(box) for box in reference["annotations"]]
         size = float(reference["height"]), float(reference["width"])
         return int(reference["image_id"]), size, reference.get("index"), boxes
-    except (KeyError, TypeError, ValueError, AttributeError) as error:
-        raise wrong(
-            sample,
-            f"has an invalid reference ({type(error).__name__}: {error}); it needs image_id, "
-            "height, width and annotations, each with category_id, bbox, area and iscrowd, "
-            "as data set openimages gives them",
-        ) from error
 
 
 def _read_box(box: Mapping[str, Any]) -> tuple[float, ...]:
-    left, top, width, height = box["bbox"]
+    left, top, width, height = map(float, box["bbox"])
     crowd = bool(box["iscrowd"])
     return int(box["category_id"]), left, top, width, height, float(box["area"]), crowd
 

@@ -11,6 +11,7 @@ from pytest_mlperf import Scores
 from pytest_mlperf.adapters.lazy import NDArray, np
 from pytest_mlperf.adapters.scorers import (
     ScorerBase,
+    reading_reference,
     require_choice,
     require_outputs,
     scorer_error,
@@ -80,8 +81,12 @@ class DiceScorer(ScorerBase[DiceOptions]):
     def _score_case(
         self, sample: int, output: bytes, reference: Mapping[str, Any]
     ) -> tuple[float, float]:
-        label = np.asarray(reference["label"])
-        where = f"sample {sample} ({reference['case']})"
+        form = "a table with the text case, and label, whole numbers (depth, height, width)"
+        with reading_reference("dice", sample, form):
+            label, case = np.asarray(reference["label"]), reference["case"]
+            if label.dtype.kind not in "biu":
+                raise TypeError(f"labels of type {label.dtype}")
+        where = f"sample {sample} ({case})"
         dtype = np.dtype(CLASS_DTYPES[self._asked.dtype])
         if len(output) != label.size * dtype.itemsize:
             raise scorer_error(

@@ -8,6 +8,7 @@ from typing import Any, ClassVar
 
 from pytest_mlperf import Scores
 from pytest_mlperf.adapters.scorers import (
+    reading_reference,
     require_choice,
     require_flag,
     require_outputs,
@@ -56,7 +57,10 @@ class ExactMatchScorer(TextScorer[ExactMatchOptions]):
         require_outputs("exact_match", outputs, references)
         if self._asked.answers == "ids":
             ids = token_ids("exact_match", self._asked.dtype, outputs)
-            same = [[*map(int, r)] == i.tolist() for i, r in zip(ids, references, strict=True)]
+            same = []
+            for sample, (row, reference) in enumerate(zip(ids, references, strict=True)):
+                with reading_reference("exact_match", sample, "a list of token ids"):
+                    same.append([*map(int, reference)] == row.tolist())
         else:
             targets = require_texts("exact_match", references, "the expected answer")
             texts: Iterator[str] = (str(output, "utf-8", "replace") for output in outputs)

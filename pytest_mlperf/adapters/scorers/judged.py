@@ -106,10 +106,10 @@ class JudgedScorer(language.TextScorer[JudgedOptions]):
         if settings.template is not None:
             try:
                 self._prompt = Path(settings.template).read_text("utf-8")
-            except OSError as error:
+            except (OSError, UnicodeDecodeError) as error:
                 raise UnavailableError(
                     f"scorer judged: template {settings.template} cannot be read "
-                    f"({error.strerror}); set it to a text file, or leave it out"
+                    f"({text_of(error)}); set it to a text file, or leave it out"
                 ) from error
         try:
             self._prompt.format(**dict.fromkeys(PLACES, ""))

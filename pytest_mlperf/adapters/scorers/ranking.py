@@ -7,7 +7,13 @@ from typing import Any
 
 from pytest_mlperf import RunError, Scores
 from pytest_mlperf.adapters.lazy import NDArray, np
-from pytest_mlperf.adapters.scorers import NoOptions, ScorerBase, require_outputs, scorer_error
+from pytest_mlperf.adapters.scorers import (
+    NoOptions,
+    ScorerBase,
+    reading_reference,
+    require_outputs,
+    scorer_error,
+)
 from pytest_mlperf.adapters.scorers.leverage import ratio_scores
 
 MIN_DISTANCE = 1e-12
@@ -123,7 +129,8 @@ def _compare(sample: int, row: NDArray[Any], labels: NDArray[Any], reference: An
     answered = {"step": row[:1], "query": row[1:2], "labels": labels}
     for name, numbers in answered.items():
         if name in reference:
-            expected = np.asarray(reference[name], np.float32).ravel()
+            with reading_reference("ranking", sample, f"a table with numbers as {name}"):
+                expected = np.asarray(reference[name], np.float32).ravel()
             if not np.array_equal(numbers, expected):
                 raise _wrong(
                     sample,

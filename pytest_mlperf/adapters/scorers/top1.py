@@ -5,10 +5,13 @@ from __future__ import annotations
 import struct
 from collections.abc import Sequence
 from dataclasses import dataclass
+from numbers import Real
+from typing import Any
 
 from pytest_mlperf import Scores
 from pytest_mlperf.adapters.scorers import (
     ScorerBase,
+    reading_reference,
     require_choice,
     require_outputs,
     scorer_error,
@@ -45,7 +48,11 @@ class Top1Scorer(ScorerBase[Top1Options]):
     def score(self, outputs: Sequence[bytes], references: Sequence[int]) -> Scores:
         """Score predicted classes, numbers of type `dtype` cut to integers, against labels."""
         require_outputs("top1", outputs, references)
-        labels = list(references)
+        labels: list[Any] = list(references)
+        for sample, label in enumerate(labels):
+            with reading_reference("top1", sample, "the number of a class"):
+                if not isinstance(label, Real):
+                    raise TypeError(type(label).__name__)
         right = [
             self._class(output, sample) == label
             for sample, (output, label) in enumerate(zip(outputs, labels, strict=True))
