@@ -181,18 +181,11 @@ class StreamingDataset(FileDataset[tuple[int, int, int]]):
     def _parsed(self, line: bytes, step: int, user: int) -> list[NDArray[Any]]:
         fields, options = _fields(line), self._asked
         source = f"{self._folder}: user {user}"
-        if len(fields) != STEP_FIELDS * (options.steps + EXTRA_TIME_STEPS):
-            raise wrong(
-                source,
-                f"the row has {len(fields)} fields, not "
-                f"{STEP_FIELDS * (options.steps + EXTRA_TIME_STEPS)} for "
-                f"steps = {options.steps}",
-                "set steps to that of the data",
-            )
-        rows = [
-            fields[STEP_FIELDS * n : STEP_FIELDS * (n + 1)]
-            for n in range(options.steps + EXTRA_TIME_STEPS)
-        ]
+        expected = STEP_FIELDS * (options.steps + EXTRA_TIME_STEPS)
+        if len(fields) != expected:
+            defect = f"the row has {len(fields)} fields, not {expected} for steps = {options.steps}"
+            raise wrong(source, defect, "set steps to that of the data")
+        rows = [fields[n : n + STEP_FIELDS] for n in range(0, expected, STEP_FIELDS)]
         # The row before that of `first_step` is for evaluation, and no history.
         earlier = [*rows[: options.first_step + 1], *rows[options.first_step + 2 : step + 2]]
         past = [row for row in earlier if row[0]]

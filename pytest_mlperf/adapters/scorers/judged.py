@@ -11,7 +11,12 @@ from typing import Any, ClassVar
 
 from pytest_mlperf import Scores, SuiteError, UnavailableError
 from pytest_mlperf.adapters.connections import Connections, Exchange, NoConnection, library
-from pytest_mlperf.adapters.scorers import require_choice, require_outputs, scorer_error
+from pytest_mlperf.adapters.scorers import (
+    reading_reference,
+    require_choice,
+    require_outputs,
+    scorer_error,
+)
 from pytest_mlperf.adapters.scorers import text as language
 from pytest_mlperf.extension import text_of
 
@@ -165,13 +170,8 @@ class JudgedScorer(language.TextScorer[JudgedOptions]):
         return [text.decode("utf-8", "replace") for text in texts]
 
     def _filled(self, sample: int, reference: Mapping[str, str], answer: str) -> str:
-        try:
+        with reading_reference("judged", sample, "a table with question and answer"):
             question, truth = reference["question"], reference["answer"]
-        except (KeyError, TypeError):
-            raise scorer_error(
-                f"scorer judged: the reference of sample {sample} is not a table with "
-                "question and answer; let the data set's reference(index) return one",
-            ) from None
         return self._prompt.format(question=question, ground_truth=truth, llm_answer=answer)
 
     async def _replies(self, prompts: Sequence[str]) -> list[str | Exception]:

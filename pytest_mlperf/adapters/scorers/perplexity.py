@@ -3,14 +3,20 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
 from pytest_mlperf import Scores
 from pytest_mlperf.adapters.conventions import LOGPROB_RECORD
 from pytest_mlperf.adapters.lazy import NDArray, np
-from pytest_mlperf.adapters.scorers import NoOptions, ScorerBase, require_outputs, scorer_error
+from pytest_mlperf.adapters.scorers import (
+    NoOptions,
+    ScorerBase,
+    reading_reference,
+    require_outputs,
+    scorer_error,
+)
 from pytest_mlperf.adapters.scorers.leverage import ratio_scores, whole_scores
 
 MAX_MEAN_NATS = 700.0
@@ -95,16 +101,12 @@ def _difference(records: NDArray[Any], tokens: NDArray[np.int64]) -> str:
 
 
 def _reference(sample: int, reference: Any) -> tuple[NDArray[np.int64], int]:
-    table = reference if isinstance(reference, Mapping) else {}
-    tokens, scored = table.get("tokens"), table.get("scored")
-    try:
-        ids = np.array(tokens, np.int64)
-    except (TypeError, ValueError, OverflowError):
-        ids = np.empty(0, np.int64)
-    if ids.ndim != 1 or type(scored) is not int or not 0 < scored < len(ids):
-        raise scorer_error(
-            f"scorer perplexity: the reference of sample {sample} is {reference!r:.80}; it must be "
-            'a table with "tokens", token ids, and "scored", how many of the last ones are scored, '
-            "fewer than all: use data set windows"
-        )
+    form = (
+        'a table with "tokens", token ids, and "scored", how many of the last ones are scored, '
+        "fewer than all, as of data set windows"
+    )
+    with reading_reference("perplexity", sample, form):
+        ids, scored = np.array(reference["tokens"], np.int64), reference["scored"]
+        if ids.ndim != 1 or type(scored) is not int or not 0 < scored < len(ids):
+            raise ValueError(f"{scored!r:.40} of {ids.shape} tokens")
     return ids, scored

@@ -229,7 +229,7 @@ def test_wrong_options_templates_and_references_are_refused(tmp_path: Path) -> N
     (tmp_path / "latin").write_bytes(b"\xe9 {question}")
     with pytest.raises(UnavailableError, match=r"latin cannot be read .*codec can't decode"):
         build({"template": str(tmp_path / "latin")})
-    with pytest.raises(RunError, match="not a table with question and answer"):
+    with pytest.raises(RunError, match="it must be a table with question and answer"):
         build({}).score([b""], ["text"], [{"text": b""}])  # type: ignore[list-item]
 
 
