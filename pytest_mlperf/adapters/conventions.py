@@ -48,6 +48,14 @@ def not_installed(who: str, library: str, extra: str, *, option: str = "") -> En
     )
 
 
+def sides_of(size: object) -> tuple[int, int] | None:
+    """Return height and width of an option: one number or [height, width], at least 1, or None."""
+    match [size, size] if isinstance(size, int) else size:
+        case [int(height), int(width)] if bool not in {type(height), type(width)}:
+            return (height, width) if min(height, width) >= 1 else None
+    return None
+
+
 LFS_POINTER = b"version https://git-lfs.github.com/spec/v1"
 """Beginning of a pointer file of Git LFS, which replaces the actual file."""
 

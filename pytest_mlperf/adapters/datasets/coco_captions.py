@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from pytest_mlperf.adapters.conventions import sides_of
 from pytest_mlperf.adapters.datasets import files
 from pytest_mlperf.adapters.datasets.files.columns import csv_records
 from pytest_mlperf.adapters.datasets.files.json_lines import broken_line
@@ -75,11 +76,9 @@ class CocoCaptionsOptions(files.ChecksumOptions, dataset="coco_captions", noun="
 
     @property
     def shape(self) -> tuple[int, ...]:
-        match [self.size, self.size] if isinstance(self.size, int) else self.size:
-            case [int(height), int(width)] if bool not in {type(height), type(width)}:
-                whole = height % PIXELS_PER_LATENT == width % PIXELS_PER_LATENT == 0
-                if whole and min(height, width) >= 1:
-                    return 1, CHANNELS, height // PIXELS_PER_LATENT, width // PIXELS_PER_LATENT
+        sides = sides_of(self.size) or (1,)
+        if not any(side % PIXELS_PER_LATENT for side in sides):
+            return 1, CHANNELS, *(side // PIXELS_PER_LATENT for side in sides)
         raise self.wrong(
             f"size = {self.size!r} is neither a multiple of {PIXELS_PER_LATENT} pixels nor "
             "[height, width] of such",

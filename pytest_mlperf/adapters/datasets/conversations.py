@@ -187,21 +187,15 @@ def _turns(source: SampleFile, group: str, lines: Sequence[Line]) -> list[Turn]:
         else:
             begun = turns[-1].end if turns else 0
             end = len(conversation.messages) + len(messages)
-            turns.append(_turn(source, (line, record), first, conversation, begun, end))
+            settings = _settings(source, (line, record), first)
+            turns.append(Turn(conversation=conversation, begun=begun, end=end, **settings))
         conversation.add(messages)
         previous_role = role
     return turns
 
 
-def _turn(
-    source: SampleFile,
-    line: Line,
-    first: Mapping[str, Any],
-    conversation: Conversation,
-    begun: int,
-    end: int,
-) -> Turn:
-    """Return a turn, with tools and length from the first turn if it has none."""
+def _settings(source: SampleFile, line: Line, first: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the settings of a turn, with tools and length from the first turn if it has none."""
     number, record = line
     tools = record.get("tools") or first.get("tools") or None
     if tools is not None and not _are_objects(tools):
@@ -210,14 +204,8 @@ def _turn(
     if type(delay_s) not in (int, float) or not 0 <= delay_s <= MAX_DELAY_SECONDS:
         defect = f"{repr(delay_s)[:40]} is not a time from 0 to {MAX_DELAY_SECONDS:g} s"
         raise source.wrong(number, "delay_seconds", defect)
-    return Turn(
-        conversation=conversation,
-        begun=begun,
-        end=end,
-        tools=tools,
-        delay_s=float(delay_s),
-        output_tokens=_length(source, line, first),
-    )
+    length = _length(source, line, first)
+    return {"tools": tools, "delay_s": float(delay_s), "output_tokens": length}
 
 
 def _length(source: SampleFile, line: Line, first: Mapping[str, Any]) -> int | None:

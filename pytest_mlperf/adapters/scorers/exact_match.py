@@ -14,7 +14,7 @@ from pytest_mlperf.adapters.scorers import (
     require_outputs,
     require_texts,
 )
-from pytest_mlperf.adapters.scorers.text import DecoderOptions, TextScorer, token_ids
+from pytest_mlperf.adapters.scorers.text import DecoderOptions, TextScorer, right_shares, token_ids
 
 ANSWER_TYPES = ("tokens", "ids", "text")
 
@@ -68,10 +68,8 @@ class ExactMatchScorer(TextScorer[ExactMatchOptions]):
                 texts = iter(self._decoder.decode(outputs).texts)
             pairs = zip(map(self._normal, texts), map(self._normal, targets), strict=True)
             same = [text == target for text, target in pairs]
-        return Scores(
-            per_sample={"exact_match": [100.0 * equal for equal in same]},
-            aggregate={"exact_match": 100.0 * sum(same) / len(same)},
-        )
+        rows, means = right_shares("exact_match", range(len(same)), same, len(same))
+        return Scores(per_sample=rows, aggregate=means)
 
     def _normal(self, text: str) -> str:
         text = text.strip() if self._asked.strip else text

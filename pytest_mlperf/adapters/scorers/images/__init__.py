@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from pytest_mlperf import Scores, SuiteError, UnavailableError
-from pytest_mlperf.adapters.conventions import not_installed
+from pytest_mlperf.adapters.conventions import not_installed, sides_of
 from pytest_mlperf.adapters.lazy import NDArray, np
 from pytest_mlperf.adapters.scorers import ScorerBase, require_choice, scorer_error
 from pytest_mlperf.adapters.scorers.images._clip import ClipScores, look_for_clip
@@ -221,10 +221,8 @@ def _missing(options: ClipFidOptions) -> Iterator[str]:
 
 
 def _parse_size(size: object) -> tuple[int, int]:
-    match [size, size] if isinstance(size, int) else size:
-        case [int(height), int(width)] if bool not in {type(height), type(width)}:
-            if min(height, width) >= 1:
-                return height, width
+    if sides := sides_of(size):
+        return sides
     raise SuiteError(
         f"scorer clip_fid: size = {size!r} is neither a number of pixels nor [height, width]",
         option="size",
