@@ -55,7 +55,7 @@ def reading_reference(scorer: str, sample: int, form: str) -> Iterator[None]:
     """Raise one error for a reference that has not the `form`, as that of another data set."""
     try:
         yield
-    except (ArithmeticError, LookupError, TypeError, ValueError) as error:
+    except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:
         defect = f"{type(error).__name__}: {' '.join(str(error).split())[:100]}"
         raise scorer_error(
             f"scorer {scorer}: sample {sample} has an invalid reference ({defect}); it must be "
