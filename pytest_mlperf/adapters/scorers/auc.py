@@ -7,13 +7,8 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from pytest_mlperf import RunError, Scores
+from pytest_mlperf.adapters import scorers
 from pytest_mlperf.adapters.lazy import NDArray, np
-from pytest_mlperf.adapters.scorers import (
-    ScorerBase,
-    require_flag,
-    require_outputs,
-    scorer_error,
-)
 from pytest_mlperf.adapters.scorers.leverage import Shares, whole_scores
 
 PIECE_PAIRS = 2**22
@@ -32,10 +27,10 @@ class AucOptions:
     interleaved: bool = False
 
     def __post_init__(self) -> None:
-        require_flag("auc", "interleaved", self.interleaved)
+        scorers.require_flag("auc", "interleaved", self.interleaved)
 
 
-class AucScorer(ScorerBase[AucOptions]):
+class AucScorer(scorers.ScorerBase[AucOptions]):
     """Rank the predictions of all user-item pairs of all samples together.
 
     AUC is the probability that a clicked pair has a higher prediction than a pair that was not
@@ -54,11 +49,11 @@ class AucScorer(ScorerBase[AucOptions]):
         Outputs are float32, little-endian; references are labels 0 or 1, shape (pairs,). A sample's
         score is its pseudo-value, auc + samples x influence.
         """
-        require_outputs("auc", outputs, references)
+        scorers.require_outputs("auc", outputs, references)
         pairs = self._gather(outputs, references)
         clicked = int(pairs.clicked.sum())
         if clicked in (0, len(pairs.clicked)):
-            raise scorer_error(
+            raise scorers.scorer_error(
                 f"scorer auc: all {len(pairs.clicked):,} labels are {int(clicked > 0)}; AUC "
                 "compares pairs that were clicked with pairs that were not, so score more samples, "
                 "or correct the data set",
@@ -116,7 +111,7 @@ class AucScorer(ScorerBase[AucOptions]):
 
 
 def _error(sample: int, defect: str) -> RunError:
-    return scorer_error(f"scorer auc: sample {sample} {defect}")
+    return scorers.scorer_error(f"scorer auc: sample {sample} {defect}")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -7,14 +7,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from pytest_mlperf import RunError, Scores
+from pytest_mlperf.adapters import scorers
 from pytest_mlperf.adapters.lazy import NDArray, np
-from pytest_mlperf.adapters.scorers import (
-    NoOptions,
-    ScorerBase,
-    reading_reference,
-    require_outputs,
-    scorer_error,
-)
 from pytest_mlperf.adapters.scorers.leverage import Shares, influences, whole_scores
 
 DETECTION_COLUMNS = 14
@@ -216,7 +210,7 @@ def average_precision(frames: Sequence[ClassFrame]) -> float:
 
 def wrong(sample: int, defect: str) -> RunError:
     """Return the error about one sample."""
-    return scorer_error(f"scorer pointpainting: sample {sample} {defect}")
+    return scorers.scorer_error(f"scorer pointpainting: sample {sample} {defect}")
 
 
 def read_frame(sample: int, output: bytes, reference: Mapping[str, Any]) -> Frame:
@@ -225,7 +219,7 @@ def read_frame(sample: int, output: bytes, reference: Mapping[str, Any]) -> Fram
         "a table with image_id, and of each box names, difficulty and boxes: x, y, z, width, "
         "height, length, rotation"
     )
-    with reading_reference("pointpainting", sample, form):
+    with scorers.reading_reference("pointpainting", sample, form):
         image = int(reference["image_id"])
         names = [str(name) for name in reference["names"]]
         is_easy = [int(difficulty) == 0 for difficulty in reference["difficulty"]]
@@ -271,7 +265,7 @@ def _read_rows(sample: int, output: bytes, image: int) -> NDArray[np.float32]:
     return rows
 
 
-class PointPaintingScorer(ScorerBase[NoOptions]):
+class PointPaintingScorer(scorers.ScorerBase[scorers.NoOptions]):
     """Compare detected with annotated 3D boxes, over the frames that were answered.
 
     The score is the mean, over Pedestrian, Cyclist and Car, of KITTI's average precision at 11 of
@@ -291,7 +285,7 @@ class PointPaintingScorer(ScorerBase[NoOptions]):
         height, length, rotation, in the camera's frame. A sample's score is its pseudo-value, as in
         scorer map.
         """
-        require_outputs("pointpainting", outputs, references)
+        scorers.require_outputs("pointpainting", outputs, references)
         frames = [
             read_frame(sample, output, references[sample]) for sample, output in enumerate(outputs)
         ]
@@ -307,7 +301,7 @@ class PointPaintingScorer(ScorerBase[NoOptions]):
             shares.add(boxes)
             influence += influences(*_ranked(parts, [frame.image for frame in frames]), boxes)
         if not any_boxes or np.isnan(value):
-            raise scorer_error(
+            raise scorers.scorer_error(
                 f"scorer pointpainting: the {len(outputs)} samples give no average precision: they "
                 "have no boxes, or all detections at a threshold are ignored; score more samples",
             )

@@ -10,15 +10,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from pytest_mlperf import RunError, Scores
+from pytest_mlperf.adapters import scorers
 from pytest_mlperf.adapters.conventions import not_installed
 from pytest_mlperf.adapters.lazy import NDArray, np
-from pytest_mlperf.adapters.scorers import (
-    NoOptions,
-    ScorerBase,
-    reading_reference,
-    require_outputs,
-    scorer_error,
-)
 from pytest_mlperf.adapters.scorers.leverage import Shares, influences, whole_scores
 
 DETECTION_COLUMNS = 7
@@ -140,7 +134,7 @@ def _read_reference(sample: int, reference: Any) -> Reference:
         "a table with image_id, height, width and annotations, each with category_id, bbox, area "
         "and iscrowd, as of data set openimages"
     )
-    with reading_reference("map", sample, form):
+    with scorers.reading_reference("map", sample, form):
         boxes = [_read_box(box) for box in reference["annotations"]]
         size = float(reference["height"]), float(reference["width"])
         return int(reference["image_id"]), size, reference.get("index"), boxes
@@ -154,7 +148,7 @@ def _read_box(box: Mapping[str, Any]) -> tuple[float, ...]:
 
 def wrong(sample: int, defect: str) -> RunError:
     """Return the error about one sample."""
-    return scorer_error(f"scorer map: sample {sample} {defect}")
+    return scorers.scorer_error(f"scorer map: sample {sample} {defect}")
 
 
 THRESHOLDS = 10
@@ -311,7 +305,7 @@ def interpolated(right: NDArray[np.bool_], boxes: int) -> float:
     return float(np.append(best, 0.0)[places.clip(max=len(best))].sum() / RECALLS)
 
 
-class MeanApScorer(ScorerBase[NoOptions]):
+class MeanApScorer(scorers.ScorerBase[scorers.NoOptions]):
     """Compare detected with annotated boxes, over the images that were answered.
 
     Average precision is COCO's: interpolated at 101 recalls, and averaged over overlaps from 0.5 to
@@ -335,7 +329,7 @@ class MeanApScorer(ScorerBase[NoOptions]):
         steps and no derivative. In simulations the standard error of paired differences is 0.9 to
         1.25 times that of resampled images.
         """
-        require_outputs("map", outputs, references)
+        scorers.require_outputs("map", outputs, references)
         detections, truths = gather(outputs, references)
         precisions: list[float] = []
         influence, shares = np.zeros(len(outputs)), Shares(len(outputs))
@@ -346,7 +340,7 @@ class MeanApScorer(ScorerBase[NoOptions]):
                 precisions.append(interpolated(counted, int(matched.boxes.sum())))
                 influence += influences(counted, matched.samples[~ignored], matched.boxes)
         if not precisions:
-            raise scorer_error(
+            raise scorers.scorer_error(
                 f"scorer map: none of the {len(outputs)} samples has a box, so there is no "
                 "average precision; score more samples, or correct the data set",
             )

@@ -7,13 +7,7 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from pytest_mlperf import Scores
-from pytest_mlperf.adapters.scorers import (
-    reading_reference,
-    require_choice,
-    require_flag,
-    require_outputs,
-    require_texts,
-)
+from pytest_mlperf.adapters import scorers
 from pytest_mlperf.adapters.scorers.text import DecoderOptions, TextScorer, right_shares, token_ids
 
 ANSWER_TYPES = ("tokens", "ids", "text")
@@ -35,9 +29,9 @@ class ExactMatchOptions(DecoderOptions):
     casefold: bool = False
 
     def __post_init__(self) -> None:
-        require_choice("exact_match", "answers", self.answers, ANSWER_TYPES)
-        require_flag("exact_match", "strip", self.strip)
-        require_flag("exact_match", "casefold", self.casefold)
+        scorers.require_choice("exact_match", "answers", self.answers, ANSWER_TYPES)
+        scorers.require_flag("exact_match", "strip", self.strip)
+        scorers.require_flag("exact_match", "casefold", self.casefold)
 
     @property
     def decodes(self) -> bool:
@@ -54,15 +48,15 @@ class ExactMatchScorer(TextScorer[ExactMatchOptions]):
 
     def score(self, outputs: Sequence[bytes], references: Sequence[Any]) -> Scores:
         """Compare each output with its reference: a text, or a list of token ids."""
-        require_outputs("exact_match", outputs, references)
+        scorers.require_outputs("exact_match", outputs, references)
         if self._asked.answers == "ids":
             ids = token_ids("exact_match", self._asked.dtype, outputs)
             same = []
             for sample, (row, reference) in enumerate(zip(ids, references, strict=True)):
-                with reading_reference("exact_match", sample, "a list of token ids"):
+                with scorers.reading_reference("exact_match", sample, "a list of token ids"):
                     same.append([*map(int, reference)] == row.tolist())
         else:
-            targets = require_texts("exact_match", references, "the expected answer")
+            targets = scorers.require_texts("exact_match", references, "the expected answer")
             texts: Iterator[str] = (str(output, "utf-8", "replace") for output in outputs)
             if self._asked.decodes:
                 texts = iter(self._decoder.decode(outputs).texts)

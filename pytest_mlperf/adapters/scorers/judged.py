@@ -10,13 +10,8 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 from pytest_mlperf import Scores, SuiteError, UnavailableError
+from pytest_mlperf.adapters import scorers
 from pytest_mlperf.adapters.connections import Connections, Exchange, NoConnection, library
-from pytest_mlperf.adapters.scorers import (
-    reading_reference,
-    require_choice,
-    require_outputs,
-    scorer_error,
-)
 from pytest_mlperf.adapters.scorers import text as language
 from pytest_mlperf.extension import text_of
 
@@ -72,7 +67,7 @@ class JudgedOptions(language.DecoderOptions):
             )
         if self.at_a_time < 1 or not self.timeout > 0:
             raise SuiteError("scorer judged: timeout must be above 0 and at_a_time at least 1")
-        require_choice("judged", "answers", self.answers, ANSWER_TYPES)
+        scorers.require_choice("judged", "answers", self.answers, ANSWER_TYPES)
 
     @property
     def decodes(self) -> bool:
@@ -141,7 +136,7 @@ class JudgedScorer(language.TextScorer[JudgedOptions]):
         An answer is the artefact "text", UTF-8, or the output (option `answers`). A reference is a
         table with `question` and `answer`, the right one.
         """
-        require_outputs("judged", outputs, references)
+        scorers.require_outputs("judged", outputs, references)
         answers = self._answers(outputs, artefacts)
         prompts = [
             self._filled(sample, reference, answer)
@@ -150,7 +145,7 @@ class JudgedScorer(language.TextScorer[JudgedOptions]):
         replies = asyncio.run(self._replies(prompts))
         failures = [reply for reply in replies if isinstance(reply, Exception)]
         if len(failures) == len(replies):
-            raise scorer_error(
+            raise scorers.scorer_error(
                 f"scorer judged: no judgement came from {self._asked.url}: "
                 f"{text_of(failures[0])}; start the server, or correct url and judge",
             )
@@ -170,7 +165,7 @@ class JudgedScorer(language.TextScorer[JudgedOptions]):
         return [text.decode("utf-8", "replace") for text in texts]
 
     def _filled(self, sample: int, reference: Mapping[str, str], answer: str) -> str:
-        with reading_reference("judged", sample, "a table with question and answer"):
+        with scorers.reading_reference("judged", sample, "a table with question and answer"):
             question, truth = reference["question"], reference["answer"]
         return self._prompt.format(question=question, ground_truth=truth, llm_answer=answer)
 

@@ -8,22 +8,16 @@ from dataclasses import replace
 from typing import Any
 
 from pytest_mlperf import Scores
+from pytest_mlperf.adapters import scorers
 from pytest_mlperf.adapters.conventions import LOGPROB_RECORD
 from pytest_mlperf.adapters.lazy import NDArray, np
-from pytest_mlperf.adapters.scorers import (
-    NoOptions,
-    ScorerBase,
-    reading_reference,
-    require_outputs,
-    scorer_error,
-)
 from pytest_mlperf.adapters.scorers.leverage import ratio_scores, whole_scores
 
 MAX_MEAN_NATS = 700.0
 """Maximum mean negative log-probability; beyond, its exponential overflows."""
 
 
-class PerplexityScorer(ScorerBase[NoOptions]):
+class PerplexityScorer(scorers.ScorerBase[scorers.NoOptions]):
     """Measure how well a model predicts the tokens of texts; lower is better.
 
     "perplexity" is e to the mean negative log-probability (natural logarithm) of all scored tokens.
@@ -48,14 +42,14 @@ class PerplexityScorer(ScorerBase[NoOptions]):
         log-probability given all previous tokens, float32; NaN for the first. A reference is a
         table with "tokens", the ids, and "scored", the number of final tokens that are scored.
         """
-        require_outputs("perplexity", outputs, references)
+        scorers.require_outputs("perplexity", outputs, references)
         counts = [
             _scored(sample, output, references[sample]) for sample, output in enumerate(outputs)
         ]
         sums, tokens = np.array(counts, np.float64).T
         mean = float(sums.sum() / tokens.sum())
         if mean > MAX_MEAN_NATS:
-            raise scorer_error(
+            raise scorers.scorer_error(
                 f"scorer perplexity: the mean negative log-probability of a token is {mean:.6g}, "
                 "which is impossible for a language model; check the model's weights and precision"
             )
@@ -73,20 +67,20 @@ def _scored(sample: int, output: bytes, reference: Any) -> tuple[float, int]:
     where = f"scorer perplexity: the output of sample {sample}"
     records = np.frombuffer(output, dtype) if len(output) % dtype.itemsize == 0 else None
     if records is None or not len(records) or not np.isnan(records["logprob"][0]):
-        raise scorer_error(
+        raise scorers.scorer_error(
             f"{where}, {len(output)} bytes, is not a list of log-probabilities of a prompt's "
             "tokens: set prompt_logprobs = true in the options of engine torch, vllm or openai; "
             "other engines of this release give none (an own engine: docs/own-engine.md)"
         )
     if not np.array_equal(records["token"], tokens):
-        raise scorer_error(
+        raise scorers.scorer_error(
             f"{where} has token ids other than the data set's ({_difference(records, tokens)}); "
             "perplexities of different tokens cannot be compared: use the tokenizer of the model "
             "for both, and max_prompt_tokens for neither"
         )
     values = records["logprob"][-scored:].astype(np.float64)
     if not np.isfinite(values).all():
-        raise scorer_error(
+        raise scorers.scorer_error(
             f"{where} has a log-probability that is not a finite number; check the model's "
             "weights and precision"
         )
@@ -105,7 +99,7 @@ def _reference(sample: int, reference: Any) -> tuple[NDArray[np.int64], int]:
         'a table with "tokens", token ids, and "scored", how many of the last ones are scored, '
         "fewer than all, as of data set windows"
     )
-    with reading_reference("perplexity", sample, form):
+    with scorers.reading_reference("perplexity", sample, form):
         ids, scored = np.array(reference["tokens"], np.int64), reference["scored"]
         if ids.ndim != 1 or type(scored) is not int or not 0 < scored < len(ids):
             raise ValueError(f"{scored!r:.40} of {ids.shape} tokens")

@@ -6,14 +6,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from pytest_mlperf import RunError, Scores
+from pytest_mlperf.adapters import scorers
 from pytest_mlperf.adapters.lazy import NDArray, np
-from pytest_mlperf.adapters.scorers import (
-    NoOptions,
-    ScorerBase,
-    reading_reference,
-    require_outputs,
-    scorer_error,
-)
 from pytest_mlperf.adapters.scorers.leverage import ratio_scores
 
 MIN_DISTANCE = 1e-12
@@ -30,7 +24,7 @@ Ranked = tuple[float, float, float, float, float | None]
 with label 0, and on the right side of 0.5, which itself predicts 1; weighted AUC or None."""
 
 
-class RankingScorer(ScorerBase[NoOptions]):
+class RankingScorer(scorers.ScorerBase[scorers.NoOptions]):
     """Compare predictions with the labels in each output.
 
     - "normalized_entropy": cross entropy, divided by that of the constant mean label.
@@ -55,14 +49,14 @@ class RankingScorer(ScorerBase[NoOptions]):
         those of the output. The first two metrics of a sample are pseudo-values, score + samples x
         influence.
         """
-        require_outputs("ranking", outputs, references)
+        scorers.require_outputs("ranking", outputs, references)
         requests = [
             _ranked(sample, outputs[sample], references[sample]) for sample in range(len(outputs))
         ]
         *sums, areas = zip(*requests, strict=True)
         entropy, positive, negative, right = np.array(sums, np.float64)
         if not (weight := float((positive + negative).sum())):
-            raise scorer_error(
+            raise scorers.scorer_error(
                 f"scorer ranking: the candidates of all {len(requests)} samples have weight 0, so "
                 "nothing is scored; correct the weights",
             )
@@ -129,7 +123,7 @@ def _compare(sample: int, row: NDArray[Any], labels: NDArray[Any], reference: An
     answered = {"step": row[:1], "query": row[1:2], "labels": labels}
     for name, numbers in answered.items():
         if name in reference:
-            with reading_reference("ranking", sample, f"a table with numbers as {name}"):
+            with scorers.reading_reference("ranking", sample, f"a table with numbers as {name}"):
                 expected = np.asarray(reference[name], np.float32).ravel()
             if not np.array_equal(numbers, expected):
                 raise _wrong(
@@ -155,4 +149,4 @@ def _auc(
 
 
 def _wrong(sample: int, defect: str) -> RunError:
-    return scorer_error(f"scorer ranking: the output of sample {sample} {defect}")
+    return scorers.scorer_error(f"scorer ranking: the output of sample {sample} {defect}")

@@ -12,13 +12,8 @@ from pathlib import Path
 from typing import Any
 
 from pytest_mlperf import RunError, Scores, UnavailableError
+from pytest_mlperf.adapters import scorers
 from pytest_mlperf.adapters.lazy import NDArray, np
-from pytest_mlperf.adapters.scorers import (
-    ScorerBase,
-    require_outputs,
-    require_texts,
-    scorer_error,
-)
 from pytest_mlperf.extension import require_options
 
 DIMENSIONS = (
@@ -65,7 +60,7 @@ class VBenchScorerOptions:
         require_options("scorer vbench", [("command", self.command, named, expected), *sizes])
 
 
-class VBenchScorer(ScorerBase[VBenchScorerOptions]):
+class VBenchScorer(scorers.ScorerBase[VBenchScorerOptions]):
     """Write each video to `PROMPT-0.mp4`, run VBench on all, and read its results.
 
     Metrics, in per cent as VBench's means: the six dimensions of MLPerf's score, and "vbench",
@@ -83,8 +78,8 @@ class VBenchScorer(ScorerBase[VBenchScorerOptions]):
 
         A sample's dimension is None if VBench has no number for it; its "vbench" is a pseudo-value.
         """
-        require_outputs("vbench", outputs, references)
-        prompts = require_texts("vbench", references, "the prompt")
+        scorers.require_outputs("vbench", outputs, references)
+        prompts = scorers.require_texts("vbench", references, "the prompt")
         names = [_name(sample, prompt, prompts) for sample, prompt in enumerate(prompts)]
         with tempfile.TemporaryDirectory() as folder:
             videos, output = Path(folder, "videos"), Path(folder, "output")
@@ -100,7 +95,7 @@ class VBenchScorer(ScorerBase[VBenchScorerOptions]):
 
         height, width = self._asked.height, self._asked.width
         if not output or len(output) % (height * width * 3):
-            raise scorer_error(
+            raise scorers.scorer_error(
                 f"scorer vbench: the output of sample {sample} has {len(output):,} bytes, "
                 f"which are not frames of {height} x {width} pixels in RGB; set height and "
                 "width to those of the engine's videos",
@@ -120,7 +115,7 @@ class VBenchScorer(ScorerBase[VBenchScorerOptions]):
                 writer.send(np.ascontiguousarray(frame))
             writer.close()
         except (OSError, RuntimeError) as error:
-            raise scorer_error(
+            raise scorers.scorer_error(
                 f"scorer vbench: ffmpeg cannot write the video of sample {sample}: {error}",
             ) from error
 
@@ -153,17 +148,17 @@ class VBenchScorer(ScorerBase[VBenchScorerOptions]):
 
 def _failed(defect: str) -> RunError:
     advice = "run it by hand on a folder of videos to see why"
-    return scorer_error(f"scorer vbench: the command {defect}; {advice}")
+    return scorers.scorer_error(f"scorer vbench: the command {defect}; {advice}")
 
 
 def _name(sample: int, prompt: str, prompts: Sequence[str]) -> str:
     if "/" in prompt or "\0" in prompt or not prompt or len(prompt.encode()) > 240:
-        raise scorer_error(
+        raise scorers.scorer_error(
             f"scorer vbench: the prompt of sample {sample} cannot name a file, as VBench has it: "
             f"{prompt!r:.60}",
         )
     if prompts.index(prompt) != sample:
-        raise scorer_error(
+        raise scorers.scorer_error(
             f"scorer vbench: sample {sample} has the prompt of sample {prompts.index(prompt)}, and "
             "VBench tells videos by their prompts; use a data set with each once",
         )
