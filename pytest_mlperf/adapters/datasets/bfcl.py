@@ -10,12 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from pytest_mlperf import UnavailableError
-from pytest_mlperf.adapters.datasets.files import (
-    ChecksumOptions,
-    FileDataset,
-    encode,
-    wrong,
-)
+from pytest_mlperf.adapters.datasets import files
 
 DATA = "bfcl_eval/data"
 WHEEL = "bfcl_eval-2026.3.23-py3-none-any.whl"
@@ -49,7 +44,7 @@ TYPES = {
 
 
 @dataclass(frozen=True, kw_only=True)
-class BfclOptions(ChecksumOptions, dataset="bfcl", noun="questions"):
+class BfclOptions(files.ChecksumOptions, dataset="bfcl", noun="questions"):
     """Options of the data set bfcl.
 
     Attributes:
@@ -74,7 +69,7 @@ _Question = tuple[dict[str, Any], dict[str, Any]]
 """A request, and the calls with which its answer is compared."""
 
 
-class BfclDataset(FileDataset[_Question]):
+class BfclDataset(files.FileDataset[_Question]):
     """Chats with tools: the part of BFCL v4 that MLPerf uses for Qwen3.6 27B.
 
     An input has "messages", "tools" and "tool_choice" of OpenAI's API. Subsets are sorted by name,
@@ -97,7 +92,7 @@ class BfclDataset(FileDataset[_Question]):
         return self._sample(index)[1]
 
     def _content(self, index: int) -> list[bytes]:
-        return [encode(json.dumps(part)) for part in self._samples[index]]
+        return [files.encode(json.dumps(part)) for part in self._samples[index]]
 
 
 def _file(source: Path, subset: str, folder: str = "") -> Any:
@@ -120,7 +115,9 @@ def _subset(source: Path, subset: str) -> Iterator[_Question]:
             question = _question(subset, row, answers.get(row["id"], []))
         except (AttributeError, KeyError, TypeError) as error:
             where = f"{_file(source, subset)}: row {number}"
-            raise wrong(where, f"it is not a question of BFCL ({error!r:.100})", ADVICE) from error
+            raise files.wrong(
+                where, f"it is not a question of BFCL ({error!r:.100})", ADVICE
+            ) from error
         yield question
 
 
@@ -147,10 +144,12 @@ def _rows(source: Path, subset: str, keys: Sequence[str], folder: str = "") -> l
             raise ValueError(f"it has more than {MAX_FILE_BYTES >> 20} MiB")
         rows = [json.loads(line) for line in content.decode("utf-8").splitlines() if line.strip()]
     except (OSError, KeyError, ValueError, RecursionError, zipfile.BadZipFile) as error:
-        raise wrong(file, f"it cannot be read ({error!r:.100})", ADVICE) from error
+        raise files.wrong(file, f"it cannot be read ({error!r:.100})", ADVICE) from error
     for number, row in enumerate(rows):
         if not isinstance(row, dict) or set(keys) - row.keys():
-            raise wrong(f"{file}: row {number}", f"it has not all of {', '.join(keys)}", ADVICE)
+            raise files.wrong(
+                f"{file}: row {number}", f"it has not all of {', '.join(keys)}", ADVICE
+            )
     return rows
 
 

@@ -10,13 +10,7 @@ from statistics import fmean
 from typing import Any, ClassVar
 
 from pytest_mlperf import RunError, SuiteError
-from pytest_mlperf.adapters.datasets.files import (
-    ChecksumOptions,
-    FileDataset,
-    encode,
-    require_enough,
-    wrong,
-)
+from pytest_mlperf.adapters.datasets import files
 from pytest_mlperf.adapters.lazy import NDArray, np
 
 MAX_LENGTH_TOKENS = 2**22
@@ -33,7 +27,7 @@ class SampleFile:
     whole: str = "table"
 
     def wrong(self, row: int, column: str, defect: str) -> RunError:
-        return wrong(
+        return files.wrong(
             f"{self.file}: {self.row} {row}, {self.column} {column!r}",
             defect,
             f"correct the {self.whole}, or get it from its source again",
@@ -42,10 +36,10 @@ class SampleFile:
     def check_size(self, rows: int, count: int | None) -> None:
         """Raise RunError for a file without samples, SuiteError for one with fewer than `count`."""
         if rows == 0:
-            raise wrong(
+            raise files.wrong(
                 self.file, f"the {self.whole} has no {self.row}s", "get it from its source again"
             )
-        require_enough(self.file, count, rows, f"{self.row}s")
+        files.require_enough(self.file, count, rows, f"{self.row}s")
 
     def texts(self, column: str, cells: Sequence[Any]) -> list[str]:
         return [self.text(row, column, cell) for row, cell in enumerate(cells)]
@@ -103,10 +97,10 @@ class TextPrompts:
         )
 
     def content(self, index: int) -> bytes:
-        return encode(self.prompt(index))
+        return files.encode(self.prompt(index))
 
 
-class PromptDataset(FileDataset[Any]):
+class PromptDataset(files.FileDataset[Any]):
     """Base of data sets of prompts; its samples are the references."""
 
     _prompts: TokenLists | TextPrompts
@@ -122,7 +116,7 @@ class PromptDataset(FileDataset[Any]):
 
 
 @dataclass(frozen=True, kw_only=True)
-class TemplateOptions(ChecksumOptions):
+class TemplateOptions(files.ChecksumOptions):
     """Options of a data set of prompts that are token ids, or text by a template."""
 
     template: str | None = None
