@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from typing import Any, cast
 from urllib.parse import quote, urlsplit
 
-from pytest_mlperf.adapters.engines import not_installed
+from pytest_mlperf.adapters.conventions import not_installed
 from pytest_mlperf.extension import text_of
 
 MAX_IDLE_SECONDS = 1.0

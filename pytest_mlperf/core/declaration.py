@@ -9,6 +9,7 @@ import re
 import sys
 import types
 import typing
+from collections import ChainMap
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
@@ -99,7 +100,7 @@ def _has_later_constructor(factory: Any) -> bool:
 
 def _fields(options: type) -> Iterator[tuple[str, Option]]:
     bases = [base for base in options.__mro__ if dataclasses.is_dataclass(base)]
-    texts = {base: parse(base.__doc__, ["Attributes"])[1] for base in bases}
+    texts = ChainMap(*(parse(base.__doc__, ["Attributes"])[1] for base in bases))
     for entry in dataclasses.fields(options):
         home = next(base for base in bases if entry.name in inspect.get_annotations(base))
         made = entry.default_factory is not dataclasses.MISSING
@@ -111,7 +112,7 @@ def _fields(options: type) -> Iterator[tuple[str, Option]]:
                 type=str(entry.type),
                 required=entry.default is dataclasses.MISSING and not made,
                 default=None if entry.default is dataclasses.MISSING else entry.default,
-                text=texts[home].get(entry.name, ""),
+                text=texts.get(entry.name, ""),
             ),
         )
 

@@ -311,7 +311,7 @@ UNREADY: list[tuple[dict[str, Any], str, str]] = [
     (
         {"model": ONNX, "workload": '[workload.scorer]\nuse = "top1"\ndtype = "float16"'},
         "broken",
-        "SUITE:8: scorer top1: dtype = 'float16' is unknown; valid are float32, int32, …",
+        "SUITE:8: scorer top1: dtype = 'float16' is not one of float32, int32, …",
     ),
     (
         {"model": ONNX, "workload": 'dataset = { use = "synthetic", path = "m.onx" }'},

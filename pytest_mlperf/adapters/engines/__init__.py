@@ -10,8 +10,9 @@ from contextlib import ExitStack
 from pathlib import Path, PurePosixPath
 from typing import Any, Self
 
-from pytest_mlperf import Engine, EnvironmentFault, RunError, SuiteError
+from pytest_mlperf import Engine, RunError, SuiteError
 from pytest_mlperf.adapters.conventions import lfs_pointer
+from pytest_mlperf.adapters.conventions import not_installed as not_installed
 from pytest_mlperf.extension import Rule, text_of
 
 MAX_INDEX_BYTES = 64 * 2**20
@@ -95,14 +96,6 @@ def broken(source: Path | str, problem: str) -> RunError:
 def refused_sample(index: int, problem: object) -> RunError:
     """Return the error for a sample; `problem` completes "sample N of the data set ..."."""
     return engine_error(f"sample {index} of the data set {problem}")
-
-
-def not_installed(who: str, library: str, extra: str, *, option: str = "") -> EnvironmentFault:
-    """Return the error for a missing library; `extra` is this package's extra that has it."""
-    return EnvironmentFault(
-        f"{who} needs {library}, which is not installed; try: pip install 'pytest-mlperf[{extra}]'",
-        option=option or (),
-    )
 
 
 def import_all(who: str, extra: str, *names: str) -> Any:
