@@ -96,7 +96,6 @@ EXCEPTIONS = {
             *("cli.doctor.requirements", "hardware.machine", "hardware.memory"),
             *("addons.fleet.bridge", "addons.fleet.link", "addons.fleet.node", "run.child.events"),
             *("run.child.protocol", "run.conditions", "run.power_limit", "run.worker.worker"),
-            "run.server_hardware",
             *(
                 "adapters.engines.serving",
                 "adapters.scorers.code.sandbox",
@@ -109,8 +108,8 @@ EXCEPTIONS = {
         (
             *(
                 "adapters.datasets.bfcl",
-                "adapters.datasets.coco_captions",
                 "adapters.datasets.files.annotated",
+                "adapters.datasets.files.columns",
             ),
             *(
                 "adapters.datasets.files.arrays",
@@ -123,13 +122,11 @@ EXCEPTIONS = {
                 "adapters.datasets.igbh",
             ),
             *(
-                "adapters.datasets.frames",
                 "adapters.datasets.kits19",
                 "adapters.datasets.squad._features",
             ),
             *(
                 "adapters.datasets.streaming",
-                "adapters.datasets.user_prompts._trace",
                 "adapters.engines",
             ),
             *(

@@ -25,7 +25,7 @@ from pytest_mlperf.addons.history.bisection import (
 )
 from pytest_mlperf.addons.history.bisections import BisectStore, RunPairs
 from pytest_mlperf.addons.history.lineage import BuildAt
-from pytest_mlperf.bench.confirm import NotComparable, decided, in_turns
+from pytest_mlperf.bench.interleaved import Interleaved, NotComparable, decided
 from pytest_mlperf.bench.runner import CaseRunner, Unjudgeable
 from pytest_mlperf.cli.turns import InterleavedCases
 from pytest_mlperf.core.metrics import point_of
@@ -258,14 +258,14 @@ class Bisection:
                 good_side = self._side(stack, test, numbers[0], later=False)
                 side = self._side(stack, test, numbers[1], later=True)
                 good_side.runs, side.runs = list(kept.before), list(kept.now)
-                ratios = in_turns(
-                    side,
-                    good_side,
-                    limits,
-                    self._rules[test],
-                    done=keep,
+                sides = Interleaved(
+                    new=side,
+                    old=good_side,
+                    rule=self._rules[test],
                     leader=good_side if loaded and case.rate is None else side,
+                    done=keep,
                 )
+                ratios = sides.judge(limits)
         except _Broke:
             self._broken += 1
             if self._broken == DOUBTFUL:  # the machine itself may be broken

@@ -14,7 +14,7 @@ from pytest_mlperf.addons.history.bisection import (
     steps,
 )
 from pytest_mlperf.addons.history.lineage import BuildAt
-from pytest_mlperf.bench.confirm import in_words
+from pytest_mlperf.bench.interleaved import in_words
 from pytest_mlperf.cli.output import show, width
 from pytest_mlperf.extension import METRICS, duration, plural
 from pytest_mlperf.reports.terminal.layout import fold, line, paragraphs, table, unbroken
