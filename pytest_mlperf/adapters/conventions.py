@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from pytest_mlperf import EnvironmentFault
 from pytest_mlperf.adapters.lazy import np
 
 NEGATIVE_PROMPT = "normal quality, low quality, worst quality, low res, blurry, nsfw, nude"
@@ -37,6 +38,22 @@ def pack_logprobs(tokens: Sequence[int], logprobs: Sequence[float]) -> bytes:
     records = np.empty(len(tokens), np.dtype(list(LOGPROB_RECORD)))
     records["token"], records["logprob"] = tokens, logprobs
     return records.tobytes()
+
+
+def not_installed(who: str, library: str, extra: str, *, option: str = "") -> EnvironmentFault:
+    """Return the error for a missing library; `extra` is this package's extra that has it."""
+    return EnvironmentFault(
+        f"{who} needs {library}, which is not installed; try: pip install 'pytest-mlperf[{extra}]'",
+        option=option or (),
+    )
+
+
+def sides_of(size: object) -> tuple[int, int] | None:
+    """Return height and width of an option: one number or [height, width], at least 1, or None."""
+    match [size, size] if isinstance(size, int) else size:
+        case [int(height), int(width)] if bool not in {type(height), type(width)}:
+            return (height, width) if min(height, width) >= 1 else None
+    return None
 
 
 LFS_POINTER = b"version https://git-lfs.github.com/spec/v1"

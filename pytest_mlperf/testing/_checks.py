@@ -259,17 +259,14 @@ def check_dataset(
             f"{title}: sample {index} differs when it is read again",
             "a sample must depend on its index and the options alone, not on the order of reading",
         )
-    demand(
-        data_sets.groups_of(built, read) == data_sets.groups_of(again, read),
-        f"{title}: group() returns other groups when it is called again",
-        "return a group that depends only on the sample's index",
-    )
-    demand(
-        [own_length(built, index) for index in read]
-        == [own_length(again, index) for index in read],
-        f"{title}: output_tokens() returns other lengths when it is called again",
-        "return a length that depends only on the sample's index",
-    )
+    lengths = [[own_length(data, index) for index in read] for data in (built, again)]
+    groups = [data_sets.groups_of(data, read) for data in (built, again)]
+    for call, values in (("group", groups), ("output_tokens", lengths)):
+        demand(
+            values[0] == values[1],
+            f"{title}: {call}() returns another value when it is called again",
+            "return a value that depends only on the sample's index",
+        )
     data_sets.sizes(built, len(read))
     conversations(built, read)
     return built

@@ -152,24 +152,17 @@ class _EngineTrial:
             stages_of(self.engine, time.monotonic() - begun_s)
         except RunError as error:
             raise AssertionError(f"{self.title}: {error}") from None
-        lateness = self.engine.client_lateness()
-        demand(
-            all(isfinite(value) for value in lateness.values()),
-            f"{self.title}: client_lateness() returned {lateness!r}",
-            "return seconds by name, or {}",
-        )
-        drafts = self.engine.accepted_drafts()
-        demand(
-            drafts is None or (type(drafts) is int and drafts >= 0),
-            f"{self.title}: accepted_drafts() returned {drafts!r}",
-            "return a number of tokens, or None",
-        )
+        lateness, drafts = self.engine.client_lateness(), self.engine.accepted_drafts()
         pages = self.engine.metrics_pages()
-        demand(
-            pages is None or (type(pages) is not str and all(map(PAGE.match, pages))),
-            f"{self.title}: metrics_pages() returned {pages!r}",
-            'return addresses as "http://127.0.0.1:8000/metrics", () or None',
-        )
+        are_pages = pages is None or (type(pages) is not str and all(map(PAGE.match, pages)))
+        is_count = drafts is None or (type(drafts) is int and drafts >= 0)
+        address = 'addresses as "http://127.0.0.1:8000/metrics", () or None'
+        for call, value, valid, form in (
+            ("client_lateness", lateness, all(map(isfinite, lateness.values())), "seconds or {}"),
+            ("accepted_drafts", drafts, is_count, "a number of tokens, or None"),
+            ("metrics_pages", pages, are_pages, address),
+        ):
+            demand(valid, f"{self.title}: {call}() returned {value!r}", f"return {form}")
 
     def leave(self) -> None:
         """Exit the engine; require that it ends in time, stops reporting, and hides no error."""

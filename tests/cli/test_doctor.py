@@ -279,7 +279,7 @@ LACKS: list[tuple[dict[str, Any], str, str]] = [
     (
         {"options": "latency = 1"},
         "defect",
-        "SUITE:9: engines[0].options: engine 'null' has no option 'latency'…",
+        "SUITE:10: engines[0].options.latency: engine 'null' has no option 'latency'…",
     ),
 ]
 
@@ -311,7 +311,7 @@ UNREADY: list[tuple[dict[str, Any], str, str]] = [
     (
         {"model": ONNX, "workload": '[workload.scorer]\nuse = "top1"\ndtype = "float16"'},
         "broken",
-        "SUITE:8: scorer top1: dtype = 'float16' is unknown; valid are float32, int32, …",
+        "SUITE:8: scorer top1: dtype = 'float16' is not one of float32, int32, …",
     ),
     (
         {"model": ONNX, "workload": 'dataset = { use = "synthetic", path = "m.onx" }'},

@@ -26,8 +26,8 @@ from pytest_mlperf.run.power.exporter import ExporterLog
 from pytest_mlperf.run.power.figures import Meter, sampled
 from pytest_mlperf.run.power.sampling import PowerLog
 from pytest_mlperf.run.reading import (
+    Evidence,
     Spell,
-    WorkerEvidence,
     energy_findings,
     read_run,
     untimed_input,
@@ -53,7 +53,7 @@ BUSY = {**SEEN, "foreign_s": 18.0, "waited_s": 8.0, "own_s": 1.0}
 
 def evidence(
     folder: Path, result: dict[str, Any], *, input_s: float | None = None, **changes: Any
-) -> WorkerEvidence:
+) -> Evidence:
     """Return what is left of a run whose log lies in a folder."""
     usual: dict[str, Any] = {
         "settings": settings("Server"),
@@ -73,7 +73,7 @@ def evidence(
         "warmed": None,
         "notes": (),
     }
-    return WorkerEvidence(**{**usual, **changes})
+    return Evidence(**{**usual, **changes})
 
 
 def read(

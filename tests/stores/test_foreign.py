@@ -108,8 +108,8 @@ EXCEPTIONS = {
         (
             *(
                 "adapters.datasets.bfcl",
-                "adapters.datasets.coco_captions",
                 "adapters.datasets.files.annotated",
+                "adapters.datasets.files.columns",
             ),
             *(
                 "adapters.datasets.files.arrays",
@@ -122,13 +122,11 @@ EXCEPTIONS = {
                 "adapters.datasets.igbh",
             ),
             *(
-                "adapters.datasets.frames",
                 "adapters.datasets.kits19",
                 "adapters.datasets.squad._features",
             ),
             *(
                 "adapters.datasets.streaming",
-                "adapters.datasets.user_prompts._trace",
                 "adapters.engines",
             ),
             *(

@@ -146,7 +146,7 @@ def test_a_wrong_option_of_a_scorer_is_reported_at_its_line_if_scores_are_wanted
 
     require(problems(planned, scorer=False))
     assert refusal(planned) == (
-        "7: scorer top1: dtype = 'float16' is unknown; valid are float32, int32, int64, uint8"
+        "7: scorer top1: dtype = 'float16' is not one of float32, int32, int64, uint8"
     )
     workload = 'model = "gone"\nscorer = { use = "rouge" }'
     assert refusal(plan(tmp_path, workload, 'use = "null"')) == (

@@ -119,7 +119,7 @@ def test_a_wrong_data_set_is_found(path: str) -> None:
         (
             changed(output_tokens=by_chance),
             AssertionError,
-            r"output_tokens\(\) returns other lengths when it is called again",
+            r"output_tokens\(\) returns another value when it is called again",
         ),
         (
             changed(pause_s=lambda _, i: -float(i) or None),

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from pytest_mlperf import RunError
-from pytest_mlperf.extension import Progress, Prompts, require_options
+from pytest_mlperf import Builder, RunError
+from pytest_mlperf.extension import PrecisionName, Progress, Prompts, Rule, require_options
 
 BUILD_SEED = 20_240_828
 """Seed of the libraries' random numbers: the same build gives the same weights."""
@@ -17,23 +18,40 @@ SMOOTHING = 0.8
 """Strength of SmoothQuant: its authors' for Llama, NVIDIA's for Stable Diffusion XL."""
 
 
-def choose(
-    builder: str,
-    recipe: str,
-    recipes: Mapping[str, Any],
-    *,
-    device: str,
-    max_prompt_tokens: int = 1,
-) -> Any:
-    """Check the options of a builder; return the settings of its recipe."""
-    is_device = re.fullmatch(r"cpu|cuda(:\d+)?", device) is not None
-    rules = (
-        ("recipe", recipe, recipe in recipes, f"one of {', '.join(recipes)}"),
-        ("device", device, is_device, "cpu, cuda or cuda:N"),
-        ("max_prompt_tokens", max_prompt_tokens, max_prompt_tokens >= 1, "at least 1"),
-    )
-    require_options(f"builder {builder}", rules)
-    return recipes[recipe]
+@dataclass(frozen=True, slots=True)
+class Recipe:
+    """Describe a recipe: its scheme in the library or in words, and whether it needs samples."""
+
+    precision: PrecisionName
+    scheme: str
+    how: str = "round"
+    looks: bool = False
+
+
+class RecipeBuilder(Builder):
+    """Provide the options that all builders share."""
+
+    def _choose(
+        self,
+        builder: str,
+        recipe: str,
+        recipes: Mapping[str, Recipe],
+        *rules: Rule,
+        device: str,
+        max_prompt_tokens: int = 1,
+    ) -> None:
+        """Check the options of a builder, and set those that all have."""
+        is_device = re.fullmatch(r"cpu|cuda(:\d+)?", device) is not None
+        common = (
+            ("recipe", recipe, recipe in recipes, f"one of {', '.join(recipes)}"),
+            ("device", device, is_device, "cpu, cuda or cuda:N"),
+            ("max_prompt_tokens", max_prompt_tokens, max_prompt_tokens >= 1, "at least 1"),
+        )
+        require_options(f"builder {builder}", (*common, *rules))
+        self._recipe, self._name = recipes[recipe], recipe
+        self._device, self._most = device, max_prompt_tokens
+        self.precision = self._recipe.precision
+        self.calibrates = self._recipe.looks
 
 
 def read_config(source: Path) -> Any:

@@ -3,41 +3,29 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar
 
-from pytest_mlperf import Builder, RunError
+from pytest_mlperf import RunError
 from pytest_mlperf.adapters import builders
-from pytest_mlperf.extension import PrecisionName, Progress, Prompts
+from pytest_mlperf.adapters.builders import Recipe, RecipeBuilder
+from pytest_mlperf.extension import Progress, Prompts
 
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class LlmCompressorRecipe:
-    """Describe a recipe: compressed-tensors preset, algorithm, whether it needs samples."""
-
-    precision: PrecisionName
-    scheme: str
-    how: str = "round"
-    looks: bool = False
-
-
-RECIPES: Mapping[str, LlmCompressorRecipe] = {
-    "int8": LlmCompressorRecipe(precision="int8", scheme="W8A8"),
-    "int8-gptq": LlmCompressorRecipe(precision="int8", scheme="W8A8", how="gptq", looks=True),
-    "int8-smoothquant": LlmCompressorRecipe(
-        precision="int8", scheme="W8A8", how="smoothquant", looks=True
-    ),
-    "int4": LlmCompressorRecipe(precision="int4", scheme="W4A16"),
-    "int4-gptq": LlmCompressorRecipe(precision="int4", scheme="W4A16", how="gptq", looks=True),
-    "int4-awq": LlmCompressorRecipe(precision="int4", scheme="W4A16_ASYM", how="awq", looks=True),
-    "fp8": LlmCompressorRecipe(precision="fp8", scheme="FP8_DYNAMIC"),
-    "fp8-static": LlmCompressorRecipe(precision="fp8", scheme="FP8", looks=True),
-    "nvfp4": LlmCompressorRecipe(precision="nvfp4", scheme="NVFP4", looks=True),
+RECIPES: Mapping[str, Recipe] = {
+    "int8": Recipe("int8", "W8A8"),
+    "int8-gptq": Recipe("int8", "W8A8", how="gptq", looks=True),
+    "int8-smoothquant": Recipe("int8", "W8A8", how="smoothquant", looks=True),
+    "int4": Recipe("int4", "W4A16"),
+    "int4-gptq": Recipe("int4", "W4A16", how="gptq", looks=True),
+    "int4-awq": Recipe("int4", "W4A16_ASYM", how="awq", looks=True),
+    "fp8": Recipe("fp8", "FP8_DYNAMIC"),
+    "fp8-static": Recipe("fp8", "FP8", looks=True),
+    "nvfp4": Recipe("nvfp4", "NVFP4", looks=True),
 }
+"""The scheme is a preset of compressed-tensors."""
 
 
-class LlmCompressorBuilder(Builder):
+class LlmCompressorBuilder(RecipeBuilder):
     """Quantise by LLM Compressor's `oneshot`, in the format of compressed-tensors.
 
     Engines vllm and torch load the result. It pins a narrow range of transformers' versions, so it
@@ -68,14 +56,10 @@ class LlmCompressorBuilder(Builder):
             max_prompt_tokens: Maximum tokens of a sample; longer ones are cut.
             device: "cpu", "cuda" or "cuda:N".
         """
-        self._recipe: LlmCompressorRecipe = builders.choose(
+        self._choose(
             "llmcompressor", recipe, RECIPES, device=device, max_prompt_tokens=max_prompt_tokens
         )
         self._ignore = tuple(ignore)
-        self._most = max_prompt_tokens
-        self._device = device
-        self.precision = self._recipe.precision
-        self.calibrates = self._recipe.looks
 
     def build(
         self, source: Path, target: Path, prompts: Prompts, progress: Progress

@@ -3,35 +3,33 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar
 
-from pytest_mlperf import Builder
-from pytest_mlperf.adapters.builders import choose, linear_layers, load, look, read_config
-from pytest_mlperf.extension import PrecisionName, Progress, Prompts, require_options
+from pytest_mlperf.adapters.builders import (
+    Recipe,
+    RecipeBuilder,
+    linear_layers,
+    load,
+    look,
+    read_config,
+)
+from pytest_mlperf.extension import Progress, Prompts
 
 KV_CACHES = ("fp8", "nvfp4")
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class ModelOptRecipe:
-    """Describe a recipe: its ModelOpt configuration, which needs samples."""
-
-    precision: PrecisionName
-    config: str
-
-
-RECIPES: Mapping[str, ModelOptRecipe] = {
-    "fp8": ModelOptRecipe(precision="fp8", config="FP8_DEFAULT_CFG"),
-    "int8-smoothquant": ModelOptRecipe(precision="int8", config="INT8_SMOOTHQUANT_CFG"),
-    "int4-awq": ModelOptRecipe(precision="int4-awq", config="INT4_AWQ_CFG"),
-    "w4a8-awq": ModelOptRecipe(precision="w4a8-awq", config="W4A8_AWQ_BETA_CFG"),
-    "nvfp4": ModelOptRecipe(precision="nvfp4", config="NVFP4_DEFAULT_CFG"),
+RECIPES: Mapping[str, Recipe] = {
+    "fp8": Recipe("fp8", "FP8_DEFAULT_CFG", looks=True),
+    "int8-smoothquant": Recipe("int8", "INT8_SMOOTHQUANT_CFG", looks=True),
+    "int4-awq": Recipe("int4-awq", "INT4_AWQ_CFG", looks=True),
+    "w4a8-awq": Recipe("w4a8-awq", "W4A8_AWQ_BETA_CFG", looks=True),
+    "nvfp4": Recipe("nvfp4", "NVFP4_DEFAULT_CFG", looks=True),
 }
+"""The scheme is a configuration of ModelOpt."""
 
 
-class ModelOptBuilder(Builder):
+class ModelOptBuilder(RecipeBuilder):
     """Quantise and export by ModelOpt; hf_quant_config.json describes the result.
 
     Engine tensorrt_llm loads all but "int8-smoothquant", which is for servers of your own; engine
@@ -41,7 +39,6 @@ class ModelOptBuilder(Builder):
     format: ClassVar = "modelopt"
     libraries: ClassVar = ("modelopt", "torch", "transformers")
     distributions: ClassVar = ("nvidia-modelopt", "torch", "transformers")
-    calibrates = True
 
     def __init__(
         self,
@@ -60,15 +57,15 @@ class ModelOptBuilder(Builder):
             max_prompt_tokens: Maximum tokens of a sample; longer ones are cut.
             device: "cpu", "cuda" or "cuda:N".
         """
-        self._recipe: ModelOptRecipe = choose(
-            "modelopt", recipe, RECIPES, device=device, max_prompt_tokens=max_prompt_tokens
+        self._choose(
+            "modelopt",
+            recipe,
+            RECIPES,
+            ("kv_cache", kv_cache, kv_cache in {None, *KV_CACHES}, " or ".join(KV_CACHES)),
+            device=device,
+            max_prompt_tokens=max_prompt_tokens,
         )
-        valid = kv_cache in {None, *KV_CACHES}
-        require_options("builder modelopt", [("kv_cache", kv_cache, valid, " or ".join(KV_CACHES))])
         self._kv_cache = kv_cache
-        self._most = max_prompt_tokens
-        self._device = device
-        self.precision = self._recipe.precision
 
     def build(
         self, source: Path, target: Path, prompts: Prompts, progress: Progress
@@ -81,7 +78,7 @@ class ModelOptBuilder(Builder):
         config = read_config(source)
         model = load(source, config, self._device)
         layers = len(linear_layers(model))
-        quantiser_config = getattr(mtq, self._recipe.config)
+        quantiser_config = getattr(mtq, self._recipe.scheme)
         if self._kv_cache is not None:
             cache: Any = getattr(mtq, f"{self._kv_cache.upper()}_KV_CFG")
             quantiser_config = mtq.utils.update_quant_cfg_with_kv_cache_quant(
@@ -97,7 +94,7 @@ class ModelOptBuilder(Builder):
             export_hf_checkpoint(model, dtype=config.dtype or torch.float32, export_dir=target)
         cache_too = f", {self._kv_cache} keys and values" if self._kv_cache else ""
         return {
-            "quantisation": f"{self._recipe.config}{cache_too}",
+            "quantisation": f"{self._recipe.scheme}{cache_too}",
             "quantised": f"{done} of {layers} linear layers",
         }
 

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar
 
-from pytest_mlperf import Builder, RunError
+from pytest_mlperf import RunError
 from pytest_mlperf.adapters import builders
-from pytest_mlperf.extension import PrecisionName, Progress, Prompts, require_options
+from pytest_mlperf.adapters.builders import Recipe, RecipeBuilder
+from pytest_mlperf.extension import Progress, Prompts
 
 GROUP_SIZES = (16, 32, 64, 128, 256)
 
@@ -17,31 +17,16 @@ TILE = 16
 """Kernels for fp8 need both sides of a matrix to be multiples of this."""
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class TorchAoRecipe:
-    """Describe a recipe; if `grouped`, a few weights share a scale, instead of a whole row."""
-
-    precision: PrecisionName
-    how: str
-    grouped: bool = False
-
-
-RECIPES: Mapping[str, TorchAoRecipe] = {
-    "int8": TorchAoRecipe(precision="int8", how="int8 weights, a scale per output"),
-    "int8-dynamic": TorchAoRecipe(
-        precision="int8", how="int8 weights and inputs, a scale per output and per token"
-    ),
-    "int4": TorchAoRecipe(
-        precision="int4", how="int4 weights, a scale and a zero per group", grouped=True
-    ),
-    "fp8": TorchAoRecipe(precision="fp8", how="fp8 (e4m3) weights, a scale per output"),
-    "fp8-dynamic": TorchAoRecipe(
-        precision="fp8", how="fp8 (e4m3) weights and inputs, a scale per output and per token"
-    ),
+RECIPES: Mapping[str, Recipe] = {
+    "int8": Recipe("int8", "int8 weights, a scale per output"),
+    "int8-dynamic": Recipe("int8", "int8 weights and inputs, a scale per output and per token"),
+    "int4": Recipe("int4", "int4 weights, a scale and a zero per group"),
+    "fp8": Recipe("fp8", "fp8 (e4m3) weights, a scale per output"),
+    "fp8-dynamic": Recipe("fp8", "fp8 (e4m3) weights and inputs, a scale per output and per token"),
 }
 
 
-class TorchAoBuilder(Builder):
+class TorchAoBuilder(RecipeBuilder):
     """Quantise by transformers' TorchAoConfig, without samples.
 
     Engines torch and vllm load the result. Only linear layers change, without the last one.
@@ -61,14 +46,10 @@ class TorchAoBuilder(Builder):
             group_size: Number of int4 weights that share a scale: 16, 32, 64, 128 or 256.
             device: "cpu", "cuda" or "cuda:N"; a GPU packs int4 weights for GPUs.
         """
-        self._recipe: TorchAoRecipe = builders.choose("torchao", recipe, RECIPES, device=device)
         sizes = f"one of {', '.join(map(str, GROUP_SIZES))}"
         rule = ("group_size", group_size, group_size in GROUP_SIZES, sizes)
-        require_options("builder torchao", [rule])
-        self._name = recipe
+        self._choose("torchao", recipe, RECIPES, rule, device=device)
         self._group_size = group_size
-        self._device = device
-        self.precision = self._recipe.precision
 
     def build(
         self,
@@ -99,7 +80,7 @@ class TorchAoBuilder(Builder):
         progress(0, len(layers) - len(left), "layers")
         builders.load(source, config, self._device, **more).save_pretrained(target)
         return {
-            "quantisation": f"{self._recipe.how}{self._group}",
+            "quantisation": f"{self._recipe.scheme}{self._group}",
             "quantised": f"{len(layers) - len(left)} of {len(layers)} linear layers",
         }
 
@@ -109,12 +90,12 @@ class TorchAoBuilder(Builder):
 
     @property
     def _group(self) -> str:
-        if not self._recipe.grouped:
+        if self._name != "int4":
             return ""
         return f" of {self._group_size}, {'packed for GPUs' if self._packed else 'one a byte'}"
 
     def _fits(self, layer: Any) -> bool:
-        if self._recipe.grouped:
+        if self._name == "int4":
             return bool(layer.in_features % self._group_size == 0)
         tiled = self._name == "fp8-dynamic"
         return not tiled or not (layer.in_features % TILE or layer.out_features % TILE)

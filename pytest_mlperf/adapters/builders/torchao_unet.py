@@ -12,33 +12,30 @@ import re
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
 from math import prod
 from pathlib import Path
 from typing import Any, ClassVar
 
-from pytest_mlperf import Builder, RunError
-from pytest_mlperf.adapters.builders import BUILD_SEED, SMOOTHING, choose, require_gpu
+from pytest_mlperf import RunError
+from pytest_mlperf.adapters.builders import (
+    BUILD_SEED,
+    SMOOTHING,
+    Recipe,
+    RecipeBuilder,
+    require_gpu,
+)
 from pytest_mlperf.adapters.conventions import MATRIX_CONVOLUTIONS, NEGATIVE_PROMPT
-from pytest_mlperf.extension import PrecisionName, Progress, Prompts, require_options
+from pytest_mlperf.extension import Progress, Prompts
 
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class PipelineRecipe:
-    """Hold a recipe's precision of the UNet's layers, and `how` they are quantised, as text."""
-
-    precision: PrecisionName
-    how: str
-
-
-RECIPES: Mapping[str, PipelineRecipe] = {
-    "int8-smoothquant": PipelineRecipe(
-        precision="int8",
-        how="int8 weights, one scale per output, and int8 inputs, one scale per layer; SmoothQuant "
-        "except for convolutions",
+RECIPES: Mapping[str, Recipe] = {
+    "int8-smoothquant": Recipe(
+        "int8",
+        "int8 weights and inputs, a scale per output and one for all inputs, smoothed but for "
+        "convolutions",
+        looks=True,
     ),
-    "fp8-static": PipelineRecipe(
-        precision="fp8", how="fp8 (e4m3) weights and inputs, each with one scale per layer"
+    "fp8-static": Recipe(
+        "fp8", "fp8 (e4m3) weights and inputs, a scale for all of each", looks=True
     ),
 }
 
@@ -57,7 +54,7 @@ MIN_RANGE = 1e-5
 INT8_MAX, FP8_MAX = 127, 448
 
 
-class TorchAoUnetBuilder(Builder):
+class TorchAoUnetBuilder(RecipeBuilder):
     """Quantise a pipeline's UNet by torchao, calibrated on the first steps for captions.
 
     Engine torch-diffusion loads the result. All other parts of the pipeline stay unchanged.
@@ -66,7 +63,6 @@ class TorchAoUnetBuilder(Builder):
     format: ClassVar = "torchao-pipeline"
     libraries: ClassVar = ("torchao", "torch", "transformers", "diffusers")
     distributions: ClassVar = ("torchao", "torch", "transformers", "diffusers", "safetensors")
-    calibrates = True
 
     def __init__(
         self,
@@ -90,24 +86,17 @@ class TorchAoUnetBuilder(Builder):
             smoothing: Strength of SmoothQuant for int8, 0 to 1.
             device: "cpu", "cuda" or "cuda:N".
         """
-        self._recipe: PipelineRecipe = choose("torchao-unet", recipe, RECIPES, device=device)
+        begins = 1 <= calibrated_steps <= steps
         rules = (
             ("steps", steps, steps >= 1, "at least 1"),
-            (
-                "calibrated_steps",
-                calibrated_steps,
-                1 <= calibrated_steps <= steps,
-                f"1 to steps, {steps}",
-            ),
+            ("calibrated_steps", calibrated_steps, begins, f"1 to steps, {steps}"),
             ("smoothing", smoothing, 0 <= smoothing <= 1, "a number from 0 to 1"),
         )
-        require_options("builder torchao-unet", rules)
+        self._choose("torchao-unet", recipe, RECIPES, *rules, device=device)
         self._steps = steps
         self._calibrated = calibrated_steps
         self._generation = {"guidance_scale": guidance_scale, "negative_prompt": negative_prompt}
         self._smoothing = smoothing
-        self._device = device
-        self.precision = self._recipe.precision
 
     def build(
         self, source: Path, target: Path, prompts: Prompts, progress: Progress
@@ -130,7 +119,7 @@ class TorchAoUnetBuilder(Builder):
         pipe.unet.register_to_config(**{MATRIX_CONVOLUTIONS: convolutions})
         self._save(pipe, layers, target)
         return {
-            "quantisation": self._recipe.how,
+            "quantisation": self._recipe.scheme,
             "quantised": f"{quantised[LINEAR_LAYER]} of {kinds[LINEAR_LAYER]} linear layers and "
             f"{quantised[CONVOLUTION]} of {kinds[CONVOLUTION]} convolutions of the UNet",
             "ranges": f"of the first {self._calibrated} of {self._steps} steps",

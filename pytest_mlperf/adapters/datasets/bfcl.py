@@ -7,19 +7,14 @@ import zipfile
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 from pytest_mlperf import UnavailableError
-from pytest_mlperf.adapters.datasets.files import (
-    FileDataset,
-    FileOptions,
-    check_file,
-    encode,
-    wrong,
-)
+from pytest_mlperf.adapters.datasets import files
 
 DATA = "bfcl_eval/data"
 WHEEL = "bfcl_eval-2026.3.23-py3-none-any.whl"
+ADVICE = f"get {WHEEL} from its source again"
 
 SUBSET_PERCENTAGES = {
     **dict.fromkeys(
@@ -49,7 +44,7 @@ TYPES = {
 
 
 @dataclass(frozen=True, kw_only=True)
-class BfclOptions(FileOptions):
+class BfclOptions(files.ChecksumOptions, dataset="bfcl", noun="questions"):
     """Options of the data set bfcl.
 
     Attributes:
@@ -57,12 +52,6 @@ class BfclOptions(FileOptions):
             folder bfcl_eval/data of an installed one.
         checksum: "md5:" or "sha256:" and the hex digits of the wheel; None skips the check.
     """
-
-    path: str
-    checksum: str | None = None
-
-    def __post_init__(self) -> None:
-        self.check("bfcl", count="questions")
 
     def find(self) -> Path:
         path = Path(self.path)
@@ -76,14 +65,11 @@ class BfclOptions(FileOptions):
         )
 
 
-class _Question(NamedTuple):
-    """Hold a request, and the calls with which its answer is compared."""
-
-    request: dict[str, Any]
-    reference: dict[str, Any]
+_Question = tuple[dict[str, Any], dict[str, Any]]
+"""A request, and the calls with which its answer is compared."""
 
 
-class BfclDataset(FileDataset[_Question]):
+class BfclDataset(files.FileDataset[_Question]):
     """Chats with tools: the part of BFCL v4 that MLPerf uses for Qwen3.6 27B.
 
     An input has "messages", "tools" and "tool_choice" of OpenAI's API. Subsets are sorted by name,
@@ -91,27 +77,22 @@ class BfclDataset(FileDataset[_Question]):
     """
 
     options = BfclOptions
-    unit = "question"
     kind = b"bfcl"
 
     def _read(self, options: BfclOptions, source: Path) -> None:
-        if source.suffix == ".whl":
-            check_file(source, options.checksum)
         questions = [
             question for name in sorted(SUBSET_PERCENTAGES) for question in _subset(source, name)
         ]
-        self._keep(
-            questions, options.count, source, f"MLPerf asks {len(questions)} questions of it"
-        )
+        self._keep(questions, options.count, source)
 
     def input(self, index: int) -> dict[str, Any]:
-        return dict(self._sample(index).request)
+        return dict(self._sample(index)[0])
 
     def reference(self, index: int) -> dict[str, Any]:
-        return self._sample(index).reference
+        return self._sample(index)[1]
 
     def _content(self, index: int) -> list[bytes]:
-        return [encode(json.dumps(part)) for part in self._samples[index]]
+        return [files.encode(json.dumps(part)) for part in self._samples[index]]
 
 
 def _file(source: Path, subset: str, folder: str = "") -> Any:
@@ -126,29 +107,35 @@ def _subset(source: Path, subset: str) -> Iterator[_Question]:
     answers: dict[str, Any] = {}
     if not subset.endswith("irrelevance"):
         listed = _rows(source, subset, ("id", "ground_truth"), "possible_answer")
-        answers = {row["id"]: row["ground_truth"] for row in listed}
+        answers = {str(row["id"]): row["ground_truth"] for row in listed}
     total = len(rows)
     chosen = total if total <= WHOLE else max(1, total * SUBSET_PERCENTAGES[subset] // 100)
-    for row in rows[:chosen]:
-        functions = row["function"]
-        messages = [
-            {"role": message["role"], "content": message.get("content") or ""}
-            for turn in row["question"]
-            for message in turn
-        ]
-        yield _Question(
-            {"messages": messages, "tools": list(map(tool_of, functions)), "tool_choice": "auto"},
-            {
-                "subset": subset,
-                "ground_truth": answers.get(row["id"], []),
-                "func_description": functions,
-            },
-        )
+    for number, row in enumerate(rows[:chosen]):
+        try:
+            question = _question(subset, row, answers.get(row["id"], []))
+        except (AttributeError, KeyError, TypeError) as error:
+            where = f"{_file(source, subset)}: row {number}"
+            raise files.wrong(
+                where, f"it is not a question of BFCL ({error!r:.100})", ADVICE
+            ) from error
+        yield question
+
+
+def _question(subset: str, row: dict[str, Any], truth: Any) -> _Question:
+    functions = row["function"]
+    messages = [
+        {"role": message["role"], "content": message.get("content") or ""}
+        for turn in row["question"]
+        for message in turn
+    ]
+    return (
+        {"messages": messages, "tools": list(map(tool_of, functions)), "tool_choice": "auto"},
+        {"subset": subset, "ground_truth": truth, "func_description": functions},
+    )
 
 
 def _rows(source: Path, subset: str, keys: Sequence[str], folder: str = "") -> list[dict[str, Any]]:
     file: Any = source
-    advice = f"get {WHEEL} from its source again"
     try:
         file = _file(source, subset, folder)
         with file.open("rb") as opened:
@@ -157,10 +144,12 @@ def _rows(source: Path, subset: str, keys: Sequence[str], folder: str = "") -> l
             raise ValueError(f"it has more than {MAX_FILE_BYTES >> 20} MiB")
         rows = [json.loads(line) for line in content.decode("utf-8").splitlines() if line.strip()]
     except (OSError, KeyError, ValueError, RecursionError, zipfile.BadZipFile) as error:
-        raise wrong(file, f"it cannot be read ({error!r:.100})", advice) from error
+        raise files.wrong(file, f"it cannot be read ({error!r:.100})", ADVICE) from error
     for number, row in enumerate(rows):
         if not isinstance(row, dict) or set(keys) - row.keys():
-            raise wrong(f"{file}: row {number}", f"it has not all of {', '.join(keys)}", advice)
+            raise files.wrong(
+                f"{file}: row {number}", f"it has not all of {', '.join(keys)}", ADVICE
+            )
     return rows
 
 

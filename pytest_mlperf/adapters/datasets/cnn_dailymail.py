@@ -8,17 +8,17 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
-from pytest_mlperf import SuiteError
-from pytest_mlperf.adapters.datasets.files import ChecksumOptions, check_file, encode, find_file
+from pytest_mlperf.adapters.datasets.files import encode, find_file
 from pytest_mlperf.adapters.datasets.files.json_records import read_records
 from pytest_mlperf.adapters.datasets.prompts import (
     PromptDataset,
     SampleFile,
     Template,
+    TemplateOptions,
     TextPrompts,
     TokenLists,
+    token_list,
 )
-from pytest_mlperf.adapters.lazy import np
 
 OFFICIAL_FILES = ("cnn_eval.json", "sample_cnn_eval_5000.json")
 """GPT-J and Llama 3.1 8B with 13,368 samples; Llama 3.1 8B on the edge with 5,000."""
@@ -36,7 +36,7 @@ FORMS = ("text", "tokens")
 
 
 @dataclass(frozen=True, kw_only=True)
-class CnnDailyMailOptions(ChecksumOptions):
+class CnnDailyMailOptions(TemplateOptions, dataset="cnn_dailymail"):
     """Options of the data set cnn_dailymail.
 
     Attributes:
@@ -45,33 +45,23 @@ class CnnDailyMailOptions(ChecksumOptions):
         template: Template of text prompts, in which `{instruction}` and `{input}` stand for the
             keys of these names; `{{` and `}}` are braces. None is GPT-J's official prompt. Llama
             3.1 8B's file has no text of an instruction: use `{input}` only.
-        count: Number of samples to use and check, from the first on; None uses all.
     """
 
-    path: str
     prompts: str = "text"
-    template: str | None = None
-    count: int | None = None
 
     def __post_init__(self) -> None:
-        self.check("cnn_dailymail")
+        forms = f"one of {', '.join(FORMS)}"
+        self.check(("prompts", self.prompts, self.prompts in FORMS, forms))
         _ = self.filled
 
     @property
     def filled(self) -> Template | None:
-        if self.prompts not in FORMS:
-            raise SuiteError(
-                f"data set cnn_dailymail: prompts = {self.prompts!r} is unknown; valid are "
-                f"{', '.join(FORMS)}",
-                option="prompts",
-            )
         if self.prompts == "text":
             text = ALPACA if self.template is None else self.template
-            return Template("cnn_dailymail", text, valid=TEMPLATE_FIELDS, required="input")
+            return Template(self.owner, text, TEMPLATE_FIELDS)
         if self.template is not None:
-            raise SuiteError(
-                "data set cnn_dailymail: a template makes text; leave it out, or set prompts to "
-                '"text"',
+            raise self.wrong(
+                'a template makes text; leave it out, or set prompts to "text"',
                 option=("template", "prompts"),
             )
         return None
@@ -81,12 +71,11 @@ class CnnDailyMailOptions(ChecksumOptions):
             Path(self.path),
             official=OFFICIAL_FILES,
             endings=(".json",),
-            lacks=f"neither {' nor '.join(OFFICIAL_FILES)}",
             whole="file",
             advice=(
                 f"get {OFFICIAL_FILES[0]} as the README.md in language/gpt-j or "
-                "language/llama3.1-8b of "
-                "MLPerf's inference repository says, and set the data set's path to the file"
+                "language/llama3.1-8b of MLPerf's inference repository says, and set the "
+                "data set's path to the file"
             ),
         )
 
@@ -104,7 +93,6 @@ class CnnDailyMailDataset(PromptDataset):
 
     def _read(self, options: CnnDailyMailOptions, file: Path) -> None:
         template = options.filled
-        check_file(file, options.checksum)
         source = SampleFile(file=file, row="record", column="key", whole="file")
         keys = (TOKENS_COLUMN,) if template is None else sorted(template.fields)
         columns = _columns(source, (*keys, SUMMARY_COLUMN), options.count)
@@ -136,14 +124,6 @@ def _columns(source: SampleFile, keys: Sequence[str], count: int | None) -> dict
 
 def _value(source: SampleFile, row: int, key: str, value: Any) -> Any:
     if key == TOKENS_COLUMN:
-        return _packed(value)
+        return token_list(source, row, key, value, "prompt")
     text = source.text(row, key, value)
     return text if key == SUMMARY_COLUMN else encode(text)
-
-
-def _packed(value: Any) -> Any:
-    if not isinstance(value, list) or not value or any(type(token) is not int for token in value):
-        return value
-    if min(value) < 0 or max(value) >= 2**31:
-        value = [-1]  # refused with the same message
-    return np.array(value, np.int32)

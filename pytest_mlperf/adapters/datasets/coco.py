@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cached_property
-from pathlib import Path
 from typing import Any, ClassVar
 
 from pytest_mlperf.adapters.datasets.files.annotated import AnnotatedImages, AnnotatedOptions
@@ -26,7 +25,7 @@ FIXED_POINT_ONE = 2048
 
 
 @dataclass(frozen=True, kw_only=True)
-class CocoOptions(AnnotatedOptions):
+class CocoOptions(AnnotatedOptions, dataset="coco", noun="images"):
     """Options of the data set coco; defaults are MLPerf's.
 
     Attributes:
@@ -37,7 +36,6 @@ class CocoOptions(AnnotatedOptions):
             to multiples of 32, as MLPerf's reference does for its PyTorch model.
     """
 
-    dataset: ClassVar[str] = "coco"
     title: ClassVar[str] = "COCO"
     advice: ClassVar[str] = (
         "put MLPerf's coco_safe there (https://inference.mlcommons-storage.org), or what the "
@@ -52,12 +50,8 @@ class CocoOptions(AnnotatedOptions):
 
     def __post_init__(self) -> None:
         sides = f"a multiple of {STRIDE} where square is false"
-        self.check(
-            self.dataset,
-            ("size", self.size, self.square or not self.size % STRIDE, sides),
-            size="pixels",
-            count="images",
-        )
+        rule = ("size", self.size, self.square or not self.size % STRIDE, sides)
+        self.check(rule, size="pixels")
 
 
 class CocoDataset(AnnotatedImages):
@@ -69,13 +63,9 @@ class CocoDataset(AnnotatedImages):
 
     options = CocoOptions
 
-    def _read(self, options: Any, files: tuple[Path, Path]) -> None:
-        self._square = options.square
-        super()._read(options, files)
-
     @property
     def _preparation(self) -> str:
-        return repr((self._size, self._square))
+        return repr((self._asked.size, self._asked.square))
 
     def input(self, index: int) -> dict[str, NDArray[Any]]:
         """Return arrays by name.
@@ -84,9 +74,8 @@ class CocoDataset(AnnotatedImages):
         padding, scale, and original width and height, in pixels, float32. `categories`: category id
         of each of the model's classes, in ascending order.
         """
-        pixels, frame = letterbox(
-            decode(self._folder / self._sample(index)[0]), self._size, square=self._square
-        )
+        pixels = decode(self._folder / self._sample(index)[0])
+        pixels, frame = letterbox(pixels, self._asked.size, square=self._asked.square)
         images = (pixels / np.float32(255)).transpose(2, 0, 1)
         return {
             "images": np.ascontiguousarray(images),

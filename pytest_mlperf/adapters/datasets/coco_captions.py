@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
-import csv
-from collections.abc import Sequence
+import re
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from pytest_mlperf import RunError, SuiteError
+from pytest_mlperf.adapters.conventions import sides_of
 from pytest_mlperf.adapters.datasets import files
+from pytest_mlperf.adapters.datasets.files.columns import csv_records
+from pytest_mlperf.adapters.datasets.files.json_lines import broken_line
 from pytest_mlperf.adapters.datasets.files.latents import (
     LatentDataset,
     find_latents,
+    latents_rule,
     read_latents,
-    require_reader,
 )
 
 CAPTION_FILES = (
@@ -53,7 +55,7 @@ Row = tuple[int, str, str | None]
 
 
 @dataclass(frozen=True, kw_only=True)
-class CocoCaptionsOptions(files.ChecksumOptions):
+class CocoCaptionsOptions(files.ChecksumOptions, dataset="coco_captions", noun="captions"):
     """Options of the data set coco_captions.
 
     Attributes:
@@ -65,32 +67,21 @@ class CocoCaptionsOptions(files.ChecksumOptions):
             height / 8, width / 8).
     """
 
-    path: str
     latents: str | bool | None = None
     size: int | Sequence[int] = 1024
 
     def __post_init__(self) -> None:
-        self.check("coco_captions")
-        latents = self.latents
-        named = isinstance(latents, str) and latents != ""
-        if not (latents is None or latents is False or named):
-            raise SuiteError(
-                f"data set coco_captions: latents = {latents!r} is neither the path of a file nor "
-                "false",
-                option="latents",
-            )
+        self.check(latents_rule(self.latents))
         _ = self.shape
 
     @property
     def shape(self) -> tuple[int, ...]:
-        match [self.size, self.size] if isinstance(self.size, int) else self.size:
-            case [int(height), int(width)] if bool not in {type(height), type(width)}:
-                whole = height % PIXELS_PER_LATENT == width % PIXELS_PER_LATENT == 0
-                if whole and min(height, width) >= 1:
-                    return 1, CHANNELS, height // PIXELS_PER_LATENT, width // PIXELS_PER_LATENT
-        raise SuiteError(
-            f"data set coco_captions: size = {self.size!r} is neither a multiple of "
-            f"{PIXELS_PER_LATENT} pixels nor [height, width] of such",
+        sides = sides_of(self.size) or (1,)
+        if not any(side % PIXELS_PER_LATENT for side in sides):
+            return 1, CHANNELS, *(side // PIXELS_PER_LATENT for side in sides)
+        raise self.wrong(
+            f"size = {self.size!r} is neither a multiple of {PIXELS_PER_LATENT} pixels nor "
+            "[height, width] of such",
             option="size",
         )
 
@@ -108,8 +99,6 @@ class CocoCaptionsOptions(files.ChecksumOptions):
         latents, presence = find_latents(self.latents, folder, LATENTS, ADVICE_LATENTS)
         self.require((table is not None, f"{path}: {lacks}; {ADVICE}"), presence)
         assert table is not None
-        if latents:
-            require_reader(latents)
         return table, latents
 
 
@@ -126,11 +115,8 @@ class CocoCaptionsDataset(LatentDataset[Row]):
 
     def _read(self, options: CocoCaptionsOptions, places: tuple[Path, Path | None]) -> None:
         file, latents = places
-        files.check_file(file, options.checksum)
-        samples = _read_table(file)
-        self._keep(samples, options.count, file, f"the table has {len(samples)} captions")
-        of = "the option size"
-        self._latents = None if latents is None else read_latents(latents, options.shape, of)
+        self._keep(list(_rows(file)), options.count, file)
+        self._latents = read_latents(latents, options.shape, "size")
 
     def input(self, index: int) -> dict[str, Any]:
         """Return "caption" and "latents"; None for latents that the engine draws.
@@ -152,49 +138,15 @@ class CocoCaptionsDataset(LatentDataset[Row]):
         return files.encode(str(identity)), files.encode(caption)
 
 
-def _read_table(file: Path) -> list[Row]:
-    samples: list[Row] = []
+def _rows(file: Path) -> Iterator[Row]:
     first_lines: dict[int, int] = {}
-    try:
-        with file.open(encoding="utf-8-sig", newline="") as opened:
-            rows = csv.reader(opened, delimiter="\t", strict=True)
-            header = next(rows, [])
-            _check_header(file, header)
-            for cells in filter(None, rows):
-                where = f"{file}:{rows.line_num}"
-                row = _parse_row(cells, header, where)
-                first = first_lines.setdefault(row[0], rows.line_num)
-                if first != rows.line_num:
-                    raise _wrong(where, f"id {row[0]} is also that of line {first}")
-                samples.append(row)
-    except UnicodeDecodeError as error:
-        raise _wrong(str(file), f"is not UTF-8 at byte {error.start}") from error
-    except csv.Error as error:
-        raise _wrong(f"{file}:{rows.line_num}", f"{error}") from error
-    if not samples:
-        raise _wrong(str(file), "has no captions")
-    return samples
-
-
-def _check_header(file: Path, header: Sequence[str]) -> None:
-    for name in NEEDED_COLUMNS:
-        if header.count(name) != 1:
-            columns = ", ".join(header)[:80] or "nothing"
-            problem = "lacks" if name not in header else "repeats"
-            raise _wrong(f"{file}:1", f"the header {problem} the column {name!r}; it has {columns}")
-
-
-def _parse_row(cells: Sequence[str], header: Sequence[str], where: str) -> Row:
-    if len(cells) != len(header):
-        raise _wrong(where, f"has {len(cells)} cells, not the {len(header)} of the header")
-    row = dict(zip(header, cells, strict=True))
-    identity, caption = row["id"], row["caption"]
-    if not (identity.isascii() and identity.isdecimal()):
-        raise _wrong(where, f"id {identity[:40]!r} is not a number")
-    if not caption.strip():
-        raise _wrong(where, "the caption is empty")
-    return int(identity), caption, row.get(IMAGE) if header.count(IMAGE) == 1 else None
-
-
-def _wrong(where: str, defect: str) -> RunError:
-    return files.wrong(where, defect, "correct the table, or get it from its source again")
+    for line, row in csv_records(file, NEEDED_COLUMNS, delimiter="\t"):
+        identity, caption = row["id"], row["caption"]
+        if not re.fullmatch("[0-9]{1,18}", identity):
+            raise broken_line(file, line, f"id {identity[:40]!r} is not a number")
+        if not caption.strip():
+            raise broken_line(file, line, "the caption is empty")
+        first = first_lines.setdefault(int(identity), line)
+        if first != line:
+            raise broken_line(file, line, f"id {int(identity)} is also that of line {first}")
+        yield int(identity), caption, row.get(IMAGE)

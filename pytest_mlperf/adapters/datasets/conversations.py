@@ -25,15 +25,13 @@ NEXT = {
 MAX_DELAY_SECONDS = 600.0
 """Maximum delay before a turn; after a longer time without events a run may count as hung."""
 
-MAX_TOKENS = 2**22
-
 METADATA = "dataset_metadata"
 
 Line = tuple[int, Mapping[str, Any]]
 
 
 @dataclass(frozen=True, kw_only=True)
-class ConversationsOptions(files.FileOptions):
+class ConversationsOptions(files.FileOptions, dataset="conversations", noun="conversations"):
     """Options of the data set conversations.
 
     Attributes:
@@ -41,30 +39,22 @@ class ConversationsOptions(files.FileOptions):
             1 on, "role" ("user", "assistant", "tool"), "content", and optionally "system", "tools",
             "tool_calls", "tool_results", "reasoning_content", "name", "delay_seconds" and
             "max_new_tokens" or "max_completion_tokens". Lines of a conversation are adjacent.
-        count: Number of conversations to use, from the first on; None uses all.
         delays: Whether to wait the recorded `delay_seconds` before a turn, as for a tool or a user.
         repeat: Whether to send conversations unchanged, without the engine's `salt`.
     """
 
     path: str
-    count: int | None = None
     delays: bool = True
     repeat: bool = False
 
     def __post_init__(self) -> None:
         delays = ("delays", self.delays, type(self.delays) is bool, "true or false")
         repeat = ("repeat", self.repeat, type(self.repeat) is bool, "true or false")
-        self.check("conversations", delays, repeat, count="conversations")
+        self.check(delays, repeat)
 
     def find(self) -> Path:
-        return files.find_file(
-            Path(self.path),
-            official=(),
-            endings=(".jsonl",),
-            lacks="no file that ends with .jsonl",
-            whole="file of conversations",
-            advice="set the data set's path to the file",
-        )
+        path = Path(self.path)
+        return files.find_file(path, endings=(".jsonl",), whole="file of conversations")
 
 
 @dataclass(kw_only=True, slots=True)
@@ -103,13 +93,11 @@ class ConversationsDataset(files.FileDataset[Turn]):
     kind = b"conversations"
 
     def _read(self, options: ConversationsOptions, file: Path) -> None:
-        self._delays, self.repeat = options.delays, options.repeat
+        self.repeat = options.repeat
         source = SampleFile(file=file, row="line", whole="file")
         whole = list(islice(_conversations(source), options.count))
         source.check_size(len(whole), None)
-        files.require_enough(
-            file, options.count, len(whole), f"there are {len(whole)} conversations"
-        )
+        files.require_enough(file, options.count, len(whole), options.noun)
         self._samples = [turn for turns in whole for turn in turns]
         self._require_lengths(file)
 
@@ -164,7 +152,7 @@ class ConversationsDataset(files.FileDataset[Turn]):
         return {"prefix_share": repeated / total} if total else {}
 
     def _delay_s(self, turn: Turn) -> float:
-        return turn.delay_s if self._delays else 0.0
+        return turn.delay_s if self._asked.delays else 0.0
 
 
 def _conversations(source: SampleFile) -> Iterator[list[Turn]]:
@@ -199,21 +187,15 @@ def _turns(source: SampleFile, group: str, lines: Sequence[Line]) -> list[Turn]:
         else:
             begun = turns[-1].end if turns else 0
             end = len(conversation.messages) + len(messages)
-            turns.append(_turn(source, (line, record), first, conversation, begun, end))
+            settings = _settings(source, (line, record), first)
+            turns.append(Turn(conversation=conversation, begun=begun, end=end, **settings))
         conversation.add(messages)
         previous_role = role
     return turns
 
 
-def _turn(
-    source: SampleFile,
-    line: Line,
-    first: Mapping[str, Any],
-    conversation: Conversation,
-    begun: int,
-    end: int,
-) -> Turn:
-    """Return a turn, with tools and length from the first turn if it has none."""
+def _settings(source: SampleFile, line: Line, first: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the settings of a turn, with tools and length from the first turn if it has none."""
     number, record = line
     tools = record.get("tools") or first.get("tools") or None
     if tools is not None and not _are_objects(tools):
@@ -222,26 +204,15 @@ def _turn(
     if type(delay_s) not in (int, float) or not 0 <= delay_s <= MAX_DELAY_SECONDS:
         defect = f"{repr(delay_s)[:40]} is not a time from 0 to {MAX_DELAY_SECONDS:g} s"
         raise source.wrong(number, "delay_seconds", defect)
-    return Turn(
-        conversation=conversation,
-        begun=begun,
-        end=end,
-        tools=tools,
-        delay_s=float(delay_s),
-        output_tokens=_length(source, line, first),
-    )
+    length = _length(source, line, first)
+    return {"tools": tools, "delay_s": float(delay_s), "output_tokens": length}
 
 
 def _length(source: SampleFile, line: Line, first: Mapping[str, Any]) -> int | None:
     for record in (line[1], first):
         for column in ("max_new_tokens", "max_completion_tokens"):
-            length = record.get(column)
-            if length is None:
-                continue
-            if type(length) is not int or not 1 <= length <= MAX_TOKENS:
-                defect = f"{repr(length)[:40]} is not a number of tokens from 1 to {MAX_TOKENS}"
-                raise source.wrong(line[0], column, defect)
-            return length
+            if (length := record.get(column)) is not None:
+                return source.length(line[0], column, length)
     return None
 
 

@@ -47,7 +47,7 @@ LABELS_AT_A_TIME = 2**20
 
 
 @dataclass(frozen=True, kw_only=True)
-class CriteoOptions(files.FileOptions):
+class CriteoOptions(files.FileOptions, dataset="criteo"):
     """Options of the data set criteo.
 
     Attributes:
@@ -80,25 +80,19 @@ class CriteoOptions(files.FileOptions):
             and len(self.hotness) == FEATURES
             and all(type(each) is int and each >= 1 for each in self.hotness)
         )
-        rule = ("hotness", self.hotness, lookups, f"{FEATURES} numbers from 1 on")
-        self.check("criteo", rule, rows="pairs", pairs="pairs")
-        owner = "data set criteo"
-        if self.variant not in VARIANTS:
-            raise SuiteError(
-                f"{owner}: variant = {self.variant!r} is unknown; valid are {', '.join(VARIANTS)}",
-                option="variant",
-            )
+        variants = f"one of {', '.join(VARIANTS)}"
+        self.check(
+            ("hotness", self.hotness, lookups, f"{FEATURES} numbers from 1 on"),
+            ("variant", self.variant, self.variant in VARIANTS, variants),
+            rows="pairs",
+            pairs="pairs",
+        )
         if self.trace is not None and self.pairs is not None:
-            raise SuiteError(
-                f"{owner}: trace and pairs both define a sample; remove one",
-                option=("trace", "pairs"),
-            )
+            defect = "trace and pairs both define a sample; remove one"
+            raise self.wrong(defect, option=("trace", "pairs"))
         if self.checksum is not None and self.trace is None:
-            raise SuiteError(
-                f"{owner}: checksum is for the trace, which is not set; set trace, or remove "
-                "checksum",
-                option=("checksum", "trace"),
-            )
+            defect = "checksum is for the trace, which is not set; set trace, or remove checksum"
+            raise self.wrong(defect, option=("checksum", "trace"))
 
     def find(self) -> Places:
         folder, ending, trace = Path(self.path), VARIANTS[self.variant], self.trace
@@ -156,9 +150,7 @@ class CriteoDataset(files.FileDataset[int]):
             ends = read_ends(Path(options.trace), used)
         else:
             ends = drawn_ends(used) if options.pairs is None else even_ends(used, options.pairs)
-        files.require_enough(
-            options.path, options.count, len(ends), f"the data set has {len(ends)} samples"
-        )
+        files.require_enough(options.path, options.count, len(ends), options.noun)
         self._ends: NDArray[np.int64] = ends[: options.count]
         self._places = places
         self.digest = self._check_values(options.hotness)

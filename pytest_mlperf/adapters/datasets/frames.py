@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import csv
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -10,8 +9,8 @@ from typing import Any
 
 from pytest_mlperf import UnavailableError
 from pytest_mlperf.adapters.datasets import files
-from pytest_mlperf.adapters.datasets.files.columns import places
-from pytest_mlperf.adapters.datasets.files.json_lines import broken_line, lines_of
+from pytest_mlperf.adapters.datasets.files.columns import csv_records
+from pytest_mlperf.adapters.datasets.files.json_lines import broken_line
 
 OFFICIAL_FILE = "frames_dataset.tsv"
 QUESTION_COLUMN, ANSWER_COLUMN, LINK_PREFIX = "Prompt", "Answer", "wikipedia_link_"
@@ -20,7 +19,7 @@ ADVICE = "get it as README.md in e2e-rag of MLPerf's inference repository says"
 
 
 @dataclass(frozen=True, kw_only=True)
-class FramesOptions(files.ChecksumOptions):
+class FramesOptions(files.ChecksumOptions, dataset="frames", noun="questions"):
     """Options of the data set frames.
 
     Attributes:
@@ -28,17 +27,11 @@ class FramesOptions(files.ChecksumOptions):
             table.
     """
 
-    path: str
-
-    def __post_init__(self) -> None:
-        self.check("frames", count="questions")
-
     def find(self) -> Path:
         return files.find_file(
             Path(self.path),
             official=(OFFICIAL_FILE,),
             endings=(".tsv",),
-            lacks=f"no {OFFICIAL_FILE}",
             whole="table",
             advice=f"{ADVICE}, and set the data set's path to it",
         )
@@ -52,21 +45,13 @@ class FramesDataset(files.FileDataset[Mapping[str, Any]]):
     """
 
     options = FramesOptions
-    unit = "question"
     kind = b"frames"
 
     def _read(self, options: FramesOptions, table: Path) -> None:
-        files.check_file(table, options.checksum)
-        samples = list(_questions(table))
-        if not samples:
-            raise files.wrong(table, "the table has no questions", ADVICE)
-        self._keep(samples, options.count, table, f"the table has {len(samples)} questions")
+        self._keep(list(_questions(table)), options.count, table)
 
     def input(self, index: int) -> str:
         return str(self._sample(index)["question"])
-
-    def reference(self, index: int) -> Mapping[str, Any]:
-        return self._sample(index)
 
     def _content(self, index: int) -> list[bytes]:
         sample = self._samples[index]
@@ -74,26 +59,15 @@ class FramesDataset(files.FileDataset[Mapping[str, Any]]):
 
 
 def _questions(table: Path) -> Iterator[dict[str, Any]]:
-    reader = csv.reader(lines_of(table), delimiter="\t", strict=True)
-    try:
-        header = next(reader, [])
-        at = places(table, header, (QUESTION_COLUMN, ANSWER_COLUMN))
-        linked = [place for place, name in enumerate(header) if name.startswith(LINK_PREFIX)]
-        for row in reader:
-            if len(row) != len(header):
-                defect = f"it has {len(row)} cells, and the header {len(header)}"
-                raise broken_line(table, reader.line_num, defect)
-            question, answer = (row[place] for place in at.values())
-            if not question:
-                raise broken_line(table, reader.line_num, "its question is empty")
-            links = [row[place] for place in linked if row[place]]
-            yield {"question": question, "answer": answer, "links": links}
-    except csv.Error as error:
-        raise broken_line(table, reader.line_num, f"{error}") from error
+    for line, row in csv_records(table, (QUESTION_COLUMN, ANSWER_COLUMN), delimiter="\t"):
+        if not row[QUESTION_COLUMN]:
+            raise broken_line(table, line, "its question is empty")
+        links = [cell for name, cell in row.items() if name.startswith(LINK_PREFIX) and cell]
+        yield {"question": row[QUESTION_COLUMN], "answer": row[ANSWER_COLUMN], "links": links}
 
 
 @dataclass(frozen=True, kw_only=True)
-class PagesOptions(files.FileOptions):
+class PagesOptions(files.FileOptions, dataset="frames-pages", noun="pages"):
     """Options of the data set frames-pages.
 
     Attributes:
@@ -101,9 +75,6 @@ class PagesOptions(files.FileOptions):
     """
 
     path: str
-
-    def __post_init__(self) -> None:
-        self.check("frames-pages", count="pages")
 
     def find(self) -> Sequence[Path]:
         folder = Path(self.path)
@@ -126,11 +97,10 @@ class PagesDataset(files.FileDataset[Path]):
     """
 
     options = PagesOptions
-    unit = "page"
     kind = b"frames-pages"
 
     def _read(self, options: PagesOptions, pages: Sequence[Path]) -> None:
-        self._keep(pages, options.count, pages[0].parent, f"the folder has {len(pages)} pages")
+        self._keep(pages, options.count, pages[0].parent)
 
     def input(self, index: int) -> dict[str, str]:
         page = self._sample(index)

@@ -7,9 +7,10 @@ from dataclasses import dataclass
 from functools import cached_property
 from hashlib import sha256
 from pathlib import Path
+from typing import ClassVar
 
 from pytest_mlperf.adapters.datasets import prompts
-from pytest_mlperf.adapters.datasets.files import ChecksumOptions, check_file, encode
+from pytest_mlperf.adapters.datasets.files import encode
 from pytest_mlperf.adapters.datasets.files.frames import find_table, read_frame
 
 OFFICIAL_TABLES = (
@@ -28,7 +29,7 @@ TARGET = ("gt_output", "ground_truth")
 
 
 @dataclass(frozen=True, kw_only=True)
-class GradedOptions(ChecksumOptions):
+class GradedOptions(prompts.TemplateOptions, dataset="graded"):
     """Options of the data set graded.
 
     Attributes:
@@ -40,24 +41,12 @@ class GradedOptions(ChecksumOptions):
             `tok_input` or `input_tokens`.
     """
 
-    path: str
-    template: str | None = None
-
-    def __post_init__(self) -> None:
-        self.check("graded")
-        _ = self.filled
-
-    @property
-    def filled(self) -> prompts.Template | None:
-        if self.template is None:
-            return None
-        return prompts.Template("graded", self.template, valid=(TEXT_COLUMN,), required=TEXT_COLUMN)
+    valid: ClassVar[tuple[str, ...]] = (TEXT_COLUMN,)
 
     def find(self) -> Path:
         return find_table(
             Path(self.path),
             official=OFFICIAL_TABLES,
-            lacks=f"none of {', '.join(OFFICIAL_TABLES)}",
             advice=(
                 "get it as the README.md of the workload in language/ of MLPerf's inference "
                 "repository says, and set the data set's path to the file"
@@ -77,7 +66,6 @@ class GradedDataset(prompts.PromptDataset):
 
     def _read(self, options: GradedOptions, table: Path) -> None:
         template = options.filled
-        check_file(table, options.checksum)
         columns_of_prompts = TOKENS_COLUMNS if template is None else (TEXT_COLUMN,)
         columns = read_frame(table, columns=(columns_of_prompts, METRIC, TARGET))
         source = prompts.SampleFile(file=table)

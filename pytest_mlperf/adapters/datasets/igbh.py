@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import io
-import pickle
 import zipfile
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -36,7 +35,7 @@ LOOK_ROWS = 1000
 
 
 @dataclass(frozen=True, kw_only=True)
-class IgbhOptions(FileOptions):
+class IgbhOptions(FileOptions, dataset="igbh", noun="papers"):
     """Options of the data set igbh.
 
     Attributes:
@@ -51,7 +50,7 @@ class IgbhOptions(FileOptions):
     classes: int = 2983
 
     def __post_init__(self) -> None:
-        self.check("igbh", features="numbers", classes="classes")
+        self.check(features="numbers", classes="classes")
 
     def find(self) -> Path:
         folder = Path(self.path)
@@ -83,7 +82,6 @@ class IgbhDataset(FileDataset[int]):
     """
 
     options = IgbhOptions
-    unit = "paper"
     features: Mapping[str, NDArray[Any]]
     edges: Mapping[tuple[str, str, str], NDArray[Any]]
 
@@ -109,7 +107,7 @@ class IgbhDataset(FileDataset[int]):
         if len(labels) > counts["paper"]:
             raise wrong(file, f"has {len(labels):,} labels of {counts['paper']:,} papers", ADVICE)
         papers = _papers(files / "val_idx.pt", len(labels))
-        self._keep(papers.tolist(), options.count, files, f"val_idx.pt has {len(papers)} papers")
+        self._keep(papers.tolist(), options.count, files / "val_idx.pt")
         used_labels = labels[papers[: len(self)]]
         if not (np.isfinite(used_labels).all() and (used_labels == used_labels.round()).all()):
             raise wrong(file, "has a label that is not a whole number", ADVICE)
@@ -149,7 +147,8 @@ def _mapped(file: Path, width: int, *, whole: bool = False) -> NDArray[Any]:
         array = find_npy(file)
         types = ("<i8", "<i4") if whole else ("<f4", "<f2")
         shape, dtype, offset = array.shape, array.dtype, array.offset
-        if shape not in ((*shape[:1], width), shape[:1] if width == 1 else ()) or array.fortran:
+        is_flat = len(shape) == 1 and width == 1
+        if not (is_flat or (len(shape) == 2 and shape[1] == width)) or array.fortran:
             raise damaged(file, f"rows have shape {shape}, not {width} numbers each")
         if dtype not in types:
             raise wrong(file, f"has values of type {dtype}, not {' or '.join(types)}", ADVICE)
@@ -177,47 +176,29 @@ def _papers(file: Path, labelled: int) -> NDArray[np.int64]:
 MAX_PICKLE_BYTES = 4096
 """Maximum size of the pickle, in bytes; too small for deep nesting."""
 
-NUMBERS = "int64"
-
-
-def _layout(storage: Any, offset: Any, shape: Any, strides: Any, *_: Any) -> tuple[Any, ...]:
-    return storage, offset, shape, strides
-
-
-PICKLE_GLOBALS: dict[tuple[str, str], Any] = {
-    ("torch._utils", "_rebuild_tensor_v2"): _layout,
-    ("torch", "LongStorage"): NUMBERS,
-    ("collections", "OrderedDict"): lambda: None,  # backward hooks, which are empty
+TENSOR_NAMES = {
+    ("torch._utils", "_rebuild_tensor_v2"),
+    ("torch", "LongStorage"),
+    ("collections", "OrderedDict"),
 }
-
-
-class TensorUnpickler(pickle.Unpickler):
-    """Unpickle the layout of a tensor; reject all other classes and functions."""
-
-    def find_class(self, module: str, name: str) -> Any:
-        if (module, name) not in PICKLE_GLOBALS:
-            raise pickle.UnpicklingError(
-                f"it has a {module}.{name} instead of a list of whole numbers"
-            )
-        return PICKLE_GLOBALS[module, name]
-
-    def persistent_load(self, pid: Any) -> Any:
-        return pid
+"""Names in the pickle of an int64 tensor; its backward hooks are an empty OrderedDict."""
 
 
 def read_tensor(file: Path) -> NDArray[np.int64]:
     """Return the numbers of a one-dimensional int64 tensor; raise RunError for other files."""
+    from pytest_mlperf.adapters.datasets.files.pickles import parse
+
     try:
         with zipfile.ZipFile(file) as archive:
             (pickled,) = (name for name in archive.namelist() if name.endswith("/data.pkl"))
             folder = pickled.removesuffix("data.pkl")
             if archive.getinfo(pickled).file_size > MAX_PICKLE_BYTES:
                 raise ValueError(f"its description is larger than {MAX_PICKLE_BYTES:,} bytes")
-            storage, offset, shape, strides = TensorUnpickler(
-                io.BytesIO(archive.read(pickled))
-            ).load()
-            member = archive.getinfo(f"{folder}data/{storage[2]}")
-            if storage[1] != NUMBERS or (len(shape), tuple(strides)) != (1, (1,)):
+            content = io.BytesIO(archive.read(pickled))
+            tensor = parse(content, TENSOR_NAMES, max_bytes=4 * MAX_PICKLE_BYTES)  # reads ahead
+            (_, numbers, name, *_), offset, shape, strides, *_ = tensor.args
+            member = archive.getinfo(f"{folder}data/{name}")
+            if numbers.name != "LongStorage" or (len(shape), tuple(strides)) != (1, (1,)):
                 raise ValueError("it is not a plain list of whole numbers")
             if member.compress_type != zipfile.ZIP_STORED:
                 raise ValueError("it is compressed")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -9,12 +10,8 @@ from pathlib import Path
 
 from pytest_mlperf import UnavailableError
 from pytest_mlperf.adapters.datasets.files import FileDataset, FileOptions, first_file, wrong
-from pytest_mlperf.adapters.datasets.files.images import (
-    check_images,
-    decode,
-    hash_of_images,
-    require_images,
-)
+from pytest_mlperf.adapters.datasets.files.images import check_images, decode, hash_of_images
+from pytest_mlperf.adapters.datasets.files.json_lines import lines_of
 from pytest_mlperf.adapters.lazy import NDArray, np
 
 VGG_MEAN = (123.68, 116.78, 103.94)
@@ -22,7 +19,7 @@ VGG_MEAN = (123.68, 116.78, 103.94)
 
 
 @dataclass(frozen=True, kw_only=True)
-class ImageNetOptions(FileOptions):
+class ImageNetOptions(FileOptions, dataset="imagenet", noun="images"):
     """Options of the data set imagenet.
 
     Attributes:
@@ -54,7 +51,7 @@ class ImageNetOptions(FileOptions):
             ("mean", self.mean, len(self.mean) == 3, "three numbers: red, green, blue"),
             ("std", self.std, scales, "three numbers other than 0"),
         )
-        self.check("imagenet", *rules, size="pixels", classes="classes", count="images")
+        self.check(*rules, size="pixels", classes="classes")
 
     def find(self) -> Path:
         folder = Path(self.path)
@@ -87,15 +84,12 @@ class ImageNetDataset(FileDataset[tuple[str, int]]):
 
     def _read(self, options: ImageNetOptions, file: Path) -> None:
         self._folder = Path(options.path)
-        self._size = options.size
         self._shorter_side = int(options.size / options.crop)
         self._mean = tuple(float(value) for value in options.mean)
         self._std = tuple(float(value) for value in options.std)
         samples = _read_map(file, classes=options.classes)
-        self._keep(samples, options.count, file, f"the map lists {len(samples)} images")
-        names = [name for name, _ in self._samples]
-        require_images(self._folder, names, file)
-        check_images(self._folder, names)
+        self._keep(samples, options.count, file)
+        check_images(self._folder, [name for name, _ in self._samples], file)
 
     def input(self, index: int) -> NDArray[np.float32]:
         """Return one image as RGB, shape (3, size, size), C-contiguous."""
@@ -103,8 +97,9 @@ class ImageNetDataset(FileDataset[tuple[str, int]]):
             decode(self._folder / self._sample(index)[0]), self._shorter_side
         )
         height, width, _ = pixels.shape
-        top, left = (height - self._size) // 2, (width - self._size) // 2
-        cropped = pixels[top : top + self._size, left : left + self._size].astype(np.float32)
+        size = self._asked.size
+        top, left = (height - size) // 2, (width - size) // 2
+        cropped = pixels[top : top + size, left : left + size].astype(np.float32)
         mean, std = np.array([self._mean, self._std], np.float32)
         return np.ascontiguousarray(((cropped - mean) / std).transpose(2, 0, 1))
 
@@ -114,7 +109,7 @@ class ImageNetDataset(FileDataset[tuple[str, int]]):
     @cached_property
     def digest(self) -> str:
         """Hex SHA-256 over preprocessing, labels, and bytes but not names of the image files."""
-        settings = repr((self._size, self._shorter_side, self._mean, self._std)).encode()
+        settings = repr((self._asked.size, self._shorter_side, self._mean, self._std)).encode()
         labels = ((name, label.to_bytes(8, "little")) for name, label in self._samples)
         return hash_of_images(settings, self._folder, labels)
 
@@ -149,10 +144,10 @@ def _area_weights(old: int, new: int) -> NDArray[np.float32]:
 
 def _read_map(path: Path, *, classes: int) -> list[tuple[str, int]]:
     entries: list[tuple[str, int]] = []
-    for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), start=1):
+    for number, line in enumerate(lines_of(path), start=1):
         where = f"{path}:{number}"
         match line.split():
-            case [name, label] if label.isascii() and label.isdecimal():
+            case [name, label] if re.fullmatch(r"[0-9]{1,9}", label):
                 if int(label) >= classes:
                     raise wrong(
                         where,
@@ -161,7 +156,7 @@ def _read_map(path: Path, *, classes: int) -> list[tuple[str, int]]:
                     )
                 entries.append((name, int(label)))
             case [_, *_]:
-                raise wrong(where, f'{line!r} is not "FILE LABEL"', "correct the line")
-    if not entries:
-        raise wrong(path, "lists no image", 'each line must read "FILE LABEL"')
+                raise wrong(
+                    where, f'{line.rstrip()[:80]!r} is not "FILE LABEL"', "correct the line"
+                )
     return entries

@@ -57,7 +57,7 @@ def _read_checksums(checksums: str) -> dict[str, str]:
     path = Path(checksums)
     try:
         content = json.loads(path.read_bytes())
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise damaged(path, f"it is not JSON ({error})") from error
     if not isinstance(content, dict) or not all(
         isinstance(md5, str) and re.fullmatch("[0-9a-f]{32}", md5) for md5 in content.values()
@@ -76,7 +76,7 @@ _CASE_NAME = re.compile(r"[A-Za-z0-9_-]+")
 
 
 @dataclass(frozen=True, kw_only=True)
-class Kits19Options(files.FileOptions):
+class Kits19Options(files.FileOptions, dataset="kits19", noun="cases"):
     """Options of the data set kits19.
 
     Attributes:
@@ -88,9 +88,6 @@ class Kits19Options(files.FileOptions):
 
     path: str
     checksums: str | None = None
-
-    def __post_init__(self) -> None:
-        self.check("kits19")
 
     def find(self) -> Path:
         folder, checksums = Path(self.path), self.checksums
@@ -134,14 +131,11 @@ class Kits19Dataset(files.FileDataset[_Case]):
     Volumes, 165 MB a case on average, are read on each access; classes of labels are checked then.
     """
 
-    unit = "case"
     options = Kits19Options
 
     def _read(self, options: Kits19Options, folder: Path) -> None:
         names, shapes = _list_cases(folder)
-        files.require_enough(
-            folder, options.count, len(names), f"the folder has {len(names)} cases"
-        )
+        files.require_enough(folder, options.count, len(names), options.noun)
         names = names[: options.count]
         paths = _find_files(folder, names)
         self._samples = [_open_case(name, file) for name, file in zip(names, paths, strict=True)]

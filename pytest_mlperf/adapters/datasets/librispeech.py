@@ -27,7 +27,7 @@ _CHAPTER = re.compile(r"(\d+-\d+)_\d+\.wav")
 
 
 @dataclass(frozen=True, kw_only=True)
-class LibriSpeechOptions(files.FileOptions):
+class LibriSpeechOptions(files.ChecksumOptions, dataset="librispeech", noun="clips"):
     """Options of the data set librispeech.
 
     Attributes:
@@ -37,18 +37,11 @@ class LibriSpeechOptions(files.FileOptions):
         checksum: "md5:" or "sha256:" and the hex digits of the list; None skips the check.
     """
 
-    path: str
-    checksum: str | None = None
-
-    def __post_init__(self) -> None:
-        self.check("librispeech", count="clips")
-
     def find(self) -> Path:
         return files.find_file(
             Path(self.path),
             official=OFFICIAL_LISTS,
             endings=(".json",),
-            lacks=f"no {OFFICIAL_LISTS[0]}",
             whole="list of clips",
             advice=(
                 "get or make it as the README.md in speech2text of MLPerf's inference repository "
@@ -71,15 +64,10 @@ class LibriSpeechDataset(files.FileDataset[_Clip]):
     """
 
     options = LibriSpeechOptions
-    unit = "clip"
     kind = b"librispeech"
 
     def _read(self, options: LibriSpeechOptions, file: Path) -> None:
-        files.check_file(file, options.checksum)
-        clips = list(_clips(file))
-        if not clips:
-            raise files.wrong(file, "it lists no clip", "get it from its source again")
-        self._keep(clips, options.count, file, f"it lists {len(clips)} clips")
+        self._keep(list(_clips(file)), options.count, file)
         missing = [clip.file for clip in self._samples if not clip.file.is_file()]
         if missing:
             raise UnavailableError(

@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import json
-from collections import Counter
-from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from pytest_mlperf.adapters.datasets import prompts
-from pytest_mlperf.adapters.datasets.files import FileOptions, check_file, encode
+from pytest_mlperf.adapters.datasets.files import ChecksumOptions, encode
 from pytest_mlperf.adapters.datasets.files.frames import TABLE_LIMIT, find_table, read_frame
 
 OFFICIAL_TABLES = ("09292024_mixtral_15k_mintoken2_v1.pkl", "2024.06.06_mixtral_15k_v4.pkl")
@@ -24,7 +22,7 @@ TABLE_COLUMNS = (PART_COLUMN, ID_COLUMN, TEXT_COLUMN, TARGET_COLUMN, TOKENS_COLU
 
 
 @dataclass(frozen=True, kw_only=True)
-class MixtralDataOptions(FileOptions):
+class MixtralDataOptions(ChecksumOptions, dataset="mixtral"):
     """Options of the data set mixtral.
 
     Attributes:
@@ -35,21 +33,13 @@ class MixtralDataOptions(FileOptions):
             md5:78823c13e0e73e518872105c4b09628b for v4.1.
     """
 
-    path: str
-    checksum: str | None = None
-
-    def __post_init__(self) -> None:
-        self.check("mixtral")
-
     def find(self) -> Path:
         return find_table(
             Path(self.path),
             official=OFFICIAL_TABLES,
-            lacks=f"neither {' nor '.join(OFFICIAL_TABLES)}",
             advice=(
                 f"get {OFFICIAL_TABLES[0]} as language/mixtral-8x7b/README.md of MLPerf's "
-                "inference "
-                "repository says, and set the data set's path to the file"
+                "inference repository says, and set the data set's path to the file"
             ),
         )
 
@@ -66,7 +56,6 @@ class MixtralDataset(prompts.PromptDataset):
     kind = b"mixtral"
 
     def _read(self, options: MixtralDataOptions, table: Path) -> None:
-        check_file(table, options.checksum)
         columns = read_frame(table, columns=TABLE_COLUMNS, max_bytes=TABLE_LIMIT)
         source = prompts.SampleFile(file=table)
         source.check_size(len(columns[TARGET_COLUMN]), options.count)
@@ -80,11 +69,6 @@ class MixtralDataset(prompts.PromptDataset):
         self._stops = prompts.TokenLists(
             source, STOP_COLUMN, cells[STOP_COLUMN], kind="stop sequence"
         )
-
-    @property
-    def parts(self) -> Mapping[str, int]:
-        """Number of samples of each part; the official tables have 5,000 of each."""
-        return Counter(reference["dataset"] for reference in self._samples)
 
     def input(self, index: int) -> list[int]:
         """Return the token ids of a prompt, including the begin token."""

@@ -15,7 +15,7 @@ IMAGES = "validation/data"
 
 
 @dataclass(frozen=True, kw_only=True)
-class OpenImagesOptions(AnnotatedOptions):
+class OpenImagesOptions(AnnotatedOptions, dataset="openimages", noun="images"):
     """Options of the data set openimages; defaults are MLPerf's.
 
     Attributes:
@@ -24,7 +24,6 @@ class OpenImagesOptions(AnnotatedOptions):
         size: Height and width of a sample, in pixels.
     """
 
-    dataset: ClassVar[str] = "openimages"
     title: ClassVar[str] = "Open Images"
     advice: ClassVar[str] = (
         "put the output of tools/openimages_mlperf.sh there (MLPerf's repository inference, "
@@ -48,7 +47,7 @@ class OpenImagesDataset(AnnotatedImages):
 
     def input(self, index: int) -> NDArray[np.float32]:
         """Return one image as RGB from 0 to 1, shape (3, size, size), C-contiguous."""
-        pixels = stretch(decode(self._folder / self._sample(index)[0]), self._size)
+        pixels = stretch(decode(self._folder / self._sample(index)[0]), self._asked.size)
         return np.ascontiguousarray((pixels / np.float32(255)).transpose(2, 0, 1))
 
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 from pytest_mlperf.adapters.datasets import prompts
-from pytest_mlperf.adapters.datasets.files import FileOptions, encode
+from pytest_mlperf.adapters.datasets.files import encode
 from pytest_mlperf.adapters.datasets.files.frames import TABLE_LIMIT, find_table, read_frame
 
 OFFICIAL_TABLE = "open_orca_gpt4_tokenized_llama.sampled_24576.pkl"
@@ -18,7 +18,7 @@ TEMPLATE_FIELDS = ("system_prompt", "question")
 
 
 @dataclass(frozen=True, kw_only=True)
-class OpenOrcaOptions(FileOptions):
+class OpenOrcaOptions(prompts.TemplateOptions, dataset="openorca"):
     """Options of the data set openorca.
 
     Attributes:
@@ -29,28 +29,10 @@ class OpenOrcaOptions(FileOptions):
             the official tokens, from the column `tok_input`.
     """
 
-    path: str
-    template: str | None = None
-
-    def __post_init__(self) -> None:
-        self.check("openorca")
-        _ = self.filled
-
-    @property
-    def filled(self) -> prompts.Template | None:
-        if self.template is None:
-            return None
-        return prompts.Template(
-            "openorca", self.template, valid=TEMPLATE_FIELDS, required="question"
-        )
+    valid: ClassVar[tuple[str, ...]] = TEMPLATE_FIELDS
 
     def find(self) -> Path:
-        return find_table(
-            Path(self.path),
-            official=(OFFICIAL_TABLE, f"{OFFICIAL_TABLE}.gz"),
-            lacks=f"neither {OFFICIAL_TABLE} nor that name with .gz",
-            advice="set the data set's path to the file",
-        )
+        return find_table(Path(self.path), official=(OFFICIAL_TABLE, f"{OFFICIAL_TABLE}.gz"))
 
 
 class OpenOrcaDataset(prompts.PromptDataset):

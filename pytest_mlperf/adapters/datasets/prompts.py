@@ -7,11 +7,14 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import fmean
-from typing import Any
+from typing import Any, ClassVar
 
 from pytest_mlperf import RunError, SuiteError
-from pytest_mlperf.adapters.datasets.files import FileDataset, encode, require_enough, wrong
+from pytest_mlperf.adapters.datasets import files
 from pytest_mlperf.adapters.lazy import NDArray, np
+
+MAX_LENGTH_TOKENS = 2**22
+"""Maximum of a length, in tokens: four times the longest known context."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -24,7 +27,7 @@ class SampleFile:
     whole: str = "table"
 
     def wrong(self, row: int, column: str, defect: str) -> RunError:
-        return wrong(
+        return files.wrong(
             f"{self.file}: {self.row} {row}, {self.column} {column!r}",
             defect,
             f"correct the {self.whole}, or get it from its source again",
@@ -33,13 +36,19 @@ class SampleFile:
     def check_size(self, rows: int, count: int | None) -> None:
         """Raise RunError for a file without samples, SuiteError for one with fewer than `count`."""
         if rows == 0:
-            raise wrong(
+            raise files.wrong(
                 self.file, f"the {self.whole} has no {self.row}s", "get it from its source again"
             )
-        require_enough(self.file, count, rows, f"the {self.whole} has {rows} {self.row}s")
+        files.require_enough(self.file, count, rows, f"{self.row}s")
 
     def texts(self, column: str, cells: Sequence[Any]) -> list[str]:
         return [self.text(row, column, cell) for row, cell in enumerate(cells)]
+
+    def length(self, row: int, column: str, cell: Any) -> int:
+        if type(cell) is not int or not 1 <= cell <= MAX_LENGTH_TOKENS:
+            defect = f"is not a number of tokens from 1 to {MAX_LENGTH_TOKENS}"
+            raise self.wrong(row, column, f"{repr(cell)[:40]} {defect}")
+        return cell
 
     def text(self, row: int, column: str, cell: Any) -> str:
         if not isinstance(cell, str):
@@ -53,11 +62,9 @@ class TokenLists:
     def __init__(
         self, source: SampleFile, column: str, cells: Sequence[Any], *, kind: str = "prompt"
     ) -> None:
-        for row, cell in enumerate(cells):
-            if defect := token_defect(cell, kind):
-                raise source.wrong(row, column, defect)
-        self._tokens: NDArray[np.int32] = np.concatenate(cells, dtype=np.int32, casting="unsafe")
-        self._ends: NDArray[np.int64] = np.cumsum([len(cell) for cell in cells])
+        lists = [token_list(source, row, column, cell, kind) for row, cell in enumerate(cells)]
+        self._tokens: NDArray[np.int32] = np.concatenate(lists)
+        self._ends: NDArray[np.int64] = np.cumsum([len(tokens) for tokens in lists])
 
     def prompt(self, index: int) -> list[int]:
         tokens: list[int] = self._slice(index).tolist()
@@ -90,10 +97,10 @@ class TextPrompts:
         )
 
     def content(self, index: int) -> bytes:
-        return encode(self.prompt(index))
+        return files.encode(self.prompt(index))
 
 
-class PromptDataset(FileDataset[Any]):
+class PromptDataset(files.FileDataset[Any]):
     """Base of data sets of prompts; its samples are the references."""
 
     _prompts: TokenLists | TextPrompts
@@ -107,8 +114,22 @@ class PromptDataset(FileDataset[Any]):
             return {}
         return {"input_tokens": self._prompts.mean_length(indices)}
 
-    def reference(self, index: int) -> Any:
-        return self._sample(index)
+
+@dataclass(frozen=True, kw_only=True)
+class TemplateOptions(files.ChecksumOptions):
+    """Options of a data set of prompts that are token ids, or text by a template."""
+
+    template: str | None = None
+    valid: ClassVar[tuple[str, ...]]
+
+    def __post_init__(self) -> None:
+        self.check()
+        _ = self.filled
+
+    @property
+    def filled(self) -> Template | None:
+        """The template; None for token ids."""
+        return None if self.template is None else Template(self.owner, self.template, self.valid)
 
 
 class Template:
@@ -118,9 +139,9 @@ class Template:
         fields: Names of the fields that occur.
     """
 
-    def __init__(self, dataset: str, text: str, *, valid: Sequence[str], required: str) -> None:
-        """Parse a template; `{name}` is a field among `valid`, which must include `required`."""
-        title = f"data set {dataset}: template = {text!r}"
+    def __init__(self, owner: str, text: str, valid: Sequence[str]) -> None:
+        """Parse a template; `{name}` is a field among `valid`, of which the last is required."""
+        title = f"{owner}: template = {text!r}"
         if not isinstance(text, str):
             raise SuiteError(f"{title} is not text", option="template")
         try:
@@ -139,36 +160,31 @@ class Template:
                     option="template",
                 )
         self.fields = frozenset(name for _, name, _, _ in parsed if name)
-        if required not in self.fields:
-            raise SuiteError(f"{title} lacks {{{required}}}", option="template")
+        if valid[-1] not in self.fields:
+            raise SuiteError(f"{title} lacks {{{valid[-1]}}}", option="template")
         self._text = text
 
     def fill(self, values: Mapping[str, str]) -> str:
         return self._text.format_map(values)
 
 
-def token_defect(cell: Any, kind: str) -> str | None:
-    """Return the defect of a list of token ids, as text, or None."""
-    if isinstance(cell, list | np.ndarray) and len(cell) == 0:
-        return f"the {kind} is empty"
-    if not isinstance(cell, np.ndarray) or cell.dtype.kind not in "iu":
-        return f"{_describe(cell)} is not a list of whole numbers"
-    return "a token is negative or above 2**31" if cell.min() < 0 or cell.max() >= 2**31 else None
-
-
-def token_list(source: SampleFile, row: int, column: str, cell: Any, kind: str) -> Any:
+def token_list(
+    source: SampleFile, row: int, column: str, cell: Any, kind: str
+) -> NDArray[np.int32]:
     """Return a list of token ids as an array, or refuse it; `kind` is for messages."""
-    listed = isinstance(cell, list) and cell and all(type(token) is int for token in cell)
-    if listed and 0 <= min(cell) <= max(cell) < 2**31:
-        cell = np.array(cell, np.int32)
-    if not isinstance(cell, list | np.ndarray):
-        defect = f"a value of type {type(cell).__name__} is neither text nor a list of token ids"
-        raise source.wrong(row, column, defect)
-    if listed and isinstance(cell, list):
-        raise source.wrong(row, column, "a token is negative or above 2**31")
-    if defect := token_defect(cell, kind) or "":
-        raise source.wrong(row, column, defect)
-    return cell
+    tokens = cell
+    if isinstance(cell, list) and all(type(token) is int for token in cell):
+        fits = not cell or 0 <= min(cell) <= max(cell) < 2**31
+        tokens = np.array(cell if fits else [-1], np.int32)
+    if isinstance(tokens, list | np.ndarray) and len(tokens) == 0:
+        defect = f"the {kind} is empty"
+    elif not isinstance(tokens, np.ndarray) or tokens.dtype.kind not in "iu":
+        defect = f"{_describe(cell)} is not a list of whole numbers"
+    elif tokens.min() < 0 or tokens.max() >= 2**31:
+        defect = "a token is negative or above 2**31"
+    else:
+        return tokens.astype(np.int32, copy=False)
+    raise source.wrong(row, column, defect)
 
 
 def _describe(cell: Any) -> str:

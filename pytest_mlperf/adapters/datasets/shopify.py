@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 from pytest_mlperf import UnavailableError
-from pytest_mlperf.adapters.datasets.files import FileDataset, FileOptions, check_files, encode
+from pytest_mlperf.adapters.datasets.files import ChecksumOptions, FileDataset, encode
 from pytest_mlperf.adapters.datasets.files.frames import find_table, read_frame
 from pytest_mlperf.adapters.datasets.files.images import check_encoded, encode_again
 from pytest_mlperf.adapters.datasets.prompts import SampleFile
@@ -130,7 +130,7 @@ def user_text(version: str, title: Any, description: Any, choices: list[str]) ->
 
 
 @dataclass(frozen=True, kw_only=True)
-class ShopifyOptions(FileOptions):
+class ShopifyOptions(ChecksumOptions, dataset="shopify"):
     """Options of the data set shopify.
 
     Attributes:
@@ -143,15 +143,12 @@ class ShopifyOptions(FileOptions):
         checksum: "md5:" or "sha256:" and the hex digits over all files in sequence, "train" first.
     """
 
-    path: str
     prompts: str = "v6.1"
     guided: bool = False
-    checksum: str | None = None
 
     def __post_init__(self) -> None:
         versions = " or ".join(f'"{name}"' for name in SPELLED)
         self.check(
-            "shopify",
             ("prompts", self.prompts, self.prompts in SPELLED, versions),
             ("guided", self.guided, isinstance(self.guided, bool), "true or false"),
         )
@@ -160,13 +157,11 @@ class ShopifyOptions(FileOptions):
         root = Path(self.path)
         for folder in (root, root / "data"):
             if shards := _shards(folder):
-                find_table(shards[0], official=(), lacks="", advice="")  # requires pyarrow
+                find_table(shards[0])  # requires pyarrow
                 return shards
         return [
             find_table(
                 root,
-                official=(),
-                lacks="no train-00000-of-….parquet, also none in a folder data",
                 advice=(
                     "get it with: hf download Shopify/product-catalogue --repo-type dataset "
                     "--local-dir FOLDER, and set the data set's path to the folder"
@@ -188,8 +183,6 @@ class ShopifyDataset(FileDataset[str]):
     options = ShopifyOptions
 
     def _read(self, options: ShopifyOptions, files: list[Path]) -> None:
-        check_files(files, options.checksum)
-        self._asked = options
         self.kind = f"shopify {options.prompts} {options.guided}".encode()
         self._sources: list[tuple[SampleFile, int]] = []
         self._columns: dict[str, list[Any]] = {name: [] for name in TABLE_COLUMNS}
@@ -202,8 +195,7 @@ class ShopifyDataset(FileDataset[str]):
                     self._columns[name].append(cell)
                 self._sources.append((source, row))
         source_path = files[0] if len(files) == 1 else files[0].parent
-        holds = f"its tables have {len(self._sources)} rows"
-        self._keep(self._columns[CATEGORY_COLUMN], options.count, source_path, holds)
+        self._keep(self._columns[CATEGORY_COLUMN], options.count, source_path)
 
     def input(self, index: int) -> dict[str, Any]:
         """Return the messages of one chat, and with `guided` its "response_format"."""
@@ -221,9 +213,6 @@ class ShopifyDataset(FileDataset[str]):
         wrapped = {"name": "product_metadata", "schema": schema_of(version), "strict": True}
         form = {"type": "json_schema", "json_schema": wrapped}
         return {"messages": messages, "response_format": form}
-
-    def reference(self, index: int) -> str:
-        return self._sample(index)
 
     def _content(self, index: int) -> tuple[bytes, bytes, bytes]:
         text, category = encode(self._text(index)), encode(self._samples[index])

@@ -40,7 +40,7 @@ FILES = (
 
 
 @dataclass(frozen=True, kw_only=True)
-class StreamingOptions(FileOptions):
+class StreamingOptions(FileOptions, dataset="streaming", noun="requests"):
     """Options of the data set streaming.
 
     Attributes:
@@ -69,7 +69,7 @@ class StreamingOptions(FileOptions):
         begins = type(self.first_step) is int and 0 <= self.first_step < most
         step = ("first_step", self.first_step, begins, "a time step below steps, from 0 on")
         units = {"steps": "time steps", "max_history": "actions", "max_candidates": "candidates"}
-        self.check("streaming", share, step, **units)
+        self.check(share, step, **units)
 
     def find(self) -> Path:
         folder = Path(self.path)
@@ -96,18 +96,17 @@ class StreamingDataset(FileDataset[tuple[int, int, int]]):
     """
 
     options = StreamingOptions
-    unit = "request"
     in_order: ClassVar[bool] = True
 
     def _read(self, options: StreamingOptions, files: Path) -> None:
-        self._asked, self._folder = options, files
+        self._folder = files
         self._places = _offsets(files)
         self._rows = [Lines(files / f"{number}.csv") for number in range(len(self._places))]
         self._users = len(self._places[0])
         self._stream = self._streamed()
         steps = range(options.first_step, options.steps)
         requests = [(step, *each) for step in steps for each in self._requests_of(step)]
-        self._keep(requests, options.count, files, f"the data set has {len(requests)} requests")
+        self._keep(requests, options.count, files)
         self.digest = self._checked_digest()
 
     def input(self, index: int) -> dict[str, Any]:
@@ -182,18 +181,11 @@ class StreamingDataset(FileDataset[tuple[int, int, int]]):
     def _parsed(self, line: bytes, step: int, user: int) -> list[NDArray[Any]]:
         fields, options = _fields(line), self._asked
         source = f"{self._folder}: user {user}"
-        if len(fields) != STEP_FIELDS * (options.steps + EXTRA_TIME_STEPS):
-            raise wrong(
-                source,
-                f"the row has {len(fields)} fields, not "
-                f"{STEP_FIELDS * (options.steps + EXTRA_TIME_STEPS)} for "
-                f"steps = {options.steps}",
-                "set steps to that of the data",
-            )
-        rows = [
-            fields[STEP_FIELDS * n : STEP_FIELDS * (n + 1)]
-            for n in range(options.steps + EXTRA_TIME_STEPS)
-        ]
+        expected = STEP_FIELDS * (options.steps + EXTRA_TIME_STEPS)
+        if len(fields) != expected:
+            defect = f"the row has {len(fields)} fields, not {expected} for steps = {options.steps}"
+            raise wrong(source, defect, "set steps to that of the data")
+        rows = [fields[n : n + STEP_FIELDS] for n in range(0, expected, STEP_FIELDS)]
         # The row before that of `first_step` is for evaluation, and no history.
         earlier = [*rows[: options.first_step + 1], *rows[options.first_step + 2 : step + 2]]
         past = [row for row in earlier if row[0]]

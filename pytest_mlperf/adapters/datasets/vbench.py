@@ -7,14 +7,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from pytest_mlperf import SuiteError
 from pytest_mlperf.adapters.datasets import files
 from pytest_mlperf.adapters.datasets.files.json_lines import lines_of
 from pytest_mlperf.adapters.datasets.files.latents import (
     LatentDataset,
     find_latents,
+    latents_rule,
     read_latents,
-    require_reader,
 )
 
 PROMPTS_FILE = "vbench_prompts.txt"
@@ -28,7 +27,7 @@ PROMPTS_SOURCE = "text_to_video/wan-2.2-t2v-a14b/data in MLPerf's repository inf
 
 
 @dataclass(frozen=True, kw_only=True)
-class VBenchOptions(files.FileOptions):
+class VBenchOptions(files.ChecksumOptions, dataset="vbench", noun="prompts"):
     """Options of the data set vbench.
 
     Attributes:
@@ -36,24 +35,15 @@ class VBenchOptions(files.FileOptions):
         latents: File of torch.save or numpy.save. None uses fixed_latent.pt or .npy next to the
             prompts; false or "none" leaves latents to the engine.
         shape: Shape of the latents; MLPerf's by default.
-        checksum: "md5:..." or "sha256:..." of the prompts; None skips the check.
     """
 
-    path: str
     latents: str | bool | None = None
     shape: Sequence[int] = SHAPE
-    checksum: str | None = None
 
     def __post_init__(self) -> None:
         right = len(self.shape) == 5 and all(type(n) is int and n >= 1 for n in self.shape)
         rule = ("shape", list(self.shape), right, "five lengths, such as [1, 16, 21, 90, 160]")
-        self.check("vbench", rule, count="prompts")
-        if self.latents is True or self.latents == "":
-            raise SuiteError(
-                f"data set vbench: latents = {self.latents!r} is neither the path of a file nor "
-                "false",
-                option="latents",
-            )
+        self.check(rule, latents_rule(self.latents))
 
     def find(self) -> tuple[Path, Path | None]:
         """Return the files of prompts and of latents; None for latents that the engine draws."""
@@ -63,8 +53,6 @@ class VBenchOptions(files.FileOptions):
         advice = f"{source}, or set the data set's latents to their path, or to false"
         latents, presence = find_latents(self.latents, file.parent, LATENTS, advice)
         self.require((file.is_file(), f"{file}: these prompts are not here; {source}"), presence)
-        if latents:
-            require_reader(latents)
         return file, latents
 
 
@@ -76,24 +64,16 @@ class VBenchDataset(LatentDataset[str]):
 
     options = VBenchOptions
     kind = b"vbench"
-    unit = "prompt"
 
     def _read(self, options: Any, places: tuple[Path, Path | None]) -> None:
         file, latents = places
-        files.check_file(file, options.checksum)
         prompts = [line.strip() for line in lines_of(file) if line.strip()]
-        if not prompts:
-            raise files.wrong(file, "has no prompts", f"get it from {PROMPTS_SOURCE}")
-        self._keep(prompts, options.count, file, f"the file has {len(prompts)} prompts")
-        shape, of = tuple(options.shape), "the option shape"
-        self._latents = None if latents is None else read_latents(latents, shape, of)
+        self._keep(prompts, options.count, file)
+        self._latents = read_latents(latents, tuple(options.shape), "shape")
 
     def input(self, index: int) -> dict[str, Any]:
         """Return "prompt", and read-only float32 "latents", or None if the engine draws them."""
         return {"prompt": self._sample(index), "latents": self._latents}
-
-    def reference(self, index: int) -> str:
-        return self._sample(index)
 
     def _content(self, index: int) -> tuple[bytes]:
         return (files.encode(self._samples[index]),)

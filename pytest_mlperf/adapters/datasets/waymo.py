@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from pytest_mlperf import RunError
-from pytest_mlperf.adapters.datasets.files import FileDataset, FileOptions, check_file, wrong
+from pytest_mlperf.adapters.datasets.files import ChecksumOptions, FileDataset, wrong
 from pytest_mlperf.adapters.datasets.files.images import decode
 from pytest_mlperf.adapters.datasets.files.pickle_files import read_records
 from pytest_mlperf.adapters.lazy import NDArray, np
@@ -30,7 +30,7 @@ ADVICE = (
 
 
 @dataclass(frozen=True, kw_only=True)
-class WaymoOptions(FileOptions):
+class WaymoOptions(ChecksumOptions, dataset="waymo", noun="frames"):
     """Options of the data set waymo.
 
     Attributes:
@@ -38,35 +38,27 @@ class WaymoOptions(FileOptions):
         checksum: "md5:" or "sha256:" and the hex digits of waymo_infos_val.pkl.
     """
 
-    path: str
-    checksum: str | None = None
-
-    def __post_init__(self) -> None:
-        self.check("waymo", count="frames")
-
     def find(self) -> Path:
+        """Return the list of frames."""
         folder = Path(self.path)
         if not (folder / FRAMES).is_file() and (folder / "kitti_format").is_dir():
             folder /= "kitti_format"
         needed = [(folder / name).exists() for name in (FRAMES, "training")]
         self.require((all(needed), f"{folder}: {FRAMES} and training/ are not both here; {ADVICE}"))
-        return folder
+        return folder / FRAMES
 
 
-@dataclass(frozen=True, slots=True)
-class DrivenFrame:
+class DrivenFrame(NamedTuple):
     """Hold the data of one frame, which is an entry of the list.
 
     Attributes:
         name: Name of the pictures, without suffix.
-        image: The name as a number.
         points: File of the points.
         calibration: Matrices by name, float32.
         truth: Value of `reference`.
     """
 
     name: str
-    image: int
     points: Path
     calibration: Mapping[str, NDArray[np.float32]]
     truth: Mapping[str, Any]
@@ -80,20 +72,13 @@ class WaymoDataset(FileDataset[DrivenFrame]):
     """
 
     options = WaymoOptions
-    unit = "frame"
     kind = b"waymo"
 
-    def _read(self, options: WaymoOptions, folder: Path) -> None:
-        self._folder = folder
-        file = folder / FRAMES
-        check_file(file, options.checksum)
-        listed = read_records(file)
-        if not listed:
-            raise wrong(file, "lists no frames", ADVICE)
-        frames = [
-            _frame(folder, place, record) for place, record in enumerate(listed[: options.count])
-        ]
-        self._keep(frames, options.count, file, f"the list has {len(listed)} frames")
+    def _read(self, options: WaymoOptions, file: Path) -> None:
+        self._folder = file.parent
+        listed = read_records(file)[: options.count]
+        frames = [_frame(self._folder, number, record) for number, record in enumerate(listed)]
+        self._keep(frames, options.count, file)
 
     def input(self, index: int) -> dict[str, Any]:
         """Return arrays by name.
@@ -107,7 +92,7 @@ class WaymoDataset(FileDataset[DrivenFrame]):
             "points": _points(frame.points),
             "images": [decode(folder / f"image_{n}" / f"{frame.name}.jpg") for n in CAMERAS],
             "calibration": frame.calibration,
-            "image_id": frame.image,
+            "image_id": frame.truth["image_id"],
         }
 
     def reference(self, index: int) -> Mapping[str, Any]:
@@ -146,7 +131,7 @@ def _frame(folder: Path, number: int, record: Any) -> DrivenFrame:
             "difficulty": [difficulty[row] for row in kept],
             "boxes": boxes.reshape(len(names), 7)[kept],
         }
-        frame = DrivenFrame(name, int(name), points, matrices, truth)
+        frame = DrivenFrame(name, points, matrices, truth)
     except (IndexError, KeyError, OverflowError, TypeError, ValueError) as error:
         reason = f"is not in MLPerf's format ({type(error).__name__}: {error})"
         raise _wrong(folder, number, reason) from error

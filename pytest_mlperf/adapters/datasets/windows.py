@@ -39,7 +39,7 @@ class TokenWindow(NamedTuple):
 
 
 @dataclass(frozen=True, kw_only=True)
-class WindowsOptions(files.ChecksumOptions):
+class WindowsOptions(files.ChecksumOptions, dataset="windows", noun="windows"):
     """Options of the data set windows: documents, and the windows to cut.
 
     Attributes:
@@ -52,37 +52,29 @@ class WindowsOptions(files.ChecksumOptions):
         stride: Distance between the starts of windows, in tokens; None is `length`. Overlapping
             windows score each token once, with at least `length - stride` tokens before it.
             Without overlap the first token of a window is not scored.
-        count: Number of windows to use, from the first on; None uses all.
     """
 
-    path: str
     tokenizer: str | None = None
     length: int = 512
     stride: int | None = None
 
     def __post_init__(self) -> None:
-        self.check("windows", count="windows", length="tokens", stride="tokens")
+        self.check(length="tokens", stride="tokens")
         if self.length < 2:
-            message = "data set windows: length = 1 leaves no token with another one before it"
-            raise SuiteError(message, option="length")
+            defect = "length = 1 leaves no token with another one before it"
+            raise self.wrong(defect, option="length")
         if self.stride is not None and self.stride > self.length:
-            raise SuiteError(
-                f"data set windows: stride = {self.stride} is above length = {self.length}, so "
-                "that tokens would be left out; lower it, or leave it out",
+            raise self.wrong(
+                f"stride = {self.stride} is above length = {self.length}, so that tokens would be "
+                "left out; lower it, or leave it out",
                 option=("stride", "length"),
             )
 
     def find(self) -> Path:
         if self.tokenizer is not None:
             require_tokenizer(self.tokenizer)
-        return files.find_file(
-            Path(self.path),
-            official=(),
-            endings=(JSON_LINES, ".txt", ".raw", ".tokens"),
-            lacks="no file of documents",
-            whole="file of documents",
-            advice="set the data set's path to the file",
-        )
+        endings = (JSON_LINES, ".txt", ".raw", ".tokens")
+        return files.find_file(Path(self.path), endings=endings, whole="file of documents")
 
 
 class WindowsDataset(files.FileDataset[TokenWindow]):
@@ -93,11 +85,9 @@ class WindowsDataset(files.FileDataset[TokenWindow]):
 
     optional_libraries = ("transformers",)
     options = WindowsOptions
-    unit = "window"
     kind = b"windows"
 
     def _read(self, options: WindowsOptions, path: Path) -> None:
-        files.check_file(path, options.checksum)
         self._documents = [*_documents(path, options)]
         windows = [
             window
@@ -108,7 +98,7 @@ class WindowsDataset(files.FileDataset[TokenWindow]):
             raise files.wrong(
                 path, "no document has two tokens", "set path to a file with documents"
             )
-        self._keep(windows, options.count, path, f"its documents have {len(windows):,} windows")
+        self._keep(windows, options.count, path)
 
     def input(self, index: int) -> list[int]:
         """Return the token ids of a window."""

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any, ClassVar, Generic, TypeVar
+from typing import Any, ClassVar, Generic, TypeVar, get_args
 
-from pytest_mlperf import RunError, SuiteError
+from pytest_mlperf import RunError
+from pytest_mlperf.extension import require_options
 
 Options = TypeVar("Options")
 
@@ -16,11 +18,18 @@ class NoOptions:
     """Options of a scorer without options."""
 
 
-class ModelFreeScorer(Generic[Options]):
-    """Provide the base of scorers that read outputs without the workload's model."""
+class ScorerBase(Generic[Options]):
+    """Provide the base of scorers, whose options are the class in the brackets of the base."""
 
     libraries: ClassVar[tuple[str, ...]] = ()
-    options: ClassVar[type] = NoOptions
+    options: ClassVar[type]
+
+    def __init_subclass__(cls) -> None:
+        """Set the class attribute `options`."""
+        super().__init_subclass__()
+        for base in vars(cls).get("__orig_bases__", ()):
+            if isinstance(kind := get_args(base)[0], type):
+                cls.options = kind
 
     def __init__(
         self,
@@ -39,6 +48,19 @@ class ModelFreeScorer(Generic[Options]):
 def scorer_error(message: str) -> RunError:
     """Return a RunError whose layer is "scorer"."""
     return RunError("scorer", message)
+
+
+@contextmanager
+def reading_reference(scorer: str, sample: int, form: str) -> Iterator[None]:
+    """Raise one error for a reference that has not the `form`, as that of another data set."""
+    try:
+        yield
+    except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:
+        defect = f"{type(error).__name__}: {' '.join(str(error).split())[:100]}"
+        raise scorer_error(
+            f"scorer {scorer}: sample {sample} has an invalid reference ({defect}); it must be "
+            f"{form}; use a data set that fits the scorer"
+        ) from error
 
 
 def require_outputs(scorer: str, outputs: Sequence[bytes], references: Sequence[Any]) -> None:
@@ -66,16 +88,11 @@ def require_texts(scorer: str, references: Sequence[object], should_return: str)
 
 def require_flag(scorer: str, option: str, value: object) -> None:
     """Raise if an option is neither true nor false."""
-    if not isinstance(value, bool):
-        raise SuiteError(
-            f"scorer {scorer}: {option} = {value!r} is neither true nor false", option=option
-        )
+    rule = (option, value, isinstance(value, bool), "true or false")
+    require_options(f"scorer {scorer}", [rule])
 
 
 def require_choice(scorer: str, option: str, value: object, valid: Collection[str]) -> None:
     """Raise if an option is not one of its valid values."""
-    if value not in valid:
-        raise SuiteError(
-            f"scorer {scorer}: {option} = {value!r} is unknown; valid are {', '.join(valid)}",
-            option=option,
-        )
+    rule = (option, value, value in valid, f"one of {', '.join(valid)}")
+    require_options(f"scorer {scorer}", [rule])

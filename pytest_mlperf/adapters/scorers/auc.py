@@ -3,18 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
-from typing import Any, ClassVar
+from dataclasses import dataclass, replace
+from typing import Any
 
 from pytest_mlperf import RunError, Scores
+from pytest_mlperf.adapters import scorers
 from pytest_mlperf.adapters.lazy import NDArray, np
-from pytest_mlperf.adapters.scorers import (
-    ModelFreeScorer,
-    require_flag,
-    require_outputs,
-    scorer_error,
-)
-from pytest_mlperf.adapters.scorers.leverage import Shares
+from pytest_mlperf.adapters.scorers.leverage import Shares, whole_scores
 
 PIECE_PAIRS = 2**22
 """Pairs ranked at a time; the intermediate arrays take about 200 MB."""
@@ -32,10 +27,10 @@ class AucOptions:
     interleaved: bool = False
 
     def __post_init__(self) -> None:
-        require_flag("auc", "interleaved", self.interleaved)
+        scorers.require_flag("auc", "interleaved", self.interleaved)
 
 
-class AucScorer(ModelFreeScorer[AucOptions]):
+class AucScorer(scorers.ScorerBase[AucOptions]):
     """Rank the predictions of all user-item pairs of all samples together.
 
     AUC is the probability that a clicked pair has a higher prediction than a pair that was not
@@ -48,19 +43,17 @@ class AucScorer(ModelFreeScorer[AucOptions]):
 
     metrics = ("auc",)
 
-    options: ClassVar[type] = AucOptions
-
     def score(self, outputs: Sequence[bytes], references: Sequence[Any]) -> Scores:
         """Score predictions against labels in one pass; return "auc" over all pairs, in per cent.
 
         Outputs are float32, little-endian; references are labels 0 or 1, shape (pairs,). A sample's
         score is its pseudo-value, auc + samples x influence.
         """
-        require_outputs("auc", outputs, references)
+        scorers.require_outputs("auc", outputs, references)
         pairs = self._gather(outputs, references)
         clicked = int(pairs.clicked.sum())
         if clicked in (0, len(pairs.clicked)):
-            raise scorer_error(
+            raise scorers.scorer_error(
                 f"scorer auc: all {len(pairs.clicked):,} labels are {int(clicked > 0)}; AUC "
                 "compares pairs that were clicked with pairs that were not, so score more samples, "
                 "or correct the data set",
@@ -70,13 +63,8 @@ class AucScorer(ModelFreeScorer[AucOptions]):
         shares.add(clicks)
         shares.add(np.diff(pairs.ends, prepend=0) - clicks)
         pseudo = 100.0 * (area + len(influences) * influences)
-        return Scores(
-            per_sample={"auc": pseudo.tolist()},
-            aggregate={"auc": 100.0 * area},
-            whole=frozenset({"auc"}),
-            leverage={"auc": shares.leverage(100.0)},
-            chance={"auc": 50.0},
-        )
+        scores = whole_scores("auc", 100.0 * area, pseudo.tolist(), shares.leverage(100.0))
+        return replace(scores, chance={"auc": 50.0})
 
     def _gather(self, outputs: Sequence[bytes], references: Sequence[Any]) -> UserItemPairs:
         """Join all samples in buffers that grow in place; a list of arrays doubles the memory."""
@@ -123,7 +111,7 @@ class AucScorer(ModelFreeScorer[AucOptions]):
 
 
 def _error(sample: int, defect: str) -> RunError:
-    return scorer_error(f"scorer auc: sample {sample} {defect}")
+    return scorers.scorer_error(f"scorer auc: sample {sample} {defect}")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from pytest_mlperf import RunError, Scores
+from pytest_mlperf.adapters import scorers
 from pytest_mlperf.adapters.lazy import NDArray, np
-from pytest_mlperf.adapters.scorers import ModelFreeScorer, NoOptions, require_outputs, scorer_error
 from pytest_mlperf.adapters.scorers.leverage import Shares, influences, whole_scores
 
 DETECTION_COLUMNS = 14
@@ -210,22 +210,20 @@ def average_precision(frames: Sequence[ClassFrame]) -> float:
 
 def wrong(sample: int, defect: str) -> RunError:
     """Return the error about one sample."""
-    return scorer_error(f"scorer pointpainting: sample {sample} {defect}")
+    return scorers.scorer_error(f"scorer pointpainting: sample {sample} {defect}")
 
 
 def read_frame(sample: int, output: bytes, reference: Mapping[str, Any]) -> Frame:
     """Read a sample's detections and annotated boxes, and compute their overlaps."""
-    try:
+    form = (
+        "a table with image_id, and of each box names, difficulty and boxes: x, y, z, width, "
+        "height, length, rotation"
+    )
+    with scorers.reading_reference("pointpainting", sample, form):
         image = int(reference["image_id"])
         names = [str(name) for name in reference["names"]]
-        is_easy = [int(each) == 0 for each in reference["difficulty"]]
+        is_easy = [int(difficulty) == 0 for difficulty in reference["difficulty"]]
         truths = np.array(reference["boxes"], np.float32).reshape(len(names), 7)
-    except (KeyError, TypeError, ValueError) as error:
-        raise wrong(
-            sample,
-            f"has an invalid reference ({type(error).__name__}: {error}); it needs image_id, and "
-            "of each box names, difficulty and boxes: x, y, z, width, height, length, rotation",
-        ) from error
     if len(is_easy) != len(names) or not np.isfinite(truths).all():
         raise wrong(sample, "has boxes that are not finite, or not one difficulty for each box")
     rows = _read_rows(sample, output, image)
@@ -267,7 +265,7 @@ def _read_rows(sample: int, output: bytes, image: int) -> NDArray[np.float32]:
     return rows
 
 
-class PointPaintingScorer(ModelFreeScorer[NoOptions]):
+class PointPaintingScorer(scorers.ScorerBase[scorers.NoOptions]):
     """Compare detected with annotated 3D boxes, over the frames that were answered.
 
     The score is the mean, over Pedestrian, Cyclist and Car, of KITTI's average precision at 11 of
@@ -287,7 +285,7 @@ class PointPaintingScorer(ModelFreeScorer[NoOptions]):
         height, length, rotation, in the camera's frame. A sample's score is its pseudo-value, as in
         scorer map.
         """
-        require_outputs("pointpainting", outputs, references)
+        scorers.require_outputs("pointpainting", outputs, references)
         frames = [
             read_frame(sample, output, references[sample]) for sample, output in enumerate(outputs)
         ]
@@ -303,7 +301,7 @@ class PointPaintingScorer(ModelFreeScorer[NoOptions]):
             shares.add(boxes)
             influence += influences(*_ranked(parts, [frame.image for frame in frames]), boxes)
         if not any_boxes or np.isnan(value):
-            raise scorer_error(
+            raise scorers.scorer_error(
                 f"scorer pointpainting: the {len(outputs)} samples give no average precision: they "
                 "have no boxes, or all detections at a threshold are ignored; score more samples",
             )

@@ -57,7 +57,6 @@ class CategoryF1Scorer(TextScorer[CategoryF1Options]):
 
     metrics = ("f1",)
     name: ClassVar[str] = "category_f1"
-    options: ClassVar[type] = CategoryF1Options
 
     def score(self, outputs: Sequence[bytes], references: Sequence[str]) -> Scores:
         """Score token ids or texts against categories such as "Home > Lamps > Desk lamps".

@@ -9,9 +9,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from pytest_mlperf import EnvironmentFault, RunError, Scores
+from pytest_mlperf import RunError, Scores
+from pytest_mlperf.adapters import scorers
+from pytest_mlperf.adapters.conventions import not_installed
 from pytest_mlperf.adapters.lazy import NDArray, np
-from pytest_mlperf.adapters.scorers import ModelFreeScorer, NoOptions, require_outputs, scorer_error
 from pytest_mlperf.adapters.scorers.leverage import Shares, influences, whole_scores
 
 DETECTION_COLUMNS = 7
@@ -129,28 +130,25 @@ Reference = tuple[int, tuple[float, float], int | None, list[tuple[float, ...]]]
 
 
 def _read_reference(sample: int, reference: Any) -> Reference:
-    try:
+    form = (
+        "a table with image_id, height, width and annotations, each with category_id, bbox, area "
+        "and iscrowd, as of data set openimages"
+    )
+    with scorers.reading_reference("map", sample, form):
         boxes = [_read_box(box) for box in reference["annotations"]]
         size = float(reference["height"]), float(reference["width"])
         return int(reference["image_id"]), size, reference.get("index"), boxes
-    except (KeyError, TypeError, ValueError, AttributeError) as error:
-        raise wrong(
-            sample,
-            f"has an invalid reference ({type(error).__name__}: {error}); it needs image_id, "
-            "height, width and annotations, each with category_id, bbox, area and iscrowd, "
-            "as data set openimages gives them",
-        ) from error
 
 
 def _read_box(box: Mapping[str, Any]) -> tuple[float, ...]:
-    left, top, width, height = box["bbox"]
+    left, top, width, height = map(float, box["bbox"])
     crowd = bool(box["iscrowd"])
     return int(box["category_id"]), left, top, width, height, float(box["area"]), crowd
 
 
 def wrong(sample: int, defect: str) -> RunError:
     """Return the error about one sample."""
-    return scorer_error(f"scorer map: sample {sample} {defect}")
+    return scorers.scorer_error(f"scorer map: sample {sample} {defect}")
 
 
 THRESHOLDS = 10
@@ -267,10 +265,7 @@ def _run(
         from pycocotools.coco import COCO
         from pycocotools.cocoeval import COCOeval
     except ImportError as error:
-        raise EnvironmentFault(
-            "scorer map matches boxes with pycocotools, which is not installed; "
-            "try: pip install 'pytest-mlperf[vision]'"
-        ) from error
+        raise not_installed("scorer map", "pycocotools", "vision") from error
     # pycocotools prints its progress.
     with contextlib.redirect_stdout(io.StringIO()):
         cocos = []
@@ -310,7 +305,7 @@ def interpolated(right: NDArray[np.bool_], boxes: int) -> float:
     return float(np.append(best, 0.0)[places.clip(max=len(best))].sum() / RECALLS)
 
 
-class MeanApScorer(ModelFreeScorer[NoOptions]):
+class MeanApScorer(scorers.ScorerBase[scorers.NoOptions]):
     """Compare detected with annotated boxes, over the images that were answered.
 
     Average precision is COCO's: interpolated at 101 recalls, and averaged over overlaps from 0.5 to
@@ -334,7 +329,7 @@ class MeanApScorer(ModelFreeScorer[NoOptions]):
         steps and no derivative. In simulations the standard error of paired differences is 0.9 to
         1.25 times that of resampled images.
         """
-        require_outputs("map", outputs, references)
+        scorers.require_outputs("map", outputs, references)
         detections, truths = gather(outputs, references)
         precisions: list[float] = []
         influence, shares = np.zeros(len(outputs)), Shares(len(outputs))
@@ -345,7 +340,7 @@ class MeanApScorer(ModelFreeScorer[NoOptions]):
                 precisions.append(interpolated(counted, int(matched.boxes.sum())))
                 influence += influences(counted, matched.samples[~ignored], matched.boxes)
         if not precisions:
-            raise scorer_error(
+            raise scorers.scorer_error(
                 f"scorer map: none of the {len(outputs)} samples has a box, so there is no "
                 "average precision; score more samples, or correct the data set",
             )

@@ -5,16 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from statistics import fmean
-from typing import Any, ClassVar
+from typing import Any
 
 from pytest_mlperf import Scores
+from pytest_mlperf.adapters import scorers
 from pytest_mlperf.adapters.lazy import NDArray, np
-from pytest_mlperf.adapters.scorers import (
-    ModelFreeScorer,
-    require_choice,
-    require_outputs,
-    scorer_error,
-)
 
 CLASS_DTYPES = {"uint8": "|u1", "int8": "|i1", "int16": "<i2", "int32": "<i4", "int64": "<i8"}
 CLASSES = 3
@@ -39,10 +34,10 @@ class DiceOptions:
     dtype: str = "uint8"
 
     def __post_init__(self) -> None:
-        require_choice("dice", "dtype", self.dtype, CLASS_DTYPES)
+        scorers.require_choice("dice", "dtype", self.dtype, CLASS_DTYPES)
 
 
-class DiceScorer(ModelFreeScorer[DiceOptions]):
+class DiceScorer(scorers.ScorerBase[DiceOptions]):
     """Compare the predicted class of each voxel with its label.
 
     For kidney and for tumor, Dice is (2 common + 1e-6) / (predicted + labelled + 1e-6) in voxels. A
@@ -53,8 +48,6 @@ class DiceScorer(ModelFreeScorer[DiceOptions]):
 
     metrics = ("dice", "dice_kidney", "dice_tumor")
 
-    options: ClassVar[type] = DiceOptions
-
     def score(self, outputs: Sequence[bytes], references: Sequence[Mapping[str, Any]]) -> Scores:
         """Score predicted volumes against labels, one pair in memory at a time.
 
@@ -63,7 +56,7 @@ class DiceScorer(ModelFreeScorer[DiceOptions]):
         "dice" is 0 to 1, per case and as a mean; the aggregates "dice_kidney" and "dice_tumor" have
         no gate.
         """
-        require_outputs("dice", outputs, references)
+        scorers.require_outputs("dice", outputs, references)
         organs = [
             self._score_case(sample, outputs[sample], references[sample])
             for sample in range(len(outputs))
@@ -82,11 +75,15 @@ class DiceScorer(ModelFreeScorer[DiceOptions]):
     def _score_case(
         self, sample: int, output: bytes, reference: Mapping[str, Any]
     ) -> tuple[float, float]:
-        label = np.asarray(reference["label"])
-        where = f"sample {sample} ({reference['case']})"
+        form = "a table with the text case, and label, whole numbers (depth, height, width)"
+        with scorers.reading_reference("dice", sample, form):
+            label, case = np.asarray(reference["label"]), reference["case"]
+            if label.dtype.kind not in "biu":
+                raise TypeError(f"labels of type {label.dtype}")
+        where = f"sample {sample} ({case})"
         dtype = np.dtype(CLASS_DTYPES[self._asked.dtype])
         if len(output) != label.size * dtype.itemsize:
-            raise scorer_error(
+            raise scorers.scorer_error(
                 f"scorer dice: the output of {where} has {len(output):,} bytes, but its label of "
                 f"shape {label.shape} needs {label.size * dtype.itemsize:,}, {dtype.itemsize} per "
                 f"voxel of type {self._asked.dtype}; give one class per voxel of the volume, and "
@@ -96,7 +93,7 @@ class DiceScorer(ModelFreeScorer[DiceOptions]):
         for name, volume in (("output", predicted), ("label", label)):
             low, high = volume.min(), volume.max()
             if low < 0 or high >= CLASSES:
-                raise scorer_error(
+                raise scorers.scorer_error(
                     f"scorer dice: the {name} of {where} holds the class "
                     f"{low if low < 0 else high}; valid are 0 background, 1 kidney and 2 tumor",
                 )

@@ -11,9 +11,10 @@ from numbers import Real
 from pathlib import Path
 from typing import Any, ClassVar
 
-from pytest_mlperf import EnvironmentFault, Scores, SuiteError, UnavailableError
+from pytest_mlperf import Scores, SuiteError, UnavailableError
+from pytest_mlperf.adapters.conventions import not_installed
 from pytest_mlperf.adapters.scorers import require_choice, require_outputs, scorer_error
-from pytest_mlperf.adapters.scorers.text import Decoder, DecoderOptions
+from pytest_mlperf.adapters.scorers.text import DecoderOptions, TextScorer
 
 LOCATOR = "evaluate:"
 METRIC_PATTERN = re.compile(r"([\w.-]+/)?[\w-]+(@.*)?")
@@ -27,7 +28,7 @@ METRIC_SEED = 0
 
 
 @dataclass(frozen=True, kw_only=True)
-class EvaluateOptions:
+class EvaluateOptions(DecoderOptions):
     """Options of scorer evaluate.
 
     Attributes:
@@ -36,7 +37,6 @@ class EvaluateOptions:
             40 digits of a commit.
         outputs: Predictions of the metric: "text" decoded from the token ids of each output, or the
             "number" in it.
-        tokenizer: Folder of the tokenizer, if it is not the model's.
         dtype: Type of a token id or number, little-endian: "int32" or "int64".
         compute: Further arguments of the metric's `compute`.
         scale: Factor of all scores, for example 100 for per cent.
@@ -44,8 +44,6 @@ class EvaluateOptions:
 
     metric: str
     outputs: str = "text"
-    tokenizer: str | None = None
-    dtype: str = "int64"
     compute: Mapping[str, Any] | None = None
     scale: float = 1.0
 
@@ -58,40 +56,30 @@ class EvaluateOptions:
                 "engine and the data set; take them out",
                 option="compute",
             )
+        _ = self.script
+
+    @property
+    def decodes(self) -> bool:
+        """Whether the metric gets text."""
+        return self.outputs == "text"
+
+    @property
+    def script(self) -> Path | tuple[str, str]:
+        """The metric's script, or its name on the Hugging Face Hub and its commit."""
+        return _parse(self.metric)
 
 
-class EvaluateScorer:
+class EvaluateScorer(TextScorer[EvaluateOptions]):
     """Call `compute` of a metric of library evaluate: your own code, or a pinned commit."""
 
-    libraries = ("evaluate",)
-    optional_libraries = ("transformers",)
-
-    options: ClassVar[type] = EvaluateOptions
-
-    def __init__(self, *, model: str | None = None, **options: Any) -> None:
-        """Check the options and the metric's name, without importing it.
-
-        Args:
-            model: Folder of the model in Hugging Face's files, for its tokenizer.
-        """
-        chosen = self._asked = EvaluateOptions(**options)
-        self._metric = _parse(chosen.metric)
-        self._decoder: Decoder | None = None
-        if chosen.outputs == "text":
-            self._decoder = Decoder.of(
-                "evaluate", model, DecoderOptions(tokenizer=chosen.tokenizer, dtype=chosen.dtype)
-            )
-
-    def require(self) -> None:
-        """Check that the decoder's library is installed; import nothing."""
-        if self._decoder is not None:
-            self._decoder.require()
+    libraries: ClassVar[tuple[str, ...]] = ("evaluate",)
+    name: ClassVar[str] = "evaluate"
 
     def score(self, outputs: Sequence[bytes], references: Sequence[Any]) -> Scores:
         """Score outputs, token ids or one number each (option `outputs`), with the metric."""
         require_outputs("evaluate", outputs, references)
         predictions: Sequence[Any]
-        if self._decoder is not None:
+        if self._asked.decodes:
             predictions = self._decoder.decode(outputs).texts
         else:
             predictions = [self._number(output, sample) for sample, output in enumerate(outputs)]
@@ -108,13 +96,14 @@ class EvaluateScorer:
         return int.from_bytes(output, "little", signed=True)
 
     def _script(self) -> Path:
-        if isinstance(self._metric, Path):
-            return self._metric
-        repository, revision = self._metric
+        script = self._asked.script
+        if isinstance(script, Path):
+            return script
+        repository, revision = script
         try:
             from huggingface_hub import snapshot_download
         except ImportError as error:
-            raise _missing(error) from error
+            raise not_installed("scorer evaluate", str(error.name), "evaluate") from error
         try:
             folder = snapshot_download(repository, repo_type="space", revision=revision)
         except Exception as error:  # huggingface_hub raises its own and the network's errors
@@ -131,7 +120,7 @@ class EvaluateScorer:
         try:
             import evaluate
         except ImportError as error:
-            raise _missing(error) from error
+            raise not_installed("scorer evaluate", str(error.name), "evaluate") from error
         try:
             metric = evaluate.load(
                 str(script), experiment_id=uuid.uuid4().hex, keep_in_memory=True, seed=METRIC_SEED
@@ -211,10 +200,3 @@ def _in_folder(folder: Path, name: str) -> Path:
             f"scorer evaluate: the folder {folder} holds no {name}.py; name the script itself"
         )
     return script
-
-
-def _missing(error: ImportError) -> EnvironmentFault:
-    return EnvironmentFault(
-        f"scorer evaluate needs {error.name}, which is not installed; "
-        "try: pip install 'pytest-mlperf[evaluate]'"
-    )

@@ -7,9 +7,8 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from pytest_mlperf import Scores
-from pytest_mlperf.adapters.scorers import require_choice, require_outputs, require_texts
-from pytest_mlperf.adapters.scorers.text import DecoderOptions, TextScorer, token_ids
-from pytest_mlperf.extension import require_options
+from pytest_mlperf.adapters import scorers
+from pytest_mlperf.adapters.scorers.text import DecoderOptions, TextScorer, right_shares, token_ids
 
 ANSWER_TYPES = ("tokens", "ids", "text")
 
@@ -30,10 +29,9 @@ class ExactMatchOptions(DecoderOptions):
     casefold: bool = False
 
     def __post_init__(self) -> None:
-        require_choice("exact_match", "answers", self.answers, ANSWER_TYPES)
-        flags = {"strip": self.strip, "casefold": self.casefold}
-        rules = ((k, v, type(v) is bool, "true or false") for k, v in flags.items())
-        require_options("scorer exact_match", rules)
+        scorers.require_choice("exact_match", "answers", self.answers, ANSWER_TYPES)
+        scorers.require_flag("exact_match", "strip", self.strip)
+        scorers.require_flag("exact_match", "casefold", self.casefold)
 
     @property
     def decodes(self) -> bool:
@@ -46,26 +44,26 @@ class ExactMatchScorer(TextScorer[ExactMatchOptions]):
 
     metrics = ("exact_match",)
     optional_libraries = ("tokenizers", "transformers")
-    options: ClassVar[type] = ExactMatchOptions
     name: ClassVar[str] = "exact_match"
 
     def score(self, outputs: Sequence[bytes], references: Sequence[Any]) -> Scores:
         """Compare each output with its reference: a text, or a list of token ids."""
-        require_outputs("exact_match", outputs, references)
+        scorers.require_outputs("exact_match", outputs, references)
         if self._asked.answers == "ids":
             ids = token_ids("exact_match", self._asked.dtype, outputs)
-            same = [[*map(int, r)] == i.tolist() for i, r in zip(ids, references, strict=True)]
+            same = []
+            for sample, (row, reference) in enumerate(zip(ids, references, strict=True)):
+                with scorers.reading_reference("exact_match", sample, "a list of token ids"):
+                    same.append([*map(int, reference)] == row.tolist())
         else:
-            targets = require_texts("exact_match", references, "the expected answer")
+            targets = scorers.require_texts("exact_match", references, "the expected answer")
             texts: Iterator[str] = (str(output, "utf-8", "replace") for output in outputs)
             if self._asked.decodes:
                 texts = iter(self._decoder.decode(outputs).texts)
             pairs = zip(map(self._normal, texts), map(self._normal, targets), strict=True)
             same = [text == target for text, target in pairs]
-        return Scores(
-            per_sample={"exact_match": [100.0 * equal for equal in same]},
-            aggregate={"exact_match": 100.0 * sum(same) / len(same)},
-        )
+        rows, means = right_shares("exact_match", range(len(same)), same, len(same))
+        return Scores(per_sample=rows, aggregate=means)
 
     def _normal(self, text: str) -> str:
         text = text.strip() if self._asked.strip else text

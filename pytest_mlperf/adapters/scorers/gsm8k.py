@@ -33,6 +33,5 @@ class Gsm8kScorer(language.TextScorer[language.DecoderOptions]):
             language.is_right(text, target)
             for text, target in zip(decoded.texts, targets, strict=True)
         ]
-        row = [100.0 * is_right for is_right in right]
-        mean = 100.0 * sum(right) / len(right)
-        return language.scores_and_lengths(decoded, {"gsm8k": row}, {"gsm8k": mean})
+        part = language.right_shares("gsm8k", range(len(right)), right, len(right))
+        return language.scores_and_lengths(decoded, *part)

@@ -7,10 +7,10 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any
 
 from pytest_mlperf import Scores, UnavailableError
-from pytest_mlperf.adapters.scorers import ModelFreeScorer, require_outputs
+from pytest_mlperf.adapters.scorers import ScorerBase, require_outputs
 
 DIGEST = re.compile(rb"[0-9a-f]{32}")
 
@@ -26,7 +26,7 @@ class IngestionOptions:
     store: str
 
 
-class IngestionScorer(ModelFreeScorer[IngestionOptions]):
+class IngestionScorer(ScorerBase[IngestionOptions]):
     """Count ingested documents, and compare the store's MD5.
 
     Metrics, in per cent:
@@ -40,8 +40,6 @@ class IngestionScorer(ModelFreeScorer[IngestionOptions]):
     """
 
     metrics = ("accuracy", "store")
-
-    options: ClassVar[type] = IngestionOptions
 
     def score(self, outputs: Sequence[bytes], references: Sequence[Any]) -> Scores:
         """Score the answers to documents; ignore references.

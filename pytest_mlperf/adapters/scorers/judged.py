@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 from pytest_mlperf import Scores, SuiteError, UnavailableError
+from pytest_mlperf.adapters import scorers
 from pytest_mlperf.adapters.connections import Connections, Exchange, NoConnection, library
-from pytest_mlperf.adapters.scorers import require_choice, require_outputs, scorer_error
 from pytest_mlperf.adapters.scorers import text as language
 from pytest_mlperf.extension import text_of
 
@@ -38,7 +38,7 @@ MAX_REPLY_BYTES = 1 << 20
 
 
 @dataclass(frozen=True, kw_only=True)
-class JudgedOptions:
+class JudgedOptions(language.DecoderOptions):
     """Options of scorer judged.
 
     Attributes:
@@ -50,16 +50,12 @@ class JudgedOptions:
         at_a_time: Maximum number of concurrent judgements.
         answers: Source of the answers: "attached" is the engine's attachment "text"; "text" is
             outputs in UTF-8; "tokens" is outputs of token ids.
-        tokenizer: Folder of the tokenizer for "tokens", if it is not the model's.
-        dtype: Type of the token ids in an output, little-endian: "int32" or "int64".
     """
 
     url: str
     judge: str
     template: str | None = None
     answers: str = "attached"
-    tokenizer: str | None = None
-    dtype: str = "int64"
     timeout: float = 60.0
     at_a_time: int = 8
 
@@ -71,10 +67,15 @@ class JudgedOptions:
             )
         if self.at_a_time < 1 or not self.timeout > 0:
             raise SuiteError("scorer judged: timeout must be above 0 and at_a_time at least 1")
-        require_choice("judged", "answers", self.answers, ANSWER_TYPES)
+        scorers.require_choice("judged", "answers", self.answers, ANSWER_TYPES)
+
+    @property
+    def decodes(self) -> bool:
+        """Whether answers are token ids in the outputs."""
+        return self.answers == "tokens"
 
 
-class JudgedScorer:
+class JudgedScorer(language.TextScorer[JudgedOptions]):
     """Ask a server whether each answer agrees with the right answer.
 
     Metric "judged": 100 if the judge finds an answer correct, else 0; their mean, in per cent. It
@@ -88,10 +89,9 @@ class JudgedScorer:
     """
 
     metrics = ("judged", "unjudged")
-    libraries = ("httptools",)
-    optional_libraries = ("tokenizers", "transformers")
-
-    options: ClassVar[type] = JudgedOptions
+    libraries: ClassVar[tuple[str, ...]] = ("httptools",)
+    optional_libraries: ClassVar[tuple[str, ...]] = ("tokenizers", "transformers")
+    name: ClassVar[str] = "judged"
 
     def __init__(self, *, model: str | None = None, **options: Any) -> None:
         """Read the prompt and prepare the decoder.
@@ -99,20 +99,17 @@ class JudgedScorer:
         Args:
             model: Folder of the answering model, for its tokenizer; another model judges.
         """
-        self._asked = settings = JudgedOptions(**options)
+        super().__init__(model=model, **options)
+        settings = self._asked
         self.artefacts = (ATTACHED,) if settings.answers == "attached" else ()
-        self._decoder = None
-        if settings.answers == "tokens":
-            decoded = language.DecoderOptions(tokenizer=settings.tokenizer, dtype=settings.dtype)
-            self._decoder = language.Decoder.of("judged", model, decoded)
         self._prompt = GRADING_PROMPT
         if settings.template is not None:
             try:
                 self._prompt = Path(settings.template).read_text("utf-8")
-            except OSError as error:
+            except (OSError, UnicodeDecodeError) as error:
                 raise UnavailableError(
                     f"scorer judged: template {settings.template} cannot be read "
-                    f"({error.strerror}); set it to a text file, or leave it out"
+                    f"({text_of(error)}); set it to a text file, or leave it out"
                 ) from error
         try:
             self._prompt.format(**dict.fromkeys(PLACES, ""))
@@ -126,8 +123,7 @@ class JudgedScorer:
     def require(self) -> None:
         """Check that the libraries for requests and for decoding are installed."""
         library("scorer judged", "scoring")
-        if self._decoder:
-            self._decoder.require()
+        super().require()
 
     def score(
         self,
@@ -140,7 +136,7 @@ class JudgedScorer:
         An answer is the artefact "text", UTF-8, or the output (option `answers`). A reference is a
         table with `question` and `answer`, the right one.
         """
-        require_outputs("judged", outputs, references)
+        scorers.require_outputs("judged", outputs, references)
         answers = self._answers(outputs, artefacts)
         prompts = [
             self._filled(sample, reference, answer)
@@ -149,7 +145,7 @@ class JudgedScorer:
         replies = asyncio.run(self._replies(prompts))
         failures = [reply for reply in replies if isinstance(reply, Exception)]
         if len(failures) == len(replies):
-            raise scorer_error(
+            raise scorers.scorer_error(
                 f"scorer judged: no judgement came from {self._asked.url}: "
                 f"{text_of(failures[0])}; start the server, or correct url and judge",
             )
@@ -163,19 +159,14 @@ class JudgedScorer:
     def _answers(
         self, outputs: Sequence[bytes], artefacts: Sequence[Mapping[str, bytes]]
     ) -> list[str]:
-        if self._decoder:
+        if self._asked.decodes:
             return self._decoder.decode(outputs).texts
         texts = outputs if self._asked.answers == "text" else [one[ATTACHED] for one in artefacts]
         return [text.decode("utf-8", "replace") for text in texts]
 
     def _filled(self, sample: int, reference: Mapping[str, str], answer: str) -> str:
-        try:
+        with scorers.reading_reference("judged", sample, "a table with question and answer"):
             question, truth = reference["question"], reference["answer"]
-        except (KeyError, TypeError):
-            raise scorer_error(
-                f"scorer judged: the reference of sample {sample} is not a table with "
-                "question and answer; let the data set's reference(index) return one",
-            ) from None
         return self._prompt.format(question=question, ground_truth=truth, llm_answer=answer)
 
     async def _replies(self, prompts: Sequence[str]) -> list[str | Exception]:

@@ -9,7 +9,7 @@ from typing import ClassVar
 
 from pytest_mlperf import Scores
 from pytest_mlperf.adapters.lazy import np
-from pytest_mlperf.adapters.scorers import require_outputs, scorer_error
+from pytest_mlperf.adapters.scorers import reading_reference, require_outputs
 from pytest_mlperf.adapters.scorers import text as language
 from pytest_mlperf.adapters.scorers.rouge.punkt import SentenceOptions, SentenceScorer
 from pytest_mlperf.adapters.scorers.rouge.text import ROUGE_METRICS, f_measures
@@ -65,9 +65,6 @@ class LongContextOptions(SentenceOptions):
             white space is kept, which affects only answers of several sentences graded by `qa_em`.
     """
 
-    scorer: ClassVar[str] = "long_context"
-    punkt: str | None = None
-
 
 class LongContextScorer(SentenceScorer[LongContextOptions]):
     """Score each sample by the metric that its data set names; other metrics are None.
@@ -84,20 +81,16 @@ class LongContextScorer(SentenceScorer[LongContextOptions]):
     """
 
     metrics = ("rougeL", "exact_match", "tokens_per_sample")
-    name: ClassVar[str] = LongContextOptions.scorer
-    options: ClassVar[type] = LongContextOptions
+    name: ClassVar[str] = "long_context"
 
     def score(self, outputs: Sequence[bytes], references: Sequence[Mapping[str, str]]) -> Scores:
         """Score token ids of type `dtype` against GRADED_FIELDS of data set graded."""
         require_outputs("long_context", outputs, references)
         checked = language.require_tables("long_context", references, GRADED_FIELDS, "graded")
         for sample, reference in enumerate(checked):
-            if reference["metric"] not in GRADED_BY:
-                raise scorer_error(
-                    f"scorer long_context: the reference of sample {sample} has the metric "
-                    f"{reference['metric']!r:.60}, which is not one of "
-                    f"{', '.join(GRADED_BY)}; correct the data set's table",
-                )
+            with reading_reference("long_context", sample, f"graded by {' or '.join(GRADED_BY)}"):
+                if (metric := reference["metric"]) not in GRADED_BY:
+                    raise ValueError(f"metric {metric!r:.60}")
         decoded = self._decoder.decode(outputs)
         rows = self._rows(self._split(decoded.texts), checked)
         means = {name: _mean(row) for name, row in rows.items()}

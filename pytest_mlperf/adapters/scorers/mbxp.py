@@ -28,7 +28,6 @@ class MbxpOptions(language.DecoderOptions):
     run_generated_code: bool = False
 
     def __post_init__(self) -> None:
-        language.check_processes("mbxp", self.processes)
         require_flag("mbxp", "run_generated_code", self.run_generated_code)
         if not self.run_generated_code:
             raise SuiteError(
@@ -54,7 +53,6 @@ class MbxpScorer(language.TextScorer[MbxpOptions]):
 
     metrics = ("mbxp", "tokens_per_sample")
     name: ClassVar[str] = "mbxp"
-    options: ClassVar[type] = MbxpOptions
 
     def require(self) -> None:
         """Check that the decoder's library is installed, and that a sandbox works."""
@@ -72,15 +70,6 @@ class MbxpScorer(language.TextScorer[MbxpOptions]):
             "them",
         )
         decoded = self._decoder.decode(outputs)
-        counted = programs.counted_programs(checked)
-        right = programs.score_programs(
-            [decoded.texts[sample] for sample in counted],
-            [checked[sample] for sample in counted],
-            processes=self._asked.processes,
-        )
-        row: list[float | None] = [None] * len(checked)
-        for sample, is_right in zip(counted, right, strict=True):
-            row[sample] = 100.0 * is_right
-        rows: dict[str, Sequence[float | None]] = {"mbxp": row} if counted else {}
-        means = {"mbxp": 100.0 * sum(right) / len(right)} if counted else {}
-        return language.scores_and_lengths(decoded, rows, means)
+        processes = self._asked.processes
+        scores = programs.program_scores(decoded.texts, checked, processes=processes)
+        return language.scores_and_lengths(decoded, *scores)

@@ -13,13 +13,10 @@ from pytest_mlperf.adapters.scorers import text as language
 from pytest_mlperf.adapters.scorers.code import programs
 from pytest_mlperf.adapters.scorers.code.sandbox import require_sandbox
 from pytest_mlperf.adapters.scorers.rouge.text import ROUGE_METRICS, f_measures
+from pytest_mlperf.adapters.scorers.text import Part, right_shares, spread
 from pytest_mlperf.extension import usable_cores
 
 PART_FIELDS = {"OpenOrca": ("target",), "GSM8K": ("target",), "MBXP": programs.REFERENCE_FIELDS}
-
-Row = list[float | None]
-Part = tuple[dict[str, Row], dict[str, float]]
-"""Scores per sample, and scores over all samples of the part."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -36,7 +33,6 @@ class MixtralOptions(language.DecoderOptions):
     run_generated_code: bool = False
 
     def __post_init__(self) -> None:
-        language.check_processes("mixtral", self.processes)
         require_flag("mixtral", "run_generated_code", self.run_generated_code)
 
 
@@ -61,7 +57,6 @@ class MixtralScorer(language.TextScorer[MixtralOptions]):
     libraries = ("rouge_score",)
 
     name: ClassVar[str] = "mixtral"
-    options: ClassVar[type] = MixtralOptions
 
     @staticmethod
     def left_out(options: Mapping[str, Any]) -> dict[str, str]:
@@ -79,16 +74,15 @@ class MixtralScorer(language.TextScorer[MixtralOptions]):
         """Score token ids of type `dtype` against PART_FIELDS of data set mixtral."""
         checked = _check(outputs, references)
         decoded = self._decoder.decode(outputs)
-        per_sample: dict[str, Sequence[float | None]] = {}
-        aggregate: dict[str, float] = {}
-        for rows, means in (
-            self._open_orca(decoded.texts, checked),
-            _gsm8k(decoded.texts, checked),
-            self._mbxp(decoded.texts, checked),
-        ):
-            per_sample |= rows
-            aggregate |= means
-        return language.scores_and_lengths(decoded, per_sample, aggregate)
+        rows, means = self._open_orca(decoded.texts, checked)
+        parts = [_gsm8k(decoded.texts, checked)]
+        if self._asked.run_generated_code:
+            processes = self._asked.processes
+            parts.append(programs.program_scores(decoded.texts, checked, processes=processes))
+        for part_rows, part_means in parts:
+            rows |= part_rows
+            means |= part_means
+        return language.scores_and_lengths(decoded, rows, means)
 
     def _open_orca(self, texts: Sequence[str], references: Sequence[programs.Reference]) -> Part:
         samples = _samples("OpenOrca", references)
@@ -104,60 +98,29 @@ class MixtralScorer(language.TextScorer[MixtralOptions]):
             name: float(round(np.mean(values) * 100, 4))
             for name, values in zip(ROUGE_METRICS, measured, strict=True)
         }
-        return {name: _spread(samples, row, len(texts)) for name, row in rows.items()}, means
-
-    def _mbxp(self, texts: Sequence[str], references: Sequence[programs.Reference]) -> Part:
-        samples = programs.counted_programs(references)
-        if not samples or not self._asked.run_generated_code:
-            return {}, {}
-        right = programs.score_programs(
-            [texts[sample] for sample in samples],
-            [references[sample] for sample in samples],
-            processes=self._asked.processes,
-        )
-        return _shares("mbxp", samples, right, len(texts))
+        return {name: spread(samples, row, len(texts)) for name, row in rows.items()}, means
 
 
 def _gsm8k(texts: Sequence[str], references: Sequence[programs.Reference]) -> Part:
     samples = _samples("GSM8K", references)
     right = [language.is_right(texts[sample], references[sample]["target"]) for sample in samples]
-    return _shares("gsm8k", samples, right, len(texts))
-
-
-def _shares(metric: str, samples: Sequence[int], right: Sequence[bool], total: int) -> Part:
-    if not samples:
-        return {}, {}
-    row = _spread(samples, [100.0 * is_right for is_right in right], total)
-    return {metric: row}, {metric: 100.0 * sum(right) / len(right)}
+    return right_shares("gsm8k", samples, right, len(texts))
 
 
 def _samples(part: str, references: Sequence[programs.Reference]) -> list[int]:
     return [n for n, reference in enumerate(references) if reference["dataset"] == part]
 
 
-def _spread(samples: Sequence[int], values: Sequence[float], total: int) -> Row:
-    row: Row = [None] * total
-    for sample, value in zip(samples, values, strict=True):
-        row[sample] = value
-    return row
-
-
 def _check(outputs: Sequence[bytes], references: Sequence[Any]) -> list[programs.Reference]:
     require_outputs("mixtral", outputs, references)
-    checked = list(references)
-    for sample, reference in enumerate(checked):
-        if defect := _defect(reference):
-            raise scorer_error(
-                f"scorer mixtral: the reference of sample {sample} {defect}; use data set mixtral, "
-                "or let reference(index) return what it does",
-            )
-    return checked
+    return language.require_tables("mixtral", references, _fields, "mixtral")
 
 
-def _defect(reference: object) -> str | None:
-    if not isinstance(reference, Mapping):
-        return language.text_defect(reference, ())
+def _fields(sample: int, reference: programs.Reference) -> Sequence[str]:
     part = reference.get("dataset")
     if not isinstance(part, str) or part not in PART_FIELDS:
-        return f"has the dataset {part!r:.60}, which is not one of {', '.join(PART_FIELDS)}"
-    return language.text_defect(reference, PART_FIELDS[part])
+        raise scorer_error(
+            f"scorer mixtral: the reference of sample {sample} has the dataset {part!r:.60}, which "
+            f"is not one of {', '.join(PART_FIELDS)}; use data set mixtral"
+        )
+    return PART_FIELDS[part]

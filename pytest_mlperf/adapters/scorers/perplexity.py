@@ -3,20 +3,21 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 from pytest_mlperf import Scores
+from pytest_mlperf.adapters import scorers
 from pytest_mlperf.adapters.conventions import LOGPROB_RECORD
 from pytest_mlperf.adapters.lazy import NDArray, np
-from pytest_mlperf.adapters.scorers import ModelFreeScorer, NoOptions, require_outputs, scorer_error
-from pytest_mlperf.adapters.scorers.leverage import ratio_scores
+from pytest_mlperf.adapters.scorers.leverage import ratio_scores, whole_scores
 
 MAX_MEAN_NATS = 700.0
 """Maximum mean negative log-probability; beyond, its exponential overflows."""
 
 
-class PerplexityScorer(ModelFreeScorer[NoOptions]):
+class PerplexityScorer(scorers.ScorerBase[scorers.NoOptions]):
     """Measure how well a model predicts the tokens of texts; lower is better.
 
     "perplexity" is e to the mean negative log-probability (natural logarithm) of all scored tokens.
@@ -41,26 +42,22 @@ class PerplexityScorer(ModelFreeScorer[NoOptions]):
         log-probability given all previous tokens, float32; NaN for the first. A reference is a
         table with "tokens", the ids, and "scored", the number of final tokens that are scored.
         """
-        require_outputs("perplexity", outputs, references)
+        scorers.require_outputs("perplexity", outputs, references)
         counts = [
             _scored(sample, output, references[sample]) for sample, output in enumerate(outputs)
         ]
         sums, tokens = np.array(counts, np.float64).T
         mean = float(sums.sum() / tokens.sum())
         if mean > MAX_MEAN_NATS:
-            raise scorer_error(
+            raise scorers.scorer_error(
                 f"scorer perplexity: the mean negative log-probability of a token is {mean:.6g}, "
                 "which is impossible for a language model; check the model's weights and precision"
             )
         perplexity = math.exp(mean)
         pseudo, leverage = ratio_scores(sums, tokens, perplexity)
-        return Scores(
-            per_sample={"perplexity": [value + perplexity * (1.0 - mean) for value in pseudo]},
-            aggregate={"perplexity": perplexity},
-            lower=frozenset({"perplexity"}),
-            whole=frozenset({"perplexity"}),
-            leverage={"perplexity": leverage},
-        )
+        pseudo = [value + perplexity * (1.0 - mean) for value in pseudo]
+        scores = whole_scores("perplexity", perplexity, pseudo, leverage)
+        return replace(scores, lower=frozenset({"perplexity"}))
 
 
 def _scored(sample: int, output: bytes, reference: Any) -> tuple[float, int]:
@@ -70,20 +67,20 @@ def _scored(sample: int, output: bytes, reference: Any) -> tuple[float, int]:
     where = f"scorer perplexity: the output of sample {sample}"
     records = np.frombuffer(output, dtype) if len(output) % dtype.itemsize == 0 else None
     if records is None or not len(records) or not np.isnan(records["logprob"][0]):
-        raise scorer_error(
+        raise scorers.scorer_error(
             f"{where}, {len(output)} bytes, is not a list of log-probabilities of a prompt's "
             "tokens: set prompt_logprobs = true in the options of engine torch, vllm or openai; "
             "other engines of this release give none (an own engine: docs/own-engine.md)"
         )
     if not np.array_equal(records["token"], tokens):
-        raise scorer_error(
+        raise scorers.scorer_error(
             f"{where} has token ids other than the data set's ({_difference(records, tokens)}); "
             "perplexities of different tokens cannot be compared: use the tokenizer of the model "
             "for both, and max_prompt_tokens for neither"
         )
     values = records["logprob"][-scored:].astype(np.float64)
     if not np.isfinite(values).all():
-        raise scorer_error(
+        raise scorers.scorer_error(
             f"{where} has a log-probability that is not a finite number; check the model's "
             "weights and precision"
         )
@@ -98,16 +95,12 @@ def _difference(records: NDArray[Any], tokens: NDArray[np.int64]) -> str:
 
 
 def _reference(sample: int, reference: Any) -> tuple[NDArray[np.int64], int]:
-    table = reference if isinstance(reference, Mapping) else {}
-    tokens, scored = table.get("tokens"), table.get("scored")
-    try:
-        ids = np.array(tokens, np.int64)
-    except (TypeError, ValueError, OverflowError):
-        ids = np.empty(0, np.int64)
-    if ids.ndim != 1 or type(scored) is not int or not 0 < scored < len(ids):
-        raise scorer_error(
-            f"scorer perplexity: the reference of sample {sample} is {reference!r:.80}; it must be "
-            'a table with "tokens", token ids, and "scored", how many of the last ones are scored, '
-            "fewer than all: use data set windows"
-        )
+    form = (
+        'a table with "tokens", token ids, and "scored", how many of the last ones are scored, '
+        "fewer than all, as of data set windows"
+    )
+    with scorers.reading_reference("perplexity", sample, form):
+        ids, scored = np.array(reference["tokens"], np.int64), reference["scored"]
+        if ids.ndim != 1 or type(scored) is not int or not 0 < scored < len(ids):
+            raise ValueError(f"{scored!r:.40} of {ids.shape} tokens")
     return ids, scored

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 from pytest_mlperf import RunError, Scores
+from pytest_mlperf.adapters import scorers
 from pytest_mlperf.adapters.lazy import NDArray, np
-from pytest_mlperf.adapters.scorers import ModelFreeScorer, NoOptions, require_outputs, scorer_error
 from pytest_mlperf.adapters.scorers.leverage import ratio_scores
 
 MIN_DISTANCE = 1e-12
@@ -20,25 +19,12 @@ SMOOTH = 1e-9
 FORM = "float32 numbers: step, query, predictions, labels, weights, and the number of candidates"
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Ranked:
-    """Hold sums over the candidates of one request.
-
-    Attributes:
-        entropy: Weighted cross entropy of the predictions [bits].
-        positive, negative: Weights of the candidates with label 1, and with label 0.
-        right: Weight of the candidates on the right side of 0.5; 0.5 itself predicts 1.
-        auc: Weighted area under the curve; None if undefined.
-    """
-
-    entropy: float
-    positive: float
-    negative: float
-    right: float
-    auc: float | None
+Ranked = tuple[float, float, float, float, float | None]
+"""Sums over the candidates of one request: weighted cross entropy [bits]; weights with label 1,
+with label 0, and on the right side of 0.5, which itself predicts 1; weighted AUC or None."""
 
 
-class RankingScorer(ModelFreeScorer[NoOptions]):
+class RankingScorer(scorers.ScorerBase[scorers.NoOptions]):
     """Compare predictions with the labels in each output.
 
     - "normalized_entropy": cross entropy, divided by that of the constant mean label.
@@ -63,21 +49,19 @@ class RankingScorer(ModelFreeScorer[NoOptions]):
         those of the output. The first two metrics of a sample are pseudo-values, score + samples x
         influence.
         """
-        require_outputs("ranking", outputs, references)
+        scorers.require_outputs("ranking", outputs, references)
         requests = [
             _ranked(sample, outputs[sample], references[sample]) for sample in range(len(outputs))
         ]
-        entropy, positive, negative, right = np.array(
-            [(r.entropy, r.positive, r.negative, r.right) for r in requests]
-        ).T
+        *sums, areas = zip(*requests, strict=True)
+        entropy, positive, negative, right = np.array(sums, np.float64)
         if not (weight := float((positive + negative).sum())):
-            raise scorer_error(
+            raise scorers.scorer_error(
                 f"scorer ranking: the candidates of all {len(requests)} samples have weight 0, so "
                 "nothing is scored; correct the weights",
             )
         mean = min(max(float(positive.sum()) / weight, MIN_DISTANCE), 1 - MIN_DISTANCE)
         alone = -positive * np.log2(mean) - negative * np.log2(1 - mean)
-        areas = [request.auc for request in requests]
         counted = [area for area in areas if area is not None]
         # The mean label is the best constant, so that its own influence is 0.
         scored = {
@@ -85,7 +69,10 @@ class RankingScorer(ModelFreeScorer[NoOptions]):
             "accuracy": ratio_scores(right, positive + negative),
         }
         return Scores(
-            per_sample={**{name: pseudo for name, (pseudo, _) in scored.items()}, "gauc": areas},
+            per_sample={
+                **{name: pseudo for name, (pseudo, _) in scored.items()},
+                "gauc": list(areas),
+            },
             aggregate={
                 "normalized_entropy": float(entropy.sum() / alone.sum()),
                 "accuracy": float(right.sum() / weight),
@@ -117,12 +104,12 @@ def _ranked(sample: int, output: bytes, reference: Any) -> Ranked:
     _compare(sample, row, labels, reference)
     clipped = predictions.astype(np.float64).clip(MIN_DISTANCE, 1 - MIN_DISTANCE)
     entropy = -weights * labels * np.log2(clipped) - weights * (1 - labels) * np.log2(1 - clipped)
-    return Ranked(
-        entropy=float(entropy.sum()),
-        positive=float((weights * labels).sum()),
-        negative=float((weights * (1 - labels)).sum()),
-        right=float((weights * ((predictions >= 0.5) == labels)).sum()),
-        auc=_auc(predictions, labels, weights),
+    return (
+        float(entropy.sum()),
+        float((weights * labels).sum()),
+        float((weights * (1 - labels)).sum()),
+        float((weights * ((predictions >= 0.5) == labels)).sum()),
+        _auc(predictions, labels, weights),
     )
 
 
@@ -136,7 +123,8 @@ def _compare(sample: int, row: NDArray[Any], labels: NDArray[Any], reference: An
     answered = {"step": row[:1], "query": row[1:2], "labels": labels}
     for name, numbers in answered.items():
         if name in reference:
-            expected = np.asarray(reference[name], np.float32).ravel()
+            with scorers.reading_reference("ranking", sample, f"a table with numbers as {name}"):
+                expected = np.asarray(reference[name], np.float32).ravel()
             if not np.array_equal(numbers, expected):
                 raise _wrong(
                     sample,
@@ -161,4 +149,4 @@ def _auc(
 
 
 def _wrong(sample: int, defect: str) -> RunError:
-    return scorer_error(f"scorer ranking: the output of sample {sample} {defect}")
+    return scorers.scorer_error(f"scorer ranking: the output of sample {sample} {defect}")

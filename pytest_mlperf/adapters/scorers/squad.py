@@ -7,16 +7,11 @@ import string
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, ClassVar
+from typing import Any
 
 from pytest_mlperf import Scores
+from pytest_mlperf.adapters import scorers
 from pytest_mlperf.adapters.lazy import NDArray, np
-from pytest_mlperf.adapters.scorers import (
-    ModelFreeScorer,
-    require_choice,
-    require_outputs,
-    scorer_error,
-)
 from pytest_mlperf.extension import Rule, require_options
 
 _PUNCTUATION = str.maketrans("", "", string.punctuation)
@@ -137,7 +132,7 @@ class SquadScorerOptions:
     max_seq_length: int = 384
 
     def __post_init__(self) -> None:
-        require_choice("squad", "dtype", self.dtype, LOGIT_DTYPES)
+        scorers.require_choice("squad", "dtype", self.dtype, LOGIT_DTYPES)
         switch = type(self.transposed) is bool
         rules: list[Rule] = [("transposed", self.transposed, switch, "true or false")]
         for name in ("n_best", "max_answer_length", "max_seq_length"):
@@ -146,7 +141,7 @@ class SquadScorerOptions:
         require_options("scorer squad", rules)
 
 
-class SquadScorer(ModelFreeScorer[SquadScorerOptions]):
+class SquadScorer(scorers.ScorerBase[SquadScorerOptions]):
     """Turn the logits of each feature into a span, and each question's best span into text.
 
     Source: language/bert/accuracy-squad.py and evaluate_v1.1.py of
@@ -155,8 +150,6 @@ class SquadScorer(ModelFreeScorer[SquadScorerOptions]):
     """
 
     metrics = ("f1", "exact_match")
-
-    options: ClassVar[type] = SquadScorerOptions
 
     def score(self, outputs: Sequence[bytes], references: Sequence[Mapping[str, Any]]) -> Scores:
         """Score the answers in the logits in one pass, one output at a time.
@@ -169,7 +162,7 @@ class SquadScorer(ModelFreeScorer[SquadScorerOptions]):
         at the question's first feature; other features have None. A question with missing features
         has no score, since they may change its answer, unless no question is complete.
         """
-        require_outputs("squad", outputs, references)
+        scorers.require_outputs("squad", outputs, references)
         questions: dict[str, _BestSpan] = {}
         for sample, (output, reference) in enumerate(zip(outputs, references, strict=True)):
             _check_reference(reference, sample)
@@ -190,7 +183,7 @@ class SquadScorer(ModelFreeScorer[SquadScorerOptions]):
         longest = self._asked.max_seq_length
         positions, rest = divmod(len(output), 2 * dtype.itemsize)
         if rest or not shortest <= positions <= longest:
-            raise scorer_error(
+            raise scorers.scorer_error(
                 f"scorer squad: output of sample {sample} has {len(output)} bytes, which are "
                 f"not two logits of type {self._asked.dtype} for each of {shortest} to "
                 f"{longest} positions; set the scorer's dtype and max_seq_length to those of "
@@ -202,7 +195,7 @@ class SquadScorer(ModelFreeScorer[SquadScorerOptions]):
         logits[:, :positions] = pairs
         if not (logits < np.inf).all():
             side, position = np.argwhere(~(logits < np.inf))[0].tolist()
-            raise scorer_error(
+            raise scorers.scorer_error(
                 f"scorer squad: the {('start', 'end')[side]} logit at position {position} of "
                 f"sample {sample} is {logits[side, position]}, which is not finite; see the "
                 "engine for an overflow, or for outputs of another type than the scorer's dtype",
@@ -268,7 +261,7 @@ def _inside(pieces: NDArray[np.intp], runs: Sequence[Sequence[int]]) -> NDArray[
 def _check_reference(reference: Any, sample: int) -> None:
     if isinstance(reference, Mapping) and reference.keys() >= REFERENCE_KEYS:
         return
-    raise scorer_error(
+    raise scorers.scorer_error(
         f"scorer squad: the reference of sample {sample} is not one of data set squad; score with "
         'squad only where the suite says dataset = { use = "squad", ... }',
     )

@@ -8,12 +8,13 @@ import re
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, ClassVar, Generic, Self, TypeVar
+from typing import Any, ClassVar, TypeVar
 
 from pytest_mlperf import EnvironmentFault, Scores, SuiteError, UnavailableError
 from pytest_mlperf.adapters.conventions import lfs_pointer
 from pytest_mlperf.adapters.lazy import NDArray, np
-from pytest_mlperf.adapters.scorers import require_choice, scorer_error
+from pytest_mlperf.adapters.scorers import ScorerBase, require_choice, require_flag, scorer_error
+from pytest_mlperf.extension import require_options
 
 NEXT_QUESTION = "\nQ:"
 """End of the answer; a model may continue with a question of its own."""
@@ -89,33 +90,28 @@ class DecoderOptions:
         return True
 
 
-def check_processes(scorer: str, processes: object) -> None:
-    """Raise SuiteError unless the option `processes` is None or a whole number, at least 1."""
-    if processes is not None and (type(processes) is not int or processes < 1):
-        raise SuiteError(
-            f"scorer {scorer}: processes = {processes!r} must be a number from 1 on",
-            option="processes",
-        )
-
-
-def text_defect(reference: object, fields: Sequence[str]) -> str | None:
-    """Return the defect of a reference that must be a table of texts, as text; None without one."""
-    if not isinstance(reference, Mapping):
-        return f"is a {type(reference).__name__}, but must be a table of texts"
-    missing = [name for name in fields if not isinstance(reference.get(name), str)]
-    return f"has no text {' and no text '.join(map(repr, missing))}" if missing else None
-
-
 def require_tables(
-    scorer: str, references: Sequence[Any], fields: Sequence[str], advice: str
+    scorer: str,
+    references: Sequence[Any],
+    fields: Sequence[str] | Callable[[int, Mapping[str, str]], Sequence[str]],
+    advice: str,
 ) -> list[Mapping[str, str]]:
-    """Return the references; raise RunError unless each is a table with texts for `fields`."""
+    """Return the references; raise RunError unless each is a table with texts for `fields`.
+
+    These are names, or a function that returns the names for a sample and its reference.
+    """
     tables = list(references)
     for sample, reference in enumerate(tables):
-        if defect := text_defect(reference, fields):
-            raise scorer_error(
-                f"scorer {scorer}: the reference of sample {sample} {defect}; use data set {advice}"
-            )
+        defect = f"is a {type(reference).__name__}, but must be a table of texts"
+        if isinstance(reference, Mapping):
+            names = fields(sample, reference) if callable(fields) else fields
+            missing = [repr(name) for name in names if not isinstance(reference.get(name), str)]
+            if not missing:
+                continue
+            defect = f"has no text {' and no text '.join(missing)}"
+        raise scorer_error(
+            f"scorer {scorer}: the reference of sample {sample} {defect}; use data set {advice}"
+        )
     return tables
 
 
@@ -135,6 +131,27 @@ def scores_and_lengths(
     )
 
 
+Row = list[float | None]
+Part = tuple[dict[str, Row], dict[str, float]]
+"""Scores per sample, and scores over all samples, of a part of the data set."""
+
+
+def right_shares(metric: str, samples: Sequence[int], right: Sequence[bool], total: int) -> Part:
+    """Return the scores of a part with these samples: 100 if right, else 0, and their mean."""
+    if not samples:
+        return {}, {}
+    row = spread(samples, [100.0 * is_right for is_right in right], total)
+    return {metric: row}, {metric: 100.0 * sum(right) / len(right)}
+
+
+def spread(samples: Sequence[int], values: Sequence[float], total: int) -> Row:
+    """Return the scores of all samples, from those of some; None for the others."""
+    row: Row = [None] * total
+    for sample, value in zip(samples, values, strict=True):
+        row[sample] = value
+    return row
+
+
 def token_ids(scorer: str, dtype: str, outputs: Sequence[bytes]) -> list[NDArray[np.int64]]:
     """Return the token ids in each output."""
     kind = np.dtype(TOKEN_DTYPES[dtype])
@@ -148,33 +165,23 @@ def token_ids(scorer: str, dtype: str, outputs: Sequence[bytes]) -> list[NDArray
     return [np.frombuffer(output, kind).astype(np.int64) for output in outputs]
 
 
-@dataclass(frozen=True, kw_only=True)
 class Decoder:
-    """Decode token ids, the outputs of a language model, to text.
+    """Decode token ids, the outputs of a language model, to text."""
 
-    Attributes:
-        scorer: Name of the scorer, for messages.
-        folder: Folder of the tokenizer, in Hugging Face's files.
-        special: Whether texts keep special tokens.
-    """
+    def __init__(
+        self, scorer: str, model: str | None, options: DecoderOptions, *, special: bool = False
+    ) -> None:
+        """Check the options, and that the tokenizer exists in their folder, else in the model's.
 
-    scorer: str
-    folder: Path
-    options: DecoderOptions
-    special: bool = False
-
-    @classmethod
-    def of(
-        cls, scorer: str, model: str | None, options: DecoderOptions, *, special: bool = False
-    ) -> Self:
-        """Check the options, and that the tokenizer exists in their folder, else in the model's."""
+        Args:
+            scorer: Name of the scorer, for messages.
+            model: Folder of the model in Hugging Face's files.
+            special: Whether texts keep special tokens.
+        """
         dtype, clean_up = options.dtype, options.clean_up
         require_choice(scorer, "dtype", dtype, TOKEN_DTYPES)
-        if clean_up not in {None, False, True}:
-            raise SuiteError(
-                f"scorer {scorer}: clean_up = {clean_up!r} is neither true nor false",
-                option="clean_up",
-            )
+        if clean_up is not None:
+            require_flag(scorer, "clean_up", clean_up)
         folder_name = options.tokenizer or model
         if folder_name is None:
             raise SuiteError(
@@ -191,51 +198,50 @@ class Decoder:
                 "the model's Hugging Face files",
                 path=folder,
             )
-        return cls(scorer=scorer, folder=folder, options=options, special=special)
+        self._scorer, self._folder, self._options, self._special = scorer, folder, options, special
 
     def require(self) -> None:
         """Check that the tokenizer's library is installed; import nothing."""
-        name = library_for(self.folder)
+        name = library_for(self._folder)
         if importlib.util.find_spec(name) is None:
             raise self._lacks(name)
 
     def decode(self, outputs: Sequence[bytes]) -> Decoded:
         """Decode the token ids of each sample; an output without ids is the empty text."""
-        ids = token_ids(self.scorer, self.options.dtype, outputs)
-        tokenizer = self._load()
-        self._require_known(ids, tokenizer)
+        ids = token_ids(self._scorer, self._options.dtype, outputs)
+        decode, valid_ids = self._load()
+        self._require_known(ids, valid_ids)
         texts: list[str] = []
         for start in range(0, len(ids), BATCH_SAMPLES):
-            texts += tokenizer.decode([row.tolist() for row in ids[start : start + BATCH_SAMPLES]])
+            texts += decode([row.tolist() for row in ids[start : start + BATCH_SAMPLES]])
         return Decoded(texts=texts, tokens=[len(row) for row in ids])
 
     def _load(self) -> Tokenizer:
         try:
-            return load_tokenizer(self.folder, self.options.clean_up, special=self.special)
+            return load_tokenizer(self._folder, self._options.clean_up, special=self._special)
         except ImportError as error:
             raise self._lacks(error.name) from error
         except Exception as error:  # `tokenizers` raises bare Exceptions
-            text = (
-                f"scorer {self.scorer}: the tokenizer in {self.folder} cannot be read ({error}); "
-            )
-            intact = f"{text}replace its files by intact ones"
-            raise scorer_error(lfs_pointer(self.folder) or intact) from error
+            defect = f"the tokenizer in {self._folder} cannot be read ({error})"
+            intact = f"scorer {self._scorer}: {defect}; replace its files by intact ones"
+            raise scorer_error(lfs_pointer(self._folder) or intact) from error
 
     def _lacks(self, library: str | None) -> EnvironmentFault:
         return EnvironmentFault(
-            f"scorer {self.scorer} needs {library} to decode with the tokenizer in {self.folder}, "
-            f"which is not installed; try: pip install {INSTALL_NAMES.get(library or '', library)}"
+            f"scorer {self._scorer} needs {library} to decode with the tokenizer in "
+            f"{self._folder}, which is not installed; try: pip install "
+            f"{INSTALL_NAMES.get(library or '', library)}"
         )
 
-    def _require_known(self, ids: Sequence[NDArray[np.int64]], tokenizer: Tokenizer) -> None:
-        tokens, valid = np.concatenate(ids), np.fromiter(tokenizer.ids, np.int64)
+    def _require_known(self, ids: Sequence[NDArray[np.int64]], valid_ids: Collection[int]) -> None:
+        tokens, valid = np.concatenate(ids), np.fromiter(valid_ids, np.int64)
         wrong = np.flatnonzero(~np.isin(tokens, valid))
         if len(wrong):
             ends = np.cumsum([len(row) for row in ids])
             raise scorer_error(
-                f"scorer {self.scorer}: token {tokens[wrong[0]]} of sample "
+                f"scorer {self._scorer}: token {tokens[wrong[0]]} of sample "
                 f"{np.searchsorted(ends, wrong[0], side='right')} is not in the vocabulary of "
-                f"{self.folder}, which has {len(valid)} tokens up to {valid.max()}; set the "
+                f"{self._folder}, which has {len(valid)} tokens up to {valid.max()}; set the "
                 "scorer's tokenizer to the model's own, and its dtype to the type of the engine's "
                 "outputs",
             )
@@ -244,7 +250,7 @@ class Decoder:
 D = TypeVar("D", bound=DecoderOptions)
 
 
-class TextScorer(Generic[D]):
+class TextScorer(ScorerBase[D]):
     """Score texts decoded from token ids, with the options of a `Decoder`.
 
     Attributes:
@@ -252,9 +258,7 @@ class TextScorer(Generic[D]):
         special: Whether texts keep special tokens.
     """
 
-    libraries: ClassVar[tuple[str, ...]] = ()
     optional_libraries: ClassVar[tuple[str, ...]] = ("transformers",)
-    options: ClassVar[type] = DecoderOptions
     name: ClassVar[str]
     special: ClassVar[bool] = False
 
@@ -264,9 +268,13 @@ class TextScorer(Generic[D]):
         Args:
             model: Folder of the model in Hugging Face's files, for its tokenizer.
         """
-        self._asked: D = self.options(**options)
+        super().__init__(**options)
+        processes = getattr(self._asked, "processes", None)
+        valid = processes is None or (type(processes) is int and processes >= 1)
+        rule = ("processes", processes, valid, "a number, at least 1")
+        require_options(f"scorer {self.name}", [rule])
         if self._asked.decodes:
-            self._decoder = Decoder.of(self.name, model, self._asked, special=self.special)
+            self._decoder = Decoder(self.name, model, self._asked, special=self.special)
 
     def require(self) -> None:
         """Check that the decoder's library is installed; import nothing."""
@@ -318,17 +326,8 @@ SPECIAL_BY_DEFAULT = {
 """Tokens that are always special for a class of transformers."""
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Tokenizer:
-    """Hold the functions of a tokenizer that decoding needs.
-
-    Attributes:
-        decode: Function that returns the text of each list of ids.
-        ids: All valid ids.
-    """
-
-    decode: Callable[[list[list[int]]], list[str]]
-    ids: Collection[int]
+Tokenizer = tuple[Callable[[list[list[int]]], list[str]], Collection[int]]
+"""Function that returns the text of each list of ids, and all valid ids."""
 
 
 def load_tokenizer(folder: Path, clean_up: bool | None, *, special: bool = False) -> Tokenizer:
@@ -425,7 +424,7 @@ def _load_light(folder: Path, clean_up: bool, skips: bool) -> Tokenizer:
         texts: list[str] = tokenizer.decode_batch(ids, skip_special_tokens=skips)
         return [clean(text) for text in texts] if clean_up else texts
 
-    return Tokenizer(decode=decode, ids=tokenizer.get_vocab().values())
+    return decode, tokenizer.get_vocab().values()
 
 
 def _load_full(folder: Path, clean_up: bool | None, skips: bool) -> Tokenizer:
@@ -442,4 +441,4 @@ def _load_full(folder: Path, clean_up: bool | None, skips: bool) -> Tokenizer:
         )
         return [clean(text) for text in texts] if clean_up else list(texts)
 
-    return Tokenizer(decode=decode, ids=tokenizer.get_vocab().values())
+    return decode, tokenizer.get_vocab().values()

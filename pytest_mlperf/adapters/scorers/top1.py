@@ -5,15 +5,11 @@ from __future__ import annotations
 import struct
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import ClassVar
+from numbers import Real
+from typing import Any
 
 from pytest_mlperf import Scores
-from pytest_mlperf.adapters.scorers import (
-    ModelFreeScorer,
-    require_choice,
-    require_outputs,
-    scorer_error,
-)
+from pytest_mlperf.adapters import scorers
 
 CLASS_FORMATS = {"float32": "<f", "int32": "<i", "int64": "<q", "uint8": "<B"}
 
@@ -30,10 +26,10 @@ class Top1Options:
     dtype: str = "int64"
 
     def __post_init__(self) -> None:
-        require_choice("top1", "dtype", self.dtype, CLASS_FORMATS)
+        scorers.require_choice("top1", "dtype", self.dtype, CLASS_FORMATS)
 
 
-class Top1Scorer(ModelFreeScorer[Top1Options]):
+class Top1Scorer(scorers.ScorerBase[Top1Options]):
     """Compare the predicted class of each sample with its label.
 
     Source: vision/classification_and_detection/tools/accuracy-imagenet.py and
@@ -43,12 +39,14 @@ class Top1Scorer(ModelFreeScorer[Top1Options]):
 
     metrics = ("top1",)
 
-    options: ClassVar[type] = Top1Options
-
     def score(self, outputs: Sequence[bytes], references: Sequence[int]) -> Scores:
         """Score predicted classes, numbers of type `dtype` cut to integers, against labels."""
-        require_outputs("top1", outputs, references)
-        labels = list(references)
+        scorers.require_outputs("top1", outputs, references)
+        labels: list[Any] = list(references)
+        for sample, label in enumerate(labels):
+            with scorers.reading_reference("top1", sample, "the number of a class"):
+                if not isinstance(label, Real):
+                    raise TypeError(type(label).__name__)
         right = [
             self._class(output, sample) == label
             for sample, (output, label) in enumerate(zip(outputs, labels, strict=True))
@@ -65,7 +63,7 @@ class Top1Scorer(ModelFreeScorer[Top1Options]):
         try:
             return int(number.unpack(output)[0])
         except (struct.error, ValueError, OverflowError) as error:
-            raise scorer_error(
+            raise scorers.scorer_error(
                 f"scorer top1: output {output[:16]!r} ({len(output)} bytes) of sample "
                 f"{sample} is not a class number of type {dtype} ({number.size} bytes); set "
                 "the scorer's dtype to the type of the engine's outputs",

@@ -9,16 +9,11 @@ import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any
 
 from pytest_mlperf import RunError, Scores, UnavailableError
+from pytest_mlperf.adapters import scorers
 from pytest_mlperf.adapters.lazy import NDArray, np
-from pytest_mlperf.adapters.scorers import (
-    ModelFreeScorer,
-    require_outputs,
-    require_texts,
-    scorer_error,
-)
 from pytest_mlperf.extension import require_options
 
 DIMENSIONS = (
@@ -65,7 +60,7 @@ class VBenchScorerOptions:
         require_options("scorer vbench", [("command", self.command, named, expected), *sizes])
 
 
-class VBenchScorer(ModelFreeScorer[VBenchScorerOptions]):
+class VBenchScorer(scorers.ScorerBase[VBenchScorerOptions]):
     """Write each video to `PROMPT-0.mp4`, run VBench on all, and read its results.
 
     Metrics, in per cent as VBench's means: the six dimensions of MLPerf's score, and "vbench",
@@ -78,15 +73,13 @@ class VBenchScorer(ModelFreeScorer[VBenchScorerOptions]):
     metrics = (*DIMENSIONS, "vbench")
     libraries = ("imageio_ffmpeg",)
 
-    options: ClassVar[type] = VBenchScorerOptions
-
     def score(self, outputs: Sequence[bytes], references: Sequence[Any]) -> Scores:
         """Score videos, uint8 (frames, height, width, 3), by the prompts of data set vbench.
 
         A sample's dimension is None if VBench has no number for it; its "vbench" is a pseudo-value.
         """
-        require_outputs("vbench", outputs, references)
-        prompts = require_texts("vbench", references, "the prompt")
+        scorers.require_outputs("vbench", outputs, references)
+        prompts = scorers.require_texts("vbench", references, "the prompt")
         names = [_name(sample, prompt, prompts) for sample, prompt in enumerate(prompts)]
         with tempfile.TemporaryDirectory() as folder:
             videos, output = Path(folder, "videos"), Path(folder, "output")
@@ -102,7 +95,7 @@ class VBenchScorer(ModelFreeScorer[VBenchScorerOptions]):
 
         height, width = self._asked.height, self._asked.width
         if not output or len(output) % (height * width * 3):
-            raise scorer_error(
+            raise scorers.scorer_error(
                 f"scorer vbench: the output of sample {sample} has {len(output):,} bytes, "
                 f"which are not frames of {height} x {width} pixels in RGB; set height and "
                 "width to those of the engine's videos",
@@ -122,7 +115,7 @@ class VBenchScorer(ModelFreeScorer[VBenchScorerOptions]):
                 writer.send(np.ascontiguousarray(frame))
             writer.close()
         except (OSError, RuntimeError) as error:
-            raise scorer_error(
+            raise scorers.scorer_error(
                 f"scorer vbench: ffmpeg cannot write the video of sample {sample}: {error}",
             ) from error
 
@@ -148,24 +141,24 @@ class VBenchScorer(ModelFreeScorer[VBenchScorerOptions]):
             raise _failed(f"left {len(files)} files {RESULTS} in its output")
         try:
             results = json.loads(files[0].read_bytes())
-        except ValueError as error:
+        except (ValueError, RecursionError) as error:
             raise _failed(f"left results that are not JSON ({error})") from error
         return results if isinstance(results, dict) else {}
 
 
 def _failed(defect: str) -> RunError:
     advice = "run it by hand on a folder of videos to see why"
-    return scorer_error(f"scorer vbench: the command {defect}; {advice}")
+    return scorers.scorer_error(f"scorer vbench: the command {defect}; {advice}")
 
 
 def _name(sample: int, prompt: str, prompts: Sequence[str]) -> str:
     if "/" in prompt or "\0" in prompt or not prompt or len(prompt.encode()) > 240:
-        raise scorer_error(
+        raise scorers.scorer_error(
             f"scorer vbench: the prompt of sample {sample} cannot name a file, as VBench has it: "
             f"{prompt!r:.60}",
         )
     if prompts.index(prompt) != sample:
-        raise scorer_error(
+        raise scorers.scorer_error(
             f"scorer vbench: sample {sample} has the prompt of sample {prompts.index(prompt)}, and "
             "VBench tells videos by their prompts; use a data set with each once",
         )

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any, cast
 
-from pytest_mlperf import EnvironmentFault, RunError, Scores
+from pytest_mlperf import RunError, Scores
 from pytest_mlperf.adapters import scorers
-from pytest_mlperf.adapters.conventions import SPEECH_LABELS
+from pytest_mlperf.adapters.conventions import SPEECH_LABELS, not_installed
 from pytest_mlperf.adapters.lazy import np
 from pytest_mlperf.adapters.scorers import scorer_error
 from pytest_mlperf.adapters.scorers.leverage import ratio_scores, whole_scores
@@ -21,7 +21,7 @@ NEWER = (r"\bkinda\b", r"\bsorta\b", r"\bdunno\b", r"\bcause\b")
 """Spoken forms that whisper-normalizer spells out, and openai-whisper, MLPerf's, does not."""
 
 
-class WordAccuracyScorer(scorers.ModelFreeScorer[scorers.NoOptions]):
+class WordAccuracyScorer(scorers.ScorerBase[scorers.NoOptions]):
     """Compare the transcribed words with the spoken words.
 
     Both are normalised by OpenAI's EnglishTextNormalizer (package whisper-normalizer, without its
@@ -78,10 +78,7 @@ def normaliser() -> Callable[[str], str]:
     try:
         from whisper_normalizer.english import EnglishTextNormalizer
     except ImportError as error:
-        raise EnvironmentFault(
-            "scorer word_accuracy normalises words with whisper-normalizer, which is not "
-            "installed; try: pip install 'pytest-mlperf[speech]'"
-        ) from error
+        raise not_installed("scorer word_accuracy", "whisper-normalizer", "speech") from error
     normalise: Any = EnglishTextNormalizer()
     for pattern in NEWER:
         normalise.replacers.pop(pattern, None)

@@ -226,14 +226,14 @@ def in_words(limit: Limit) -> str:
     if share is None:
         return limit.why_unknown or "no limit was requested"
     if limit.impossible and limit.of_certain is not None:
-        far = f"{100 * limit.of_certain:,.0f} % of the speed of light"
+        far = f"{100 * limit.of_certain:,.0f} % of the roofline"
         return f"{far}, which is physically impossible ({limit.binds})"
     return share_in_words(share, limit.binds, estimated=limit.estimated is not None)
 
 
 def share_in_words(share: float, binds: bounds.Resource | None, *, estimated: bool) -> str:
-    """Return a roofline share as text: "42.1 % of the speed of light (compute)"."""
-    of = "speed of light" if estimated else "certain limit"
+    """Return a roofline share as text: "42.1 % of the roofline (compute)"."""
+    of = "roofline" if estimated else "certain limit"
     second = (
         ": above 90 %, check the assumed work and peaks"
         if estimated and share > NEAR_LIMIT_SHARE

@@ -179,6 +179,16 @@ def test_rows_that_cannot_be_read_are_named(folder: Path) -> None:
     rows = [
         ('{"id": "a", "question": []}', "row 0: it has not all of id, question, function"),
         ("{", "BFCL_v4_parallel.json: it cannot be read"),
+        *(
+            (
+                json.dumps({"id": "a", "question": [], "function": []} | change),
+                "parallel.json: row 0: it is not a question of BFCL",
+            )
+            for change in (
+                *({"id": ["a"]}, {"question": [1]}, {"question": [[{"content": "a"}]]}),
+                *({"function": 1}, {"function": [{"name": "f"}]}, {"function": [None]}),
+            )
+        ),
     ]
     assert (
         not_refused(RunError, rows, lambda text: (file.write_text(text, "utf-8"), load(folder)))

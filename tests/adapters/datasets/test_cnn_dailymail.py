@@ -157,7 +157,7 @@ def test_a_wrong_record_is_one_error_with_file_record_and_key(write: Write, tmp_
 
 def test_a_wrong_option_is_named_with_its_value(write: Write) -> None:
     rows: list[Any] = [
-        ({"prompts": "ids"}, "prompts = 'ids' is unknown; valid are text, tokens"),
+        ({"prompts": "ids"}, "prompts = 'ids' is not one of text, tokens"),
         (
             {"prompts": "tokens", "template": "{input}"},
             'a template makes text; leave it out, or set prompts to "text"',

@@ -179,21 +179,22 @@ def test_latents_of_torch_are_read_before_those_of_numpy(build: Build, folder: P
 
 def test_a_table_that_is_wrong_says_where(build: Build, folder: Path) -> None:
     rows: list[Any] = [
-        ("", r"tsv:1: the header lacks the column 'id'; it has nothing"),
-        (table(), r"tsv: has no captions"),
-        (table(row(1, "A."), header="a\tb"), r"tsv:1: the header lacks the column 'id'; it has a"),
-        ("id\ttext\n1\tA.\n", r"tsv:1: the header lacks the column 'caption'; it has id, text"),
-        ("id\tid\tcaption\n", r"tsv:1: the header repeats the column 'id'"),
-        ("id,caption\n1,A.\n", r"tsv:1: the header lacks the column 'id'; it has id,caption"),
-        (table(row(1, "A."), "2\t92"), r"tsv:3: has 2 cells, not the 7 of the header"),
-        (table(row(1, "A.\tB.")), r"tsv:2: has 8 cells, not the 7 of the header"),
-        (table(row(1, "A."), row(2, "")), r"tsv:3: the caption is empty"),
-        (table(row(1, " ")), r"tsv:2: the caption is empty"),
-        (table(row("x", "A.")), r"tsv:2: id 'x' is not a number"),
-        (table(row("-1", "A.")), r"tsv:2: id '-1' is not a number"),
-        (table(row(1, "A."), "", row(1, "B.")), r"tsv:4: id 1 is also that of line 2"),
-        (table(row(1, '"A.')), r"tsv:2: unexpected end of data"),
-        (table(row(1, "A")).encode() + b"2\t\xff", r"tsv: is not UTF-8 at byte"),
+        ("", "tsv: the table has no column 'id'; needed are 'id', 'caption', it has none"),
+        (table(), "tsv: there are no captions; get it from its source again"),
+        (table(row(1, "A."), header="a\tb"), "tsv: the table has no column 'id', the nearest is"),
+        ("id\ttext\n1\tA.\n", "tsv: the table has no column 'caption', the nearest is"),
+        ("id\tid\tcaption\n", "tsv: the table has more than one column 'id'"),
+        ("id,caption\n1,A.\n", "tsv: the table has no column 'id', the nearest is 'id,caption'"),
+        (table(row(1, "A."), "2\t92"), "tsv: line 3: it has 2 cells, and the header 7"),
+        (table(row(1, "A.\tB.")), "tsv: line 2: it has 8 cells, and the header 7"),
+        (table(row(1, "A."), row(2, "")), "tsv: line 3: the caption is empty"),
+        (table(row(1, " ")), "tsv: line 2: the caption is empty"),
+        (table(row("x", "A.")), "tsv: line 2: id 'x' is not a number"),
+        (table(row("-1", "A.")), "tsv: line 2: id '-1' is not a number"),
+        (table(row("1" * 5000, "A.")), "tsv: line 2: id '11111"),
+        (table(row(1, "A."), "", row(1, "B.")), "tsv: line 4: id 1 is also that of line 2"),
+        (table(row(1, '"A.')), "tsv: line 2: it is not CSV: unexpected end of data"),
+        (table(row(1, "A")).encode() + b"2\t\xff", "tsv: line 3: it is not UTF-8"),
     ]
 
     def read(content: str | bytes) -> None:
@@ -201,8 +202,7 @@ def test_a_table_that_is_wrong_says_where(build: Build, folder: Path) -> None:
         (folder / TABLE).write_bytes(data)
         build()
 
-    advice = ["; correct the table, or get it from its source again"]
-    assert not_refused(RunError, rows, read, advice=advice) == []
+    assert not_refused(RunError, rows, read, advice=["data set's path", "source again"]) == []
 
 
 def test_a_wrong_option_is_refused_by_look_too(build: Build, folder: Path) -> None:
@@ -212,8 +212,8 @@ def test_a_wrong_option_is_refused_by_look_too(build: Build, folder: Path) -> No
         ({"size": True}, "size = True is neither"),
         ({"size": [16, 24, 8]}, r"size = \[16, 24, 8\] is neither"),
         ({"size": "16"}, "size = '16' is neither"),
-        ({"latents": True}, "latents = True is neither the path of a file nor false"),
-        ({"latents": ""}, "latents = '' is neither"),
+        ({"latents": True}, "latents = True is not the path of a file, or false"),
+        ({"latents": ""}, "latents = '' is not the path"),
     ]
 
     def look(options: dict[str, Any]) -> None:

@@ -326,7 +326,7 @@ def test_wrong_options_are_refused(build: Build) -> None:
     rows: list[Any] = [
         (
             {"variant": "terabyte"},
-            "variant = 'terabyte' is unknown; valid are multihot-criteo, mul",
+            "variant = 'terabyte' is not one of multihot-criteo, mul",
         ),
         ({"rows": 0}, "rows = 0 is not a number of pairs, at least 1"),
         ({"rows": 1002}, "rows = 1002, but there are 1001; lower rows, or leave it out"),

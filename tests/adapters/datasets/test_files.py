@@ -29,7 +29,6 @@ class Rules:
         places: Files and folders that `look` asks for, with a part of the error without them.
         parts: The same of those that only reading misses.
         whole: Files that are refused wherever they are cut.
-        unit: The name of a sample in messages.
         counted: The name of samples in messages about `count`.
     """
 
@@ -38,7 +37,6 @@ class Rules:
     places: Mapping[str, str] = field(default_factory=dict)
     parts: Mapping[str, str] = field(default_factory=dict)
     whole: tuple[str, ...] = ()
-    unit: str = "sample"
     counted: str = " of samples"
 
 
@@ -104,6 +102,7 @@ SETS = {
         whole=(COCO, "val2017_safe/000000000285.png"),
     ),
     "coco_captions": Rules(
+        counted=" of captions",
         size=3,
         checked=CAPTIONS,
         places={
@@ -127,7 +126,6 @@ SETS = {
         places={CLIPS: f"has no {CLIPS}"},
         parts={"dev-all-repack/84-121123_1.wav": "1 of the 3 clips listed in"},
         whole=(CLIPS,),
-        unit="clip",
         counted=" of clips",
     ),
     "bfcl": Rules(
@@ -135,7 +133,6 @@ SETS = {
         checked=WHEEL,
         places={WHEEL: f"neither {WHEEL} nor BFCL_v4_multiple.json is there; pip download"},
         whole=(WHEEL,),
-        unit="question",
         counted=" of questions",
     ),
     "waymo": Rules(
@@ -143,7 +140,6 @@ SETS = {
         checked=WAYMO,
         places={WAYMO: "waymo_infos_val.pkl and training/ are not both"},
         whole=(WAYMO,),
-        unit="frame",
         counted=" of frames",
     ),
     "vbench": Rules(
@@ -154,7 +150,6 @@ SETS = {
             "fixed_latent.npy": "has neither fixed_latent.pt nor",
         },
         whole=("fixed_latent.npy",),
-        unit="prompt",
         counted=" of prompts",
     ),
     "shopify": Rules(
@@ -178,15 +173,14 @@ SETS = {
             ),
         },
         whole=("dev-v1.1.json",),
-        unit="feature",
-        counted="",
+        counted=" of features",
     ),
     "kits19": Rules(
         size=3,
+        counted=" of cases",
         places={"": "this folder of volumes does not exist; set the data set's path to what"},
         parts={"case_00003.pkl": "1 of 3 cases are not here, the first is 'case_00003'"},
         whole=("case_00000.pkl", "case_00003.pkl", "preprocessed_files.pkl"),
-        unit="case",
     ),
     "criteo": Rules(
         size=3,
@@ -207,13 +201,11 @@ SETS = {
         size=2,
         checked="frames_dataset.tsv",
         places={"frames_dataset.tsv": "this folder has no frames_dataset.tsv"},
-        unit="question",
         counted=" of questions",
     ),
     "frames-pages": Rules(
         size=3,
         places={"": "no pages (*.html) are here; unpack docs.tar.gz"},
-        unit="page",
         counted=" of pages",
     ),
 }
@@ -282,7 +274,7 @@ def test_a_sample_out_of_range_is_refused(made: Made) -> None:
     assert len(dataset) == rules.size
     for read in readers:
         for index in (-1, rules.size):
-            with pytest.raises(IndexError, match=f"{rules.unit} {index} of {rules.size}"):
+            with pytest.raises(IndexError, match=f"sample {index} of {rules.size}"):
                 read(index)
 
 

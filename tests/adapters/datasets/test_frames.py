@@ -654,5 +654,5 @@ def test_parquet_without_its_library_says_what_to_install(
     path = tmp_path / "table.parquet"
     path.write_bytes(b"PAR1")
 
-    with pytest.raises(EnvironmentFault, match="pip install pyarrow"):
+    with pytest.raises(EnvironmentFault, match="pytest-mlperf\\[parquet\\]"):
         read_frame(path, columns=("id",))

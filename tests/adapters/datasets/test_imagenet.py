@@ -125,15 +125,17 @@ def test_the_digest_changes_with_content_and_preprocessing(
 def test_a_wrong_map_is_named_with_the_number_of_its_line(build: Build, folder: Path) -> None:
     rows = [
         ("a.png 2\nb.png 3\n", "val_map.txt:2: label 3 is out of range, valid are 0 to 2"),
-        ("\n", "lists no image"),
+        ("\n", "there are no images"),
         *(
             (f"a.png 2\nb.png 0\n\nc.png{line}\n", f"val_map.txt:4: 'c.png{line}' is not \"FILE L")
             for line in ("", " 1 2", " one", " -1", " ²")
         ),
+        (f"a.png {'1' * 5000}\n", "val_map.txt:1: 'a.png 11111"),
+        ("a.png 2\n\udcff.png 0\n", "val_map.txt: line 2: it is not UTF-8"),
     ]
 
     def read(content: str) -> None:
-        (folder / "val_map.txt").write_text(content, "utf-8")
+        (folder / "val_map.txt").write_bytes(content.encode("utf-8", "surrogateescape"))
         build()
 
     assert not_refused(RunError, rows, read) == []

@@ -10,10 +10,12 @@ import pytest
 from PIL import Image
 
 from pytest_mlperf.adapters.datasets.files import images
-from pytest_mlperf.adapters.datasets.files.images import check_images, decode, require_images
+from pytest_mlperf.adapters.datasets.files.images import check_images, decode
 from pytest_mlperf.core.errors import RunError, UnavailableError
 from tests.adapters.datasets import pictures
 from tests.adapters.datasets.refusals import not_refused
+
+MAP = Path("map.txt")
 
 
 def noise(height: int, width: int) -> Image.Image:
@@ -37,11 +39,11 @@ def test_the_sizes_of_intact_images_are_returned_in_order(folder: Path) -> None:
     noise(7, 5).save(folder / "small.jpeg")
 
     names = ["small.jpeg", "good.png", "good.bmp", "good.jpg"]
-    assert check_images(folder, names) == [(5, 7), *[(40, 30)] * 3]
-    assert check_images(folder, []) == []
+    assert check_images(folder, names, MAP) == [(5, 7), *[(40, 30)] * 3]
+    assert check_images(folder, [], MAP) == []
     for end in (b"", bytes(3), b"\r\n", b"written by a camera"):
         (folder / "odd.jpg").write_bytes(jpeg(folder) + end)
-        assert check_images(folder, ["odd.jpg"]) == [(40, 30)]
+        assert check_images(folder, ["odd.jpg"], MAP) == [(40, 30)]
 
 
 TRUNCATED = "image file is truncated"
@@ -64,7 +66,7 @@ def test_a_damaged_image_is_named_with_its_defect(folder: Path) -> None:
 
     def read(change: Callable[[bytes], bytes]) -> None:
         (folder / "bad.jpg").write_bytes(change(whole))
-        check_images(folder, images)
+        check_images(folder, images, MAP)
 
     start, advice = (
         f"{folder / 'bad.jpg'}: ",
@@ -76,7 +78,7 @@ def test_a_damaged_image_is_named_with_its_defect(folder: Path) -> None:
         for kept in (0.3, 0.9):
             (folder / name).write_bytes(whole[: int(kept * len(whole))])
             with pytest.raises(RunError, match=f"{name}: this image is incomplete or damaged"):
-                check_images(folder, [name])
+                check_images(folder, [name], MAP)
 
 
 def test_of_many_damaged_files_the_first_in_the_list_is_named(
@@ -88,11 +90,11 @@ def test_of_many_damaged_files_the_first_in_the_list_is_named(
         content = b"" if number in {17, 25, 39} else jpeg(folder)
         (folder / f"{number}.jpg").write_bytes(content)
     with pytest.raises(RunError, match=r"/17\.jpg: .*; 3 of 40 images"):
-        check_images(folder, [f"{number}.jpg" for number in range(40)])
+        check_images(folder, [f"{number}.jpg" for number in range(40)], MAP)
 
     monkeypatch.setattr(images, "MAX_DAMAGED", 4)
     with pytest.raises(RunError, match="at least 4 of 9 images"):
-        check_images(folder, ["17.jpg"] * 9)
+        check_images(folder, ["17.jpg"] * 9, MAP)
 
 
 def test_a_flipped_bit_inside_is_found_when_the_image_is_decoded(folder: Path) -> None:
@@ -101,7 +103,7 @@ def test_a_flipped_bit_inside_is_found_when_the_image_is_decoded(folder: Path) -
     whole = bytearray(path.read_bytes())
     whole[len(whole) // 2] ^= 1
     path.write_bytes(whole)
-    assert check_images(folder, ["good.png"]) == [(40, 30)]
+    assert check_images(folder, ["good.png"], MAP) == [(40, 30)]
     with pytest.raises(RunError, match=r"good\.png: Pillow cannot decode this image") as caught:
         decode(path)
     assert caught.value.layer == "dataset"
@@ -109,7 +111,7 @@ def test_a_flipped_bit_inside_is_found_when_the_image_is_decoded(folder: Path) -
     chunk = struct.pack(">I", 13) + header + struct.pack(">I", zlib.crc32(header))
     (folder / "bomb.png").write_bytes(b"\x89PNG\r\n\x1a\n" + chunk + images.END_BYTES["PNG"])
     with pytest.raises(RunError, match=r"bomb\.png: this image is incomplete or damaged"):
-        check_images(folder, ["bomb.png"])
+        check_images(folder, ["bomb.png"], MAP)
 
 
 def test_every_kind_of_image_becomes_rgb_of_8_bits(tmp_path: Path) -> None:
@@ -138,4 +140,4 @@ def test_missing_images_are_counted_and_the_first_is_named(folder: Path) -> None
         UnavailableError,
         match=r"2 of 3 images listed in map\.txt are not here, the first is 'b\.jpg'; complete",
     ):
-        require_images(folder, names, Path("map.txt"))
+        check_images(folder, names, MAP)

@@ -172,6 +172,7 @@ def test_checksums_are_compared_where_asked_for(folder: Path, tmp_path: Path) ->
         build(folder, checksums="official")
     rows = [
         ("{", "it is not JSON"),
+        ("[" * 100_000, "it is not JSON"),
         ("[]", "it is not a JSON object of file names and MD5 sums"),
         ('{"a.pkl": 3}', "it is not a JSON object of file names and MD5 sums"),
         ("{}", "sums.json has no checksum of a file case_00003.pkl; use the pickles of MLPerf's"),

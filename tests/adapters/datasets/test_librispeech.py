@@ -183,5 +183,5 @@ def test_files_of_another_form_are_found_before_an_engine_loads(
     with pytest.raises(RunError, match="has 15995 samples, and the list says 16000"):
         load(path).input(1)
     path.write_text("[]", "utf-8")
-    with pytest.raises(RunError, match="it lists no clip"):
+    with pytest.raises(RunError, match="there are no clips"):
         load(tmp_path)

@@ -26,7 +26,7 @@ SENTENCES = [
     ("mixtral", ["a.pkl", "b.pkl"], "more than one other table (a.pkl, b.pkl); get"),
     ("graded", None, "this table does not exist; get it as"),
     ("openorca", None, "this table does not exist; set the data set's path to the file"),
-    ("openorca", [], f"has neither {ORCA} nor that name with .gz, and no other table; set"),
+    ("openorca", [], f"has neither {ORCA} nor {ORCA}.gz, and no other table; set"),
     ("openorca", ["a.pkl", "b.parquet"], "more than one other table (a.pkl, b.parquet); set"),
 ]
 

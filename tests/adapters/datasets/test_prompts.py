@@ -23,7 +23,7 @@ lists_of_tokens = st.lists(
 
 @given(pieces.map("".join), st.text(), st.text())
 def test_a_template_fills_in_what_format_fills_in(text: str, a: str, b: str) -> None:
-    template = Template("x", text + "{a}", valid=("a", "b"), required="a")
+    template = Template("x", text + "{a}", ("b", "a"))
 
     assert template.fill({"a": a, "b": b}) == (text + "{a}").format(a=a, b=b)
     assert template.fields == {"a"} | ({"b"} if "{b}" in text.replace("{{", "") else set())

@@ -256,7 +256,7 @@ DEFECTS: list[tuple[Any, str]] = [
     (changed("version", to="v2.0"), "is SQuAD of version 'v2.0', but MLPerf's BERT takes '1.1'; "),
     (changed("data", drop=True), f"has 'version', {WHERE} 'data'"),
     (changed("data", to={}), f"has 'data' of type dict, {WHERE}"),
-    (changed("data", to=[]), "has no question; get dev-v1.1.json again"),
+    (changed("data", to=[]), "there are no features; get it from its source again"),
     (changed("data", 0, to=3), "article 1: is a value of type int, where SQuAD 1.1 has"),
     (changed("data", 0, "paragraphs", drop=True), "article 1: has 'title', where SQuAD 1.1"),
     (changed(*PARAGRAPH, "context", drop=True), "article 1, paragraph 1: has 'qas', where"),
@@ -292,10 +292,13 @@ def test_an_invalid_vocabulary_file_is_refused(build: Build, tmp_path: Path) -> 
 
 def test_a_wrong_option_is_refused_before_anything_is_looked_for() -> None:
     rows: list[Any] = [
-        ({"max_seq_length": 0}, "max_seq_length = 0 is not a number, at least 1"),
-        ({"max_seq_length": None}, "max_seq_length = None is not a number, at least 1"),
-        ({"doc_stride": 1.5}, "doc_stride = 1.5 is not a number, at least 1"),
-        ({"max_query_length": True}, "max_query_length = True is not a number, at least 1"),
+        *(
+            ({name: value}, f"{name} = {value} is not a number of word pieces, at least 1")
+            for name, value in (
+                *(("max_seq_length", 0), ("max_seq_length", None)),
+                *(("doc_stride", 1.5), ("max_query_length", True)),
+            )
+        ),
         ({"pad": 1}, "pad = 1 is not true or false"),
         (
             {"max_seq_length": 67},

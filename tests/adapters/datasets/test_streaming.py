@@ -123,7 +123,7 @@ def test_options_that_mean_nothing_are_refused(tmp_path: Path) -> None:
         ({"share": True}, "share = True is not"),
         ({"first_step": 4}, "first_step = 4 is not a time step below steps"),
         ({"steps": "4"}, "steps = '4' is not"),
-        ({"count": 5}, "count = 5, but the data set has 4 requests"),
+        ({"count": 5}, "count = 5, but there are 4 requests"),
         ({"max_history": 0}, "max_history = 0 is not a number of actions"),
     ]
     path = str(written(tmp_path))
@@ -132,6 +132,8 @@ def test_options_that_mean_nothing_are_refused(tmp_path: Path) -> None:
         StreamingDataset(path=path, **{**OPTIONS, **options})
 
     assert not_refused(SuiteError, rows, read) == []
+    with pytest.raises(RunError, match="there are no requests"):
+        read({"share": 1e-9})
 
 
 def test_missing_files_are_all_named(tmp_path: Path) -> None:

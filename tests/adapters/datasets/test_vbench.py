@@ -64,12 +64,12 @@ def test_defects_are_refused_with_a_message(folder: Path) -> None:
             r"has shape \(1, 4, 3, 2, 2\), not the \(1, 16, 21, 90, 160\) of the option",
         ),
         ({"shape": [1, 2]}, SuiteError, r"shape = \[1, 2\] is not five lengths"),
-        ({"latents": True}, SuiteError, "latents = True is neither the path of a file nor false"),
+        ({"latents": True}, SuiteError, "latents = True is not the path of a file, or false"),
         ({"latents": "no.pt"}, UnavailableError, "no.pt: these latents are not here"),
     ]
     for options, error, part in rows:
         with pytest.raises(error, match=part):
             VBenchDataset(**{"path": str(folder), **options})
     (folder / "vbench_prompts.txt").write_text(" \n", "utf-8")
-    with pytest.raises(RunError, match="has no prompts"):
+    with pytest.raises(RunError, match="there are no prompts"):
         VBenchDataset(path=str(folder), shape=SHAPE)

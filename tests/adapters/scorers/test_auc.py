@@ -229,7 +229,7 @@ def test_wrong_inputs_and_options_are_refused() -> None:
         AucScorer(interleaved=interleaved).score(logs, references)
 
     assert differences(score, RunError, rows) == []
-    text = r"scorer auc: interleaved = .* is neither true nor false"
+    text = r"scorer auc: interleaved = .* is not true or false"
     options = [(value, text) for value in ("yes", 1, None)]
     assert differences(lambda value: AucScorer(interleaved=value), SuiteError, options) == []
 

@@ -142,6 +142,7 @@ def test_damaged_files_and_models_of_another_kind_are_refused(folder: Path) -> N
         ),
         ("model.safetensors", b"no weights", incomplete),
         ("config.json", b"{", incomplete),
+        ("config.json", b"[" * 100_000, incomplete),
         ("vocab.json", b"{", incomplete),
         (
             "config.json",

@@ -82,7 +82,7 @@ def int64(*ids: int) -> bytes:
 
 def decoder(folder: Path, **options: Any) -> Decoder:
     model = options.pop("model", str(folder))
-    return Decoder.of("rouge", model, DecoderOptions(**options))
+    return Decoder("rouge", model, DecoderOptions(**options))
 
 
 def samples(tokenizer: Tokenizer, highest: int) -> list[list[int]]:
@@ -211,8 +211,8 @@ def test_a_folder_without_a_tokenizer_is_unavailable_and_wrong_options_are_refus
         (tmp_path, r"holds no tokenizer \(looked for tokenizer\.json"),
     ]
     options: list[tuple[dict[str, Any], str]] = [
-        ({"dtype": "float32"}, "dtype = 'float32' is unknown; valid are int32, int64"),
-        ({"clean_up": "yes"}, "clean_up = 'yes' is neither true nor false"),
+        ({"dtype": "float32"}, "dtype = 'float32' is not one of int32, int64"),
+        ({"clean_up": "yes"}, "clean_up = 'yes' is not true or false"),
         ({"model": None}, "neither its option tokenizer nor the workload's model"),
     ]
 

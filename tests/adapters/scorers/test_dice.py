@@ -122,7 +122,7 @@ def test_wrong_sizes_classes_and_types_are_refused() -> None:
     assert differences(score, RunError, rows) == []
     with pytest.raises(
         SuiteError,
-        match="scorer dice: dtype = 'float32' is unknown; valid are uint8, int8, int16, int32, int",
+        match="scorer dice: dtype = 'float32' is not one of uint8, int8, int16, int32, int",
     ):
         DiceScorer(dtype="float32")
 

@@ -229,10 +229,10 @@ def test_metrics_that_could_change_and_wrong_options_are_refused(
         ("", r"holds no \w+\.py; name the script"),
     ]
     options: list[tuple[dict[str, Any], str]] = [
-        ({"outputs": "image"}, "outputs = 'image' is unknown; valid are text, number"),
+        ({"outputs": "image"}, "outputs = 'image' is not one of text, number"),
         (
             {"outputs": "number", "dtype": "int8"},
-            "dtype = 'int8' is unknown; valid are int32, int64",
+            "dtype = 'int8' is not one of int32, int64",
         ),
         ({"compute": {"references": []}}, "compute sets references, which come from"),
         ({"outputs": "text"}, "neither its option tokenizer nor the workload's model is set"),

@@ -245,7 +245,7 @@ def test_columns_may_be_json_as_in_mlperfs_table_and_others_are_refused() -> Non
         {"ground_truth": "{"},
         {"ground_truth": 3},
     ]
-    rows = [([INT, {**INT, **change}], "the reference of sample 1 is") for change in changes]
+    rows = [([INT, {**INT, **change}], "sample 1 has an invalid reference") for change in changes]
 
     assert accuracy(answer(("a_b", {"x": 5})), {"subset": "multiple", **columns}) == 100
     score = FunctionCallsScorer().score

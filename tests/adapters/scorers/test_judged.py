@@ -212,7 +212,7 @@ def test_wrong_options_templates_and_references_are_refused(tmp_path: Path) -> N
     options: list[tuple[dict[str, Any], str]] = [
         ({"url": "127.0.0.1:8000"}, "must begin with http"),
         ({"timeout": 0}, "timeout must be above 0"),
-        ({"answers": "log"}, "answers = 'log' is unknown; valid are attached"),
+        ({"answers": "log"}, "answers = 'log' is not one of attached"),
         ({"answers": "tokens"}, "decodes tokens, but neither its option"),
     ]
     for number, text in enumerate(["{answer}", "{", "{0}", "{question.x}"]):
@@ -226,7 +226,10 @@ def test_wrong_options_templates_and_references_are_refused(tmp_path: Path) -> N
     assert differences(build, SuiteError, options) == []
     with pytest.raises(UnavailableError, match="cannot be read"):
         build({"template": "/none/t"})
-    with pytest.raises(RunError, match="not a table with question and answer"):
+    (tmp_path / "latin").write_bytes(b"\xe9 {question}")
+    with pytest.raises(UnavailableError, match=r"latin cannot be read .*codec can't decode"):
+        build({"template": str(tmp_path / "latin")})
+    with pytest.raises(RunError, match="it must be a table with question and answer"):
         build({}).score([b""], ["text"], [{"text": b""}])  # type: ignore[list-item]
 
 

@@ -18,7 +18,10 @@ from typing import Any
 import pytest
 
 from pytest_mlperf.adapters.scorers.code import livecodebench, livecodebench_inside
+from pytest_mlperf.adapters.scorers.code._languages import python_toolchain
 from pytest_mlperf.adapters.scorers.code.livecodebench import (
+    IMPORTABLE,
+    INSIDE_SCRIPT,
     Archive,
     ProblemTests,
     passed_tests,
@@ -150,8 +153,9 @@ def test_programs_are_tested_as_by_livecodebench() -> None:
     printing = ProblemTests(function=None, tests=INCREASE)
     calling = ProblemTests(function="f", tests=[("3\n[1]", "[3, [1]]"), ("0\n[]", "[0, []]")])
 
-    assert {code: passes(printing, code) for code in PRINTED} == PRINTED
-    assert {code: passes(calling, code) for code in CALLED} == CALLED
+    chain = python_toolchain(INSIDE_SCRIPT, *IMPORTABLE)
+    assert {code: passes(printing, code, chain) for code in PRINTED} == PRINTED
+    assert {code: passes(calling, code, chain) for code in CALLED} == CALLED
 
 
 HOSTILE = {
@@ -174,7 +178,8 @@ def test_a_hostile_program_is_wrong_and_ends(monkeypatch: pytest.MonkeyPatch) ->
     monkeypatch.setattr(livecodebench, "MAX_PROGRAM_SECONDS", 2)
     task = ProblemTests(function=None, tests=INCREASE[:1])
 
-    assert [name for name, code in HOSTILE.items() if passes(task, code)] == []
+    chain = python_toolchain(INSIDE_SCRIPT, *IMPORTABLE)
+    assert [name for name, code in HOSTILE.items() if passes(task, code, chain)] == []
 
 
 def packed(content: Any) -> str:

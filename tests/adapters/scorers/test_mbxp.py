@@ -14,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pytest_mlperf.adapters.scorers.code import programs as mbxp_programs
-from pytest_mlperf.adapters.scorers.code._languages import TOOLCHAINS, source, toolchain
+from pytest_mlperf.adapters.scorers.code._languages import TOOLCHAINS, source
 from pytest_mlperf.adapters.scorers.code.programs import (
     LANGUAGES,
     Problem,
@@ -76,15 +76,6 @@ EXTRACTED = [
     ("php", "<?php\n$a\\_b = 1;", "<?php\n$a_b = 1;"),
     ("ruby", "\ndef f\nend", "\ndef f\nend"),
     ("typescript", "\tlet a", "\tlet a"),
-    ("go", "package main\nfunc f() {\n}", "\nfunc f() {\n}"),
-    ("go", 'import "fmt"\nx', "\nx"),
-    ("go", ' import "fmt"\nx', ' import "fmt"\nx'),
-    ("go", 'x\nimport (\n"fmt"\n"os"\n)\ny', "x\n\ny"),
-    ("go", 'import (\n"fmt"\n)\ny', 'import (\n"fmt"\n)\ny'),
-    ("go", "a\nfunc main() {\n f()\n}\nb", "a\n\nb"),
-    ("scala", "object Main extends App {\na\nb\n}\n", "\na\nb\n"),
-    ("scala", "a", ""),
-    ("scala", "", ""),
 ]
 
 
@@ -146,7 +137,7 @@ def test_the_commands_are_those_of_mxeval(tmp_path: Path, monkeypatch: pytest.Mo
     monkeypatch.setenv("PATH", str(folder))
 
     for language, commands in COMMANDS.items():
-        how = toolchain(language)
+        how = TOOLCHAINS[language]()
 
         assert [f"{' '.join(step.command)} | {step.wall_s:.0f} s" for step in how.steps] == [
             command.format(bin=folder) for command in commands
@@ -169,11 +160,11 @@ def test_no_home_folder_is_shown_and_a_program_of_the_system_needs_nothing_more(
         path = tmp_path / program
         install(path.parent, "php")
         monkeypatch.setenv("PATH", str(path.parent))
-        assert set(toolchain("php").readable) - {"/etc/php"} == {str(tmp_path / readable)}
+        assert set(TOOLCHAINS["php"]().readable) - {"/etc/php"} == {str(tmp_path / readable)}
 
     monkeypatch.setenv("PATH", "/usr/bin")
     if shutil.which("g++") is not None:
-        how = toolchain("cpp")
+        how = TOOLCHAINS["cpp"]()
         assert (how.steps[0].command[0], how.readable) == ("/usr/bin/g++", {})
 
 
@@ -382,14 +373,7 @@ def test_javascript_needs_what_its_tests_import(
     )
 
 
-def test_a_language_that_the_reference_does_not_run_is_refused() -> None:
-    with pytest.raises(RunError) as caught:
-        passed([problem("", "go"), problem("", "Python")])
-
-    assert str(caught.value) == (
-        "scorer mbxp: programs in Python, go cannot be run; MLPerf's reference runs cpp, "
-        "javascript, php, python, ruby, typescript"
-    )
+def test_the_languages_are_those_that_the_reference_runs() -> None:
     assert set(TOOLCHAINS) == {"cpp", "javascript", "php", "python", "ruby", "typescript"}
 
 
@@ -438,11 +422,11 @@ def test_programs_are_not_run_unless_that_is_asked_for(build: Build) -> None:
 
 def test_wrong_options_and_inputs_are_refused_before_a_program_runs(build: Build) -> None:
     options = [
-        ({"run_generated_code": 1}, "run_generated_code = 1 is neither true nor false"),
-        ({"run_generated_code": "yes"}, "run_generated_code = 'yes' is neither"),
-        ({"processes": 0}, "processes = 0 must be a number from 1 on"),
-        ({"processes": True}, "processes = True must be a number from 1 on"),
-        ({"dtype": "int8"}, "dtype = 'int8' is unknown; valid are int32, int64"),
+        ({"run_generated_code": 1}, "run_generated_code = 1 is not true or false"),
+        ({"run_generated_code": "yes"}, "run_generated_code = 'yes' is not true"),
+        ({"processes": 0}, "processes = 0 is not a number, at least 1"),
+        ({"processes": True}, "processes = True is not a number, at least 1"),
+        ({"dtype": "int8"}, "dtype = 'int8' is not one of int32, int64"),
         ({"model": None}, "neither its option tokenizer nor the workload's model"),
     ]
     inputs: list[tuple[list[bytes], list[Any], str]] = [

@@ -94,9 +94,9 @@ def test_incomparable_inputs_and_non_numbers_are_refused() -> None:
         (output([-1.0, math.nan]), table, "a log-probability that is not a finite number; check"),
         (output([-math.inf, -1.0]), table, "a log-probability that is not a finite number; check"),
         (output([-1e6, -1e6]), table, "the mean negative log-probability of a token is"),
-        (right, None, "the reference of sample 1 is None; it must be a table with"),
+        (right, None, "sample 1 has an invalid reference (TypeError"),
         (right, {**table, "scored": 0}, "how many of the last ones are scored"),
-        (right, {**table, "scored": 3}, "fewer than all: use data set windows"),
+        (right, {**table, "scored": 3}, "fewer than all, as of data set windows"),
         (right, {**table, "tokens": ["a"]}, "must be a table with"),
         (right, {**table, "tokens": [[1]]}, "must be a table with"),
     ]

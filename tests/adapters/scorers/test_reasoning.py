@@ -294,8 +294,8 @@ def test_wrong_options_and_inputs_are_refused(model: Path) -> None:
     options = [
         ({"run_generated_code": True}, "run_generated_code and tests go together"),
         ({"tests": "lcb"}, "run_generated_code and tests go together"),
-        ({"run_generated_code": 1, "tests": "lcb"}, "neither true nor false"),
-        ({"processes": 0}, "must be a number from 1 on"),
+        ({"run_generated_code": 1, "tests": "lcb"}, "is not true or false"),
+        ({"processes": 0}, "is not a number, at least 1"),
     ]
     inputs = [
         (

@@ -23,6 +23,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pytest_mlperf.adapters.scorers.code import _sandbox_filter as sandbox_filter
+from pytest_mlperf.adapters.scorers.code import sandbox
 from pytest_mlperf.adapters.scorers.code.sandbox import (
     MIB,
     USR,
@@ -247,11 +248,10 @@ def test_memory_files_and_descriptors_are_limited() -> None:
 
 
 @isolated
-def test_output_is_cut_and_the_program_goes_on() -> None:
+def test_output_is_cut_and_the_program_goes_on(monkeypatch: pytest.MonkeyPatch) -> None:
     """It is read to its end, so that a program does not wait for a reader."""
-    finished = run(
-        "import sys\nfor _ in range(64): sys.stdout.write('x' * 1048576)", output_bytes=9
-    )
+    monkeypatch.setattr(sandbox, "OUTPUT_BYTES", 9)
+    finished = run("import sys\nfor _ in range(64): sys.stdout.write('x' * 1048576)")
 
     assert finished == StepResult(
         step=0, returncode=0, stdout=b"xxxxxxxxx", stderr=b"", truncated=True

@@ -360,7 +360,7 @@ def test_wrong_inputs_and_options_are_refused() -> None:
     options = [
         (
             {"dtype": "bfloat16"},
-            "^scorer squad: dtype = 'bfloat16' is unknown; valid are float32, float16, float64, "
+            "^scorer squad: dtype = 'bfloat16' is not one of float32, float16, float64, "
             "int8, int16, int32, int64$",
         ),
         ({"transposed": 1}, "transposed = 1 is not true or false"),

@@ -84,7 +84,7 @@ def test_a_class_above_255_is_another_one_in_the_log_of_r_gats_reference() -> No
 
 def test_an_unknown_type_lists_the_valid_ones() -> None:
     with pytest.raises(
-        SuiteError, match="dtype = 'int16' is unknown; valid are float32, int32, int64, uint8"
+        SuiteError, match="dtype = 'int16' is not one of float32, int32, int64, uint8"
     ):
         Top1Scorer(dtype="int16")
 

@@ -99,6 +99,7 @@ def test_a_judge_that_gives_no_score_is_an_error(judge: Any) -> None:
         ({"files": 0}, "left 0 files"),
         ({"files": 2}, "left 2 files"),
         ({"text": "{"}, "left results that are not JSON"),
+        ({"text": "[" * 100_000}, "left results that are not JSON"),
         ({"text": "[]"}, "left no mean of subject_consistency"),
         ({"text": '{"subject_consistency": [NaN]}'}, "left no mean of subject_consistency"),
         ({"text": '{"subject_consistency": [true]}'}, "left no mean of subject_consistency"),

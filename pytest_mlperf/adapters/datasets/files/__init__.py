@@ -29,36 +29,49 @@ class FileOptions:
     """
 
     count: int | None = None
+    owner: ClassVar[str]
+    noun: ClassVar[str]
+
+    def __init_subclass__(cls, dataset: str = "", noun: str = "samples") -> None:
+        """Set the names of the data set and of its samples in messages."""
+        cls.owner, cls.noun = f"data set {dataset}", noun
+
+    def __post_init__(self) -> None:
+        self.check()
 
     def find(self) -> Any:
-        """Find and return the paths of the files for `FileDataset._read`; read no file."""
+        """Find and return the paths of the files for `FileDataset._read`; read no file.
+
+        Of a tuple the first file, or of a list all files, must have the option `checksum`.
+        """
         raise NotImplementedError
 
-    def check(self, dataset: str, *rules: Rule, **units: str) -> None:
+    def check(self, *rules: Rule, **units: str) -> None:
         """Raise SuiteError for a broken rule, or an invalid `count` or `checksum`.
 
         `units` maps whole-number options to their units, e.g. size="pixels"; None is valid if it is
         the default.
         """
-        owner = f"data set {dataset}"
-        require_options(owner, rules)
-        for name, unit in {**units, "count": units.get("count", "samples")}.items():
+        require_options(self.owner, rules)
+        for name, unit in {**units, "count": self.noun}.items():
             value = getattr(self, name)
             valid = type(value) is int and value >= 1
             if not valid and (value is not None or getattr(type(self), name) is not None):
-                number = f"a number of {unit}" if unit else "a number"
-                message = f"{owner}: {name} = {value!r} is not {number}, at least 1"
-                raise SuiteError(message, option=name)
+                message = f"{name} = {value!r} is not a number of {unit}, at least 1"
+                raise self.wrong(message, option=name)
         checksum = getattr(self, "checksum", None)
         if checksum is None:
             return
         algorithm, _, digits = str(checksum).lower().partition(":")
         if len(digits) != CHECKSUMS.get(algorithm) or not re.fullmatch("[0-9a-f]+", digits):
-            raise SuiteError(
-                f'{owner}: checksum = {checksum!r} must be "md5:" with 32 hex digits or "sha256:" '
-                "with 64",
+            raise self.wrong(
+                f'checksum = {checksum!r} must be "md5:" with 32 hex digits or "sha256:" with 64',
                 option="checksum",
             )
+
+    def wrong(self, defect: str, *, option: str | Sequence[str]) -> SuiteError:
+        """Return the error for a wrong option."""
+        return SuiteError(f"{self.owner}: {defect}", option=option)
 
     @staticmethod
     def require(*places: tuple[bool, str]) -> None:
@@ -75,6 +88,7 @@ class ChecksumOptions(FileOptions):
         checksum: "md5:" or "sha256:" and the hex digits of the file; None skips the check.
     """
 
+    path: str
     checksum: str | None = None
 
 
@@ -83,15 +97,19 @@ class FileDataset(Generic[S]):
 
     libraries: ClassVar[tuple[str, ...]] = ()
     options: ClassVar[type[FileOptions]]
-    unit: ClassVar[str] = "sample"
     repeat: bool = True
     kind: bytes
 
     _samples: Sequence[S]
 
     def __init__(self, **options: Any) -> None:
-        chosen = self.options(**options)
-        self._read(chosen, chosen.find())
+        self._asked: Any = self.options(**options)
+        chosen, files = self._asked, self._asked.find()
+        if isinstance(chosen, ChecksumOptions):
+            first = files[0] if isinstance(files, tuple) else files
+            paths = first if isinstance(first, list) else [first]
+            check_files([path for path in paths if not path.is_dir()], chosen.checksum)
+        self._read(chosen, files)
 
     def _read(self, options: Any, files: Any) -> None:
         raise NotImplementedError
@@ -102,6 +120,9 @@ class FileDataset(Generic[S]):
 
     def __len__(self) -> int:
         return len(self._samples)
+
+    def reference(self, index: int) -> Any:
+        return self._sample(index)
 
     @cached_property
     def digest(self) -> str:
@@ -117,8 +138,10 @@ class FileDataset(Generic[S]):
     def _content(self, index: int) -> Sequence[bytes]:
         raise NotImplementedError
 
-    def _keep(self, samples: Sequence[S], count: int | None, source: object, holds: str) -> None:
-        require_enough(source, count, len(samples), holds)
+    def _keep(self, samples: Sequence[S], count: int | None, source: object) -> None:
+        if not samples:
+            raise wrong(source, f"there are no {self.options.noun}", "get it from its source again")
+        require_enough(source, count, len(samples), self.options.noun)
         self._samples = samples[:count]
 
     def _sample(self, index: int) -> S:
@@ -126,7 +149,7 @@ class FileDataset(Generic[S]):
 
     def _checked(self, index: int) -> int:
         if not 0 <= index < len(self):
-            raise IndexError(f"{self.unit} {index!r} of {len(self)}")
+            raise IndexError(f"sample {index!r} of {len(self)}")
         return index
 
 
@@ -149,7 +172,7 @@ def check_file(path: Path, checksum: str | None) -> None:
 
 def check_files(paths: Sequence[Path], checksum: str | None) -> None:
     """Raise RunError unless files, read in sequence, have a checksum; None skips the check."""
-    if checksum is None:
+    if checksum is None or not paths:
         return
     algorithm, _, digits = checksum.lower().partition(":")
     total = hashlib.new(algorithm, usedforsecurity=False)
@@ -167,11 +190,12 @@ def check_files(paths: Sequence[Path], checksum: str | None) -> None:
         )
 
 
-def require_enough(source: object, count: int | None, total: int, holds: str) -> None:
-    """Raise SuiteError if `count` exceeds `total`; `holds` words it, e.g. "it has 3 images"."""
+def require_enough(source: object, count: int | None, total: int, noun: str) -> None:
+    """Raise SuiteError if `count` exceeds the `total` number of samples, named by `noun`."""
     if count is not None and count > total:
         raise SuiteError(
-            f"{source}: count = {count!r}, but {holds}; lower count, or leave it out to use all",
+            f"{source}: count = {count!r}, but there are {total:,} {noun}; lower count, or leave "
+            "it out to use all",
             option="count",
         )
 
@@ -184,16 +208,15 @@ def first_file(places: Iterable[Path]) -> Path | None:
 def find_file(
     path: Path,
     *,
-    official: Sequence[str],
+    official: Sequence[str] = (),
     endings: tuple[str, ...],
-    lacks: str,
     whole: str,
-    advice: str,
+    advice: str = "set the data set's path to the file",
 ) -> Path:
     """Return the path itself, else the official file in a folder, else its only file.
 
     The first of the `official` names wins; others end in `endings`. In the UnavailableError,
-    `lacks` says which file is missing, and `whole` names the kind of file.
+    `whole` names the kind of file.
     """
     if path.is_file():
         return path
@@ -205,6 +228,9 @@ def find_file(
     if len(files) == 1:
         return files[0]
     names = ", ".join(entry.name for entry in files[:5])
+    lacks = f"neither {' nor '.join(official)}" if len(official) > 1 else f"no {''.join(official)}"
+    if not official:
+        lacks = f"no file that ends with {', '.join(endings)}"
     raise UnavailableError(
         f"{path}: this folder has {lacks}, and "
         + (f"more than one other {whole} ({names})" if files else f"no other {whole}")

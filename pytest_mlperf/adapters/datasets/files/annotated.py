@@ -12,12 +12,8 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 from pytest_mlperf import RunError, UnavailableError
-from pytest_mlperf.adapters.datasets.files import FileDataset, FileOptions, check_file, wrong
-from pytest_mlperf.adapters.datasets.files.images import (
-    check_images,
-    hash_of_images,
-    require_images,
-)
+from pytest_mlperf.adapters.datasets.files import ChecksumOptions, FileDataset, wrong
+from pytest_mlperf.adapters.datasets.files.images import check_images, hash_of_images
 
 Test = Callable[[Any], bool]
 
@@ -144,7 +140,7 @@ KEPT_FIELDS = frozenset(RECORD_TESTS) | {
 
 
 @dataclass(frozen=True, kw_only=True)
-class AnnotatedOptions(FileOptions):
+class AnnotatedOptions(ChecksumOptions):
     """Options of a data set of annotated images.
 
     Attributes:
@@ -152,18 +148,15 @@ class AnnotatedOptions(FileOptions):
         checksum: "md5:" or "sha256:" and the hex digits of the annotation file; None skips it.
     """
 
-    dataset: ClassVar[str]
     title: ClassVar[str]
     advice: ClassVar[str]
 
-    path: str
     annotations: str
     images: str
     size: int
-    checksum: str | None = None
 
     def __post_init__(self) -> None:
-        self.check(self.dataset, size="pixels", count="images")
+        self.check(size="pixels")
 
     def find(self) -> tuple[Path, Path]:
         folder = Path(self.path)
@@ -198,14 +191,11 @@ class AnnotatedImages(FileDataset[Image]):
     libraries = ("PIL",)
 
     def _read(self, options: Any, files: tuple[Path, Path]) -> None:
-        self._size = options.size
         file, self._folder = files
-        check_file(file, options.checksum)
         listed, self._categories = read_annotations(file)
-        self._keep(listed, options.count, file, f"it lists {len(listed)} images")
+        self._keep(listed, options.count, file)
         names = [name for name, _ in self._samples]
-        require_images(self._folder, names, file)
-        _check_sizes(file, self._samples, check_images(self._folder, names))
+        _check_sizes(file, self._samples, check_images(self._folder, names, file))
 
     def reference(self, index: int) -> dict[str, Any]:
         """Return `index`, `image_id`, `height` and `width` in pixels, and `annotations`.
@@ -224,7 +214,7 @@ class AnnotatedImages(FileDataset[Image]):
 
     @property
     def _preparation(self) -> str:
-        return repr(self._size)
+        return repr(self._asked.size)
 
 
 def _check_sizes(file: Path, images: Sequence[Image], sizes: Sequence[tuple[int, int]]) -> None:

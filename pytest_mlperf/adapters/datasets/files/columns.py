@@ -1,20 +1,43 @@
-"""Find the columns of a table by name."""
+"""Find the columns of a table by name, and read tables in CSV."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import csv
+from collections.abc import Iterator, Sequence
 from difflib import get_close_matches
+from pathlib import Path
 from typing import Any
 
-from pytest_mlperf.adapters.datasets.files import wrong
+from pytest_mlperf.adapters.datasets.files import json_lines, wrong
 from pytest_mlperf.extension import some
+
+ADVICE = "Rename its columns, or set the data set's path to another table"
+
+
+def csv_records(
+    path: Path, columns: Sequence[str], *, delimiter: str = ",", advice: str = ADVICE
+) -> Iterator[tuple[int, dict[str, str]]]:
+    """Yield (line, cells by column) of a table in CSV; raise RunError for an invalid one."""
+    csv.field_size_limit(json_lines.MAX_LINE_BYTES)
+    reader = csv.reader(json_lines.lines_of(path), delimiter=delimiter, strict=True)
+    try:
+        header = next(reader, [])
+        places(path, header, columns, advice)
+        for cells in filter(None, reader):
+            if len(cells) != len(header):
+                defect = f"it has {len(cells)} cells, and the header {len(header)}"
+                raise json_lines.broken_line(path, reader.line_num, defect)
+            yield reader.line_num, dict(zip(header, cells, strict=True))
+    except csv.Error as error:
+        defect = f"it is not CSV: {error}"
+        raise json_lines.broken_line(path, reader.line_num, defect) from error
 
 
 def places(
     path: object,
     labels: Sequence[Any],
     columns: Sequence[str],
-    advice: str = "Rename its columns, or set the data set's path to another table",
+    advice: str = ADVICE,
     whole: str = "table",
 ) -> dict[str, int]:
     """Return the position of each column; raise RunError for a missing or repeated one."""

@@ -8,7 +8,8 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
-from pytest_mlperf import EnvironmentFault, UnavailableError
+from pytest_mlperf import UnavailableError
+from pytest_mlperf.adapters.conventions import not_installed
 from pytest_mlperf.adapters.datasets.files import find_file
 from pytest_mlperf.adapters.datasets.files.columns import places
 from pytest_mlperf.adapters.datasets.files.pickle_files import UNPACKED_LIMIT, opened, unreadable
@@ -41,26 +42,18 @@ def read_frame(
     return _read_pickle(path, names, compressed=start[:2] == b"\x1f\x8b", max_bytes=max_bytes)
 
 
-def find_table(path: Path, *, official: Sequence[str], lacks: str, advice: str) -> Path:
+def find_table(path: Path, **options: Any) -> Path:
     """Find a table as `find_file` does; raise EnvironmentFault if it needs a missing pyarrow."""
-    table = find_file(
-        path,
-        official=official,
-        endings=(".pkl", ".pkl.gz", ".parquet"),
-        lacks=lacks,
-        whole="table",
-        advice=advice,
-    )
-    if table.suffix == ".parquet" and importlib.util.find_spec("pyarrow") is None:
-        raise no_pyarrow(table)
+    endings = (".pkl", ".pkl.gz", ".parquet")
+    table = find_file(path, endings=endings, whole="table", **options)
+    require_pyarrow(table)
     return table
 
 
-def no_pyarrow(path: Path) -> EnvironmentFault:
-    """Return the error for a Parquet file if pyarrow is not installed."""
-    return EnvironmentFault(
-        f"{path}: Parquet is read with pyarrow, which is not installed; try: pip install pyarrow"
-    )
+def require_pyarrow(path: Path) -> None:
+    """Raise EnvironmentFault for a Parquet file if pyarrow is not installed."""
+    if path.suffix == ".parquet" and importlib.util.find_spec("pyarrow") is None:
+        raise not_installed(f"{path}: the data set", "pyarrow", "parquet")
 
 
 def _read_pickle(
@@ -87,7 +80,7 @@ def _read_parquet(path: Path, columns: Sequence[Sequence[str]]) -> dict[str, lis
     try:
         from pyarrow import ArrowException, parquet
     except ImportError as error:
-        raise no_pyarrow(path) from error
+        raise not_installed(f"{path}: the data set", "pyarrow", "parquet") from error
     try:
         with parquet.ParquetFile(path) as file:
             labels = file.schema_arrow.names

@@ -9,7 +9,8 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from pytest_mlperf import EnvironmentFault, UnavailableError
+from pytest_mlperf import UnavailableError
+from pytest_mlperf.adapters.conventions import not_installed
 from pytest_mlperf.adapters.datasets.files import wrong
 from pytest_mlperf.adapters.lazy import NDArray, np
 
@@ -87,14 +88,16 @@ def require_pillow() -> None:
     try:
         import PIL.Image  # noqa: F401
     except ImportError as error:
-        raise EnvironmentFault(
-            "images are decoded with Pillow, which is not installed; "
-            "try: pip install 'pytest-mlperf[onnx]'"
-        ) from error
+        raise not_installed("a data set of images", "Pillow", "onnx") from error
 
 
-def require_images(folder: Path, names: Sequence[str], listed: Path) -> None:
-    """Raise UnavailableError if images that the file `listed` names are missing."""
+def check_images(folder: Path, names: Sequence[str], listed: Path) -> list[tuple[int, int]]:
+    """Return the stored width and height of each image, in pixels; raise RunError for damage.
+
+    Only headers and ends of files are read. A file with another end than its format's, or without a
+    known one, is decoded. Damage in between shows in decoding, or in the digest. Raises
+    UnavailableError if images that the file `listed` names are missing.
+    """
     missing = [name for name in names if not (folder / name).is_file()]
     if missing:
         raise UnavailableError(
@@ -102,14 +105,6 @@ def require_images(folder: Path, names: Sequence[str], listed: Path) -> None:
             f"the first is {missing[0]!r}; complete the folder, or set count to the number of "
             "images you have, if the list names those first"
         )
-
-
-def check_images(folder: Path, names: Sequence[str]) -> list[tuple[int, int]]:
-    """Return the stored width and height of each image, in pixels; raise RunError for damage.
-
-    Only headers and ends of files are read. A file with another end than its format's, or without a
-    known one, is decoded. Damage in between shows in decoding, or in the digest.
-    """
     require_pillow()
     sizes: list[tuple[int, int]] = []
     damaged: list[tuple[str, str]] = []

@@ -11,6 +11,7 @@ from typing import Any
 from pytest_mlperf import EnvironmentFault, RunError
 from pytest_mlperf.adapters.datasets.files import FileDataset, S, first_file, wrong
 from pytest_mlperf.adapters.lazy import NDArray, np
+from pytest_mlperf.extension import Rule
 
 TORCH = frozenset({".pt", ".pth"})
 
@@ -31,33 +32,44 @@ class LatentDataset(FileDataset[S]):
         return total.hexdigest()
 
 
+def latents_rule(option: object) -> Rule:
+    """Return the rule of the option `latents`."""
+    valid = option is None or option is False or (isinstance(option, str) and option != "")
+    return "latents", option, valid, "the path of a file, or false"
+
+
 def find_latents(
     option: str | bool | None, folder: Path, names: Sequence[str], advice: str
 ) -> tuple[Path | None, tuple[bool, str]]:
-    """Return the file of latents (None if the engine draws them), and an entry for `require`."""
+    """Return the file of latents (None if the engine draws them), and an entry for `require`.
+
+    Raises EnvironmentFault for a file of torch.save if torch is not installed.
+    """
     if option in (False, "none"):
         return None, (True, "")
     if option is None:
         file = first_file(folder / name for name in names)
-        return file, (file is not None, f"{folder}: has neither {' nor '.join(names)}; {advice}")
-    file = Path(str(option))
-    return file, (file.is_file(), f"{option}: these latents are not here; {advice}")
-
-
-def require_reader(file: Path) -> None:
-    """Raise EnvironmentFault for a file of torch.save if torch is not installed."""
-    if file.suffix in TORCH and importlib.util.find_spec("torch") is None:
+        presence = file is not None, f"{folder}: has neither {' nor '.join(names)}; {advice}"
+    else:
+        file = Path(str(option))
+        presence = file.is_file(), f"{option}: these latents are not here; {advice}"
+    if presence[0] and file and file.suffix in TORCH and importlib.util.find_spec("torch") is None:
         raise EnvironmentFault(
             f"{file}: this file is read with torch, which is not installed; try: pip "
             "install 'pytest-mlperf[lm]', or set the data set's latents to latents.npy"
         )
+    return file, presence
 
 
-def read_latents(file: Path, shape: tuple[int, ...], of: str) -> NDArray[np.float32]:
+def read_latents(
+    file: Path | None, shape: tuple[int, ...], option: str
+) -> NDArray[np.float32] | None:
     """Read finite float32 latents of a file, read-only, without executing code of the file.
 
-    They must have `shape`; `of` names the source of that shape in messages.
+    They must have the `shape` that an option of the data set defines. None is None.
     """
+    if file is None:
+        return None
     try:
         array = (
             _read_torch(file)
@@ -71,7 +83,7 @@ def read_latents(file: Path, shape: tuple[int, ...], of: str) -> NDArray[np.floa
         kind = array.dtype if isinstance(array, np.ndarray) else type(array).__name__
         raise _unfit(file, f"holds {kind}, not an array of floats")
     if array.shape != shape:
-        raise _unfit(file, f"has shape {array.shape}, not the {shape} of {of}")
+        raise _unfit(file, f"has shape {array.shape}, not the {shape} of the option {option}")
     with np.errstate(over="ignore"):
         latents = np.array(array, np.float32, order="C")
     if not np.isfinite(latents).all():

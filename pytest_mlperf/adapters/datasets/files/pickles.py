@@ -181,9 +181,9 @@ _INSTRUCTIONS = (
     *(pickle.EMPTY_LIST, pickle.EMPTY_TUPLE, pickle.EMPTY_DICT, pickle.APPEND, pickle.APPENDS),
     *(pickle.TUPLE1, pickle.TUPLE2, pickle.TUPLE3, pickle.TUPLE),
     *(pickle.MEMOIZE, pickle.BINPUT, pickle.LONG_BINPUT, pickle.BINGET, pickle.LONG_BINGET),
-    *(pickle.GLOBAL, pickle.STACK_GLOBAL, pickle.STOP),
+    *(pickle.GLOBAL, pickle.STACK_GLOBAL, pickle.STOP, pickle.BINPERSID),
 )
-"""Opcodes that Python's unpickler executes itself: plain values, and `find_class`."""
+"""Opcodes that Python's unpickler executes itself: plain values, and the methods below."""
 
 _STEPS: dict[int, Callable[[Any], None]] = pickle._Unpickler.dispatch
 _MARK = _STEPS[pickle.MARK[0]]
@@ -225,6 +225,12 @@ class _Unpickler(pickle._Unpickler):
                 "text, numbers and lists are read"
             )
         return Name(name)
+
+    def persistent_load(self, pid: Any) -> Any:
+        """Return a tensor's reference to its storage, which is outside the pickle, as it is."""
+        if ("torch", "LongStorage") not in self._names:
+            _refuse(pickle.BINPERSID[0], self)
+        return pid
 
     def _mark(self) -> None:
         integers = self.window.take_match(_INTEGERS, _MAX_INTEGER_BYTES)

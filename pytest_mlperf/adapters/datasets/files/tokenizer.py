@@ -5,8 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from pytest_mlperf import EnvironmentFault, RunError, UnavailableError
-from pytest_mlperf.adapters.conventions import lfs_pointer
+from pytest_mlperf import RunError, UnavailableError
+from pytest_mlperf.adapters.conventions import lfs_pointer, not_installed
 from pytest_mlperf.extension import text_of
 
 
@@ -25,11 +25,8 @@ def load_tokenizer(dataset: str, folder: str) -> Any:
     try:
         import transformers
     except ImportError as error:
-        raise EnvironmentFault(
-            f"data set {dataset}: tokenizer needs transformers, which is not installed; try: pip "
-            "install transformers",
-            option="tokenizer",
-        ) from error
+        who = f"data set {dataset}: tokenizer"
+        raise not_installed(who, "transformers", "lm", option="tokenizer") from error
     require_tokenizer(folder)
     try:
         return transformers.AutoTokenizer.from_pretrained(

@@ -12,7 +12,6 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any
 
-from pytest_mlperf import SuiteError
 from pytest_mlperf.adapters.datasets import files
 from pytest_mlperf.adapters.datasets.squad import _features
 from pytest_mlperf.adapters.lazy import NDArray, np
@@ -22,9 +21,11 @@ VOCABULARY = "vocab.txt"
 MODEL_FOLDER = "bert_tf_v1_1_large_fp32_384_v2"
 """Folder of vocab.txt in MLPerf's reference, next to dev-v1.1.json."""
 
+LENGTHS = ("max_seq_length", "doc_stride", "max_query_length")
+
 
 @dataclass(frozen=True, kw_only=True)
-class SquadOptions(files.ChecksumOptions):
+class SquadOptions(files.ChecksumOptions, dataset="squad", noun="features"):
     """Options of the data set squad.
 
     Attributes:
@@ -37,7 +38,6 @@ class SquadOptions(files.ChecksumOptions):
         pad: Whether to pad features with zeros to `max_seq_length`, as MLPerf's reference does.
     """
 
-    path: str
     vocab: str | None = None
     max_seq_length: int = 384
     doc_stride: int = 128
@@ -45,18 +45,12 @@ class SquadOptions(files.ChecksumOptions):
     pad: bool = True
 
     def __post_init__(self) -> None:
-        self.check(
-            "squad",
-            ("pad", self.pad, type(self.pad) is bool, "true or false"),
-            max_seq_length="",
-            doc_stride="",
-            max_query_length="",
-            count="",
-        )
+        pad = ("pad", self.pad, type(self.pad) is bool, "true or false")
+        self.check(pad, **dict.fromkeys(LENGTHS, "word pieces"))
         if self.max_query_length + _features.OTHER_PIECES >= self.max_seq_length:
-            raise SuiteError(
-                f"data set squad: max_query_length = {self.max_query_length!r} leaves no room for "
-                f"the paragraph in max_seq_length = {self.max_seq_length!r}; it must be at least "
+            raise self.wrong(
+                f"max_query_length = {self.max_query_length!r} leaves no room for the paragraph in "
+                f"max_seq_length = {self.max_seq_length!r}; it must be at least "
                 f"{_features.OTHER_PIECES + 1} smaller",
                 option=("max_query_length", "max_seq_length"),
             )
@@ -70,9 +64,8 @@ class SquadOptions(files.ChecksumOptions):
         self.require(
             (
                 file.is_file(),
-                f"{file}: this file does not exist; put SQuAD's official {OFFICIAL_FILE} "
-                "there, as the "
-                "README of MLPerf's language/bert describes, or set the data set's path to it",
+                f"{file}: this file does not exist; put SQuAD's official {OFFICIAL_FILE} there, as "
+                "the README of MLPerf's language/bert describes, or set the data set's path to it",
             ),
             (
                 vocabulary is not None,
@@ -93,25 +86,18 @@ class SquadDataset(files.FileDataset[_features.Feature]):
     Equal to language/bert/create_squad_data.py of https://github.com/mlcommons/inference.
     """
 
-    unit = "feature"
     options = SquadOptions
 
     def _read(self, options: SquadOptions, places: tuple[Path, Path]) -> None:
         file, vocabulary = places
-        files.check_file(file, options.checksum)
         pieces = _features.WordPieces(_features.read_vocabulary(vocabulary))
-        builder = _features.FeatureBuilder(
-            pieces=pieces,
-            max_seq_length=options.max_seq_length,
-            doc_stride=options.doc_stride,
-            max_query_length=options.max_query_length,
-        )
+        lengths = {name: getattr(options, name) for name in LENGTHS}
         features = [
-            each for passage in _features.read_passages(file) for each in builder.features(passage)
+            feature
+            for passage in _features.read_passages(file)
+            for feature in _features.features_of(passage, pieces, **lengths)
         ]
-        if not features:
-            raise files.wrong(file, "has no question", f"get {OFFICIAL_FILE} again")
-        self._keep(features, options.count, file, f"its questions give {len(features)} features")
+        self._keep(features, options.count, file)
         self._shares = Counter(each.question.identity for each in self._samples)
         self._padded = options.max_seq_length if options.pad else 0
         self._last: NDArray[np.int32] = np.array(pieces.numbers([_features.SEP_TOKEN]), np.int32)

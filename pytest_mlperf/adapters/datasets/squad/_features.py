@@ -284,53 +284,52 @@ class Feature:
     max_context: list[list[int]]
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class FeatureBuilder:
-    """Make features of passages; lengths are in word pieces, see `SquadOptions`."""
-
-    pieces: WordPieces
-    max_seq_length: int
-    doc_stride: int
-    max_query_length: int
-
-    def features(self, passage: Passage) -> Iterator[Feature]:
-        if not passage.questions:
-            return
-        paragraph = self._paragraph(passage)
-        for question in passage.questions:
-            query = self.pieces.split(question.text)[: self.max_query_length]
-            room = self.max_seq_length - len(query) - OTHER_PIECES
-            windows = split_windows(len(paragraph.pieces), room, self.doc_stride)
-            contexts = max_contexts(windows, len(paragraph.pieces))
-            numbers = np.array(self.pieces.numbers([CLS_TOKEN, *query, SEP_TOKEN]), np.int32)
-            for (start, length), max_context in zip(windows, contexts, strict=True):
-                yield Feature(
-                    question=question,
-                    numbers=numbers,
-                    paragraph=paragraph,
-                    start=start,
-                    length=length,
-                    max_context=max_context,
-                )
-
-    def _paragraph(self, passage: Passage) -> Paragraph:
-        words = [self.pieces.word(text) for text in _SPACES.split(passage.context) if text]
-        pieces = [piece for word in words for piece in word.pieces]
-        if not pieces:
-            raise wrong(
-                passage.where,
-                f"its context {passage.context[:40]!r} has no word, so its questions have no "
-                "feature",
-                FILE_ADVICE,
+def features_of(
+    passage: Passage,
+    vocabulary: WordPieces,
+    *,
+    max_seq_length: int,
+    doc_stride: int,
+    max_query_length: int,
+) -> Iterator[Feature]:
+    """Yield the features of a passage; lengths are in word pieces, see `SquadOptions`."""
+    if not passage.questions:
+        return
+    paragraph = _paragraph(passage, vocabulary)
+    for question in passage.questions:
+        query = vocabulary.split(question.text)[:max_query_length]
+        room = max_seq_length - len(query) - OTHER_PIECES
+        windows = split_windows(len(paragraph.pieces), room, doc_stride)
+        contexts = max_contexts(windows, len(paragraph.pieces))
+        numbers = np.array(vocabulary.numbers([CLS_TOKEN, *query, SEP_TOKEN]), np.int32)
+        for (start, length), max_context in zip(windows, contexts, strict=True):
+            yield Feature(
+                question=question,
+                numbers=numbers,
+                paragraph=paragraph,
+                start=start,
+                length=length,
+                max_context=max_context,
             )
-        return Paragraph(
-            article=passage.article,
-            words=[word.text for word in words],
-            normalized=[word.normalized for word in words],
-            pieces=pieces,
-            word_of_piece=[number for number, word in enumerate(words) for _ in word.pieces],
-            numbers=np.array(self.pieces.numbers(pieces), np.int32),
+
+
+def _paragraph(passage: Passage, vocabulary: WordPieces) -> Paragraph:
+    words = [vocabulary.word(text) for text in _SPACES.split(passage.context) if text]
+    pieces = [piece for word in words for piece in word.pieces]
+    if not pieces:
+        raise wrong(
+            passage.where,
+            f"its context {passage.context[:40]!r} has no word, so its questions have no feature",
+            FILE_ADVICE,
         )
+    return Paragraph(
+        article=passage.article,
+        words=[word.text for word in words],
+        normalized=[word.normalized for word in words],
+        pieces=pieces,
+        word_of_piece=[number for number, word in enumerate(words) for _ in word.pieces],
+        numbers=np.array(vocabulary.numbers(pieces), np.int32),
+    )
 
 
 def split_windows(pieces: int, room: int, stride: int) -> list[tuple[int, int]]:

@@ -3,19 +3,17 @@
 from __future__ import annotations
 
 import glob
-import importlib.util
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from difflib import get_close_matches
 from functools import cached_property
 from itertools import islice
 from pathlib import Path
 from statistics import fmean
 from typing import Any
 
-from pytest_mlperf import RunError, SuiteError
+from pytest_mlperf import RunError
 from pytest_mlperf.adapters.datasets.files import FileOptions, encode, find_file, require_enough
-from pytest_mlperf.adapters.datasets.files.frames import no_pyarrow
+from pytest_mlperf.adapters.datasets.files.frames import require_pyarrow
 from pytest_mlperf.adapters.datasets.files.tokenizer import require_tokenizer
 from pytest_mlperf.adapters.datasets.prompts import (
     PromptDataset,
@@ -26,7 +24,6 @@ from pytest_mlperf.adapters.datasets.prompts import (
     token_list,
 )
 from pytest_mlperf.adapters.datasets.user_prompts._synthetic import (
-    MAX_LENGTH_TOKENS,
     Lengths,
     MadeUp,
     Shared,
@@ -37,18 +34,12 @@ ENDINGS = (".jsonl", ".csv", ".parquet")
 
 SAMPLE_FIELDS = ("prompt", "reference", "output_tokens")
 
-MADE_UP: Mapping[str, Any] = {
-    "samples": 1024,
-    "input_tokens": 1024,
-    "output_tokens": None,
-    "shared": None,
-    "tokenizer": None,
-    "seed": 0,
-}
+MADE_UP = ("samples", "input_tokens", "output_tokens", "shared", "tokenizer", "seed")
+"""Options of synthetic prompts."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class UserPromptsOptions(FileOptions):
+class UserPromptsOptions(FileOptions, dataset="prompts"):
     """Options of the data set prompts: a file and its columns, or synthetic prompts.
 
     Lengths are in tokens: a mean, with a fifth of it as standard deviation; or `{ mean = 1024, sd =
@@ -82,46 +73,41 @@ class UserPromptsOptions(FileOptions):
     path: str | None = None
     columns: Mapping[str, str] = field(default_factory=dict)
     trace: bool = False
-    samples: int = MADE_UP["samples"]
-    input_tokens: int | Mapping[str, Any] = MADE_UP["input_tokens"]
-    output_tokens: int | Mapping[str, Any] | None = MADE_UP["output_tokens"]
-    shared: Mapping[str, Any] | None = MADE_UP["shared"]
-    tokenizer: str | None = MADE_UP["tokenizer"]
-    seed: int = MADE_UP["seed"]
+    samples: int = 1024
+    input_tokens: int | Mapping[str, Any] = 1024
+    output_tokens: int | Mapping[str, Any] | None = None
+    shared: Mapping[str, Any] | None = None
+    tokenizer: str | None = None
+    seed: int = 0
     repeat: bool = False
 
     def __post_init__(self) -> None:
         seed = ("seed", self.seed, type(self.seed) is int, "a whole number")
         trace = ("trace", self.trace, type(self.trace) is bool, "true or false")
         repeat = ("repeat", self.repeat, type(self.repeat) is bool, "true or false")
-        self.check("prompts", seed, trace, repeat, samples="prompts")
+        self.check(seed, trace, repeat, samples="prompts")
         if self.path is None:
             _ = self.made_up
             self._refuse(("columns", "count", "trace"), "applies to a file; set path, or remove it")
             return
-        made_up = [name for name, default in MADE_UP.items() if getattr(self, name) != default]
+        made_up = [name for name in MADE_UP if getattr(self, name) != getattr(type(self), name)]
         if self.trace:
             made_up = [name for name in made_up if name not in ("tokenizer", "seed")]
             self._refuse(("columns",), "applies to a file of prompts; a trace has its own columns")
         self._refuse(made_up, "applies to generated prompts; remove it, or remove path")
         for part, column in self.columns.items():
             if part not in SAMPLE_FIELDS:
-                near = "".join(
-                    f"; did you mean {one!r}?" for one in get_close_matches(part, SAMPLE_FIELDS, 1)
-                )
-                raise SuiteError(
-                    f"data set prompts: columns names {part!r}, which no sample has"
-                    f"{near}; valid are {', '.join(SAMPLE_FIELDS)}",
-                    option="columns",
-                )
+                fields = ", ".join(SAMPLE_FIELDS)
+                defect = f"columns names {part!r}, which no sample has; valid are {fields}"
+                raise self.wrong(defect, option="columns")
             if type(column) is not str:
-                message = f"data set prompts: columns.{part} = {column!r} is not a name of a column"
-                raise SuiteError(message, option="columns")
+                defect = f"columns.{part} = {column!r} is not a name of a column"
+                raise self.wrong(defect, option="columns")
 
     def _refuse(self, names: Sequence[str], reason: str) -> None:
         for name in names:
             if getattr(self, name):
-                raise SuiteError(f"data set prompts: {name} {reason}", option=(name, "path"))
+                raise self.wrong(f"{name} {reason}", option=(name, "path"))
 
     @property
     def made_up(self) -> MadeUp:
@@ -142,30 +128,16 @@ class UserPromptsOptions(FileOptions):
             return ()
         files = [Path(name) for name in sorted(glob.glob(self.path))]  # noqa: PTH207 - has a root
         if "*" not in self.path or not files:
-            files = [
-                find_file(
-                    Path(self.path),
-                    official=(),
-                    endings=ENDINGS,
-                    lacks=f"no file that ends with {', '.join(ENDINGS)}",
-                    whole="file of prompts",
-                    advice="set the data set's path to the file",
-                )
-            ]
+            files = [find_file(Path(self.path), endings=ENDINGS, whole="file of prompts")]
         if self.trace and (len(files) > 1 or files[0].suffix != ".jsonl"):
-            raise SuiteError(
-                f"data set prompts: a trace is one file that ends with .jsonl, not {self.path}",
-                option="path",
-            )
+            defect = f"a trace is one file that ends with .jsonl, not {self.path}"
+            raise self.wrong(defect, option="path")
         for file in files:
             if file.suffix not in ENDINGS:
-                raise SuiteError(
-                    f"data set prompts: {file} has an unknown ending; rename or convert it to "
-                    f"one of {', '.join(ENDINGS)}",
-                    option="path",
-                )
-            if file.suffix == ".parquet" and importlib.util.find_spec("pyarrow") is None:
-                raise no_pyarrow(file)
+                endings = ", ".join(ENDINGS)
+                defect = f"{file} has an unknown ending; rename or convert it to one of {endings}"
+                raise self.wrong(defect, option="path")
+            require_pyarrow(file)
         return files
 
 
@@ -213,13 +185,12 @@ class UserPromptsDataset(PromptDataset):
             if not cells["prompt"] and left != 0:
                 source.check_size(0, None)
         where = files[0] if len(files) == 1 else options.path
-        total = len(cells["prompt"])
-        require_enough(where, options.count, total, f"there are {total} prompts")
+        require_enough(where, options.count, len(cells["prompt"]), "prompts")
         self._keep_cells(SampleFile(file=files[0]), cells)
 
     def _keep_cells(self, source: SampleFile, cells: Mapping[str, list[Any]]) -> None:
         prompts = cells["prompt"]
-        template = Template("prompts", "{prompt}", valid=("prompt",), required="prompt")
+        template = Template("data set prompts", "{prompt}", ("prompt",))
         self._prompts = (
             TextPrompts(template, {"prompt": prompts})
             if isinstance(prompts[0], bytes)
@@ -298,13 +269,7 @@ def _value(source: SampleFile, row: int, column: str, part: str, cell: Any) -> A
 
 def _length(source: SampleFile, row: int, column: str, cell: Any) -> int:
     digits = isinstance(cell, str) and cell.isascii() and cell.isdecimal() and len(cell) < 10
-    length = int(cell) if digits else cell
-    if type(length) is not int or not 1 <= length <= MAX_LENGTH_TOKENS:
-        text = repr(cell)[:40]
-        raise source.wrong(
-            row, column, f"{text} is not a number of tokens from 1 to {MAX_LENGTH_TOKENS}"
-        )
-    return length
+    return source.length(row, column, int(cell) if digits else cell)
 
 
 def _check_kind(source: SampleFile, row: int, column: str, prompts: Sequence[Any]) -> None:

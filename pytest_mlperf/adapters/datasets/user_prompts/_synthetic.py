@@ -12,12 +12,10 @@ from typing import Any
 
 from pytest_mlperf import RunError, SuiteError
 from pytest_mlperf.adapters.datasets.files.tokenizer import load_tokenizer
+from pytest_mlperf.adapters.datasets.prompts import MAX_LENGTH_TOKENS
 
 VERSION = 1
 """Version of the generator: raise it if the prompts of the same options change."""
-
-MAX_LENGTH_TOKENS = 2**22
-"""Maximum of a length, in tokens: four times the longest known context."""
 
 LENGTH_SPREAD_SHARE = 0.2
 """Default standard deviation of a length, as a share of its mean."""
@@ -167,12 +165,13 @@ class MadeUp:
         return self.output.draw(random.Random(f"answer {VERSION} {self.seed} {index}").random())
 
     def digest(self, samples: int) -> str:
-        text = repr(
-            (VERSION, COMMON_WORDS, samples, self.seed, self.input, self.output, self.shared)
-        )
+        return self._digest("prompts", samples, self.input, self.output, self.shared)
+
+    def _digest(self, kind: str, samples: int, *settings: object) -> str:
+        text = repr((VERSION, COMMON_WORDS, samples, self.seed, *settings))
         if self.tokenizer is not None:
             text += repr((self._words, [self.prompt(index) for index in range(min(samples, 16))]))
-        return hashlib.sha256(f"prompts {text}".encode()).hexdigest()
+        return hashlib.sha256(f"{kind} {text}".encode()).hexdigest()
 
     def _fit(self, count: int, begin: Sequence[str], draw: random.Random) -> str:
         words = [*begin, *draw.choices(self._words, k=count - len(begin))]

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import csv
-import hashlib
 import random
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -13,15 +11,15 @@ from pathlib import Path
 from typing import Any
 
 from pytest_mlperf.adapters.datasets.files import json_lines
-from pytest_mlperf.adapters.datasets.files.columns import places
+from pytest_mlperf.adapters.datasets.files.columns import csv_records, places
 from pytest_mlperf.adapters.datasets.files.frames import read_frame
-from pytest_mlperf.adapters.datasets.prompts import SampleFile
+from pytest_mlperf.adapters.datasets.prompts import MAX_LENGTH_TOKENS, SampleFile
 from pytest_mlperf.adapters.datasets.user_prompts import _synthetic
 
 BLOCK_TOKENS = 512
 TRACE_FIELDS = ("timestamp", "input_length", "output_length", "hash_ids")
 
-ANY_LENGTHS = _synthetic.Lengths(low=1, high=_synthetic.MAX_LENGTH_TOKENS)
+ANY_LENGTHS = _synthetic.Lengths(low=1, high=MAX_LENGTH_TOKENS)
 
 MIN_ANSWER_TOKENS = 2
 """Minimum tokens of an answer: a time per token needs two."""
@@ -74,12 +72,7 @@ class Replayed(_synthetic.MadeUp):
         return self.requests[index].output
 
     def digest(self, samples: int) -> str:
-        text = repr(
-            (_synthetic.VERSION, _synthetic.COMMON_WORDS, samples, self.seed, self.requests)
-        )
-        if self.tokenizer is not None:
-            text += repr((self._words, [self.prompt(index) for index in range(min(samples, 16))]))
-        return hashlib.sha256(f"trace {text}".encode()).hexdigest()
+        return self._digest("trace", samples, self.requests)
 
 
 def read_trace(path: Path, count: int | None) -> Sequence[Request]:
@@ -104,20 +97,17 @@ def _requests(
             defect = f"{at_ms} is earlier than the request before, at {before_ms}"
             raise source.wrong(line, "timestamp", defect)
         before_ms = at_ms
-        lengths = {name: record[name] for name in ("input_length", "output_length")}
-        for name, length in lengths.items():
-            if type(length) is not int or not 1 <= length <= _synthetic.MAX_LENGTH_TOKENS:
-                limit = _synthetic.MAX_LENGTH_TOKENS
-                defect = f"{repr(length)[:40]} is not a number of tokens from 1 to {limit}"
-                raise source.wrong(line, name, defect)
+        lengths = [
+            source.length(line, name, record[name]) for name in ("input_length", "output_length")
+        ]
         blocks = record["hash_ids"]
         if not isinstance(blocks, list) or any(type(block) is not int for block in blocks):
             defect = f"{repr(blocks)[:40]} is not a list of whole numbers"
             raise source.wrong(line, "hash_ids", defect)
         yield Request(
             at_s=at_ms / 1000,
-            input=lengths["input_length"],
-            output=max(MIN_ANSWER_TOKENS, lengths["output_length"]),
+            input=lengths[0],
+            output=max(MIN_ANSWER_TOKENS, lengths[1]),
             blocks=tuple(blocks),
         )
 
@@ -135,8 +125,9 @@ def read(path: Path, columns: Sequence[str]) -> tuple[SampleFile, Iterator[Recor
     if path.suffix == ".parquet":
         return SampleFile(file=path), _rows(path, columns)
     source = SampleFile(file=path, row="line", whole="file")
-    read_lines = _csv if path.suffix == ".csv" else _jsonl
-    return source, read_lines(source, columns)
+    if path.suffix == ".csv":
+        return source, csv_records(path, columns, advice=ADVICE)
+    return source, _jsonl(source, columns)
 
 
 def _rows(path: Path, columns: Sequence[str]) -> Iterator[Record]:
@@ -150,24 +141,3 @@ def _jsonl(source: SampleFile, columns: Sequence[str]) -> Iterator[Record]:
         if not record.keys() >= set(columns):
             places(f"{source.file}: line {number}", list(record), columns, ADVICE, "object")
         yield number, {name: record[name] for name in columns}
-
-
-def _csv(source: SampleFile, columns: Sequence[str]) -> Iterator[Record]:
-    csv.field_size_limit(json_lines.MAX_LINE_BYTES)
-    reader = csv.reader(json_lines.lines_of(source.file), strict=True)
-    try:
-        header = next(reader, [])
-        if not header:
-            return
-        at = places(source.file, header, columns, ADVICE)
-        for cells in reader:
-            if not cells:
-                continue
-            if len(cells) != len(header):
-                defect = f"it has {len(cells)} cells, and the header {len(header)}"
-                raise json_lines.broken_line(source.file, reader.line_num, defect)
-            yield reader.line_num, {name: cells[place] for name, place in at.items()}
-    except csv.Error as error:
-        raise json_lines.broken_line(
-            source.file, reader.line_num, f"it is not CSV: {error}"
-        ) from error

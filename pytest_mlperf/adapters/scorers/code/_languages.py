@@ -66,11 +66,6 @@ def source(language: str, code: str, test: str, entry_point: str) -> str:
     return f"{code}\n{test}\ncheck({entry_point})" if language == "python" else code + test
 
 
-def toolchain(language: str) -> Toolchain:
-    """Return the toolchain of a language; raise MissingError if a program is not on PATH."""
-    return TOOLCHAINS[language]()
-
-
 def python_toolchain(driver: Path, *packages: str) -> Toolchain:
     """Return the toolchain of this Python for a script, with numpy and installed `packages`."""
     program, readable = readable_python()
@@ -163,7 +158,10 @@ TOOLCHAINS: Mapping[str, Callable[[], Toolchain]] = {
     "ruby": _ruby,
     "typescript": _typescript,
 }
-"""The languages that MLPerf's reference script runs."""
+"""Functions that return the toolchains of the languages that MLPerf's reference script runs.
+
+They raise MissingError if a program is not on PATH.
+"""
 
 
 def _tool(name: str) -> tuple[str, dict[str, str]]:

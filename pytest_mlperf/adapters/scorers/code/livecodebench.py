@@ -182,9 +182,8 @@ def _passes(
     return bool(location and code and passes(archive.task(*location), code, toolchain))
 
 
-def passes(task: ProblemTests, code: str, toolchain: Toolchain | None = None) -> bool:
+def passes(task: ProblemTests, code: str, toolchain: Toolchain) -> bool:
     """Return whether a program passes all tests of a task."""
-    toolchain = toolchain or python_toolchain(INSIDE_SCRIPT, *IMPORTABLE)
     content = json.dumps(
         {"code": code, "function": task.function, "tests": task.tests, "seconds": TEST_SECONDS}
     )

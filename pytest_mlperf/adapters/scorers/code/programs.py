@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import codecs
 import os
-import re
 import secrets
 import time
 from collections import Counter
@@ -14,13 +13,14 @@ from dataclasses import dataclass
 from functools import cache, partial
 
 from pytest_mlperf import EnvironmentFault
-from pytest_mlperf.adapters.scorers import scorer_error
 from pytest_mlperf.adapters.scorers.code import _languages
 from pytest_mlperf.adapters.scorers.code.sandbox import StepResult, run_isolated
+from pytest_mlperf.adapters.scorers.text import Part, right_shares
 from pytest_mlperf.extension import usable_cores
 
 LANGUAGES = tuple(_languages.TOOLCHAINS)
-"""The languages that the reference script runs; programs in other languages do not count."""
+"""The languages that the reference script runs; programs in other languages, such as Go and Scala,
+do not count."""
 
 CODE_FENCE = "```"
 
@@ -62,28 +62,12 @@ def extract(language: str, completion: str) -> str:
     r"""Return the code to run from a completion without special tokens.
 
     It ends at the first ```; "\_", which Mixtral writes often, becomes "_". The prompt is not
-    prepended, since the model was asked to repeat it. Go and Scala are changed as in the reference,
-    which does not run them.
+    prepended, since the model was asked to repeat it.
     Source: worker in language/mixtral-8x7b/evaluate_mbxp.py of
     https://github.com/mlcommons/inference.
     """
     code = completion.partition(CODE_FENCE)[0]
-    if language == "python":
-        code = code.lstrip()
-    elif language == "go":
-        code = _without_main(code)
-    elif language == "scala":
-        lines = code.replace("object Main extends App {", "").splitlines(keepends=True)
-        code = "".join(lines[:-1])
-    return code.replace("\\_", "_")
-
-
-def _without_main(code: str) -> str:
-    """Remove package, imports and main, which the test has, from a Go program."""
-    code = code.replace("package main", "")
-    code = re.sub(r"^import \(\n.+(?:\n.+)+\n\)", "", code, flags=re.MULTILINE)
-    code = re.sub(r'^import ".*"', "", code)
-    return re.sub(r"^func main.*^}", "", code, flags=re.MULTILINE | re.DOTALL)
+    return (code.lstrip() if language == "python" else code).replace("\\_", "_")
 
 
 def passed(problems: Sequence[Problem], *, processes: int | None = None) -> list[bool]:
@@ -94,9 +78,8 @@ def passed(problems: Sequence[Problem], *, processes: int | None = None) -> list
     at a time; None for one per core.
     """
     counts = Counter(problem.language for problem in problems)
-    _require_known(counts)
     _require_toolchains(counts)
-    chains = {language: _languages.toolchain(language) for language in counts}
+    chains = {language: _languages.TOOLCHAINS[language]() for language in counts}
     return in_parallel(
         [partial(_passes, problem, chains[problem.language]) for problem in problems],
         processes=processes,
@@ -143,7 +126,7 @@ def _trial_defect(language: str, path: str, node_path: str) -> str | None:
     code, test = TRIALS[language]
     trial = Problem(language=language, code=code, entry_point="f", test=test)
     try:
-        right, result = _run(trial, _languages.toolchain(language))
+        right, result = _run(trial, _languages.TOOLCHAINS[language]())
     except (_languages.MissingError, EnvironmentFault) as error:
         return str(error)
     if right or result is None:
@@ -151,15 +134,6 @@ def _trial_defect(language: str, path: str, node_path: str) -> str | None:
     words = (result.stderr or result.stdout).decode(errors="replace").strip()[-300:]
     ending = "took too long" if result.timed_out else f"ended with {result.returncode}"
     return f"a correct test program {ending}: {words or 'it wrote nothing'}"
-
-
-def _require_known(counts: Mapping[str, int]) -> None:
-    unknown = sorted(set(counts) - set(LANGUAGES))
-    if unknown:
-        raise scorer_error(
-            f"scorer mbxp: programs in {', '.join(unknown)} cannot be run; MLPerf's reference runs "
-            f"{', '.join(LANGUAGES)}",
-        )
 
 
 def _require_toolchains(counts: Counter[str]) -> None:
@@ -219,22 +193,21 @@ REFERENCE_FIELDS = ("target", "id", "language", "entry_point", "prompt")
 Reference = Mapping[str, str]
 
 
-def counted_programs(references: Sequence[Reference]) -> list[int]:
-    """Return the indices of samples in languages that MLPerf's reference runs."""
-    return [n for n, row in enumerate(references) if row.get("language") in LANGUAGES]
-
-
-def score_programs(
+def program_scores(
     texts: Sequence[str], references: Sequence[Reference], *, processes: int | None
-) -> list[bool]:
-    """Return which texts are programs that pass the tests in REFERENCE_FIELDS, see `passed`."""
+) -> Part:
+    """Score texts as programs with the tests in REFERENCE_FIELDS, see `passed`.
+
+    The score "mbxp" is None in languages that MLPerf's reference does not run.
+    """
+    samples = [n for n, row in enumerate(references) if row.get("language") in LANGUAGES]
     problems = [
         Problem(
-            language=reference["language"],
-            code=extract(reference["language"], text),
-            entry_point=reference["entry_point"],
-            test=reference["target"],
+            language=references[sample]["language"],
+            code=extract(references[sample]["language"], texts[sample]),
+            entry_point=references[sample]["entry_point"],
+            test=references[sample]["target"],
         )
-        for text, reference in zip(texts, references, strict=True)
+        for sample in samples
     ]
-    return passed(problems, processes=processes)
+    return right_shares("mbxp", samples, passed(problems, processes=processes), len(texts))

@@ -34,7 +34,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
-from types import MappingProxyType
 from typing import Any
 
 from pytest_mlperf import EnvironmentFault, RunError
@@ -59,6 +58,8 @@ COMMAND_ENVIRONMENT = {
 }
 
 MIB = 2**20
+DISK_BYTES = 64 * MIB
+OUTPUT_BYTES = 64 * 1024
 SETUP_GRACE_SECONDS = 10.0
 """Time to build and to end a sandbox, in addition to the limits of the steps."""
 
@@ -114,7 +115,7 @@ class StepResult:
     Attributes:
         step: Number of the step, from 0.
         returncode: Exit code; -N if signal N ended it; None if its time was up.
-        stdout, stderr: Output of all steps, its first `output_bytes`.
+        stdout, stderr: Output of all steps, the first OUTPUT_BYTES of each.
         truncated: Whether the output was longer.
     """
 
@@ -146,9 +147,9 @@ def visible_paths(*paths: str) -> dict[str, str]:
 def settings(
     steps: Sequence[SandboxStep],
     files: Mapping[str, str | bytes],
-    readable: Mapping[str, str],
-    environment: Mapping[str, str] = MappingProxyType({}),
-    disk_bytes: int = 64 * MIB,
+    readable: Mapping[str, str] | None,
+    environment: Mapping[str, str] | None,
+    disk_bytes: int,
 ) -> dict[str, Any]:
     """Return the input of sandbox_child.py, see `run_isolated`."""
     if invalid := [name for name in files if "/" in name or name in {"", ".", ".."}]:
@@ -166,8 +167,8 @@ def settings(
         "steps": [_step(step, disk_bytes) for step in steps],
         "files": {name: base64.b64encode(text).decode() for name, text in contents.items()},
         "system": USR,
-        "readable": dict(readable),
-        "environment": {**COMMAND_ENVIRONMENT, **environment},
+        "readable": dict(readable or {}),
+        "environment": {**COMMAND_ENVIRONMENT, **(environment or {})},
         "filter": base64.b64encode(code).decode(),
         "disk_bytes": disk_bytes,
         "entries": 4096,
@@ -196,7 +197,7 @@ def _step(step: SandboxStep, disk_bytes: int) -> dict[str, Any]:
     }
 
 
-def launch(config: Mapping[str, Any], output_bytes: int) -> StepResult:
+def launch(config: Mapping[str, Any]) -> StepResult:
     """Start sandbox_child.py and wait for it; called only by `run_isolated` and `why_not`."""
     limit_s = SETUP_GRACE_SECONDS + sum(step["wall_s"] for step in config["steps"])
     status, status_end = os.pipe()
@@ -220,12 +221,12 @@ def launch(config: Mapping[str, Any], output_bytes: int) -> StepResult:
             assert child.stderr is not None
             try:
                 # One more byte than is kept shows that the output was longer.
-                keep = output_bytes + 1
+                keep = OUTPUT_BYTES + 1
                 sources = {child.stdout.fileno(): keep, child.stderr.fileno(): keep}
                 stdout, stderr, lines = _read({**sources, report.fileno(): MIB}, limit_s)
             finally:
                 child.kill()
-    return _finished(lines, stdout, stderr, output_bytes)
+    return _finished(lines, stdout, stderr)
 
 
 def _read(sources: Mapping[int, int], limit_s: float) -> list[bytearray]:
@@ -243,9 +244,7 @@ def _read(sources: Mapping[int, int], limit_s: float) -> list[bytearray]:
     return list(texts.values())
 
 
-def _finished(
-    lines: bytearray, stdout: bytearray, stderr: bytearray, output_bytes: int
-) -> StepResult:
+def _finished(lines: bytearray, stdout: bytearray, stderr: bytearray) -> StepResult:
     reports = [json.loads(line) for line in lines.splitlines()]
     if trouble := [report["trouble"] for report in reports if "trouble" in report]:
         raise UnisolatedError(trouble[0])
@@ -257,9 +256,9 @@ def _finished(
         )
     return StepResult(
         **reports[-1],
-        stdout=bytes(stdout[:output_bytes]),
-        stderr=bytes(stderr[:output_bytes]),
-        truncated=max(len(stdout), len(stderr)) > output_bytes,
+        stdout=bytes(stdout[:OUTPUT_BYTES]),
+        stderr=bytes(stderr[:OUTPUT_BYTES]),
+        truncated=max(len(stdout), len(stderr)) > OUTPUT_BYTES,
     )
 
 
@@ -303,10 +302,8 @@ def _tried() -> str | None:
             address_bytes=8 * MAX_MEMORY_BYTES,
             processes=PROCESSES,
         )
-        result = launch(
-            settings([step], {"inside.py": INSIDE_SCRIPT.read_bytes()}, readable),
-            output_bytes=10_000,
-        )
+        script = {"inside.py": INSIDE_SCRIPT.read_bytes()}
+        result = launch(settings([step], script, readable, None, DISK_BYTES))
     *sentences, last = result.stdout.decode(errors="replace").splitlines() or [""]
     if result.returncode != 0 or last != "checked":
         words = result.stderr.decode(errors="replace").strip()[-300:]
@@ -342,8 +339,7 @@ def run_isolated(
     files: Mapping[str, str | bytes],
     readable: Mapping[str, str] | None = None,
     environment: Mapping[str, str] | None = None,
-    output_bytes: int = 64 * 1024,
-    disk_bytes: int = 64 * MIB,
+    disk_bytes: int = DISK_BYTES,
 ) -> StepResult:
     """Run commands one after another in one sandbox, see this module's description.
 
@@ -352,9 +348,7 @@ def run_isolated(
         files: Contents of the files in the commands' folder, by name, without folders.
         readable: Real paths, without links, of further readable paths by path in the sandbox.
         environment: Variables besides PATH, HOME, TMPDIR and LANG.
-        output_bytes: Maximum of stdout and of stderr that is kept.
         disk_bytes: Maximum size of the commands' folder, and of a file.
     """
     require_sandbox()
-    config = settings(steps, files, readable or {}, environment or {}, disk_bytes)
-    return launch(config, output_bytes)
+    return launch(settings(steps, files, readable, environment, disk_bytes))

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from pytest_mlperf import Scores
 from pytest_mlperf.adapters.lazy import NDArray, np
-from pytest_mlperf.adapters.scorers import ModelFreeScorer, NoOptions, require_outputs, scorer_error
+from pytest_mlperf.adapters.scorers import NoOptions, ScorerBase, reading_reference, require_outputs
 from pytest_mlperf.adapters.scorers.function_calls._check import is_right
 from pytest_mlperf.adapters.scorers.function_calls._extract import calls_in, tool_calls
 
@@ -21,7 +21,7 @@ NON_LIVE = (SIMPLE_SUBSETS, ("multiple",), ("parallel",), ("parallel_multiple",)
 SUBSETS = (*SIMPLE_SUBSETS, *(name for (name,) in NON_LIVE[1:]), *LIVE_SUBSETS, *IRRELEVANT)
 
 
-class FunctionCallsScorer(ModelFreeScorer[NoOptions]):
+class FunctionCallsScorer(ScorerBase[NoOptions]):
     """Compare the functions that a model calls with the right calls of BFCL v4's single turns.
 
     - "accuracy": 100 if the calls are right, else 0; their mean.
@@ -79,21 +79,16 @@ def _is_right(output: bytes, subset: str, allowed: Any, functions: Any) -> bool:
 
 
 def _reference(sample: int, reference: Any) -> tuple[str, Any, Any]:
-    table = reference if isinstance(reference, Mapping) else {}
-    subset = table.get("subset")
-    lists = []
-    for name in ("ground_truth", "func_description"):
-        value = table.get(name, [] if subset in IRRELEVANT else None)
-        try:
-            lists.append(json.loads(value) if isinstance(value, str) else value)
-        except ValueError:
-            lists.append(None)
-    if subset not in SUBSETS or not all(isinstance(value, list) for value in lists):
-        raise scorer_error(
-            f"scorer function_calls: the reference of sample {sample} is {reference!r:.120}; it "
-            "must be a table with subset, one of "
-            f"{', '.join(SUBSETS)}, and the lists ground_truth and func_description",
-        )
+    names = ("ground_truth", "func_description")
+    form = f"a table with subset, one of {', '.join(SUBSETS)}, and the lists {' and '.join(names)}"
+    with reading_reference("function_calls", sample, form):
+        subset = reference["subset"]
+        values = [
+            reference.get(name, []) if subset in IRRELEVANT else reference[name] for name in names
+        ]
+        lists = [json.loads(value) if isinstance(value, str) else value for value in values]
+        if subset not in SUBSETS or not all(isinstance(value, list) for value in lists):
+            raise ValueError(f"subset {subset!r:.60}, or no list")
     return subset, *lists
 
 

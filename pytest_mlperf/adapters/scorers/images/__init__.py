@@ -8,11 +8,12 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, ClassVar, Protocol, cast
+from typing import Any, Protocol
 
-from pytest_mlperf import EnvironmentFault, Scores, SuiteError, UnavailableError
+from pytest_mlperf import Scores, SuiteError, UnavailableError
+from pytest_mlperf.adapters.conventions import not_installed, sides_of
 from pytest_mlperf.adapters.lazy import NDArray, np
-from pytest_mlperf.adapters.scorers import require_choice, scorer_error
+from pytest_mlperf.adapters.scorers import ScorerBase, require_choice, scorer_error
 from pytest_mlperf.adapters.scorers.images._clip import ClipScores, look_for_clip
 from pytest_mlperf.adapters.scorers.images._frechet import frechet, read_statistics
 from pytest_mlperf.adapters.scorers.images._inception import ADVICE, InceptionFeatures, check_device
@@ -75,17 +76,14 @@ class ClipFidOptions:
         require_choice("clip_fid", "device", self.device, DEVICES)
 
 
-class ClipFidScorer:
+class ClipFidScorer(ScorerBase[ClipFidOptions]):
     """Compare images with their captions (CLIP score), and all of them with real images (FID).
 
     Source: text_to_image/tools/accuracy_coco.py of https://github.com/mlcommons/inference.
     """
 
     metrics = ("clip", "fid")
-    libraries = ()
     optional_libraries = ("PIL", "torch", "transformers")
-
-    options: ClassVar[type] = ClipFidOptions
 
     def __init__(self, *, model: str | None = None, **options: Any) -> None:
         """Check the options and that the files exist.
@@ -93,24 +91,18 @@ class ClipFidScorer:
         Args:
             model: The workload's model, for your own code.
         """
-        settings = ClipFidOptions(**options)
-        self._size, self._batch_size = _parse_size(settings.size), settings.batch_size
-        self._arguments = {"model": model, "device": settings.device}
-        self._clip, self._inception = settings.clip, settings.inception
-        self._statistics = Path(settings.statistics)
-        if missing := list(_missing(self._clip, self._inception, self._statistics)):
+        super().__init__(**options)
+        self._model = model
+        if missing := list(_missing(self._asked)):
             raise UnavailableError("; also ".join(missing))
 
     def require(self) -> None:
         """Check that the libraries of both networks are installed; import nothing."""
-        needed = [] if CODE.fullmatch(self._clip) else ["torch", "transformers", "PIL"]
-        needed += [] if CODE.fullmatch(self._inception) else ["torch"]
+        needed = [] if CODE.fullmatch(self._asked.clip) else ["torch", "transformers", "PIL"]
+        needed += [] if CODE.fullmatch(self._asked.inception) else ["torch"]
         for name in dict.fromkeys(needed):
             if importlib.util.find_spec(name) is None:
-                raise EnvironmentFault(
-                    f"scorer clip_fid needs {name}, which is not installed; try: pip install "
-                    "'pytest-mlperf[diffusion]' pillow"
-                )
+                raise not_installed("scorer clip_fid", name, "diffusion")
 
     def score(
         self, outputs: Sequence[bytes], references: Sequence[Mapping[str, Any] | str]
@@ -126,39 +118,49 @@ class ClipFidScorer:
                 "needs one output per reference, and at least two: FID compares a covariance",
             )
         captions = [_caption(reference, n) for n, reference in enumerate(references)]
-        real = read_statistics(self._statistics)
+        real = read_statistics(Path(self._asked.statistics))
         score, describe = self._networks()
+        batch_size = self._asked.batch_size
         clip, features = np.empty(len(outputs)), np.empty((len(outputs), len(real.mean)))
-        for start in range(0, len(outputs), self._batch_size):
-            samples = range(start, min(start + self._batch_size, len(outputs)))
+        for start in range(0, len(outputs), batch_size):
+            samples = range(start, min(start + batch_size, len(outputs)))
             part = slice(start, samples.stop)
             images = np.stack([self._image(outputs[sample], sample) for sample in samples])
             clip[part] = _checked("clip", score(images, captions[part]), samples, ())
             features[part] = _checked("inception", describe(images), samples, real.mean.shape)
-        fid = frechet(features, real)
+        fid, pseudo_fids = frechet(features, real)
         return Scores(
-            per_sample={"clip": clip.tolist(), "fid": fid.pseudo_values.tolist()},
-            aggregate={"clip": float(clip.mean()), "fid": fid.distance},
+            per_sample={"clip": clip.tolist(), "fid": pseudo_fids.tolist()},
+            aggregate={"clip": float(clip.mean()), "fid": fid},
             lower=frozenset({"fid"}),
             whole=frozenset({"fid"}),
         )
 
     def _networks(self) -> tuple[CaptionScores, ImageFeatures]:
-        device = str(self._arguments["device"])
-        if not (CODE.fullmatch(self._clip) and CODE.fullmatch(self._inception)):
-            check_device(device)
-        if CODE.fullmatch(self._clip):
-            score = cast(CaptionScores, _build("clip", self._clip, self._arguments))
-        else:
-            score = ClipScores(Path(self._clip), device=device)
-        if CODE.fullmatch(self._inception):
-            describe = cast(ImageFeatures, _build("inception", self._inception, self._arguments))
-        else:
-            describe = InceptionFeatures(Path(self._inception), device=device)
+        if not (CODE.fullmatch(self._asked.clip) and CODE.fullmatch(self._asked.inception)):
+            check_device(self._asked.device)
+        score: CaptionScores = self._network("clip", self._asked.clip, ClipScores)
+        describe: ImageFeatures = self._network(
+            "inception", self._asked.inception, InceptionFeatures
+        )
         return score, describe
 
+    def _network(self, option: str, name: str, kind: type[Any]) -> Any:
+        if not CODE.fullmatch(name):
+            return kind(Path(name), device=self._asked.device)
+        module, _, attribute = name.partition(":")
+        try:
+            factory = getattr(importlib.import_module(module), attribute)
+        except (ImportError, AttributeError) as error:
+            raise SuiteError(
+                f"scorer clip_fid: {option} = {name!r} cannot be imported ({error}); write "
+                '"package.module:factory" with a module that Python finds',
+                option=option,
+            ) from error
+        return factory(model=self._model, device=self._asked.device)
+
     def _image(self, output: bytes, sample: int) -> NDArray[np.uint8]:
-        height, width = self._size
+        height, width = _parse_size(self._asked.size)
         if len(output) != height * width * 3:
             raise scorer_error(
                 f"scorer clip_fid: output of sample {sample} has {len(output)} bytes, not the "
@@ -166,19 +168,6 @@ class ClipFidScorer:
                 "blue; set the scorer's size to that of the engine's images",
             )
         return np.frombuffer(output, np.uint8).reshape(height, width, 3)
-
-
-def _build(option: str, name: str, arguments: Mapping[str, Any]) -> Any:
-    module, _, attribute = name.partition(":")
-    try:
-        factory = getattr(importlib.import_module(module), attribute)
-    except (ImportError, AttributeError) as error:
-        raise SuiteError(
-            f"scorer clip_fid: {option} = {name!r} cannot be imported ({error}); write "
-            '"package.module:factory" with a module that Python finds',
-            option=option,
-        ) from error
-    return factory(**arguments)
 
 
 def _checked(
@@ -210,11 +199,12 @@ def _caption(reference: Mapping[str, Any] | str, sample: int) -> str:
     return caption
 
 
-def _missing(clip: str, inception: str, statistics: Path) -> Iterator[str]:
+def _missing(options: ClipFidOptions) -> Iterator[str]:
     """Yield a sentence for each missing file, with its source."""
-    if not CODE.fullmatch(clip):
+    inception, statistics = options.inception, options.statistics
+    if not CODE.fullmatch(options.clip):
         try:
-            look_for_clip(Path(clip))
+            look_for_clip(Path(options.clip))
         except UnavailableError as error:
             yield str(error)
     if not CODE.fullmatch(inception) and not Path(inception).is_file():
@@ -222,7 +212,7 @@ def _missing(clip: str, inception: str, statistics: Path) -> Iterator[str]:
             f"{inception}: the weights of the Inception network are not here; {ADVICE}, or set the "
             "scorer's inception to the file"
         )
-    if not statistics.is_file():
+    if not Path(statistics).is_file():
         yield (
             f"{statistics}: the statistics of real images are not here; get MLPerf's val2014.npz "
             "from the folder text_to_image/tools of its repository inference, or set the scorer's "
@@ -231,10 +221,8 @@ def _missing(clip: str, inception: str, statistics: Path) -> Iterator[str]:
 
 
 def _parse_size(size: object) -> tuple[int, int]:
-    match [size, size] if isinstance(size, int) else size:
-        case [int(height), int(width)] if bool not in {type(height), type(width)}:
-            if min(height, width) >= 1:
-                return height, width
+    if sides := sides_of(size):
+        return sides
     raise SuiteError(
         f"scorer clip_fid: size = {size!r} is neither a number of pixels nor [height, width]",
         option="size",

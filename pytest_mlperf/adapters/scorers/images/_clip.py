@@ -8,7 +8,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from pytest_mlperf import EnvironmentFault, RunError, UnavailableError
+from pytest_mlperf import RunError, UnavailableError
+from pytest_mlperf.adapters.conventions import not_installed
 from pytest_mlperf.adapters.lazy import NDArray, np
 from pytest_mlperf.adapters.scorers import scorer_error
 
@@ -61,10 +62,7 @@ class ClipScores:
             import torch
             from transformers import CLIPModel, CLIPTokenizer
         except ImportError as error:
-            raise EnvironmentFault(
-                f"scorer clip_fid needs {error.name}, which is not installed; "
-                "try: pip install 'pytest-mlperf[diffusion]'"
-            ) from error
+            raise not_installed("scorer clip_fid", str(error.name), "diffusion") from error
         _check_kind(folder)
         try:
             model, report = CLIPModel.from_pretrained(
@@ -125,7 +123,7 @@ def preprocess(image: NDArray[np.uint8], side: int) -> NDArray[np.float32]:
 def _check_kind(folder: Path) -> None:
     try:
         config = json.loads((folder / "config.json").read_text("utf-8"))
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise _broken(folder, f"config.json is not JSON ({error})") from error
     kind = config.get("model_type") if isinstance(config, dict) else None
     if kind != "clip":

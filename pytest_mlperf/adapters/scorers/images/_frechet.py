@@ -31,20 +31,6 @@ class Statistics:
     covariance: NDArray[np.float64]
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Frechet:
-    """Hold a squared Fréchet distance.
-
-    Attributes:
-        distance: The distance, as the reference prints it.
-        pseudo_values: The distance plus each sample's influence, shape (samples,); their mean is
-            the distance.
-    """
-
-    distance: float
-    pseudo_values: NDArray[np.float64]
-
-
 def read_statistics(path: Path) -> Statistics:
     """Read "mu" and "sigma" from a file as MLPerf's val2014.npz; refuse pickles."""
     try:
@@ -67,8 +53,10 @@ def read_statistics(path: Path) -> Statistics:
     return Statistics(mean=mean, covariance=covariance)
 
 
-def frechet(features: NDArray[np.float64], real: Statistics) -> Frechet:
-    """Return the Fréchet distance between Gaussians fitted to features and to real images.
+def frechet(features: NDArray[np.float64], real: Statistics) -> tuple[float, NDArray[np.float64]]:
+    """Return the squared Fréchet distance between Gaussians fitted to features and to real images.
+
+    Also returns the distance plus each sample's influence, (samples,), whose mean is the distance.
 
     With mean m and covariance S of the features (divided by samples - 1), and m_r, S_r of the real
     images, the distance is |m - m_r|² + tr(S) + tr(S_r) - 2 tr((S S_r)^½). The trace of the root is
@@ -106,7 +94,7 @@ def frechet(features: NDArray[np.float64], real: Statistics) -> Frechet:
     transport = root @ vectors[:, kept] * values[kept] ** -0.25
     spread = (centred**2).sum(axis=1) - ((centred @ transport) ** 2).sum(axis=1)
     influence = 2 * centred @ difference + samples / (samples - 1) * spread
-    return Frechet(distance=distance, pseudo_values=distance + (influence - influence.mean()))
+    return distance, distance + (influence - influence.mean())
 
 
 def _root(matrix: NDArray[np.float64]) -> NDArray[np.float64]:

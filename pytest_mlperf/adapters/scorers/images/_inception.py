@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from pytest_mlperf import EnvironmentFault
+from pytest_mlperf.adapters.conventions import not_installed
 from pytest_mlperf.adapters.lazy import NDArray, np
 from pytest_mlperf.adapters.scorers import scorer_error
 
@@ -46,11 +47,11 @@ class Pool:
     kind: str
 
 
-@dataclass(frozen=True, slots=True)
 class Fork:
     """Define paths from the same input, whose output channels are concatenated."""
 
-    paths: tuple[Layers, ...]
+    def __init__(self, *paths: Layers) -> None:
+        self.paths = paths
 
 
 Layers = tuple[Conv | Pool | Fork, ...]
@@ -69,86 +70,60 @@ def shrink(name: str, channels: int, *, stride: int = 2) -> Conv:
     return Conv(name=name, channels=channels, kernel=(3, 3), stride=stride, padding=(0, 0))
 
 
+def chain(stem: str, *convolutions: tuple[int, ...]) -> Layers:
+    """Return successive convolutions by the arguments of `conv`; names are numbered from 1."""
+    return tuple(
+        conv(f"{stem}_{number}", *arguments) for number, arguments in enumerate(convolutions, 1)
+    )
+
+
 def _block_a(name: str, pooled: int) -> Fork:
     return Fork(
-        (
-            (conv(f"{name}.branch1x1", 64),),
-            (conv(f"{name}.branch5x5_1", 48), conv(f"{name}.branch5x5_2", 64, 5)),
-            (
-                conv(f"{name}.branch3x3dbl_1", 64),
-                conv(f"{name}.branch3x3dbl_2", 96, 3),
-                conv(f"{name}.branch3x3dbl_3", 96, 3),
-            ),
-            (Pool("average"), conv(f"{name}.branch_pool", pooled)),
-        )
+        (conv(f"{name}.branch1x1", 64),),
+        chain(f"{name}.branch5x5", (48,), (64, 5)),
+        chain(f"{name}.branch3x3dbl", (64,), (96, 3), (96, 3)),
+        (Pool("average"), conv(f"{name}.branch_pool", pooled)),
     )
 
 
 def _block_b(name: str) -> Fork:
+    double = f"{name}.branch3x3dbl"
     return Fork(
-        (
-            (shrink(f"{name}.branch3x3", 384),),
-            (
-                conv(f"{name}.branch3x3dbl_1", 64),
-                conv(f"{name}.branch3x3dbl_2", 96, 3),
-                shrink(f"{name}.branch3x3dbl_3", 96),
-            ),
-            (Pool("reduce"),),
-        )
+        (shrink(f"{name}.branch3x3", 384),),
+        (*chain(double, (64,), (96, 3)), shrink(f"{double}_3", 96)),
+        (Pool("reduce"),),
     )
 
 
 def _block_c(name: str, inner: int) -> Fork:
+    tall, wide = (inner, 7, 1), (inner, 1, 7)
     return Fork(
-        (
-            (conv(f"{name}.branch1x1", 192),),
-            (
-                conv(f"{name}.branch7x7_1", inner),
-                conv(f"{name}.branch7x7_2", inner, 1, 7),
-                conv(f"{name}.branch7x7_3", 192, 7, 1),
-            ),
-            (
-                conv(f"{name}.branch7x7dbl_1", inner),
-                conv(f"{name}.branch7x7dbl_2", inner, 7, 1),
-                conv(f"{name}.branch7x7dbl_3", inner, 1, 7),
-                conv(f"{name}.branch7x7dbl_4", inner, 7, 1),
-                conv(f"{name}.branch7x7dbl_5", 192, 1, 7),
-            ),
-            (Pool("average"), conv(f"{name}.branch_pool", 192)),
-        )
+        (conv(f"{name}.branch1x1", 192),),
+        chain(f"{name}.branch7x7", (inner,), wide, (192, 7, 1)),
+        chain(f"{name}.branch7x7dbl", (inner,), tall, wide, tall, (192, 1, 7)),
+        (Pool("average"), conv(f"{name}.branch_pool", 192)),
     )
 
 
 def _block_d(name: str) -> Fork:
+    stem = f"{name}.branch7x7x3"
     return Fork(
-        (
-            (conv(f"{name}.branch3x3_1", 192), shrink(f"{name}.branch3x3_2", 320)),
-            (
-                conv(f"{name}.branch7x7x3_1", 192),
-                conv(f"{name}.branch7x7x3_2", 192, 1, 7),
-                conv(f"{name}.branch7x7x3_3", 192, 7, 1),
-                shrink(f"{name}.branch7x7x3_4", 192),
-            ),
-            (Pool("reduce"),),
-        )
+        (conv(f"{name}.branch3x3_1", 192), shrink(f"{name}.branch3x3_2", 320)),
+        (*chain(stem, (192,), (192, 1, 7), (192, 7, 1)), shrink(f"{stem}_4", 192)),
+        (Pool("reduce"),),
     )
 
 
 def _block_e(name: str, pool: str) -> Fork:
     def cross(stem: str) -> Fork:
-        return Fork(((conv(f"{stem}a", 384, 1, 3),), (conv(f"{stem}b", 384, 3, 1),)))
+        return Fork((conv(f"{stem}a", 384, 1, 3),), (conv(f"{stem}b", 384, 3, 1),))
 
+    double = f"{name}.branch3x3dbl"
     return Fork(
-        (
-            (conv(f"{name}.branch1x1", 320),),
-            (conv(f"{name}.branch3x3_1", 384), cross(f"{name}.branch3x3_2")),
-            (
-                conv(f"{name}.branch3x3dbl_1", 448),
-                conv(f"{name}.branch3x3dbl_2", 384, 3),
-                cross(f"{name}.branch3x3dbl_3"),
-            ),
-            (Pool(pool), conv(f"{name}.branch_pool", 192)),
-        )
+        (conv(f"{name}.branch1x1", 320),),
+        (conv(f"{name}.branch3x3_1", 384), cross(f"{name}.branch3x3_2")),
+        (*chain(double, (448,), (384, 3)), cross(f"{double}_3")),
+        (Pool(pool), conv(f"{name}.branch_pool", 192)),
     )
 
 
@@ -246,7 +221,6 @@ class InceptionFeatures:
 
     def __init__(self, file: Path, *, device: str) -> None:
         """Load weights with the names of `WEIGHTS_FILE` onto a torch device, "cpu" or "cuda"."""
-        check_device(device)
         self._weights = {name: w.to(device) for name, w in load_weights(file).items()}
         self._device = device
 
@@ -269,10 +243,7 @@ def check_device(device: str) -> None:
     try:
         import torch
     except ImportError as error:
-        raise EnvironmentFault(
-            "scorer clip_fid needs torch, which is not installed; "
-            "try: pip install 'pytest-mlperf[diffusion]'"
-        ) from error
+        raise not_installed("scorer clip_fid", "torch", "diffusion") from error
     if device == "cuda" and not torch.cuda.is_available():
         raise EnvironmentFault(
             'scorer clip_fid: device = "cuda", but torch finds no such device here; install a '

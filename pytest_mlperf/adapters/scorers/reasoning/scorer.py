@@ -9,7 +9,8 @@ from dataclasses import dataclass
 from itertools import compress
 from typing import Any, ClassVar
 
-from pytest_mlperf import EnvironmentFault, Scores, SuiteError
+from pytest_mlperf import Scores, SuiteError
+from pytest_mlperf.adapters.conventions import not_installed
 from pytest_mlperf.adapters.scorers import require_flag, require_outputs, scorer_error
 from pytest_mlperf.adapters.scorers import text as language
 from pytest_mlperf.adapters.scorers.code.livecodebench import Archive, passed_tests
@@ -69,7 +70,6 @@ class DeepSeekScorer(language.TextScorer[ReasoningOptions]):
         "tokens_per_sample",
     )
     libraries: ClassVar[tuple[str, ...]] = MATHEMATICS_LIBRARIES
-    options: ClassVar[type] = ReasoningOptions
 
     name: ClassVar[str] = "deepseek_r1"
     parts: ClassVar[Mapping[str, str]] = {
@@ -86,7 +86,6 @@ class DeepSeekScorer(language.TextScorer[ReasoningOptions]):
         """
         super().__init__(model=model, **options)
         settings = self._asked
-        language.check_processes(self.name, settings.processes)
         require_flag(self.name, "run_generated_code", settings.run_generated_code)
         if settings.run_generated_code != (settings.tests is not None):
             raise SuiteError(
@@ -110,10 +109,7 @@ class DeepSeekScorer(language.TextScorer[ReasoningOptions]):
         if missing := [
             name for name in MATHEMATICS_LIBRARIES if importlib.util.find_spec(name) is None
         ]:
-            raise EnvironmentFault(
-                f"scorer {self.name} needs {' and '.join(missing)}, which are not installed; "
-                "try: pip install 'pytest-mlperf[math]'"
-            )
+            raise not_installed(f"scorer {self.name}", " and ".join(missing), "math")
         if self._archive:
             self._archive.files()
             require_sandbox()
@@ -126,27 +122,20 @@ class DeepSeekScorer(language.TextScorer[ReasoningOptions]):
         decoded = self._decoder.decode(outputs)
         right = self._grade(kinds, decoded.texts, [row["target"] for row in checked])
         graded = [kind for kind in self.metrics if kind in kinds and self._grades(kind)]
-        rows = {
-            part: [
-                100.0 * is_right if kind == part else None
-                for is_right, kind in zip(right, kinds, strict=True)
-            ]
-            for part in graded
-        }
-        tokens = list(map(float, decoded.tokens))
         whole = Scores(per_sample={}, aggregate={})
         if all(map(self._grades, kinds)):
             whole = self._all([row["metric"].lower() for row in checked], right)
+        rows, means = {**whole.per_sample}, {**whole.aggregate}
+        for part in graded:
+            samples = [sample for sample, kind in enumerate(kinds) if kind == part]
+            of_part = [right[sample] for sample in samples]
+            part_rows, part_means = language.right_shares(part, samples, of_part, len(kinds))
+            rows |= part_rows
+            means |= part_means
+        tokens = list(map(float, decoded.tokens))
         return Scores(
-            per_sample={**whole.per_sample, **rows, "tokens_per_sample": tokens},
-            aggregate={
-                **whole.aggregate,
-                **{
-                    part: sum(score or 0.0 for score in row) / kinds.count(part)
-                    for part, row in rows.items()
-                },
-                "tokens_per_sample": sum(tokens) / len(tokens),
-            },
+            per_sample={**rows, "tokens_per_sample": tokens},
+            aggregate={**means, "tokens_per_sample": sum(tokens) / len(tokens)},
             whole=whole.whole,
         )
 
@@ -205,11 +194,8 @@ class DeepSeekScorer(language.TextScorer[ReasoningOptions]):
         return False
 
     def _all(self, names: Sequence[str], right: Sequence[bool]) -> Scores:
-        del names
-        row = [100.0 * is_right for is_right in right]
-        return Scores(
-            per_sample={"exact_match": row}, aggregate={"exact_match": sum(row) / len(row)}
-        )
+        rows, means = language.right_shares("exact_match", range(len(names)), right, len(names))
+        return Scores(per_sample=rows, aggregate=means)
 
 
 class GptOssScorer(DeepSeekScorer):

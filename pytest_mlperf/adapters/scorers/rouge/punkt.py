@@ -8,9 +8,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar, TypeVar
 
-from pytest_mlperf import EnvironmentFault, UnavailableError
+from pytest_mlperf import UnavailableError
+from pytest_mlperf.adapters.conventions import not_installed
 from pytest_mlperf.adapters.scorers import scorer_error
-from pytest_mlperf.adapters.scorers.text import DecoderOptions, TextScorer, check_processes
+from pytest_mlperf.adapters.scorers.text import DecoderOptions, TextScorer
 from pytest_mlperf.extension import usable_cores
 
 PUNKT_FILES = ("abbrev_types.txt", "collocations.tab", "ortho_context.tab", "sent_starters.txt")
@@ -40,14 +41,14 @@ class Punkt:
     def require(self) -> None:
         """Check that NLTK is installed; do not import it."""
         if importlib.util.find_spec("nltk") is None:
-            raise self._lacks()
+            raise not_installed(f"scorer {self.scorer}", "nltk", "scoring")
 
     def load(self) -> Callable[[str], list[str]]:
         """Return the function that splits a text into sentences."""
         try:
             from nltk.tokenize.punkt import PunktParameters, PunktSentenceTokenizer
         except ImportError as error:
-            raise self._lacks() from error
+            raise not_installed(f"scorer {self.scorer}", "nltk", "scoring") from error
         model = PunktParameters()
         try:
             self._fill(model)
@@ -58,11 +59,6 @@ class Punkt:
             ) from error
         split: Callable[[str], list[str]] = PunktSentenceTokenizer(model).tokenize
         return split
-
-    def _lacks(self) -> EnvironmentFault:
-        return EnvironmentFault(
-            f"scorer {self.scorer} needs NLTK to split sentences; try: pip install nltk"
-        )
 
     def _fill(self, model: Any) -> None:
         model.abbrev_types = set(self._lines("abbrev_types.txt"))
@@ -87,12 +83,8 @@ class SentenceOptions(DecoderOptions):
             of 290 words per second.
     """
 
-    scorer: ClassVar[str]
     processes: int | None = None
     punkt: str | None = None
-
-    def __post_init__(self) -> None:
-        check_processes(self.scorer, self.processes)
 
 
 D = TypeVar("D", bound=SentenceOptions)

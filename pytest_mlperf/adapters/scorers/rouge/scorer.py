@@ -22,9 +22,6 @@ class RougeOptions(SentenceOptions):
             which splits texts for rougeLsum; None leaves rougeLsum out.
     """
 
-    scorer: ClassVar[str] = "rouge"
-    punkt: str | None = None
-
 
 class RougeScorer(SentenceScorer[RougeOptions]):
     """Compare the text of each output with a target text.
@@ -44,8 +41,7 @@ class RougeScorer(SentenceScorer[RougeOptions]):
     """
 
     metrics = (*ROUGE_METRICS, "rougeLsum", "tokens_per_sample", "gen_len")
-    name: ClassVar[str] = RougeOptions.scorer
-    options: ClassVar[type] = RougeOptions
+    name: ClassVar[str] = "rouge"
 
     @staticmethod
     def left_out(options: Mapping[str, Any]) -> dict[str, str]:

@@ -11,7 +11,7 @@ from multiprocessing import get_context
 from types import SimpleNamespace
 from typing import Any
 
-from pytest_mlperf import EnvironmentFault
+from pytest_mlperf.adapters.conventions import not_installed
 from pytest_mlperf.adapters.lazy import NDArray, np
 from pytest_mlperf.adapters.scorers import scorer_error
 
@@ -64,10 +64,7 @@ def f_measures(
     try:
         _scorer(metrics)
     except ImportError as error:
-        raise EnvironmentFault(
-            "scorer rouge needs rouge-score, which is not installed; "
-            "try: pip install 'pytest-mlperf[scoring]'"
-        ) from error
+        raise not_installed("scorer rouge", "rouge-score", "scoring") from error
     processes = max(1, min(processes, len(sides) // PAIRS_PER_PROCESS))
     if processes == 1:
         rows = [_measures(*side) for side in sides]
