@@ -127,9 +127,9 @@ def feeds_of(suite: Path, model: Path, samples: int) -> list[Feed]:
         engine="onnxruntime",
     )
     session = _Recorder(graph.session)
-    runner = task.bind(dataclasses.replace(graph, session=session), int(given.get("batch_size", 8)))
+    task.bind(dataclasses.replace(graph, session=session), int(given.get("batch_size", 8)))
     for index in range(min(samples, len(dataset))):
-        runner.run([index], [runner.prepare(dataset.input(index), index)])
+        task.run([index], [task.prepare(dataset.input(index), index)])
     return session.feeds
 
 

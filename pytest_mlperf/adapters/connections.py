@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import socket
 import ssl
 from collections import deque
@@ -55,7 +56,7 @@ class Exchange:
         raise NotImplementedError
 
     def end(self) -> None:
-        raise NotImplementedError
+        """Handle the end of the answer; do nothing by default."""
 
 
 class NoConnection(Exception):
@@ -216,7 +217,8 @@ class Connections:
         self._host = "localhost" if self._socket else parts.hostname or ""
         self._port = parts.port or (443 if self._secure else 80)
         if not self._host.isascii():
-            self._host = self._host.encode("idna").decode()
+            with contextlib.suppress(UnicodeError):  # resolving the name reports it
+                self._host = self._host.encode("idna").decode()
         host_name = f"[{self._host}]" if ":" in self._host else self._host
         self.host = host_name if parts.port is None else f"{host_name}:{parts.port}"
         self.path = "" if self._socket else quote(parts.path, safe="/%~+:@!$&'()*,;=")
@@ -326,7 +328,7 @@ class Connections:
         resolving = self._resolving
         try:
             return await asyncio.shield(resolving)
-        except OSError as error:
+        except (OSError, UnicodeError) as error:  # UnicodeError: not the name of a host
             if self._resolving is resolving:
                 self._resolving = None
             raise NoConnection(f"cannot connect to {self.host}: {text_of(error)}") from None
@@ -343,7 +345,7 @@ def library(who: str = "engine openai", extra: str = "openai") -> Any:
     try:
         import httptools
     except ImportError as error:
-        raise not_installed(who, "httptools", extra) from error
+        raise not_installed(who, str(error.name), extra) from error
     return httptools
 
 

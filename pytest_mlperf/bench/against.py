@@ -14,8 +14,8 @@ from typing import Any
 
 from pytest_mlperf.bench.accuracy import ScoredPass
 from pytest_mlperf.bench.case import CaseRuns
-from pytest_mlperf.bench.confirm import NotComparable, add_pair, in_turns, left_out, raw
 from pytest_mlperf.bench.earlier import ENGINE_PREFIX
+from pytest_mlperf.bench.interleaved import Interleaved, NotComparable
 from pytest_mlperf.bench.performance import (
     accuracy_failed,
     answer_of,
@@ -39,19 +39,16 @@ from pytest_mlperf.core.reason import Reason
 from pytest_mlperf.core.recording import MISSES, baseline_run, new_record
 from pytest_mlperf.core.rulings.disturbance import is_loaded
 from pytest_mlperf.core.rulings.multiplicity import DROP_OUTCOMES
-from pytest_mlperf.core.rulings.outcomes import outcome_of
-from pytest_mlperf.core.rulings.ruling import Ruling, mean_value, rule_on, ruling_of, values
+from pytest_mlperf.core.rulings.ruling import Ruling, rule_on, ruling_of
+from pytest_mlperf.core.rulings.sample import sharing
 from pytest_mlperf.core.verdict import (
     Confirmation,
     InterleavedRuns,
-    MetricBaseline,
-    MetricVerdict,
     Outcome,
 )
 from pytest_mlperf.judge.decision import Answer
 from pytest_mlperf.judge.multiplicity import rule_among
 from pytest_mlperf.judge.ratio import FIRST_LOOK, Ratio, pairs_to_decide
-from pytest_mlperf.judge.rule_r import RuleR
 from pytest_mlperf.run.accuracy import Ask, accuracy_key
 from pytest_mlperf.run.builds import Build, baseline_build, remove_left
 from pytest_mlperf.run.measure import ProcessResult
@@ -68,16 +65,19 @@ MOST_PAIRS = 6
 class OtherSide(CaseRunner):
     """Run the other build; any error is an ERROR of the comparison, not a verdict."""
 
-    title = digest = ""
-    commit: str | None = None
+    title = ""
+    _unjudgeable: Unjudgeable | None = None
 
     def add_run(self, *, ask: Ask | None = None) -> Run:
-        """Add one valid run; the reasons of an INVALID run name the build."""
+        """Add one valid run; the reasons of an INVALID run name the build, and end its runs."""
+        if self._unjudgeable:
+            raise self._unjudgeable
         try:
             return super().add_run(ask=ask)
         except Unjudgeable as error:
             reasons = [_named(self.title, reason) for reason in error.run.invalid]
-            raise Unjudgeable(replace(error.run, invalid=tuple(reasons))) from None
+            self._unjudgeable = Unjudgeable(replace(error.run, invalid=tuple(reasons)))
+            raise self._unjudgeable from None
 
     def process(self, **task: Any) -> ProcessResult:
         """Run a fresh process; raise RunError of layer "against" for any error."""
@@ -111,7 +111,7 @@ class OtherBuild:
         self._policy = policy
         self._stack = contextlib.ExitStack()
         self._builds: dict[EarlierBuild, Build | RunError] = {}
-        self._sides: dict[int, OtherSide] = {}
+        self._sides: dict[int, Interleaved] = {}
         self._passes = AccuracyPasses(policy.accuracy / SIDE_LABEL)
 
     def close(self) -> None:
@@ -120,16 +120,16 @@ class OtherBuild:
 
     def title(self, case: CaseRuns) -> str | None:
         """Return the name of the build that a case was compared with, or None."""
-        side = self._sides.get(id(case))
-        return side.title if side else None
+        sides = self._sides.get(id(case))
+        return sides.title if sides else None
 
-    def side(self, case: CaseRuns) -> OtherSide:
-        """Return the runner of a case's other build; raise RunError if it cannot be measured."""
+    def sides(self, case: CaseRuns) -> Interleaved:
+        """Return a case and its other build; raise RunError if that cannot be measured."""
         if id(case) not in self._sides:
             self._sides[id(case)] = self._made(case)
         return self._sides[id(case)]
 
-    def _made(self, case: CaseRuns) -> OtherSide:
+    def _made(self, case: CaseRuns) -> Interleaved:
         if not isinstance(case.planned, Planned):
             raise RunError("against", "a benchmark of pytest-benchmark has no other build")
         earlier = other_build(case.planned, self._table)
@@ -140,18 +140,23 @@ class OtherBuild:
             raise RunError(
                 "against", f"{build.title} is this build: nothing to compare; name another"
             )
+        commit = build.commit or commit
         side = OtherSide(
             case.planned,
-            replace(conditions, handicap=0.0, commit=build.commit or commit),
+            replace(conditions, handicap=0.0, commit=commit),
             case.show,
             rate=case.rate,
             build=build,
             label=SIDE_LABEL,
             job=case.job,
         )
-        side.title, side.commit = build.title, build.commit or commit
-        side.digest = self._digest(earlier, build, side.commit)
-        return side
+        side.title = build.title
+        return Interleaved(
+            new=case,
+            old=side,
+            rule=rule_among(case.rule, max(self._policy.judged_pairs, 1)),
+            title=build.title,
+        )
 
     def _build(self, earlier: EarlierBuild, folder: Path) -> Build:
         """Return the other build, made once per session for the suites of one folder."""
@@ -169,35 +174,51 @@ class OtherBuild:
             raise made
         return made
 
-    def _digest(self, earlier: EarlierBuild, build: Build, commit: str | None) -> str:
-        """Return a digest of the build's code; "" if its content cannot be determined."""
+    def _accuracy_key(self, case: CaseRuns, commit: str | None, subject: Subject) -> str:
+        """Return the key of the other build's pass, by build, suite, data and machine.
+
+        Returns "" if the content of the build cannot be determined.
+        """
+        earlier = other_build(case.of_suite, self._table)
+        build = self._build(earlier, case.conditions.folder)
         is_fixed = build.commit or earlier.requirements
         if earlier.elsewhere is not None or not is_fixed or commit is None:
             return ""
         changed = changes_digest(self._policy.root) if commit.endswith(CHANGED_MARK) else ""
         packages = sorted(f"{one.name}=={one.version}" for one in distributions())
-        return " ".join((commit, changed, str(build.python[0]), *packages))
+        code = " ".join((commit, changed, str(build.python[0]), *packages))
+        facts = {
+            key: text
+            for key, text in subject.fingerprint.items()
+            if not key.startswith((ENGINE_PREFIX, "python"))
+        }
+        suite, machine = accuracy_key(case.suite_job, facts), sorted(subject.identity.items())
+        return hashlib.sha256(json.dumps([code, suite, machine]).encode()).hexdigest()[:32]
 
     # --- judging -------------------------------------------------------------------------
 
     def first(self, case: CaseRuns, kinds: Collection[Kind]) -> None:
         """Make the first runs of both sides, and the accuracy passes that `kinds` need."""
-        side = self.side(case)
+        sides, unjudgeable = self.sides(case), None
         scored = Kind.ACCURACY in kinds and bool(case.planned.scorer_name)
         if any(kind.is_of_runs for kind in kinds) and not case.runs:
             ask = case.scores.ask if scored and case.shares_data and not case.accuracy else None
-            limits, bound = case.planned.limits, case.rule.tolerated
-            add_pair(side, case, limits, bound, ask=ask, one_rate=True)
+            try:
+                sides.add_pair(case.planned.limits, ask=ask)
+            except Unjudgeable as error:  # scores of INVALID runs are valid
+                unjudgeable = error
         if scored and case.accuracy is None and case.unscored is None:
             case.process(performance=False, ask=case.scores.ask)
         if scored and case.accuracy is not None and not case.scores.accepted:
-            self._compare_scores(case, side)
+            self._compare_scores(case, sides)
+        if unjudgeable:
+            raise unjudgeable
 
-    def _compare_scores(self, case: CaseRuns, side: OtherSide) -> None:
+    def _compare_scores(self, case: CaseRuns, sides: Interleaved) -> None:
         """Measure or load the scores of the other build, and set them for comparison."""
-        subject = case.scored_subject
+        subject, side = case.scored_subject, sides.old
         assert subject is not None
-        key = self._accuracy_key(case, side, subject)
+        key = self._accuracy_key(case, side.conditions.commit, subject)
         stored = self._passes.load(key) if key else None
         if stored and stored.subject:
             accuracy, scored, other = stored.accuracy, stored.scored, stored.subject
@@ -205,34 +226,22 @@ class OtherBuild:
             done = side.process(performance=False, ask=case.scores.ask)
             if done.accuracy is None or done.scored is None:
                 reason = done.unscored or "gives no scores, because its weights are dummy"
-                raise RunError("against", f"{side.title}: {reason}")
+                raise RunError("against", f"{sides.title}: {reason}")
             accuracy, scored, other = done.accuracy, done.scored, done.subject
             if key:
                 self._passes.save(key, accuracy, scored, other)
         passed = ScoredPass(accuracy=accuracy, scored=scored, subject=other)
-        case.scores.compare_with(passed, side.title, side.commit)
-
-    def _accuracy_key(self, case: CaseRuns, side: OtherSide, subject: Subject) -> str:
-        """Return the key of the other build's pass, by build, suite, data and machine; else ""."""
-        if not side.digest:
-            return ""
-        facts = {
-            key: text
-            for key, text in subject.fingerprint.items()
-            if not key.startswith((ENGINE_PREFIX, "python"))
-        }
-        suite, machine = accuracy_key(case.suite_job, facts), sorted(subject.identity.items())
-        text = json.dumps([side.digest, suite, machine])
-        return hashlib.sha256(text.encode()).hexdigest()[:32]
+        case.scores.compare_with(passed, sides.title, side.conditions.commit)
 
     def interleaved(self, case: CaseRuns, answer: Ruling) -> InterleavedRuns:
         """Return a description of the comparison with the other build, for results."""
-        side = self.side(case)
+        sides = self.sides(case)
+        side = sides.old
         return InterleavedRuns(
             state=_STATES.get(answer.outcome, Confirmation.UNDECIDED),
             metrics=tuple(m.metric for m in answer.metrics if m.outcome),
-            build=side.title,
-            pairs=min(len(case.runs), len(side.runs)),
+            build=sides.title,
+            pairs=sides.pairs,
             runs=len(side.runs) + len(side.invalid_runs) + len(side.left_out),
             other_runs=tuple(side.runs),
             other_subject=side.subject,
@@ -241,62 +250,48 @@ class OtherBuild:
 
     def judge(self, case: CaseRuns, kinds: Collection[Kind], kind: Kind) -> Ruling:
         """Interleave runs of both builds until the speed or the energy of a case is judged."""
-        side = self.side(case)
+        sides = self.sides(case)
         self.first(case, kinds)
         if failed := accuracy_failed(case):
             return failed
-        efficiency = kind == Kind.EFFICIENCY
+        efficiency, other_runs = kind == Kind.EFFICIENCY, sides.old.runs
         limits = case.planned.efficiency_limits if efficiency else case.planned.limits
         if efficiency and case.runs:
-            limits, unfit = energy_limits(case, [*case.runs, *side.runs])
+            limits, unfit = energy_limits(case, [*case.runs, *other_runs])
             if unfit:
                 return unfit
         try:
-            ratios = self._ratios(case, side, limits)
+            ratios = sides.judge(limits) if limits else {}
+            while not limits and sides.pairs < FIRST_LOOK:
+                sides.add_pair(limits)
         except NotComparable as error:
-            outcome = Outcome.INCONCLUSIVE if side.left_out else Outcome.INVALID
-            return replace(invalid(case, str(error)), outcome=outcome)
-        record = _record(case, side)
+            return replace(invalid(case, error.reason), outcome=error.outcome)
+        record = _record(case, sides)
         # If both sides missed a latency limit, the rate is too high for both.
-        case.record = None if sum(run.limit_missed for run in side.runs) >= MISSES else record
+        case.record = None if sum(run.limit_missed for run in other_runs) >= MISSES else record
         missed, case.record = limit_missed(case), record
         if other := missed or other_work(case, case.runs):
             return other
-        answer = answer_of(case, _ruling(case, side, ratios, limits, kind), limits)
-        return replace(answer, notes=(*self._notes(case, side, ratios, limits), *answer.notes))
+        answer = answer_of(case, _ruling(case, sides, ratios, limits, kind), limits)
+        return replace(answer, notes=(*_notes(case, sides, ratios, limits), *answer.notes))
 
-    def _rule(self, case: CaseRuns) -> RuleR:
-        return rule_among(case.rule, max(self._policy.judged_pairs, 1))
 
-    def _ratios(
-        self, case: CaseRuns, side: OtherSide, limits: Mapping[str, float]
-    ) -> Mapping[str, Ratio]:
-        if limits:
-            return in_turns(case, side, limits, self._rule(case))
-        while len(case.runs) < FIRST_LOOK:
-            add_pair(side, case, limits, case.rule.tolerated, one_rate=True)
-        return {}
-
-    def _notes(
-        self,
-        case: CaseRuns,
-        side: OtherSide,
-        ratios: Mapping[str, Ratio],
-        limits: Mapping[str, float],
-    ) -> list[Words]:
-        pairs = plural(min(len(case.runs), len(side.runs)), "pair")
-        notes: list[Words] = [f"{pairs} of runs interleaved with {side.title}", left_out(side)]
-        if case.suite_job.engine.options.get("serve"):
-            notes.append("the servers of both builds were alive alternately, one in each run")
-        for name, ratio in ratios.items():
-            if ratio.outcome is not Answer.INCONCLUSIVE:
-                continue
-            rule = self._rule(case)
-            needed = pairs_to_decide(ratio, METRICS[name].direction, limits[name], rule)
-            varies = f"{METRICS[name].title} varies by {percent(ratio.sd)} between pairs"
-            more = f"about {needed} pairs would decide (--mlperf-max-runs {needed})"
-            notes.append(f"{varies}: {more if needed else 'more pairs would not decide'}")
-        return [note for note in notes if note]
+def _notes(
+    case: CaseRuns, sides: Interleaved, ratios: Mapping[str, Ratio], limits: Mapping[str, float]
+) -> list[Words]:
+    pairs = plural(sides.pairs, "pair")
+    notes: list[Words] = [f"{pairs} of runs interleaved with {sides.title}", sides.left_out]
+    if case.suite_job.engine.options.get("serve"):
+        notes.append("the servers of both builds were alive alternately, one in each run")
+    for name, ratio in ratios.items():
+        if ratio.outcome is not Answer.INCONCLUSIVE:
+            continue
+        rule, direction = sharing(sides.rule, name, ratios), METRICS[name].direction
+        needed = pairs_to_decide(ratio, direction, limits[name], rule)
+        varies = f"{METRICS[name].title} varies by {percent(ratio.sd)} between pairs"
+        more = f"about {needed} pairs would decide (--mlperf-max-runs {needed})"
+        notes.append(f"{varies}: {more if needed else 'more pairs would not decide'}")
+    return [note for note in notes if note]
 
 
 _STATES = {
@@ -310,47 +305,31 @@ _STATES = {
 
 def _ruling(
     case: CaseRuns,
-    side: OtherSide,
+    sides: Interleaved,
     ratios: Mapping[str, Ratio],
     limits: Mapping[str, float],
     kind: Kind,
 ) -> Ruling:
     """Return the ruling by the decisions on all metrics; report those without a limit."""
-    failing = DROP_OUTCOMES[kind]
-    metrics = []
-    for name, ratio in ratios.items():
-        moved, low, high = raw(name, ratio)
-        current, other = (mean_value(values(one.runs, name)[: ratio.pairs]) for one in (case, side))
-        verdict = MetricVerdict(
-            metric=name,
-            outcome=outcome_of(ratio, failing),
-            now=current,
-            baseline=MetricBaseline(value=other, runs=ratio.pairs),
-            change=moved,
-            low=low,
-            high=high,
-            limit=limits[name],
-            runs=ratio.pairs,
-            confirmed=ratio.outcome is Answer.FAIL,
-        )
-        metrics.append(verdict)
+    metrics = sides.verdicts(ratios, limits, DROP_OUTCOMES[kind])
     others = rule_on(case.runs, case.record, {}, case.rule).metrics
     timed = kind == Kind.PERFORMANCE
     ruling = ruling_of(metrics, [m for m in others if timed and m.metric not in ratios])
     # The work of neighbours, and their idling, use energy too.
-    loaded = is_loaded([*case.runs, *side.runs], case.rule.tolerated)
+    loaded = is_loaded([*case.runs, *sides.old.runs], case.rule.tolerated)
     return undecided(ruling) if loaded and not timed else ruling
 
 
-def _record(case: CaseRuns, side: OtherSide) -> Record:
+def _record(case: CaseRuns, sides: Interleaved) -> Record:
     """Return the other build's runs as a baseline record, from which changes are listed."""
-    assert side.subject is not None
+    subject = sides.old.subject
+    assert subject is not None
     return new_record(
-        [baseline_run(run) for run in side.runs],
+        [baseline_run(run) for run in sides.old.runs],
         None,
         action="record",
-        reason=side.title,
-        subject=side.subject,
+        reason=sides.title,
+        subject=subject,
         target_qps=case.rate,
         qps_source=case.rate_source,
         limits={},

@@ -355,19 +355,16 @@ class Bench:
         return scores.noted(case.scored_pass, answer)
 
     def _audited(self, case: CaseRuns, test: Kind) -> Verdict:
-        audited = judge_audit(case, test)
-        ruling = audited.ruling
-        unfit = ruling.outcome is Outcome.INVALID
+        ruling, folder = judge_audit(case, test)
         return Verdict(
             case=case.planned.case,
             kind=test,
             outcome=ruling.outcome,
             headline=ruling.headline,
-            metrics=performance.invalid(case, ruling.headline).metrics if unfit else (),
             runs=tuple(case.runs),
             subject=case.subject,
             notes=ruling.notes,
-            logs=Logs(folder=self._policy.shown(audited.folder)),
+            logs=Logs(folder=self._policy.shown(folder)),
             handicap=self._conditions.handicap,
         )
 
@@ -506,7 +503,7 @@ def _notes(case: CaseRuns, outcome: Outcome) -> tuple[Words, ...]:
         *case.server_remarks,
         case.uncounted,
         f"{case.clients} client processes sent the requests" if case.clients > 1 else "",
-        *(one.text for one in behind),
+        *behind,
         *energy_notes(case.runs),
     )
     return tuple(filter(None, (*lines, server, *remarks)))

@@ -29,6 +29,7 @@ from pytest_mlperf.core.errors import BaselineError, MlperfError, RunError
 from pytest_mlperf.core.job import AuditRun, Job
 from pytest_mlperf.core.measurement import Accuracy, Run, Scored, Subject
 from pytest_mlperf.core.metrics import OUTPUT_TOKENS
+from pytest_mlperf.core.notes import Note
 from pytest_mlperf.core.paths import placeless
 from pytest_mlperf.core.reason import Key, Reason
 from pytest_mlperf.core.recording import changes, first_runs, set_by
@@ -105,7 +106,7 @@ class CaseRuns(CaseRunner):
         if planned.scorer_name and not policy.against:
             self.scores.load()
         self.machine: tuple[ControlComparison, ...] = ()
-        self.uncompared: str | None = None
+        self.uncompared: Note | None = None
         self.uncounted = ""
         self._broken: RunError | Unjudgeable | None = None
 

@@ -44,14 +44,6 @@ METRIC_SLACK_SHARES = {"clip": 0.01, "fid": 0.02}
 
 
 @dataclass(frozen=True, kw_only=True)
-class Audited:
-    """Hold the ruling of a compliance test, and the folder of its files."""
-
-    ruling: Ruling
-    folder: Path
-
-
-@dataclass(frozen=True, kw_only=True)
 class _Logs:
     """Hold the log folders of a compliance run, and of the runs it is compared with."""
 
@@ -69,8 +61,11 @@ class _Logs:
         return self.reference
 
 
-def judge_audit(case: CaseRuns, test: str) -> Audited:
-    """Judge a compliance test as the reference scripts do; raise UnavailableError without data."""
+def judge_audit(case: CaseRuns, test: str) -> tuple[Ruling, Path]:
+    """Judge a compliance test as the reference scripts do; return also the folder of its files.
+
+    Raises UnavailableError without data.
+    """
     workload = case.of_suite.suite.rules
     assert workload is not None
     needs = TESTS[test].needs
@@ -106,7 +101,7 @@ def judge_audit(case: CaseRuns, test: str) -> Audited:
     if runs and _load_explains(test, logs, runs, case.rule.tolerated):
         outcome, notes = Outcome.INCONCLUSIVE, (load_of(runs), *notes)
     ruling = Ruling(outcome=outcome, headline=f"{test}: {headline}", notes=notes)
-    return Audited(ruling=ruling, folder=logs.folder)
+    return ruling, logs.folder
 
 
 def _notes(test: str, faults: tuple[str, ...], notes: tuple[str, ...]) -> tuple[str, ...]:

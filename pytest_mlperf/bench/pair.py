@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 
 from pytest_mlperf.bench.case import CaseRuns
-from pytest_mlperf.bench.confirm import add_pair, ended, left_out
+from pytest_mlperf.bench.interleaved import Interleaved, NotComparable
 from pytest_mlperf.bench.policy import Policy
 from pytest_mlperf.bench.runner import Unjudgeable
 from pytest_mlperf.core.case import Kind
@@ -15,11 +16,9 @@ from pytest_mlperf.core.metrics import METRICS
 from pytest_mlperf.core.notes import Note, Words
 from pytest_mlperf.core.numbers import quantity, times
 from pytest_mlperf.core.rulings.outcomes import outcome_of
-from pytest_mlperf.core.rulings.ruling import mean_value, values
 from pytest_mlperf.core.rulings.sample import fewest
 from pytest_mlperf.core.verdict import Logs, Outcome, RatioVerdict, Verdict
 from pytest_mlperf.judge.decision import Answer
-from pytest_mlperf.judge.ratio import judge_ratio
 from pytest_mlperf.run.conditions import Conditions
 from pytest_mlperf.suite.pairs import PlannedPair
 
@@ -37,44 +36,36 @@ def judge_pair(
     policy = dataclasses.replace(policy, update=None)
     a, b = (CaseRuns(side, conditions, policy, show) for side in (pair.a, pair.b))
     noisier = max((a, b), key=lambda case: case.rule.prior_sd)
-    rule, ratio, decision, missing = noisier.rule, None, Answer.MORE, 0
-    while decision is Answer.MORE and len(a.runs) + missing < rule.max_runs:
-        try:
-            kept = add_pair(a, b, [pair.metric], rule.tolerated, least=pair.least)
-            reason = kept and (_not_comparable(pair, a) or _not_comparable(pair, b))
-        except Unjudgeable as error:
-            return _unjudgeable(pair, a, b, error)
-        if not kept:
-            missing += 1
-            continue
-        if reason:
-            return _verdict(pair, a, b, Outcome.INVALID, reason)
-        ratio = judge_ratio(
-            values(a.runs, pair.metric),
-            values(b.runs, pair.metric),
-            direction=METRICS[pair.metric].direction,
-            least=pair.least,
-            rule=rule,
-        )
-        decision = ratio.outcome
-    if ratio is None:
-        return _verdict(pair, a, b, Outcome.INCONCLUSIVE, left_out(a))
-    ratio = ended(ratio)
+    sides = Interleaved(
+        new=a,
+        old=b,
+        rule=noisier.rule,
+        least=pair.least,
+        one_rate=False,
+        done=partial(_require_comparable, pair, a, b),
+    )
+    try:
+        ratio = sides.judge({pair.metric: 0.0})[pair.metric]
+    except Unjudgeable as error:
+        return _unjudgeable(pair, a, b, error)
+    except NotComparable as error:
+        return _verdict(pair, a, b, error.outcome, error.reason)
     outcome = outcome_of(ratio, Outcome.PAIR_FAIL)
     title = METRICS[pair.metric].title
     headline = (
         f"{title} {times(ratio.ratio)} ({times(ratio.low)} to {times(ratio.high)}); "
         f">= {pair.least:g}x {DECISION_WORDS[ratio.outcome]}"
     )
-    notes = list(filter(None, [noisier.noise, left_out(a)]))
+    notes = list(filter(None, [noisier.noise, sides.left_out]))
     verdict = _verdict(pair, a, b, outcome, headline, notes)
+    value_b, value_a = sides.means(pair.metric, ratio.pairs)
     claim = RatioVerdict(
         metric=pair.metric,
         outcome=outcome,
         a=pair.a.case.id,
         b=pair.b.case.id,
-        value_a=mean_value(values(a.runs, pair.metric)[: ratio.pairs]),
-        value_b=mean_value(values(b.runs, pair.metric)[: ratio.pairs]),
+        value_a=value_a,
+        value_b=value_b,
         ratio=ratio.ratio,
         low=ratio.low,
         high=ratio.high,
@@ -93,6 +84,11 @@ def _unjudgeable(pair: PlannedPair, a: CaseRuns, b: CaseRuns, error: Unjudgeable
         invalid_runs=(*other.invalid_runs, *case.invalid_runs),
         reasons=case.reasons,
     )
+
+
+def _require_comparable(pair: PlannedPair, a: CaseRuns, b: CaseRuns) -> None:
+    if a.runs and (reason := _not_comparable(pair, a) or _not_comparable(pair, b)):
+        raise NotComparable(reason)
 
 
 def _not_comparable(pair: PlannedPair, case: CaseRuns) -> Words | None:

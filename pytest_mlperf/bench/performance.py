@@ -276,7 +276,7 @@ def unless_off(case: CaseRuns, answer: Ruling, phase: Phase) -> Ruling:
     return Ruling(outcome=Outcome.INVALID, headline=reason, metrics=answer.metrics, notes=notes)
 
 
-def _locked_clock(case: CaseRuns) -> str | None:
+def _locked_clock(case: CaseRuns) -> Note | None:
     clocks = case.subject and case.subject.identity.get("clocks")
     if case.record is None or clocks is None:
         return None
@@ -438,8 +438,7 @@ def judge_efficiency(case: CaseRuns, kinds: Collection[Kind], phase: Phase = LON
             return unfit
         if case.record and case.record.runs[-1].session == case.runs[-1].session:
             metrics = recorded(case.record, gated, len(case.runs))
-            count = len(case.record.runs)
-            headline = f"{count} run{'s' * (count != 1)}, which are those of performance"
+            headline = f"{plural(len(case.record.runs), 'run')}, which are those of performance"
             return Ruling(outcome=Outcome.RECORDED, headline=headline, metrics=metrics)
         ruling = rule_on(case.runs, case.record, gated, case.rule, Outcome.POWER_DROP, phase.pairs)
         if phase.once or not ruling.more or len(case.runs) >= case.rule.max_runs:

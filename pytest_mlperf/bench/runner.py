@@ -162,13 +162,6 @@ class Searches:
         )
 
 
-def searches(
-    job: MeasuredCase, conditions: Conditions, record: Record | None = None
-) -> Searches | None:
-    """Return the searches of a case, or None if the suite sets its rate."""
-    return Searches(job, job.find, conditions, record) if job.find else None
-
-
 def condition_differs(job: MeasuredCase, record: Record) -> str | None:
     """Return a sentence if suite and baseline differ in a fixed or searched rate, else None."""
     ours, theirs = job.facts.get(KEY), record.fingerprint.get(KEY)
@@ -276,7 +269,7 @@ class CaseRunner:
         scored_subject: System measured by the accuracy pass, with its own data.
         files: Files of the project that processes of `subject` imported.
         scored_files: Files of the project that processes of `scored_subject` imported.
-        left_out: Runs of pairs whose difference load may explain, see `confirm.add_pair`.
+        left_out: Runs of pairs whose difference load may explain, see `Interleaved.add_pair`.
         clients: Number of client processes, unless the suite sets it.
         pair: Number of the interleaved pair of its next run; 0 if none.
     """
@@ -379,8 +372,8 @@ class CaseRunner:
         INVALID. Raises Unjudgeable if every try was INVALID.
         """
         job = self._job(scorer=ask is not None)
-        if self._search and self._searches is None:
-            self._searches = searches(job, self.conditions, self._record)
+        if self._search and self._searches is None and job.find:
+            self._searches = Searches(job, job.find, self.conditions, self._record)
         first = iter([ask])
 
         def attempt(at: SearchState | None = None) -> Run:

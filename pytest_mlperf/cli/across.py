@@ -231,8 +231,7 @@ def _per_dollar(
         if price is None:
             return (
                 f"per dollar: no price of {kind}; add a table [prices] to the suite, or "
-                "--prices FILE, "
-                f"with {kind} = {{ usd_per_gpu_hour = ..., as_of = ... }}"
+                f"--prices FILE, with {kind} = {{ usd_per_gpu_hour = ..., as_of = ... }}"
             )
         costs.append(count * price.usd_per_gpu_hour)
     row = _row("dollar", rate, metric, costs[0] / costs[1])

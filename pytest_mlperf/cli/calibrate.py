@@ -487,15 +487,12 @@ class Page:
         if unable:
             yield (
                 f"{unable} of {plural(len(limits), 'limit')} cannot be proven at this noise; "
-                "reduce "
-                "the noise, record more sessions (--mlperf-update=append), or widen the limit"
+                "reduce the noise, record more sessions (--mlperf-update=append) or widen the limit"
             )
         if self.settings.max_runs != USUAL_BASELINE_RUNS:
             most = self.settings.max_runs
-            yield (
-                "the maximum number of runs is not stored; set it in pytest: --mlperf-max-runs "
-                f"{most}"
-            )
+            text = "the maximum number of runs is not stored; set it in pytest"
+            yield f"{text}: --mlperf-max-runs {most}"
 
 
 def _sd(variance: float) -> str:

@@ -11,6 +11,7 @@ from pathlib import Path
 
 from pytest_mlperf.bench.case import load_checked, nearest_baselines
 from pytest_mlperf.bench.files import judged_against, suite_of
+from pytest_mlperf.bench.interleaved import NotComparable, ratios_of
 from pytest_mlperf.bench.policy import calibrated_rule, rule_beside, rule_for
 from pytest_mlperf.cli.arguments import add
 from pytest_mlperf.cli.output import show, width
@@ -28,12 +29,14 @@ from pytest_mlperf.core.metrics import METRICS, title
 from pytest_mlperf.core.numbers import change, interval, limit, percent, plural, quantity, times
 from pytest_mlperf.core.recording import set_by
 from pytest_mlperf.core.results import CaseResult, Results
+from pytest_mlperf.core.rulings.multiplicity import DROP_OUTCOMES
 from pytest_mlperf.core.rulings.ruling import is_worse, values
 from pytest_mlperf.core.verdict import MetricVerdict, RatioVerdict, Verdict
 from pytest_mlperf.judge.decision import Answer
 from pytest_mlperf.judge.inputs import Direction, surer
-from pytest_mlperf.judge.ratio import FIRST_LOOK, Ratio, judge_drop, judge_ratio
-from pytest_mlperf.judge.rule_r import GATING_RUNS, Judged, RuleR, Value, judge
+from pytest_mlperf.judge.multiplicity import rule_among
+from pytest_mlperf.judge.ratio import FIRST_LOOK, Ratio
+from pytest_mlperf.judge.rule_r import GATING_RUNS, Judged, RuleR, judge
 from pytest_mlperf.reports.causes import causes
 from pytest_mlperf.reports.rows import section
 from pytest_mlperf.reports.sentences import sentence
@@ -129,8 +132,11 @@ def _explain(result: CaseResult, path: Path, results: Results) -> Iterator[str]:
     record = find(loaded, verdict.subject.identity) if loaded and verdict.subject else None
     gated = [metric for metric in verdict.metrics if metric.metric in result.limits]
     if verdict.other_runs:
-        rule = rule_of_pair(result, folders)
-        judged = [against(verdict, metric, rule, width()) for metric in gated if metric.limit]
+        limits = {m.metric: m.limit for m in gated if m.limit and m.outcome}
+        pairs = sum(len(one.limits) for one in results.cases if one.verdict.kind in DROP_OUTCOMES)
+        rule = rule_among(rule_of_pair(result, folders), pairs)
+        compared = [metric for metric in gated if metric.metric in limits]
+        judged = [against(verdict, metric, limits, rule, width()) for metric in compared]
     elif verdict.ratio:
         judged = [turns(verdict, verdict.ratio, rule_of_pair(result, folders), width())]
     else:
@@ -313,27 +319,31 @@ def _signed(share: float, metric: str) -> float:
     return -share if METRICS[metric].direction is Direction.HIGHER else share
 
 
-def turns(verdict: Verdict, ratio: RatioVerdict, rule: RuleR, width: int) -> list[str]:
+def turns(verdict: Verdict, claim: RatioVerdict, rule: RuleR, width: int) -> list[str]:
     """Return a heading, then each interleaved pair of runs with the interval after it."""
-    metric = METRICS[ratio.metric]
-    head = f"{metric.title}: claimed >= {ratio.least:g}x; {plural(ratio.pairs, 'pair')} of runs"
-    sides = [values(verdict.runs[side::2], ratio.metric)[: ratio.pairs] for side in (0, 1)]
-    judged = partial(judge_ratio, direction=metric.direction, least=ratio.least, rule=rule)
+    name = claim.metric
+    head = f"{title(name)}: claimed >= {claim.least:g}x; {plural(claim.pairs, 'pair')} of runs"
+    sides = [verdict.runs[side::2][: claim.pairs] for side in (0, 1)]
+    judged = partial(ratios_of, limits={name: 0.0}, rule=rule, least=claim.least)
     ends = (
         "the claim is proven if the whole interval reaches it, and refuted if the interval ends "
         "below it"
     )
-    table_lines = _pairs(ratio.metric, sides, judged, PAIR_SAYS, ends, width)
+    table_lines = _pairs(name, sides, judged, PAIR_SAYS, ends, width)
     return [head, *table_lines, *(f"{INDENT}{run.folder}" for run in verdict.runs)]
 
 
-def against(verdict: Verdict, metric: MetricVerdict, rule: RuleR, width: int) -> list[str]:
-    """Return a heading, then each pair of runs of this build (a) and the other one (b)."""
-    name, about = metric.metric, METRICS[metric.metric]
-    bound = limit(name, metric.limit or 0.0)
+def against(
+    verdict: Verdict, metric: MetricVerdict, limits: Mapping[str, float], rule: RuleR, width: int
+) -> list[str]:
+    """Return a heading, then each pair of runs of this build (a) and the other one (b).
+
+    `limits` are those of all judged metrics.
+    """
+    name, bound = metric.metric, limit(metric.metric, limits[metric.metric])
     head = f"{title(name)}: a is this build, b the other; limit {bound}; {metric.outcome}"
-    sides = [values(one, name)[: metric.runs] for one in (verdict.runs, verdict.other_runs)]
-    judged = partial(judge_drop, direction=about.direction, limit=metric.limit or 0.0, rule=rule)
+    sides = [one[: metric.runs] for one in (verdict.runs, verdict.other_runs)]
+    judged = partial(ratios_of, limits=limits, rule=rule)
     ends = f"{bound} is excluded if the whole interval is above it, and a drop proven below 1"
     both = [run for pair in zip(verdict.runs, verdict.other_runs, strict=False) for run in pair]
     times_of_day = [
@@ -345,28 +355,30 @@ def against(verdict: Verdict, metric: MetricVerdict, rule: RuleR, width: int) ->
 
 def _pairs(
     name: str,
-    sides: Sequence[Sequence[Value]],
-    judged: Callable[..., Ratio],
+    sides: Sequence[Sequence[Run]],
+    judged: Callable[..., Mapping[str, Ratio]],
     says: Mapping[Answer, str],
     ends: str,
     width: int,
 ) -> list[str]:
     """Return lines on each pair of runs, with the ratio and interval of all pairs so far."""
-    a, b = sides
-    count = min(len(a), len(b))
-    if not count:
+    count = min(map(len, sides))
+    try:
+        looks = [judged(*(runs[:k] for runs in sides))[name] for k in range(1, count + 1)]
+    except (NotComparable, KeyError):  # a file from elsewhere may lack values
+        looks = []
+    if not looks:
         return [f"{INDENT}These results do not contain the runs."]
-    looks = [judged(a[:k], b[:k]) for k in range(1, count + 1)]
     rows = [
         {
             "pair": str(k),
-            "a": quantity(name, one.value),
-            "b": quantity(name, other.value),
+            "a": quantity(name, a.metrics[name]),
+            "b": quantity(name, b.metrics[name]),
             "ratio": times(look.ratio),
             "interval": f"{times(look.low)} to {times(look.high)}" if k >= FIRST_LOOK else "",
             "decision": says.get(look.outcome, "undecided"),
         }
-        for k, (look, one, other) in enumerate(zip(looks, a, b, strict=False), start=1)
+        for k, (look, a, b) in enumerate(zip(looks, *sides, strict=False), start=1)
     ]
     columns = ["pair", "a", "b", "ratio", "interval", "decision"]
     table_lines = table(columns, rows, width - 2, left=["decision"], spare=["ratio"])

@@ -33,8 +33,7 @@ def performance_tests(texts: Sequence[str]) -> tuple[dict[str, Planned], Machine
             names = ", ".join(dict.fromkeys(one.case.accelerator for one in cases))
             raise EnvironmentFault(
                 f"{text}: accelerator {names} is not on this machine, so pytest deselects the "
-                "test; "
-                f"available: {machine.seen}"
+                f"test; available: {machine.seen}"
             )
         for case in here:
             tests[node_id(case, Kind.PERFORMANCE, rootdir([case.path]))] = case

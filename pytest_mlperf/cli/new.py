@@ -129,8 +129,7 @@ def _require_free(kind: str, name: str, listed: Mapping[str, str]) -> None:
     if not EXTENSION_NAME.fullmatch(name) or keyword.iskeyword(name):
         raise MlperfError(
             f"{name!r} cannot be the name of a module; nothing was written. Use a letter and up "
-            "to 19 "
-            "lower-case letters, digits, - and _, and no Python keyword"
+            "to 19 lower-case letters, digits, - and _, and no Python keyword"
         )
     registered = {each: entry.value for each, entry in registry.registered(KINDS[kind][0]).items()}
     if target := {**registered, **listed}.get(name):

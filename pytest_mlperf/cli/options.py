@@ -5,8 +5,8 @@ from __future__ import annotations
 import argparse
 import json
 import textwrap
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 from pytest_mlperf import registry
@@ -25,15 +25,6 @@ INDENT = "      "
 Named = tuple[registry.Group, str]
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class NeededLibrary:
-    """Describe a library that an extension uses, and the extra that installs it (`extra`)."""
-
-    name: str
-    here: bool
-    extra: str | None
-
-
 class UnreadableExtension(EnvironmentFault):
     """Report an extension that cannot be imported; `reason` omits its name."""
 
@@ -44,7 +35,10 @@ class UnreadableExtension(EnvironmentFault):
 
 @dataclass(frozen=True, kw_only=True)
 class Extension:
-    """Describe an engine, data set, scorer or builder with its declared options."""
+    """Describe an engine, data set, scorer or builder with its declared options.
+
+    `libraries` has the libraries that it uses: whether they are installed, and the extra with them.
+    """
 
     group: registry.Group
     name: str
@@ -52,7 +46,7 @@ class Extension:
     distribution: str | None
     declaration: Declaration
     precisions: tuple[str, ...] = ()
-    libraries: tuple[NeededLibrary, ...] = ()
+    libraries: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
 
     @property
     def options(self) -> tuple[Option, ...]:
@@ -79,11 +73,11 @@ def read(group: registry.Group, name: str) -> Extension:
         distribution=entry.dist.name if entry.dist else None,
         declaration=declaration,
         precisions=tuple(getattr(factory, "precisions", ())),
-        libraries=tuple(_libraries((*declared(group, name), *optional))),
+        libraries=_libraries((*declared(group, name), *optional)),
     )
 
 
-def _libraries(names: Sequence[str]) -> Iterator[NeededLibrary]:
+def _libraries(names: Sequence[str]) -> dict[str, dict[str, Any]]:
     offers = extras()
     chosen: dict[str, str | None] = {}
     for name in dict.fromkeys(names):
@@ -91,7 +85,7 @@ def _libraries(names: Sequence[str]) -> Iterator[NeededLibrary]:
         used = [extra for extra in fitting if extra in chosen.values()]
         smallest = min(fitting, key=lambda extra: len(offers[extra]), default=None)
         chosen[name] = used[0] if used else smallest
-        yield NeededLibrary(name=name, here=is_here(name), extra=chosen[name])
+    return {name: {"installed": is_here(name), "extra": extra} for name, extra in chosen.items()}
 
 
 HELP = """\
@@ -152,10 +146,7 @@ def document(extension: Extension) -> dict[str, Any]:
         "target": extension.target,
         "distribution": extension.distribution,
         "about": list(extension.declaration.about),
-        "libraries": {
-            library.name: {"installed": library.here, "extra": library.extra}
-            for library in extension.libraries
-        },
+        "libraries": extension.libraries,
         "given": dict(extension.declaration.supplied),
         "precisions": list(extension.precisions),
         "options": {
@@ -238,10 +229,10 @@ def _detail(extension: Extension, columns: int) -> Iterator[str]:
 
 def _uses(extension: Extension) -> list[str]:
     brought: dict[str, list[str]] = {}
-    for library in extension.libraries:
-        name = library.name if library.here else f"{library.name} (not installed)"
-        extra = f"pytest-mlperf[{library.extra}]" if library.extra else ""
-        brought.setdefault(extra, []).append(name)
+    for name, library in extension.libraries.items():
+        extra = f"pytest-mlperf[{library['extra']}]" if library["extra"] else ""
+        text = name if library["installed"] else f"{name} (not installed)"
+        brought.setdefault(extra, []).append(text)
     lines = [
         f"{', '.join(names)}: pip install '{extra}'" if extra else ", ".join(names)
         for extra, names in brought.items()

@@ -273,8 +273,7 @@ def matrix(jobs: Mapping[str, Mapping[str, int]]) -> dict[str, list[dict[str, An
         counts = ", ".join(f"{name} {len(suites)}" for name, suites in jobs.items())
         raise MlperfError(
             f"{len(rows)} jobs, but a GitHub matrix has at most {MATRIX_LIMIT} ({counts}); name "
-            "fewer "
-            "suites, or one --accelerator"
+            "fewer suites, or one --accelerator"
         )
     return {"include": rows}
 

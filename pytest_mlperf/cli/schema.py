@@ -20,7 +20,7 @@ from pytest_mlperf.suite.model import SCHEMA_ID, Suite
 
 def suite_schema() -> dict[str, Any]:
     """Return the JSON Schema of suites; only this package's engines have checked options."""
-    schema = Suite.model_json_schema()
+    schema = _in_lines(Suite.model_json_schema())
     declared = {
         use: declaration_of(registry.resolve(entry.value))
         for use, entry in sorted(registry.registered("engines").items())
@@ -33,6 +33,17 @@ def suite_schema() -> dict[str, Any]:
         "$id": SCHEMA_ID,
         **schema,
     }
+
+
+def _in_lines(schema: Any) -> Any:
+    """Return a schema with each description in one line."""
+    if isinstance(schema, list):
+        return [_in_lines(item) for item in schema]
+    if not isinstance(schema, dict):
+        return schema
+    inner = {key: _in_lines(value) for key, value in schema.items()}
+    text = schema.get("description")
+    return {**inner, "description": " ".join(text.split())} if isinstance(text, str) else inner
 
 
 def _options(declaration: Declaration) -> dict[str, Any]:

@@ -127,8 +127,7 @@ def whole_results(path: Path, allowed: Path | None) -> tuple[Results, list[str]]
         if here and here != then:
             raise MlperfError(
                 f"{path}: {case.test} was measured with another version of {case.suite}; check "
-                "out the "
-                "measured version, or measure again"
+                "out the measured version, or measure again"
             )
     return results, [f"{path}: signed by {signer}"]
 

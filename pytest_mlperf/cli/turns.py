@@ -7,18 +7,17 @@ import dataclasses
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from statistics import geometric_mean
 
 from pytest_mlperf.bench.case import CaseRuns
-from pytest_mlperf.bench.confirm import NotComparable, in_turns, left_out
+from pytest_mlperf.bench.interleaved import Interleaved, NotComparable
 from pytest_mlperf.bench.policy import Policy
-from pytest_mlperf.bench.runner import CaseRunner, Unjudgeable
+from pytest_mlperf.bench.runner import Unjudgeable
 from pytest_mlperf.cli.arguments import add
 from pytest_mlperf.cli.output import progress, show, width
 from pytest_mlperf.cli.stored_results import case_named, folder_in, not_calibrated
 from pytest_mlperf.cli.suites import find_suites
+from pytest_mlperf.core.case import Scenario
 from pytest_mlperf.core.errors import EnvironmentFault, MlperfError
-from pytest_mlperf.core.measurement import repeated
 from pytest_mlperf.core.metrics import METRICS
 from pytest_mlperf.core.numbers import limit as shown_limit
 from pytest_mlperf.core.numbers import quantity, times
@@ -26,9 +25,8 @@ from pytest_mlperf.core.rulings.outcomes import outcome_of
 from pytest_mlperf.core.verdict import SEVERITY, Outcome
 from pytest_mlperf.hardware.machine import Machine, detect, split
 from pytest_mlperf.judge.ratio import Ratio
-from pytest_mlperf.judge.rule_r import RuleR
 from pytest_mlperf.reports.sentences import sentence
-from pytest_mlperf.reports.terminal.layout import fold, paragraph, paragraphs, table, unbroken
+from pytest_mlperf.reports.terminal.layout import Row, fold, paragraph, paragraphs, table, unbroken
 from pytest_mlperf.run.conditions import WARM_FOLDER, Conditions, WarmUps
 from pytest_mlperf.run.project import new_id
 from pytest_mlperf.suite.claims import Side, accelerators_of, side_of
@@ -40,22 +38,18 @@ PAIRS = 5
 
 @dataclass(frozen=True, kw_only=True)
 class TurnsResult:
-    """Hold the ratios from one case's interleaved runs, or why it was not judged."""
+    """Hold the result of one case's interleaved runs.
+
+    Attributes:
+        rows: Outcome and table row of each metric; one without figures if there is a reason.
+        reason: Why the case was not judged, or "".
+    """
 
     name: str
-    a: CaseRunner
-    b: CaseRunner
-    ratios: Mapping[str, Ratio]
-    limits: Mapping[str, float]
+    sides: Interleaved
     noise: str
+    rows: Sequence[tuple[Outcome, Row]]
     reason: str = ""
-
-    @property
-    def outcomes(self) -> list[Outcome]:
-        """The outcome of each metric."""
-        if self.reason:
-            return [Outcome.INCONCLUSIVE if self.a.left_out else Outcome.INVALID]
-        return [outcome_of(ratio, Outcome.PERF_DROP) for ratio in self.ratios.values()]
 
 
 HELP = """\
@@ -101,11 +95,10 @@ def run(parsed: argparse.Namespace) -> int:
     for x, y in pairs:
         both = interleaved({"A": x, "B": y}, machine, folder, parsed.pairs)
         both.begin()
-        results.append(measured(both.cases["A"], both.cases["B"], both.noisiest.rule, both.noise))
+        results.append(measured(both))
     progress("")
     show(_page(results, (a.text, b.text), folder))
-    outcomes = [word for one in results for word in one.outcomes]
-    if Outcome.PERF_DROP in outcomes:
+    if Outcome.PERF_DROP in _outcomes(results):
         return 1
     return 2 if all(one.reason for one in results) else 0
 
@@ -156,97 +149,86 @@ def interleaved(
     return InterleavedCases(conditions=conditions, cases=cases)
 
 
-def measured(a: CaseRunner, b: CaseRunner, rule: RuleR, noise: str) -> TurnsResult:
-    """Interleave runs of both sides, A first, and judge B by the limits of its suite."""
-    case, other = a.job.case, b.job.case
-    machines = dict.fromkeys((case.accelerator, other.accelerator))
-    name = f"{case.workload} {case.scenario} on {' and '.join(machines)}"
-    limits, reason = b.job.limits, ""
-    ratios: Mapping[str, Ratio] = {}
-
+def measured(both: InterleavedCases) -> TurnsResult:
+    """Interleave runs of the cases A and B, and judge B by the limits of its suite."""
+    a, b = (both.cases[side] for side in "AB")
+    sides = Interleaved(old=a, new=b, rule=both.noisiest.rule)
+    case, limits = a.job.case, b.job.limits
+    machines = " and ".join(dict.fromkeys((case.accelerator, b.job.case.accelerator)))
+    name, reason = f"{case.workload} {case.scenario} on {machines}", ""
+    rows: list[tuple[Outcome, Row]]
     try:
-        ratios = in_turns(b, a, limits, rule)
-    except (NotComparable, Unjudgeable) as error:
-        reason = sentence(error.note) if isinstance(error, Unjudgeable) else str(error)
-    return TurnsResult(
-        name=name, a=a, b=b, ratios=ratios, limits=limits, noise=noise, reason=reason
-    )
+        ratios = sides.judge(limits)
+        rows = [_row(sides, metric, ratio, limits[metric]) for metric, ratio in ratios.items()]
+    except NotComparable as error:
+        rows, reason = [(error.outcome, {})], sentence(error.reason)
+    except Unjudgeable as error:
+        rows, reason = [(Outcome.INVALID, {})], sentence(error.note)
+    return TurnsResult(name=name, sides=sides, noise=both.noise, rows=rows, reason=reason)
+
+
+def _row(sides: Interleaved, metric: str, ratio: Ratio, limit: float) -> tuple[Outcome, Row]:
+    a, b = (quantity(metric, mean) for mean in sides.means(metric, ratio.pairs))
+    row = {
+        "metric": METRICS[metric].title,
+        "A": a,
+        "B": b,
+        "ratio": times(ratio.ratio),
+        "interval": f"{times(ratio.low)} to {times(ratio.high)}",
+        "limit": shown_limit(metric, limit),
+        "pairs": str(ratio.pairs),
+    }
+    return outcome_of(ratio, Outcome.PERF_DROP), row
+
+
+def _outcomes(results: Sequence[TurnsResult]) -> list[Outcome]:
+    return [outcome for result in results for outcome, _ in result.rows]
 
 
 def _page(results: Sequence[TurnsResult], names: tuple[str, str], folder: Path) -> list[str]:
     columns = width()
     lines = [*paragraph("A", names[0], columns), *paragraph("B", names[1], columns)]
-    rows = [(result, row) for result in results for row in _rows(result)]
     head, *body = table(
         ["verdict", "metric", "A", "B", "ratio", "interval", "limit", "pairs"],
-        [row for _, row in rows],
+        [{"verdict": str(word), **row} for result in results for word, row in result.rows],
         columns - 2,
         left=["verdict", "metric"],
         spare=["pairs", "A", "limit"],
     )
     lines += ["", f"  {head}"]
-    last = ""
-    for (result, _), text in zip(rows, body, strict=True):
-        if result.name != last:
-            lines.append(result.name)
-            # Where INVALID runs ended the case, its reason stands for them.
-            again = sentence(repeated([*result.a.invalid_runs, *result.b.invalid_runs]) or "")
-            for line in filter(None, [] if result.reason else [again, left_out(result.a)]):
-                lines += fold(line, columns, first="  ", rest="    ")
-        last = result.name
-        lines.append(f"  {text}")
+    rows = iter(body)
+    for result in results:
+        lines.append(result.name)
+        # Where INVALID runs ended the case, its reason stands for them.
+        again = sentence(result.sides.repeated or "")
+        for line in filter(None, [] if result.reason else [again, result.sides.left_out]):
+            lines += fold(line, columns, first="  ", rest="    ")
+        lines += [f"  {next(rows)}" for _ in result.rows]
         lines += fold(result.reason, columns, first="    ", rest="    ") if result.reason else []
     notes = [
         "ratio: how many times better B is than A; the ends of its interval decide",
         "accuracy was not measured; check it: pytest -k accuracy",
-        *dict.fromkeys(result.noise for result in results if result.ratios),
+        *dict.fromkeys(result.noise for result in results if not result.reason),
     ]
     lines += paragraphs("note", notes, columns)
     lines += paragraph("runs", str(folder), columns)
-    outcomes = [word for result in results for word in result.outcomes]
+    outcomes = _outcomes(results)
     counts = ", ".join(unbroken(f"{outcomes.count(w)} {w}") for w in SEVERITY if w in outcomes)
     return [*lines, *fold(counts, columns)]
 
 
-def _rows(result: TurnsResult) -> list[Mapping[str, str]]:
-    if result.reason:
-        return [{"verdict": str(result.outcomes[0])}]
-    return [
-        {
-            "verdict": str(outcome_of(ratio, Outcome.PERF_DROP)),
-            "metric": METRICS[name].title,
-            "A": quantity(name, _mean(result.a, name, ratio.pairs)),
-            "B": quantity(name, _mean(result.b, name, ratio.pairs)),
-            "ratio": times(ratio.ratio),
-            "interval": f"{times(ratio.low)} to {times(ratio.high)}",
-            "limit": shown_limit(name, result.limits[name]),
-            "pairs": str(ratio.pairs),
-        }
-        for name, ratio in result.ratios.items()
-    ]
-
-
-def _mean(side: CaseRunner, metric: str, pairs: int) -> float:
-    return geometric_mean(run.metrics[metric] for run in side.runs[:pairs])
-
-
 @dataclass(frozen=True, kw_only=True)
 class TurnsArgument:
-    """Hold an argument's engine entry; `accelerator` None means all that both entries have."""
+    """Hold an argument's engine entry and its cases by scenario and accelerator."""
 
     text: str
-    planned: Sequence[Planned]
+    cases: Mapping[tuple[Scenario, str], Planned]
     entry: Side
 
-    def case(self, scenario: str, accelerator: str) -> Planned:
-        """Return the case of the engine entry for a scenario and accelerator."""
-        (case,) = [
-            one
-            for one in self.planned
-            if one.engine is self.entry[0]
-            and (one.case.scenario, one.case.accelerator) == (scenario, accelerator)
-        ]
-        return case
+    @property
+    def any_case(self) -> Planned:
+        """A case of the suite."""
+        return next(iter(self.cases.values()))
 
 
 def argument(text: str) -> TurnsArgument:
@@ -267,7 +249,9 @@ def argument(text: str) -> TurnsArgument:
         entry = side_of(suite, label) if label else (suite.entries[0], None)
     except LookupError as error:
         raise MlperfError(f"{file}: {error.args[0]}") from None
-    return TurnsArgument(text=text, planned=planned, entry=entry)
+    of_entry = [one for one in planned if one.engine is entry[0]]
+    cases = {(one.case.scenario, one.case.accelerator): one for one in of_entry}
+    return TurnsArgument(text=text, cases=cases, entry=entry)
 
 
 def cases(
@@ -279,19 +263,18 @@ def cases(
     """
     if reason := _suites_differ(a, b):
         raise MlperfError(f"A and B cannot be compared: {reason}")
-    same_file = a.planned[0].path.samefile(b.planned[0].path)
-    if same_file and a.entry == b.entry:
-        raise MlperfError("A and B are the same engine entry; name two different ones")
-    scenarios = {one.case.scenario: None for one in a.planned}
-    of_b = {one.case.scenario for one in b.planned}
+    of_b = {scenario for scenario, _ in b.cases}
     both = [
-        (a.case(scenario, first), b.case(scenario, second))
-        for scenario in scenarios
+        (a.cases[scenario, first], b.cases[scenario, second])
+        for scenario in dict.fromkeys(scenario for scenario, _ in a.cases)
         if scenario in of_b
         for first, second in _accelerators(a, b)
     ]
     if not both:
         raise MlperfError("A and B have no scenario in common")
+    same_file = a.any_case.path.samefile(b.any_case.path)
+    if same_file and any(x.case == y.case for x, y in both):
+        raise MlperfError("A and B are the same engine entry; name two different ones")
     named = dict.fromkeys(one.case.accelerator for two in both for one in two)
     machine = detect(gpus=any(split(accelerator)[1] != "cpu" for accelerator in named))
     both = [
@@ -331,7 +314,7 @@ def _accelerators(a: TurnsArgument, b: TurnsArgument) -> list[tuple[str, str]]:
 
 
 def _suites_differ(a: TurnsArgument, b: TurnsArgument) -> str:
-    first, second = (side.planned[0].suite for side in (a, b))
+    first, second = (side.any_case.suite for side in (a, b))
     settings = {
         "workloads": (first.workload.name, second.workload.name),
         "MLPerf workloads": (first.workload.twin_of, second.workload.twin_of),

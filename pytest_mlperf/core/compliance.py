@@ -311,7 +311,7 @@ def same_predictions(accuracy: Iterable[LoggedAnswer], timed: Iterable[LoggedAns
         if count := candidates(answer.data):
             row = _floats(answer.data)
             parts = (row[2 + k * count : 2 + (k + 1) * count] for k in range(3))
-            accepted[tuple(row[:2])] = _Ranked(*parts)
+            accepted[tuple(row[:2])] = tuple(parts)
     logged = matched = unmatched = misshapen = differing = 0
     for answer in timed:
         row = _floats(answer.data)
@@ -321,10 +321,11 @@ def same_predictions(accuracy: Iterable[LoggedAnswer], timed: Iterable[LoggedAns
             unmatched += 1
             continue
         matched += 1
-        if len(row[2:]) != len(ranked.labels):
+        predictions, labels, weights = ranked
+        if len(row[2:]) != len(labels):
             misshapen += 1
             continue
-        old, new = ranked.entropy(ranked.predictions), ranked.entropy(row[2:])
+        old, new = (_entropy(each, labels, weights) for each in (predictions, row[2:]))
         differing += abs(new - old) > NE_SLACK * abs(old)
     faults = [
         words
@@ -353,23 +354,19 @@ def _floats(data: bytes) -> Sequence[float]:
     return row
 
 
-@dataclass(frozen=True, slots=True)
-class _Ranked:
-    predictions: Sequence[float]
-    labels: Sequence[float]
-    weights: Sequence[float]
-
-    def entropy(self, predictions: Sequence[float]) -> float:
-        """Return the cross entropy relative to the mean label's; 0 if the weights sum to 0."""
-        total = sum(self.weights)
-        if not total:
-            return 0.0
-        rows = zip(self.weights, map(_inside, self.labels), map(_inside, predictions), strict=True)
-        cross = -sum(w * (y * log(p) + (1 - y) * log(1 - p)) for w, y, p in rows)
-        pairs = zip(self.weights, map(_inside, self.labels), strict=True)
-        share = _inside(sum(w * y for w, y in pairs) / total)
-        base = -share * log(share) - (1 - share) * log(1 - share)
-        return cross / (base * total) if base else 0.0
+def _entropy(
+    predictions: Sequence[float], labels: Sequence[float], weights: Sequence[float]
+) -> float:
+    """Return the cross entropy relative to the mean label's; 0 if the weights sum to 0."""
+    total = sum(weights)
+    if not total:
+        return 0.0
+    inside = list(map(_inside, labels))
+    rows = zip(weights, inside, map(_inside, predictions), strict=True)
+    cross = -sum(w * (y * log(p) + (1 - y) * log(1 - p)) for w, y, p in rows)
+    share = _inside(sum(w * y for w, y in zip(weights, inside, strict=True)) / total)
+    base = -share * log(share) - (1 - share) * log(1 - share)
+    return cross / (base * total) if base else 0.0
 
 
 def _inside(value: float) -> float:

@@ -11,6 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from statistics import fmean, median
 
+from pytest_mlperf.core.notes import Note
 from pytest_mlperf.core.numbers import MINUS, Count, NotNegative, Number, Positive, change, percent
 
 Control = Mapping[str, Positive]
@@ -160,30 +161,14 @@ def steady(comparisons: Sequence[ControlComparison]) -> bool | None:
     return furthest(comparisons) is None if comparisons else None
 
 
-def seen_in_words(comparisons: Sequence[ControlComparison]) -> str:
-    """Return the differences and the smallest detectable slowdown of the machine as text."""
-    figures = ", ".join(
-        f"{QUANTITIES[each.quantity][0]} {change(each.share)}" for each in comparisons
-    )
-    leasts = [percent(each.least) for each in comparisons]
-    least = leasts[0] if len(set(leasts)) == 1 else " and ".join(leasts)
-    return f"{figures}; here it detects a machine that is slower by {least} or more"
-
-
-def cannot_say(current: Sequence[Control], baseline: Sequence[Control]) -> str | None:
+def cannot_say(current: Sequence[Control], baseline: Sequence[Control]) -> Note | None:
     """Return why `compared` leaves out a figure of the micro-benchmark; None if it compares all."""
     if not any(current):
-        return "the machine's micro-benchmark was not run in this session"
+        return Note.of("control_not_run")
     if sum(map(bool, baseline)) < MIN_SPREAD_RUNS:
-        return (
-            f"fewer than {MIN_SPREAD_RUNS} runs of the baseline have results of the machine's "
-            "micro-benchmark"
-        )
+        return Note.of("control_few", needed=MIN_SPREAD_RUNS)
     if len(_comparable(MATMUL, current, baseline)[1]) < MIN_SPREAD_RUNS:
-        return (
-            "the matrix product of the machine's micro-benchmark is not compared: the "
-            "baseline used another library"
-        )
+        return Note.of("control_library")
     return None
 
 
@@ -240,15 +225,12 @@ def clocks_moved(current: Sequence[State], baseline: Sequence[State]) -> str | N
 
 def locked_clock_moved(
     current: Sequence[State], baseline: Sequence[State], clocks: object
-) -> str | None:
+) -> Note | None:
     """Return how a locked SM clock (`clocks` is its MHz, not "free") moved, or None."""
     both = _both(CLOCK, current, baseline)
     if clocks in (None, "free") or both is None or abs(both[0] / both[1] - 1) <= CLOCK_OFF:
         return None
-    return (
-        f"the SM clock is locked, but it changed: {both[0]:.0f} MHz now, {both[1]:.0f} MHz "
-        f"when the baseline was recorded ({change(both[0] / both[1] - 1)})"
-    )
+    return Note.of("locked_clock", now=both[0], baseline=both[1], change=both[0] / both[1] - 1)
 
 
 def _both(

@@ -46,7 +46,7 @@ class Option:
 
     @property
     def kind(self) -> str:
-        """Type of the option in words: "whole number", "list of numbers"."""
+        """Type of the option in words: "whole number", "array of numbers"."""
         return self.type if self.annotation is Any and self.type != "Any" else kind(self.annotation)
 
 
@@ -64,9 +64,9 @@ class Declaration:
 def declaration_of(factory: Any) -> Declaration:
     """Return the declared options of a class or function; raise ValueError without a signature."""
     is_class = inspect.isclass(factory)
-    outer = parse(getattr(factory, "__doc__", None))
-    built = parse(factory.__init__.__doc__) if is_class else Docstring()
-    texts = {**outer.arguments, **built.arguments}
+    about, outer = parse(getattr(factory, "__doc__", None))
+    about_built, built = parse(factory.__init__.__doc__ if is_class else None)
+    texts = {**outer, **built}
     parameters = list(inspect.signature(factory).parameters.values())
     named = [p for p in parameters if p.kind in (p.KEYWORD_ONLY, p.POSITIONAL_OR_KEYWORD)]
     takes_more = any(p.kind is p.VAR_KEYWORD for p in parameters)
@@ -84,7 +84,7 @@ def declaration_of(factory: Any) -> Declaration:
             if p.name not in SUPPLIED
         }
     return Declaration(
-        about=outer.blocks or built.blocks,
+        about=about or about_built,
         options=declared,
         supplied={p.name: texts.get(p.name, "") for p in named if p.name in SUPPLIED},
         takes_more=takes_more,
@@ -100,7 +100,7 @@ def _has_later_constructor(factory: Any) -> bool:
 
 def _fields(options: type) -> Iterator[tuple[str, Option]]:
     bases = [base for base in options.__mro__ if dataclasses.is_dataclass(base)]
-    texts = ChainMap(*(dict(parse(base.__doc__, ["Attributes"]).arguments) for base in bases))
+    texts = ChainMap(*(dict(parse(base.__doc__, ["Attributes"])[1]) for base in bases))
     for entry in dataclasses.fields(options):
         home = next(base for base in bases if entry.name in inspect.get_annotations(base))
         made = entry.default_factory is not dataclasses.MISSING
@@ -145,23 +145,24 @@ def _resolved(annotation: Any, module: Mapping[str, Any]) -> Any:
         return Any
 
 
-def kind(annotation: Any) -> str:
-    """Return a type in a suite's words: "whole number or list of whole numbers"."""
+def kind(annotation: Any, *, article: bool = False) -> str:
+    """Return a type in a suite's words: "whole number or array of whole numbers"."""
     origin, inside = get_origin(annotation) or annotation, get_args(annotation)
     if origin is Annotated:
-        return kind(inside[0])
+        return kind(inside[0], article=article)
     if origin in (Union, types.UnionType):
-        kinds = [kind(one) for one in inside if one is not types.NoneType]
+        kinds = [kind(one, article=article) for one in inside if one is not types.NoneType]
         return " or ".join(dict.fromkeys(kinds))
     if origin in LISTS:
-        words = kind(inside[0]) if inside else "anything"
-        return f"list of {words}s" if words.endswith("number") else f"list of {words}"
-    if origin in TABLE_TYPES:
-        return "table"
+        items = {kind(item) for item in inside if item is not ...}
+        noun = items.pop() if len(items) == 1 else ""
+        words = f"array of {noun}s" if noun.endswith(("number", "text", "table")) else "array"
+        return f"an {words}" if article else words
+    words = getattr(annotation, "__name__", str(annotation))
+    words = "table" if origin in TABLE_TYPES else TYPE_WORDS.get(origin, words)
     if origin is Literal:
-        return f"one of {', '.join(map(repr, inside))}"
-    name: str = getattr(annotation, "__name__", str(annotation))
-    return TYPE_WORDS.get(origin, name)
+        words = f"one of {', '.join(map(repr, inside))}"
+    return f"a {words}" if article and words.endswith(("number", "table")) else words
 
 
 # --- docstrings ------------------------------------------------------------------------------
@@ -175,16 +176,10 @@ ARGUMENT = re.compile(r"(\*{0,2}\w+(?:, *\*{0,2}\w+)*)(?: *\([^()]*\))?:(?: |$)(
 """First line of an argument: "size: Pixels.", "size (int): Pixels." or "height, width: ..."."""
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Docstring:
-    """Hold the text blocks before the first section, and the descriptions of arguments."""
-
-    blocks: tuple[str, ...] = ()
-    arguments: Mapping[str, str] = field(default_factory=dict)
-
-
-def parse(text: str | None, sections: Sequence[str] = ARGUMENTS) -> Docstring:
-    """Parse a docstring; skip unknown sections without an error."""
+def parse(
+    text: str | None, sections: Sequence[str] = ARGUMENTS
+) -> tuple[tuple[str, ...], dict[str, str]]:
+    """Return a docstring's blocks before the first section, and the arguments' descriptions."""
     prose: list[str] = []
     arguments: list[str] = []
     section = ""
@@ -197,7 +192,7 @@ def parse(text: str | None, sections: Sequence[str] = ARGUMENTS) -> Docstring:
             prose.append(line)
         elif section in sections:
             arguments.append(line)
-    return Docstring(blocks=tuple(_blocks(prose)), arguments=dict(_arguments(arguments)))
+    return tuple(_blocks(prose)), dict(_arguments(arguments))
 
 
 def _blocks(lines: list[str]) -> Iterator[str]:

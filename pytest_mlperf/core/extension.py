@@ -187,27 +187,21 @@ class Engine:
     or command comes as the option `client`; the engine runs in this Python."""
 
     @classmethod
-    def parallelism(
-        cls,
-        options: Mapping[str, Any],  # noqa: ARG003 - for those that override it
-    ) -> Mapping[str, Any] | None:
+    def parallelism(cls, options: Mapping[str, Any]) -> Mapping[str, Any] | None:
         """Return the options whose product is the GPUs per process; {} for 1, None if unknown."""
+        del options
         return None
 
     @classmethod
-    def works_on(
-        cls,
-        options: Mapping[str, Any],  # noqa: ARG003 - for those that override it
-    ) -> tuple[str, str] | None:
+    def works_on(cls, options: Mapping[str, Any]) -> tuple[str, str] | None:
         """Return the option that sets the device, and the device ("cuda:N"); None if unknown."""
+        del options
         return None
 
     @classmethod
-    def clients(
-        cls,
-        options: Mapping[str, Any],  # noqa: ARG003 - for those that override it
-    ) -> int:
+    def clients(cls, options: Mapping[str, Any]) -> int:
         """Return the number of client processes, among which the samples are divided."""
+        del options
         return 1
 
     def __enter__(self) -> Self:

@@ -68,7 +68,8 @@ class Metric:
         return "max_drop" if self.direction is Direction.HIGHER else "max_rise"
 
 
-_time = partial(Metric, dimension=Dimension.TIME, unit="s", direction=Direction.LOWER)
+_falling = partial(Metric, direction=Direction.LOWER)
+_time = partial(_falling, dimension=Dimension.TIME, unit="s")
 
 
 def _percentiles(base: str, title: str) -> Iterator[Metric]:
@@ -77,11 +78,12 @@ def _percentiles(base: str, title: str) -> Iterator[Metric]:
     yield _time(f"{base}_p99", f"p99 {title}", limit=0.10, min_queries=1000)
 
 
+_tokens = partial(Metric, dimension=Dimension.TOKENS_PER_TIME)
 _per_joule = partial(Metric, limit=0.05, unit="1/J")
+_joules = partial(_falling, dimension=Dimension.ENERGY_PER_SAMPLE, limit=0.05, unit="J")
 
-_beside = partial(Metric, direction=Direction.LOWER, shown=False)
-_memory = partial(_beside, dimension=Dimension.MEMORY, unit="B")
-_start = partial(_beside, dimension=Dimension.START, unit="s", limit=0.20)
+_memory = partial(_falling, dimension=Dimension.MEMORY, unit="B", shown=False)
+_start = partial(_falling, dimension=Dimension.START, unit="s", limit=0.20, shown=False)
 _server = partial(Metric, limit=0.05, unit="1", shown=False)
 
 SLOWEST_REPLICA = "slowest_replica"
@@ -217,7 +219,7 @@ METRICS: dict[str, Metric] = _Table(
     (m.name, m)
     for m in (
         Metric("throughput", "samples/s", Dimension.SAMPLES_PER_TIME, 0.03),
-        Metric("tokens_per_second", "tokens/s", Dimension.TOKENS_PER_TIME, 0.03),
+        _tokens("tokens_per_second", "tokens/s", limit=0.03),
         Metric(CONCURRENCY, "requests in flight", Dimension.REQUESTS, 0.05, unit="1"),
         _time("latency_p50", "p50 latency", limit=0.05),
         _time("latency_p90", "p90 latency", limit=0.03),
@@ -232,17 +234,11 @@ METRICS: dict[str, Metric] = _Table(
         _time("time_min", "fastest time", limit=0.05),
         _time("time_mean", "mean time", limit=0.05),
         Metric("goodput", "goodput/s", Dimension.SAMPLES_PER_TIME, 0.05, min_queries=100),
-        Metric("tokens_per_second_per_user", "tokens/s/user", Dimension.TOKENS_PER_TIME, 0.05),
+        _tokens("tokens_per_second_per_user", "tokens/s/user", limit=0.05),
         # Interactivity of MLPerf Endpoints, endpoints_rules.md of v1.0.
-        Metric("tps_per_user", "1/p90 TPOT", Dimension.TOKENS_PER_TIME, 0.05, shown=False),
-        Metric(TURNS_TPS, "tokens/s of a turn", Dimension.TOKENS_PER_TIME, 0.05, shown=False),
-        Metric(
-            "tokens_per_second_per_gpu",
-            "tokens/s/GPU",
-            Dimension.TOKENS_PER_TIME,
-            0.03,
-            shown=False,
-        ),
+        _tokens("tps_per_user", "1/p90 TPOT", limit=0.05, shown=False),
+        _tokens(TURNS_TPS, "tokens/s of a turn", limit=0.05, shown=False),
+        _tokens("tokens_per_second_per_gpu", "tokens/s/GPU", limit=0.03, shown=False),
         Metric(SLOWEST_REPLICA, "slowest replica", Dimension.SHARE, 0.05, unit="1", shown=False),
         _server(DRAFT_ACCEPTANCE, "draft acceptance", Dimension.SHARE),
         _server(DRAFT_LENGTH, "acceptance length", Dimension.TOKENS_PER_STEP),
@@ -261,14 +257,7 @@ METRICS: dict[str, Metric] = _Table(
         _start(BUILD_TIME, "build time"),
         _per_joule("samples_per_joule", "samples/J", Dimension.SAMPLES_PER_ENERGY),
         _per_joule("tokens_per_joule", "tokens/J", Dimension.TOKENS_PER_ENERGY),
-        Metric(
-            "net_joules_per_sample",
-            "J/sample above idle",
-            Dimension.ENERGY_PER_SAMPLE,
-            0.05,
-            unit="J",
-            direction=Direction.LOWER,
-        ),
+        _joules("net_joules_per_sample", "J/sample above idle"),
         _per_joule("samples_per_joule_wall", "samples/J at the wall", Dimension.SAMPLES_PER_ENERGY),
         _per_joule("tokens_per_joule_wall", "tokens/J at the wall", Dimension.TOKENS_PER_ENERGY),
         _per_joule("samples_per_joule_dcgm", "samples/J by DCGM", Dimension.SAMPLES_PER_ENERGY),
@@ -283,7 +272,7 @@ _OF_OTHER_TOOLS = {
     for metric in (
         Metric("rate", "rate", Dimension.SAMPLES_PER_TIME, 0.05),
         _memory("memory", "memory", limit=0.05),
-        _beside("energy_per_token", "J/token", Dimension.ENERGY_PER_SAMPLE, 0.05, unit="J"),
+        _joules("energy_per_token", "J/token", shown=False),
         _share("acceptance_rate", "draft acceptance", limit=0.05),
         _share("acceptance_length", "acceptance length", limit=0.05),
         _share("cache_hit_share", "cache hits", limit=0.05),

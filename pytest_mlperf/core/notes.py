@@ -35,7 +35,8 @@ NoteKey = Literal[
     # Runs
     "value", "first_run_differs", "first_run_skipped", "outlier", "limit_missed", "client_late",
     "busy", "not_idle", "load_unknown", "load_not_measured", "load_not_recorded",
-    "load_missed_limit", "load_invalid", "recorded_under_load", "replaced",
+    "load_missed_limit", "load_invalid", "recorded_under_load", "replaced", "locked_clock",
+    "control_not_run", "control_few", "control_library",
     # States and defects of runs
     "reasons", "invalid", "in_runs", "signs", "sign", "of_gpus", "at", "measured_again",
     "last_invalid", "sessions_invalid", "clock_event", "gpu_errors", "reset_waits", "pcie_link",

@@ -16,7 +16,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from statistics import fmean
 
-from pytest_mlperf.core.numbers import Positive, percent, plural, quantity
+from pytest_mlperf.core.numbers import Positive, plural, quantity
+from pytest_mlperf.judge.inputs import check
 
 CLAMP = 1.0
 """Largest excess log(latency / limit) that counts: 2.7 times the limit, or its inverse."""
@@ -93,19 +94,6 @@ class SearchOutcome:
     reached: bool
     tried: tuple[Tried, ...]
     whole: bool = False
-
-    @property
-    def in_words(self) -> str:
-        """Outcome and precision of the search as text."""
-        runs = len(self.tried)
-        words = (
-            f"{load(self.rate, self.whole, ' samples/s')} at {self.at}: limits met at "
-            f"{load(self.low, self.whole)}, missed at {load(self.high, self.whole)} "
-            f"({self.metric}); {runs} runs"
-        )
-        if self.reached:
-            return words
-        return f"{words}; the precision of {percent(self.precision)} was not reached"
 
     @property
     def resolution(self) -> float:
@@ -196,14 +184,13 @@ class SearchPlan:
     bounds: tuple[int, int] | None = None
 
     def __post_init__(self) -> None:
-        for ok, name, valid in (
+        check(
+            self,
             (0 < self.start < math.inf, "start", "finite and above 0"),
             (0 < self.step <= MAX_LOG_STEP, "step", "above 0 and at most log 2"),
             (0 < self.precision < 1, "precision", "between 0 and 1"),
             (self.max_runs >= 2, "max_runs", "at least 2: a bracket has two ends"),
-        ):
-            if not ok:
-                raise ValueError(f"{name} is {getattr(self, name)!r}; it must be {valid}")
+        )
 
 
 def narrow_step(limit: float) -> float:

@@ -131,25 +131,25 @@ class Gate:
 
 
 class Outcome(StrEnum):
-    """Name the outcome of a verdict."""
+    """Name the outcome of a verdict, in the order in which they decide a case."""
 
-    OK = "ok"
-    IMPROVED = "improved"
+    ERROR = "ERROR"
+    INVALID = "INVALID"
+    GATE_FAIL = "GATE FAIL"
+    ACC_DROP = "ACC DROP"
     PERF_DROP = "PERF DROP"
     PAIR_FAIL = "PAIR FAIL"
-    ACC_DROP = "ACC DROP"
     POWER_DROP = "POWER DROP"
-    GATE_FAIL = "GATE FAIL"
-    INVALID = "INVALID"
-    ERROR = "ERROR"
     SUSPECT = "SUSPECT"
     PROVISIONAL = "PROVISIONAL"
     INCONCLUSIVE = "INCONCLUSIVE"
     NO_BASELINE = "NO BASELINE"
     NOT_EVALUATED = "not evaluated"
-    RECORDED = "recorded"
     EXPECTED = "expected failure"
     UNEXPECTED_PASS = "UNEXPECTED PASS"  # noqa: S105 - no password
+    OK = "ok"
+    IMPROVED = "improved"
+    RECORDED = "recorded"
 
     @property
     def fails(self) -> bool:
@@ -157,25 +157,7 @@ class Outcome(StrEnum):
         return self in _FAILING
 
 
-SEVERITY = (
-    Outcome.ERROR,
-    Outcome.INVALID,
-    Outcome.GATE_FAIL,
-    Outcome.ACC_DROP,
-    Outcome.PERF_DROP,
-    Outcome.PAIR_FAIL,
-    Outcome.POWER_DROP,
-    Outcome.SUSPECT,
-    Outcome.PROVISIONAL,
-    Outcome.INCONCLUSIVE,
-    Outcome.NO_BASELINE,
-    Outcome.NOT_EVALUATED,
-    Outcome.EXPECTED,
-    Outcome.UNEXPECTED_PASS,
-    Outcome.OK,
-    Outcome.IMPROVED,
-    Outcome.RECORDED,
-)
+SEVERITY = tuple(Outcome)
 """Outcomes in the order in which they decide a case."""
 
 _FAILING = {*SEVERITY[: SEVERITY.index(Outcome.SUSPECT)], Outcome.UNEXPECTED_PASS}

@@ -25,6 +25,7 @@ from math import inf
 from typing import Any
 
 from pytest_mlperf.core.plausible import possible
+from pytest_mlperf.hardware.probe import MAX_INSTANCES
 
 UNINITIALIZED, INVALID_ARGUMENT, NOT_SUPPORTED, NO_PERMISSION = 1, 2, 3, 4
 NOT_FOUND, DRIVER_NOT_LOADED, LIBRARY_NOT_FOUND, FUNCTION_NOT_FOUND = 6, 9, 12, 13
@@ -171,28 +172,29 @@ def find(library: NvmlLibrary, uuid: str) -> NvmlDevice:
             reason = f"the GPU of instance {uuid} may not be asked: {words(error)}"
             raise UnavailableNvml(reason, error.value) from None
     device = NvmlDevice(library=library, uuid=uuid, handle=handle, instance=instance, starts=starts)
-    device.instances = _instances(nvml, handle, at_least_one=instance)
+    try:
+        sliced = patiently(nvml, nvml.nvmlDeviceGetMigMode, handle)[0]
+    except nvml.NVMLError as error:
+        sliced = instance or error.value not in UNKNOWN_WAY | {NOT_SUPPORTED}
+        device.instances = None if sliced else 0
+        return device
+    handles, complete = instances(nvml, handle) if sliced else ([], True)
+    device.instances = len(handles) if complete else None
     return device
 
 
-def _instances(nvml: Any, handle: Any, *, at_least_one: bool) -> int | None:
-    try:
-        if not patiently(nvml, nvml.nvmlDeviceGetMigMode, handle)[0]:
-            return 0
-        limit = patiently(nvml, nvml.nvmlDeviceGetMaxMigDeviceCount, handle)
-    except nvml.NVMLError as error:
-        without = error.value in UNKNOWN_WAY | {NOT_SUPPORTED}
-        return 0 if without and not at_least_one else None
-    count = 0
-    for index in range(min(limit, MAX_READ_EVENTS)):
+def instances(nvml: Any, handle: Any) -> tuple[list[Any], bool]:
+    """Return the handles of a GPU's MIG instances, and whether all of them could be listed."""
+    handles: list[Any] = []
+    for index in range(MAX_INSTANCES):
         try:
-            patiently(nvml, nvml.nvmlDeviceGetMigDeviceHandleByIndex, handle, index)
+            handles.append(patiently(nvml, nvml.nvmlDeviceGetMigDeviceHandleByIndex, handle, index))
         except nvml.NVMLError as error:
+            if error.value == INVALID_ARGUMENT:
+                break  # a product with fewer instances
             if error.value != NOT_FOUND:
-                return None
-        else:
-            count += 1
-    return count
+                return handles, False
+    return handles, True
 
 
 def patiently(nvml: Any, ask: Callable[..., Any], *arguments: Any, quantity: str = "") -> Any:
@@ -337,10 +339,6 @@ MAX_READ_EVENTS = 64
 
 def xids() -> ReadMethod:
     """Return the method that reads new XIDs without waiting; its first call only registers."""
-    return ReadMethod(name="nvmlEventSetWait_v2", read=_reader())
-
-
-def _reader() -> Callable[[Any, Any], list[int]]:
     registered: dict[int, Any] = {}
 
     def read(nvml: Any, handle: Any) -> list[int]:
@@ -359,7 +357,7 @@ def _reader() -> Callable[[Any, Any], list[int]]:
                 raise
         return xids
 
-    return read
+    return ReadMethod(name="nvmlEventSetWait_v2", read=read)
 
 
 Property = str | int | float | bool | list[int] | list[float] | None

@@ -88,14 +88,9 @@ def choose(
     )
     rates = {**TOPS_HZ, "trace": trace_hz, "counter": min(TOPS_HZ["counter"], trace_hz)}
     allowed, waiting = PLANNED_SHARE * cpu_allowed(gpus) / gpus, _waiting(paid, gpus)
-
-    def shares() -> dict[str, tuple[float, float]]:
-        return {g: (rates[g] * paid[g].cpu_s, rates[g] * paid[g].wall_s) for g in rates}
-
     while True:
-        spent = shares()
-        cpu = sum(share for share, _ in spent.values())
-        driver = sum(share for _, share in spent.values())
+        spent = {g: (rates[g] * paid[g].cpu_s, rates[g] * paid[g].wall_s) for g in rates}
+        cpu, driver = map(sum, zip(*spent.values(), strict=True))
         lower = [group for group in rates if rates[group] > FLOORS_HZ[group]]
         if (cpu <= allowed and driver <= waiting) or not lower:
             break

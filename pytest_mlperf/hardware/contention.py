@@ -316,11 +316,7 @@ class Watch:
             "memory_some_s": memory[0] if memory else None,
             "memory_full_s": memory[1] if memory else None,
             "faults": max(0, _faults(end) - _faults(start)) if end.group and start.group else None,
-            "swapped_in": (
-                None
-                if end.swapped_in is None or start.swapped_in is None
-                else max(0, end.swapped_in - start.swapped_in)
-            ),
+            "swapped_in": _less(end.swapped_in, start.swapped_in),
             "others": _others(start, end, window_s),
             "serves": end.serves if start.serves else start.serves,
         }
@@ -341,19 +337,18 @@ class Watch:
 
 def _own_s(start: UsageTotals, end: UsageTotals) -> float | None:
     """Return the CPU time [s] of watched processes and their ended children; None if unread."""
-    totals = [
-        sum(
-            each.used_s + each.reaped_s
-            for (pid, _), each in reading.everyone.items()
-            if pid in reading.group
-        )
-        for reading in (start, end)
-    ]
-    return max(0.0, totals[1] - totals[0]) if start.group and end.group else None
+    used, earlier = (
+        [usage.used_s + usage.reaped_s for usage in _watched(reading)] for reading in (end, start)
+    )
+    return max(0.0, sum(used) - sum(earlier)) if start.group and end.group else None
 
 
 def _faults(reading: UsageTotals) -> int:
-    return sum(each.faults for (pid, _), each in reading.everyone.items() if pid in reading.group)
+    return sum(usage.faults for usage in _watched(reading))
+
+
+def _watched(reading: UsageTotals) -> list[ProcessUsage]:
+    return [usage for (pid, _), usage in reading.everyone.items() if pid in reading.group]
 
 
 def _waited(
@@ -386,7 +381,7 @@ def _others(start: UsageTotals, end: UsageTotals, window_s: float) -> dict[str, 
 
 
 def _less(end: float | None, start: float | None) -> float | None:
-    return None if end is None or start is None else max(0.0, end - start)
+    return None if end is None or start is None else max(0, end - start)
 
 
 # --- the kernel's counters -------------------------------------------------------------------
@@ -436,11 +431,10 @@ def _groups(root: Path) -> Iterator[Path]:
 
 
 def _swapped_in(root: Path) -> int | None:
-    for line in _lines(root / "proc/vmstat"):
-        name, _, count = line.partition(" ")
-        if name == "pswpin":
-            return int(count)
-    return None
+    counts = [
+        line.split()[1] for line in _lines(root / "proc/vmstat") if line.startswith("pswpin ")
+    ]
+    return int(counts[0]) if counts else None
 
 
 def _lines(path: Path) -> list[str]:

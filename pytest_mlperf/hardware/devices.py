@@ -17,7 +17,6 @@ from pytest_mlperf.core.errors import RunError
 VARIABLE = "CUDA_VISIBLE_DEVICES"
 
 Form = Literal["number", "GPU UUID", "MIG UUID"]
-FORMS: tuple[Form, ...] = ("number", "GPU UUID", "MIG UUID")
 
 UNRELEASED = (0, 2)
 """Builds between releases may be 0.0 or 0.1.dev; they are newer than any release."""

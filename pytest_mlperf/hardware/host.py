@@ -11,7 +11,8 @@ import re
 from collections.abc import Mapping, Set
 from pathlib import Path
 
-from pytest_mlperf.hardware.probe import cores, cpu_model
+from pytest_mlperf.hardware.probe import cores, cpu_model, line_at
+from pytest_mlperf.hardware.probe import text_at as text_at  # noqa: PLC0414 - for importers
 
 Property = str | int | float | bool | None
 
@@ -21,7 +22,7 @@ LINUX = Path("/")
 
 def identity(root: Path = LINUX) -> dict[str, Property]:
     """Return the properties of this CPU that must equal a baseline's."""
-    governor = _line(root / "sys/devices/system/cpu/cpu0/cpufreq/scaling_governor") or None
+    governor = line_at(root / "sys/devices/system/cpu/cpu0/cpufreq/scaling_governor") or None
     return {"cpu": cpu_model(root), "cores": cores(root), "governor": governor}
 
 
@@ -31,8 +32,7 @@ def int8_can_saturate(root: Path = LINUX) -> bool:
     On x86 CPUs with AVX2 and without VNNI it adds products in 16 bits. Source: ONNX Runtime's
     documentation, "Quantize ONNX models", on VPMADDUBSW and reduce_range.
     """
-    flags = re.search(r"^flags\s*:\s*(.*)$", text_at(root / "proc/cpuinfo"), re.MULTILINE)
-    features = set(flags[1].split()) if flags else set()
+    features = set((_of_cpu(root, "flags") or "").split())
     return "avx2" in features and features.isdisjoint({"avx512_vnni", "avx_vnni"})
 
 
@@ -45,8 +45,8 @@ def usable_cores() -> Set[int]:
 def read(root: Path = LINUX, environ: Mapping[str, str] = os.environ) -> dict[str, str]:
     """Return the readable properties of the system, such as kernel and NUMA nodes, as text."""
     facts = {
-        "kernel": _line(root / "proc/sys/kernel/osrelease"),
-        "microcode": _microcode(root),
+        "kernel": line_at(root / "proc/sys/kernel/osrelease"),
+        "microcode": _of_cpu(root, "microcode"),
         "smt": _switch(root / "sys/devices/system/cpu/smt/active"),
         "boost": _boost(root),
         "numa": _numa(root),
@@ -56,25 +56,13 @@ def read(root: Path = LINUX, environ: Mapping[str, str] = os.environ) -> dict[st
     return {name: value for name, value in facts.items() if value}
 
 
-def text_at(path: Path) -> str:
-    """Return the text of a system file; "" if it does not exist."""
-    try:
-        return path.read_text("utf-8", "replace")
-    except OSError:
-        return ""
-
-
-def _line(path: Path) -> str:
-    return " ".join(text_at(path).split())
-
-
 def _switch(path: Path) -> str | None:
-    return {"1": "on", "0": "off"}.get(_line(path))
+    return {"1": "on", "0": "off"}.get(line_at(path))
 
 
-def _microcode(root: Path) -> str | None:
-    match = re.search(r"^microcode\s*:\s*(\S+)", text_at(root / "proc/cpuinfo"), re.MULTILINE)
-    return match[1] if match else None
+def _of_cpu(root: Path, key: str) -> str | None:
+    match = re.search(rf"^{key}[ \t]*:[ \t]*(.*)$", text_at(root / "proc/cpuinfo"), re.MULTILINE)
+    return match[1].strip() if match else None
 
 
 def _boost(root: Path) -> str | None:
@@ -111,4 +99,4 @@ def _container(root: Path, environ: Mapping[str, str]) -> str | None:
         return "podman"
     if (root / ".dockerenv").exists():
         return "docker"
-    return environ.get("container") or _line(root / "run/systemd/container") or None
+    return environ.get("container") or line_at(root / "run/systemd/container") or None

@@ -19,7 +19,7 @@ from pytest_mlperf.hardware import host, nvidia, power_limit
 from pytest_mlperf.hardware.host import LINUX, Property, text_at, usable_cores
 from pytest_mlperf.hardware.leases import lease_place
 from pytest_mlperf.hardware.power_limit import LimitNote
-from pytest_mlperf.hardware.probe import hashed
+from pytest_mlperf.hardware.probe import hashed, rounded_w
 from pytest_mlperf.processes import answer_of, last_line
 
 DEVICES_VARIABLE, ORDER_VARIABLE = "CUDA_VISIBLE_DEVICES", "CUDA_DEVICE_ORDER"
@@ -30,32 +30,14 @@ class AmbiguousOrder(ValueError):
     """Report that only CUDA can tell which GPU a number in CUDA_VISIBLE_DEVICES means."""
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class VisibleDevice:
-    """Describe a GPU or a MIG instance.
-
-    Attributes:
-        index: Position of its physical GPU in PCI order.
-        product: Product name of the physical GPU; None if unknown.
-        gpu: UUID of the physical GPU, its own without MIG; None if unknown.
-        address: "MIG-GPU-…/gi/ci" of an instance.
-    """
-
-    uuid: str
-    index: int
-    product: str | None = None
-    gpu: str | None = None
-    address: str | None = None
-
-
-def visible(devices: Sequence[VisibleDevice], environ: Mapping[str, str]) -> list[str]:
+def visible(devices: Sequence[nvidia.GpuState], environ: Mapping[str, str]) -> list[str]:
     """Return the UUIDs that a CUDA process with these variables sees, in CUDA's order.
 
     Raises AmbiguousOrder for a GPU number if CUDA sorts by speed and the products differ.
     """
     listed = environ.get(DEVICES_VARIABLE)
     if listed is None:
-        return [device.uuid for device in devices]
+        return [device["uuid"] for device in devices]
     uuids: list[str] = []
     for word in listed.split(","):
         uuid = _uuid_of(word.strip(), devices, environ)
@@ -67,35 +49,28 @@ def visible(devices: Sequence[VisibleDevice], environ: Mapping[str, str]) -> lis
     return uuids
 
 
-def _uuid_of(word: str, devices: Sequence[VisibleDevice], environ: Mapping[str, str]) -> str | None:
+def _uuid_of(
+    word: str, devices: Sequence[nvidia.GpuState], environ: Mapping[str, str]
+) -> str | None:
     if word.startswith("MIG-"):
-        fitting = [device for device in devices if word in (device.uuid, device.address)]
+        fitting = [device for device in devices if word in (device["uuid"], device["address"])]
     elif word.startswith("GPU-"):
-        fitting = [device for device in devices if (device.gpu or "").startswith(word)]
-        if len({device.gpu for device in fitting}) > 1:
+        fitting = [device for device in devices if (device["parent"] or "").startswith(word)]
+        if len({device["parent"] for device in fitting}) > 1:
             return None
     else:
         digits = re.match(r"[+-]?[0-9]{1,9}", word)  # like C, which ignores what follows the digits
         number = int(digits[0]) if digits else None
-        fitting = [device for device in devices if device.index == number]
-        if fitting:
-            _require_an_order(devices, environ, word)
-    return fitting[0].uuid if fitting else None
-
-
-def _require_an_order(
-    devices: Sequence[VisibleDevice], environ: Mapping[str, str], word: str
-) -> None:
-    products = sorted({device.product or "an unknown GPU" for device in devices})
-    if environ.get(ORDER_VARIABLE) == PCI_ORDER or len(products) == 1:
-        return
-    raise AmbiguousOrder(
-        f"{DEVICES_VARIABLE} names GPU {word} by its place in CUDA's order, fastest first, "
-        "which is not "
-        f"known where products differ ({', '.join(products)}): set "
-        f"{ORDER_VARIABLE}={PCI_ORDER}, or name "
-        "GPUs by UUID as nvidia-smi -L prints them"
-    )
+        fitting = [device for device in devices if device["index"] == number]
+        names = [str(device["identity"]["gpu"] or "an unknown GPU") for device in devices]
+        products = sorted({name.partition(" MIG ")[0] for name in names})
+        if fitting and environ.get(ORDER_VARIABLE) != PCI_ORDER and len(products) > 1:
+            raise AmbiguousOrder(
+                f"{DEVICES_VARIABLE} names GPU {word} by its place in CUDA's order, fastest "
+                f"first, which is not known where products differ ({', '.join(products)}): set "
+                f"{ORDER_VARIABLE}={PCI_ORDER}, or name GPUs by UUID as nvidia-smi -L prints them"
+            )
+    return fitting[0]["uuid"] if fitting else None
 
 
 NVML_TIMEOUT_SECONDS = 60.0
@@ -428,7 +403,7 @@ def detect(*, gpus: bool) -> Machine:
     notes = power_limit.noted(lease_place())
     report = ask_nvml()
     try:
-        uuids = visible([_device(gpu) for gpu in report["gpus"]], os.environ)
+        uuids = visible(report["gpus"], os.environ)
         trouble = report["trouble"] or _hidden(uuids, report["gpus"])
     except AmbiguousOrder as error:
         uuids, trouble = [], str(error)
@@ -460,9 +435,9 @@ def detect(*, gpus: bool) -> Machine:
 def _limit_before(gpu: nvidia.GpuState, notes: Mapping[str, LimitNote]) -> dict[str, Property]:
     """Return the power limit that a GPU had before a case changed it; {} if none did."""
     note, watts = notes.get(gpu["uuid"]), gpu["identity"].get("power_limit_w")
-    if note is None or watts != nvidia.rounded_w(note.set_mw / 1000):
+    if note is None or watts != rounded_w(note.set_mw / 1000):
         return {}
-    return {"power_limit_w": nvidia.rounded_w(note.enforced_mw / 1000)}
+    return {"power_limit_w": rounded_w(note.enforced_mw / 1000)}
 
 
 def ask_nvml(limit_s: float = NVML_TIMEOUT_SECONDS) -> nvidia.NvmlReport:
@@ -494,17 +469,6 @@ def _hidden(uuids: Sequence[str], gpus: Sequence[nvidia.GpuState]) -> str | None
         return None
     count = f"{len(uuids)} of {len(gpus)}" if uuids else f"none of {len(gpus)}"
     return f"{DEVICES_VARIABLE}={os.environ.get(DEVICES_VARIABLE)!r} leaves {count} GPUs visible"
-
-
-def _device(gpu: nvidia.GpuState) -> VisibleDevice:
-    product = gpu["identity"]["gpu"]
-    return VisibleDevice(
-        uuid=gpu["uuid"],
-        index=gpu["index"],
-        product=None if product is None else re.sub(r" MIG \S+$", "", str(product)),
-        gpu=gpu["parent"],
-        address=gpu["address"],
-    )
 
 
 def _class(gpu: Mapping[str, Property]) -> str:

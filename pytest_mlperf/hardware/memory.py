@@ -1,9 +1,9 @@
 """Wait until GPUs have freed the memory of an ended process, in a process of its own.
 
-    python -m pytest_mlperf.hardware.memory SECONDS UUID[=BYTES] ...
+    python -m pytest_mlperf.hardware.memory SECONDS '{"UUID": BYTES, ...}'
 
 A killed process, such as a rank of MPI, may hold memory after it has disappeared. NVML is polled
-until each GPU uses no more than the bytes given with its UUID or, without bytes, until its use
+until each GPU uses no more than the bytes given with its UUID or, if they are null, until its use
 stops falling. A MIG instance has its own memory.
 """
 
@@ -46,8 +46,7 @@ def taken(earlier_use: Mapping[str, int | None], limit_s: float) -> dict[str, Me
     Returns:
         {} if NVML cannot be queried.
     """
-    gpus = [uuid if used is None else f"{uuid}={used}" for uuid, used in earlier_use.items()]
-    command = [sys.executable, "-m", __name__, str(limit_s), *gpus]
+    command = [sys.executable, "-m", __name__, str(limit_s), json.dumps({**earlier_use})]
     try:
         answer = answer_of(
             command, limit_s=limit_s + NVML_START_SECONDS, killed_s=KILL_TIMEOUT_SECONDS
@@ -109,14 +108,12 @@ def _read(device: _nvml.NvmlDevice, quantity: str) -> Any:
 
 def main() -> None:
     """Print the last memory use of GPUs; exit with an error if NVML cannot be queried."""
-    limit_s, *gpus = sys.argv[1:]
+    limit_s, earlier_use = sys.argv[1:]
     # The default action ends a process even inside a call that hangs.
     signal.alarm(int(float(limit_s) + NVML_START_SECONDS) + 1)
-    arguments = (gpu.partition("=") for gpu in gpus)
-    bytes_by_uuid = {uuid: int(used) if used else None for uuid, _, used in arguments}
     nvml = _nvml.binding()
     try:
-        json.dump(wait(nvml, bytes_by_uuid, float(limit_s)), sys.stdout)
+        json.dump(wait(nvml, json.loads(earlier_use), float(limit_s)), sys.stdout)
     except (nvml.NVMLError, _nvml.UnavailableNvml, _nvml.Lost) as error:
         raise SystemExit(str(error)) from None
 

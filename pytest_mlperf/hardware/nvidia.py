@@ -19,8 +19,6 @@ from pytest_mlperf.core.errors import TO_MEASURE
 from pytest_mlperf.core.plausible import possible
 from pytest_mlperf.hardware._nvml import (
     ADVICE,
-    INVALID_ARGUMENT,
-    NOT_FOUND,
     NOT_SUPPORTED,
     UNKNOWN_WAY,
     Lost,
@@ -30,6 +28,7 @@ from pytest_mlperf.hardware._nvml import (
     ReadMethod,
     UnavailableNvml,
     binding,
+    instances,
     patiently,
     scope,
     words,
@@ -37,12 +36,9 @@ from pytest_mlperf.hardware._nvml import (
 from pytest_mlperf.hardware._nvml import Property as Quantity
 from pytest_mlperf.hardware.host import Property
 from pytest_mlperf.hardware.nvml_quantities import identity, links_up, probes
-from pytest_mlperf.hardware.probe import VIRTUALIZATION, hashed
+from pytest_mlperf.hardware.probe import CLOCKS, SM, VIRTUALIZATION, hashed, pinned_clock, rounded_w
 
 COMPUTE_MODES = ("default", "exclusive thread", "prohibited", "exclusive process")
-
-PINNED = 0x2
-"""Clock event reason for clocks that were set by a user."""
 
 
 def properties(
@@ -50,29 +46,26 @@ def properties(
 ) -> dict[str, Property]:
     """Return the properties that affect a GPU's speed or the meaning of its energy."""
     watts, joules, reasons = (sampled[n].answer() for n in ("power_w", "energy_j", "reasons"))
-    limit, ecc, mig = gpu["limit_w"], gpu["ecc"], gpu["mig"]
+    limit, ecc, mig, memory_gib = (gpu[n] for n in ("limit_w", "ecc", "mig", "memory_gib"))
     pci_numbers = [n for n in (gpu["pci_device"], gpu["pci_subsystem"]) if isinstance(n, int)]
     # As in sampling, the trace does not replace a counter that exists but may not be read.
     traced = watts is not None and not sampled["energy_j"].forbidden
     counted = "counter" if joules is not None else None
     return {
         "gpu": decoded(gpu["name"]),
-        "memory_gib": _number(gpu["memory_gib"]),
+        "memory_gib": memory_gib if isinstance(memory_gib, int) else None,
         # Without the vendor ids, which NVML keeps in the lower half.
         "pci_id": ":".join(f"{number >> 16:04x}" for number in pci_numbers) or None,
         "mig": bool(mig[0]) if isinstance(mig, list) else None,
         "power_limit_w": rounded_w(limit) if isinstance(limit, float) else None,
         "ecc": bool(ecc[0]) if isinstance(ecc, list) else None,
-        "clocks": _clocks(device, reasons),
+        "clocks": pinned_clock(
+            reasons, *(ask(device, name, SM, quantity="sm_mhz") for name in CLOCKS)
+        ),
         "virtualization": _choice(VIRTUALIZATION, gpu["virtualization"]),
         "power_scope": scope(gpu, sampled["power_w"]) if gpu["name"] else None,
         "energy": counted or ("trace" if traced else None),
     }
-
-
-def rounded_w(limit_w: float) -> int:
-    """Return a power limit rounded to 5 W, as in an identity."""
-    return round(limit_w / 5) * 5
 
 
 def surroundings(device: NvmlDevice, gpu: Mapping[str, Quantity]) -> dict[str, str]:
@@ -87,25 +80,6 @@ def surroundings(device: NvmlDevice, gpu: Mapping[str, Quantity]) -> dict[str, s
         "card": None if gpu["uuid"] is None else hashed(str(gpu["uuid"])),
     }
     return {name: value for name, value in facts.items() if value}
-
-
-def _clocks(device: NvmlDevice, reasons: int | None) -> Property:
-    """Return "free", or the SM clock that a user pinned [MHz]; None if unknown.
-
-    Application clocks have a getter. Locked clocks are visible only by their event reason, and the
-    current clock is returned. A board that is held at its default application clock is free.
-    """
-    sm = 1
-    applied = ask(device, "nvmlDeviceGetApplicationsClock", sm, quantity="sm_mhz")
-    default = ask(device, "nvmlDeviceGetDefaultApplicationsClock", sm, quantity="sm_mhz")
-    if applied is not None and default is not None and applied != default:
-        return int(applied)
-    if reasons is None:
-        return None
-    if not reasons & PINNED:
-        return "free"
-    current = ask(device, "nvmlDeviceGetClockInfo", sm, quantity="sm_mhz")
-    return "free" if current is not None and current == default else _number(current)
 
 
 LEVELS = {0: "PSB", 10: "PIX", 20: "PXB", 30: "PHB", 40: "NODE", 50: "SYS"}
@@ -208,10 +182,6 @@ def decoded(value: Any) -> str | None:
     return None if text is None else str(text)
 
 
-def _number(value: Any) -> int | float | None:
-    return value if isinstance(value, int | float) else None
-
-
 def _choice(words: Sequence[str], number: Any) -> str | None:
     return words[number] if isinstance(number, int) and number < len(words) else None
 
@@ -227,8 +197,6 @@ FORM_WORDS = re.compile(
 
 MAX_SECONDS = 90
 """The process ends itself after this time; its parent waits less."""
-
-MAX_INSTANCES = 7
 
 
 class GpuState(TypedDict):
@@ -356,7 +324,7 @@ def _versions(nvml: Any) -> Iterator[tuple[str, str]]:
 def _gpus(device: NvmlDevice, index: int, versions: Mapping[str, str]) -> Iterator[GpuState]:
     gpu = identity(device)
     mode = gpu["mig"]
-    handles, complete = _instances(device)
+    handles, complete = instances(device.library.nvml, device.handle)
     sampled = probes(device, gpu, versions.get("driver", ""))
     whole: GpuState = {
         "uuid": str(gpu["uuid"]),
@@ -377,20 +345,6 @@ def _gpus(device: NvmlDevice, index: int, versions: Mapping[str, str]) -> Iterat
         raise UnavailableNvml("it does not report its UUID, so no process can be assigned to it")
     else:
         yield whole
-
-
-def _instances(device: NvmlDevice) -> tuple[list[Any], bool]:
-    nvml, handles = device.library.nvml, []
-    get = nvml.nvmlDeviceGetMigDeviceHandleByIndex
-    for index in range(MAX_INSTANCES):
-        try:
-            handles.append(patiently(nvml, get, device.handle, index))
-        except nvml.NVMLError as error:
-            if error.value == INVALID_ARGUMENT:
-                break  # a product with fewer instances
-            if error.value != NOT_FOUND:
-                return handles, False
-    return handles, True
 
 
 def _instance(device: NvmlDevice, handle: Any, whole: GpuState) -> GpuState:

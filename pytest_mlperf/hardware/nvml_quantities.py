@@ -7,11 +7,15 @@ and later is a mean of the last second and is never used as instantaneous power.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Mapping
-from typing import Any
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from itertools import product
+from typing import Any, TypeVar
 
 from pytest_mlperf.core.plausible import possible
 from pytest_mlperf.hardware import _nvml
+
+Quantity = TypeVar("Quantity")
 
 UNION_MEMBERS = ("dVal", "uiVal", "ulVal", "ullVal", "sllVal", "siVal", "usVal")
 """Member of the union that holds a field's value, by its NVML_VALUE_TYPE."""
@@ -131,14 +135,40 @@ def _scopes(gpu: Mapping[str, _nvml.Property], name: str, number: int) -> list[_
 
 def read_field(number: int, scope: int = 0) -> Callable[[Any, Any], Any]:
     """Return a function that reads one field value of any type."""
+    return lambda nvml, handle: _fields(nvml, handle, {number: (number, scope)})[number]
 
-    def read(nvml: Any, handle: Any) -> Any:
-        (entry,) = nvml.nvmlDeviceGetFieldValues(handle, [(number, scope)])
-        if entry.nvmlReturn:
-            raise nvml.NVMLError(entry.nvmlReturn)
-        return getattr(entry.value, UNION_MEMBERS[entry.valueType])
 
-    return read
+def _fields(
+    nvml: Any, handle: Any, fields: Mapping[Quantity, int | tuple[int, int]]
+) -> dict[Quantity, Any]:
+    """Read fields; raise NVMLError if the GPU is lost or no field has a value."""
+    entries = nvml.nvmlDeviceGetFieldValues(handle, list(fields.values()))
+    codes = [entry.nvmlReturn for entry in entries]
+    fatal = next(filter(_nvml.FATAL_ERRORS.__contains__, codes), 0)
+    if fatal or all(codes):
+        raise nvml.NVMLError(fatal or codes[0])
+    return {
+        quantity: getattr(entry.value, UNION_MEMBERS[entry.valueType])
+        for quantity, entry in zip(fields, entries, strict=True)
+        if not entry.nvmlReturn
+    }
+
+
+def _answers(
+    nvml: Any, quantities: Iterable[Quantity], ask: Callable[[Quantity], Any]
+) -> dict[Quantity, Any]:
+    """Ask for quantities one by one; raise NVMLError if the GPU is lost or none answers."""
+    answers, last = {}, None
+    for quantity in quantities:
+        try:
+            answers[quantity] = ask(quantity)
+        except nvml.NVMLError as error:
+            if error.value in _nvml.FATAL_ERRORS:
+                raise
+            last = error
+    if not answers and last is not None:
+        raise last
+    return answers
 
 
 def _function(nvml: Any, function: str) -> Callable[..., Any]:
@@ -181,35 +211,14 @@ def _throttle_fields(driver: str) -> Callable[[Any, Any], Any]:
         zip((*POLICIES, *SLOWDOWN_FIELDS), (*range(74, 80), *range(first, first + 3)), strict=True)
     )
 
-    def read(nvml: Any, handle: Any) -> Any:
-        entries = nvml.nvmlDeviceGetFieldValues(handle, list(numbers.values()))
-        counted_ns = {}
-        for name, entry in zip(numbers, entries, strict=True):
-            if entry.nvmlReturn in _nvml.FATAL_ERRORS:
-                raise nvml.NVMLError(entry.nvmlReturn)
-            if not entry.nvmlReturn:
-                counted_ns[name] = getattr(entry.value, UNION_MEMBERS[entry.valueType])
-        if not counted_ns:
-            raise nvml.NVMLError(entries[0].nvmlReturn)
-        return counted_ns
-
-    return read
+    return lambda nvml, handle: _fields(nvml, handle, numbers)
 
 
 def _violations(nvml: Any, handle: Any) -> Any:
     """Read the time under each policy [ns] by the older function; "thermal" has both kinds."""
-    counted_ns, last = {}, None
-    for policy, name in enumerate(POLICIES):
-        try:
-            ask = _function(nvml, "nvmlDeviceGetViolationStatus")
-            counted_ns[name] = ask(handle, policy).violationTime
-        except nvml.NVMLError as error:
-            if error.value in _nvml.FATAL_ERRORS:
-                raise
-            last = error
-    if not counted_ns and last is not None:
-        raise last
-    return counted_ns
+    ask = _function(nvml, "nvmlDeviceGetViolationStatus")
+    counted = _answers(nvml, range(len(POLICIES)), lambda policy: ask(handle, policy).violationTime)
+    return {POLICIES[policy]: held_ns for policy, held_ns in counted.items()}
 
 
 def _processes(nvml: Any, handle: Any) -> Any:
@@ -233,20 +242,8 @@ ALL_LINKS = 0xFFFFFFFF
 
 def links_up(nvml: Any, handle: Any) -> dict[int, bool]:
     """Return whether each NVLink is up; raise NVMLError if the board has none."""
-    links: dict[int, bool] = {}
-    last = None
-    for link in range(MAX_LINKS):
-        try:
-            links[link] = bool(nvml.nvmlDeviceGetNvLinkState(handle, link))
-        except nvml.NVMLError as error:
-            last = error
-            if error.value in _nvml.FATAL_ERRORS:
-                raise
-            if error.value == _nvml.INVALID_ARGUMENT:  # no such link, and no later one
-                break
-    if not links and last is not None:
-        raise last
-    return links
+    state = nvml.nvmlDeviceGetNvLinkState
+    return _answers(nvml, range(MAX_LINKS), lambda link: bool(state(handle, link)))
 
 
 def _used_links(nvml: Any, handle: Any) -> list[int]:
@@ -271,44 +268,33 @@ def _link_errors(numbers: Mapping[str, int]) -> _nvml.ReadMethod:
     """Return the method that reads error counts by kind and link, for links with errors."""
 
     def read(nvml: Any, handle: Any) -> dict[str, dict[int, int]]:
-        counters = [(kind, link) for link in _used_links(nvml, handle) for kind in numbers]
-        fields = [(numbers[kind], link) for kind, link in counters]
-        entries = nvml.nvmlDeviceGetFieldValues(handle, fields)
-        if all(entry.nvmlReturn for entry in entries):
-            raise nvml.NVMLError(entries[0].nvmlReturn)
-        counted: dict[str, dict[int, int]] = {}
-        for (kind, link), entry in zip(counters, entries, strict=True):
-            if entry.nvmlReturn in _nvml.FATAL_ERRORS:
-                raise nvml.NVMLError(entry.nvmlReturn)
-            if not entry.nvmlReturn and (
-                count := getattr(entry.value, UNION_MEMBERS[entry.valueType])
-            ):
-                counted.setdefault(kind, {})[link] = count
-        return counted
+        counters = {
+            (kind, link): (number, link)
+            for link in _used_links(nvml, handle)
+            for kind, number in numbers.items()
+        }
+        return _by_kind(_fields(nvml, handle, counters))
 
     return _nvml.ReadMethod(name=f"fields {', '.join(map(str, numbers.values()))}", read=read)
 
 
 def _link_errors_by_function(nvml: Any, handle: Any) -> dict[str, dict[int, int]]:
     """Read the error counts by the older function, for boards before NVLink 5."""
-    counted: dict[str, dict[int, int]] = {}
-    answered, last = False, None
-    for link in _used_links(nvml, handle):
-        for counter, kind in enumerate(LINK_COUNTERS):
-            try:
-                count = _function(nvml, "nvmlDeviceGetNvLinkErrorCounter")(handle, link, counter)
-            except nvml.NVMLError as error:
-                if error.value in _nvml.FATAL_ERRORS:
-                    raise
-                last = error
-                continue
-            answered = True
-            if count:
-                by_link = counted.setdefault(kind, {})
-                by_link[link] = by_link.get(link, 0) + count
-    if not answered and last is not None:
-        raise last
-    return counted
+    ask = _function(nvml, "nvmlDeviceGetNvLinkErrorCounter")
+    counters = product(_used_links(nvml, handle), range(len(LINK_COUNTERS)))
+    counted = _answers(nvml, counters, lambda counter: ask(handle, *counter))
+    by_kind: Counter[tuple[str, int]] = Counter()
+    for (link, counter), count in counted.items():
+        by_kind[LINK_COUNTERS[counter], link] += count
+    return _by_kind(by_kind)
+
+
+def _by_kind(counts: Mapping[tuple[str, int], int]) -> dict[str, dict[int, int]]:
+    by_kind: dict[str, dict[int, int]] = {}
+    for (kind, link), count in counts.items():
+        if count:
+            by_kind.setdefault(kind, {})[link] = count
+    return by_kind
 
 
 RECOVERY = "recovery"

@@ -26,6 +26,12 @@ GIB = 2**30
 VIRTUALIZATION = ("none", "passthrough", "vgpu", "host vgpu", "host vsga")
 """NVML's virtualization modes; "none" is bare metal."""
 
+CLOCKS = tuple(
+    f"nvmlDeviceGet{n}" for n in ("ApplicationsClock", "DefaultApplicationsClock", "ClockInfo")
+)
+SM, PINNED = 1, 0x2
+"""Functions and number of the SM clock; event reason for clocks that were set by a user."""
+
 MAX_INSTANCES = 7
 MIN_PERIOD_S = 0.05
 PCI_INFO = "16s5I32s"
@@ -100,7 +106,7 @@ class Nvml:
                 "memory_gib": memory and round(memory[0] / GIB),
                 "pci_id": pci and f"{pci[4] >> 16:04x}:{pci[5] >> 16:04x}",
                 "mig": profile or (None if mig is None else bool(mig)),
-                "power_limit_w": None if limit_mw is None else round(limit_mw / 5000) * 5,
+                "power_limit_w": None if limit_mw is None else rounded_w(limit_mw / 1000),
                 "ecc": None if ecc is None else bool(ecc),
                 "clocks": self._clocks(gpu),
                 "virtualization": VIRTUALIZATION[virtual] if virtual in range(5) else None,
@@ -108,44 +114,55 @@ class Nvml:
         }
 
     def _clocks(self, gpu: Any) -> Any:
-        """Return "free", or the SM clock that a user pinned [MHz]; see `hardware.nvidia`."""
-        names = ("ApplicationsClock", "DefaultApplicationsClock", "ClockInfo")
-        applied, default, current = (self.call(f"nvmlDeviceGet{name}", gpu, 1) for name in names)
-        if None not in (applied, default) and applied != default:
-            return applied
         gets = (f"nvmlDeviceGetCurrentClocks{name}Reasons" for name in ("Event", "Throttle"))
         answers = (self.call(get, gpu, form="Q") for get in gets)
         reasons = next((answer for answer in answers if answer is not None), None)
-        is_pinned = reasons is not None and reasons & 0x2 and current != default
-        return None if reasons is None else current if is_pinned else "free"
+        return pinned_clock(reasons, *(self.call(name, gpu, SM) for name in CLOCKS))
+
+
+def pinned_clock(reasons: Any, applied: Any, default: Any, current: Any) -> Any:
+    """Return "free", or the SM clock that a user pinned [MHz]; None if unknown.
+
+    Application clocks have a getter. Locked clocks are visible only by their event reason, and the
+    current clock is returned. A board that is held at its default application clock is free.
+    """
+    if None not in (applied, default) and applied != default:
+        return applied
+    is_pinned = reasons is not None and reasons & PINNED and current != default
+    return None if reasons is None else current if is_pinned else "free"
+
+
+def rounded_w(limit_w: float) -> int:
+    """Return a power limit rounded to 5 W, as in an identity."""
+    return round(limit_w / 5) * 5
 
 
 def other_accelerators(root: Path) -> Iterator[dict[str, Any]]:
     """Yield AMD's GPUs, and accelerators of other vendors by PCI class, from sysfs."""
     for place in sorted((root / "sys/bus/pci/devices").glob("*")):
-        vendor, vram = _line(place / "vendor"), int(_line(place / "mem_info_vram_total") or 0)
-        is_accelerator = _line(place / "class").startswith(ACCELERATOR_CLASS)
+        vendor, vram = line_at(place / "vendor"), int(line_at(place / "mem_info_vram_total") or 0)
+        is_accelerator = line_at(place / "class").startswith(ACCELERATOR_CLASS)
         if vendor == NVIDIA or not (is_accelerator or (vendor == AMD and vram >= 8 * GIB)):
             continue
         sensors = "hwmon/hwmon*/power1_"
-        limit_uw, *_ = [*map(_line, place.glob(f"{sensors}cap")), ""]
-        power_uw, *_ = [*map(_line, place.glob(f"{sensors}[ia][nv]*")), ""]  # input or average
-        number = f"{_line(place / 'device')[2:]}:{_line(place / 'subsystem_device')[2:]}"
-        uuid = hashed(_line(place / "unique_id") or place.name)
-        name = _line(place / "product_name") or f"{vendor} {number}"
+        limit_uw, *_ = [*map(line_at, place.glob(f"{sensors}cap")), ""]
+        power_uw, *_ = [*map(line_at, place.glob(f"{sensors}[ia][nv]*")), ""]  # input or average
+        number = f"{line_at(place / 'device')[2:]}:{line_at(place / 'subsystem_device')[2:]}"
+        uuid = hashed(line_at(place / "unique_id") or place.name)
+        name = line_at(place / "product_name") or f"{vendor} {number}"
         yield {
             "uuid": uuid,
             "board": uuid,
             "gpu": name,
             "joules": None,
             "watts": int(power_uw) / 1e6 if power_uw else None,
-            "memory_used_gib": int(_line(place / "mem_info_vram_used") or 0) / GIB or None,
+            "memory_used_gib": int(line_at(place / "mem_info_vram_used") or 0) / GIB or None,
             "identity": {
                 "gpu": name,
                 "memory_gib": round(vram / GIB) or None,
                 "pci_id": number,
-                "partition": _line(place / "current_compute_partition") or None,
-                "power_limit_w": round(int(limit_uw) / 5e6) * 5 if limit_uw else None,
+                "partition": line_at(place / "current_compute_partition") or None,
+                "power_limit_w": rounded_w(int(limit_uw) / 1e6) if limit_uw else None,
             },
         }
 
@@ -155,19 +172,22 @@ def hashed(name: str) -> str:
     return hashlib.sha256(name.encode()).hexdigest()[:8]
 
 
-def _line(path: Path) -> str:
+def text_at(path: Path) -> str:
+    """Return the text of a system file; "" if it cannot be read."""
     try:
-        return " ".join(path.read_text("utf-8", "replace").split())
-    except (OSError, ValueError):
+        return path.read_text("utf-8", "replace")
+    except OSError:
         return ""
+
+
+def line_at(path: Path) -> str:
+    """Return the words of a system file in one line; "" if it cannot be read."""
+    return " ".join(text_at(path).split())
 
 
 def cpu_model(root: Path) -> str:
     """Return the name of the processor."""
-    try:
-        text = (root / "proc/cpuinfo").read_text("utf-8", "replace")
-    except OSError:
-        text = ""
+    text = text_at(root / "proc/cpuinfo")
     match = re.search(r"^(?:model name|Processor|cpu model)\s*:\s*(.+)$", text, re.MULTILINE)
     return " ".join((match[1] if match else platform.machine() or "unknown").split())
 
@@ -176,7 +196,7 @@ def cores(root: Path) -> float:
     """Return the cores that this process may use, within the quota of its container."""
     affinity = getattr(os, "sched_getaffinity", None)
     count = len(affinity(0)) if affinity else os.cpu_count() or 1
-    quota, _, period = _line(root / "sys/fs/cgroup/cpu.max").partition(" ")
+    quota, _, period = line_at(root / "sys/fs/cgroup/cpu.max").partition(" ")
     return min(count, round(int(quota) / int(period), 2)) if quota.isdigit() else count
 
 
@@ -188,16 +208,16 @@ def report(root: Path = Path("/")) -> dict[str, Any]:
         facts["driver"] = nvml.text("nvmlSystemGetDriverVersion") or ""
         gpus = [nvml.gpu(*device) for device in nvml.devices()]
     except OSError as error:
-        if NVIDIA in map(_line, (root / "sys/bus/pci/devices").glob("*/vendor")):
+        if NVIDIA in map(line_at, (root / "sys/bus/pci/devices").glob("*/vendor")):
             trouble = f"NVIDIA's GPUs cannot be read: {error}"
     gpus += other_accelerators(root)
     boards = "".join(sorted({gpu["board"] for gpu in gpus}))
-    tables = " ".join(_line(root / f"proc/net/{name}") for name in ("tcp", "tcp6"))
+    tables = " ".join(line_at(root / f"proc/net/{name}") for name in ("tcp", "tcp6"))
     return {
         "kind": KIND,
         "schema": SCHEMA,
         # The machine's id in a container is that of the image, if there is any.
-        "node": hashed(boards or f"pytest-mlperf {_line(root / 'etc/machine-id')}"),
+        "node": hashed(boards or f"pytest-mlperf {line_at(root / 'etc/machine-id')}"),
         "cpu": cpu_model(root),
         "cores": cores(root),
         "gpus": gpus,

@@ -16,6 +16,7 @@ from typing import Self
 
 from pytest_mlperf.core.energy.host import Counted
 from pytest_mlperf.core.energy.readings import Reading
+from pytest_mlperf.hardware.probe import line_at
 
 READING_PERIOD_SECONDS = 0.2
 """Time between readings; at 20 µs per file this uses 0.05 % of a core."""
@@ -46,7 +47,7 @@ def domains(folder: Path = POWERCAP_FOLDER) -> list[Domain]:
     by_place = {}
     for zone in folder.glob("intel-rapl:*"):
         if re.fullmatch(r"intel-rapl:\d+(:\d+)?", zone.name):
-            by_place[zone.name] = zone, _text(zone / "name")
+            by_place[zone.name] = zone, line_at(zone / "name")
     counters = []
     for zone_name, (zone, name) in by_place.items():
         package = by_place.get(zone_name.rpartition(":")[0])
@@ -57,18 +58,11 @@ def domains(folder: Path = POWERCAP_FOLDER) -> list[Domain]:
     return sorted(counters, key=lambda domain: domain.name)
 
 
-def _text(file: Path) -> str:
-    try:
-        return file.read_text("ascii").strip()
-    except (OSError, ValueError):
-        return ""
-
-
 def _domain(name: str, zone: Path) -> Domain:
     file = zone / "energy_uj"
     try:
         domain = Domain(
-            name=name, file=file, range_j=float(_text(zone / "max_energy_range_uj")) / 1e6
+            name=name, file=file, range_j=float(line_at(zone / "max_energy_range_uj")) / 1e6
         )
         domain.read_j()
     except OSError as error:

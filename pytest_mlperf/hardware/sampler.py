@@ -127,12 +127,12 @@ def _sample(
 ) -> Iterator[str]:
     versions = _versions(library.nvml)
     gpus, silent = sampler_gpu.begin(library, options.gpu, str(versions["driver"]))
-    lost = sampler_gpu.watch_periods(gpus, options.watch_s, stop)
-    lost |= sampler_gpu.read_at_rest([gpu for gpu in gpus if gpu.index not in lost], stop)
+    sampler_gpu.watch_periods(gpus, options.watch_s, stop)
+    sampler_gpu.read_at_rest(gpus, stop)
     silent += [
-        sampler_gpu.silent_part(index, options.gpu[index], error) for index, error in lost.items()
+        sampler_gpu.silent_part(gpu.index, gpu.device.uuid, gpu.lost) for gpu in gpus if gpu.lost
     ]
-    gpus = [gpu for gpu in gpus if gpu.index not in lost]
+    gpus = [gpu for gpu in gpus if not gpu.lost]
     groups = GROUPS.items() if gpus else ()
     costs = {group: dearest(gpu.cost(names) for gpu in gpus) for group, names in groups}
     rates = choose(costs, max(1, len(gpus)), trace_hz=options.hz)
@@ -163,20 +163,14 @@ def _sample(
 
 
 def _versions(nvml: Any) -> dict[str, str | int | None]:
-    versions: dict[str, str | int | None] = {}
-    for name, function in (
-        ("driver", "nvmlSystemGetDriverVersion"),
-        ("cuda", "nvmlSystemGetCudaDriverVersion_v2"),
-    ):
-        try:
-            versions[name] = getattr(nvml, function)()
-        except nvml.NVMLError:
-            versions[name] = None
-    try:
-        versions["binding"] = metadata.version("nvidia-ml-py")
-    except metadata.PackageNotFoundError:
-        versions["binding"] = None
-    return versions
+    driver = cuda = package = None
+    with contextlib.suppress(nvml.NVMLError):
+        driver = nvml.nvmlSystemGetDriverVersion()
+    with contextlib.suppress(nvml.NVMLError):
+        cuda = nvml.nvmlSystemGetCudaDriverVersion_v2()
+    with contextlib.suppress(metadata.PackageNotFoundError):
+        package = metadata.version("nvidia-ml-py")
+    return {"driver": driver, "cuda": cuda, "binding": package}
 
 
 def end_with_stdin() -> threading.Event:

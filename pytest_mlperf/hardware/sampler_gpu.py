@@ -36,6 +36,7 @@ class SampledGpu:
         self.cost_us: dict[str, tuple[float, float, float]] = {}
         self.first: dict[str, Any] = {}
         self.period_s: float | None = None
+        self.lost: _nvml.Lost | None = None
         for name, probe in self.probes.items():
             self._time(name, probe)
 
@@ -101,21 +102,18 @@ class SampledGpu:
         return [name for name, probe in self.probes.items() if probe.forbidden]
 
 
-def watch_periods(
-    gpus: Sequence[SampledGpu], seconds: float, stop: threading.Event
-) -> dict[int, _nvml.Lost]:
-    """Measure the period of each GPU's energy counter; return lost GPUs by index."""
+def watch_periods(gpus: Sequence[SampledGpu], seconds: float, stop: threading.Event) -> None:
+    """Measure the period of each GPU's energy counter; note lost GPUs."""
     live = [gpu for gpu in gpus if gpu.probes["energy_j"].failure is None]
     pause = max(COUNTER_POLL_SECONDS, 4 * sum(gpu.cost(["energy_j"])[1] for gpu in live))
     changes: dict[int, list[tuple[float, float]]] = {gpu.index: [] for gpu in live}
-    lost: dict[int, _nvml.Lost] = {}
     end = time.monotonic() + seconds
     while live and time.monotonic() < end and not stop.wait(pause):
         for gpu in list(live):
             try:
                 at, joules = timed(gpu.probes["energy_j"])
             except _nvml.Lost as error:
-                lost[gpu.index] = error
+                gpu.lost = error
                 live.remove(gpu)
                 continue
             readings = changes[gpu.index]
@@ -125,7 +123,6 @@ def watch_periods(
         # The first entry is the start, not a change.
         gaps = [later[0] - earlier[0] for earlier, later in pairwise(changes[gpu.index][1:])]
         gpu.period_s = round(median(gaps), 4) if gaps else None
-    return lost
 
 
 def silent_part(index: int, uuid: str, error: _nvml.UnavailableNvml | _nvml.Lost) -> dict[str, Any]:
@@ -180,16 +177,15 @@ REST_POLL_SECONDS = 0.05
 AT_REST = ("utilization_percent", "processes", "memory_used")
 
 
-def read_at_rest(gpus: Sequence[SampledGpu], stop: threading.Event) -> dict[int, _nvml.Lost]:
-    """Read each GPU's state before an engine loads; return lost GPUs by index.
+def read_at_rest(gpus: Sequence[SampledGpu], stop: threading.Event) -> None:
+    """Read each GPU's state before an engine loads; note lost GPUs.
 
     The state shows whether other processes use the GPU. NVML's utilisation is a mean of up to a
     second, and still includes the micro-benchmark that has just ended. Busy GPUs are therefore read
     again, for up to `FADE_SECONDS`.
     """
-    lost: dict[int, _nvml.Lost] = {}
     end = time.monotonic() + FADE_SECONDS
-    busy = list(gpus)
+    busy = [gpu for gpu in gpus if not gpu.lost]
     while busy:
         for gpu in list(busy):
             try:
@@ -199,9 +195,8 @@ def read_at_rest(gpus: Sequence[SampledGpu], stop: threading.Event) -> dict[int,
                     if (value := probe.read()) is not None
                 }
             except _nvml.Lost as error:
-                lost[gpu.index] = error
+                gpu.lost = error
                 busy.remove(gpu)
         busy = [gpu for gpu in busy if gpu.first.get("utilization_percent", 0) >= BUSY_PERCENT]
         if time.monotonic() >= end or stop.wait(REST_POLL_SECONDS):
             break
-    return lost

@@ -5,29 +5,35 @@ Answers are untrusted: the reader limits their size; this module checks their co
 
 from __future__ import annotations
 
+import contextlib
 import json
 import math
 import re
 from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from types import MappingProxyType
-from typing import Any
+from typing import Annotated, Any, Literal
 from urllib.parse import urlsplit
+
+from pydantic import AfterValidator, TypeAdapter, ValidationError
 
 from pytest_mlperf.core.baseline import SERVER_FACT, Property
 from pytest_mlperf.core.energy.exporter import read_exporter
 from pytest_mlperf.core.errors import RunError
+from pytest_mlperf.core.numbers import Count, NotNegative
 from pytest_mlperf.core.server.identity import HARDWARE, SOURCE, SOURCES, ServerIdentity
 from pytest_mlperf.core.untrusted import parse_json
 from pytest_mlperf.core.untrusted_text import broken
 from pytest_mlperf.hardware import probe
 from pytest_mlperf.hardware.machine import Machine, split
-from pytest_mlperf.hardware.nvidia import rounded_w
 from pytest_mlperf.hardware.specs import class_of
 
 MAX_TEXT = 200
 """Longest text of a property; longer ones are cut."""
+
+MAX_GPUS = 4096
+"""Most GPUs of a server; the time to describe them grows with the square of their number."""
 
 USED_GIB = 1.0
 """Memory in use of a GPU that holds a model."""
@@ -65,10 +71,12 @@ def _reported(
     **others: Any,
 ) -> ServerIdentity:
     """Return the identity by one source; raise RunError if it lacks the suite's accelerator."""
+    if len(gpus) > MAX_GPUS:
+        raise _fault(f"{source} reports more than {MAX_GPUS:,} GPUs: ask for those of the server")
     rows = ({"uuid": str(number), "mig": None, **gpu} for number, gpu in enumerate(gpus))
     machine = Machine(cpu=cpu, gpus=tuple(rows))
     # An accelerator without a product name may be what the suite says.
-    unnamed = any(str(gpu["gpu"]).startswith("0x") for gpu in gpus)
+    unnamed = any(not gpu["gpu"] or str(gpu["gpu"]).startswith("0x") for gpu in gpus)
     if gpus and (unnamed or split(accelerator)[1] == "cpu"):
         kind, number = next(iter(machine.classes.items()))
         accelerator = f"{number}x{kind}"
@@ -81,8 +89,9 @@ def _reported(
     properties = machine.identity(accelerator) | ({"node": node} if node else {})
     if len(gpus) > split(accelerator)[0]:
         properties["node_gpus"] = ", ".join(f"{n}x{c}" for c, n in machine.classes.items())
-    gpu = properties.get("gpu")
-    words = f"{properties['gpus']} x {gpu}" if gpu else str(properties.get("cpu"))
+    words = str(properties.get("cpu"))
+    if gpus:
+        words = f"{properties['gpus']} x {properties['gpu'] or 'GPU'}"
     versions = {f"server.{name}": text for name, text in facts.items() if text}
     surroundings = {HARDWARE: words, **versions}
     return ServerIdentity(properties=properties, surroundings=surroundings, **others)
@@ -138,7 +147,7 @@ def identified(
 
 def place_of(url: str) -> str:
     """Return host, port and path of a url: "gpu-box:8000/v1"."""
-    parts = urlsplit(url if "://" in url else f"//{url}")
+    parts = urlsplit(url)
     return f"{parts.netloc.rpartition('@')[2]}{parts.path.rstrip('/')}"
 
 
@@ -146,50 +155,85 @@ def _fault(text: str) -> RunError:
     return RunError("server", text)
 
 
-def _document(answer: bytes, source: str) -> Any:
-    try:
+def _no_json(source: str, answer: bytes) -> RunError:
+    text = broken(answer[:MAX_TEXT].decode("utf-8", "replace").strip())
+    return _fault(f"{source} printed {text or 'nothing'!r}, which is not JSON")
+
+
+def _document(answer: bytes, source: str = "") -> Any:
+    """Return a JSON document; if it is malformed, None, or raise RunError with its source."""
+    with contextlib.suppress(ValueError):
         return parse_json(answer)
-    except (ValueError, UnicodeDecodeError):
-        text = broken(answer[:MAX_TEXT].decode("utf-8", "replace").strip())
-        raise _fault(f"{source} printed {text or 'nothing'!r}, which is not JSON") from None
+    if source:
+        raise _no_json(source, answer)
+    return None
 
 
-def _property(value: Any) -> Property:
-    is_number = isinstance(value, int | float) and math.isfinite(value)
-    return value if value is None or is_number else broken(str(value))[:MAX_TEXT]
+def _text(value: object) -> str:
+    return broken(str(value))[:MAX_TEXT]
+
+
+Text = Annotated[str, AfterValidator(lambda text: broken(text)[:MAX_TEXT])]
+
+
+@dataclass(frozen=True, kw_only=True)
+class _ProbedGpu:
+    """Hold what is read of a GPU in a probe's report, see `Nvml.gpu`."""
+
+    identity: dict[str, bool | Count | NotNegative | Text | None]
+    memory_used_gib: NotNegative | None
+
+    def __post_init__(self) -> None:
+        if "gpu" not in self.identity:
+            raise ValueError("without the name of the GPU")
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Probed:
+    """Hold what is read of a probe's report, see `probe.report`."""
+
+    kind: Literal["pytest-mlperf machine"]
+    schema: Literal[1]
+    node: Text
+    cpu: Text
+    cores: Count | NotNegative
+    gpus: list[_ProbedGpu]
+    facts: dict[str, Text]
+    ports: list[Count]
+    trouble: Text | None
+
+
+_PROBED = TypeAdapter(_Probed)
 
 
 def of_probe(answer: bytes, accelerator: str, url: str) -> ServerIdentity:
     """Return the hardware that a probe reports; raise RunError if it lacks the accelerator."""
-    report = _document(answer, "the probe")
     try:
-        if report["kind"] != probe.KIND or report["schema"] != probe.SCHEMA:
-            raise TypeError
-        gpus = [{n: _property(v) for n, v in gpu["identity"].items()} for gpu in report["gpus"]]
-        used_gib = [float(gpu["memory_used_gib"] or math.inf) for gpu in report["gpus"]]
-        node, ports = str(_property(report["node"])), [int(port) for port in report["ports"]]
-        cpu = {name: _property(report[name]) for name in ("cpu", "cores")} | {"node": node}
-        facts = {name: str(_property(text)) for name, text in report["facts"].items()}
-    except (KeyError, TypeError, ValueError, AttributeError):
+        report = _PROBED.validate_json(answer, strict=True)
+    except ValidationError as error:
+        defect = error.errors()[0]
+        if defect["type"] == "json_invalid":
+            raise _no_json("the probe", answer) from None
         raise _fault(
-            "the probe printed JSON that is not of pytest-mlperf machine --json: use the same "
+            "the probe printed JSON that is not of pytest-mlperf machine --json "
+            f"({'.'.join(map(str, defect['loc']))}): use the same "
             "version there, or a Python that reads the file from stdin (python3 -)"
         ) from None
-    if report["trouble"]:
-        raise _fault(f"the probe reports: {_property(report['trouble'])}")
+    if report.trouble:
+        raise _fault(f"the probe reports: {report.trouble}")
     host, _, port = place_of(url).partition("/")[0].rpartition(":")
-    is_closed = port.isdigit() and ports and int(port) not in ports
+    is_closed = port.isdigit() and report.ports and int(port) not in report.ports
     closed = f"the probe's machine does not listen on port {port}: it may be another one"
     count, kind = split(accelerator)
-    busy = sum(gib >= USED_GIB for gib in used_gib)
+    busy = sum((gpu.memory_used_gib or math.inf) >= USED_GIB for gpu in report.gpus)
     idle = f"the suite says {accelerator}, and only {busy} GPUs hold a model: correct accelerators"
     return _reported(
         "the probe",
-        gpus,
+        [gpu.identity for gpu in report.gpus],
         accelerator,
-        cpu=cpu,
-        node=node,
-        facts=facts,
+        cpu={"cpu": report.cpu, "cores": report.cores, "node": report.node},
+        node=report.node,
+        facts=report.facts,
         notes=(closed,) if is_closed and not host.startswith(("localhost", "127.", "[::1")) else (),
         idle=idle if kind != "cpu" and busy < count else "",
     )
@@ -203,7 +247,10 @@ def of_exporter(page: bytes, chosen: Sequence[str], accelerator: str) -> ServerI
     return _reported(
         "the exporter",
         [
-            {"gpu": _property(gpu.name), "power_limit_w": gpu.limit_w and rounded_w(gpu.limit_w)}
+            {
+                "gpu": _text(gpu.name) or None,
+                "power_limit_w": gpu.limit_w and probe.rounded_w(gpu.limit_w),
+            }
             for gpu in gpus.values()
         ],
         accelerator,
@@ -241,11 +288,13 @@ def of_kubernetes(get: Callable[..., bytes], place: str, accelerator: str) -> Se
             product = str(next(tags[label] for label in PRODUCT_LABELS if label in tags))
             product = product.upper() if product.islower() else product
             memory = {"memory_gib": int(tags[MEMORY_LABEL]) // 1024} if MEMORY_LABEL in tags else {}
-            gpus += [{"gpu": _property(product.replace("-", " ")), **memory}] * (count or 1)
-            drivers.append(str(_property(tags.get(DRIVER_LABEL, ""))))
+            gpus += [{"gpu": _text(product.replace("-", " ")), **memory}] * max(
+                1, min(count, MAX_GPUS + 1)
+            )
+            drivers.append(_text(tags.get(DRIVER_LABEL, "")))
     except (KeyError, TypeError, ValueError, AttributeError, StopIteration):
         raise _fault(
-            f"kubectl shows no accelerator of {_property(' '.join(counts)) or 'running pods'}: "
+            f"kubectl shows no accelerator of {_text(' '.join(counts)) or 'running pods'}: "
             f"check that their nodes have a label such as {PRODUCT_LABELS[0]}"
         ) from None
     names = sorted({str(gpu["gpu"]) for gpu in gpus})
@@ -265,25 +314,18 @@ def of_server(
     """Return the GPUs that a server itself reports: TGI's header, NIM's manifest; or None."""
     match = re.fullmatch(r"(?:(\d{1,3})-)?(nvidia.*|amd.*)", headers.get("x-compute-type", ""))
     names = [match[2].upper()] * int(match[1] or 1) if match else []
-    tags = json.dumps(_json(pages.get("/v1/manifest", b"")))
+    tags = json.dumps(_document(pages.get("/v1/manifest", b"")))
     profiles = sorted(set(re.findall(r'"gpu": "([^"]{1,60})"', tags)))
     names = names or (profiles if len(profiles) == 1 else [])  # else the model runs on any of them
-    gpus = [{"gpu": _property(name.replace("-", " "))} for name in names]
+    gpus = [{"gpu": _text(name.replace("-", " "))} for name in names]
     return _reported("the server", gpus, accelerator) if gpus else None
-
-
-def _json(page: bytes) -> Any:
-    try:
-        return parse_json(page)
-    except (ValueError, UnicodeDecodeError):
-        return None
 
 
 def _software(pages: Mapping[str, bytes], headers: Mapping[str, str]) -> Iterator[tuple[str, str]]:
     """Yield facts on the server's software; "pages" identifies the kind of server."""
     paths = [path for path in PAGES if path in pages]
     yield f"{SERVER_FACT}pages", " ".join((broken(headers.get("server", "")), *paths))[:MAX_TEXT]
-    for document in map(_json, (pages[path] for path in paths)):
+    for document in map(_document, (pages[path] for path in paths)):
         for key in SOFTWARE if isinstance(document, dict) else ():
             if isinstance(document.get(key), str | int | float):
-                yield f"{SERVER_FACT}{key}", str(_property(document[key]))
+                yield f"{SERVER_FACT}{key}", _text(document[key])

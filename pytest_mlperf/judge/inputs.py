@@ -14,6 +14,13 @@ class Direction(StrEnum):
     NEITHER = "neither"
 
 
+def check(inputs: object, *rules: tuple[bool, str, str]) -> None:
+    """Raise ValueError for the first rule that is not met: (met, attribute, valid values)."""
+    for met, name, valid in rules:
+        if not met:
+            raise ValueError(f"{name} is {getattr(inputs, name)!r}; it must be {valid}")
+
+
 DAYS = 4
 """Days with sessions that a final baseline needs to show between-session variance."""
 

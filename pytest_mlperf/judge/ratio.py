@@ -82,21 +82,6 @@ def judge_drop(
     return _judge(current, baseline, direction, passing=bound, failing=0.0, rule=rule)
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class _RatioLook:
-    """Hold the mean log ratio of the pairs, its bounds, and the `sd` of one pair's log ratio."""
-
-    mean: float
-    low: float
-    high: float
-    sd: float
-
-    @property
-    def improved(self) -> bool:
-        """Whether an improvement is proven: mean - (high - mean) is above 0."""
-        return 2 * self.mean > self.high
-
-
 def _judge(
     a: Sequence[Value],
     b: Sequence[Value],
@@ -112,25 +97,28 @@ def _judge(
     sign = 1 if direction is Direction.HIGHER else -1
     logs = [sign * (math.log(x.value) - math.log(y.value)) for x, y in zip(a, b, strict=True)]
     for k in range(1, min(len(logs), rule.max_runs) + 1):
-        look = _look(logs[:k], [*a[:k], *b[:k]], rule)
+        low, mean, high, sd = _look(logs[:k], [*a[:k], *b[:k]], rule)
         decision = Answer.MORE if k < rule.max_runs else Answer.INCONCLUSIVE
-        if k >= FIRST_LOOK and look.low >= passing:
+        if k >= FIRST_LOOK and low >= passing:
             decision = Answer.PASS
             break
-        if k >= FIRST_LOOK and look.high < failing:
+        if k >= FIRST_LOOK and high < failing:
             decision = Answer.FAIL
             break
     return Ratio(
         outcome=decision,
-        ratio=_ratio(look.mean),
-        interval=(_ratio(look.low), _ratio(look.high)),
+        ratio=_ratio(mean),
+        interval=(_ratio(low), _ratio(high)),
         pairs=k,
-        sd=look.sd,
-        improved=failing == 0 and decision is Answer.PASS and look.improved,
+        sd=sd,
+        improved=failing == 0 and decision is Answer.PASS and 2 * mean > high,
     )
 
 
-def _look(logs: Sequence[float], runs: Sequence[Value], rule: RuleR) -> _RatioLook:
+def _look(
+    logs: Sequence[float], runs: Sequence[Value], rule: RuleR
+) -> tuple[float, float, float, float]:
+    """Return (low, mean, high) of the log ratios, and the standard deviation of a pair's."""
     k, mean = len(logs), fmean(logs)
     squares = math.fsum((x - mean) ** 2 for x in logs)
     within = fmean(run.within_se**2 for run in runs)
@@ -143,7 +131,7 @@ def _look(logs: Sequence[float], runs: Sequence[Value], rule: RuleR) -> _RatioLo
         far = t_isf(usual * _weight(k, rule.max_runs), df) * sd
         return min(far, t_isf(rare / (rule.max_runs - 1), worst_df) * worst_sd) / math.sqrt(k)
 
-    return _RatioLook(mean=mean, low=mean - reach(rule.beta), high=mean + reach(rule.alpha), sd=sd)
+    return mean - reach(rule.beta), mean, mean + reach(rule.alpha), sd
 
 
 MAX_PAIRS = 1000

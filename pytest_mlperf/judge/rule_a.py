@@ -7,7 +7,7 @@ import sys
 from collections import Counter
 from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from statistics import fmean
+from statistics import StatisticsError, correlation, fmean
 from typing import TypeVar
 
 from pytest_mlperf.judge.decision import Answer, Decision
@@ -166,13 +166,10 @@ def holm(p_values: Mapping[Name, float], alpha: float) -> set[Name]:
 
 def correlated(first: Sequence[float], second: Sequence[float]) -> float | None:
     """Return the correlation of two passes' scores; None if the scores of one do not vary."""
-    mean_1, mean_2 = fmean(first), fmean(second)
-    spread_1 = math.fsum((a - mean_1) ** 2 for a in first)
-    spread_2 = math.fsum((b - mean_2) ** 2 for b in second)
-    if not spread_1 or not spread_2:
+    try:
+        return correlation(first, second)
+    except StatisticsError:
         return None
-    shared = math.fsum((a - mean_1) * (b - mean_2) for a, b in zip(first, second, strict=True))
-    return shared / math.sqrt(spread_1 * spread_2)
 
 
 def _weigh(pairs: ScorePairs, look: int, errors: Errors, *, all_seen: bool) -> Paired:

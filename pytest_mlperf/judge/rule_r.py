@@ -10,7 +10,7 @@ from statistics import NormalDist, fmean
 
 from pytest_mlperf.judge.decision import Answer, Decision
 from pytest_mlperf.judge.formulas import bound_of, raw, scatter, squares, t_isf, t_sf
-from pytest_mlperf.judge.inputs import Direction, SessionNoise
+from pytest_mlperf.judge.inputs import Direction, SessionNoise, check
 from pytest_mlperf.judge.robustness import (
     MAX_SPREAD_RATIO,
     Robustness,
@@ -56,7 +56,8 @@ class RuleR:
     tolerated: float = math.inf
 
     def __post_init__(self) -> None:
-        for ok, name, valid in (
+        check(
+            self,
             (0 < self.alpha < 0.5, "alpha", "between 0 and 0.5"),
             (0 < self.beta < 0.5, "beta", "between 0 and 0.5"),
             (self.max_runs >= 2, "max_runs", "at least 2: one run alone never fails"),
@@ -64,9 +65,7 @@ class RuleR:
             (0 <= self.prior_sd < math.inf, "prior_sd", "at least 0"),
             (0 <= self.session_share < 1, "session_share", "at least 0 and below 1"),
             (0 < self.floor_sd < math.inf, "floor_sd", "above 0"),
-        ):
-            if not ok:
-                raise ValueError(f"{name} is {getattr(self, name)!r}; it must be {valid}")
+        )
 
     def shared(self, parts: int) -> RuleR:
         """Return the rule for one of `parts` decisions: each gets an equal part of alpha."""
@@ -100,14 +99,12 @@ class Value:
     lost: float = 0.0
 
     def __post_init__(self) -> None:
-        if not 0 < self.value < math.inf:
-            raise ValueError(f"a run's value is {self.value!r}; it must be finite and above 0")
-        if not 0 <= self.within_se < math.inf:
-            raise ValueError(
-                f"a run's within_se is {self.within_se!r}; it must be finite and at least 0"
-            )
-        if not 0 <= self.lost < math.inf:
-            raise ValueError(f"a run's lost is {self.lost!r}; it must be finite and at least 0")
+        check(
+            self,
+            (0 < self.value < math.inf, "value", "finite and above 0"),
+            (0 <= self.within_se < math.inf, "within_se", "finite and at least 0"),
+            (0 <= self.lost < math.inf, "lost", "finite and at least 0"),
+        )
 
 
 Scale = Callable[[Value], float]

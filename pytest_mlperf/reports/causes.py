@@ -6,20 +6,20 @@ import json
 import math
 import re
 from collections import defaultdict
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import IntEnum
 from functools import cached_property
 from itertools import islice
 from statistics import fmean, geometric_mean, median
-from typing import Literal
+from typing import Literal, NamedTuple
 
 from pytest_mlperf.core import metrics
 from pytest_mlperf.core.baseline import BaselineRun, Record
 from pytest_mlperf.core.case import Kind
 from pytest_mlperf.core.control import CAP, CLOCK, QUANTITIES, clocks_moved, compared, floor_of
 from pytest_mlperf.core.measurement import Run
-from pytest_mlperf.core.numbers import change, percent, points, quantity
+from pytest_mlperf.core.numbers import change, percent, plural, points, quantity
 from pytest_mlperf.core.reason import Sign, SignKey
 from pytest_mlperf.core.rulings.accuracy import risen_flaws
 from pytest_mlperf.core.rulings.stragglers import stragglers
@@ -36,17 +36,14 @@ DROPS = frozenset(
 UNCHANGED_OUTCOMES = frozenset({Outcome.OK, Outcome.IMPROVED})
 
 
-@dataclass(frozen=True, kw_only=True)
-class Points:
-    """Hold sentences on other cases, and whether they point to the engine or the machine."""
+class Points(NamedTuple):
+    """Hold a sentence on other cases, and the part that it clearly points to."""
 
-    says: tuple[tuple[str, bool], ...] = ()
+    says: str = ""
     points_to: Literal["engine", "machine", ""] = ""
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class _Judged:
-    case: str
+class _Judged(NamedTuple):
     verdict: Verdict
     engine: str
     moved: int
@@ -58,44 +55,29 @@ class Siblings(tuple[Verdict, ...]):
     """Hold a session's verdicts, and cache their groups for explanations of all its tests."""
 
     @cached_property
-    def by_engine(self) -> Mapping[tuple[Kind, str], Sequence[_Judged]]:
-        """Judged verdicts by kind of test and engine."""
-        return self._grouped(lambda judged: judged.engine)
-
-    @cached_property
-    def by_accelerator(self) -> Mapping[tuple[Kind, str], Sequence[_Judged]]:
-        """Judged verdicts by kind of test and accelerator."""
-        return self._grouped(lambda judged: judged.verdict.case.accelerator)
-
-    @cached_property
-    def _judged(self) -> Collection[_Judged]:
+    def groups(self) -> Mapping[tuple[str, ...], Sequence[_Judged]]:
+        """Judged verdicts by kind of test, and by "engine" or "accelerator" with its name."""
         last = {}
         for verdict in self:
             way = moved(verdict)
             if way is not None:
-                case = verdict.case.id
                 proven = [p for p in verdict.paired if p.outcome in DROPS | {Outcome.IMPROVED}]
-                last[verdict.kind, case] = _Judged(
-                    case=case,
+                last[verdict.kind, verdict.case.id] = _Judged(
                     verdict=verdict,
                     engine=_engine(verdict),
                     moved=way,
                     share=_largest(verdict),
                     points=max((abs(p.change) for p in proven), default=None),
                 )
-        return last.values()
-
-    def _grouped(
-        self, key: Callable[[_Judged], str]
-    ) -> Mapping[tuple[Kind, str], Sequence[_Judged]]:
-        groups: dict[tuple[Kind, str], list[_Judged]] = defaultdict(list)
-        for judged in self._judged:
-            groups[judged.verdict.kind, key(judged)].append(judged)
+        groups: dict[tuple[str, ...], list[_Judged]] = defaultdict(list)
+        for judged in last.values():
+            kind = judged.verdict.kind
+            groups[kind, "engine", judged.engine].append(judged)
+            groups[kind, "accelerator", judged.verdict.case.accelerator].append(judged)
         return groups
 
 
-@dataclass(frozen=True, kw_only=True)
-class _Group:
+class _Group(NamedTuple):
     cases: Sequence[_Judged]
     same: Sequence[_Judged]
 
@@ -126,62 +108,41 @@ def moved(verdict: Verdict) -> int | None:
 
 
 def siblings_of(verdict: Verdict, others: Sequence[Verdict], direction: int) -> Points:
-    """Return sentences on how the session's other cases of this kind of test changed."""
+    """Return a sentence on how the session's other cases of this kind of test changed."""
     session = others if isinstance(others, Siblings) else Siblings(others)
-    mine, here, case = _engine(verdict), verdict.case.accelerator, verdict.case.id
-    of_engine = session.by_engine.get((verdict.kind, mine), ())
-    of_accelerator = session.by_accelerator.get((verdict.kind, here), ())
-    engine = _group([test for test in of_engine if test.case != case], direction)
-    rest = _group(
-        [test for test in of_accelerator if test.engine != mine and test.case != case], direction
+    kind, mine, here = verdict.kind, _engine(verdict), verdict.case.accelerator
+    of_engine, of_machine = (
+        [t for t in session.groups.get(key, ()) if t.verdict.case.id != verdict.case.id]
+        for key in ((kind, "engine", mine), (kind, "accelerator", here))
+    )
+    engine, rest = (
+        _Group(cases, [test for test in cases if test.moved == direction])
+        for cases in (of_engine, [test for test in of_machine if test.engine != mine])
     )
     way = "worse" if direction < 0 else "better"
     if rest.cases and len(rest.same) * 2 > len(rest.cases):
-        return _everywhere(engine, rest, way, verdict)
+        names = ", ".join(sorted({test.engine for test in rest.cases}))
+        also = f", and {engine.counted} others of {mine}" if engine.cases else ""
+        says = (
+            f"{rest.counted} cases of other engines on {here} ({names}) got {way} as well, by "
+            f"{_by(rest.same)}{also}: likely the machine, its driver, or something that all of "
+            "them use"
+        )
+        return Points(says, "machine" if len(rest.same) == len(rest.cases) else "")
     if engine.same:
-        return _same_engine(engine, rest, way, verdict)
-    return _only_here(engine, rest, way, mine)
-
-
-def _group(judged: Sequence[_Judged], direction: int) -> _Group:
-    return _Group(cases=judged, same=[test for test in judged if test.moved == direction])
-
-
-def _everywhere(engine: _Group, rest: _Group, way: str, verdict: Verdict) -> Points:
-    names = sorted({test.engine for test in rest.cases})
-    also = f", and {engine.counted} others of {_engine(verdict)}" if engine.cases else ""
-    says = (
-        f"{rest.counted} cases of other engines on {verdict.case.accelerator} "
-        f"({', '.join(names)}) got {way} as well, by {_by(rest.same)}{also}: likely the "
-        "machine, its driver, or something that all of them use"
-    )
-    whole = len(rest.same) == len(rest.cases)
-    return Points(says=((says, whole),), points_to="machine" if whole else "")
-
-
-def _same_engine(engine: _Group, rest: _Group, way: str, verdict: Verdict) -> Points:
-    workloads = [one.case.workload for one in (verdict, *(o.verdict for o in engine.cases))]
-    models = "models" if len(set(workloads)) == len(workloads) else "cases"
-    says = (
-        f"{_engine(verdict)} got {way} in {engine.counted} other {models} too, "
-        f"by {_by(engine.same)}"
-    )
-    if not rest.cases:
-        return Points(says=((says, False),))
-    clear = not rest.same and len(engine.same) * 2 > len(engine.cases)
-    says += f"; cases of other engines on {verdict.case.accelerator}: {rest.counted}"
-    return Points(says=((says, clear),), points_to="engine" if clear else "")
-
-
-def _only_here(engine: _Group, rest: _Group, way: str, name: str) -> Points:
-    others = []
-    if engine.cases:
-        others.append(f"{engine.counted} other cases of {name}")
-    if rest.cases:
-        others.append(f"{rest.counted} cases of other engines")
-    if not others or rest.same:
+        workloads = [one.case.workload for one in (verdict, *(o.verdict for o in engine.cases))]
+        models = "models" if len(set(workloads)) == len(workloads) else "cases"
+        says = f"{mine} got {way} in {engine.counted} other {models} too, by {_by(engine.same)}"
+        if not rest.cases:
+            return Points(says)
+        clear = not rest.same and len(engine.same) * 2 > len(engine.cases)
+        says += f"; cases of other engines on {here}: {rest.counted}"
+        return Points(says, "engine" if clear else "")
+    counts = {f"other cases of {mine}": engine, "cases of other engines": rest}
+    unlike = [f"{group.counted} {noun}" for noun, group in counts.items() if group.cases]
+    if not unlike or rest.same:
         return Points()
-    return Points(says=((f"only this case: {' and '.join(others)} got {way}", False),))
+    return Points(f"only this case: {' and '.join(unlike)} got {way}")
 
 
 def _engine(verdict: Verdict) -> str:
@@ -374,9 +335,11 @@ def shortened(text: str) -> str:
 
 
 def _siblings(facts: _Facts) -> Iterator[Cause]:
-    for says, strong in facts.siblings.says:
+    says, points_to = facts.siblings
+    if says:
         common = "other cases changed as well"
-        yield Cause(rule="siblings", says=says, strength=_either(strong), common=common)
+        strength = _either(bool(points_to))
+        yield Cause(rule="siblings", says=says, strength=strength, common=common)
 
 
 def _output(facts: _Facts) -> Iterator[Cause]:
@@ -495,7 +458,7 @@ def _errors(facts: _Facts) -> Iterator[Cause]:
     missed = sum(run.limit_missed for run in runs)
     if missed and facts.direction < 0 and facts.verdict.kind != Kind.ACCURACY:
         says = (
-            f"LoadGen's latency limit was missed in {missed} of {len(runs)} runs at "
+            f"LoadGen's latency limit was missed in {missed} of {plural(len(runs), 'run')} at "
             f"{runs[-1].target_qps:g}/s"
         )
         yield Cause(rule="errors", says=says, strength=Strength.PLAUSIBLE)
@@ -544,10 +507,8 @@ def _seen(facts: _Facts) -> Iterator[Cause]:
 
 def _replicas(facts: _Facts) -> Iterator[Cause]:
     if facts.direction < 0 and facts.verdict.kind != Kind.ACCURACY:
-        for straggler in stragglers(
-            [(run.replicas, run.hardware.gpus) for run in facts.verdict.runs]
-        ):
-            yield Cause(rule="replicas", says=straggler.text, strength=Strength.PLAUSIBLE)
+        for says in stragglers([(run.replicas, run.hardware.gpus) for run in facts.verdict.runs]):
+            yield Cause(rule="replicas", says=says, strength=Strength.PLAUSIBLE)
 
 
 def _machine(facts: _Facts) -> Iterator[Cause]:

@@ -8,7 +8,6 @@ from dataclasses import dataclass
 from itertools import chain
 
 from pytest_mlperf.core.baseline import Record
-from pytest_mlperf.core.control import seen_in_words
 from pytest_mlperf.core.reason import ranges_of
 from pytest_mlperf.core.results import IMPORTED, CaseResult, Results
 from pytest_mlperf.core.untrusted_text import some
@@ -23,7 +22,7 @@ from pytest_mlperf.reports.causes import (
     causes,
 )
 from pytest_mlperf.reports.rows import all_tables
-from pytest_mlperf.reports.sentences import first_line
+from pytest_mlperf.reports.sentences import first_line, machine_speed
 from pytest_mlperf.reports.terminal.advice import again
 
 MIN_COMMON_TESTS = 3
@@ -110,7 +109,7 @@ class FailureGroup:
         check = "not run"
         if all(machines):
             worst = max(chain(*machines), key=lambda difference: difference.deviations)
-            check = f"at most {seen_in_words([worst])}"
+            check = f"at most {machine_speed([worst])}"
         return f"{counts} regressed; likely: {self.cause}; micro-benchmark of the machine: {check}"
 
 

@@ -13,7 +13,7 @@ from pytest_mlperf.core.results import CaseResult
 from pytest_mlperf.core.untrusted_text import visible
 from pytest_mlperf.core.verdict import Verdict
 from pytest_mlperf.reports.promises import final_word
-from pytest_mlperf.reports.sentences import sentence
+from pytest_mlperf.reports.sentences import search_result, sentence
 
 
 def properties(result: CaseResult) -> list[tuple[str, str]]:
@@ -40,7 +40,7 @@ def properties(result: CaseResult) -> list[tuple[str, str]]:
     pairs += [(f"mlperf.fact.{title}", fact) for title, fact in result.facts.items()]
     if verdict.runs and (search := verdict.runs[-1].search):
         pairs += [
-            ("mlperf.search", search.in_words),
+            ("mlperf.search", search_result(search)),
             ("mlperf.search.low", f"{search.low:.9g}"),
             ("mlperf.search.high", f"{search.high:.9g}"),
         ]

@@ -8,7 +8,6 @@ from functools import partial
 from statistics import geometric_mean
 
 from pytest_mlperf.core.case import Case, Kind
-from pytest_mlperf.core.control import seen_in_words
 from pytest_mlperf.core.measurement import GpuRun, ReplicaRun, Run, repeated
 from pytest_mlperf.core.metrics import METRICS, title
 from pytest_mlperf.core.numbers import (
@@ -37,7 +36,13 @@ from pytest_mlperf.core.verdict import (
 from pytest_mlperf.judge.inputs import Direction
 from pytest_mlperf.reports.causes import OTHER_FILES, Cause, Strength, shortened
 from pytest_mlperf.reports.promises import final_word
-from pytest_mlperf.reports.sentences import first_line, gate_result, sentence
+from pytest_mlperf.reports.sentences import (
+    first_line,
+    gate_result,
+    machine_speed,
+    search_result,
+    sentence,
+)
 from pytest_mlperf.reports.terminal.layout import TextTable, fold
 
 
@@ -473,7 +478,7 @@ def machine(verdict: Verdict) -> str | None:
     if not verdict.machine:
         return None
     off = "" if verdict.steady else ", beyond chance"
-    return f"fixed micro-benchmark{off}: {seen_in_words(verdict.machine)}"
+    return f"fixed micro-benchmark{off}: {machine_speed(verdict.machine)}"
 
 
 def changed(verdict: Verdict, *, apart: bool = False) -> str | None:
@@ -493,7 +498,7 @@ def changed(verdict: Verdict, *, apart: bool = False) -> str | None:
 
 def searched(verdict: Verdict) -> list[str]:
     """Return the outcome and precision of each search of a rate, as text."""
-    return [run.search.in_words for run in verdict.runs if run.search]
+    return [search_result(run.search) for run in verdict.runs if run.search]
 
 
 def beside(result: CaseResult) -> list[str]:

@@ -10,6 +10,7 @@ from string import Formatter
 from typing import Any
 
 from pytest_mlperf.core.contention import NOT_MEASURED
+from pytest_mlperf.core.control import QUANTITIES, ControlComparison
 from pytest_mlperf.core.metrics import (
     DRAFT_ACCEPTANCE,
     DRAFT_LENGTH,
@@ -29,6 +30,7 @@ from pytest_mlperf.core.numbers import (
     quantity,
 )
 from pytest_mlperf.core.reason import DURATION_PLACEHOLDER, of_gpus, ranges_of
+from pytest_mlperf.core.search import SearchOutcome, load
 from pytest_mlperf.core.verdict import Gate, GateState, Outcome, Verdict
 from pytest_mlperf.judge.inputs import Direction
 
@@ -380,6 +382,26 @@ _SENTENCES: Mapping[NoteKey, str | Callable[[Mapping[str, Any]], str]] = {
 
 def _by(of: Mapping[str, Any]) -> str:
     return "" if of["judged"] >= of["of"] else f" {of['judged']} of these {of['of']} runs"
+
+
+def machine_speed(comparisons: Sequence[ControlComparison]) -> str:
+    """Return the differences and the smallest detectable slowdown of the machine."""
+    figures = ", ".join(
+        f"{QUANTITIES[each.quantity][0]} {change(each.share)}" for each in comparisons
+    )
+    least = " and ".join(dict.fromkeys(percent(each.least) for each in comparisons))
+    return f"{figures}; here it detects a machine that is slower by {least} or more"
+
+
+def search_result(search: SearchOutcome) -> str:
+    """Return the outcome and precision of a search."""
+    low, high = load(search.low, search.whole), load(search.high, search.whole)
+    text = (
+        f"{load(search.rate, search.whole, ' samples/s')} at {search.at}: limits met at {low}, "
+        f"missed at {high} ({search.metric}); {len(search.tried)} runs"
+    )
+    lacks = f"; the precision of {percent(search.precision)} was not reached"
+    return text if search.reached else text + lacks
 
 
 class _Templates(Formatter):

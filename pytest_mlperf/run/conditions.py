@@ -201,11 +201,11 @@ _NOTHING: Mapping[str, str] = MappingProxyType({})
 
 def control(
     gpus: int, *, limit_s: float = 60.0, environment: Mapping[str, str] = _NOTHING
-) -> tuple[Control, str | None]:
+) -> ControlRun:
     """Measure the speed of an idle machine: 0.6 s on a CPU, some seconds on GPUs.
 
     The caller holds the machine's lease. The slowest of `gpus` counts; 0 for the CPU. `environment`
-    makes only these GPUs visible. Returns values and None, or {} and the reason.
+    makes only these GPUs visible.
     """
     command = [sys.executable, "-m", "pytest_mlperf.hardware.control"]
     variables = {**os.environ, **environment}
@@ -216,38 +216,38 @@ def control(
             command, limit_s=limit_s, killed_s=KILL_WAIT_SECONDS, environment=variables
         )
     except OSError as error:
-        return {}, f"the micro-benchmark cannot start: {error.strerror}"
+        return ControlRun(unavailable=f"the micro-benchmark cannot start: {error.strerror}")
     if answer is None:
-        return {}, f"the micro-benchmark was not done within {limit_s:g} s"
-    return _read(*answer)
+        return ControlRun(unavailable=f"the micro-benchmark was not done within {limit_s:g} s")
+    values = _read(*answer)
+    return ControlRun(unavailable=values) if isinstance(values, str) else ControlRun(values=values)
 
 
 def _is_idle(seen: Contention) -> bool:
     return (seen.foreign_s or 0.0) <= TOLERATED_SHARE * seen.cores * seen.window_s
 
 
-def _read(returncode: int, out: bytes, err: bytes) -> tuple[Control, str | None]:
+def _read(returncode: int, out: bytes, err: bytes) -> Control | str:
+    """Return the values of a micro-benchmark, or why there are none."""
     if returncode:
         ended = f"exit code {returncode}"
         if returncode < 0:
             ended = f"signal {-returncode} ({signal.strsignal(-returncode)})"
         last = last_line(err)
-        return {}, f"the micro-benchmark ended with {ended}" + (
-            f": {broken(last)[:200]}" * bool(last)
-        )
+        return f"the micro-benchmark ended with {ended}" + f": {broken(last)[:200]}" * bool(last)
     try:
         printed = json.loads(last_line(out))
         if "unavailable" in printed:
-            return {}, broken(str(printed["unavailable"]))
+            return broken(str(printed["unavailable"]))
         seen = Contention(**(printed.pop("contention", None) or {"window_s": 0.0, "cores": 0}))
         if not _is_idle(seen):
-            return {}, "other processes used the CPU while it ran"
+            return "other processes used the CPU while it ran"
         values = {str(name): float(value) for name, value in printed.items()}
     except (ValueError, TypeError, AttributeError, OverflowError, RecursionError):
-        return {}, "the micro-benchmark printed no results"
+        return "the micro-benchmark printed no results"
     if not all(0 < values.get(name, 0.0) < math.inf for name in (MATMUL, COPY)):
-        return {}, "the results of the micro-benchmark are not positive"
-    return values, None
+        return "the results of the micro-benchmark are not positive"
+    return values
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -256,12 +256,11 @@ class ControlRun:
 
     Attributes:
         values: Results; empty if it was not run, or failed.
-        waited_s: Time waited for the accelerator [s].
+        unavailable: Why it failed, or None.
     """
 
     values: Control = field(default_factory=dict)
     unavailable: str | None = None
-    waited_s: float = 0.0
 
     @property
     def notes(self) -> tuple[str, ...]:
@@ -375,12 +374,11 @@ class Placement:
 
     def control(self, accelerator: str) -> ControlRun:
         """Run the micro-benchmark of the machine's speed if the conditions ask for it."""
-        machine, waited_s = self.conditions.machine, self.waited_s
+        machine = self.conditions.machine
         if not self.conditions.control:
-            return ControlRun(waited_s=waited_s)
+            return ControlRun()
         gpus, environment = len(machine.uuids(accelerator)), machine.environment(accelerator)
-        values, unavailable = control(gpus, environment=environment)
-        return ControlRun(values=values, unavailable=unavailable, waited_s=waited_s)
+        return control(gpus, environment=environment)
 
 
 @contextlib.contextmanager

@@ -158,26 +158,6 @@ class Detail:
         return tuple(reasons)
 
     @property
-    def perf_constraints_met(self) -> bool | None:
-        """Whether Server's latency limits were met; None in other scenarios."""
-        return self.values.get("result_perf_constraints_met")
-
-    @property
-    def min_duration_met(self) -> bool | None:
-        """Whether the run lasted long enough."""
-        return self.values.get("result_min_duration_met")
-
-    @property
-    def min_queries_met(self) -> bool | None:
-        """Whether the run had enough queries."""
-        return self.values.get("result_min_queries_met")
-
-    @property
-    def early_stopping_met(self) -> bool | None:
-        """Whether enough queries ran for LoadGen's early-stopping rule; None if not logged."""
-        return self.values.get("early_stopping_met")
-
-    @property
     def window_s(self) -> tuple[float, float]:
         """Begin and end of the timed part in wall clock, seconds since the epoch."""
         if missing := {"power_begin", "power_end"} - self.values.keys():

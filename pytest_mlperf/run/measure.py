@@ -47,7 +47,7 @@ from pytest_mlperf.run.gpu_memory import require_free
 from pytest_mlperf.run.power.exporter import watched_exporter
 from pytest_mlperf.run.power.sampling import PowerSampling
 from pytest_mlperf.run.project import new_folder
-from pytest_mlperf.run.reading import Evidence, WorkerEvidence, read_run, subject_of
+from pytest_mlperf.run.reading import Evidence, read_run, subject_of
 from pytest_mlperf.run.server import ServerLog, watched_server
 
 
@@ -168,7 +168,6 @@ def measure(
     )
     evidence, accuracy, placement = _work(case, unscored)
     if isinstance(job, Job):
-        assert isinstance(evidence, WorkerEvidence)
         run = read_run(evidence, job, placement.conditions)
     else:
         run = read_benchmark(evidence, job, placement.conditions)
@@ -232,7 +231,6 @@ def _work(
         started = dt.datetime.now(dt.UTC).isoformat(timespec="seconds")
         control = placement.control(job.accelerator) if task.performance else ControlRun()
         case = dataclasses.replace(case, conditions=placement.conditions)
-        evidence: Evidence
         if isinstance(job, BenchmarkTest):
             evidence, accuracy = _benchmarked(case, job), None
         else:
@@ -250,7 +248,7 @@ def _work(
 
 def _observed(
     case: _Measured, build: Build | None, checkpoint: Checkpoint | None, unscored: list[RunError]
-) -> tuple[WorkerEvidence, AccuracyPass | None]:
+) -> tuple[Evidence, AccuracyPass | None]:
     job, task = case.job, case.task
     assert isinstance(job, Job)
     with contextlib.ExitStack() as stack:
@@ -281,7 +279,7 @@ def _observed(
             if accuracy:
                 accuracy.answer()
         worker.send({"command": "stop"})
-    evidence = WorkerEvidence(
+    evidence = Evidence(
         settings=worker.spec.settings,
         loaded=loaded,
         finished=finished,

@@ -9,7 +9,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any
 
 from pytest_mlperf.core.baseline import has_salt
 from pytest_mlperf.core.case import Scenario
@@ -54,7 +53,7 @@ from pytest_mlperf.run.logs import DETAIL, Detail, TimedLog, parse_detail
 from pytest_mlperf.run.power.exporter import Exporter, ExporterLog, exported
 from pytest_mlperf.run.power.figures import CLOCK_SET, findings_of, metered, sampled
 from pytest_mlperf.run.power.sampling import PowerLog
-from pytest_mlperf.run.roofline_share import Nearness, light_findings
+from pytest_mlperf.run.roofline_share import light_findings
 from pytest_mlperf.run.server import Answers, ServerLog, answer_findings, served
 from pytest_mlperf.run.worker.point_window import CURVE_LOG
 from pytest_mlperf.stores.endpoints import version_of
@@ -131,6 +130,7 @@ class Evidence:
 
     Attributes:
         finished: The worker's event after its performance run; None without one.
+        settings: Settings of the run; None without LoadGen.
         target_qps: Rate that was offered, or that sized the run; None without one.
         power: Samples of the GPUs; None if not sampled.
         warm_s: End of the warm-up, monotonic [s].
@@ -150,6 +150,7 @@ class Evidence:
     power: PowerLog | None
     warm_s: float
     notes: tuple[str, ...]
+    settings: LoadGenSettings | None = None
     started: str = ""
     control: ControlRun = field(default_factory=ControlRun)
     warmed: bool | None = None
@@ -162,73 +163,67 @@ class Evidence:
 
 
 @dataclass(frozen=True, kw_only=True)
-class WorkerEvidence(Evidence):
-    """Hold the results of a worker under LoadGen, with the settings of its run."""
-
-    settings: LoadGenSettings
-
-
-@dataclass(frozen=True, kw_only=True)
 class Validity(Findings):
     """Hold LoadGen's result on the validity of a run."""
 
     limit_missed: bool = False
 
 
-def read_run(evidence: WorkerEvidence, job: Job, conditions: Conditions) -> Run | None:
+def read_run(evidence: Evidence, job: Job, conditions: Conditions) -> Run | None:
     """Return the performance run of a worker's results, or None if it made none."""
-    finished = evidence.finished
-    if finished is None:
+    finished, settings = evidence.finished, evidence.settings
+    if finished is None or settings is None:
         return None
-    result = finished["result"]
+    result, moved_s = finished["result"], finished["result"]["clock_moved_s"]
     timed: TimedLog
-    if evidence.settings.points:
+    if settings.points:
         log, seen = _read_curve(finished, evidence.loaded["engine"], job)
         timed, figures = log, curve.curve_figures(log, job.accelerator)
-        validity = Validity(**together(seen))
-        finishes = curve.curve_finishes(log)
+        validity, finishes = Validity(**together(seen)), curve.curve_finishes(log)
+        shortest_s, scored = min(one.duration_s for one in log.points), log.scored
+        # Differences between a curve's points are not scatter.
+        within = curve.lengths_within(log)
+        late = curve.curve_lateness(log, result["client"])
+        answers: Answers = {point.point: point.answer_counts for point in log.points}
+        hidden = {at_point(HIDDEN_SHARE, one.point): one.hidden_share for one in log.points}
     else:
-        timed, figures = read_figures(finished, evidence.settings.scenario, job.accelerator)
-        validity = _validity(timed, evidence.settings)
-        finishes = result["finishes"]
-    moved_s = result["clock_moved_s"]
+        timed, figures = read_figures(finished, settings.scenario, job.accelerator)
+        validity, finishes = _validity(timed, settings), result["finishes"]
+        shortest_s, scored = result["duration_s"], False
+        within = {"throughput": result["within_se"]} if result["within_se"] else {}
+        late, answers = result["client"], {None: result["answer_counts"]}
+        hidden = {HIDDEN_SHARE: result["hidden_share"]}
     energy = energy_findings(evidence, job, conditions, timed, figures, moved_s)
     notes = (*evidence.control.notes, *evidence.notes)
-    if energy and isinstance(timed, curve.CurveLog) and timed.scored:
+    if energy and scored:
         # The energy of scoring between the points belongs to no request that counts.
         energy, notes = [replace(one, metrics={}) for one in energy], (*notes, SCORED_BETWEEN)
-    noted = Findings(notes=notes)
     differing = conditions.machine.differing(job.accelerator)
     sign = Sign.of(SignKey.GPUS_DIFFER, "gpus_differ", differences="; ".join(differing))
-    unlike = Findings.signed([sign] if differing else [])
-    client = client_findings(figures.metrics, result["client"], job)
-    load = load_findings(job, result["contention"])
-    windows_s = (
-        [one.duration_s for one in timed.points] if isinstance(timed, curve.CurveLog) else ()
-    )
-    clock = clock_findings(job, moved_s, min(windows_s, default=result["duration_s"]))
-    witnesses = [validity, figures, *energy, noted, unlike, client, load, clock]
-    used = replace(evidence.settings, target_qps=evidence.target_qps)
-    length = length_findings(used, result["duration_s"], probed=evidence.probed)
-    witnesses += [start_findings(job, result["slow_start"]), length, replica_findings(result)]
-    witnesses += [_resources(evidence, result, timed), _stages(result, evidence.settings)]
+    used = replace(settings, target_qps=evidence.target_qps)
     shared = evidence.loaded["dataset"].get("sizes", {}).get("prefix_share")
-    answers: Answers = {None: result["answer_counts"]}
-    if isinstance(timed, curve.CurveLog):
-        answers = {point.point: point.answer_counts for point in timed.points}
     server = served(evidence.server or ServerLog(), timed, shared, job.limits, answers)
-    witnesses += [server, answer_findings(answers, evidence.subject.fingerprint, server)]
-    if may_have_light(job, evidence.subject.identity):
-        witnesses.append(_light(evidence, job, figures, energy))
-    input_s = evidence.loaded["dataset"].get("input_s")
-    witnesses.append(untimed_input(input_s, evidence.settings, figures))
-    fields = together(*witnesses)
-    fields["server"] = {**fields.get("server", {}), **hidden_shares(timed, result)}
-    # Differences between a curve's points are not scatter.
-    within = {"throughput": result["within_se"]} if result["within_se"] else {}
-    late = result["client"]
-    if isinstance(timed, curve.CurveLog):
-        within, late = curve.lengths_within(timed), curve.curve_lateness(timed, late)
+    fields = together(
+        validity,
+        figures,
+        *energy,
+        Findings(notes=notes),
+        Findings.signed([sign] if differing else []),
+        client_findings(figures.metrics, result["client"], job),
+        load_findings(job, result["contention"]),
+        clock_findings(job, moved_s, shortest_s),
+        start_findings(job, result["slow_start"]),
+        length_findings(used, result["duration_s"], probed=evidence.probed),
+        replica_findings(result),
+        _resources(evidence, result, timed),
+        _stages(result, settings),
+        server,
+        answer_findings(answers, evidence.subject.fingerprint, server),
+        _light(evidence, job, figures, energy),
+        untimed_input(evidence.loaded["dataset"].get("input_s"), settings, figures),
+    )
+    shares = {name: share for name, share in hidden.items() if share is not None}
+    fields["server"] = {**fields["server"], **shares}
     about = grouped(
         **fields,
         client=late,
@@ -247,14 +242,6 @@ def read_run(evidence: WorkerEvidence, job: Job, conditions: Conditions) -> Run 
         commit=conditions.commit,
         folder=str(Path(finished["folder"])),
     )
-
-
-def hidden_shares(timed: TimedLog, result: Mapping[str, Any]) -> dict[str, float]:
-    """Return the share of hidden tokens, for each point of a curve; {} if unknown."""
-    shares = {HIDDEN_SHARE: result["hidden_share"]}
-    if isinstance(timed, curve.CurveLog):
-        shares = {at_point(HIDDEN_SHARE, one.point): one.hidden_share for one in timed.points}
-    return {name: share for name, share in shares.items() if share is not None}
 
 
 UNTIMED_SHARE, MIN_UNTIMED_SECONDS = 0.1, 1e-5
@@ -364,7 +351,9 @@ def may_have_light(job: Job, identity: Mapping[str, object]) -> bool:
     return figures and "pretended" not in identity
 
 
-def _light(evidence: Evidence, job: Job, figures: Figures, energy: Sequence[Findings]) -> Nearness:
+def _light(evidence: Evidence, job: Job, figures: Figures, energy: Sequence[Findings]) -> Findings:
+    if not may_have_light(job, evidence.subject.identity):
+        return Findings()
     per_joule = {
         name: value for source_findings in energy for name, value in source_findings.metrics.items()
     }
@@ -398,25 +387,26 @@ def _require_all(finished: Event, log: str) -> None:
         )
 
 
+REQUIREMENTS: Mapping[str, NoteKey] = {
+    "result_min_duration_met": "run_too_short",
+    "result_min_queries_met": "too_few_queries",
+    "early_stopping_met": "stopped_early",
+}
+"""Note on a requirement that a run missed, by LoadGen's key."""
+
+
 def _validity(detail: Detail, settings: LoadGenSettings) -> Validity:
     if detail.valid:
         return Validity()
-    long_enough = detail.min_duration_met is not False and detail.min_queries_met is not False
+    unmet = {key for key, value in detail.values.items() if value is False}
+    long_enough = unmet.isdisjoint({"result_min_duration_met", "result_min_queries_met"})
     # Early stopping alone means too few queries, not late ones.
-    if (
-        settings.scenario == Scenario.SERVER
-        and long_enough
-        and detail.perf_constraints_met is False
-    ):
+    late = "result_perf_constraints_met" in unmet
+    if settings.scenario == Scenario.SERVER and long_enough and late:
         return Validity(limit_missed=True)
-    unmet: dict[NoteKey, bool | None] = {
-        "run_too_short": detail.min_duration_met,
-        "too_few_queries": detail.min_queries_met,
-        "stopped_early": detail.early_stopping_met,
-    }
-    unmet_notes = [Note.of(key) for key, met in unmet.items() if met is False]
+    unmet_notes = [Note.of(note) for key, note in REQUIREMENTS.items() if key in unmet]
     reasons = [*detail.invalid_reasons, *unmet_notes] or ["result is INVALID"]
     texts = [Note.of("of_loadgen", reason=reason) for reason in reasons]
-    early = long_enough and detail.early_stopping_met is False
+    early = long_enough and "early_stopping_met" in unmet
     key = Key.EARLY_STOPPING if early else Key.LOADGEN
     return Validity(invalid=tuple(Reason(key=key, text=text) for text in texts))

@@ -100,6 +100,12 @@ class MetricsPage:
 
 def read_page(url: str) -> bytes:
     """Return a page's content over a connection of its own; raise PageError if it fails."""
+    is_address: object = False
+    with contextlib.suppress(ValueError):
+        parts = urlsplit(url)
+        is_address = parts.scheme in ("http", "https") and parts.hostname and parts.port != 0
+    if not is_address:
+        raise PageError(f'{url!r} is not an address such as "http://gpu-box:9400/metrics"')
     with contextlib.closing(MetricsPage(url)) as page:
         return page.read()
 

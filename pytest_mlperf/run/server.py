@@ -6,7 +6,7 @@ import contextlib
 import json
 from collections import Counter
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from pytest_mlperf.core.baseline import may_be_cached
@@ -84,7 +84,7 @@ class ServerLog:
 
 @dataclass(frozen=True, kw_only=True)
 class Served(Findings):
-    """Hold a server's metrics in a run's windows, see `ServerSeen`."""
+    """Hold a server's metrics in a run's windows, see `server_seen`."""
 
     server: Mapping[str, float] = field(default_factory=dict)
 
@@ -137,21 +137,20 @@ def served(
         windows = {one.point: (one.begin_s, one.end_s) for one in timed.points}
     elif is_read:
         windows = {None: timed.window_s}
-    seen = server_seen(log.readings if is_read else (), windows)
-    stages = {name: value for name, value in seen.values.items() if is_stage(name) and value}
-    others = {name: value for name, value in seen.values.items() if not is_stage(name)}
-    seen = replace(seen, values={**by_usage, **others})
-    prefixes = () if shared is None else _beside_prompts(seen.values, shared)
-    foreign = _beside_ours(seen.values, timed.points) if isinstance(timed, CurveLog) else ()
+    values, notes = server_seen(log.readings if is_read else (), windows)
+    stages = {name: value for name, value in values.items() if is_stage(name) and value}
+    values = {**by_usage, **{n: value for n, value in values.items() if not is_stage(n)}}
+    prefixes = () if shared is None else _beside_prompts(values, shared)
+    foreign = _beside_ours(values, timed.points) if isinstance(timed, CurveLog) else ()
     signs = (*(_missed(log, windows) if is_read else ()), *foreign, *prefixes)
     lack = [log.lack.replace(*IF_USAGE_TELLS) if by_usage else log.lack] if log.lack else []
-    absent = _absent(log, seen.values, limits)
-    gated = {name: seen.values[name] for name in limits if name in seen.values}
+    absent = _absent(log, values, limits)
+    gated = {name: values[name] for name in limits if name in values}
     return Served(
-        server=seen.values,
+        server=values,
         metrics={**stages, **{name: value for name, value in gated.items() if value}},
         zero=tuple(name for name, value in gated.items() if not value),
-        notes=(*lack, *seen.notes, *absent),
+        notes=(*lack, *notes, *absent),
         signs=signs,
     )
 

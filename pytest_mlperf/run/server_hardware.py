@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import contextlib
-import json
+import functools
 import re
 import shlex
 import socket
 import subprocess
+import sys
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -19,6 +20,7 @@ from pytest_mlperf.core.energy.exporter import ENERGY_METRIC, POWER_METRIC
 from pytest_mlperf.core.errors import RunError
 from pytest_mlperf.core.prometheus import page_samples
 from pytest_mlperf.core.server.identity import ServerIdentity
+from pytest_mlperf.core.untrusted import parse_json
 from pytest_mlperf.core.untrusted_text import broken
 from pytest_mlperf.hardware import probe
 from pytest_mlperf.hardware.contention import LINUX, listeners
@@ -77,7 +79,7 @@ class ProbePage(MetricsPage):
                 newest, deadline_s = line, 0.0
             rows = [
                 f'{metric}{{UUID="{gpu["uuid"]}",modelName="{gpu["gpu"]}"}} {gpu[name] * factor}'
-                for gpu in json.loads(newest)["gpus"]
+                for gpu in parse_json(newest)["gpus"]
                 for name, metric, factor in ENERGY_ROWS
                 if gpu[name] is not None
             ]
@@ -105,6 +107,17 @@ class ServerSources:
     url: str
     accelerator: str = "cpu"
     entry: ServerEntry = field(default_factory=ServerEntry)
+
+    def __post_init__(self) -> None:
+        if "://" not in self.url:
+            object.__setattr__(self, "url", f"http://{self.url}")
+        with contextlib.suppress(ValueError):
+            parts = urlsplit(self.url)
+            if parts.path if parts.scheme == "unix" else parts.hostname and parts.port != 0:
+                return
+        url = broken(self.url.rpartition("@")[2])  # without a password
+        text = f"{url!r} is not the address of a server, such as http://gpu-box:8000"
+        raise RunError("server", text)
 
     @classmethod
     def of(cls, planned: Testable, exporter: str = "", gpus: Sequence[str] = ()) -> Self | None:
@@ -148,9 +161,7 @@ class ServerSources:
         if not self.entry.probe and self.is_here and client.has(self.accelerator):
             return client
         server = self.ask()
-        uuids = sorted({probe.hashed(str(gpu["uuid"])) for gpu in client.gpus})
-        nodes = {probe.hashed(f"pytest-mlperf {client.machine_id}"), probe.hashed("".join(uuids))}
-        if server.properties.get("node") not in nodes:
+        if not self.entry.probe or server.properties.get("node") != own_node():
             return client.of_server(server)
         if not is_own_address(self.url):
             raise RunError(
@@ -181,6 +192,13 @@ def is_own_address(url: str) -> bool:
     return False
 
 
+@functools.cache
+def own_node() -> str:
+    """Return the node that a probe of this machine reports, whichever GPUs are visible here."""
+    printed = output_of("the probe of this machine", [sys.executable, "-I", "-S", "-"], _script())
+    return str(parse_json(_json_line(printed))["node"])
+
+
 def started(command: Sequence[str], text: bytes) -> ChildProcess:
     """Start a command with `text` as its stdin; raise OSError if it cannot start."""
     child = ChildProcess(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
@@ -194,8 +212,9 @@ def output_of(title: str, command: Sequence[str], text: bytes = b"") -> bytes:
     deadline_s, printed, failure = time.monotonic() + PROBE_SECONDS, b"", ""
     try:
         child = started(command, text)
-    except OSError as error:
-        raise RunError("server", f"{title} cannot start: {command[0]}: {error.strerror}") from None
+    except (OSError, ValueError) as error:
+        reason = getattr(error, "strerror", error)
+        raise RunError("server", f"{title} cannot start: {broken(command[0])}: {reason}") from None
     try:
         while len(printed) <= MAX_OUTPUT_BYTES:
             line = child.line(deadline_s, MAX_OUTPUT_BYTES)
@@ -234,7 +253,7 @@ def _kubectl(*words: str) -> bytes:
 
 def _pages(url: str) -> tuple[dict[str, bytes], dict[str, str], frozenset[float]]:
     """Return a server's pages, their headers, and start times from several connections."""
-    base = API_PATH.sub("", url if "://" in url else f"http://{url}")
+    base = API_PATH.sub("", url)
     pages: dict[str, bytes] = {}
     headers: dict[str, str] = {}
     starts: set[float] = set()

@@ -238,9 +238,9 @@ def unreadable(content: bytes) -> str:
     return ""
 
 
-def read_foreign(path: Path, title: str) -> Any:
-    """Return the content of a JSON file of at most `MAX_FILE_BYTES`."""
-    return json_of(path, title, content_of(path, title))
+def read_foreign(path: Path, title: str, content: bytes | None = None) -> Any:
+    """Return the value of a JSON file of at most `MAX_FILE_BYTES`, or of its `content`."""
+    return json_of(path, title, content_of(path, title) if content is None else content)
 
 
 def read_toml(path: Path, title: str) -> dict[str, Any]:

@@ -92,9 +92,7 @@ def _digest(content: Mapping[str, Any]) -> str:
 
 def read_results(path: Path, content: bytes | None = None) -> Results:
     """Read and check a results file; raise MlperfError if it is damaged or not valid."""
-    raw = foreign.json_of(
-        path, TITLE, foreign.content_of(path, TITLE) if content is None else content
-    )
+    raw = foreign.read_foreign(path, TITLE, content)
     results = _checked(path, raw)
     if DIGEST in raw and raw[DIGEST] != _digest(raw):
         raise MlperfError(
@@ -196,9 +194,7 @@ def read_manifest(path: Path, content: bytes | None = None) -> Manifest:
     """Read a manifest, or its content; raise MlperfError if its kind or schema is unknown."""
     cure = "create one: pytest-mlperf plan --format json"
     title = "manifest of a plan"
-    raw = foreign.json_of(
-        path, title, foreign.content_of(path, title) if content is None else content
-    )
+    raw = foreign.read_foreign(path, title, content)
     if not isinstance(raw, dict) or raw.get("kind") != MANIFEST_KIND:
         raise MlperfError(f"{path}: not a manifest of a plan; {cure}")
     return foreign.as_document(path, raw, title, _MANIFEST, MANIFEST_SCHEMA, cure)

@@ -81,10 +81,8 @@ def _defects(suite: Suite, entry: PairEntry) -> Iterator[Defect]:
     scenario = scenario_of(suite, entry)
     scenarios = [each.name for each in suite.scenarios]
     if scenario not in scenarios:
-        yield (
-            ("scenario",),
-            f"this suite has no scenario {scenario!r}{nearest(scenario, scenarios)}",
-        )
+        message = f"this suite has no scenario {scenario!r}{nearest(scenario, scenarios)}"
+        yield ("scenario",), message
         return
     measured = sorted(gateable(_entry(suite, scenario)))
     if entry.metric is not None and entry.metric not in measured:

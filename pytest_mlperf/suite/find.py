@@ -75,31 +75,21 @@ _Requests = Annotated[int, Field(ge=1, le=MAX_CONCURRENCY)]
 class FindEntry(BaseModel):
     """A search: the value to maximise, and its conditions."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True)
+    model_config = ConfigDict(extra="forbid", frozen=True, use_attribute_docstrings=True)
 
-    maximise: Literal["target_qps", "concurrency"] = Field(
-        description="Searched load: the offered rate; in Concurrency the requests in flight."
-    )
-    subject_to: Conditions = Field(
-        description='Conditions: "ttft_p99 < 1 s", or several in an array.'
-    )
-    precision: Share = Field(
-        default=0.02, description="Width of the final bracket relative to the rate."
-    )
-    max_runs: Annotated[StrictInt, Field(ge=3, le=50)] = Field(
-        default=8, description="Maximum runs of one search, each in a new process."
-    )
-    start: Rates | None = Field(
-        default=None,
-        description=(
-            "First rate without a baseline; one number or one per accelerator; default: "
-            "probed; in Concurrency the geometric mean of the bounds."
-        ),
-    )
-    bounds: Annotated[tuple[_Requests, _Requests], BeforeValidator(_bounds)] | None = Field(
-        default=None,
-        description="Concurrency: minimum and maximum of requests in flight: [1, 512].",
-    )
+    maximise: Literal["target_qps", "concurrency"]
+    """Searched load: the offered rate; in Concurrency the requests in flight."""
+    subject_to: Conditions
+    """Conditions: "ttft_p99 < 1 s", or several in an array."""
+    precision: Share = 0.02
+    """Width of the final bracket relative to the rate."""
+    max_runs: Annotated[StrictInt, Field(ge=3, le=50)] = 8
+    """Maximum runs of one search, each in a new process."""
+    start: Rates | None = None
+    """First rate without a baseline; one number or one per accelerator; default: probed; in
+    Concurrency the geometric mean of the bounds."""
+    bounds: Annotated[tuple[_Requests, _Requests], BeforeValidator(_bounds)] | None = None
+    """Concurrency: minimum and maximum of requests in flight: [1, 512]."""
 
     @property
     def in_words(self) -> str:

@@ -138,10 +138,8 @@ def _gated_nowhere(
             advice = f"write limits = {{ {key} = … }} in the scenario that should gate it"
             yield ("limits", name), f"no scenario gates this by itself; {advice}"
         elif point_of(name):
-            yield (
-                ("limits", name),
-                "no scenario has this point, or measures this metric at its points",
-            )
+            message = "no scenario has this point, or measures this metric at its points"
+            yield ("limits", name), message
 
 
 def _table_defects(
@@ -208,10 +206,8 @@ def _accuracy_defects(engines: Sequence[EngineEntry], value: object) -> Iterator
     reference = limit.reference
     labels = [name for e in engines for name in dict.fromkeys((e.label, e.full_label))]
     if reference is not None and reference not in labels:
-        yield (
-            (*where, "reference"),
-            f"no engine entry named {reference!r}{nearest(reference, dict.fromkeys(labels))}",
-        )
+        message = f"no engine entry named {reference!r}{nearest(reference, dict.fromkeys(labels))}"
+        yield (*where, "reference"), message
     elif reference is not None and labels.count(reference) > 1:
         several = list(dict.fromkeys(e.full_label for e in engines if e.label == reference))
         advice = f"write one of {', '.join(several)}" if several else "give each a name of its own"

@@ -40,7 +40,14 @@ from pytest_mlperf.suite.tables import (
 Figures = Mapping[str, Mapping[str, Any]]
 """Peaks, bandwidth and memory of GPUs by class, from the suite's `[accelerators]`."""
 
-_PEAK = {"type": ["number", "string"], "description": 'Dense, FLOP/s: 989e12 or "989 TFLOP/s".'}
+_FIGURES = {
+    **dict.fromkeys(PEAKS, 'Dense, FLOP/s: 989e12 or "989 TFLOP/s".'),
+    "bandwidth": "Bandwidth of its memory, B/s.",
+    "memory": "Memory size, B, as stated by the vendor.",
+    "cache": "Size of its last-level cache, B.",
+    "stated_clock": "Clock of the peaks, Hz.",
+    "highest_clock": "Highest clock in use, Hz.",
+}
 
 FIGURES_SCHEMA: dict[str, Any] = {
     "type": "object",
@@ -49,26 +56,9 @@ FIGURES_SCHEMA: dict[str, Any] = {
     "additionalProperties": {
         "type": "object",
         "properties": {
-            **dict.fromkeys(PEAKS, _PEAK),
-            "bandwidth": {
-                "type": ["number", "string"],
-                "description": "Bandwidth of its memory, B/s.",
-            },
-            "memory": {
-                "type": ["number", "string"],
-                "description": "Memory size, B, as stated by the vendor.",
-            },
-            "cache": {
-                "type": ["number", "string"],
-                "description": "Size of its last-level cache, B.",
-            },
-            "stated_clock": {
-                "type": ["number", "string"],
-                "description": "Clock of the peaks, Hz.",
-            },
-            "highest_clock": {
-                "type": ["number", "string"],
-                "description": "Highest clock in use, Hz.",
+            **{
+                name: {"type": ["number", "string"], "description": text}
+                for name, text in _FIGURES.items()
             },
             "source": {"type": "string", "description": "Source of the figures."},
         },
@@ -100,24 +90,21 @@ class Inconsistent(ValueError):
 class Suite(Table):
     """One suite file: one workload, its engines and its scenarios."""
 
-    schema_: Literal[1] = Field(alias="schema", description="Version of this file format.")
-    round: StrictStr = Field(
-        description="MLPerf Inference round with the rules and seeds to use.",
-        json_schema_extra={"enum": list(ROUNDS)},
-    )
-    profile: Profile = Field(
-        default="quick", description="official: MLPerf's own durations and counts."
-    )
-    division: Literal["closed", "open"] = Field(
-        default="closed",
-        description="open: other weights and shortcuts are allowed; has separate baselines.",
-    )
+    schema_: Literal[1] = Field(alias="schema")
+    """Version of this file format."""
+    round: StrictStr = Field(json_schema_extra={"enum": list(ROUNDS)})
+    """MLPerf Inference round with the rules and seeds to use."""
+    profile: Profile = "quick"
+    """official: MLPerf's own durations and counts."""
+    division: Literal["closed", "open"] = "closed"
+    """open: other weights and shortcuts are allowed; has separate baselines."""
     workload: Workload
     engines: list[EngineEntry] = Field(min_length=1)
     scenarios: list[ScenarioEntry] = Field(min_length=1)
     limits: Annotated[dict[str, Any], WithJsonSchema(limits_schema(accuracy=True))] = Field(
-        default_factory=dict, description="The smallest change that matters, by metric."
+        default_factory=dict
     )
+    """The smallest change that matters, by metric."""
     prices: dict[values.Accelerator, Price] = Field(
         default_factory=dict, json_schema_extra={"additionalProperties": False}
     )
@@ -125,9 +112,8 @@ class Suite(Table):
         Field(default_factory=dict)
     )
     expected_failures: list[ExpectedFailure] = Field(default_factory=list)
-    pairs: list[PairEntry] = Field(
-        default_factory=list, description="Claims that one engine entry beats another."
-    )
+    pairs: list[PairEntry] = Field(default_factory=list)
+    """Claims that one engine entry beats another."""
 
     @model_validator(mode="after")
     def _consistent(self) -> Self:
@@ -336,15 +322,11 @@ def _workload(suite: Suite) -> Iterator[values.Defect]:
     workload, workloads = suite.workload, load_round(suite.round).names
     twin = workload.twin_of
     if twin is not None and twin not in workloads:
-        yield (
-            ("workload", "twin_of"),
-            f"{twin!r} is not a workload of {suite.round}{nearest(twin, workloads)}",
-        )
+        message = f"{twin!r} is not a workload of {suite.round}{nearest(twin, workloads)}"
+        yield ("workload", "twin_of"), message
     if twin is not None and workload.name in workloads:
-        yield (
-            ("workload", "name"),
-            f"{workload.name!r} is MLPerf's own name; give the twin a name of its own",
-        )
+        message = f"{workload.name!r} is MLPerf's own name; give the twin a name of its own"
+        yield ("workload", "name"), message
     if suite.profile == "official" and suite.unofficial:
         yield ("workload", "name"), suite.unofficial
     for key in ("reference", "timed_tokens") if suite.is_mlperf else ():
@@ -355,10 +337,8 @@ def _workload(suite: Suite) -> Iterator[values.Defect]:
                 'only a twin (twin_of = "...") or your own workload can have its own',
             )
     if workload.reference and workload.scorer is None and suite.rules is None:
-        yield (
-            ("workload", "reference"),
-            'nothing scores this workload: add scorer = { use = "top1" }, or twin_of = "..."',
-        )
+        message = 'nothing scores this workload: add scorer = { use = "top1" }, or twin_of = "..."'
+        yield ("workload", "reference"), message
     if suite.is_mlperf and workload.tokens not in {None, suite.rules and suite.rules.tokens}:
         yield ("workload", "tokens"), f"{workload.name} has MLPerf's own rules; remove tokens"
     if workload.target > 1:
@@ -444,10 +424,8 @@ def _loop(scenario: ScenarioEntry, index: int) -> Iterator[values.Defect]:
             defect = f"a point is a number of requests from 1 to {values.MAX_CONCURRENCY:,}"
         yield (*where, "points"), defect
     if scenario.max_concurrency and scenario.points != points_up_to(scenario.max_concurrency):
-        yield (
-            (*where, "points"),
-            "write points or max_concurrency, not both",
-        )
+        message = "write points or max_concurrency, not both"
+        yield (*where, "points"), message
     if scenario.seed_set is not None and scenario.seed_set not in seed_sets():
         names = ", ".join(seed_sets())
         yield (*where, "seed_set"), f"no seed set {shown(scenario.seed_set)}; published: {names}"
@@ -455,10 +433,8 @@ def _loop(scenario: ScenarioEntry, index: int) -> Iterator[values.Defect]:
         if getattr(scenario, name) is not None:
             yield (*where, name), f"{scenario.name} has no rate and no limits; it has points"
     if (scenario.max_failed or 0.0) > MAX_FAILED_SHARE:
-        yield (
-            (*where, "max_failed"),
-            f"at most {MAX_FAILED_SHARE:.0%}: with more failures nothing useful is measured",
-        )
+        message = f"at most {MAX_FAILED_SHARE:.0%}: with more failures nothing useful is measured"
+        yield (*where, "max_failed"), message
     if (scenario.arrivals == "gamma") != (scenario.burstiness is not None):
         yield (
             (*where, "arrivals" if scenario.arrivals == "gamma" else "burstiness"),
@@ -477,10 +453,8 @@ def _latency_limits(suite: Suite, scenario: ScenarioEntry, index: int) -> Iterat
     for name in written:
         if name not in needed:
             kind = "a language model" if suite.tokens else "not a language model (tokens = true)"
-            yield (
-                ("scenarios", index, name),
-                f"{suite.workload.name} is {kind}: write {' and '.join(needed)}",
-            )
+            message = f"{suite.workload.name} is {kind}: write {' and '.join(needed)}"
+            yield ("scenarios", index, name), message
     if not scenario.name.rate_is_condition or suite.is_mlperf:
         return
     rules = suite.rules
@@ -488,10 +462,8 @@ def _latency_limits(suite: Suite, scenario: ScenarioEntry, index: int) -> Iterat
         return
     if missing := [name for name in needed if name not in written]:
         example = " and ".join(f'{name} = "{EXAMPLES[name]}"' for name in missing)
-        yield (
-            ("scenarios", index, "name"),
-            f"no latency limit is known for {suite.workload.name}: write {example}",
-        )
+        message = f"no latency limit is known for {suite.workload.name}: write {example}"
+        yield ("scenarios", index, "name"), message
 
 
 def _rates(suite: Suite) -> Iterator[values.Defect]:
@@ -615,7 +587,5 @@ def _failures(suite: Suite) -> Iterator[values.Defect]:
         for field, names in choices.items():
             text = getattr(entry, field)
             if text is not None and text not in names:
-                yield (
-                    ("expected_failures", index, field),
-                    f"this suite has no {field} {text!r}{nearest(text, dict.fromkeys(names))}",
-                )
+                message = f"this suite has no {field} {text!r}{nearest(text, dict.fromkeys(names))}"
+                yield ("expected_failures", index, field), message

@@ -8,7 +8,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import json
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
@@ -26,7 +26,7 @@ from pytest_mlperf.suite.find import limits_of
 from pytest_mlperf.suite.libraries import require_libraries
 from pytest_mlperf.suite.places import all_of, available, expand, local, near
 from pytest_mlperf.suite.plan import Planned
-from pytest_mlperf.suite.tables import BuildStep, CalibrationSource, ScenarioEntry
+from pytest_mlperf.suite.tables import BuildStep, CalibrationSource, DatasetSource, ScenarioEntry
 from pytest_mlperf.suite.trial import ABSENT, try_engine, written
 from pytest_mlperf.suite.values import KeyPath
 
@@ -44,58 +44,60 @@ class Problems:
     build: job.CheckpointBuild | None
 
 
-@dataclass(frozen=True, kw_only=True)
-class _ResolvedParts:
-    """Hold the resolved parts of a case; None for a part that is not needed or has a problem."""
-
-    elsewhere: job.Elsewhere | None
-    model: str | None
-    dataset: job.Factory | None
-    accuracy: job.ScoredData | None
-    build: job.CheckpointBuild | None
-    engine: job.Factory | None
-    scorer: job.Factory | None
-
-
 def resolve(planned: Planned, *, scorer: bool) -> job.Job | Problems:
     """Return the job of a case, else everything that prevents it from running.
 
     With `scorer`, accuracy is resolved too; problems of accuracy alone are part of the job.
     """
-    problems: list[job.CaseProblem] = []
-    parts = _parts(planned, problems, scorer=scorer)
-    for part, group, use, scoring in needing(planned, scorer=scorer):
-        _attempt(problems, part, functools.partial(require_libraries, group, use), scoring=scoring)
-    once: dict[str, job.CaseProblem] = {}
-    for problem in problems:  # parts share libraries
-        once.setdefault(str(problem.error), problem)
-    problems = list(once.values())
-    ready = parts.engine is not None and parts.dataset is not None
-    if not ready or not all(problem.scoring for problem in problems):
-        return Problems(problems=tuple(problems), build=parts.build)
-    return _job(planned, parts, problems)
-
-
-def _parts(planned: Planned, problems: list[job.CaseProblem], *, scorer: bool) -> _ResolvedParts:
-    other_python = None
-    if planned.elsewhere:
-        other_python = _attempt(problems, "python", lambda: elsewhere(planned))
-    model = _attempt(problems, "model", lambda: model_of(planned))
-    is_here = not problems or problems[-1].part != "model"
-    dataset = _attempt(problems, "dataset", lambda: dataset_of(planned))
+    failed: list[job.CaseProblem] = []
+    attempt = functools.partial(_attempt, failed)
+    other_python = attempt("python", lambda: elsewhere(planned)) if planned.elsewhere else None
+    model = attempt("model", lambda: model_of(planned))
+    is_here = not failed or failed[-1].part != "model"
     tried = model if is_here else ABSENT  # options are checked nevertheless
-    return _ResolvedParts(
-        elsewhere=other_python,
-        model=model,
+    dataset = attempt("dataset", lambda: dataset_of(planned))
+    scored = scores = None
+    if scorer and not planned.data.shared:
+        scored = attempt("dataset", lambda: data_of(planned, "accuracy"), scoring=True)
+    build = attempt("build", lambda: build_of(planned, model, dataset))
+    engine = attempt("engine", lambda: engine_of(planned, tried))
+    if scorer:
+        scores = attempt("scorer", lambda: scorer_of(planned, tried), scoring=True)
+    for part, group, use, scoring in needing(planned, scorer=scorer):
+        attempt(part, functools.partial(require_libraries, group, use), scoring=scoring)
+    texts = [str(problem.error) for problem in failed]  # parts share libraries
+    problems = tuple(p for n, p in enumerate(failed) if texts.index(texts[n]) == n)
+    if engine is None or dataset is None or not all(problem.scoring for problem in problems):
+        return Problems(problems=problems, build=build)
+    suite, accelerator = planned.suite, planned.case.accelerator
+    return job.Job(
+        case=planned.case,
+        engine=engine,
         dataset=dataset,
-        accuracy=_attempt(problems, "dataset", lambda: _scored_data(planned), scoring=True)
-        if scorer
-        else None,
-        build=_attempt(problems, "build", lambda: build_of(planned, model, dataset)),
-        engine=_attempt(problems, "engine", lambda: engine_of(planned, tried)),
-        scorer=_attempt(problems, "scorer", lambda: scorer_of(planned, tried), scoring=True)
-        if scorer
-        else None,
+        engine_use=planned.engine.use,
+        model=model,
+        scoring=job.ScoringPlan(
+            data=scored,
+            scorer=scores,
+            written_scorer=planned.scorer,
+            answer_forms=_answer_forms(planned),
+            problems=problems,
+        ),
+        elsewhere=other_python,
+        build=build,
+        expected=planned.data.expected(),
+        settings=settings_of(planned),
+        seconds_per_run=planned.seconds_per_run,
+        find=_search(planned),
+        limits=planned.limits,
+        latency_limits=latency_limits(planned),
+        techniques=planned.techniques,
+        gpu=suite.figures.get(split(accelerator)[1]),
+        work=suite.work,
+        price=suite.price(accelerator),
+        replicas=planned.engine.replicas_on(accelerator),
+        facts=_facts(planned),
+        suite=planned.path,
     )
 
 
@@ -112,41 +114,6 @@ def _attempt(
     except (SuiteError, UnavailableError, EnvironmentFault) as error:
         problems.append(job.CaseProblem(part=part, error=error, scoring=scoring))
         return None
-
-
-def _job(planned: Planned, parts: _ResolvedParts, problems: Sequence[job.CaseProblem]) -> job.Job:
-    assert parts.engine is not None
-    assert parts.dataset is not None
-    suite, accelerator = planned.suite, planned.case.accelerator
-    return job.Job(
-        case=planned.case,
-        engine=parts.engine,
-        dataset=parts.dataset,
-        engine_use=planned.engine.use,
-        model=parts.model,
-        scoring=job.ScoringPlan(
-            data=parts.accuracy,
-            scorer=parts.scorer,
-            written_scorer=planned.scorer,
-            answer_forms=_answer_forms(planned),
-            problems=tuple(problems),
-        ),
-        elsewhere=parts.elsewhere,
-        build=parts.build,
-        expected=planned.data.expected(),
-        settings=settings_of(planned),
-        seconds_per_run=planned.seconds_per_run,
-        find=_search(planned),
-        limits=planned.limits,
-        latency_limits=latency_limits(planned),
-        techniques=planned.techniques,
-        gpu=suite.figures.get(split(accelerator)[1]),
-        work=suite.work,
-        price=suite.price(accelerator),
-        replicas=planned.engine.replicas_on(accelerator),
-        facts=_facts(planned),
-        suite=planned.path,
-    )
 
 
 def _search(planned: Planned) -> job.Search | None:
@@ -293,7 +260,12 @@ def dataset_of(planned: Planned, phase: Phase = "performance") -> job.Factory:
         UnavailableError: A variable is unset, or a file is missing.
         SuiteError: An option is wrong; the message has its line.
     """
-    source, key = planned.data.source(phase), planned.data.key(phase)
+    return _dataset_at(planned, planned.data.key(phase), planned.data.source(phase))
+
+
+def _dataset_at(
+    planned: Planned, key: KeyPath, source: DatasetSource | CalibrationSource
+) -> job.Factory:
     path, options = all_of(
         lambda: (
             {}
@@ -307,13 +279,6 @@ def dataset_of(planned: Planned, phase: Phase = "performance") -> job.Factory:
         with _placed(planned, key, set(options) - {"path"}):
             look(**options)
     return job.Factory(target=registry.target("datasets", source.use), options=options)
-
-
-def _scored_data(planned: Planned) -> job.ScoredData | None:
-    """Return the data of the accuracy pass; None if it uses the timed data."""
-    if planned.data.shared:
-        return None
-    return data_of(planned, "accuracy")
 
 
 def data_of(planned: Planned, phase: Phase) -> job.ScoredData:
@@ -467,16 +432,8 @@ def _calibration(
         return job.CalibrationData(
             dataset=dataset, count=source, title=dataset_name, registered=dataset_name in data_sets
         )
-    key = (*planned.engine_key, "build", "calibration")
-    path = {} if source.path is None else {"path": local(planned.path, (*key, "path"), source.path)}
-    options = {**available(planned.path, key, source.options), **path}
-    if look := registry.look(source.use):
-        try:
-            look(**options)
-        except (SuiteError, UnavailableError) as error:
-            raise type(error)(f"{planned.place(key)}: {error}") from None
     return job.CalibrationData(
-        dataset=job.Factory(target=registry.target("datasets", source.use), options=options),
+        dataset=_dataset_at(planned, (*planned.engine_key, "build", "calibration"), source),
         count=None,
         title=source.use,
         registered=source.use in data_sets,

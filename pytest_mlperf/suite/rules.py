@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator, Iterator, Mapping
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
+from functools import partial
 from math import prod
 from typing import Any, get_args
 
@@ -44,13 +45,15 @@ def source_defects(suite: Suite) -> Iterator[Defect]:
         suite.data_of(s, p) for s in suite.scenarios for p in get_args(Phase)
     ).items():
         options = dataset.options if dataset.path is None else {**dataset.options, "path": ""}
-        defects = list(_extension_defects("datasets", dataset.use, options, key))
+        refused = _refused("datasets", dataset.use, options)
+        defects = [((*key, *below), message) for below, message in refused]
         yield from defects or _dataset_defects(dataset, key)
     if scorer:
-        yield from _extension_defects("scorers", scorer.use, scorer.options, ("workload", "scorer"))
+        for below, message in _refused("scorers", scorer.use, scorer.options):
+            yield ("workload", "scorer", *below), message
     elif suite.rules and suite.rules.scorer:
         use = suite.rules.scorer
-        for _, message in _extension_defects("scorers", use, {}, ()):
+        for _, message in _refused("scorers", use, {}):
             yield ("workload",), f'{message}; write scorer = {{ use = "{use}", ... }} with it'
     for index, engine in enumerate(suite.engines):
         defects_once: dict[Defect, None] = {}
@@ -60,22 +63,30 @@ def source_defects(suite: Suite) -> Iterator[Defect]:
     yield from _reference_defects(suite)
 
 
-def _extension_defects(
-    group: registry.Group, use: str, options: Mapping[str, Any], where: tuple[str | int, ...]
-) -> Iterator[Defect]:
+def _refused(
+    group: registry.Group,
+    use: str,
+    options: Mapping[str, Any],
+    key_of: Callable[[Iterable[str]], tuple[str, ...]] | None = None,
+) -> Iterator[tuple[tuple[str, ...], str]]:
+    """Yield the errors of an extension's name and options, by key below its table.
+
+    `key_of` returns the key of the first of these options that the suite sets.
+    """
+    key_of = key_of or partial(written, options=options)
     try:
         registry.target(group, use)
     except SuiteError as error:
-        yield (*where, "use"), str(error)
+        yield ("use",), str(error)
         return
     try:
         registry.check_options(group, use, options)
     except SuiteError as error:
-        yield where, str(error)
+        yield key_of(error.options), str(error)
         return
     set_options = {name: value for name, value in options.items() if not unset_in(value)}
     for name, message in wrong_values(group, use, set_options).items():
-        yield (*where, name), message
+        yield key_of([name]), message
 
 
 def _dataset_defects(source: tables.DatasetSource, key: KeyPath) -> Iterator[Defect]:
@@ -94,23 +105,15 @@ def _dataset_defects(source: tables.DatasetSource, key: KeyPath) -> Iterator[Def
 def _entry_defects(suite: Suite, index: int, accelerator: str) -> Iterator[Defect]:
     entry, where = suite.engines[index], ("engines", index)
     options = entry.options_on(accelerator)
-    try:
-        registry.target("engines", entry.use)
-    except SuiteError as error:
-        yield (*where, "use"), str(error)
+    refused = list(_refused("engines", entry.use, options, partial(entry.key_of, accelerator)))
+    for key, message in refused:
+        yield (*where, *key), message
+    if refused:
         return
     try:
-        registry.check_options("engines", entry.use, options)
         expanded = expand(options)  # an unset variable of data or scorers is reported as a skip
     except SuiteError as error:
-        key = entry.key_of(accelerator, error.options)
-        yield (*where, *(key[:-1] if key[-1] in options else key)), str(error)
-        return
-    set_options = {name: value for name, value in options.items() if not unset_in(value)}
-    wrong = wrong_values("engines", entry.use, set_options)
-    if wrong:
-        for name, message in wrong.items():
-            yield (*where, *entry.key_of(accelerator, [name])), message
+        yield (*where, *entry.key_of(accelerator, ())), str(error)
         return
     yield from _engine_defects(suite, index, accelerator, expanded)
 
@@ -142,10 +145,8 @@ def _engine_defects(
     yield from _harness_defects(suite, entry, index)
     scored = suite.workload.scorer or (suite.rules and suite.rules.scorer)
     if not scored and not registry.is_timed(entry.use):
-        yield (
-            ("engines", index, "use"),
-            f"{entry.use} has no speed, only answers; add a scorer to [workload]",
-        )
+        message = f"{entry.use} has no speed, only answers; add a scorer to [workload]"
+        yield ("engines", index, "use"), message
     yield from _gpu_defects(entry, index, accelerator, options)
     yield from _idle_defects(suite, entry, index, accelerator)
 
@@ -167,10 +168,8 @@ def _harness_defects(suite: Suite, entry: tables.EngineEntry, index: int) -> Ite
             "write a separate suite",
         )
     if entry.baseline_engine is not None:
-        yield (
-            ("engines", index, "baseline_engine"),
-            f"{entry.use} has no build to measure again; remove baseline_engine",
-        )
+        message = f"{entry.use} has no build to measure again; remove baseline_engine"
+        yield ("engines", index, "baseline_engine"), message
 
 
 def _gpu_defects(
@@ -291,10 +290,8 @@ def _reference_defects(suite: Suite) -> Iterator[Defect]:
     metrics = registry.metrics(use) if use and workload.reference else None
     for name in workload.reference or {}:
         if metrics is not None and name not in metrics:
-            yield (
-                ("workload", "reference", name),
-                f"scorer {use!r} gives no {name!r}{nearest(name, metrics)}",
-            )
+            message = f"scorer {use!r} gives no {name!r}{nearest(name, metrics)}"
+            yield ("workload", "reference", name), message
 
 
 def build_defects(suite: Suite) -> Iterator[Defect]:
@@ -309,10 +306,9 @@ def _defects(suite: Suite, entry: tables.EngineEntry, step: tables.BuildStep) ->
     """Yield the defects of one build step; key paths are relative to its table."""
     if entry.model is None and suite.workload.model is None:
         yield (), "no model to quantise; set workload.model to the model's folder"
-    try:
-        registry.target("builders", step.use)
-    except SuiteError as error:
-        yield ("use",), str(error)
+    refused = list(_refused("builders", step.use, {**step.options, "recipe": step.recipe}))
+    yield from refused
+    if refused:
         return
     yield from _calibration_defects(step.calibration)
     builder = yield from _built(step)
@@ -323,14 +319,9 @@ def _defects(suite: Suite, entry: tables.EngineEntry, step: tables.BuildStep) ->
 def _built(step: tables.BuildStep) -> Generator[Defect, None, Builder | None]:
     """Yield the defects of a registered builder's options; return the builder if none."""
     entry, options = registry.registered("builders").get(step.use), step.options
-    if entry is None:
+    if entry is None or unset_in(options):
         return None
     try:
-        registry.check_options("builders", step.use, {**options, "recipe": step.recipe})
-        wrong = wrong_values("builders", step.use, options)
-        yield from (((name,), what) for name, what in wrong.items())
-        if wrong or unset_in(options):
-            return None
         built: Any = registry.resolve(entry.value)(recipe=step.recipe, **expand(options))
     except SuiteError as error:
         yield written(error.options, (*options, "recipe")), str(error)
@@ -378,15 +369,7 @@ def _reads(use: str, builder: Builder, *, stated: bool = False) -> bool:
 
 
 def _calibration_defects(source: tables.CalibrationSource | int | None) -> Iterator[Defect]:
-    if not isinstance(source, tables.CalibrationSource):
-        return
-    path = {} if source.path is None else {"path": ABSENT}
-    try:
-        registry.target("datasets", source.use)
-    except SuiteError as error:
-        yield ("calibration", "use"), str(error)
-        return
-    try:
-        registry.check_options("datasets", source.use, {**source.options, **path})
-    except SuiteError as error:
-        yield ("calibration", *written(error.options, source.options)), str(error)
+    if isinstance(source, tables.CalibrationSource):
+        path = {} if source.path is None else {"path": ABSENT}
+        for key, message in _refused("datasets", source.use, {**source.options, **path}):
+            yield ("calibration", *key), message

@@ -36,9 +36,12 @@ PythonPath = Annotated[StrictStr, Field(min_length=1)]
 
 
 class Table(BaseModel):
-    """A TOML table: unknown keys are errors, values are immutable."""
+    """A TOML table: unknown keys are errors, values are immutable.
 
-    model_config = ConfigDict(extra="forbid", frozen=True)
+    The text below a field is its description in the JSON Schema.
+    """
+
+    model_config = ConfigDict(extra="forbid", frozen=True, use_attribute_docstrings=True)
 
 
 class ExtensionTable(Table):
@@ -46,7 +49,8 @@ class ExtensionTable(Table):
 
     model_config = ConfigDict(extra="allow", frozen=True)
 
-    use: StrictStr = Field(description="Registered name, or package.module:name of your own code.")
+    use: StrictStr
+    """Registered name, or package.module:name of your own code."""
 
     @property
     def options(self) -> Options:
@@ -57,10 +61,10 @@ class ExtensionTable(Table):
 class CalibrationSource(ExtensionTable):
     """Samples for calibration; keys other than `use` and `path` are options of the data set."""
 
-    use: StrictStr = Field(description="Registered data set, or package.module:name.")
-    path: StrictStr | None = Field(
-        default=None, description="File or folder; relative to the suite file; ${VAR} is expanded."
-    )
+    use: StrictStr
+    """Registered data set, or package.module:name."""
+    path: StrictStr | None = None
+    """File or folder; relative to the suite file; ${VAR} is expanded."""
 
 
 Count = Annotated[StrictInt, Field(gt=0)]
@@ -87,19 +91,15 @@ def _calibration(value: object) -> object:
 class BuildStep(ExtensionTable):
     """A build of a quantised checkpoint, made once; other keys are options of the builder."""
 
-    use: StrictStr = Field(description="Registered builder, or package.module:name.")
-    recipe: values.Name = Field(description="Recipe of the builder; part of test ids.")
-    calibration: Annotated[CalibrationSource | Count | None, BeforeValidator(_calibration)] = Field(
-        default=None,
-        description=(
-            "Calibration data: a number of samples of the workload's data set, or another data set."
-        ),
-    )
-    python: PythonPath | None = Field(
-        default=None,
-        description="Python of the environment that has the builder's libraries; relative to the "
-        "suite file; ~ and ${VAR} are expanded; default: this one.",
-    )
+    use: StrictStr
+    """Registered builder, or package.module:name."""
+    recipe: values.Name
+    """Recipe of the builder; part of test ids."""
+    calibration: Annotated[CalibrationSource | Count | None, BeforeValidator(_calibration)] = None
+    """Calibration data: a number of samples of the workload's data set, or another data set."""
+    python: PythonPath | None = None
+    """Python of the environment that has the builder's libraries; relative to the suite file; ~ and
+    ${VAR} are expanded; default: this one."""
 
     @property
     def command(self) -> None:
@@ -134,13 +134,10 @@ Digest = Annotated[
 class DatasetSource(ExtensionTable):
     """A data set; keys other than `use`, `path` and `digest` are options of its adapter."""
 
-    path: StrictStr | None = Field(
-        default=None, description="File or folder; relative to the suite file; ${VAR} is expanded."
-    )
-    digest: Digest | None = Field(
-        default=None,
-        description="SHA-256 of its content, as shown in results; other content is an error.",
-    )
+    path: StrictStr | None = None
+    """File or folder; relative to the suite file; ${VAR} is expanded."""
+    digest: Digest | None = None
+    """SHA-256 of its content, as shown in results; other content is an error."""
 
     @property
     def title(self) -> str:
@@ -156,47 +153,30 @@ class DatasetSource(ExtensionTable):
 class Workload(Table):
     """Model, data and scoring of a suite."""
 
-    name: values.Name = Field(description="An MLPerf workload of the round, or your own name.")
-    twin_of: values.Name | None = Field(
-        default=None,
-        description="The MLPerf workload whose rules (latency limits, scorer) apply.",
-    )
-    model: StrictStr | None = Field(
-        default=None, description="Path or name; relative to the suite file; ${VAR} is expanded."
-    )
+    name: values.Name
+    """An MLPerf workload of the round, or your own name."""
+    twin_of: values.Name | None = None
+    """The MLPerf workload whose rules (latency limits, scorer) apply."""
+    model: StrictStr | None = None
+    """Path or name; relative to the suite file; ${VAR} is expanded."""
     dataset: DatasetSource = Field(default_factory=lambda: DatasetSource(use="synthetic"))
-    accuracy_dataset: DatasetSource | None = Field(
-        default=None,
-        description="Data of the accuracy pass, if they differ from the timed data.",
-    )
-    compliance_dataset: DatasetSource | None = Field(
-        default=None,
-        description="Data of compliance test TEST07; default: the timed data.",
-    )
-    tokens: bool | None = Field(
-        default=None,
-        description=(
-            "Whether it is a language model, whose tokens are counted and timed; default: round."
-        ),
-    )
-    scorer: ExtensionTable | None = Field(
-        default=None, description="Scorer of the accuracy pass; MLPerf workloads have their own."
-    )
-    reference: dict[StrictStr, values.Rate] | None = Field(
-        default=None, description="This suite's own reference scores by metric; never MLPerf's."
-    )
-    timed_tokens: values.Rate | None = Field(
-        default=None,
-        description="Mean tokens of this suite's own reference answers to the timed data, for "
-        "compliance test TEST09; default: tokens_per_sample of its reference.",
-    )
-    target: values.Share = Field(
-        default=0.99, description='Share of the reference score that is the gate, e.g. "99%".'
-    )
-    work: dict[StrictStr, Any] | None = Field(
-        default=None,
-        description="Operations and sizes of your own model, for its physical limit.",
-    )
+    accuracy_dataset: DatasetSource | None = None
+    """Data of the accuracy pass, if they differ from the timed data."""
+    compliance_dataset: DatasetSource | None = None
+    """Data of compliance test TEST07; default: the timed data."""
+    tokens: bool | None = None
+    """Whether it is a language model, whose tokens are counted and timed; default: round."""
+    scorer: ExtensionTable | None = None
+    """Scorer of the accuracy pass; MLPerf workloads have their own."""
+    reference: dict[StrictStr, values.Rate] | None = None
+    """This suite's own reference scores by metric; never MLPerf's."""
+    timed_tokens: values.Rate | None = None
+    """Mean tokens of this suite's own reference answers to the timed data, for compliance test
+    TEST09; default: tokens_per_sample of its reference."""
+    target: values.Share = 0.99
+    """Share of the reference score that is the gate, e.g. "99%"."""
+    work: dict[StrictStr, Any] | None = None
+    """Operations and sizes of your own model, for its physical limit."""
 
 
 CommandLine = Annotated[list[StrictStr], Field(min_length=1)]
@@ -207,29 +187,17 @@ class BaselineEngine(Table):
 
     model_config = ConfigDict(json_schema_extra={"minProperties": 1, "maxProperties": 1})
 
-    python: PythonPath | None = Field(
-        default=None,
-        description="Python of another virtual environment; relative to the suite file; ~ and "
-        "${VAR} are expanded.",
-    )
-    command: CommandLine | None = Field(
-        default=None,
-        description=(
-            "Command that starts a Python elsewhere, e.g. in a container; the script "
-            "and its arguments are appended; it must connect stdin and stdout; ${VAR} is expanded."
-        ),
-    )
-    git: Annotated[StrictStr, AfterValidator(values.git_ref)] | None = Field(
-        default=None,
-        description="Tag, branch or commit of the tested project, checked out separately.",
-    )
-    wheel: Annotated[StrictStr, AfterValidator(values.pinned)] | None = Field(
-        default=None,
-        description=(
-            "Another version of a package, name==version or the path of a .whl file, "
-            "installed separately by pip; several are separated by spaces; ${VAR} is expanded."
-        ),
-    )
+    python: PythonPath | None = None
+    """Python of another virtual environment; relative to the suite file; ~ and ${VAR} are expanded.
+    """
+    command: CommandLine | None = None
+    """Command that starts a Python elsewhere, e.g. in a container; the script and its arguments are
+    appended; it must connect stdin and stdout; ${VAR} is expanded."""
+    git: Annotated[StrictStr, AfterValidator(values.git_ref)] | None = None
+    """Tag, branch or commit of the tested project, checked out separately."""
+    wheel: Annotated[StrictStr, AfterValidator(values.pinned)] | None = None
+    """Another version of a package, name==version or the path of a .whl file, installed separately
+    by pip; several are separated by spaces; ${VAR} is expanded."""
 
     @model_validator(mode="after")
     def _require_one_key(self) -> Self:
@@ -241,16 +209,12 @@ class BaselineEngine(Table):
 class OnAccelerator(Table):
     """Settings of an engine entry for one of its accelerators."""
 
-    replicas: values.Replicas | None = Field(
-        default=None, description="Processes on this accelerator; default: those of the entry."
-    )
-    power_limit_w: values.PowerLimits | None = Field(
-        default=None, description="Power limits on this accelerator; default: those of the entry."
-    )
-    options: Options = Field(
-        default_factory=dict,
-        description="Different or additional options on this accelerator.",
-    )
+    replicas: values.Replicas | None = None
+    """Processes on this accelerator; default: those of the entry."""
+    power_limit_w: values.PowerLimits | None = None
+    """Power limits on this accelerator; default: those of the entry."""
+    options: Options = Field(default_factory=dict)
+    """Different or additional options on this accelerator."""
 
 
 def _command(value: str) -> str:
@@ -262,29 +226,20 @@ def _command(value: str) -> str:
 class ServerEntry(Table):
     """Sources that identify the hardware of the server at the `url` of an engine entry."""
 
-    probe: Annotated[StrictStr, AfterValidator(_command)] | None = Field(
-        default=None,
-        description='Command that starts a Python beside the server, "ssh gpu-box python3 -", '
-        "or runs pytest-mlperf machine --json there; ends within 10 s; ${VAR} is expanded.",
-    )
-    exporter: StrictStr | None = Field(
-        default=None,
-        description='Metrics page of a DCGM or AMD exporter: "http://gpu-box:9400/metrics".',
-    )
-    gpus: list[StrictStr] = Field(
-        default_factory=list,
-        description="UUIDs or host names of the exporter's GPUs that serve; default: all.",
-    )
+    probe: Annotated[StrictStr, AfterValidator(_command)] | None = None
+    """Command that starts a Python beside the server, "ssh gpu-box python3 -", or runs
+    pytest-mlperf machine --json there; ends within 10 s; ${VAR} is expanded."""
+    exporter: StrictStr | None = None
+    """Metrics page of a DCGM or AMD exporter: "http://gpu-box:9400/metrics"."""
+    gpus: list[StrictStr] = Field(default_factory=list)
+    """UUIDs or host names of the exporter's GPUs that serve; default: all."""
     kubernetes: StrictStr | None = Field(
-        default=None,
-        pattern=r"^[a-z0-9][a-z0-9.-]*/[A-Za-z0-9][A-Za-z0-9_./=,!() -]*$",
-        description='Namespace and selector of the server\'s pods, "serving/app=vllm"; kubectl '
-        "reads the labels of their nodes.",
+        default=None, pattern=r"^[a-z0-9][a-z0-9.-]*/[A-Za-z0-9][A-Za-z0-9_./=,!() -]*$"
     )
-    accelerator: values.Accelerator | None = Field(
-        default=None,
-        description='What the server runs on, "8xH200", if `accelerators` is not set.',
-    )
+    """Namespace and selector of the server's pods, "serving/app=vllm"; kubectl reads the labels of
+    their nodes."""
+    accelerator: values.Accelerator | None = None
+    """What the server runs on, "8xH200", if `accelerators` is not set."""
 
 
 class EngineEntry(Table):
@@ -292,65 +247,40 @@ class EngineEntry(Table):
 
     model_config = ConfigDict(json_schema_extra={"not": {"required": ["python", "command"]}})
 
-    use: StrictStr = Field(description="Registered engine, or package.module:name.")
-    name: values.Name | None = Field(
-        default=None, description="Name that distinguishes entries; default: use."
-    )
+    use: StrictStr
+    """Registered engine, or package.module:name."""
+    name: values.Name | None = None
+    """Name that distinguishes entries; default: use."""
     precision: values.Name = "fp32"
     accelerators: list[values.Accelerator] = Field(default=["cpu"], min_length=1)
-    model: StrictStr | None = Field(
-        default=None,
-        description="Model of this entry, e.g. a quantised one; default: the workload's.",
-    )
-    techniques: list[values.Technique] = Field(
-        default_factory=list,
-        description="Techniques of the open division that this entry uses; shown in every result.",
-    )
-    python: PythonPath | None = Field(
-        default=None,
-        description="Python of another virtual environment, in which engine and data set run; "
-        "relative to the suite file; ~ and ${VAR} are expanded.",
-    )
-    command: CommandLine | None = Field(
-        default=None,
-        description=(
-            "Command that starts a Python elsewhere, e.g. in a container; the script "
-            "and its arguments are appended; it must connect stdin and stdout; ${VAR} is expanded."
-        ),
-    )
-    build: BuildStep | None = Field(
-        default=None, description="Builds this entry's quantised model, once."
-    )
-    baseline_engine: BaselineEngine | None = Field(
-        default=None,
-        description=(
-            "Build of the baseline (python, command, git or wheel): a drop is confirmed by runs of "
-            "both builds in turn (--mlperf-confirm)."
-        ),
-    )
-    replicas: values.Replicas = Field(
-        default=1,
-        description=(
-            "Number of processes that load the engine, with equal shares of the "
-            'accelerator\'s GPUs and one common LoadGen; "all": one per GPU.'
-        ),
-    )
-    power_limit_w: values.PowerLimits | None = Field(
-        default=None,
-        description=(
-            "Power limit of each GPU during a case, in watts; needs permission; each "
-            "entry of a list makes a case. Default: unchanged."
-        ),
-    )
+    model: StrictStr | None = None
+    """Model of this entry, e.g. a quantised one; default: the workload's."""
+    techniques: list[values.Technique] = Field(default_factory=list)
+    """Techniques of the open division that this entry uses; shown in every result."""
+    python: PythonPath | None = None
+    """Python of another virtual environment, in which engine and data set run; relative to the
+    suite file; ~ and ${VAR} are expanded."""
+    command: CommandLine | None = None
+    """Command that starts a Python elsewhere, e.g. in a container; the script and its arguments are
+    appended; it must connect stdin and stdout; ${VAR} is expanded."""
+    build: BuildStep | None = None
+    """Builds this entry's quantised model, once."""
+    baseline_engine: BaselineEngine | None = None
+    """Build of the baseline (python, command, git or wheel): a drop is confirmed by runs of both
+    builds in turn (--mlperf-confirm)."""
+    replicas: values.Replicas = 1
+    """Number of processes that load the engine, with equal shares of the accelerator's GPUs and one
+    common LoadGen; "all": one per GPU."""
+    power_limit_w: values.PowerLimits | None = None
+    """Power limit of each GPU during a case, in watts; needs permission; each entry of a list makes
+    a case. Default: unchanged."""
     options: Options = Field(default_factory=dict)
-    server: ServerEntry | None = Field(
-        default=None, description="Hardware of the server at the option url."
-    )
+    server: ServerEntry | None = None
+    """Hardware of the server at the option url."""
     on: dict[values.Accelerator, OnAccelerator] = Field(
-        default_factory=dict,
-        description='Settings for one accelerator: [engines.on."8xH100"].',
-        json_schema_extra={"additionalProperties": False},
+        default_factory=dict, json_schema_extra={"additionalProperties": False}
     )
+    """Settings for one accelerator: [engines.on."8xH100"]."""
     _limit_w: int | None = PrivateAttr(default=None)
 
     @model_validator(mode="before")
@@ -445,14 +375,11 @@ class AccuracyLimit(Table):
     """Margin of the paired accuracy rule."""
 
     margin: StrictStr | None = Field(
-        default=None,
-        pattern=r"^\s*([0-9]+(\.[0-9]+)?|\.[0-9]+)\s*(%|points?)\s*$",
-        description='Relative to the baseline score: "0.5%"; absolute: "0.5 points".',
+        default=None, pattern=r"^\s*([0-9]+(\.[0-9]+)?|\.[0-9]+)\s*(%|points?)\s*$"
     )
-    reference: values.Name | None = Field(
-        default=None,
-        description="Engine entry whose scores are the reference of all, e.g. torch-fp32.",
-    )
+    """Relative to the baseline score: "0.5%"; absolute: "0.5 points"."""
+    reference: values.Name | None = None
+    """Engine entry whose scores are the reference of all, e.g. torch-fp32."""
 
 
 OF_BEST = "of_best_published"
@@ -462,14 +389,11 @@ OF_BEST = "of_best_published"
 def limits_schema(*, accuracy: bool) -> dict[str, Any]:
     """Return the JSON Schema of a `limits` table, generated from the metric table."""
     table: dict[str, Any] = {
-        name: {
-            "type": "object",
-            "properties": {metric.limit_key: values.SHARE_SCHEMA},
-            "required": [metric.limit_key],
-            "additionalProperties": False,
-            "description": f"{metric.title}, {metric.direction} is better; "
-            f"default {metric.limit:.0%} where it is gated.",
-        }
+        name: _limit_schema(
+            metric.limit_key,
+            f"{metric.title}, {metric.direction} is better; default {metric.limit:.0%} where it is "
+            "gated.",
+        )
         for name, metric in metrics.METRICS.items()
         if name not in metrics.UNGATED.union(metrics.OF_BENCHMARKS)
     }
@@ -483,18 +407,23 @@ def limits_schema(*, accuracy: bool) -> dict[str, Any]:
     for key in ("max_drop", "max_rise"):
         points = metrics.AT_POINTS | metrics.SERVER_METRICS
         names = "|".join(sorted(n for n in points if metrics.METRICS[n].limit_key == key))
-        at_points[f"^({names})@({metrics.POINT})$"] = {
-            "type": "object",
-            "properties": {key: values.SHARE_SCHEMA},
-            "required": [key],
-            "additionalProperties": False,
-            "description": "A metric at one point of a curve: tokens_per_second@64.",
-        }
+        text = "A metric at one point of a curve: tokens_per_second@64."
+        at_points[f"^({names})@({metrics.POINT})$"] = _limit_schema(key, text)
     return {
         "type": "object",
         "properties": table,
         "patternProperties": at_points,
         "additionalProperties": False,
+    }
+
+
+def _limit_schema(key: str, description: str) -> dict[str, Any]:
+    return {
+        "type": "object",
+        "properties": {key: values.SHARE_SCHEMA},
+        "required": [key],
+        "additionalProperties": False,
+        "description": description,
     }
 
 
@@ -505,89 +434,52 @@ class ScenarioEntry(Table):
     """A scenario; lengths apply to the quick profile."""
 
     name: SuiteScenario
-    target_qps: values.Rates | None = Field(
-        default=None,
-        description="Offered samples/s (Offline: expected); one number or one per accelerator.",
-    )
-    find: FindEntry | None = Field(
-        default=None,
-        description="Instead of target_qps or points: search the highest load within limits.",
-    )
-    min_duration: values.Seconds | None = Field(
-        default=None, description='Length of a quick run, e.g. "6s" (default 60 s).'
-    )
-    min_query_count: Annotated[StrictInt, Field(gt=0)] | None = Field(
-        default=None, description="Minimum queries of a quick run."
-    )
-    latency_limit: values.Seconds | None = Field(
-        default=None, description="Server: latency that 99 % of queries must meet; default: round."
-    )
-    ttft_limit: values.Seconds | None = Field(
-        default=None,
-        description="Server, language models: time to the first token that 99 % must meet.",
-    )
-    tpot_limit: values.Seconds | None = Field(
-        default=None,
-        description="Server, language models: time per further token that 99 % must meet.",
-    )
+    target_qps: values.Rates | None = None
+    """Offered samples/s (Offline: expected); one number or one per accelerator."""
+    find: FindEntry | None = None
+    """Instead of target_qps or points: search the highest load within limits."""
+    min_duration: values.Seconds | None = None
+    """Length of a quick run, e.g. "6s" (default 60 s)."""
+    min_query_count: Annotated[StrictInt, Field(gt=0)] | None = None
+    """Minimum queries of a quick run."""
+    latency_limit: values.Seconds | None = None
+    """Server: latency that 99 % of queries must meet; default: round."""
+    ttft_limit: values.Seconds | None = None
+    """Server, language models: time to the first token that 99 % must meet."""
+    tpot_limit: values.Seconds | None = None
+    """Server, language models: time per further token that 99 % must meet."""
 
-    dataset: DatasetSource | None = Field(
-        default=None,
-        description="Data of this scenario, timed and scored; default: the workload's.",
-    )
-    accuracy_dataset: DatasetSource | None = Field(
-        default=None, description="Data of this scenario's accuracy pass; default: the workload's."
-    )
+    dataset: DatasetSource | None = None
+    """Data of this scenario, timed and scored; default: the workload's."""
+    accuracy_dataset: DatasetSource | None = None
+    """Data of this scenario's accuracy pass; default: the workload's."""
 
-    points: values.Points | None = Field(
-        default=None,
-        description=(
-            "Concurrency: requests in flight; OpenLoop: requests per second, or speed "
-            "of a replayed trace relative to the recording. Ascending; each for min_duration."
-        ),
-    )
-    max_concurrency: values.Maximum | None = Field(
-        default=None,
-        description=(
-            "Concurrency, instead of points: the declared maximum for MLPerf Endpoints, "
-            "which defines seven points that meet its region rules."
-        ),
-    )
+    points: values.Points | None = None
+    """Concurrency: requests in flight; OpenLoop: requests per second, or speed of a replayed trace
+    relative to the recording. Ascending; each for min_duration."""
+    max_concurrency: values.Maximum | None = None
+    """Concurrency, instead of points: the declared maximum for MLPerf Endpoints, which defines
+    seven points that meet its region rules."""
     seed_set: StrictStr | None = Field(
-        default=None,
-        description="Concurrency: published seeds of MLPerf Endpoints, instead of the round's.",
-        json_schema_extra={"enum": [*seed_sets(), None]},
+        default=None, json_schema_extra={"enum": [*seed_sets(), None]}
     )
-    ramp: values.Seconds | None = Field(
-        default=None,
-        description=(
-            "Concurrency: time over which the first requests of a point are spread; "
-            "default: duration of a single request. OpenLoop: time before requests count; default: "
-            "until twice the requests in flight were answered; 0 for a trace."
-        ),
-    )
-    arrivals: Arrivals | None = Field(
-        default=None,
-        description=(
-            "OpenLoop: arrival process; default poisson. trace: as recorded in the data set."
-        ),
-    )
-    burstiness: values.Rate | None = Field(
-        default=None,
-        description="OpenLoop with arrivals gamma: its shape; 1 is Poisson, lower is burstier.",
-    )
-    max_failed: values.Share | None = Field(
-        default=None,
-        description=(
-            "Concurrency, OpenLoop: share of each point's requests that may fail, at "
-            "most 10 %; default: the first failure ends the run as ERROR."
-        ),
-    )
+    """Concurrency: published seeds of MLPerf Endpoints, instead of the round's."""
+    ramp: values.Seconds | None = None
+    """Concurrency: time over which the first requests of a point are spread; default: duration of a
+    single request. OpenLoop: time before requests count; default: until twice the requests in
+    flight were answered; 0 for a trace."""
+    arrivals: Arrivals | None = None
+    """OpenLoop: arrival process; default poisson. trace: as recorded in the data set."""
+    burstiness: values.Rate | None = None
+    """OpenLoop with arrivals gamma: its shape; 1 is Poisson, lower is burstier."""
+    max_failed: values.Share | None = None
+    """Concurrency, OpenLoop: share of each point's requests that may fail, at most 10 %; default:
+    the first failure ends the run as ERROR."""
 
     limits: Annotated[dict[str, Any], WithJsonSchema(limits_schema(accuracy=False))] = Field(
-        default_factory=dict,
-        description="Limits for this scenario; it gates every metric named here.",
+        default_factory=dict
     )
+    """Limits for this scenario; it gates every metric named here."""
 
     @model_validator(mode="before")
     @classmethod
@@ -614,7 +506,8 @@ class Price(Table):
 
     usd_per_gpu_hour: values.Rate
     as_of: values.Day
-    source: StrictStr = Field(default="", description="Source of the price.")
+    source: StrictStr = ""
+    """Source of the price."""
 
 
 class ExpectedFailure(Table):
@@ -626,33 +519,27 @@ class ExpectedFailure(Table):
     accelerator: values.Accelerator | None = None
     metric: StrictStr | None = None
     reason: Annotated[StrictStr, Field(min_length=1)]
-    until: values.Day = Field(description="The last day on which the failure is expected.")
-    strict: StrictBool = Field(
-        default=True,
-        description=(
-            "Whether the test fails if the failure does not occur; false for an intermittent one."
-        ),
-    )
+    until: values.Day
+    """The last day on which the failure is expected."""
+    strict: StrictBool = True
+    """Whether the test fails if the failure does not occur; false for an intermittent one."""
 
 
 class PairEntry(Table):
     """A claim about two engine entries, tested by interleaved runs."""
 
-    a: StrictStr = Field(
-        description='An engine entry: "torch", "torch-int8", or "torch-int8-H200" for one of its '
-        "accelerators."
-    )
-    b: StrictStr = Field(description="The engine entry to compare `a` with.")
-    expect: values.Times = Field(description='Minimum ratio of a to b: ">= 1.2x".')
-    name: values.Name | None = Field(
-        default=None, description="Its name in test ids; default: a-vs-b with what differs."
-    )
-    scenario: SuiteScenario | None = Field(
-        default=None, description="Default: the suite's first scenario."
-    )
-    metric: StrictStr | None = Field(
-        default=None, description="Default: the first gated metric of the scenario."
-    )
+    a: StrictStr
+    """An engine entry: "torch", "torch-int8", or "torch-int8-H200" for one of its accelerators."""
+    b: StrictStr
+    """The engine entry to compare `a` with."""
+    expect: values.Times
+    """Minimum ratio of a to b: ">= 1.2x"."""
+    name: values.Name | None = None
+    """Its name in test ids; default: a-vs-b with what differs."""
+    scenario: SuiteScenario | None = None
+    """Default: the suite's first scenario."""
+    metric: StrictStr | None = None
+    """Default: the first gated metric of the scenario."""
 
 
 # --- other Pythons -------------------------------------------------------------------------

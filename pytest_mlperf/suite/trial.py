@@ -3,52 +3,31 @@
 from __future__ import annotations
 
 import json
-import types
-from collections import abc
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from typing import Annotated, Any, Literal, Union, get_args, get_origin
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, get_args, get_origin
 
 from pydantic import TypeAdapter, ValidationError
 
-from pytest_mlperf.core.declaration import declaration_of
+from pytest_mlperf.core.declaration import declaration_of, kind
 from pytest_mlperf.core.errors import MlperfError, SuiteError
 from pytest_mlperf.core.untrusted_text import shown
 from pytest_mlperf.registry import Group, check_options, registered, resolve
-
-TYPE_WORDS: Mapping[Any, str] = {
-    bool: "true or false",
-    int: "a whole number",
-    float: "a number",
-    str: "text",
-}
-
-ITEM_WORDS: Mapping[Any, str] = {int: "whole numbers", float: "numbers", str: "texts"}
-
-ARRAYS = (list, tuple, abc.Sequence, abc.Collection, abc.Iterable)
-TABLE_TYPES = (dict, abc.Mapping, abc.MutableMapping)
 
 
 def wrong_values(group: Group, use: str, options: Mapping[str, Any]) -> dict[str, str]:
     """Return a message by option for values that a registered extension does not accept."""
     entry = registered(group).get(use)
-    if entry is None:
-        return {}
-    factory = resolve(entry.value)
+    return wrong_options(resolve(entry.value), options) if entry else {}
+
+
+def wrong_options(factory: Callable[..., Any], options: Mapping[str, Any]) -> dict[str, str]:
+    """Return a message by option whose value does not fit its annotation; unknown ones fit all."""
+    types = {name: annotation_of(factory, name) for name in options}
     return {
-        name: wrong_value(factory, name, options[name]) for name in wrong_kinds(factory, options)
+        name: f"{name} is {shown(value)}; {kind(types[name], article=True)} is needed"
+        for name, value in options.items()
+        if not fits(value, types[name])
     }
-
-
-def wrong_kinds(factory: Callable[..., Any], options: Mapping[str, Any]) -> Iterator[str]:
-    """Yield options whose value does not fit its annotation; unknown annotations fit all."""
-    for name, value in options.items():
-        if not fits(value, annotation_of(factory, name)):
-            yield name
-
-
-def wrong_value(factory: Callable[..., Any], name: str, value: Any) -> str:
-    """Return the message about a wrong value, with the type that is needed."""
-    return f"{name} is {shown(value)}; {needed(annotation_of(factory, name))} is needed"
 
 
 def annotation_of(factory: Callable[..., Any], name: str) -> Any:
@@ -59,7 +38,7 @@ def annotation_of(factory: Callable[..., Any], name: str) -> Any:
 
 def fits(value: Any, annotation: Any) -> bool:
     """Return whether a value fits an annotation; True if in doubt."""
-    if any(get_origin(one) is abc.Callable for one in (annotation, *get_args(annotation))):
+    if any(get_origin(one) is Callable for one in (annotation, *get_args(annotation))):
         return True  # may be the name of a callable
     try:
         # In strict JSON mode an array may be a tuple, but "8" is never 8.
@@ -69,24 +48,6 @@ def fits(value: Any, annotation: Any) -> bool:
     except Exception:  # noqa: S110 - no annotation that pydantic knows, or a value beyond JSON
         pass
     return True
-
-
-def needed(annotation: Any) -> str:
-    """Return an annotation as text for a suite's author: "a whole number or text"."""
-    origin, inside = get_origin(annotation) or annotation, get_args(annotation)
-    if origin is Annotated:
-        return needed(inside[0])
-    if origin in (Union, types.UnionType):
-        parts = [one for one in inside if one is not types.NoneType]
-        return " or ".join(dict.fromkeys(map(needed, parts)))
-    many = ITEM_WORDS.get(inside[0]) if len(inside) == 1 else None
-    words: dict[Any, str] = {
-        **TYPE_WORDS,
-        **dict.fromkeys(ARRAYS, f"an array of {many}" if many else "an array"),
-        **dict.fromkeys(TABLE_TYPES, "a table"),
-        Literal: f"one of {', '.join(map(repr, inside))}",
-    }
-    return words.get(origin, getattr(annotation, "__name__", str(annotation)))
 
 
 ABSENT = "/there/is/no/model"

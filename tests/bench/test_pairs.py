@@ -6,11 +6,12 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
 from pytest_mlperf.bench import bench
-from pytest_mlperf.bench.confirm import REPEATS, NotComparable, add_pair, in_turns, left_out
+from pytest_mlperf.bench.interleaved import REPEATS, Interleaved, NotComparable
 from pytest_mlperf.bench.policy import Policy
 from pytest_mlperf.bench.runner import CaseRunner, Unjudgeable
 from pytest_mlperf.core.case import Kind
@@ -78,11 +79,16 @@ def sides(
     return Side("before", job, log, old_values, session), Side("now", job, log, new_values, session)
 
 
+def pairs(old_side: Side, new_side: Side, rule: RuleR = RULE, **options: Any) -> Interleaved:
+    return Interleaved(old=old_side, new=new_side, rule=rule, **options)
+
+
 def orders(job: Job, session: str, leader: bool) -> list[bool]:
     """Return for each of eight pairs whether the baseline's side ran first."""
     old_side, new_side = sides(job, [(100.0, 0.0)] * 8, [(100.0, 0.0)] * 8, session)
     for _ in range(8):
-        add_pair(old_side, new_side, LIMITS, 0.05, leader=new_side if leader else None)
+        leading = new_side if leader else None
+        pairs(old_side, new_side, leader=leading).add_pair(LIMITS)
     return [name == "before" for name in old_side.log[::2]]
 
 
@@ -128,21 +134,22 @@ def test_a_pair_that_load_may_explain_is_measured_again_then_left_out(job: Job) 
         ((100.0, 0.04), (99.0, 0.0), 0),
     ):
         a, b = sides(job, [old_value] * 3, [new_value] * 3)
-        kept = add_pair(a, b, LIMITS, 0.05)
+        kept = pairs(a, b).add_pair(LIMITS)
         assert kept is (repeats == 0), (old_value, new_value)
         assert len(a.left_out) == len(b.left_out) == repeats
         assert len(a.runs) == len(b.runs) == kept
     a, b = sides(job, [alike] * 2, [(99.0, 0.36), (99.0, 0.3)])
-    assert add_pair(a, b, LIMITS, 0.05)
-    assert (len(a.runs), len(a.left_out), left_out(a)) == (1, 1, "")
-    assert add_pair(*sides(job, [alike], [(50.0, 0.9)]), LIMITS, float("inf"))
+    assert pairs(a, b).add_pair(LIMITS)
+    assert (len(a.runs), len(a.left_out), pairs(a, b).left_out) == (1, 1, "")
+    careless = replace(RULE, tolerated=float("inf"))
+    assert pairs(*sides(job, [alike], [(50.0, 0.9)]), careless).add_pair(LIMITS)
 
 
 def test_a_claim_is_held_against_its_own_factor(job: Job) -> None:
     """Half the claimed speed under more load proves nothing, twice the claimed speed does."""
     for faster, kept in ((1.5, False), (4.0, True)):
         a, b = sides(job, [(100.0 * faster, 0.3)] * 3, [(100.0, 0.0)] * 3)
-        assert add_pair(a, b, LIMITS, 0.05, least=2.0) is kept
+        assert pairs(b, a, least=2.0).add_pair(LIMITS) is kept
 
 
 def test_pairs_that_are_left_out_end_the_comparison(job: Job) -> None:
@@ -153,20 +160,20 @@ def test_pairs_that_are_left_out_end_the_comparison(job: Job) -> None:
     with pytest.raises(
         NotComparable, match="the load of other processes differed within all 4 pairs"
     ):
-        in_turns(b, a, LIMITS, rule)
+        pairs(a, b, rule).judge(LIMITS)
     assert len(a.log) == 2 * 4 * (1 + REPEATS)
 
     a, b = sides(job, [even] * 20, [unlike] * 9 + [(100.1, 0.3)])
-    ratios = in_turns(b, a, LIMITS, rule)
+    ratios = pairs(a, b, rule).judge(LIMITS)
     assert (ratios["throughput"].outcome, ratios["throughput"].pairs) == (Answer.INCONCLUSIVE, 1)
-    assert left_out(a) == (
+    assert pairs(a, b).left_out == (
         "3 pairs (18 runs) left out: the load of other processes may explain the difference "
         "between "
         "the builds"
     )
 
     a, b = sides(job, [even] * 20, [unlike] * 3 + [(50.0, 0.3), (50.2, 0.3), (49.9, 0.3)])
-    assert in_turns(b, a, LIMITS, rule)["throughput"].outcome is Answer.FAIL
+    assert pairs(a, b, rule).judge(LIMITS)["throughput"].outcome is Answer.FAIL
 
 
 def test_a_compliance_test_without_a_valid_run_is_invalid_and_says_why(

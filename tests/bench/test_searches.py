@@ -17,7 +17,6 @@ from pytest_mlperf.bench.runner import (
     SearchState,
     Unjudgeable,
     condition_differs,
-    searches,
 )
 from pytest_mlperf.core.baseline import Record
 from pytest_mlperf.core.case import Scenario
@@ -125,7 +124,7 @@ def record(*rates: float, find: str | None = "latency_p90 < 1 s") -> Record:
 
 
 def made(bench: Bench, record: Record | None = None) -> Searches:
-    return present(searches(bench.job, bench.conditions, record))
+    return Searches(bench.job, present(bench.job.find), bench.conditions, record)
 
 
 def test_one_search_gives_one_value(tmp_path: Path) -> None:
@@ -319,4 +318,4 @@ def test_a_baseline_of_another_condition_says_nothing(tmp_path: Path) -> None:
     text = file.read_text("utf-8")
     file.write_text(text[: text.index("find")] + "target_qps = 50\n", "utf-8")
     bench = Bench(tmp_path, job_of(plan_suite(file)[0]))
-    assert searches(bench.job, bench.conditions) is None
+    assert bench.job.find is None

@@ -279,7 +279,7 @@ LACKS: list[tuple[dict[str, Any], str, str]] = [
     (
         {"options": "latency = 1"},
         "defect",
-        "SUITE:9: engines[0].options: engine 'null' has no option 'latency'…",
+        "SUITE:10: engines[0].options.latency: engine 'null' has no option 'latency'…",
     ),
 ]
 

@@ -13,14 +13,15 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
+from pytest_mlperf.bench.interleaved import ratios_of
 from pytest_mlperf.bench.policy import rule_for
-from pytest_mlperf.cli.explain import looks, rule_of_pair, thresholds, turns
+from pytest_mlperf.cli.explain import against, looks, rule_of_pair, thresholds, turns
 from pytest_mlperf.core.measurement import RunHardware
 from pytest_mlperf.core.metrics import METRICS
-from pytest_mlperf.core.numbers import change, percent
+from pytest_mlperf.core.numbers import change, percent, times
 from pytest_mlperf.core.results import CaseResult
 from pytest_mlperf.core.rulings.ruling import rule_on
-from pytest_mlperf.core.verdict import Verdict
+from pytest_mlperf.core.verdict import Confirmation, InterleavedRuns, Outcome, Verdict
 from pytest_mlperf.hardware.machine import detect
 from pytest_mlperf.judge.decision import Answer
 from pytest_mlperf.judge.inputs import Direction
@@ -321,3 +322,26 @@ def test_every_pair_is_shown_with_what_it_says() -> None:
         line for line in turns(verdict, verdict.ratio, RuleR(), 80) if line.split()[0].isdigit()
     ]
     assert [row.split("  ")[-1] for row in rows] == ["another pair"] * 4 + ["undecided"]
+
+
+def test_pairs_with_another_build_are_judged_as_in_their_session() -> None:
+    """The metrics of a curve share the error of its rule; the last row is the verdict's."""
+    limits = {"tokens_per_second": 0.03, "tokens_per_second@4": 0.05, "tokens_per_second@16": 0.05}
+    new, old = (
+        [
+            replace(verdicts.run(1), metrics=dict.fromkeys(limits, value * level))
+            for value in (1.0, 1.02, 0.99)
+        ]
+        for level in (99.0, 100.0)
+    )
+    ratios = ratios_of(new, old, limits, RuleR())
+    other = InterleavedRuns(state=Confirmation.UNDECIDED, other_runs=tuple(old))
+    compared = replace(verdicts.DROP, runs=tuple(new), interleaved=other)
+    for name, ratio in ratios.items():
+        metric = verdicts.metric(name, Outcome.INCONCLUSIVE, now=1.0, limit=limits[name], runs=3)
+        printed = against(compared, metric, limits, RuleR(), 100)
+        (row,) = [line for line in printed if re.match(r" *3 ", line)]
+        assert f"{times(ratio.low)} to {times(ratio.high)}" in row
+    assert ratios["tokens_per_second@4"].high > ratios["tokens_per_second"].high
+    lost = replace(compared, runs=tuple(replace(run, metrics={}) for run in new))
+    assert "do not contain the runs" in against(lost, metric, limits, RuleR(), 100)[1]

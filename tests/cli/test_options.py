@@ -48,7 +48,7 @@ def test_every_extension_declares_its_options_and_its_libraries() -> None:
         extension = read(group, name)
         declaration, options = extension.declaration, extension.options
         factory = registry.resolve(extension.target)
-        texts = {**parse(factory.__doc__).arguments, **parse(factory.__init__.__doc__).arguments}
+        texts = {**parse(factory.__doc__)[1], **parse(factory.__init__.__doc__)[1]}
         names = {*declaration.supplied, "options", *(option.name for option in options)}
         defects = {
             "no description": [] if declaration.about else [name],
@@ -65,7 +65,7 @@ def test_every_extension_declares_its_options_and_its_libraries() -> None:
     assert libraries_of("pytest_mlperf.adapters.engines.no_such_engine") == ()
 
     assert {
-        key: {library.name: library.extra for library in read(*key).libraries} for key in EXTRAS
+        key: {name: each["extra"] for name, each in read(*key).libraries.items()} for key in EXTRAS
     } == EXTRAS
 
 
@@ -234,7 +234,7 @@ def test_another_packages_extensions_are_shown_with_their_package(say: Say) -> N
     assert re.search(r"\n  fast +\(acme-inference\) Answers fast\.\n", say("options")[1])
     output = say.ends(0, "options", "lists")
     assert output.startswith("data set lists\n  Make a data set.\n")
-    assert "  path  (list of whole numbers, optional)" in output
+    assert "  path  (array of whole numbers, optional)" in output
     output = say.ends(0, "options")
     assert re.search(r"\n  broken +cannot be imported: RuntimeError: no licence\n", output)
     output = say.ends(3, "options", "broken")
@@ -271,12 +271,9 @@ DOCSTRINGS: list[tuple[str | None, int | tuple[str, ...], dict[str, str] | tuple
 
 def test_docstrings_are_taken_apart() -> None:
     for text, blocks, arguments in DOCSTRINGS:
-        parsed = parse(text)
-        assert (
-            parsed.blocks == blocks if isinstance(blocks, tuple) else len(parsed.blocks) == blocks
-        )
-        names = tuple(parsed.arguments)
-        assert (parsed.arguments if isinstance(arguments, dict) else names) == arguments
+        parts, described = parse(text)
+        assert parts == blocks if isinstance(blocks, tuple) else len(parts) == blocks
+        assert (described if isinstance(arguments, dict) else tuple(described)) == arguments
 
 
 def test_types_and_defaults_are_as_a_suite_writes_them() -> None:
@@ -290,9 +287,10 @@ def test_types_and_defaults_are_as_a_suite_writes_them() -> None:
     words = {
         "int": "whole number",
         "str | None": "text",
-        "int | Sequence[int]": "whole number or list of whole numbers",
-        "Sequence[str] | None": "list of text",
-        "tuple[float, ...]": "list of numbers",
+        "int | Sequence[int]": "whole number or array of whole numbers",
+        "Sequence[str] | None": "array of texts",
+        "tuple[float, ...]": "array of numbers",
+        "tuple[int, str]": "array",
         "Mapping[str, Mapping[str, Any]] | None": "table",
         "bool | str": "true or false or text",
         "acme.Size": "acme.Size",

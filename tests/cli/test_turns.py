@@ -157,6 +157,7 @@ def test_what_proves_nothing_is_refused_before_it_is_measured(here: Path, say: S
     v = write("v", *absent, OFFLINE, "[accelerators.Z9000]\n")
     rows: list[tuple[tuple[object, ...], int, tuple[str, ...]]] = [
         (("turns", s, s), 2, ("A and B are the same engine entry",)),
+        (("turns", s, f"{s}::one-cpu"), 2, ("A and B are the same engine entry",)),
         (("turns", s, f"{s}::two"), 2, (f"{s}: no engine entry named 'two'; known: one, one",)),
         (("turns", t, s), 2, (f"{t} does not exist",)),
         (

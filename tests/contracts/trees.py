@@ -19,11 +19,7 @@ from pytest_mlperf.adapters.engines.tensorrt_llm import (
     TensorRtLlmOptions,
     llm_arguments,
 )
-from pytest_mlperf.adapters.engines.tensorrt_llm._requests import (
-    ConfigObject,
-    Member,
-    sampling_arguments,
-)
+from pytest_mlperf.adapters.engines.tensorrt_llm._requests import sampling_arguments
 from tests.contracts.signatures import Missing, Source
 
 TABLE = Path(__file__).with_name("tensorrt_llm.json")
@@ -64,6 +60,13 @@ CALLED: Mapping[str, tuple[str, ...]] = {
     "LLM.generate_async": ("inputs", "sampling_params", "streaming"),
 }
 """Arguments of its methods that the engine gives."""
+
+CONFIGURATIONS = {
+    "kv_cache_config": "KvCacheConfig",
+    "cuda_graph_config": "CudaGraphConfig",
+    "scheduler_config": "SchedulerConfig",
+}
+"""Arguments of LLM that the engine gives as tables, and the classes that pydantic makes of them."""
 
 LISTED: Mapping[str, Set[str]] = {
     "tensorrt_llm": {"LLM", "SamplingParams", "__version__", "llmapi"},
@@ -110,8 +113,10 @@ def used() -> Names:
             )
             arguments = llm_arguments(Path("model"), "fp8", options)
             names_by_class.setdefault("LLM()", set()).update(arguments)
-            for value in arguments.values():
-                _gather(value, names_by_class)
+            for argument, cls in CONFIGURATIONS.items():
+                names_by_class.setdefault(cls, set()).update(arguments[argument])
+            members = names_by_class.setdefault("CapacitySchedulerPolicy", set())
+            members.add(arguments["scheduler_config"]["capacity_scheduler_policy"])
     generation = Generation(
         max_new_tokens=8, min_new_tokens=1, num_beams=1, ignore_eos=False, eos=(2, 3)
     )
@@ -229,17 +234,6 @@ def _declared(source: Source, file: str, cls: str) -> set[str]:
         for statement in statements
         for name in re.findall(r'\.def_(?:rw|ro|prop_ro|readwrite|readonly)\("(\w+)"', statement)
     }
-
-
-def _gather(value: Any, names_by_class: dict[str, set[str]]) -> None:
-    if isinstance(value, ConfigObject | Member):
-        names_by_class.setdefault(LLMAPI, set()).add(value.cls)
-    if isinstance(value, ConfigObject):
-        names_by_class.setdefault(value.cls, set()).update(value.values)
-        for item in value.values.values():
-            _gather(item, names_by_class)
-    elif isinstance(value, Member):
-        names_by_class.setdefault(value.cls, set()).add(value.name)
 
 
 def _spelt(cls: str, name: str) -> str:

@@ -26,9 +26,9 @@ from pytest_mlperf.core.control import (
     compared,
     furthest,
     locked_clock_moved,
-    seen_in_words,
     steady,
 )
+from pytest_mlperf.reports.sentences import machine_speed, sentence
 from tests.core.made import present
 
 BASELINE = [1.45e12, 1.46e12, 1.44e12, 1.45e12]
@@ -94,11 +94,11 @@ def test_both_speeds_are_reported_with_their_spread_and_detectable_change() -> N
     unlike = compared([{MATMUL: 1e12, COPY: 2e10}], earlier, floor=0.07)
 
     assert steady(saw) is True
-    assert seen_in_words(saw) == (
+    assert machine_speed(saw) == (
         "matrix product −22.0 %, copy −25.0 %; here it detects a machine that is slower by "
         "26.9 % or more"
     )
-    assert seen_in_words(unlike).endswith(
+    assert machine_speed(unlike).endswith(
         "here it detects a machine that is slower by 84 % and 29 % or more"
     )
     assert steady(compared([{}], [{}] * 8, floor=0.07)) is None
@@ -144,7 +144,7 @@ def test_unknown_speeds_are_left_out_and_all_known_ones_compared() -> None:
     ]
     for current, baseline, reason in cases:
         assert slow(current, baseline) is None
-        assert reason in (cannot_say(current, baseline) or "")
+        assert reason in sentence(cannot_say(current, baseline) or "")
     assert cannot_say(NOW, controls(BASELINE)) is None
     assert slow(NOW, [*two, {}, {}, *OTHER])
     assert cannot_say([{}, *NOW], [*two, {}, *OTHER]) is None
@@ -273,4 +273,4 @@ def test_changed_clocks_are_reported_with_their_numbers() -> None:
     ):
         message = locked_clock_moved([{"sm_mhz": mhz}] * 2, LOCKED, clocks)
         assert (message is not None) == moved
-        assert f"{mhz:.0f} MHz now, 1900 MHz when" in (message or "") or not moved
+        assert f"{mhz:.0f} MHz now, 1900 MHz when" in sentence(message or "") or not moved

@@ -174,6 +174,22 @@ def test_energy_that_may_not_be_judged_has_a_reason() -> None:
         assert any(sentence in note for note in energy.notes), energy.notes
 
 
+def test_energy_is_unknown_if_the_readings_fail_before_the_end_of_the_run() -> None:
+    """The last reading may be a polling period before the end if none failed after it."""
+    looks = exported(steady)
+    for last_s, failure, is_known in (
+        (70.0, "it went away", False),
+        (99.8, "it went away", False),
+        (99.8, "", True),
+        (110.0, "it came back", True),
+    ):
+        read = [look for look in looks if look.time_s <= last_s]
+        energy = exported_energy(read, 40.0, 100.0, expected=1, failure=failure)
+        assert (energy.joules is not None) == energy.gated == is_known
+        ending = "the DCGM exporter was not read to the end of the run: it went away"
+        assert (ending in energy.notes) != is_known
+
+
 def with_gpu(looks: list[ExporterLook], **changes: object) -> list[ExporterLook]:
     return [
         replace(look, gpus={k: replace(g, **changes) for k, g in look.gpus.items()})  # type: ignore[arg-type]

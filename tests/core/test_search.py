@@ -30,6 +30,7 @@ from pytest_mlperf.core.search import (
     tried,
 )
 from pytest_mlperf.judge.decision import Answer
+from pytest_mlperf.reports import sentences
 from tests.suites.tiny_twin import load_tool
 
 TTFT = Condition(metric="ttft_p99", below=1.0)
@@ -177,11 +178,11 @@ def test_the_result_of_a_search_has_its_bracket() -> None:
     assert (search_result.reached, stopped.reached, next_rate(tries, plan)) == (True, False, None)
     assert search_result.rate == pytest.approx(math.sqrt(40.0 * 40.7))
     assert search_result.resolution == pytest.approx(math.log(40.7 / 40) / math.sqrt(12))
-    assert search_result.in_words == (
+    assert sentences.search_result(search_result) == (
         "40.35 samples/s at ttft_p99 < 1 s: limits met at 40/s, missed at 40.7/s (ttft_p99); 2 runs"
     )
     assert 40 < stopped.rate < 50
-    assert stopped.in_words.endswith(
+    assert sentences.search_result(stopped).endswith(
         "limits met at 40/s, missed at 50/s (ttft_p99); 2 runs; the precision of 2 % was not "
         "reached"
     )
@@ -329,7 +330,7 @@ def test_a_number_of_requests_is_described_as_such() -> None:
         search_result.reached,
         search_result.resolution,
     ) == (32, True, True, 0)
-    assert search_result.in_words == (
+    assert sentences.search_result(search_result) == (
         "32 requests in flight at ttft_p99 < 1 s: limits met at 32 requests in flight, "
         "missed at 33 requests in flight (ttft_p99); 2 runs"
     )

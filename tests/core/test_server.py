@@ -5,12 +5,15 @@ Its values in the windows of a run, and compared with a baseline.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from types import SimpleNamespace
+
 from hypothesis import given
 from hypothesis import strategies as st
 
 from pytest_mlperf.adapters.engines.openai._capabilities import is_page
 from pytest_mlperf.core.prometheus import page_samples
-from pytest_mlperf.core.server import ServerReading, read_server, server_seen, together
+from pytest_mlperf.core.server import ServerReading, Windows, read_server, server_seen, together
 from pytest_mlperf.core.server.changes import server_changes, server_in_words
 
 VLLM = b"""# TYPE vllm:num_requests_running gauge
@@ -76,6 +79,11 @@ def test_each_servers_names_mean_the_same() -> None:
     assert {page: read_server(page.encode()) for page in pages} == pages
 
 
+def seen_in(readings: Sequence[ServerReading], windows: Windows) -> SimpleNamespace:
+    values, notes = server_seen(readings, windows)
+    return SimpleNamespace(values=values, notes=notes)
+
+
 def looks(**series: list[float]) -> list[ServerReading]:
     """Return a look a second, from 100.5 s on."""
     return [
@@ -86,7 +94,7 @@ def looks(**series: list[float]) -> list[ServerReading]:
 
 def test_gauges_are_mean_and_maximum_of_a_window_and_counters_their_growth() -> None:
     """Looks outside of it have no part: the counters of its first look are its zero."""
-    seen = server_seen(
+    seen = seen_in(
         looks(
             waiting=[99, 0, 38, 4, 99],
             kv_cache_use=[1, 0.5, 0.25, 0.75, 1],
@@ -107,7 +115,7 @@ def test_gauges_are_mean_and_maximum_of_a_window_and_counters_their_growth() -> 
         "preemptions": 2.0,
     }
 
-    seen = server_seen(
+    seen = seen_in(
         looks(waiting=[0, 0, 6, 10]), {1: (100.0, 102.0), 64: (102.0, 104.0), 0.5: (200.0, 210.0)}
     )
 
@@ -118,7 +126,7 @@ def test_gauges_are_mean_and_maximum_of_a_window_and_counters_their_growth() -> 
 
 def test_a_restarted_server_is_noted_and_its_counts_go_on() -> None:
     """One look shows no counts; a gauge stands in for a share that a server does not count."""
-    seen = server_seen(
+    seen = seen_in(
         looks(drafted=[900, 1000, 10, 60], accepted=[400, 450, 5, 30], preemptions=[1, 1, 0, 2]),
         {64: (100.0, 105.0)},
     )
@@ -128,17 +136,15 @@ def test_a_restarted_server_is_noted_and_its_counts_go_on() -> None:
         "at 64: the server's counters began anew in the window: it was started again",
     )
 
-    once = server_seen(looks(waiting=[1], preemptions=[4]), {None: (100.0, 102.0)})
-    idle = server_seen(looks(drafted=[7, 7], accepted=[3, 3]), {None: (100.0, 105.0)})
-    gauge = server_seen(looks(prefix_hit_share=[0.25, 0.75]), {None: (100.0, 105.0)})
+    once = seen_in(looks(waiting=[1], preemptions=[4]), {None: (100.0, 102.0)})
+    idle = seen_in(looks(drafted=[7, 7], accepted=[3, 3]), {None: (100.0, 105.0)})
+    gauge = seen_in(looks(prefix_hit_share=[0.25, 0.75]), {None: (100.0, 105.0)})
 
-    drafts = server_seen(
-        looks(drafted=[7, 19], accepted=[3, 9], drafts=[2, 6]), {None: (100.0, 105.0)}
-    )
-    refused = server_seen(
+    drafts = seen_in(looks(drafted=[7, 19], accepted=[3, 9], drafts=[2, 6]), {None: (100.0, 105.0)})
+    refused = seen_in(
         looks(drafted=[7, 19], accepted=[3, 3], drafts=[2, 6]), {None: (100.0, 105.0)}
     )
-    length = server_seen(looks(draft_length=[2.5, 3.5]), {None: (100.0, 105.0)})
+    length = seen_in(looks(draft_length=[2.5, 3.5]), {None: (100.0, 105.0)})
 
     assert drafts.values == {"draft_acceptance": 6 / 12, "draft_length": 1 + 6 / 4}
     assert refused.values == {"draft_acceptance": 0.0, "draft_length": 1.0}
@@ -165,8 +171,8 @@ def test_stages_are_mean_times_of_the_requests_that_ended_in_a_window() -> None:
         ServerReading(time_s=100.5 + n, values=read_server(page)) for n, page in enumerate(pages)
     ]
 
-    assert server_seen(readings, {None: (100.0, 103.0)}).values == {"stage_queue": 25 / 30}
-    at = server_seen(readings, {64: (101.0, 103.0)}).values
+    assert seen_in(readings, {None: (100.0, 103.0)}).values == {"stage_queue": 25 / 30}
+    at = seen_in(readings, {64: (101.0, 103.0)}).values
     assert at == {"stage_queue@64": 15 / 20}
     for page in (
         "sglang:queue_time_seconds_sum 3\nsglang:queue_time_seconds_count 4\n",

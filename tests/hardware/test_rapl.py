@@ -100,10 +100,10 @@ def test_counters_reserved_for_root_are_reported_with_the_remedy(
     folder = zones(tmp_path, intel_rapl_0="package-0")
     read = Path.read_text
 
-    def refused(file: Path, encoding: str) -> str:
+    def refused(file: Path, encoding: str, errors: str = "strict") -> str:
         if file.name == "energy_uj":
             raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), str(file))
-        return read(file, encoding)
+        return read(file, encoding, errors)
 
     monkeypatch.setattr(Path, "read_text", refused)
     check = doctor(folder)

@@ -6,6 +6,7 @@ The answers of the sources are simulated: those of a probe, a DCGM exporter, kub
 from __future__ import annotations
 
 import json
+import math
 import random
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
@@ -321,6 +322,58 @@ def test_nonsense_is_one_error_of_layer_server(ask: Callable[[], object], text: 
     assert text in str(caught.value)
     assert caught.value.layer == "server"
     assert len(str(caught.value)) < 500
+
+
+H200 = {"gpu": "NVIDIA H200"}
+WRONG: list[Any] = [-1, math.nan, 10**400, [{}]]
+
+
+@pytest.mark.parametrize(
+    "gpu",
+    [
+        *({"memory_used_gib": wrong} for wrong in [*WRONG, "much"]),
+        *({"identity": wrong} for wrong in [{}, *WRONG]),
+        *({"identity": {**H200, "memory_gib": wrong}} for wrong in WRONG),
+    ],
+)
+def test_a_probe_with_impossible_figures_of_a_gpu_is_one_error(gpu: dict[str, Any]) -> None:
+    (first, *others) = json.loads(World().probe)["gpus"]
+    report = with_(World().probe, gpus=[{**first, **gpu}, *others])
+    with pytest.raises(RunError, match="the probe printed JSON that is not of pytest-mlperf"):
+        of_probe(report, "8xH200", URL)
+
+
+@pytest.mark.parametrize("key", ["trouble", "facts", "cpu", "cores", "node", "ports"])
+def test_a_probe_with_an_impossible_value_or_without_it_is_one_error(key: str) -> None:
+    report = json.loads(World().probe)
+    for wrong in WRONG:
+        with pytest.raises(RunError, match=f"not of pytest-mlperf machine --json .{key}"):
+            of_probe(with_(World().probe, **{key: wrong}), "8xH200", URL)
+    del report[key]
+    with pytest.raises(RunError, match=f"not of pytest-mlperf machine --json .{key}"):
+        of_probe(json.dumps(report).encode(), "8xH200", URL)
+
+
+@pytest.mark.parametrize("accelerator", ["cpu", "8xH200"])
+def test_more_gpus_than_any_server_has_are_one_error(accelerator: str) -> None:
+    many = World(count=5000)
+    endless = World(count=10**15)
+    asks: list[Callable[[], object]] = [
+        lambda: of_probe(many.probe, accelerator, URL),
+        lambda: of_exporter(many.exporter, (), accelerator),
+        lambda: of_kubernetes(kubectl(endless.pods, endless.nodes), PODS, accelerator),
+    ]
+    for ask in asks:
+        with pytest.raises(RunError, match="reports more than 4,096 GPUs"):
+            ask()
+
+
+@pytest.mark.parametrize("accelerator", ["cpu", "2xMI300X"])
+def test_an_exporter_without_names_of_models_is_the_suites_accelerator(accelerator: str) -> None:
+    page = "".join(f'gpu_package_power{{serial_number="{n}"}} 748\n' for n in range(2))
+    report = of_exporter(page.encode(), (), accelerator)
+    assert (report.properties["gpus"], report.properties["gpu"]) == (2, None)
+    assert report.surroundings["server.hardware"] == "2 x GPU"
 
 
 def test_sources_that_contradict_each_other_are_an_error_with_both_values() -> None:

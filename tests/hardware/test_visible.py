@@ -6,18 +6,30 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pytest_mlperf.hardware.machine import AmbiguousOrder, VisibleDevice, visible
+from pytest_mlperf.hardware.machine import AmbiguousOrder, visible
+from pytest_mlperf.hardware.nvidia import GpuState
 
 A, B, C = "GPU-8932f937-d72c", "GPU-8932aaaa-0001", "GPU-41000000-0002"
 
 
-def whole(uuid: str, index: int, product: str = "NVIDIA H200") -> VisibleDevice:
-    return VisibleDevice(uuid=uuid, index=index, product=product, gpu=uuid)
+def whole(uuid: str, index: int, product: str = "NVIDIA H200") -> GpuState:
+    return {
+        "uuid": uuid,
+        "index": index,
+        "parent": uuid,
+        "address": None,
+        "bus": None,
+        "paths": {},
+        "unread": {},
+        "identity": {"gpu": product},
+        "surroundings": {},
+    }
 
 
-def instance(uuid: str, index: int, gpu: str, number: int) -> VisibleDevice:
+def instance(uuid: str, index: int, gpu: str, number: int) -> GpuState:
+    names = {"gpu": "NVIDIA H200 MIG 1g.18gb"}
     address = f"MIG-{gpu}/{number}/0"
-    return VisibleDevice(uuid=uuid, index=index, product="NVIDIA H200", gpu=gpu, address=address)
+    return {**whole(gpu, index), "uuid": uuid, "address": address, "identity": {**names}}
 
 
 THREE = [whole(A, 0), whole(B, 1), whole(C, 2)]
@@ -116,7 +128,7 @@ def test_any_value_gives_present_gpus_once_each(value: str) -> None:
     visible_uuids = visible(SLICED, {"CUDA_VISIBLE_DEVICES": value})
 
     assert len(set(visible_uuids)) == len(visible_uuids)
-    assert set(visible_uuids) <= {device.uuid for device in SLICED}
+    assert set(visible_uuids) <= {device["uuid"] for device in SLICED}
     longer = visible(SLICED, {"CUDA_VISIBLE_DEVICES": f"{value},MIG-c0"})
     assert longer in ([], visible_uuids, [*visible_uuids, "MIG-c0"])
 
@@ -125,9 +137,9 @@ def test_any_value_gives_present_gpus_once_each(value: str) -> None:
 def test_every_gpu_has_a_beginning_that_names_it_and_no_shorter_one_does(ids: list[str]) -> None:
     devices = [whole(f"GPU-{each}", index) for index, each in enumerate(ids)]
     for device in devices:
-        others = [each.uuid for each in devices if each is not device]
-        for end in range(len("GPU-"), len(device.uuid) + 1):
-            beginning = device.uuid[:end]
+        others = [other["uuid"] for other in devices if other is not device]
+        for end in range(len("GPU-"), len(device["uuid"]) + 1):
+            beginning = device["uuid"][:end]
             alone = not any(other.startswith(beginning) for other in others)
             visible_uuids = visible(devices, {"CUDA_VISIBLE_DEVICES": beginning})
-            assert visible_uuids == ([device.uuid] if alone else [])
+            assert visible_uuids == ([device["uuid"]] if alone else [])

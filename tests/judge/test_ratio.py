@@ -11,7 +11,7 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from pytest_mlperf.bench.confirm import raw
+from pytest_mlperf.bench.interleaved import raw
 from pytest_mlperf.judge.decision import Answer
 from pytest_mlperf.judge.inputs import Direction
 from pytest_mlperf.judge.ratio import (

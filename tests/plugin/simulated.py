@@ -5,12 +5,14 @@ from __future__ import annotations
 import datetime as dt
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from statistics import fmean
 
 import pytest
 
 from pytest_mlperf.core.baseline import Property
 from pytest_mlperf.core.job import Job
-from pytest_mlperf.core.measurement import Run, Subject
+from pytest_mlperf.core.measurement import Accuracy, Run, Scored, Subject
+from pytest_mlperf.core.reason import Reason
 from pytest_mlperf.hardware import host
 from pytest_mlperf.run.conditions import Conditions
 from pytest_mlperf.run.measure import ProcessResult, ProcessTask
@@ -21,8 +23,19 @@ SAME = {"engine": "Acme", "engine.acme": "1.0"}
 
 @dataclass
 class Simulation:
-    """Runs without a process: the rates of both builds in turn, and a log of the runs."""
+    """Runs without a process: the rates of both builds in turn, and a log of the runs.
 
+    Attributes:
+        metrics: Metrics that have the rate as their value, such as times [s].
+        queries: Queries of a run.
+        invalid: Reasons why each run is INVALID.
+        scores: Scores of the samples, in percent; None for no accuracy pass.
+    """
+
+    metrics: Sequence[str] = ("throughput",)
+    queries: int = 1
+    invalid: tuple[Reason, ...] = ()
+    scores: Sequence[float] | None = None
     new_rates: Sequence[float] = (RATE, 1.01 * RATE)
     old_rates: Sequence[float] = (RATE, 1.01 * RATE)
     fingerprint: dict[str, str] = field(default_factory=lambda: dict(SAME))
@@ -36,28 +49,41 @@ class Simulation:
     ) -> ProcessResult:
         """Stand for `pytest_mlperf.run.measure.measure`."""
         del show
+        folder = str(conditions.folder / f"{job.case.id}.{task.folder}" / "performance")
+        accuracy = scored = None
+        if task.ask and self.scores:
+            mean, samples = fmean(self.scores), len(self.scores)
+            accuracy = Accuracy(
+                scores={"top1": mean}, samples=samples, total=samples, full=True, folder=folder
+            )
+            scored = Scored(
+                indices=tuple(range(samples)),
+                per_sample={"top1": self.scores},
+                outputs=tuple(range(samples)),
+            )
         self.jobs.append((task.label, job))
         self.titles.append(task.title)
         rates = self.old_rates if task.label else self.new_rates
         rate = rates[task.number % len(rates)] * (1 - conditions.handicap)
         self.tasks.append((task.folder, conditions.handicap))
         run = Run(
-            metrics={"throughput": rate},
+            metrics=dict.fromkeys(self.metrics, rate),
             within_se={},
             samples=64,
-            queries=1,
+            queries=self.queries,
             duration_s=0.1,
             target_qps=RATE,
             session=conditions.session,
             started=dt.datetime.now(dt.UTC).isoformat("T", "seconds"),
             commit=None,
-            folder=str(conditions.folder / f"{job.case.id}.{task.folder}" / "performance"),
+            folder=folder,
+            invalid=self.invalid,
         )
         subject = Subject(identity=dict(self.identity), fingerprint=dict(self.fingerprint))
         return ProcessResult(
-            run=run,
-            accuracy=None,
-            scored=None,
+            run=run if task.performance else None,
+            accuracy=accuracy,
+            scored=scored,
             unscored=None,
             subject=subject,
             target_qps=RATE,
@@ -67,7 +93,12 @@ class Simulation:
 
 def null_engine(*rates: float) -> Simulation:
     """Return runs of the null engine on this machine, with these rates in turn."""
-    return Simulation(rates, rates, {"engine": "null"}, dict(host.identity()))
+    return Simulation(
+        new_rates=rates,
+        old_rates=rates,
+        fingerprint={"engine": "null"},
+        identity=dict(host.identity()),
+    )
 
 
 def simulate(monkeypatch: pytest.MonkeyPatch, simulation: Simulation | None = None) -> Simulation:

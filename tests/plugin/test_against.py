@@ -5,8 +5,9 @@ from __future__ import annotations
 import subprocess
 import sys
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -16,11 +17,13 @@ from pytest_mlperf.cli import main
 from pytest_mlperf.core.case import Kind
 from pytest_mlperf.core.errors import MlperfError
 from pytest_mlperf.core.history import histories_of
+from pytest_mlperf.core.reason import Key, Reason
 from pytest_mlperf.core.verdict import Confirmation, Outcome, Verdict
 from pytest_mlperf.hardware.machine import detect
 from pytest_mlperf.reports.sentences import sentence
 from pytest_mlperf.run.child.process import Patience
 from pytest_mlperf.run.conditions import Conditions
+from pytest_mlperf.run.measure import ProcessResult
 from pytest_mlperf.run.project import commit_of
 from pytest_mlperf.stores.results import read_results
 from pytest_mlperf.suite.environments import reference
@@ -181,6 +184,101 @@ def test_pairs_decide_without_a_stored_baseline(lab: Lab, simulation: Simulation
         assert metric.baseline.lacks is None
         assert metric.baseline.runs == metric.runs == other.pairs
         assert RATE * 0.99 < (metric.baseline.value or 0.0) < RATE * 1.02
+
+
+def test_a_latency_drops_where_it_rises(lab: Lab, simulation: Simulation) -> None:
+    """A time to the first token, or a tail, is worse if it is longer; each has its own limit."""
+    lab.other_python()
+    simulation.metrics, simulation.queries = ("ttft_p50", "ttft_p99", "tpot_p50", "tpot_p99"), 5000
+    suite = lab.project.suite(
+        engines='[[engines]]\nuse = "acme:Acme"\n',
+        scenarios='[[scenarios]]\nname = "Interactive"\ntarget_qps = 20\nttft_limit = "9s"\n'
+        'tpot_limit = "9s"\nmin_duration = "100ms"\n'
+        'limits = { ttft_p50 = { max_rise = "30%" }, ttft_p99 = { max_rise = "30%" } }\n',
+    )
+    text = suite.read_text("utf-8").replace('name = "first"\n', 'name = "first"\ntokens = true\n')
+    suite.write_text(text.replace('[limits]\nthroughput = { max_drop = "40%" }\n', ""), "utf-8")
+    seconds = simulation.old_rates = (0.1, 0.1002)
+    rows = [
+        ("equal", seconds, Outcome.OK, Confirmation.EXCLUDED),
+        ("longer", (0.15, 0.1505), Outcome.PERF_DROP, Confirmation.PROVEN),
+        ("shorter", (0.05, 0.0502), Outcome.IMPROVED, Confirmation.EXCLUDED),
+    ]
+    for name, simulation.new_rates, outcome, state in rows:
+        verdict = lab.verdict(OTHER_PYTHON, suite)
+        assert verdict.outcome is outcome, (name, sentence(verdict.headline))
+        assert verdict.interleaved is not None
+        assert verdict.interleaved.state is state
+        judged = {metric.metric: metric for metric in verdict.metrics if metric.limit}
+        assert {*judged} >= {"ttft_p50", "ttft_p99"}, name
+        moved = simulation.new_rates[0] / 0.1 - 1
+        for metric in judged.values():
+            assert metric.change == pytest.approx(moved, abs=0.01)
+            assert (metric.low or 0.0) <= (metric.change or 0.0) <= (metric.high or 0.0)
+            assert metric.confirmed is (outcome is Outcome.PERF_DROP)
+
+
+def test_the_servers_of_a_served_suite_are_alive_alternately(
+    lab: Lab, simulation: Simulation
+) -> None:
+    """Each build starts its own, so that both can have the whole machine."""
+    lab.other_python()
+    suite = lab.project.suite(
+        engines='[[engines]]\nuse = "openai"\noptions = { serve = ["vllm", "--port", "{port}"], '
+        'api = "completions", served_model = "m" }\n',
+    )
+
+    verdict = lab.verdict(OTHER_PYTHON, suite)
+
+    assert verdict.outcome is Outcome.OK, sentence(verdict.headline)
+    assert "the servers of both builds were alive alternately, one in each run" in map(
+        sentence, verdict.notes
+    )
+    jobs = {bool(label): job for label, job in simulation.jobs}
+    assert all(job.engine.options["serve"] for job in jobs.values())
+    assert jobs.keys() == {True, False}
+
+
+def test_scores_are_compared_although_no_run_is_valid(lab: Lab, simulation: Simulation) -> None:
+    """The accuracy test is judged by the other build's scores, in any order of the tests."""
+    lab.other_python()
+    simulation.invalid = (Reason(key=Key.LOADGEN, text="too short"),)
+    simulation.scores = (100.0, 0.0) * 16
+    engines = '[[engines]]\nuse = "acme:Acme"\n'
+    (planned,) = plan_suite(lab.project.suite(engines=engines, top1=50.0))
+    kinds = [Kind.PERFORMANCE, Kind.ACCURACY]
+    for order in (kinds, kinds[::-1]):
+        bench = lab.bench(OTHER_PYTHON)
+        verdicts = {kind: bench.verdict(planned, kind, kinds) for kind in order}
+        bench.close()
+        speed, accuracy = verdicts[Kind.PERFORMANCE], verdicts[Kind.ACCURACY]
+        assert speed.outcome is Outcome.INVALID
+        assert accuracy.interleaved is not None
+        assert accuracy.interleaved.other_accuracy is not None, sentence(accuracy.headline)
+        assert accuracy.paired[0].samples == 32
+
+
+def test_an_invalid_other_build_stays_invalid_if_its_test_runs_again(
+    lab: Lab, simulation: Simulation, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As with pytest-rerunfailures; a run without its neighbour is no pair."""
+
+    def measure(*arguments: Any) -> ProcessResult:
+        done = simulation.measure(*arguments)
+        assert done.run is not None
+        reasons = (Reason(key=Key.LOADGEN, text="too short"),) if arguments[-1].label else ()
+        return replace(done, run=replace(done.run, invalid=reasons))
+
+    monkeypatch.setattr("pytest_mlperf.bench.runner.measure", measure)
+    lab.other_python()
+    (planned,) = plan_suite(lab.suite())
+    bench = lab.bench(OTHER_PYTHON)
+    for _ in range(3):
+        verdict = bench.verdict(planned, Kind.PERFORMANCE, [Kind.PERFORMANCE])
+        assert verdict.outcome is Outcome.INVALID, sentence(verdict.headline)
+        assert sentence(verdict.headline).startswith("python other/bin/python")
+    bench.close()
+    assert sum(folder.startswith("against") for folder, _ in simulation.tasks) == 3
 
 
 def test_too_noisy_says_how_many_pairs_decide(lab: Lab, simulation: Simulation) -> None:

@@ -24,11 +24,11 @@ from pytest_mlperf.bench.confirm import (
     SMALL_DROP_NOTE,
     UNCHANGED,
     confirm,
-    in_words,
     not_made,
     worse,
 )
 from pytest_mlperf.bench.earlier import deciding
+from pytest_mlperf.bench.interleaved import in_words
 from pytest_mlperf.bench.performance import judge_performance
 from pytest_mlperf.bench.policy import Confirm, Phase, Policy
 from pytest_mlperf.core.case import Kind

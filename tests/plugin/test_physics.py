@@ -64,7 +64,7 @@ def test_a_result_shows_its_share_of_the_limit_and_its_cost(project: Project) ->
     assert light.share == pytest.approx(rate / 4947)
     result.stdout.re_match_lines(
         [
-            r"  samples/s: ([5-9]|10)(\.\d+)? % of the speed of light \(compute\); at most 4,947",
+            r"  samples/s: ([5-9]|10)(\.\d+)? % of the roofline \(compute\); at most 4,947",
             r"  \d+,\d{3} samples/USD \(1 GPU at 3\.6 USD an hour, 2026-11-01\)",
         ]
     )
@@ -74,7 +74,7 @@ def test_a_result_shows_its_share_of_the_limit_and_its_cost(project: Project) ->
 
     assert (verdicts["heavy"].outcome, verdicts["heavy"].runs) == (Outcome.INVALID, ())
     result.stdout.fnmatch_lines(
-        ["INVALID samples/s is * % of the speed of light, which is physically impossible *"]
+        ["INVALID samples/s is * % of the roofline, which is physically impossible *"]
     )
 
     assert not verdicts["rgat"].fails
@@ -93,7 +93,7 @@ def test_an_unknown_gpu_is_never_guessed(h200: Fake, project: Project) -> None:
     result.stdout.re_match_lines_random(
         [
             r"  no limit known for X900: set its dense peaks \(FLOP/s\), .*",
-            "  samples/s: .* % of the speed of light .*; at most 1,000",
+            "  samples/s: .* % of the roofline .*; at most 1,000",
         ]
     )
 
@@ -116,8 +116,8 @@ def test_a_cpu_has_a_limit_where_the_suite_gives_its_figures_and_a_pretended_gpu
     limits = {name: len(verdict.runs[-1].light) for name, verdict in verdicts.items()}
     assert limits == {"silent": 0, "given": 1, "gpu": 0}
     assert verdicts["gpu"].outcome is Outcome.NO_BASELINE
-    assert result.stdout.str().count("speed of light") == 1
-    result.stdout.re_match_lines(["  samples/s: .* % of the speed of light .*; at most 2,000"])
+    assert result.stdout.str().count("% of the roofline") == 1
+    result.stdout.re_match_lines(["  samples/s: .* % of the roofline .*; at most 2,000"])
 
 
 def official(project: Project, least: str, *options: str) -> Verdict:

@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 import json
+import re
 import sys
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler
 
 import pytest
 
@@ -17,6 +21,7 @@ from pytest_mlperf.suite.plan import plan_suite, url_of
 from tests.exporters import exporting, page
 from tests.hardware.test_server import World
 from tests.plugin.project import SUITE, Project
+from tests.plugin.test_dcgm import GATED_FROM_1_S, LIMITS, OFFLINE, outcomes
 
 pytestmark = pytest.mark.process
 
@@ -182,6 +187,94 @@ def test_a_servers_own_exporter_meters_it(served: Served) -> None:
         verdict = served.verdict()
     assert verdict.outcome is Outcome.ERROR
     assert "says H100, and the exporter reports 8xH200" in sentence(verdict.headline)
+
+
+METER = """
+import json, pathlib, sys, time
+
+folder = pathlib.Path(__file__).parent
+if "--watch" not in sys.argv:
+    print((folder / "world.json").read_text())
+    sys.exit()
+watts, state = json.loads((folder / "board.json").read_text())
+for number in range(10**6):
+    if state == "lost" and number == 10:
+        sys.exit(1)
+    joules = 1e6 if state == "stale" else watts * time.monotonic()
+    gpu = {"uuid": "u", "gpu": "NVIDIA H200", "watts": watts, "joules": joules}
+    print(json.dumps({"gpus": [gpu]}), flush=True)
+    time.sleep(0.1)
+"""
+"""A probe whose `--watch` prints the energy of the board that board.json describes."""
+
+Draw = Callable[[float, str], None]
+
+
+@contextmanager
+def metered(served: Served, source: str) -> Iterator[Draw]:
+    """Gate the energy of a server with one GPU by a source; yield what sets power and state."""
+    project = served.project
+    project.pytester.makeconftest(
+        ELSEWHERE + GATED_FROM_1_S + "server_hardware.WATCH_SECONDS = 0.1"
+    )
+    (project.path / "world.json").write_bytes(World(count=1).probe)
+    (project.path / "meter.py").write_text(METER)
+    board = {"watts": 200.0, "state": "", "answers": 0.0}
+
+    def show(handler: BaseHTTPRequestHandler) -> None:
+        board["answers"] += 1  # type: ignore[operator]
+        if board["state"] == "lost" and board["answers"] > 20:  # type: ignore[operator]
+            page("", 503)(handler)
+            return
+        moment_s = 0.0 if board["state"] == "stale" else time.monotonic() // 0.1 * 0.1
+        millijoules = round(1e9 + 1000 * board["watts"] * moment_s)  # type: ignore[operator]
+        values = (("POWER_USAGE", board["watts"]), ("TOTAL_ENERGY_CONSUMPTION", millijoules))
+        labels = 'UUID="GPU-a",modelName="NVIDIA H200"'
+        rows = (f"DCGM_FI_DEV_{name}{{{labels}}} {value}" for name, value in values)
+        page("\n".join(rows))(handler)
+
+    def draw(watts: float, state: str) -> None:
+        board.update(watts=watts, state=state, answers=0.0)
+        (project.path / "board.json").write_text(json.dumps([watts, state]))
+
+    with exporting(show) as exporter:
+        table = {
+            "probe": f"{{ probe = {json.dumps(f'{sys.executable} meter.py')} }}",
+            "exporter": f'{{ exporter = "{exporter.url}" }}',
+        }
+        engines = ENGINE.format(accelerators='["H200"]', url=served.url, server=table[source])
+        project.suite(engines=engines, scenarios=OFFLINE, more=LIMITS)
+        yield draw
+
+
+@pytest.mark.parametrize("source", ["probe", "exporter"])
+def test_a_servers_energy_is_gated_by_its_probe_and_by_its_exporter(
+    served: Served, source: str
+) -> None:
+    """A proven rise fails; a counter that stands still, or goes away, is not judged."""
+    with metered(served, source) as draw:
+        draw(200, "")
+        project, options = served.project, ("suites", *FAST, "-rs")
+        recorded = ("-k", "performance", "--mlperf-update=missing", "-omlperf_baseline_runs=1")
+        project.run_process(*options, *recorded)
+        project.over_days()
+        draw(600, "")
+        result = project.run_process(*options)
+        assert outcomes(project) == {"performance": Outcome.OK, "efficiency": Outcome.POWER_DROP}
+        result.stdout.re_match_lines([r"POWER DROP samples/J by DCGM −[67]\d\.\d % .*"])
+        seldom = {"probe": "the GPU's driver does not", "exporter": "--collect-interval"}[source]
+        draw(600, "stale")
+        text = " ".join(project.run_process(*options).stdout.str().split())
+        assert outcomes(project) == {"performance": Outcome.OK}
+        assert re.search(f"the energy counter changed less than twice in 3 s: .*{seldom}", text)
+        draw(600, "lost")
+        text = " ".join(project.run_process(*options).stdout.str().split())
+        if source == "probe":  # which still describes the server after the run
+            assert outcomes(project) == {"performance": Outcome.OK}
+            assert "the probe was not read to the end of the run: the probe printed no" in text
+        else:
+            assert set(outcomes(project).values()) == {Outcome.ERROR}
+            assert "answers 503; start it, or correct it" in text
 
 
 def test_doctor_and_machine_show_the_hardware_and_its_source(served: Served) -> None:

@@ -410,6 +410,28 @@ SENTENCES: tuple[tuple[Note, str], ...] = (
         "run 4 of 9 is an outlier, 97.2 samples/s: not recorded",
     ),
     (Note.of("limit_missed", count=2, of=4), "2 of 4 runs missed their latency limit"),
+    (
+        Note.of("locked_clock", now=1860.0, baseline=1900.0, change=-0.021),
+        (
+            "the SM clock is locked, but it changed: 1860 MHz now, 1900 MHz when the baseline was "
+            "recorded (−2.1 %)"
+        ),
+    ),
+    (
+        Note.of("control_not_run"),
+        "the machine's micro-benchmark was not run in this session",
+    ),
+    (
+        Note.of("control_few", needed=2),
+        "fewer than 2 runs of the baseline have results of the machine's micro-benchmark",
+    ),
+    (
+        Note.of("control_library"),
+        (
+            "the matrix product of the machine's micro-benchmark is not compared: the baseline "
+            "used another library"
+        ),
+    ),
     (Note.of("client_late"), "the client sent requests late: see the notes of its runs"),
     (BUSY, "load may have cost up to 20 %: others used 0.4 of 2 cores"),
     (

@@ -52,7 +52,8 @@ def test_a_cpu_is_measured_and_this_process_stays_light() -> None:
     """With the sizes that count, on anything; the one who asks imports neither numpy nor torch."""
     code = (
         "import json, sys, pytest_mlperf.run.conditions as c; c.TOLERATED_SHARE = 1; "
-        "print(json.dumps([*c.control(0), sorted({'numpy', 'torch'} & set(sys.modules))]))"
+        "run = c.control(0); heavy = sorted({'numpy', 'torch'} & set(sys.modules)); "
+        "print(json.dumps([run.values, run.unavailable, heavy]))"
     )
     done = subprocess.run(
         [sys.executable, "-c", code], capture_output=True, timeout=LIMIT_S, check=True
@@ -82,7 +83,7 @@ def test_gpus_are_named_to_cuda_as_to_an_engine(
 
     without = instead(tmp_path, "torch", "raise ImportError")
     reason = "no library can multiply matrices on the GPU: pip install torch"
-    assert control(1, environment=without) == ({}, reason)
+    assert control(1, environment=without) == ControlRun(unavailable=reason)
 
 
 BUSY = {"window_s": 1.0, "cores": 2, "own_s": 1.0, "foreign_s": 1.0, "waited_s": 0.5}
@@ -112,9 +113,10 @@ def test_a_broken_child_is_one_reason(tmp_path: Path, monkeypatch: pytest.Monkey
         ),
     ):
         variables = instead(tmp_path, "numpy", f"import os\n{module}")
-        assert control(0, environment=variables) == ({}, reason)
+        assert control(0, environment=variables) == ControlRun(unavailable=reason)
     monkeypatch.setattr(sys, "executable", "/nowhere/python")
-    assert control(0) == ({}, "the micro-benchmark cannot start: No such file or directory")
+    reason = "the micro-benchmark cannot start: No such file or directory"
+    assert control(0) == ControlRun(unavailable=reason)
 
 
 def test_a_child_is_ended_by_its_limit_and_with_its_parent(tmp_path: Path) -> None:
@@ -122,7 +124,7 @@ def test_a_child_is_ended_by_its_limit_and_with_its_parent(tmp_path: Path) -> No
     started = tmp_path / "started"
     variables = {**instead(tmp_path, "numpy", HANG_WITH_A_CHILD), "STARTED": str(started)}
     reason = "the micro-benchmark was not done within 3 s"
-    assert control(0, limit_s=3, environment=variables) == ({}, reason)
+    assert control(0, limit_s=3, environment=variables) == ControlRun(unavailable=reason)
     assert len(pids(started)) == 2
     assert all(map(is_gone, pids(started)))
 

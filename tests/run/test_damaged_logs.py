@@ -92,10 +92,7 @@ def read_all(detail: Detail) -> None:
     """Ask a log everything that it can be asked."""
     flags = (
         detail.valid,
-        detail.perf_constraints_met,
-        detail.min_duration_met,
-        detail.min_queries_met,
-        detail.early_stopping_met,
+        *(value for key, value in detail.values.items() if key.endswith("_met")),
     )
     assert {type(flag) for flag in flags} <= {bool, type(None)}
     asks: list[Callable[[], object]] = [

@@ -57,7 +57,7 @@ def test_a_query_goes_to_the_replica_with_the_least_open_work() -> None:
     sent.dispatcher._submit_gathered([(4, 0)])
 
     assert sent.ids[1] == [[2], [4]]
-    assert [replica.open for replica in sent.replicas] == [1, 1, 1]
+    assert [replica.tally.open for replica in sent.replicas] == [1, 1, 1]
 
 
 def test_queries_of_a_stream_stay_whole_on_one_replica() -> None:

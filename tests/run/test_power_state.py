@@ -26,17 +26,17 @@ def state(time_s: float, mhz: float | None, heat: float) -> dict[str, Any]:
 def test_a_windows_state_is_its_median_clock_heat_share_of_the_cap_and_peak_memory() -> None:
     log = GpuLog(
         uuid="GPU-0",
-        reasons=((0.0, 0), (20.0, CAP), (30.0, 0), (60.0, 0)),
-        states=(state(5, 300, 95), state(12, 1900, 60), state(20, 1800, 71), state(30, 1850, 70)),
+        reasons=[(0.0, 0), (20.0, CAP), (30.0, 0), (60.0, 0)],
+        states=[state(5, 300, 95), state(12, 1900, 60), state(20, 1800, 71), state(30, 1850, 70)],
     )
     shares = {"power_cap_share": pytest.approx(0.25)}
     usual = {"sm_mhz": 1850, "memory_mhz": 3201, "temperature_c": 71}
-    unread = GpuLog(uuid="GPU-0", states=(state(12, None, 60),))
+    unread = GpuLog(uuid="GPU-0", states=[state(12, None, 60)])
     assert log.state(10.0, 50.0) == {**usual, **shares}
     assert unread.state(10.0, 50.0) == {"memory_mhz": 3201, "temperature_c": 60}
 
     gpus = [
-        GpuLog(uuid=uuid, states=tuple({"time": s, "memory_used": used[s]} for s in used))
+        GpuLog(uuid=uuid, states=[{"time": s, "memory_used": used[s]} for s in used])
         for uuid, used in (("GPU-0", {1.0: 9e9, 20.0: 7e9, 40.0: 99e9}), ("GPU-1", {20.0: 5e9}))
     ]
     both = PowerLog(gpus=tuple(gpus), ended=True, offsets_s=(1000.0,))

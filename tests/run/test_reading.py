@@ -26,8 +26,8 @@ from pytest_mlperf.run.power.exporter import ExporterLog
 from pytest_mlperf.run.power.figures import Meter, sampled
 from pytest_mlperf.run.power.sampling import PowerLog
 from pytest_mlperf.run.reading import (
+    Evidence,
     Spell,
-    WorkerEvidence,
     energy_findings,
     read_run,
     untimed_input,
@@ -53,7 +53,7 @@ BUSY = {**SEEN, "foreign_s": 18.0, "waited_s": 8.0, "own_s": 1.0}
 
 def evidence(
     folder: Path, result: dict[str, Any], *, input_s: float | None = None, **changes: Any
-) -> WorkerEvidence:
+) -> Evidence:
     """Return what is left of a run whose log lies in a folder."""
     usual: dict[str, Any] = {
         "settings": settings("Server"),
@@ -73,7 +73,7 @@ def evidence(
         "warmed": None,
         "notes": (),
     }
-    return WorkerEvidence(**{**usual, **changes})
+    return Evidence(**{**usual, **changes})
 
 
 def read(
@@ -207,8 +207,8 @@ class Load:
     def __init__(self, folder: Path, moved_s: float) -> None:
         self.timed = Spell((1000.0, 1030.0 + moved_s))
         moments = [900 + n / 10 for n in range(2000)]
-        trace = tuple(Reading(time_s=t, value=300.0) for t in moments)
-        counter = tuple(Reading(time_s=t, value=300.0 * t) for t in moments)
+        trace = [Reading(time_s=t, value=300.0) for t in moments]
+        counter = [Reading(time_s=t, value=300.0 * t) for t in moments]
         gpu = GpuLog(uuid="GPU-0", facts={"covers": True}, trace=trace, counter=counter)
         looks = [
             ExporterLook(time_s=t, gpus={"GPU-0": ExportedGpu(uuid="GPU-0", joules=300.0 * t)})
@@ -220,7 +220,7 @@ class Load:
             folder,
             {},
             power=PowerLog(gpus=(gpu,), ended=True, offsets_s=(0.0, 0.0)),
-            host={"package-0": Counted(range_j=1e9, readings=counter)},
+            host={"package-0": Counted(range_j=1e9, readings=tuple(counter))},
             exporter=ExporterLog(looks=looks),
         )
 
@@ -267,7 +267,7 @@ def test_no_energy_is_known_of_a_window_in_which_the_wall_clock_was_set_or_slewe
 def test_a_run_whose_power_was_seldom_read_has_a_note_with_the_rate(
     rate_hz: int, notes: list[str]
 ) -> None:
-    trace = tuple(Reading(time_s=n / rate_hz, value=300.0) for n in range(60 * rate_hz))
+    trace = [Reading(time_s=n / rate_hz, value=300.0) for n in range(60 * rate_hz)]
     log = PowerLog(gpus=(GpuLog(uuid="GPU-0", trace=trace),), ended=True, offsets_s=(0.0, 0.0))
     figures = Figures(samples=10, queries=10, duration_s=30.0)
     run = sampled(figures, log, Spell((10.05, 40.05)), warm_s=5.0)

@@ -9,7 +9,7 @@ import pytest
 from pytest_mlperf.core.errors import RunError
 from pytest_mlperf.core.extension import Sink
 from pytest_mlperf.run.worker.closed_loop import SlotSink
-from pytest_mlperf.run.worker.point_window import NOTE, Ended, parts_of, recounted
+from pytest_mlperf.run.worker.point_window import NOTE, Ended, recounted
 from tests.run.test_curve import Answers, closed, refuse
 
 METRICS = {
@@ -25,7 +25,7 @@ METRICS = {
 
 
 def ended(sample: int, tokens: int = 10, *, served: bool = True, counts: bool = True) -> Ended:
-    return Ended(sample, served, counts, sample % 2, tokens, 2.0)
+    return Ended(sample, served, counts, tokens, 2.0)
 
 
 def test_rates_and_times_are_by_the_second_count() -> None:
@@ -44,7 +44,6 @@ def test_rates_and_times_are_by_the_second_count() -> None:
         "tps_per_user": 2.0,
     }
     assert note == ""
-    assert parts_of([(1, 0, 0.5), (2, 0, 0.25)], rows, counts) == [(1, 20, 0.5), (2, 10, 0.25)]
 
     for count, note in (
         (98, ""),

@@ -19,11 +19,11 @@ from typing import Any
 import pytest
 
 from pytest_mlperf import cli
-from pytest_mlperf.core.errors import RunError
+from pytest_mlperf.core.errors import RunError, SuiteError
 from pytest_mlperf.hardware import nvidia, probe
 from pytest_mlperf.hardware.machine import Machine
 from pytest_mlperf.run import server_hardware
-from pytest_mlperf.run.power.exporter import Exporter, watched_exporter
+from pytest_mlperf.run.power.exporter import Exporter, find_exporter, watched_exporter
 from pytest_mlperf.run.scraping import PageError
 from pytest_mlperf.run.server_hardware import ProbePage, ServerSources, output_of
 from pytest_mlperf.suite.tables import ServerEntry
@@ -53,7 +53,8 @@ def fake(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Fake:
 
 @pytest.fixture(autouse=True)
 def _no_pages(monkeypatch: pytest.MonkeyPatch) -> None:
-    """No test waits for an address that nobody has."""
+    """No test waits for an address that nobody has, or knows the GPUs of another one."""
+    server_hardware.own_node.cache_clear()
     monkeypatch.setattr("pytest_mlperf.run.scraping.PAGE_TIMEOUT_SECONDS", 0.2)
 
 
@@ -124,6 +125,7 @@ HANGS = (sys.executable, "-c", "import time; time.sleep(60)")
 FAULTS: list[tuple[tuple[str, ...], str]] = [
     (HANGS, "the probe did not end within 0.5 s: try it by hand"),
     (("no-such-command",), "the probe cannot start: no-such-command: No such file"),
+    (("nul\0", "x"), "the probe cannot start: "),
     (printing("Permission denied (publickey).", 255), "exit code 255: Permission denied"),
     (printing("welcome"), "printed 'welcome', which is not JSON"),
     (printing(""), "printed 'nothing', which is not JSON"),
@@ -163,6 +165,28 @@ def test_the_clients_own_answer_is_not_that_of_a_server_elsewhere() -> None:
         probed.machine(client)
 
 
+@pytest.mark.parametrize(
+    "url",
+    ["http://box:99999/v1", "http://[::1", "http://box:x", "http://", "https:///v1", "unix://"],
+)
+def test_an_address_of_no_server_is_one_error(url: str) -> None:
+    with pytest.raises(RunError, match="is not the address of a server, such as http://") as caught:
+        ServerSources(url=url)
+    assert caught.value.layer == "server"
+
+
+@pytest.mark.parametrize("scene", ["device | mig 2", "device | device"])
+def test_the_clients_own_answer_is_known_if_its_gpus_are_divided_or_hidden(
+    fake: Fake, scene: str
+) -> None:
+    """A client knows its visible GPUs alone, each instance by its own UUID."""
+    fake.write(*scene.split(" | "))
+    gpu = {"uuid": "MIG-0-0" if "mig" in scene else "GPU-1", "gpu": "NVIDIA H200", "mig": None}
+    client = Machine(cpu={"cpu": "x"}, gpus=(gpu,))
+    with pytest.raises(RunError, match=r"the probe reports this machine, and http://192\.0\.2\.1"):
+        sources(probe=STDIN).machine(client)
+
+
 TUNNEL = """
 import socket, sys, time
 listener = socket.create_server(("127.0.0.1", 0))
@@ -180,8 +204,8 @@ def test_a_tunnel_on_this_machine_is_not_the_server(
     with subprocess.Popen([sys.executable, script], stdout=subprocess.PIPE) as child:
         assert child.stdout is not None
         port = int(child.stdout.readline())
-        for host in ("127.0.0.1", "localhost"):
-            local = ServerSources(url=f"http://{host}:{port}")
+        for host in ("localhost", "http://127.0.0.1", "http://localhost"):
+            local = ServerSources(url=f"{host}:{port}")
             assert local.is_here is is_here
         client = Machine(cpu={"cpu": "x", "cores": 2})
         machine = local.machine(client)
@@ -259,6 +283,16 @@ def test_a_servers_own_pages_and_headers_are_read() -> None:
     assert "2 processes or more answer at this url" in identity.remarks[0]
 
 
+@pytest.mark.parametrize(
+    "url", ["http://[::1", "http://h:99999/metrics", "gpu-box:9400", "ftp://h"]
+)
+def test_an_address_of_no_exporter_is_one_error(url: str) -> None:
+    with pytest.raises(RunError, match=r"exporter: .* is not an address such as"):
+        sources(exporter=url).ask()
+    with pytest.raises(SuiteError, match="is not an address such as"):
+        find_exporter(url)
+
+
 def test_an_exporter_that_is_not_there_is_one_error() -> None:
     with exporting(page("", 404)) as server:
         exported = sources(exporter=server.url)
@@ -283,7 +317,10 @@ def test_a_probe_is_watched_for_energy_by_the_clock_of_this_machine(fake: Fake) 
     assert all(began_s <= look.time_s <= time.time() for look in log.looks)
 
 
-@pytest.mark.parametrize("command", [printing("nonsense"), printing("{}"), ("no-such-command",)])
+NONSENSE = ("nonsense", "{}", '{"gpus": {"uuid": 1}}', "[" * 100_000)
+
+
+@pytest.mark.parametrize("command", [*map(printing, NONSENSE), ("no-such-command",)])
 def test_a_probe_without_energy_is_a_failed_reading(command: tuple[str, ...]) -> None:
     reading = ProbePage(command)
     with pytest.raises(

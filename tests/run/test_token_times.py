@@ -85,16 +85,16 @@ def test_first_further_and_mean_times(clock: Clock) -> None:
 
 
 TOGETHER = "of the tokens came together with others"
-IN_ONE_PIECE = "100% of the answers came in one piece"
+IN_ONE_PIECE = "100 % of the answers came in one piece"
 
 
 def test_tokens_that_come_together_were_lost_or_invented_are_noted(clock: Clock) -> None:
     cases: list[tuple[list[float], float | None, bool, list[str]]] = [
         ([0.5, 0.25, 0.25, 0.25], 4.0, True, []),
         # Of eight tokens four come with the first message; the other four take one second.
-        ([0.5, 0, 0, 0, 1.0, 0, 0, 0], 4.0, False, [f"86% {TOGETHER}"]),
-        ([0.5, 0.25, 1e-5, 0.25, 1e-5], 4 / 0.50002, False, [f"50% {TOGETHER}"]),
-        ([0.5, 0, 0, 0], None, False, [f"100% {TOGETHER}", IN_ONE_PIECE]),
+        ([0.5, 0, 0, 0, 1.0, 0, 0, 0], 4.0, False, [f"86 % {TOGETHER}"]),
+        ([0.5, 0.25, 1e-5, 0.25, 1e-5], 4 / 0.50002, False, [f"50 % {TOGETHER}"]),
+        ([0.5, 0, 0, 0], None, False, [f"100 % {TOGETHER}", IN_ONE_PIECE]),
         # Nobody can tell what the jitter of one token in thirty hides.
         ([0.5, 1e-5, *[0.25] * 29], 29 / 7.25001, True, []),
         # A pause makes the time per token long; what comes at its own pace is no bunch.
@@ -116,7 +116,7 @@ def test_tokens_that_come_together_were_lost_or_invented_are_noted(clock: Clock)
         times.end(sample, 100, clock.now_s - 1.0)
     assert "tokens_per_second_per_user" not in times.metrics()
     assert tuple(times.notes.values()) == (
-        "100% of the answers came in one piece: TPOT says nothing of how fast a user sees tokens",
+        "100 % of the answers came in one piece: TPOT says nothing of how fast a user sees tokens",
     )
 
     times = TokenTimes()
@@ -176,12 +176,12 @@ def test_where_an_engine_tells_how_answers_came_that_decides(clock: Clock) -> No
         "tokens_per_sample",
         *(f"first_read_{share}" for share in ("p50", "p90", "p99")),
     }
-    assert many.notes["answers_buffered"].startswith("10% of the answers came in one read")
+    assert many.notes["answers_buffered"].startswith("10 % of the answers came in one read")
 
     hides = measured((2, 2), (2, 2))
     assert hides.metrics()["tpot_p50"] == 0.5
     assert hides.hidden_share == 0.4
-    assert hides.notes["hidden_tokens"].startswith("40% of the tokens were hidden")
+    assert hides.notes["hidden_tokens"].startswith("40 % of the tokens were hidden")
     silent = measured((4, None))
     assert (silent.hidden_share, silent.metrics()["tpot_p50"]) == (None, 0.25)
     assert silent.notes["hidden_tokens"].startswith("the server counts tokens that it never sends")

@@ -96,7 +96,6 @@ EXCEPTIONS = {
             *("cli.doctor.requirements", "hardware.machine", "hardware.memory"),
             *("addons.fleet.bridge", "addons.fleet.link", "addons.fleet.node", "run.child.events"),
             *("run.child.protocol", "run.conditions", "run.power_limit", "run.worker.worker"),
-            "run.server_hardware",
             *(
                 "adapters.engines.serving",
                 "adapters.scorers.code.sandbox",

@@ -8,14 +8,12 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
-from pytest_mlperf.core.declaration import declaration_of
+from pytest_mlperf.core.declaration import declaration_of, kind
 from pytest_mlperf.registry import Group, registered, resolve
 from pytest_mlperf.suite.trial import (
     annotation_of,
     fits,
-    needed,
-    wrong_kinds,
-    wrong_value,
+    wrong_options,
     wrong_values,
 )
 
@@ -68,7 +66,7 @@ def test_fitting_and_undecidable_values_pass() -> None:
         (name, value)
         for name, values in RIGHT.items()
         for value in values
-        if list(wrong_kinds(takes, {name: value}))
+        if wrong_options(takes, {name: value})
     ]
 
     assert refused == []
@@ -90,10 +88,10 @@ WRONG: tuple[tuple[str, tuple[object, ...], str], ...] = (
 
 
 def test_values_outside_of_an_annotation_are_refused_with_the_expected_type() -> None:
-    for name, values, kind in WRONG:
+    for name, values, words in WRONG:
         for value in values:
-            assert list(wrong_kinds(takes, {name: value})) == [name]
-            assert wrong_value(takes, name, value) == f"{name} is {value!r}; {kind} is needed"
+            message = f"{name} is {value!r}; {words} is needed"
+            assert wrong_options(takes, {name: value}) == {name: message}
 
 
 GROUPS: tuple[Group, ...] = ("engines", "datasets", "scorers")
@@ -118,6 +116,8 @@ def test_an_annotation_in_words() -> None:
         (list[float], "an array of numbers"),
         (bytes, "bytes"),
     ]
-    assert [needed(annotation) for annotation, _ in rows] == [words for _, words in rows]
+    assert [kind(annotation, article=True) for annotation, _ in rows] == [
+        words for _, words in rows
+    ]
     assert fits(None, None)
     assert not fits(0, None)

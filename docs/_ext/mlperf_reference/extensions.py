@@ -51,8 +51,8 @@ def _paragraphs(blocks: tuple[str, ...]) -> Iterator[str]:
 def _facts(extension: Extension) -> Iterator[str]:
     yield f"code: {code(extension.target)}"
     brought: dict[str | None, list[str]] = {}
-    for library in extension.libraries:
-        brought.setdefault(library.extra, []).append(library.name)
+    for name, library in extension.libraries.items():
+        brought.setdefault(library["extra"], []).append(name)
     for extra, names in brought.items():
         listed = ", ".join(map(code, names))
         install = f"pip install 'pytest-mlperf[{extra}]'"

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import importlib
 import importlib.util
 import json
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from contextlib import ExitStack
 from pathlib import Path, PurePosixPath
+from typing import Any, Self
 
-from pytest_mlperf import RunError
+from pytest_mlperf import Engine, RunError, SuiteError
 from pytest_mlperf.adapters.conventions import lfs_pointer
 from pytest_mlperf.adapters.conventions import not_installed as not_installed
-from pytest_mlperf.extension import Rule, require_options, text_of
+from pytest_mlperf.extension import Rule, text_of
 
 MAX_INDEX_BYTES = 64 * 2**20
 
@@ -63,6 +66,23 @@ def _named(index: Path) -> list[str]:
     return sorted(named)
 
 
+class StackedEngine(Engine):
+    """Open an engine's resources in `_open`, and release them in reverse order."""
+
+    def __enter__(self) -> Self:
+        with ExitStack() as undo:
+            self._open(undo)
+            self._undo = undo.pop_all()
+        return self
+
+    def __exit__(self, *exc_info: Any) -> None:
+        self._undo.__exit__(*exc_info)
+
+    def _open(self, undo: ExitStack) -> None:
+        """Acquire the resources; add their clean-up to `undo`."""
+        raise NotImplementedError
+
+
 def engine_error(message: str, log: str | None = None) -> RunError:
     """Return a RunError of layer "engine"."""
     return RunError("engine", message, log)
@@ -76,6 +96,15 @@ def broken(source: Path | str, problem: str) -> RunError:
 def refused_sample(index: int, problem: object) -> RunError:
     """Return the error for a sample; `problem` completes "sample N of the data set ..."."""
     return engine_error(f"sample {index} of the data set {problem}")
+
+
+def import_all(who: str, extra: str, *names: str) -> Any:
+    """Import modules and return the first; raise EnvironmentFault for one that is missing."""
+    try:
+        modules = [importlib.import_module(name) for name in names]
+    except ImportError as error:
+        raise not_installed(who, str(error.name), extra) from error
+    return modules[0]
 
 
 def require_module(who: str, name: str, extra: str, purpose: str = "") -> None:
@@ -94,10 +123,11 @@ def number_of(name: str, value: object, things: str) -> Rule:
     return name, value, value is None or is_count(value), f"a number of {things}, at least 1"
 
 
-def check_words(engine: str, options: object, **words: Sequence[str | None]) -> None:
-    """Raise SuiteError for options whose value is not among the option's `words`."""
-    rules = (one_of(name, getattr(options, name), choices) for name, choices in words.items())
-    require_options(f"engine {engine}", rules)
+def refuse_conflicts(engine: str, conflicts: Iterable[Sequence[Any]]) -> None:
+    """Raise SuiteError for the first that applies: whether it does, its text, and its options."""
+    for applies, fault, *options in conflicts:
+        if applies:
+            raise SuiteError(f"engine {engine}: {fault}", option=tuple(options))
 
 
 def is_count(value: object) -> bool:

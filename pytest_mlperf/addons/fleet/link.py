@@ -6,12 +6,9 @@ import json
 import sys
 import tempfile
 import time
-from collections.abc import Mapping
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-from pytest_mlperf.addons.fleet.placement import FleetNode, with_names
 from pytest_mlperf.extension import ChildProcess
 from pytest_mlperf.processes import log_tail
 
@@ -22,11 +19,6 @@ MAX_SILENCE_SECONDS = 20.0
 MAX_REPLY_BYTES = 1 << 28
 
 Event = dict[str, Any]
-
-
-def installed() -> bool:
-    """Return whether Ray is installed, without importing it."""
-    return find_spec("ray") is not None
 
 
 class HeadLostError(Exception):
@@ -87,10 +79,3 @@ class ClusterLink:
 
 CLOSE_SECONDS = 8.0
 """Time for the bridge to end its cases; then Ray ends them, as their owner is gone."""
-
-
-def nodes_of(event: Mapping[str, Any]) -> list[FleetNode]:
-    """Return the nodes that an event "nodes" lists."""
-    return with_names(
-        [FleetNode(**{**node, "kinds": frozenset(node["kinds"])}) for node in event["nodes"]]
-    )

@@ -11,6 +11,7 @@ import tarfile
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import closing
+from importlib.util import find_spec
 from itertools import zip_longest
 from pathlib import Path
 from typing import Any
@@ -18,14 +19,7 @@ from typing import Any
 import pytest
 
 from pytest_mlperf import MlperfError
-from pytest_mlperf.addons.fleet.link import (
-    ClusterLink,
-    Event,
-    HeadLostError,
-    RefusedError,
-    installed,
-    nodes_of,
-)
+from pytest_mlperf.addons.fleet.link import ClusterLink, Event, HeadLostError, RefusedError
 from pytest_mlperf.addons.fleet.orders import CaseGroup, groups_of, order_of
 from pytest_mlperf.addons.fleet.placement import (
     FleetNode,
@@ -34,6 +28,7 @@ from pytest_mlperf.addons.fleet.placement import (
     need_of,
     offered,
     place,
+    with_names,
 )
 from pytest_mlperf.addons.fleet.shipping import pack, take_back
 from pytest_mlperf.extension import plural
@@ -49,11 +44,17 @@ DEADLINE_S = 120.0
 """Maximum time from the order of a case to the start of its pytest, on free resources."""
 
 
+LAYER = "infrastructure"
+
+NODE = "mlperf_node"
+"""JUnit property with the node that ran a test."""
+
+
 def require_ray(address: str) -> None:
     """Raise UsageError if Python is too old or Ray is not installed."""
     if not hasattr(tarfile, "data_filter"):
         raise pytest.UsageError("--mlperf-on needs Python 3.11.4 or newer, here and on the nodes")
-    if not installed():
+    if find_spec("ray") is None:
         raise pytest.UsageError(
             f"--mlperf-on {address}: Ray is not installed here: pip install 'pytest-mlperf[ray]', "
             "in the version that the cluster has"
@@ -117,7 +118,7 @@ class Fleet:
         self._running: dict[str, CaseGroup] = {}
         self._nodes: list[FleetNode] = []
         self._names: dict[str, str] = {}
-        self._reports, self._relay = reports, Relay(state, reports)
+        self._reports = reports
         self._notices: set[str] = set()
         self._unable: dict[str, str] = {}
         self._stale = False
@@ -212,7 +213,8 @@ class Fleet:
         if event is None or event["event"] != "nodes":
             return False
         old_keys, stale = {node.key for node in self._nodes}, self._stale
-        self._nodes, self._stale = nodes_of(event), False
+        nodes = [FleetNode(**{**n, "kinds": frozenset(n["kinds"])}) for n in event["nodes"]]
+        self._nodes, self._stale = with_names(nodes), False
         self._names |= {node.key: node.name for node in self._nodes}
         return stale or old_keys != {node.key for node in self._nodes}
 
@@ -246,14 +248,15 @@ class Fleet:
                 group.begun, group.project = True, message["project"]
                 self._notices |= {f"node {node}: {notice}" for notice in message["notices"]}
             case "report":
-                self._relay.report(group, node, message["report"])
+                if test := self._reports.add(self._local(group, node, message["report"])):
+                    group.reported.add(test)
             case "uncollected" | "refused":
                 group.causes.append(message["cause"])
             case "finished":
-                self._relay.finished(group, node, message["notices"])
+                self._finish(group, node, message["notices"])
             case "over":
                 if files := message.get("files"):
-                    self._relay.take_files(files)
+                    self._take_files(files)
                 left = [f"{path} on node {node}: too large to be sent" for path in message["left"]]
                 self._notices |= set(left)
                 ended = f"node {node}: its pytest {message['ended']}"
@@ -278,26 +281,8 @@ class Fleet:
     def _lose(self, group: CaseGroup, cause: str) -> None:
         for item in group.missing:
             group.reported.add(item.nodeid)
-            self._relay.lost(item, cause)
+            self._reports.lost(item, LAYER, cause)
             stop_where_asked(self._session)
-
-
-LAYER = "infrastructure"
-
-NODE = "mlperf_node"
-"""JUnit property with the node that ran a test."""
-
-
-class Relay:
-    """Pass the reports of nodes on to this session's pytest, once per test."""
-
-    def __init__(self, state: MlperfSession, reports: RemoteReports) -> None:
-        self._state, self._reports = state, reports
-
-    def report(self, group: CaseGroup, node: str, plain: Mapping[str, Any]) -> None:
-        """Pass on a report that a node sent."""
-        if test := self._reports.add(self._local(group, node, plain)):
-            group.reported.add(test)
 
     def _local(self, group: CaseGroup, node: str, plain: Mapping[str, Any]) -> dict[str, Any]:
         root = str(self._state.config.rootpath)
@@ -305,7 +290,7 @@ class Relay:
             plain, lambda text: text.replace(group.project, root), (NODE, node)
         )
 
-    def finished(self, group: CaseGroup, node: str, notices: Sequence[Any] | None) -> None:
+    def _finish(self, group: CaseGroup, node: str, notices: Sequence[Any] | None) -> None:
         """Add the results to be judged at the end of the session, and the notices, of a node."""
         if notices is None:
             return
@@ -318,14 +303,10 @@ class Relay:
             names = ", ".join(not_here)
             group.causes.append(f"its label says {names}, and pytest-mlperf sees none there")
 
-    def take_files(self, files: str) -> None:
+    def _take_files(self, files: str) -> None:
         """Unpack the files of a case; on an error only add a notice."""
         options, config = self._state.options, self._state.config
         try:
             take_back(Path(files), runs_dir=options.runs_dir, root=config.rootpath)
         except Exception as error:
             self._state.notice(unforeseen("files of a node were not taken", error))
-
-    def lost(self, item: pytest.Item, cause: str) -> None:
-        """Report a test as an ERROR because no node has reported it."""
-        self._reports.lost(item, LAYER, cause)

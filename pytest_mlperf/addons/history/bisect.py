@@ -14,6 +14,7 @@ from pytest_mlperf.addons.history.bisection import (
     AS_ITSELF,
     BisectRange,
     Mark,
+    Speed,
     across,
     excluded_by_good,
     mark_of,
@@ -21,17 +22,16 @@ from pytest_mlperf.addons.history.bisection import (
     search_range,
     shared,
     smallest_drop,
-    speed_of,
 )
 from pytest_mlperf.addons.history.bisections import BisectStore, RunPairs
 from pytest_mlperf.addons.history.lineage import BuildAt
-from pytest_mlperf.bench.confirm import NotComparable, decided, in_turns
+from pytest_mlperf.bench.interleaved import Interleaved, NotComparable, decided
 from pytest_mlperf.bench.runner import CaseRunner, Unjudgeable
 from pytest_mlperf.cli.turns import InterleavedCases
 from pytest_mlperf.core.metrics import point_of
 from pytest_mlperf.extension import METRICS, Run, placeless, sentence
 from pytest_mlperf.judge import Answer
-from pytest_mlperf.judge.ratio import Ratio, RelativeSpeed
+from pytest_mlperf.judge.ratio import Ratio
 from pytest_mlperf.run.builds import baseline_build
 
 MetricOf = tuple[str, str]
@@ -109,7 +109,7 @@ class Proof:
     before: int
     now: int
     metric: MetricOf
-    speed: RelativeSpeed
+    speed: Speed
     direct: bool
     rest: Sequence[tuple[int, int]]
 
@@ -175,7 +175,7 @@ class Bisection:
         for (test, name), ratio in end.ratios.items():
             if ratio.outcome is Answer.FAIL:
                 limit, falls = self.limits[test][name], METRICS[name].falls
-                drop = excluded_by_good(limit, speed_of(ratio), falls=falls)
+                drop = excluded_by_good(limit, ratio, falls=falls)
                 followed.setdefault(test, {})[name] = drop
         self.limits = followed
         return end
@@ -258,14 +258,14 @@ class Bisection:
                 good_side = self._side(stack, test, numbers[0], later=False)
                 side = self._side(stack, test, numbers[1], later=True)
                 good_side.runs, side.runs = list(kept.before), list(kept.now)
-                ratios = in_turns(
-                    side,
-                    good_side,
-                    limits,
-                    self._rules[test],
-                    done=keep,
+                sides = Interleaved(
+                    new=side,
+                    old=good_side,
+                    rule=self._rules[test],
                     leader=good_side if loaded and case.rate is None else side,
+                    done=keep,
                 )
+                ratios = sides.judge(limits)
         except _Broke:
             self._broken += 1
             if self._broken == DOUBTFUL:  # the machine itself may be broken
@@ -327,9 +327,7 @@ class Bisection:
             before=before,
             now=now,
             metric=metric,
-            speed=speed_of(direct.ratios[metric])
-            if is_direct
-            else across(speeds[before], speeds[now]),
+            speed=direct.ratios[metric] if is_direct else across(speeds[before], speeds[now]),
             direct=is_direct,
             rest=[
                 (x, y)
@@ -338,10 +336,10 @@ class Bisection:
             ],
         )
 
-    def speeds(self, metric: MetricOf) -> dict[int, RelativeSpeed]:
+    def speeds(self, metric: MetricOf) -> dict[int, Speed]:
         """Return the speed of builds relative to the first one, by number."""
         speeds = {
-            number: speed_of(one.ratios[metric])
+            number: one.ratios[metric]
             for number, one in self.beside_good.items()
             if metric in one.ratios
         }

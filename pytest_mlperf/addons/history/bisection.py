@@ -100,23 +100,20 @@ def search_range(last: int, marks: Mapping[int, Mark], again: Collection[int] = 
     )
 
 
+Speed = Ratio | RelativeSpeed
+
 AS_ITSELF = RelativeSpeed(ratio=1.0, low=1.0, high=1.0)
 """Speed of the good commit relative to itself."""
 
 
-def speed_of(ratio: Ratio) -> RelativeSpeed:
-    """Return a ratio as a relative speed, without its decision."""
-    return RelativeSpeed(ratio=ratio.ratio, low=ratio.low, high=ratio.high)
-
-
-def across(before: RelativeSpeed, now: RelativeSpeed) -> RelativeSpeed:
+def across(before: Speed, now: Speed) -> RelativeSpeed:
     """Return the speed of `now` relative to `before`, given both relative to a third commit."""
     return RelativeSpeed(
         ratio=now.ratio / before.ratio, low=now.low / before.high, high=now.high / before.low
     )
 
 
-def smallest_drop(speeds: Mapping[int, RelativeSpeed]) -> tuple[int, int] | None:
+def smallest_drop(speeds: Mapping[int, Speed]) -> tuple[int, int] | None:
     """Return the closest pair of commits of which the later one is proven worse; None if none."""
     proven = [
         (now - before, before, now)
@@ -129,7 +126,7 @@ def smallest_drop(speeds: Mapping[int, RelativeSpeed]) -> tuple[int, int] | None
 _MAX_SHARE = 0.99
 
 
-def excluded_by_good(limit: float, whole: RelativeSpeed, *, falls: bool) -> float:
+def excluded_by_good(limit: float, whole: Speed, *, falls: bool) -> float:
     """Return the drop, as a share, that a comparison must exclude to mark a commit good.
 
     `falls`: a smaller value of the metric is better.
@@ -149,6 +146,6 @@ PARTIAL_DROP_SHARE = 0.75
 """Share of the drop's log ratio below which a change is reported as a part of the drop."""
 
 
-def is_part(speed: RelativeSpeed, whole: RelativeSpeed) -> bool:
+def is_part(speed: Speed, whole: Speed) -> bool:
     """Return whether a drop is less than `PARTIAL_DROP_SHARE` of the whole one, in logarithms."""
     return math.log(speed.ratio) > PARTIAL_DROP_SHARE * math.log(whole.ratio)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Literal
 
 from pytest_mlperf import MlperfError, Outcome, Verdict
@@ -18,30 +17,8 @@ from pytest_mlperf.judge import RuleR
 from pytest_mlperf.judge.formulas import bound_of, raw
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class AcceptedDrop:
-    """Hold a proven drop beyond the limit since the first comparable accepted baseline.
-
-    Attributes:
-        since: Day on which that baseline was accepted.
-        baselines: Number of accepted baselines since then.
-        change: Relative change from that baseline to this session's runs.
-        low, high: Interval of the change, at the error rates of rule R.
-    """
-
-    metric: str
-    since: str
-    baselines: int
-    change: float
-    low: float
-    high: float
-    limit: float
-
-
-def accepted_drop(
-    points: Sequence[TrendPoint], metric: MetricVerdict, rule: RuleR
-) -> AcceptedDrop | None:
-    """Return the sum of accepted changes and this session's change if it is a drop.
+def accepted_drop(points: Sequence[TrendPoint], metric: MetricVerdict, rule: RuleR) -> str | None:
+    """Describe the sum of accepted changes and this session's change; None if it is no drop.
 
         total = log(pinned / first) + log(now / pinned)
         bounds: those of both parts, as independent ones add up: √(a² + b²)
@@ -56,10 +33,10 @@ def accepted_drop(
     sides = (metric.limit, metric.change, metric.low, metric.high)
     if len(points) < 2 or None in sides or metric.metric not in METRICS:
         return None
-    limit, share, low, high = (float(side or 0.0) for side in sides)
+    most, share, low, high = (float(side or 0.0) for side in sides)
     definition = METRICS[metric.metric]
     direction = definition.direction
-    if limit <= 0 or definition.is_neutral or min(share, low) <= -1:
+    if most <= 0 or definition.is_neutral or min(share, low) <= -1:
         return None
     last = points[-1]
     steps = ((point, ratio_of(point, last, metric.metric, rule)) for point in points[:-1])
@@ -72,17 +49,13 @@ def accepted_drop(
     total = sign * step.change + recent
     up = math.hypot(step.reach(rule.alpha), max(ends[1] - recent, 0.0))
     down = math.hypot(step.reach(rule.beta), max(recent - ends[0], 0.0))
-    if total + up >= 0 or total > bound_of(direction, limit):
+    if total + up >= 0 or total > bound_of(direction, most):
         return None
-    low, change, high = sorted(raw(x, direction) for x in (total - down, total, total + up))
-    return AcceptedDrop(
-        metric=metric.metric,
-        since=first.date[:10],
-        baselines=len(points) - points.index(first),
-        change=change,
-        low=low,
-        high=high,
-        limit=limit,
+    low, mean, high = sorted(raw(x, direction) for x in (total - down, total, total + up))
+    return (
+        f"{definition.title} {change(mean)} ({interval(low, high)}) over "
+        f"{len(points) - points.index(first)} accepted baselines since {first.date[:10]}; "
+        f"{limit(metric.metric, most)} exceeded"
     )
 
 
@@ -107,12 +80,11 @@ def drift_of(
     except MlperfError as error:
         return Criterion(headline=f"drift unknown: {error}", fails=False)
     rule = rule_for(verdict.case.accelerator)
-    drifted = [
-        drop for metric in verdict.metrics if (drop := accepted_drop(accepted, metric, rule))
-    ]
+    drops = (accepted_drop(accepted, metric, rule) for metric in verdict.metrics)
+    drifted = [text for text in drops if text]
     if not drifted:
         return None
-    first, *others = map(_text, drifted)
+    first, *others = drifted
     more = tuple(f"drift: {text}" for text in others)
     if mode == "warn" or verdict.outcome not in PASSING:
         return Criterion(headline=f"drift: {first}", notes=more, fails=False)
@@ -121,11 +93,3 @@ def drift_of(
         "start anew with mlperf_drift_since = DAY in the ini file, which a review sees"
     )
     return Criterion(headline=first, outcome=DROP_OUTCOMES[verdict.kind], notes=(*more, cure))
-
-
-def _text(drop: AcceptedDrop) -> str:
-    title = METRICS[drop.metric].title
-    return (
-        f"{title} {change(drop.change)} ({interval(drop.low, drop.high)}) over {drop.baselines} "
-        f"accepted baselines since {drop.since}; {limit(drop.metric, drop.limit)} exceeded"
-    )

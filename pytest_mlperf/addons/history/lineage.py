@@ -9,6 +9,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from packaging.version import InvalidVersion, Version
+
 from pytest_mlperf import EnvironmentFault, MlperfError
 from pytest_mlperf.core.job import EarlierBuild, Elsewhere
 from pytest_mlperf.extension import nearest
@@ -56,28 +58,15 @@ class BuildAt:
         )
 
 
-def builds_between(
-    ends: tuple[str, str], wheels: str | None, suite: Path, elsewhere: Elsewhere | None
-) -> list[BuildAt]:
-    """Return the builds of a search from good to bad, both ends included.
-
-    Args:
-        ends: A good and a bad commit; ignored with `wheels`.
-        wheels: "LIBRARY==A..B", or None for commits.
-        suite: Suite file, in the repository of the commits.
-        elsewhere: Python that has the library; None for this Python.
-
-    Raises:
-        MlperfError: A commit or version is unknown, or the ends are the wrong way round.
-    """
-    return versions(wheels, elsewhere) if wheels else commits(suite.resolve().parent, *ends)
-
-
 # --- commits ---------------------------------------------------------------------------------
 
 
 def commits(folder: Path, good: str, bad: str) -> list[BuildAt]:
-    """Return the first-parent commits from good to bad, both included, or raise MlperfError."""
+    """Return the first-parent commits from good to bad, both included.
+
+    Raises:
+        MlperfError: A commit is unknown, or the ends are the wrong way round.
+    """
     if _git(folder, "rev-parse", "--show-toplevel").returncode:
         raise MlperfError(
             f"{folder} is in no git repository: bisect it with --versions, or name a suite in one"
@@ -150,23 +139,20 @@ def versions(text: str, elsewhere: Elsewhere | None) -> list[BuildAt]:
     if match is None:
         raise MlperfError(f"--versions {text!r} is not LIBRARY==A..B, such as vllm==0.30..0.33")
     library, *ends = match.groups()
-    early = any(re.search(r"\d\.?(a|b|rc|dev)\d", end.partition("+")[0]) for end in ends)
+    try:
+        limits = [Version(end) for end in ends]
+    except InvalidVersion as error:
+        raise MlperfError(f"--versions {text}: {error}") from None
+    early = any(version.is_prerelease for version in limits)
     there = _available(library, elsewhere.command if elsewhere else [sys.executable], early=early)
-    places = []
-    for end in ends:
-        same = [place for place, one in enumerate(there) if _plain(one) == _plain(end)]
-        if not same:
+    known_versions = [Version(one) for one in there]
+    for end, version in zip(ends, limits, strict=True):
+        if version not in known_versions:
             raise MlperfError(f"pip finds no {library}=={end}{nearest(end, there)}")
-        places += same[:1]
-    first, last = places
+    first, last = map(known_versions.index, limits)
     if first >= last:
         raise MlperfError(f"--versions {text}: {ends[0]} is not older than {ends[1]}")
     return [BuildAt(name=one, wheel=f"{library}=={one}") for one in there[first : last + 1]]
-
-
-def _plain(version: str) -> str:
-    """Remove trailing ".0" from a version, so that 1.0 and 1.0.0 are equal."""
-    return re.sub(r"(\.0)+$", "", version)
 
 
 def _available(library: str, python: Sequence[str], *, early: bool) -> list[str]:

@@ -83,7 +83,7 @@ def _history(
     if verdict.baseline.changed:
         marks.append((_days(runs[0].started), "; ".join(verdict.baseline.changed)))
     yield {
-        "plot": "history",
+        "plot": "pairs" if verdict.other_runs else "history",
         "title": title(name),
         "unit": unit,
         "mean": rounded((metric.baseline.value or 0.0) * factor),

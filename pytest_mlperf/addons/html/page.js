@@ -97,6 +97,14 @@
       if (last) objects.push({ ...last, at: latest, mark: false, drawnOnly: true });
       return objects;
     },
+    pairs(packed) {
+      const unit = packed.unit ? ` ${packed.unit}` : "";
+      const side = (what, runs) => runs.map(([days, value], place) => ({
+        what, pair: place + 1, value, date: moment(days), text: number(value) + unit,
+      }));
+      return [...side("other build", packed.base), ...side("this build", packed.now)]
+        .sort((one, other) => one.pair - other.pair);
+    },
     sessions(packed) {
       const unit = packed.unit ? ` ${packed.unit}` : "";
       return packed.rows.map(([days, value, base, what, commit, why]) => ({
@@ -167,7 +175,7 @@
 
   // The runs of a metric are those of its history; each as a multiple of the baseline's mean, above 1 better.
   const runsOf = (one) => {
-    const found = data.drawn[one.place].find(({ plot, title }) => plot === "history" && title === one.metric);
+    const found = data.drawn[one.place].find(({ plot, title }) => ["history", "pairs"].includes(plot) && title === one.metric);
     if (!found) return [];
     const mean = found.mean || found.now.reduce((sum, [, value]) => sum + value, 0) / found.now.length;
     const dots = (when, runs) => runs.map(([days, value]) => ({
@@ -330,7 +338,7 @@
     inside.dataset.made = "yes";
     addCopyButtons(one);
     for (const packed of data.drawn[Number(inside.dataset.case)].filter(isDrawn)) {
-      const figure = make("figure", {}, make("figcaption", { text: packed.title + ({ history: ": history", sessions: ": sessions" }[packed.plot] ?? "") }));
+      const figure = make("figure", {}, make("figcaption", { text: packed.title + ({ history: ": history", pairs: ": pairs of runs", sessions: ": sessions" }[packed.plot] ?? "") }));
       if (packed.says) figure.append(make("p", { class: "says", text: packed.says }));
       inside.append(figure);
       const spec = PLOTS[packed.plot]();

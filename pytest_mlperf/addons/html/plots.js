@@ -284,6 +284,26 @@ const PLOTS = (() => {
         },
       ],
     }),
+    pairs: () => ({
+      width: "container", height: 220,
+      encoding: {
+        x: { field: "pair", type: "ordinal", title: "pair of neighbouring runs: circles the other build, filled this one", axis: { labelAngle: 0 } },
+        y: quantity("value", { title: null, scale: { zero: false } }),
+      },
+      layer: [
+        { mark: { type: "line", color: "$base", strokeWidth: 1 }, encoding: { detail: { field: "pair" } } },
+        {
+          transform: where("datum.what == 'other build'"),
+          mark: { type: "point", color: "$base", size: 60, fill: "$paper", opacity: 1 },
+          encoding: { tooltip: tips({ pair: "pair", what: "run of", text: "value", date: "started" }) },
+        },
+        {
+          transform: where("datum.what == 'this build'"),
+          mark: { type: "point", filled: true, color: "$now", size: 60, opacity: 1 },
+          encoding: { tooltip: tips({ pair: "pair", what: "run of", text: "value", date: "started" }) },
+        },
+      ],
+    }),
     sessions: () => ({
       width: "container", height: 220,
       encoding: {
@@ -481,6 +501,7 @@ const TABLES = {
   cost: { case: "case", text: "USD per million", of: "of", price: "price" },
   spent: { case: "case", part: "part", seconds: "seconds", text: "time" },
   history: { date: "date", what: "what", text: "value", runs: "runs", why: "why" },
+  pairs: { pair: "pair", what: "run of", date: "started (UTC)", text: "value" },
   sessions: { date: "date", what: "what", text: "value", commit: "commit", why: "mark" },
   curve: { point: "concurrent requests", when: "run of", rate_text: "of all", user_text: "of one user", text: "verdict" },
   rates: { point: "at", when: "run of", rate_text: "milliseconds", text: "verdict" },

@@ -442,12 +442,8 @@ class _Search:
 
     def _notes_shown(self) -> list[str]:
         notes = list(self._notes)
-        more = (
-            [f"and {len(notes) - MAX_NOTES} more that could not be read"]
-            if len(notes) > MAX_NOTES
-            else []
-        )
-        return [*notes[:MAX_NOTES], *more]
+        more = [f"and {len(notes) - MAX_NOTES} more that could not be read"]
+        return [*notes[:MAX_NOTES], *(more if len(notes) > MAX_NOTES else [])]
 
     def _try(
         self, read: Callable[Given, Found], *arguments: Given.args, **named: Given.kwargs

@@ -21,7 +21,7 @@ from pytest_mlperf.stores.documents import Document
 
 FOLDER = Path("baselines") / "judged"
 
-ANEW = "record anew with pytest-mlperf judge --update missing"
+UNCHANGED = "not changed"
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,79}")
 
@@ -56,7 +56,12 @@ class AcceptedRuns:
     runs: tuple[ToolRun, ...]
 
 
-DOCUMENT = Document(AcceptedRuns, schema=1, title="baseline of judge", anew=ANEW)
+DOCUMENT = Document(
+    AcceptedRuns,
+    schema=1,
+    title="baseline of judge",
+    anew="record anew with pytest-mlperf judge --update missing",
+)
 
 
 def place(name: str) -> Path:
@@ -79,11 +84,6 @@ def load(name: str, root: Path = Path()) -> tuple[ToolRun, ...]:
     return _runs(baseline)
 
 
-def digests(name: str) -> frozenset[str]:
-    """Return the digests of a baseline's runs; empty without a baseline."""
-    return frozenset(run.digest for run in load(name)) if place(name).exists() else frozenset()
-
-
 def update(
     name: str,
     runs: Sequence[ToolRun],
@@ -92,8 +92,8 @@ def update(
     action: Action,
     reason: str,
     session_by: str | None,
-) -> str:
-    """Write runs to a baseline; return a sentence that describes the change.
+) -> tuple[str, bool]:
+    """Write runs to a baseline; return a sentence on the change, and whether there was one.
 
     "missing" writes a baseline that does not exist, and adds sessions to one with fewer than four,
     if the runs are comparable and show no drop. "replace" writes the runs in its place.
@@ -125,7 +125,7 @@ def update(
         return baseline_of(name, accepted, history)
 
     DOCUMENT.update(file, put)
-    return f"{file}: {words}"
+    return f"{file}: {words}", not words.startswith(UNCHANGED)
 
 
 _REFUSED = {Outcome.PERF_DROP, Outcome.ACC_DROP, Outcome.INVALID, Outcome.SUSPECT}
@@ -138,9 +138,9 @@ def _refusal(
         return ""
     drops = verdict is not None and any(row.direction == "drop" for row in verdict.rows)
     if verdict is not None and (drops or verdict.outcome in _REFUSED):
-        return f"not changed: {headline(verdict)}; --update replace accepts it"
+        return f"{UNCHANGED}: {headline(verdict)}; --update replace accepts it"
     sessions = len({session_of(run, session_by) for run in kept})
-    enough = f"not changed: it has {sessions} sessions, which is enough"
+    enough = f"{UNCHANGED}: it has {sessions} sessions, which is enough"
     return enough if sessions >= DAYS else ""
 
 

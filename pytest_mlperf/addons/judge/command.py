@@ -101,40 +101,41 @@ def _file(text: str) -> Path:
 def run(parsed: argparse.Namespace) -> int:
     """Judge files; return 1 for a drop or INVALID, 2 if nothing can be judged, else 0."""
     try:
-        reports = list(map(parse_report, parsed.report))
+        parsed.report = list(map(parse_report, parsed.report))
     except ValueError as error:
         raise MlperfError(f"--report {error}") from None
     inputs = {file.resolve() for file in (*parsed.files, *(parsed.against or ()))}
-    for _, file in reports:
+    for _, file in parsed.report:
         if file.resolve() in inputs or (file.is_file() and reader_of_file(file)):
             raise MlperfError(f"--report: {file} is a result file; name another one to write")
     if parsed.update and not parsed.baseline:
         raise MlperfError("--update needs --baseline NAME: the baseline to write")
     if not (parsed.plan or parsed.against or parsed.baseline):
         raise MlperfError("name the other side: --against FILE ..., or --baseline NAME; or --plan")
-    now, settings = side_of(parsed, parsed.files), _settings(parsed)
+    now = side_of(parsed, parsed.files)
     if parsed.plan:
-        show(line for text in schedule(now.runs, settings) for line in fold(text, width()))
+        plan = schedule(now.runs, _settings(parsed))
+        show(line for text in plan for line in fold(text, width()))
         return 0
     if parsed.update:
-        return _update(parsed, now, settings, reports)
-    return _status(_judge(parsed, now, reports), parsed)
-
-
-def _judge(
-    parsed: argparse.Namespace, now: Side, reports: Sequence[tuple[str, Path]]
-) -> FileComparison:
+        return _update(parsed, now)
     result, sides = judged(parsed, now)
     try:  # before the text is shown, because a closed pipe may end this process
-        if reports:
-            from pytest_mlperf.addons.judge.results import results_of
-
-            session = results_of(result, sides, failing(parsed, result))
-        for form, file in reports:
-            write_report(form, file, ReportedSession(results=session, file=file, columns=width()))
+        _write_reports(parsed, result, sides)
     finally:
         show(report.lines(result, sides, width()))
-    return result
+    return _status(result, parsed)
+
+
+def _write_reports(
+    parsed: argparse.Namespace, result: FileComparison, sides: tuple[str, str]
+) -> None:
+    if parsed.report:
+        from pytest_mlperf.addons.judge.results import results_of
+
+        session = results_of(result, sides, failing(parsed, result))
+    for form, file in parsed.report:
+        write_report(form, file, ReportedSession(results=session, file=file, columns=width()))
 
 
 def _status(result: FileComparison, parsed: argparse.Namespace) -> int:
@@ -143,33 +144,36 @@ def _status(result: FileComparison, parsed: argparse.Namespace) -> int:
     return int(result.outcome in failing(parsed, result))
 
 
-def _update(
-    parsed: argparse.Namespace,
-    now: Side,
-    settings: Settings,
-    reports: Sequence[tuple[str, Path]],
-) -> int:
+def _update(parsed: argparse.Namespace, now: Side) -> int:
     """Judge new runs against the stored baseline, then store them; refuse INVALID runs."""
-    itself = compare(now.runs, now.runs, settings)
-    if itself.outcome is Outcome.INVALID:
-        raise MlperfError(f"not recorded: {report.headline(itself)}")
-    replacing, kept = parsed.update == "replace", accepted.digests(parsed.baseline)
+    settings, lines = _settings(parsed), list[str]()
+    result, sides = compare(now.runs, now.runs, settings), ("", "")
+    if result.outcome is Outcome.INVALID:
+        raise MlperfError(f"not recorded: {report.headline(result)}")
+    replacing, exists = parsed.update == "replace", accepted.place(parsed.baseline).exists()
+    kept = {run.digest for run in accepted.load(parsed.baseline)} if exists else set()
     fresh = tuple(run for run in now.runs if run.digest not in kept)
     if not (fresh or replacing):
-        show([f"{accepted.place(parsed.baseline)}: not changed: it has these runs"])
+        show([f"{accepted.place(parsed.baseline)}: {accepted.UNCHANGED}: it has these runs"])
         return 0
-    result = _judge(parsed, replace(now, runs=fresh), reports) if kept and fresh else None
+    if judging := bool(kept and fresh):
+        result, sides = judged(parsed, replace(now, runs=fresh))
+        lines = report.lines(result, sides, width())
     runs = now.runs if replacing else fresh
-    text = accepted.update(
-        parsed.baseline,
-        runs,
-        result,
-        action=parsed.update,
-        reason=parsed.reason,
-        session_by=parsed.session_by,
-    )
-    show([text])
-    return 0 if replacing or result is None else _status(result, parsed)
+    try:
+        text, recorded = accepted.update(
+            parsed.baseline,
+            runs,
+            result if judging else None,
+            action=parsed.update,
+            reason=parsed.reason,
+            session_by=parsed.session_by,
+        )
+        lines.append(text)
+        _write_reports(parsed, replace(result, recorded=recorded), sides)
+    finally:
+        show(lines)
+    return _status(result, parsed) if judging and not replacing else 0
 
 
 def judged(parsed: argparse.Namespace, now: Side) -> tuple[FileComparison, tuple[str, str]]:

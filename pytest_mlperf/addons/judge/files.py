@@ -19,6 +19,7 @@ from typing import Any
 
 from pytest_mlperf import EnvironmentFault, MlperfError
 from pytest_mlperf.addons.judge.model import ToolRun
+from pytest_mlperf.addons.judge.readers.fields import JsonObject
 from pytest_mlperf.extension import inflate, parse_json, some, text_of
 from pytest_mlperf.stores.foreign import content_of
 
@@ -26,8 +27,6 @@ MAX_RESULT_BYTES = 512 * 2**20
 """Largest file: a serving benchmark of 20,000 requests with all its details has 300 MB."""
 
 MAX_VALUES = 20_000_000
-
-READER_GROUP = "pytest_mlperf.readers"
 
 READ_SUFFIXES = (".json", ".jsonl", ".csv", ".txt", ".gz", ".ndjson")
 """Files of a folder that must be readable; others may be anything."""
@@ -84,18 +83,18 @@ class ResultFile:
                 ) from None
         return values
 
-    @property
-    def objects(self) -> list[dict[str, Any]]:
+    @cached_property
+    def objects(self) -> list[JsonObject]:
         """JSON objects of the file: of each line, of its only list, or its only object."""
         values = self.values
         if len(values) == 1 and isinstance(values[0], list):
             values = values[0]
-        return [value for value in values if isinstance(value, dict)]
+        return [JsonObject(value) for value in values if isinstance(value, dict)]
 
     @property
-    def head(self) -> dict[str, Any]:
+    def head(self) -> JsonObject:
         """The first JSON object; empty without one."""
-        return next(iter(self.objects), {})
+        return next(iter(self.objects), JsonObject())
 
     @cached_property
     def rows(self) -> list[dict[str, str]]:
@@ -109,10 +108,13 @@ class ResultFile:
             names = Counter(table.fieldnames)
             if (name := max(names, key=lambda name: names[name])) and names[name] > 1:
                 raise MlperfError(f"{self.path}: two columns have the name {name!r}; rename one")
-            return [
-                {name: value for name, value in row.items() if isinstance(name, str)}
-                for row in table
-            ]
+            rows = list(table)
+            if rows and None in rows[-1].values() and not self.text.endswith("\n"):
+                raise MlperfError(
+                    f"{self.path}: the last row of the table is cut off: was the tool stopped "
+                    "while it wrote? Measure again"
+                )
+            return [{k: v for k, v in row.items() if isinstance(k, str)} for row in rows]
         return []
 
 
@@ -136,6 +138,18 @@ class Reader:
     suspicious: Callable[[Mapping[str, float]], Mapping[str, str]] | None = None
 
 
+def has_keys(*keys: str, marks: Iterable[str] = ()) -> Callable[[ResultFile], bool]:
+    """Return a function that recognises a document by the keys of its first object.
+
+    Args:
+        marks: Keys of which the object has one.
+    """
+    return lambda document: (
+        document.head.keys() >= set(keys)
+        and (not marks or not document.head.keys().isdisjoint(marks))
+    )
+
+
 def run_of(document: ResultFile, tool: str, index: int | None = None, **more: Any) -> ToolRun:
     """Return a run with source, folder and digest of a document, or of its object `index`."""
     source, digest = str(document.path), document.digest
@@ -151,7 +165,7 @@ def run_of(document: ResultFile, tool: str, index: int | None = None, **more: An
 def readers() -> Mapping[str, Reader]:
     """Return all readers by name; raise EnvironmentFault if one cannot be loaded."""
     loaded: dict[str, Reader] = {}
-    for entry in sorted(entry_points(group=READER_GROUP), key=lambda entry: entry.name):
+    for entry in sorted(entry_points(group="pytest_mlperf.readers"), key=lambda entry: entry.name):
         owner = f"reader {entry.name} ({entry.dist.name if entry.dist else entry.module})"
         if entry.name in loaded:
             raise EnvironmentFault(f"{owner}: two packages have a reader of this name; remove one")
@@ -215,21 +229,22 @@ def read_side(paths: Sequence[Path], table: Reader | None = None) -> Side:
     runs: dict[str, ToolRun] = {}
     notes: list[str] = []
     unknown: list[str] = []
-    for document, explicit in _documents(paths, unknown):
-        try:
-            reader = _recognised(document, table)
-        except UnknownFormatError:
-            if explicit:
-                raise
-            unknown.append(document.path.name)
-            continue
-        for run in _read(reader, document):
-            if not _is_distinct(run):
-                origin = f"{run.digest} {document.path.resolve()}".encode()
-                run = replace(run, digest=hashlib.sha256(origin).hexdigest())  # noqa: PLW2901
-            first = runs.setdefault(run.digest, run)
-            if first is not run:
-                notes.append(f"{run.source} is the same run as {first.source}: counted once")
+    for path in paths:
+        for document in _in_folder(path, unknown) if path.is_dir() else [read_text(path)]:
+            try:
+                reader = _recognised(document, table)
+            except UnknownFormatError:
+                if not path.is_dir():
+                    raise
+                unknown.append(document.path.name)
+                continue
+            for run in _read(reader, document):
+                if not _is_distinct(run):
+                    origin = f"{run.digest} {document.path.resolve()}".encode()
+                    run = replace(run, digest=hashlib.sha256(origin).hexdigest())  # noqa: PLW2901
+                first = runs.setdefault(identity(run), run)
+                if first is not run:
+                    notes.append(f"{run.source} is the same run as {first.source}: counted once")
     if unknown:
         notes.append(f"left out, of no known tool: {some(unknown)}")
     if not runs:
@@ -250,13 +265,21 @@ def _is_distinct(run: ToolRun) -> bool:
     return run.started is not None or figures >= MIN_FIGURES
 
 
+def identity(run: ToolRun) -> str:
+    """Return a text that is equal for copies of a run, also if they were formatted anew."""
+    if not _is_distinct(run) or not any(point.metrics for point in run.points):
+        return run.digest
+    return repr((run.tool, run.started, run.points))
+
+
 def refuse_shared(base: Side, now: Side) -> None:
     """Raise MlperfError if a run with metrics is on both sides; runs with scores alone may be."""
-    old = {run.digest: run.source for run in base.runs if any(p.metrics for p in run.points)}
+    measured = [run for run in base.runs if any(p.metrics for p in run.points)]
+    old = {key: run.source for run in measured for key in (run.digest, identity(run))}
     for run in now.runs:
-        if run.digest in old:
+        if source := old.get(run.digest) or old.get(identity(run)):
             raise MlperfError(
-                f"{run.source} and {old[run.digest]} are the same run, on both sides: no run is "
+                f"{run.source} and {source} are the same run, on both sides: no run is "
                 "judged against itself; leave it out of one of them"
             )
 
@@ -292,10 +315,8 @@ def redacted(text: str) -> str:
 
 
 def _redacted(run: ToolRun) -> ToolRun:
-    details = {
-        name: redacted(f"{name}={text}").removeprefix(f"{name}=")
-        for name, text in run.details.items()
-    }
+    named = {name: f"{name}={text}" for name, text in run.details.items()}
+    details = {name: redacted(text).partition("=")[2] for name, text in named.items()}
     points = tuple(replace(p, name=redacted(p.name)) for p in run.points)
     return replace(run, points=points, details=details)
 
@@ -351,27 +372,16 @@ def _fits(name: str, reader: Reader, document: ResultFile) -> bool:
 
 
 def _shape(document: ResultFile) -> str:
-    if document.path.is_dir():
-        return "a folder"
     if document.head:
         keys = ", ".join(list(document.head)[:5])
         return f"JSON with the keys {keys}"
     return "a CSV table" if document.rows else "JSON" if document.values else "a text"
 
 
-def _documents(paths: Sequence[Path], unknown: list[str]) -> Iterator[tuple[ResultFile, bool]]:
-    """Yield documents, and whether the user named the file; add unrecognised names to `unknown`."""
-    for path in paths:
-        if path.is_dir():
-            yield from ((document, False) for document in _in_folder(path, unknown))
-        else:
-            yield read_text(path), True
-
-
 def _in_folder(
     folder: Path, unknown: list[str], above: frozenset[Path] = frozenset()
 ) -> Iterator[ResultFile]:
-    """Yield a folder that is one result; else the results inside, in the order of names."""
+    """Yield a folder that is one result, else those inside; add unreadable names to `unknown`."""
     above |= {folder.resolve()}
     whole = ResultFile(path=folder)
     if any(r.of_folders and _fits(name, r, whole) for name, r in readers().items()):

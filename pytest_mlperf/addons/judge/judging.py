@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import math
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
-from statistics import NormalDist, fmean
+from statistics import NormalDist, fmean, geometric_mean
 
 from pytest_mlperf import Outcome
 from pytest_mlperf.addons.judge.files import title_of
@@ -66,6 +66,8 @@ def compare(base: Sequence[ToolRun], now: Sequence[ToolRun], settings: Settings)
         tasks, alpha * len(tasks), settings, interleaved=interleaved, one_session=one_session
     )
     rows += [_of_scores(one, RuleA(alpha=alpha, beta=RULE.beta)) for one in scored]
+    notes = [*_gaps(old, base, "baseline"), *_gaps(new, now, "new")]
+    notes += (note for case in cases for note in case.notes)
     order = {key: place for place, key in enumerate([*old, *new])}
     rows.sort(key=lambda row: (order.get((row.tool, row.point), len(order)), *_in_order(row)))
     return FileComparison(
@@ -73,7 +75,7 @@ def compare(base: Sequence[ToolRun], now: Sequence[ToolRun], settings: Settings)
         new=new,
         how=_how(tasks, scored, interleaved=interleaved),
         changed=tuple(_changed(base, now)),
-        notes=tuple(dict.fromkeys(note for case in cases for note in case.notes)),
+        notes=tuple(dict.fromkeys(notes)),
         one_session=one_session,
         interleaved=interleaved,
     )
@@ -111,6 +113,16 @@ def _missing(old: Points, new: Points, settings: Settings) -> Iterator[Row]:
             if key not in other:
                 outcome = None if settings.allow_missing else Outcome.INVALID
                 yield row_of(key, "point", outcome, note=f"only {name} has this point")
+
+
+def _gaps(side: Points, runs: Sequence[ToolRun], name: str) -> Iterator[str]:
+    """Yield the points that some runs of a tool lack, which has several points in a run."""
+    several = {run.tool for run in runs if len(run.points) > 1}
+    totals = Counter(run.tool for run in runs)
+    for (tool, point), measured in side.items():
+        if tool in several and len(measured) < totals[tool]:
+            lacking = totals[tool] - len(measured)
+            yield f"{point} is missing in {lacking} of {totals[tool]} {name} runs"
 
 
 def _curves(old: Points, tasks: Sequence[JudgedMetric]) -> list[JudgedMetric]:
@@ -180,9 +192,7 @@ def _decided(
 
 def _figures(task: JudgedMetric) -> Row:
     sessions = tuple(len({v.session for v in side}) for side in (task.old, task.new))
-    before, now = (
-        math.exp(fmean(math.log(v.value) for v in side)) for side in (task.old, task.new)
-    )
+    before, now = (geometric_mean(v.value for v in side) for side in (task.old, task.new))
     return replace(
         task.row,
         before=before,

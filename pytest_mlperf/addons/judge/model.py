@@ -10,8 +10,6 @@ from pytest_mlperf.core.metrics import STATISTIC_METRIC
 from pytest_mlperf.extension import METRICS
 from pytest_mlperf.judge import Direction
 
-LOWER, HIGHER, NEITHER = Direction.LOWER, Direction.HIGHER, Direction.NEITHER
-
 
 @dataclass(frozen=True, slots=True)
 class Quantity:
@@ -24,8 +22,8 @@ class Quantity:
     """
 
     title: str
-    unit: str
-    direction: Direction
+    unit: str = ""
+    direction: Direction = Direction.NEITHER
     limit: float = 0.05
 
 
@@ -35,6 +33,9 @@ USUAL_LIMIT, TAIL_LIMIT = 0.05, 0.10
 TAIL_FROM = 95.0
 
 SUCCESS = "success_share"
+
+COMPLETED = "requests completed"
+"""Fact that must be equal where the number of failed requests is unknown."""
 
 RANKS = (
     *("output_tokens_per_second", "tokens_per_second", "total_tokens_per_second"),
@@ -86,6 +87,11 @@ class Fact:
     tolerance: float = 0.0
     absolute: bool = False
     needed: bool = False
+
+    def __post_init__(self) -> None:
+        """Store whole numbers as floats, as a stored baseline returns them."""
+        if not isinstance(self.value, str | None):
+            object.__setattr__(self, "value", float(self.value))
 
     def agrees(self, other: Fact) -> bool:
         """Return whether both values are equal within the tolerance."""
@@ -144,9 +150,7 @@ class ToolPoint:
 
     def quantity(self, metric: str) -> Quantity:
         """Return the quantity of a metric; one without unit and direction if unknown."""
-        return (
-            self.quantities.get(metric) or named(metric) or Quantity(metric, "", Direction.NEITHER)
-        )
+        return self.quantities.get(metric) or named(metric) or Quantity(metric)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from statistics import fmean
+from statistics import fmean, geometric_mean
 from typing import NamedTuple
 
 from pytest_mlperf import Outcome
 from pytest_mlperf.addons.judge.files import readers
-from pytest_mlperf.addons.judge.model import SUCCESS, Fact, Quantity, ToolPoint, split
-from pytest_mlperf.addons.judge.rows import JUDGED, MeasuredPoint, Row, Settings, row_of, usual
+from pytest_mlperf.addons.judge.model import COMPLETED, SUCCESS, Fact, Quantity, ToolPoint, split
+from pytest_mlperf.addons.judge.rows import MeasuredPoint, Row, Settings, row_of, usual
+from pytest_mlperf.extension import some
 from pytest_mlperf.judge import Direction, Value
 
 UNKNOWN_DIRECTION = "which direction is better is unknown, so it is not judged"
+
+FEW = 100
+"""Requests of a run below which the 99th percentile is almost the slowest request."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -29,8 +32,8 @@ class JudgedMetric:
     @property
     def ratio(self) -> float:
         """Geometric mean of the new runs, divided by that of the baseline's."""
-        logs = [fmean(math.log(v.value) for v in side) for side in (self.old, self.new)]
-        return math.exp(logs[1] - logs[0])
+        old, new = (geometric_mean(v.value for v in side) for side in (self.old, self.new))
+        return new / old
 
 
 class ScoredPoint(NamedTuple):
@@ -61,56 +64,49 @@ class PointCase:
         self.settled: list[Row] = []
         self.tasks: list[JudgedMetric] = []
         self.scored: list[ScoredPoint] = []
-        self._whole = ""
-        self._parts: dict[str, str] = {}
+        self._differing: dict[str, str] = {}
         self._guards: dict[str, str] = {}
         self._compare_facts()
+        self._whole = self._differing.get("", "")
         if self._broken() or self._requests():
             return
         self._metrics()
         self._accuracy()
 
     def _compare_facts(self) -> None:
-        first = self.old[0].point.facts
-        names = dict.fromkeys(name for m in (*self.old, *self.new) for name in m.point.facts)
-        for name in names:
+        runs = (*self.old, *self.new)
+        counted = all(m.point.failed is not None for m in runs)
+        for name in dict.fromkeys(name for m in runs for name in m.point.facts):
+            facts = [m.point.facts.get(name, Fact(None)) for m in runs]
             if name in self.settings.ignored:
-                self._note_ignored(name)
-                continue
-            before = first.get(name, Fact(None))
-            for side in (self.old, self.new):
-                for measured in side:
-                    fact = measured.point.facts.get(name, Fact(None))
-                    source = measured.run.source if side is self.old else ""
-                    self._compare(name, before, fact, source)
+                texts = sorted({fact.text for fact in facts})
+                if len(texts) > 1 or facts[0].value is None:
+                    values = " and ".join(texts)
+                    self.notes.append(f"{name} is taken as equal, as you asked: {values}")
+            elif name != COMPLETED or not counted:
+                self._compare(name, facts)
 
-    def _note_ignored(self, name: str) -> None:
-        texts = {m.point.facts.get(name, Fact(None)).text for m in (*self.old, *self.new)}
-        if len(texts) > 1 or texts == {"not recorded"}:
-            values = " and ".join(sorted(texts))
-            self.notes.append(f"{name} is taken as equal, as you asked: {values}")
-
-    def _compare(self, name: str, before: Fact, fact: Fact, in_baseline: str) -> None:
-        """Compare a fact of a run with the baseline's first run, from file `in_baseline`."""
-        bases = fact.bases or before.bases
-        if before.value is None and fact.value is None:
-            if before.needed or fact.needed:
+    def _compare(self, name: str, facts: Sequence[Fact]) -> None:
+        """Compare a fact of all runs, those of the baseline first, with the first recorded one."""
+        bases = next((fact.bases for fact in facts if fact.bases), ())
+        first = next((index for index, fact in enumerate(facts) if fact.value is not None), None)
+        if first is None:
+            if any(fact.needed for fact in facts):
                 text = f"{name} is not recorded; if it is equal, say --ignore '{name}'"
                 self._guards.update(dict.fromkeys(bases, text))
             return
-        if before.value is None or fact.value is None:
-            side = "the baseline" if in_baseline or before.value is None else "the new runs"
-            self.notes.append(f"{name}: not recorded in {side}")
-            return
-        if before.agrees(fact):
-            return
-        reason = f"{name} differs: {before.text} before, {fact.text} now"
-        if in_baseline:
-            reason = f"{name} differs inside the baseline: {before.text}, and {fact.text} in "
-            reason += in_baseline
-        if bases:
-            self._parts = {**dict.fromkeys(bases, reason), **self._parts}
-        self._whole = self._whole or ("" if bases else reason)
+        before, count = facts[first], len(self.old)
+        for index, (fact, measured) in enumerate(zip(facts, (*self.old, *self.new), strict=True)):
+            side = "the baseline" if index < count else "the new runs"
+            if fact.value is None:
+                self.notes.append(f"{name}: not recorded in {side}")
+            elif not before.agrees(fact):
+                reason = f"{name} differs: {before.text} before, {fact.text} now"
+                if (first < count) == (index < count):
+                    reason = f"{name} differs inside {side}: {before.text}, and {fact.text} in "
+                    reason += measured.run.source
+                for base in bases or ("",):
+                    self._differing.setdefault(base, reason)
 
     def _broken(self) -> bool:
         """Add a row if the point failed as a whole, without figures; return whether it did."""
@@ -150,17 +146,16 @@ class PointCase:
         return True
 
     def _names(self) -> list[str]:
-        return list(
-            dict.fromkeys(
-                name for m in (*self.old, *self.new) for name in (*m.point.metrics, *m.point.absent)
-            )
-        )
+        """Return the metrics that a run of either side measured."""
+        return list(dict.fromkeys(n for m in (*self.old, *self.new) for n in m.point.metrics))
 
     def _judged_names(self) -> list[str]:
         names = self._names()
         if self.settings.metrics:
             return [name for name in names if self.settings.names(name)]
-        return [name for name in usual(names) if self._quantity(name).direction in JUDGED]
+        return [
+            name for name in usual(names) if self._quantity(name).direction is not Direction.NEITHER
+        ]
 
     def _quantity(self, metric: str) -> Quantity:
         points = [m.point for m in (*self.old, *self.new)]
@@ -183,29 +178,39 @@ class PointCase:
                 [m for m in side if metric in m.point.metrics] for side in (self.old, self.new)
             ]
             base = split(metric)[0]
-            note = self._whole or self._parts.get(base) or self._lacking(metric, sides)
-            if not any(sides):
-                continue  # measured on neither side
+            note = self._whole or self._differing.get(base) or self._lacking(metric, sides)
             if metric not in judged:
                 if all(sides):
                     self._report(metric)
             elif note:
                 self._settle(metric, Outcome.INVALID, note=note)
             else:
-                old, new = (_values(side, metric) for side in sides)
+                old, new = (
+                    [Value(value=m.point.metrics[metric], session=m.session) for m in side]
+                    for side in sides
+                )
                 row = self._row(metric, Outcome.INCONCLUSIVE)
                 guard = self._guards.get(base, "")
                 self.tasks.append(JudgedMetric(row=row, old=old, new=new, guard=guard))
         if self._whole and not self.settled:
             self.settled.append(row_of(self.key, "facts", Outcome.INVALID, note=self._whole))
         self._check_meaning()
+        few = min((m.point.sent or FEW for m in (*self.old, *self.new)), default=FEW)
+        if few < FEW and any(task.row.metric.endswith("_p99") for task in self.tasks):
+            self.notes.append(f"the 99th percentile of {few} requests is close to their maximum")
+        measured = self._names()
+        absent = {n: text for m in (*self.old, *self.new) for n, text in m.point.absent.items()}
+        if unmeasured := [name for name in absent if name not in measured]:
+            text = f"{some(unmeasured)}: {absent[unmeasured[0]]}"
+            self.notes.append(f"not measured on either side, and not judged: {text}")
 
     def _check_meaning(self) -> None:
         """Add INVALID rows for metrics whose meaning may differ between versions of the tool."""
         reader = readers().get(self.key[0])
         if reader is None or reader.suspicious is None:
             return
-        ratios = {task.row.metric: task.ratio for task in self.tasks}
+        means = {n: (_mean(self.old, n), _mean(self.new, n)) for n in self._names()}
+        ratios = {name: now / before for name, (before, now) in means.items() if before and now}
         suspicious = reader.suspicious(ratios)
         for task in [task for task in self.tasks if task.row.metric in suspicious]:
             self.tasks.remove(task)
@@ -256,8 +261,4 @@ def _failed(point: ToolPoint) -> float | None:
 
 def _mean(side: Sequence[MeasuredPoint], metric: str) -> float | None:
     values = [m.point.metrics[metric] for m in side if metric in m.point.metrics]
-    return math.exp(fmean(map(math.log, values))) if values else None
-
-
-def _values(side: Sequence[MeasuredPoint], metric: str) -> list[Value]:
-    return [Value(value=m.point.metrics[metric], session=m.session) for m in side]
+    return geometric_mean(values) if values else None

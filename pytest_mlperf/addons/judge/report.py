@@ -8,7 +8,7 @@ from collections.abc import Sequence
 
 from pytest_mlperf import Outcome
 from pytest_mlperf.addons.judge.files import title_of
-from pytest_mlperf.addons.judge.rows import NOT_PROVEN, FileComparison, Row
+from pytest_mlperf.addons.judge.rows import FileComparison, Row
 from pytest_mlperf.core.numbers import change, interval, rounded
 from pytest_mlperf.extension import percent, plural
 from pytest_mlperf.reports.terminal.layout import fold, paragraphs, table
@@ -30,8 +30,8 @@ def headline(result: FileComparison) -> str:
     deciding = [row for row in result.rows if row.outcome is outcome]
     words = str(outcome)
     if result.one_session and outcome not in FAILING:
-        words += f"  {NOT_PROVEN}"
-        return f"{words}; give runs of further days or hosts, or alternate both sides (--plan)"
+        cure = "give runs of further days or hosts, or alternate both sides (--plan)"
+        return f"{words}  not proven: one session a side; {cure}"
     if not deciding:
         return f"{words}  no metric could be judged"
     row = deciding[0]

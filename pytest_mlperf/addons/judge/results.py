@@ -10,7 +10,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from pytest_mlperf import Outcome
-from pytest_mlperf.addons.judge.model import ToolPoint, ToolRun
+from pytest_mlperf.addons.judge.model import COMPLETED, Fact, ToolPoint, ToolRun
 from pytest_mlperf.addons.judge.report import headline
 from pytest_mlperf.addons.judge.rows import FileComparison, Row
 from pytest_mlperf.extension import (
@@ -28,8 +28,6 @@ from pytest_mlperf.extension import (
     placeless,
     session_of,
 )
-
-UNKNOWN = "what the tool's files do not hold"
 
 
 def results_of(
@@ -51,7 +49,8 @@ def results_of(
     runs = {m.run.digest: m.run for of in result.new.values() for m in of}.values()
     started = max((run.started for run in runs if run.started), default=None)
     time = dt.datetime.fromtimestamp(started, dt.UTC) if started else dt.datetime.now(dt.UTC)
-    digest = hashlib.sha256(repr((result.rows, sides)).encode("utf-8", "replace")).hexdigest()[:8]
+    content = f"{(result.rows, sides)!r}{'recorded' if result.recorded else ''}"
+    digest = hashlib.sha256(content.encode("utf-8", "replace")).hexdigest()[:8]
     commits = {run.commit for run in runs}
     versions = {run.tool: run.version for run in runs if run.version}
     return replace(
@@ -71,7 +70,7 @@ def case_result(
     measured = result.new.get((tool, point), ())
     name = point.replace(", ", "+").replace(" ", "_")
     case = benchmark_case(f"{name}::{tool}", accelerator="any", precision="any")
-    facts = measured[0].point.facts if measured else {}
+    facts = {**measured[0].point.facts, COMPLETED: Fact(None)} if measured else {}
     identity = {n: fact.value for n, fact in facts.items() if not fact.tolerance and fact.value}
     details = measured[0].run.details if measured else {}
     subject = Subject(identity=identity, fingerprint=details)
@@ -82,17 +81,20 @@ def case_result(
     verdict = replace(
         imported.verdict,
         kind=Kind.ACCURACY if all(row.absolute for row in result.rows) else Kind.PERFORMANCE,
-        outcome=result.outcome,
+        outcome=Outcome.RECORDED if result.recorded else result.outcome,
         headline=headline(result).partition("  ")[2],
         metrics=tuple(_metric(row) for row in result.rows if row not in paired),
         paired=tuple(map(_paired, paired)),
         notes=result.notes,
         baseline=BaselineReference(
-            file=None, source=sides[0], changed=result.changed, unknown=(UNKNOWN,)
+            file=None,
+            source=sides[0],
+            changed=result.changed,
+            unknown=("what the tool's files do not hold",),
         ),
         unchecked=None,
     )
-    failed = any(row.outcome in failing for row in result.rows)
+    failed = not result.recorded and any(row.outcome in failing for row in result.rows)
     content = replace(imported, test=test, verdict=verdict, failed=failed)
     return placeless(content, (str(Path.cwd()),), str(Path.home()))
 

@@ -11,8 +11,6 @@ from pytest_mlperf import Outcome
 from pytest_mlperf.addons.judge.model import RANKS, Quantity, ToolPoint, ToolRun, named, split
 from pytest_mlperf.judge import Direction
 
-NOT_PROVEN = "not proven: one session a side"
-
 DECIDING = (
     *(Outcome.PERF_DROP, Outcome.ACC_DROP, Outcome.INVALID, Outcome.SUSPECT),
     *(Outcome.PROVISIONAL, Outcome.INCONCLUSIVE, Outcome.OK, Outcome.IMPROVED),
@@ -104,6 +102,7 @@ class FileComparison:
         new: The points of the new runs by tool and name.
         changed: Differences that do not prevent a comparison: versions, flags, host.
         one_session: Whether a side has only one session, so that nothing can be proven.
+        recorded: Whether the new runs became a baseline, or a part of it.
     """
 
     rows: tuple[Row, ...]
@@ -113,6 +112,7 @@ class FileComparison:
     notes: tuple[str, ...] = ()
     one_session: bool = False
     interleaved: bool = False
+    recorded: bool = False
 
     @property
     def outcome(self) -> Outcome:
@@ -163,11 +163,8 @@ def in_turns(
 
 def row_of(key: tuple[str, str], metric: str, outcome: Outcome | None, **more: Any) -> Row:
     """Return a row for `key`, (tool, its task or concurrency); `more` are fields of `Row`."""
-    more.setdefault("quantity", named(metric) or Quantity(metric, "", Direction.NEITHER))
+    more.setdefault("quantity", named(metric) or Quantity(metric))
     return Row(tool=key[0], point=key[1], metric=metric, outcome=outcome, **more)
-
-
-JUDGED = (Direction.HIGHER, Direction.LOWER)
 
 
 def usual(names: Collection[str]) -> list[str]:

@@ -167,8 +167,7 @@ def _readiness(
     if job and here and not errors and not lacks:
         try:
             if planned.elsewhere:
-                answer = looks.ask(planned, job)
-                there, errors = answer.about, list(answer.trouble)
+                there, errors = looks.ask(planned, job)
             else:
                 requirements.require_library(planned, job)
         except MlperfError as error:

@@ -14,7 +14,6 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
@@ -213,16 +212,12 @@ ANSWER_SHAPES: Mapping[str, Fields] = {
 sentence and wrong options."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class OtherPython:
-    """Hold another Python's versions as text, and the errors of a case in that Python."""
-
-    about: str
-    trouble: tuple[MlperfError, ...] = ()
+OtherPython = tuple[str, list[MlperfError]]
+"""Another Python's versions as text, and the errors of a case in that Python."""
 
 
 def look_there(planned: Planned, job: Job, runs_dir: Path) -> OtherPython:
-    """Ask the Python of a case's engine for missing libraries and errors.
+    """Ask the Python of a case's engine for its versions, missing libraries and errors.
 
     The case must have its Python, model and valid options. That Python must have access to
     `runs_dir`.
@@ -238,12 +233,12 @@ def look_there(planned: Planned, job: Job, runs_dir: Path) -> OtherPython:
     try:
         answers = _asked_there(job, runs_dir, question)
     except MlperfError as error:
-        return OtherPython(about="", trouble=(error,))
+        return "", [error]
     about = ""
     if python := next((answer for answer in answers if answer["event"] == "python"), None):
         versions = [f"{name} {version}" for name, version in python["versions"].items()]
         about = ", ".join([f"{planned.elsewhere}: Python {python['version']}", *versions])
-    return OtherPython(about=about, trouble=tuple(_trouble(planned, answers)))
+    return about, list(_trouble(planned, answers))
 
 
 def _trouble(planned: Planned, answers: Sequence[Mapping[str, Any]]) -> Iterator[MlperfError]:

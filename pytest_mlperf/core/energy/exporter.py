@@ -39,6 +39,20 @@ MAX_MEAN_RATIO = 2.0
 
 NO_COUNTER = f"the DCGM exporter reports no {ENERGY_METRIC}, or 0 or an empty value"
 
+FASTER = "start the DCGM exporter with --collect-interval=1000, or "
+SELDOM = (
+    "the DCGM exporter updates less often (every 30 s by default); start it with "
+    "--collect-interval=1000"
+)
+
+OF_PROBES = {
+    SELDOM: "the GPU's driver does not update it",
+    FASTER: "",
+    f"no {ENERGY_METRIC}": "no energy counter",
+    "the DCGM exporter": "the probe",
+}
+"""Texts of notes on an exporter, and of the same notes on a probe."""
+
 MIN_SLOW_SECONDS = 1.5
 """An exporter with at least this interval is not set to one second."""
 
@@ -142,6 +156,8 @@ def exported_energy(
     unknown = replace(unknown, devices=models_of(list(gpus.values())))
     if all(gpu.joules is None for gpu in gpus.values()):
         return _by_power(unknown, near, begin_s, end_s)
+    lost = [f"the DCGM exporter was not read to the end of the run: {failure}"]
+    lost = lost if failure and near[-1].time_s < end_s else []
     pages = [look.gpus for look in near if begin_s <= look.time_s <= end_s]
     moving = any(len({page[uuid].joules for page in pages if uuid in page}) > 2 for uuid in gpus)
     counted = {uuid: _counted(near, uuid, begin_s, end_s, moving=moving) for uuid in gpus}
@@ -152,19 +168,21 @@ def exported_energy(
         parts={uuid: c.joules for uuid, c in counted.items()},
     )
     if why_not := energy.once_each([(uuid, c.why_not) for uuid, c in counted.items()]):
-        return replace(whole, notes=why_not)
-    joules = sum(c.joules or 0.0 for c in counted.values())
+        return replace(whole, notes=(*why_not, *lost))
     whole = replace(
         whole,
-        joules=joules,
+        joules=sum(c.joules or 0.0 for c in counted.values()),
         uncertainty_j=sum(c.uncertainty_j or 0.0 for c in counted.values()),
     )
     doubts = (
+        *lost,
         *energy.once_each([(uuid, c.doubts) for uuid, c in counted.items()]),
         *_doubts(whole, gpus.values(), expected),
         *_beside_powers(whole, _powers(near, begin_s, end_s)),
     )
     notes = energy.once_each([(uuid, c.notes) for uuid, c in counted.items()])
+    if lost:
+        whole = replace(whole, joules=None, uncertainty_j=None, parts=dict.fromkeys(counted))
     return replace(whole, notes=(*doubts, *notes), gated=not doubts)
 
 
@@ -250,17 +268,11 @@ def _stands_still(series: Sequence[object], window_s: float, *, moving: bool) ->
             "the energy counter is constant while those of other GPUs change: its value is "
             "old; name the GPUs of the case in mlperf_dcgm_gpus"
         )
-    return (
-        f"the energy counter changed less than twice in {window_s:.0f} s: the DCGM exporter "
-        "updates less often (every 30 s by default); start it with --collect-interval=1000"
-    )
+    return f"the energy counter changed less than twice in {window_s:.0f} s: {SELDOM}"
 
 
 def _advice(interval_s: float) -> str:
-    faster = "start the DCGM exporter with --collect-interval=1000, or " * (
-        interval_s >= MIN_SLOW_SECONDS
-    )
-    return f"{faster}make the run longer"
+    return f"{FASTER * (interval_s >= MIN_SLOW_SECONDS)}make the run longer"
 
 
 def _sparse(readings: int, interval_s: float, longest_s: float) -> Iterator[str]:

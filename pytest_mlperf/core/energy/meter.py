@@ -178,7 +178,7 @@ def wall_energy(readings: Sequence[MeterReading], begin_s: float, end_s: float) 
     unknown = EnergyReading(
         source=Source.METER, window_s=window_s, readings=len(inside), dropped=dropped
     )
-    if reason := _why_unknown(readings, good, begin_s, end_s):
+    if reason := next(_why_unknown(readings, good, begin_s, end_s), ""):
         return replace(unknown, notes=(*notes, reason))
     mean_w = fsum(reading.watts for reading in inside) / len(inside)
     period_s = median(later.time_s - earlier.time_s for earlier, later in pairwise(inside))
@@ -204,57 +204,46 @@ def wall_energy(readings: Sequence[MeterReading], begin_s: float, end_s: float) 
 
 def _why_unknown(
     readings: Sequence[MeterReading], good: Sequence[MeterReading], begin_s: float, end_s: float
-) -> str | None:
+) -> Iterator[str]:
+    """Yield why the energy is unknown; only the first reason is certain."""
     if not good:
-        return "the meter's file has no reading" + (" above 0 W" if readings else "")
+        yield "the meter's file has no reading" + (" above 0 W" if readings else "")
     for earlier, later in pairwise(readings):
         back_s = earlier.time_s - later.time_s
         if back_s > 0 and later.time_s < end_s and earlier.time_s > begin_s:
-            return (
-                f"the meter's clock was set back by {back_s:.1f} s at {_clock(earlier.time_s)} UTC"
-            )
-    return _why_not_covered(good, begin_s, end_s) or _why_sparse(good, begin_s, end_s)
-
-
-def _why_not_covered(good: Sequence[MeterReading], begin_s: float, end_s: float) -> str | None:
+            time = _clock(earlier.time_s)
+            yield f"the meter's clock was set back by {back_s:.1f} s at {time} UTC"
     first_s = min(reading.time_s for reading in good)
     last_s = max(reading.time_s for reading in good)
     if last_s <= begin_s or first_s >= end_s:
-        return (
+        yield (
             f"the meter's log is from {_clock(first_s)} to {_clock(last_s)} UTC, the run from "
             f"{_clock(begin_s)} to {_clock(end_s)} UTC: let the meter log during the run; if "
             "its clock is not in UTC, state its offset"
         )
     if first_s > begin_s:
-        return (
+        yield (
             f"the meter's log begins {first_s - begin_s:.1f} s after the run began: start the "
             "meter earlier"
         )
     if last_s < end_s:
-        return (
+        yield (
             f"the meter's log ends {end_s - last_s:.1f} s before the run ended: let the meter log "
             "on, and write each reading at once"
         )
-    return None
-
-
-def _why_sparse(good: Sequence[MeterReading], begin_s: float, end_s: float) -> str | None:
     gap_s = max(
         later.time_s - earlier.time_s
         for earlier, later in pairwise(good)
         if later.time_s > begin_s and earlier.time_s < end_s
     )
     if gap_s > MAX_METER_GAP_SECONDS:
-        return (
-            f"the meter's log has a gap of {gap_s:.1f} s; {MAX_METER_GAP_SECONDS:g} s are allowed"
-        )
+        yield f"the meter's log has a gap of {gap_s:.1f} s; {MAX_METER_GAP_SECONDS:g} s are allowed"
     count = sum(begin_s < reading.time_s < end_s for reading in good)
     if count < MIN_READINGS:
-        return (
+        yield (
             f"{count} readings of the meter in the run; {MIN_READINGS} are needed: make the "
             "run longer"
         )
-    return None
 
 
 def _step(good: Sequence[MeterReading], moment_s: float, within_s: float) -> float:

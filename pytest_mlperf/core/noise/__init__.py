@@ -428,15 +428,6 @@ OTHERS_WEIGHT = 0.25
 """Weight of a session of the machine's other cases against one of the case itself."""
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class _Excess:
-    """Hold a build's df · (between-session mean square / run variance - 1), its weight and df."""
-
-    excess: float
-    weight: float
-    df: int
-
-
 def session_noise(
     ours: Iterable[Sequence[Value]], others: Iterable[Sequence[Value]] = (), *, rule: RuleR
 ) -> SessionNoise | None:
@@ -450,32 +441,30 @@ def session_noise(
         G. Casella, C. E. McCulloch, Variance Components, 1992, 3.6).
     """
     mine = [excess for runs in ours if (excess := _excess(runs, rule))]
-    related = [(runs, excess) for runs in others if (excess := _excess(runs, rule))]
-    df = float(sum(excess.df for excess in mine))
+    related = [excess for runs in others if (excess := _excess(runs, rule))]
+    df = float(sum(df for _, _, df in mine))
     squares = df * _ratio(mine)
     if related:
-        further = OTHERS_WEIGHT * max(excess.df for _, excess in related)
-        squares += further * _ratio([excess for _, excess in related])
+        further = OTHERS_WEIGHT * max(df for _, _, df in related)
+        squares += further * _ratio(related)
         df += further
     return SessionNoise(ratio=min(max(0.0, squares / df), MAX_NOISE), df=df) if df else None
 
 
-def _ratio(excesses: Sequence[_Excess]) -> float:
-    weight = math.fsum(one.weight for one in excesses)
-    return math.fsum(one.excess for one in excesses) / weight if weight else 0.0
+def _ratio(excesses: Sequence[tuple[float, float, int]]) -> float:
+    weight = math.fsum(weight for _, weight, _ in excesses)
+    return math.fsum(excess for excess, _, _ in excesses) / weight if weight else 0.0
 
 
-def _excess(runs: Sequence[Value], rule: RuleR) -> _Excess | None:
+def _excess(runs: Sequence[Value], rule: RuleR) -> tuple[float, float, int] | None:
+    """Return a build's df · (mean square between sessions / run variance - 1), weight and df."""
     sessions = by_session(runs, log_scale())
     if len(sessions) < 2:
         return None
     groups = scatter(sessions)
     within = fmean(run.within_se**2 for run in runs)
-    variance, df = rule.inside_sessions(groups.inside, groups.run_df, within)
+    variance, run_df = rule.inside_sessions(groups.inside, groups.run_df, within)
     # First-order correction: 1/variance is biased upwards by its own scatter.
-    fair = 1 / (1 + 2 * groups.run_df / df**2)
-    return _Excess(
-        excess=groups.across / variance * fair - groups.between_df,
-        weight=groups.between_df * groups.size,
-        df=groups.between_df,
-    )
+    fair = 1 / (1 + 2 * groups.run_df / run_df**2)
+    df = groups.between_df
+    return groups.across / variance * fair - df, df * groups.size, df

@@ -7,7 +7,9 @@ the certain limit assumes the largest possible saving. An unbounded saving has n
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
+from operator import attrgetter
+from typing import Any
 
 from pytest_mlperf.core.case import Scenario
 from pytest_mlperf.core.metrics import EFFICIENCY, METRICS, UNGATED, gated_metrics
@@ -74,13 +76,22 @@ def _share(technique: str) -> Callable[[Changed, Circumstances], Changed]:
         if seen.work_share is None:
             reason = f"{technique}: set work_share, the share of the work that is left"
             return _nothing(result, reason)
-        certain, likely = (
-            None if work is None else replace(work, share=seen.work_share)
-            for work in (result.certain, result.estimated)
-        )
-        return replace(result, certain=certain, estimated=likely)
+        return _reduced(result, share=seen.work_share)
 
     return change
+
+
+def _reduced(result: Changed, **figures: Any) -> Changed:
+    """Return the change with these figures in both its least and its likely work."""
+    certain, likely = (
+        None if work is None else replace(work, **figures)
+        for work in (result.certain, result.estimated)
+    )
+    return replace(result, certain=certain, estimated=likely)
+
+
+def _unknown(result: Changed, reason: str) -> Changed:
+    return replace(result, estimated=None, why_no_estimate=reason)
 
 
 def _exits(result: Changed, seen: Circumstances) -> Changed:
@@ -89,34 +100,28 @@ def _exits(result: Changed, seen: Circumstances) -> Changed:
 
 def _fewer_calls(name: str, *, guided: bool) -> Callable[[Changed, Circumstances], Changed]:
     def change(result: Changed, seen: Circumstances) -> Changed:
-        certain, likely = result.certain, result.estimated
-        if not isinstance(certain, Diffusion):
-            return result
+        certain = result.certain
+        assert isinstance(certain, Diffusion)
         calls = min(seen.calls or (certain.calls if guided else 1), certain.calls)
         steps = 1 if seen.steps is None else min(seen.steps, certain.steps)
-        certain = replace(certain, steps=steps, calls=calls)
+        result = _reduced(result, steps=steps, calls=calls)
         if seen.steps is None or not (guided or seen.calls):
-            reason = f"{name}: set steps, the denoising steps of an image, and their calls"
-            return replace(result, certain=certain, estimated=None, why_no_estimate=reason)
-        if isinstance(likely, Diffusion):
-            likely = replace(likely, steps=certain.steps, calls=calls)
-        return replace(result, certain=certain, estimated=likely)
+            return _unknown(
+                result, f"{name}: set steps, the denoising steps of an image, and their calls"
+            )
+        return result
 
     return change
 
 
 def _part_of_network(result: Changed, seen: Circumstances) -> Changed:
-    certain, likely = result.certain, result.estimated
-    if not isinstance(certain, Diffusion):
-        return result
+    assert isinstance(result.certain, Diffusion)
     if seen.network_share is None:
-        reason = "deepcache: set network_share, the mean share of the network that a call computes"
-        certain = replace(certain, network_share=1 / certain.steps)
-        return replace(result, certain=certain, estimated=None, why_no_estimate=reason)
-    if isinstance(likely, Diffusion):
-        likely = replace(likely, network_share=seen.network_share)
-    certain = replace(certain, network_share=seen.network_share)
-    return replace(result, certain=certain, estimated=likely)
+        return _unknown(
+            _reduced(result, network_share=1 / result.certain.steps),
+            "deepcache: set network_share, the mean share of the network that a call computes",
+        )
+    return _reduced(result, network_share=seen.network_share)
 
 
 def _drafts(result: Changed, seen: Circumstances) -> Changed:
@@ -124,14 +129,14 @@ def _drafts(result: Changed, seen: Circumstances) -> Changed:
         reason = (
             "speculative-decoding: set accepted_tokens, the tokens that a step gives on average"
         )
-        return replace(result, drafts=None, estimated=None, why_no_estimate=reason)
+        return _unknown(replace(result, drafts=None), reason)
     return replace(result, drafts=seen.accepted_tokens)
 
 
 def _prefixes(result: Changed, seen: Circumstances) -> Changed:
     if seen.cached_tokens is None:
         reason = "prefix-caching: set cached_tokens, the tokens of a prompt that needed no work"
-        return replace(result, estimated=None, why_no_estimate=reason)
+        return _unknown(result, reason)
     return result
 
 
@@ -221,14 +226,14 @@ def in_words(limit: Limit) -> str:
     if share is None:
         return limit.why_unknown or "no limit was requested"
     if limit.impossible and limit.of_certain is not None:
-        far = f"{100 * limit.of_certain:,.0f} % of the speed of light"
+        far = f"{100 * limit.of_certain:,.0f} % of the roofline"
         return f"{far}, which is physically impossible ({limit.binds})"
     return share_in_words(share, limit.binds, estimated=limit.estimated is not None)
 
 
 def share_in_words(share: float, binds: bounds.Resource | None, *, estimated: bool) -> str:
-    """Return a roofline share as text: "42.1 % of the speed of light (compute)"."""
-    of = "speed of light" if estimated else "certain limit"
+    """Return a roofline share as text: "42.1 % of the roofline (compute)"."""
+    of = "roofline" if estimated else "certain limit"
     second = (
         ": above 90 %, check the assumed work and peaks"
         if estimated and share > NEAR_LIMIT_SHARE
@@ -288,14 +293,15 @@ def _term(
         seen = replace(seen, gpus=seen.replica_gpus or seen.gpus)
     has = bounds.hardware(gpu, seen, best=best, sparse=change.sparse)
     if time:
-        return bounds.longest(
-            bounds.shortest(metric, work, has, seen, certain=certain, drafts=drafts)
-        )
-    if metric == "throughput":
-        return bounds.lowest(bounds.samples(work, has, seen, certain=certain, drafts=drafts))
-    if not isinstance(work, Decode):
+        terms = bounds.shortest(metric, work, has, seen, certain=certain, drafts=drafts)
+    elif metric == "throughput":
+        terms = bounds.samples(work, has, seen, certain=certain, drafts=drafts)
+    elif isinstance(work, Decode):
+        terms = bounds.tokens(work, has, seen, certain=certain, drafts=drafts)
+    else:
         return None
-    return bounds.lowest(bounds.tokens(work, has, seen, certain=certain, drafts=drafts))
+    # The longest time or the lowest rate limits the whole.
+    return (max if time else min)(terms, key=attrgetter("rate"), default=None)
 
 
 def _why_unknown(
@@ -406,17 +412,9 @@ def lights(
         if n in METRICS
     ]
     with_limit = [limit for limit in limits if limit.certain is not None]
+    copied = [field.name for field in fields(Light) if field.name != "says"]
     return tuple(
-        Light(
-            metric=limit.metric,
-            says=in_words(limit),
-            share=limit.share,
-            certain=limit.certain,
-            ceiling=limit.ceiling,
-            estimated=limit.estimated,
-            binds=limit.binds,
-            impossible=limit.impossible,
-        )
+        Light(says=in_words(limit), **{name: getattr(limit, name) for name in copied})
         for limit in with_limit or limits[:1]
     )
 

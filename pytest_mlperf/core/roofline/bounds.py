@@ -9,7 +9,6 @@ key-value cache, and the same experts for all sequences. The estimated limit cou
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from typing import Literal
 
@@ -52,14 +51,8 @@ def hardware(
     gpu: GpuSpec, seen: Circumstances, *, best: bool = False, sparse: bool = False
 ) -> Hardware:
     """Return the capability of all GPUs; `best` assumes the highest clock and full caches."""
-    flops = peak(gpu, seen.precision)
-    if flops is None:
-        raise ValueError(f"{gpu.name} has no peak for {seen.precision}")
-    weights = seen.weights or seen.precision
-    if weights is not None and weights not in PRECISIONS:
-        raise ValueError(f"unknown format of weights {weights!r}")
-    if seen.kv is not None and seen.kv not in KV_BYTES:
-        raise ValueError(f"unknown format of the key-value cache {seen.kv!r}")
+    flops, weights = peak(gpu, seen.precision), seen.weights or seen.precision
+    assert flops is not None  # callers checked all names
     copy = seen.replica_gpus or seen.gpus
     about = PRECISIONS[weights] if weights else None
     bytes_each = (about.sparse if sparse else about.weight) if about else None
@@ -201,16 +194,6 @@ def _reading(
 ) -> list[Term]:
     read = step_bytes(work, has, seen, certain=certain)
     return [_time("memory", read * steps, has.bandwidth)] if read and has.bandwidth else []
-
-
-def lowest(terms: Iterable[Term]) -> Term | None:
-    """Return the term with the lowest rate, which limits the whole; None without terms."""
-    return min(terms, key=lambda term: term.rate, default=None)
-
-
-def longest(terms: Iterable[Term]) -> Term | None:
-    """Return the term with the longest time, which limits the whole; None without terms."""
-    return max(terms, key=lambda term: term.rate, default=None)
 
 
 def _rate(resource: Resource, amount: float, capacity: float) -> Term:

@@ -90,7 +90,9 @@ def parse_gpu(accelerator: str, figures: Mapping[str, Any]) -> GpuSpec:
     source = figures.get("source", "the suite")
     if not isinstance(source, str):
         raise SuiteError(f"source must be text, not {source!r}")
-    values = {key: _value(key, figures[key]) for key in keys if key in figures and key != "source"}
+    values: dict[str, Any] = {
+        key: _value(key, figures[key]) for key in keys if key in figures and key != "source"
+    }
     peaks = {key: values.pop(key) for key in PEAKS if key in values}
     if not peaks:
         raise SuiteError(f"set at least one dense peak, e.g. {EXAMPLE} (FLOP/s, B/s, B)")
@@ -104,12 +106,8 @@ def parse_gpu(accelerator: str, figures: Mapping[str, Any]) -> GpuSpec:
         name=accelerator,
         accelerator=accelerator,
         peaks=peaks,
-        bandwidth=values.get("bandwidth"),
-        memory=values.get("memory"),
-        cache=values.get("cache", 0.0),
-        stated_clock=values.get("stated_clock"),
-        highest_clock=values.get("highest_clock"),
         source=source,
+        **values,
     )
 
 

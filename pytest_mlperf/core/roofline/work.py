@@ -3,11 +3,6 @@
 FLOP are floating-point operations, two per multiply-add; integer ones count alike. Only matrix
 products and convolutions count, never normalisation, activations or biases, so that a limit from
 these FLOP is never too low.
-
-Every class has `kind`, a word for messages; `smallest`, the FLOP that every sample needs;
-`least(seen)`, the FLOP that the mean sample of a run needs at least; and `estimate(seen)`, the FLOP
-of the mean sample by the run's figures, None if unknown. `share` is the remaining share of the
-reference's weights and work.
 """
 
 from __future__ import annotations
@@ -86,7 +81,30 @@ class Circumstances:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Decode:
+class _Work:
+    """Describe the work of a sample, by default the same for each; `kind` is a word for messages.
+
+    `share` is the remaining share of the reference's weights and work.
+    """
+
+    share: float = 1.0
+
+    @property
+    def smallest(self) -> float:
+        """FLOP that every sample needs."""
+        raise NotImplementedError
+
+    def least(self, _seen: Circumstances) -> float:
+        """Return the FLOP that the mean sample of a run needs at least."""
+        return self.smallest
+
+    def estimate(self, _seen: Circumstances) -> float | None:
+        """Return the FLOP of the mean sample by a run's figures; None if they are unknown."""
+        return self.smallest
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Decode(_Work):
     """Describe a transformer that generates tokens, dense or a mixture of experts.
 
     Attributes:
@@ -120,7 +138,6 @@ class Decode:
     cached_layers: int = 0
     kv_width: float = 0.0
     sample_flop: float = 0.0
-    share: float = 1.0
 
     @property
     def expert(self) -> float:
@@ -175,10 +192,6 @@ class Decode:
         """FLOP of a prompt and an answer of one token."""
         return self.token_flop + self.sample_flop * self.share
 
-    def least(self, _seen: Circumstances) -> float:
-        """Return the FLOP of a sample that generates one token."""
-        return self.smallest
-
     def estimate(self, seen: Circumstances) -> float | None:
         """Return the FLOP of a sample of the run's mean lengths; None if they are unknown."""
         per_token = self.estimate_token(seen)
@@ -201,7 +214,7 @@ class Decode:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Encoder:
+class Encoder(_Work):
     """Describe a transformer that reads a text at once; its feed-forward part has 4 widths.
 
     Attributes:
@@ -214,7 +227,6 @@ class Encoder:
     width: int
     outputs: int
     least_tokens: float
-    share: float = 1.0
 
     def flop(self, tokens: float, squared: float | None = None) -> float:
         """Return L (24 d^2 s + 4 d s^2) and the output layer; `squared` is the mean of s^2."""
@@ -239,29 +251,20 @@ class Encoder:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Fixed:
+class Fixed(_Work):
     """Describe a network with equal work for every sample, as for images of one size."""
 
     kind: ClassVar[str] = "network of fixed size"
     sample_flop: float
-    share: float = 1.0
 
     @property
     def smallest(self) -> float:
         """FLOP of a sample."""
         return self.sample_flop * self.share
 
-    def least(self, _seen: Circumstances) -> float:
-        """Return the FLOP of a sample."""
-        return self.smallest
-
-    def estimate(self, _seen: Circumstances) -> float | None:
-        """Return the FLOP of a sample."""
-        return self.smallest
-
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Parts:
+class Parts(_Work):
     """Describe a sample of many equal parts: windows of a volume, or pairs of user and item.
 
     `least_parts` is a lower bound of the mean: for windows, the voxels over those of one.
@@ -270,7 +273,6 @@ class Parts:
     part: str
     part_flop: float
     least_parts: float
-    share: float = 1.0
 
     @property
     def kind(self) -> str:
@@ -294,7 +296,7 @@ class Parts:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Diffusion:
+class Diffusion(_Work):
     """Describe the FLOP of a denoising network that is called repeatedly, and its decoder.
 
     `calls` are per step: 2 with classifier-free guidance.
@@ -307,7 +309,6 @@ class Diffusion:
     steps: float
     calls: int = 2
     network_share: float = 1.0
-    share: float = 1.0
 
     @property
     def smallest(self) -> float:
@@ -315,14 +316,6 @@ class Diffusion:
         calls = self.steps * self.calls * self.network_share
         flop = calls * self.call_flop + self.decoder_flop + self.calls * self.text_flop
         return flop * self.share
-
-    def least(self, _seen: Circumstances) -> float:
-        """Return the FLOP of an image."""
-        return self.smallest
-
-    def estimate(self, _seen: Circumstances) -> float | None:
-        """Return the FLOP of an image."""
-        return self.smallest
 
 
 AnyWork = Decode | Encoder | Fixed | Parts | Diffusion

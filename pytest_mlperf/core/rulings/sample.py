@@ -7,10 +7,7 @@ from dataclasses import replace
 
 from pytest_mlperf.core.baseline import BaselineRun, Record, geometric_means
 from pytest_mlperf.core.measurement import Run
-from pytest_mlperf.core.metrics import (
-    METRICS,
-    point_of,
-)
+from pytest_mlperf.core.metrics import METRICS, point_of
 from pytest_mlperf.core.notes import Note
 from pytest_mlperf.core.reason import SignKey
 from pytest_mlperf.core.verdict import MetricBaseline, MetricVerdict, Outcome

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
 from statistics import fmean, median, stdev
 
 from pytest_mlperf.core.measurement import GpuRun, ReplicaRun
@@ -22,23 +21,6 @@ HOTTER_C, SLOWER_CLOCK_SHARE, CAPPED_SHARE, LESS_POWER_SHARE = 3.0, 0.02, 0.05, 
 """Reported differences between a GPU and the median of the others."""
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Straggler:
-    """Hold a replica that lags behind the median replica in every run, and its differences."""
-
-    name: str
-    behind: float
-    replicas: int
-    differs: tuple[str, ...]
-
-    @property
-    def text(self) -> str:
-        """The lag and its possible causes as a sentence."""
-        rest = ", ".join(("", *self.differs))
-        behind = f"{percent(self.behind)} behind the median of {self.replicas} replicas"
-        return f"{self.name}: {behind}{rest}"
-
-
 def slowest(replicas: Sequence[ReplicaRun]) -> float | None:
     """Return the slowest replica's speed relative to the median; None if not compared."""
     return min((replica.share for replica in replicas if replica.share is not None), default=None)
@@ -46,8 +28,8 @@ def slowest(replicas: Sequence[ReplicaRun]) -> float | None:
 
 def stragglers(
     runs: Sequence[tuple[Sequence[ReplicaRun], Sequence[GpuRun]]],
-) -> tuple[Straggler, ...]:
-    """Return the replicas that provably lag by more than `MIN_LAG_SHARE` in these runs.
+) -> tuple[str, ...]:
+    """Return texts on replicas that provably lag by more than `MIN_LAG_SHARE` in these runs.
 
     Student's t test uses all parts of all runs, with `FALSE_ALARM` divided among the replicas
     (Bonferroni). The mean lag of each run must be above the share too. A single run's lag must also
@@ -66,15 +48,10 @@ def stragglers(
             others = [replica.share or 1.0 for replica in runs[0][0] if replica is not mine[0]]
             bounds.append(_bound(fmean(values), others, alpha, apart=1.0))
         if max(bounds) < 1 - MIN_LAG_SHARE:
-            behind.append(
-                Straggler(
-                    name=mine[-1].name,
-                    behind=1 - fmean(values),
-                    replicas=len(runs[-1][0]),
-                    differs=_differs(mine[-1], runs[-1][1]),
-                )
-            )
-    return tuple(sorted(behind, key=lambda straggler: -straggler.behind))
+            lag = f"{percent(1 - fmean(values))} behind the median of {len(runs[-1][0])} replicas"
+            differs = _differs(mine[-1], runs[-1][1])
+            behind.append((fmean(values), f"{mine[-1].name}: {', '.join((lag, *differs))}"))
+    return tuple(text for _, text in sorted(behind))
 
 
 def _bound(mean: float, values: Sequence[float], alpha: float, *, apart: float = 0.0) -> float:

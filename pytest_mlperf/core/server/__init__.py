@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from itertools import pairwise
 from statistics import fmean
 
@@ -162,24 +162,18 @@ class ServerReading:
     values: Mapping[str, float]
 
 
-@dataclass(frozen=True, kw_only=True)
-class ServerSeen:
-    """Hold a server's metrics in the windows of a run.
-
-    `values` are means of gauges, maxima (`waiting_max`), shares, `draft_length`, times of stages
-    (`stage_queue`), and preemptions; for a curve at each point, "waiting@64".
-    """
-
-    values: Mapping[str, float] = field(default_factory=dict)
-    notes: tuple[str, ...] = ()
-
-
 Windows = Mapping[float | None, tuple[float, float]]
 """Begin and end of each point's window, seconds since the epoch; None for a run with one window."""
 
 
-def server_seen(readings: Sequence[ServerReading], windows: Windows) -> ServerSeen:
-    """Return a server's metrics in the windows of a run, from readings inside these windows."""
+def server_seen(
+    readings: Sequence[ServerReading], windows: Windows
+) -> tuple[dict[str, float], tuple[str, ...]]:
+    """Return a server's metrics from readings inside the windows of a run, and notes.
+
+    The metrics are means of gauges, maxima (`waiting_max`), shares, `draft_length`, times of stages
+    (`stage_queue`), and preemptions; for a curve at each point, "waiting@64".
+    """
     values: dict[str, float] = {}
     notes: list[str] = []
     for point, (begin_s, end_s) in windows.items():
@@ -192,7 +186,7 @@ def server_seen(readings: Sequence[ServerReading], windows: Windows) -> ServerSe
             notes.append(
                 f"{at}the server's counters began anew in the window: it was started again"
             )
-    return ServerSeen(values=values, notes=tuple(notes))
+    return values, tuple(notes)
 
 
 def _gauges(inside: Sequence[Mapping[str, float]]) -> dict[str, float]:

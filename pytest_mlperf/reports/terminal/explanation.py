@@ -15,7 +15,7 @@ from pytest_mlperf.core.search import load
 from pytest_mlperf.core.verdict import MetricVerdict, Outcome, PairedVerdict, Verdict
 from pytest_mlperf.reports.promises import renewal
 from pytest_mlperf.reports.rows import machine
-from pytest_mlperf.reports.sentences import sentence
+from pytest_mlperf.reports.sentences import search_result, sentence
 from pytest_mlperf.reports.terminal.layout import fold, table
 
 INDENT = "  "
@@ -118,7 +118,7 @@ def _searched(verdict: Verdict, width: int) -> list[str]:
     if not rows:
         return []
     columns = ["search", "offered", "nearest its limit", "limit", "held"]
-    words = [run.search.in_words for run in verdict.runs if run.search]
+    words = [search_result(run.search) for run in verdict.runs if run.search]
     lines = [line for text in words for line in fold(text, width, first=INDENT, rest=INDENT * 2)]
     left = ["search", "nearest its limit", "held"]
     return [*lines, *(f"{INDENT}{row}" for row in table(columns, rows, width - 2, left=left))]

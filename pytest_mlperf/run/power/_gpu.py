@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from statistics import median
-from typing import Any
+from typing import Any, Self
 
 from pytest_mlperf.core.energy import Energy, measure
 from pytest_mlperf.core.energy.readings import Reading, at, without_misreads
@@ -36,26 +36,18 @@ class Span:
     begin_s: float
     end_s: float
 
-    @property
-    def duration_s(self) -> float:
-        return self.end_s - self.begin_s
+
+Processes = dict[int, int | None]
+"""Bytes on a GPU by process, None if unknown; pids are the host's, also in a container."""
+
+MAX_SILENCE_SECONDS = 1.0
+"""A GPU without an answer for this long at the end was not watched; no rate is so low."""
+
+OFF_THE_BUS = 79
+"""XID of a GPU that no longer answers on PCIe."""
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class GpuProcess:
-    """Describe a process on a GPU.
-
-    Attributes:
-        pid: Process id of the host, which differs from that in a container.
-        memory: Bytes on the GPU; None if unknown.
-    """
-
-    pid: int
-    memory: int | None
-    seen_s: float
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
+@dataclass(kw_only=True, slots=True)
 class GpuLog:
     """Hold the samples of one GPU.
 
@@ -63,8 +55,7 @@ class GpuLog:
         unavailable: Why nothing was read; None if something was.
         lost: Why the GPU no longer answers; None if it answered to the end.
         lost_s: Time when the loss was detected; None if before sampling.
-        last_s: Time of the GPU's last answer; 0 without one.
-        silent: Whether NVML returned only errors after `last_s`.
+        asked_s, last_s: Times of NVML's last call and of its last answer; 0 without one.
         last_failure: NVML's last error.
         facts: The GPU's entry in the sampler's first record, see `hardware.sampler`.
         counter: Energy counter [J].
@@ -78,17 +69,66 @@ class GpuLog:
     unavailable: str | None = None
     lost: str | None = None
     lost_s: float | None = None
+    asked_s: float = 0.0
     last_s: float = 0.0
-    silent: bool = False
     last_failure: str = ""
     facts: Mapping[str, Any] = field(default_factory=dict)
-    counter: tuple[Reading, ...] = ()
-    trace: tuple[Reading, ...] = ()
-    reasons: tuple[tuple[float, int], ...] = ()
-    states: tuple[Mapping[str, Any], ...] = ()
-    missing: Mapping[str, str] = field(default_factory=dict)
-    forbidden: frozenset[str] = frozenset()
+    counter: list[Reading] = field(default_factory=list)
+    trace: list[Reading] = field(default_factory=list)
+    reasons: list[tuple[float, int]] = field(default_factory=list)
+    states: list[dict[str, Any]] = field(default_factory=list)
+    missing: dict[str, str] = field(default_factory=dict)
+    forbidden: set[str] = field(default_factory=set)
     rate_hz: float | None = None
+
+    @classmethod
+    def of(cls, facts: Mapping[str, Any], rate_hz: float) -> Self:
+        """Return the log of a GPU without samples, from its entry in the sampler's first record."""
+        reason = facts.get("unavailable")
+        return cls(
+            uuid=facts["uuid"],
+            unavailable=reason,
+            lost=reason if facts.get("lost") else None,
+            facts=facts,
+            missing=dict(facts.get("unavailable_quantities", {})),
+            forbidden=set(facts.get("forbidden", ())),
+            rate_hz=rate_hz,
+        )
+
+    def add_tick(self, tick: Sequence[Any]) -> None:
+        """Add a record [time, gpu, watts, reasons], optionally with counter time and joules."""
+        time_s, _, watts, mask = tick[:4]
+        self._ask(time_s, (watts, mask, *tick[5:]))
+        if watts is not None:
+            self.trace.append(Reading(time_s=time_s, value=watts))
+        if len(tick) > 4 and tick[5] is not None:
+            self.counter.append(Reading(time_s=tick[4], value=tick[5]))
+        if mask is not None:
+            # Only the first and last of equal samples are kept.
+            if len(self.reasons) > 1 and self.reasons[-1][1] == self.reasons[-2][1] == mask:
+                self.reasons.pop()
+            self.reasons.append((time_s, mask))
+
+    def add_state(self, state: dict[str, Any]) -> None:
+        """Add a record of slower quantities; note a lost GPU, though it may still answer."""
+        self.states.append(state)
+        self._ask(state["time"], [state[name] for name in state if name not in ("time", "gpu")])
+        if OFF_THE_BUS in (state.get("xids") or ()):
+            self.lose(state["time"], "it has fallen off the bus")
+
+    def _ask(self, time_s: float, readings: Collection[Any]) -> None:
+        self.asked_s = time_s
+        if any(reading is not None for reading in readings):
+            self.last_s = time_s
+
+    def lose(self, time_s: float, reason: str) -> None:
+        if self.lost is None:
+            self.lost, self.lost_s = reason, time_s
+
+    @property
+    def silent(self) -> bool:
+        """Whether NVML returned only errors after `last_s`."""
+        return self.lost is None and 0 < self.last_s < self.asked_s - MAX_SILENCE_SECONDS
 
     @property
     def limit_w(self) -> float | None:
@@ -170,11 +210,11 @@ class GpuLog:
 
     def risen(self, begin_s: float, end_s: float) -> dict[str, int]:
         """Return by how much each error count rose from before a window to after it."""
-        ends = {name: self._at_ends(name, begin_s, end_s) for name in RISING_COUNTS}
+        ends = {name: self.at_ends(name, begin_s, end_s) for name in RISING_COUNTS}
         return {n: both[1] - both[0] for n, both in ends.items() if both and both[1] >= both[0]}
 
     def link_errors(self, begin_s: float, end_s: float) -> dict[str, dict[int, int]]:
-        old_errors, new_errors = self._at_ends("nvlink_errors", begin_s, end_s) or ({}, {})
+        old_errors, new_errors = self.at_ends("nvlink_errors", begin_s, end_s) or ({}, {})
         risen: dict[str, dict[int, int]] = {}
         for kind, counts in new_errors.items():
             for link, count in counts.items():
@@ -182,19 +222,13 @@ class GpuLog:
                     risen.setdefault(kind, {})[int(link)] = more
         return risen
 
-    def links(self, begin_s: float, end_s: float) -> tuple[dict[int, bool], dict[int, bool]] | None:
-        """Return whether each NVLink was up before and after a window; None if not read."""
-        both = self._at_ends("nvlinks", begin_s, end_s)
-        if both is None:
-            return None
+    def links(self, begin_s: float, end_s: float) -> tuple[dict[int, bool], dict[int, bool]]:
+        """Return whether each NVLink was up before and after a window; {} if not read."""
         links_before, links_after = (
-            {int(link): bool(up) for link, up in each.items()} for each in both
+            {int(link): bool(up) for link, up in states.items()}
+            for states in self.at_ends("nvlinks", begin_s, end_s) or ({}, {})
         )
         return links_before, links_after
-
-    def fabric_health(self, begin_s: float, end_s: float) -> tuple[int, int] | None:
-        """Return the NVSwitches' health masks before and after a window; None if not read."""
-        return self._at_ends("fabric_health", begin_s, end_s)
 
     def link_rates(self, begin_s: float, end_s: float) -> dict[str, float]:
         """Return the rates sent and received over NVLink in a window [B/s]; {} if unknown."""
@@ -211,7 +245,7 @@ class GpuLog:
             rates[name] = (at(line, end_s) - at(line, begin_s)) / (end_s - begin_s)
         return rates
 
-    def _at_ends(self, name: str, begin_s: float, end_s: float) -> tuple[Any, Any] | None:
+    def at_ends(self, name: str, begin_s: float, end_s: float) -> tuple[Any, Any] | None:
         """Return the last reading before a window and the first after it, else the nearest."""
         read = [(s["time"], s[name]) for s in self.states if s.get(name) is not None]
         if not read:
@@ -242,42 +276,37 @@ class GpuLog:
             state["power_cap_share"] = capped_s / (end_s - begin_s)
         return state
 
-    def before_us(self, allowed: Collection[int] = ()) -> tuple[GpuProcess, ...]:
-        """Return processes on the GPU at the sampler's start, except the pids in `allowed`."""
-        listed = self.facts.get("processes") or []
-        start_s = self.trace[0].time_s if self.trace else 0.0
-        return tuple(
-            GpuProcess(pid=pid, memory=memory, seen_s=start_s)
-            for pid, memory in listed
-            if pid not in allowed
-        )
+    @property
+    def before_us(self) -> Processes:
+        """Processes on the GPU at the sampler's start."""
+        return dict(self.facts.get("processes") or ())
 
     def processes_seen(self, begin_s: float, end_s: float) -> set[int] | None:
         """Return pids on the GPU in a window that were not there at the start; None if unknown."""
-        initial_pids = {pid for pid, _ in self.facts.get("processes") or ()}
         listed = [
             state["processes"]
             for state in self.states
             if state.get("processes") is not None and begin_s <= state["time"] <= end_s
         ]
-        return {pid for each in listed for pid, _ in each} - initial_pids if listed else None
+        pids = {pid for processes in listed for pid, _ in processes}
+        return pids - self.before_us.keys() if listed else None
 
-    def foreign(self, warm_s: float, allowed: Collection[int] = ()) -> tuple[GpuProcess, ...]:
+    def foreign(self, warm_s: float) -> Processes:
         """Return processes that appeared after the warm-up, which cannot be the engine's."""
         listed = [
             (s["time"], s["processes"]) for s in self.states if s.get("processes") is not None
         ]
-        expected = {process.pid for process in self.before_us()} | set(allowed)
+        expected = set(self.before_us)
         late = [time_s for time_s, _ in listed if time_s >= warm_s]
         settled_s = late[0] if late else warm_s
-        foreign: dict[int, GpuProcess] = {}
+        foreign: Processes = {}
         for time_s, processes in listed:
             for pid, memory in processes:
                 if time_s <= settled_s:
                     expected.add(pid)
-                elif pid not in expected and pid not in foreign:
-                    foreign[pid] = GpuProcess(pid=pid, memory=memory, seen_s=time_s)
-        return tuple(foreign.values())
+                elif pid not in expected:
+                    foreign.setdefault(pid, memory)
+        return foreign
 
 
 def _bits(mask: int) -> Iterator[int]:

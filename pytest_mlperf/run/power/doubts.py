@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from statistics import fmean, median
 from typing import Any
@@ -17,7 +17,7 @@ from pytest_mlperf.core.notes import Note
 from pytest_mlperf.core.reason import Key, Reason, Sign, SignKey
 from pytest_mlperf.hardware.nvml_quantities import OLDER_MEMORY, RECOVERY
 from pytest_mlperf.hardware.sampler_gpu import BUSY_PERCENT, MAX_MEAN_SECONDS
-from pytest_mlperf.run.power._gpu import RISING_COUNTS, GpuLog, GpuProcess
+from pytest_mlperf.run.power._gpu import RISING_COUNTS, GpuLog, Processes
 
 REST_SECONDS = 0.5
 """Time after sampling began in which the GPU idles: no engine loads faster."""
@@ -49,14 +49,13 @@ def did_nothing(gpu: GpuLog, begin_s: float, end_s: float, *, busy: float) -> st
     power = (median(idle_w), fmean(inside)) if idle_w and inside else None
     signs = [f"{power[1]:.0f} W, {power[0]:.0f} W before the engine was loaded"] if power else []
     # A reading up to a second later still averages over the window's end.
-    late = (
-        () if _sliced(gpu) else gpu.series("utilization_percent", end_s, end_s + MAX_MEAN_SECONDS)
-    )
-    read = () if _sliced(gpu) else gpu.series("utilization_percent", begin_s, end_s)
+    use = gpu.series("utilization_percent", begin_s, end_s + MAX_MEAN_SECONDS)
+    use = () if gpu.facts.get("instance") or gpu.facts.get("instances", 0) != 0 else use
     # Readings of the first second may still average over earlier use, and only fall.
     settled_s, rest = first_s + MAX_MEAN_SECONDS, gpu.facts.get("utilization_percent") or 0
-    if any(r.value > (rest if r.time_s < settled_s else 0) for r in (*read, *late)):
+    if any(r.value > (rest if r.time_s < settled_s else 0) for r in use):
         return None
+    read = [r for r in use if r.time_s <= end_s]
     used = [r for r in read if r.time_s >= settled_s]
     span_s = used[-1].time_s - used[0].time_s if used else 0.0
     covered = len(used) * MIN_MEAN_SECONDS >= MIN_COVERED_SHARE * span_s
@@ -78,10 +77,6 @@ def did_nothing(gpu: GpuLog, begin_s: float, end_s: float, *, busy: float) -> st
         return None
     signs += ["no process"] * (seen is not None) + ["no memory taken"] * bool(memory)
     return ", ".join(signs) if len(signs) > 1 else None
-
-
-def _sliced(gpu: GpuLog) -> bool:
-    return bool(gpu.facts.get("instance")) or gpu.facts.get("instances", 0) != 0
 
 
 def _hard(gpu: GpuLog, idle_w: Sequence[float], inside: Sequence[float]) -> bool:
@@ -138,29 +133,34 @@ def doubts(
     end_s: float,
     *,
     warm_s: float,
-    allowed: Collection[int] = (),
     limit_w: float | None = None,
     busy: float = 1.0,
     linked: bool = False,
 ) -> Doubts:
     """Return reasons to reject a GPU's measurements in a window; a lost GPU is checked elsewhere.
 
-    `warm_s` is the end of the warm-up: later processes are foreign unless in `allowed` (host pids).
+    `warm_s` is the end of the warm-up: later processes are foreign.
     `limit_w` is the session's power limit, None if unknown. The engine had work for a share `busy`.
     `linked` means that the GPU exchanges data with others, so that its NVLinks are checked.
     """
     if gpu.unavailable:
         return Doubts(energy=(gpu.unavailable,))
-    invalid, signs = _clocks(gpu, begin_s, end_s)
-    faults, warnings = _faults(gpu, begin_s, end_s)
-    others, hints = _others(gpu, warm_s, allowed)
-    others += [*_limits(gpu, end_s, limit_w), *_idle(gpu, begin_s, end_s, busy)]
-    broken, notes = link_doubts(gpu, begin_s, end_s) if linked else ([], [])
-    warnings += [*notes, *_errors(gpu, begin_s, end_s), *_heat(gpu, begin_s, end_s)]
+    window_s = begin_s, end_s
+    every = [
+        *_clocks(gpu, *window_s),
+        *_faults(gpu, *window_s),
+        *(link_doubts(gpu, *window_s) if linked else ()),
+        *_errors(gpu, *window_s),
+        *_heat(gpu, *window_s),
+        *_others(gpu, warm_s),
+        *_limits(gpu, end_s, limit_w),
+    ]
+    if evidence := did_nothing(gpu, *window_s, busy=busy):
+        every.append(Reason.of(Key.GPU_UNUSED, "gpu_unused", evidence=evidence))
     return Doubts(
-        invalid=(*invalid, *faults, *broken, *others),
+        invalid=tuple(doubt for doubt in every if isinstance(doubt, Reason)),
         energy=tuple(_shared(gpu)),
-        signs=(*signs, *warnings, *hints),
+        signs=tuple(doubt for doubt in every if isinstance(doubt, Sign)),
     )
 
 
@@ -172,33 +172,24 @@ def _shared(gpu: GpuLog) -> Iterator[str]:
         yield "which MIG instances share this GPU and its energy may not be seen here"
 
 
-def _clocks(gpu: GpuLog, begin_s: float, end_s: float) -> tuple[list[Reason], list[Sign]]:
-    invalid: list[Reason] = []
-    signs: list[Sign] = []
+def _clocks(gpu: GpuLog, begin_s: float, end_s: float) -> Iterator[Reason | Sign]:
     for reason, seconds in gpu.held_back_s(begin_s, end_s).items():
         share = seconds / (end_s - begin_s)
         key = SignKey(reason) if reason in DOUBT_KEYS else SignKey.UNKNOWN_CLOCK_EVENT
         sign = Sign.of(key, "clock_event", event=reason, seconds=seconds, share=min(1.0, share))
         if reason in THROTTLING_REASONS and share >= THROTTLED:
-            invalid.append(Reason(key=Key(reason), text=sign.note))
+            yield Reason(key=Key(reason), text=sign.note)
         elif reason != "gpu_idle" or share > STARVED:
-            signs.append(sign)
-    return invalid, signs
+            yield sign
 
 
-def _faults(gpu: GpuLog, begin_s: float, end_s: float) -> tuple[list[Reason], list[Sign]]:
-    risen = {name: count for name, count in gpu.risen(begin_s, end_s).items() if count}
-    notes = {
-        name: Note.of("gpu_errors", count=count, errors=RISING_COUNTS[name])
-        for name, count in risen.items()
-    }
-    uncorrected = notes.pop("ecc_uncorrected", None)
-    invalid = [Reason(key=Key.ECC_UNCORRECTED, text=uncorrected)] if uncorrected else []
-    signs = [Sign(key=SignKey(name), text=note) for name, note in notes.items()]
-    return invalid, [*signs, *_resets(gpu), *_link(gpu, begin_s, end_s)]
-
-
-def _resets(gpu: GpuLog) -> Iterator[Sign]:
+def _faults(gpu: GpuLog, begin_s: float, end_s: float) -> Iterator[Reason | Sign]:
+    for name, count in gpu.risen(begin_s, end_s).items():
+        note = Note.of("gpu_errors", count=count, errors=RISING_COUNTS[name])
+        if count and name == "ecc_uncorrected":
+            yield Reason(key=Key.ECC_UNCORRECTED, text=note)
+        elif count:
+            yield Sign(key=SignKey(name), text=note)
     identity = gpu.facts.get("identity", {})
     for mode in ("ecc", "mig"):
         now_and_next = identity.get(mode)
@@ -206,12 +197,9 @@ def _resets(gpu: GpuLog) -> Iterator[Sign]:
             yield Sign.of(SignKey.RESET_WAITS, "reset_waits", setting=mode)
     if identity.get("remapped_rows_pending"):
         yield Sign.of(SignKey.RESET_WAITS, "reset_waits", setting="rows")
-
-
-def _link(gpu: GpuLog, begin_s: float, end_s: float) -> Iterator[Sign]:
     for name, unit in (("generation", "generation "), ("width", "x")):
         seen = [reading.value for reading in gpu.series(f"pcie_{name}", begin_s, end_s)]
-        most = gpu.facts.get("identity", {}).get(f"max_pcie_{name}")
+        most = identity.get(f"max_pcie_{name}")
         # An idle link slows down, so the maximum of the window counts.
         if seen and most and max(seen) < most:
             key = SignKey(f"pcie_{name}")
@@ -221,56 +209,42 @@ def _link(gpu: GpuLog, begin_s: float, end_s: float) -> Iterator[Sign]:
             yield Sign.of(SignKey.PCIE_WIDTH_FELL, "pcie_link_fell", **ends)
 
 
-def _others(
-    gpu: GpuLog, warm_s: float, allowed: Collection[int]
-) -> tuple[list[Reason], list[Sign]]:
-    invalid: list[Reason] = []
-    signs: list[Sign] = []
-    if early_processes := gpu.before_us(allowed):
-        processes = _named(early_processes)
-        invalid.append(Reason.of(Key.IN_USE_BEFORE, "gpu_in_use", processes=processes))
-    if late := gpu.foreign(warm_s, allowed):
-        invalid.append(Reason.of(Key.USED_BY_OTHERS, "gpu_used", processes=_named(late)))
+def _others(gpu: GpuLog, warm_s: float) -> Iterator[Reason | Sign]:
+    if early_processes := gpu.before_us:
+        yield Reason.of(Key.IN_USE_BEFORE, "gpu_in_use", processes=_named(early_processes))
+    if late := gpu.foreign(warm_s):
+        yield Reason.of(Key.USED_BY_OTHERS, "gpu_used", processes=_named(late))
     busy = gpu.facts.get("utilization_percent") or 0
     if busy >= BUSY_PERCENT:
-        invalid.append(Reason.of(Key.IN_USE_BEFORE, "gpu_busy", busy=busy))
+        yield Reason.of(Key.IN_USE_BEFORE, "gpu_busy", busy=busy)
     memory = gpu.facts.get("memory_used") or 0
     older = gpu.facts.get("ways", {}).get("memory_used") == OLDER_MEMORY
     if memory > MEMORY_IN_USE * (1 + older) and not early_processes:
-        signs.append(Sign.of(SignKey.MEMORY_IN_USE, "gpu_memory_in_use", gib=memory / 2**30))
-    return invalid, signs
+        yield Sign.of(SignKey.MEMORY_IN_USE, "gpu_memory_in_use", gib=memory / 2**30)
 
 
-def _idle(gpu: GpuLog, begin_s: float, end_s: float, busy: float) -> list[Reason]:
-    evidence = did_nothing(gpu, begin_s, end_s, busy=busy)
-    return [Reason.of(Key.GPU_UNUSED, "gpu_unused", evidence=evidence)] if evidence else []
-
-
-def _limits(gpu: GpuLog, end_s: float, expected_w: float | None) -> list[Reason]:
+def _limits(gpu: GpuLog, end_s: float, expected_w: float | None) -> Iterator[Reason]:
     """Report a power limit that changed or is not the one expected, as it selects the baseline."""
     read = [expected_w, gpu.limit_w, *(r.value for r in _until(gpu, "limit_w", end_s))]
     watts = [limit_w for limit_w in read if limit_w is not None]
     farthest = max(watts, key=lambda w: abs(w - watts[0]), default=0.0)
-    if not watts or abs(farthest - watts[0]) <= LIMIT_OFF_W:
-        return []
-    key = Key.POWER_LIMIT_CHANGED
-    return [Reason.of(key, "power_limit_changed", first=watts[0], last=farthest)]
+    if watts and abs(farthest - watts[0]) > LIMIT_OFF_W:
+        key = Key.POWER_LIMIT_CHANGED
+        yield Reason.of(key, "power_limit_changed", first=watts[0], last=farthest)
 
 
-def _heat(gpu: GpuLog, begin_s: float, end_s: float) -> list[Sign]:
+def _heat(gpu: GpuLog, begin_s: float, end_s: float) -> Iterator[Sign]:
     heat = max((r.value for r in gpu.series("temperature_c", begin_s, end_s)), default=0)
     slows = gpu.facts.get("identity", {}).get("slowdown_c")
-    if heat < (slows - NEAR_C if slows else HOT_C):
-        return []
-    return [Sign.of(SignKey.HOT, "gpu_hot", heat=heat, slows=slows)]
+    if heat >= (slows - NEAR_C if slows else HOT_C):
+        yield Sign.of(SignKey.HOT, "gpu_hot", heat=heat, slows=slows)
 
 
-def _errors(gpu: GpuLog, begin_s: float, end_s: float) -> list[Sign]:
+def _errors(gpu: GpuLog, begin_s: float, end_s: float) -> Iterator[Sign]:
     readings = [r for r in _until(gpu, "xids", end_s) if r.time_s > begin_s]
     xids = dict.fromkeys(str(xid) for reading in readings for xid in reading.value)
-    if not xids:
-        return []
-    return [Sign.of(SignKey.XID, "xids", xids=", ".join(xids))]
+    if xids:
+        yield Sign.of(SignKey.XID, "xids", xids=", ".join(xids))
 
 
 def _until(gpu: GpuLog, name: str, end_s: float) -> list[Any]:
@@ -279,10 +253,10 @@ def _until(gpu: GpuLog, name: str, end_s: float) -> list[Any]:
     return [r for i, r in enumerate(every) if i == 0 or every[i - 1].time_s < end_s]
 
 
-def _named(processes: Collection[GpuProcess]) -> str:
+def _named(processes: Processes) -> str:
     return ", ".join(
-        f"process {p.pid}" + (f" ({p.memory / 2**30:.1f} GiB)" if p.memory is not None else "")
-        for p in processes
+        f"process {pid}" + (f" ({memory / 2**30:.1f} GiB)" if memory is not None else "")
+        for pid, memory in processes.items()
     )
 
 
@@ -311,34 +285,28 @@ ERRORS = {
 """Kinds of errors that the link corrects, in words."""
 
 
-def link_doubts(gpu: GpuLog, begin_s: float, end_s: float) -> tuple[list[Reason], list[Sign]]:
-    """Return NVLink and NVSwitch problems: reasons that invalidate a window, and notes."""
-    links_before, links_after = gpu.links(begin_s, end_s) or ({}, {})
+def link_doubts(gpu: GpuLog, begin_s: float, end_s: float) -> Iterator[Reason | Sign]:
+    """Yield NVLink and NVSwitch problems: reasons that invalidate a window, and notes."""
+    links_before, links_after = gpu.links(begin_s, end_s)
     fell = [link for link, up in links_before.items() if up and not links_after.get(link, True)]
     errors = gpu.link_errors(begin_s, end_s)
-    invalid = []
     if fell:
-        links = ", ".join(map(str, fell))
-        invalid.append(Reason.of(Key.NVLINK_DOWN, "nvlink_fell", links=links))
+        yield Reason.of(Key.NVLINK_DOWN, "nvlink_fell", links=", ".join(map(str, fell)))
     if trained := errors.pop(RECOVERY, {}):
-        times = _times(trained)
-        invalid.append(Reason.of(Key.NVLINK_RECOVERY, "nvlink_retrained", times=times))
-    signs = []
-    masks = gpu.fabric_health(begin_s, end_s) or (0, 0)
+        yield Reason.of(Key.NVLINK_RECOVERY, "nvlink_retrained", times=_times(trained))
+    masks = gpu.at_ends("fabric_health", begin_s, end_s) or (0, 0)
     ill, later = (
         [word for at, word in HEALTH_PROBLEMS.items() if mask >> at & 3 == 1] for mask in masks
     )
     if turned := [word for word in later if word not in ill]:
-        problems = ", ".join(turned)
-        invalid.append(Reason.of(Key.NVSWITCH, "nvswitch_failed", problems=problems))
+        yield Reason.of(Key.NVSWITCH, "nvswitch_failed", problems=", ".join(turned))
     if ill:
-        signs.append(Sign.of(SignKey.NVSWITCH, "nvswitch_unhealthy", problems=", ".join(ill)))
+        yield Sign.of(SignKey.NVSWITCH, "nvswitch_unhealthy", problems=", ".join(ill))
     if lacking := _lacking(links_before, str(gpu.facts.get("identity", {}).get("name"))):
-        signs.append(Sign(key=SignKey.NVLINK_DOWN, text=lacking))
+        yield Sign(key=SignKey.NVLINK_DOWN, text=lacking)
     if errors:
         mended = "; ".join(f"{ERRORS.get(kind, kind)} {_times(n)}" for kind, n in errors.items())
-        signs.append(Sign.of(SignKey.NVLINK_ERRORS, "nvlink_errors", errors=mended))
-    return invalid, signs
+        yield Sign.of(SignKey.NVLINK_ERRORS, "nvlink_errors", errors=mended)
 
 
 HEALTH_PROBLEMS = {

@@ -6,10 +6,10 @@ import contextlib
 import functools
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from urllib.parse import urlsplit
 
 from pytest_mlperf.core.energy.exporter import (
     ENERGY_METRIC,
+    OF_PROBES,
     ExporterLook,
     exported_energy,
     models_of,
@@ -61,9 +61,6 @@ class ExporterLog:
 @functools.lru_cache
 def find_exporter(url: str, chosen: tuple[str, ...] = ()) -> Exporter:
     """Read an exporter's page, once per session; raise SuiteError if it lacks the chosen GPUs."""
-    parts = urlsplit(url)
-    if parts.scheme not in ("http", "https") or not parts.hostname:
-        raise SuiteError(f'{url!r} is not an address such as "http://gpu-box:9400/metrics"')
     try:
         content = read_page(url)
     except PageError as error:
@@ -110,6 +107,8 @@ def exported(
         looks, failure = [], "the wall clock was set during the run"
     seen = exported_energy(looks, begin_s, end_s, expected=expected, failure=failure)
     if log.by_probe:
-        notes = [note.replace("the DCGM exporter", "the probe") for note in seen.notes]
-        seen = replace(seen, notes=tuple(notes))
+        notes = seen.notes
+        for of_exporter, of_probe in OF_PROBES.items():
+            notes = tuple(note.replace(of_exporter, of_probe) for note in notes)
+        seen = replace(seen, notes=notes)
     return findings_of(figures, seen)

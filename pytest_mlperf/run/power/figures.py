@@ -201,9 +201,20 @@ def read_meter(
     seen: tuple[int, int] | None = None
     readings: tuple[MeterReading, ...] = ()
     while True:
-        if (state := _state(path)) != seen:
-            seen = state
-            text = _whole_lines(path)
+        try:
+            status = path.stat()
+            if not stat.S_ISREG(status.st_mode):
+                raise SuiteError(f"{path} is not a file; name the file that the wall meter writes")
+            changed = (status.st_size, status.st_mtime_ns) != seen
+            content = path.read_bytes() if changed else b""
+        except OSError as error:
+            raise SuiteError(
+                f"the wall meter's file {path} cannot be read: {error.strerror}; start the "
+                "meter's logger first, or correct the path"
+            ) from None
+        if changed:
+            seen = status.st_size, status.st_mtime_ns
+            text = _whole_lines(content, path)
             readings = parse_meter(text, name=str(path), local_offset_s=local_offset_s)
         if any(reading.time_s > until_s for reading in reversed(readings)):
             return readings
@@ -213,21 +224,7 @@ def read_meter(
         time.sleep(min(POLL_SECONDS, left_s))
 
 
-def _state(path: Path) -> tuple[int, int]:
-    try:
-        status = path.stat()
-    except OSError as error:
-        raise _unreadable(path, error) from None
-    if not stat.S_ISREG(status.st_mode):
-        raise SuiteError(f"{path} is not a file; name the file that the wall meter writes")
-    return status.st_size, status.st_mtime_ns
-
-
-def _whole_lines(path: Path) -> str:
-    try:
-        content = path.read_bytes()
-    except OSError as error:
-        raise _unreadable(path, error) from None
+def _whole_lines(content: bytes, path: Path) -> str:
     try:
         return content[: content.rfind(b"\n") + 1].decode("utf-8")
     except UnicodeDecodeError as error:
@@ -235,14 +232,6 @@ def _whole_lines(path: Path) -> str:
             f"the wall meter's file {path} is not UTF-8 text: {error.reason} at byte "
             f"{error.start}; let its logger write plain text"
         ) from None
-
-
-def _unreadable(path: Path, error: OSError) -> SuiteError:
-    reason = error.strerror or str(error)
-    return SuiteError(
-        f"the wall meter's file {path} cannot be read: {reason}; start the meter's logger first, "
-        "or correct the path"
-    )
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -17,13 +17,12 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Self
 
 from pytest_mlperf.core.energy import PAD_S
-from pytest_mlperf.core.energy.readings import Reading
 from pytest_mlperf.core.errors import RunError, text_of
 from pytest_mlperf.core.reason import of_gpus
 from pytest_mlperf.core.untrusted_text import broken
@@ -37,7 +36,7 @@ from pytest_mlperf.run.child.events import (
     NoEventError,
     read_json,
 )
-from pytest_mlperf.run.power._gpu import GpuLog, GpuProcess, Span
+from pytest_mlperf.run.power._gpu import GpuLog, Span
 
 READ_ERRORS = (
     ArithmeticError,
@@ -162,17 +161,20 @@ class PowerLog:
     def _read(cls, path: Path) -> Self:
         ready: dict[str, Any] | None = None
         end: dict[str, Any] | None = None
-        parts: dict[int, _Part] = {}
+        gpus: dict[int, GpuLog] = {}
         for record in _records(path):
             if ready is None:
                 ready = record["ready"]
-                parts = {gpu["index"]: _Part(gpu) for gpu in ready.get("gpus", ())}
+                gpus = {
+                    facts["index"]: GpuLog.of(facts, ready["rates"]["trace_hz"])
+                    for facts in ready.get("gpus", ())
+                }
             elif tick := record.get("t"):
-                parts[tick[1]].tick(tick)
+                gpus[tick[1]].add_tick(tick)
             elif state := record.get("s"):
-                parts[state["gpu"]].state(state)
+                gpus[state["gpu"]].add_state(state)
             elif lost := record.get("lost"):
-                parts[lost["gpu"]].lose(lost["time"], lost["why"])
+                gpus[lost["gpu"]].lose(lost["time"], lost["why"])
             elif "rates" not in record:
                 end = record["end"]
         if ready is None:
@@ -180,102 +182,21 @@ class PowerLog:
         if reason := ready.get("unavailable"):
             gone = reason if ready.get("lost") else None
             return cls(unavailable=reason, suspect=bool(ready.get("suspect")), gone=gone)
-        return cls._of(ready, parts, end)
-
-    @classmethod
-    def _of(
-        cls, ready: Mapping[str, Any], parts: Mapping[int, _Part], end: Mapping[str, Any] | None
-    ) -> Self:
-        for gpu in end["gpus"] if end else ():
-            parts[gpu["index"]].missing |= gpu["unavailable_quantities"]
-            parts[gpu["index"]].forbidden.update(gpu.get("forbidden", ()))
-            parts[gpu["index"]].last_failure = gpu.get("last_failure", "")
-        gpus = tuple(parts[index].log(ready["rates"]["trace_hz"]) for index in sorted(parts))
-        silent = {gpu.uuid: gpu.unavailable for gpu in gpus if gpu.unavailable}
+        for ending in end["gpus"] if end else ():
+            gpu = gpus[ending["index"]]
+            gpu.missing |= ending["unavailable_quantities"]
+            gpu.forbidden.update(ending.get("forbidden", ()))
+            gpu.last_failure = ending.get("last_failure", "")
+        silent = {gpu.uuid: gpu.unavailable for gpu in gpus.values() if gpu.unavailable}
         clocks = [ready, end] if end else [ready]
         return cls(
             unavailable=_in_words(silent) if len(silent) == len(gpus) else None,
-            gpus=gpus,
+            gpus=tuple(gpus[index] for index in sorted(gpus)),
             driver=ready["driver"],
             ended=end is not None,
             offsets_s=tuple(clock["wall"] - clock["time"] for clock in clocks),
             ticks=(end["ticks"], end["planned"]) if end else None,
             cpu_share=end["cpu_s"] / end["elapsed_s"] if end and end["elapsed_s"] else None,
-        )
-
-
-MAX_SILENCE_SECONDS = 1.0
-"""A GPU without an answer for this long at the end was not watched; no rate is so low."""
-
-OFF_THE_BUS = 79
-"""XID of a GPU that no longer answers on PCIe."""
-
-
-class _Part:
-    """Collect the records of one GPU from the sampler's file in one pass."""
-
-    def __init__(self, facts: Mapping[str, Any]) -> None:
-        self.facts = facts
-        self.missing: dict[str, str] = dict(facts.get("unavailable_quantities", {}))
-        self.forbidden = set(facts.get("forbidden", ()))
-        self.lost: str | None = facts["unavailable"] if facts.get("lost") else None
-        self.lost_s: float | None = None
-        self.last_failure = ""
-        self.asked_s = self.answered_s = 0.0
-        self.states: list[Mapping[str, Any]] = []
-        self.counter: list[Reading] = []
-        self.trace: list[Reading] = []
-        self.reasons: list[tuple[float, int]] = []
-
-    def tick(self, tick: Sequence[Any]) -> None:
-        """Add a record [time, gpu, watts, reasons], optionally with counter time and joules."""
-        time_s, _, watts, mask = tick[:4]
-        self._ask(time_s, (watts, mask, *tick[5:]))
-        if watts is not None:
-            self.trace.append(Reading(time_s=time_s, value=watts))
-        if len(tick) > 4 and tick[5] is not None:
-            self.counter.append(Reading(time_s=tick[4], value=tick[5]))
-        if mask is not None:
-            # Only the first and last of equal samples are kept.
-            if len(self.reasons) > 1 and self.reasons[-1][1] == self.reasons[-2][1] == mask:
-                self.reasons.pop()
-            self.reasons.append((time_s, mask))
-
-    def state(self, state: Mapping[str, Any]) -> None:
-        """Add a record of slower quantities; note a lost GPU, though it may still answer."""
-        self.states.append(state)
-        self._ask(state["time"], [state[name] for name in state if name not in ("time", "gpu")])
-        if OFF_THE_BUS in (state.get("xids") or ()):
-            self.lose(state["time"], "it has fallen off the bus")
-
-    def _ask(self, time_s: float, readings: Collection[Any]) -> None:
-        self.asked_s = time_s
-        if any(reading is not None for reading in readings):
-            self.answered_s = time_s
-
-    def lose(self, time_s: float, reason: str) -> None:
-        if self.lost is None:
-            self.lost, self.lost_s = reason, time_s
-
-    def log(self, rate_hz: float) -> GpuLog:
-        uuid = self.facts["uuid"]
-        if reason := self.facts.get("unavailable"):
-            return GpuLog(uuid=uuid, unavailable=reason, lost=self.lost)
-        return GpuLog(
-            uuid=uuid,
-            last_s=self.answered_s,
-            silent=self.lost is None and 0 < self.answered_s < self.asked_s - MAX_SILENCE_SECONDS,
-            last_failure=self.last_failure,
-            lost=self.lost,
-            lost_s=self.lost_s,
-            facts=self.facts,
-            counter=tuple(self.counter),
-            trace=tuple(self.trace),
-            reasons=tuple(self.reasons),
-            states=tuple(self.states),
-            missing=self.missing,
-            forbidden=frozenset(self.forbidden),
-            rate_hz=rate_hz,
         )
 
 
@@ -294,7 +215,7 @@ def _records(path: Path) -> Iterator[dict[str, Any]]:
             yield record
 
 
-__all__ = ["GpuLog", "GpuProcess", "PowerLog", "PowerSampling", "Span"]
+__all__ = ["GpuLog", "PowerLog", "PowerSampling", "Span"]
 
 POWER_FILE = "power.jsonl"
 LOG = "sampler.log"

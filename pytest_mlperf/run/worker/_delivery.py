@@ -9,7 +9,7 @@ from bisect import bisect_right
 from collections import deque
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import accumulate
+from itertools import accumulate, chain
 from time import perf_counter
 from typing import Any
 
@@ -421,10 +421,7 @@ def _hand(
 
 
 def _joined(arrays: Iterable[array[float]]) -> array[float]:
-    joined = array("d")
-    for values in arrays:
-        joined.extend(values)
-    return joined
+    return array("d", chain.from_iterable(arrays))
 
 
 def _without(values: Sequence[Any], positions: Collection[int]) -> list[Any]:

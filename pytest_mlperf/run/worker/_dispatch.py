@@ -126,7 +126,7 @@ class Dispatcher:
             replica.answer_s = min(
                 replica.alive_s - replica.given_s, FORGETTING_FACTOR * replica.answer_s
             )
-            if self._waiting and replica.open < self._waiting.part:
+            if self._waiting and replica.tally.open < self._waiting.part:
                 more = self._next_part(replica)
         if more:  # before the sink, so that the replica need not wait for it
             self._send(*more)
@@ -161,7 +161,7 @@ class Dispatcher:
     def _take(self, replica: ReplicaProcess, samples: int, work: float) -> None:
         """Count samples as given to a replica; the caller holds the lock."""
         replica.given_s = perf_counter()
-        if not replica.open:
+        if not replica.tally.open:
             replica.alive_s = replica.given_s
         replica.tally.give(replica.given_s, samples, work)
 
@@ -197,7 +197,7 @@ class Dispatcher:
                 self._waiting = _Waiting(lists=deque(), part=part)
             self._waiting.lists.append((ids, indices))
             for _ in range(2):  # the second part must arrive before the first one ends
-                in_turn = sorted(self._replicas, key=lambda replica: replica.open)
+                in_turn = sorted(self._replicas, key=lambda replica: replica.tally.open)
                 parts += [taken for replica in in_turn if (taken := self._next_part(replica))]
         for replica, some, places in parts:
             self._send(replica, some, places)
@@ -233,7 +233,7 @@ class Dispatcher:
             sessions = {sample: name for sample in ids if (name := session_of(sample))}
         about = perf_counter(), sessions, self._flags
         message = (wire.SUBMIT, number, some, wire.packed(indices), *about)
-        if replica.open <= MAX_PIPED_SAMPLES:
+        if replica.tally.open <= MAX_PIPED_SAMPLES:
             self._send_now(replica, [message])
         else:
             replica.later.put(message)

@@ -73,13 +73,8 @@ def plan_performance(
     }[settings.scenario](settings, rate)
     if settings.equal_issue and settings.scenario == Scenario.OFFLINE:
         expected = math.ceil(expected / loaded) * loaded
-    attributes |= {
-        "qsl_rng_seed": settings.seeds.qsl,
-        "sample_index_rng_seed": settings.seeds.sample_index,
-        "schedule_rng_seed": settings.seeds.schedule,
-        "performance_sample_count_override": loaded,
-        "sample_concatenate_permutation": settings.equal_issue,
-    }
+    attributes |= _common(settings, loaded)
+    attributes["sample_concatenate_permutation"] = settings.equal_issue
     if lasts and settings.fixed_work_s and settings.scenario.answers_one_at_a_time:
         attributes["min_duration_ms"] = math.ceil(1000 * settings.fixed_work_s)
     if settings.tokens:
@@ -105,13 +100,7 @@ def plan_accuracy(settings: LoadGenSettings, samples: int) -> LoadGenPlan:
     loaded = min(settings.performance_samples, samples)
     if settings.points:  # LoadGen has no such scenario; outputs need none
         settings = replace(settings, scenario=Scenario.OFFLINE)
-    attributes: dict[str, Any] = {
-        "qsl_rng_seed": settings.seeds.qsl,
-        "sample_index_rng_seed": settings.seeds.sample_index,
-        "schedule_rng_seed": settings.seeds.schedule,
-        "min_duration_ms": 0,
-        "performance_sample_count_override": loaded,
-    }
+    attributes = {**_common(settings, loaded), "min_duration_ms": 0}
     if settings.scenario == Scenario.SERVER:
         attributes["server_target_qps"] = UNLIMITED_QPS
     if settings.scenario == Scenario.MULTI_STREAM:
@@ -124,6 +113,15 @@ def plan_accuracy(settings: LoadGenSettings, samples: int) -> LoadGenPlan:
         total_samples=samples,
         loaded_samples=loaded,
     )
+
+
+def _common(settings: LoadGenSettings, loaded: int) -> dict[str, Any]:
+    return {
+        "qsl_rng_seed": settings.seeds.qsl,
+        "sample_index_rng_seed": settings.seeds.sample_index,
+        "schedule_rng_seed": settings.seeds.schedule,
+        "performance_sample_count_override": loaded,
+    }
 
 
 def _fixed_queries(settings: LoadGenSettings, rate: float) -> int | None:
@@ -203,27 +201,19 @@ def make_sink(plan: LoadGenPlan, fail: Fail, folder: Path) -> GuardedSink:
     )
     if plan.phase == "accuracy":
         return _delivery.OutputSink(fail, port, ArtefactWriter(folder / ARTEFACTS))
-    limits_s = {
-        name: plan.attributes[name] / 1e9
-        for name in ("ttft_latency", "tpot_latency", "server_target_latency_ns")
-        if name in plan.attributes
-    }
-    if plan.attributes.get("use_token_latencies"):
-        both = limits_s.get("ttft_latency"), limits_s.get("tpot_latency")
-        return (_delivery.AuditTokenSink if plan.logs_answers else _delivery.TokenSink)(
-            fail,
-            port,
-            needs_first=plan.scenario != Scenario.OFFLINE,
-            limits_s=None if both[0] is None or both[1] is None else (both[0], both[1]),
-        )
+    asked = plan.attributes
+    if asked.get("use_token_latencies"):
+        kind = _delivery.AuditTokenSink if plan.logs_answers else _delivery.TokenSink
+        limits_s = None
+        if "ttft_latency" in asked:  # with the other one
+            limits_s = asked["ttft_latency"] / 1e9, asked["tpot_latency"] / 1e9
+        needs_first = plan.scenario != Scenario.OFFLINE
+        return kind(fail, port, needs_first=needs_first, limits_s=limits_s)
     if plan.logs_answers:
         return _delivery.AuditSink(fail, port, ArtefactWriter(folder / ARTEFACTS))
-    limit_s = limits_s.get("server_target_latency_ns")
-    return (
-        _delivery.PerformanceSink(fail, port)
-        if limit_s is None
-        else _delivery.LimitedSink(fail, port, limit_s=limit_s)
-    )
+    if limit_ns := asked.get("server_target_latency_ns"):
+        return _delivery.LimitedSink(fail, port, limit_s=limit_ns / 1e9)
+    return _delivery.PerformanceSink(fail, port)
 
 
 def run(

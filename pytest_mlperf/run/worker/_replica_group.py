@@ -50,15 +50,18 @@ class Snapshot(NamedTuple):
 
 
 class Tally:
-    """Count the samples and busy time of one replica; callers must hold the lock."""
+    """Count the samples and busy time of one replica; callers must hold the lock.
+
+    Attributes:
+        open, samples: Samples that it was given and has not completed, and completed ones.
+    """
 
     def __init__(self) -> None:
         self.open = 0
-        """Samples that it was given and has not completed."""
         self.reset()
 
     def reset(self) -> None:
-        self._submitted, self._done, self._work = 0, 0, 0.0
+        self._submitted, self.samples, self._work = 0, 0, 0.0
         self._busy_s = self._waited_s = self._changed_s = self._kept_s = 0.0
         self._apart_s = SNAPSHOT_SECONDS
         self._kept: list[Snapshot] = []
@@ -75,7 +78,7 @@ class Tally:
     def take(self, now_s: float, samples: int) -> None:
         self._change(now_s)
         self.open -= samples
-        self._done += samples
+        self.samples += samples
         if now_s - self._kept_s >= self._apart_s or not self.open:
             self._keep(now_s)
 
@@ -91,23 +94,19 @@ class Tally:
             self._kept = self._kept[::2]
             self._apart_s *= 2
         # Large samples go first, so completed ones are as large on average as submitted ones.
-        work = self._work * self._done / self._submitted if self._submitted else 0.0
-        self._kept.append(Snapshot(now_s, self._done, self._busy_s, self._waited_s, work))
+        work = self._work * self.samples / self._submitted if self._submitted else 0.0
+        self._kept.append(Snapshot(now_s, self.samples, self._busy_s, self._waited_s, work))
         self._kept_s = now_s
-
-    @property
-    def samples(self) -> int:
-        return self._done
 
     @property
     def throughput(self) -> float:
         """Samples/s while at least one sample was open; 0 if none completed."""
-        return self._done / self._busy_s if self._busy_s else 0.0
+        return self.samples / self._busy_s if self._busy_s else 0.0
 
     @property
     def latency_s(self) -> float:
         """Mean latency by Little's law: total waiting time over the number of samples."""
-        return self._waited_s / self._done if self._done else 0.0
+        return self._waited_s / self.samples if self.samples else 0.0
 
     def parts(self, edges_s: Sequence[float]) -> list[Snapshot]:
         until = [self._at(time_s) for time_s in edges_s]
@@ -198,10 +197,6 @@ class ReplicaProcess:
     alive_s: float = 0.0
     answer_s: float = math.inf
     written: int = 0
-
-    @property
-    def open(self) -> int:
-        return self.tally.open
 
     def writes(self) -> bool:
         """Check whether the log has grown since the last call, so the replica runs."""
@@ -390,8 +385,11 @@ class ReplicaGroup:
         while not self._leaving.wait(POLL_SECONDS):
             now_s = perf_counter()
             for replica in self.processes:
-                if replica.open > 0 and now_s - replica.alive_s > self._spec.replica_patience_s:
-                    self._silent(replica, f"{replica.open:,} samples and completed none")
+                if (
+                    replica.tally.open > 0
+                    and now_s - replica.alive_s > self._spec.replica_patience_s
+                ):
+                    self._silent(replica, f"{replica.tally.open:,} samples and completed none")
 
     def _silent(self, replica: ReplicaProcess, doing: str) -> None:
         """End the run because a replica hangs; dump its thread stacks into its log first."""

@@ -107,34 +107,24 @@ class ReplicatedEngine(Engine):
 
     def _hear(self, replica: ReplicaProcess, message: wire.Message) -> None:
         sink = self._sink
-        match message:
-            case (wire.DONE, stamp_s, ids, outputs, n_tokens) if sink:
-                samples = self._dispatcher.completed(replica, ids)
-                self._stamp_s = stamp_s
-                sink.done(samples, outputs, n_tokens)
-                self._check(replica, sink)
-            case (wire.LOST, stamp_s, ids) if isinstance(sink, GuardedSink):
-                samples = self._dispatcher.completed(replica, ids)
-                self._stamp_s = stamp_s
-                sink.lost(samples)
-                self._check(replica, sink)
-            case (wire.FIRST, stamp_s, ids) if sink:
-                self._stamp_s = stamp_s
+        if sink is None:
+            return
+        kind, self._stamp_s, ids, *facts = message
+        match kind:
+            case wire.DONE:
+                sink.done(self._dispatcher.completed(replica, ids), *facts)
+            case wire.LOST if isinstance(sink, GuardedSink):
+                sink.lost(self._dispatcher.completed(replica, ids))
+            case wire.FIRST:
                 sink.first_tokens(replica.unpacked(ids))
-                self._check(replica, sink)
-            case (wire.NEXT, stamp_s, ids) if sink:
-                self._stamp_s = stamp_s
+            case wire.NEXT:
                 sink.next_tokens(replica.unpacked(ids))
-                self._check(replica, sink)
-            case (wire.STREAMED, _, ids, after_first, hidden) if sink:
-                sink.streamed(replica.unpacked(ids), after_first, hidden)
-            case (wire.ENDED, _, ids, reasons, prompt_tokens) if sink:
-                sink.ended(replica.unpacked(ids), reasons, prompt_tokens)
-            case (wire.ATTACHED, _, ids, artefacts) if sink:
-                sink.attach(replica.unpacked(ids), artefacts)
-                self._check(replica, sink)
-
-    def _check(self, replica: ReplicaProcess, sink: Sink) -> None:
+            case wire.STREAMED:
+                sink.streamed(replica.unpacked(ids), *facts)
+            case wire.ENDED:
+                sink.ended(replica.unpacked(ids), *facts)
+            case wire.ATTACHED:
+                sink.attach(replica.unpacked(ids), *facts)
         if isinstance(sink, GuardedSink) and sink.faults.count:
             self._fail(RunError("engine", f"{replica.spec.name}: {sink.faults.texts[0]}"))
 

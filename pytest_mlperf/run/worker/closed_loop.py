@@ -36,7 +36,6 @@ from pytest_mlperf.run.worker.point_window import (
     Record,
     WindowMeter,
     lengths,
-    parts_of,
     recounted,
 )
 
@@ -149,51 +148,42 @@ class SlotSink(GuardedSink):
         if wrong := wrong or (count_fault(ids, n_tokens) if n_tokens is not None else ""):
             self._fail(RunError("engine", wrong))
             return
+        self._end_all(ids, n_tokens if n_tokens is not None else [0] * len(ids))
+
+    def lost(self, ids: Sequence[int]) -> None:
+        """Count requests as failed, and free their slots."""
+        self._end_all(ids, [None] * len(ids))
+
+    def _end_all(self, ids: Sequence[int], counts: Sequence[int | None]) -> None:
         bad = self._claim(ids)
-        counts = n_tokens if n_tokens is not None else [0] * len(ids)
         for position, (sample, tokens) in enumerate(zip(ids, counts, strict=True)):
             if position not in bad:
                 self._end(sample, tokens)
         self._count(len(ids))
 
-    def lost(self, ids: Sequence[int]) -> None:
-        """Count requests as failed, and free their slots."""
-        bad = self._claim(ids)
-        for position, sample in enumerate(ids):
-            if position not in bad:
-                self._lose(sample)
-        self._count(len(ids))
-
-    def _lose(self, sample: int) -> None:
-        now_s = self._clock()
+    def _end(self, sample: int, tokens: int | None) -> None:
+        """Complete a request with a number of tokens, or count it as failed if that is None."""
+        now_s, after = self._clock(), 0
         with self._lock:
             request, first_s = self._under_way.pop(sample), self._times.first_s(sample)
-            self._times.forget(sample)
-            if (window := self._window) is not None:
-                window.lose(request, now_s)
-                if request.counts and self.records is not None:
-                    row = request.record(self.point, "failed", window.begun_s, first_s, now_s)
-                    self.records.append(row)
-        self.freed.put((request.slot, now_s))
-
-    def _end(self, sample: int, tokens: int) -> None:
-        now_s = self._clock()
-        with self._lock:
-            request, first_s = self._under_way.pop(sample), self._times.first_s(sample)
-            after = self._times.after_first(sample, tokens)
-            if not request.counts:
+            window, status = self._window, "failed" if tokens is None else "ok"
+            if tokens is not None:
+                after = self._times.after_first(sample, tokens)
+            if tokens is None or not request.counts:
                 self._times.forget(sample)
             elif self.times_tokens and (odd := self._times.end(sample, tokens, request.from_s)):
                 self.faults.add(f"sample with id {sample!r}: {odd}")
-            if (window := self._window) is not None:
+            if window and tokens is None:
+                window.lose(request, now_s)
+            elif window and tokens is not None:
                 window.complete(sample, request, now_s, tokens, first_s, after)
                 if request.counts and tokens:
                     self.answer_tokens.add(request.asked.index, tokens)
-                if request.counts and self.records is not None:
-                    times = window.begun_s, first_s, now_s
-                    self.records.append(request.record(self.point, "ok", *times, tokens, after))
-                    if self.recounts:
-                        self._uncounted[sample] = self.records[-1]
+            if window and request.counts and self.records is not None:
+                times = window.begun_s, first_s, now_s
+                self.records.append(request.record(self.point, status, *times, tokens, after))
+                if self.recounts and tokens is not None:
+                    self._uncounted[sample] = self.records[-1]
         self.freed.put((request.slot, now_s))
 
     def count_records(self, counts: Mapping[int, tuple[int, int]]) -> None:
@@ -313,11 +303,12 @@ class Loop:
         ended = closed.ended
         metrics, note = recounted(window.metrics, ended, counts, window.duration_s)
         self._sink.count_records(counts)
+        tokens = [counts[request.sample][0] for request in ended if request.counts]
         return replace(
             window,
-            tokens=sum(counts[one.sample][0] for one in ended if one.counts),
+            tokens=sum(tokens),
             metrics=metrics,
-            parts=parts_of(window.parts, ended, counts),
+            parts=list(closed.parts(tokens)),
             notes={**window.notes, **({NOTE: note} if note else {})},
             lengths=lengths({i: (n, counts[i][0]) for i, (n, _) in closed.answers.items()}),
         )

@@ -172,7 +172,7 @@ class WindowMeter:
         begun_s: Begin by the monotonic clock [s].
         left: Requests that arrived in an open loop's window and are not completed.
         answers: Sample index and tokens of each request that counts.
-        ended: Requests for a recount of tokens; empty until the window is closed.
+        ended: Requests for a recount of tokens; empty without one.
     """
 
     def __init__(
@@ -191,7 +191,6 @@ class WindowMeter:
         self._late_s = array("d")
         self._turns: dict[int, list[tuple[float, float]]] = {}
         self._finishes: Counter[str] = Counter()
-        self._ended: list[tuple[int, bool, bool, float, int, float | None]] = []
         self._area_s = self._duration_s = 0.0
 
     @property
@@ -241,9 +240,8 @@ class WindowMeter:
             turn_times = self._turns.setdefault(min(turn, MAX_TURNS), [])
             turn_times.append((now_s - request.from_s, ttft_s))
         if self._recounts:
-            placed_s = request.from_s if self.is_open else now_s
             decode_s = None if first_s is None or not after else now_s - first_s
-            self._ended.append((sample, inside, request.counts, placed_s, tokens, decode_s))
+            self.ended.append(Ended(sample, inside, request.counts, tokens, decode_s))
 
     def _leave(self, request: PointRequest, now_s: float) -> None:
         """Add a request's time in flight inside the window, for the mean number in flight."""
@@ -267,10 +265,6 @@ class WindowMeter:
             max(0.0, min(until_s, end_s) - max(from_s, begun_s)) for from_s, until_s in pauses_s
         )
         self._duration_s = duration_s = end_s - begun_s
-        self.ended = [
-            Ended(sample, served, counts, self._part(at_s), tokens, decode_s)
-            for sample, served, counts, at_s, tokens, decode_s in self._ended
-        ]
         return PointWindow(
             point=self._point,
             begin_s=self._began_s,
@@ -280,7 +274,7 @@ class WindowMeter:
             tokens=sum(self._tokens),
             under_way=(self._area_s + inside_s) / duration_s,
             metrics=self._metrics(times, timed=timed),
-            parts=list(self._parts()),
+            parts=list(self.parts(self._tokens)),
             notes=times.notes,
             finishes=dict(self._finishes.most_common(MAX_FINISH_REASONS)),
             open=self._open(len(still_s)) if self.is_open else None,
@@ -327,19 +321,17 @@ class WindowMeter:
             metrics["e2e_tps_per_user"] = (tokens - times.hidden) / sum(ordered)
         return metrics
 
-    def _parts(self) -> Iterator[tuple[int, int, float]]:
-        requests, tokens, took_s = [0] * WINDOW_PARTS, [0] * WINDOW_PARTS, [0.0] * WINDOW_PARTS
-        for at_s, one_s, count in zip(self._placed_s, self._took_s, self._tokens, strict=True):
-            part = self._part(at_s)
+    def parts(self, tokens: Sequence[int]) -> Iterator[tuple[int, int, float]]:
+        """Yield `PointWindow.parts` by the tokens of each request that counts, once closed."""
+        requests, sums, took_s = [0] * WINDOW_PARTS, [0] * WINDOW_PARTS, [0.0] * WINDOW_PARTS
+        for at_s, seconds, count in zip(self._placed_s, self._took_s, tokens, strict=True):
+            part = int((at_s - self.begun_s) / self._duration_s * WINDOW_PARTS)
+            part = min(WINDOW_PARTS - 1, max(0, part))
             requests[part] += 1
-            tokens[part] += count
-            took_s[part] += one_s
+            sums[part] += count
+            took_s[part] += seconds
         for part, count in enumerate(requests):
-            yield count, tokens[part], took_s[part] / count if count else 0.0
-
-    def _part(self, at_s: float) -> int:
-        part = int((at_s - self.begun_s) / self._duration_s * WINDOW_PARTS)
-        return min(WINDOW_PARTS - 1, max(0, part))
+            yield count, sums[part], took_s[part] / count if count else 0.0
 
 
 def _relative_se(counts: Sequence[int]) -> float:
@@ -385,7 +377,6 @@ class Ended:
     Attributes:
         served: Whether it completed inside the window, so that rates include it.
         counts: Whether latencies include it.
-        part: Index of the equal part of the window, from 0.
         tokens: Output tokens as the engine counts them.
         decode_s: Time from the first token to the end [s]; None without a first token.
     """
@@ -393,7 +384,6 @@ class Ended:
     sample: int
     served: bool
     counts: bool
-    part: int
     tokens: int
     decode_s: float | None
 
@@ -446,19 +436,3 @@ def recounted(
             f"({ours / theirs - 1:+.1%}): {cause}"
         )
     return kept, note
-
-
-def parts_of(
-    parts: Sequence[tuple[int, int, float]],
-    ended: Sequence[Ended],
-    counts: Mapping[int, tuple[int, int]],
-) -> list[tuple[int, int, float]]:
-    """Return a window's (requests, tokens, seconds) with tokens as `counts` has them by sample."""
-    tokens = [0] * len(parts)
-    for request in ended:
-        if request.counts:
-            tokens[request.part] += counts[request.sample][0]
-    return [
-        (requests, count, took_s)
-        for (requests, _, took_s), count in zip(parts, tokens, strict=True)
-    ]

@@ -8,7 +8,7 @@ import sqlite3
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 from urllib.parse import unquote
 
 from pytest_mlperf.core.errors import EnvironmentFault, MlperfError, text_of
@@ -23,33 +23,6 @@ Row = Sequence[Any]
 
 class StoreError(MlperfError):
     """Report that the results database cannot be used now; no verdict depends on it."""
-
-
-class Backend(Protocol):
-    """Define a database connection; a statement outside of `transaction` commits by itself."""
-
-    words: Mapping[str, str]
-    """Values of the placeholders of the schema."""
-    shared: bool
-    """Other programs keep tables in it."""
-
-    def execute(self, statement: str, values: Row = ()) -> list[tuple[Any, ...]]:
-        """Run a statement and return its rows."""
-
-    def many(self, statement: str, rows: Iterable[Row]) -> None:
-        """Run a statement once for each row."""
-
-    def transaction(self) -> contextlib.AbstractContextManager[None]:
-        """Commit all statements inside or none, and exclude other writers."""
-
-    def tables(self) -> set[str]:
-        """Return the names of the existing tables."""
-
-    def tune(self) -> None:
-        """Set persistent options of a database that is known to be a store."""
-
-    def close(self) -> None:
-        """End the connection."""
 
 
 USUAL = "sqlite"
@@ -86,8 +59,7 @@ def require_url(url: str) -> None:
     elif scheme not in {SQLITE, ""} or (not scheme and _masked(url) != url):
         raise MlperfError(
             f"{shown_url(url)!r} is not a results database; write sqlite:///FILE, "
-            "postgresql://USER@HOST/DATABASE, "
-            "or the path of a SQLite file"
+            "postgresql://USER@HOST/DATABASE, or the path of a SQLite file"
         )
     elif not _file(url).name:
         raise MlperfError(f"{shown_url(url)!r} has no file; write sqlite:///FILE")
@@ -181,12 +153,16 @@ MAX_ROW_BYTES = 64 * 2**20
 
 
 class _Sqlite:
+    """Hold a connection; a statement outside of `transaction` commits by itself."""
+
     shared = False
+    """Whether other programs keep tables in it."""
     words: Mapping[str, str] = {
         "serial": "INTEGER PRIMARY KEY",
         "blob": "BLOB",
         "clustered": "WITHOUT ROWID",
     }
+    """Values of the placeholders of the schema."""
 
     def __init__(self, file: Path, *, write: bool) -> None:
         self._file = file
@@ -220,6 +196,7 @@ class _Sqlite:
 
     @contextlib.contextmanager
     def transaction(self) -> Iterator[None]:
+        """Commit all statements inside or none, and exclude other writers."""
         self.execute("BEGIN IMMEDIATE")
         try:
             yield
@@ -243,6 +220,7 @@ class _Sqlite:
         }
 
     def tune(self) -> None:
+        """Set persistent options of a database that is known to be a store."""
         # In WAL mode readers and a writer do not block each other. The file keeps the mode; SQLite
         # refuses at once if it is in use, and a later writer sets it.
         with contextlib.suppress(StoreError):
@@ -336,3 +314,6 @@ class _Postgres:
             reason = text_of(error) if not str(error).strip() else str(error).splitlines()[0]
             message = visible(without_secrets(reason, self._url))
             raise StoreError(f"{shown_url(self._url)}: {message}") from None
+
+
+Backend = _Sqlite | _Postgres

@@ -176,6 +176,10 @@ def test_a_wrong_build_is_refused_when_the_suite_is_read(tmp_path: Path) -> None
             f'{gptq}, calibration = {{ use = "openorca", path = "x", counts = 3 }}',
             "calibration.counts: dataset 'openorca' has no option 'counts'; did you mean",
         ),
+        (
+            f'{gptq}, calibration = {{ use = "openorca", path = "x", count = "3" }}',
+            "calibration.count: count is '3'; a whole number is needed",
+        ),
     ]
     rows = [(build, f":10: engines[0].build.{message}") for build, message in rows]
 

@@ -123,7 +123,7 @@ def test_a_server_is_told_of_each_sample() -> None:
 
     bodies.load([0, 2], "tokens", {"model": "m", **DRAWN})
 
-    requests = [json.loads(bodies[index].data) for index in (0, 2)]
+    requests = [json.loads(bodies[index].of("")) for index in (0, 2)]
     assert [one.pop("seed") for one in requests] == [5, 7]
     shared = {name: value for name, value in DRAWN.items() if name != "seed"}
     assert requests[0] == requests[1] == {"prompt": [7, 8], "model": "m", **shared}

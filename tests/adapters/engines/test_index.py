@@ -10,7 +10,12 @@ from typing import Any
 import pytest
 
 from pytest_mlperf.adapters import engines as files
-from pytest_mlperf.adapters.engines.llm.model_folder import read_json
+from pytest_mlperf.adapters.engines.llm.model_folder import (
+    read_config,
+    read_json,
+    read_quantisation,
+)
+from pytest_mlperf.adapters.engines.torch._base import check_quantised
 from pytest_mlperf.core.errors import RunError
 from tests.refusals import unrefused
 
@@ -64,3 +69,35 @@ def test_files_that_are_too_large_or_nested_too_deeply_are_refused(tmp_path: Pat
         files.weight_files(tmp_path)
     with pytest.raises(RunError, match="is not a JSON object"):
         read_json(tmp_path / "config.json")
+
+
+OTHER_TYPES: list[Any] = ["x", 5, True, 1.5, ["x"], [None], [[1]], {"a": 1}, {"a": {"weights": 5}}]
+
+
+def test_a_configuration_with_values_of_other_types_is_refused_by_its_file(tmp_path: Path) -> None:
+    """Whatever a value is, the file is read or refused in a sentence."""
+    usual = {"architectures": ["A"], "vocab_size": 9, "max_position_embeddings": 8}
+    tables = [
+        {"quant_method": method, key: value}
+        for method, key in (("compressed-tensors", "config_groups"), ("torchao", "quant_type"))
+        for value in OTHER_TYPES
+    ]
+    entries = [(key, value) for key in (*usual, "eos_token_id") for value in OTHER_TYPES]
+    entries += [("text_config", value) for value in OTHER_TYPES]
+    entries += [("quantization_config", value) for value in (*OTHER_TYPES, *tables)]
+    read = 0
+    for key, value in entries:
+        (tmp_path / "config.json").write_text(json.dumps({**usual, key: value}), "utf-8")
+        try:
+            config = read_config(tmp_path)
+            read_quantisation(tmp_path, config).describe()
+            check_quantised(tmp_path, config.quantization, "fp8")
+            assert {type(config.vocabulary), type(config.context)} <= {int, type(None)}
+            read += 1
+        except RunError as error:
+            assert str(error).startswith(str(tmp_path))  # noqa: PT017 - some are read
+    assert 0 < read < len(entries)
+    (tmp_path / "config.json").write_text(json.dumps(usual), "utf-8")
+    (tmp_path / "generation_config.json").write_text('{"eos_token_id": "2"}', "utf-8")
+    with pytest.raises(RunError, match=r"generation_config\.json: has a value of another type"):
+        read_config(tmp_path)

@@ -111,6 +111,11 @@ def test_content_other_than_text_and_pictures_of_the_data_set_is_refused() -> No
         ),
     ]
     assert unrefused(lambda sample: loaded(sample, processor=Patches()), RunError, rows) == []
+    contents: list[Any] = [5, {"a": 1}, [1], [{"type": "text"}], [{"type": "image_url"}]]
+    contents += [[{"type": "image_url", "image_url": "data:image/png"}]]
+    messages: list[Any] = [None, 5, [1], ["a"], {"a": 1}, *([{"content": c}] for c in contents)]
+    broken = [({"messages": each}, "sample 0 .* is not a chat of text and") for each in messages]
+    assert unrefused(lambda sample: loaded(sample, processor=Patches()), RunError, broken) == []
 
 
 def test_a_template_without_places_for_pictures_or_that_fails_is_refused(tmp_path: Path) -> None:

@@ -156,7 +156,7 @@ def test_without_ray_one_line_says_how_to_get_it(
     project: Project, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     project.suite()
-    monkeypatch.setattr(running, "installed", lambda: False)
+    monkeypatch.setattr(running, "find_spec", lambda name: None)
     monkeypatch.setattr(tarfile, "data_filter", None, raising=False)  # as of Python 3.11.4
 
     result = project.run("suites", "--mlperf-on", "ray://head:10001")

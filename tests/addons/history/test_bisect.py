@@ -87,7 +87,7 @@ def test_the_commit_is_named_past_one_that_does_not_import(here: Path, say: Say)
     assert nothing_is_left(here)
     assert str(here) not in next(here.glob(".mlperf/bisect/*/state.json")).read_text("utf-8")
     specs_at_start = set(here.glob(".mlperf/runs/*/*/spec.json"))
-    again = ("runs that are kept", f"first bad {commits[1]}")
+    again = ("of the last call", f"first bad {commits[1]}")
     assert differing(say, [(("bisect", "c0", "main", "--", CASE), 0, again)]) == []
     assert set(here.glob(".mlperf/runs/*/*/spec.json")) == specs_at_start
 
@@ -175,7 +175,7 @@ def test_versions_of_a_library_are_searched_in_the_same_way(
     assert "first bad dialect==0.10\nchange    samples/s −" in output
     assert "1 version in between" in output
     output = say.ends(2, "bisect", "--versions", "dialect==0.9..2.0", "--", FILE)
-    assert "pip sees no dialect==2.0" in output
+    assert "pip finds no dialect==2.0" in output
 
 
 @pytest.mark.process

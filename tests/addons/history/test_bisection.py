@@ -22,7 +22,6 @@ from pytest_mlperf.addons.history.bisection import (
     search_range,
     shared,
     smallest_drop,
-    speed_of,
     steps,
 )
 from pytest_mlperf.judge.decision import Answer
@@ -207,7 +206,7 @@ def whole_search(chance: random.Random, first_bad: int, drop: float, sd: float) 
     end = compared(0, last, LIMIT)
     if end.outcome is not Answer.FAIL:
         return None
-    limit = excluded_by_good(LIMIT, speed_of(end), falls=False)
+    limit = excluded_by_good(LIMIT, end, falls=False)
 
     def mark(good: int, bad: int) -> Mark:
         return mark_of([compared(good, bad, limit).outcome])

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from pytest_mlperf.addons.history import lineage
+from pytest_mlperf.core.errors import MlperfError
 
 
 def test_candidates_are_looked_for_where_an_end_is_one(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -28,3 +29,14 @@ def test_candidates_are_looked_for_where_an_end_is_one(monkeypatch: pytest.Monke
 
         monkeypatch.setattr(lineage, "run_pip", run_pip)
         assert [one.name for one in lineage.versions(f"engine=={ends}", None)] == named
+
+
+def test_ends_are_equal_as_versions(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Trailing zeros and the spelling of a candidate do not matter; others are refused."""
+    done = subprocess.CompletedProcess((), 0, "Available versions: 1.1rc1, 1.0.0, 0.9\n", "")
+    monkeypatch.setattr(lineage, "run_pip", lambda *_, **__: done)
+    for ends in ("1.0..1.1rc1", "1..1.1.rc1"):
+        assert [one.name for one in lineage.versions(f"a=={ends}", None)] == ["1.0.0", "1.1rc1"]
+    for ends, message in (("x..1.0", "Invalid version: 'x'"), ("0.8..1", "pip finds no a==0.8")):
+        with pytest.raises(MlperfError, match=message):
+            lineage.versions(f"a=={ends}", None)

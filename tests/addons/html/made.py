@@ -16,7 +16,7 @@ from pytest_mlperf.core.history import CaseHistory, CaseSeries, SessionPoint
 from pytest_mlperf.core.recording import set_by
 from pytest_mlperf.core.results import CaseResult, Results
 from pytest_mlperf.core.roofline.gpu import GpuPrice, PerDollar
-from pytest_mlperf.core.verdict import Outcome, Verdict
+from pytest_mlperf.core.verdict import Confirmation, InterleavedRuns, Outcome, Verdict
 from tests.reports import verdicts
 from tests.reports.verdicts import metric, result, run, verdict
 
@@ -215,6 +215,7 @@ def everything() -> tuple[Results, RunFiles]:
         case=replace(verdicts.CASE, engine="hungry"),
         runs=tuple(run(n, throughput=90.0, samples_per_joule=0.5 + n / 100) for n in (1, 2)),
     )
+    case_results += [result(against())]
     case_results += [result(_served()), result(hungry), result(_curve()), result(_open())]
     fallen, test = case_results[0].test, case_results[-3].test
     logged = [(0.0, 0.004), (0.5, 0.02), (0.9, 0.03), (0.99, 0.06), (0.999, 0.08)]
@@ -234,6 +235,14 @@ def everything() -> tuple[Results, RunFiles]:
     return verdicts.session(
         *case_results, skipped={"suites/x.toml::test_accuracy[y]": "no model"}
     ), files
+
+
+def against() -> Verdict:
+    """Return a verdict by four pairs of runs of this and another build."""
+    slow, fast = ([run(n, throughput=rate + n) for n in range(1, 5)] for rate in (80.0, 100.0))
+    state, case = Confirmation.PROVEN, replace(verdicts.CASE, engine="paired")
+    other = InterleavedRuns(state=state, build="git v1", pairs=4, runs=4, other_runs=tuple(fast))
+    return replace(verdicts.DROP, case=case, runs=tuple(slow), interleaved=other)
 
 
 def _served() -> Verdict:

@@ -58,7 +58,7 @@ def test_every_plot_is_drawn_without_a_word_in_the_console(
         assert opened.messages == []
         assert min(drawn) > 0
         assert set(kinds) == {
-            *("curve", "history", "latency", "moments", "power", "rates", "sessions")
+            *("curve", "history", "latency", "moments", "pairs", "power", "rates", "sessions")
         }
         assert opened.page.evaluate("document.documentElement.scrollWidth") <= size[0]
 

@@ -28,7 +28,7 @@ from pytest_mlperf.core.results import UNVERIFIED_LABEL, Absent, Results
 from pytest_mlperf.core.verdict import Confirmation, InterleavedRuns, Outcome
 from pytest_mlperf.reports.formats import ReportedSession, make_report
 from pytest_mlperf.stores.database import opened
-from tests.addons.html.made import HOSTILE, hostile, many, record
+from tests.addons.html.made import HOSTILE, against, hostile, many, record
 from tests.reports import verdicts
 from tests.reports.verdicts import result, run, session
 
@@ -204,6 +204,21 @@ def test_a_history_has_every_accepted_value_and_the_newest_reasons() -> None:
         "onnxruntime 1.20.0",
         "; ".join(verdicts.DROP.baseline.changed),
     ]
+
+
+def test_interleaved_runs_are_drawn_in_pairs() -> None:
+    """The n-th run of this build is the neighbour of the other build's n-th run."""
+    judged = against()
+    case_result = result(judged)
+
+    (pairs,) = figures_of(grouped([case_result])[0], RunFiles(), 200)
+
+    assert (pairs["plot"], pairs["value"]) == ("pairs", [])
+    assert [value for _, value in pairs["now"]] == [
+        one.metrics["throughput"] for one in judged.runs
+    ]
+    others = [one.metrics["throughput"] for one in judged.other_runs]
+    assert [value for _, value in pairs["base"]] == others
 
 
 def test_sessions_of_a_store_are_drawn_with_this_one_among_them(tmp_path: Path) -> None:

@@ -19,11 +19,13 @@ from pytest_mlperf import Outcome
 from pytest_mlperf.addons.judge import report
 from pytest_mlperf.addons.judge.command import HELP
 from pytest_mlperf.addons.judge.files import read_side, readers
-from pytest_mlperf.addons.judge.model import HIGHER, Quantity
+from pytest_mlperf.addons.judge.model import Quantity
 from pytest_mlperf.addons.judge.readers.table import column_of, reader_of
 from pytest_mlperf.addons.judge.rows import DECIDING, FileComparison, Row
 from pytest_mlperf.cli import main
+from pytest_mlperf.core.history import histories_of
 from pytest_mlperf.extension import read_results
+from pytest_mlperf.judge import Direction
 from tests.addons.judge.files import DATA, document, read, spread, write
 from tests.addons.judge.recorded import serving
 from tests.cli.text import Say, widest
@@ -273,6 +275,49 @@ def test_names_of_others_cannot_forge_a_report(say: Say, here: Path) -> None:
 
 
 # ---------------------------------------------------------------- baselines
+
+
+def test_runs_that_complete_other_numbers_of_requests_are_one_history(
+    say: Say, here: Path, old: Path
+) -> None:
+    """A time limit ends the runs of GuideLLM, so that each completes another number."""
+    sessions = []
+    for day, successful in ((1, 480), (2, 481)):
+        content = document("guidellm.json")
+        for benchmark in content["benchmarks"]:
+            benchmark["metrics"]["request_totals"] |= {"successful": successful, "total": 490}
+            benchmark["metrics"]["request_totals"]["incomplete"] = 490 - successful
+            benchmark["start_time"] = 1.79e9 + day * 86400
+        file = write(here / f"{day}.json", content)
+        say("judge", file, "--baseline", f"b{day}", "--update", "missing", "--reason", "x",
+            "--report", f"json=r{day}.json")  # fmt: skip
+        sessions.append(read_results(here / f"r{day}.json"))
+
+    assert {len(history.points) for history in histories_of(sessions)} == {2}
+
+
+def test_a_session_that_became_a_baseline_stands_in_the_history(
+    say: Say, here: Path, old: Path, new: Path, slow: Path
+) -> None:
+    """A first record, an addition and a replacement are sessions with an accepted baseline."""
+    steps = (
+        (old, "missing", "recorded"),
+        (new, "", "ok"),
+        (slow, "missing", "PERF DROP"),
+        (slow, "replace", "recorded"),
+    )
+    sessions = []
+    for number, (files, update, _) in enumerate(steps):
+        report = f"json=r{number}.json"
+        more = ("--update", update, "--reason", "new model") if update else ()
+        say("judge", files, "--baseline", "llama", *more, "--report", report)
+        sessions.append(read_results(here / f"r{number}.json"))
+    outcomes = [(str(case.verdict.outcome), case.failed) for s in sessions for case in s.cases]
+    (history,) = [h for h in histories_of(sessions) if h.series.metric == "ttft_p50"]
+
+    assert outcomes == [(outcome, outcome == "PERF DROP") for *_, outcome in steps]
+    assert {p.run for p in history.points} == {session.run for session in sessions}
+    assert sum(history.accepted) == 2
 
 
 def test_a_baseline_is_recorded_judged_and_replaced(
@@ -535,7 +580,7 @@ def test_a_report_is_within_80_columns() -> None:
             point=point,
             metric=metric,
             outcome=outcome,
-            quantity=Quantity(metric, "1/s", HIGHER),
+            quantity=Quantity(metric, "1/s", Direction.HIGHER),
             before=123_456_789_012.0,
             now=123_456_789_012.0,
             change=12.345,

@@ -94,6 +94,25 @@ CONDITIONS: tuple[tuple[str, Steps, Any, str], ...] = (
         16,
         "output tokens per request",
     ),
+    (
+        "real/aiperf-0.13.0.json",
+        ("input_config", "phases", 0, "exclude_from_results"),
+        False,
+        "warm-up",
+    ),
+    ("real/aiperf-0.13.0.json", ("input_config", "endpoint", "type"), "chat", "endpoint"),
+    ("real/aiperf-0.13.0.json", ("input_config", "endpoint", "streaming"), False, "streaming"),
+    ("real/aiperf-0.13.0.json", ("input_config", "datasets", 0, "type"), "file", "data set"),
+    (
+        "real/guidellm-0.8.1.json",
+        (*B0, "config", "backend", "request_format"),
+        "/v1/chat/completions",
+        "request format",
+    ),
+    ("real/guidellm-0.8.1.json", (*B0, "config", "strategy", "rampup_duration"), 5, "ramp-up [s]"),
+    ("inferencex.json", ("is_multinode",), True, "multi-node"),
+    ("pytest-benchmark.json", ("machine_info", "python_implementation"), "PyPy", "Python"),
+    ("pytest-benchmark.json", (*B0, "options", "warmup"), True, "warm-up"),
     ("inferencex.json", ("precision",), "fp8", "precision"),
     ("inferencex.json", ("hw",), "b200", "hardware"),
     ("inferencex.json", ("spec_decoding",), "mtp", "speculative decoding"),
@@ -144,6 +163,8 @@ FAILURES: tuple[tuple[str, Steps, Any], ...] = (
     ("hyperfine.json", ("results", 0, "exit_codes"), [0, 1]),
     ("google-benchmark.json", (*B0, "error_occurred"), True),
     ("real/aiperf-0.13.0.json", ("was_cancelled",), True),
+    ("real/aiperf-0.13.0.json", ("is_complete",), False),
+    ("real/guidellm-0.8.1.json", (*B0, "metrics", "request_totals", "successful"), 12),
 )
 
 

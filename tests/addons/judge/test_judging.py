@@ -243,6 +243,24 @@ def test_a_condition_that_differs_inside_the_baseline_names_the_file() -> None:
     assert f"differs inside the baseline: a, and b in {base[3].source}" in notes(result)
 
 
+@pytest.mark.parametrize(
+    ("old", "new", "note"),
+    [
+        ((None, "a"), ("b", "b"), "model differs: a before, b now"),
+        ((None, None), ("a", "b"), "model differs inside the new runs: a, and b in"),
+    ],
+)
+def test_a_condition_that_the_first_run_lacks_is_compared(
+    old: tuple[str | None, ...], new: tuple[str, ...], note: str
+) -> None:
+    base = [with_fact(old[day % 2], float(day)) for day in range(6)]
+    result = verdict(base, [with_fact(new[day % 2], float(day + 10)) for day in range(6)])
+
+    assert outcomes(result) == {"ttft_p50": "INVALID"}
+    assert note in notes(result)
+    assert "model: not recorded in the baseline" in notes(result)
+
+
 # ---------------------------------------------------------------- failures and missing values
 
 

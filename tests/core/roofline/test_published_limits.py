@@ -21,7 +21,7 @@ from typing import Any
 
 import pytest
 
-from pytest_mlperf.addons.official.commands.limits import ResultRow, result_rows
+from pytest_mlperf.addons.official.commands.limits import Limited, result_rows
 from pytest_mlperf.core.numbers import rounded
 from pytest_mlperf.core.roofline import Limit, share_of_limit
 from pytest_mlperf.core.roofline.gpu import PRECISIONS, fewest_gpus, parse_gpu
@@ -45,7 +45,7 @@ BY_ID = {
 
 
 @cache
-def rows_of(round_name: str) -> tuple[Sequence[ResultRow], Mapping[str, int]]:
+def rows_of(round_name: str) -> tuple[Sequence[Limited], Mapping[str, int]]:
     """Return the rows of a round, and how many results of other GPUs it has."""
     return result_rows(round_name)
 
@@ -141,23 +141,23 @@ def test_every_official_result_lies_below_the_certain_limit() -> None:
     faster than the plain limit, and its own lies above.
     """
     rows, _ = rows_of("v4.1")
-    unlimited = [row for row in rows if row.limit.certain is None]
+    unlimited = [row for row in rows if row.bound.limit.certain is None]
     consistent = next(row for row in rows if row.result.system.endswith("_LCM"))
     shares = {"llama2-70b": 0.62, "bert": 0.55, "resnet50": 0.51, "stable-diffusion-xl": 0.33}
 
-    assert [row for row in rows if (row.limit.of_certain or 0.0) >= 1] == []
-    assert [row for row in rows if row.limit.impossible or row.limit.near] == []
+    assert [row for row in rows if (row.bound.limit.of_certain or 0.0) >= 1] == []
+    assert [row for row in rows if row.bound.limit.impossible or row.bound.limit.near] == []
     assert [row.result.system for row in unlimited] == ["H200-SXM-141GBx1_TRT_DepthPruned"]
-    assert unlimited[0].limit.why_unknown == (
+    assert unlimited[0].bound.limit.why_unknown == (
         "pruning: set work_share, the share of the work that is left"
     )
     assert {name: nearest(rows, name) for name in shares} == pytest.approx(shares, abs=0.005)
-    assert 1978.9e12 / 281.14e12 < consistent.result.value < present(consistent.limit.certain)
+    assert 1978.9e12 / 281.14e12 < consistent.result.value < present(consistent.bound.limit.certain)
 
 
-def nearest(rows: Iterable[ResultRow], workload: str) -> float:
+def nearest(rows: Iterable[Limited], workload: str) -> float:
     return max(
-        row.limit.of_estimated or 0.0
+        row.bound.limit.of_estimated or 0.0
         for row in rows
         if row.result.model.startswith(workload) and row.result.division == "closed"
     )
@@ -171,9 +171,9 @@ def test_results_of_later_rounds_lie_below_every_limit() -> None:
     shares |= {"deepseek-r1": 0.084, "wan-2.2-t2v-a14b": 0.300}
 
     assert {name: len(rows_of(name)[0]) for name in counts} == counts
-    assert [row.result for row in rows if row.limit.certain is None] == []
-    assert [row.result for row in rows if (row.limit.of_certain or 0.0) >= 1] == []
-    assert [row.result for row in rows if row.limit.impossible or row.limit.near] == []
+    assert [row.result for row in rows if row.bound.limit.certain is None] == []
+    assert [row.result for row in rows if (row.bound.limit.of_certain or 0.0) >= 1] == []
+    assert [row.result for row in rows if row.bound.limit.impossible or row.bound.limit.near] == []
     assert {name: nearest(rows, name) for name in shares} == pytest.approx(shares, abs=0.001)
 
 

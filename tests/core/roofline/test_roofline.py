@@ -345,7 +345,7 @@ def test_without_a_limit_the_message_names_the_missing_facts() -> None:
 
 def test_a_share_in_words() -> None:
     """ResNet-50 in int8 on one H200."""
-    work, gpu, light = WORK["resnet50"].work, GPUS["H200-SXM"], "of the speed of light"
+    work, gpu, light = WORK["resnet50"].work, GPUS["H200-SXM"], "of the roofline"
     nothing = limit("throughput", gpu, work, Circumstances())
     certain = limit(RATES[1], gpu, WORK["mixtral-8x7b"].work, Circumstances(), 8021)
 

@@ -110,7 +110,7 @@ def test_a_second_metric_gets_the_runs_it_needs_and_its_drop_decides() -> None:
 
 
 TIMES = {"ttft_p50": 0.05, "tpot_p50": 0.05}
-BUFFERED = Sign(key=SignKey.ANSWERS_BUFFERED, text="100% of the answers came in one read")
+BUFFERED = Sign(key=SignKey.ANSWERS_BUFFERED, text="100 % of the answers came in one read")
 
 
 def test_times_of_answers_that_came_together_are_not_gated_with_other_known_metrics() -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -11,22 +10,26 @@ from difflib import get_close_matches
 from math import prod
 from typing import Any, ClassVar, Self
 
-from pytest_mlperf import Dataset, Engine, RunError, Sink, SuiteError
-from pytest_mlperf.adapters.engines import engine_error, is_count, one_of
+from pytest_mlperf import Dataset, RunError, Sink, SuiteError
+from pytest_mlperf.adapters.engines import (
+    StackedEngine,
+    engine_error,
+    is_count,
+    one_of,
+    refuse_conflicts,
+)
 from pytest_mlperf.adapters.engines.llm.generation import (
     Answers,
     Generation,
     TextOptions,
     TokenPrompts,
-    logprobs_output,
     refuse_times,
 )
 from pytest_mlperf.adapters.engines.llm.model_folder import Config, find_model, tokenizer_for
 from pytest_mlperf.adapters.engines.llm.pictures import PictureChats
-from pytest_mlperf.adapters.engines.llm.speech import SpeechClips
+from pytest_mlperf.adapters.engines.llm.speech import SpeechClips, transcripts
 from pytest_mlperf.adapters.engines.llm.streaming import StreamedRequest, percentile
 from pytest_mlperf.adapters.engines.llm.tools import ToolChats
-from pytest_mlperf.adapters.engines.llm.transcripts import Transcripts
 from pytest_mlperf.extension import Rule, is_speech, require_options
 
 LOAD_FORMATS = ("auto", "dummy")
@@ -78,13 +81,13 @@ class LibraryOptions(TextOptions):
     def check(self, precision: str) -> None:
         """Raise for options that the library would reject only after a long load."""
         require_options(f"engine {self.engine}", self._rules(precision))
-        for name in getattr(self, self.table):
-            if name in self.reserved:
-                raise self.refused(
-                    f"{self.table}.{name} is set by {self.reserved[name]}; leave it out of "
-                    f"{self.table}",
-                    self.table,
-                )
+        refuse_conflicts(self.engine, self._conflicts(precision))
+
+    def _conflicts(self, precision: str) -> Iterator[Sequence[Any]]:  # noqa: ARG002 - of engines
+        table = self.table
+        for name in getattr(self, table):
+            text = f"{table}.{name} is set by {self.reserved.get(name)}; leave it out of {table}"
+            yield name in self.reserved, text, table
 
     def _rules(self, precision: str) -> Iterator[Rule]:
         yield one_of("precision", precision, self.precisions)
@@ -99,7 +102,7 @@ class LibraryOptions(TextOptions):
         return SuiteError(f"engine {self.engine}: {problem}", option=options)
 
 
-class LibraryEngine(Engine):
+class LibraryEngine(StackedEngine):
     """Base of engines that call a language model library; `_open` sets `_task` and `_put`."""
 
     library: ClassVar[str]
@@ -137,14 +140,11 @@ class LibraryEngine(Engine):
             raise self._options.refused(
                 "clips of sound are not supported here yet; use engine vllm or torch-whisper"
             )
-        with contextlib.ExitStack() as undo:
-            self._open(undo)
-            self._undo = undo.pop_all()
-        return self
+        return super().__enter__()
 
-    def __exit__(self, *_: object) -> None:
+    def __exit__(self, *exc_info: Any) -> None:
         self._log_gaps()
-        self._undo.close()
+        super().__exit__(*exc_info)
 
     def load_samples(self, indices: Sequence[int]) -> None:
         self._task.prompts.load(indices)
@@ -179,10 +179,6 @@ class LibraryEngine(Engine):
                 sizes.pop(f"{self.options.table}.{name}", None)
         return {"work.replica_gpus": str(prod(sizes.values()))}
 
-    def _open(self, undo: contextlib.ExitStack) -> None:
-        """Load the model; add its clean-up to `undo`."""
-        raise NotImplementedError
-
     def _load_tokenizer(self) -> Any:
         tokenizer, fact = tokenizer_for(self.options.engine, self._folder, self._dataset)
         self._facts |= fact
@@ -200,17 +196,14 @@ class LibraryEngine(Engine):
         generation, dataset = self._generation, self._dataset
         # Answers whose length the data set states are meant to be cut.
         watch_ends = not generation.check_lengths(dataset) and not self._options.dummy
-        if clips is not None:
-            answers: Answers = Transcripts(generation, tokenizer, watch_ends=watch_ends)
-        elif isinstance(chats, ToolChats):
-            answers = Answers(generation, watch_ends=watch_ends, output=chats.output)
-        else:
-            answers = Answers(generation, watch_ends=watch_ends)
+        output = transcripts(tokenizer) if clips is not None else None
+        if isinstance(chats, ToolChats):
+            output = chats.output
         return GenerateTask(
             library=self.library,
             prompts=generation.prompts(dataset, tokenizer, *limits, chats=chats, clips=clips),
             generation=generation,
-            answers=answers,
+            answers=Answers(generation, watch_ends=watch_ends, output=output),
             gaps=StampGaps(self.options.engine, self.library),
         )
 
@@ -228,13 +221,6 @@ class GenerateTask:
     generation: Generation
     answers: Answers
     gaps: StampGaps
-
-    def report_prompt(
-        self, request: StreamedRequest, tokens: Sequence[int], logprobs: Sequence[float]
-    ) -> None:
-        """Report an evaluated prompt, with the tokens that the library evaluated."""
-        output = logprobs_output(request.index, tokens, logprobs)
-        request.done(output if request.sink.wants_output else None, None)
 
     def report(
         self, request: StreamedRequest, row: Sequence[int], prompt: int | None = None

@@ -262,18 +262,14 @@ class Generation(TextOptions):
         clips: SpeechClips | None = None,
     ) -> TokenPrompts:
         """Return prompts that fit a vocabulary and the smallest known context; None is unknown."""
-        if self.max_prompt_tokens is not None and (chats is not None or clips is not None):
-            raise SuiteError(
-                "max_prompt_tokens cuts text prompts; remove it for data sets with chats or "
-                "sound, which cannot be cut",
-                option="max_prompt_tokens",
-            )
-        if self.prompt_logprobs and (chats is not None or clips is not None):
-            raise SuiteError(
-                "prompt_logprobs is for prompts of text or token ids, and the data set has chats "
-                "or sound; use data set windows, or leave it out",
-                option="prompt_logprobs",
-            )
+        has_media = chats is not None or clips is not None
+        if self.max_prompt_tokens is not None and has_media:
+            problem = "cuts text prompts; remove it for data sets with chats or sound"
+            raise SuiteError(f"max_prompt_tokens {problem}", option="max_prompt_tokens")
+        if self.prompt_logprobs and has_media:
+            problem = "is for prompts of text or token ids, and the data set has chats or sound"
+            advice = "use data set windows, or leave it out"
+            raise SuiteError(f"prompt_logprobs {problem}; {advice}", option="prompt_logprobs")
         return TokenPrompts(
             dataset=dataset,
             tokenizer=tokenizer,
@@ -421,11 +417,11 @@ class Answers:
         generation: Generation,
         *,
         watch_ends: bool,
-        output: Callable[[int, Tokens], bytes] = lambda _, row: packed(row),
+        output: Callable[[int, Tokens], bytes] | None = None,
     ) -> None:
-        """Raise for a model that never ends if `watch_ends`; encode outputs by index and tokens."""
+        """Raise for a model that never ends if `watch_ends`; `output` encodes index and tokens."""
         self._generation = generation
-        self._output = output
+        self._output = output or (lambda _, row: packed(row))
         self._counts, self._lock = Counter[str](), threading.Lock()
         eos = ", ".join(map(str, generation.eos))
         watching = watch_ends and bool(generation.ends)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import json
 from collections.abc import Collection, Iterator, Mapping
@@ -72,18 +73,37 @@ class Config:
     sees: bool = False
 
 
+@contextlib.contextmanager
+def expected_types(file: Path) -> Iterator[None]:
+    """Name a file whose values have other types than the code in this context expects."""
+    try:
+        yield
+    except (TypeError, AttributeError, LookupError, ValueError) as error:
+        problem = f"has a value of another type than expected: {text_of(error)}"
+        raise broken(file, problem) from error
+
+
 def read_config(folder: Path) -> Config:
     """Read a model's configuration without any library."""
-    config = read_json(folder / "config.json")
-    text = config.get("text_config") or config
-    return Config(
-        architecture=str((config.get("architectures") or ["unknown"])[0]),
-        vocabulary=text.get("vocab_size"),
-        context=text.get("max_position_embeddings") or text.get("max_target_positions"),
-        eos=end_tokens(folder, text.get("eos_token_id")),
-        quantization=config.get("quantization_config") or {},
-        sees="vision_config" in config,
-    )
+    file = folder / "config.json"
+    config = read_json(file)
+    with expected_types(file):
+        text = config.get("text_config") or config
+        contexts = text.get("max_position_embeddings"), text.get("max_target_positions")
+        return Config(
+            architecture=str((config.get("architectures") or ["unknown"])[0]),
+            vocabulary=_size(text.get("vocab_size")),
+            context=_size(contexts[0] or contexts[1]),
+            eos=end_tokens(folder, text.get("eos_token_id")),
+            quantization=dict(config.get("quantization_config") or {}),
+            sees="vision_config" in config,
+        )
+
+
+def _size(value: int | None) -> int | None:
+    if value is None or is_count(value):
+        return value
+    raise TypeError(f"{value!r:.40} is not a size")
 
 
 def end_tokens(folder: Path, named: Any) -> tuple[int, ...]:
@@ -92,7 +112,8 @@ def end_tokens(folder: Path, named: Any) -> tuple[int, ...]:
     generation_eos = read_json(file).get("eos_token_id") if file.is_file() else None
     eos = named if generation_eos is None else generation_eos
     tokens = eos if isinstance(eos, list) else [eos]
-    return tuple(sorted({int(token) for token in tokens if token is not None and token >= 0}))
+    with expected_types(folder / "config.json" if generation_eos is None else file):
+        return tuple(sorted({int(token) for token in tokens if token is not None and token >= 0}))
 
 
 def check_ends(folder: Path, eos: tuple[int, ...]) -> None:
@@ -298,7 +319,8 @@ def read_quantisation(folder: Path, config: Config) -> Quantisation:
     if file.is_file():  # it has more than ModelOpt's copy in config.json
         table = read_json(file).get("quantization")
         return _modelopt(table if isinstance(table, Mapping) else {}, file.name)
-    return quantisation_of(config.quantization)
+    with expected_types(folder / "config.json"):
+        return quantisation_of(config.quantization)
 
 
 def quantisation_of(table: Mapping[str, Any]) -> Quantisation:

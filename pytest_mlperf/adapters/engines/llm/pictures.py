@@ -48,10 +48,14 @@ class PictureChats:
             fault = f"asks for {', '.join(further)}; use engine openai, whose server handles it"
             raise refused_sample(index, fault)
         pictures: list[bytes] = []
-        messages = [
-            {**message, "content": _parts(index, message.get("content"), pictures)}
-            for message in request["messages"]
-        ]
+        try:
+            messages = [
+                {**message, "content": _parts(index, message.get("content"), pictures)}
+                for message in request["messages"]
+            ]
+        except (TypeError, AttributeError, LookupError) as error:
+            fault = f"is not a chat of text and pictures: {text_of(error)}"
+            raise refused_sample(index, fault) from error
         try:
             ids = self.tokenizer.apply_chat_template(
                 messages, add_generation_prompt=True, tokenize=True, return_dict=False

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -28,6 +28,11 @@ def spelled(text: str) -> bytes:
     '0100000000000000 0000000000000000 0200000000000000'
     """
     return b"".join(filter(None, map(_CODES.get, text.lower().strip())))
+
+
+def transcripts(tokenizer: Any) -> Callable[[int, Sequence[int]], bytes]:
+    """Return the function that encodes a transcript's tokens as `spelled` does."""
+    return lambda _, row: spelled(tokenizer.decode(list(row), skip_special_tokens=True))
 
 
 def clip_of(dataset: Dataset, index: int, seconds: float) -> NDArray[Any]:

@@ -184,25 +184,14 @@ def check_word(precision: str, providers: Providers) -> None:
         )
 
 
-def check_model(
-    path: Path, graph: Graph, precision: str, providers: Providers
+def check_contents(
+    contents: Contents | None, graph: Graph, precision: str, providers: Providers
 ) -> Mapping[str, str]:
-    """Refuse a model of another precision; return its facts for the fingerprint.
+    """Refuse a file of another precision; return its facts for the fingerprint.
 
     Files in onnxruntime's own format (.ort) and graphs compiled by a provider hide their contents:
     only the types of their inputs are checked.
     """
-    try:
-        contents = read(path)
-    except (ValueError, OSError) as error:
-        raise graph.refuse(f"cannot be read to see what it holds: {error}") from error
-    return check_contents(contents, graph, precision, providers)
-
-
-def check_contents(
-    contents: Contents | None, graph: Graph, precision: str, providers: Providers
-) -> Mapping[str, str]:
-    """Raise EngineError if a model file is not of the precision, see `check_model`."""
     if contents is None or any(node.kind == "EPContext" for node in contents.nodes):
         check_inputs(graph, precision)
         return {}
@@ -296,15 +285,10 @@ class OnnxRuntimeEngine(TaskEngine):
         """
         self._options = chosen = OnnxRuntimeOptions(**options)
         super().__init__(dataset, chosen)
-        workers = chosen.workers
+        workers, least = chosen.workers, "a number of threads; 0: work in the submitting thread"
         rules = (
             number_of("threads", chosen.threads, "threads"),
-            (
-                "workers",
-                workers,
-                workers >= 0,
-                "a number of threads; 0: work in the submitting thread",
-            ),
+            ("workers", workers, workers >= 0, least),
             one_of("graph_optimization", chosen.graph_optimization, tuple(OPTIMIZATION)),
         )
         require_options(f"engine {self.name}", rules)
@@ -329,12 +313,14 @@ class OnnxRuntimeEngine(TaskEngine):
     def require(self) -> None:
         require_providers(self._providers, engine=self.name)
 
-    def __enter__(self) -> Self:
+    def _open(self, undo: contextlib.ExitStack) -> None:
         self._version = str(load_library().__version__)
+        contents, unreadable = None, None
         try:
             contents = read(self._model)
-        except (ValueError, OSError):
-            contents = None  # onnxruntime or check_model names the defect
+        except (ValueError, OSError) as error:  # onnxruntime names most defects
+            unreadable = error
+        self._check_file(contents)
         self._digests = digests(self._model, contents)
         graph = open_graph(
             self._model,
@@ -344,14 +330,14 @@ class OnnxRuntimeEngine(TaskEngine):
             graph_optimization=self._options.graph_optimization,
             engine=self.name,
         )
-        arguments = graph, self._precision, self._providers
-        self._quantised = (
-            check_contents(contents, *arguments)
-            if contents
-            else check_model(self._model, *arguments)
-        )
-        self._bind(graph, self._options.workers)
-        return self
+        if unreadable is not None:
+            problem = f"cannot be read to see what it holds: {unreadable}"
+            raise graph.refuse(problem) from unreadable
+        self._quantised = check_contents(contents, graph, self._precision, self._providers)
+        self._bind(graph, self._options.workers, undo)
+
+    def _check_file(self, contents: Contents | None) -> None:
+        """Raise RunError for contents that the engine cannot run; None if they are hidden."""
 
     def describe(self) -> Mapping[str, str]:
         return {

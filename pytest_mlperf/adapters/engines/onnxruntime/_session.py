@@ -6,21 +6,20 @@ import contextlib
 import ctypes
 import importlib
 import json
-import mmap
-import struct
+import re
+import shutil
 import sys
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from itertools import takewhile
 from pathlib import Path, PurePath
 from typing import Any, Self
 
 from pytest_mlperf import EnvironmentFault, SuiteError
-from pytest_mlperf.adapters.engines import not_installed
+from pytest_mlperf.adapters.engines import import_all
 from pytest_mlperf.adapters.engines.tasks.graph import Graph, Tensor
 from pytest_mlperf.adapters.lazy import NDArray
-from pytest_mlperf.extension import PrecisionName
+from pytest_mlperf.extension import PrecisionName, answer_of
 
 CPU_PROVIDER = "CPUExecutionProvider"
 CUDA_PROVIDER = "CUDAExecutionProvider"
@@ -57,22 +56,17 @@ class Providers:
     ) -> Self:
         requested = [CPU_PROVIDER] if names is None else names
         if not requested:
-            raise _wrong(
-                "providers", names, f'is not a list of execution providers, e.g. ["{CPU_PROVIDER}"]'
-            )
+            fault = f'is not a list of execution providers, e.g. ["{CPU_PROVIDER}"]'
+            raise wrong("providers", names, fault)
         full = [_full(name) for name in requested]
         if len(set(full)) < len(full):
-            raise _wrong("providers", names, "is not a list that names each provider once")
+            raise wrong("providers", names, "is not a list that names each provider once")
         if engine_cache == "":
-            raise _wrong("engine_cache", engine_cache, "is not the path of a folder")
+            raise wrong("engine_cache", engine_cache, "is not the path of a folder")
         if engine_cache is not None and TENSORRT_PROVIDER not in full:
-            raise _wrong(
-                "engine_cache",
-                engine_cache,
-                f"is for TensorRT, but providers are {', '.join(full)}; put "
-                f"{TENSORRT_PROVIDER!r} first, or "
-                "leave engine_cache out",
-            )
+            fault = f"is for TensorRT, but providers are {', '.join(full)}; put "
+            fault += f"{TENSORRT_PROVIDER!r} first, or leave engine_cache out"
+            raise wrong("engine_cache", engine_cache, fault)
         return cls(
             names=full,
             options=_read_options(options or {}, full),
@@ -142,7 +136,7 @@ class Providers:
             if name in installed:
                 continue
             if name not in supported:
-                raise _wrong(
+                raise wrong(
                     "providers",
                     name,
                     f"is none that onnxruntime knows; installed: {', '.join(installed)}; short "
@@ -170,87 +164,44 @@ def _read_options(
     for short, options in tables.items():
         name = _full(short)
         if name not in names or name in by_provider:
-            raise _wrong(
-                "provider_options", short, f"is not once one of the providers {', '.join(names)}"
-            )
+            fault = f"is not once one of the providers {', '.join(names)}"
+            raise wrong("provider_options", short, fault)
         if name == CPU_PROVIDER and options:
-            raise _wrong(
-                f"provider_options.{short}",
-                dict(options),
-                "would be ignored: this provider has no options; see threads and "
-                "graph_optimization",
-            )
+            fault = "would be ignored: this provider has no options; see threads and "
+            fault += "graph_optimization"
+            raise wrong(f"provider_options.{short}", dict(options), fault)
         for key, value in options.items():
             if not isinstance(value, str | int | float):
-                raise _wrong(
+                raise wrong(
                     f"provider_options.{short}.{key}", value, "is not text, a number or a boolean"
                 )
         by_provider[name] = {key: str(value) for key, value in options.items()}
     return by_provider
 
 
-def _wrong(option: str, value: object, fault: str) -> SuiteError:
-    return SuiteError(
-        f"engine onnxruntime: {option} = {value!r} {fault}", option=option.partition(".")[0]
-    )
+def wrong(option: str, value: object, fault: str, *, engine: str = "onnxruntime") -> SuiteError:
+    """Return the error of an option, which may be a key of a table: "table.key"."""
+    text = f"engine {engine}: {option} = {value!r} {fault}"
+    return SuiteError(text, option=option.partition(".")[0])
 
 
-LOAD, DYNAMIC = 1, 2
-"""Segment types of ELF files."""
-
-END_ENTRY, NEEDED_ENTRY, STRINGS_ENTRY, FOLDER_ENTRIES = 0, 1, 5, (15, 29)
-"""Types of entries of the dynamic segment; FOLDER_ENTRIES are DT_RPATH and DT_RUNPATH."""
+LDD_TIMEOUT_SECONDS, KILL_TIMEOUT_SECONDS = 60.0, 5.0
 
 
 def missing(library: Path) -> list[str]:
-    """Return the loader's errors for dependencies of a library; [] unless it is 64-bit ELF."""
-    entries = dynamic_entries(library)
-    here = str(library.parent)
-    folders = [
-        Path(folder.replace("$ORIGIN", here).replace("${ORIGIN}", here))
-        for tag, text in entries
-        if tag in FOLDER_ENTRIES
-        for folder in text.split(":")
-    ]
+    """Return the loader's errors for dependencies of a library; [] on systems without ldd."""
+    program = shutil.which("ldd")
+    if program is None:
+        return []
+    command, seconds = [program, str(library)], LDD_TIMEOUT_SECONDS
+    answer = answer_of(command, limit_s=seconds, killed_s=KILL_TIMEOUT_SECONDS)
     reasons = []
-    for name in (text for tag, text in entries if tag == NEEDED_ENTRY):
-        dependency = next((folder / name for folder in folders if (folder / name).is_file()), name)
+    for name in re.findall(rb"(?m)^\s*(\S+) => not found", answer[1] if answer else b""):
         try:
-            ctypes.CDLL(str(dependency))
+            ctypes.CDLL(name.decode())  # a wheel may have loaded it into this process
         except OSError as error:
             reasons.append(str(error))
     return reasons
-
-
-def dynamic_entries(library: Path) -> list[tuple[int, str]]:
-    """Return type and text of a library's DT_NEEDED, DT_RPATH and DT_RUNPATH entries."""
-    with library.open("rb") as file:
-        if file.read(6) != b"\x7fELF\x02\x01":
-            return []
-        with mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as image:
-            return list(_entries(image))
-
-
-def _entries(image: mmap.mmap) -> Iterator[tuple[int, str]]:
-    (start,) = struct.unpack_from("<Q", image, 32)
-    size, count = struct.unpack_from("<HH", image, 54)
-    # A segment: type, flags, offset, address, physical address, size.
-    segments = [struct.unpack_from("<IIQQQQ", image, start + size * n) for n in range(count)]
-    dynamic = next((segment for segment in segments if segment[0] == DYNAMIC), None)
-    if dynamic is None:
-        return
-    table = image[dynamic[2] : dynamic[2] + dynamic[5] // 16 * 16]
-    entries = list(takewhile(lambda entry: entry[0] != END_ENTRY, struct.iter_unpack("<qQ", table)))
-    strings = next(value for tag, value in entries if tag == STRINGS_ENTRY)
-    base = next(
-        offset + strings - address
-        for kind, _, offset, address, _, length in segments
-        if kind == LOAD and address <= strings < address + length
-    )
-    for tag, value in entries:
-        if tag in (NEEDED_ENTRY, *FOLDER_ENTRIES):
-            position = base + value
-            yield tag, image[position : image.find(b"\0", position)].decode()
 
 
 OPTIMIZATION = {
@@ -286,12 +237,7 @@ class OnnxGraph(Graph):
 
 def load_library() -> Any:
     """Return onnxruntime, after checking for onnx, which reads model files."""
-    try:
-        onnxruntime = importlib.import_module("onnxruntime")
-        importlib.import_module("onnx")
-    except ImportError as error:
-        raise not_installed("engine onnxruntime", str(error.name), "onnx") from error
-    return onnxruntime
+    return import_all("engine onnxruntime", "onnx", "onnxruntime", "onnx")
 
 
 def require_providers(providers: Providers, *, engine: str) -> Any:

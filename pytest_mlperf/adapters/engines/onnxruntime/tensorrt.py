@@ -5,13 +5,15 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
-from typing import Any, ClassVar, Self
+from typing import Any, ClassVar
 
 from pytest_mlperf import Dataset, SuiteError, UnavailableError
 from pytest_mlperf.adapters.engines import engine_error, one_of
-from pytest_mlperf.adapters.engines.onnxruntime import Kinds, OnnxRuntimeEngine, _session, read
+from pytest_mlperf.adapters.engines.onnxruntime import Contents, Kinds, OnnxRuntimeEngine, _session
 from pytest_mlperf.adapters.engines.tasks import TaskOptions
 from pytest_mlperf.adapters.engines.tasks.graph import Tensor, fits
 from pytest_mlperf.extension import PrecisionName, require_options, sha256
@@ -97,15 +99,11 @@ class TensorRtPlan(TensorRtOptions):
         fits_level = level is None or 0 <= level <= 5
         fits_memory = workspace is None or workspace >= 1
         companions = ALLOWED_PRECISIONS.get(self.precision, ())
+        allowed = f"{', '.join(companions) or 'nothing'}: precision = {self.precision!r} allows no"
+        are_allowed = set(self.beside) <= set(companions)
         rules = (
             one_of("precision", self.precision, PRECISIONS),
-            (
-                "beside",
-                self.beside,
-                set(self.beside) <= set(companions),
-                f"a list of {', '.join(companions) or 'nothing'}: precision = "
-                f"{self.precision!r} allows no others",
-            ),
+            ("beside", self.beside, are_allowed, f"a list of {allowed} others"),
             one_of("fallback", self.fallback, tuple(FALLBACKS)),
             ("device", self.device, self.device >= 0, "the number of a GPU, at least 0"),
             ("optimization_level", level, fits_level, "a level of TensorRT's builder, 0 to 5"),
@@ -262,10 +260,7 @@ def _example(tensor: Tensor, batch_size: int) -> str:
     return ", ".join(f"{w}_shapes = {{ {tensor.name} = {shape(n)} }}" for w, n in sizes.items())
 
 
-def _wrong(option: str, value: object, fault: str) -> SuiteError:
-    return SuiteError(
-        f"engine tensorrt: {option} = {value!r} {fault}", option=option.partition(".")[0]
-    )
+_wrong = partial(_session.wrong, engine="tensorrt")
 
 
 class TensorRtEngine(OnnxRuntimeEngine):
@@ -324,31 +319,20 @@ class TensorRtEngine(OnnxRuntimeEngine):
             _session.Providers.of([_session.TENSORRT_PROVIDER], None, None), engine=cls.name
         )
 
-    def __enter__(self) -> Self:
+    def _open(self, undo: ExitStack) -> None:
         self.require()  # before the file is read
-        self._check_quantised()
-        super().__enter__()
-        try:
-            lacks = self._asked.lacks(self._graph.inputs, self._batch_size)
-            if lacks:
-                raise self._graph.refuse(lacks)
-            self._placed = placed(_session.placement(self._graph))
-        except BaseException:
-            self.__exit__(None, None, None)
-            raise
-        return self
+        super()._open(undo)
+        if lacks := self._asked.lacks(self._graph.inputs, self._batch_size):
+            raise self._graph.refuse(lacks)
+        self._placed = placed(_session.placement(self._graph))
 
     def describe(self) -> Mapping[str, str]:
         return {**super().describe(), "placement": self._placed}
 
-    def _check_quantised(self) -> None:
+    def _check_file(self, contents: Contents | None) -> None:
         """Raise RunError if precision is int8 but the file has no int8 operators with ranges."""
         if self._asked.precision != "int8" or self._asked.calibration_table is not None:
             return
-        try:
-            contents = read(self._model)
-        except (ValueError, OSError):
-            return  # the base class reports it
         if contents is not None and "int8" not in Kinds.of(contents).quantised:
             raise engine_error(
                 f'{self._model}: precision is "int8", but the file holds no int8 operators; give '

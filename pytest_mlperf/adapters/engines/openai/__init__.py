@@ -11,12 +11,19 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, Self
+from typing import TYPE_CHECKING, Any, ClassVar
 from urllib.parse import urlsplit
 
-from pytest_mlperf import Dataset, Engine, RunError, Sink, SuiteError
+from pytest_mlperf import Dataset, RunError, Sink, SuiteError
 from pytest_mlperf.adapters.connections import library
-from pytest_mlperf.adapters.engines import engine_error, number_of, one_of, require_module
+from pytest_mlperf.adapters.engines import (
+    StackedEngine,
+    engine_error,
+    number_of,
+    one_of,
+    refuse_conflicts,
+    require_module,
+)
 from pytest_mlperf.adapters.engines.llm.generation import (
     DRAWING,
     Generation,
@@ -52,7 +59,6 @@ from pytest_mlperf.extension import REPLICA_NUMBER, require_options
 if TYPE_CHECKING:
     from asyncio import AbstractEventLoop
 
-APIS = ("completions", "chat")
 PROMPT_KINDS = ("auto", "tokens", "text")
 WEIGHT_SOURCES = ("checkpoint", "dummy")
 COUNTS = ("server", "reference")
@@ -112,6 +118,9 @@ class OpenAiOptions(TextOptions):
         weights: "checkpoint", or "dummy" if the server was started with random weights.
     """
 
+    client_counts: ClassVar[bool] = False
+    """Whether another client counts tokens by `tokenizer`."""
+
     url: str | None = None
     serve: Sequence[str] | None = None
     env: Mapping[str, str] = field(default_factory=dict)
@@ -138,29 +147,23 @@ class OpenAiOptions(TextOptions):
         return self.clients or 1
 
     def check(self) -> None:
-        timeout_s = self.request_timeout
+        timeout_s, header = self.request_timeout, self.session_header
+        is_header_free = header is None or is_header(header)
+        free = 'the name of a header that requests do not have anyway, as "X-Session-ID"'
         rules = (
-            one_of("api", self.api, APIS),
+            one_of("api", self.api, tuple(PATHS)),
             one_of("prompts", self.prompts, PROMPT_KINDS),
             one_of("weights", self.weights, WEIGHT_SOURCES),
             one_of("count_tokens", self.count_tokens, COUNTS),
             number_of("concurrency", self.concurrency, "requests"),
             number_of("clients", self.clients, "processes"),
             ("request_timeout", timeout_s, timeout_s > 0, "a number of seconds above 0"),
-            (
-                "session_header",
-                self.session_header,
-                self.session_header is None or is_header(self.session_header),
-                'the name of a header that requests do not have anyway, as "X-Session-ID"',
-            ),
+            ("session_header", header, is_header_free, free),
         )
         require_options("engine openai", rules)
-        for applies, fault, *options in self._faults():
-            if applies:
-                raise SuiteError(f"engine openai: {fault}", option=tuple(options))
+        refuse_conflicts("openai", self._conflicts())
 
-    def _faults(self) -> Iterator[tuple[Any, ...]]:
-        """Yield rules of several options: whether one is broken, its text, and its options."""
+    def _conflicts(self) -> Iterator[Sequence[Any]]:
         yield (
             self.prompt_logprobs and (self.api, self.prompts) not in ECHOED,
             "prompt_logprobs = true sends token ids to /v1/completions, which gives their "
@@ -176,7 +179,9 @@ class OpenAiOptions(TextOptions):
         taken = ", ".join(sorted(ours & set(self.extra)))
         text = f"extra has {taken}, which the engine sets itself; use its own options, as "
         yield taken, f"{text}max_new_tokens", "extra"
-        yield self._fault_of_count()
+        text = 'tokenizer is what count_tokens = "reference" counts by; set that, or leave it out'
+        applies = self.tokenizer is not None and self.count_tokens != "reference"
+        yield applies and not self.client_counts, text, "tokenizer", "count_tokens"
         both = "" if self.url is None else ", not both"
         yield (
             (self.url is None) == (self.serve is None),
@@ -201,11 +206,6 @@ class OpenAiOptions(TextOptions):
         ]
         text = f"headers_env has {bad}, which requests have anyway, or is no header"
         yield bad, text, "headers_env"
-
-    def _fault_of_count(self) -> tuple[Any, ...]:
-        text = 'tokenizer is what count_tokens = "reference" counts by; set that, or leave it out'
-        applies = self.tokenizer is not None and self.count_tokens != "reference"
-        return applies, text, "tokenizer", "count_tokens"
 
 
 class PromptSource:
@@ -274,7 +274,7 @@ class PromptSource:
 BATCH_CONNECTIONS = 900
 
 
-class OpenAiEngine(Engine):
+class OpenAiEngine(StackedEngine):
     """Answer each prompt with the tokens that a server generates: int64, little-endian.
 
     Prompts are text or lists of token ids. Tokens are counted by the server's usage or by token
@@ -373,16 +373,6 @@ class OpenAiEngine(Engine):
             port = parts.port or {"https": 443}.get(parts.scheme, 80)
             require_listening("openai", parts.hostname or parts.path, port)
 
-    def __enter__(self) -> Self:
-        with contextlib.ExitStack() as undo:
-            self._facts = {"engine": "openai"}
-            self._open(undo)
-            self._undo = undo.pop_all()
-        return self
-
-    def __exit__(self, *exc_info: Any) -> None:
-        self._undo.__exit__(*exc_info)
-
     def load_samples(self, indices: Sequence[int]) -> None:
         self._source.bodies.load(indices, self._capabilities.form, self._capabilities.fields)
         self._checks.expect(len(self._source.bodies))
@@ -416,7 +406,6 @@ class OpenAiEngine(Engine):
             tokens=tokens,
             writes=max(1, min(tokens, round(tokens * pieces / counted))) if counted else tokens,
             api=self._options.api,
-            path=PATHS[self._options.api],
             ids=self._capabilities.ids,
             bodies=self._source.bodies,
             generation=self._generation,
@@ -468,7 +457,7 @@ class OpenAiEngine(Engine):
         client = Client(address, PATHS[self._options.api], self._secrets, timeout_s)
         self._client, self._accepted = client, 0
         self._traffic = traffic = Traffic(client, self._server, timeout_s)
-        self._facts["httptools"] = library().__version__
+        self._facts = {"engine": "openai", "httptools": library().__version__}
         self._streams, self._facts["event_loop"] = drive(undo, client, traffic, self._concurrency)
         config = Config() if self._folder is None else read_config(self._folder)
         self._generation = dataclasses.replace(self._generation, eos=config.eos)
@@ -510,19 +499,16 @@ class OpenAiEngine(Engine):
 
     def _ask(self, client: Client) -> _capabilities.Capabilities:
         path = None if self._folder is None else str(self._folder)
-        name = self._options.served_model or self._streams.run(
-            _capabilities.served_name(client, path)
-        )
+        options = self._options
+        names = options.served_model or None, path, options.served_model_answers
+        self._models = self._streams.run(_capabilities.model_names(client, *names))
         prompt, forms = self._source.bodies.prompt, self._source.forms
         prompts = {form: functools.partial(prompt, 0, form) for form in forms}
         drawn = {"temperature": self._generation.temperature or 0}
         drawn |= {n: x for n in DRAWING if (x := getattr(self._generation, n)) != DRAWING[n]}
-        fields = {"model": name, "stream": True, **drawn, **self._options.extra}
+        fields = {"model": self._models[0], "stream": True, **drawn, **options.extra}
         if self._generation.prompt_logprobs:
             fields |= ECHO
-        self._models = self._streams.run(
-            _capabilities.names_of(client, name, self._options.served_model_answers)
-        )
         arguments = (self._generation, self._models, self._source.bodies.count)
         recounts = self._counting_folder is not None
         probe = _capabilities.probe(client, prompts, fields, *arguments, recounts=recounts)

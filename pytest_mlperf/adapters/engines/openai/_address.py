@@ -11,6 +11,7 @@ from typing import Self
 from urllib.parse import parse_qsl, quote, urlsplit
 
 from pytest_mlperf import EnvironmentFault, SuiteError
+from pytest_mlperf.adapters.engines.serving import is_host
 
 PATHS = {"completions": "/completions", "chat": "/chat/completions"}
 """Path of requests below that of the API, by option `api`."""
@@ -21,7 +22,9 @@ FORM = re.compile(
 )
 """Path of a url; Azure's API is directly below a deployment."""
 
-SECRET_NAME = re.compile(r"(.*[-_.])?(key|token|secret|sig|signature|password|code)", re.IGNORECASE)
+SECRET_NAME = re.compile(
+    r"(?i).*(key|token|secret|signature|password|credential)|(.*[-_.])?(sig|code|auth|pwd|pass)"
+)
 """Names of query parameters whose values are keys, such as `subscription-key` and `code`."""
 
 DEFAULT_KEY = "OPENAI_API_KEY"
@@ -51,6 +54,10 @@ class Address:
     api: str = "/v1"
     query: str = ""
 
+    @property
+    def is_plain(self) -> bool:
+        return not self.root.startswith("unix:") and (self.api, self.query) == ("/v1", "")
+
     @classmethod
     def of(cls, url: str, api: str = "completions") -> Self:
         """Parse option `url`: the address of a server, of its API, or of its request path.
@@ -60,9 +67,10 @@ class Address:
         """
         try:
             parts = urlsplit(url)
-            is_http = parts.scheme in ("http", "https") and parts.hostname and parts.port != -1
+            is_web = parts.scheme in ("http", "https") and parts.port != 0
+            is_http = is_web and is_host(parts.hostname or "")
         except ValueError:  # an invalid port is refused on access
-            parts, is_http = urlsplit(""), ""
+            parts, is_http = urlsplit(""), False
         names = [name for name, _ in parse_qsl(parts.query, keep_blank_values=True)]
         secrets = [f"{name} in its query" for name in names if SECRET_NAME.fullmatch(name)]
         if secrets := ["a user or password"] * ("@" in parts.netloc) + secrets:
@@ -88,7 +96,7 @@ class Address:
         prefix = form["api"] or ("" if form["path"] or form["azure"] else "/v1")
         query = "?" + quote(parts.query, safe="=&%/:?@+~!$'()*,;-._") if parts.query else ""
         root = f"unix:{parts.path}" if is_socket else f"{parts.scheme}://{parts.netloc}"
-        return cls(root=root + form["root"], api=prefix, query=query)
+        return cls(root=root + form["root"].rstrip("/"), api=prefix, query=query)
 
 
 class Secrets:

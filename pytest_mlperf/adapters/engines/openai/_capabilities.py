@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -14,6 +15,7 @@ from pytest_mlperf.adapters.engines import engine_error
 from pytest_mlperf.adapters.engines.llm.generation import Generation
 from pytest_mlperf.adapters.engines.llm.model_folder import MAIN_TOKENIZER_FILES
 from pytest_mlperf.adapters.engines.openai._client import (
+    GET_TIMEOUT_SECONDS,
     LENGTH_FIELDS,
     NO_CONNECTION,
     Client,
@@ -70,38 +72,37 @@ STABLE_LABELS = (
 """Labels of vLLM's metric that describe its set-up; others differ from start to start."""
 
 
-async def served_name(client: Client, model: str | None) -> str:
-    """Return the model name to send in requests.
+async def model_names(
+    client: Client, served: str | None, model: str | None, others: Sequence[str]
+) -> tuple[str, ...]:
+    """Return the names under which the model may answer, the one to send in requests first.
 
-    That is the path `model` if the server lists it, else the only listed name, else the path: some
-    servers list all models that they could load.
+    That is `served`; if it is None, the path `model` if the server lists it, else the only listed
+    name, else the path: some servers list all models that they could load.
     """
+    listed: dict[str, list[str]] = {}
+    limit_s = GET_TIMEOUT_SECONDS if served is None else PAGE_TIMEOUT_SECONDS
     try:
-        listed = list(_names(await client.get(f"{client.api}/models")))
+        listed = _names(await client.get(f"{client.api}/models", limit_s))
     except Failed as failure:
         has_none = failure.status is not None and (model is not None or failure.status in NO_PAGE)
-        if not has_none:
+        if served is None and not has_none:
             advice = _advice(client, failure) or (
                 "; set served_model to the model's name, so that the list is not needed"
             )
             raise _unreachable(client, failure) or engine_error(
                 f"the server at {client.url} gives no list of its models ({failure}){advice}",
             ) from None
-        listed = []
-    if model is not None and (model in listed or len(listed) != 1):
-        return model
-    if len(listed) != 1:
+    name = served
+    if name is None and model is not None and (model in listed or len(listed) != 1):
+        name = model
+    if name is None and len(listed) != 1:
         names = client.mask(some(sorted(listed)))
         has = f"lists {names}" if listed else f"lists no model at {client.api}/models"
         raise engine_error(f"the server {has}; set served_model to the name of the model")
-    return listed[0]
-
-
-async def names_of(client: Client, requested: str, others: Sequence[str]) -> tuple[str, ...]:
-    """Return the names under which the model may answer, the requested one first."""
-    listed = _names(await _page(client, f"{client.api}/models")).items()
-    alike = [name for id_, more in listed if requested in (id_, *more) for name in (id_, *more)]
-    return tuple(dict.fromkeys((requested, *others, *alike)))
+    name = name or next(iter(listed))
+    alike = [n for id_, more in listed.items() if name in (id_, *more) for n in (id_, *more)]
+    return tuple(dict.fromkeys((name, *others, *alike)))
 
 
 def _names(page: bytes) -> dict[str, list[str]]:
@@ -210,26 +211,22 @@ async def probe(
     form, prompt, length = await _form(client, forms, always, few)
     fields = {**always, length: few}
 
-    async def takes(field: str, value: Any) -> StreamedAnswer | Failed:
-        return await _answer_or_refusal(client, {**prompt.fields, **fields, field: value})
-
+    refusals: dict[str, Failed] = {}
+    takes = functools.partial(_answer, client, refusals, {**prompt.fields, **fields})
     options = {"include_usage": True}
     taken: dict[str, Any] = {}
-    if isinstance(await takes("stream_options", options), StreamedAnswer):
+    if await takes("stream_options", options):
         taken["stream_options"] = options
-    answer = await takes("return_token_ids", True)
-    if isinstance(answer, StreamedAnswer) and answer.n_ids:
+    if (answer := await takes("return_token_ids", True)) and answer.n_ids:
         taken["return_token_ids"] = True
     if fewest := generation.min_new_tokens:
-        answer = await takes("min_tokens", min(few, fewest))
-        if isinstance(answer, StreamedAnswer):
+        if await takes("min_tokens", min(few, fewest)):
             taken["min_tokens"] = fewest
         elif fewest > 1:  # 1 only keeps answers from being empty, which is checked
-            raise _unsupported("min_new_tokens", fewest, "min_tokens", answer)
+            raise _unsupported("min_new_tokens", fewest, "min_tokens", refusals["min_tokens"])
     if generation.ignore_eos:
-        answer = await takes("ignore_eos", True)
-        if isinstance(answer, Failed):
-            raise _unsupported("ignore_eos", "true", "ignore_eos", answer)
+        if not await takes("ignore_eos", True):
+            raise _unsupported("ignore_eos", "true", "ignore_eos", refusals["ignore_eos"])
         taken["ignore_eos"] = True
     fields = {**always, length: generation.max_new_tokens, **taken}
     answer = await _together(client, prompt, fields, few)
@@ -248,13 +245,17 @@ async def probe(
     )
 
 
-async def _answer_or_refusal(client: Client, fields: Mapping[str, Any]) -> StreamedAnswer | Failed:
+async def _answer(
+    client: Client, refusals: dict[str, Failed], fields: Mapping[str, Any], name: str, value: Any
+) -> StreamedAnswer | None:
+    """Return the answer to a request with a further field; None adds the refusal to `refusals`."""
     try:
-        return await client.ask(encode(fields))
+        return await client.ask(encode({**fields, name: value}))
     except Failed as failure:
         if error := _unrelated(client, failure):
             raise error from None
-        return failure
+        refusals[name] = failure
+        return None
 
 
 async def check_echo(client: Client, prompt: Prompt, fields: Mapping[str, Any]) -> None:
@@ -382,9 +383,9 @@ def _template(answer: StreamedAnswer, prompt: Prompt, form: str, count: Count | 
 
 def check_model(client: Client, answer: StreamedAnswer, models: Sequence[str]) -> None:
     if models and not answer.is_of(models):
-        name = client.mask(answer.model)
+        asked, name = client.mask(models[0]), client.mask(answer.model)
         raise engine_error(
-            f'"{models[0]}" was asked for, and "{name}" answered: ask the server that has '
+            f'"{asked}" was asked for, and "{name}" answered: ask the server that has '
             f"it, or write what it is called: served_model; if both are one model, "
             f'served_model_answers = ["{name}"]'
         )
@@ -394,12 +395,10 @@ def check_prompt(answer: StreamedAnswer, expected: int | None, form: str) -> Non
     counted = answer.prompt_tokens
     if expected is None or counted is None or counted == expected:
         return
-    cause = (
-        "it cuts prompts or adds to them"
-        if form == "tokens"
-        else "it cuts prompts, or its tokenizer is not that of workload.model or adds other "
-        "special tokens"
-    )
+    cause = "it cuts prompts or adds to them"
+    if form != "tokens":
+        cause = "it cuts prompts, or its tokenizer is not that of workload.model or adds other "
+        cause += "special tokens"
     raise engine_error(
         f"the server counts {counted} tokens in a prompt of {expected}, sent as {form}: {cause}",
     )

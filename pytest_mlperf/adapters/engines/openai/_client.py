@@ -22,7 +22,7 @@ from pytest_mlperf.adapters.engines.openai._events import (
     has_data,
     refused,
 )
-from pytest_mlperf.adapters.engines.openai._salt import Count, Salt, SaltPlace, salt_for
+from pytest_mlperf.adapters.engines.openai._salt import Count, Salt, salt_for
 from pytest_mlperf.adapters.engines.serving import MAX_PAGE_BYTES, parse_json
 from pytest_mlperf.extension import own_length, text_of
 
@@ -128,7 +128,8 @@ class Client:
         limit_s = min(self._timeout_s, longest_s)
         target = f"{self._connections.path}{path}{self._query}"
         request = f"GET {target} HTTP/1.1\r\n{self._headers}\r\n".encode()
-        page = _Page(path)
+        too_large = Failed("too large", f"{path} has more than {MAX_PAGE_BYTES >> 20} MiB")
+        page = _Response(MAX_PAGE_BYTES, too_large)
         try:
             async with asyncio.timeout(limit_s):
                 await self._connections.ask(request, page)
@@ -137,7 +138,7 @@ class Client:
         except (NoConnection, OSError) as error:
             raise Failed(NO_CONNECTION, self.mask(text_of(error))) from None
         if page.status != 200:
-            failure = _Refusal(page.status, "", "", bytes(page.content)).failure()
+            failure = page.failure()
             raise Failed(failure.kind, self.mask(failure.detail), status=page.status)
         return bytes(page.content)
 
@@ -148,24 +149,34 @@ class Client:
         return text[:MAX_QUOTED_CHARACTERS] + ("…" if len(text) > MAX_QUOTED_CHARACTERS else "")
 
 
-class _Page(Exchange):
-    """Receive a page about the server, of limited size."""
+class _Response(Exchange):
+    """Receive a response other than an event stream; raise `fault` if it exceeds a limit."""
 
-    def __init__(self, path: str) -> None:
-        self._path = path
-        self.status = 0
+    def __init__(self, limit: int, fault: Failed | None = None) -> None:
+        self._limit, self._fault = limit, fault
         self.content = bytearray()
 
-    def head(self, status: int, kind: str, packing: str) -> None:  # noqa: ARG002 - as it is
-        self.status = status
+    def head(self, status: int, kind: str, packing: str) -> None:
+        self.status, self._kind, self._packing = status, kind, packing
 
     def data(self, data: bytes) -> None:
         self.content += data
-        if len(self.content) > MAX_PAGE_BYTES:
-            raise Failed("too large", f"{self._path} has more than {MAX_PAGE_BYTES >> 20} MiB")
+        if len(self.content) > self._limit:
+            raise self._fault or self.failure()
 
-    def end(self) -> None:
-        """Do nothing, since the page is complete."""
+    def failure(self) -> Failed:
+        try:
+            reason = error_text(parse_json(bytes(self.content)))
+        except ValueError:
+            reason = ""
+        reason = reason or self.content[:ERROR_BYTES].decode("utf-8", "replace")
+        if self.status != 200:
+            return refused(self.status, reason)
+        if self._packing not in ("", "identity"):
+            return Failed(
+                "no event stream", f"it is compressed ({self._packing}), which was not requested"
+            )
+        return Failed("no event stream", f"the answer is {self._kind or 'of no type'}: {reason}")
 
 
 class Streamed(Exchange):
@@ -176,11 +187,12 @@ class Streamed(Exchange):
         self._listener = listener
         self._events = EventStream()
         self._done = False
-        self._refusal: _Refusal | None = None
+        self._refusal: _Response | None = None
 
     def head(self, status: int, kind: str, packing: str) -> None:
         if status != 200 or kind != "text/event-stream" or packing not in ("", "identity"):
-            self._refusal = _Refusal(status, kind, packing)
+            self._refusal = _Response(ERROR_BYTES)
+            self._refusal.head(status, kind, packing)
 
     def data(self, data: bytes) -> None:
         if self._refusal is not None:
@@ -216,35 +228,6 @@ class Streamed(Exchange):
         if answer.complete:
             self._done = True
             self._listener.complete()
-
-
-@dataclass
-class _Refusal:
-    """Hold a response other than an event stream, read up to ERROR_BYTES."""
-
-    status: int
-    kind: str
-    packing: str
-    content: bytes = b""
-
-    def data(self, data: bytes) -> None:
-        self.content += data
-        if len(self.content) >= ERROR_BYTES:
-            raise self.failure()
-
-    def failure(self) -> Failed:
-        try:
-            reason = error_text(parse_json(self.content))
-        except ValueError:
-            reason = ""
-        reason = reason or self.content[:ERROR_BYTES].decode("utf-8", "replace")
-        if self.status != 200:
-            return refused(self.status, reason)
-        if self.packing not in ("", "identity"):
-            return Failed(
-                "no event stream", f"it is compressed ({self.packing}), which was not requested"
-            )
-        return Failed("no event stream", f"the answer is {self.kind or 'of no type'}: {reason}")
 
 
 def encode(fields: Mapping[str, Any]) -> bytes:
@@ -302,6 +285,8 @@ class Body:
     """Hold a request as JSON, ready to be sent.
 
     Attributes:
+        head, rest: Parts before and after the salt; requests share parts.
+        replaced: Part that the salt replaces.
         prompt_tokens: Tokens of the prompt; None if unknown.
         fewest: Minimum tokens of the prompt.
         exact: Whether the server must count exactly `prompt_tokens`, without template or begin
@@ -309,24 +294,22 @@ class Body:
         length: Length of the answer, or None.
         offers_tools: Whether calls of tools are the answer.
         salt: Salt of the prompt, or None.
-        salt_place: Bytes of `data` that the salt replaces.
     """
 
-    data: bytes
-    prompt_tokens: int | None
+    head: bytes
+    replaced: bytes = b""
+    rest: Sequence[bytes] = ()
+    prompt_tokens: int | None = None
     fewest: int = 0
     exact: bool = True
     length: int | None = None
     offers_tools: bool = False
     salt: Salt | None = None
-    salt_place: SaltPlace | None = None
 
     def of(self, key: str) -> bytes:
         """Return the request with the salt of a key; "" leaves it unchanged."""
-        if not key or self.salt is None or self.salt_place is None:
-            return self.data
-        salt = self.salt.text(key, self.salt_place.words)
-        return self.data[: self.salt_place.begin] + salt + self.data[self.salt_place.end :]
+        salt = self.salt.text(key, self.replaced) if key and self.salt else self.replaced
+        return b"".join((self.head, salt, *self.rest))
 
     def tokens_of(self, key: str) -> int | None:
         """Return the prompt's tokens with the random words for `key`; None if uncounted."""
@@ -399,14 +382,16 @@ class Bodies:
             rest = encode({**fields, **more}) if more else shared
             data = encode(prompt.fields)[:-1] + b"," + rest[1:]
             salt = self._salt(form)
+            head, replaced, end = salt.split(data) if salt else (data, b"", b"")
             self._bodies[index] = Body(
-                data=data,
+                head=head,
+                replaced=replaced,
+                rest=(end,),
                 prompt_tokens=counts.get(index, prompt.tokens),
                 fewest=prompt.fewest,
                 exact=index not in counts,
                 length=length,
                 salt=salt,
-                salt_place=salt.place_in(data) if salt else None,
             )
         if changed:
             raise engine_error(

@@ -7,10 +7,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from pytest_mlperf import Sink
 from pytest_mlperf.adapters.engines import refused_sample
 from pytest_mlperf.adapters.engines.openai._client import Bodies, Body, Prompt, encode
-from pytest_mlperf.adapters.engines.openai._salt import Salt, SaltPlace, salt_of
+from pytest_mlperf.adapters.engines.openai._salt import Salt
 from pytest_mlperf.extension import own_length
 
 RESERVED_HEADERS = frozenset(
@@ -18,46 +17,16 @@ RESERVED_HEADERS = frozenset(
     | {"content-type", "content-length", "transfer-encoding", "expect", "te", "trailer"}
 )
 
-CONTENT_START, PARTS_START = b'{"content":"', b'"content":['
+CONTENT_START = len('{"content":"')
 
-PART_SALT = Salt(around=(b'{"type":"text","text":"', b'"},'))
-"""Salt of a user's message in parts, such as text and pictures: a part before the others."""
+SALTS: Mapping[type, Salt] = {str: Salt(), list: Salt(around=(b'{"type":"text","text":"', b'"},'))}
+"""Salt of a user's message: words before its text, or a part before its others, as pictures."""
 
 HEADER = re.compile(r"[A-Za-z0-9!#$%&'*+.^_`|~-]{1,64}")
 
 
 def is_header(name: str, allowed: str = "") -> bool:
     return bool(HEADER.fullmatch(name)) and name.lower() not in RESERVED_HEADERS - {allowed}
-
-
-def session_of(sink: Sink, sample: int) -> str:
-    """Return the sink's name of a sample's conversation; "" if it has none."""
-    ask = getattr(sink, "session", None)
-    return str(ask(sample)) if callable(ask) else ""
-
-
-def is_chat_of_parts(message: Mapping[str, Any]) -> bool:
-    """Return whether a user's message has parts, such as text and pictures."""
-    return message.get("role") == "user" and isinstance(message.get("content"), list)
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class TurnBody(Body):
-    """Hold a turn of a conversation, in parts that it shares with other turns.
-
-    Attributes:
-        data: Beginning up to the text of the first user's message, where the salt goes.
-        rest: Text of that message, and further messages.
-        end: Other fields.
-    """
-
-    rest: Sequence[bytes]
-    end: bytes
-    with_salt: bool
-
-    def of(self, key: str) -> bytes:
-        salt = salt_of(key) if key and self.with_salt else b""
-        return b"".join((self.data, salt, b",".join(self.rest), self.end))
 
 
 @dataclass(kw_only=True, slots=True)
@@ -84,7 +53,7 @@ class TurnBodies(Bodies):
             messages, parts = request.pop("messages"), list[bytes]()
             for message in messages:
                 # Keeping the message reserves its id.
-                kept = seen.get(id(message)) or (message, self._once(encode(message)))
+                kept = seen.get(id(message)) or (message, self._once(b"," + encode(message)))
                 seen[id(message)] = kept
                 parts.append(kept[1])
             self._bodies[index] = self._turn(
@@ -113,40 +82,24 @@ class TurnBodies(Bodies):
         length: int | None,
     ) -> Body:
         """Return a turn's request, with a place for the salt in the first user's message."""
-        users = (
-            place
-            for place, message in enumerate(messages)
-            if message.get("role") == "user" and isinstance(message.get("content"), str)
-        )
-        tools = bool(fields.get("tools"))
-        if (first := next(users, None)) is None:
-            of_parts = (n for n, message in enumerate(messages) if is_chat_of_parts(message))
-            if (first := next(of_parts, None)) is not None:
-                end = self._once(b"]," + encode(fields)[1:])
-                prefix = b'{"messages":[' + b"".join(part + b"," for part in parts[:first])
-                data = prefix + b",".join(parts[first:]) + end
-                at = data.index(PARTS_START, len(prefix)) + len(PARTS_START)
-                return Body(
-                    data=data,
-                    prompt_tokens=None,
-                    length=length,
-                    offers_tools=tools,
-                    salt=PART_SALT if self.salted else None,
-                    salt_place=SaltPlace(begin=at, end=at),
-                )
+        contents = {
+            type(message.get("content")): number
+            for number, message in reversed([*enumerate(messages)])
+            if message.get("role") == "user" and message.get("content") != []
+        }
+        if (kind := next((kind for kind in SALTS if kind in contents), None)) is None:
             raise refused_sample(index, "is a conversation without a message of the user")
+        first = contents[kind]
         user = dict(messages[first])
-        text = encode({"content": user.pop("content")})[len(CONTENT_START) :]
-        prefix = b"".join(part + b"," for part in parts[:first])
-        opening = encode({**user, "content": ""})[:-2]
-        return TurnBody(
-            data=self._once(b'{"messages":[' + prefix + opening),
-            prompt_tokens=None,
+        text = encode({"content": user.pop("content")})[CONTENT_START:]
+        earlier = (b"".join(parts[:first]) + b",")[1:]
+        opening = encode({**user, "content": kind()})[:-2]
+        return Body(
+            head=self._once(b'{"messages":[' + earlier + opening),
+            rest=(self._once(text), *parts[first + 1 :], self._once(b"]," + encode(fields)[1:])),
             length=length,
-            rest=(self._once(text), *parts[first + 1 :]),
-            end=self._once(b"]," + encode(fields)[1:]),
-            with_salt=self.salted,
-            offers_tools=tools,
+            offers_tools=bool(fields.get("tools")),
+            salt=SALTS[kind] if self.salted else None,
         )
 
     def _once(self, data: bytes) -> bytes:

@@ -22,9 +22,6 @@ BOM = b"\xef\xbb\xbf"
 MAX_EVENT_BYTES = 1 << 20
 IDS = re.compile(rb'"token_ids": ?\[([^\]]*)\]')
 
-CHOICE, UNFINISHED = b'"choices":[{', b'"finish_reason":null'
-"""Beginning and end of the choice in an event that is not the last one."""
-
 TEXT_SUBSTITUTES = {
     "reasoning_content": "reasoning",
     "reasoning": "reasoning",
@@ -237,7 +234,7 @@ class StreamedAnswer:
                 skips = False
                 ends = events.find(b'"finish_reason":"', begin)
                 end = len(events) if ends < 0 else events.rfind(b"\n\n", begin, ends) + 2
-                if end > begin + 1 and (added := _added(events[begin:end])) is not None:
+                if end > begin + 1 and (added := _only_adds(events[begin:end])) is not None:
                     ids, count = added
                     if self.is_empty and (shows := VISIBLE.search(events, begin, end)):
                         self.fields.add((shows[1] or shows[2]).decode())
@@ -377,41 +374,6 @@ def quoted(data: bytes) -> str:
     """Return the start of untrusted bytes as a literal in one line."""
     text = data[:MAX_QUOTED_BYTES].decode("utf-8", "replace")
     return repr(text) + ("…" if len(data) > MAX_QUOTED_BYTES else "")
-
-
-def _added(events: bytes) -> tuple[int, int] | None:
-    """Count token ids and events; None if an event adds anything but text or ids."""
-    added = _added_alike(events)
-    return _only_adds(events) if added is None else added
-
-
-def _added_alike(events: bytes) -> tuple[int, int] | None:
-    """Count as `_only_adds` does, but in fewer passes, if events differ only in text and ids.
-
-    An event has a head up to its choice, the choice, and a tail from `finish_reason` on that may
-    hold token ids. Searching a tail and the next head as one text takes a quarter of the time. Any
-    other field would have a quoted name, so quotes are counted.
-    """
-    first = events[: events.find(b"\n\n") + 2]
-    begins, ends = first.find(CHOICE) + len(CHOICE), first.find(UNFINISHED)
-    if begins < len(CHOICE) or ends < begins or _only_adds(first) is None:
-        return None
-    head, tail = first[:begins], first[ends:]
-    count, odd = divmod(events.count(b"\n"), 2)
-    if odd or _quotes(events) != count * _quotes(first):
-        return None
-    start, has_ids, after = tail.partition(b'"token_ids":[')
-    if has_ids:
-        tail = after[after.find(b"]") :]
-        if events.count(start + has_ids) != count:
-            return None
-    if not events.endswith(tail) or events.count(tail + head) != count - 1:
-        return None
-    return _ids_in(events), count
-
-
-def _quotes(events: bytes) -> int:
-    return events.count(b'"') - events.count(b'\\"')
 
 
 def _ids_in(events: bytes) -> int:

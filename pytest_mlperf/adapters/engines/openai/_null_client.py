@@ -8,15 +8,16 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Self
+from typing import Any
 
-from pytest_mlperf import Engine, Sink
+from pytest_mlperf import Sink
 from pytest_mlperf.adapters.connections import new_loop
-from pytest_mlperf.adapters.engines import engine_error
+from pytest_mlperf.adapters.engines import StackedEngine, engine_error
 from pytest_mlperf.adapters.engines.llm.generation import Generation
 from pytest_mlperf.adapters.engines.llm.streaming import Streams
-from pytest_mlperf.adapters.engines.openai._address import Address
+from pytest_mlperf.adapters.engines.openai._address import PATHS, Address
 from pytest_mlperf.adapters.engines.openai._client import Bodies, Client
 from pytest_mlperf.adapters.engines.openai._events import StreamedAnswer
 from pytest_mlperf.adapters.engines.openai._traffic import Checks, Traffic
@@ -75,39 +76,26 @@ def _port(child: ChildProcess) -> int:
         ) from None
 
 
-class NullClient(Engine):
+@dataclass(kw_only=True, eq=False)
+class NullClient(StackedEngine):
     """Send the loaded requests of an engine to the null server, which computes nothing."""
 
-    def __init__(
-        self,
-        *,
-        tokens: int,
-        writes: int,
-        api: str,
-        path: str,
-        ids: bool,
-        bodies: Bodies,
-        generation: Generation,
-        concurrency: int,
-        timeout_s: float,
-    ) -> None:
-        self._answers: dict[str, Any] = {"tokens": tokens, "writes": writes, "api": api, "ids": ids}
-        self._path, self._bodies, self._generation = path, bodies, generation
-        self._concurrency, self._timeout_s = concurrency, timeout_s
+    tokens: int
+    writes: int
+    api: str
+    ids: bool
+    bodies: Bodies
+    generation: Generation
+    concurrency: int
+    timeout_s: float
 
-    def __enter__(self) -> Self:
-        with contextlib.ExitStack() as undo:
-            url = undo.enter_context(null_server(**self._answers))
-            client = Client(Address(root=url), self._path, {}, self._timeout_s)
-            self._traffic = Traffic(client, None, self._timeout_s)
-            checks = Uncounted(self._generation, watch_ends=False)
-            self._traffic.use(self._bodies, checks, self._generation, None, None)
-            self._streams, _ = drive(undo, client, self._traffic, self._concurrency)
-            self._undo = undo.pop_all()
-        return self
-
-    def __exit__(self, *exc_info: Any) -> None:
-        self._undo.__exit__(*exc_info)
+    def _open(self, undo: contextlib.ExitStack) -> None:
+        url = undo.enter_context(null_server(self.tokens, self.writes, self.api, ids=self.ids))
+        client = Client(Address(root=url), PATHS[self.api], {}, self.timeout_s)
+        self._traffic = Traffic(client, None, self.timeout_s)
+        checks = Uncounted(self.generation, watch_ends=False)
+        self._traffic.use(self.bodies, checks, self.generation, None, None)
+        self._streams, _ = drive(undo, client, self._traffic, self.concurrency)
 
     def event_loop(self) -> asyncio.AbstractEventLoop:
         return self._streams.loop

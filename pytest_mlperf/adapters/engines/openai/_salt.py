@@ -35,15 +35,6 @@ MAX_POOL_ITEMS = 128
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
-class SaltPlace:
-    """Locate the bytes of a request that a salt replaces, and its number of words or ids."""
-
-    begin: int
-    end: int
-    words: int = SALT_WORDS
-
-
-@dataclass(frozen=True, kw_only=True, eq=False)
 class Salt:
     """Make random words by key for the beginning of prompts, with equal numbers of tokens.
 
@@ -62,8 +53,9 @@ class Salt:
     around: tuple[bytes, bytes] = (b"", b"")
     _made: dict[tuple[str, int], bytes] = field(default_factory=dict)
 
-    def text(self, key: str, words: int) -> bytes:
-        """Return the words of a key as a part of a request's JSON."""
+    def text(self, key: str, replaced: bytes = b"") -> bytes:
+        """Return the words of a key as a part of a request's JSON, in the place of others."""
+        words = replaced.count(self.between) if self.replaces else SALT_WORDS
         if (made := self._made.get((key, words))) is None:
             made = salt_of(key).join(self.around)
             if self.pool:
@@ -75,24 +67,24 @@ class Salt:
         """Return the number of tokens that the words of a key add to a prompt."""
         if self.replaces or self.pool or self.count is None:
             return 0 if self.replaces else SALT_WORDS
-        salt = self.text(key, SALT_WORDS).decode().replace("\\n", "\n")
+        salt = self.text(key).decode().replace("\\n", "\n")
         with_salt, without = self.count([f"{salt}x", "x"])
         return with_salt - without
 
-    def place_in(self, data: bytes) -> SaltPlace:
-        """Return the place of a salt: before a text, else after the first word or token id."""
+    def split(self, data: bytes) -> tuple[bytes, bytes, bytes]:
+        """Return a request before the salt, the words that it replaces, and the rest.
+
+        The salt is before a text, or after the first word or token id.
+        """
         begin = next(len(mark) for mark in MARKS if data.startswith(mark))
-        if not self.pool:
-            return SaltPlace(begin=begin, end=begin)
-        whole = data[begin : data.index(b"]" if self.between == b"," else b'"', begin)]
-        parts = whole.split(self.between, SALT_WORDS + 1)
-        # A begin token stays first, and a word with a space before it replaces one.
-        begin += len(parts[0] + self.between) if len(parts) > 1 else 0
-        if not self.replaces:
-            return SaltPlace(begin=begin, end=begin)
-        replaced = parts[1:-1]
-        size = sum(len(part + self.between) for part in replaced)
-        return SaltPlace(begin=begin, end=begin + size, words=len(replaced))
+        size = 0
+        if self.pool:
+            whole = data[begin : data.index(b"]" if self.between == b"," else b'"', begin)]
+            parts = whole.split(self.between, SALT_WORDS + 1)
+            # A begin token stays first, and a word with a space before it replaces one.
+            begin += len(parts[0] + self.between) if len(parts) > 1 else 0
+            size = sum(len(part + self.between) for part in parts[1:-1]) if self.replaces else 0
+        return data[:begin], data[begin : begin + size], data[begin + size :]
 
 
 def salt_for(

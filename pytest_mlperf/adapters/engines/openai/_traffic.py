@@ -22,7 +22,6 @@ from pytest_mlperf.adapters.engines.llm.generation import (
 )
 from pytest_mlperf.adapters.engines.llm.streaming import StreamedRequest
 from pytest_mlperf.adapters.engines.openai._client import Bodies, Body, Client, Listener
-from pytest_mlperf.adapters.engines.openai._conversations import session_of
 from pytest_mlperf.adapters.engines.openai._count import Piece, ReferenceCount, joined, merged
 from pytest_mlperf.adapters.engines.openai._events import (
     STOPS,
@@ -485,7 +484,8 @@ class Traffic:
         looks = self.kept is not None or self._looked < LOOKED_AT or self._checks.counter
         answer = StreamedAnswer(keeps=bool(request.sink.wants_output or looks))
         body = self._bodies[request.index]
-        name, session = self._session_header, session_of(request.sink, request.sample)
+        name, named = self._session_header, getattr(request.sink, "session", None)
+        session = str(named(request.sample)) if callable(named) else ""
         header = f"{name}: {session}\r\n".encode() if name and session else b""
         salt = session or run.salt(request.index)
         flight = Flight(run, request, body, answer, self._report, task, salt)

@@ -7,18 +7,24 @@ Its files have the form of mlcommons/endpoints at ea3327530376fef63d706f4105612e
 from __future__ import annotations
 
 import contextlib
+import itertools
 import json
 import math
 import os
 import secrets
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, ClassVar
 
 from pytest_mlperf import Dataset, EnvironmentFault, MlperfError, SuiteError
-from pytest_mlperf.adapters.engines import engine_error, refused_sample, require_module
+from pytest_mlperf.adapters.engines import (
+    engine_error,
+    refuse_conflicts,
+    refused_sample,
+    require_module,
+)
 from pytest_mlperf.adapters.engines.openai import OpenAiEngine, OpenAiOptions
 from pytest_mlperf.adapters.engines.openai._address import Address, Secrets
 from pytest_mlperf.adapters.engines.serving import UNKNOWN_END, ServerProcess, last_lines
@@ -95,16 +101,14 @@ class EndpointsOptions(OpenAiOptions):
             min_duration, as in MLPerf Endpoints, and not by time. A trial run gives their number.
     """
 
+    client_counts: ClassVar[bool] = True
+
     api: str = "chat"
     client: Sequence[str] = ()
     tokenizer: str | None = None
     settings: Mapping[str, Any] = field(default_factory=dict)
     accuracy: Sequence[Mapping[str, Any]] = ()
     whole_passes: bool = False
-
-    def _fault_of_count(self) -> tuple[Any, ...]:
-        """Accept a tokenizer with any count, because the client needs one."""
-        return False, ""
 
     def check(self) -> None:
         super().check()
@@ -115,29 +119,22 @@ class EndpointsOptions(OpenAiOptions):
             'count_tokens = "reference"': self.count_tokens == "reference",
             "session_header": self.session_header,
             "headers_env": self.headers_env,
-            "url": self.url is not None and not _is_plain(Address.of(self.url, self.api)),
+            "url": self.url is not None and not Address.of(self.url, self.api).is_plain,
             "clients": self.processes > 1,
             "min_new_tokens": self.min_new_tokens != 1 and self.api == "chat",
         }
-        for name, is_set in unknown.items():
-            if is_set:
-                raise SuiteError(
-                    f"engine endpoints: {name} is not supported by MLCommons' client; remove "
-                    "it, or configure it at the server",
-                    option=name,
-                )
-        if taken := sorted(RESERVED_SETTINGS & set(self.settings)):
-            raise SuiteError(
-                f"engine endpoints: settings has {' and '.join(taken)}, which points and "
-                "min_duration of the scenario set",
-                option="settings",
-            )
-        if not _are_tables(self.accuracy):
-            raise SuiteError(
-                "engine endpoints: accuracy is a list of tables, one for each data set: write "
-                "[[engines.options.accuracy]]",
-                option="accuracy",
-            )
+        advice = "is not supported by MLCommons' client; remove it, or configure it at the server"
+        conflicts = [(is_set, f"{name} {advice}", name) for name, is_set in unknown.items()]
+        taken = " and ".join(sorted(RESERVED_SETTINGS & set(self.settings)))
+        text = f"settings has {taken}, which points and min_duration of the scenario set"
+        conflicts.append((bool(taken), text, "settings"))
+        text = "accuracy is a list of tables, one for each data set: write "
+        text += "[[engines.options.accuracy]]"
+        are_tables = isinstance(self.accuracy, list | tuple) and all(
+            isinstance(table, Mapping) for table in self.accuracy
+        )
+        conflicts.append((not are_tables, text, "accuracy"))
+        refuse_conflicts("endpoints", conflicts)
         for table in self.accuracy:
             self._check_accuracy(table)
 
@@ -373,7 +370,8 @@ class EndpointsEngine(OpenAiEngine):
     ) -> None:
         log, quiet_s = folder.with_name(f"{folder.name}.log"), self._options.request_timeout
         limit_s = MAX_DURATION_RATIO * expected_s + 2 * quiet_s + START_TIMEOUT_SECONDS
-        window = _WindowEnd(folder / EVENTS_FILE) if scores else None
+        files = log, folder / EVENTS_FILE
+        window = _window_ends(files[1]) if scores else itertools.repeat(False)
         log.write_bytes(b"")
         command = [*self._ours.client, "-m", "inference_endpoint.main", "benchmark"]
         environment = {**_environment(), **self._key}
@@ -385,10 +383,11 @@ class EndpointsEngine(OpenAiEngine):
             heard_s = begun_s
             while (end := process.ended(POLL_SECONDS)) is None:
                 now_s = time.monotonic()
-                if (grown := _bytes_in(log, folder / EVENTS_FILE)) != size:
+                grown = sum(file.stat().st_size for file in files if file.exists())
+                if grown != size:
                     size, heard_s = grown, now_s
                     alive()
-                if window is not None and window.is_over():
+                if next(window):
                     # Only the test's own time-out limits scoring.
                     heard_s = begun_s = now_s
                 if now_s - heard_s > quiet_s:
@@ -415,37 +414,16 @@ class EndpointsEngine(OpenAiEngine):
         return engine_error(f"MLCommons' client {how}{tail}", str(log))
 
 
-def _is_plain(address: Address) -> bool:
-    return not address.root.startswith("unix:") and (address.api, address.query) == ("/v1", "")
-
-
-def _are_tables(value: object) -> bool:
-    return isinstance(value, list | tuple) and all(isinstance(each, Mapping) for each in value)
-
-
-class _WindowEnd:
-    """Detect from the client's events that the timed window is over and only scoring goes on."""
-
-    def __init__(self, events: Path) -> None:
-        self._events, self._read, self._over = events, 0, False
-
-    def is_over(self) -> bool:
-        with contextlib.suppress(FileNotFoundError):
-            if not self._over:
-                with self._events.open("rb") as file:
-                    file.seek(max(0, self._read - len(END_EVENT)))
-                    new = file.read()
-                    self._read = file.tell()
-                self._over = END_EVENT.encode() in new
-        return self._over
-
-
-def _bytes_in(*files: Path) -> int:
-    sizes = []
-    for file in files:
-        with contextlib.suppress(FileNotFoundError):
-            sizes.append(file.stat().st_size)
-    return sum(sizes)
+def _window_ends(events: Path) -> Iterator[bool]:
+    """Yield whether the client's events say that the timed window is over, as only scoring is."""
+    read, over = 0, False
+    while True:
+        if not over and events.exists():
+            with events.open("rb") as file:
+                file.seek(max(0, read - len(END_EVENT)))
+                over = END_EVENT.encode() in file.read()
+                read = file.tell()
+        yield over
 
 
 def _by_time(length_s: float) -> dict[str, int]:
@@ -486,26 +464,20 @@ def _version(client: Sequence[str]) -> tuple[str, str | None]:
             environment=_environment(),
         )
     except OSError as error:
-        raise EnvironmentFault(
-            f"engine endpoints: {client[0]} cannot be started: {error.strerror}", option="client"
-        ) from None
-    if answer is None:
-        raise EnvironmentFault(
-            f"engine endpoints: {client[0]} did not import MLCommons' client in "
-            f"{VERSION_TIMEOUT_SECONDS:g} s",
-            option="client",
+        answer, fault = None, f"cannot be started: {error.strerror}"
+    else:
+        fault = f"did not import MLCommons' client in {VERSION_TIMEOUT_SECONDS:g} s"
+    if answer is not None:
+        code, out, errors = answer
+        with contextlib.suppress(ValueError, TypeError):
+            version, commit = json.loads(_last_line(out))
+            if code == 0 and isinstance(version, str):
+                return version, commit if isinstance(commit, str) else None
+        fault = (
+            f"has no MLCommons client ({_last_line(errors) or ended(code)}); install it there: "
+            f"{client[0]} -m pip install '{CLIENT_SOURCE}'"
         )
-    code, out, errors = answer
-    with contextlib.suppress(ValueError, TypeError):
-        version, commit = json.loads(_last_line(out))
-        if code == 0 and isinstance(version, str):
-            return version, commit if isinstance(commit, str) else None
-    raise EnvironmentFault(
-        f"engine endpoints: {client[0]} has no MLCommons client "
-        f"({_last_line(errors) or ended(code)}); install it there: "
-        f"{client[0]} -m pip install '{CLIENT_SOURCE}'",
-        option="client",
-    )
+    raise EnvironmentFault(f"engine endpoints: {client[0]} {fault}", option="client")
 
 
 def _last_line(text: bytes) -> str:

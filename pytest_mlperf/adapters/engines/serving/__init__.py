@@ -16,13 +16,13 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Self
 
-from pytest_mlperf import SuiteError
-from pytest_mlperf.adapters.engines import engine_error
+from pytest_mlperf.adapters.engines import engine_error, refuse_conflicts
 from pytest_mlperf.adapters.engines.serving._launch import KILL_TIMEOUT_SECONDS
+from pytest_mlperf.adapters.engines.serving._launch import descendants as descendants
 from pytest_mlperf.extension import ChildProcess, broken, check_devices, ended
 from pytest_mlperf.extension import parse_json as untrusted_json
 
@@ -127,33 +127,27 @@ _PLACEHOLDER = re.compile(r"(?<![{$])\{([A-Za-z_]\w*)\}")
 """Matches {port}, but not {"json": 1}, ${VARIABLE} or {{a template}}."""
 
 
-def check_command(command: Sequence[str], model: str | None) -> None:
-    """Raise SuiteError for a command line that cannot start a server."""
-    if not command:
-        raise SuiteError(
-            f'serve = {command!r} is not a list of words; e.g. serve = ["vllm", "serve", '
-            '"{model}", "--port", "{port}"]',
-            option="serve",
-        )
-    if not command[0].strip():
-        raise SuiteError("the first word of serve is empty; it is the program", option="serve")
+def conflicts(
+    command: Sequence[str], model: str | None, health: str, start_timeout_s: float
+) -> Iterator[Sequence[Any]]:
+    """Yield checks of a server's options, for `refuse_conflicts`."""
+    example = 'serve = ["vllm", "serve", "{model}", "--port", "{port}"]'
+    yield not command, f"serve = {command!r} is not a list of words; e.g. {example}", "serve"
+    fault = "the first word of serve is empty; it is the program"
+    yield not command[0].strip(), fault, "serve"
     placeholders = [name for word in command for name in _PLACEHOLDER.findall(word)]
+    choices = ", ".join(f"{{{name}}}" for name in COMMAND_PLACEHOLDERS)
     for name in placeholders:
-        if name not in COMMAND_PLACEHOLDERS:
-            choices = ", ".join(f"{{{each}}}" for each in COMMAND_PLACEHOLDERS)
-            raise SuiteError(
-                f"serve has {{{name}}}; known placeholders are {choices}", option="serve"
-            )
-    if "port" not in placeholders:
-        raise SuiteError(
-            "serve does not give the server its port, which differs in every run; add e.g. "
-            '"--port", "{port}"',
-            option="serve",
-        )
-    if "model" in placeholders and model is None:
-        raise SuiteError(
-            "serve has {model}, but the suite names no model; set workload.model", option="serve"
-        )
+        fault = f"serve has {{{name}}}; known placeholders are {choices}"
+        yield name not in COMMAND_PLACEHOLDERS, fault, "serve"
+    fault = "serve does not give the server its port, which differs in every run; add e.g. "
+    yield "port" not in placeholders, fault + '"--port", "{port}"', "serve"
+    fault = "serve has {model}, but the suite names no model; set workload.model"
+    yield "model" in placeholders and model is None, fault, "serve"
+    fault = f'health = {health!r} is not a path of a URL, such as "/health"'
+    yield not re.fullmatch(r"/[!-~]*", health), fault, "health"
+    fault = f"start_timeout = {start_timeout_s!r} is not above 0"
+    yield not start_timeout_s > 0, fault, "start_timeout"
 
 
 def fill_in(command: Sequence[str], values: Mapping[str, str]) -> list[str]:
@@ -217,18 +211,9 @@ class ServerProcess:
         self._pid: int | None = None
         self._end: int | str | None = None
         with log.open("ab") as output:
+            python = [sys.executable, "-I", "-S", str(LAUNCHER)]
             self._launcher = ChildProcess(
-                [
-                    *(
-                        sys.executable,
-                        "-I",
-                        "-S",
-                        str(LAUNCHER),
-                        str(KILL_GRACE_SECONDS),
-                        str(os.getpid()),
-                    ),
-                    *command,
-                ],
+                [*python, str(KILL_GRACE_SECONDS), str(os.getpid()), *command],
                 stdout=subprocess.PIPE,
                 stderr=output,
                 environment=environment,
@@ -271,6 +256,14 @@ class ServerProcess:
 
 
 CONNECT_TIMEOUT_SECONDS = 5.0
+
+
+def is_host(name: str) -> bool:
+    """Return whether a text can be the name or the address of a host."""
+    try:
+        return bool(name.encode("idna")) and not re.search(r"[\s\\]", name)
+    except UnicodeError:  # a part is empty or too long
+        return False
 
 
 def require_listening(engine: str, host: str, port: int) -> None:
@@ -321,11 +314,7 @@ class Server:
         GET `health` returns 200 when the server is ready. `environment` adds to this process's own.
         `mask` replaces secrets in the log: at once where it is quoted, and in the file at the end.
         """
-        try:
-            check_command(command, model)
-            _check_waiting(health, start_timeout_s)
-        except SuiteError as error:
-            raise SuiteError(f"engine {engine}: {error}", option=error.options) from error
+        refuse_conflicts(engine, conflicts(command, model, health, start_timeout_s))
         self._command = list(command)
         self._model = model
         self._health, self._mask = health, mask
@@ -430,17 +419,6 @@ class Server:
                 text = self.log.read_text("utf-8", "surrogateescape")
                 if (masked := self._mask(text)) != text:
                     self.log.write_text(masked, "utf-8", "surrogateescape")
-
-
-def _check_waiting(health: str, start_timeout_s: float) -> None:
-    if not re.fullmatch(r"/[!-~]*", health):
-        raise SuiteError(
-            f'health = {health!r} is not a path of a URL, such as "/health"', option="health"
-        )
-    if not start_timeout_s > 0:
-        raise SuiteError(
-            f"start_timeout = {start_timeout_s!r} is not above 0", option="start_timeout"
-        )
 
 
 def ask(port: int, path: str, timeout_s: float) -> str:

@@ -97,14 +97,16 @@ class Keeper:
                 os.killpg(self._pid, number)
 
 
-def descendants(session: int) -> list[int]:
-    """Return the descendants of this process and the processes of a session; [] without /proc."""
+def descendants(session: int | None = None) -> list[int]:
+    """Return running processes below this one, and those of a session; [] without /proc."""
     parents: dict[int, int] = {}
     members = set()
     for folder in Path("/proc").glob("[0-9]*"):
         with contextlib.suppress(OSError, ValueError, IndexError):
             # The name in brackets may itself have brackets and spaces.
             fields = (folder / "stat").read_bytes().rpartition(b")")[2].split()
+            if fields[0] == b"Z":
+                continue
             pid = int(folder.name)
             parents[pid] = int(fields[1])
             if int(fields[3]) == session:

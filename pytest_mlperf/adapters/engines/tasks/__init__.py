@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass, fields
 from itertools import accumulate, pairwise
-from typing import Any, ClassVar, Protocol
+from typing import Any, ClassVar
 
-from pytest_mlperf import Dataset, Engine, Sink, SuiteError, WorkQueue
-from pytest_mlperf.adapters.engines import number_of
+from pytest_mlperf import Dataset, Sink, SuiteError, WorkQueue
+from pytest_mlperf.adapters.engines import StackedEngine, number_of
 from pytest_mlperf.adapters.engines.tasks._images import Classify, Detect, Segment
 from pytest_mlperf.adapters.engines.tasks._yolo import Yolo
 from pytest_mlperf.adapters.engines.tasks.graph import (
@@ -16,8 +17,7 @@ from pytest_mlperf.adapters.engines.tasks.graph import (
     MASK,
     Graph,
     Sample,
-    TaskRunner,
-    check_batch,
+    Task,
     check_shape,
     names,
     stack,
@@ -27,12 +27,13 @@ from pytest_mlperf.adapters.lazy import NDArray, np
 from pytest_mlperf.extension import PrecisionName, require_options
 
 
-@dataclass(frozen=True, kw_only=True)
-class AnswerLogits:
+@dataclass(kw_only=True)
+class AnswerLogits(Task):
     """Answer with the start and end logits of each token: float32, shape (seq, 2)."""
 
-    def bind(self, graph: Graph, batch_size: int) -> Answerer:
-        check_batch(graph, batch_size)
+    def bind(self, graph: Graph, batch_size: int) -> None:
+        """Use a model with start and end logits, each (batch, seq), or joined, (batch, seq, 2)."""
+        super().bind(graph, batch_size)
         if not any(names(tensor) == IDS for tensor in graph.inputs):
             raise graph.refuse(
                 f"has no input input_ids, but {', '.join(tensor.name for tensor in graph.inputs)}; "
@@ -46,32 +47,16 @@ class AnswerLogits:
                     'task = "answer" runs models whose inputs have shape (batch, seq)'
                 )
             widths |= {tensor.shape[1]} if isinstance(tensor.shape[1], int) else set()
-        return Answerer(
-            graph=graph,
-            at_once=batch_size,
-            outputs=_pick_outputs(graph),
-            width=max(widths, default=None),
-            masked=any(names(tensor) == MASK for tensor in graph.inputs),
-        )
+        self._outputs = _pick_outputs(graph)
+        self._width = max(widths, default=None)  # None if it varies
+        self._masked = any(names(tensor) == MASK for tensor in graph.inputs)
 
     def describe(self) -> Mapping[str, str]:
         return {"task": "answer"}
 
-
-@dataclass(frozen=True, kw_only=True)
-class Answerer(TaskRunner):
-    """Run a model with start and end logits, each (batch, seq), or joined, (batch, seq, 2).
-
-    `width` is the model's fixed number of tokens, or None.
-    """
-
-    outputs: Sequence[str]
-    width: int | None
-    masked: bool
-
     @property
     def sorts(self) -> bool:
-        return self.width is None
+        return self._width is None
 
     def prepare(self, raw: Any, index: int) -> Sample:
         sample = take(self.graph, raw, index)
@@ -83,12 +68,12 @@ class Answerer(TaskRunner):
                 f"takes samples whose arrays have one shape (seq,), but sample {index} of the data "
                 f"set has {arrays}"
             )
-        if self.width is not None and (
-            length > self.width or (length < self.width and not self.masked)
+        if self._width is not None and (
+            length > self._width or (length < self._width and not self._masked)
         ):
             raise self.graph.refuse(
-                f"takes {self.width} tokens"
-                + (" at most" if self.masked else " and no mask, so no padding")
+                f"takes {self._width} tokens"
+                + (" at most" if self._masked else " and no mask, so no padding")
                 + f", but sample {index} of the data set has {length}; set the data set's options "
                 "to match"
             )
@@ -99,17 +84,17 @@ class Answerer(TaskRunner):
 
     def run_batch(self, _indices: Sequence[int], samples: Sequence[Sample]) -> Iterable[bytes]:
         lengths = [self.key(sample) for sample in samples]
-        width = self.width or max(lengths)
+        width = self._width or max(lengths)
         feed = {name: pad([sample[name] for sample in samples], width) for name in samples[0]}
         logits = self._logits(feed, (len(samples), width))
         return [row[:length].tobytes() for row, length in zip(logits, lengths, strict=True)]
 
     def groups(self, samples: Sequence[Sample]) -> Iterator[list[int]]:
         """Return one batch of all samples if the model masks padding, else batches by length."""
-        return iter([list(range(len(samples)))]) if self.masked else super().groups(samples)
+        return iter([list(range(len(samples)))]) if self._masked else super().groups(samples)
 
     def _logits(self, feed: Mapping[str, NDArray[Any]], expected: tuple[int, int]) -> NDArray[Any]:
-        results = self.graph.run(self.outputs, feed)
+        results = self.graph.run(self._outputs, feed)
         shape = expected if len(results) == 2 else (*expected, 2)
         if any(each.shape != shape for each in results):
             raise self.graph.refuse(
@@ -145,36 +130,24 @@ def _pick_outputs(graph: Graph) -> Sequence[str]:
     )
 
 
-@dataclass(frozen=True, kw_only=True)
-class RawTensor:
-    """Answer with the sample's rows of an output, in the model's type, little-endian."""
-
-    output: str | None = None
-
-    def bind(self, graph: Graph, batch_size: int) -> TensorRunner:
-        for tensor in graph.inputs:
-            if isinstance(tensor.shape[0], int) and batch_size != 1:
-                raise graph.refuse(
-                    f"the batch dimension is fixed at {tensor.shape[0]}, which does not fit "
-                    f"batch_size = {batch_size}; export the model with a dynamic batch, or set "
-                    "batch_size = 1"
-                )
-        return TensorRunner(graph=graph, at_once=batch_size, output=graph.pick(self.output).name)
-
-    def describe(self) -> Mapping[str, str]:
-        facts = {"task": "tensor"}
-        return facts if self.output is None else {**facts, "generation.output": self.output}
-
-
-@dataclass(frozen=True, kw_only=True)
-class TensorRunner(TaskRunner):
-    """Run a model whose output is the answer.
+@dataclass(kw_only=True)
+class RawTensor(Task):
+    """Answer with the sample's rows of an output, in the model's type, little-endian.
 
     A sample is one row of the model's batch, or several with the batch dimension, as the user-item
     pairs of a recommender. `prepare` adds that dimension to others.
     """
 
-    output: str
+    takes_rows = True
+    output: str | None = None
+
+    def bind(self, graph: Graph, batch_size: int) -> None:
+        super().bind(graph, batch_size)
+        self._output = graph.pick(self.output).name
+
+    def describe(self) -> Mapping[str, str]:
+        facts = {"task": "tensor"}
+        return facts if self.output is None else {**facts, "generation.output": self.output}
 
     def prepare(self, raw: Any, index: int) -> Sample:
         sample = take(self.graph, raw, index)
@@ -201,11 +174,11 @@ class TensorRunner(TaskRunner):
         return self.graph.run(outputs, feed)
 
     def run_batch(self, _indices: Sequence[int], samples: Sequence[Sample]) -> Iterable[bytes]:
-        (result,) = self.call([self.output], samples)
+        (result,) = self.call([self._output], samples)
         rows = [len(next(iter(sample.values()))) for sample in samples]
         if result.shape[:1] != (sum(rows),):
             raise self.graph.refuse(
-                f"output {self.output!r} has shape {result.shape} for a batch of {sum(rows)}; "
+                f"output {self._output!r} has shape {result.shape} for a batch of {sum(rows)}; "
                 'task = "tensor" needs an output with the batch as first dimension'
             )
         result = result.astype(result.dtype.newbyteorder("<"), copy=False)
@@ -213,14 +186,6 @@ class TensorRunner(TaskRunner):
 
 
 PRECISIONS: tuple[PrecisionName, ...] = ("fp64", "fp32", "bf16", "fp16", "fp8", "int8", "int4")
-
-
-class Task(Protocol):
-    """Define the options of a task, e.g. classify; `bind` makes its runner for a model."""
-
-    def bind(self, graph: Graph, batch_size: int) -> TaskRunner: ...
-
-    def describe(self) -> Mapping[str, str]: ...
 
 
 TASKS: Mapping[str, Any] = {
@@ -292,13 +257,12 @@ class TaskOptions:
         return {each.name: getattr(self, each.name) for each in fields(TaskOptions)}
 
 
-class TaskEngine(Engine):
+class TaskEngine(StackedEngine):
     """Base of engines that answer samples by a task."""
 
     name: ClassVar[str]
 
     _graph: Graph
-    _runner: TaskRunner
     _queue: WorkQueue | None = None
 
     def __init__(self, dataset: Dataset, options: TaskOptions) -> None:
@@ -313,24 +277,18 @@ class TaskEngine(Engine):
         self._batch_size = options.batch_size
         self._samples: dict[int, Sample] = {}
 
-    def __exit__(self, *_: object) -> None:
-        if self._queue is not None:
-            self._queue.close()
-        self._samples.clear()
-        del self._runner, self._graph
-
     def load_samples(self, indices: Sequence[int]) -> None:
         for index in indices:
             if index not in self._samples:
-                self._samples[index] = self._runner.prepare(self._dataset.input(index), index)
+                self._samples[index] = self._task.prepare(self._dataset.input(index), index)
 
     def unload_samples(self, indices: Sequence[int]) -> None:
         for index in indices:
             self._samples.pop(index, None)
 
     def submit(self, ids: Sequence[int], indices: Sequence[int], sink: Sink) -> None:
-        if self._runner.sorts and len(ids) > self._runner.at_once:
-            sizes = [self._runner.key(self._samples[index]) for index in indices]
+        if self._task.sorts and len(ids) > self._task.at_once:
+            sizes = [self._task.key(self._samples[index]) for index in indices]
             order = sorted(range(len(ids)), key=sizes.__getitem__, reverse=True)
             ids, indices = [ids[place] for place in order], [indices[place] for place in order]
         if self._queue is None:
@@ -338,18 +296,24 @@ class TaskEngine(Engine):
         else:
             self._queue.put(ids, indices, sink)
 
-    def _bind(self, graph: Graph, threads: int) -> None:
+    def _bind(self, graph: Graph, threads: int, undo: ExitStack) -> None:
         """Bind the task to a model, and start threads; with 0 of them `submit` does the work."""
         self._graph = graph
-        self._runner = self._task.bind(graph, self._batch_size)
+        self._task.bind(graph, self._batch_size)
+        undo.callback(self._forget)
         if threads:
-            self._queue = WorkQueue(self._complete, threads=threads, max_batch=self._runner.at_once)
+            self._queue = WorkQueue(self._complete, threads=threads, max_batch=self._task.at_once)
+            undo.callback(self._queue.close)
+
+    def _forget(self) -> None:
+        self._samples.clear()
+        del self._task.graph, self._graph
 
     def _complete(self, ids: Sequence[int], indices: Sequence[int], sink: Sink) -> None:
-        size = self._runner.at_once
+        size = self._task.at_once
         for start in range(0, len(ids), size):
             outputs = self._answers(indices[start : start + size])
             sink.done(ids[start : start + size], outputs if sink.wants_output else None)
 
     def _answers(self, indices: Sequence[int]) -> Sequence[bytes]:
-        return self._runner.run(indices, [self._samples[index] for index in indices])
+        return self._task.run(indices, [self._samples[index] for index in indices])

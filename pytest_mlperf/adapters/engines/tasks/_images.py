@@ -15,38 +15,27 @@ from pytest_mlperf.extension import require_options
 CLASS_TYPES = {"tensor(int32)", "tensor(int64)"}
 
 
-@dataclass(frozen=True, kw_only=True)
-class Classify:
+@dataclass(kw_only=True)
+class Classify(graphs.Task):
     """Answer with class numbers: int64, little-endian."""
 
     class_offset: int = 0
 
-    def bind(self, graph: graphs.Graph, batch_size: int) -> Classifier:
-        """Return the runner of a model with scores (batch, classes) or classes (batch,)."""
-        graphs.check_batch(graph, batch_size)
-        return Classifier(
-            graph=graph,
-            at_once=batch_size,
-            output=pick_output(graph.outputs),
-            offset=self.class_offset,
-        )
+    def bind(self, graph: graphs.Graph, batch_size: int) -> None:
+        """Use a model with scores (batch, classes) or classes (batch,)."""
+        super().bind(graph, batch_size)
+        self._output = pick_output(graph.outputs)
 
     def describe(self) -> Mapping[str, str]:
         return {"class_offset": str(self.class_offset)}
 
-
-@dataclass(frozen=True, kw_only=True)
-class Classifier(graphs.TaskRunner):
-    output: graphs.Tensor
-    offset: int
-
     def run_batch(
         self, _indices: Sequence[int], samples: Sequence[graphs.Sample]
     ) -> Iterable[bytes]:
-        (result,) = self.call([self.output.name], samples)
-        best = result if self.output.type in CLASS_TYPES else result.argmax(axis=-1)
+        (result,) = self.call([self._output.name], samples)
+        best = result if self._output.type in CLASS_TYPES else result.argmax(axis=-1)
         classes = np.empty(len(samples), "<i8")
-        classes[:] = best.reshape(len(samples)) + self.offset
+        classes[:] = best.reshape(len(samples)) + self.class_offset
         return [number.tobytes() for number in classes]
 
 
@@ -69,8 +58,8 @@ ORDERS = {"xyxy": [1, 0, 3, 2], "yxyx": [0, 1, 2, 3]}
 UNITS = ("pixel", "image")
 
 
-@dataclass(frozen=True, kw_only=True)
-class Detect:
+@dataclass(kw_only=True)
+class Detect(graphs.Task):
     """Answer with float32 rows of index, ymin, xmin, ymax, xmax, score, label.
 
     Coordinates are shares of the image's height and width. Defaults are those of
@@ -92,12 +81,12 @@ class Detect:
         )
         require_options("", rules)
 
-    def bind(self, graph: graphs.Graph, batch_size: int) -> Detector:
-        """Return the runner of a model with an image (batch, channels, height, width).
+    def bind(self, graph: graphs.Graph, batch_size: int) -> None:
+        """Use a model with an image (batch, channels, height, width).
 
         Outputs are boxes (n, 4), labels (n,) and scores (n,), or all with the batch first.
         """
-        graphs.check_batch(graph, batch_size)
+        super().bind(graph, batch_size)
         images = [each.name for each in graph.inputs if len(each.shape) == 4]
         if not images:
             raise graph.refuse(
@@ -110,13 +99,7 @@ class Detect:
                 f"gives the boxes of one image at a time ({outputs[0].name!r} has no batch "
                 f"dimension), but batch_size = {batch_size}; set batch_size = 1"
             )
-        return Detector(
-            graph=graph,
-            at_once=batch_size,
-            image=images[0],
-            outputs=[each.name for each in outputs],
-            options=self,
-        )
+        self._image, self._outputs = images[0], [output.name for output in outputs]
 
     def describe(self) -> Mapping[str, str]:
         return {
@@ -127,18 +110,11 @@ class Detect:
             "generation.max_detections": str(self.max_detections),
         }
 
-
-@dataclass(frozen=True, kw_only=True)
-class Detector(graphs.TaskRunner):
-    image: str
-    outputs: Sequence[str]
-    options: Detect
-
     def run_batch(
         self, indices: Sequence[int], samples: Sequence[graphs.Sample]
     ) -> Iterable[bytes]:
-        outputs = self.call(self.outputs, samples)
-        height, width = samples[0][self.image].shape[1:]
+        outputs = self.call(self._outputs, samples)
+        height, width = samples[0][self._image].shape[1:]
         for row, index in enumerate(indices):
             boxes, labels, scores = self._of_image(outputs, row, len(samples))
             yield self._rows(index, boxes, labels, scores, (height, width)).tobytes()
@@ -170,15 +146,15 @@ class Detector(graphs.TaskRunner):
         size: tuple[int, int],
     ) -> NDArray[Any]:
         # Keep scores that are not numbers, so that the scorer sees them.
-        kept = np.flatnonzero(~(scores < self.options.score_threshold))
-        most = self.options.max_detections
+        kept = np.flatnonzero(~(scores < self.score_threshold))
+        most = self.max_detections
         if most is not None and len(kept) > most:
             best = np.argsort(-scores[kept].astype(np.float32), kind="stable")[:most]
             kept = kept[np.sort(best)]
         rows = np.empty((len(kept), 7), "<f4")
         rows[:, 0] = index
-        rows[:, 1:5] = boxes[kept][:, ORDERS[self.options.box_order]]
-        if self.options.box_unit == "pixel":
+        rows[:, 1:5] = boxes[kept][:, ORDERS[self.box_order]]
+        if self.box_unit == "pixel":
             rows[:, 1:5] /= np.array([*size, *size], np.float32)
         rows[:, 5] = scores[kept]
         rows[:, 6] = labels[kept]
@@ -201,8 +177,8 @@ WIDTH = 0.125
 """Standard deviation of the weights in a window, as a share of its length."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class Segment:
+@dataclass(kw_only=True)
+class Segment(graphs.Task):
     """Answer with the class of each voxel: uint8, shape (depth, height, width).
 
     Windows overlap; their scores are weighted, most in the middle, and added. The same logits give
@@ -227,9 +203,9 @@ class Segment:
         """Distance between the starts of two windows, in voxels."""
         return tuple(int(length * (1 - self.overlap)) for length in self.roi_shape)
 
-    def bind(self, graph: graphs.Graph, batch_size: int) -> Segmenter:
-        """Return the runner of a model with one input (batch, channels, *roi_shape)."""
-        graphs.check_batch(graph, batch_size)
+    def bind(self, graph: graphs.Graph, batch_size: int) -> None:
+        """Use a model with one input (batch, channels, *roi_shape), on windows of one sample."""
+        super().bind(graph, batch_size)
         taken = graph.inputs[0].shape
         if len(graph.inputs) != 1 or len(taken) != 5 or not graphs.fits(self.roi_shape, taken[2:]):
             inputs = ", ".join(f"{each.name} {each.shape}" for each in graph.inputs)
@@ -237,15 +213,9 @@ class Segment:
                 f'takes {inputs}; task = "segment" with roi_shape = {list(self.roi_shape)} needs '
                 "one input (batch, channels, depth, height, width) for windows of this shape"
             )
-        return Segmenter(
-            graph=graph,
-            at_once=1,
-            windows=batch_size,
-            output=graph.pick(self.output).name,
-            shape=tuple(self.roi_shape),
-            strides=self.strides,
-            weights=importance(self.roi_shape),
-        )
+        self.at_once, self._windows = 1, batch_size
+        self._output = graph.pick(self.output).name
+        self._weights = importance(self.roi_shape)
 
     def describe(self) -> Mapping[str, str]:
         facts = {
@@ -254,17 +224,6 @@ class Segment:
             "generation.overlap": str(float(self.overlap)),
         }
         return facts if self.output is None else {**facts, "generation.output": self.output}
-
-
-@dataclass(frozen=True, kw_only=True)
-class Segmenter(graphs.TaskRunner):
-    """Run a model for segmentation on `windows` windows of one sample at a time."""
-
-    windows: int
-    output: str
-    shape: tuple[int, ...]
-    strides: tuple[int, ...]
-    weights: NDArray[np.float32]
 
     @property
     def sorts(self) -> bool:
@@ -275,12 +234,13 @@ class Segmenter(graphs.TaskRunner):
         sample = graphs.take(self.graph, raw, index)
         array = sample[tensor.name]
         graphs.check_shape(self.graph, tensor, array, (tensor.shape[1], None, None, None), index)
-        for length, window, stride in zip(array.shape[1:], self.shape, self.strides, strict=True):
+        shape, strides = tuple(self.roi_shape), self.strides
+        for length, window, stride in zip(array.shape[1:], shape, strides, strict=True):
             if length < window or (length - window) % stride:
                 raise self.graph.refuse(
-                    f"windows of {self.shape} at steps of {self.strides} do not cover sample "
-                    f"{index} of the data set, which has shape {array.shape}; pad it so that they "
-                    "do, as MLPerf's preprocess.py does"
+                    f"windows of {shape} at steps of {strides} do not cover sample {index} of the "
+                    f"data set, which has shape {array.shape}; pad it so that they do, as MLPerf's "
+                    "preprocess.py does"
                 )
         return sample
 
@@ -293,42 +253,36 @@ class Segmenter(graphs.TaskRunner):
         """Return the class of each voxel; needs memory for classes + 1 float32 volumes."""
         total: NDArray[np.float32] | None = None
         weight = np.zeros(volume.shape[1:], np.float32)
-        starts = self._starts(volume.shape[1:])
-        for first in range(0, len(starts), self.windows):
-            regions = [self._region(start) for start in starts[first : first + self.windows]]
+        steps = zip(volume.shape[1:], self.roi_shape, self.strides, strict=True)
+        sides = (
+            [slice(start, start + window) for start in range(0, length - window + 1, stride)]
+            for length, window, stride in steps
+        )
+        everywhere = list(product(*sides))
+        for first in range(0, len(everywhere), self._windows):
+            regions = everywhere[first : first + self._windows]
             scores = self._scores(np.stack([volume[(slice(None), *region)] for region in regions]))
             if total is None:
                 total = np.zeros((scores.shape[1], *volume.shape[1:]), np.float32)
             for window, region in zip(scores, regions, strict=True):
-                total[(slice(None), *region)] += np.multiply(window, self.weights, out=window)
-                weight[region] += self.weights
+                total[(slice(None), *region)] += np.multiply(window, self._weights, out=window)
+                weight[region] += self._weights
         assert total is not None, "a volume holds at least one window"
         return highest(total, weight)
 
     def _scores(self, windows: NDArray[Any]) -> NDArray[np.float32]:
-        (scores,) = self.graph.run([self.output], {self.graph.inputs[0].name: windows})
+        (scores,) = self.graph.run([self._output], {self.graph.inputs[0].name: windows})
         if (
             scores.ndim != 5
             or scores.shape[::2] != windows.shape[::2]
             or (scores.shape[3] != windows.shape[3])
         ):
             raise self.graph.refuse(
-                f"output {self.output!r} has shape {scores.shape} for windows of shape "
+                f"output {self._output!r} has shape {scores.shape} for windows of shape "
                 f'{windows.shape}; task = "segment" needs scores (batch, classes, '
-                f"{', '.join(map(str, self.shape))})"
+                f"{', '.join(map(str, self.roi_shape))})"
             )
         return scores.astype(np.float32, copy=not scores.flags.writeable)
-
-    def _starts(self, shape: Sequence[int]) -> list[tuple[int, ...]]:
-        steps = zip(shape, self.shape, self.strides, strict=True)
-        return list(
-            product(*(range(0, length - window + 1, stride) for length, window, stride in steps))
-        )
-
-    def _region(self, start: Sequence[int]) -> tuple[slice, ...]:
-        return tuple(
-            slice(first, first + length) for first, length in zip(start, self.shape, strict=True)
-        )
 
 
 def importance(shape: Sequence[int]) -> NDArray[np.float32]:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from pytest_mlperf.adapters.engines import number_of
-from pytest_mlperf.adapters.engines.tasks.graph import Graph, Sample, TaskRunner, check_batch
+from pytest_mlperf.adapters.engines.tasks.graph import Graph, Sample, Task
 from pytest_mlperf.adapters.lazy import NDArray, np
 from pytest_mlperf.extension import require_options
 
@@ -17,8 +17,8 @@ CORNERS = 4
 EXTRA_FIELDS = ("frame", "categories")
 
 
-@dataclass(frozen=True, kw_only=True)
-class Yolo:
+@dataclass(kw_only=True)
+class Yolo(Task):
     """Answer with float32 rows of index, ymin, xmin, ymax, xmax, score, category.
 
     Coordinates are shares of the image's height and width, without its frame. Defaults are those of
@@ -38,23 +38,21 @@ class Yolo:
         )
         require_options("", rules)
 
-    def bind(self, graph: Graph, batch_size: int) -> YoloDetector:
-        """Return the runner of a model with one image as input and one output with all boxes.
+    def bind(self, graph: Graph, batch_size: int) -> None:
+        """Use a model with one image as input and one output with all boxes.
 
         The output is (batch, 4 + classes, places): centre, width, height and class scores of each
         box. A model that suppresses boxes itself has (batch, boxes, 6): left, top, right, bottom,
         score, class.
         """
-        check_batch(graph, batch_size)
+        super().bind(graph, batch_size)
         if len(graph.inputs) != 1 or len(graph.inputs[0].shape) != 4:
             inputs = ", ".join(f"{each.name} {each.shape}" for each in graph.inputs)
             raise graph.refuse(
                 f'takes {inputs}; task = "yolo" runs models with one input (batch, 3, height, '
                 "width), such as an export of YOLO to ONNX"
             )
-        return YoloDetector(
-            graph=graph, at_once=batch_size, output=graph.pick(None).name, options=self
-        )
+        self._output = graph.pick(None).name
 
     def describe(self) -> Mapping[str, str]:
         return {
@@ -63,12 +61,6 @@ class Yolo:
             "generation.iou_threshold": str(float(self.iou_threshold)),
             "generation.max_detections": str(self.max_detections),
         }
-
-
-@dataclass(frozen=True, kw_only=True)
-class YoloDetector(TaskRunner):
-    output: str
-    options: Yolo
 
     def prepare(self, raw: Any, index: int) -> Sample:
         if not isinstance(raw, Mapping) or not {"images", *EXTRA_FIELDS} <= set(raw):
@@ -85,15 +77,15 @@ class YoloDetector(TaskRunner):
 
     def run_batch(self, indices: Sequence[int], samples: Sequence[Sample]) -> Iterable[bytes]:
         (tensor,) = self.graph.inputs
-        (boxes,) = self.call([self.output], [{tensor.name: each[tensor.name]} for each in samples])
+        (boxes,) = self.call([self._output], [{tensor.name: each[tensor.name]} for each in samples])
         fits = boxes.ndim == 3 and (
             boxes.shape[2] == SUPPRESSED_COLUMNS or boxes.shape[1] > CORNERS
         )
         if not fits or len(boxes) != len(samples):
             raise self.graph.refuse(
-                f"output {self.output!r} has shape {boxes.shape} for {len(samples)} images; task = "
-                '"yolo" needs (batch, 4 + classes, places), or (batch, boxes, 6) of boxes that the '
-                "model has chosen itself"
+                f"output {self._output!r} has shape {boxes.shape} for {len(samples)} images; "
+                'task = "yolo" needs (batch, 4 + classes, places), or (batch, boxes, 6) of boxes '
+                "that the model has chosen itself"
             )
         for index, sample, of_image in zip(indices, samples, boxes, strict=True):
             yield self._rows(index, sample, of_image).tobytes()
@@ -101,17 +93,12 @@ class YoloDetector(TaskRunner):
     def _rows(self, index: int, sample: Sample, boxes: NDArray[Any]) -> NDArray[np.float32]:
         corners, scores, classes = _read(boxes.astype(np.float32, copy=False))
         # Keep scores that are not numbers, so that the scorer sees them.
-        some = np.flatnonzero(~(scores <= self.options.score_threshold))
+        some = np.flatnonzero(~(scores <= self.score_threshold))
         some = some[np.argsort(-scores[some], kind="stable")]
         if boxes.shape[-1] != SUPPRESSED_COLUMNS:
-            some = suppress(
-                corners,
-                classes,
-                some,
-                overlap=self.options.iou_threshold,
-                most=self.options.max_detections,
-            )
-        some = some[: self.options.max_detections]
+            most = self.max_detections
+            some = suppress(corners, classes, some, overlap=self.iou_threshold, most=most)
+        some = some[: self.max_detections]
         categories = sample["categories"]
         if len(some) and classes[some].max() >= len(categories):
             raise self.graph.refuse(

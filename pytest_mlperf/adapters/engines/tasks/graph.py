@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 from pytest_mlperf import RunError
 from pytest_mlperf.adapters.engines import engine_error
@@ -89,15 +89,16 @@ def check_inputs(graph: Graph, precision: str | None) -> None:
             )
 
 
-def check_batch(graph: Graph, batch_size: int) -> None:
-    """Refuse a fixed batch dimension, since a batch may be partial, unless both are 1."""
+def check_batch(graph: Graph, batch_size: int, *, takes_rows: bool) -> None:
+    """Refuse a fixed batch dimension, since a batch may be partial, unless samples fill it."""
     for tensor in graph.inputs:
         batch = tensor.shape[0]
-        if isinstance(batch, int) and (batch, batch_size) != (1, 1):
+        fills = batch == 1 or takes_rows
+        if isinstance(batch, int) and not (fills and batch_size == 1):
             raise graph.refuse(
                 f"the batch dimension is fixed at {batch}, which does not fit batch_size = "
                 f"{batch_size}; export the model with a dynamic batch"
-                + (", or set batch_size = 1" if batch == 1 else "")
+                + (", or set batch_size = 1" if fills else "")
             )
 
 
@@ -203,12 +204,27 @@ def _list(graph: Graph) -> str:
     return ", ".join(f"{each.name} {each.type}" for each in graph.inputs)
 
 
-@dataclass(frozen=True, kw_only=True)
-class TaskRunner:
-    """Run a task on a model, with at most `at_once` samples per call."""
+class Task:
+    """Hold the options of a task, e.g. classify, and run it on the model of `bind`.
+
+    Attributes:
+        graph: The model.
+        at_once: Maximum samples per call of it.
+    """
+
+    takes_rows: ClassVar[bool] = False
+    """Whether a sample may have several rows of the model's batch."""
 
     graph: Graph
     at_once: int
+
+    def bind(self, graph: Graph, batch_size: int) -> None:
+        """Use a model; raise RunError for one that does not fit the task."""
+        check_batch(graph, batch_size, takes_rows=self.takes_rows)
+        self.graph, self.at_once = graph, batch_size
+
+    def describe(self) -> Mapping[str, str]:
+        raise NotImplementedError
 
     @property
     def sorts(self) -> bool:

@@ -4,19 +4,19 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from math import prod
 from pathlib import Path
 from typing import Any, ClassVar
 
-from pytest_mlperf.adapters.engines import broken, check_words, is_count
+from pytest_mlperf.adapters.engines import broken, is_count, one_of
 from pytest_mlperf.adapters.engines.llm import model_folder
 from pytest_mlperf.adapters.engines.llm.engine import LibraryEngine, LibraryOptions
 from pytest_mlperf.adapters.engines.llm.generation import TextOptions
 from pytest_mlperf.adapters.engines.llm.streaming import Streams
 from pytest_mlperf.adapters.engines.tensorrt_llm import _requests
-from pytest_mlperf.extension import PLAIN_PRECISIONS, PrecisionName
+from pytest_mlperf.extension import PLAIN_PRECISIONS, PrecisionName, Rule
 
 KV_CACHE_DTYPES = ("auto", "fp8", "nvfp4", "float16", "bfloat16", "float32", "fp8_ds_mla")
 """Types of all versions of TensorRT-LLM; an older version refuses newer types itself."""
@@ -120,78 +120,64 @@ class TensorRtLlmOptions(LibraryOptions):
     stream_interval: int = 1
     llm: Mapping[str, Any] = field(default_factory=dict)
 
-    def check(self, precision: str) -> None:
-        super().check(precision)
-        if self.prompt_logprobs:
-            raise self.refused(
-                "prompt_logprobs is not supported by this engine: it gives no log-probabilities of "
-                "a prompt's own tokens; use engine torch or vllm, or openai with a server that "
-                "answers echo with logprobs, or leave it out",
-                "prompt_logprobs",
-            )
-        check_words(
-            "tensorrt_llm",
-            self,
-            kv_cache_dtype=KV_CACHE_DTYPES,
-            scheduler_policy=(None, *SCHEDULER_POLICIES),
+    def _rules(self, precision: str) -> Iterator[Rule]:
+        yield from super()._rules(precision)
+        yield one_of("kv_cache_dtype", self.kv_cache_dtype, KV_CACHE_DTYPES)
+        yield one_of("scheduler_policy", self.scheduler_policy, (None, *SCHEDULER_POLICIES))
+
+    def _conflicts(self, precision: str) -> Iterator[Sequence[Any]]:
+        yield from super()._conflicts(precision)
+        yield (
+            self.prompt_logprobs,
+            "prompt_logprobs is not supported by this engine: it gives no log-probabilities of "
+            "a prompt's own tokens; use engine torch or vllm, or openai with a server that "
+            "answers echo with logprobs, or leave it out",
+            "prompt_logprobs",
         )
-        self._check_graphs()
-        self._check_configs()
-        self._check_ranks()
-
-    def _check_graphs(self) -> None:
-        graphs = self.cuda_graphs
-        if isinstance(graphs, list) and not (graphs and all(map(is_count, graphs))):
-            raise self.refused(
-                f"cuda_graphs = {graphs!r} is not true, false or a list of batch sizes, each at "
-                "least 1",
-                "cuda_graphs",
-            )
-        if self.cuda_graph_padding and not graphs:
-            raise self.refused(
-                "cuda_graph_padding = true needs CUDA graphs, but cuda_graphs = false",
-                *("cuda_graph_padding", "cuda_graphs"),
-            )
-        if graphs is False and self.llm.get("cuda_graph_config"):
-            raise self.refused(
-                "llm.cuda_graph_config needs CUDA graphs, but cuda_graphs = false",
-                *("llm", "cuda_graphs"),
-            )
-
-    def _check_configs(self) -> None:
+        yield from self._conflicts_of_graphs()
         for config, inner in RESERVED_CONFIG.items():
             more = self.llm.get(config, {})
-            if not isinstance(more, Mapping):
-                raise self.refused(f"llm.{config} = {more!r} is not a table", "llm")
+            text = f"llm.{config} = {more!r} is not a table"
+            yield not isinstance(more, Mapping), text, "llm"
             for name, option in inner.items():
-                if name in more:
-                    raise self.refused(
-                        f"llm.{config}.{name} is set by the option {option}; leave it out of llm",
-                        "llm",
-                    )
+                text = f"llm.{config}.{name} is set by the option {option}; leave it out of llm"
+                yield name in more, text, "llm"
+        yield from self._conflicts_of_ranks()
 
-    def _check_ranks(self) -> None:
+    def _conflicts_of_graphs(self) -> Iterator[Sequence[Any]]:
+        graphs, no_graphs = self.cuda_graphs, "needs CUDA graphs, but cuda_graphs = false"
+        applies = isinstance(graphs, list) and not (graphs and all(map(is_count, graphs)))
+        text = (
+            f"cuda_graphs = {graphs!r} is not true, false or a list of batch sizes, each at least 1"
+        )
+        yield applies, text, "cuda_graphs"
+        text = f"cuda_graph_padding = true {no_graphs}"
+        yield self.cuda_graph_padding and not graphs, text, "cuda_graph_padding", "cuda_graphs"
+        applies = graphs is False and bool(self.llm.get("cuda_graph_config"))
+        yield applies, f"llm.cuda_graph_config {no_graphs}", "llm", "cuda_graphs"
+
+    def _conflicts_of_ranks(self) -> Iterator[Sequence[Any]]:
         ranks = self.tensor_parallel_size
-        if self.llm.get("enable_attention_dp") is True and ranks == 1:
-            raise self.refused(
-                "llm.enable_attention_dp = true lets each GPU of tensor parallelism have requests "
-                "of its own, and adds no GPUs: set tensor_parallel_size to the GPUs of one copy of "
-                "the model, it is 1",
-                *("llm", "tensor_parallel_size"),
-            )
+        yield (
+            self.llm.get("enable_attention_dp") is True and ranks == 1,
+            "llm.enable_attention_dp = true lets each GPU of tensor parallelism have requests "
+            "of its own, and adds no GPUs: set tensor_parallel_size to the GPUs of one copy of "
+            "the model, it is 1",
+            *("llm", "tensor_parallel_size"),
+        )
         sizes = {name: self.llm[name] for name in EXPERT_RANKS if is_count(self.llm.get(name))}
         both = {"moe_tensor_parallel_size", "moe_expert_parallel_size"} <= sizes.keys()
         product = prod(sizes.values())
         # Context parallelism may divide experts among its ranks, too.
         fits = product == ranks if both else ranks % product == 0
-        if not fits and "context_parallel_size" not in self.llm:
-            product_text = " x ".join(f"llm.{name} = {size}" for name, size in sizes.items())
-            raise self.refused(
-                f"{product_text} is {product}, but experts are divided among the GPUs of tensor "
-                f"parallelism, and tensor_parallel_size = {ranks}; set them so that "
-                + ("the product is the same" if both else "it is a multiple"),
-                *("llm", "tensor_parallel_size"),
-            )
+        product_text = " x ".join(f"llm.{name} = {size}" for name, size in sizes.items())
+        yield (
+            not fits and "context_parallel_size" not in self.llm,
+            f"{product_text} is {product}, but experts are divided among the GPUs of tensor "
+            f"parallelism, and tensor_parallel_size = {ranks}; set them so that "
+            + ("the product is the same" if both else "it is a multiple"),
+            *("llm", "tensor_parallel_size"),
+        )
 
 
 CHECKPOINT_FORMATS = (model_folder.MODELOPT, *model_folder.METHODS, "gptq", "gptq_marlin")
@@ -237,28 +223,24 @@ def llm_arguments(folder: Path, precision: str, options: TensorRtLlmOptions) -> 
     further = dict(options.llm)
     for name, config in _configs(options).items():
         more = further.pop(name, {})
-        result[name] = config and _requests.ConfigObject(config.cls, {**config.values, **more})
+        result[name] = config and {**config, **more}
     return {**result, **further}
 
 
-def _configs(options: TensorRtLlmOptions) -> dict[str, _requests.ConfigObject | None]:
+def _configs(options: TensorRtLlmOptions) -> dict[str, dict[str, Any] | None]:
     names = RESERVED_CONFIG["kv_cache_config"]
     cache = {name: getattr(options, option) for name, option in names.items()}
-    configs: dict[str, _requests.ConfigObject | None] = {
-        "kv_cache_config": _requests.ConfigObject(
-            "KvCacheConfig", {name: value for name, value in cache.items() if value is not None}
-        ),
+    configs: dict[str, dict[str, Any] | None] = {
+        "kv_cache_config": {name: value for name, value in cache.items() if value is not None},
         "cuda_graph_config": _graphs(options),
     }
     if options.scheduler_policy is not None:
-        policy = _requests.Member("CapacitySchedulerPolicy", options.scheduler_policy.upper())
-        configs["scheduler_config"] = _requests.ConfigObject(
-            "SchedulerConfig", {"capacity_scheduler_policy": policy}
-        )
+        policy = options.scheduler_policy.upper()
+        configs["scheduler_config"] = {"capacity_scheduler_policy": policy}
     return configs
 
 
-def _graphs(options: TensorRtLlmOptions) -> _requests.ConfigObject | None:
+def _graphs(options: TensorRtLlmOptions) -> dict[str, Any] | None:
     if options.cuda_graphs is False:
         return None
     values: dict[str, Any] = {"enable_padding": options.cuda_graph_padding is not False}
@@ -267,7 +249,7 @@ def _graphs(options: TensorRtLlmOptions) -> _requests.ConfigObject | None:
     elif options.max_batch_size is not None:
         # Its default ends at 128, and larger batches would run without a graph.
         values["max_batch_size"] = options.max_batch_size
-    return _requests.ConfigObject("CudaGraphConfig", values)
+    return values
 
 
 class TensorRtLlmEngine(LibraryEngine):

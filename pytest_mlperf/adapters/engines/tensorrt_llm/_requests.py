@@ -67,31 +67,6 @@ def import_package() -> Any:
     return package
 
 
-@dataclass(frozen=True, slots=True)
-class ConfigObject:
-    cls: str
-    values: Mapping[str, Any]
-
-
-@dataclass(frozen=True, slots=True)
-class Member:
-    """Name a member of an enumeration in `tensorrt_llm.llmapi`."""
-
-    cls: str
-    name: str
-
-
-def make(value: Any, api: Any) -> Any:
-    """Replace `ConfigObject` and `Member` in a value by objects of `tensorrt_llm.llmapi`."""
-    if isinstance(value, ConfigObject):
-        return getattr(api, value.cls)(**make(dict(value.values), api))
-    if isinstance(value, Member):
-        return getattr(getattr(api, value.cls), value.name)
-    if isinstance(value, dict):
-        return {name: make(item, api) for name, item in value.items()}
-    return value
-
-
 def drafting(value: Any, api: Any) -> Any:
     """Return the drafting settings: an object for version 1.2, a table for newer versions."""
     kind = value.get("decoding_type") if isinstance(value, Mapping) else None
@@ -107,17 +82,15 @@ def load_model(package: Any, arguments: Mapping[str, Any], options: LibraryOptio
     version = package.__version__
     valid = package.llmapi.TorchLlmArgs.model_fields
     check_names(options, arguments, valid, f"TensorRT-LLM {version}", "LLM argument")
+    drafts = dict[str, Any]()
     try:
-        converted = make(dict(arguments), package.llmapi)
-        if "speculative_config" in converted:
-            converted["speculative_config"] = drafting(
-                converted["speculative_config"], package.llmapi
-            )
+        if "speculative_config" in arguments:
+            drafts["speculative_config"] = drafting(arguments["speculative_config"], package.llmapi)
     # Configurations raise pydantic's error, a ValueError, or assertions.
     except (ValueError, TypeError, AttributeError, AssertionError) as error:
         raise _refused(version, error) from error
     try:
-        return package.LLM(**converted)
+        return package.LLM(**{**arguments, **drafts})
     # TensorRT-LLM, CUDA and MPI raise different types.
     except Exception as error:
         if type(error).__name__ == "ValidationError":

@@ -7,9 +7,9 @@ from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from pytest_mlperf import Sink, SuiteError
+from pytest_mlperf import SuiteError
 from pytest_mlperf.adapters.engines import engine_error, require_module
-from pytest_mlperf.adapters.engines.llm.generation import Answers, TokenPrompts, refuse_times
+from pytest_mlperf.adapters.engines.llm.generation import Answers
 from pytest_mlperf.adapters.engines.llm.model_folder import (
     picture_chats,
     read_config,
@@ -55,7 +55,6 @@ class TorchEngine(TokenBase):
     precisions: ClassVar[tuple[str, ...]] = TorchOptions.precisions
 
     _options: TorchOptions
-    _samples: TokenPrompts
 
     def _find(self, model: str | None) -> None:
         self._generation = self._options.generation("torch", num_beams=self._options.num_beams)
@@ -73,16 +72,10 @@ class TorchEngine(TokenBase):
 
     def load_samples(self, indices: Sequence[int]) -> None:
         super().load_samples(indices)
-        self._answers.expect(len(self._samples))
         if self._continuous is not None:
             self._continuous.reserve()
 
-    def submit(self, ids: Sequence[int], indices: Sequence[int], sink: Sink) -> None:
-        refuse_times(self._generation, "torch", sink)
-        work = self._work if len(ids) == 1 else self._lists
-        work(ids, indices, sink)
-
-    def _open(self, undo: ExitStack) -> None:
+    def _load(self, undo: ExitStack) -> None:
         from pytest_mlperf.adapters.engines.torch._checkpoint import (
             PICTURES,
             open_model,
@@ -114,11 +107,8 @@ class TorchEngine(TokenBase):
                 "the data set sets the length of each answer, which this engine does not support; "
                 "remove output_tokens from the data set, and set max_new_tokens and ignore_eos"
             )
-        self._answers = Answers(
-            self._generation,
-            watch_ends=not self._dummy,
-            **({"output": reader.output} if isinstance(reader, ToolChats) else {}),
-        )
+        output = reader.output if isinstance(reader, ToolChats) else None
+        self._answers = Answers(self._generation, watch_ends=not self._dummy, output=output)
         self._build(loaded.model, undo)
 
     def _chats(self, tokenizer: Any) -> PictureChats | ToolChats | None:
@@ -133,18 +123,11 @@ class TorchEngine(TokenBase):
             ContinuousBatching,
             LogprobBatches,
             StaticBatches,
-            TextModel,
             can_join,
             state_kernels,
         )
 
-        text = TextModel(
-            model=model,
-            generation=self._generation,
-            prompts=self._samples,
-            answers=self._answers,
-            stages=self._stages,
-        )
+        text = self._text_model(model)
         pictured = isinstance(self._samples.chats, PictureChats)
         if not can_join(model):
             self._facts["linear_attention"] = state_kernels()
@@ -156,17 +139,14 @@ class TorchEngine(TokenBase):
         if batching == "auto":
             joins = self._options.may_join and not (pictured or logprobs_only) and can_join(model)
             batching = "continuous" if joins else "dynamic"
-        elif batching == "continuous" and pictured:
+        elif batching == "continuous" and (pictured or not can_join(model)):
+            fault = "takes no pictures, which the data set has"
+            if not pictured:
+                fault = "cannot run this model, whose layers with linear attention keep a state "
+                fault += "and no tokens"
             raise SuiteError(
-                'engine torch: batching = "continuous" takes no pictures, which the data set has; '
-                'set batching = "dynamic", or leave it out',
-                option="batching",
-            )
-        elif batching == "continuous" and not can_join(model):
-            raise SuiteError(
-                'engine torch: batching = "continuous" cannot run this model, whose layers with '
-                'linear attention keep a state and no tokens; set batching = "dynamic", or leave '
-                "it out",
+                f'engine torch: batching = "continuous" {fault}; set batching = "dynamic", or '
+                "leave it out",
                 option="batching",
             )
         if batching == "dynamic":
@@ -181,4 +161,3 @@ class TorchEngine(TokenBase):
     def _forget(self) -> None:
         super()._forget()
         self._continuous = None
-        vars(self).pop("_lists", None)

@@ -2,29 +2,34 @@
 
 from __future__ import annotations
 
-import importlib.util
-import math
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, ClassVar, Protocol, Self
+from typing import Any, ClassVar, Protocol
 
-from pytest_mlperf import Dataset, Engine, EnvironmentFault, Sink, SuiteError, WorkQueue
-from pytest_mlperf.adapters.conventions import NEGATIVE_PROMPT
+from pytest_mlperf import Dataset, EnvironmentFault, Sink, WorkQueue
 from pytest_mlperf.adapters.engines import (
+    StackedEngine,
     broken,
-    is_count,
-    not_installed,
+    import_all,
     number_of,
     one_of,
+    refuse_conflicts,
     require_module,
 )
-from pytest_mlperf.adapters.engines.llm.generation import Generation, TextOptions
+from pytest_mlperf.adapters.engines.llm.generation import (
+    Answers,
+    Generation,
+    TextOptions,
+    TokenPrompts,
+    refuse_times,
+)
 from pytest_mlperf.adapters.engines.llm.model_folder import (
     COMPRESSED,
     TORCHAO,
+    expected_types,
     find_model,
     quantisation_of,
     read_config,
@@ -39,17 +44,12 @@ STORED: PrecisionName = "mxfp4"
 """Precision that only a checkpoint can have; engines never quantise to it."""
 
 ATTENTIONS = ("sdpa", "eager", "flash_attention_2", "flash_attention_3")
-IMAGE_ATTENTIONS = ("sdpa", "eager")
 BATCHINGS = ("auto", "static", "dynamic", "continuous")
 JOINS = ("stack", "concat", "pad")
 WEIGHT_SOURCES = ("checkpoint", "dummy")
 SPARSITIES = ("2:4",)
-VAE_DTYPES = ("auto", "fp32", "bf16", "fp16")
 
 COMPILE_MODES = ("default", "reduce-overhead", "max-autotune", "max-autotune-no-cudagraphs")
-
-BLOCK_MODES = ("default", "max-autotune-no-cudagraphs")
-"""Modes of torch.compile without CUDA graphs, which would overwrite a block's saved outputs."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -100,9 +100,7 @@ class TokenOptions(DeviceOptions, TextOptions):
 
     def check(self, precision: str) -> None:
         super().check(precision)
-        for is_invalid, problem, *option in self.conflicts(precision):
-            if is_invalid:
-                raise SuiteError(f"engine {self.engine}: {problem}", option=option)
+        refuse_conflicts(self.engine, self.conflicts(precision))
 
     def rules(self, precision: str) -> Iterator[Rule]:
         yield from super().rules(precision)
@@ -110,7 +108,7 @@ class TokenOptions(DeviceOptions, TextOptions):
         yield one_of("attention", self.attention, ATTENTIONS)
 
     def conflicts(self, precision: str) -> Iterator[Sequence[Any]]:
-        """Yield checks of options that exclude each other: is invalid, message, option names."""
+        """Yield checks of options that exclude each other, for `refuse_conflicts`."""
         sparsity = self.sparsity
         if sparsity is not None:
             yield (
@@ -248,58 +246,6 @@ class TorchModuleOptions(DeviceOptions):
         yield "output", self.output, is_valid, "a name, or a position counted from 0"
 
 
-@dataclass(frozen=True, kw_only=True)
-class DiffusionOptions(DeviceOptions):
-    """Options of engine torch-diffusion.
-
-    Attributes:
-        batch_size: Maximum images made together.
-        steps: Denoising steps.
-        guidance_scale: Weight of the prompt against the negative prompt.
-        negative_prompt: Description of images to avoid; encoded once.
-        height: Height of an image [pixels]; None is the UNet's default.
-        width: Width of an image [pixels]; None is the UNet's default.
-        seed: Seed of latents, if the data set has none; each sample has its own latents.
-        deepcache: Run the UNet's deep blocks only every this many steps, and reuse their features
-            in between; 1 runs all blocks at every step. Changes the images.
-        vae_dtype: Type in which images are decoded: "fp32", "bf16", "fp16"; "auto" is that of
-            `precision`, but fp32 instead of fp16 if the model requires it, as SDXL does.
-        vae_slicing: Decode images one by one, which needs less memory.
-        attention: "sdpa" or "eager".
-        compile: False, or a mode of torch.compile without CUDA graphs, for each block of the UNet;
-            compiled for batches of 1 and of `batch_size` before time is measured.
-    """
-
-    engine: ClassVar[str] = "torch-diffusion"
-
-    batch_size: int = 1
-    steps: int = 20
-    guidance_scale: float = 8.0
-    negative_prompt: str = NEGATIVE_PROMPT
-    height: int | None = None
-    width: int | None = None
-    seed: int = 0
-    deepcache: int = 1
-    vae_dtype: str = "auto"
-    vae_slicing: bool = False
-    attention: str = "sdpa"
-    compile: bool | str = False
-
-    def rules(self, precision: str) -> Iterator[Rule]:
-        yield from super().rules(precision)
-        yield number_of("steps", self.steps, "steps")
-        scale = self.guidance_scale
-        yield "guidance_scale", scale, 0 <= scale < math.inf, "a number from 0 on"
-        yield number_of("height", self.height, "pixels")
-        yield number_of("width", self.width, "pixels")
-        yield "seed", self.seed, 0 <= self.seed < 1 << 31, "a number from 0 to 2147483647"
-        yield "deepcache", self.deepcache, is_count(self.deepcache), "a number of steps; 1 is off"
-        yield one_of("vae_dtype", self.vae_dtype, VAE_DTYPES)
-        yield one_of("attention", self.attention, IMAGE_ATTENTIONS)
-        is_valid = self.compile is False or self.compile in BLOCK_MODES
-        yield "compile", self.compile, is_valid, f"false or one of {', '.join(BLOCK_MODES)}"
-
-
 FORMAT_LIBRARIES = {TORCHAO: "torchao", COMPRESSED: "compressed_tensors"}
 EXTRAS = {TORCHAO: "quantization", COMPRESSED: "compressed"}
 
@@ -329,7 +275,8 @@ def check_quantised(folder: Path, quantization: Mapping[str, Any], precision: st
         if precision == STORED:
             raise broken(folder, f'its weights are plain, and the suite says "{STORED}"')
         return
-    weights = quantisation_of(quantization)
+    with expected_types(folder / "config.json"):
+        weights = quantisation_of(quantization)
     method = weights.method or "unknown"
     if method not in DEQUANTISATION_NOTES:
         raise broken(
@@ -403,8 +350,8 @@ class LoadedSamples(Protocol):
     def unload(self, indices: Sequence[int]) -> None: ...
 
 
-class TorchBase(Engine):
-    """Open a torch engine's resources in `_open`, and release them in reverse order."""
+class TorchBase(StackedEngine):
+    """Import a torch engine's libraries and check its device before its resources are opened."""
 
     name: ClassVar[str]
     extra: ClassVar[str] = "lm"
@@ -437,29 +384,19 @@ class TorchBase(Engine):
     def require(self) -> None:
         require_device(self.name, device=self._options.device, precision=self._precision)
 
-    def __enter__(self) -> Self:
-        try:
-            for library in self.libraries:
-                importlib.import_module(library)
-        except ImportError as error:
-            raise not_installed(f"engine {self.name}", str(error.name), self.extra) from error
+    def _open(self, undo: ExitStack) -> None:
+        import_all(f"engine {self.name}", self.extra, *self.libraries)
         self.require()
         from pytest_mlperf.adapters.engines.torch import _devices as devices
 
-        with ExitStack() as undo:
-            self._facts = {
-                "engine": self.name,
-                "batch_size": str(self._options.batch_size),
-                "threads": devices.use_threads(self._options.threads, undo),
-            }
-            undo.callback(devices.release_memory)
-            undo.callback(self._forget)
-            self._open(undo)
-            self._undo = undo.pop_all()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._undo.close()
+        self._facts = {
+            "engine": self.name,
+            "batch_size": str(self._options.batch_size),
+            "threads": devices.use_threads(self._options.threads, undo),
+        }
+        undo.callback(devices.release_memory)
+        undo.callback(self._forget)
+        self._load(undo)
 
     def load_samples(self, indices: Sequence[int]) -> None:
         self._samples.load(indices)
@@ -479,7 +416,7 @@ class TorchBase(Engine):
     def _find(self, model: str | None) -> None:
         raise NotImplementedError
 
-    def _open(self, undo: ExitStack) -> None:
+    def _load(self, undo: ExitStack) -> None:
         """Load the model and start threads; record facts, and add the clean-up to `undo`."""
         raise NotImplementedError
 
@@ -495,8 +432,19 @@ class TorchBase(Engine):
         self._work = queue.put
 
     def _forget(self) -> None:
-        for name in ("_samples", "_work"):
+        for name in ("_samples", "_work", "_lists"):
             vars(self).pop(name, None)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class TextModel:
+    """Hold a loaded model, and the objects that prepare its prompts and check its answers."""
+
+    model: Any
+    generation: Generation
+    prompts: TokenPrompts
+    answers: Answers
+    stages: StageTimes
 
 
 class TokenBase(TorchBase):
@@ -504,6 +452,9 @@ class TokenBase(TorchBase):
 
     _options: TokenOptions
     _generation: Generation
+    _samples: TokenPrompts
+    _answers: Answers
+    _lists: Callable[[Sequence[int], Sequence[int], Sink], None]
 
     def require(self) -> None:
         quantization = read_config(self._folder).quantization
@@ -517,8 +468,26 @@ class TokenBase(TorchBase):
         )
         require_attention(self._options.attention)
 
+    def load_samples(self, indices: Sequence[int]) -> None:
+        super().load_samples(indices)
+        self._answers.expect(len(self._samples))
+
+    def submit(self, ids: Sequence[int], indices: Sequence[int], sink: Sink) -> None:
+        refuse_times(self._generation, self.name, sink)
+        work = self._work if len(ids) == 1 else self._lists
+        work(ids, indices, sink)
+
     def describe(self) -> Mapping[str, str]:
         return {**self._facts, **self._generation.describe()}
+
+    def _text_model(self, model: Any) -> TextModel:
+        return TextModel(
+            model=model,
+            generation=self._generation,
+            prompts=self._samples,
+            answers=self._answers,
+            stages=self._stages,
+        )
 
     def _find(self, model: str | None) -> None:
         self._folder = find_model(self.name, model)

@@ -29,14 +29,13 @@ from pytest_mlperf.adapters.engines import engine_error
 from pytest_mlperf.adapters.engines.llm.generation import (
     Answers,
     Generation,
-    TokenPrompts,
     logprobs_output,
 )
 from pytest_mlperf.adapters.engines.llm.pictures import PictureChats
-from pytest_mlperf.adapters.engines.torch._base import TorchOptions
+from pytest_mlperf.adapters.engines.torch._base import TextModel, TorchOptions
 from pytest_mlperf.adapters.engines.torch._devices import enough_memory
 from pytest_mlperf.adapters.engines.torch._sampling import DrawnOnly, numbers
-from pytest_mlperf.adapters.engines.torch._stages import StageTimes, Stopwatch
+from pytest_mlperf.adapters.engines.torch._stages import Stopwatch
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -53,17 +52,6 @@ class Batch:
             indices=[self.indices[row] for row in rows],
             sink=self.sink,
         )
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class TextModel:
-    """Hold a loaded model, and the objects that prepare its prompts and check its answers."""
-
-    model: Any
-    generation: Generation
-    prompts: TokenPrompts
-    answers: Answers
-    stages: StageTimes
 
 
 class StaticBatches:
@@ -87,7 +75,7 @@ class StaticBatches:
     def _generate(self, batch: Batch) -> None:
         device = self._text.model.device
         watch = Stopwatch(self._text.stages, device)
-        tokens, mask = self._pad(batch.indices)
+        tokens, mask = self._pad(batch.indices, "left")
         tokens, mask = (t.to(device, non_blocking=True) for t in (tokens, mask))
         generation, processors = self._text.generation, []
         if generation.is_drawn:
@@ -113,15 +101,14 @@ class StaticBatches:
         rows = [generation.cut(row) for row in generated[:, tokens.shape[1] :].tolist()]
         self._text.answers.deliver(batch.ids, batch.indices, rows, batch.sink)
 
-    def _pad(self, indices: Sequence[int]) -> tuple[Any, Any]:
-        """Return left-padded prompts and their mask, both (rows, tokens)."""
+    def _pad(self, indices: Sequence[int], side: str) -> tuple[Any, Any]:
+        """Return prompts, padded on a side, and their mask, both (rows, tokens)."""
         rows = [torch.tensor(self._text.prompts[index]) for index in indices]
         tokens = torch.nn.utils.rnn.pad_sequence(
-            rows, batch_first=True, padding_value=self._text.generation.padding, padding_side="left"
+            rows, batch_first=True, padding_value=self._text.generation.padding, padding_side=side
         )
-        width = tokens.shape[1]
-        lengths = torch.tensor([[len(row)] for row in rows])
-        return tokens, (torch.arange(width) >= width - lengths).long()
+        mask = torch.arange(tokens.shape[1]) < torch.tensor([[len(row)] for row in rows])
+        return tokens, (mask.flip(1) if side == "left" else mask).long()
 
 
 class LogprobBatches(StaticBatches):
@@ -129,13 +116,11 @@ class LogprobBatches(StaticBatches):
 
     def _generate(self, batch: Batch) -> None:
         rows = [self._text.prompts[index] for index in batch.indices]
-        device, width = self._text.model.device, max(map(len, rows))
-        padding = self._text.generation.padding
-        tokens = torch.tensor([[*row, *[padding] * (width - len(row))] for row in rows])
-        mask = torch.arange(width) < torch.tensor([[len(row)] for row in rows])
+        device = self._text.model.device
+        tokens, mask = self._pad(batch.indices, "right")
         with torch.inference_mode():
             logits = self._text.model(
-                input_ids=tokens.to(device), attention_mask=mask.long().to(device), use_cache=False
+                input_ids=tokens.to(device), attention_mask=mask.to(device), use_cache=False
             ).logits
             outputs = [
                 logprobs_output(index, row, [math.nan, *_logprobs(scores, row)])
@@ -199,7 +184,8 @@ class Streamer:
         self._watch.end("decode" if self._steps else "prefill")
         self._steps.append(tokens)
         if self._batch.sink.times_tokens:
-            self._stamp()
+            sink, alive = self._batch.sink, [self._batch.ids[row] for row in self._alive]
+            (sink.next_tokens if len(self._steps) > 1 else sink.first_tokens)(alive)
         last = len(self._steps) == self._last_step
         ended = [row for row in self._alive if last or tokens[row] in self._ends]
         if ended:
@@ -211,13 +197,6 @@ class Streamer:
 
     def end(self) -> None:
         """Do nothing, since no tokens are buffered."""
-
-    def _stamp(self) -> None:
-        ids = [self._batch.ids[row] for row in self._alive]
-        if len(self._steps) == 1:
-            self._batch.sink.first_tokens(ids)
-        else:
-            self._batch.sink.next_tokens(ids)
 
 
 class _FirstStep:

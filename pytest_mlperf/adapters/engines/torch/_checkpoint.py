@@ -227,7 +227,12 @@ def load(
             output_loading_info=True,
             **more,
         )
-    # transformers only warns, and continues with random weights.
+    check_loaded(info, folder)
+    return model.to(device)
+
+
+def check_loaded(info: Mapping[str, Any], folder: Path) -> None:
+    """Raise for weights that were not loaded: the libraries continue with random ones."""
     if info["missing_keys"]:
         raise broken(folder, f"the checkpoint lacks {some(sorted(info['missing_keys']))}")
     if info["mismatched_keys"]:
@@ -236,7 +241,6 @@ def load(
             for name, actual, expected in sorted(info["mismatched_keys"])
         ]
         raise broken(folder, f"weights do not fit config.json: {some(mismatches)}")
-    return model.to(device)
 
 
 def make_dummy(auto: Any, config: Any, *, dtype: Any, attention: str, device: Any) -> Any:

@@ -3,20 +3,16 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import ExitStack
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, ClassVar
+from typing import ClassVar
 
-from pytest_mlperf import Sink
+from pytest_mlperf.adapters.engines.llm.generation import Answers
 from pytest_mlperf.adapters.engines.llm.model_folder import load_tokenizer
-from pytest_mlperf.adapters.engines.llm.speech import prompt_tokens
-from pytest_mlperf.adapters.engines.llm.transcripts import Transcripts
+from pytest_mlperf.adapters.engines.llm.speech import SpeechClips, prompt_tokens, transcripts
 from pytest_mlperf.adapters.engines.torch._base import TokenBase, TokenOptions
 from pytest_mlperf.extension import Rule
-
-if TYPE_CHECKING:
-    from pytest_mlperf.adapters.engines.torch._speech import Speech
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -57,17 +53,12 @@ class WhisperEngine(TokenBase):
     options: ClassVar[type[WhisperOptions]] = WhisperOptions
 
     _options: WhisperOptions
-    _samples: Speech
 
     def _find(self, model: str | None) -> None:
         self._generation = self._options.generation(self.name)
         super()._find(model)
 
-    def submit(self, ids: Sequence[int], indices: Sequence[int], sink: Sink) -> None:
-        work = self._work if len(ids) == 1 else self._samples.run
-        work(ids, indices, sink)
-
-    def _open(self, undo: ExitStack) -> None:
+    def _load(self, undo: ExitStack) -> None:
         from pytest_mlperf.adapters.engines.torch import _speech
         from pytest_mlperf.adapters.engines.torch._checkpoint import (
             SPEECH,
@@ -91,16 +82,12 @@ class WhisperEngine(TokenBase):
             "features": f"{features.feature_size} mels of {features.chunk_length} s",
             "work.batch": str(options.batch_size),
         }
-        self._samples = _speech.Speech(
-            self._dataset,
-            _speech.HearingModel(
-                model=loaded.model,
-                features=features,
-                prompt=prompt,
-                generation=generation,
-                answers=Transcripts(generation, tokenizer, watch_ends=not self._dummy),
-                stages=self._stages,
-            ),
-            batch_size=options.batch_size,
-        )
-        self._start_queue(self._samples.run, undo)
+        clips = SpeechClips(dataset=self._dataset, prompt=prompt, seconds=features.chunk_length)
+        limits = loaded.vocabulary, positions
+        self._samples = generation.prompts(self._dataset, tokenizer, *limits, clips=clips)
+        output, watch_ends = transcripts(tokenizer), not self._dummy
+        self._answers = Answers(generation, watch_ends=watch_ends, output=output)
+        text = self._text_model(loaded.model)
+        batches = _speech.SpeechBatches(text, clips, features, options.batch_size)
+        self._lists = batches.run
+        self._start_queue(batches.run, undo)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
-from typing import Any, ClassVar, Self
+from typing import Any, ClassVar
 
 from pytest_mlperf import Dataset, EnvironmentFault, MlperfError, Sink
 from pytest_mlperf.adapters.engines import number_of, one_of
@@ -50,7 +50,6 @@ class TritonEngine(TaskEngine):
         self._service = Service(chosen, model)
         self._failure: MlperfError | None = None
         self._closing = threading.Event()
-        self._open = ExitStack()
 
     def require(self) -> None:
         self._library = _load_library(self._options.protocol)
@@ -59,20 +58,16 @@ class TritonEngine(TaskEngine):
     def reach(self) -> None:
         self._service.reach()
 
-    def __enter__(self) -> Self:
+    def _open(self, undo: ExitStack) -> None:
         self.require()
-        with ExitStack() as opening:
-            opening.enter_context(self._service)
-            self._bind(self._service.graph(), self._options.concurrency)
-            # Last in, first out: connections break, then the threads end, then the server.
-            opening.push(super().__exit__)
-            opening.callback(self._service.hang_up)
-            self._open = opening.pop_all()
-        return self
+        self._service.open(undo)
+        # Last in, first out: connections break, then the threads end, then the server.
+        self._bind(self._service.graph(), self._options.concurrency, undo)
+        undo.callback(self._service.hang_up)
 
     def __exit__(self, *exc_info: Any) -> None:
         self._closing.set()
-        self._open.__exit__(*exc_info)
+        super().__exit__(*exc_info)
 
     def describe(self) -> Mapping[str, str]:
         return {
@@ -92,22 +87,16 @@ class TritonEngine(TaskEngine):
             raise self._failure
         try:
             super()._complete(ids, indices, sink)
-        except MlperfError as error:
+        # A task may raise any error for a response to another batch.
+        except Exception as error:
             if self._closing.is_set():  # this engine closed the connection
                 return
-            self._failure = error
-            raise
-
-    def _answers(self, indices: Sequence[int]) -> Sequence[bytes]:
-        try:
-            return super()._answers(indices)
-        except MlperfError:
-            raise
-        # A task does not expect a response to another batch.
-        except Exception as error:
-            raise self._graph.refuse(
-                f"its answer to {len(indices)} samples cannot be read: {error}"
-            ) from error
+            if isinstance(error, MlperfError):
+                self._failure = error
+                raise
+            problem = f"its answer to {len(indices)} samples cannot be read: {error}"
+            self._failure = self._graph.refuse(problem)
+            raise self._failure from error
 
 
 def _load_library(protocol: str) -> str:

@@ -11,11 +11,11 @@ import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol, Self
+from typing import Any, Self
 from urllib.parse import quote
 
 from pytest_mlperf import SuiteError
-from pytest_mlperf.adapters.engines import one_of
+from pytest_mlperf.adapters.engines import one_of, serving
 from pytest_mlperf.adapters.engines.serving import MAX_PAGE_BYTES, parse_json
 from pytest_mlperf.adapters.lazy import NDArray
 from pytest_mlperf.extension import require_options
@@ -50,6 +50,7 @@ class ServiceAddress:
         schemes = (None, protocol, SECURE[protocol])
         if (
             match is None
+            or not serving.is_host(match["host"])
             or match["scheme"] not in schemes
             or (match["path"] and protocol != "http")
         ):
@@ -77,10 +78,6 @@ class ServiceAddress:
         return f"{scheme}://{self.host}:{self.port}{self.path}"
 
     @property
-    def netloc(self) -> str:
-        return f"{self.host}:{self.port}"
-
-    @property
     def reach(self) -> str:
         """Whether the address is local: "loopback", else "network"."""
         return "loopback" if LOCAL.fullmatch(self.host) else "network"
@@ -98,33 +95,6 @@ class RequestError(Exception):
             line if len(line) <= MAX_MESSAGE_CHARACTERS else f"{line[:MAX_MESSAGE_CHARACTERS]}…"
         )
         self.lost = lost
-
-
-class Connection(Protocol):
-    """Define a connection, for one thread at a time; every method may raise RequestError."""
-
-    def server_ready(self) -> bool: ...
-
-    def model_ready(self) -> bool:
-        """Whether the server reports the model as ready; False for an unknown model."""
-
-    def server(self) -> Mapping[str, Any]: ...
-
-    def model(self) -> Mapping[str, Any]: ...
-
-    def config(self) -> Mapping[str, Any]:
-        """Return the model's configuration in Triton's form; {} if the server has none."""
-
-    def names(self) -> Sequence[str]:
-        """Return the names of the server's models; empty if not reported."""
-
-    def infer(
-        self, inputs: Mapping[str, NDArray[Any]], outputs: Sequence[str]
-    ) -> tuple[Sequence[NDArray[Any]], str]:
-        """Return outputs and the model's version, for inputs in the types of its metadata."""
-
-    def close(self) -> None:
-        """Close the connection; a request in flight in another thread fails."""
 
 
 def _tensors(kind: Any, inputs: Mapping[str, NDArray[Any]], **settings: Any) -> list[Any]:
@@ -152,7 +122,10 @@ LOST_STATUSES = frozenset({"StatusCode.UNAVAILABLE", "StatusCode.CANCELLED"})
 
 
 class GrpcClient:
-    """Talk to a server over gRPC, by a channel with a connection of its own."""
+    """Talk to a server over gRPC, by a channel with a connection of its own.
+
+    A client serves one thread at a time; every method but `close` may raise RequestError.
+    """
 
     def __init__(
         self, address: ServiceAddress, model: str, version: str, *, timeout_s: float
@@ -160,7 +133,7 @@ class GrpcClient:
         from tritonclient.grpc import InferenceServerClient
 
         self._client = InferenceServerClient(
-            address.netloc, ssl=address.secure, channel_args=list(OPTIONS)
+            f"{address.host}:{address.port}", ssl=address.secure, channel_args=list(OPTIONS)
         )
         self._named = {"model_name": model, "model_version": version}
         self._timeout_s = timeout_s
@@ -169,12 +142,8 @@ class GrpcClient:
         return bool(self._call(self._client.is_server_ready))
 
     def model_ready(self) -> bool:
-        try:
-            return bool(self._call(self._client.is_model_ready, **self._named))
-        except RequestError as error:
-            if error.lost:
-                raise
-            return False
+        """Whether the server reports the model as ready; False for an unknown model."""
+        return bool(self._known(self._call, self._client.is_model_ready))
 
     def server(self) -> Mapping[str, Any]:
         return self._read(self._client.get_server_metadata)
@@ -183,15 +152,12 @@ class GrpcClient:
         return self._read(self._client.get_model_metadata, **self._named)
 
     def config(self) -> Mapping[str, Any]:
-        try:
-            config = self._read(self._client.get_model_config, **self._named).get("config")
-        except RequestError as error:
-            if error.lost:
-                raise
-            return {}
+        """Return the model's configuration in Triton's form; {} if the server has none."""
+        config = (self._known(self._read, self._client.get_model_config) or {}).get("config")
         return config if isinstance(config, dict) else {}
 
     def names(self) -> Sequence[str]:
+        """Return the names of the server's models; empty if not reported."""
         try:
             index = self._read(self._client.get_model_repository_index)
         except RequestError:
@@ -201,6 +167,7 @@ class GrpcClient:
     def infer(
         self, inputs: Mapping[str, NDArray[Any]], outputs: Sequence[str]
     ) -> tuple[Sequence[NDArray[Any]], str]:
+        """Return outputs and the model's version, for inputs in the types of its metadata."""
         from tritonclient.grpc import InferInput, InferRequestedOutput
 
         tensors = _tensors(InferInput, inputs)
@@ -222,7 +189,17 @@ class GrpcClient:
         return arrays, str(result.get_response().model_version)
 
     def close(self) -> None:
+        """Close the connection; a request in flight in another thread fails."""
         self._client.close()
+
+    def _known(self, call: Callable[..., Any], method: Callable[..., Any]) -> Any:
+        """Return an answer about the model; None if the server refuses it."""
+        try:
+            return call(method, **self._named)
+        except RequestError as error:
+            if error.lost:
+                raise
+            return None
 
     def _read(self, method: Callable[..., Any], **arguments: Any) -> Mapping[str, Any]:
         message: Mapping[str, Any] = self._call(method, as_json=True, **arguments)
@@ -418,6 +395,8 @@ class HttpClient:
         words = getattr(error, "strerror", None) or str(error) or type(error).__name__
         return RequestError(words, lost=True)
 
+
+Connection = GrpcClient | HttpClient
 
 BINARY = "application/octet-stream"
 

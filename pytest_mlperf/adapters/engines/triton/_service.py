@@ -6,14 +6,14 @@ import hashlib
 import json
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import ExitStack
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, closing
 from dataclasses import dataclass, field
 from pathlib import Path, PurePath
-from typing import Any, Self
+from typing import Any
 
-from pytest_mlperf import RunError, SuiteError
-from pytest_mlperf.adapters.engines import broken, engine_error, serving
+from pytest_mlperf import RunError
+from pytest_mlperf.adapters.engines import broken, engine_error, refuse_conflicts, serving
 from pytest_mlperf.adapters.engines.tasks import TaskOptions
 from pytest_mlperf.adapters.engines.tasks.graph import NUMPY, Graph, Tensor, fits
 from pytest_mlperf.adapters.engines.triton import _clients
@@ -99,72 +99,52 @@ def _server_facts(metadata: Mapping[str, Any], where: str) -> Mapping[str, str]:
     }
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class ModelFacts:
-    """Hold a server's description of a model; `config` is Triton's, {} for other servers."""
-
-    inputs: tuple[Tensor, ...]
-    outputs: tuple[Tensor, ...]
-    versions: str
-    platform: str
-    config: Mapping[str, Any]
-
-    @classmethod
-    def of(cls, metadata: Mapping[str, Any], config: Mapping[str, Any], where: str) -> Self:
-        versions = metadata.get("versions") or []
-        if not isinstance(versions, list):
-            versions = [versions]
-        facts = cls(
-            inputs=_tensors(metadata, "inputs", where),
-            outputs=_tensors(metadata, "outputs", where),
-            versions=",".join(map(str, versions)),
-            platform=str(metadata.get("platform") or ""),
-            config=config,
+def _check_config(config: Mapping[str, Any], batch_size: int, where: str) -> None:
+    """Refuse a batch that is too large, and a server that caches responses."""
+    largest = config.get("max_batch_size")
+    if type(largest) is int and 0 < largest < batch_size:
+        raise broken(
+            where,
+            f"its configuration has max_batch_size = {largest}, but batch_size = "
+            f"{batch_size}; make both fit",
         )
-        for tensor in facts.inputs:
-            if tensor.type not in NUMPY:
-                raise broken(
-                    where,
-                    f"its input {tensor.name!r} is {tensor.type}; this engine sends "
-                    f"{', '.join(TYPES)}",
-                )
-            if not tensor.shape:
-                raise broken(where, f"its input {tensor.name!r} has no batch dimension")
-        return facts
+    cache = config.get(CACHED)
+    if isinstance(cache, Mapping) and cache.get("enable"):
+        raise broken(
+            where,
+            f"its configuration has {CACHED} enabled, so repeated samples would be "
+            "answered from memory and not by the model; switch it off",
+        )
 
-    def check(self, batch_size: int, where: str) -> None:
-        """Refuse a batch that is too large, and a server that caches responses."""
-        largest = self.config.get("max_batch_size")
-        if type(largest) is int and 0 < largest < batch_size:
-            raise broken(
-                where,
-                f"its configuration has max_batch_size = {largest}, but batch_size = "
-                f"{batch_size}; make both fit",
-            )
-        cache = self.config.get(CACHED)
-        if isinstance(cache, Mapping) and cache.get("enable"):
-            raise broken(
-                where,
-                f"its configuration has {CACHED} enabled, so repeated samples would be "
-                "answered from memory and not by the model; switch it off",
-            )
 
-    def describe(self) -> Mapping[str, str]:
-        facts = {"model_versions": self.versions, "platform": self.platform}
-        if not self.config:
-            return facts
-        text = json.dumps(self.config, sort_keys=True)
-        speed_settings = {
-            f"config.{name}": value if isinstance(value, str) else json.dumps(value, sort_keys=True)
-            for name in SHOWN_CONFIG
-            if (value := self.config.get(name))
-        }
-        return {
-            **facts,
-            **speed_settings,
-            "config.max_batch_size": str(self.config.get("max_batch_size", 0)),
-            "config_sha256": hashlib.sha256(text.encode()).hexdigest()[:16],
-        }
+def _model_facts(metadata: Mapping[str, Any], config: Mapping[str, Any]) -> dict[str, str]:
+    """Return facts on a model; `config` is Triton's, {} for other servers."""
+    versions = metadata.get("versions") or []
+    versions = versions if isinstance(versions, list) else [versions]
+    facts = {
+        "model_versions": ",".join(map(str, versions)),
+        "platform": str(metadata.get("platform") or ""),
+    }
+    if config:
+        for name in SHOWN_CONFIG:
+            if value := config.get(name):
+                text = value if isinstance(value, str) else json.dumps(value, sort_keys=True)
+                facts[f"config.{name}"] = text
+        text = json.dumps(config, sort_keys=True)
+        facts["config.max_batch_size"] = str(config.get("max_batch_size", 0))
+        facts["config_sha256"] = hashlib.sha256(text.encode()).hexdigest()[:16]
+    return facts
+
+
+def _inputs(metadata: Mapping[str, Any], where: str) -> tuple[Tensor, ...]:
+    inputs = _tensors(metadata, "inputs", where)
+    for tensor in inputs:
+        if tensor.type not in NUMPY:
+            problem = f"is {tensor.type}; this engine sends {', '.join(TYPES)}"
+            raise broken(where, f"its input {tensor.name!r} {problem}")
+        if not tensor.shape:
+            raise broken(where, f"its input {tensor.name!r} has no batch dimension")
+    return inputs
 
 
 def _tensors(metadata: Mapping[str, Any], key: str, where: str) -> tuple[Tensor, ...]:
@@ -268,6 +248,16 @@ class RemoteGraph(Graph):
         return arrays
 
 
+def _conflicts(options: TritonOptions) -> Iterator[Sequence[Any]]:
+    text = "url is for a server that runs already, and serve starts one on a port of its own"
+    both = options.serve is not None and options.url is not None
+    yield both, f"{text}; leave one of them out", "url", "serve"
+    text = "environment is for a server that serve starts, and there is no serve; leave it out"
+    yield options.serve is None and options.environment, text, "environment", "serve"
+    text = f'binary is for protocol = "http", but protocol = "{options.protocol}"; leave it out'
+    yield options.binary is not None and options.protocol != "http", text, "binary", "protocol"
+
+
 class Service:
     """Manage a server with the model; start it on entry if necessary."""
 
@@ -278,28 +268,10 @@ class Service:
         self._server: serving.Server | None = None
         self._bytes = False
         self._hung_up = False
-        self._open = ExitStack()
         self._requests = ClientPool(self._connect)
+        refuse_conflicts("triton", _conflicts(options))
         if options.serve is not None:
-            if options.url is not None:
-                raise SuiteError(
-                    "engine triton: url is for a server that runs already, and serve starts one on "
-                    "a port of its own; leave one of them out",
-                    option=("url", "serve"),
-                )
             self._new_server(grpc_port=1)
-        elif options.environment:
-            raise SuiteError(
-                "engine triton: environment is for a server that serve starts, and there is no "
-                "serve; leave it out",
-                option=("environment", "serve"),
-            )
-        if options.binary is not None and options.protocol != "http":
-            raise SuiteError(
-                f'engine triton: binary is for protocol = "http", but protocol = '
-                f'"{options.protocol}"; leave it out',
-                option=("binary", "protocol"),
-            )
 
     def require(self) -> None:
         if self._options.serve is not None:
@@ -309,30 +281,19 @@ class Service:
         if self._options.serve is None:
             serving.require_listening("triton", self._address.host.strip("[]"), self._address.port)
 
-    def __enter__(self) -> Self:
-        with ExitStack() as opening:
-            if self._options.serve is not None:
-                port = serving.free_port()
-                self._server = opening.enter_context(self._new_server(grpc_port=port))
-                url = (
-                    self._server.url
-                    if self._options.protocol == "http"
-                    else f"{serving.HOST}:{port}"
-                )
-                self._address = _clients.ServiceAddress.of(self._options.protocol, url)
-            first = self._connect()
-            try:
-                self._read_metadata(first)
-            finally:
-                first.close()
-            binary = self._options.binary
-            has_bytes = BINARY in self._facts["server_extensions"].split(",")
-            self._bytes = has_bytes if binary is None else binary
-            self._open = opening.pop_all()
-        return self
-
-    def __exit__(self, *exc_info: Any) -> None:
-        self._open.__exit__(*exc_info)
+    def open(self, undo: ExitStack) -> None:
+        """Start the server, if there is a command, and read what it says of itself."""
+        if self._options.serve is not None:
+            port = serving.free_port()
+            self._server = undo.enter_context(self._new_server(grpc_port=port))
+            is_http = self._options.protocol == "http"
+            url = self._server.url if is_http else f"{serving.HOST}:{port}"
+            self._address = _clients.ServiceAddress.of(self._options.protocol, url)
+        with closing(self._connect()) as first:
+            self._read_metadata(first)
+        binary = self._options.binary
+        has_bytes = BINARY in self._facts["server_extensions"].split(",")
+        self._bytes = has_bytes if binary is None else binary
 
     def hang_up(self) -> None:
         self._hung_up = True
@@ -344,11 +305,11 @@ class Service:
 
     def graph(self) -> RemoteGraph:
         """Return the model, after checking the batch size and that responses are not cached."""
-        self._model_facts.check(self._options.batch_size, self.where)
+        _check_config(self._config, self._options.batch_size, self.where)
         return RemoteGraph(
             where=self.where,
-            inputs=self._model_facts.inputs,
-            outputs=self._model_facts.outputs,
+            inputs=self._inputs,
+            outputs=self._outputs,
             requests=self._requests,
             explain=self._explain,
         )
@@ -357,7 +318,7 @@ class Service:
         options = self._options
         facts = {
             **self._facts,
-            **self._model_facts.describe(),
+            **_model_facts(self._metadata, self._config),
             "served_model": options.served_model,
             "model_version": options.model_version or "chosen by the server",
             "protocol": self._address.protocol,
@@ -397,7 +358,9 @@ class Service:
         try:
             self._wait(client)
             self._facts = _server_facts(client.server(), self.where)
-            self._model_facts = ModelFacts.of(client.model(), client.config(), self.where)
+            self._metadata, self._config = client.model(), client.config()
+            self._inputs = _inputs(self._metadata, self.where)
+            self._outputs = _tensors(self._metadata, "outputs", self.where)
         except _clients.RequestError as error:
             if self._server is not None:
                 self._server.check()

@@ -5,12 +5,12 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, ClassVar
 
-from pytest_mlperf.adapters.engines import check_words
+from pytest_mlperf.adapters.engines import one_of
 from pytest_mlperf.adapters.engines.llm import model_folder, tools
 from pytest_mlperf.adapters.engines.llm.engine import (
     GenerateTask,
@@ -123,41 +123,29 @@ class VllmOptions(LibraryOptions, tools.ToolOptions):
     def whole(self) -> tuple[str, str] | None:
         return ("api", '"offline"') if self.api == "offline" else super().whole
 
-    def check(self, precision: str) -> None:
-        check_words("vllm", self, api=APIS)
-        super().check(precision)
-        if self.batch_size is not None and self.api != "offline":
-            raise self.refused(
-                'batch_size is for api = "offline"; with api = "async" set max_num_seqs, the '
-                "number of samples in flight",
-                *("batch_size", "api"),
-            )
-        self._check_quantization(precision)
-
     def _rules(self, precision: str) -> Iterator[Rule]:
+        yield one_of("api", self.api, APIS)
         yield from super()._rules(precision)
         yield from self.tool_rules()
         size = self.mm_processor_cache_gb
         yield "mm_processor_cache_gb", size, 0 <= size < math.inf, "a number of GB from 0 on"
 
-    def _check_quantization(self, precision: str) -> None:
-        quantization = self.quantization
-        if quantization is None:
-            return
-        if precision in PLAIN_PRECISIONS:
-            raise self.refused(
+    def _conflicts(self, precision: str) -> Iterator[Sequence[Any]]:
+        yield from super()._conflicts(precision)
+        text = 'batch_size is for api = "offline"; with api = "async" set max_num_seqs, the number '
+        applies = self.batch_size is not None and self.api != "offline"
+        yield applies, f"{text}of samples in flight", "batch_size", "api"
+        if (quantization := self.quantization) is not None:
+            yield (
+                precision in PLAIN_PRECISIONS,
                 f'quantization = "{quantization}" quantises weights, but precision = "{precision}" '
                 "says that they are not; set precision to one of "
                 f"{', '.join(QUANTISED_PRECISIONS)}",
                 *("quantization", "precision"),
             )
-        valid = AT_LOADING.get(quantization, QUANTISED_PRECISIONS)
-        if precision not in valid:
-            raise self.refused(
-                f'quantization = "{quantization}" makes {" or ".join(valid)}, but precision = '
-                f'"{precision}"',
-                *("quantization", "precision"),
-            )
+            valid = AT_LOADING.get(quantization, QUANTISED_PRECISIONS)
+            text = f'quantization = "{quantization}" makes {" or ".join(valid)}, but precision = '
+            yield precision not in valid, f'{text}"{precision}"', "quantization", "precision"
 
 
 def check_agrees(
@@ -253,7 +241,7 @@ class VllmEngine(LibraryEngine):
 
     _options: VllmOptions
 
-    _drafts: _library.AcceptedDrafts | None = None
+    _drafts: Iterator[int] | None = None
 
     @classmethod
     def check_library(cls) -> None:
@@ -265,7 +253,7 @@ class VllmEngine(LibraryEngine):
             self._prepare()
 
     def accepted_drafts(self) -> int | None:
-        return None if self._drafts is None else self._drafts.take()
+        return None if self._drafts is None else next(self._drafts)
 
     def _open(self, undo: contextlib.ExitStack) -> None:
         undo.enter_context(_library.environment())
@@ -299,7 +287,7 @@ class VllmEngine(LibraryEngine):
         self._facts |= most_together(arguments, self._facts, self._options.batch_size)
         if arguments.get("speculative_config"):
             self._facts["work.drafts"] = "true"
-            self._drafts = _library.AcceptedDrafts() if self._options.request_metrics else None
+            self._drafts = _library.accepted_drafts() if self._options.request_metrics else None
 
     def _prepare(self) -> tuple[str, model_folder.Config, dict[str, Any]]:
         version = _library.find_version()

@@ -9,17 +9,14 @@ import math
 import multiprocessing
 import os
 import re
-import select
 import signal
 import stat
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
-from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
 from itertools import count
 from multiprocessing import resource_tracker
-from pathlib import Path
 from time import monotonic
 from typing import Any
 
@@ -30,6 +27,7 @@ from pytest_mlperf.adapters.engines.llm.generation import Generation, TokenPromp
 from pytest_mlperf.adapters.engines.llm.pictures import PictureChats
 from pytest_mlperf.adapters.engines.llm.speech import RATE
 from pytest_mlperf.adapters.engines.llm.streaming import StreamedRequest, Streams
+from pytest_mlperf.adapters.engines.serving import descendants
 from pytest_mlperf.extension import text_of
 
 ERROR_STREAM = 2
@@ -65,70 +63,37 @@ class Log:
 
 
 EXIT_GRACE_SECONDS = 10.0
-
-
-def below(root: int) -> set[int]:
-    """Return the ids of all running descendants of a process."""
-    children: dict[int, list[int]] = {}
-    for entry in Path("/proc").iterdir():
-        if entry.name.isdigit():
-            with contextlib.suppress(OSError):  # the process has ended
-                # The name, in brackets, may contain blanks and brackets.
-                rest = (entry / "stat").read_text("utf-8", "replace").rpartition(")")[2]
-                state, parent = rest.split()[:2]
-                if state != "Z":
-                    children.setdefault(int(parent), []).append(int(entry.name))
-    processes: set[int] = set()
-    open_ids = [root]
-    while open_ids:
-        next_ids = children.get(open_ids.pop(), [])
-        processes.update(next_ids)
-        open_ids += next_ids
-    return processes
+POLL_SECONDS = 0.02
 
 
 class Started:
     """Find and end descendants of this process that started after creation of this object."""
 
     def __init__(self) -> None:
-        self._earlier = below(os.getpid())
+        self._earlier = set(descendants())
 
     def pids(self) -> set[int]:
         """Return the ids of running descendants, without Python's helper for shared memory."""
         # The helper ends with this process, and reports an error if it is killed.
         helper = getattr(getattr(resource_tracker, "_resource_tracker", None), "_pid", None)
-        return below(os.getpid()) - self._earlier - {helper}
+        return set(descendants()) - self._earlier - {helper}
 
     def end(self, grace_s: float = EXIT_GRACE_SECONDS) -> Collection[int]:
         """Wait up to `grace_s` for the descendants, kill the rest, and return the killed ids."""
-        left = {}
-        for pid in self.pids():
+        killed = self._left(grace_s)
+        for pid in killed:
             with contextlib.suppress(ProcessLookupError):
-                left[pid] = os.pidfd_open(pid)
-        _wait(left, grace_s)
-        killed = set(left)
-        for handle in left.values():
-            with contextlib.suppress(ProcessLookupError):
-                signal.pidfd_send_signal(handle, signal.SIGKILL)
-        _wait(left, grace_s)
-        for handle in left.values():
-            os.close(handle)
-        multiprocessing.active_children()  # collects the exit codes of its own children
+                os.kill(pid, signal.SIGKILL)
+        self._left(grace_s)
         return killed
 
-
-def _wait(left: dict[int, int], limit_s: float) -> None:
-    """Wait up to `limit_s` for processes to end; remove ended ones from `left` (fd by pid)."""
-    end_s = time.monotonic() + limit_s
-    poll = select.poll()
-    ids = {handle: pid for pid, handle in left.items()}
-    for handle in ids:
-        poll.register(handle, select.POLLIN)
-    while left and (rest_s := end_s - time.monotonic()) > 0:
-        for handle, _ in poll.poll(rest_s * 1000):
-            poll.unregister(handle)
-            os.close(handle)
-            del left[ids[handle]]
+    def _left(self, limit_s: float) -> set[int]:
+        """Return the descendants that do not end within `limit_s`."""
+        end_s = monotonic() + limit_s
+        while (pids := self.pids()) and monotonic() < end_s:
+            time.sleep(POLL_SECONDS)
+            multiprocessing.active_children()  # collects the exit codes of its own children
+        return pids
 
 
 MIN_VLLM = (0, 20)
@@ -262,47 +227,38 @@ def _broken(error: Exception) -> EnvironmentFault:
     )
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class SeenRequest:
-    """Hold our measurements of a request; times by `time.monotonic`, as vLLM's are."""
+def compare(
+    gaps: StampGaps, index: int, tokens: int, stamps_s: tuple[float, float], theirs: Any
+) -> None:
+    """Compare our times of a request with vLLM's RequestStateStats; None if it keeps none.
 
-    index: int
-    tokens: int
-    first_s: float
-    last_s: float
-
-
-def compare(gaps: StampGaps, seen: SeenRequest, theirs: Any) -> None:
-    """Compare our times of a request with vLLM's RequestStateStats; None if it keeps none."""
+    `stamps_s` are the times of the first and the last token, by `time.monotonic` as vLLM's.
+    """
     if theirs is None or not theirs.first_token_ts:
         return
-    if theirs.num_generation_tokens != seen.tokens:
+    if theirs.num_generation_tokens != tokens:
         raise impossible(
-            seen.index,
-            f"vLLM counts {theirs.num_generation_tokens} tokens in the answer, and {seen.tokens} "
-            "came",
+            index,
+            f"vLLM counts {theirs.num_generation_tokens} tokens in the answer, and {tokens} came",
         )
     if theirs.last_token_ts < theirs.first_token_ts:
-        raise impossible(seen.index, "vLLM stamped its last token before its first")
-    gaps.add(seen.index, "first", seen.first_s, theirs.first_token_ts)
-    gaps.add(seen.index, "last", seen.last_s, theirs.last_token_ts)
+        raise impossible(index, "vLLM stamped its last token before its first")
+    gaps.add(index, "first", stamps_s[0], theirs.first_token_ts)
+    gaps.add(index, "last", stamps_s[1], theirs.last_token_ts)
 
 
 ACCEPTED_COUNTER = "vllm:spec_decode_num_accepted_tokens"
 """vLLM's counter of accepted draft tokens since it was loaded."""
 
 
-class AcceptedDrafts:
-    def __init__(self) -> None:
-        self._snapshot = find("get_metrics_snapshot")
-        self._earlier = 0
-
-    def take(self) -> int:
-        """Return the number of draft tokens accepted since the last call."""
+def accepted_drafts() -> Iterator[int]:
+    """Yield the number of draft tokens accepted since the last item."""
+    snapshot, total = find("get_metrics_snapshot"), 0
+    while True:
+        earlier = total
         # There is a counter for each copy of the model with data parallelism.
-        total = sum(int(m.value) for m in self._snapshot() if m.name == ACCEPTED_COUNTER)
-        earlier, self._earlier = self._earlier, total
-        return total - earlier
+        total = sum(int(m.value) for m in snapshot() if m.name == ACCEPTED_COUNTER)
+        yield total - earlier
 
 
 def sampling_arguments(generation: Generation, output_kind: Any, index: int = 0) -> dict[str, Any]:
@@ -402,13 +358,15 @@ class AsyncBackend:
     async def _answer(self, request: StreamedRequest) -> None:
         try:
             async with self._room:
-                output, row, seen = await self._ask(request)
+                output, row, stamps_s = await self._ask(request)
             if self._is_piecewise(request.sink):
-                compare(self._task.gaps, seen, output.metrics)
+                compare(self._task.gaps, request.index, len(row), stamps_s, output.metrics)
             self._task.check(request.index, row, output.outputs[0].finish_reason)
             if self._task.generation.prompt_logprobs:
-                tokens = output.prompt_token_ids
-                self._task.report_prompt(request, tokens, logprobs_of(output))
+                logged = logprobs_output(
+                    request.index, output.prompt_token_ids, logprobs_of(output)
+                )
+                request.done(logged if request.sink.wants_output else None, None)
                 return
             media = self._prompts.has_media
             self._task.report(request, row, len(output.prompt_token_ids) if media else None)
@@ -419,7 +377,7 @@ class AsyncBackend:
                 raise
             raise _failed(f"sample {request.index} of the data set", error, self._log) from error
 
-    async def _ask(self, request: StreamedRequest) -> tuple[Any, list[int], SeenRequest]:
+    async def _ask(self, request: StreamedRequest) -> tuple[Any, list[int], tuple[float, float]]:
         """Return the last output, all tokens, and the times of the first and the last."""
         prompt = await self._prompts.rendered(self._llm, request.index)
         piecewise = self._is_piecewise(request.sink)
@@ -436,8 +394,7 @@ class AsyncBackend:
             row += new
         if output is None:
             raise engine_error(f"vLLM gave no output for sample {request.index} of the data set")
-        seen = SeenRequest(index=request.index, tokens=len(row), first_s=first_s, last_s=last_s)
-        return output, row, seen
+        return output, row, (first_s, last_s)
 
 
 class OfflineBackend:

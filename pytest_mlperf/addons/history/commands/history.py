@@ -13,12 +13,7 @@ from pytest_mlperf.addons.history.trend import grouped, trend, trend_of
 from pytest_mlperf.bench.files import points_of, tracked_baselines
 from pytest_mlperf.cli.arguments import add
 from pytest_mlperf.cli.output import show, whole, width
-from pytest_mlperf.cli.stored_results import (
-    calibrated_roots,
-    case_named,
-    rule_here,
-    store_here,
-)
+from pytest_mlperf.cli.stored_results import calibrated_roots, case_named, rule_here, store_here
 from pytest_mlperf.core.history import CaseHistory, histories_of
 from pytest_mlperf.core.metrics import COUNTS
 from pytest_mlperf.core.trend import TrendPoint

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections import defaultdict
 from collections.abc import Iterator, Mapping
 from statistics import median
@@ -14,10 +15,6 @@ from pytest_mlperf.addons.judge.readers.fields import (
     TOKENS,
     JsonObject,
     Values,
-    cache_hits,
-    head,
-    lengths,
-    objects,
     plain,
 )
 
@@ -48,46 +45,42 @@ _AIPERF_MARKS = (
     *("error_summary", "run_info", "telemetry_data", "usage_completion_tokens"),
 )
 
+_GPU_NAME = re.compile(r'"gpu_name": *"([^"]+)"')
+"""Names of GPUs, somewhere in the telemetry."""
+
 _SCHEMAS = ("None", "1.0", "1.1", "1.2", "1.3", "1.4", "1.5")
 
 
 def _is_genai_perf(document: ResultFile) -> bool:
-    return not head(document).at("request_latency").keys().isdisjoint(("avg", "p50"))
+    return not document.head.at("request_latency").keys().isdisjoint(("avg", "p50"))
 
 
 def _is_aiperf(document: ResultFile) -> bool:
     return _is_genai_perf(document) and not document.head.keys().isdisjoint(_AIPERF_MARKS)
 
 
-def _aiperf(document: ResultFile) -> Iterator[ToolRun]:
-    raw = head(document)
+def _export(document: ResultFile) -> Iterator[ToolRun]:
+    raw = document.head
+    tool = "aiperf" if _is_aiperf(document) else "genai-perf"
     schema = str(raw.get("schema_version"))
     note = f"AIPerf's schema {schema} is unknown; its fields were read"
+    errors = raw.at("error_request_count").whole("avg")
+    if errors is None and tool == "aiperf":
+        errors = 0  # it leaves the count out if it is 0
     yield run_of(
         document,
-        "aiperf",
-        # AIPerf leaves the count of errors out if it is 0.
-        points=(_point(raw, _average(raw, "error_request_count") or 0),),
+        tool,
+        points=(_point(document, errors),),
         started=raw.moment("start_time"),
         version=raw.text("aiperf_version"),
         details=raw.at("run_info").texts("random_seed", "variation_label"),
         notes=() if schema in _SCHEMAS else (note,),
-        duration_s=_average(raw, "benchmark_duration"),
+        duration_s=raw.at("benchmark_duration").number("avg"),
     )
 
 
-def _genai_perf(document: ResultFile) -> Iterator[ToolRun]:
-    raw = head(document)
-    point = _point(raw, _average(raw, "error_request_count"))
-    yield run_of(document, "genai-perf", points=(point,))
-
-
-def _average(raw: JsonObject, name: str) -> float | None:
-    return raw.at(name).number("avg")
-
-
-def _point(raw: JsonObject, errors: float | None) -> ToolPoint:
-    values = Values()
+def _point(document: ResultFile, errors: int | None) -> ToolPoint:
+    raw, values = document.head, Values()
     for key, base in _AIPERF_TIMES.items():
         unit = str(raw.at(key).get("unit", "ms"))
         if unit in SECONDS_PER_UNIT:
@@ -95,69 +88,77 @@ def _point(raw: JsonObject, errors: float | None) -> ToolPoint:
         else:
             values.absent[f"{base}_p50"] = f"its unit {unit!r} is unknown"
     for key, metric in _AIPERF_RATES.items():
-        values.add(metric, raw.at(key).get("avg"))
+        amount, _, time = str(raw.at(key).get("unit", "/sec")).partition("/")
+        time = time.removesuffix("/user")
+        if time in SECONDS_PER_UNIT:
+            values.add(metric, raw.at(key).get("avg"), 1 / SECONDS_PER_UNIT[time])
+        else:
+            values.absent[metric] = f"its unit {amount}/{time} is unknown"
     settings = _settings(raw.at("input_config"))
     completed = raw.at("request_count").whole("avg")
-    failed = None if errors is None else int(errors)
-    sent = None if completed is None or failed is None else completed + failed
+    listed = sum(error.whole("count") or 0 for error in raw.entries("error_summary"))
     size_in, size_out, server_count = (
-        _average(raw, name)
+        raw.at(name).number("avg")
         for name in ("input_sequence_length", "output_sequence_length", "usage_completion_tokens")
     )
-    cached = next((_average(raw, key) for key in raw if key.startswith("usage_prompt_cache")), None)
-    facts = {
-        "model": Fact(_setting(settings, "model_names") or _setting(settings, "model")),
-        "tokenizer": Fact(_setting(settings, "tokenizer.name") or _setting(settings, "tokenizer")),
-        "requests": Fact(completed if sent is None else sent),
-        **lengths(1, size_in, size_out if server_count is None else server_count),
-        **cache_hits(cached, size_in),
-        "goodput target": Fact(
-            _setting(settings, "goodput") or _setting(settings, "slos"), ("goodput",), needed=True
-        ),
+    caches = {"read" in key: key for key in raw if key.startswith("usage_prompt_cache")}
+    cached = raw.at(caches.get(True, caches.get(False, ""))).number("avg")
+    values.requests(None, completed, errors, listed or None)
+    values.lengths(1, size_in, size_out if server_count is None else server_count)
+    values.share("cache hits", cached, size_in)
+    values.goodput(None, _setting(settings, "goodput", "slos"))
+    phases = raw.at("input_config").entries("phases")
+    warm = any(p.get("kind") == "warmup" and not p.get("exclude_from_results") for p in phases)
+    gpus = sorted(set(_GPU_NAME.findall(document.text)))
+    values.facts |= {
+        "model": Fact(_setting(settings, "model_names", "model", "models.items.name", "items")),
+        "tokenizer": Fact(_setting(settings, "tokenizer.name", "tokenizer")),
+        "requests": Fact(values.sent),
+        "data set": Fact(_setting(settings, "public_dataset", "datasets.type")),
+        "endpoint": Fact(_setting(settings, "endpoint.type")),
+        "streaming": Fact(_setting(settings, "endpoint.streaming")),
+        "warm-up": Fact("in the results" if warm else "left out"),
+        "turns": Fact(_setting(settings, "turn.mean", "turns.mean")),
+        "GPU": Fact(", ".join(gpus) or None),
     }
     if server_count is not None:
         client = "output tokens per request, counted by the client"
-        facts[client] = Fact(size_out, _BY_TOKENS, tolerance=TOKENS)
+        values.facts[client] = Fact(size_out, _BY_TOKENS, tolerance=TOKENS)
+    whole = raw.get("was_cancelled") is not True and raw.get("is_complete") is not False
     return values.at_load(
         _setting(settings, "concurrency"),
-        _setting(settings, "request_rate") or _setting(settings, "rate"),
+        _setting(settings, "request_rate", "rate"),
         otherwise="one load",
-        facts=facts,
-        sent=sent,
-        failed=failed,
-        broken="the run was cancelled" if raw.get("was_cancelled") is True else "",
+        broken="" if whole else "the run was cancelled, or did not end",
     )
 
 
 def _settings(config: JsonObject) -> dict[str, Any]:
     """Return the settings by their path; releases from 0.12 on list models and phases."""
-    names = [str(model.get("name")) for model in config.at("models").entries("items")]
     measured = [p for p in config.entries("phases") if p.get("kind") != "warmup"]
-    phase = measured[-1] if measured else {}
-    return dict(_flat({**config, **({"model": names} if names else {}), **phase}))
+    return dict(_flat({**config, "phases": measured[-1:]}))
 
 
 def _flat(raw: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
     for key, value in raw.items():
-        if isinstance(value, Mapping) and key not in {"goodput", "slos"}:
-            yield from _flat(value, f"{prefix}{key}.")
+        item = value[0] if isinstance(value, list) and len(value) == 1 else value
+        if isinstance(item, Mapping) and key not in {"goodput", "slos"}:
+            yield from _flat(item, f"{prefix}{key}.")
         else:
-            yield f"{prefix}{key}", value
+            yield f"{prefix}{key}", item
 
 
-def _setting(settings: Mapping[str, Any], name: str) -> str | float | None:
-    for key, value in settings.items():
-        if key == name or key.endswith(f".{name}"):
-            if isinstance(value, list) and len(value) == 1:
-                return plain(value[0])
-            if isinstance(value, list | Mapping):
-                return str(value) if value else None
-            return plain(value)
+def _setting(settings: Mapping[str, Any], *names: str) -> str | float | None:
+    """Return the first setting that has one of these names and a value."""
+    for name in names:
+        for key, value in settings.items():
+            if f".{key}".endswith(f".{name}") and value not in (None, [], {}):
+                return str(value) if isinstance(value, list | Mapping) else plain(value)
     return None
 
 
 def _is_records(document: ResultFile) -> bool:
-    raw = head(document)
+    raw = document.head
     phase = not raw.at("metadata").keys().isdisjoint(("benchmark_phase", "turn_index"))
     return phase and isinstance(raw.get("metrics"), Mapping)
 
@@ -165,7 +166,7 @@ def _is_records(document: ResultFile) -> bool:
 def _records(document: ResultFile) -> Iterator[ToolRun]:
     """Yield one run: a point for each turn, with medians over its requests."""
     turns: dict[int, list[JsonObject]] = defaultdict(list)
-    for record in objects(document):
+    for record in document.objects:
         metadata = record.at("metadata")
         if metadata.get("benchmark_phase", "profiling") == "profiling":
             turns[metadata.whole("turn_index") or 0].append(record)
@@ -185,26 +186,24 @@ def _turn(turn: int, records: list[JsonObject]) -> ToolPoint:
         str(record.at("metadata").get("conversation_id", index))
         for index, record in enumerate(records)
     }
-    answered = [record for record in records if not record.get("error")]
+    answered = [r for r in records if not (r.get("error") or r.at("metadata").get("was_cancelled"))]
     for record in answered:
         for key, base in _AIPERF_TIMES.items():
             metric = record.at("metrics", key)
             factor = SECONDS_PER_UNIT.get(str(metric.get("unit", "ms")))
             if factor and (value := metric.positive("value", factor)):
                 figures[f"{base}_p50"].append(value)
-    return ToolPoint(
-        name=f"turn {turn}",
-        metrics={name: median(values) for name, values in figures.items()},
-        facts={"conversations": Fact(float(len(conversations)))},
-        sent=len(records),
-        failed=len(records) - len(answered),
-    )
+    values = Values()
+    values.metrics = {name: median(of) for name, of in figures.items()}
+    values.facts["conversations"] = Fact(len(conversations))
+    values.requests(len(records), len(answered))
+    return values.point(f"turn {turn}")
 
 
-AIPERF = Reader(title="AIPerf", recognise=_is_aiperf, read=_aiperf)
+AIPERF = Reader(title="AIPerf", recognise=_is_aiperf, read=_export)
 RECORDS = Reader(title="AIPerf's records", recognise=_is_records, read=_records)
 GENAI_PERF = Reader(
     title="GenAI-Perf",
     recognise=lambda document: _is_genai_perf(document) and not _is_aiperf(document),
-    read=_genai_perf,
+    read=_export,
 )

@@ -9,9 +9,9 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from pytest_mlperf.addons.judge.files import Reader, ResultFile, read_text, run_of
-from pytest_mlperf.addons.judge.model import NEITHER, Fact, Quantity, ToolPoint, ToolRun
-from pytest_mlperf.addons.judge.readers.fields import JsonObject, Values, head, moment, plain
+from pytest_mlperf.addons.judge.files import Reader, ResultFile, has_keys, read_text, run_of
+from pytest_mlperf.addons.judge.model import Fact, Quantity, ToolPoint, ToolRun
+from pytest_mlperf.addons.judge.readers.fields import JsonObject, Values, moment, plain
 
 
 def _estimates(folder: Path) -> list[Path]:
@@ -38,7 +38,7 @@ def _criterion(document: ResultFile) -> Iterator[ToolRun]:
         texts_read.append(estimates.text)
         values = Values()
         for key, metric in (("mean", "time_mean"), ("median", "time_p50")):
-            values.add(metric, head(estimates).at(key).get("point_estimate"), 1e-9)
+            values.add(metric, estimates.head.at(key).get("point_estimate"), 1e-9)
         points.append(values.point(_name(folder, document.path)))
     whole = ResultFile(path=document.path, text="\n".join(texts_read))
     run = run_of(whole, "criterion", points=tuple(points))
@@ -49,21 +49,17 @@ def _criterion(document: ResultFile) -> Iterator[ToolRun]:
 CRITERION = Reader(title="criterion.rs", recognise=_is_criterion, read=_criterion, of_folders=True)
 
 
-def _is_asv(document: ResultFile) -> bool:
-    marked = not document.head.keys().isdisjoint(("result_columns", "env_name"))
-    return marked and isinstance(document.head.get("results"), Mapping)
-
-
 def _asv(document: ResultFile) -> Iterator[ToolRun]:
-    raw = head(document)
+    raw = document.head
     columns = raw.get("result_columns") or ["result", "params", "version"]
     about = document.path.parents[1] / "benchmarks.json"
-    definitions = head(read_text(about)) if about.is_file() else JsonObject()
+    definitions = read_text(about).head if about.is_file() else JsonObject()
     machine, rows = raw.at("params"), raw.at("results")
+    machine_facts = machine.facts({"CPU": "cpu", "CPUs": "num_cpu", "architecture": "arch"})
     points = [
         point
         for name, row in rows.items()
-        for point in _asv_points(name, row, columns, definitions.at(name), machine.text("cpu"))
+        for point in _asv_points(name, row, columns, definitions.at(name), machine_facts)
     ]
     clock = columns.index("started_at") if "started_at" in columns else len(columns)
     starts = (
@@ -86,7 +82,7 @@ _ASV_METRICS = {"time": "time_p50", "timeraw": "time_p50", "mem": "memory", "pea
 
 
 def _asv_points(
-    name: str, row: Any, columns: list[str], definition: JsonObject, cpu: str | None
+    name: str, row: Any, columns: list[str], definition: JsonObject, machine: Mapping[str, Fact]
 ) -> Iterator[ToolPoint]:
     cells = dict(zip(columns, row, strict=False)) if isinstance(row, list) else {"result": row}
     results, params = cells.get("result"), cells.get("params") or []
@@ -97,29 +93,30 @@ def _asv_points(
     for number, combination in enumerate(combinations):
         value = _cell(results, number)
         shown = f"({', '.join(map(str, combination))})" if combination else ""
-        facts = {
-            "CPU": Fact(cpu),
+        values = Values()
+        values.facts |= {
+            **machine,
             "benchmark version": Fact(plain(cells.get("version"))),
             "calls per sample": Fact(plain(_cell(cells.get("stats_number"), number))),
         }
         if value is None:
-            yield ToolPoint(name=f"{name}{shown}", facts=facts, broken="asv has null: it failed")
+            yield values.point(f"{name}{shown}", broken="asv has null: it failed")
             continue
-        values = Values()
         if isinstance(value, float) and math.isnan(value):
             values.absent[metric] = "skipped"
         else:
             values.add(metric, value)
-        quantity = Quantity(f"tracked value [{unit}]", unit, NEITHER)
-        yield values.point(
-            f"{name}{shown}",
-            facts=facts,
-            quantities={"track": quantity} if metric == "track" else {},
-        )
+        quantity = Quantity(f"tracked value [{unit}]", unit)
+        quantities = {"track": quantity} if metric == "track" else {}
+        yield values.point(f"{name}{shown}", quantities=quantities)
 
 
 def _cell(values: Any, number: int) -> Any:
     return values[number] if isinstance(values, list) and number < len(values) else None
 
 
-ASV = Reader(title="asv", recognise=_is_asv, read=_asv)
+ASV = Reader(
+    title="asv",
+    recognise=has_keys("results", marks=("result_columns", "env_name")),
+    read=_asv,
+)

@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import datetime as dt
 import re
 from collections.abc import Mapping
 from typing import Any
 
-from pytest_mlperf.addons.judge.files import ResultFile
-from pytest_mlperf.addons.judge.model import Fact, ToolPoint
+from pytest_mlperf.addons.judge.model import COMPLETED, Fact, ToolPoint
+from pytest_mlperf.core.measurement import moment_of
 
-CACHE_TOLERANCE = 0.05
-"""Difference of cache hit shares that random prompts explain."""
+SHARE_TOLERANCE = 0.05
+"""Difference of shares of tokens and of requests that chance explains."""
 
 TOKENS = 0.02
 """Relative difference of mean lengths that random prompts of one setting explain."""
@@ -56,12 +55,6 @@ def positive(value: Any, factor: float = 1.0) -> float | None:
     return scaled if 1e-30 < scaled < 1e30 else None
 
 
-def whole(value: Any) -> int | None:
-    """Return a count, or None for another value."""
-    value = number(value)
-    return int(value) if value is not None and value >= 0 and value == int(value) else None
-
-
 def per(total: Any, count: Any) -> float | None:
     """Return a total per item; None if one of both is unknown or 0."""
     a, b = positive(total), positive(count)
@@ -86,11 +79,8 @@ def moment(value: Any) -> float | None:
     if isinstance(value, str):
         compact = _COMPACT.fullmatch(value)
         text = f"{compact[1]}T{compact[2]}" if compact else value
-        try:
-            at = dt.datetime.fromisoformat(text)
-        except ValueError:
-            return None
-        text_s = (at if at.tzinfo else at.replace(tzinfo=dt.UTC)).timestamp()
+        at = moment_of(text)
+        text_s = at.timestamp() if at else 0.0
         return text_s if 0 < text_s <= MAX_MOMENT else None
     seconds = number(value)
     if seconds is None or seconds <= 0:
@@ -113,10 +103,9 @@ class JsonObject(dict[str, Any]):
 
     def entries(self, key: str) -> list[JsonObject]:
         """Return the objects of the list under a key; empty if there is none."""
-        value = self.get(key)
-        return (
-            [JsonObject(v) for v in value if isinstance(v, Mapping)] if type(value) is list else []
-        )
+        values = self.get(key)
+        listed = values if type(values) is list else []
+        return [JsonObject(value) for value in listed if isinstance(value, Mapping)]
 
     def plain(self, key: str) -> str | float | None:
         """Return a field as text or number; None for tables, lists and null, or if missing."""
@@ -132,7 +121,8 @@ class JsonObject(dict[str, Any]):
 
     def whole(self, key: str) -> int | None:
         """Return a whole number of at least 0."""
-        return whole(self.get(key))
+        value = self.number(key)
+        return int(value) if value is not None and value >= 0 and value == int(value) else None
 
     def moment(self, key: str) -> float | None:
         """Return a time in seconds since 1970."""
@@ -140,11 +130,10 @@ class JsonObject(dict[str, Any]):
 
     def texts(self, *keys: str) -> dict[str, str]:
         """Return the values of these keys as texts, cut to 120 characters; skip absent ones."""
-        values = {key: self.get(key) for key in keys}
         return {
             key: str(value)[:120]
-            for key, value in values.items()
-            if isinstance(value, str | int | float) and str(value)
+            for key in keys
+            if isinstance(value := self.get(key), str | int | float) and str(value)
         }
 
     def text(self, *keys: str) -> str | None:
@@ -152,18 +141,12 @@ class JsonObject(dict[str, Any]):
         return next(iter(self.texts(*keys).values()), None)
 
     def facts(self, names: Mapping[str, str], tolerance: float = 0.0) -> dict[str, Fact]:
-        """Return facts by title from keys that are text, numbers or truth values."""
-        return {title: Fact(self.plain(key), (), tolerance) for title, key in names.items()}
-
-
-def head(document: ResultFile) -> JsonObject:
-    """Return the first JSON object of a document."""
-    return JsonObject(document.head)
-
-
-def objects(document: ResultFile) -> list[JsonObject]:
-    """Return all JSON objects of a document."""
-    return [JsonObject(value) for value in document.objects]
+        """Return facts by title from keys ("gpu.name" of an object), if they are plain values."""
+        paths = {title: key.split(".") for title, key in names.items()}
+        return {
+            title: Fact(self.at(*path).plain(key), (), tolerance)
+            for title, (*path, key) in paths.items()
+        }
 
 
 STATISTICS = {"med": "p50", "median": "p50", "min": "min"} | dict.fromkeys(
@@ -188,12 +171,15 @@ _BASES = {
 
 
 class Values:
-    """Collect the figures of a point; 0, -1 and text in a file count as absent."""
+    """Collect figures, conditions and counts of a point; 0, -1 and text count as absent figures."""
 
     def __init__(self, raw: Mapping[str, Any] | None = None, keys: Mapping[str, str] = {}) -> None:
         """Read each metric in `keys` from the key of the file; skip absent and null values."""
         self.metrics: dict[str, float] = {}
         self.absent: dict[str, str] = {}
+        self.facts: dict[str, Fact] = {}
+        self.sent: int | None = None
+        self.failed: int | None = None
         for metric, key in keys.items():
             self.add(metric, (raw or {}).get(key))
 
@@ -212,7 +198,9 @@ class Values:
             if statistic and not (rank and rank[1] != "50" and float(rank[1]) < LEAST_RANK):
                 self.add(f"{base}_{statistic}", value, factor)
 
-    def matching(self, raw: Mapping[str, Any], pattern: re.Pattern[str], factor: float) -> None:
+    def latencies(
+        self, raw: Mapping[str, Any], factor: float, pattern: re.Pattern[str] = LATENCY
+    ) -> None:
         """Add the values of keys that match a pattern with groups `base` and `statistic`."""
         for key, value in raw.items():
             if match := pattern.fullmatch(key):
@@ -220,9 +208,38 @@ class Values:
                 statistic = STATISTICS.get(match["statistic"], match["statistic"])
                 self.add(f"{base}_{statistic}", value, factor)
 
+    def requests(self, sent: int | None, completed: int | None, *failures: int | None) -> None:
+        """Set the numbers of requests from those in the file.
+
+        Args:
+            failures: Failed requests by each of the fields that hold them. Requests without an
+                answer have failed as well.
+        """
+        unanswered = None if sent is None or completed is None else max(sent - completed, 0)
+        self.failed = max((n for n in (*failures, unanswered) if n is not None), default=None)
+        if sent is None and completed is not None and self.failed is not None:
+            sent = completed + self.failed
+        self.sent = sent
+        self.facts[COMPLETED] = Fact(completed)
+
+    def lengths(self, count: Any, tokens_in: Any, tokens_out: Any) -> None:
+        """Add the facts on tokens per request, from totals; `count` is 1 for means."""
+        for side, total in (("input", tokens_in), ("output", tokens_out)):
+            self.facts[f"{side} tokens per request"] = Fact(per(total, count), tolerance=TOKENS)
+
+    def share(self, name: str, part: float | None, whole: float | None = 1.0) -> None:
+        """Add a fact that is a share, such as that of prompt tokens that came from a cache."""
+        value = part / whole if part is not None and whole else None
+        self.facts[name] = Fact(value, tolerance=SHARE_TOLERANCE, absolute=True)
+
+    def goodput(self, value: Any, target: str | float | None = None) -> None:
+        """Add a goodput, and the fact "goodput target": the latencies that a good request meets."""
+        self.add("goodput", value)
+        self.facts["goodput target"] = Fact(target, ("goodput",), needed=True)
+
     def point(self, name: str, **more: Any) -> ToolPoint:
         """Return a point with these figures; `more` are fields of `ToolPoint`."""
-        return ToolPoint(name=name, metrics=self.metrics, absent=self.absent, **more)
+        return ToolPoint(name=name, **vars(self), **more)
 
     def at_load(
         self, concurrency: Any, rate: Any = None, *further: str, otherwise: str = "", **more: Any
@@ -240,17 +257,3 @@ class Values:
         name = ", ".join((*(words or [otherwise or "no limit of load"]), *further))
         axis = concurrency if isinstance(concurrency, float) else None
         return self.point(name, axis=axis, **more)
-
-
-def lengths(count: Any, tokens_in: Any, tokens_out: Any) -> dict[str, Fact]:
-    """Return the facts on tokens per request, from totals; `count` is 1 for means."""
-    return {
-        "input tokens per request": Fact(per(tokens_in, count), tolerance=TOKENS),
-        "output tokens per request": Fact(per(tokens_out, count), tolerance=TOKENS),
-    }
-
-
-def cache_hits(cached: float | None, total: float | None = 1.0) -> dict[str, Fact]:
-    """Return the fact "cache hits": the share of prompt tokens that came from a cache."""
-    share = cached / total if cached is not None and total else None
-    return {"cache hits": Fact(share, tolerance=CACHE_TOLERANCE, absolute=True)}

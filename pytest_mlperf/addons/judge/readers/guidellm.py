@@ -6,14 +6,7 @@ from collections.abc import Iterator
 
 from pytest_mlperf.addons.judge.files import Reader, ResultFile, run_of
 from pytest_mlperf.addons.judge.model import Fact, ToolPoint, ToolRun
-from pytest_mlperf.addons.judge.readers.fields import (
-    LEAST_RANK,
-    JsonObject,
-    Values,
-    head,
-    lengths,
-    number,
-)
+from pytest_mlperf.addons.judge.readers.fields import LEAST_RANK, JsonObject, Values, number
 
 _GUIDELLM_TIMES = {
     "request_latency": ("latency", 1.0),
@@ -30,17 +23,23 @@ _GUIDELLM_RATES = {
     "prompt_tokens_per_second": "prompt_tokens_per_second",
 }
 
+_GUIDELLM_FACTS = {
+    "model": "backend.model",
+    "request format": "backend.request_format",
+    "ramp-up [s]": "strategy.rampup_duration",
+}
+
 _VERSIONS = (None, 1, 2)
 
 
 def _is_guidellm(document: ResultFile) -> bool:
     return any(
-        "requests_per_second" in b.at("metrics") for b in head(document).entries("benchmarks")
+        "requests_per_second" in b.at("metrics") for b in document.head.entries("benchmarks")
     )
 
 
 def _read(document: ResultFile) -> Iterator[ToolRun]:
-    raw = head(document)
+    raw = document.head
     metadata = raw.at("metadata")
     version = metadata.get("version")
     benchmarks = raw.entries("benchmarks")
@@ -70,31 +69,29 @@ def _point(raw: JsonObject, file: JsonObject) -> ToolPoint:
                 values.add(f"{base}_p{rank}", value, factor)
     for key, metric in _GUIDELLM_RATES.items():
         values.add(metric, measured.at(key, "successful").get("mean"))
-    goodput = measured.at("request_goodput", "successful")
-    values.add("goodput", goodput.get("mean"))
     configuration = raw.at("config") or raw.at("args")
+    target = str(configuration.at("slo") or "") or None
+    values.goodput(measured.at("request_goodput", "successful").get("mean"), target)
     strategy, totals = configuration.at("strategy"), measured.at("request_totals")
     kind = str(strategy.get("type_", "load"))
     load = next(
         (strategy.plain(k) for k in ("streams", "max_concurrency", "rate") if strategy.get(k)), None
     )
-    tokens = (
-        measured.at(f"{side}_token_count", "successful").get("mean")
-        for side in ("prompt", "output")
-    )
+    total, cut = totals.whole("total"), totals.whole("incomplete") or 0
+    sent = None if total is None else total - cut
+    values.requests(sent, totals.whole("successful"), totals.whole("errored"))
+    sizes = (f"{side}_token_count" for side in ("prompt", "output"))
+    values.lengths(1, *(measured.at(size, "successful").get("mean") for size in sizes))
+    values.share("incomplete requests", cut, total)
+    values.facts |= {
+        **configuration.facts(_GUIDELLM_FACTS),
+        "warm-up": Fact(str(configuration.get("warmup") or "none")),
+        "cool-down": Fact(str(configuration.get("cooldown") or "none")),
+        "constraints": Fact(_constraints(configuration.at("constraints") or file.at("args"))),
+    }
     return values.point(
         # The sweep finds rates by itself, so that no two runs have the same.
         kind if load is None else f"{kind} {Fact(load).text}",
-        facts={
-            **configuration.at("backend").facts({"model": "model"}),
-            **lengths(1, *tokens),
-            "goodput target": Fact(
-                str(configuration.at("slo") or "") or None, ("goodput",), needed=True
-            ),
-            "constraints": Fact(_constraints(configuration.at("constraints") or file.at("args"))),
-        },
-        sent=totals.whole("total"),
-        failed=totals.whole("errored"),
         axis=load if isinstance(load, float) else None,
     )
 

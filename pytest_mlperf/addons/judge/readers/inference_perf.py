@@ -5,9 +5,9 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping
 
-from pytest_mlperf.addons.judge.files import Reader, ResultFile, run_of
+from pytest_mlperf.addons.judge.files import Reader, ResultFile, has_keys, run_of
 from pytest_mlperf.addons.judge.model import Fact, ToolRun
-from pytest_mlperf.addons.judge.readers.fields import JsonObject, Values, cache_hits, head, lengths
+from pytest_mlperf.addons.judge.readers.fields import JsonObject, Values
 
 _INFERENCE_PERF_TIMES = {
     "request_latency": "latency",
@@ -32,36 +32,28 @@ and 0.6.0 differ by a factor of 2, and the file holds no release."""
 
 
 def _read(document: ResultFile) -> Iterator[ToolRun]:
-    raw = head(document)
+    raw = document.head
     successes, load = raw.at("successes"), raw.at("load_summary")
     values = Values(successes.at("throughput") or successes, _INFERENCE_PERF_RATES)
     latencies = successes.at("latency") or successes
     for key, base in _INFERENCE_PERF_TIMES.items():
         values.statistics(base, latencies.get(key))
     goodput, tokens = successes.at("goodput_metrics"), successes.at("prompt_tokens")
-    values.add("goodput", goodput.get("request_goodput"))
-    completed, failed = successes.whole("count"), raw.at("failures").whole("count")
-    stage = re.search(r"stage_(\d+)_", document.path.name)
-    # Releases from 0.6.1 on have the server's count as well.
-    sizes = (
-        (successes.at(f"{side}_tokens") or successes.at(f"{side}_len")).get("mean")
-        for side in ("prompt", "output")
-    )
     settings = _settings(document)
+    values.goodput(goodput.get("request_goodput"), _target(goodput, settings))
+    sent, failed = load.whole("count"), raw.at("failures").whole("count")
+    values.requests(sent, successes.whole("count"), failed)
+    # Releases from 0.6.1 on have the server's count as well.
+    sizes = (successes.at(f"{s}_tokens") or successes.at(f"{s}_len") for s in ("prompt", "output"))
+    values.lengths(1, *(size.get("mean") for size in sizes))
+    values.share("cache hits", tokens.number("cached"), tokens.number("total"))
     model = re.search(r"^ +model_name: *(\S+)", settings, re.MULTILINE)
+    values.facts |= {"model": Fact(model[1] if model else None), "requests": Fact(sent)}
+    stage = re.search(r"stage_(\d+)_", document.path.name)
     point = values.at_load(
         load.get("concurrency"),
         load.get("requested_rate"),
         otherwise=f"stage {stage[1]}" if stage else "all stages",
-        facts={
-            "model": Fact(model[1] if model else None),
-            "requests": Fact(load.whole("count")),
-            **lengths(1, *sizes),
-            **cache_hits(tokens.number("cached"), tokens.number("total")),
-            "goodput target": Fact(_target(goodput, settings), ("goodput",), needed=True),
-        },
-        sent=None if completed is None or failed is None else completed + failed,
-        failed=failed,
     )
     seconds = raw.positive("benchmark_time_seconds")
     yield run_of(document, "inference-perf", points=(point,), duration_s=seconds)
@@ -84,7 +76,11 @@ def _target(goodput: JsonObject, settings: str) -> str | None:
 
 
 def _suspicious(ratios: Mapping[str, float]) -> Mapping[str, str]:
-    rates = [ratio for name, ratio in ratios.items() if name in _INFERENCE_PERF_RATES]
+    rates = [
+        ratio
+        for name, ratio in ratios.items()
+        if name in _INFERENCE_PERF_RATES or name in {"latency_p50", "latency_mean"}
+    ]
     if not rates or any(abs(rate - 1) > SAME_RATE for rate in rates):
         return {}
     return {
@@ -97,7 +93,7 @@ def _suspicious(ratios: Mapping[str, float]) -> Mapping[str, str]:
 
 INFERENCE_PERF = Reader(
     title="inference-perf",
-    recognise=lambda document: document.head.keys() >= {"load_summary", "successes"},
+    recognise=has_keys("load_summary", "successes"),
     read=_read,
     suspicious=_suspicious,
 )

@@ -5,9 +5,9 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
-from pytest_mlperf.addons.judge.files import Reader, ResultFile, run_of
+from pytest_mlperf.addons.judge.files import Reader, ResultFile, has_keys, run_of
 from pytest_mlperf.addons.judge.model import Fact, ToolPoint, ToolRun
-from pytest_mlperf.addons.judge.readers.fields import LATENCY, JsonObject, Values, head, objects
+from pytest_mlperf.addons.judge.readers.fields import JsonObject, Values
 
 _INFERENCEX_RATES = {
     "tokens_per_second_per_gpu": "tput_per_gpu",
@@ -21,6 +21,7 @@ _INFERENCEX_FACTS = {
     "precision": "precision",
     "speculative decoding": "spec_decoding",
     "disaggregated": "disagg",
+    "multi-node": "is_multinode",
     "input length": "isl",
     "output length": "osl",
     "TP": "tp",
@@ -37,29 +38,28 @@ def _is_aggregate(document: ResultFile) -> bool:
 
 def _aggregate(document: ResultFile) -> Iterator[ToolRun]:
     """Yield one run with all points of a file, the collected results of one job."""
-    points = tuple(map(_point, objects(document)))
-    details = head(document).texts("image", "framework", "recipe_fingerprint", "model")
+    points = tuple(map(_point, document.objects))
+    details = document.head.texts("image", "framework", "recipe_fingerprint", "model")
     yield run_of(document, "inferencex", points=points, details=details)
 
 
 def _point(raw: JsonObject) -> ToolPoint:
     further = [f"{raw['isl']} in, {raw.get('osl')} out"] if raw.get("isl") is not None else []
     further += [f"{name}{raw[name]}" for name in ("tp", "ep") if raw.get(name) is not None]
-    facts = raw.facts(_INFERENCEX_FACTS)
-    if "request_metrics" not in raw:
-        values = Values(raw, _INFERENCEX_RATES)
-        # In seconds, unlike the raw files of the same harness.
-        values.matching(raw, LATENCY, 1.0)
-        return values.at_load(raw.get("conc"), None, *further, facts=facts)
+    disaggregated = {k: k for k in raw if k.startswith(("prefill_", "decode_", "num_p", "num_d"))}
     measured = raw.at("request_metrics")
+    values = Values(raw, _INFERENCEX_RATES)
+    if not measured:
+        # In seconds, unlike the raw files of the same harness.
+        values.latencies(raw, 1.0)
     rates = measured.at("throughput", "per_gpu")
-    values = Values(rates, {"tokens_per_second_per_gpu": "total_tput_tps"})
+    values.add("tokens_per_second_per_gpu", rates.get("total_tput_tps"))
     values.add("requests_per_second", measured.get("qps"))
     for key, base in (("ttft", "ttft"), ("itl", "itl"), ("e2e", "latency")):
         values.statistics(base, measured.at("latency", key))
-    sent, succeeded = (raw.whole(f"num_requests_{kind}") for kind in ("total", "successful"))
-    failed = sent - succeeded if sent is not None and succeeded is not None else None
-    return values.at_load(raw.get("conc"), None, *further, facts=facts, sent=sent, failed=failed)
+    values.requests(raw.whole("num_requests_total"), raw.whole("num_requests_successful"))
+    values.facts |= raw.facts(_INFERENCEX_FACTS | disaggregated)
+    return values.at_load(raw.get("conc"), None, *further)
 
 
 INFERENCEX = Reader(title="InferenceX", recognise=_is_aggregate, read=_aggregate)
@@ -79,26 +79,21 @@ _LLMPERF_FACTS = {
 
 
 def _llmperf(document: ResultFile) -> Iterator[ToolRun]:
-    raw = head(document)
+    raw = document.head
     values = Values(raw, {"output_tokens_per_second": "results_mean_output_throughput_token_per_s"})
     values.add("requests_per_second", raw.get("results_num_completed_requests_per_min"), 1 / 60)
-    values.matching(raw, _LLMPERF_LATENCY, 1.0)
-    completed = raw.whole("results_num_completed_requests")
-    failed = raw.whole("results_number_errors")
-    sent = None if completed is None else completed + (failed or 0)
-    facts = {**raw.facts(_LLMPERF_FACTS), "requests": Fact(sent)}
-    point = values.at_load(
-        raw.get("num_concurrent_requests"), None, facts=facts, sent=sent, failed=failed
-    )
+    values.latencies(raw, 1.0, _LLMPERF_LATENCY)
+    counts = ("num_requests_started", "num_completed_requests", "number_errors")
+    values.requests(*(raw.whole(f"results_{count}") for count in counts))
+    sides = ("input", "output")
+    values.lengths(1, *(raw.get(f"results_number_{side}_tokens_mean") for side in sides))
+    values.facts |= {**raw.facts(_LLMPERF_FACTS), "requests": Fact(values.sent)}
+    point = values.at_load(raw.get("num_concurrent_requests"))
     yield run_of(document, "llmperf", points=(point,), started=raw.moment("timestamp"))
 
 
 LLMPERF = Reader(
     title="LLMPerf",
-    recognise=lambda document: (
-        not document.head.keys().isdisjoint(
-            ("results_ttft_s_mean", "results_num_completed_requests")
-        )
-    ),
+    recognise=has_keys(marks=("results_ttft_s_mean", "results_num_completed_requests")),
     read=_llmperf,
 )

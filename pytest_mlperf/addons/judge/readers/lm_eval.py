@@ -9,20 +9,12 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from pytest_mlperf import MlperfError
-from pytest_mlperf.addons.judge.files import Reader, ResultFile, run_of
-from pytest_mlperf.addons.judge.model import (
-    HIGHER,
-    LOWER,
-    NEITHER,
-    Fact,
-    Quantity,
-    TaskScore,
-    ToolPoint,
-    ToolRun,
-)
-from pytest_mlperf.addons.judge.readers.fields import JsonObject, head, number, objects
+from pytest_mlperf.addons.judge.files import Reader, ResultFile, has_keys, run_of
+from pytest_mlperf.addons.judge.model import Fact, Quantity, TaskScore, ToolPoint, ToolRun
+from pytest_mlperf.addons.judge.readers.fields import JsonObject, number
+from pytest_mlperf.judge import Direction
 
-_DIRECTIONS = {True: HIGHER, False: LOWER}
+_DIRECTIONS: dict[Any, Direction] = {True: Direction.HIGHER, False: Direction.LOWER}
 
 _LOWER = {"perplexity", "word_perplexity", "byte_perplexity", "bits_per_byte", "ter", "brier_score"}
 
@@ -36,21 +28,18 @@ _WHOLE_RUN_FACTS = {
     "chat template": "chat_template_sha",
     "system instruction": "system_instruction_sha",
     "few-shot as turns": "fewshot_as_multiturn",
+    "limit of documents": "limit",
 }
 
-_HARNESS = {"harness version": "lm_eval_version"}
+_HARNESS = {"harness version": "lm_eval_version", "few-shot seed": "fewshot_seed"}
+
+_TASK_FACTS = {"subset": "dataset_name", "split": "test_split", "repeats": "repeats"}
 
 SCORE_LIMIT = 0.01
 
 
-def _is_results(document: ResultFile) -> bool:
-    marks = ("versions", "n-shot", "configs", "higher_is_better", "lm_eval_version")
-    tasks = isinstance(document.head.get("results"), Mapping)
-    return tasks and not document.head.keys().isdisjoint(marks)
-
-
 def _results(document: ResultFile) -> Iterator[ToolRun]:
-    raw = head(document)
+    raw = document.head
     tasks = JsonObject({**raw.at("groups"), **raw.at("results")})
     points = (_task(task, tasks.at(task), raw) for task in tasks)
     yield run_of(
@@ -61,7 +50,8 @@ def _results(document: ResultFile) -> Iterator[ToolRun]:
         commit=raw.text("git_hash"),
         version=raw.text("lm_eval_version"),
         details=JsonObject({**raw.at("config"), **raw}).texts(
-            "model_name", "transformers_version", "batch_size", "model"
+            *("model_name", "transformers_version", "batch_size", "model"),
+            *("model_args", "model_revision", "model_sha", "model_dtype"),
         ),
     )
 
@@ -75,13 +65,13 @@ def _task(task: str, scores: JsonObject, raw: JsonObject) -> ToolPoint:
         score = number(value)
         if metric.endswith("_stderr") or score is None or metric in {"sample_len", "alias"}:
             continue
-        stderr = scores.number(f"{metric}_stderr{',' if part else ''}{part}")
+        stderr = scores.positive(f"{metric}_stderr{',' if part else ''}{part}")
         name = f"{metric},{part}" if part and part != "none" else metric
         by_name[name] = TaskScore(score, stderr)
         quantities[name] = _quantity(name, directions.get(metric))
     hashes = raw.at("task_hashes").plain(task)
     documents = raw.at("n-samples", task).number("effective")
-    shared = raw.facts(_WHOLE_RUN_FACTS) | settings.facts({"limit of documents": "limit"})
+    whole = JsonObject({**settings, **raw})
     return ToolPoint(
         name=task,
         scores=by_name,
@@ -90,10 +80,14 @@ def _task(task: str, scores: JsonObject, raw: JsonObject) -> ToolPoint:
             "task version": Fact(raw.at("versions").plain(task)),
             "few-shot examples": Fact(raw.at("n-shot").plain(task)),
             "documents": Fact(documents),
-            **{title: Fact(fact.value or "none") for title, fact in shared.items()},
+            **{
+                title: Fact(fact.value or "none")
+                for title, fact in whole.facts(_WHOLE_RUN_FACTS).items()
+            },
             "generation settings": Fact(_settings(settings.get("gen_kwargs"))),
             # Equal prompts make the version of the harness irrelevant.
-            **({"prompts": Fact(hashes)} if hashes else raw.facts(_HARNESS)),
+            **({"prompts": Fact(hashes)} if hashes else whole.facts(_HARNESS)),
+            **raw.at("configs", task).facts(_TASK_FACTS),
         },
     )
 
@@ -104,24 +98,18 @@ def _settings(value: Any) -> str:
 
 def _quantity(name: str, higher: Any) -> Quantity:
     base = name.partition(",")[0]
-    usual = LOWER if base in _LOWER else HIGHER if _HIGHER.fullmatch(base) else NEITHER
-    direction = _DIRECTIONS.get(higher, NEITHER if higher is not None else usual)
+    usual = False if base in _LOWER else bool(_HIGHER.fullmatch(base)) or None
+    direction = _DIRECTIONS.get(usual if higher is None else higher, Direction.NEITHER)
     return Quantity(name, "", direction, SCORE_LIMIT)
-
-
-def _is_samples(document: ResultFile) -> bool:
-    keys = document.head.keys()
-    return "doc_id" in keys and not keys.isdisjoint(("filtered_resps", "doc_hash"))
 
 
 def _samples(document: ResultFile) -> Iterator[ToolRun]:
     """Read a file of one task's samples; yield one run, its scores named as in results files."""
     named = re.match(r"samples_(.+?)_\d{4}-", document.path.name)
     lines_by_filter: dict[str, list[JsonObject]] = defaultdict(list)
-    for line in objects(document):
+    for line in document.objects:
         lines_by_filter[str(line.get("filter", "none"))].append(line)
     scores: dict[str, TaskScore] = {}
-    prompts = set()
     for name, lines in lines_by_filter.items():
         documents = [f"{line['doc_id']} {line.get('doc_hash', '')}" for line in lines]
         if len(set(documents)) < len(lines):
@@ -129,25 +117,42 @@ def _samples(document: ResultFile) -> Iterator[ToolRun]:
                 f"{document.path}: a document stands twice: two evaluations were appended to one "
                 "file; keep the lines of one of them"
             )
-        prompts |= {f"{line['doc_id']} {line.get('prompt_hash', '')}" for line in lines}
         metrics = lines[0].get("metrics")
         for metric in (
             metrics if isinstance(metrics, list) else [key for key in lines[0] if key != "doc_id"]
         ):
-            values = zip(documents, (line.number(metric) for line in lines), strict=True)
-            there = {key: value for key, value in values if value is not None}
+            values = (line.get(metric) for line in lines)
+            scored = (float(v) if isinstance(v, bool) else number(v) for v in values)
+            pairs = zip(documents, scored, strict=True)
+            there = {key: value for key, value in pairs if value is not None}
             if there:
                 score = TaskScore(sum(there.values()) / len(there), samples=there)
                 scores[str(metric) if name == "none" else f"{metric},{name}"] = score
-    digest = hashlib.sha256("\n".join(sorted(prompts)).encode()).hexdigest()[:16]
     point = ToolPoint(
         name=named[1] if named else "samples",
         scores=scores,
         quantities={metric: _quantity(metric, None) for metric in scores},
-        facts={"prompts": Fact(digest if "prompt_hash" in document.head else None)},
+        facts={
+            "prompts": Fact(_digest(document, "prompt_hash")),
+            "targets": Fact(_digest(document, "target_hash")),
+        },
     )
     yield run_of(document, "lm-eval-samples", points=(point,))
 
 
-LM_EVAL_RESULTS = Reader(title="lm-evaluation-harness", recognise=_is_results, read=_results)
-LM_EVAL_SAMPLES = Reader(title="lm-eval's samples", recognise=_is_samples, read=_samples)
+def _digest(document: ResultFile, key: str) -> str | None:
+    if key not in document.head:
+        return None
+    hashes = sorted({f"{line['doc_id']} {line.get(key, '')}" for line in document.objects})
+    return hashlib.sha256("\n".join(hashes).encode()).hexdigest()[:16]
+
+
+_MARKS = ("versions", "n-shot", "configs", "higher_is_better", "lm_eval_version")
+LM_EVAL_RESULTS = Reader(
+    title="lm-evaluation-harness", recognise=has_keys("results", marks=_MARKS), read=_results
+)
+LM_EVAL_SAMPLES = Reader(
+    title="lm-eval's samples",
+    recognise=has_keys("doc_id", marks=("filtered_resps", "doc_hash")),
+    read=_samples,
+)

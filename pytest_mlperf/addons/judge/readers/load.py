@@ -2,31 +2,24 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Iterator, Mapping
 from itertools import accumulate
 from typing import Any
 
-from pytest_mlperf.addons.judge.files import Reader, ResultFile, run_of
+from pytest_mlperf.addons.judge.files import Reader, ResultFile, has_keys, run_of
 from pytest_mlperf.addons.judge.model import Fact, ToolPoint, ToolRun
-from pytest_mlperf.addons.judge.readers.fields import JsonObject, Values, head, objects, per
+from pytest_mlperf.addons.judge.readers.fields import JsonObject, Values, per
 
 _K6_MARKS = ("http_req_duration", "http_reqs", "iterations", "http_req_failed")
 
 
 def _k6_metrics(document: ResultFile) -> JsonObject:
     """Return metrics by name, also from the machine-readable summary's list."""
-    raw = head(document)
-    for holder in (raw, raw.at("results")):
-        named = {str(m.get("name")): m for m in holder.entries("metrics")} or holder.at("metrics")
-        if named:
-            return JsonObject(
-                {
-                    k: {**v, **JsonObject(v).at("values")}
-                    for k, v in named.items()
-                    if isinstance(v, Mapping)
-                }
-            )
-    return JsonObject()
+    holder = document.head.at("results") or document.head
+    named = {str(m.get("name")): m for m in holder.entries("metrics")} or holder.at("metrics")
+    metrics = {name: metric for name, metric in named.items() if isinstance(metric, Mapping)}
+    return JsonObject({k: {**v, **JsonObject(v).at("values")} for k, v in metrics.items()})
 
 
 def _k6(document: ResultFile) -> Iterator[ToolRun]:
@@ -37,15 +30,21 @@ def _k6(document: ResultFile) -> Iterator[ToolRun]:
     values.statistics("latency", expected or by_name.at("http_req_duration"), 1e-3)
     checks = by_name.at("checks")
     values.add("checks", checks.get("value", checks.get("rate")))
-    sent, failed = _k6_failed(by_name)
-    points = [values.point("all requests", sent=sent, failed=failed)]
+    values.sent, values.failed = _k6_failed(by_name)
+    dropped, iterations = (
+        by_name.at(name).number("count") or 0.0 for name in ("dropped_iterations", "iterations")
+    )
+    users = by_name.at("vus_max")
+    values.share("dropped iterations", dropped, dropped + iterations)
+    values.facts["virtual users"] = Fact(users.plain("max" if "max" in users else "value"))
+    points = [values.point("all requests")]
     for name in by_name:
         for expression, state in by_name.at(name, "thresholds").items():
             # The classic summary has true for a failed threshold, handleSummary has ok.
             bad = not state.get("ok") if isinstance(state, Mapping) else state is True
             title = f"threshold {name} {expression}"
             points.append(ToolPoint(name=title, broken="the threshold failed" if bad else ""))
-    seconds = head(document).at("state").positive("testRunDurationMs", 1e-3)
+    seconds = document.head.at("state").positive("testRunDurationMs", 1e-3)
     yield run_of(document, "k6", points=tuple(points), duration_s=seconds)
 
 
@@ -79,66 +78,72 @@ a rise from 104.9 to 105.1 ms looks like one of 10 %. Its mean is exact, and is 
 
 
 def _locust(document: ResultFile) -> Iterator[ToolRun]:
-    requests = objects(document)
+    requests = document.objects
     starts = filter(None, (raw.moment("start_time") for raw in requests))
     points = tuple(map(_locust_point, requests))
     yield run_of(document, "locust", points=points, started=min(starts, default=None))
 
 
 def _locust_point(raw: JsonObject) -> ToolPoint:
-    values = Values()
     histogram = sorted((float(key), count) for key, count in raw.at("response_times").items())
     reached = list(accumulate(count for _, count in histogram))
-    for rank in LOCUST_RANKS:
-        place = sum(count < rank / 100 * reached[-1] for count in reached)
-        values.add(f"latency_p{rank}", histogram[place][0] if histogram else None, 1e-3)
+    places = (sum(count < r / 100 * reached[-1] for count in reached) for r in LOCUST_RANKS)
+    times = (histogram[place][0] if histogram else None for place in places)
     sent, first, last = map(raw.number, ("num_requests", "start_time", "last_request_timestamp"))
-    values.add("latency_mean", per(raw.get("total_response_time"), sent), 1e-3)
-    values.add("requests_per_second", per(sent, last - first if first and last else None))
-    name = f"{raw.get('method') or ''} {raw.get('name')}".strip()
-    return values.point(name, sent=raw.whole("num_requests"), failed=raw.whole("num_failures"))
+    timed = sent - (raw.number("num_none_requests") or 0) if sent is not None else None
+    row = {
+        "Type": raw.get("method") or "",
+        "Name": raw.get("name"),
+        "Request Count": sent,
+        "Failure Count": raw.get("num_failures"),
+        "Average Response Time": per(raw.get("total_response_time"), timed),
+        "Average Content Size": per(raw.get("total_content_length"), sent),
+        "Requests/s": per(sent, last - first if first and last else None),
+        **{f"{rank}%": time for rank, time in zip(LOCUST_RANKS, times, strict=True)},
+    }
+    return _locust_row(JsonObject(row))
+
+
+def _locust_row(row: JsonObject) -> ToolPoint:
+    """Return the point of a row of Locust's table of statistics; its times are in milliseconds."""
+    values = Values(row, {"requests_per_second": "Requests/s"})
+    values.add("latency_mean", row.get("Average Response Time"), 1e-3)
+    for rank in LOCUST_RANKS:
+        values.add(f"latency_p{rank}", row.get(f"{rank}%"), 1e-3)
+    values.sent, values.failed = row.whole("Request Count"), row.whole("Failure Count")
+    seconds = per(row.get("Request Count"), row.get("Requests/s"))
+    values.facts |= {
+        "bytes per answer": Fact(row.positive("Average Content Size"), tolerance=0.05),
+        "seconds of load": Fact(seconds, tolerance=0.25),  # a run ends by its time limit
+    }
+    return values.point(f"{row['Type']} {row['Name']}".strip())
 
 
 _LOCUST_COLUMNS = {"Type", "Name", "Request Count", "Failure Count"}
 
-_LOCUST_TIMES = {"mean": "Average Response Time", **{f"p{r}": f"{r}%" for r in LOCUST_RANKS}}
-
 
 def _locust_table(document: ResultFile) -> Iterator[ToolRun]:
-    points = []
     rows = document.rows
-    for texts in rows:
-        if texts["Name"] == "Aggregated" and len(rows) > 2:
-            continue  # the sum of the other rows
-        row = JsonObject({column: _cell(text) for column, text in texts.items()})
-        values = Values(row, {"requests_per_second": "Requests/s"})
-        for statistic, column in _LOCUST_TIMES.items():
-            values.add(f"latency_{statistic}", row.get(column), 1e-3)
-        size = Fact(row.positive("Average Content Size"), tolerance=0.05)
-        points.append(
-            values.point(
-                f"{texts['Type']} {texts['Name']}".strip(),
-                facts={"bytes per answer": size},
-                sent=row.whole("Request Count"),
-                failed=row.whole("Failure Count"),
-            )
-        )
-    yield run_of(document, "locust-csv", points=tuple(points))
+    if len(rows) > 2:  # "Aggregated" is the sum of the other rows
+        rows = [texts for texts in rows if texts["Name"] != "Aggregated"]
+    cells = (
+        {c: text if c in {"Type", "Name"} else _cell(text) for c, text in texts.items()}
+        for texts in rows
+    )
+    points = tuple(_locust_row(JsonObject(row)) for row in cells)
+    yield run_of(document, "locust-csv", points=points)
 
 
 def _cell(text: Any) -> float | None:
     """Return a number; None for "N/A" and an absent cell."""
-    try:
+    with contextlib.suppress(ValueError):
         return float(text or "")
-    except ValueError:
-        return None
+    return None
 
 
 LOCUST = Reader(
     title="Locust",
-    recognise=lambda document: (
-        document.head.keys() >= {"num_requests", "num_failures", "response_times"}
-    ),
+    recognise=has_keys("num_requests", "num_failures", "response_times"),
     read=_locust,
 )
 LOCUST_TABLE = Reader(

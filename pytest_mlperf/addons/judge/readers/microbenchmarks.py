@@ -4,40 +4,43 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterator, Mapping
+from statistics import fmean
 
-from pytest_mlperf.addons.judge.files import Reader, ResultFile, run_of
-from pytest_mlperf.addons.judge.model import HIGHER, LOWER, Fact, Quantity, ToolPoint, ToolRun
-from pytest_mlperf.addons.judge.readers.fields import (
-    SECONDS_PER_UNIT,
-    JsonObject,
-    Values,
-    head,
-    objects,
-)
+from pytest_mlperf.addons.judge.files import Reader, ResultFile, has_keys, run_of
+from pytest_mlperf.addons.judge.model import Fact, Quantity, ToolPoint, ToolRun
+from pytest_mlperf.addons.judge.readers.fields import SECONDS_PER_UNIT, JsonObject, Values
+from pytest_mlperf.judge import Direction
 
 CLOCK_TOLERANCE = 0.02
 """Relative difference of clock rates that their measurement explains."""
 
 _ROUNDS = "rounds and repetitions of one process count as one run"
 
+_MACHINE_FACTS = {
+    "CPUs": "cpu.count",
+    "architecture": "machine",
+    "Python": "python_implementation",
+}
 
-def _has_benchmarks(document: ResultFile, about: str) -> bool:
-    raw = head(document)
-    return about in raw and isinstance(raw.get("benchmarks"), list)
+_PYTEST_FACTS = {
+    "timer": "options.timer",
+    "GC disabled": "options.disable_gc",
+    "warm-up": "options.warmup",
+}
 
 
 def _pytest_benchmark(document: ResultFile) -> Iterator[ToolRun]:
-    raw = head(document)
+    raw = document.head
     machine = raw.at("machine_info")
-    cpu = machine.at("cpu")
-    facts = {"CPU": Fact(cpu.plain("brand_raw") or machine.plain("cpu"))}
-    facts |= cpu.facts({"CPUs": "count"})
+    facts = machine.facts(_MACHINE_FACTS)
+    facts["CPU"] = Fact(machine.at("cpu").plain("brand_raw") or machine.plain("cpu"))
     points = []
     for benchmark in raw.entries("benchmarks"):
         values = Values()
         values.statistics("time", benchmark.at("stats"))
         name = str(benchmark.get("fullname") or benchmark.get("name"))
-        points.append(values.point(name, facts=facts))
+        values.facts |= facts | benchmark.facts(_PYTEST_FACTS)
+        points.append(values.point(name))
     yield run_of(
         document,
         "pytest-benchmark",
@@ -59,7 +62,7 @@ def _commit(commit: JsonObject) -> str | None:
 
 PYTEST_BENCHMARK = Reader(
     title="pytest-benchmark",
-    recognise=lambda document: _has_benchmarks(document, "machine_info"),
+    recognise=has_keys("machine_info", "benchmarks"),
     read=_pytest_benchmark,
 )
 
@@ -72,28 +75,41 @@ _GOOGLE = {
 }
 """Keys of Google Benchmark; others are counters of the user."""
 
+_GOOGLE_QUANTITIES = {
+    "cpu_time": Quantity("CPU time", "s", Direction.LOWER),
+    "rate": Quantity("items/s", "1/s", Direction.HIGHER),
+}
+
+_CONTEXT_FACTS = {
+    "CPUs": "num_cpus",
+    "build type": "library_build_type",
+    "CPU scaling": "cpu_scaling_enabled",
+}
+
 
 def _google(document: ResultFile) -> Iterator[ToolRun]:
-    raw = head(document)
+    raw = document.head
     context = raw.at("context")
     schema = context.get("json_schema_version", 1)
-    rows: dict[str, list[JsonObject]] = {}
-    medians: dict[str, list[JsonObject]] = {}
+    rows: dict[str, list[JsonObject]] = defaultdict(list)
     for row in raw.entries("benchmarks"):
-        name = str(row.get("run_name") or row.get("name"))
-        if row.get("run_type") != "aggregate":
-            rows.setdefault(name, []).append(row)
-        elif row.get("aggregate_name") == "median":
-            medians[name] = [row]
-    for name, of in medians.items():
-        rows.setdefault(name, of)
+        rows[str(row.get("run_name") or row.get("name"))].append(row)
+    rows = {
+        name: [row for row in of if row.get("run_type") != "aggregate"]
+        or [row for row in of if row.get("aggregate_name") == "median"]
+        for name, of in rows.items()
+    }
     clock = Fact(context.number("mhz_per_cpu"), tolerance=CLOCK_TOLERANCE)
-    shared = context.facts({"CPUs": "num_cpus", "build type": "library_build_type"})
+    shared = context.facts(_CONTEXT_FACTS)
+    caches = (
+        " ".join(c.texts("level", "type", "size").values()) for c in context.entries("caches")
+    )
+    shared["CPU caches"] = Fact(", ".join(sorted(caches)) or None)
     shared["CPU clock [MHz]"] = clock
     yield run_of(
         document,
         "google-benchmark",
-        points=tuple(_google_point(n, of, shared) for n, of in rows.items()),
+        points=tuple(_google_point(n, of, shared) for n, of in rows.items() if of),
         started=context.moment("date"),
         host=context.text("host_name"),
         version=context.text("library_version"),
@@ -106,16 +122,16 @@ def _google(document: ResultFile) -> Iterator[ToolRun]:
 
 def _google_point(name: str, rows: list[JsonObject], shared: Mapping[str, Fact]) -> ToolPoint:
     """Return a benchmark's means over its repetitions, all in one process."""
-    absent: dict[str, str] = {}
+    values = Values()
     figures: dict[str, list[float]] = defaultdict(list)
     errors = [row for row in rows if row.get("error_occurred") is True]
     for row in rows:
         unit = str(row.get("time_unit", "ns"))
         if row.get("skipped") or row in errors:
-            absent["time_mean"] = "skipped"
+            values.absent["time_mean"] = "skipped"
             continue
         if unit not in SECONDS_PER_UNIT:
-            absent["time_mean"] = f"its unit {unit!r} is unknown"
+            values.absent["time_mean"] = f"its unit {unit!r} is unknown"
             continue
         fields = {"time_mean": "real_time", "cpu_time": "cpu_time", "rate": "items_per_second"}
         fields |= {key: key for key in ("bytes_per_second", *(row.keys() - _GOOGLE))}
@@ -123,41 +139,32 @@ def _google_point(name: str, rows: list[JsonObject], shared: Mapping[str, Fact])
             factor = SECONDS_PER_UNIT[unit] if key in {"real_time", "cpu_time"} else 1.0
             if (value := row.positive(key, factor)) is not None:
                 figures[metric].append(value)
-    if not figures and not absent:
-        absent["time_mean"] = "no time in the file"
-    return ToolPoint(
-        name=name,
-        metrics={metric: sum(values) / len(values) for metric, values in figures.items()},
-        absent=absent,
-        facts={**shared, **rows[0].facts({"threads": "threads"})},
-        quantities={
-            "cpu_time": Quantity("CPU time", "s", LOWER),
-            "rate": Quantity("items/s", "1/s", HIGHER),
-        },
-        broken=f"error: {str(errors[0].get('error_message', ''))[:80]}" if errors else "",
-    )
+    if not figures:
+        values.absent.setdefault("time_mean", "no time in the file")
+    values.metrics = {metric: fmean(of) for metric, of in figures.items()}
+    values.facts |= {**shared, **rows[0].facts({"threads": "threads"})}
+    error = f"error: {str(errors[0].get('error_message', ''))[:80]}" if errors else ""
+    return values.point(name, quantities=_GOOGLE_QUANTITIES, broken=error)
 
 
 GOOGLE = Reader(
     title="Google Benchmark",
-    recognise=lambda document: _has_benchmarks(document, "context"),
+    recognise=has_keys("context", "benchmarks"),
     read=_google,
 )
 
 
 def _hyperfine(document: ResultFile) -> Iterator[ToolRun]:
     points = []
-    for raw in head(document).entries("results"):
+    for raw in document.head.entries("results"):
         values = Values()
         values.statistics("time", raw)
         codes = raw.get("exit_codes")
         codes = codes if isinstance(codes, list) else []
         bad = [code for code in codes if code != 0]
         failed = f"{len(bad)} of {len(codes)} runs of the command ended with {bad[:1]}"
-        parameters = {"parameters": Fact(str(raw.get("parameters") or "") or None)}
-        points.append(
-            values.point(str(raw["command"]), facts=parameters, broken=failed if bad else "")
-        )
+        values.facts["parameters"] = Fact(str(raw.get("parameters") or "") or None)
+        points.append(values.point(str(raw["command"]), broken=failed if bad else ""))
     note = "hyperfine: runs of the command in one session count as one run"
     yield run_of(document, "hyperfine", points=tuple(points), notes=(note,))
 
@@ -165,7 +172,7 @@ def _hyperfine(document: ResultFile) -> Iterator[ToolRun]:
 HYPERFINE = Reader(
     title="hyperfine",
     recognise=lambda document: any(
-        raw.keys() >= {"command", "mean"} for raw in head(document).entries("results")
+        raw.keys() >= {"command", "mean"} for raw in document.head.entries("results")
     ),
     read=_hyperfine,
 )
@@ -185,12 +192,16 @@ _LLAMA_FACTS = {
     "CPU": "cpu_info",
     "split mode": "split_mode",
     "CPU experts": "n_cpu_moe",
+    "tensor split": "tensor_split",
+    "KV cache off GPU": "no_kv_offload",
+    "load mode": "load_mode",
+    "devices": "devices",
 }
 
 
 def _llama_bench(document: ResultFile) -> Iterator[ToolRun]:
     points: list[ToolPoint] = []
-    for raw in objects(document):
+    for raw in document.objects:
         prompt, generated, depth = (raw.get(key) or 0 for key in ("n_prompt", "n_gen", "n_depth"))
         tests = ((prompt, "pp"), (generated, "tg"))
         name = "+".join(f"{title}{count}" for count, title in tests if count)
@@ -198,8 +209,9 @@ def _llama_bench(document: ResultFile) -> Iterator[ToolRun]:
         same = sum(point.name.partition(" #")[0] == name for point in points)
         values = Values(raw, {"tokens_per_second": "avg_ts"})
         name = f"{name} #{same + 1}" if same else name
-        points.append(values.point(name, facts=raw.facts(_LLAMA_FACTS)))
-    raw = head(document)
+        values.facts |= raw.facts(_LLAMA_FACTS)
+        points.append(values.point(name))
+    raw = document.head
     yield run_of(
         document,
         "llama-bench",
@@ -214,6 +226,6 @@ def _llama_bench(document: ResultFile) -> Iterator[ToolRun]:
 
 LLAMA_BENCH = Reader(
     title="llama-bench",
-    recognise=lambda document: document.head.keys() >= {"avg_ts", "n_prompt", "n_gen"},
+    recognise=has_keys("avg_ts", "n_prompt", "n_gen"),
     read=_llama_bench,
 )

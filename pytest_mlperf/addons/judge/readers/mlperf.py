@@ -10,7 +10,7 @@ from pytest_mlperf.addons.judge.model import Fact, ToolPoint, ToolRun, named
 from pytest_mlperf.addons.judge.readers.fields import Values
 from pytest_mlperf.extension import read_point, sentence
 
-_LINE = re.compile(r"^[ *]*([^:\n]{2,60}?)\s*:\s*(\S[^\n]*?)\s*$", re.MULTILINE)
+_LINE = re.compile(r"^[ *]*([^:\n]{2,60}?)\s*:\s*(\S[^\n]*?)\s*\n", re.MULTILINE)
 
 _NUMBER = re.compile(r"\d+(\.\d+)?(e[+-]?\d+)?")
 
@@ -30,7 +30,10 @@ _SUMMARY_RATES = {
     "tokens_per_second": ("Tokens per second", "Completed tokens per second"),
 }
 
-_PARAMETERS = ("samples_per_query", "target_qps", "min_duration (ms)", "performance_sample_count")
+_PARAMETERS = (
+    *("Mode", "samples_per_query", "target_qps", "min_duration (ms)", "min_query_count"),
+    *("max_async_queries", "performance_sample_count"),
+)
 
 
 def _loadgen(document: ResultFile) -> Iterator[ToolRun]:
@@ -43,12 +46,13 @@ def _loadgen(document: ResultFile) -> Iterator[ToolRun]:
     for key, value in numbers.items():
         if match := _PERCENTILE.fullmatch(key):
             values.add(f"{_LATENCY_PREFIXES[match['kind']]}_p{match['rank']}", value, 1e-9)
-    scenario, state = lines.get("Scenario", "?"), lines.get("Result is", "VALID")
-    point = values.point(
-        scenario,
-        facts={name: Fact(lines.get(name)) for name in _PARAMETERS},
-        broken="" if state == "VALID" else f"LoadGen's result is {state}",
-    )
+    scenario, state = lines.get("Scenario", "?"), lines.get("Result is", "missing")
+    errors = re.search(r"^(\d+) ERRORS? encountered", document.text, re.MULTILINE)
+    reason = "" if state == "VALID" else f"LoadGen's result is {state}"
+    if errors:
+        reason = reason or f"LoadGen reports {errors[1]} errors"
+    values.facts |= {name: Fact(lines.get(name)) for name in _PARAMETERS}
+    point = values.point(scenario, broken=reason)
     details = {"SUT": lines["SUT name"][:120]} if "SUT name" in lines else {}
     yield run_of(document, "loadgen", points=(point,), details=details)
 

@@ -11,18 +11,11 @@ from typing import Any
 
 from pytest_mlperf import MlperfError
 from pytest_mlperf.addons.judge.files import Reader, ResultFile, run_of
-from pytest_mlperf.addons.judge.model import (
-    HIGHER,
-    LOWER,
-    NEITHER,
-    Quantity,
-    ToolPoint,
-    ToolRun,
-    named,
-)
+from pytest_mlperf.addons.judge.model import Quantity, ToolPoint, ToolRun, named
 from pytest_mlperf.addons.judge.readers.fields import SECONDS_PER_UNIT, JsonObject, Values
+from pytest_mlperf.judge import Direction
 
-_DIRECTIONS = {"higher": HIGHER, "lower": LOWER}
+_DIRECTIONS = {"higher": Direction.HIGHER, "lower": Direction.LOWER}
 
 _FACTORS = {**SECONDS_PER_UNIT, "%": 0.01, "": 1.0}
 
@@ -61,7 +54,7 @@ def column_of(text: str) -> Column:
         units = ", ".join(("s", "ms", "us", "ns"))
         raise ValueError(f"{text!r}: {metric} is a time; name its unit: {units}")
     shown = "s" if in_seconds else "" if unit == "%" else unit
-    defined = quantity or Quantity(metric, shown, _DIRECTIONS.get(direction, NEITHER))
+    defined = quantity or Quantity(metric, shown, _DIRECTIONS.get(direction, Direction.NEITHER))
     return Column(metric, name, _FACTORS.get(unit, 1.0), defined)
 
 
@@ -71,7 +64,12 @@ def reader_of(columns: Sequence[Column], points: Sequence[str]) -> Reader:
     def read(document: ResultFile) -> Iterator[ToolRun]:
         rows = [JsonObject(row) for row in document.rows or document.objects]
         measured = [*points, *(column.name for column in columns)]
-        _require(document, rows, measured)
+        there = dict.fromkeys(name for row in rows for name in row)
+        if lacking := [name for name in measured if name not in there]:
+            listed = ", ".join(there) or "none"
+            raise MlperfError(
+                f"{document.path}: no column {lacking[0]!r}; its columns are {listed}"
+            )
         repeats: dict[str, int] = defaultdict(int)
         runs: dict[int, list[tuple[ToolPoint, JsonObject]]] = defaultdict(list)
         for row in rows:
@@ -93,13 +91,6 @@ def reader_of(columns: Sequence[Column], points: Sequence[str]) -> Reader:
             yield replace(run, source=f"{run.source}{mark}", digest=f"{run.digest}{mark}")
 
     return Reader(title="a table", recognise=lambda document: False, read=read)  # noqa: ARG005
-
-
-def _require(document: ResultFile, rows: Sequence[Mapping[str, Any]], names: Sequence[str]) -> None:
-    columns_there = {name: None for row in rows for name in row}
-    if lacking := [name for name in names if name not in columns_there]:
-        columns = ", ".join(columns_there) or "none"
-        raise MlperfError(f"{document.path}: no column {lacking[0]!r}; its columns are {columns}")
 
 
 _AMOUNT = re.compile(r"(?P<number>[-+.0-9eE]+)\s*(?P<unit>[a-zA-Zµμ%]+)")

@@ -5,9 +5,9 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping
 
-from pytest_mlperf.addons.judge.files import Reader, ResultFile, run_of
-from pytest_mlperf.addons.judge.model import Fact, ToolRun
-from pytest_mlperf.addons.judge.readers.fields import LATENCY, TOKENS, Values, head, objects, whole
+from pytest_mlperf.addons.judge.files import Reader, ResultFile, has_keys, run_of
+from pytest_mlperf.addons.judge.model import ToolRun
+from pytest_mlperf.addons.judge.readers.fields import TOKENS, JsonObject, Values
 
 _TRTLLM_RATES = {
     "requests_per_second": "request_throughput_req_s",
@@ -17,49 +17,43 @@ _TRTLLM_RATES = {
     "output_tokens_per_second_per_gpu": "output_throughput_per_gpu_tok_s",
 }
 
-_ENGINE = {
-    "model": "model",
-    "backend": "backend",
-    "data type": "dtype",
-    "quantization": "quantization",
-    "KV cache type": "kv_cache_dtype",
+_REPORT_FACTS = {
+    "model": "engine.model",
+    "backend": "engine.backend",
+    "data type": "engine.dtype",
+    "quantization": "engine.quantization",
+    "KV cache type": "engine.kv_cache_dtype",
+    "TP": "world_info.tp_size",
+    "PP": "world_info.pp_size",
+    "EP": "world_info.ep_size",
+    "GPUs": "world_info.world_size",
+    "largest batch of tokens": "world_info.max_num_tokens",
+    "KV cache share": "world_info.kv_cache_percentage",
+    "GPU": "machine.name",
+    "requests": "request_info.num_requests",
 }
 
-_WORLD = {"TP": "tp_size", "PP": "pp_size", "EP": "ep_size", "GPUs": "world_size"}
-
-
-def _is_report(document: ResultFile) -> bool:
-    keys = document.head.keys()
-    described = not keys.isdisjoint(("request_info", "world_info", "engine"))
-    return described and isinstance(document.head.get("performance"), dict)
+_REPORT_LENGTHS = {
+    "input length": "request_info.avg_input_length",
+    "output length": "request_info.avg_output_length",
+}
 
 
 def _report(document: ResultFile) -> Iterator[ToolRun]:
-    raw = head(document)
-    performance, streaming, engine, world = map(
-        raw.at, ("performance", "streaming_metrics", "engine", "world_info")
-    )
+    raw = document.head
+    performance, streaming = raw.at("performance"), raw.at("streaming_metrics")
     values = Values(performance, _TRTLLM_RATES)
     values.add("latency_mean", performance.get("avg_request_latency_ms"), 1e-3)
     values.statistics("latency", performance.get("request_latency_percentiles_ms"), 1e-3)
     for base in ("ttft", "tpot"):  # in milliseconds, although the name has no unit
         values.statistics(base, streaming.get(f"{base}_percentiles"), 1e-3)
         values.add(f"{base}_mean", streaming.get(f"avg_{base}_ms"), 1e-3)
-    load = world.facts({"batch": "max_batch_size", "rate": "issue_rate"})
+    load = raw.at("world_info").facts({"batch": "max_batch_size", "rate": "issue_rate"})
     words = [f"{title} {fact.text}" for title, fact in load.items() if fact.value is not None]
-    sizes = {"input length": "avg_input_length", "output length": "avg_output_length"}
-    requests = raw.at("request_info")
-    point = values.point(
-        ", ".join(words) or "one load",
-        facts={
-            **engine.facts(_ENGINE),
-            **world.facts(_WORLD),
-            **raw.at("machine").facts({"GPU": "name"}),
-            **requests.facts({"requests": "num_requests"}),
-            **requests.facts(sizes, TOKENS),
-        },
-    )
-    yield run_of(document, "trtllm-bench", points=(point,), version=engine.text("version"))
+    values.facts |= raw.facts(_REPORT_FACTS) | raw.facts(_REPORT_LENGTHS, TOKENS)
+    point = values.point(", ".join(words) or "one load")
+    version = raw.at("engine").text("version")
+    yield run_of(document, "trtllm-bench", points=(point,), version=version)
 
 
 _SANITY_RATES = {
@@ -68,7 +62,6 @@ _SANITY_RATES = {
     "total_tokens_per_second": "total_token_throughput",
     "tokens_per_second_per_user": "user_throughput",
     "acceptance_length": "al",
-    "goodput": "goodput",
 }
 
 _SANITY_FACTS = {
@@ -88,17 +81,18 @@ _SANITY_FACTS = {
 def _sanity_values(raw: Mapping[str, object]) -> Values:
     """Return figures by the names of perf-sanity's database; times are in milliseconds."""
     values = Values(raw, _SANITY_RATES)
-    values.matching(raw, LATENCY, 1e-3)
+    values.latencies(raw, 1e-3)
+    values.goodput(raw.get("goodput"))
     return values
 
 
 def _sanity(document: ResultFile) -> Iterator[ToolRun]:
     """Yield a run for each record: perf-sanity writes one for each client of a test."""
-    for index, raw in enumerate(objects(document)):
+    for index, raw in enumerate(document.objects):
         values = _sanity_values({k.removeprefix("d_"): v for k, v in raw.items()})
         case = raw.text("s_test_case_name", "s_model_name") or "one test"
-        facts = raw.facts(_SANITY_FACTS)
-        point = values.at_load(raw.get("l_concurrency"), None, case, facts=facts)
+        values.facts |= raw.facts(_SANITY_FACTS)
+        point = values.at_load(raw.get("l_concurrency"), None, case)
         yield run_of(
             document,
             "perf-sanity",
@@ -110,7 +104,7 @@ def _sanity(document: ResultFile) -> Iterator[ToolRun]:
         )
 
 
-_LOG_LINE = re.compile(r"^\s*([A-Z][\w %()./-]+?):\s+(-?[\d.]+)\s*$", re.MULTILINE)
+_LOG_LINE = re.compile(r"^\s*([A-Z][\w %()./-]+?):\s+(-?[\d.]+)\s*\n", re.MULTILINE)
 
 _LOG_NAMES = {
     "Request throughput (req/s)": "seq_throughput",
@@ -125,35 +119,33 @@ _LOG_NAMES = {
 
 def _log(document: ResultFile) -> Iterator[ToolRun]:
     """Yield the run of a log that a serving benchmark printed: vLLM's and its descendants'."""
-    lines = {title: float(value) for title, value in _LOG_LINE.findall(document.text)}
+    lines = JsonObject((t, float(value)) for t, value in _LOG_LINE.findall(document.text))
     figures = {_LOG_NAMES.get(title, title): value for title, value in lines.items()}
     figures |= {
         title.removesuffix(" (ms)").lower().replace(" ", "_"): value
         for title, value in lines.items()
         if title.endswith(" (ms)")
     }
-    failed = whole(lines.get("Failed requests"))
-    completed = whole(lines.get("Successful requests"))
-    sent = None if completed is None or failed is None else completed + failed
-    facts = {"requests completed": Fact(completed)}
-    facts["goodput target"] = Fact(None, ("goodput",), needed=True)
-    for side, title in (("input", "input"), ("output", "generated")):
-        facts[f"{side} tokens"] = Fact(lines.get(f"Total {title} tokens"), tolerance=TOKENS)
-    point = _sanity_values(figures).at_load(
+    values = _sanity_values(figures)
+    completed, failed = (lines.whole(f"{kind} requests") for kind in ("Successful", "Failed"))
+    values.requests(None, completed, failed)
+    values.lengths(completed, *map(lines.get, ("Total input tokens", "Total generated tokens")))
+    point = values.at_load(
         lines.get("Max request concurrency", lines.get("Maximum request concurrency")),
         lines.get("Traffic request rate", lines.get("Request rate configured (RPS)")),
-        facts=facts,
-        sent=sent,
-        failed=failed,
     )
     seconds = lines.get("Benchmark duration (s)")
     yield run_of(document, "serving-log", points=(point,), duration_s=seconds)
 
 
-TRTLLM_BENCH = Reader(title="trtllm-bench", recognise=_is_report, read=_report)
+TRTLLM_BENCH = Reader(
+    title="trtllm-bench",
+    recognise=has_keys("performance", marks=("request_info", "world_info", "engine")),
+    read=_report,
+)
 PERF_SANITY = Reader(
     title="TensorRT-LLM's perf-sanity",
-    recognise=lambda document: {"d_seq_throughput", "d_token_throughput"} <= document.head.keys(),
+    recognise=has_keys("d_seq_throughput", "d_token_throughput"),
     read=_sanity,
 )
 SERVING_LOG = Reader(

@@ -5,8 +5,7 @@ from __future__ import annotations
 import argparse
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from pytest_mlperf import MlperfError
 from pytest_mlperf.addons.official.commands.round import SCENARIO_ABBREVIATIONS
@@ -26,7 +25,7 @@ ROUND = "v4.1"
 
 HELP = """\
 Without options: every official result of MLPerf Inference v4.1 on a known GPU
-with its share of the speed of light, nearest first. With --gpu and --workload:
+with its share of the roofline, nearest first. With --gpu and --workload:
 one limit, and the numbers that it is made of. The certain limit counts only
 what cannot be less; the estimated one what the mean sample of the data set
 needs.
@@ -123,22 +122,16 @@ def _figures(texts: Iterable[str]) -> dict[str, Any]:
     return figures
 
 
-@dataclass(frozen=True, kw_only=True)
-class ResultRow:
+class Limited(NamedTuple):
     """Hold an official result with its hardware limit (roofline)."""
 
     result: OfficialResult
     bound: WorkloadLimit
 
-    @property
-    def limit(self) -> Any:
-        """Highest possible value on this hardware."""
-        return self.bound.limit
 
-
-def result_rows(name: str = ROUND) -> tuple[list[ResultRow], Mapping[str, int]]:
+def result_rows(name: str = ROUND) -> tuple[list[Limited], Mapping[str, int]]:
     """Return a round's results on known GPUs, closest to the limit first, and counts of others."""
-    rows: list[ResultRow] = []
+    rows: list[Limited] = []
     others: Counter[str] = Counter()
     for result in official_results(name):
         bound = _limit(result)
@@ -147,8 +140,8 @@ def result_rows(name: str = ROUND) -> tuple[list[ResultRow], Mapping[str, int]]:
         elif bound.gpu is None:
             others[result.accelerator or "CPUs"] += 1
         else:
-            rows.append(ResultRow(result=result, bound=bound))
-    return sorted(rows, key=lambda row: -(row.limit.of_certain or 0.0)), others
+            rows.append(Limited(result, bound))
+    return sorted(rows, key=lambda row: -(row.bound.limit.of_certain or 0.0)), others
 
 
 def _limit(result: OfficialResult) -> WorkloadLimit | None:
@@ -183,14 +176,14 @@ def results_table(workload: str | None, columns: int) -> Iterator[str]:
     every, others = result_rows()
     rows = [row for row in every if workload in (None, row.bound.about.name)]
     yield from fold(
-        f"MLPerf Inference {ROUND}, official results on known GPUs: share of the speed of light, "
+        f"MLPerf Inference {ROUND}, official results on known GPUs: share of the roofline, "
         "which is the dense peak at the GPU's fastest precision",
         columns,
     )
     yield ""
     left = ["workload", "run", "GPUs", "submitter", "unit"]
     names = [*left[:4], "value", "unit", "limit", "certain", "estimated"]
-    cells = [_row(row) for row in rows]
+    cells = [_row(*row) for row in rows]
     yield from table(names, cells, columns, left=left, spare=["submitter", "unit"])
     yield ""
     yield from _summary(rows, columns)
@@ -199,7 +192,7 @@ def results_table(workload: str | None, columns: int) -> Iterator[str]:
         yield from fold(f"not in the table: {', '.join(counts)}", columns)
 
 
-def _summary(rows: Sequence[ResultRow], columns: int) -> Iterator[str]:
+def _summary(rows: Sequence[Limited], columns: int) -> Iterator[str]:
     letters = ", ".join(f"{short} {name}" for name, short in SCENARIO_ABBREVIATIONS.items())
     yield from fold(
         "limit: the certain one, in the value's unit (tokens/s for language models, ms for SS and "
@@ -207,32 +200,29 @@ def _summary(rows: Sequence[ResultRow], columns: int) -> Iterator[str]:
         f"{letters}",
         columns,
     )
-    limited = [row for row in rows if row.limit.certain is not None]
-    below = [row for row in limited if (row.limit.of_certain or 0) < 1]
+    limits = [bound.limit for _, bound in rows]
+    limited = [limit for limit in limits if limit.certain is not None]
+    below = [limit for limit in limited if (limit.of_certain or 0) < 1]
     yield from fold(
         f"{len(below)} of {plural(len(limited), 'result')} lie below the certain limit, "
-        f"{sum(row.limit.near for row in limited)} above 90 % of the estimated one",
+        f"{sum(limit.near for limit in limited)} above 90 % of the estimated one",
         columns,
     )
-    for row in rows:
-        if row.limit.why_unknown:
-            text = f"no limit for {row.result.system}, {row.result.model}: {row.limit.why_unknown}"
-            yield from fold(text, columns)
+    for result, bound in rows:
+        if reason := bound.limit.why_unknown:
+            yield from fold(f"no limit for {result.system}, {result.model}: {reason}", columns)
 
 
-def _row(row: ResultRow) -> dict[str, str]:
-    result, limit = row.result, row.limit
-    certain = limit.certain
-    if certain is not None:
-        certain /= result.unit_seconds
+def _row(result: OfficialResult, bound: WorkloadLimit) -> dict[str, str]:
+    limit = bound.limit
     return {
         "workload": result.model + ("*" if result.division == "open" else ""),
         "run": SCENARIO_ABBREVIATIONS[result.scenario],
-        "GPUs": f"{result.count}x{row.bound.gpu.name if row.bound.gpu else ''}",
+        "GPUs": f"{result.count}x{bound.gpu.name if bound.gpu else ''}",
         "submitter": result.submitter.replace("_", " "),
         "value": f"{result.value:,.6g}",
         "unit": result.unit,
-        "limit": "" if certain is None else rounded(certain),
+        "limit": "" if limit.certain is None else rounded(limit.certain / result.unit_seconds),
         "certain": _percent(limit.of_certain),
         "estimated": _percent(limit.of_estimated),
     }

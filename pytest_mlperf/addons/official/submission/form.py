@@ -95,8 +95,7 @@ def read_form(folder: Path) -> Form:
         if not FOLDER_PATTERN.fullmatch(name):
             raise MlperfError(
                 f"{folder / SYSTEM_FILE}: {key} is {name!r}, which names a folder: letters, "
-                "digits, "
-                "'_', '.', '+' and inner '-' only, 64 at most"
+                "digits, '_', '.', '+' and inner '-' only, 64 at most"
             )
     return form
 

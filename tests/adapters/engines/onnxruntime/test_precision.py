@@ -17,11 +17,12 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 from onnx import TensorProto, helper, numpy_helper
 
+from pytest_mlperf.adapters.engines import onnxruntime
 from pytest_mlperf.adapters.engines.onnxruntime import (
     Contents,
     Kinds,
     Node,
-    check_model,
+    check_contents,
     check_word,
     digests,
     read,
@@ -291,14 +292,25 @@ def test_bytes_that_are_not_a_message_are_one_error(tmp_path_factory: Any, data:
 def test_a_file_is_judged_only_by_its_readable_parts(tmp_path: Path) -> None:
     cut, ort_file = tmp_path / "cut.onnx", tmp_path / "model.ort"
     cut.write_bytes(Path(made(tmp_path, "fp32")).read_bytes()[:-5])
-    graph = Graph(where=str(cut), inputs=(), outputs=())
-    with pytest.raises(RunError, match="read to see what it holds: it is not an ONNX file: "):
-        check_model(cut, graph, "fp32", CPU)
+    with pytest.raises(ValueError, match="it is not an ONNX file: "):
+        read(cut)
     ort_file.write_bytes(b"\x10\0\0\0ORTM" + bytes(50))
     compiled = Path(product(tmp_path, [node("EPContext", ["x"], ["y"], domain=MS)], {}))
     for path in (ort_file, compiled):
         graph = Graph(where=str(path), inputs=(), outputs=())
-        assert check_model(path, graph, "int8", CPU) == {}
+        assert check_contents(read(path), graph, "int8", CPU) == {}
+
+
+def test_a_file_that_only_onnxruntime_can_read_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(path: Path) -> None:
+        raise ValueError(f"no field of {path.name}")
+
+    monkeypatch.setattr(onnxruntime, "read", refuse)
+    problem = "cannot be read to see what it holds: no field of "
+    with pytest.raises(RunError, match=problem), engine(made(tmp_path, "fp32"), []):
+        pass
 
 
 def test_what_tensorrt_may_compute_in_must_be_the_word() -> None:
@@ -331,7 +343,7 @@ def test_what_tensorrt_computes_in_need_not_be_in_the_file(tmp_path: Path) -> No
         arguments = Graph(where=str(path), inputs=(), outputs=()), precision
         providers = tensorrt(**{f"trt_{precision}_enable": True})
         if (precision, name) in fitting:
-            check_model(path, *arguments, providers)
+            check_contents(read(path), *arguments, providers)
             continue
         with pytest.raises(RunError, match=f"is '{precision}', but the file holds {name}"):
-            check_model(path, *arguments, providers)
+            check_contents(read(path), *arguments, providers)

@@ -19,7 +19,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pytest_mlperf.adapters.engines.onnxruntime import OnnxRuntimeEngine
+from pytest_mlperf.adapters.engines.onnxruntime import OnnxRuntimeEngine, read
 from pytest_mlperf.adapters.engines.onnxruntime._session import (
     CPU_PROVIDER,
     TENSORRT_PROVIDER,
@@ -217,7 +217,7 @@ def test_contradictory_options_are_refused(tmp_path: Path) -> None:
         engine(tmp_path, precision="int8", calibration_table=table)
     opened = engine(tmp_path, precision="int8")
     with pytest.raises(RunError, match='precision is "int8", but the file holds no int8 operators'):
-        opened._check_quantised()
+        opened._check_file(read(opened._model))
 
 
 IMAGE = Tensor(name="image", type="tensor(float)", shape=("batch", 3, "height", 8))

@@ -137,6 +137,11 @@ def test_prompts_that_cannot_be_sent_are_refused_before_a_run() -> None:
             CHAT,
             "sample 1 of the data set is a conversation without",
         ),
+        (
+            [TURNS[0], {"messages": [{"role": "user", "content": []}]}],
+            CHAT,
+            "sample 1 of the data set is a conversation without",
+        ),
         ([TURNS[0], half], CHAT, "a request cannot be sent: its text has a lone surrogate"),
     ]
 

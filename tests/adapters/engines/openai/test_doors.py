@@ -269,6 +269,18 @@ def test_a_header_is_masked_in_every_error() -> None:
         assert [message for message in messages if KEY[:4] in message] == []
 
 
+def test_a_listed_name_is_masked_and_quoted_in_one_line() -> None:
+    """A gateway may list what it was sent as the name of its only model."""
+    manner = Manner(paths=models(f"{KEY}\nx"))
+    counted = event({"model": "m", "choices": [], "usage": {"completion_tokens": 1}})
+    other = Reply(parts=[piece("a", finish="stop"), counted])
+    with (
+        Scripted(lambda request: manner(request) if request.method == "GET" else other) as server,
+        pytest.raises(RunError, match=r'"\*\*\* x" was asked for, and "m" answered'),
+    ):
+        open_engine(server.url, ["text"], headers_env={"api-key": "GATEWAY_KEY"}).__enter__()
+
+
 def refusal(script: Script, **options: Any) -> str:
     """Return the error before a run of a server that lists its model."""
     manner = Manner(paths=models("m"))

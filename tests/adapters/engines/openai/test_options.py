@@ -75,6 +75,7 @@ def test_an_address_is_that_of_a_server_its_api_or_its_requests() -> None:
         ("http://127.0.0.1:8000", "chat", ("http://127.0.0.1:8000", "/v1", "")),
         ("http://127.0.0.1:8000/", "chat", ("http://127.0.0.1:8000", "/v1", "")),
         ("http://127.0.0.1:8000/v1/", "chat", ("http://127.0.0.1:8000", "/v1", "")),
+        ("http://127.0.0.1:8000//v1", "chat", ("http://127.0.0.1:8000", "/v1", "")),
         ("https://llm.example/team/v1", "chat", ("https://llm.example/team", "/v1", "")),
         ("http://ovms/v3", "chat", ("http://ovms", "/v3", "")),
         ("http://nim/v1/chat/completions", "chat", ("http://nim", "/v1", "")),
@@ -92,9 +93,16 @@ def test_an_address_is_that_of_a_server_its_api_or_its_requests() -> None:
         assert (address.root, address.api, address.query) == expected, url
     refused = {
         **dict.fromkeys(("", "127.0.0.1:8000", "http://", "http://a:port"), "is not an address as"),
+        **dict.fromkeys(("http://a..b", f"http://{'a' * 70}"), "is not an address as"),
+        **dict.fromkeys(
+            ("http://a:0", "http://a b", "http://a\\b", "http://a "), "is not an address"
+        ),
         **dict.fromkeys(("http://a#b", "unix://host/a", "unix:a.sock"), "is not an address as"),
         "http://me:s3cret@host:1": "url has a user or password, which would be recorded",
-        "http://a/?code=s3cret": "url has code in its query",
+        **{
+            f"http://a/?{name}=s3cret": f"url has {name} in its query"
+            for name in ("code", "apikey", "accessToken", "auth", "pwd", "sig", "X-Goog-Credential")
+        },
         "http://a/?api-version=1&subscription-key=s3cret": "has subscription-key in its query",
         "http://a/v1/completions": 'url ends in /completions, and api = "chat"',
     }

@@ -7,11 +7,7 @@ from typing import Any
 
 from pytest_mlperf.adapters.engines.llm.generation import Generation
 from pytest_mlperf.adapters.engines.tensorrt_llm import TensorRtLlmOptions, llm_arguments
-from pytest_mlperf.adapters.engines.tensorrt_llm._requests import (
-    ConfigObject,
-    Member,
-    sampling_arguments,
-)
+from pytest_mlperf.adapters.engines.tensorrt_llm._requests import sampling_arguments
 
 LEFT_OPEN: dict[str, Any] = {
     "tensor_parallel_size": 1,
@@ -57,11 +53,12 @@ def test_unset_options_are_left_to_tensorrt_llm() -> None:
         "enable_chunked_prefill": False,
         "stream_interval": 1,
         "return_perf_metrics": True,
-        "kv_cache_config": ConfigObject(
-            "KvCacheConfig",
-            {"enable_block_reuse": False, "free_gpu_memory_fraction": 0.9, "dtype": "auto"},
-        ),
-        "cuda_graph_config": ConfigObject("CudaGraphConfig", {"enable_padding": True}),
+        "kv_cache_config": {
+            "enable_block_reuse": False,
+            "free_gpu_memory_fraction": 0.9,
+            "dtype": "auto",
+        },
+        "cuda_graph_config": {"enable_padding": True},
     }
 
 
@@ -80,8 +77,7 @@ def test_cuda_graphs_are_off_or_for_the_batches_that_can_be() -> None:
         ({"max_batch_size": 512}, {**padded, "max_batch_size": 512}),  # its own choice ends at 128
         ({"max_batch_size": 512, "cuda_graphs": [64]}, {**padded, "batch_sizes": [64]}),
     ):
-        expected = ConfigObject("CudaGraphConfig", graphs)
-        assert arguments(**options)["cuda_graph_config"] == expected
+        assert arguments(**options)["cuda_graph_config"] == graphs
     assert arguments(cuda_graphs=False)["cuda_graph_config"] is None
 
 
@@ -96,15 +92,12 @@ def test_further_arguments_join_those_of_the_options() -> None:
     )
 
     assert made["moe_config"] == {"backend": "CUTLASS"}
-    assert made["kv_cache_config"].values["host_cache_size"] == 0
-    assert made["kv_cache_config"].values["enable_block_reuse"] is False
-    assert made["scheduler_config"] == ConfigObject(
-        "SchedulerConfig",
-        {
-            "capacity_scheduler_policy": Member("CapacitySchedulerPolicy", "MAX_UTILIZATION"),
-            "context_chunking_policy": "FIRST_COME_FIRST_SERVED",
-        },
-    )
+    assert made["kv_cache_config"]["host_cache_size"] == 0
+    assert made["kv_cache_config"]["enable_block_reuse"] is False
+    assert made["scheduler_config"] == {
+        "capacity_scheduler_policy": "MAX_UTILIZATION",
+        "context_chunking_policy": "FIRST_COME_FIRST_SERVED",
+    }
 
 
 def test_answers_are_greedy_and_end_at_the_models_end_tokens() -> None:

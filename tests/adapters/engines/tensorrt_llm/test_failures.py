@@ -102,8 +102,8 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
     ),
     (
         {"llm": {"kv_cache_config": {"max_blocks": 5}}},
-        f"engine tensorrt_llm: {NAME} refuses its arguments: max_blocks: Extra inputs are not "
-        "permitted",
+        f"engine tensorrt_llm: {NAME} refuses its arguments: kv_cache_config.max_blocks: "
+        "Extra inputs are not permitted",
     ),
     (
         {"llm": GRAPH},

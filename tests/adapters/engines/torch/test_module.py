@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from pytest_mlperf.adapters.engines.torch.module import _runner as module_factories
-from pytest_mlperf.adapters.engines.torch.module._runner import BATCHINGS, join, length, tensors
+from pytest_mlperf.adapters.engines.torch.module._runner import join, length, split, tensors
 from pytest_mlperf.core.errors import RunError, SuiteError
 from tests.adapters.engines.recording import Tokenless
 from tests.adapters.engines.torch.models import (
@@ -44,16 +44,15 @@ def test_joined_samples_are_cut_into_the_same_parts(sizes: list[int], name: str)
         {"a": np.full((size, 2), place, np.float32), "b": [np.arange(size)]}
         for place, size in enumerate(sizes)
     ]
-    batching = BATCHINGS[name]
     trees = [tensors(sample) for sample in samples]
-    lengths = [length(tree, batching) for tree in trees]
+    lengths = [length(tree, name) for tree in trees]
 
-    joined = join(trees, batching)
+    joined = join(trees, name)
 
     assert lengths == sizes
-    for sample, part in zip(samples, batching.cut(joined["a"], lengths), strict=True):
+    for sample, part in zip(samples, split(name, joined["a"], lengths), strict=True):
         np.testing.assert_array_equal(part.numpy(), sample["a"])
-    for sample, part in zip(samples, batching.cut(joined["b"][0], lengths), strict=True):
+    for sample, part in zip(samples, split(name, joined["b"][0], lengths), strict=True):
         np.testing.assert_array_equal(part.numpy(), sample["b"][0])
 
 

@@ -25,6 +25,7 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
     ({"start_timeout": -1.0}, "start_timeout = -1.0 is not a number of seconds above 0"),
     ({"protocol": "rest"}, "protocol = 'rest' is not one of http, grpc"),
     ({"url": "a host"}, f"url = 'a host' {NO_ADDRESS} \"http\"; e.g."),
+    ({"url": "a..b"}, f"url = 'a..b' {NO_ADDRESS} \"http\""),
     ({"url": "grpc://host"}, f"url = 'grpc://host' {NO_ADDRESS} \"http\""),
     ({"url": "host/path", "protocol": "grpc"}, f"url = 'host/path' {NO_ADDRESS} \"grpc\""),
     ({"url": "host:99999"}, "url = 'host:99999' has a port that does not exist"),
@@ -66,4 +67,4 @@ def test_an_address_survives_a_round_trip(
 
     assert str(address) == f"{scheme}://{host}:{port}"
     assert ServiceAddress.of(protocol, str(address)) == address
-    assert (address.netloc, address.secure) == (f"{host}:{port}", secure)
+    assert (f"{address.host}:{address.port}", address.secure) == (f"{host}:{port}", secure)

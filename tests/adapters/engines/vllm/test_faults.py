@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from pytest_mlperf.adapters.engines.serving import descendants
 from pytest_mlperf.adapters.engines.vllm import _library as processes
 from pytest_mlperf.adapters.engines.vllm._library import VLLM_ENVIRONMENT
 from pytest_mlperf.core.errors import EnvironmentFault, RunError, SuiteError
@@ -35,7 +36,7 @@ def faulty(fault: str) -> dict[str, Any]:
 @pytest.mark.process
 def test_a_fault_ends_the_run(counting: Path) -> None:
     """Never a fast result: whatever was promised and did not come is an error."""
-    processes_at_start = processes.below(os.getpid())
+    processes_at_start = set(descendants())
     for fault, message in {
         "dies": "vLLM failed sample 2 of the data set: EngineDeadError: EngineCore encountered",
         "aborts": "was stopped by vLLM after 1 tokens: finish_reason is 'abort'",
@@ -48,7 +49,7 @@ def test_a_fault_ends_the_run(counting: Path) -> None:
             open_engine(counting, PROMPTS, **faulty(fault)) as engine,
         ):
             ask(engine, Recorder(expected=len(PROMPTS)), len(PROMPTS))
-        assert processes.below(os.getpid()) <= processes_at_start
+        assert set(descendants()) <= processes_at_start
 
 
 @pytest.mark.process
@@ -73,11 +74,11 @@ def test_missing_stamps_compare_nothing(counting: Path, capsys: pytest.CaptureFi
 @pytest.mark.parametrize("api", ["async", "offline"])
 def test_a_deaf_process_is_ended(counting: Path, monkeypatch: pytest.MonkeyPatch, api: str) -> None:
     monkeypatch.setattr(processes.Started.end, "__defaults__", (0.1,))
-    processes_at_start = processes.below(os.getpid())
+    processes_at_start = set(descendants())
     with open_engine(counting, PROMPTS, api=api, **faulty("deaf")):
-        assert len(processes.below(os.getpid()) - processes_at_start) == 1
+        assert len(set(descendants()) - processes_at_start) == 1
 
-    assert processes.below(os.getpid()) <= processes_at_start
+    assert set(descendants()) <= processes_at_start
 
 
 def test_a_failed_load_says_why(counting: Path, capfd: pytest.CaptureFixture[str]) -> None:

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import os
 import subprocess
 import sys
 
 import pytest
 
-from pytest_mlperf.adapters.engines.vllm._library import Started, below
+from pytest_mlperf.adapters.engines.serving import descendants
+from pytest_mlperf.adapters.engines.vllm._library import Started
 
 pytestmark = pytest.mark.process
 
@@ -41,7 +41,7 @@ def test_processes_from_before_are_left_alone() -> None:
             assert newer.pid in killed
             assert len(killed) == 2
         assert older.poll() is None
-        assert older.pid in below(os.getpid())
+        assert older.pid in descendants()
         older.kill()
 
 

@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pytest_mlperf.adapters.engines.llm.engine import STAMP_ROUNDING_SECONDS, StampGaps
-from pytest_mlperf.adapters.engines.vllm._library import SeenRequest, compare
+from pytest_mlperf.adapters.engines.vllm._library import compare
 from pytest_mlperf.core.errors import RunError
 from tests.refusals import unrefused
 
@@ -22,10 +22,6 @@ def theirs(first_s: float, last_s: float, tokens: int = 3) -> Any:
     return SimpleNamespace(
         first_token_ts=first_s, last_token_ts=last_s, num_generation_tokens=tokens
     )
-
-
-def seen(first_s: float, last_s: float) -> SeenRequest:
-    return SeenRequest(index=7, tokens=3, first_s=first_s, last_s=last_s)
 
 
 def new_gaps() -> StampGaps:
@@ -37,7 +33,7 @@ def test_the_line_has_the_middle_and_the_tail(gaps_s: list[float]) -> None:
     """p50 and p99 are values that occurred: at least that share is not above them."""
     gaps = new_gaps()
     for gap_s in gaps_s:
-        compare(gaps, seen(10.0 + gap_s, 11.0 + gap_s), theirs(10.0, 11.0))
+        compare(gaps, 7, 3, (10.0 + gap_s, 11.0 + gap_s), theirs(10.0, 11.0))
 
     line = gaps.take()
 
@@ -84,14 +80,14 @@ def test_no_stamp_that_is_possible_is_refused(theirs_s: float, late_s: float) ->
 
 def test_impossible_stamps_end_the_run() -> None:
     table = [
-        (seen(9.9, 11.1), theirs(10.0, 11.0), "its first token arrived here 100.0 ms before vLLM"),
-        (seen(10.1, 10.9), theirs(10.0, 11.0), "its last token arrived here 100.0 ms before vLLM"),
-        (seen(10.1, 11.1), theirs(11.0, 10.0), "vLLM stamped its last token before its first"),
-        (seen(10.1, 11.1), theirs(10.0, 11.0, 4), "vLLM counts 4 tokens in the answer, and 3 came"),
+        ((9.9, 11.1), theirs(10.0, 11.0), "its first token arrived here 100.0 ms before vLLM"),
+        ((10.1, 10.9), theirs(10.0, 11.0), "its last token arrived here 100.0 ms before vLLM"),
+        ((10.1, 11.1), theirs(11.0, 10.0), "vLLM stamped its last token before its first"),
+        ((10.1, 11.1), theirs(10.0, 11.0, 4), "vLLM counts 4 tokens in the answer, and 3 came"),
     ]
-    rows = [(new_gaps(), *row, f"^sample 7 of the data set.*{said}") for *row, said in table]
+    rows = [(new_gaps(), 7, 3, *row, f"^sample 7 of the data set.*{said}") for *row, said in table]
     assert unrefused(compare, RunError, rows) == []
     gaps = new_gaps()
     for other in (None, theirs(0.0, 0.0, 0)):  # where vLLM keeps no stamps
-        compare(gaps, seen(10.0, 11.0), other)
+        compare(gaps, 7, 3, (10.0, 11.0), other)
     assert gaps.take() == ""

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from pytest_mlperf.adapters.engines import require_module
 from pytest_mlperf.adapters.engines.llm.model_folder import find_model, read_json
 from pytest_mlperf.adapters.engines.torch import _base
+from pytest_mlperf.adapters.engines.torch.diffusion._options import DiffusionOptions
 
 if TYPE_CHECKING:
     from pytest_mlperf.adapters.engines.torch.diffusion._images import Images
@@ -46,10 +47,10 @@ class DiffusionEngine(_base.TorchBase):
     extra = "diffusion"
     libraries: ClassVar[tuple[str, ...]] = ("diffusers", "torch", "transformers")
     optional_libraries: ClassVar[tuple[str, ...]] = ("torchao",)
-    options: ClassVar[type[_base.DiffusionOptions]] = _base.DiffusionOptions
+    options: ClassVar[type[DiffusionOptions]] = DiffusionOptions
     checkpoints: ClassVar[Mapping[str, tuple[str, ...]]] = {"torchao-pipeline": ("int8", "fp8")}
 
-    _options: _base.DiffusionOptions
+    _options: DiffusionOptions
     _samples: Images
 
     def _find(self, model: str | None) -> None:
@@ -80,15 +81,13 @@ class DiffusionEngine(_base.TorchBase):
             sizes = sorted({self._options.batch_size, 1}, reverse=True)
             self._samples.warm_up(sizes, self._options.deepcache + 1)
 
-    def _open(self, undo: ExitStack) -> None:
+    def _load(self, undo: ExitStack) -> None:
         from pytest_mlperf.adapters.engines.torch.diffusion._images import Images, open_pipeline
 
         options = self._options
-        loaded = open_pipeline(self._folder, self._scheduler, options, self._precision)
-        self._samples = Images(
-            loaded.pipe, self._dataset, options, self._stages, dtype=loaded.dtype
-        )
-        self._facts |= {**loaded.facts, **self._samples.describe()}
+        pipe, facts = open_pipeline(self._folder, self._scheduler, options, self._precision)
+        self._samples = Images(pipe, self._dataset, options, self._stages)
+        self._facts |= {**facts, **self._samples.describe()}
         self._start_queue(self._samples.run, undo)
 
 

@@ -9,9 +9,8 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import diffusers
 import numpy as np
@@ -31,7 +30,8 @@ from pytest_mlperf.adapters.engines.torch._checkpoint import quiet_and_offline
 from pytest_mlperf.adapters.engines.torch._devices import dtype_name
 from pytest_mlperf.adapters.engines.torch._stages import StageTimes, Stopwatch
 from pytest_mlperf.adapters.engines.torch.diffusion._convolutions import unet_class
-from pytest_mlperf.extension import sha256, some, text_of
+from pytest_mlperf.adapters.engines.torch.diffusion._options import DiffusionOptions, MediaOptions
+from pytest_mlperf.extension import sha256, text_of
 
 ENGINE = "torch-diffusion"
 PIPELINE = "StableDiffusionXLPipeline"
@@ -45,29 +45,24 @@ MODELS = {
 """Class in transformers or diffusers of each part with weights."""
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class LoadedPipeline:
-    """Hold a loaded pipeline on its device, and the type of its UNet and text encoders."""
-
-    pipe: Any
-    dtype: Any
-    facts: Mapping[str, str]
-
-
 def open_pipeline(
-    folder: Path, scheduler: Path, options: _base.DiffusionOptions, precision: str
-) -> LoadedPipeline:
-    """Load the parts of a pipeline one by one; compile each block of the UNet if asked."""
+    folder: Path, scheduler: Path, options: DiffusionOptions, precision: str
+) -> tuple[Any, Mapping[str, str]]:
+    """Load a pipeline part by part, compile its UNet if asked; return it and its facts."""
     device = devices.find_device(options.device, engine=ENGINE)
     check_index(folder)
-    quantization = read_json(folder / "unet" / "config.json").get("quantization_config")
+    unet_config = read_json(folder / "unet" / "config.json")
+    kinds = {**MODELS, "unet": unet_class(unet_config)}
     names = [file.name for file in (folder / "unet").glob("*.safetensors*")]
     variant = "fp16" if names and all(".fp16" in name for name in names) else None
     files = [file for part in sorted(MODELS) for file in weights_of(folder / part, variant)]
     checkpoint_dtype = _own_dtype(files) if precision in _base.QUANTISED_PRECISIONS else None
     dtype = devices.base_dtype(precision, checkpoint_dtype, device)
     with quiet_and_offline(), quiet():
-        parts = {name: _load(folder, name, dtype, variant, options.attention) for name in MODELS}
+        parts = {
+            name: load_part(folder / name, kind, dtype, variant, **more_of(name, options.attention))
+            for name, kind in kinds.items()
+        }
         tokenizers = {
             name: load_tokenizer("torch-diffusion", folder / name, "CLIPTokenizer")
             for name in ("tokenizer", "tokenizer_2")
@@ -88,7 +83,7 @@ def open_pipeline(
         part.eval().to(device)
     digest = "+".join(digest for _, digest in tokenizers.values())
     facts = facts_of(pipe, files, digest, dtype, device, options.attention)
-    if quantization:
+    if unet_config.get("quantization_config"):
         facts |= _base.quantised_facts(TORCHAO, pipe.unet)
     elif precision in _base.QUANTISED_PRECISIONS:
         facts |= devices.quantise(pipe.unet, precision, device=device, engine=ENGINE)
@@ -97,7 +92,14 @@ def open_pipeline(
     if options.compile:
         for block in (*pipe.unet.down_blocks, pipe.unet.mid_block, *pipe.unet.up_blocks):
             block.compile(mode=options.compile)
-    return LoadedPipeline(pipe=pipe, dtype=dtype, facts=facts)
+    return pipe, facts
+
+
+def more_of(part: str, attention: str) -> dict[str, Any]:
+    """Return further arguments to load a part, by transformers or by diffusers."""
+    if part.startswith("text_encoder"):
+        return {"attn_implementation": attention}
+    return {"low_cpu_mem_usage": is_accelerate_available()}
 
 
 def facts_of(
@@ -137,30 +139,8 @@ def check_index(
             raise broken(file, f"names {class_name!r} as {part}, which should be {kind.__name__}")
 
 
-def _load(folder: Path, name: str, dtype: Any, variant: str | None, attention: str) -> Any:
-    path, kind = folder / name, MODELS[name]
-    if name == "unet":
-        kind = unet_class(read_json(path / "config.json"))
-    if not name.startswith("text_encoder"):
-        return load_part(path, kind, dtype, variant)
-    return load_text_encoder(
-        path, kind, transformers.CLIPTextConfig, dtype, attention=attention, variant=variant
-    )
-
-
-def load_text_encoder(
-    path: Path, kind: Any, config: Any, dtype: Any, *, attention: str, variant: str | None = None
-) -> Any:
-    _require_config(path)
-    placement = {"dtype": dtype, "attention": attention, "device": torch.device("cpu")}
-    with _named_errors(path, kind):
-        read = config.from_pretrained(path)
-        return checkpoint.load(kind, path, read, **placement, variant=variant)
-
-
-def load_part(path: Path, kind: Any, dtype: Any, variant: str | None = None) -> Any:
-    _require_config(path)
-    with _named_errors(path, kind):
+def load_part(path: Path, kind: Any, dtype: Any, variant: str | None = None, **more: Any) -> Any:
+    with _part(path, kind.__name__):
         model, info = kind.from_pretrained(
             path,
             dtype=dtype,
@@ -169,39 +149,29 @@ def load_part(path: Path, kind: Any, dtype: Any, variant: str | None = None) -> 
             use_safetensors=True,
             ignore_mismatched_sizes=True,
             output_loading_info=True,
-            low_cpu_mem_usage=is_accelerate_available(),
+            **more,
         )
-    if info["missing_keys"]:
-        raise broken(path, f"the checkpoint lacks {some(sorted(info['missing_keys']))}")
-    if info["mismatched_keys"]:
-        names = some(sorted(str(key[0]) for key in info["mismatched_keys"]))
-        raise broken(path, f"weights do not fit config.json: {names}")
+    checkpoint.check_loaded(info, path)
     return model
 
 
-def _require_config(path: Path) -> None:
-    if not (path / "config.json").is_file():
-        raise broken(path, "has no config.json; copy this part of the pipeline here again")
-
-
 @contextlib.contextmanager
-def _named_errors(path: Path, kind: Any) -> Iterator[None]:
+def _part(path: Path, name: str, file: str = "config.json") -> Iterator[None]:
+    """Load a part of a pipeline, whose folder must have a file; name it in any error."""
+    if not (path / file).is_file():
+        raise broken(path, f"has no {file}; copy this part of the pipeline here again")
     try:
         yield
     except MlperfError:
         raise
     # The libraries raise many types, all with good texts.
     except Exception as error:
-        raise broken(path, f"{kind.__name__} cannot be loaded: {text_of(error)}") from error
+        raise broken(path, f"{name} cannot be loaded: {text_of(error)}") from error
 
 
 def load_scheduler(path: Path, kind: Any) -> Any:
-    if not (path / "scheduler_config.json").is_file():
-        raise broken(path, "has no scheduler_config.json; copy the pipeline's scheduler here")
-    try:
+    with _part(path, "the scheduler", "scheduler_config.json"):
         return kind.from_pretrained(path, local_files_only=True)
-    except Exception as error:  # as above
-        raise broken(path, f"the scheduler cannot be made: {text_of(error)}") from error
 
 
 def weights_of(path: Path, variant: str | None = None) -> list[Path]:
@@ -329,7 +299,7 @@ def _cache(unet: Any, every: int) -> DeepCache | None:
     return install(unet, every) if every > 1 else None
 
 
-def _size(pipe: Any, options: _base.DiffusionOptions) -> tuple[int, int]:
+def _size(pipe: Any, options: DiffusionOptions) -> tuple[int, int]:
     factor, latents = pipe.vae_scale_factor, pipe.unet.config.sample_size
     high, wide = (latents, latents) if isinstance(latents, int) else latents
     size = (options.height or high * factor, options.width or wide * factor)
@@ -343,54 +313,105 @@ def _size(pipe: Any, options: _base.DiffusionOptions) -> tuple[int, int]:
     return size
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class _Sample:
-    """Hold a loaded sample: tokens for each text encoder (1, tokens), and its latents."""
+class MediaBatches:
+    """Keep loaded prompts and their latents, and make images or videos of them in batches.
 
-    tokens: tuple[Any, ...]
-    latents: Any
+    Only one thread may call `run`.
 
+    Attributes:
+        field: Name of the prompt in a sample, which may be text alone.
+        source: Name of a data set with such samples.
+        sizes: Options of the engine that decide the shape of latents.
+    """
 
-class Images:
-    """Keep loaded prompts as tokens, and make their images; only one thread may call `run`."""
+    field: ClassVar[str]
+    source: ClassVar[str]
+    sizes: ClassVar[str]
 
     def __init__(
-        self,
-        pipe: Any,
-        dataset: Dataset,
-        options: _base.DiffusionOptions,
-        stages: StageTimes,
-        *,
-        dtype: Any,
+        self, dataset: Dataset, options: MediaOptions, shape: tuple[int, ...], size: str
     ) -> None:
+        """Make media of a `size`, as errors word it, from latents of a shape."""
+        self._dataset, self._options = dataset, options
+        self._shape, self._size = shape, size
+        self._samples: dict[int, tuple[Any, Any]] = {}
+        # Data sets share one array among all samples; it is kept once.
+        self._shared: tuple[Any, Any] = (None, None)
+
+    def load(self, indices: Sequence[int]) -> None:
+        for index in indices:
+            if index not in self._samples:
+                value = self._dataset.input(index)
+                fields = value if isinstance(value, dict) else {self.field: value}
+                prompt = fields.get(self.field)
+                if not isinstance(prompt, str):
+                    problem = f'has no "{self.field}"; use the data set {self.source}'
+                    raise refused_sample(index, problem)
+                latents = self._latents(index, fields.get("latents"))
+                self._samples[index] = self._prepare(prompt), latents
+
+    def unload(self, indices: Sequence[int]) -> None:
+        for index in indices:
+            self._samples.pop(index, None)
+
+    def run(self, ids: Sequence[int], indices: Sequence[int], sink: Sink) -> None:
+        size = self._options.batch_size
+        for start in range(0, len(ids), size):
+            batch = slice(start, start + size)
+            media = self._generate(indices[batch], self._options.steps)
+            outputs = [medium.tobytes() for medium in media] if sink.wants_output else None
+            sink.done(ids[batch], outputs)
+
+    def _prepare(self, prompt: str) -> Any:
+        return prompt
+
+    def _generate(self, indices: Sequence[int], steps: int) -> Any:
+        """Return uint8 arrays, one per sample."""
+        raise NotImplementedError
+
+    def _latents(self, index: int, data_set_latents: Any) -> Any:
+        if data_set_latents is None:
+            # They depend on the sample alone, not on its batch.
+            drawing = np.random.default_rng((self._options.seed, index))
+            return torch.from_numpy(drawing.standard_normal(self._shape, np.float32))
+        if data_set_latents is not self._shared[0]:
+            latents = torch.tensor(data_set_latents, dtype=torch.float32)
+            if tuple(latents.shape) not in {self._shape, self._shape[1:]}:
+                raise refused_sample(
+                    index,
+                    f"has latents of shape {tuple(latents.shape)}, but {self._size} start from "
+                    f"{self._shape}; set the data set's latents, or the engine's {self.sizes}",
+                )
+            self._shared = (data_set_latents, latents.reshape(self._shape))
+        return self._shared[1]
+
+
+class Images(MediaBatches):
+    """Keep loaded prompts as tokens for each text encoder, and make their images."""
+
+    field, source, sizes = "caption", "coco_captions", "height and width"
+    _options: DiffusionOptions
+
+    def __init__(
+        self, pipe: Any, dataset: Dataset, options: DiffusionOptions, stages: StageTimes
+    ) -> None:
+        self._height, self._width = _size(pipe, options)
+        factor = pipe.vae_scale_factor
+        sides = self._height // factor, self._width // factor
+        size = f"images of {self._height} x {self._width} pixels"
+        super().__init__(dataset, options, (1, pipe.unet.config.in_channels, *sides), size)
         self._pipe = pipe
         self._stages = stages
-        self._dataset = dataset
-        self._options = options
-        self._dtype = dtype
+        self._dtype = pipe.text_encoder.dtype
         self._cache = _cache(pipe.unet, options.deepcache)
-        self._height, self._width = _size(pipe, options)
         if options.vae_slicing:
             pipe.vae.enable_slicing()
         self._device = pipe.unet.device
-        self._texts = tuple(
-            zip(
-                (pipe.tokenizer, pipe.tokenizer_2),
-                (pipe.text_encoder, pipe.text_encoder_2),
-                strict=True,
-            )
-        )
-        self._shape = (
-            1,
-            pipe.unet.config.in_channels,
-            self._height // pipe.vae_scale_factor,
-            self._width // pipe.vae_scale_factor,
-        )
-        self._samples: dict[int, _Sample] = {}
-        # Data sets share one array among all samples; it is kept once.
-        self._shared: tuple[Any, Any] = (None, None)
+        tokenizers = pipe.tokenizer, pipe.tokenizer_2
+        encoders = pipe.text_encoder, pipe.text_encoder_2
+        self._texts = tuple(zip(tokenizers, encoders, strict=True))
         with torch.inference_mode():
-            self._negative = self._encode([self._tokenise(options.negative_prompt)])
+            self._negative = self._encode([self._prepare(options.negative_prompt)])
 
     def describe(self) -> Mapping[str, str]:
         options = self._options
@@ -415,66 +436,38 @@ class Images:
             for tokenizer, encoder in self._texts
         )
 
-    def load(self, indices: Sequence[int]) -> None:
-        for index in indices:
-            if index not in self._samples:
-                prompt_input = self._dataset.input(index)
-                prompt, latents = prompt_input, None
-                if isinstance(prompt_input, dict):
-                    prompt, latents = prompt_input.get("caption"), prompt_input.get("latents")
-                if not isinstance(prompt, str):
-                    raise refused_sample(index, 'has no "caption"; use the data set coco_captions')
-                self._samples[index] = _Sample(
-                    tokens=self._tokenise(prompt), latents=self._latents(index, latents)
-                )
-
-    def unload(self, indices: Sequence[int]) -> None:
-        for index in indices:
-            self._samples.pop(index, None)
-
     def warm_up(self, sizes: Sequence[int], steps: int) -> None:
         """Generate images in batches of these sizes, for torch.compile."""
         indices = list(self._samples)
         for size in sizes:
             self._generate([indices[n % len(indices)] for n in range(size)], steps)
 
-    def run(self, ids: Sequence[int], indices: Sequence[int], sink: Sink) -> None:
-        for start in range(0, len(ids), self._options.batch_size):
-            batch = slice(start, start + self._options.batch_size)
-            images = self._generate(indices[batch], self._options.steps).cpu()
-            outputs = None
-            if sink.wants_output:
-                outputs = [image.tobytes() for image in images.numpy()]
-            sink.done(ids[batch], outputs)
-
     def _generate(self, indices: Sequence[int], steps: int) -> Any:
-        samples = [self._samples[index] for index in indices]
+        prompts, latents = zip(*(self._samples[index] for index in indices), strict=True)
         if self._cache is not None:
             self._cache.start()
         advice = "lower batch_size, or set vae_slicing = true"
         watch = Stopwatch(self._stages, self._device)
         with devices.enough_memory(self._options.batch_size, advice), torch.inference_mode():
-            embeds, pooled = self._encode([sample.tokens for sample in samples])
+            embeds, pooled = self._encode(prompts)
             watch.end("text_encoder")
             negative, negative_pooled = self._negative
-            latents = self._pipe(
+            generated = self._pipe(
                 prompt_embeds=embeds,
                 pooled_prompt_embeds=pooled,
-                negative_prompt_embeds=negative.expand(len(samples), -1, -1),
-                negative_pooled_prompt_embeds=negative_pooled.expand(len(samples), -1),
+                negative_prompt_embeds=negative.expand(len(prompts), -1, -1),
+                negative_pooled_prompt_embeds=negative_pooled.expand(len(prompts), -1),
                 guidance_scale=float(self._options.guidance_scale),
                 num_inference_steps=steps,
                 height=self._height,
                 width=self._width,
-                latents=torch.cat([sample.latents for sample in samples]).to(
-                    self._device, self._dtype
-                ),
+                latents=torch.cat(latents).to(self._device, self._dtype),
                 output_type="latent",
             ).images
             watch.end("unet")
-            images = self._decode(latents, indices)
+            images = self._decode(generated, indices)
             watch.end("vae")
-        return images
+        return images.cpu().numpy()
 
     def _encode(self, tokens: Sequence[tuple[Any, ...]]) -> tuple[Any, Any]:
         """Return hidden states (prompts, tokens, features) and pooled ones (prompts, features)."""
@@ -485,7 +478,7 @@ class Images:
             pooled = encoded[0]
         return torch.cat(hidden, dim=-1), pooled
 
-    def _tokenise(self, prompt: str) -> tuple[Any, ...]:
+    def _prepare(self, prompt: str) -> tuple[Any, ...]:
         """Return the tokens for each encoder, shape (1, tokens): padded or cut."""
         return tuple(
             tokenizer(
@@ -504,24 +497,6 @@ class Images:
         if not any(f"{token}_1" in added for token in added):
             return prompt
         return str(self._pipe.maybe_convert_prompt(prompt, tokenizer))
-
-    def _latents(self, index: int, data_set_latents: Any) -> Any:
-        if data_set_latents is None:
-            # They depend on the sample alone, not on its batch.
-            drawing = np.random.default_rng((self._options.seed, index))
-            return torch.from_numpy(drawing.standard_normal(self._shape, np.float32))
-        if data_set_latents is self._shared[0]:
-            return self._shared[1]
-        latents = torch.tensor(data_set_latents, dtype=torch.float32)
-        if tuple(latents.shape) not in {self._shape, self._shape[1:]}:
-            raise refused_sample(
-                index,
-                f"has latents of shape {tuple(latents.shape)}, but images of "
-                f"{self._height} x {self._width} pixels start from "
-                f"{self._shape}; set the data set's size, or the engine's height and width",
-            )
-        self._shared = (data_set_latents, latents.reshape(self._shape))
-        return self._shared[1]
 
     def _decode(self, latents: Any, indices: Sequence[int]) -> Any:
         """Return images of latents, uint8, channels last; raise if not finite (black)."""

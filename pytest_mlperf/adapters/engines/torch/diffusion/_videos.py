@@ -14,13 +14,13 @@ import numpy as np
 import torch
 import transformers
 
-from pytest_mlperf import Dataset, Sink, SuiteError
+from pytest_mlperf import Dataset, SuiteError
 from pytest_mlperf.adapters.engines import refused_sample
 from pytest_mlperf.adapters.engines.llm.model_folder import load_tokenizer, read_json
 from pytest_mlperf.adapters.engines.torch import _devices as devices
 from pytest_mlperf.adapters.engines.torch._checkpoint import quiet_and_offline
 from pytest_mlperf.adapters.engines.torch.diffusion import _images
-from pytest_mlperf.adapters.engines.torch.diffusion._video_options import VideoOptions
+from pytest_mlperf.adapters.engines.torch.diffusion._options import VideoOptions
 
 ENGINE = "torch-video"
 
@@ -46,17 +46,13 @@ def open_pipeline(
     with quiet_and_offline(), _images.quiet():
         parts = {
             name: _images.load_part(
-                folder / name, MODELS[name], torch.float32 if name == "vae" else dtype
+                folder / name,
+                kind,
+                torch.float32 if name == "vae" else dtype,
+                **_images.more_of(name, options.attention),
             )
-            for name in ("transformer", "transformer_2", "vae")
+            for name, kind in MODELS.items()
         }
-        parts["text_encoder"] = _images.load_text_encoder(
-            folder / "text_encoder",
-            MODELS["text_encoder"],
-            transformers.UMT5Config,
-            dtype,
-            attention=options.attention,
-        )
         tokenizer, digest = load_tokenizer(ENGINE, folder / "tokenizer")
         pipe = diffusers.WanPipeline(
             **parts,
@@ -72,13 +68,14 @@ def open_pipeline(
     return pipe, _images.facts_of(pipe, files, digest, dtype, device, options.attention)
 
 
-class Videos:
-    """Keep loaded prompts, and make their videos; only one thread may call `run`."""
+class Videos(_images.MediaBatches):
+    """Keep loaded prompts, and make their videos."""
+
+    field, source, sizes = "prompt", "vbench", "frames, height, width"
+    _options: VideoOptions
 
     def __init__(self, pipe: Any, dataset: Dataset, options: VideoOptions) -> None:
         self._pipe = pipe
-        self._dataset = dataset
-        self._options = options
         self._device = pipe.transformer.device
         temporal, spatial = pipe.vae_scale_factor_temporal, pipe.vae_scale_factor_spatial
         patch = spatial * pipe.transformer.config.patch_size[1]
@@ -91,14 +88,11 @@ class Videos:
                     f"multiples of {step}{' and one more' if over else ''}",
                     option=name,
                 )
-        self._shape = (
-            1,
-            pipe.transformer.config.in_channels,
-            (options.frames - 1) // temporal + 1,
-            options.height // spatial,
-            options.width // spatial,
-        )
-        self._samples: dict[int, tuple[str, Any]] = {}
+        frames = (options.frames - 1) // temporal + 1
+        sides = options.height // spatial, options.width // spatial
+        shape = (1, pipe.transformer.config.in_channels, frames, *sides)
+        size = f"videos of {options.frames}x{options.height}x{options.width}"
+        super().__init__(dataset, options, shape, size)
 
     def describe(self) -> Mapping[str, str]:
         options = self._options
@@ -114,28 +108,7 @@ class Videos:
             "generation.prompt_tokens": f"{options.prompt_tokens}, longer prompts are cut",
         }
 
-    def load(self, indices: Sequence[int]) -> None:
-        for index in indices:
-            if index not in self._samples:
-                value = self._dataset.input(index)
-                fields = value if isinstance(value, dict) else {"prompt": value}
-                prompt = fields.get("prompt")
-                if not isinstance(prompt, str):
-                    raise refused_sample(index, 'has no "prompt"; use the data set vbench')
-                self._samples[index] = prompt, self._latents(index, fields.get("latents"))
-
-    def unload(self, indices: Sequence[int]) -> None:
-        for index in indices:
-            self._samples.pop(index, None)
-
-    def run(self, ids: Sequence[int], indices: Sequence[int], sink: Sink) -> None:
-        for start in range(0, len(ids), self._options.batch_size):
-            batch = slice(start, start + self._options.batch_size)
-            videos = self._generate(indices[batch])
-            outputs = [video.tobytes() for video in videos] if sink.wants_output else None
-            sink.done(ids[batch], outputs)
-
-    def _generate(self, indices: Sequence[int]) -> Any:
+    def _generate(self, indices: Sequence[int], steps: int) -> Any:
         options = self._options
         prompts, latents = zip(*(self._samples[index] for index in indices), strict=True)
         has_two_stages = self._pipe.config.boundary_ratio is not None
@@ -149,7 +122,7 @@ class Videos:
                 height=options.height,
                 width=options.width,
                 num_frames=options.frames,
-                num_inference_steps=options.steps,
+                num_inference_steps=steps,
                 guidance_scale=float(options.guidance_scale),
                 guidance_scale_2=float(options.guidance_scale_2) if has_two_stages else None,
                 latents=torch.cat(latents).to(self._device),
@@ -164,17 +137,3 @@ class Videos:
                 '"fp32"',
             )
         return (videos * 255).round().astype(np.uint8)
-
-    def _latents(self, index: int, data_set_latents: Any) -> Any:
-        if data_set_latents is None:
-            drawing = np.random.default_rng((self._options.seed, index))
-            return torch.from_numpy(drawing.standard_normal(self._shape, np.float32))
-        latents = torch.tensor(data_set_latents, dtype=torch.float32)
-        if tuple(latents.shape) != self._shape:
-            size = self.describe()["generation.size"]
-            raise refused_sample(
-                index,
-                f"has latents of shape {tuple(latents.shape)}, but videos of {size} start from "
-                f"{self._shape}; set the data set's latents, or the engine's frames, height, width",
-            )
-        return latents

@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING, ClassVar
 
 from pytest_mlperf.adapters.engines.llm.model_folder import find_model
 from pytest_mlperf.adapters.engines.torch._base import TorchBase
-from pytest_mlperf.adapters.engines.torch.diffusion._video_options import VideoOptions
-from pytest_mlperf.extension import PLAIN_PRECISIONS
+from pytest_mlperf.adapters.engines.torch.diffusion._options import VideoOptions
 
 if TYPE_CHECKING:
     from pytest_mlperf.adapters.engines.torch.diffusion._videos import Videos
@@ -36,7 +35,7 @@ class VideoEngine(TorchBase):
     extra = "diffusion"
     libraries: ClassVar[tuple[str, ...]] = ("diffusers", "torch", "transformers")
     options: ClassVar[type[VideoOptions]] = VideoOptions
-    precisions: ClassVar[tuple[str, ...]] = PLAIN_PRECISIONS
+    precisions: ClassVar[tuple[str, ...]] = VideoOptions.precisions
 
     _options: VideoOptions
     _samples: Videos
@@ -45,7 +44,7 @@ class VideoEngine(TorchBase):
         parts = f"{INDEX} and the safetensors files"
         self._folder = find_model(self.name, model, file=INDEX, parts=parts)
 
-    def _open(self, undo: ExitStack) -> None:
+    def _load(self, undo: ExitStack) -> None:
         from pytest_mlperf.adapters.engines.torch.diffusion._videos import Videos, open_pipeline
 
         pipe, facts = open_pipeline(self._folder, self._options, self._precision)

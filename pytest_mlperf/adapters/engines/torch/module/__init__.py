@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
 from contextlib import ExitStack
 from pathlib import Path
 from typing import ClassVar
 
 from pytest_mlperf import SuiteError, UnavailableError
-from pytest_mlperf.adapters.engines import require_module
+from pytest_mlperf.adapters.engines import refuse_conflicts, require_module
 from pytest_mlperf.adapters.engines.llm.model_folder import find_model
 from pytest_mlperf.adapters.engines.torch._base import TorchBase, TorchModuleOptions
 
@@ -58,7 +57,13 @@ class TorchModuleEngine(TorchBase):
 
     def _find(self, model: str | None) -> None:
         self._path = _find_factory(self._options.factory)
-        _check_arguments(self._options.arguments or {})
+        arguments = self._options.arguments or {}
+        settings = {"model": "workload.model", "weights": "the engine's option weights"}
+        conflicts = (
+            (name in arguments, f"arguments has {name!r}; set {setting} instead", "arguments")
+            for name, setting in settings.items()
+        )
+        refuse_conflicts(ENGINE, conflicts)
         self._model = _find_model(self._options.factory, model)
 
     def require(self) -> None:
@@ -71,13 +76,14 @@ class TorchModuleEngine(TorchBase):
             find_factory(self._options.factory, self._path)
         super().require()
 
-    def _open(self, undo: ExitStack) -> None:
+    def _load(self, undo: ExitStack) -> None:
         from pytest_mlperf.adapters.engines.torch.module._runner import ModuleRunner, open_module
 
         options = self._options
-        loaded = open_module(self._path, options, model=self._model, precision=self._precision)
-        self._samples = runner = ModuleRunner(loaded, self._dataset, options)
-        self._facts |= {**loaded.facts, **runner.describe()}
+        precision = self._precision
+        module, facts = open_module(self._path, options, model=self._model, precision=precision)
+        self._samples = runner = ModuleRunner(module, self._dataset, options, precision)
+        self._facts |= {**facts, **runner.describe()}
         self._work = runner.run
         if options.workers:
             self._start_queue(runner.run, undo, threads=options.workers)
@@ -104,13 +110,3 @@ def _find_model(factory: str, model: str | None) -> str | None:
             path=model,
         )
     return model
-
-
-def _check_arguments(arguments: Mapping[str, object]) -> None:
-    for name in ("model", "weights"):
-        if name in arguments:
-            setting = "workload.model" if name == "model" else "the engine's option weights"
-            raise SuiteError(
-                f"engine {ENGINE}: arguments has {name!r}; set {setting} instead",
-                option="arguments",
-            )

@@ -5,10 +5,10 @@ from __future__ import annotations
 import hashlib
 import importlib
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import torch
+from torch.utils._pytree import tree_leaves, tree_map
 
 from pytest_mlperf import Dataset, MlperfError, Sink, SuiteError
 from pytest_mlperf.adapters.engines import engine_error, not_installed, refused_sample
@@ -24,32 +24,20 @@ class Mismatch(Exception):
     """Report that a sample or result does not fit the batching; the text ends a sentence."""
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Batching:
-    """Define how samples are joined for a call; if it `grows`, first dimensions may differ."""
-
-    name: str
-    join: Callable[[list[Any]], Any]
-    grows: bool
-
-    def cut(self, result: Any, lengths: Sequence[int]) -> list[Any]:
-        """Split a result by the samples' first dimensions; raise Mismatch if it differs."""
-        shape = tuple(result.shape)
-        if self.name == "concat":
-            if shape[:1] != (sum(lengths),):
-                raise Mismatch(f"has shape {shape} and should start with {sum(lengths)}")
-            return list(result.split(list(lengths)))
-        if shape[:1] != (len(lengths),):
-            raise Mismatch(
-                f"has shape {shape} and should start with {len(lengths)}, one per sample"
-            )
-        if self.name == "stack":
-            return list(result)
-        if shape[1:2] != (max(lengths),):
-            raise Mismatch(
-                f"has shape {shape} and should start with {(len(lengths), max(lengths))}"
-            )
-        return [row[:length] for row, length in zip(result, lengths, strict=True)]
+def split(batching: str, result: Any, lengths: Sequence[int]) -> list[Any]:
+    """Split a result by the samples' first dimensions; raise Mismatch if it differs."""
+    shape = tuple(result.shape)
+    if batching == "concat":
+        if shape[:1] != (sum(lengths),):
+            raise Mismatch(f"has shape {shape} and should start with {sum(lengths)}")
+        return list(result.split(list(lengths)))
+    if shape[:1] != (len(lengths),):
+        raise Mismatch(f"has shape {shape} and should start with {len(lengths)}, one per sample")
+    if batching == "stack":
+        return list(result)
+    if shape[1:2] != (max(lengths),):
+        raise Mismatch(f"has shape {shape} and should start with {(len(lengths), max(lengths))}")
+    return [row[:length] for row, length in zip(result, lengths, strict=True)]
 
 
 def _pad(parts: list[Any]) -> Any:
@@ -58,14 +46,12 @@ def _pad(parts: list[Any]) -> Any:
     return torch.nn.utils.rnn.pad_sequence(parts, batch_first=True)
 
 
-BATCHINGS = {
-    batching.name: batching
-    for batching in (
-        Batching(name="stack", join=torch.stack, grows=False),
-        Batching(name="concat", join=torch.cat, grows=True),
-        Batching(name="pad", join=_pad, grows=True),
-    )
+JOINS: Mapping[str, Callable[[list[Any]], Any]] = {
+    "stack": torch.stack,
+    "concat": torch.cat,
+    "pad": _pad,
 }
+"""Ways to join the tensors of a batch; with all but "stack", first dimensions may differ."""
 
 
 def tensors(sample: Any) -> Tree:
@@ -100,22 +86,15 @@ def _tensor(values: Any) -> Any:
         ) from None
 
 
-def leaves(tree: Tree) -> list[Any]:
-    if isinstance(tree, torch.Tensor):
-        return [tree]
-    parts = tree.values() if isinstance(tree, dict) else tree
-    return [leaf for part in parts for leaf in leaves(part)]
-
-
-def length(sample: Tree, batching: Batching) -> int:
+def length(sample: Tree, batching: str) -> int:
     """Return the first dimension that a sample's tensors share; 1 if it does not matter."""
-    if not batching.grows:
+    if batching == "stack":
         return 1
-    lengths = {tuple(leaf.shape[:1]) for leaf in leaves(sample)}
+    lengths = {tuple(leaf.shape[:1]) for leaf in tree_leaves(sample)}
     if len(lengths) != 1 or () in lengths:
-        shapes = ", ".join(str(tuple(leaf.shape)) for leaf in leaves(sample)[:4])
+        shapes = ", ".join(str(tuple(leaf.shape)) for leaf in tree_leaves(sample)[:4])
         raise Mismatch(
-            f"has arrays of shapes {shapes}; batching = {batching.name!r} needs one first "
+            f"has arrays of shapes {shapes}; batching = {batching!r} needs one first "
             "dimension of all"
         )
     (only,) = lengths.pop()
@@ -124,37 +103,33 @@ def length(sample: Tree, batching: Batching) -> int:
     return int(only)
 
 
-def signature(sample: Tree, batching: Batching) -> str:
+def signature(sample: Tree, batching: str) -> str:
     """Return the types and shapes that samples of one batch must share, as readable text."""
     if isinstance(sample, torch.Tensor):
-        kept = sample.shape[1:] if batching.grows else sample.shape
-        shape = ", ".join((["any"] if batching.grows else []) + [str(n) for n in kept])
+        grows = batching != "stack"
+        kept = sample.shape[1:] if grows else sample.shape
+        shape = ", ".join(["any"] * grows + [str(n) for n in kept])
         return f"{str(sample.dtype).removeprefix('torch.')} ({shape})"
     if isinstance(sample, dict):
         return ", ".join(f"{name!r}: {_inner(part, batching)}" for name, part in sample.items())
     return f"[{', '.join(_inner(part, batching) for part in sample)}]"
 
 
-def _inner(part: Tree, batching: Batching) -> str:
+def _inner(part: Tree, batching: str) -> str:
     shapes = signature(part, batching)
     return f"{{{shapes}}}" if isinstance(part, dict) else shapes
 
 
-def join(samples: Sequence[Tree], batching: Batching) -> Tree:
-    first = samples[0]
-    if isinstance(first, torch.Tensor):
-        return batching.join(list(samples))
-    if isinstance(first, dict):
-        return {name: join([sample[name] for sample in samples], batching) for name in first}
-    return [join(parts, batching) for parts in zip(*samples, strict=True)]
+def join(samples: Sequence[Tree], batching: str) -> Tree:
+    return tree_map(lambda *parts: JOINS[batching](list(parts)), *samples)
 
 
 def move(tree: Tree, device: Any, dtype: Any) -> Tree:
-    if isinstance(tree, torch.Tensor):
-        return tree.to(device, dtype if tree.is_floating_point() else tree.dtype, non_blocking=True)
-    if isinstance(tree, dict):
-        return {name: move(part, device, dtype) for name, part in tree.items()}
-    return [move(part, device, dtype) for part in tree]
+    def moved(tensor: Any) -> Any:
+        kind = dtype if tensor.is_floating_point() else tensor.dtype
+        return tensor.to(device, kind, non_blocking=True)
+
+    return tree_map(moved, tree)
 
 
 def pick(result: Any, output: str | int | None) -> Any:
@@ -182,19 +157,10 @@ def pick(result: Any, output: str | int | None) -> Any:
 ENGINE = "torch-module"
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class LoadedModule:
-    """Hold a module in eval mode on its device, and the type of its floating inputs."""
-
-    module: Any
-    device: Any
-    dtype: Any
-    facts: Mapping[str, str]
-
-
 def open_module(
     path: str, options: TorchModuleOptions, *, model: str | None, precision: str
-) -> LoadedModule:
+) -> tuple[Any, Mapping[str, str]]:
+    """Load a module in eval mode, on its device; return it and its facts for the fingerprint."""
     factory, dummy = options.factory, options.weights == "dummy"
     device = devices.find_device(options.device, engine=ENGINE)
     devices.require_kernels(precision, device, engine=ENGINE)
@@ -219,7 +185,7 @@ def open_module(
         facts |= devices.quantise(module, precision, device=device, engine=ENGINE)
     if options.compile:
         module.compile(mode=options.compile)
-    return LoadedModule(module=module, device=device, dtype=dtype, facts=facts)
+    return module, facts
 
 
 def state_sha256(module: Any) -> str:
@@ -276,21 +242,22 @@ def _call(function: Callable[..., Any], factory: str, keywords: Mapping[str, obj
 class ModuleRunner:
     """Keep loaded samples on the CPU and answer them; threads may share `run`."""
 
-    def __init__(self, loaded: LoadedModule, dataset: Dataset, options: TorchModuleOptions) -> None:
-        module = loaded.module
+    def __init__(
+        self, module: Any, dataset: Dataset, options: TorchModuleOptions, precision: str
+    ) -> None:
         name = options.batching or getattr(module, "batching", None) or "stack"
-        if name not in BATCHINGS:
+        if name not in JOINS:
             raise engine_error(
                 f"factory {options.factory}: the module's batching is {name!r}, which is not one "
-                f"of {', '.join(BATCHINGS)}",
+                f"of {', '.join(JOINS)}",
             )
         self._module = module
         self._dataset = dataset
         self._options = options
-        self._batching = BATCHINGS[name]
+        self._batching = name
         self._batch_size = options.batch_size
-        self._device = loaded.device
-        self._dtype = loaded.dtype
+        self._device = devices.find_device(options.device, engine=ENGINE)
+        self._dtype = devices.base_dtype(precision, torch.float32, self._device)
         self._prepare = getattr(module, "prepare", None)
         self._encode = getattr(module, "encode", _bytes)
         self._sorts = name == "pad" and not getattr(dataset, "in_order", False)
@@ -304,7 +271,7 @@ class ModuleRunner:
     def describe(self) -> Mapping[str, str]:
         output = self._options.output
         return {
-            "batching": self._batching.name,
+            "batching": self._batching,
             "workers": str(self._options.workers),
             "compile": str(self._options.compile or "false"),
             "output": "only" if output is None else str(output),
@@ -350,7 +317,7 @@ class ModuleRunner:
         if shapes != self._signature:
             raise Mismatch(
                 f"is {shapes}, but the first one is {self._signature}; batching = "
-                f"{self._batching.name!r} cannot put them into one batch"
+                f"{self._batching!r} cannot put them into one batch"
             )
         self._lengths[index] = length(sample, self._batching)
         self._samples[index] = sample
@@ -364,7 +331,7 @@ class ModuleRunner:
                 torch.inference_mode(),
             ):
                 result = pick(self._call(batch), self._options.output)
-                return self._batching.cut(_plain(result).cpu(), lengths)
+                return split(self._batching, _plain(result).cpu(), lengths)
         except Mismatch as error:
             raise engine_error(f"the module's result {error}") from error
         except (RuntimeError, TypeError, ValueError, LookupError) as error:

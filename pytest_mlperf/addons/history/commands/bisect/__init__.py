@@ -17,7 +17,7 @@ from pytest_mlperf.addons.history.bisect import Bisection, Comparison
 from pytest_mlperf.addons.history.bisection import Mark
 from pytest_mlperf.addons.history.bisections import BisectStore, alone, folder_name
 from pytest_mlperf.addons.history.commands.bisect._page import heading, log, result, say, step
-from pytest_mlperf.addons.history.lineage import BuildAt, builds_between
+from pytest_mlperf.addons.history.lineage import BuildAt, commits, versions
 from pytest_mlperf.cli.arguments import add
 from pytest_mlperf.cli.named_tests import performance_tests
 from pytest_mlperf.cli.output import progress, width
@@ -152,8 +152,9 @@ def _builds(parsed: argparse.Namespace, plan: InterleavedCases) -> list[BuildAt]
     pythons = {case.job.elsewhere for case in plan.cases.values()} if parsed.versions else {None}
     if len(pythons) > 1:
         raise MlperfError("these tests run in several Pythons; bisect those of one at a time")
-    suite = plan.noisiest.planned.path
-    return builds_between((parsed.good, parsed.bad), parsed.versions, suite, pythons.pop())
+    if parsed.versions:
+        return versions(parsed.versions, pythons.pop())
+    return commits(plan.noisiest.planned.path.resolve().parent, parsed.good, parsed.bad)
 
 
 def _settings(plan: InterleavedCases, pairs: int) -> dict[str, str]:

@@ -7,17 +7,16 @@ from collections.abc import Sequence
 from pytest_mlperf.addons.history.bisect import Bisection, Comparison, MetricOf, Proof
 from pytest_mlperf.addons.history.bisection import (
     Mark,
+    Speed,
     across,
     is_part,
     most_comparisons,
-    speed_of,
     steps,
 )
 from pytest_mlperf.addons.history.lineage import BuildAt
-from pytest_mlperf.bench.confirm import in_words
+from pytest_mlperf.bench.interleaved import in_words
 from pytest_mlperf.cli.output import show, width
 from pytest_mlperf.extension import METRICS, duration, plural
-from pytest_mlperf.judge.ratio import RelativeSpeed
 from pytest_mlperf.reports.terminal.layout import fold, line, paragraphs, table, unbroken
 
 MAX_LISTED_COMMITS = 20
@@ -70,7 +69,7 @@ def comparison_text(comparison: Comparison) -> str:
     metric = comparison.headline
     assert metric is not None
     ratio = comparison.ratios[metric]
-    return f"{_change(metric, speed_of(ratio))}, {unbroken(plural(ratio.pairs, 'pair'))}"
+    return f"{_change(metric, ratio)}, {unbroken(plural(ratio.pairs, 'pair'))}"
 
 
 def log(search: Bisection, noise: str, folder: str) -> list[str]:
@@ -103,7 +102,7 @@ def result(search: Bisection, proof: Proof) -> list[str]:
         else f"{_change(proof.metric, proof.speed)} from {start.title} to {build.title}"
     ]
     if proof.before or proof.now < search.last:
-        whole = speed_of(search.log[0].ratios[proof.metric])
+        whole = search.log[0].ratios[proof.metric]
         changes.append(f"{_change(proof.metric, whole)} from GOOD to BAD")
     head = _named(build) if proof.named else _range(search, proof)
     see = f"show {build.title}" if proof.named else f"log {start.title}..{build.title}"
@@ -154,7 +153,7 @@ def _notes(search: Bisection, proof: Proof) -> list[str]:
     builds = search.builds
     build = builds[proof.now]
     notes = []
-    whole = speed_of(search.log[0].ratios[proof.metric])
+    whole = search.log[0].ratios[proof.metric]
     if is_part(proof.speed, whole):
         notes.append(
             "by its size this is only a part of the drop: fix it, then measure and bisect again"
@@ -212,5 +211,5 @@ def _about(build: BuildAt) -> str:
     return build.wheel or f"{build.title} {build.date} {build.subject}".rstrip()
 
 
-def _change(metric: MetricOf, speed: RelativeSpeed) -> str:
+def _change(metric: MetricOf, speed: Speed) -> str:
     return f"{METRICS[metric[1]].title} {in_words(metric[1], speed)}"

@@ -1,0 +1,250 @@
+"""Interleave runs of two sides in pairs, and judge the pairs."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from pytest_mlperf.bench.runner import CaseRunner
+from pytest_mlperf.core.measurement import Run, repeated
+from pytest_mlperf.core.metrics import METRICS
+from pytest_mlperf.core.notes import Note, Words
+from pytest_mlperf.core.numbers import change, interval, plural
+from pytest_mlperf.core.rulings.disturbance import explains_gap
+from pytest_mlperf.core.rulings.outcomes import outcome_of
+from pytest_mlperf.core.rulings.ruling import mean_value, values
+from pytest_mlperf.core.rulings.sample import countable, fewest, sharing
+from pytest_mlperf.core.verdict import MetricBaseline, MetricVerdict, Outcome
+from pytest_mlperf.judge.decision import Answer
+from pytest_mlperf.judge.inputs import Direction
+from pytest_mlperf.judge.ratio import Ratio, RelativeSpeed, judge_drop, judge_ratio
+from pytest_mlperf.judge.rule_r import RuleR
+from pytest_mlperf.run.accuracy import Ask
+
+REPEATS = 2
+"""Repeats of a pair whose difference load may explain, before it is left out."""
+
+
+class NotComparable(Exception):
+    """Report why interleaved runs cannot be compared: INVALID, or INCONCLUSIVE because of load."""
+
+    def __init__(self, reason: Words, outcome: Outcome = Outcome.INVALID) -> None:
+        super().__init__(reason)
+        self.reason, self.outcome = reason, outcome
+
+
+@dataclass(kw_only=True)
+class Interleaved:
+    """Run two sides in pairs, and judge the pairs; both may have pairs of runs already.
+
+    Odd pairs have a random order, so that load cannot correlate with the order. The following even
+    pair has the reverse order, so that a steady drift of the machine cancels (ABBA).
+
+    Attributes:
+        old: Side to compare with.
+        new: Side that is judged.
+        title: Name of the old side's build.
+        least: Claimed ratio of the new side to the old one; None to look for a drop.
+        leader: Side that runs first in the first pair; None for a random side.
+        one_rate: Whether both sides are offered the same rate, if the scenario offers one.
+        check: Called after each process of the first pair.
+        done: Called after each pair.
+    """
+
+    old: CaseRunner
+    new: CaseRunner
+    rule: RuleR
+    title: str = ""
+    least: float | None = None
+    leader: CaseRunner | None = None
+    one_rate: bool = True
+    check: Callable[[], None] = lambda: None
+    done: Callable[[], None] = lambda: None
+
+    @property
+    def pairs(self) -> int:
+        """Number of pairs that count."""
+        return min(len(self.old.runs), len(self.new.runs))
+
+    @property
+    def runs(self) -> int:
+        """Number of runs of both sides, with those that do not count."""
+        sides = (self.old, self.new)
+        return sum(len(one.runs) + len(one.invalid_runs) + len(one.left_out) for one in sides)
+
+    @property
+    def missing(self) -> int:
+        """Number of pairs that were left out because of load."""
+        return len(self.old.left_out) // (1 + REPEATS)
+
+    @property
+    def left_out(self) -> str:
+        """How many pairs were left out because of load; "" if none."""
+        if not self.missing:
+            return ""
+        runs = 2 * len(self.old.left_out)
+        reason = "the load of other processes may explain the difference between the builds"
+        return f"{plural(self.missing, 'pair')} ({runs} runs) left out: {reason}"
+
+    @property
+    def repeated(self) -> Note | None:
+        """Note on the INVALID runs that were repeated, or None."""
+        return repeated([*self.old.invalid_runs, *self.new.invalid_runs])
+
+    def add_pair(self, metrics: Collection[str], ask: Ask | None = None) -> bool:
+        """Add a run to both sides; repeat the pair if load may explain its difference.
+
+        `ask` is an accuracy pass for the first process of the new side. Returns whether the pair
+        counts; it does not if load may explain every repeat.
+        """
+        old, new, pairs = self.old, self.new, self.pairs
+        for side in (old, new):
+            del side.runs[pairs:]  # of a pair that the other side's error ended
+        loaded = self.one_rate and old.job.case.scenario.rate_is_condition
+        for _ in range(1 + REPEATS):
+            made = len(old.runs) + len(old.left_out)
+            drawn = random.Random(f"{old.session} {old.job.case.id} {made // 2}").random() < 0.5
+            ahead = self.leader is new if self.leader and made < 2 else drawn
+            for side in (new, old) if ahead != bool(made % 2) else (old, new):
+                side.pair = made + 1
+                if loaded:
+                    old.rate = new.rate = old.rate or new.rate
+                side.add_run(ask=None if made or side is old else ask)
+                if not made:
+                    self.check()
+            newest, bound = (new.runs[-1], old.runs[-1]), self.rule.tolerated
+            if not explains_gap(*newest, metrics, bound, self.least or 1.0):
+                return True
+            for side in (old, new):
+                side.left_out.append(side.runs.pop())
+        return False
+
+    def judge(self, limits: Mapping[str, float]) -> dict[str, Ratio]:
+        """Add pairs until a drop or claim is decided; return the ratio of each metric.
+
+        `limits` are shares by metric. The result lacks metrics with too few queries a run.
+
+        Raises:
+            NotComparable: A metric is missing, or may not be judged.
+            Unjudgeable: Every try of a run was INVALID.
+        """
+        while not (ratios := self._decided(limits)):
+            self.add_pair(limits)
+            self.done()
+        return ratios
+
+    def _decided(self, limits: Mapping[str, float]) -> dict[str, Ratio]:
+        new, old, rule = self.new.runs, self.old.runs, self.rule
+        return decided(new, old, limits, rule, missing=self.missing, least=self.least)
+
+    def means(self, metric: str, pairs: int) -> tuple[float, float]:
+        """Return the geometric means of both sides' first runs, the old side's first."""
+        old, new = (values(side.runs, metric)[:pairs] for side in (self.old, self.new))
+        return mean_value(old), mean_value(new)
+
+    def verdicts(
+        self, ratios: Mapping[str, Ratio], limits: Mapping[str, float], failing: Outcome
+    ) -> list[MetricVerdict]:
+        """Return the verdicts by `ratios`; a proven drop has the outcome `failing`."""
+        verdicts = []
+        for name, ratio in ratios.items():
+            moved, low, high = raw(name, ratio)
+            old, new = self.means(name, ratio.pairs)
+            verdict = MetricVerdict(
+                metric=name,
+                outcome=outcome_of(ratio, failing),
+                now=new,
+                baseline=MetricBaseline(value=old, runs=ratio.pairs),
+                change=moved,
+                low=low,
+                high=high,
+                limit=limits[name],
+                runs=ratio.pairs,
+                confirmed=ratio.outcome is Answer.FAIL,
+            )
+            verdicts.append(verdict)
+        return verdicts
+
+
+def decided(
+    new: Sequence[Run],
+    old: Sequence[Run],
+    limits: Mapping[str, float],
+    rule: RuleR,
+    *,
+    missing: int = 0,
+    least: float | None = None,
+) -> dict[str, Ratio]:
+    """Return the ratios by metric once a drop is proven or all metrics are decided; else {}.
+
+    `missing` is the number of pairs that were left out; they count towards the maximum. `least` is
+    a claim to decide in place of a drop. Raises NotComparable if a metric is missing or may not be
+    judged.
+    """
+    pairs = min(len(new), len(old))
+    last = missing > 0 and pairs + missing >= rule.max_runs
+    if not pairs:
+        if last:
+            reason = f"the load of other processes differed within all {missing} pairs"
+            raise NotComparable(reason, Outcome.INCONCLUSIVE)
+        return {}
+    ratios = ratios_of(new[:pairs], old[:pairs], limits, rule, least)
+    decisions = {ratio.outcome for ratio in ratios.values()}
+    if not (last or Answer.FAIL in decisions or Answer.MORE not in decisions):
+        return {}
+    return {
+        name: replace(ratio, outcome=Answer.INCONCLUSIVE) if ratio.outcome is Answer.MORE else ratio
+        for name, ratio in ratios.items()
+    }
+
+
+def ratios_of(
+    new: Sequence[Run],
+    old: Sequence[Run],
+    limits: Mapping[str, float],
+    rule: RuleR,
+    least: float | None = None,
+) -> dict[str, Ratio]:
+    """Return the ratio of each metric with enough queries by all pairs, see `decided`."""
+    runs = [*new, *old]
+    judged = countable(runs, limits)
+    if not judged:
+        few = min(fewest(runs, name) for name in limits)
+        raise NotComparable(f"{few:,} queries a run are too few for {', '.join(limits)}")
+    ratios = {}
+    for metric, limit in judged.items():
+        _require(metric, runs)
+        sides, direction = (values(new, metric), values(old, metric)), METRICS[metric].direction
+        if least is None:
+            shared = sharing(rule, metric, judged)
+            ratios[metric] = judge_drop(*sides, direction=direction, limit=limit, rule=shared)
+        else:
+            ratios[metric] = judge_ratio(*sides, direction=direction, least=least, rule=rule)
+    return ratios
+
+
+def _require(metric: str, runs: Sequence[Run]) -> None:
+    for run in runs:
+        if metric not in run.metrics:
+            raise NotComparable(
+                f"{METRICS[metric].title} was not measured in {Path(run.folder).parent.name}"
+            )
+        if not run.may_judge(metric):
+            source = run.energy_of(metric)
+            reason = "; ".join(source.notes) if source else run.energy_unknown
+            raise NotComparable(f"{METRICS[metric].title} may not be judged: {reason}")
+
+
+def in_words(metric: str, ratio: Ratio | RelativeSpeed) -> str:
+    """Return the change of a metric's raw value with its interval: "−6.1 % (−7.0 to −5.2 %)"."""
+    middle, low, high = raw(metric, ratio)
+    return f"{change(middle)} ({interval(low, high)})"
+
+
+def raw(metric: str, ratio: Ratio | RelativeSpeed) -> tuple[float, float, float]:
+    """Return the relative change of a metric's raw value, and its interval."""
+    if METRICS[metric].direction is Direction.HIGHER:
+        return ratio.ratio - 1, ratio.low - 1, ratio.high - 1
+    return 1 / ratio.ratio - 1, 1 / ratio.high - 1, 1 / ratio.low - 1
