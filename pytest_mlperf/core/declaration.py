@@ -100,7 +100,7 @@ def _has_later_constructor(factory: Any) -> bool:
 
 def _fields(options: type) -> Iterator[tuple[str, Option]]:
     bases = [base for base in options.__mro__ if dataclasses.is_dataclass(base)]
-    texts = ChainMap(*(dict(parse(base.__doc__, ["Attributes"])[1]) for base in bases))
+    texts = ChainMap(*(parse(base.__doc__, ["Attributes"])[1] for base in bases))
     for entry in dataclasses.fields(options):
         home = next(base for base in bases if entry.name in inspect.get_annotations(base))
         made = entry.default_factory is not dataclasses.MISSING
