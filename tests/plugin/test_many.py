@@ -158,7 +158,7 @@ def test_a_suspect_passes_then_comes_first_in_the_next_session_and_falls_among_o
     once = order_of_runs(many)[:5]
     assert once == ["doubt.1", "fine.1", "clear1.1", "clear2.1", "clear3.1"]
     assert re.search(
-        r", SUSPECT since \d{4}-\d\d-\d\d$", sentence(of(many, "doubt").verdict.headline)
+        r"; SUSPECT since \d{4}-\d\d-\d\d$", sentence(of(many, "doubt").verdict.headline)
     )
     assert (
         sentence(of(many, "clear1").verdict.headline)
@@ -202,7 +202,7 @@ def test_the_second_time_a_suspect_is_a_drop_also_where_only_results_remain_of_t
     assert result.ret == pytest.ExitCode.OK
     assert words(many) == {"doubt": Outcome.PROVISIONAL}
     assert re.search(
-        r", SUSPECT since \d{4}-\d\d-\d\d$", sentence(of(many, "doubt").verdict.headline)
+        r"; SUSPECT since \d{4}-\d\d-\d\d$", sentence(of(many, "doubt").verdict.headline)
     )
     a_day_earlier(many.path / ".mlperf/suspects.json")
 
