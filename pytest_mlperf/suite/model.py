@@ -40,7 +40,7 @@ from pytest_mlperf.suite.tables import (
 Figures = Mapping[str, Mapping[str, Any]]
 """Peaks, bandwidth and memory of GPUs by class, from the suite's `[accelerators]`."""
 
-_FIGURES = {
+_FIGURE_HELP = {
     **dict.fromkeys(PEAKS, 'Dense, FLOP/s: 989e12 or "989 TFLOP/s".'),
     "bandwidth": "Bandwidth of its memory, B/s.",
     "memory": "Memory size, B, as stated by the vendor.",
@@ -58,7 +58,7 @@ FIGURES_SCHEMA: dict[str, Any] = {
         "properties": {
             **{
                 name: {"type": ["number", "string"], "description": text}
-                for name, text in _FIGURES.items()
+                for name, text in _FIGURE_HELP.items()
             },
             "source": {"type": "string", "description": "Source of the figures."},
         },
