@@ -178,7 +178,7 @@ Text = Annotated[str, AfterValidator(lambda text: broken(text)[:MAX_TEXT])]
 
 @dataclass(frozen=True, kw_only=True)
 class _ProbedGpu:
-    """Hold what is read of a GPU in a probe's report, see `Nvml.gpu`."""
+    """Hold the checked values of a GPU in a probe's report, see `Nvml.gpu`."""
 
     identity: dict[str, bool | Count | NotNegative | Text | None]
     memory_used_gib: NotNegative | None
@@ -190,7 +190,7 @@ class _ProbedGpu:
 
 @dataclass(frozen=True, kw_only=True)
 class _Probed:
-    """Hold what is read of a probe's report, see `probe.report`."""
+    """Hold the checked values of a probe's report, see `probe.report`."""
 
     kind: Literal["pytest-mlperf machine"]
     schema: Literal[1]

@@ -50,10 +50,12 @@ class ChildProcess(subprocess.Popen[bytes]):
         stderr: int | IO[bytes],
         environment: Mapping[str, str] | None = None,
         descriptors: Sequence[int] = (),
+        stdin: Path | None = None,
     ) -> None:
         """Start the process.
 
         Args:
+            stdin: File that the child reads in place of the pipe.
             stdout: A descriptor, a file or `subprocess.PIPE`; the same holds for `stderr`.
             environment: All environment variables; None inherits those of this process.
             descriptors: Additional file descriptors that the child inherits.
@@ -61,8 +63,11 @@ class ChildProcess(subprocess.Popen[bytes]):
         Raises:
             OSError: The process cannot be started.
         """
-        read_end, write_end = os.pipe()
-        self._commands: int | None = write_end
+        self._commands: int | None = None
+        if stdin:
+            read_end = os.open(stdin, os.O_RDONLY | os.O_CLOEXEC)
+        else:
+            read_end, self._commands = os.pipe()
         self._buffer = b""
         try:
             super().__init__(

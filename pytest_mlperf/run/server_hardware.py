@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import os
 import re
 import shlex
 import socket
@@ -73,7 +74,7 @@ class ProbePage(MetricsPage):
         if self._failure:  # a command that fails is not started again and again during a run
             raise PageError(self._failure)
         try:
-            self._child = child = self._child or started(self._command, _script())
+            self._child = child = self._child or _started(self._command, _script())
             deadline_s, newest = time.monotonic() + PROBE_SECONDS, b""
             while line := child.line(deadline_s, MAX_OUTPUT_BYTES):
                 newest, deadline_s = line, 0.0
@@ -199,19 +200,16 @@ def own_node() -> str:
     return str(parse_json(_json_line(printed))["node"])
 
 
-def started(command: Sequence[str], text: bytes) -> ChildProcess:
-    """Start a command with `text` as its stdin; raise OSError if it cannot start."""
-    child = ChildProcess(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
-    child.tell(text)
-    child.let_go()
-    return child
+def _started(command: Sequence[str], stdin: Path) -> ChildProcess:
+    pipe, same = subprocess.PIPE, subprocess.STDOUT
+    return ChildProcess(command, stdout=pipe, stderr=same, stdin=stdin)
 
 
-def output_of(title: str, command: Sequence[str], text: bytes = b"") -> bytes:
+def output_of(title: str, command: Sequence[str], stdin: Path = Path(os.devnull)) -> bytes:
     """Return a command's output; raise RunError if it fails, hangs or prints too much."""
     deadline_s, printed, failure = time.monotonic() + PROBE_SECONDS, b"", ""
     try:
-        child = started(command, text)
+        child = _started(command, stdin)
     except (OSError, ValueError) as error:
         reason = getattr(error, "strerror", error)
         raise RunError("server", f"{title} cannot start: {broken(command[0])}: {reason}") from None
@@ -237,8 +235,8 @@ def output_of(title: str, command: Sequence[str], text: bytes = b"") -> bytes:
     return printed
 
 
-def _script() -> bytes:
-    return Path(probe.__file__).read_bytes()
+def _script() -> Path:
+    return Path(probe.__file__)
 
 
 def _json_line(printed: bytes) -> bytes:

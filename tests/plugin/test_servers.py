@@ -260,17 +260,18 @@ def test_a_servers_energy_is_gated_by_its_probe_and_by_its_exporter(
         project.over_days()
         draw(600, "")
         result = project.run_process(*options)
-        assert outcomes(project) == {"performance": Outcome.OK, "efficiency": Outcome.POWER_DROP}
+        assert outcomes(project)["efficiency"] is Outcome.POWER_DROP
         result.stdout.re_match_lines([r"POWER DROP samples/J by DCGM −[67]\d\.\d % .*"])
         seldom = {"probe": "the GPU's driver does not", "exporter": "--collect-interval"}[source]
         draw(600, "stale")
         text = " ".join(project.run_process(*options).stdout.str().split())
-        assert outcomes(project) == {"performance": Outcome.OK}
+        assert outcomes(project).keys() == {"performance"}
         assert re.search(f"the energy counter changed less than twice in 3 s: .*{seldom}", text)
         draw(600, "lost")
         text = " ".join(project.run_process(*options).stdout.str().split())
         if source == "probe":  # which still describes the server after the run
-            assert outcomes(project) == {"performance": Outcome.OK}
+            assert outcomes(project).keys() == {"performance"}
+            assert Outcome.ERROR not in outcomes(project).values()
             assert "the probe was not read to the end of the run: the probe printed no" in text
         else:
             assert set(outcomes(project).values()) == {Outcome.ERROR}

@@ -101,7 +101,7 @@ def test_the_probe_is_one_file_of_python_3_9_and_its_standard_library() -> None:
 )
 def test_a_probe_reports_the_identity_of_local_gpus(fake: Fake, lines: str) -> None:
     fake.write(*lines.split(" | "))
-    report = json.loads(output_of("the probe", STDIN, Path(probe.__file__).read_bytes()))
+    report = json.loads(output_of("the probe", STDIN, Path(probe.__file__)))
     with fake.here():
         local = nvidia.read(library.binding())["gpus"]
 
@@ -149,6 +149,21 @@ def test_a_probe_that_fails_is_one_error(
     assert time.monotonic() - began_s < 30
 
 
+def test_a_probe_that_does_not_read_its_program_is_not_waited_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A pipe may hold less than the program: 64 KiB, or 8 if a user has many."""
+    program = tmp_path / "probe.py"
+    program.write_text("#" * 200_000)
+    monkeypatch.setattr(probe, "__file__", str(program))
+    monkeypatch.setattr(server_hardware, "PROBE_SECONDS", 0.5)
+    with pytest.raises(RunError, match=r"did not end within 0\.5 s"):
+        sources(probe=HANGS).ask()
+    monkeypatch.setattr(server_hardware, "PROBE_SECONDS", 30.0)
+    probed = sources("8xH200", probe=printing(World().probe.decode()))
+    assert probed.ask().properties["gpus"] == 8
+
+
 def test_words_of_a_login_shell_are_passed_over() -> None:
     report = World().probe.decode()
     code = f"print('Last login: today'); print({report!r}); print('logout')"
@@ -157,7 +172,7 @@ def test_words_of_a_login_shell_are_passed_over() -> None:
 
 
 def test_the_clients_own_answer_is_not_that_of_a_server_elsewhere() -> None:
-    node = json.loads(output_of("the probe", STDIN, Path(probe.__file__).read_bytes()))["node"]
+    node = json.loads(output_of("the probe", STDIN, Path(probe.__file__)))["node"]
     client = Machine(cpu={"cpu": "x"}, machine_id=Path("/etc/machine-id").read_text().strip())
     assert node == probe.hashed(f"pytest-mlperf {client.machine_id}")
     probed = sources(probe=STDIN)
