@@ -169,7 +169,7 @@ def find(library: NvmlLibrary, uuid: str) -> NvmlDevice:
             handle = patiently(nvml, nvml.nvmlDeviceGetDeviceHandleFromMigDeviceHandle, handle)
     except nvml.NVMLError as error:
         if instance:
-            reason = f"the GPU of instance {uuid} may not be asked: {words(error)}"
+            reason = f"the GPU of instance {uuid} cannot be queried: {words(error)}"
             raise UnavailableNvml(reason, error.value) from None
     device = NvmlDevice(library=library, uuid=uuid, handle=handle, instance=instance, starts=starts)
     try:

@@ -456,7 +456,7 @@ def ask_nvml(limit_s: float = NVML_TIMEOUT_SECONDS) -> nvidia.NvmlReport:
     try:
         report: nvidia.NvmlReport = json.loads(printed)
     except ValueError:
-        return _none(f"NVML could not be asked: {last_line(errors) or 'no word'}")
+        return _none(f"NVML could not be queried: {last_line(errors) or 'no word'}")
     return report
 
 

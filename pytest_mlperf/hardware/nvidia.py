@@ -288,7 +288,7 @@ def _read(library: NvmlLibrary) -> NvmlReport:
     try:
         count = patiently(nvml, nvml.nvmlDeviceGetCount, quantity="gpus")
     except nvml.NVMLError as error:
-        return {"gpus": [], "trouble": f"GPUs may not be counted: {_advice(error)}"}
+        return {"gpus": [], "trouble": f"GPUs cannot be counted: {_advice(error)}"}
     versions = dict(_versions(nvml))
     for index in range(count):
         try:
@@ -298,7 +298,7 @@ def _read(library: NvmlLibrary) -> NvmlReport:
             devices |= {gpu["uuid"]: (device, gpu["bus"]) for gpu in states if not gpu["address"]}
             gpus += states
         except nvml.NVMLError as error:
-            troubles.append(f"GPU {index} may not be asked: {_advice(error)}")
+            troubles.append(f"GPU {index} cannot be queried: {_advice(error)}")
         except (UnavailableNvml, Lost) as error:
             troubles.append(f"GPU {index}: {error}")
     reached = paths(devices)

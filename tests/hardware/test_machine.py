@@ -379,7 +379,7 @@ def test_a_child_that_cannot_run_or_has_no_binding_says_its_last_word(
         (
             "hashlib",
             "raise RuntimeError('nothing works here')\n",
-            "NVML could not be asked: RuntimeError: nothing works here",
+            "NVML could not be queried: RuntimeError: nothing works here",
         ),
     ):
         (tmp_path / f"{module}.py").write_text(text)

@@ -321,7 +321,7 @@ def test_garbage_is_unknown_in_an_identity_too(fake: Fake, pynvml: ModuleType) -
         assert "pcie" not in gpu["surroundings"]
         assert identity["ecc"] is None
     fake.write(f"show nvmlDeviceGetCount_v2 {2**32 - 1}", "device")
-    assert nvidia.read(pynvml)["trouble"] == "GPUs may not be counted: Unknown Error (999)"
+    assert nvidia.read(pynvml)["trouble"] == "GPUs cannot be counted: Unknown Error (999)"
 
 
 GARBAGE = (
@@ -353,7 +353,7 @@ def test_without_a_gpu_there_is_a_reason_and_one_that_is_broken_leaves_the_other
         ("fail nvmlInit* 4 | device", "this user may not open NVIDIA's device files"),
         ("fail nvmlInit* 999 | device", "NVML does not start: "),
         ("", "NVIDIA's driver runs, and lists no GPU"),
-        ("fail nvmlDeviceGetCount_v2 4 | device", "GPUs may not be counted: this user may "),
+        ("fail nvmlDeviceGetCount_v2 4 | device", "GPUs cannot be counted: this user may "),
     ):
         fake.write(*lines.split(" | "))
         answer = nvidia.read(pynvml)
@@ -363,9 +363,9 @@ def test_without_a_gpu_there_is_a_reason_and_one_that_is_broken_leaves_the_other
     for rule, reason in (
         (
             "nvmlDeviceGetHandleByIndex_v2 4 calls=2-2",
-            "GPU 1 may not be asked: this user may not open NVIDIA's device files",
+            "GPU 1 cannot be queried: this user may not open NVIDIA's device files",
         ),
-        ("nvmlDeviceGetHandleByIndex_v2 15 calls=2-2", "GPU 1 may not be asked: "),
+        ("nvmlDeviceGetHandleByIndex_v2 15 calls=2-2", "GPU 1 cannot be queried: "),
         ("nvmlDeviceGetEccMode 15 dev=1", "GPU 1: "),
         ("nvmlDeviceGetUUID 999 dev=1", "GPU 1: it does not report its UUID"),
     ):

@@ -386,5 +386,5 @@ def test_an_instance_in_a_container_has_no_energy(fake: Fake, opened: NvmlLibrar
     assert "Insufficient Permissions (4)" in str(probes["energy_j"].failure)
 
     fake.write("fail nvmlDeviceGetDeviceHandleFromMigDeviceHandle 4", "device", "mig 2")
-    with pytest.raises(UnavailableNvml, match="the GPU of instance MIG-0-1 may not be asked"):
+    with pytest.raises(UnavailableNvml, match="the GPU of instance MIG-0-1 cannot be queried"):
         find(opened, "MIG-0-1")

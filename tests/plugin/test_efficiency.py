@@ -321,7 +321,7 @@ def test_a_lost_gpu_is_named_where_its_cases_are_deselected(fake: Fake, project:
 
     output = " ".join(result.outlines)
     assert (
-        "accelerator not here: H200 (2); here: cpu (GPU 0 may not be asked: GPU is lost" in output
+        "accelerator not here: H200 (2); here: cpu (GPU 0 cannot be queried: GPU is lost" in output
     )
 
 

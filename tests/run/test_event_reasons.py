@@ -529,7 +529,7 @@ def test_an_instance_in_a_container_has_a_speed_and_no_energy(fake: Fake) -> Non
     ) == (None, None, None)
     assert not run.energy[Source.NVML].gated
     assert (
-        "which MIG instances share this GPU and its energy may not be seen here"
+        "this user may not see which MIG instances share this GPU and its energy"
         in run.energy[Source.NVML].notes
     )
     assert any("Insufficient Permissions (4)" in note for note in run.energy[Source.NVML].notes)

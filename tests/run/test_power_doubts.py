@@ -170,7 +170,7 @@ def test_processes_of_others_are_invalid() -> None:
         "used by others during the run: process 666 (1.0 GiB). End them",
     )
 
-    unseen = "which MIG instances share this GPU and its energy may not be seen here"
+    unseen = "this user may not see which MIG instances share this GPU and its energy"
     for gpu, energy in (
         (log(shared=True, instances=3), ("3 MIG instances share this GPU and its energy",)),
         (log(shared=None, instances=None), (unseen,)),

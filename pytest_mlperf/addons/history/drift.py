@@ -18,7 +18,7 @@ from pytest_mlperf.judge.formulas import bound_of, raw
 
 
 def accepted_drop(points: Sequence[TrendPoint], metric: MetricVerdict, rule: RuleR) -> str | None:
-    """Describe the sum of accepted changes and this session's change; None if it is no drop.
+    """Return a sentence on the sum of accepted changes and this session's, if it is a drop.
 
         total = log(pinned / first) + log(now / pinned)
         bounds: those of both parts, as independent ones add up: √(a² + b²)

@@ -25,8 +25,6 @@ UNCHANGED = "not changed"
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,79}")
 
-Action = Literal["missing", "replace"]
-
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class BaselineUpdate:
@@ -89,7 +87,7 @@ def update(
     runs: Sequence[ToolRun],
     verdict: FileComparison | None,
     *,
-    action: Action,
+    action: Literal["missing", "replace"],
     reason: str,
     session_by: str | None,
 ) -> tuple[str, bool]:

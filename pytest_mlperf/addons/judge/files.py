@@ -266,7 +266,7 @@ def _is_distinct(run: ToolRun) -> bool:
 
 
 def identity(run: ToolRun) -> str:
-    """Return a text that is equal for copies of a run, also if they were formatted anew."""
+    """Return a text that is equal for copies of a run, reformatted ones included."""
     if not _is_distinct(run) or not any(point.metrics for point in run.points):
         return run.digest
     return repr((run.tool, run.started, run.points))

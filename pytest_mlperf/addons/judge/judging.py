@@ -77,7 +77,6 @@ def compare(base: Sequence[ToolRun], now: Sequence[ToolRun], settings: Settings)
         changed=tuple(_changed(base, now)),
         notes=tuple(dict.fromkeys(notes)),
         one_session=one_session,
-        interleaved=interleaved,
     )
 
 

@@ -30,8 +30,6 @@ class Quantity:
 USUAL_LIMIT, TAIL_LIMIT = 0.05, 0.10
 """Limits of a latency's statistics: percentiles from the 95th on vary more from run to run."""
 
-TAIL_FROM = 95.0
-
 SUCCESS = "success_share"
 
 COMPLETED = "requests completed"
@@ -59,7 +57,7 @@ def named(metric: str) -> Quantity | None:
         return None
     limit = definition.limit
     if statistic:
-        tail = statistic == "max" or (statistic[0] == "p" and float(statistic[1:]) >= TAIL_FROM)
+        tail = statistic == "max" or (statistic[0] == "p" and float(statistic[1:]) >= 95)
         limit = TAIL_LIMIT if tail else USUAL_LIMIT
     unit = definition.unit if definition.unit in {"s", "B", "J", "1/s"} else ""
     return Quantity(definition.title, unit, definition.direction, limit)

@@ -111,7 +111,6 @@ class FileComparison:
     changed: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
     one_session: bool = False
-    interleaved: bool = False
     recorded: bool = False
 
     @property

@@ -169,7 +169,7 @@ def _shared(gpu: GpuLog) -> Iterator[str]:
     if gpu.facts.get("shared"):
         yield f"{gpu.facts['instances']} MIG instances share this GPU and its energy"
     elif gpu.facts.get("shared", False) is None:
-        yield "which MIG instances share this GPU and its energy may not be seen here"
+        yield "this user may not see which MIG instances share this GPU and its energy"
 
 
 def _clocks(gpu: GpuLog, begin_s: float, end_s: float) -> Iterator[Reason | Sign]:

@@ -94,6 +94,10 @@ def test_a_field_tells_sessions_apart() -> None:
 # ---------------------------------------------------------------- runs in turns
 
 
+def in_pairs(result: FileComparison) -> bool:
+    return "neighbouring runs in pairs" in result.how
+
+
 def in_turns(
     pairs: int, slower: float, hosts: tuple[str | None, str | None]
 ) -> list[list[ToolRun]]:
@@ -113,10 +117,9 @@ def test_runs_in_turns_on_one_host_are_final_on_the_first_day(slower: float, out
     base, new = in_turns(6, slower, ("h1", "h1"))
     result = verdict(base, new)
 
-    assert result.interleaved
+    assert in_pairs(result)
     assert not result.one_session
     assert outcomes(result) == {"ttft_p50": outcome}
-    assert "in pairs" in result.how
 
 
 def test_runs_in_turns_need_one_known_host() -> None:
@@ -124,7 +127,7 @@ def test_runs_in_turns_need_one_known_host() -> None:
     unknown = verdict(*in_turns(6, 1.1, (None, None)))
     stated = verdict(*in_turns(6, 1.1, (None, None)), ignored=("host",))
 
-    assert (apart.interleaved, unknown.interleaved, stated.interleaved) == (False, False, True)
+    assert (in_pairs(apart), in_pairs(unknown), in_pairs(stated)) == (False, False, True)
     assert unknown.one_session
 
 
@@ -132,7 +135,7 @@ def test_blocks_of_runs_are_not_in_turns() -> None:
     base = [run(1.0 + n / 1e3, day=n / 100) for n in range(4)]
     new = [run(1.0 + n / 1e3, day=(n + 4) / 100) for n in range(4)]
 
-    assert not verdict(base, new).interleaved
+    assert not in_pairs(verdict(base, new))
 
 
 # ---------------------------------------------------------------- points and curves
@@ -541,7 +544,7 @@ def test_sweeps_in_turns_are_judged_point_by_point() -> None:
             sides[of].append(run(1.0, day=when, concurrency=concurrency, rate=rate))
     result = verdict(*sides)
 
-    assert result.interleaved
+    assert in_pairs(result)
     assert set(outcomes(result).values()) <= {"ok", "INCONCLUSIVE"}
     assert f"{CURVE}: output_tokens_per_second" in outcomes(result)
 

@@ -143,7 +143,7 @@ class GrpcClient:
 
     def model_ready(self) -> bool:
         """Whether the server reports the model as ready; False for an unknown model."""
-        return bool(self._known(self._call, self._client.is_model_ready))
+        return bool(self._answer_or_none(self._call, self._client.is_model_ready))
 
     def server(self) -> Mapping[str, Any]:
         return self._read(self._client.get_server_metadata)
@@ -153,7 +153,7 @@ class GrpcClient:
 
     def config(self) -> Mapping[str, Any]:
         """Return the model's configuration in Triton's form; {} if the server has none."""
-        config = (self._known(self._read, self._client.get_model_config) or {}).get("config")
+        config = (self._answer_or_none(self._read, self._client.get_model_config) or {}).get("config")
         return config if isinstance(config, dict) else {}
 
     def names(self) -> Sequence[str]:
@@ -192,7 +192,7 @@ class GrpcClient:
         """Close the connection; a request in flight in another thread fails."""
         self._client.close()
 
-    def _known(self, call: Callable[..., Any], method: Callable[..., Any]) -> Any:
+    def _answer_or_none(self, call: Callable[..., Any], method: Callable[..., Any]) -> Any:
         """Return an answer about the model; None if the server refuses it."""
         try:
             return call(method, **self._named)

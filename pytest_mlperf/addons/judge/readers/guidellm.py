@@ -29,8 +29,6 @@ _GUIDELLM_FACTS = {
     "ramp-up [s]": "strategy.rampup_duration",
 }
 
-_VERSIONS = (None, 1, 2)
-
 
 def _is_guidellm(document: ResultFile) -> bool:
     return any(
@@ -51,7 +49,7 @@ def _read(document: ResultFile) -> Iterator[ToolRun]:
         started=min(filter(None, (b.moment("start_time") for b in benchmarks)), default=None),
         version=metadata.text("guidellm_version"),
         details=metadata.texts("python_version", "platform"),
-        notes=() if version in _VERSIONS else (note,),
+        notes=() if version in {None, 1, 2} else (note,),
         duration_s=sum(filter(None, (b.number("duration") for b in benchmarks))) or None,
     )
 

@@ -35,8 +35,6 @@ _HARNESS = {"harness version": "lm_eval_version", "few-shot seed": "fewshot_seed
 
 _TASK_FACTS = {"subset": "dataset_name", "split": "test_split", "repeats": "repeats"}
 
-SCORE_LIMIT = 0.01
-
 
 def _results(document: ResultFile) -> Iterator[ToolRun]:
     raw = document.head
@@ -100,7 +98,7 @@ def _quantity(name: str, higher: Any) -> Quantity:
     base = name.partition(",")[0]
     usual = False if base in _LOWER else bool(_HIGHER.fullmatch(base)) or None
     direction = _DIRECTIONS.get(usual if higher is None else higher, Direction.NEITHER)
-    return Quantity(name, "", direction, SCORE_LIMIT)
+    return Quantity(name, "", direction, limit=0.01)
 
 
 def _samples(document: ResultFile) -> Iterator[ToolRun]:

@@ -147,11 +147,7 @@ def _google_point(name: str, rows: list[JsonObject], shared: Mapping[str, Fact])
     return values.point(name, quantities=_GOOGLE_QUANTITIES, broken=error)
 
 
-GOOGLE = Reader(
-    title="Google Benchmark",
-    recognise=has_keys("context", "benchmarks"),
-    read=_google,
-)
+GOOGLE = Reader(title="Google Benchmark", recognise=has_keys("context", "benchmarks"), read=_google)
 
 
 def _hyperfine(document: ResultFile) -> Iterator[ToolRun]:
