@@ -67,8 +67,8 @@ from pytest_mlperf.suite.plan import is_metered
 
 
 def suspects_first(items: list[pytest.Item], suspects: Iterable[Suspect]) -> None:
-    """Move the cases of SUSPECT tests to the front."""
-    tests = {suspect.test for suspect in suspects}
+    """Move the cases of SUSPECT and PROVISIONAL tests to the front; tests that passed stay."""
+    tests = {suspect.test for suspect in suspects if suspect.metrics or suspect.drops}
     keys = {item: p and (p.path, p.case.id) for item in items for p in [planned_of(item)]}
     first = {key for item, key in keys.items() if key and item.nodeid in tests}
     items.sort(key=lambda item: keys[item] not in first)

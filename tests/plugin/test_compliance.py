@@ -67,4 +67,4 @@ def test_engines_that_cheat_fail_the_test_that_looks_for_it_and_honest_ones_pass
         assert verdict.outcome is Outcome.GATE_FAIL
         assert sentence(verdict.headline).startswith(f"{test}: ")
         assert reason in sentence(verdict.headline)
-        assert any("an auditor looks whether" in note for note in map(sentence, verdict.notes))
+        assert any("MLPerf checks that" in note for note in map(sentence, verdict.notes))

@@ -158,7 +158,7 @@ def test_a_suspect_passes_then_comes_first_in_the_next_session_and_falls_among_o
     once = order_of_runs(many)[:5]
     assert once == ["doubt.1", "fine.1", "clear1.1", "clear2.1", "clear3.1"]
     assert re.search(
-        r", SUSPECT since \d{4}-\d\d-\d\d$", sentence(of(many, "doubt").verdict.headline)
+        r"; SUSPECT since \d{4}-\d\d-\d\d$", sentence(of(many, "doubt").verdict.headline)
     )
     assert (
         sentence(of(many, "clear1").verdict.headline)
@@ -168,8 +168,8 @@ def test_a_suspect_passes_then_comes_first_in_the_next_session_and_falls_among_o
     lines = section(result)
     assert "25 pairs judged together: 3 PERF DROP, 1 PROVISIONAL drop" in lines
     common = " ".join(str(result.stdout).split())
-    assert "3 of 5 cases regressed; likely: dataset absent → " in common
-    assert "; machine self-check: not run. Cases: " in common
+    assert "3 of 5 tests regressed; likely: data other than the baseline's: dataset absent → " in common
+    assert "; micro-benchmark of the machine: not run. Cases: " in common
     assert "2 similar messages left out below; -v prints all" in common
     failed = {"clear1", "clear2", "clear3"}
     assert {engine for engine, (fell, _) in junit(many).items() if fell} == failed
@@ -202,7 +202,7 @@ def test_the_second_time_a_suspect_is_a_drop_also_where_only_results_remain_of_t
     assert result.ret == pytest.ExitCode.OK
     assert words(many) == {"doubt": Outcome.PROVISIONAL}
     assert re.search(
-        r", SUSPECT since \d{4}-\d\d-\d\d$", sentence(of(many, "doubt").verdict.headline)
+        r"; SUSPECT since \d{4}-\d\d-\d\d$", sentence(of(many, "doubt").verdict.headline)
     )
     a_day_earlier(many.path / ".mlperf/suspects.json")
 
@@ -223,7 +223,7 @@ def test_workers_of_xdist_measure_and_the_controller_judges_them_together(many: 
     assert result.ret == pytest.ExitCode.TESTS_FAILED
     assert words(many)["doubt"] is Outcome.PROVISIONAL  # a drop, if sessions differ no more
     assert {e for e, word in words(many).items() if word is Outcome.PERF_DROP} == failed
-    assert "; drop beside all others, " in sentence(of(many, "doubt").verdict.headline)
+    assert "; drop judged with all other pairs, " in sentence(of(many, "doubt").verdict.headline)
     assert last_line(result) == "3 failed, 1 passed, 20 skipped, 1 provisional"
     assert "25 pairs judged together: 3 PERF DROP, 1 PROVISIONAL drop" in section(result)
     assert {engine for engine, (fell, _) in junit(many).items() if fell} == failed
