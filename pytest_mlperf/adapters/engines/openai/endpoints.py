@@ -415,7 +415,7 @@ class EndpointsEngine(OpenAiEngine):
 
 
 def _window_ends(events: Path) -> Iterator[bool]:
-    """Yield whether the client's events say that the timed window is over, as only scoring is."""
+    """Yield whether the timed window is over by the client's events; scoring may go on."""
     read, over = 0, False
     while True:
         if not over and events.exists():
