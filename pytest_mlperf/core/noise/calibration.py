@@ -43,9 +43,7 @@ class CalibrationRun:
 
     def __post_init__(self) -> None:
         require_positive("metric", self.metrics)
-        for name, value in {**self.within_se, "start_s": self.start_s}.items():
-            if not 0 <= value < math.inf:
-                raise ValueError(f"{name!r} is {value!r}; must be 0 or positive")
+        require_positive("value", {**self.within_se, "start_s": self.start_s}, or_zero=True)
         if not 0 < self.duration_s < math.inf:
             raise ValueError(f"duration_s is {self.duration_s!r}; must be positive and finite")
 

@@ -128,7 +128,7 @@ REFUSED: dict[str, tuple[Edit, list[str], str]] = {
         PROMPTS,
         "has accuracy answers for these data sets: none",
     ),
-    "two": (mapped(lambda raw: raw.update(more={"x": 1})), PROMPTS, "'questions', 'more': name on"),
+    "two": (mapped(lambda raw: raw.update(more={"x": 1})), PROMPTS, "'questions', 'more'; name on"),
     "half": (mapped(lambda raw: raw["questions"].update(x=0.5)), PROMPTS, "is not a sample: 0.5"),
     "an empty answer": (text(3, ""), PROMPTS, "1 of 60 samples of 'questions' have no answer"),
     "a part": (mapped(id), PROMPTS[:50], "has answers to 60 samples of 'questions', and the"),

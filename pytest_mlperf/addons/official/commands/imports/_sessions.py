@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -16,10 +17,18 @@ from pytest_mlperf.reports.terminal import text
 from pytest_mlperf.reports.terminal.layout import relative
 from pytest_mlperf.run.project import ignored_in_git
 
+MAX_NAME_CHARACTERS = 60
+
 
 def session(cases: Sequence[CaseResult], versions: Mapping[str, str]) -> Results:
     """Return the session of an import, with facts of cases and versions of the harness."""
     return session_of([replace(one, facts=mlperf_case_facts(one)) for one in cases], versions)
+
+
+def name_of(text: str) -> str:
+    """Return a text as part of a case's id: "Llama 2/70B" is "llama-2-70b"."""
+    words = re.sub(r"[^a-z0-9._+]+", "-", text.lower())[:MAX_NAME_CHARACTERS]
+    return re.sub(r"^[^a-z0-9]+|[-.]+$", "", words)
 
 
 def written(results: Results, parsed: argparse.Namespace) -> Path:

@@ -5,13 +5,13 @@ from __future__ import annotations
 import argparse
 import datetime as dt
 import hashlib
-import re
 from collections.abc import Sequence
 from itertools import pairwise
 from pathlib import Path
 
 from pytest_mlperf import MlperfError
 from pytest_mlperf.addons.official.commands.imports._sessions import (
+    name_of,
     next_steps,
     session,
     summary,
@@ -35,8 +35,6 @@ from pytest_mlperf.extension import (
     read_point,
 )
 from pytest_mlperf.run.curve import recorded_figures
-
-MAX_WORKLOAD_CHARACTERS = 60
 
 
 def run(parsed: argparse.Namespace) -> int:
@@ -134,10 +132,9 @@ def _differs(
 
 
 def _case(parsed: argparse.Namespace, point: RecordedPoint) -> Case:
-    model = point.facts.get("model_params.name", "").rstrip("/").rpartition("/")[2].lower()
+    model = point.facts.get("model_params.name", "").rstrip("/").rpartition("/")[2]
     case = Case(
-        workload=parsed.workload
-        or re.sub(r"[^a-z0-9._+]+", "-", model)[:MAX_WORKLOAD_CHARACTERS].strip("-."),
+        workload=parsed.workload or name_of(model),
         scenario=Scenario.CONCURRENCY,
         engine=parsed.engine or point.facts.get("endpoint_config.api_type", "openai"),
         precision=parsed.precision,

@@ -13,7 +13,7 @@ from itertools import chain
 from pathlib import Path
 
 from pytest_mlperf import MlperfError
-from pytest_mlperf.addons.official.commands.imports._sessions import session, written
+from pytest_mlperf.addons.official.commands.imports._sessions import name_of, session, written
 from pytest_mlperf.addons.official.commands.published import document
 from pytest_mlperf.addons.official.published_table import table_of
 from pytest_mlperf.addons.official.results import (
@@ -47,8 +47,6 @@ LOGS, SUBMISSION = "LoadGen", "MLPerf submission"
 
 MAX_LISTED_FOLDERS = 20
 SUMMARY_NAME = "result_summary.json"
-
-MAX_WORKLOAD_CHARACTERS = 60
 
 UNKNOWN_PRECISION = "unsaid"
 CASE_FIELDS = ("workload", "precision", "accelerator")
@@ -192,18 +190,13 @@ def _write_session(
 def _case(result: RecordedResult, parsed: argparse.Namespace) -> Case:
     row = result.row
     case = Case(
-        workload=parsed.workload or _name(row.used_model or row.model),
+        workload=parsed.workload or name_of(row.used_model or row.model),
         scenario=Scenarios[row.scenario.lower()],
-        engine=parsed.engine or _name(re.split(r"[\s,;:]", result.framework)[0]) or "loadgen",
-        precision=parsed.precision or _name(row.precision) or UNKNOWN_PRECISION,
+        engine=parsed.engine or name_of(re.split(r"[\s,;:]", result.framework)[0]) or "loadgen",
+        precision=parsed.precision or name_of(row.precision) or UNKNOWN_PRECISION,
         accelerator=parsed.accelerator or _accelerator(result),
     )
     return checked(case, f"{result.place.folder}: ")
-
-
-def _name(text: str) -> str:
-    words = re.sub(r"[^a-z0-9._+]+", "-", text.lower())[:MAX_WORKLOAD_CHARACTERS]
-    return re.sub(r"^[^a-z0-9]+|-+$", "", words)
 
 
 def _accelerator(result: RecordedResult) -> str:
