@@ -121,7 +121,9 @@ def test_searches_find_how_many_requests_a_server_answers_in_time(
     specs = sorted(project.path.glob(".mlperf/runs/*/*/*/spec.json"))
     points = [spec_of(file.parent)["settings"]["points"] for file in specs]
     assert sorted(points) == sorted([one.rate] for s in (first, second) for one in s.tried)
-    result.stdout.re_match_lines([r"  10 requests in flight at ttft_p50 < 51.5 ms: limits met at 10 requests"])
+    result.stdout.re_match_lines(
+        [r"  10 requests in flight at ttft_p50 < 51.5 ms: limits met at 10 requests"]
+    )
     capsys.readouterr()
     main(["explain", "Concurrency", "--results", "r.json"])
     lines = capsys.readouterr().out.splitlines()

@@ -168,7 +168,10 @@ def test_a_suspect_passes_then_comes_first_in_the_next_session_and_falls_among_o
     lines = section(result)
     assert "25 pairs judged together: 3 PERF DROP, 1 PROVISIONAL drop" in lines
     common = " ".join(str(result.stdout).split())
-    assert "3 of 5 tests regressed; likely: data other than the baseline's: dataset absent → " in common
+    assert (
+        "3 of 5 tests regressed; likely: data other than the baseline's: dataset absent → "
+        in common
+    )
     assert "; micro-benchmark of the machine: not run. Cases: " in common
     assert "2 similar messages left out below; -v prints all" in common
     failed = {"clear1", "clear2", "clear3"}

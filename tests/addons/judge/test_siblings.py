@@ -15,6 +15,7 @@ from tests.addons.judge.files import DATA, both, document, judged, notes, outcom
 from tests.addons.judge.recorded import samples
 from tests.addons.judge.test_cases import (
     aiperf,
+    asv,
     inference_perf,
     k6,
     lm_eval,
@@ -75,6 +76,9 @@ GUIDE = ("benchmarks", "0", "config")
 TOTALS = ("benchmarks", "0", "metrics", "request_totals")
 INFERENCE = {"request_latency": {"median": 1.0}}
 GPU_NAME = "gpu_name"
+
+
+BY_TIME = {"loadgen": {"concurrency": 32, "benchmark_duration": 60}}
 
 
 def telemetry(name: str) -> dict[str, Any]:
@@ -191,6 +195,11 @@ SIBLINGS: tuple[tuple[str, Make, dict[str, Any], dict[str, Any], str, str], ...]
      {"configs": {"gsm8k": {"repeats": 8}}, "values": VALUE}, INVALID, "repeats differs"),
     ("14 perf-sanity", sanity, {"goodput": 7.0}, {"goodput": 2.1}, INVALID,
      "--ignore 'goodput target'"),
+    ("6 aiperf ended by its time", with_errors,
+     {"request_count": {"unit": "requests", "avg": 500.0}, "input_config": BY_TIME},
+     {"request_count": {"unit": "requests", "avg": 460.0}, "input_config": BY_TIME}, "ok", ""),
+    ("6 calls that asv has chosen", asv, {"results": [0.010], "calls": 10},
+     {"results": [0.0101], "calls": 8}, "ok", ""),
     ("15 turns of aiperf", with_errors,
      {"input_config": {"input": {"conversation": {"turn": {"mean": 4}}}}},
      {"input_config": {"input": {"conversation": {"turn": {"mean": 2}}}}}, INVALID,

@@ -107,13 +107,15 @@ def _point(document: ResultFile, errors: int | None) -> ToolPoint:
     values.lengths(1, size_in, size_out if server_count is None else server_count)
     values.share("cache hits", cached, size_in)
     values.goodput(None, _setting(settings, "goodput", "slos"))
+    lasts_s = _setting(settings, "benchmark_duration", "duration")
     phases = raw.at("input_config").entries("phases")
     warm = any(p.get("kind") == "warmup" and not p.get("exclude_from_results") for p in phases)
     gpus = sorted(set(_GPU_NAME.findall(document.text)))
     values.facts |= {
         "model": Fact(_setting(settings, "model_names", "model", "models.items.name", "items")),
         "tokenizer": Fact(_setting(settings, "tokenizer.name", "tokenizer")),
-        "requests": Fact(values.sent),
+        "seconds of load": Fact(lasts_s),
+        "requests": Fact(None if lasts_s else values.sent),  # a time limit ends the run
         "data set": Fact(_setting(settings, "public_dataset", "datasets.type")),
         "endpoint": Fact(_setting(settings, "endpoint.type")),
         "streaming": Fact(_setting(settings, "endpoint.streaming")),
