@@ -185,7 +185,7 @@ def wrong(option: str, value: object, fault: str, *, engine: str = "onnxruntime"
     return SuiteError(text, option=option.partition(".")[0])
 
 
-LDD_TIMEOUT_SECONDS, KILL_TIMEOUT_SECONDS = 60.0, 5.0
+LDD_TIMEOUT_SECONDS, LDD_KILL_SECONDS = 60.0, 5.0
 
 
 def missing(library: Path) -> list[str]:
@@ -194,7 +194,7 @@ def missing(library: Path) -> list[str]:
     if program is None:
         return []
     command, seconds = [program, str(library)], LDD_TIMEOUT_SECONDS
-    answer = answer_of(command, limit_s=seconds, killed_s=KILL_TIMEOUT_SECONDS)
+    answer = answer_of(command, limit_s=seconds, killed_s=LDD_KILL_SECONDS)
     reasons = []
     for name in re.findall(rb"(?m)^\s*(\S+) => not found", answer[1] if answer else b""):
         try:

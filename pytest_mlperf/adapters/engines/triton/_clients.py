@@ -153,7 +153,8 @@ class GrpcClient:
 
     def config(self) -> Mapping[str, Any]:
         """Return the model's configuration in Triton's form; {} if the server has none."""
-        config = (self._answer_or_none(self._read, self._client.get_model_config) or {}).get("config")
+        answer = self._answer_or_none(self._read, self._client.get_model_config) or {}
+        config = answer.get("config")
         return config if isinstance(config, dict) else {}
 
     def names(self) -> Sequence[str]:
