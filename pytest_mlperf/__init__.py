@@ -64,7 +64,7 @@ _ORIGINS = {
 def importer(
     package: str, origins: Mapping[str, Sequence[str]]
 ) -> tuple[list[str], Callable[[str], object]]:
-    """Return a module's `__all__`, and a `__getattr__` that imports names lazily (PEP 562)."""
+    """Return a package's `__all__` and lazy `__getattr__` (PEP 562), for names by module."""
     places = {
         alias.rpartition(" ")[2]: (module, alias.partition(" ")[0])
         for module, aliases in origins.items()

@@ -1,4 +1,4 @@
-"""Run the command line by `python -m pytest_mlperf`, if `pytest-mlperf` is not on PATH."""
+"""Run the `pytest-mlperf` command as `python -m pytest_mlperf`."""
 
 import sys
 

@@ -1,6 +1,6 @@
 """Specify the hooks that an add-on may implement, for pluggy: see docs/extending.md.
 
-A hook takes any of these arguments, by name. `options["runs_dir"]` is `--mlperf-runs-dir`.
+A hook declares only the arguments it needs; `options["runs_dir"]` is `--mlperf-runs-dir`.
 """
 
 from __future__ import annotations
@@ -30,12 +30,12 @@ hookspec = pluggy.HookspecMarker(PROJECT)
 
 @hookspec
 def mlperf_addoptions(group: OptionGroup) -> None:
-    """Declare options of the command line and of ini files with `group.add`."""
+    """Declare command-line options and ini settings of the add-on with `group.add`."""
 
 
 @hookspec(firstresult=True)
 def mlperf_collect_file(path: Path, parent: pytest.Collector) -> pytest.Collector | None:
-    """Return a collector for a file other than a suite, or None."""
+    """Return a collector for a file that is not a suite; return None to ignore the file."""
 
 
 @hookspec(firstresult=True)
@@ -53,7 +53,7 @@ def mlperf_runtestloop(
 def mlperf_case_facts(
     result: CaseResult, planned: Testable, options: Mapping[str, Any]
 ) -> Mapping[str, str] | None:
-    """Return facts about a result, text by title, for results files and reports."""
+    """Return additional facts about a result, as text by title, for results files and reports."""
 
 
 @hookspec
@@ -63,7 +63,7 @@ def mlperf_verdict(
     planned: Testable,
     options: Mapping[str, Any],
 ) -> Criterion | None:
-    """Return a further criterion for a verdict, or None.
+    """Return a criterion that fails a verdict or adds a note to it, or None.
 
     Args:
         baselines: All accepted baselines of the case on this machine, oldest first, read from git
@@ -81,6 +81,6 @@ def mlperf_session_finished(
         folder: Folder with the session's results.json and logs.
 
     Raises:
-        EnvironmentFault: A request of the user failed; the session ends with exit code 3 instead of
-            0.
+        EnvironmentFault: A task that the user requested failed; a session that would exit with code
+            0 exits with code 3.
     """

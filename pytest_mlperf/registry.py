@@ -42,20 +42,20 @@ points of other packages contain former names."""
 
 @cache
 def registered(group: AnyGroup) -> dict[str, EntryPoint]:
-    """Return every registered extension of a group, built-in and third party alike."""
+    """Return the entry points of a group by name; on a name clash, this package's own."""
     return {entry.name: entry for entry in all_registered(group)}  # our own entry wins
 
 
 @cache
 def all_registered(group: AnyGroup) -> list[EntryPoint]:
-    """Return the entry points of a group, those of this package last."""
+    """Return all entry points of a group; those of this package come last."""
     from importlib.metadata import entry_points  # a fifth of a worker's start
 
     return sorted(entry_points(group=f"pytest_mlperf.{group}"), key=is_own)
 
 
 def clash(group: AnyGroup, name: str) -> str:
-    """Return an error if several other packages register a name, else ""."""
+    """Return an error message if several other packages register a name, else ""."""
     entry = registered(group).get(name)
     if entry is None or is_own(entry):
         return ""
@@ -79,12 +79,12 @@ def declared(
     kind: type[Declared],
     broken: Callable[[str, str], Declared],
 ) -> dict[str, Declared]:
-    """Return a group's declarations by name; redirect output of their import to stderr.
+    """Return the objects that a group's entry points declare, by name; print nothing to stdout.
 
     Args:
-        kind: The class of a declaration.
-        broken: Makes a substitute from a load error and the module, because one broken add-on must
-            not end a session.
+        kind: The class of these objects.
+        broken: Makes a substitute from the error message and module of an entry point that cannot
+            be loaded, because one broken add-on must not end a session.
     """
     declarations = {}
     for name, entry in registered(group).items():
@@ -103,7 +103,7 @@ def declared(
 
 @cache
 def current(target: str) -> str:
-    """Return the target "package.module:name"; replace a module of this package that was moved."""
+    """Return a target "package.module:name" with the present path of a module that was moved."""
     name = target.removeprefix(f"{__package__}.")
     if name != target:
         for former, present in ALIASES.items():
@@ -113,7 +113,7 @@ def current(target: str) -> str:
 
 
 def target(group: AnyGroup, use: str) -> str:
-    """Return "package.module:name" for a name in a suite; raise SuiteError if it is unknown."""
+    """Return "package.module:name" for a name in a suite; raise SuiteError if none matches."""
     installed = registered(group)
     if reason := clash(group, use):
         raise SuiteError(f"{group[:-1]} {use!r}: {reason}; remove all but one")
@@ -135,7 +135,7 @@ def name_of(group: Group, target: str) -> str:
 
 
 def check_options(group: Group, use: str, options: Mapping[str, Any]) -> None:
-    """Check the options of a registered extension; user code is checked in the worker."""
+    """Check the options of a registered extension; those of user code are checked in the worker."""
     entry = registered(group).get(use)
     if entry is None:
         return
@@ -149,13 +149,13 @@ def metrics(scorer: str) -> tuple[str, ...] | None:
 
 
 def class_attribute(group: Group, use: str, name: str) -> Any:
-    """Return a class attribute; None if it is missing or the extension is not registered."""
+    """Return an attribute of a registered extension's class; None if either does not exist."""
     entry = registered(group).get(use)
     return getattr(resolve(entry.value), name, None) if entry else None
 
 
 def first_suites() -> dict[str, tuple[str, str]]:
-    """Return by engine the example suite, and the parts of it that a user must edit."""
+    """Return by engine its example suite (TOML) and the parts of it that a user must edit."""
     suites = {}
     for name, entry in sorted(registered("engines").items(), key=lambda item: item[0]):
         try:
@@ -196,19 +196,19 @@ def imported(noun: str, target: str, options: Mapping[str, Any] | None = None) -
 
 
 def look(use: str) -> Callable[..., None] | None:
-    """Return a data set's class method `look`, which finds its files; None if it has none."""
+    """Return a data set's class method `look`, which finds its files on disk; None if absent."""
     finds: Callable[..., None] | None = class_attribute("datasets", use, "look")
     return finds
 
 
 def parallelism(use: str, options: Mapping[str, Any]) -> Mapping[str, Any] | None:
-    """Return the options whose product is the GPUs of an engine process; None if unknown."""
+    """Return the options whose product is an engine process's number of GPUs; None if unknown."""
     ask = class_attribute("engines", use, "parallelism")
     return None if ask is None else ask(options)
 
 
 def works_on(use: str, options: Mapping[str, Any]) -> tuple[str, str] | None:
-    """Return the option that selects an engine's device, and the device; None if unknown."""
+    """Return (name of the option that selects an engine's device, device); None if unknown."""
     ask = class_attribute("engines", use, "works_on")
     return None if ask is None else ask(options)
 
@@ -225,17 +225,17 @@ def clients_of(use: str, options: Mapping[str, Any]) -> int:
 
 
 def harness(use: str) -> str:
-    """Return the external harness of an engine's Concurrency runs; "" for our own loop."""
+    """Return the external load generator of an engine's Concurrency runs; "" for our own."""
     return class_attribute("engines", use, "harness") or ""
 
 
 def is_timed(use: str) -> bool:
-    """Check whether an engine's speed is measured; False for recorded answers."""
+    """Check whether an engine's speed is measured; it is not if it only replays answers."""
     return class_attribute("engines", use, "timed") is not False
 
 
 def check_call(title: str, factory: Any, options: Mapping[str, Any]) -> None:
-    """Raise SuiteError for an undeclared option of a factory, or a missing required one."""
+    """Raise SuiteError if an option is unknown to a factory, or a required one is missing."""
     declaration = declaration_of(factory)
     if declaration.takes_more:
         return

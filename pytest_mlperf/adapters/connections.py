@@ -44,12 +44,12 @@ HEAD_BYTES = 65_536
 
 
 class Exchange:
-    """Receive the answer to one HTTP request in parts; an exception ends the request."""
+    """Receive an HTTP response in parts; if a method raises an exception, the request ends."""
 
     __slots__ = ()
 
     def head(self, status: int, kind: str, packing: str) -> None:
-        """Receive the status, the content type and the content encoding; "" if missing."""
+        """Receive status, content type (`kind`), content encoding (`packing`); "" if missing."""
         raise NotImplementedError
 
     def data(self, data: bytes) -> None:
@@ -68,7 +68,7 @@ class HttpConnection(asyncio.Protocol):
 
     Attributes:
         kept: Whether the connection stays open for another request (keep-alive).
-        idle_s: Start of the idle time, on the loop's clock [s].
+        idle_s: Time at which the connection became idle, on the event loop's clock [s].
     """
 
     def __init__(
@@ -89,7 +89,7 @@ class HttpConnection(asyncio.Protocol):
         self._framed = self._headed = self._ended = False
 
     def send(self, request: bytes, exchange: Exchange) -> asyncio.Future[None]:
-        """Send a request; return a future that ends with its answer, or has its error."""
+        """Send a request; return a future that completes with the response, or raises its error."""
         self._begin()
         self._exchange = exchange
         self._over = self._loop.create_future()
@@ -206,9 +206,9 @@ class Connections:
     """Manage connections to one server, one per request in flight, on one event loop."""
 
     def __init__(self, url: str, *, keeps: bool = True) -> None:
-        """Store the address, or "unix:" and a socket's path; connect later.
+        """Store the server's URL, or "unix:" and a socket's path; connect later.
 
-        Without `keeps` each request has a new connection.
+        If `keeps` is False, each request opens a new connection.
         """
         self._hung_up = 0 if keeps else 2
         parts = urlsplit(url)
@@ -230,7 +230,7 @@ class Connections:
 
     @property
     def keeps(self) -> bool:
-        """Whether connections are reused; False once the server was seen to close two of them."""
+        """Whether connections are reused; False once the server closed two idle connections."""
         return self._hung_up < 2
 
     async def open(self) -> None:
@@ -253,7 +253,7 @@ class Connections:
         await asyncio.sleep(0)  # uvloop closes released connections one pass later
 
     async def ask(self, request: bytes, exchange: Exchange) -> None:
-        """Send a request and pass its answer to `exchange`; raise OSError or NoConnection."""
+        """Send a request and pass its response to `exchange`; raise OSError or NoConnection."""
         reused = self._kept()
         connection = reused or await self._connect()
         try:
@@ -270,10 +270,10 @@ class Connections:
             connection.drop()
 
     async def rest(self) -> None:
-        """Check, outside a run, whether the server closes a connection after a streamed answer.
+        """Check outside a run whether the server closes a connection after a streamed answer.
 
-        Some servers (llama.cpp) close them without notice, and would lose a request in flight. If
-        that happens twice, each request gets a new connection.
+        Some servers (llama.cpp) close connections without notice, so that a request in flight would
+        be lost. If that happens twice, each request gets a new connection.
         """
         if self._idle:
             connection = self._idle[-1]
@@ -341,7 +341,7 @@ class Connections:
 
 
 def library(who: str = "engine openai", extra: str = "openai") -> Any:
-    """Return httptools; an error names who needs it and the extra that installs it."""
+    """Return httptools; if missing, the error names `who` needs it and the extra to install."""
     try:
         import httptools
     except ImportError as error:

@@ -30,7 +30,7 @@ natural logarithm of its probability given all previous tokens."""
 
 
 def pack_logprobs(tokens: Sequence[int], logprobs: Sequence[float]) -> bytes:
-    """Serialise a prompt's tokens and log-probabilities for LoadGen's log; the first is NaN.
+    """Serialise a prompt's tokens and log-probabilities, the first NaN, for LoadGen's log.
 
     >>> len(pack_logprobs([1, 5], [float("nan"), -0.5]))
     16
@@ -41,7 +41,7 @@ def pack_logprobs(tokens: Sequence[int], logprobs: Sequence[float]) -> bytes:
 
 
 def not_installed(who: str, library: str, extra: str, *, option: str = "") -> EnvironmentFault:
-    """Return the error for a missing library; `extra` is this package's extra that has it."""
+    """Return the error for a missing library; `extra` is the pip extra that installs it."""
     return EnvironmentFault(
         f"{who} needs {library}, which is not installed; try: pip install 'pytest-mlperf[{extra}]'",
         option=option or (),
@@ -61,7 +61,7 @@ LFS_POINTER = b"version https://git-lfs.github.com/spec/v1"
 
 
 def lfs_pointer(path: Path) -> str:
-    """Return a sentence if a file, or a folder's first text file, is a Git LFS pointer; else ""."""
+    """Return an error text if a file, or a folder's first text file, is an LFS pointer, else ""."""
     for file in sorted(path.glob("*.[jtm][sixo]*")) or [path]:
         with contextlib.suppress(OSError), file.open("rb") as opened:
             if opened.read(len(LFS_POINTER)) == LFS_POINTER:

@@ -1,4 +1,4 @@
-"""Import numpy at its first use, because suites are also checked without numpy."""
+"""Import numpy at first use, because suites are also checked on machines without numpy."""
 
 from __future__ import annotations
 

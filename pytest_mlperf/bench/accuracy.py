@@ -1,4 +1,4 @@
-"""Judge the accuracy of one case by its gate and accepted scores, and record new ones."""
+"""Judge a case's accuracy by its gate and its accepted scores; record new scores."""
 
 from __future__ import annotations
 
@@ -46,11 +46,11 @@ from pytest_mlperf.suite.plan import Planned, gate_samples
 
 @dataclass(frozen=True, kw_only=True)
 class ScoredBaseline:
-    """Hold an accuracy baseline with the scores of each sample.
+    """Hold an accuracy baseline with its score of each sample.
 
     Attributes:
-        scores: Scores in the order of the data set, by metric.
-        outputs: Digests of the outputs, in the same order; None in files of older releases.
+        scores: By metric, the score of each sample in data set order.
+        outputs: Hashes of the engine's answers, in the same order; None in older files.
     """
 
     baseline: AccuracyBaseline
@@ -72,7 +72,7 @@ def file_of(planned: Planned, root: Path) -> Path:
 
 @dataclass(frozen=True, kw_only=True)
 class ScoredPass:
-    """Hold an accuracy pass, its scores by sample, and the system that it measured."""
+    """Hold an accuracy pass, the score of each sample, and the system that was measured."""
 
     accuracy: Accuracy
     scored: Scored
@@ -83,13 +83,13 @@ class CaseAccuracy:
     """Judge and record the scores of a case.
 
     Attributes:
-        file: Accuracy baseline of the case's engine entry, or of the suite's reference entry.
-        by_reference: Name of the reference entry; None if `file` is of the case's own entry.
-        other: Accuracy of the other build that is compared with; None by accepted scores.
+        file: File of the accuracy baseline, of the case's own or the suite's reference entry.
+        by_reference: Name of the reference entry; None if the case's own baseline is used.
+        other: Accuracy of the build that replaces the baseline (`--mlperf-against`), or None.
     """
 
     def __init__(self, planned: Planned, root: Path, *, whole: bool) -> None:
-        """Store the inputs; `whole` requires that a pass scores the whole data set."""
+        """Store the inputs; if `whole`, a pass may not stop before the end of the data set."""
         entry = planned.accuracy_reference
         self._planned, self._root = planned, root
         self._whole = whole
@@ -99,7 +99,7 @@ class CaseAccuracy:
         self.other: Accuracy | None = None
 
     def load(self) -> None:
-        """Load the accepted scores; called before the first run, as the file may be damaged."""
+        """Load the accepted scores before the first run, because their file may be damaged."""
         entry, case = self._planned.accuracy_reference, self._planned.case
         loaded = accuracy_baselines.load(self.file)
         if loaded is None:
@@ -125,23 +125,23 @@ class CaseAccuracy:
 
     @property
     def sequential(self) -> bool:
-        """Whether the pass may stop before the end of the data set."""
+        """Whether the pass may stop early, before the end of the data set."""
         quick = self._planned.suite.profile == "quick"
         return quick and self.accepted is not None and not self._whole
 
     @property
     def may_record(self) -> bool:
-        """Whether this case writes `file`: the file is its own, and its scenario is the first."""
+        """Whether this case writes `file`: it must own the file and be in the first scenario."""
         planned = self._planned
         return self.by_reference is None and planned.data.accuracy_scenario == planned.scenario.name
 
     @property
     def set_by(self) -> str | None:
-        """Date, commit and reason of the accepted scores; None without accepted scores."""
+        """Date, commit and reason of the last acceptance of scores; None without baseline."""
         return set_by(self.accepted.baseline.history) if self.accepted else None
 
     def changes(self, subject: Subject) -> tuple[str, ...]:
-        """Return how `subject` differs from the system of the accepted scores, as text."""
+        """Return as text how a measured system differs from that of the accepted scores."""
         if self.accepted is None:
             return ()
         return changes(self.accepted.baseline.fingerprint, subject.fingerprint)
@@ -183,7 +183,7 @@ class CaseAccuracy:
         return replace(ruling, notes=(*ruling.notes, *more))
 
     def noted(self, latest: ScoredPass, answer: Ruling) -> Ruling:
-        """Add a note to a ruling if the answers are unfit for a first accuracy baseline."""
+        """Add a note to a ruling if the answers may not become the first accuracy baseline."""
         unfit = None if self.accepted else self._unfit(latest)
         return replace(answer, notes=(*answer.notes, unfit)) if unfit else answer
 
@@ -223,14 +223,13 @@ class CaseAccuracy:
         return not unknown and not self.changes(subject)
 
     def _rerun_sd(self, latest: ScoredPass) -> dict[str, float]:
-        """Return the standard deviation of repeated passes by metric [points]; {} if unknown."""
         if self.accepted is None or self.by_reference:
             return {}
         reruns = self.accepted.baseline.rerun or self._apart(latest)
         return {name: rerun.sd for name, rerun in reruns.items()}
 
     def _apart(self, latest: ScoredPass) -> dict[str, Rerun]:
-        """Return how a repeated pass differs from the accepted one, by metric; {} if unknown."""
+        """Return by metric how a pass of the baseline's build differs from the baseline."""
         accuracy = latest.accuracy
         if self.accepted is None or not accuracy.full or not self._same_build(latest.subject):
             return {}
@@ -239,7 +238,7 @@ class CaseAccuracy:
         return apart(self.accepted.baseline, self.accepted.scores, latest.scored)
 
     def records(self, policy: Policy) -> bool:
-        """Return whether this session records scores: a first baseline, or those of a new pass."""
+        """Return whether this session shall record scores, according to its update action."""
         return self.may_record and policy.update in {
             "replace",
             "append" if self.accepted else "missing",
@@ -248,7 +247,7 @@ class CaseAccuracy:
     def record(
         self, latest: ScoredPass, policy: Policy, answer: Ruling, *, commit: str | None
     ) -> Ruling:
-        """Accept the scores of a whole data set and return the ruling RECORDED."""
+        """Store the scores of a pass over the whole data set; return the ruling RECORDED."""
         if policy.update == "append":
             return self._repeated(latest, policy, answer)
         if answer.outcome is Outcome.ACC_DROP and not policy.accept_regression:
@@ -289,7 +288,7 @@ class CaseAccuracy:
         return replace(answer, outcome=Outcome.RECORDED, headline=headline, notes=notes)
 
     def _repeat(self, latest: ScoredPass) -> dict[str, Rerun]:
-        """Store how a repeated pass differs from the baseline; return all stored differences."""
+        """Add a repeated pass to the baseline's rerun statistics; return these by metric."""
         new = self._apart(latest)
         if self.accepted is None or not new:
             return {}
@@ -353,7 +352,7 @@ class CaseAccuracy:
         )
 
     def compare_with(self, other: ScoredPass, title: str, commit: str | None) -> None:
-        """Judge passes of this session against the scores of another build."""
+        """Use the scores of another build as the baseline of this session."""
         new = self._new_baseline(other, None, reason=title, commit=commit)
         per_sample = other.scored.per_sample
         steps = {name: steps_per_point(values) for name, values in per_sample.items()}
@@ -374,7 +373,7 @@ class CaseAccuracy:
 
 
 def _by_name(scorer: str) -> str:
-    """Replace a scorer's module in its JSON by its registered name, because modules may move."""
+    """Replace the module path in a scorer's JSON by the registered name, as modules may move."""
     if not scorer:
         return ""
     written = json.loads(scorer)

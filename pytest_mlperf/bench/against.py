@@ -63,7 +63,7 @@ MOST_PAIRS = 6
 
 
 class OtherSide(CaseRunner):
-    """Run the other build; any error is an ERROR of the comparison, not a verdict."""
+    """Run the build of `--mlperf-against`; its failures are an ERROR, not a verdict."""
 
     title = ""
     _unjudgeable: Unjudgeable | None = None
@@ -80,7 +80,7 @@ class OtherSide(CaseRunner):
             raise self._unjudgeable from None
 
     def process(self, **task: Any) -> ProcessResult:
-        """Run a fresh process; raise RunError of layer "against" for any error."""
+        """Run a fresh process; convert any error to a RunError of layer "against"."""
         try:
             done = super().process(**task)
         except MlperfError as error:
@@ -96,7 +96,7 @@ def _named(title: str, reason: Reason) -> Reason:
 
 
 def _comparable(subject: Subject) -> Subject:
-    """Remove the facts of a fingerprint that belong to a build, not to its engine."""
+    """Remove the fingerprint's entries on build and Python, which differ between builds."""
     facts = subject.fingerprint.items()
     kept = {key: text for key, text in facts if key.partition(".")[0] not in {"build", "python"}}
     return replace(subject, fingerprint=kept)
@@ -115,7 +115,7 @@ class OtherBuild:
         self._passes = AccuracyPasses(policy.accuracy / SIDE_LABEL)
 
     def close(self) -> None:
-        """Remove the files of the other builds."""
+        """Remove the temporary files of the other build."""
         self._stack.close()
 
     def title(self, case: CaseRuns) -> str | None:
@@ -159,7 +159,6 @@ class OtherBuild:
         )
 
     def _build(self, earlier: EarlierBuild, folder: Path) -> Build:
-        """Return the other build, made once per session for the suites of one folder."""
         key = replace(earlier, suite=earlier.suite.parent)
         if not self._builds:
             remove_left(earlier.suite, folder.parent)
@@ -198,7 +197,7 @@ class OtherBuild:
     # --- judging -------------------------------------------------------------------------
 
     def first(self, case: CaseRuns, kinds: Collection[Kind]) -> None:
-        """Make the first runs of both sides, and the accuracy passes that `kinds` need."""
+        """Make the first runs of both builds, and the accuracy passes that `kinds` need."""
         sides, unjudgeable = self.sides(case), None
         scored = Kind.ACCURACY in kinds and bool(case.planned.scorer_name)
         if any(kind.is_of_runs for kind in kinds) and not case.runs:
@@ -215,7 +214,6 @@ class OtherBuild:
             raise unjudgeable
 
     def _compare_scores(self, case: CaseRuns, sides: Interleaved) -> None:
-        """Measure or load the scores of the other build, and set them for comparison."""
         subject, side = case.scored_subject, sides.old
         assert subject is not None
         key = self._accuracy_key(case, side.conditions.commit, subject)
@@ -234,7 +232,7 @@ class OtherBuild:
         case.scores.compare_with(passed, sides.title, side.conditions.commit)
 
     def interleaved(self, case: CaseRuns, answer: Ruling) -> InterleavedRuns:
-        """Return a description of the comparison with the other build, for results."""
+        """Describe the comparison with the other build, for the results file."""
         sides = self.sides(case)
         side = sides.old
         return InterleavedRuns(
@@ -249,7 +247,7 @@ class OtherBuild:
         )
 
     def judge(self, case: CaseRuns, kinds: Collection[Kind], kind: Kind) -> Ruling:
-        """Interleave runs of both builds until the speed or the energy of a case is judged."""
+        """Interleave runs of both builds until all metrics of a test are decided."""
         sides = self.sides(case)
         self.first(case, kinds)
         if failed := accuracy_failed(case):
@@ -310,7 +308,6 @@ def _ruling(
     limits: Mapping[str, float],
     kind: Kind,
 ) -> Ruling:
-    """Return the ruling by the decisions on all metrics; report those without a limit."""
     metrics = sides.verdicts(ratios, limits, DROP_OUTCOMES[kind])
     others = rule_on(case.runs, case.record, {}, case.rule).metrics
     timed = kind == Kind.PERFORMANCE
@@ -321,7 +318,6 @@ def _ruling(
 
 
 def _record(case: CaseRuns, sides: Interleaved) -> Record:
-    """Return the other build's runs as a baseline record, from which changes are listed."""
     subject = sides.old.subject
     assert subject is not None
     return new_record(

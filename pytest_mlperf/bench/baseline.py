@@ -1,4 +1,4 @@
-"""Write runs of a case into its baseline file, preserving runs of other sessions."""
+"""Write a case's runs to its baseline file; keep the runs of other sessions."""
 
 from __future__ import annotations
 
@@ -65,10 +65,10 @@ def noise_of_sessions(
 ) -> dict[str, SessionNoise]:
     """Return the between-session noise of a record's build and machine, by metric.
 
-    The estimate uses runs of the record, of earlier sessions with the same build and any verdict,
-    of the previous build, and of the case's calibration. Other calibrated cases of the machine, and
-    other baselines of the workload, have less weight. The old record's estimate is used if it has
-    more sessions, because their runs may be deleted.
+    The estimate uses runs of the record, of earlier sessions of the same build, of the previous
+    build, and of the case's calibration. Other calibrated cases of the machine and other baselines
+    of the workload have less weight. The old record's estimate is kept if it is from more sessions,
+    because the results of those sessions may be deleted.
 
     Args:
         file: Baseline file of the record: ROOT/ACCELERATOR/PROFILE/WORKLOAD/CASE.json.
@@ -104,7 +104,7 @@ def noise_of_sessions(
 
 
 def _siblings(file: Path, record: Record) -> Iterator[list[Value]]:
-    """Yield the runs of the workload's other baselines on this machine, by metric."""
+    """Yield the runs of other baselines of this workload and machine, one list per metric."""
     for path in sorted(file.parent.glob("*.json")):
         if path.name == file.name:
             continue
@@ -124,7 +124,7 @@ def _earlier(
     runs_dir: Path | None,
     same_code: Callable[[str | None, str | None], bool],
 ) -> Iterator[Run]:
-    """Yield runs of earlier sessions of the record's build that are not in the record."""
+    """Yield runs of the record's build from earlier sessions that are not in the record."""
     files = sorted((runs_dir / "runs").glob("*/results.json"), reverse=True) if runs_dir else []
     for path in files[:SESSIONS_READ]:
         results = _read(path, path.stat().st_mtime_ns)
@@ -140,7 +140,7 @@ def _earlier(
 
 
 def _unchanged(result: CaseResult, record: Record) -> bool:
-    """Return whether a test result is of the record's build, machine and conditions."""
+    """Check that a result has the build, machine and conditions of the record."""
     verdict = result.verdict
     return (
         verdict.kind == Kind.PERFORMANCE
@@ -155,7 +155,6 @@ def _unchanged(result: CaseResult, record: Record) -> bool:
 
 @lru_cache(maxsize=SESSIONS_READ)
 def _read(path: Path, changed_ns: int) -> Results | None:
-    """Return a session's results, cached by modification time; None if unreadable."""
     del changed_ns
     try:
         return read_results(path)
@@ -164,9 +163,9 @@ def _read(path: Path, changed_ns: int) -> Results | None:
 
 
 def screen(case: CaseRuns, count: int, old: Record | None) -> Screened:
-    """Replace runs that may not be recorded by extra runs, at most max(2, `count` / 2).
+    """Select the runs to record; replace unusable ones by up to max(2, `count` / 2) extra runs.
 
-    `count` is the number of runs to record; `old` is the record to append them to.
+    `count` is the number of runs to record; `old` is the record that they are appended to.
     """
     made, most = count, count + max(count // 2, APPEND_RUNS)
     while True:
@@ -189,9 +188,8 @@ def write(
 ) -> Record:
     """Write runs into the baseline file and return the record.
 
-    Runs and history that another session has recorded since the file was read are preserved. If
-    `unless` returns True for the record in the file, nothing is written. `reason` is used if the
-    user gave none.
+    Runs and history that another session wrote in the meantime are kept. Nothing is written if
+    `unless` returns True for the record in the file. `reason` is the default if the user gave none.
     """
     assert case.subject is not None
     identity, suite = case.subject.identity, case.planned.suite
@@ -217,7 +215,7 @@ def write(
 
 
 def code_since(policy: Policy, earlier: str | None, later: str | None) -> str | None:
-    """Return why two commits may hold different code, or None if they do not."""
+    """Return why the code of two commits may differ, or None if it is the same."""
     return code_differs(policy.root, earlier, later, [policy.baselines] if policy.baselines else [])
 
 
@@ -270,7 +268,7 @@ estimate would be too small. A drop beyond that variance is not added.
 
 
 def grow(case: CaseRuns, answer: Ruling) -> Ruling:
-    """Append this session's runs to a baseline with too few days; add a note if that fails."""
+    """Append this session's runs to a baseline from too few days; on refusal add a note."""
     record, session = case.record, case.runs[0].session
     if record is None or record.days >= DAYS or session in record.sessions:
         return answer
@@ -305,7 +303,7 @@ def _refused(case: CaseRuns, record: Record, answer: Ruling) -> str | None:
 
 
 def _fresh(case: CaseRuns, record: Record) -> Screened | Words:
-    """Make the missing runs; return the screened runs to append, or why none may be appended."""
+    """Return runs to append (make missing ones), or the reason why none may be appended."""
     try:
         while len(case.runs) < APPEND_RUNS:
             case.add_run()

@@ -57,16 +57,16 @@ from pytest_mlperf.suite.pairs import PlannedCase, PlannedPair, Testable
 
 
 def fails_on(word: str, fail_on: Collection[str], *, usual: bool) -> bool:
-    """Return whether an outcome other than a drop fails a test.
+    """Return whether a skip, INCONCLUSIVE or NO BASELINE fails a test.
 
     `word` is "skips", "inconclusive" or "no-baseline". `fail_on` has the words of
-    `--mlperf-fail-on`; "no:WORD" lets the outcome pass. `usual` is the default for other words.
+    `--mlperf-fail-on`; "no:WORD" lets the outcome pass. `usual` is the default if neither is there.
     """
     return word in fail_on or (usual and f"no:{word}" not in fail_on)
 
 
 def fails(verdict: Verdict, *, fail_on: Collection[str], named: bool) -> bool:
-    """Return whether a verdict fails its test by the options of the session.
+    """Return whether a verdict fails its test under the session's options.
 
     `named`: the accelerator can have a shared baseline, so NO BASELINE fails in CI.
     """
@@ -84,7 +84,7 @@ def is_named(accelerator: str, *, pretended: bool) -> bool:
 
 
 def unjudged_told(verdict: Verdict, *, fail_on: Collection[str], named: bool) -> Verdict:
-    """Note on a verdict NO BASELINE that it passes in CI, because its runs were not judged.
+    """Add a note to a verdict NO BASELINE if it passes in CI although nothing was judged.
 
     `named`: the accelerator can have a shared baseline; then the verdict fails and gets no note.
     """
@@ -99,7 +99,7 @@ def unjudged_told(verdict: Verdict, *, fail_on: Collection[str], named: bool) ->
 
 
 def require_power_source(case: Case) -> None:
-    """Raise UnavailableError if only a wall meter could measure a case's energy."""
+    """Raise UnavailableError for CPU cases, whose energy only a wall meter can measure."""
     if case.accelerator == "cpu":
         raise UnavailableError(
             f"only a wall meter measures the energy of {case.accelerator}: set a limit for "
@@ -111,7 +111,7 @@ def require_power_source(case: Case) -> None:
 def broken(
     case: Case, kind: Kind, error: RunError | BaselineError, relative: Callable[[Path], str]
 ) -> Verdict:
-    """Return the verdict ERROR for a test that raised an exception."""
+    """Return the verdict ERROR for a test that raised an exception; add the log's last lines."""
     layer, log = "baseline", None
     if isinstance(error, RunError):
         layer, log = error.layer, error.log
@@ -131,7 +131,7 @@ def broken(
 
 
 def energy_notes(runs: Sequence[Run]) -> list[Words]:
-    """Return notes on the energy of all runs, and on each power source of the last run."""
+    """Return notes on the runs, including energy and power source of the last run."""
     if not runs:
         return []
     last, notes = runs[-1], of_all_runs(runs)
@@ -173,7 +173,7 @@ def _of_gpu(gpu: GpuRun) -> str:
 
 
 def clock_note(runs: Sequence[Run], record: Record | None, outcome: Outcome) -> str | None:
-    """Return how clocks and power cap differ from the baseline's; None without a difference."""
+    """Describe how clocks and power cap differ from the baseline's; None if they do not."""
     if record is None or outcome in {Outcome.PERF_DROP, Outcome.POWER_DROP, Outcome.RECORDED}:
         return None
     if not any(run.hardware.state for run in runs):
@@ -185,12 +185,12 @@ def clock_note(runs: Sequence[Run], record: Record | None, outcome: Outcome) -> 
 
 
 def of_all_runs(runs: Sequence[Run]) -> list[Words]:
-    """Return the notes of runs without repetition, with the figures of the last run."""
+    """Return the notes of all runs, each note once, with the values of the last run."""
     return each_once([_noted(run) for run in runs])
 
 
 def _noted(run: Run) -> dict[Hashable, Words]:
-    """Return a run's notes by key; one note has equal warnings of several GPUs or loads."""
+    """Return a run's notes by key; equal warnings about several GPUs become one note."""
     alike: dict[Hashable, list[Sign]] = {}
     for sign in run.signs:
         alike.setdefault(sign.kind[1:], []).append(sign)
@@ -202,7 +202,6 @@ def _noted(run: Run) -> dict[Hashable, Words]:
 
 
 def _unknown_energy(run: Run) -> dict[Hashable, Words]:
-    """Return why a run's energy is unknown, by the note's key; {} if it is known."""
     if not run.energy_unknown:
         return {}
     broke = next((sign.kind for sign in run.signs if sign.key is SignKey.NOT_WATCHED), None)
@@ -210,7 +209,7 @@ def _unknown_energy(run: Run) -> dict[Hashable, Words]:
 
 
 def each_once(noted: Sequence[Mapping[Hashable, Words]]) -> list[Words]:
-    """Return one note per key of `noted`, with the text of the last run that has it."""
+    """Return one note per key, with the text of the last run that has the key."""
     lines = []
     for kind in dict.fromkeys(kind for by_kind in noted for kind in by_kind):
         *others, last = [by_kind[kind] for by_kind in noted if kind in by_kind]
@@ -226,7 +225,6 @@ def _net(power: EnergyReading) -> str:
 
 
 def _per_unit(run: Run, source: Source) -> str:
-    """Return the energy per token, else per sample: ", 0.412 J/token"; "" if unknown."""
     for of in () if source is Source.HOST else ("token", "sample"):
         if rate := run.metrics.get(f"{of}s_per_joule{source.suffix}"):
             return f", {quantity('', 1 / rate)} J/{of}"
@@ -244,7 +242,7 @@ class Bench:
         self._other = OtherBuild(policy) if policy.against else None
 
     def close(self) -> None:
-        """Remove the files that only this session needs."""
+        """Remove the temporary files of the session."""
         if self._other:
             self._other.close()
 
@@ -255,10 +253,10 @@ class Bench:
         kinds: Collection[Kind],
         phase: Phase = LONE_PHASE,
     ) -> Verdict:
-        """Return the verdict of one test; make the missing runs.
+        """Make the missing runs of one test and return its verdict.
 
-        Errors other than those below become a verdict, so that the results contain all tests that
-        ran. `kinds` are the kinds of all tests of this case, which share a process.
+        Errors other than those below become the verdict ERROR, so that the results list every test.
+        `kinds` are the kinds of all selected tests of the case; these tests share a process.
 
         Raises:
             UnavailableError: Model or data set is missing.
@@ -273,7 +271,7 @@ class Bench:
         return replace(verdict, invalid_runs=tuple(case.invalid_runs))
 
     def pair(self, pair: PlannedPair) -> Verdict:
-        """Measure two engine entries in interleaved runs; return the verdict on the claim."""
+        """Compare two engine entries by interleaved runs; return the verdict on the claim."""
 
         def judged() -> Verdict:
             verdict = judge_pair(pair, self._conditions, self._policy, self._show)
@@ -312,11 +310,11 @@ class Bench:
         return _expected(planned, verdict)
 
     def record(self, case: Case) -> Record | None:
-        """Return the baseline record against which a case is judged, or None."""
+        """Return the baseline record that a case is judged against, or None."""
         return next((own.record for own in self._cases.values() if own.planned.case == case), None)
 
     def rate(self, planned: Testable) -> tuple[float | None, str | None]:
-        """Return the offered or expected rate of a case [1/s], and its source."""
+        """Return (offered or expected rate [1/s], its source); (None, None) if not measured."""
         case = self._cases.get((planned.path, planned.case.id))
         return (case.rate, case.rate_source) if case else (None, None)
 
@@ -389,7 +387,7 @@ class Bench:
         return confirm(case, answer, failing=failing)
 
     def confirm_last(self, planned: PlannedCase, verdict: Verdict) -> Verdict:
-        """Confirm a drop that was decided at the end of the session; return the new verdict."""
+        """Confirm a drop found by the joint test at the session's end; return the verdict."""
 
         def confirmed() -> Verdict:
             case = self._case(planned)
@@ -414,7 +412,7 @@ class Bench:
         return self._answered(verdict.case, verdict.kind, confirmed)
 
     def unconfirmed(self, verdict: Verdict) -> Verdict:
-        """Note on a drop that it was not confirmed, because the session ended."""
+        """Add a note to a drop that the session ended before the drop was confirmed."""
         return not_made(verdict, self._policy)
 
     # --- verdicts ------------------------------------------------------------------------
@@ -510,7 +508,7 @@ def _notes(case: CaseRuns, outcome: Outcome) -> tuple[Words, ...]:
 
 
 def promised(case: CaseRuns, answer: Ruling) -> Guarantee | None:
-    """Return the error guarantees of a ruling; None if no baseline was compared."""
+    """Return the error guarantee of a ruling; None if nothing was compared with a baseline."""
     judged = next((m.metric for m in answer.metrics if m.baseline.runs and m.outcome), None)
     if case.record is None or judged is None:
         return None
@@ -521,7 +519,7 @@ def promised(case: CaseRuns, answer: Ruling) -> Guarantee | None:
 
 
 def known_failures(planned: Testable) -> tuple[Known, ...]:
-    """Return the failures that a suite expects."""
+    """Return the failures that a suite declares as expected."""
     return tuple(Known(**entry.model_dump()) for entry in planned.suite.expected_failures)
 
 
@@ -534,7 +532,7 @@ def _expected(planned: Testable, verdict: Verdict) -> Verdict:
 def tree_changes(
     policy: Policy, commit: str | None, job: MeasuredCase, suite: Path, imported: Sequence[str]
 ) -> tuple[list[str], list[str]]:
-    """Return (lines on files changed since a baseline's commit, lines on why it is unknown)."""
+    """List files changed since a baseline's commit, and reasons why that is unknown."""
     if commit is None:
         return [], []
     loaded = {os.path.realpath(path) for path in (*imported, str(suite), *_named(job, suite))}
@@ -563,7 +561,7 @@ def tree_changes(
 
 
 def _named(job: MeasuredCase, suite: Path) -> Iterator[str]:
-    """Yield existing paths in a case's settings, except parent folders of its suite."""
+    """Yield existing paths in a case's settings, except the suite's folder and its parents."""
     if not isinstance(job, Job):
         return
     factories = [job.engine, job.dataset, *filter(None, [job.scoring.scorer])]

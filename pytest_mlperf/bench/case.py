@@ -50,15 +50,15 @@ class CaseRuns(CaseRunner):
     """Measure one case in this session, one process at a time.
 
     Attributes:
-        record: Accepted record of this machine, or None.
-        formerly: Nearest record of another machine if `record` is None; None if there is none.
-        noise: Source of the rule's noise; None if the machine is not calibrated.
-        notes: Notes of the case's processes.
-        unscored: Error of the scorer, or None.
+        record: Baseline record for this machine, or None.
+        formerly: Baseline of the most similar machine if `record` is None; else None.
+        noise: Source of the noise that rule R uses; None if the machine is not calibrated.
+        notes: Notes reported by the case's processes.
+        unscored: Error raised by the scorer, or None.
         judged: Ruling on the accuracy pass; None before it is judged.
-        uncounted: Note if token counts could not be compared with answers, or "".
-        uncompared: Note on machine speeds that could not be compared, or None.
-        machine: Machine speed compared with the baseline's, after `compare_machine`.
+        uncounted: Note if token counts could not be checked against scored answers, else "".
+        uncompared: Note if the machine's speed could not be compared with the baseline's.
+        machine: Result of `compare_machine`: machine speeds compared with the baseline's.
     """
 
     def __init__(
@@ -68,7 +68,6 @@ class CaseRuns(CaseRunner):
         policy: Policy,
         show: Callable[[str], None],
     ) -> None:
-        """Load the baseline before the first run, because its file may be damaged."""
         case = planned.case
         conditions = on_server(planned, conditions)
         machine = replace(conditions.machine, limit_w=planned.limit_w)
@@ -111,7 +110,7 @@ class CaseRuns(CaseRunner):
         self._broken: RunError | Unjudgeable | None = None
 
     def _load(self, planned: PlannedCase, identity: Mapping[str, Property]) -> Record | None:
-        """Return this machine's baseline record; without one set `formerly`, return None."""
+        """Return the baseline record for this machine; if there is none, set `formerly`."""
         case = planned.case
         loaded = load_checked(self.file, case)
         if loaded is None:
@@ -127,7 +126,7 @@ class CaseRuns(CaseRunner):
 
     @cached_property
     def scores(self) -> CaseAccuracy:
-        """Comparison of the case's scores with the accepted ones."""
+        """Comparison of the case's scores with its accuracy baseline."""
         whole = self.policy.update is not None or self.policy.against is not None
         return CaseAccuracy(self.of_suite, self._root, whole=whole)
 
@@ -136,7 +135,7 @@ class CaseRuns(CaseRunner):
         return AccuracyPasses(self.policy.accuracy)
 
     def first(self, kinds: Collection[Kind]) -> None:
-        """Run the first process of the case, which measures for all its kinds of test."""
+        """Run the case's first process, which measures for all `kinds` of test."""
         missing = self.accuracy is None and self.unscored is None
         accuracy = Kind.ACCURACY in kinds and missing and bool(self.planned.scorer_name)
         together = self.shares_data
@@ -150,7 +149,7 @@ class CaseRuns(CaseRunner):
             self.process(performance=False, ask=self.scores.ask)
 
     def add_run(self, *, ask: Ask | None = None) -> Run:
-        """Add one valid run; after Unjudgeable the case makes no more runs."""
+        """Add one valid run; once Unjudgeable was raised, always raise it again."""
         try:
             return super().add_run(ask=ask)
         except Unjudgeable as error:
@@ -161,7 +160,7 @@ class CaseRuns(CaseRunner):
             raise
 
     def find_accuracy(self, *, required: bool) -> Accuracy | None:
-        """Return an accuracy pass of the same fingerprint; measure a missing one if `required`."""
+        """Return an accuracy pass of this build; make a missing one if `required`."""
         if not self.planned.scorer_name:
             return None
         subject = self.subject or self.scored_subject
@@ -188,7 +187,7 @@ class CaseRuns(CaseRunner):
 
     @property
     def scored_pass(self) -> ScoredPass:
-        """Accuracy pass with its scores; it must have been measured or loaded."""
+        """Accuracy pass with the score of each sample; it must have been made or loaded."""
         assert self.accuracy is not None
         assert self.scored is not None
         assert self.scored_subject is not None
@@ -203,7 +202,7 @@ class CaseRuns(CaseRunner):
 
     @property
     def unchecked(self) -> Unchecked | None:
-        """Why accuracy was not checked along with performance; None if it was."""
+        """Reason why accuracy was not checked for a performance verdict; None if it was."""
         if self.subject is not None and self.subject.dummy:
             return Unchecked.DUMMY
         if self.unscored is not None:
@@ -215,7 +214,7 @@ class CaseRuns(CaseRunner):
         return Unchecked.NOT_CHECKED if self.accuracy is None or vague else None
 
     def compare_machine(self) -> ControlComparison | None:
-        """Measure the machine's speed again; return its largest change beyond chance, or None."""
+        """Rerun the micro-benchmark; return its most significant change, or None."""
         baseline = [run.hardware.control for run in self.record.runs] if self.record else []
         if not any(baseline) or not self.conditions.control:
             return None
@@ -231,22 +230,22 @@ class CaseRuns(CaseRunner):
 
     @property
     def reasons(self) -> tuple[Reason, ...]:
-        """Reasons why the last run is INVALID, if the case makes no more runs; else empty."""
+        """Reasons why the last run is INVALID if no more runs are made; else empty."""
         return self._broken.run.invalid if isinstance(self._broken, Unjudgeable) else ()
 
     @property
     def server_remarks(self) -> tuple[str, ...]:
-        """Remarks on the hardware of a server on another machine; () without one."""
+        """Remarks on the hardware of a remote server; () if there is none."""
         server = self.conditions.machine.server
         return server.remarks if server else ()
 
     @property
     def set_by(self) -> str | None:
-        """Date, commit and reason of the performance baseline, or None."""
+        """Date, commit and reason of the last acceptance of the baseline, or None."""
         return set_by(self.record.history) if self.record else None
 
     def changes(self, subject: Subject) -> tuple[str, ...]:
-        """Return the differences of system and first runs from the baseline's, as text."""
+        """Return as text how system and first runs differ from the baseline's."""
         if self.record is None:
             return ()
         around = self.record.surroundings
@@ -258,13 +257,12 @@ class CaseRuns(CaseRunner):
 
     @property
     def _accuracy_key(self) -> str:
-        """Key under which this build's accuracy pass is stored; "" before a scored process."""
         subject = self.scored_subject
         return accuracy_key(self.suite_job, subject.fingerprint) if subject else ""
 
     @property
     def scoring_job(self) -> Job:
-        """Job of the case with the scored data set and the scorer."""
+        """Job of this case with the accuracy data set and the scorer."""
         job = self._job(scorer=True).scored
         assert isinstance(job, Job)
         return job
@@ -281,7 +279,7 @@ class CaseRuns(CaseRunner):
     def process(
         self, *, performance: bool, ask: Ask | None, at: SearchState | None = None
     ) -> ProcessResult:
-        """Run a fresh process and keep its results; after an error raise that error again."""
+        """Run a fresh process and store its results; after an error, always raise it again."""
         # INVALID runs affect neither compliance tests nor accuracy passes.
         timed = performance and not (at and at.audit)
         if self._broken and (timed or not isinstance(self._broken, Unjudgeable)):
@@ -311,7 +309,7 @@ class CaseRuns(CaseRunner):
         return process
 
     def _counted(self, run: Run) -> Run:
-        """Return a run, INVALID if its token counts differ from those of the scored answers."""
+        """Mark a run INVALID if its token counts differ from those of the scored answers."""
         if self.subject is None or not any(n.startswith("tokens_per_sample") for n in run.metrics):
             return run
         facts, sides = self.subject.fingerprint, list[Iterable[tuple[int, float | None]]]()
@@ -335,7 +333,7 @@ class CaseRuns(CaseRunner):
 
 
 def load_checked(file: Path, case: Case) -> Baseline | None:
-    """Load a baseline file; raise BaselineError if it is of another case."""
+    """Load a baseline file; raise BaselineError if it belongs to another case."""
     loaded = baselines.load(file)
     if loaded is None:
         return None
@@ -350,7 +348,7 @@ def load_checked(file: Path, case: Case) -> Baseline | None:
 
 
 def baselines_root(folder: Path | None, suite: Path, division: str) -> Path:
-    """Return the folder of a suite's baselines; the open division has the subfolder "open"."""
+    """Return a suite's baselines folder; for the open division, its subfolder "open"."""
     root = folder or nearest_baselines(suite)
     return root / "open" if division == "open" else root
 
@@ -358,7 +356,7 @@ def baselines_root(folder: Path | None, suite: Path, division: str) -> Path:
 def clashes(
     planned: Sequence[Planned], claimed: dict[str, tuple[Path, str]], folder: Path | None
 ) -> Iterator[str]:
-    """Yield an error for each case whose baseline another case claimed; claim the others."""
+    """Yield an error for each case that shares its baseline file; add new files to `claimed`."""
     first = planned[0]
     root = baselines_root(folder, first.path, first.suite.division)
     for plan in planned:
@@ -377,7 +375,7 @@ def clashes(
 
 
 def nearest_baselines(suite: Path) -> Path:
-    """Return the nearest existing `baselines/` above a suite file, else the one next to it."""
+    """Return the nearest `baselines/` folder above a suite; by default the one next to it."""
     for folder in suite.resolve().parents:
         if (folder / "baselines").is_dir():
             return folder / "baselines"

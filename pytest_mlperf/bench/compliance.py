@@ -1,4 +1,4 @@
-"""Judge MLPerf's compliance tests: compare a run with changed settings and other runs."""
+"""Judge MLPerf's compliance tests, which compare a special run with the case's other runs."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ METRIC_SLACK_SHARES = {"clip": 0.01, "fid": 0.02}
 
 @dataclass(frozen=True, kw_only=True)
 class _Logs:
-    """Hold the log folders of a compliance run, and of the runs it is compared with."""
+    """Hold the log folders of a compliance run, a performance run, and the accuracy run."""
 
     folder: Path
     reference: Path | None
@@ -115,7 +115,6 @@ def _notes(test: str, faults: tuple[str, ...], notes: tuple[str, ...]) -> tuple[
 
 
 def _data(case: CaseRuns) -> ScoredData:
-    """Return the data set of TEST07; raise UnavailableError if it is missing or not configured."""
     suite = case.of_suite.suite
     if suite.is_mlperf and not suite.workload.compliance_dataset:
         raise UnavailableError(
@@ -126,7 +125,6 @@ def _data(case: CaseRuns) -> ScoredData:
 
 
 def _measured(case: CaseRuns, test: str, rate: float, data: ScoredData | None) -> Run:
-    """Make the run of a compliance test; repeat an INVALID run if the test needs a valid one."""
     workload = case.of_suite.suite.rules
     assert workload is not None
     settings = audit_settings(test, workload.name)
@@ -208,7 +206,6 @@ def _score(folder: Path) -> rules.SpeedScore:
 
 
 def _length(case: CaseRuns, workload: RoundWorkload) -> tuple[float, float]:
-    """Return (least, most) mean answer length [tokens]; raise UnavailableError if unknown."""
     suite = case.of_suite.suite
     twin = suite.workload
     scored = (twin.reference or {}).get("tokens_per_sample") if case.of_suite.data.shared else None
@@ -227,7 +224,7 @@ def _length(case: CaseRuns, workload: RoundWorkload) -> tuple[float, float]:
 def _scored(
     case: CaseRuns, audit: rules.Audit, logs: _Logs, workload: RoundWorkload
 ) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """Return faults and notes of TEST01, which passes other answers if their scores are equal."""
+    """Return (faults, notes) of TEST01; other answers pass if their scores are close enough."""
     assert logs.answers is not None
     timed = engine_answers(logs.timed / ACCURACY_LOG)
     accepted = engine_answers(logs.answers, timed)

@@ -1,4 +1,4 @@
-"""Confirm a drop by runs interleaved with the build of its baseline."""
+"""Confirm a drop by runs interleaved with the baseline's build."""
 
 from __future__ import annotations
 
@@ -129,8 +129,8 @@ NO_METRIC = "not confirmed by A/B: missed latency limits are not compared in int
 def confirm(case: CaseRuns, answer: Ruling, *, failing: Outcome = Outcome.PERF_DROP) -> Ruling:
     """Measure a drop again, interleaved with the baseline's build, and return the new ruling.
 
-    A ruling that the policy does not confirm is returned unchanged. A drop is returned with a
-    reason if the other build is unavailable, broken, or not the baseline's.
+    The ruling is unchanged if the policy requires no confirmation. A drop keeps its outcome, with
+    a reason, if the baseline's build is unavailable or fails, or another build was started.
     """
     policy = case.policy
     if not _may_confirm(case, answer):
@@ -177,7 +177,7 @@ def confirm(case: CaseRuns, answer: Ruling, *, failing: Outcome = Outcome.PERF_D
 
 
 def not_made(verdict: Verdict, policy: Policy) -> Verdict:
-    """Note on a drop that it was not confirmed, because the session ended."""
+    """Add a note to a drop that the session ended before the drop was confirmed."""
     names = tuple(m.metric for m in verdict.metrics if _to_confirm(m, policy))
     if not names or verdict.outcome not in DROPS:
         return verdict
@@ -195,7 +195,7 @@ def _may_confirm(case: CaseRuns, answer: Ruling) -> bool:
 
 
 def _is_open_ok(case: CaseRuns, metric: MetricVerdict) -> bool:
-    """Check whether a provisional ok is confirmed: few days, and the suite names a build."""
+    """Check if a provisional ok needs confirmation by the baseline build that the suite names."""
     named = case.planned.baseline_engine is not None
     few = metric.baseline.days < DAYS or case.policy.confirm == "always"
     return metric.outcome is Outcome.PROVISIONAL and metric.direction == "ok" and named and few
@@ -211,7 +211,6 @@ def _dropped(case: CaseRuns, answer: Ruling) -> dict[str, MetricVerdict]:
 
 
 def _to_confirm(metric: MetricVerdict, policy: Policy) -> bool:
-    """Check whether a metric seems to have dropped and the policy confirms such a drop."""
     if metric.limit is None or not (metric.outcome in DROPS or _leans(metric)):
         return False
     few = metric.baseline.days < DAYS
@@ -219,7 +218,7 @@ def _to_confirm(metric: MetricVerdict, policy: Policy) -> bool:
 
 
 def _leans(metric: MetricVerdict) -> bool:
-    """Check whether only session variance or load keeps a metric from being a drop."""
+    """Check whether a metric is undecided but probably dropped."""
     undecided = metric.outcome in {Outcome.PROVISIONAL, Outcome.INCONCLUSIVE}
     return undecided and metric.direction == "drop"
 
@@ -236,7 +235,6 @@ def _decided(
     failing: Outcome,
     also: str,
 ) -> Ruling:
-    """Return the ruling after interleaved runs; `also` names another cause of an unproven drop."""
     proven = [name for name, ratio in ratios.items() if ratio.outcome is Answer.FAIL]
     excluded = [name for name, ratio in ratios.items() if ratio.outcome is Answer.PASS]
     undecided = [name for name in ratios if name not in excluded]
@@ -302,7 +300,6 @@ def _proven(answer: Ruling, proven: list[str], failing: Outcome) -> Ruling:
 
 
 def _settled(metric: MetricVerdict, ratio: Ratio) -> MetricVerdict:
-    """Return a metric's verdict by interleaved runs that did not confirm its drop."""
     excluded = ratio.outcome is Answer.PASS
     return replace(
         metric,

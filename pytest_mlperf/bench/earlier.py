@@ -1,4 +1,4 @@
-"""Restore the engine options and variables of a baseline's record, to measure that build."""
+"""Restore a baseline's recorded engine options and environment variables, to measure it again."""
 
 from __future__ import annotations
 
@@ -28,14 +28,14 @@ _HOME = re.compile(r"(?<![\w.~/])~(?=/|$)")
 
 
 class EarlierSide(NamedTuple):
-    """Hold a case with its baseline's engine options; `title` lists them without secrets."""
+    """Hold a case with the baseline's engine options; `title` names the options."""
 
     job: Job
     title: str
 
 
 def earlier_side(case: CaseRuns) -> EarlierSide | None:
-    """Return the case with its record's options; None if equal; MlperfError if they are invalid."""
+    """Return the case with the baseline's options; None if equal; MlperfError if invalid."""
     if case.record is None or case.subject is None or not isinstance(case.planned, Planned):
         return None
     recorded = case.record.fingerprint
@@ -67,7 +67,7 @@ def _stored(value: Any) -> Any:
 
 
 def _restored(options: Mapping[str, Any], today: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a record's options with full paths; `today` supplies those that are unchanged."""
+    """Return recorded options with full paths; values of `today` replace unchanged ones."""
 
     def whole(text: str) -> str:
         if f"{OUTSIDE_MARK}/" in text:
@@ -79,7 +79,7 @@ def _restored(options: Mapping[str, Any], today: Mapping[str, Any]) -> dict[str,
 
 
 def deciding(case: CaseRuns) -> str:
-    """Return advice on how to decide a drop whose recorded options cannot be restored."""
+    """Return advice for deciding on a drop if the baseline's options cannot be restored."""
     usual, record, planned = "--mlperf-against names one", case.record, case.planned
     if not isinstance(planned, Planned):
         return "check that build out, and measure the test there"

@@ -24,10 +24,9 @@ from pytest_mlperf.stores.foreign import MAX_PART_BYTES
 
 
 def judged_against(result: CaseResult, folders: Iterable[Path]) -> Path | None:
-    """Return the baseline file of a verdict on performance or energy if it exists, or None.
+    """Return the baseline file of a performance or energy verdict, or None if it does not exist.
 
-    Results may be untrusted: their path is only used if it ends like the path of this case's
-    baseline.
+    Results may be untrusted, so the recorded path must end like the path of this case's baseline.
     """
     verdict = result.verdict
     if not verdict.kind.is_of_runs or not verdict.baseline.file:
@@ -41,7 +40,7 @@ def judged_against(result: CaseResult, folders: Iterable[Path]) -> Path | None:
 
 
 def suite_of(result: CaseResult, folders: Iterable[Path]) -> Path | None:
-    """Return the suite file of a test if it exists in one of the folders, or None."""
+    """Return the suite file of a test if one of the folders contains it, else None."""
     named = Path(result.test.partition("::")[0])
     return None if named.is_absolute() or ".." in named.parts else _first_of(folders, named)
 
@@ -64,16 +63,15 @@ def tracked_baselines() -> Iterator[tuple[Path, Case]]:
 
 
 class JudgedBaseline:
-    """Find and read a verdict's baseline file; its properties may raise BaselineError."""
+    """Find and read the baseline file of a verdict; properties may raise BaselineError."""
 
     def __init__(self, result: CaseResult, folders: Iterable[Path]) -> None:
-        """Find the file below one of the folders."""
         self._verdict = result.verdict
         self.file = judged_against(result, folders)
 
     @cached_property
     def record(self) -> Record | None:
-        """Record of the verdict's machine, or None."""
+        """Baseline record of the verdict's machine, or None."""
         subject = self._verdict.subject
         loaded = load_checked(self.file, self._verdict.case) if self.file and subject else None
         return find(loaded, subject.identity) if loaded and subject else None
@@ -86,7 +84,7 @@ class JudgedBaseline:
 
     @property
     def versions(self) -> list[tuple[str, str]]:
-        """Day and name of each engine version accepted on this machine, from git's history."""
+        """(day, engine version) of each acceptance on this machine, from git history."""
         if self.file is None or self.record is None:
             return []
         identity = self.record.identity
@@ -100,10 +98,9 @@ class JudgedBaseline:
 
 
 class AcceptedBaselines(Sequence[TrendPoint]):
-    """List the accepted baselines of a case on one machine, oldest first; read them on access."""
+    """Read a case's accepted baselines on one machine from git, oldest first, on access."""
 
     def __init__(self, verdict: Verdict, root: Path) -> None:
-        """Store the inputs; the path of the baseline may be relative to `root`."""
         self._verdict, self._root = verdict, root
 
     @cached_property
@@ -127,9 +124,9 @@ NOT_COMMITTED = "not committed"
 
 
 def points_of(file: Path, notes: list[str]) -> list[TrendPoint]:
-    """Return each accepted baseline of a file, from git and from the history in the file.
+    """Return all accepted versions of a baseline file, from git and from the history in the file.
 
-    Points are grouped by machine, oldest first. A point that git lacks, as in a shallow clone, has
+    They are grouped by machine, oldest first. Versions missing in git, as in a shallow clone, have
     means but no runs.
     """
     by_machine: dict[str, list[tuple[TrendPoint, Record]]] = {}
@@ -146,7 +143,7 @@ def points_of(file: Path, notes: list[str]) -> list[TrendPoint]:
 
 
 def _versions(file: Path, notes: list[str]) -> Iterator[tuple[str, Baseline]]:
-    """Yield commit and content of a file at each change, oldest first, then its present content."""
+    """Yield (commit, content) of each version of a file, oldest first, the uncommitted one last."""
     if git("rev-parse", "--is-shallow-repository") == b"true\n":
         notes.append(
             "this clone is shallow, so older baselines have no runs; fetch them: git fetch "
@@ -163,10 +160,10 @@ def _versions(file: Path, notes: list[str]) -> Iterator[tuple[str, Baseline]]:
 
 
 def _commits(file: Path) -> Iterator[tuple[str, str]]:
-    """Yield each commit that changed a file, and the file's name there, newest first.
+    """Yield (commit, file name in it) of each change of a file, newest first.
 
-    `git log --follow` takes a new file for a copy of a similar one, and baselines of different
-    cases are similar: so only a rename in the same commit counts.
+    `git log --follow` may report a new baseline as a copy of a similar one of another case, so only
+    renames within one commit are followed.
     """
     name, revision = git_text("ls-files", "-z", "--full-name", "--", str(file)), "HEAD"
     while name := name.rstrip("\0"):
@@ -205,7 +202,7 @@ def _point(baseline: Baseline, record: Record, commit: str) -> TrendPoint:
 def _from_history(
     newest: tuple[TrendPoint, Record], kept: Sequence[TrendPoint]
 ) -> Iterator[TrendPoint]:
-    """Yield accepted baselines that the newest one's history lists and git lacks, means only."""
+    """Yield acceptances that only the newest baseline's history lists; they have no runs."""
     point, record = newest
     kept_means = [one.means for one in kept]
     for entry, after in zip_longest(record.history, record.history[1:]):
@@ -225,7 +222,7 @@ def _from_history(
 
 
 def case_of(baseline: Baseline) -> Case:
-    """Return the case of a baseline file."""
+    """Return the case that a baseline file describes."""
     return Case(
         workload=baseline.workload,
         scenario=baseline.scenario,
@@ -236,6 +233,6 @@ def case_of(baseline: Baseline) -> Case:
 
 
 def baseline_at(commit: str, name: str) -> Baseline:
-    """Return a committed baseline file."""
+    """Read a baseline file from a commit."""
     content = git("cat-file", "blob", f"{commit}:{name}") or b""
     return baselines.BASELINE_DOCUMENT.read(content, f"{commit[:12]}:{name}")

@@ -1,4 +1,4 @@
-"""Judge runs that another harness measured, and store them as a session."""
+"""Judge runs that another harness measured; store results and baselines."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ LOOKS = 5
 
 
 def checked(case: Case, where: str = "") -> Case:
-    """Return the case; raise MlperfError if its names are unsafe in test ids and paths."""
+    """Check a case's names for use in test ids and paths; MlperfError if one is unsafe."""
     try:
         for name in (case.workload, case.engine, case.precision):
             checked_name(name)
@@ -63,13 +63,13 @@ def judge_runs(
     division: Division = "closed",
     target_qps: float | None = None,
 ) -> CaseResult:
-    """Judge runs of a case that another tool measured, oldest first; return the result.
+    """Judge runs that another tool measured, oldest first; return the result of the case.
 
     Args:
         subject: Machine, engine and data of the runs.
         limits: Smallest relevant change for the worse, as a share, by gated metric; None for the
-            usual limits of the scenario.
-        baselines: Folder of the baselines to judge against, or None to judge later.
+            default limits of the scenario.
+        baselines: Folder of the baselines to judge against; None for no judgement.
 
     Raises:
         MlperfError: A name, metric or value is invalid, or the baseline cannot be read.
@@ -112,7 +112,7 @@ def judge_runs(
 
 
 def usual_limits(case: Case, runs: Sequence[Run]) -> dict[str, float]:
-    """Return the usual limits of the metrics that a scenario gates, for a curve at each point."""
+    """Return the default limits of a scenario's gated metrics, at each point of a curve."""
     measured = [run.metrics for run in runs if not run.invalid] or [run.metrics for run in runs]
     rated = all("tokens_per_second" in metrics for metrics in measured)
     gated = gated_metrics(case.scenario, tokens=rated)
@@ -147,7 +147,6 @@ def _unjudged(case: Case, runs: Sequence[Run], subject: Subject) -> Verdict:
 def _against(
     file: Path, verdict: Verdict, subject: Subject, limits: Mapping[str, float]
 ) -> Verdict:
-    """Judge a verdict's runs by a baseline file; an INVALID verdict stays INVALID."""
     loaded = load_checked(file, verdict.case)
     record = find(loaded, subject.identity) if loaded else None
     compared = replace(
@@ -170,12 +169,12 @@ def _against(
 def accept_runs(
     result: CaseResult, *, baselines: Path | str, reason: str, drop: bool = False
 ) -> Path:
-    """Store the runs of a result of `judge_runs` as a baseline to commit; return its file.
+    """Store the runs in a result of `judge_runs` as a baseline; return the file to commit.
 
     The runs replace the baseline of the same machine and continue its history.
 
     Args:
-        drop: Whether to accept a drop too.
+        drop: Whether a drop may be accepted.
 
     Raises:
         BaselineError: The result is INVALID, has no runs or is a drop, the reason is empty, or the
@@ -212,7 +211,7 @@ def accept_runs(
 
 
 def session_of(cases: Sequence[CaseResult], versions: Mapping[str, str]) -> Results:
-    """Return a session of results, with the versions of the tools that measured them."""
+    """Create a session's results; `versions` are those of the measuring tools, by name."""
     return Results(
         run=new_id(),
         started=dt.datetime.now(dt.UTC).isoformat(timespec="seconds"),

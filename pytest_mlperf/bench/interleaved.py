@@ -238,13 +238,13 @@ def _require(metric: str, runs: Sequence[Run]) -> None:
 
 
 def in_words(metric: str, ratio: Ratio | RelativeSpeed) -> str:
-    """Return the change of a metric's raw value with its interval: "−6.1 % (−7.0 to −5.2 %)"."""
+    """Return a metric's change and confidence interval as text: "−6.1 % (−7.0 to −5.2 %)"."""
     middle, low, high = raw(metric, ratio)
     return f"{change(middle)} ({interval(low, high)})"
 
 
 def raw(metric: str, ratio: Ratio | RelativeSpeed) -> tuple[float, float, float]:
-    """Return the relative change of a metric's raw value, and its interval."""
+    """Return (change, lower, upper) of a metric's value; `ratio` is above 1 for better."""
     if METRICS[metric].direction is Direction.HIGHER:
         return ratio.ratio - 1, ratio.low - 1, ratio.high - 1
     return 1 / ratio.ratio - 1, 1 / ratio.high - 1, 1 / ratio.low - 1

@@ -1,4 +1,4 @@
-"""Compare a case with the best official MLPerf result, and fail it below a given share."""
+"""Compare a case with the best official MLPerf result; fail it below the suite's required share."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ class Placing:
 
     @property
     def share(self) -> float:
-        """Value of the case divided by the official result's, both per GPU."""
+        """Ratio of the case's value to the official result's, both per GPU."""
         return self.value / self.best_value
 
     @property
@@ -62,12 +62,12 @@ def placed(
     searched: bool,
     results: Sequence[OfficialResult] | None = None,
 ) -> Placing | str:
-    """Compare a case with official results, or return why none is comparable.
+    """Compare a case with the best official result, or return why none is comparable.
 
     A comparable result has the same workload with its accuracy target, scenario, unit and kind of
     GPU, measured by LoadGen in the closed division. In Server and Interactive a result is the
-    highest rate within the limits, so the runs must be `searched`. `results` of None are all
-    official results.
+    highest rate within the latency limits, so the case must have `searched` for it. `results` of
+    None means all official results.
     """
     gpu = gpu_in(identity)
     if not runs:
@@ -93,9 +93,9 @@ def placed(
 
 
 def held_to_best(case: CaseRunner, answer: Ruling) -> Ruling:
-    """Change a ruling to GATE FAIL if result / best official result is below the suite's limit.
+    """Change a ruling to GATE FAIL if the case's share of the best result is below the limit.
 
-    A failed or unjudged ruling is returned unchanged; without a comparable result a note is added.
+    A failed ruling is returned unchanged; without a comparable result a note is added.
     """
     if answer.outcome.fails or not case.runs or case.planned.suite.of_best is None:
         return answer
@@ -109,7 +109,7 @@ def held_to_best(case: CaseRunner, answer: Ruling) -> Ruling:
 
 
 def below_best(case: CaseRunner) -> str | None:
-    """Return a headline if result / best official result is below the suite's limit."""
+    """Return a headline if the case's share of the best official result is below the limit."""
     least = case.planned.suite.of_best
     if least is None or isinstance(placing := _standing(case), str) or placing.share >= least:
         return None

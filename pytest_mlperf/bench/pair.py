@@ -32,7 +32,7 @@ DECISION_WORDS = {
 def judge_pair(
     pair: PlannedPair, conditions: Conditions, policy: Policy, show: Callable[[str], None]
 ) -> Verdict:
-    """Run both engine entries in pairs, each run in a fresh process; judge their ratio."""
+    """Run both engine entries in interleaved pairs, in fresh processes; judge the speed ratio."""
     policy = dataclasses.replace(policy, update=None)
     a, b = (CaseRuns(side, conditions, policy, show) for side in (pair.a, pair.b))
     noisier = max((a, b), key=lambda case: case.rule.prior_sd)
@@ -92,7 +92,6 @@ def _require_comparable(pair: PlannedPair, a: CaseRuns, b: CaseRuns) -> None:
 
 
 def _not_comparable(pair: PlannedPair, case: CaseRuns) -> Words | None:
-    """Return why an entry's runs may not be compared, or None if they may."""
     metric, name = METRICS[pair.metric], _name(case)
     if any(pair.metric not in run.metrics for run in case.runs):
         return f"{metric.title} is not measured with {name}"

@@ -1,4 +1,4 @@
-"""Judge the performance and energy of a case: measure until a decision, judge or record."""
+"""Judge a case's performance and energy: measure until decided, then judge or record."""
 
 from __future__ import annotations
 
@@ -81,7 +81,7 @@ CHANGED_OUTCOMES = {Outcome.PERF_DROP, Outcome.POWER_DROP, Outcome.IMPROVED}
 
 
 def judge_performance(case: CaseRuns, kinds: Collection[Kind], phase: Phase = LONE_PHASE) -> Ruling:
-    """Make the missing runs of a case, then judge the runs by rule R or record them."""
+    """Make the missing runs of a case; judge all its runs by rule R, or record them."""
     recording = _recording(case)
     if differs := _other_rate(case, recording):
         return differs
@@ -97,7 +97,6 @@ def judge_performance(case: CaseRuns, kinds: Collection[Kind], phase: Phase = LO
 
 
 def _judged(case: CaseRuns, phase: Phase) -> Ruling:
-    """Judge the runs of a case by rule R; make runs until it decides or the limit is reached."""
     while True:
         if missed := limit_missed(case):
             return missed
@@ -138,7 +137,7 @@ def _dropped_all_the_same(case: CaseRuns, error: Unjudgeable, phase: Phase) -> R
 
 
 def _found_under_load(case: CaseRuns, ruling: Ruling) -> Ruling:
-    """Return a ruling on searched rates; INCONCLUSIVE if load made the rates lower bounds."""
+    """Make a ruling on searched rates INCONCLUSIVE if load on the machine lowered them."""
     if not case.planned.find:
         return ruling
     drop = any(metric.fails or metric.direction == "drop" for metric in ruling.metrics)
@@ -147,7 +146,7 @@ def _found_under_load(case: CaseRuns, ruling: Ruling) -> Ruling:
 
 
 def undecided(ruling: Ruling) -> Ruling:
-    """Return a ruling with all compared metrics INCONCLUSIVE, because of load on the machine."""
+    """Make all compared metrics of a ruling INCONCLUSIVE, because of load on the machine."""
     metrics = tuple(
         replace(m, outcome=Outcome.INCONCLUSIVE, note=UNDER_LOAD, direction=None, p=None)
         if m.outcome and m.baseline.runs
@@ -158,7 +157,7 @@ def undecided(ruling: Ruling) -> Ruling:
 
 
 def other_work(case: CaseRuns, runs: Sequence[Run]) -> Ruling | None:
-    """Return INVALID if prompts, cache use or answer lengths differ from the baseline's."""
+    """Return INVALID if prompts, cache hits or answer lengths differ from the baseline's."""
     if case.record is None or case.subject is None:
         return None
     facts, recorded = case.subject.fingerprint, case.record.fingerprint
@@ -174,7 +173,7 @@ def other_work(case: CaseRuns, runs: Sequence[Run]) -> Ruling | None:
 
 
 def invalid(case: CaseRuns, headline: Words, *notes: Words) -> Ruling:
-    """Return the ruling INVALID with the metrics that the runs measured."""
+    """Create the ruling INVALID; its metrics are reported but not judged."""
     runs = case.invalid_runs[-1:] if case.reasons else case.runs
     metrics = tuple(
         replace(m, limit=case.planned.limits.get(m.metric))
@@ -200,7 +199,7 @@ CAUSED_BY_LOAD = frozenset(
 
 
 def unjudged(case: CaseRuns, run: Run) -> Ruling:
-    """Return the ruling on an INVALID run: INCONCLUSIVE if load can explain it."""
+    """Return the ruling on an INVALID run: INCONCLUSIVE if the machine's load can explain it."""
     ruling = invalid(case, *(reason.text for reason in run.invalid))
     keys = {reason.key for reason in run.invalid}
     if case.policy.update or keys - CAUSED_BY_LOAD or not is_loaded([run], case.rule.tolerated):
@@ -210,7 +209,7 @@ def unjudged(case: CaseRuns, run: Run) -> Ruling:
 
 
 def traded(metrics: Sequence[MetricVerdict]) -> tuple[str, ...]:
-    """Return a note if a curve dropped at one concurrency or rate and improved at another."""
+    """Return a note if one point of a curve got worse and another one improved; else ()."""
     points = [m for m in metrics if point_of(m.metric) is not None and m.change is not None]
     worse = [m for m in points if m.fails]
     better = [m for m in points if m.outcome is Outcome.IMPROVED]
@@ -224,7 +223,7 @@ def traded(metrics: Sequence[MetricVerdict]) -> tuple[str, ...]:
 
 
 def answer_of(case: CaseRuns, ruling: Ruling, limits: Mapping[str, float]) -> Ruling:
-    """Add to a ruling whether accuracy was checked, and advice on missing metrics."""
+    """Complete a ruling: whether accuracy was checked, and advice on missing metrics."""
     unvouched = case.unchecked
     notes = sample.remedies(case.runs, limits, case.record) if case.runs else ()
     return Ruling(
@@ -237,7 +236,7 @@ def answer_of(case: CaseRuns, ruling: Ruling, limits: Mapping[str, float]) -> Ru
 
 
 def first_line(case: CaseRuns, ruling: Ruling) -> Words:
-    """Return a ruling's headline; add a searched rate's conditions, or the nearest baseline."""
+    """Return a ruling's headline, with the search conditions or the most similar baseline."""
     find, deciding = case.planned.find, ruling.deciding
     if ruling.outcome is Outcome.NO_BASELINE and case.formerly and deciding:
         return f"{METRICS[deciding.metric].title}: {case.formerly.brief}"
@@ -249,7 +248,7 @@ def first_line(case: CaseRuns, ruling: Ruling) -> Words:
 
 
 def accuracy_failed(case: CaseRuns, *, required: bool = False) -> Ruling | None:
-    """Return INVALID for speed or energy if accuracy failed, else None."""
+    """Return INVALID for a speed or energy test if accuracy failed, else None."""
     official = case.planned.suite.profile == "official"
     accuracy = case.find_accuracy(required=official or required)
     answer = case.judge_accuracy() if accuracy else None
@@ -260,7 +259,7 @@ def accuracy_failed(case: CaseRuns, *, required: bool = False) -> Ruling | None:
 
 
 def unless_off(case: CaseRuns, answer: Ruling, phase: Phase) -> Ruling:
-    """Return a ruling, or INVALID if a change of the machine's own speed explains it."""
+    """Change a ruling to INVALID if the machine's own speed has changed."""
     leans = any(metric.direction == "drop" for metric in answer.metrics)
     changed = (
         answer.outcome in CHANGED_OUTCOMES or leans or (phase.many and may_fall(answer.metrics))
@@ -285,7 +284,7 @@ def _locked_clock(case: CaseRuns) -> Note | None:
 
 
 def reported(case: CaseRuns, answer: Ruling) -> tuple[Words, ...]:
-    """Return notes on the metrics for which these runs have too few queries."""
+    """Return notes on gated metrics that are only reported because of too few queries."""
     if not case.runs or answer.outcome is Outcome.INCONCLUSIVE:
         return ()
     kept = None if answer.outcome is Outcome.RECORDED else case.record
@@ -293,7 +292,6 @@ def reported(case: CaseRuns, answer: Ruling) -> tuple[Words, ...]:
 
 
 def _other_rate(case: CaseRuns, recording: Update | None) -> Ruling | None:
-    """Return INVALID if the baseline has another offered rate or search condition, else None."""
     record, planned = case.record, case.planned
     if record is None or recording == "replace":
         return None
@@ -312,7 +310,7 @@ def _other_rate(case: CaseRuns, recording: Update | None) -> Ruling | None:
 
 
 def limit_missed(case: CaseRuns) -> Ruling | None:
-    """Repeat a run that missed a latency limit; return the ruling if it misses twice, or None."""
+    """Repeat a run that missed a latency limit; return a ruling if two runs miss it."""
     if len(case.runs) == 1 and case.runs[0].limit_missed:
         case.add_run()
     missed = [run for run in case.runs if run.limit_missed]
@@ -336,7 +334,7 @@ def limit_missed(case: CaseRuns) -> Ruling | None:
 
 
 def against_limits(missed: Sequence[Run], settings: LoadGenSettings) -> str:
-    """Return the latencies of runs that missed a limit, and the limit, as text."""
+    """Return as text the latencies that exceed a limit, each with the limit."""
     limits = {
         "ttft_p99": settings.ttft_limit_ns,
         "tpot_p99": settings.tpot_limit_ns,
@@ -367,7 +365,7 @@ def _recording(case: CaseRuns) -> Update | None:
 
 
 def _unlike(case: CaseRuns, old: Record | None) -> Ruling | None:
-    """Return INVALID if the work of the runs differs among them or from the baseline's, or None."""
+    """Return INVALID if runs did different work from each other or the baseline, else None."""
     uneven = other_cached(case.runs[1:], case.runs[:1], "cached_unevenly")
     if uneven and case.subject and not has_salt(case.subject.fingerprint):
         return invalid(case, Note.of("not_recorded", note=uneven), CACHE_BACK)
@@ -414,7 +412,6 @@ def _record(case: CaseRuns, action: Update) -> Ruling:
 
 
 def _worsened(case: CaseRuns, fresh: Screened) -> list[str]:
-    """Return the metrics that a new record would lower; [] if allowed or not comparable."""
     old, accepted = case.record, case.policy.accept_regression
     if old is None or accepted or _other_rate(case, None) or other_work(case, case.runs):
         return []
@@ -423,10 +420,10 @@ def _worsened(case: CaseRuns, fresh: Screened) -> list[str]:
 
 
 def judge_efficiency(case: CaseRuns, kinds: Collection[Kind], phase: Phase = LONE_PHASE) -> Ruling:
-    """Make the missing runs and judge their energy by rule R.
+    """Make the missing runs; judge their energy efficiency by rule R.
 
-    Only metrics whose power source has sufficient data in every run are judged and recorded. Raises
-    UnavailableError if no energy is known.
+    A metric is judged and recorded only if its power source has enough data in every run. Raises
+    UnavailableError if the energy is unknown.
     """
     case.first(kinds)
     if failed := accuracy_failed(case):
@@ -461,9 +458,9 @@ def judge_efficiency(case: CaseRuns, kinds: Collection[Kind], phase: Phase = LON
 
 
 def energy_limits(case: CaseRuns, runs: Sequence[Run]) -> tuple[Mapping[str, float], Ruling | None]:
-    """Return the limits of the energy metrics that may be judged, and why others may not.
+    """Return (limits of the energy metrics to judge, INVALID ruling if some are unusable).
 
-    Raises UnavailableError if no energy of the case is known.
+    Raises UnavailableError if the energy of the case is unknown.
     """
     limits = case.planned.efficiency_limits
     if not any(name in run.metrics for run in case.runs for name in limits):
@@ -477,7 +474,6 @@ def energy_limits(case: CaseRuns, runs: Sequence[Run]) -> tuple[Mapping[str, flo
 
 
 def _unfit(case: CaseRuns, limits: Collection[str]) -> Ruling | None:
-    """Return an INVALID ruling if only some runs have usable energy, else None."""
     runs = case.runs
     for name in limits:
         lacking = [place for place, run in enumerate(runs, start=1) if not run.may_judge(name)]
@@ -492,7 +488,6 @@ def _unfit(case: CaseRuns, limits: Collection[str]) -> Ruling | None:
 
 
 def _why_not(runs: Sequence[Run], limits: Collection[str]) -> str:
-    """Return why the energy of these runs may not be judged."""
     run, name = next((run, n) for run in runs for n in limits if not run.may_judge(n))
     where = f"run {runs.index(run) + 1} of {len(runs)}: " if len(runs) > 1 else ""
     return where + ("; ".join(_notes(run, name)) or "its energy is too uncertain")

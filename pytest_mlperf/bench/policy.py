@@ -1,4 +1,4 @@
-"""Define the settings by which verdicts are reached and recorded."""
+"""Define the settings for judging and recording, and find the noise for rule R."""
 
 from __future__ import annotations
 
@@ -29,18 +29,18 @@ Confirm = Literal["auto", "always", "never"]
 
 @dataclass(frozen=True, kw_only=True)
 class Policy:
-    """Hold the settings of verdicts and baselines.
+    """Hold a session's settings for judging and recording.
 
     Attributes:
-        max_runs: Largest number of runs of a case before INCONCLUSIVE.
-        confirm: Which drops to confirm by interleaved runs: "auto" for PROVISIONAL drops and those
-            from a baseline of few sessions, "always" or "never".
+        max_runs: Maximum number of runs of a case; then it is INCONCLUSIVE.
+        confirm: Which drops to confirm by interleaved runs: "always", "never", or "auto" for
+            PROVISIONAL drops and drops from a baseline of few sessions.
         baselines: Folder of the baselines; None for the nearest `baselines/` above the suite.
-        root: Root folder of relative paths in messages.
-        accept_cut: Whether a first accuracy baseline may have many empty or cut answers.
-        against: Other build to interleave with; None to judge by the stored baseline.
-        judged_pairs: Number of gated pairs of case and metric in the session.
-        accept_regression: Whether "replace" may record values that are worse than the baseline's.
+        root: Folder that paths in messages are relative to.
+        accept_cut: Whether a first accuracy baseline may have many empty or truncated answers.
+        against: Other build to compare with; None to judge by the stored baseline.
+        judged_pairs: Number of gated (case, metric) pairs in the session.
+        accept_regression: Whether the update "replace" may record values worse than the baseline's.
     """
 
     update: Update | None = None
@@ -58,26 +58,26 @@ class Policy:
     judged_pairs: int = 1
 
     def shown(self, path: Path) -> str:
-        """Return a path as messages show it: relative to the root if it is below it."""
+        """Return a path for messages: relative to `root` if it is below it."""
         resolved, root = path.resolve(), self.root.resolve()
         return str(resolved.relative_to(root)) if resolved.is_relative_to(root) else str(path)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Phase:
-    """Describe a phase of a session; a session that judges many pairs jointly has two."""
+    """Describe a phase: `pairs` counts the (case, metric) pairs that are judged together."""
 
     pairs: int = 1
     once: bool = False
 
     @property
     def many(self) -> bool:
-        """Whether the pairs are judged jointly at the end of the session."""
+        """Whether the pairs are judged together, with a correction for multiplicity."""
         return self.pairs > MAX_LONE_PAIRS
 
     @property
     def together(self) -> int:
-        """Number of jointly judged pairs, 0 if each is judged separately."""
+        """Number of pairs that are judged together; 0 if each is judged on its own."""
         return self.pairs if self.many else 0
 
 
@@ -85,7 +85,7 @@ LONE_PHASE = Phase()
 
 
 def gated_pairs(planned: Testable, kind: Kind, *, power: bool, meter: bool) -> int:
-    """Return how many jointly judged pairs of case and metric one test adds."""
+    """Return the number of (case, metric) pairs that a test adds to a joint judgement."""
     if isinstance(planned, PlannedPair):
         return 0  # pairs have no baseline
     if kind == Kind.PERFORMANCE:
@@ -96,19 +96,19 @@ def gated_pairs(planned: Testable, kind: Kind, *, power: bool, meter: bool) -> i
 
 @dataclass(frozen=True, kw_only=True)
 class Formerly:
-    """Describe the baseline of the machine most like this one, which has no baseline."""
+    """Describe the baseline of the most similar machine, as this one has no baseline."""
 
     date: str
     differences: tuple[Difference, ...]
 
     @property
     def in_words(self) -> str:
-        """All differences: "baseline of DAY is for another machine: cores 64, here 2"."""
+        """All differences as text: "baseline of DAY is for another machine: cores 64, here 2"."""
         return self._of_client or f"{self._begin} {'; '.join(map(_changed, self.differences))}"
 
     @property
     def brief(self) -> str:
-        """First difference of the machines, for a headline."""
+        """First difference between the machines as text, for a headline."""
         more = len(self.differences) - 1
         return self._of_client or f"{self._begin} {_changed(self.differences[0])}" + (
             f" and {more} more" * bool(more)
@@ -116,7 +116,7 @@ class Formerly:
 
     @property
     def _of_client(self) -> str:
-        """Message if a baseline names the client instead of its server elsewhere, or ""."""
+        """Message if the baseline was stored for the client, not the remote server; else ""."""
         source = next((one for one in self.differences if one.name == SOURCE), None)
         if source is None or source.theirs is not None:
             return ""
@@ -131,13 +131,13 @@ class Formerly:
 
 
 def formerly(baseline: Baseline, identity: Mapping[str, Property]) -> Formerly | None:
-    """Return date and differences of the record nearest to a machine; None without a record."""
+    """Return the date and differences of the record of the most similar machine, or None."""
     closest = nearest(baseline, identity)
     return Formerly(date=accepted(closest[0]), differences=tuple(closest[1])) if closest else None
 
 
 def accepted(record: Record) -> str:
-    """Return the day on which a record was accepted last."""
+    """Return the day of a record's last acceptance."""
     return record.history[-1].date if record.history else record.runs[-1].started[:10]
 
 
@@ -150,7 +150,7 @@ def _changed(difference: Difference) -> str:
 def applied_before(
     loaded: Baseline | None, identity: Mapping[str, Property], root: Path, file: Path, case: Case
 ) -> Formerly | None:
-    """Return the nearest baseline of a case, else of another accelerator count, or None."""
+    """Find a case's baseline on the most similar machine, else for another GPU count."""
     former = formerly(loaded, identity) if loaded else None
     if former is None and SOURCE in identity and (old := of_unnamed(root, file)):
         former = formerly(old, identity)
@@ -162,14 +162,14 @@ def applied_before(
 
 
 def of_unnamed(root: Path, file: Path) -> Baseline | None:
-    """Return the baseline that an older release stored under "cpu" for a server, or None."""
+    """Return the baseline that an older release filed under "cpu" for a remote server, or None."""
     with contextlib.suppress(BaselineError):
         return baselines.load(root.joinpath("cpu", *file.relative_to(root).parts[1:]))
     return None
 
 
 def _of_other_counts(root: Path, file: Path, case: Case) -> Iterator[Formerly]:
-    """Yield, for other counts of the same accelerator, that the case has a baseline there."""
+    """Yield the baselines of the case for other counts of the same accelerator."""
     _, kind = split(case.accelerator)
     behind = file.relative_to(root).parts[1:]
     for folder in sorted(root.iterdir()) if root.is_dir() else ():
@@ -185,18 +185,18 @@ def _of_other_counts(root: Path, file: Path, case: Case) -> Iterator[Formerly]:
 
 
 def rule_for(accelerator: str, max_runs: int = 5) -> RuleR:
-    """Return rule R (the test of speed) with an accelerator's default, uncalibrated noise."""
+    """Return rule R (the test of speed) with the default noise of an accelerator."""
     return uncalibrated(accelerator).rule(max_runs)
 
 
 def calibrated(root: Path, accelerator: str, identity: Mapping[str, Property]) -> Calibrated | None:
-    """Return the calibration of exactly this hardware, or None; `root` is `closed_root`."""
+    """Return the calibration for exactly this hardware, or None; for `root` see `closed_root`."""
     stored = calibration.load(calibration.path_for(root, accelerator), accelerator)
     return stored.of(identity) if stored else None
 
 
 def closed_root(file: Path) -> Path:
-    """Return the folder of the closed division's baselines for a file of either division."""
+    """Return the closed division's baselines folder, given a baseline of either division."""
     root = file.parents[3]
     return root.parent if root.name == "open" else root
 
@@ -204,7 +204,7 @@ def closed_root(file: Path) -> Path:
 def calibrated_rule(
     root: Path, accelerator: str, identity: Mapping[str, Property], max_runs: int
 ) -> tuple[RuleR, str | None]:
-    """Return rule R for an accelerator, and the source of its noise if it was calibrated."""
+    """Return (rule R, source of its noise); the source is None without calibration."""
     machine = calibrated(root, accelerator, identity)
     if machine is None or machine.settings is None:
         return rule_for(accelerator, max_runs), None
@@ -214,5 +214,5 @@ def calibrated_rule(
 def rule_beside(
     file: Path, accelerator: str, identity: Mapping[str, Property], max_runs: int
 ) -> tuple[RuleR, str | None]:
-    """Return `calibrated_rule` for the folder of baselines that contains `file`."""
+    """Call `calibrated_rule` for the baselines folder that contains `file`."""
     return calibrated_rule(closed_root(file), accelerator, identity, max_runs)

@@ -1,4 +1,4 @@
-"""Run a case in fresh processes: repeat INVALID runs, and search rates."""
+"""Run a case in fresh processes; repeat INVALID runs; search the highest valid rate."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ ENOUGH_QUERIES = LOADED_QUERIES
 
 @dataclass(frozen=True, kw_only=True)
 class SearchState:
-    """Hold rate and settings that a load search or compliance test gives its next run."""
+    """Hold the rate and conditions of the next run of a rate search or compliance test."""
 
     rate: float | None
     conditions: Conditions
@@ -61,7 +61,7 @@ class SearchState:
 
 
 class Searches:
-    """Run the rate searches of a case; each starts at the rate of the last search."""
+    """Run a case's rate searches; each one starts at the rate that the last one found."""
 
     def __init__(
         self, job: MeasuredCase, find: Search, conditions: Conditions, record: Record | None
@@ -81,10 +81,10 @@ class Searches:
         self._done = 0
 
     def run(self, case: Rated, attempt: Callable[[SearchState], Run]) -> Run:
-        """Search once; return a run whose throughput or concurrency is the result.
+        """Make one search; the returned run has the found throughput or concurrency.
 
-        Its other metrics are those of the highest rate within the limits. Raises Unjudgeable if no
-        rate was found, or a run is INVALID for another reason than its latency.
+        Its other metrics were measured at the highest rate within the limits. Raises Unjudgeable
+        if no rate was found, or a run is INVALID for a reason other than latency.
         """
         self._done += 1
         folder = new_folder(self._conditions.folder, f"{self._job.case.id}.search-{self._done}")
@@ -145,7 +145,6 @@ class Searches:
         )
 
     def _plan(self) -> SearchPlan | None:
-        """Return the plan of the search; None if a probe must find its start."""
         if self._rates:
             mean = geometric_mean(self._rates)
             step = narrow_step(self._job.limits[self._metric])
@@ -163,7 +162,7 @@ class Searches:
 
 
 def condition_differs(job: MeasuredCase, record: Record) -> str | None:
-    """Return a sentence if suite and baseline differ in a fixed or searched rate, else None."""
+    """Return a message if suite and baseline differ in rate or search conditions, else None."""
     ours, theirs = job.facts.get(KEY), record.fingerprint.get(KEY)
     if ours == theirs:
         return None
@@ -178,7 +177,7 @@ def condition_differs(job: MeasuredCase, record: Record) -> str | None:
 
 
 def _unpointed(run: Run) -> Run:
-    """Remove "@64" from a searched run's metric names, as the concurrency differs by try."""
+    """Remove "@64" from the metric names of a search, because each search finds another one."""
     metrics, server = (
         {name.partition("@")[0]: value for name, value in figures.items()}
         for figures in (run.metrics, run.serving.server)
@@ -187,7 +186,7 @@ def _unpointed(run: Run) -> Run:
 
 
 def _made(attempt: Callable[[SearchState], Run], at: SearchState) -> Run:
-    """Make a run; if only early stopping fails, return it as a missed limit (rate too high)."""
+    """Make a run; if early stopping is all that failed, mark it as a missed latency limit."""
     run = attempt(at)
     if not run.invalid or run.queries < ENOUGH_QUERIES:
         return run
@@ -209,7 +208,7 @@ LONGER_RUN_FACTOR = 1.2
 
 
 class Unjudgeable(Exception):
-    """Report that every try of a run was INVALID; `run` is the last try."""
+    """Report that a run was INVALID in every attempt; `run` is the last attempt."""
 
     def __init__(self, run: Run) -> None:
         super().__init__(", ".join(reason.key for reason in run.invalid))
@@ -217,28 +216,28 @@ class Unjudgeable(Exception):
 
     @property
     def note(self) -> Note:
-        """The reasons why the last try is INVALID."""
+        """Reasons why the last attempt is INVALID."""
         return Note.of("reasons", reasons=tuple(reason.text for reason in self.run.invalid))
 
 
 class Rated(Protocol):
-    """Define what repeats INVALID runs: a case, the rate of its next run, and its INVALID runs."""
+    """Define what `valid_run` needs of a case: job, rate of the next run, and INVALID runs."""
 
     @property
     def job(self) -> MeasuredCase:
-        """Case with the settings of its runs."""
+        """Case with the settings for its runs."""
 
     rate: float | None
     invalid_runs: list[Run]
 
     def add_clients(self) -> None:
-        """Increase the number of client processes if possible."""
+        """Use more client processes for the next run, if possible."""
 
 
 def valid_run(case: Rated, attempt: Callable[[], Run]) -> Run:
-    """Repeat a run until it is valid; `case` collects the INVALID runs.
+    """Call `attempt` until it returns a valid run; add INVALID ones to the case.
 
-    A repeat has a higher rate in Offline, and more client processes if one delayed the requests.
+    The next attempt has a higher rate in Offline, and more client processes if the client was slow.
     """
     for left in reversed(range(INVALID_TRIES)):
         run = attempt()
@@ -293,8 +292,8 @@ class CaseRunner:
     ) -> None:
         """Store the inputs; `done` counts earlier processes of the case.
 
-        A `rate` of None is probed; a `job` of None is resolved from the case. `label` is part of
-        the names of run folders.
+        A `rate` of None is probed; a `job` of None is made from the case. `label` becomes part
+        of the names of run folders.
         """
         self.planned = planned
         self.rate = rate
@@ -319,11 +318,10 @@ class CaseRunner:
 
     @property
     def job(self) -> MeasuredCase:
-        """Case with the settings of its runs."""
+        """Case with the settings for its runs."""
         return self._job(scorer=False)
 
     def _job(self, *, scorer: bool) -> MeasuredCase:
-        """Return the case with its runs' settings, and with its scorer if `scorer` is set."""
         resolved = self._resolved.get(True) or self._resolved.get(scorer)
         if resolved is None:
             planned = self.planned
@@ -339,13 +337,13 @@ class CaseRunner:
 
     @property
     def of_suite(self) -> Planned:
-        """Planned case, which must be from a suite."""
+        """The planned case; it must be from a suite, not from pytest-benchmark."""
         assert isinstance(self.planned, Planned)
         return self.planned
 
     @property
     def shares_data(self) -> bool:
-        """Whether the timed data set is also the scored one, or nothing is scored."""
+        """Whether performance and accuracy use the same data set, or nothing is scored."""
         return not self.planned.scorer_name or self.of_suite.data.shared
 
     @property
@@ -355,7 +353,7 @@ class CaseRunner:
         return self.job
 
     def add_clients(self) -> None:
-        """Double the client processes, up to one per core, unless the suite sets their number."""
+        """Double the client processes, at most one per core, unless the suite sets them."""
         engine, clients = self.suite_job.engine, 2 * self.clients
         options = {**engine.options, "clients": clients}
         is_written = engine.options.get("clients") is not None
@@ -366,10 +364,10 @@ class CaseRunner:
         self.clients = clients
 
     def add_run(self, *, ask: Ask | None = None) -> Run:
-        """Add one valid run from a fresh process, or the result of one search.
+        """Add one valid run from a fresh process, or the result of one rate search.
 
-        `ask` adds an accuracy pass to the first process; its scores are valid even if the run is
-        INVALID. Raises Unjudgeable if every try was INVALID.
+        `ask` requests an accuracy pass in the first process; its scores count even if the run is
+        INVALID. Raises Unjudgeable if every attempt was INVALID.
         """
         job = self._job(scorer=ask is not None)
         if self._search and self._searches is None and job.find:
@@ -387,7 +385,6 @@ class CaseRunner:
         return run
 
     def _title(self, *, performance: bool, at: SearchState | None) -> str:
-        """Return the name of the next process in lines of progress."""
         if at:
             return at.audit.test if at.audit else "search"
         build = f", {self._build.title}" if self._build else ", this build" * bool(self.pair)
@@ -404,7 +401,7 @@ class CaseRunner:
     def process(
         self, *, performance: bool, ask: Ask | None, at: SearchState | None = None
     ) -> ProcessResult:
-        """Run a fresh process of the case, and store the rate that the process probed."""
+        """Run a fresh process of the case; store the rate that it probed, if any."""
         self._processes += 1
         audit = at.audit if at else None
         job = self._job(scorer=ask is not None)

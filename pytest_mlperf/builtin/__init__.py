@@ -1,1 +1,1 @@
-"""The kernel's own engine and data set, which need no model, files or libraries."""
+"""Provide a null engine and a synthetic data set, which need no model, files or libraries."""

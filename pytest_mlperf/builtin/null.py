@@ -1,4 +1,4 @@
-"""An engine that answers each sample with its index, to measure the overhead of a run."""
+"""Provide an engine that answers each sample with its index, to measure harness overhead."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ SPIN_BELOW_S = 1e-3
 
 @dataclass(frozen=True, kw_only=True)
 class NullOptions:
-    """Simulated work of the null engine.
+    """Options of the null engine, which simulates work.
 
     Attributes:
         latency_s: Seconds of work per sample.

@@ -1,4 +1,4 @@
-"""Numbered dummy samples for the null engine and for first suites."""
+"""Provide numbered dummy samples for the null engine and for first suites."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from pytest_mlperf.core.errors import SuiteError
 
 @dataclass(frozen=True, kw_only=True)
 class SyntheticOptions:
-    """Number and identity of the samples.
+    """Options of the synthetic data set.
 
     Attributes:
         path: Not read.
         samples: Number of samples.
-        seed: Tells two sets of equal size apart by their digest.
+        seed: Changes the digest, so that data sets of equal size differ.
     """
 
     path: str | None = None

@@ -74,7 +74,7 @@ class CommandParser(argparse.ArgumentParser):
     module = ""
 
     def load(self) -> CommandParser:
-        """Add description (at most 80 columns, printed as is), examples and arguments."""
+        """Add the subcommand's description, examples and arguments to the parser."""
         if self.module:
             try:
                 command = import_module(self.module)
@@ -90,7 +90,6 @@ class CommandParser(argparse.ArgumentParser):
         return self
 
     def _check_value(self, action: argparse.Action, value: Any) -> None:
-        """Raise ArgumentError for a value that is not one of the choices; suggest one of them."""
         from pytest_mlperf.core.untrusted_text import nearest
 
         if action.choices is not None and value not in action.choices:
@@ -98,7 +97,7 @@ class CommandParser(argparse.ArgumentParser):
             raise argparse.ArgumentError(action, f"invalid choice: {value!r}{hint}")
 
     def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
-        """Load the command, then parse."""
+        """Import the subcommand's module, then parse."""
         return super(CommandParser, self.load()).parse_known_args(args, namespace)
 
 
@@ -194,7 +193,6 @@ def _run(words: Sequence[str]) -> int:
 
 
 def _code_of(parsed: argparse.Namespace) -> int:
-    """Run a command and return its exit code; report an add-on's fault as EnvironmentFault."""
     from pytest_mlperf.core.errors import EnvironmentFault, MlperfError, text_of
 
     try:
@@ -212,7 +210,7 @@ def _code_of(parsed: argparse.Namespace) -> int:
 
 
 def commands() -> Mapping[str, Command]:
-    """Return all commands by name: those of this package, then those of add-ons."""
+    """Return all subcommands by name, those of this package before those of add-ons."""
     ours = {
         name: Command(text, f"pytest_mlperf.cli.{name}", group)
         for group, summaries in COMMANDS.items()

@@ -1,4 +1,4 @@
-"""`pytest-mlperf across`: compare hardware per GPU, watt and dollar, without a verdict."""
+"""`pytest-mlperf across`: compare two accelerators per GPU, watt and dollar, without verdict."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(parsed: argparse.Namespace) -> int:
-    """Print the ratios of B to A for work that both sides measured."""
+    """Print the ratios B / A for each workload that both sides measured."""
     prices = read_prices(parsed.prices) if parsed.prices else {}
     a, b, roots = two_sides(parsed, planned_here())
     compared = across(a.cases, b.cases, prices, roots)
@@ -71,7 +71,7 @@ def run(parsed: argparse.Namespace) -> int:
 
 @dataclass(frozen=True, kw_only=True)
 class Compared:
-    """Hold a comparison of one workload on two accelerators: ratios, and notes if any lack."""
+    """Hold the ratios for one workload on two accelerators, and notes on missing ones."""
 
     a: Measured
     b: Measured
@@ -85,7 +85,7 @@ Prices = Mapping[str, GpuPrice]
 def read_prices(path: Path) -> Prices:
     """Return the table `[prices]` of a TOML file by accelerator.
 
-    Raises MlperfError if the file is unreadable, a price has no date, or an accelerator is unknown.
+    Raises MlperfError if the file is unreadable, a price has no date or an accelerator is unknown.
     """
     raw = read_toml(path, "file of prices").get("prices")
     if not isinstance(raw, dict) or not raw:
@@ -112,7 +112,7 @@ def _price(path: Path, name: str, raw: object) -> GpuPrice:
 
 
 def price_in_words(name: str, price: GpuPrice) -> str:
-    """Return a price (USD per GPU-hour) with its date and source."""
+    """Return a price in USD per GPU-hour as text, with its date and source."""
     source = f", {visible(price.source)}" if price.source else ""
     return f"{name} {price.usd_per_gpu_hour:g} USD per hour, {price.as_of}{source}"
 
@@ -123,7 +123,7 @@ def across(
     prices: Prices,
     roots: Sequence[Path],
 ) -> list[Compared]:
-    """Compare the cases of both sides in pairs; raise MlperfError without a pair."""
+    """Compare the cases of sides A and B in pairs; raise MlperfError if no pair matches."""
     pairs = list(_pairs(a, b))
     if not pairs:
         raise MlperfError(
@@ -136,7 +136,7 @@ def across(
 def _pairs(
     a: Mapping[str, Sequence[Measured]], b: Mapping[str, Sequence[Measured]]
 ) -> Iterator[tuple[Measured, Measured]]:
-    """Yield pairs of equal workload and scenario; prefer equal engine and precision."""
+    """Yield pairs of cases with equal workload, scenario and, if possible, engine and precision."""
     work: dict[tuple[str, str], tuple[list[Measured], list[Measured]]] = {}
     for index, side in enumerate((a, b)):
         for measured in chain.from_iterable(side.values()):
@@ -181,7 +181,6 @@ def _other_data(a: Measured, b: Measured) -> str:
 
 
 def _ratios(a: Measured, b: Measured, rule: RuleR) -> dict[str, MetricVerdict]:
-    """Return the change from A to B of the rate, if measured, gated metrics and efficiency."""
     runs = (*a.runs, *b.runs)
     both = {name for name in runs[0].metrics if all(run.may_judge(name) for run in runs)}
     limited = {*(a.limits or {}), *(b.limits or {})} & both
@@ -194,7 +193,6 @@ def _ratios(a: Measured, b: Measured, rule: RuleR) -> dict[str, MetricVerdict]:
 
 
 def _row(per: str, name: str, metric: MetricVerdict, factor: float = 1.0) -> Row:
-    """Return a row with B / A; `factor` is A's number of GPUs or cost, divided by B's."""
     assert metric.change is not None
     assert metric.low is not None
     assert metric.high is not None
@@ -248,7 +246,7 @@ def lines(
     notes: Sequence[str],
     width: int,
 ) -> Iterator[str]:
-    """Yield the page: both sides, a table per pair, prices and notes."""
+    """Yield the report: both sides, a table per pair of cases, prices and notes."""
     for label, name in zip("AB", names, strict=True):
         yield from paragraph(label, name, width)
     for pair in compared:

@@ -16,7 +16,7 @@ STORE = RUNS_DIR / "results.db"
 
 
 def accelerator(text: str) -> str:
-    """Return the accelerator of an argument, with its standard spelling."""
+    """Return the accelerator named by an argument, in its standard spelling."""
     try:
         return checked_accelerator(text)
     except ValueError as error:
@@ -83,7 +83,7 @@ ARGUMENTS: Mapping[str, Mapping[str, Any]] = {
 
 
 def again(parsed: argparse.Namespace, *names: str) -> str:
-    """Return the user's command with these arguments, to paste into a shell."""
+    """Return the user's command line with the values of these arguments, to paste into a shell."""
     values = {name: getattr(parsed, name.strip("-").replace("-", "_")) for name in names}
     if values.get("--runs-dir") == RUNS_DIR:
         del values["--runs-dir"]
@@ -93,7 +93,7 @@ def again(parsed: argparse.Namespace, *names: str) -> str:
 
 
 def add(parser: argparse.ArgumentParser, *names: str, **changes: Any) -> None:
-    """Add shared arguments to a parser, with changed properties."""
+    """Add arguments from `ARGUMENTS` to a parser; `changes` override their properties."""
     for name in names:
         flags = ("-o", name) if name == "--output" else (name,)
         parser.add_argument(*flags, **{**ARGUMENTS[name], **changes})

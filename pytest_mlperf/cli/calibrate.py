@@ -115,7 +115,7 @@ def _session(text: str) -> str:
 
 
 def run(parsed: argparse.Namespace) -> int:
-    """Measure the cases, show the estimates, and store them with --write."""
+    """Measure the cases and show the noise estimates; store them with --write."""
     planned = _chosen(read_suites(find_suites(parsed.suites)), parsed.case)
     machine = detect(gpus=any(split(p.case.accelerator)[1] != "cpu" for p in planned))
     session = parsed.session or new_id()
@@ -228,11 +228,11 @@ def _in_turns(cases: Sequence[Repeated], runs: int) -> None:
 
 
 class Repeated(CaseRunner):
-    """Run one case repeatedly for a calibration; store each finished run at once.
+    """Run one case repeatedly for a calibration; write each finished run to a file at once.
 
     Attributes:
-        broken: Error that ended its measurement, or None.
-        start_s: Overhead of its last process besides the run (seconds).
+        broken: Error that ended the measurement, or None.
+        start_s: Overhead of the last process besides the run (seconds).
     """
 
     def __init__(
@@ -255,7 +255,7 @@ class Repeated(CaseRunner):
     def process(
         self, *, performance: bool, ask: Ask | None, at: SearchState | None = None
     ) -> ProcessResult:
-        """Run one fresh process and measure its overhead."""
+        """Run one fresh process and store its overhead in `start_s`."""
         began = time.monotonic()
         process = super().process(performance=performance, ask=ask, at=at)
         run = process.run
@@ -270,7 +270,7 @@ class Repeated(CaseRunner):
         return process
 
     def keep(self, run: Run, number: int) -> None:
-        """Add a run and write the accelerator's file, so that an interruption loses none."""
+        """Add a run and write it to the accelerator's file, so that an interruption loses none."""
         planned, process = self.planned, self.last
         assert process is not None
         limits = {**planned.limits, **planned.efficiency_limits}
@@ -312,7 +312,6 @@ def digest(planned: Planned, subject: Subject) -> str:
 def _ready(
     planned: Sequence[Planned], machines: Sequence[Machine]
 ) -> tuple[list[tuple[Planned, Job, Machine]], list[str]]:
-    """Return the cases that can run, and why others cannot; raise SuiteError for bad options."""
     both = list(zip(planned, machines, strict=True))
     absent = Counter(
         p.case.accelerator for p, machine in both if not machine.has(p.case.accelerator)
@@ -360,7 +359,7 @@ class Page:
 
     Attributes:
         default: Noise assumed without a calibration.
-        baselines: Baseline runs; the calibration's runs replace them for cases without a baseline.
+        baselines: Baseline runs; a case without a baseline uses its calibration runs instead.
     """
 
     accelerator: str
@@ -508,7 +507,7 @@ def learn_and_show(
     *,
     write: bool,
 ) -> bool:
-    """Estimate, show and, if `write`, store an accelerator's noise; return False if unknown."""
+    """Estimate, show and, if `write`, store the noise; return False if no estimate is possible."""
     stored = calibration.load(file, accelerator)
     old = stored.of(identity) if stored else None
     cases = old.cases if old else ()
@@ -559,7 +558,7 @@ def recorded(
 def baseline_runs(
     planned: Sequence[Planned], identity: Mapping[str, Property], folder: Path | None
 ) -> BaselineRuns:
-    """Return the baseline runs of this machine by case id and metric."""
+    """Return the baseline runs of this machine by (case id, metric)."""
     runs: dict[tuple[str, str], Sequence[Value]] = {}
     for case in planned:
         if record := recorded(case, identity, folder):

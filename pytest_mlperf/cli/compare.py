@@ -79,7 +79,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def add_sides(parser: argparse.ArgumentParser, *, optional: bool = False, **sides: str) -> None:
-    """Declare the arguments A and B, with their help texts, and the folders to search."""
+    """Declare the arguments A and B (help texts in `sides`) and the folders to search."""
     for name, text in sides.items():
         nargs = "?" if optional else None
         parser.add_argument(name, metavar=name.upper(), nargs=nargs, help=text)
@@ -89,7 +89,7 @@ def add_sides(parser: argparse.ArgumentParser, *, optional: bool = False, **side
 
 
 def run(parsed: argparse.Namespace) -> int:
-    """Compare two sides; return exit code 1 for a proven drop, 2 if nothing was judged, else 0."""
+    """Compare A and B; return 1 for a proven drop, 2 if nothing was judged, else 0."""
     planned = planned_here()
     a, b, roots = two_sides(parsed, planned)
     limits = _limits_of({(one.case.id, one.suite.profile): one.limits for one in planned})
@@ -114,7 +114,7 @@ def run(parsed: argparse.Namespace) -> int:
 def two_sides(
     parsed: argparse.Namespace, planned: Sequence[Planned]
 ) -> tuple[ComparedSide, ComparedSide, list[Path]]:
-    """Return both sides of a command line, and the folders that may hold a calibration."""
+    """Return sides A and B of a command line, and the folders that may hold a calibration."""
     words = (parsed.a, parsed.b)
     a, b = (side(text, parsed.runs_dir, parsed.baselines) for text in words)
     results = filter(None, (results_file(text, parsed.runs_dir) for text in words))
@@ -123,7 +123,7 @@ def two_sides(
 
 
 def pair(old: Sequence[Measured], new: Sequence[Measured]) -> tuple[Measured, Measured]:
-    """Return the best match of runs: equal conditions first, then hardware, then similar builds."""
+    """Return the most comparable pair: equal conditions, then hardware, then similar build."""
 
     def distance(two: tuple[Measured, Measured]) -> tuple[bool, int, int]:
         a, b = two
@@ -139,7 +139,7 @@ def compare_case(
     limits: Callable[[Measured, Measured], Limits],
     roots: Sequence[Path] = (),
 ) -> ComparedCase:
-    """Judge one case of B against A, which takes the place of the baseline."""
+    """Judge one case of B against A as its baseline."""
     case = b.case.id
     notes = [f"{label}: {one.reason}" for label, one in (("A", a), ("B", b)) if one.reason]
     if reason := why_not(a, b) or sentence(other_length(b.runs, a.runs) or ""):
@@ -167,7 +167,7 @@ def compare_case(
 
 
 def together(compared: Sequence[ComparedCase]) -> list[ComparedCase]:
-    """Judge the cases together, correcting for multiple comparisons."""
+    """Judge all cases jointly, with a correction for multiple comparisons."""
     judged = judge_together([one.metrics for one in compared], RuleR().alpha)
     return [
         replace(one, outcome=ruling_of(metrics).outcome, metrics=metrics) if metrics else one
@@ -176,7 +176,7 @@ def together(compared: Sequence[ComparedCase]) -> list[ComparedCase]:
 
 
 def judged_how(compared: Sequence[ComparedCase]) -> list[str]:
-    """Return a note on the test and its false alarm rate, if any metric was judged."""
+    """Return a note on the method and its false alarm rate; empty if nothing was judged."""
     count = sum(metric.p is not None for one in compared for metric in one.metrics)
     if not count:
         return []
@@ -188,7 +188,7 @@ def judged_how(compared: Sequence[ComparedCase]) -> list[str]:
 
 
 def planned_here() -> Sequence[Planned]:
-    """Return the cases of the suites in this folder; none without suites."""
+    """Return the cases of the suites in the working folder; empty without suites."""
     try:
         return read_suites(find_suites([]))
     except MlperfError:
@@ -196,7 +196,7 @@ def planned_here() -> Sequence[Planned]:
 
 
 def _limits_of(suites: Mapping[tuple[str, str], Limits]) -> Callable[[Measured, Measured], Limits]:
-    """Return a function for a case's limits: the results', else the suite's, else the default."""
+    """Return a function for a case's limits, from the results, its suite, or the defaults."""
 
     def limits(a: Measured, b: Measured) -> Limits:
         bounds = b.limits or a.limits or suites.get((b.case.id, b.profile))
@@ -217,7 +217,7 @@ def _limits_of(suites: Mapping[tuple[str, str], Limits]) -> Callable[[Measured, 
 
 @dataclass(frozen=True, kw_only=True)
 class ComparedSide:
-    """Hold one side of a comparison: runs by case id, in groups of equal conditions."""
+    """Hold one side of a comparison: by case id, groups of runs under equal conditions."""
 
     name: str
     cases: Mapping[str, Sequence[Measured]]
@@ -225,7 +225,7 @@ class ComparedSide:
 
 
 def from_git(ref: str, folder: Path | None) -> ComparedSide:
-    """Return the baselines committed at a ref; with `folder`, only those in it."""
+    """Return the baselines committed at a git ref; with `folder`, only those below it."""
     commit = commit_of(ref)
     if commit is None:
         raise MlperfError(f"{ref!r} is not a commit of this git repository")
@@ -253,7 +253,7 @@ def from_git(ref: str, folder: Path | None) -> ComparedSide:
 
 
 def commit_of(ref: str) -> str | None:
-    """Return the commit that a ref names, or None."""
+    """Return the commit hash of a git ref, or None."""
     if ref.startswith("-"):
         return None
     words = ("rev-parse", "--verify", "--quiet", "--end-of-options", f"{ref}^{{commit}}")
@@ -261,7 +261,6 @@ def commit_of(ref: str) -> str | None:
 
 
 def _is_baseline(name: str, folder: Path | None) -> bool:
-    """Check whether a tracked file is a baseline; with `folder`, whether it lies in it."""
     if not baselines.is_place(Path(name)):
         return False
     root = Path(name).parts[:-4]
@@ -306,9 +305,9 @@ def _recorded(file: Baseline, record: Record) -> Measured:
 
 
 def side(text: str, runs_dir: Path, folder: Path | None) -> ComparedSide:
-    """Return the side that an argument names.
+    """Resolve a command-line argument to one side of the comparison.
 
-    It is a results file or folder, a run id, LIBRARY==VERSION, or a git ref, in this order.
+    Tried in this order: results file or folder, run id, LIBRARY==VERSION, git ref.
     """
     if text.startswith("git:"):
         return from_git(text.removeprefix("git:"), folder)
@@ -334,7 +333,7 @@ def from_results(path: Path, results: Results) -> ComparedSide:
 
 
 def from_version(library: str, version: str, sessions: Sessions) -> ComparedSide:
-    """Return the pooled, comparable runs of all sessions with a library's version, by case."""
+    """Pool the runs of all sessions with a library's version, by case and conditions."""
     pools: dict[str, dict[str, list[Measured]]] = defaultdict(lambda: defaultdict(list))
     seen = 0
     versions: set[str] = set()
@@ -401,14 +400,14 @@ def _measured(result: CaseResult) -> Measured:
 
 @dataclass(frozen=True, kw_only=True)
 class Measured:
-    """Hold runs of one case on one machine, at one rate, with one build.
+    """Hold runs of one case on one machine, at one rate, of one build.
 
     Attributes:
         rate: Offered rate (queries per second); None if the scenario measures the rate.
-        limits: Limits of gated metrics, or None if unknown.
+        limits: Smallest relevant drops of gated metrics, as shares; None if unknown.
         gated: Metrics that a committed baseline can gate; None for the runs of sessions.
-        reason: A handicap, or the reason for missing runs.
-        price: Price of one GPU, if the suite states it.
+        reason: Handicap of the runs, or why there are no runs.
+        price: Price of one GPU-hour; None if the suite states none.
     """
 
     case: Case
@@ -430,12 +429,12 @@ class Measured:
 
     @property
     def division(self) -> str:
-        """MLPerf's division; fingerprints record only the open one."""
+        """MLPerf division; a fingerprint states it only if it is open."""
         return self.fingerprint.get("division", "closed")
 
 
 def why_not(a: Measured, b: Measured, *, hardware: bool = True) -> str:
-    """Return why two measurements cannot be compared, or ""; `hardware` False ignores hardware."""
+    """Return why two measurements are not comparable, else ""; optionally ignore `hardware`."""
     for label, side in (("A", a), ("B", b)):
         if not side.runs:
             return f"{label} has no runs: {side.reason}"

@@ -80,7 +80,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(parsed: argparse.Namespace) -> int:
-    """Explain the tests of one case; verdicts do not change the exit code."""
+    """Explain the verdicts on one case; the exit code does not depend on them."""
     sessions = Sessions(parsed.runs_dir)
     name, text = parsed.case, parsed.results or parsed.file
     if text is None and name and (name.endswith(".json") or results_file(name, parsed.runs_dir)):
@@ -103,7 +103,7 @@ def run(parsed: argparse.Namespace) -> int:
 def choose(
     name: str, sessions: Iterable[tuple[Path, Results]]
 ) -> tuple[Path, Results, list[CaseResult]]:
-    """Return the newest session with the case, and its tests; raise MlperfError for none."""
+    """Find the newest session with a case; return (file, results, tests of the case)."""
     measured: list[str] = []
     for path, results in sessions:
         tests = [one for one in results.cases if f"::{one.test}".endswith(f"::{name}")]
@@ -159,7 +159,7 @@ def _explain(result: CaseResult, path: Path, results: Results) -> Iterator[str]:
 
 
 def rule_of_pair(result: CaseResult, folders: Iterable[Path]) -> RuleR:
-    """Return the rule that judged a claim, with the noise as calibrated today."""
+    """Return the rule that judges a pair's speed ratio, with today's calibration."""
     verdict, suite = result.verdict, suite_of(result, folders)
     if suite is None or verdict.subject is None:
         return rule_for(verdict.case.accelerator, result.max_runs)
@@ -176,7 +176,7 @@ DROP_SAYS = {Answer.PASS: "ok", Answer.FAIL: "drop", Answer.MORE: "another pair"
 def looks(
     metric: MetricVerdict, runs: Sequence[Run], record: Record | None, rule: RuleR, width: int
 ) -> list[str]:
-    """Return lines on each interim analysis of a gated metric; ValueError for impossible values."""
+    """Explain each interim analysis of a gated metric; ValueError for impossible values."""
     about = METRICS[metric.metric]
     bound = limit(metric.metric, metric.limit) if metric.limit else ""
     head = f"{title(metric.metric)}: {about.direction} is better, limit {bound}; {metric.outcome}"
@@ -248,7 +248,6 @@ def _open(look: Judged, metric: str, rule: RuleR) -> str:
 
 
 def _remarks(metric: MetricVerdict, last: Judged, rule: RuleR) -> Iterator[str]:
-    """Yield notes below the table: missing runs, and changes that would alter the verdict."""
     assert metric.low is not None
     assert metric.high is not None
     ends = ((metric.low, last.low), (metric.high, last.high))
@@ -280,9 +279,9 @@ def _remarks(metric: MetricVerdict, last: Judged, rule: RuleR) -> Iterator[str]:
 
 
 def thresholds(look: Judged, metric: str) -> tuple[float, float]:
-    """Return the changes at which equally noisy runs just pass, and at which a drop is just proven.
+    """Return (largest drop that passes, smallest drop that is proven) for equally noisy runs.
 
-    The bounds' distance from the change is assumed constant, as it depends on noise alone.
+    The width of the confidence interval is assumed constant, because it depends on noise only.
     """
     worst, best = _ends(look, metric)
     change_, bound = math.log1p(look.change), math.log1p(_signed(look.limit, metric))
@@ -320,7 +319,7 @@ def _signed(share: float, metric: str) -> float:
 
 
 def turns(verdict: Verdict, claim: RatioVerdict, rule: RuleR, width: int) -> list[str]:
-    """Return a heading, then each interleaved pair of runs with the interval after it."""
+    """Explain a claimed ratio: list the interleaved pairs, with the interval after each pair."""
     name = claim.metric
     head = f"{title(name)}: claimed >= {claim.least:g}x; {plural(claim.pairs, 'pair')} of runs"
     sides = [verdict.runs[side::2][: claim.pairs] for side in (0, 1)]
@@ -361,7 +360,6 @@ def _pairs(
     ends: str,
     width: int,
 ) -> list[str]:
-    """Return lines on each pair of runs, with the ratio and interval of all pairs so far."""
     count = min(map(len, sides))
     try:
         looks = [judged(*(runs[:k] for runs in sides))[name] for k in range(1, count + 1)]

@@ -87,7 +87,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(parsed: argparse.Namespace) -> int:
-    """Write the files; refuse if one exists."""
+    """Write the files of a first suite; refuse if one of them exists."""
     folder: Path = parsed.folder
     suites = folder / "suites"
     suite, readme = suites / "demo.mlperf.toml", folder / "baselines" / "README.md"
@@ -112,7 +112,7 @@ def run(parsed: argparse.Namespace) -> int:
 
 
 def _filled(text: str, url: str) -> str:
-    """Write a server's address and its hardware into a suite; print both."""
+    """Write a server's address and detected accelerator into a suite's text; print both."""
     sources, text = ServerSources(url=url), text.replace(URL.findall(text)[0], url)
     if sources.is_here:
         classes = Counter(detect(gpus=True).classes)

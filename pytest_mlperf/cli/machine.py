@@ -73,20 +73,20 @@ def run(parsed: argparse.Namespace) -> int:
 
 
 def server_machine(planned: Planned, client: Machine) -> Machine:
-    """Return the machine that a case measures; raise RunError if it is unknown."""
+    """Return the machine under test of a case (server or client); RunError if unknown."""
     sources = ServerSources.of(planned)
     return sources.machine(client) if sources else client
 
 
 def in_words(planned: Planned, machine: Machine) -> str:
-    """Return "ADDRESS runs on HARDWARE (SOURCE)" for the server of a case."""
+    """Return the text "ADDRESS runs on HARDWARE (SOURCE)" for a case's server."""
     return (
         f"{url_of(planned)} runs on {machine.server.in_words if machine.server else 'this machine'}"
     )
 
 
 def _adopted(planned: Planned, machine: Machine, file: Path) -> Iterator[str]:
-    """Move a case's baseline from its client's identity to its server's; yield the changes."""
+    """Move a baseline filed under the client's hardware to the server's; yield messages."""
     case, old_file, root = planned.case, file, file.parents[3]
     identity = machine.identity(case.accelerator)
     old = load_checked(file, case)

@@ -1,4 +1,4 @@
-"""`pytest-mlperf merge`: join the parts of a plan into one session and judge it."""
+"""`pytest-mlperf merge`: join results of the parts of a plan into one session and judge it."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(parsed: argparse.Namespace) -> int:
-    """Merge and report; return 1 if a test failed or is missing."""
+    """Merge and report results; return 1 if a test failed or is missing."""
     if parsed.sign and not parsed.output:
         raise MlperfError("--sign needs the file to sign; add -o FILE")
     manifest = read_manifest(parsed.manifest) if parsed.manifest else None
@@ -100,7 +100,6 @@ def run(parsed: argparse.Namespace) -> int:
 def _write_each(
     parsed: argparse.Namespace, whole: formats.ReportedSession
 ) -> tuple[list[str], list[MlperfError]]:
-    """Write the results and each report; collect errors, so that one does not stop the rest."""
     requested = [("results", "", parsed.output), ("JUnit", "junit", parsed.junit)]
     requested += [(form, form, file) for form, file in parsed.report]
     written, failures = [], []

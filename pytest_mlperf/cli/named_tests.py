@@ -18,10 +18,10 @@ _FUNCTION = re.compile(r"test_(\w+?)(?:\[(.*)\])?")
 
 
 def performance_tests(texts: Sequence[str]) -> tuple[dict[str, Planned], Machine]:
-    """Return the cases of the named tests by node id, and this machine.
+    """Return the performance tests that the arguments name, by node id, and this machine.
 
-    A file or folder selects the cases that can run here. Raises MlperfError for an unknown or
-    non-performance test, EnvironmentFault if its accelerator is not here.
+    A file or folder selects the cases that can run here. Raises MlperfError for a test that is
+    unknown or of another kind, EnvironmentFault if its accelerator is not on this machine.
     """
     chosen = {text: list(_cases(text)) for text in texts}
     every = (case for cases in chosen.values() for case in cases)

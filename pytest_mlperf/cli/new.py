@@ -1,4 +1,4 @@
-"""`pytest-mlperf new`: write an engine, data set, scorer or add-on, and its contract test."""
+"""`pytest-mlperf new`: write the skeleton of an extension or add-on, and its contract test."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(parsed: argparse.Namespace) -> int:
-    """Write a module and its test, and with --here its entry point; all of them or none."""
+    """Write a module and its test, with --here also the entry point; write all files or none."""
     kind, name = parsed.kind, parsed.name
     group, page, usage = KINDS[kind]
     project = _project(here=parsed.here)
@@ -111,7 +111,7 @@ def run(parsed: argparse.Namespace) -> int:
 
 
 def _project(*, here: bool) -> dict[str, Any]:
-    """Return the table `project` of pyproject.toml, {} if absent; check --here against it."""
+    """Read the table `project` of pyproject.toml, or {}; raise MlperfError if --here is wrong."""
     tables = read_toml(PYPROJECT, "project file") if PYPROJECT.exists() else {}
     project: dict[str, Any] = tables.get("project", {})
     ours = project.get("name") == "pytest-mlperf"
@@ -139,7 +139,7 @@ def _require_free(kind: str, name: str, listed: Mapping[str, str]) -> None:
 
 
 def _package(project: Mapping[str, Any]) -> Path | None:
-    """Return the folder of the package named like the project, else of the only one, else None."""
+    """Return the folder of the project's package: of the same name, or the only one; else None."""
     if not project:
         return None
     root = Path("src") if Path("src").is_dir() else Path()
@@ -149,7 +149,6 @@ def _package(project: Mapping[str, Any]) -> Path | None:
 
 
 def _paths(kind: str, name: str, package: Path | None, *, here: bool) -> tuple[Path, Path]:
-    """Return the paths for module and test; a suffix avoids shadowing a library."""
     stem = name.replace("-", "_")
     if here and kind == "addon":
         folder = Path("addons", stem)

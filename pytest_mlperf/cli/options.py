@@ -1,4 +1,4 @@
-"""`pytest-mlperf options`: print the declared options of engines, data sets and scorers."""
+"""`pytest-mlperf options`: print the options that engines, data sets and scorers declare."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ Named = tuple[registry.Group, str]
 
 
 class UnreadableExtension(EnvironmentFault):
-    """Report an extension that cannot be imported; `reason` omits its name."""
+    """Report an extension that cannot be imported; `reason` is the message without its name."""
 
     def __init__(self, title: str, reason: str) -> None:
         super().__init__(f"{title} {reason}")
@@ -55,7 +55,7 @@ class Extension:
 
 
 def read(group: registry.Group, name: str) -> Extension:
-    """Import and read a registered extension; extensions import no heavy library."""
+    """Import a registered extension and read its declaration."""
     entry = registry.registered(group)[name]
     try:
         factory = registry.resolve(entry.value)
@@ -114,7 +114,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(parsed: argparse.Namespace) -> int:
-    """Print a summary of extensions, or the options of the named ones."""
+    """Print a summary of all extensions, or the options of those named."""
     every = [(group, name) for group in NOUNS for name in sorted(registry.registered(group))]
     if parsed.names:
         chosen = [one for name in dict.fromkeys(parsed.names) for one in _named(name, every)]
@@ -141,7 +141,7 @@ def _named(name: str, every: Sequence[Named]) -> list[Named]:
 
 
 def document(extension: Extension) -> dict[str, Any]:
-    """Return an extension as JSON."""
+    """Return the description of an extension as a JSON object."""
     return {
         "target": extension.target,
         "distribution": extension.distribution,
@@ -241,7 +241,7 @@ def _uses(extension: Extension) -> list[str]:
 
 
 def toml(value: Any) -> str:
-    """Return a default value as TOML."""
+    """Format a default value as TOML."""
     match value:
         case bool():
             return "true" if value else "false"

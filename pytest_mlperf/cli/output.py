@@ -1,4 +1,4 @@
-"""Define argument types, terminal output and its escaping for all commands."""
+"""Define argument types, and print to the terminal with control sequences escaped."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ MAX_COLUMNS = 120
 
 
 def whole(minimum: int, maximum: int = 1_000_000, *, or_zero: bool = False) -> Callable[[str], int]:
-    """Return an argument type for a whole number within bounds."""
+    """Return an argparse type for an integer within bounds (0 too, if `or_zero`)."""
 
     def convert(text: str) -> int:
         number = int(text) if re.fullmatch(r"[0-9]{1,7}", text) else -1
@@ -29,7 +29,7 @@ def whole(minimum: int, maximum: int = 1_000_000, *, or_zero: bool = False) -> C
 
 
 def as_typed(command: str, files: Iterable[object], options: Mapping[str, object]) -> str:
-    """Return a command line to paste; omit options that are None, False or empty."""
+    """Return a command line to paste; leave out options that are None or False."""
     words = ["pytest-mlperf", command, *map(str, files)]
     for option, value in options.items():
         for item in value if isinstance(value, list) else [value]:
@@ -61,7 +61,7 @@ def progress(line: str) -> None:
 
 
 def print_what_the_terminal_can() -> None:
-    """Print "?" for characters that the output encoding lacks."""
+    """Configure stdout to print "?" for characters that its encoding lacks."""
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="replace")

@@ -1,4 +1,4 @@
-"""`pytest-mlperf plan`: list planned cases and their time, without importing an engine."""
+"""`pytest-mlperf plan`: list planned cases and estimate their time, without importing engines."""
 
 from __future__ import annotations
 
@@ -135,9 +135,9 @@ def run(parsed: argparse.Namespace) -> int:
 def money(
     planned: Sequence[SuiteTest], measured: Costs, max_runs: int, prices: Prices
 ) -> list[str]:
-    """Return the cost of a plan and its prices in words; [] without prices.
+    """Return the cost of a plan and the prices used, as text; [] without prices.
 
-    `prices` override those of the suites; `measured` are times of earlier sessions.
+    `prices` override prices in the suites; `measured` has times from earlier sessions.
     """
     used: dict[str, None] = {}
     without: dict[str, None] = {}
@@ -159,7 +159,7 @@ def money(
 
 
 def on_fleet(planned: Sequence[SuiteTest], fleet: Sequence[str]) -> list[SuiteTest]:
-    """Return the tests that can run on a fleet's accelerators; raise MlperfError if none."""
+    """Return the tests that a fleet's accelerators can run; raise MlperfError if there are none."""
     there = [one for one in planned if set(one.accelerators) <= set(fleet)]
     if not there:
         names = ", ".join(dict.fromkeys(name for one in planned for name in one.accelerators))
@@ -168,7 +168,7 @@ def on_fleet(planned: Sequence[SuiteTest], fleet: Sequence[str]) -> list[SuiteTe
 
 
 def with_pairs(planned: Sequence[Planned]) -> list[SuiteTest]:
-    """Return the cases of several suites, each suite's followed by its pairs."""
+    """Return all cases; the claim pairs of a suite follow its cases."""
     suites: dict[Path, list[Planned]] = defaultdict(list)
     for case in planned:
         suites[case.path].append(case)
@@ -193,7 +193,7 @@ def _table(planned: Sequence[SuiteTest], measured: Costs, max_runs: int) -> list
 def accelerator_hours(
     planned: Sequence[SuiteTest], measured: Costs, max_runs: int
 ) -> dict[str, tuple[float, float]]:
-    """Return the minimum and maximum GPU-hours by accelerator; an hour of "8xH100" is 8."""
+    """Return (min, max) GPU-hours by accelerator; one hour of "8xH100" counts as 8."""
     hours: dict[str, tuple[float, float]] = {}
     for case in planned:
         cost = cost_of(case, measured)
@@ -210,7 +210,7 @@ def accelerator_hours(
 def manifest(
     planned: Sequence[SuiteTest], measured: Costs, *, root: Path, max_runs: int
 ) -> dict[str, Any]:
-    """Return the manifest: every test that must report, and the cost of each case."""
+    """Return the manifest: all tests that must report a result, and the cost of each case."""
     held = promises(planned)
     return {
         "schema": MANIFEST_SCHEMA,
@@ -258,7 +258,7 @@ def _case(case: SuiteTest, cost: CaseCost, max_runs: int, held: Promises) -> dic
 
 
 def matrix(jobs: Mapping[str, Mapping[str, int]]) -> dict[str, list[dict[str, Any]]]:
-    """Return a GitHub matrix with one job, and its time limit, per accelerator and suite."""
+    """Return a GitHub Actions matrix: one job with a time limit per accelerator and suite."""
     rows = [
         {
             "accelerator": name,
@@ -309,7 +309,7 @@ MIN_JOB_MINUTES = 30
 def jobs_of(
     planned: Sequence[SuiteTest], measured: Costs, max_runs: int
 ) -> dict[str, dict[str, int]]:
-    """Return the time limit of each job in minutes, by accelerator and suite file."""
+    """Return each job's time limit in minutes, by accelerator and suite file."""
     seconds: dict[str, dict[str, float]] = defaultdict(lambda: defaultdict(float))
     for case in planned:
         for name in case.accelerators:
@@ -342,7 +342,7 @@ Promises = Mapping[tuple[Path, str], Guarantee]
 
 
 def promises(planned: Iterable[SuiteTest]) -> dict[tuple[Path, str], Guarantee]:
-    """Return the error guarantee of each baseline file's newest record; skip damaged files."""
+    """Return error guarantees by (suite, case id); skip missing and damaged baselines."""
     cases = (case for case in planned if isinstance(case, Planned))
     return {(case.path, case.case.id): held for case in cases if (held := _promise(case))}
 

@@ -75,7 +75,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(parsed: argparse.Namespace) -> int:
-    """Write the report; verdicts do not change the exit code."""
+    """Write the report; the exit code does not depend on verdicts."""
     if formats()[parsed.format].of_store:
         return _of_store(parsed)
     if (parsed.branch or parsed.judged_by) and parsed.format != "comment":

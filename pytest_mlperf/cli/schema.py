@@ -19,7 +19,7 @@ from pytest_mlperf.suite.model import SCHEMA_ID, Suite
 
 
 def suite_schema() -> dict[str, Any]:
-    """Return the JSON Schema of suites; only this package's engines have checked options."""
+    """Return the JSON Schema of suites; options of foreign engines are not checked."""
     schema = _in_lines(Suite.model_json_schema())
     declared = {
         use: declaration_of(registry.resolve(entry.value))
@@ -78,7 +78,7 @@ SCHEMAS = {"suite": suite_schema, "results": results_schema}
 
 
 def published(name: str) -> Path:
-    """Return the path of a schema inside the package."""
+    """Return the path of a schema file in this package."""
     return Path(str(files("pytest_mlperf"))) / "schemas" / f"{name}.schema.json"
 
 
@@ -119,5 +119,5 @@ def run(parsed: argparse.Namespace) -> int:
 
 
 def text(schema: dict[str, Any]) -> str:
-    """Return a schema as published text."""
+    """Return a schema as the text of its file."""
     return json.dumps(schema, indent=2, ensure_ascii=False) + "\n"

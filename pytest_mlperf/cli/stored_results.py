@@ -23,7 +23,7 @@ from pytest_mlperf.stores.signatures import verified
 
 
 def folder_in(runs_dir: Path, *parts: str) -> Path:
-    """Return a folder below the runs folder; raise EnvironmentFault if it cannot be written."""
+    """Create a folder below the runs folder; raise EnvironmentFault if that fails."""
     folder = runs_dir.joinpath(*parts)
     try:
         ignored_in_git(runs_dir)
@@ -35,10 +35,10 @@ def folder_in(runs_dir: Path, *parts: str) -> Path:
 
 
 def results_path(text: str | None, runs_dir: Path, cases: Sequence[str] = ()) -> Path:
-    """Return the results file that RESULTS names, else that of the newest session.
+    """Return the results file that argument RESULTS names, or by default the newest session's.
 
     Args:
-        cases: Names of cases that the session should have; the newest session if none has them.
+        cases: Names of cases; sessions with all of them are preferred.
     """
     if text is not None:
         return results_file(text, runs_dir) or Path(text)
@@ -60,7 +60,7 @@ def _ids(file: Path) -> list[str]:
 
 
 def results_file(text: str, runs_dir: Path) -> Path | None:
-    """Return the results file of a path or a session id's beginning, or None."""
+    """Return the results file for a path or the first characters of a session id, or None."""
     path = Path(text)
     if path.is_file():
         return path
@@ -79,7 +79,7 @@ MAX_LISTED_CASES = 5
 
 
 def matching(name: str, ids: Iterable[str]) -> list[str]:
-    """Return the case of a case's or test's id, else all cases whose id contains the name."""
+    """Return the case with this id or test id, else all cases whose id contains `name`."""
     cases = list(dict.fromkeys(ids))
     test = re.search(r"\[(.+)\]$", name)
     exact = test[1] if test else name
@@ -89,7 +89,7 @@ def matching(name: str, ids: Iterable[str]) -> list[str]:
 
 
 def case_named(name: str, ids: Iterable[str], where: str = "") -> str:
-    """Return the only case that an id, a test's id or a part of an id matches.
+    """Return the one case that a case id, a test id, or a part of a case id matches.
 
     Args:
         where: Location of the cases, for messages: " in r.json".
@@ -105,7 +105,7 @@ def case_named(name: str, ids: Iterable[str], where: str = "") -> str:
 
 
 def not_one_case(name: str, cases: Sequence[str], where: str = "") -> MlperfError:
-    """Return the error for a name that matches several cases, or none."""
+    """Create the error for a name that matches no case or several."""
     fitting = matching(name, cases)
     listed = visible(some(fitting or list(dict.fromkeys(cases)), MAX_LISTED_CASES))
     if fitting:
@@ -116,7 +116,7 @@ def not_one_case(name: str, cases: Sequence[str], where: str = "") -> MlperfErro
 
 
 def whole_results(path: Path, allowed: Path | None) -> tuple[Results, list[str]]:
-    """Return results and, if `allowed` is given, verify them and return a line on the signer."""
+    """Read results; if `allowed` (signers) is given, verify the signature and name the signer."""
     if allowed is None:
         return read_results(path), []
     content = content_of(path, TITLE)  # once: the bytes that were signed are those that are used
@@ -138,7 +138,7 @@ BASELINES = Path("baselines")
 def rule_here(
     roots: Iterable[Path], accelerator: str, identity: Mapping[str, Property]
 ) -> tuple[RuleR, str]:
-    """Return rule R (the test of speed) with a machine's noise, and that noise's source as text.
+    """Return (rule R with the noise of a machine, source of the noise as text).
 
     `roots` are folders of baselines that may hold a calibration, nearest first.
     """
@@ -151,14 +151,14 @@ def rule_here(
 
 
 def not_calibrated(rule: RuleR) -> str:
-    """Return the source of an uncalibrated machine's noise, as text."""
+    """Return the source of the noise as text if the machine is not calibrated."""
     return f"default noise, {percent(rule.prior_sd)} per run: this machine is not calibrated"
 
 
 def calibrated_roots(
     folder: Path | None, suites: Iterable[Path], results: Iterable[Path]
 ) -> list[Path]:
-    """Return the folders with calibrations for a comparison: the user's folder, else all."""
+    """Return folders that may hold calibrations: the user's folder, else all known ones."""
     if folder:
         return [folder]
     tracked = git_text("ls-files", "-z", "--", ":(top,glob)**/baselines/calibration/*.json")
@@ -169,5 +169,5 @@ def calibrated_roots(
 
 
 def store_here(url: str) -> str:
-    """Return the database URL of `--store`, or "" if it is a default that does not exist yet."""
+    """Return the database URL of `--store`; "" if it is the default and does not exist yet."""
     return url if url != str(STORE) or STORE.exists() else ""

@@ -34,7 +34,7 @@ SHARED_FILES = {"pyproject.toml": "tool", "tox.ini": "pytest", "setup.cfg": "too
 
 
 def require_accelerators(named: Iterable[str], accelerators: Iterable[str]) -> None:
-    """Raise MlperfError for a name that is not in `accelerators`, those of the cases."""
+    """Raise MlperfError for names that are not among the cases' accelerators."""
     names = dict.fromkeys(accelerators)
     for name in named:
         if name not in names:
@@ -44,14 +44,14 @@ def require_accelerators(named: Iterable[str], accelerators: Iterable[str]) -> N
 
 
 def places(named: Sequence[Path]) -> list[Path]:
-    """Return the paths in which to search for suites, by default `suites/` or this folder."""
+    """Return the paths to search for suites; by default `suites/`, else the working folder."""
     return list(named) or [DEFAULT if DEFAULT.is_dir() else Path()]
 
 
 def find_suites(named: Sequence[Path]) -> list[Path]:
-    """Return the suite files of the arguments, in a stable order, without duplicates.
+    """Return the suite files in the given paths, in a stable order, without duplicates.
 
-    Like pytest, put the folders of its setting `pythonpath` first in `sys.path`.
+    Like pytest, this puts the folders in pytest's setting `pythonpath` first in `sys.path`.
     """
     # Not below this folder: it may be a home directory, or the root of a disk.
     if not named and not DEFAULT.is_dir() and not (named := sorted(Path().glob(f"*{SUFFIX}"))):
@@ -86,9 +86,9 @@ def _below(folder: Path) -> Iterator[Path]:
 def read_suites(
     files: Sequence[Path], profile: Profile | None = None, *, audited: bool = False
 ) -> list[Planned]:
-    """Return the cases of suites in order; `profile` overrides each suite's.
+    """Return the cases of suites in order; `profile` overrides the profiles of the suites.
 
-    If `audited`, include MLPerf's compliance tests. A SuiteError lists all defects.
+    If `audited`, include MLPerf's compliance tests. Raises one SuiteError that lists all defects.
     """
     planned: list[Planned] = []
     defects: list[str] = []
@@ -113,7 +113,7 @@ def node_id(planned: Testable, kind: Kind, root: Path) -> str:
 
 
 def rootdir(named: Sequence[Path]) -> Path:
-    """Return pytest's rootdir for these arguments.
+    """Return the rootdir that pytest determines for these paths.
 
     Source: https://docs.pytest.org/en/stable/reference/customize.html#finding-the-rootdir
     """

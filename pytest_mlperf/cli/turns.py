@@ -1,4 +1,4 @@
-"""`pytest-mlperf turns`: measure two engine entries in interleaved runs."""
+"""`pytest-mlperf turns`: compare two engine entries by interleaved runs."""
 
 from __future__ import annotations
 
@@ -87,7 +87,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(parsed: argparse.Namespace) -> int:
-    """Interleave runs of two sides; return 1 for a proven drop, 2 if no case was judged."""
+    """Interleave runs of A and B; return 1 for a proven drop, 2 if no case was judged, else 0."""
     a, b = argument(parsed.a), argument(parsed.b)
     pairs, machine = cases(a, b, parsed.case)
     folder = parsed.runs_dir / "runs" / new_id()
@@ -105,14 +105,14 @@ def run(parsed: argparse.Namespace) -> int:
 
 @dataclass(frozen=True, kw_only=True)
 class InterleavedCases:
-    """Hold cases whose runs are interleaved, and the conditions of their runs."""
+    """Hold the cases to interleave, and the conditions of their runs."""
 
     conditions: Conditions
     cases: Mapping[str, CaseRuns]
 
     @property
     def noisiest(self) -> CaseRuns:
-        """The case whose runs vary most."""
+        """Case whose runs vary most."""
         return max(self.cases.values(), key=lambda case: case.rule.prior_sd)
 
     @property
@@ -121,7 +121,7 @@ class InterleavedCases:
         return self.noisiest.noise or not_calibrated(self.noisiest.rule)
 
     def begin(self) -> None:
-        """Create the folder of runs; raise EnvironmentFault if it cannot be written."""
+        """Create the folder for the runs; raise EnvironmentFault if that fails."""
         folder = self.conditions.folder
         folder_in(folder.parents[1], *folder.parts[-2:])
 
@@ -129,11 +129,11 @@ class InterleavedCases:
 def interleaved(
     planned: Mapping[str, Planned], machine: Machine, folder: Path, pairs: int
 ) -> InterleavedCases:
-    """Return cases to interleave, by name, without energy and control measurements.
+    """Create the cases to interleave, without energy measurement and micro-benchmark.
 
     Args:
-        folder: Folder of these runs, two levels below the folder of results and logs.
-        pairs: Maximum number of pairs of runs.
+        folder: Folder for these runs, two levels below the runs folder.
+        pairs: Maximum number of run pairs.
     """
     conditions = Conditions(
         folder=folder,
@@ -232,7 +232,7 @@ class TurnsArgument:
 
 
 def argument(text: str) -> TurnsArgument:
-    """Parse an argument into one suite and one of its entries."""
+    """Parse the argument SUITE[::LABEL], which names an engine entry."""
     file, _, label = text.partition("::")
     (path, *more) = find_suites([Path(file)])
     if more:
@@ -257,7 +257,7 @@ def argument(text: str) -> TurnsArgument:
 def cases(
     a: TurnsArgument, b: TurnsArgument, name: str | None
 ) -> tuple[list[tuple[Planned, Planned]], Machine]:
-    """Return the pairs of cases to compare, and this machine.
+    """Return the pairs (case of A, case of B) to compare, and this machine.
 
     Raises MlperfError if they are not comparable, EnvironmentFault if none can run here.
     """

@@ -1,1 +1,1 @@
-"""Define the data types of cases and results, and the rules, without I/O, clock or pytest."""
+"""Define the data types of cases and results, and functions on them, without I/O or pytest."""

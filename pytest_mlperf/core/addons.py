@@ -1,4 +1,4 @@
-"""Define the declarations and results of add-ons: options, commands, formats, criteria."""
+"""Define what add-ons declare and return: options, commands, output formats, criteria."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ class Command:
     """Declare a subcommand of `pytest-mlperf`.
 
     Attributes:
-        summary: Line of the command in `--help`.
+        summary: One-line description in `--help`.
         module: Module with `HELP` (description, "examples:" and examples), `add_arguments(parser)`
             and `run(parsed)`, which returns the exit code.
         group: Heading in `--help`: "Start", "Judge", "Accept", "Several machines", "MLPerf",
@@ -33,10 +33,10 @@ class Format:
 
     Attributes:
         module: Module with `report(session)`, which returns the text. A format of a database has
-            `write(store_url, folder)`, which returns the number of pages. Prints go to stderr,
-            exceptions are reported in one line.
+            `write(store_url, folder)`, which returns the number of pages. Printed text goes to
+            stderr, an exception is reported in one line.
         libraries: Required modules, each with the argument of `pip install`.
-        of_store: Whether the input is a results database and the output a folder.
+        of_store: Whether the format converts a results database to a folder of files.
     """
 
     module: str
@@ -46,14 +46,14 @@ class Format:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Criterion:
-    """Add a criterion of an add-on to a verdict.
+    """Hold the result of an add-on's own check of a verdict.
 
-    A criterion can fail a test, but never make it pass; a verdict that fails gets it as a note.
+    A criterion can fail a test that passes, but never pass a test that fails.
 
     Attributes:
         headline: Text after the outcome on the first line, at most about 60 characters.
-        fails: Whether the criterion fails the test; otherwise it is a note.
-        outcome: The failing outcome of the test, e.g. "GATE FAIL".
+        fails: Whether the test fails; otherwise the criterion is shown as a note.
+        outcome: Outcome of the failed test, e.g. "GATE FAIL".
         notes: Further sentences for the failure message.
     """
 
@@ -69,7 +69,7 @@ Setting = TypeVar("Setting")
 def checked(
     kind: Callable[[str], Setting], fits: Callable[[Setting], bool]
 ) -> Callable[[str], Setting]:
-    """Return a converter that raises ValueError unless `fits` accepts the converted value."""
+    """Create a converter from `kind` that raises ValueError for values that `fits` rejects."""
 
     def convert(text: str) -> Setting:
         value = kind(text)
@@ -81,19 +81,19 @@ def checked(
 
 
 def one_of(*words: str) -> Callable[[str], str]:
-    """Return a converter that accepts one of these words."""
+    """Create a converter that accepts only these words; others raise ValueError."""
     return checked(str, words.__contains__)
 
 
 @dataclass(frozen=True, kw_only=True)
 class SessionOption:
-    """Describe an option; `convert` parses its text or raises ValueError.
+    """Describe a session option; `convert` parses its text or raises ValueError.
 
     Attributes:
-        bare: Value of the option if it stands without a value; None if it needs a value.
-        ini_only: Whether only ini files (or pytest's `-o`) can set this rarely used option.
-        beside: Whether the option leaves measurements, verdicts and records unchanged.
-        elsewhere: Whether a value other than the default lets cases run on other machines.
+        bare: Value if the user gives the option without one; None if a value is required.
+        ini_only: Whether only ini files (or pytest's `-o`) can set the option.
+        beside: Whether the option affects neither measurements nor verdicts nor baselines.
+        elsewhere: Whether a non-default value lets cases run on other machines.
         group: Group in `pytest --help`: "everyday", "ci" or "mlperf".
     """
 
@@ -109,13 +109,13 @@ class SessionOption:
 
 
 def option_of(metavar: str, text: str, default: object, more: Mapping[str, Any]) -> SessionOption:
-    """Return an option; without `convert` it takes a word of a metavar "a|b", else any text."""
+    """Create an option; by default it accepts the words of a metavar "a|b", else any text."""
     usual = one_of(*metavar.split("|")) if "|" in metavar else str
     return SessionOption(metavar=metavar, help=text, default=default, **{"convert": usual, **more})
 
 
 class OptionGroup:
-    """Collect the options of an add-on, each also an ini setting."""
+    """Collect the options of an add-on; each is a command-line option and an ini setting."""
 
     def __init__(self, taken: Collection[str] = ()) -> None:
         self._taken = taken
@@ -125,15 +125,15 @@ class OptionGroup:
         """Declare the option `--mlperf-NAME` and the ini setting `mlperf_NAME`.
 
         Args:
-            name: A Python identifier; `max_cost` becomes `--mlperf-max-cost`.
+            name: Python identifier; `max_cost` becomes `--mlperf-max-cost`.
             metavar: Placeholder of the value in `--help`; "a|b" accepts only these words.
             text: Help text of the option, with each percent sign doubled.
-            default: Value if the option is unset; only a string is converted.
+            default: Value if the option is not set; converted only if it is a string.
             **more: Fields of `SessionOption`. `convert` parses a text and raises ValueError if it
                 is invalid; a Path is relative to the folder of the command or ini file.
 
         Raises:
-            ValueError: The name is taken or no identifier, or the help has a single percent sign.
+            ValueError: The name is in use or no identifier, or the help has a single percent sign.
         """
         if not name.isidentifier():
             raise ValueError(f"option {name!r}: max_cost is a name; it becomes --mlperf-max-cost")

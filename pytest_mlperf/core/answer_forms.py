@@ -1,4 +1,4 @@
-"""Convert an engine's answers between forms; "int64" and "int32" are token ids."""
+"""Convert an engine's answers between binary formats; "int64" and "int32" are token ids."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ FLOAT_BYTES = 4
 
 
 def converted(output: bytes, forms: Sequence[str]) -> bytes:
-    """Convert an answer from the first form to the second; raise ValueError if it does not fit."""
+    """Convert an answer from format forms[0] to forms[1]; raise ValueError if it does not fit."""
     if tuple(forms) == TIMED_RANKED_ROWS:
         count = candidates(output)
         return output[: FLOAT_BYTES * (2 + count)] if count else output
@@ -32,7 +32,7 @@ def converted(output: bytes, forms: Sequence[str]) -> bytes:
 
 
 def candidates(row: bytes) -> int:
-    """Return the number of candidates of a complete ranked row; 0 for any other answer.
+    """Return the number of ranked candidates in an answer; 0 if it is not a complete ranked row.
 
     A complete row is float32: step, query, n predictions, n labels, n weights, and n.
     """

@@ -1,4 +1,4 @@
-"""Define baselines: the accepted runs of a case per hardware identity, and its scores."""
+"""Define baselines: accepted runs of a case per kind of machine, and accepted scores."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ Property = str | int | float | bool | None
 
 
 def require_positive(noun: str, values: Mapping[str, float], *, or_zero: bool = False) -> None:
-    """Raise ValueError for values that are not positive and finite; the message has `noun`."""
+    """Raise ValueError, worded with `noun`, for values that are not positive and finite."""
     needed = "0 or positive" if or_zero else "positive and finite"
     for name, value in values.items():
         if not (0 < value < math.inf or (or_zero and value == 0)):
@@ -36,17 +36,16 @@ class BaselineRun:
     Attributes:
         metrics: Values by metric name, SI units, positive.
         within_se: Relative standard error within the run by metric name, if known.
-        session: Id of the session; its runs follow each other on a machine in one state.
+        session: Id of the pytest session that made the run.
         started: Start of the run, ISO 8601 UTC.
         samples: Number of completed samples.
-        duration_s: Length of the timed part [s].
+        duration_s: Duration of the timed part [s].
         commit: Commit of the tested project; None outside git.
-        control: Results of the fixed micro-benchmark just before the run; empty if not made.
+        control: Results of the micro-benchmark just before the run; empty if it was not run.
         state: Clocks, temperature and power cap of the GPUs; empty if not sampled.
-        busy: Largest share of the run's speed that other load took; None if unknown.
-        late: Largest share of a latency that the client itself took, by metric; only large shares.
-        warmed: Whether the accelerator had worked in this session before the run; None if unknown
-            (old files).
+        busy: Largest share of speed lost to other processes; None if unknown.
+        late: Large shares of latencies caused by the client itself, by metric.
+        warmed: Whether the accelerator was used in this session before the run; None in old files.
         server: Metrics reported by the server, see `RunServing`; empty if not read.
         requests, lengths: By point of a curve, see `RunServing`; empty if unknown (old files).
         machine: Hashes of the machine and its GPUs, see `RunHardware.ids`.
@@ -71,13 +70,13 @@ class BaselineRun:
 
     @property
     def hardware(self) -> RunHardware:
-        """Machine of the run, in the form of `Run.hardware`."""
+        """Hardware facts of the run, in the type of `Run.hardware`."""
         state, control = self.state, self.control
         return RunHardware(ids=self.machine, warmed=self.warmed, state=state, control=control)
 
     @property
     def serving(self) -> RunServing:
-        """Requests, answers and server metrics of the run, in the form of `Run.serving`."""
+        """Requests, answer lengths and server metrics, in the type of `Run.serving`."""
         return RunServing(server=self.server, requests=self.requests, lengths=self.lengths)
 
     def __post_init__(self) -> None:
@@ -94,14 +93,14 @@ class BaselineRun:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class HistoryEntry:
-    """Describe one acceptance of a performance record.
+    """Describe one acceptance of runs into a baseline record.
 
     Attributes:
         date: ISO 8601, UTC.
         commit: Commit of the tested project; None outside git.
         reason: The user's reason.
         action: What changed in the record.
-        runs: Runs of the record afterwards.
+        runs: Number of runs in the record afterwards.
         old, new: Geometric mean of each metric before (empty for the first entry) and afterwards.
     """
 
@@ -116,20 +115,20 @@ class HistoryEntry:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Record:
-    """Hold the accepted runs on one kind of machine.
+    """Hold the accepted runs of a case on one kind of machine.
 
     Attributes:
         identity: Hardware properties; a machine must match all of them.
         target_qps: Offered rate, or the rate that sized the runs [1/s]; None if there is none.
         qps_source: "suite" or "probe": origin of `target_qps`; None without a rate.
-        fingerprint: Engine version, weights, options, data: shown under "what changed", never key.
+        fingerprint: Engine version, weights, options, data: shown under "what changed".
         runs: Accepted runs, at least one, oldest first.
         minimum_detectable_change: Smallest change these runs can prove, as a share, by metric.
-        history: Acceptances of runs, oldest first.
-        surroundings: Driver, kernel, card and the like: shown under "what changed", never compared.
+        history: All acceptances of runs, oldest first.
+        surroundings: Driver, kernel and similar facts: shown under "what changed".
         session_noise: Between-session noise by metric, observed for this build and machine when the
             record was written; empty without two comparable sessions.
-        skips_first_run: Whether the first run of each session is left out because it differs.
+        skips_first_run: Whether each session's first run is excluded because it differs.
     """
 
     identity: dict[str, Property]
@@ -154,29 +153,29 @@ class Record:
 
     @property
     def id(self) -> str:
-        """Digest of twelve hex digits that identifies these runs."""
+        """Identifier of the record: a hash of its runs, 12 hex digits."""
         runs = " ".join(f"{run.session} {run.started}" for run in self.runs)
         return hashlib.sha256(runs.encode()).hexdigest()[:12]
 
     @property
     def groups(self) -> dict[str, str]:
-        """The group of each session, see `day_groups`."""
+        """Group of each session, by session id; sessions of one day and machine share a group."""
         return day_groups((run.session, run.started, run.machine) for run in self.runs)
 
     @property
     def days(self) -> int:
-        """Number of (day, machine) with a session: sessions of one day and machine count once."""
+        """Number of (day, machine) pairs with a session."""
         return len(set(self.groups.values()))
 
     def noise_of(self, metric: str | None) -> SessionNoise | None:
-        """Return a metric's session noise; None if unknown, or if days have uncombined sessions."""
+        """Return a metric's between-session noise; None if unknown or not combined by day."""
         noise = self.session_noise.get(metric or "")
         return noise if noise and (noise.by_days or len(self.sessions) == self.days) else None
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Baseline:
-    """Hold one baseline file: a case of one profile, on all its machines.
+    """Hold one baseline file: one case in one profile, with a record per kind of machine.
 
     Attributes:
         schema: Version of the file format.
@@ -184,7 +183,7 @@ class Baseline:
         profile: "quick" or "official"; the two are never compared.
         workload: MLPerf benchmark with its accuracy target.
         scenario: MLPerf scenario.
-        engine: Engine name of the suite.
+        engine: Name of the engine entry in the suite.
         precision: Precision as named in the suite.
         accelerator: Class and count, e.g. "8xH100".
         records: One record per hardware identity.
@@ -211,7 +210,7 @@ class Baseline:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Difference:
-    """Describe a property by which a baseline's machine (theirs) and this one (ours) differ."""
+    """Describe a hardware property that differs: `theirs` in the baseline, `ours` here."""
 
     name: str
     theirs: Property
@@ -219,7 +218,7 @@ class Difference:
 
 
 def differences(theirs: Mapping[str, Property], ours: Mapping[str, Property]) -> list[Difference]:
-    """Return the properties in which two identities differ; a missing one is None."""
+    """Return the properties in which two hardware identities differ; a missing value is None."""
     return [
         Difference(name=name, theirs=theirs.get(name), ours=ours.get(name))
         for name in sorted({*theirs, *ours})
@@ -236,13 +235,13 @@ def find(baseline: Baseline, identity: Mapping[str, Property]) -> Record | None:
 def nearest(
     baseline: Baseline, identity: Mapping[str, Property]
 ) -> tuple[Record, list[Difference]] | None:
-    """Return the record with the fewest differences, and these differences; None if empty."""
+    """Return the record with the fewest differences, and these; None if there is no record."""
     pairs = [(record, differences(record.identity, identity)) for record in baseline.records]
     return min(pairs, key=lambda pair: len(pair[1]), default=None)
 
 
 def with_record(baseline: Baseline, record: Record) -> Baseline:
-    """Return the baseline with this record added or replacing the one of its identity."""
+    """Return the baseline with this record added, or replacing that of the same identity."""
     old = find(baseline, record.identity)
     if old is None:
         return dataclasses.replace(baseline, records=(*baseline.records, record))
@@ -269,7 +268,7 @@ ADDED_FACTS = {
 
 
 def changed_keys(old: Mapping[str, str], new: Mapping[str, str]) -> list[str]:
-    """Return the keys in which two fingerprints differ, without digests that one side lacks."""
+    """Return the keys in which two fingerprints differ; skip digests that only one of them has."""
     lacking = {k for k in old.keys() ^ new.keys() if k in ADDED_FACTS or k.startswith(SERVER_FACT)}
     return sorted(key for key in {*old, *new} - lacking if old.get(key) != new.get(key))
 
@@ -277,7 +276,7 @@ def changed_keys(old: Mapping[str, str], new: Mapping[str, str]) -> list[str]:
 def unknown_facts(
     baseline: Mapping[str, str], current: Mapping[str, str], whose: str = "the baseline"
 ) -> tuple[str, ...]:
-    """Return the properties that one fingerprint lacks: "inputs: not recorded in the baseline"."""
+    """Return as text the properties that only one of two fingerprints has."""
     lacking = {
         name: f"{name}: not recorded in {whose}"
         if key in current
@@ -309,10 +308,10 @@ def append_runs(
 ) -> Record:
     """Return the record with more runs of the same engine, weights, options and data.
 
-    Its history and detectable change stay as they are.
+    History and detectable change are not updated.
 
     Raises:
-        BaselineError: The fingerprints differ: a baseline that follows the code hides slow drift.
+        BaselineError: The fingerprints differ; a baseline of several builds would hide slow drift.
     """
     recorded = record.fingerprint
     changed = [
@@ -345,7 +344,7 @@ GENERATION = "engine.generation."
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Accepted:
-    """Describe one acceptance of scores; `old` and `new` are aggregates by metric.
+    """Describe one acceptance of scores into an accuracy baseline.
 
     Attributes:
         date: ISO 8601, UTC.
@@ -365,11 +364,11 @@ class Accepted:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Rerun:
-    """Hold the difference between accuracy passes of one build, in one metric.
+    """Hold the variation of one metric between accuracy passes of one build.
 
     Attributes:
-        sd: Standard deviation of the score of a whole pass [points].
-        correlation: Correlation of two passes' scores per sample; None if they do not vary.
+        sd: Standard deviation of a whole pass's score [points].
+        correlation: Correlation of the sample scores of two passes; None if they are constant.
         passes: Number of passes compared with the recorded pass.
     """
 
@@ -384,7 +383,7 @@ class Rerun:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class AccuracyBaseline:
-    """Hold one accuracy baseline file; the scores of each sample are in a second file.
+    """Hold one accuracy baseline file; the sample scores are in a second file.
 
     Attributes:
         schema: Version of the file format.
@@ -432,12 +431,12 @@ class AccuracyBaseline:
 
 
 def steps_per_point(values: Sequence[float | None]) -> int:
-    """Return the steps per point of stored scores: 100, or 10,000 for scores from -1 to 1."""
+    """Return the resolution for storing scores: 100 steps, or 10,000 if all are from -1 to 1."""
     return 10_000 if all(value is None or -1 <= value <= 1 for value in values) else 100
 
 
 def kept(values: Sequence[float | None], steps: int) -> list[float | None]:
-    """Return scores rounded as a baseline stores and compares them."""
+    """Round scores to the resolution with which baselines store and compare them."""
     return [None if value is None else round(value * steps) / steps for value in values]
 
 
@@ -446,7 +445,7 @@ SALT = "engine.salt"
 
 
 def has_salt(fingerprint: Mapping[str, str]) -> bool:
-    """Check whether each timed run sends different prompts."""
+    """Check whether each timed run adds a salt to its prompts, so that no cache holds them."""
     return fingerprint.get(SALT, "none") != "none"
 
 
@@ -457,14 +456,14 @@ def may_be_cached(fingerprint: Mapping[str, str]) -> bool:
 
 
 def is_drawn(subject: Subject) -> bool:
-    """Check whether the engine samples its answers, so that passes differ by chance."""
+    """Check whether the engine samples its answers at random (temperature above 0)."""
     return subject.fingerprint.get(f"{GENERATION}temperature", "0") not in {"0", "0.0"}
 
 
 def why_not_comparable(
     baseline: AccuracyBaseline, subject: Subject, scorer: str, samples: int
 ) -> str | None:
-    """Return why a pass's scores cannot be compared with a baseline's, or None if they can."""
+    """Return why a pass's scores are not comparable with a baseline's, or None if they are."""
     theirs, ours = baseline.fingerprint, subject.fingerprint
     if theirs.get("dataset") != ours.get("dataset") or baseline.samples != samples:
         old, new = theirs.get("dataset.options", ""), ours.get("dataset.options", "")

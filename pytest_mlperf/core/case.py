@@ -1,4 +1,4 @@
-"""Define a case, its id, and the names of scenarios, kinds of tests, precisions, techniques."""
+"""Define a case and its id; enumerate scenarios, kinds of tests, precisions and techniques."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ Division = Literal["closed", "open"]
 
 
 class AllowedWords:
-    """Validate with pydantic that a word is one of the allowed members of an enumeration."""
+    """Make pydantic accept only the given members of an enumeration."""
 
     def __init__(self, members: Sequence[StrEnum]) -> None:
         self._members = members
@@ -72,7 +72,7 @@ class AllowedWords:
 
 
 class WordEnum(StrEnum):
-    """Base of enumerations whose members files and messages show as words."""
+    """Base class of enumerations whose members are shown as their plain text."""
 
     def __repr__(self) -> str:
         return repr(self.value)
@@ -83,7 +83,7 @@ class WordEnum(StrEnum):
 
 
 class Scenario(WordEnum):
-    """Name a scenario: MLPerf's, Concurrency, OpenLoop, or a pytest-benchmark test."""
+    """Enumerate scenarios: MLPerf's, Concurrency, OpenLoop, and pytest-benchmark's tests."""
 
     OFFLINE = "Offline"
     SERVER = "Server"
@@ -96,22 +96,22 @@ class Scenario(WordEnum):
 
     @property
     def rate_is_condition(self) -> bool:
-        """Whether the offered rate is a condition of the measurement, not a result."""
+        """Whether the offered rate is set before the measurement, not its result."""
         return self in {Scenario.SERVER, Scenario.INTERACTIVE}
 
     @property
     def answers_one_at_a_time(self) -> bool:
-        """Whether each query is sent only after the previous query is answered."""
+        """Whether a query is issued only after the previous one is answered."""
         return self in {Scenario.SINGLE_STREAM, Scenario.MULTI_STREAM}
 
     @property
     def is_curve(self) -> bool:
-        """Whether it measures a curve of several points (Concurrency, OpenLoop)."""
+        """Whether the scenario measures several points of a curve (Concurrency, OpenLoop)."""
         return self in {Scenario.CONCURRENCY, Scenario.OPEN_LOOP}
 
     @property
     def of_loadgen(self) -> Scenario:
-        """LoadGen's scenario for this one: Interactive is Server with other limits."""
+        """LoadGen's scenario: Server for Interactive, else this one."""
         return Scenario.SERVER if self is Scenario.INTERACTIVE else self
 
 
@@ -120,7 +120,7 @@ SUITE_SCENARIOS = tuple(name for name in Scenario if name is not Scenario.BENCHM
 
 
 class Kind(WordEnum):
-    """Name the kind of a test: accuracy, speed, energy, claim of a ratio, or compliance."""
+    """Enumerate kinds of tests: accuracy, speed, energy, claimed speed ratio, compliance."""
 
     ACCURACY = "accuracy"
     PERFORMANCE = "performance"
@@ -136,12 +136,12 @@ class Kind(WordEnum):
 
     @property
     def is_of_runs(self) -> bool:
-        """Whether tests of this kind judge timed runs against a baseline's runs."""
+        """Whether tests of this kind compare timed runs with those of a baseline."""
         return self in {Kind.PERFORMANCE, Kind.EFFICIENCY}
 
     @property
     def is_audit(self) -> bool:
-        """Whether tests of this kind are compliance tests of MLPerf."""
+        """Whether this kind is one of MLPerf's compliance tests."""
         return self.name == self.value
 
 
@@ -156,12 +156,12 @@ NAME_PATTERN = re.compile(r"[A-Za-z0-9][A-Za-z0-9._+]*(-[A-Za-z0-9._+]+)*")
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Case:
-    """Identify one workload x scenario x engine x precision x accelerator.
+    """Identify a combination of workload, scenario, engine, precision and accelerator.
 
     Attributes:
         workload: Workload name, e.g. "llama2-70b-99.9".
         scenario: MLPerf scenario.
-        engine: Name of the suite's engine entry (not the kind of engine).
+        engine: Name of the engine entry in the suite (not of the engine's type).
         precision: Precision as named in the suite, e.g. "fp8".
         accelerator: Class and count: "H200", "8xH100", "cpu".
     """
@@ -174,21 +174,21 @@ class Case:
 
     @property
     def id(self) -> str:
-        """Text between the brackets of a test id: all five words, joined by hyphens."""
+        """Text in the brackets of a pytest node id: the five fields, joined by hyphens."""
         return "-".join(
             (self.workload, self.scenario, self.engine, self.precision, self.accelerator)
         )
 
 
 def one_file(path: str) -> str:
-    """Return a key that is equal for paths of one file on a case-insensitive file system."""
+    """Return a key that is equal for paths of the same file if the file system ignores case."""
     return unicodedata.normalize("NFC", unicodedata.normalize("NFC", path).casefold())
 
 
 def path_part(noun: str, name: str) -> str:
-    """Return a name that is safe as one part of a path.
+    """Return the name if it is safe as one component of a path.
 
-    Every path built from names of untrusted files must use this, so that none leaves its folder.
+    Names from untrusted files must pass this check before they are used in a path.
 
     Raises:
         BaselineError: The name does not match `NAME_PATTERN`.

@@ -1,4 +1,4 @@
-"""Apply MLPerf's compliance tests to values, and write their files.
+"""Apply MLPerf's compliance tests to logged values, and create the text of their files.
 
 Source: run_verification.py and verify_*.py below compliance/ of
     https://github.com/mlcommons/inference at b66003e; for TEST05 at its tag v4.1. The submission
@@ -35,7 +35,7 @@ EPSILON = 1e-7
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class LoggedAnswer:
-    """Hold one answer in LoadGen's log; token fields are None if LoadGen did not log tokens."""
+    """Hold one answer from LoadGen's log; token fields are None if tokens were not logged."""
 
     index: int
     data: bytes
@@ -45,7 +45,7 @@ class LoggedAnswer:
 
 @dataclass(frozen=True, kw_only=True)
 class SpeedScore:
-    """Hold the score of a performance run: samples/s (Offline, Server) or a latency [ns]."""
+    """Hold a performance result: samples/s (Offline, Server) or a latency [ns]."""
 
     scenario: Scenario
     value: float
@@ -54,13 +54,13 @@ class SpeedScore:
 
     @property
     def is_latency(self) -> bool:
-        """Whether lower is better."""
+        """Whether the value is a latency, so that lower is better."""
         return self.scenario in SHORT_NS
 
 
 @dataclass(frozen=True, kw_only=True)
 class Finding:
-    """Hold one check of a compliance test: its file's name and text, failures, and remarks."""
+    """Hold one check of a compliance test: name and text of its file, faults, and remarks."""
 
     file: str
     text: str
@@ -77,7 +77,7 @@ class Finding:
 
 
 def speed(test: str, reference: SpeedScore, timed: SpeedScore) -> Finding:
-    """Compare the speed of a test's run with that of the performance run."""
+    """Compare the speed of a compliance run with that of the performance run."""
     if test == Kind.TEST05:
         return other_seeds_speed(reference, timed)
     return same_speed(reference, timed, one_sample=test == Kind.TEST04)
@@ -86,7 +86,7 @@ def speed(test: str, reference: SpeedScore, timed: SpeedScore) -> Finding:
 def load_explains(test: str, scores: tuple[SpeedScore, SpeedScore], lost: Sequence[float]) -> bool:
     """Check whether other processes' load may explain a failed compliance check of speed.
 
-    `lost` is the slowdown by load in each of the two runs, as a logarithm.
+    `lost` is the log slowdown that load may have caused in each of the two runs.
     """
     speeds = [1 / (one.value or inf) if one.is_latency else one.value for one in scores]
     slower = speeds.index(min(speeds))
@@ -98,7 +98,7 @@ def load_explains(test: str, scores: tuple[SpeedScore, SpeedScore], lost: Sequen
 
 
 def same_speed(reference: SpeedScore, test: SpeedScore, *, one_sample: bool = False) -> Finding:
-    """Check a run's speed: TEST01 as fast as the reference, TEST04 (one sample) not faster."""
+    """Compare speeds: TEST01 must be as fast as the reference, TEST04 (one sample) not faster."""
     faults = _comparable(reference, test)
     ours, theirs = reference.value, test.value
     if one_sample and reference.is_latency and ours and theirs:
@@ -122,7 +122,7 @@ def same_speed(reference: SpeedScore, test: SpeedScore, *, one_sample: bool = Fa
 
 
 def other_seeds_speed(reference: SpeedScore, test: SpeedScore) -> Finding:
-    """Compare the speed of TEST05's run, with other seeds, with that of the performance run."""
+    """Compare the speed of TEST05's run (other seeds) with that of the performance run."""
     faults = _comparable(reference, test)
     slack = _slack(reference, reference.value, SEED_SLACK_SHARE)
     moved = test.value / reference.value - 1 if reference.value else 0.0
@@ -156,7 +156,6 @@ def _comparable(reference: SpeedScore, test: SpeedScore) -> list[str]:
 
 
 def _slack(reference: SpeedScore, score: float, usual: float = SCORE_SLACK_SHARE) -> float:
-    """Return the tolerated relative difference of speed, which is wider for short latencies."""
     short = SHORT_NS.get(reference.scenario)
     return LATENCY_SLACK_SHARE if short is not None and score <= short else usual
 
@@ -171,9 +170,9 @@ def _speed(ours: float, theirs: float, faults: Sequence[str]) -> Finding:
 
 
 def same_answers(accuracy: Iterable[LoggedAnswer], timed: Iterable[LoggedAnswer]) -> Finding:
-    """Compare a timed run's answers with the accuracy run's, by their first byte.
+    """Compare the answers of a timed run and the accuracy run, by their first byte.
 
-    As in the reference, samples that the accuracy run lacks are skipped.
+    Samples missing in the accuracy run are skipped, as in MLPerf's script.
     """
     accepted: dict[int, bytes] = {}
     seen = {"entries": 0, "duplicates": 0, "unlike": 0}
@@ -300,9 +299,9 @@ def as_long(timed: Iterable[LoggedAnswer], *, low: float, high: float, width: in
 
 
 def same_predictions(accuracy: Iterable[LoggedAnswer], timed: Iterable[LoggedAnswer]) -> Finding:
-    """Check TEST08: the normalised entropies of the timed and the accuracy run are equal.
+    """Check TEST08: timed run and accuracy run have the same normalised entropy.
 
-    The first two numbers of an answer identify the sample of dlrm-v3; see `candidates`.
+    The first two numbers of a dlrm-v3 answer identify the sample; for the rest see `candidates`.
     """
     accepted = {}
     entries = 0
@@ -357,7 +356,7 @@ def _floats(data: bytes) -> Sequence[float]:
 def _entropy(
     predictions: Sequence[float], labels: Sequence[float], weights: Sequence[float]
 ) -> float:
-    """Return the cross entropy relative to the mean label's; 0 if the weights sum to 0."""
+    """Return the normalised cross entropy of predictions; 0 if the weights sum to 0."""
     total = sum(weights)
     if not total:
         return 0.0
@@ -376,7 +375,7 @@ def _inside(value: float) -> float:
 def same_scores(
     baseline: Mapping[str, float], timed: Mapping[str, float], slack: Mapping[str, float]
 ) -> tuple[str, ...]:
-    """Return the scores of a TEST01 run that differ by more than their slack (a share)."""
+    """Return messages on scores of a TEST01 run that differ by more than `slack` (shares)."""
     return tuple(
         f"{name} is {timed.get(name, 0):g}, not {baseline.get(name, 0):g}: more than "
         f"{_share(most)} apart"
@@ -393,17 +392,17 @@ def as_accurate(score: float, least: float) -> Finding:
 
 @dataclass(frozen=True, kw_only=True)
 class Audit:
-    """Hold the results of all checks of a compliance test."""
+    """Hold the findings of all checks of a compliance test."""
 
     test: str
     findings: tuple[Finding, ...] = field(default_factory=tuple)
 
     @property
     def faults(self) -> tuple[str, ...]:
-        """Reasons of all failures."""
+        """Reasons for all failed checks."""
         return tuple(fault for finding in self.findings for fault in finding.faults)
 
     @property
     def notes(self) -> tuple[str, ...]:
-        """Remarks on checks that passed."""
+        """Remarks that do not fail the test."""
         return tuple(note for finding in self.findings for note in finding.notes)

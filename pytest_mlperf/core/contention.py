@@ -1,4 +1,4 @@
-"""Estimate how much of a run's time other load on the machine took."""
+"""Estimate how much a run was slowed down by other load on the machine."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ MIN_LOST_SECONDS = 5e-3
 def client_note(
     metrics: Mapping[str, float], gated: Iterable[str], client: Mapping[str, float]
 ) -> Note | None:
-    """Return a note if the client took a large share of a gated latency, else None."""
+    """Return a note if the client caused a large share of a gated latency, else None."""
     shares = {
         name: _late(name, client) / metrics[name]
         for name in gated
@@ -36,9 +36,9 @@ def client_note(
 
 
 def late_share(metric: str, value: float, client: Mapping[str, float]) -> float:
-    """Return the share of a latency that delays of the load generator explain; 0 if negligible.
+    """Return the share of a latency caused by load generator delays; 0 if negligible.
 
-    `value` is the latency [s], `client` has the load generator's delays [s] by percentile.
+    `value` is the latency [s]; `client` has the load generator's delays [s] by percentile.
     """
     if metric.partition("_")[0] not in ("ttft", "latency"):
         return 0.0
@@ -98,26 +98,26 @@ NOT_MEASURED = "not measured on this platform"
 
 @dataclass(frozen=True, kw_only=True)
 class Contention:
-    """Describe who used the processor in a window; None if the machine does not report it.
+    """Describe the processor use in a window; fields are None if the machine lacks the counter.
 
     Attributes:
         window_s: Length of the window.
-        cores: Cores that the run might use.
+        cores: Number of cores that the run may use.
         own_s: Processor time of the run's processes.
         foreign_s: Processor time of all other processes on these cores.
-        waited_s: Time that threads of the run were ready and had no core, summed over threads.
-        stolen_s: Time that the hypervisor gave the run's cores to other machines.
-        throttled_s: Largest time that a control group's processor quota held the run back.
+        waited_s: Time that the run's threads were runnable but not on a core, summed over threads.
+        stolen_s: Time that the hypervisor gave the run's cores to other guests (steal time).
+        throttled_s: Largest time that a cgroup's CPU quota throttled the run.
         switches: Involuntary context switches of the run's threads.
         pressure_s: Time that any process waited for a core (PSI).
         memory_some_s: Time that some process waited for memory (PSI).
         memory_full_s: Time that all runnable processes waited for memory (PSI).
-        faults: Page faults of the run that needed the disk.
+        faults: Major page faults of the run.
         swapped_in: Pages that the machine read from swap.
         others: Number of cores that other processes used, by name; the busiest processes only.
         serves: Whether the server's processes were found on this machine and count as the run's
             own; False if its load is unknown; None without a server.
-        share: Largest share of the run's speed that this load explains, see `lost_share`.
+        share: Largest share of speed that this load may have cost, see `lost_share`.
         drop_share: `share` with a margin for memory bandwidth, used for drops; None in old results.
     """
 
@@ -146,17 +146,17 @@ class Contention:
 
 
 def lost_share(seen: Contention, *, on_cpu: bool, memory: float = 0.0) -> float | None:
-    """Return the largest share of a run's speed that the machine's load explains.
+    """Return the largest share of a run's speed that other load may have cost.
 
-    A thread's waiting time counts only while other processes used the cores, because a run with
-    more threads than cores always waits for itself. The time of the hypervisor, a processor quota
-    and re-read pages is added. A run on the CPU shares caches, memory, clocks and hyperthreads, so
-    the other processes' share of all cores counts too. This is an upper bound: not every waiting
-    thread delays the run.
+    A thread's waiting time counts only while other processes used the cores, because with more
+    threads than cores the run's own threads wait for each other. Steal time, throttling by a CPU
+    quota and major page faults are added. A CPU run also shares caches, memory, clocks and
+    hyperthreads, so the other processes' share of all cores counts too. This is an upper bound:
+    not every waiting thread delays the run.
 
     Args:
-        memory: Smallest share for a run on the CPU if other processes use more than the tolerated
-            part of the cores, because a few cores can use all memory bandwidth.
+        memory: Lower bound of the result for a CPU run if others use more than the tolerated share
+            of the cores, because a few cores can saturate the memory bandwidth.
 
     Returns:
         From 0 to 1; None if the window is too short or the machine reports nothing.
@@ -180,16 +180,16 @@ def lost_share(seen: Contention, *, on_cpu: bool, memory: float = 0.0) -> float 
 
 
 def tolerated(limits: Mapping[str, float]) -> float:
-    """Return the share of speed that other processes may take from a run with these limits."""
+    """Return the share of speed that other load may cost a run judged by these limits."""
     return max(TOLERATED_SHARE, OF_LIMIT * min(limits.values(), default=0.0))
 
 
 def lost_change(metric: str, share: float, *, points: int = 0) -> float:
-    """Return the largest log change for the worse that a lost share of a run explains.
+    """Return the largest log change for the worse that a lost share of speed can cause.
 
-    A run that lost the share s took up to 1 / (1 - s) times as long. Its q quantile of latency may
-    have grown by 1 / (1 - q) times as much, because all lost time may fall on the slowest 1 - q of
-    the queries. It may also fall on one of the `points` of a curve (0 without a curve).
+    A run that lost the share s took up to 1 / (1 - s) times as long. The q quantile of its latency
+    may have grown by 1 / (1 - q) times as much, if all lost time fell on the slowest 1 - q of the
+    queries. All lost time may also fall on one of the `points` of a curve (0 without a curve).
     """
     whole = METRICS[metric]
     if whole.dimension in UNAFFECTED:
@@ -203,7 +203,7 @@ def lost_change(metric: str, share: float, *, points: int = 0) -> float:
 
 
 def busiest(seen: Sequence[Contention | None]) -> Note | None:
-    """Describe the load in the busiest of several runs; None if it was small."""
+    """Return a note on the run with the most load by other processes; None if it was small."""
     shares = [(each.share, each) for each in seen if each and each.share is not None]
     most, which = max(shares, key=lambda pair: pair[0], default=(0.0, None))
     if which is None or most <= MIN_NOTED_SHARE:
@@ -214,7 +214,7 @@ def busiest(seen: Sequence[Contention | None]) -> Note | None:
 def core_users(seen: Contention | None, client: float) -> Note:
     """Return a note on the processes that used the run's cores.
 
-    `client` is the number of cores that the client process used.
+    `client` is the mean number of cores that the client process used.
     """
     if seen is None or seen.own_s is None or not seen.window_s:
         return Note.of("cores_unknown")

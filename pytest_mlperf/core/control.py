@@ -1,7 +1,7 @@
-"""Compare the machine with the baseline's, by a fixed micro-benchmark and the GPU clocks.
+"""Check by a micro-benchmark and GPU clocks whether the machine's own speed has changed.
 
-The benchmark ("control") is a matrix product and a copy, run before every run. If its result is
-off, the machine has changed and the build cannot be judged. Free clocks vary with heat and power.
+The micro-benchmark ("control", a matrix product and a copy) runs before every run. If its result
+has changed, the machine has, and the build is not judged. Unlocked clocks vary with heat and power.
 """
 
 from __future__ import annotations
@@ -53,13 +53,13 @@ _PREFIXES = ((1e15, "P"), (1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k"))
 
 @dataclass(frozen=True, kw_only=True)
 class ControlComparison:
-    """Compare one result of the micro-benchmark with the baseline's.
+    """Compare one figure of the micro-benchmark with the baseline's.
 
     Attributes:
-        quantity: The key in a `Control`.
-        now: The present value, in its unit.
-        baseline: The value of the baseline.
-        sd: Relative standard deviation assumed for one value.
+        quantity: Name of the figure, a key of `Control`.
+        now: Median of this session.
+        baseline: Geometric mean of the baseline runs.
+        sd: Estimated relative standard deviation of one value.
         baseline_values: Number of values in the baseline.
     """
 
@@ -71,33 +71,33 @@ class ControlComparison:
 
     @property
     def share(self) -> float:
-        """Relative change."""
+        """Relative change from the baseline."""
         return self.now / self.baseline - 1
 
     @property
     def faster(self) -> bool:
-        """Whether the machine is faster than in the baseline."""
+        """Whether the machine is now faster than it was for the baseline."""
         return self.now > self.baseline
 
     @property
     def deviations(self) -> float:
-        """Difference in standard deviations of a comparison with an unchanged machine."""
+        """Size of the difference in standard deviations of an unchanged machine."""
         off = abs(math.log(self.now) - math.log(self.baseline))
         return off / (self.sd * math.sqrt(1 + 2 / self.baseline_values))
 
     @property
     def off(self) -> bool:
-        """Whether the difference is larger than chance explains."""
+        """Whether the difference is significant."""
         return self.deviations > DEVIATIONS
 
     @property
     def least(self) -> float:
-        """Smallest slowdown of the machine that is detected, as a share."""
+        """Smallest slowdown of the machine that would be significant, as a share."""
         return -math.expm1(-DEVIATIONS * self.sd * math.sqrt(1 + 2 / self.baseline_values))
 
     @property
     def in_words(self) -> str:
-        """Both values, their difference and its standard deviation, as text."""
+        """Both values, their difference, and its size in standard deviations, as text."""
         name, unit = QUANTITIES[self.quantity]
         return (
             f"the machine is {'fast' if self.faster else 'slow'}: {name} "
@@ -109,12 +109,12 @@ class ControlComparison:
 def compared(
     current: Sequence[Control], baseline: Sequence[Control], *, floor: float
 ) -> tuple[ControlComparison, ...]:
-    """Return the comparison of each figure that both sides have.
+    """Compare each figure of the micro-benchmark that session and baseline have.
 
-    With x = log(value) and n0 baseline values, d = median(x now) − mean(x baseline) is beyond
-    chance above 4 · s · sqrt(1 + 2/n0), where s² = (ν0 floor² + Σ(x − mean)²) / (ν0 + n0 − 1), s ≥
-    floor. All values of a session see one state of the machine: they count as one (1), and the
-    baseline's as pairs (2/n0), its usual two runs per session.
+    With x = log(value) and n0 baseline values, d = median(x now) − mean(x baseline) is significant
+    if |d| > 4 · s · sqrt(1 + 2/n0), where s² = (ν0 floor² + Σ(x − mean)²) / (ν0 + n0 − 1), s ≥
+    floor. Values of one session are not independent: those now count as one value (1), those of
+    the baseline as pairs (2/n0), for its usual two runs per session.
 
     By simulation (tests/core/test_control.py) with 8 baseline values of 4 sessions and 1 to 5
     values now, where 25 or 60 % of the variance is between sessions and the noise is 0.5 % (GPU) or
@@ -146,23 +146,23 @@ def compared(
 
 
 def floor_of(accelerator: str) -> float:
-    """Return the smallest relative standard deviation on this kind of accelerator."""
+    """Return the lower bound of the relative standard deviation, by kind of accelerator."""
     return FLOOR_CPU if accelerator == "cpu" else FLOOR_GPU
 
 
 def furthest(comparisons: Sequence[ControlComparison]) -> ControlComparison | None:
-    """Return the figure that differs most, if by more than chance explains, else None."""
+    """Return the most significant difference, or None if no difference is significant."""
     worst = max(comparisons, key=lambda figure: figure.deviations, default=None)
     return worst if worst and worst.off else None
 
 
 def steady(comparisons: Sequence[ControlComparison]) -> bool | None:
-    """Return whether the machine is unchanged within chance; None if nothing could be compared."""
+    """Return whether no difference is significant; None if nothing could be compared."""
     return furthest(comparisons) is None if comparisons else None
 
 
 def cannot_say(current: Sequence[Control], baseline: Sequence[Control]) -> Note | None:
-    """Return why `compared` leaves out a figure of the micro-benchmark; None if it compares all."""
+    """Return why a figure of the micro-benchmark cannot be compared; None if all can."""
     if not any(current):
         return Note.of("control_not_run")
     if sum(map(bool, baseline)) < MIN_SPREAD_RUNS:
@@ -187,7 +187,6 @@ def _comparable(
 
 
 def _with_prefix(value: float, unit: str) -> str:
-    """Return a value with three digits and a prefix: 1.45e12 FLOP/s is "1.45 TFLOP/s"."""
     rounded = float(f"{value:.3g}")
     factor, prefix = next((each for each in _PREFIXES if rounded >= each[0]), (1.0, ""))
     digits = f"{value / factor:#.3g}".removesuffix(".")
@@ -208,7 +207,7 @@ CAP_OFF = 0.10
 
 
 def clocks_moved(current: Sequence[State], baseline: Sequence[State]) -> str | None:
-    """Return the changes of clocks and power cap since the baseline as text, or None."""
+    """Return as text how clocks and power cap changed since the baseline, or None."""
     moves = []
     clock = _both(CLOCK, current, baseline)
     if clock and abs(clock[0] / clock[1] - 1) > CLOCK_OFF:
@@ -226,7 +225,7 @@ def clocks_moved(current: Sequence[State], baseline: Sequence[State]) -> str | N
 def locked_clock_moved(
     current: Sequence[State], baseline: Sequence[State], clocks: object
 ) -> Note | None:
-    """Return how a locked SM clock (`clocks` is its MHz, not "free") moved, or None."""
+    """Return how a locked SM clock of `clocks` MHz changed, or None (also if it is "free")."""
     both = _both(CLOCK, current, baseline)
     if clocks in (None, "free") or both is None or abs(both[0] / both[1] - 1) <= CLOCK_OFF:
         return None

@@ -1,4 +1,4 @@
-"""Read the options and their texts that an engine, data set, scorer or builder declares."""
+"""Read the options that an extension declares, and their descriptions, from its docstrings."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ TYPE_WORDS: Mapping[Any, str] = {
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Option:
-    """Describe one option; `type` is its annotation as written."""
+    """Describe one option; `type` is the source text of its annotation."""
 
     name: str
     annotation: Any = Any
@@ -52,7 +52,7 @@ class Option:
 
 @dataclass(frozen=True, kw_only=True)
 class Declaration:
-    """Hold an extension's text blocks, options, and parameters that pytest-mlperf supplies."""
+    """Hold an extension's description, its options, and parameters that pytest-mlperf supplies."""
 
     about: tuple[str, ...] = ()
     options: Mapping[str, Option] = field(default_factory=dict)
@@ -62,7 +62,7 @@ class Declaration:
 
 @lru_cache(maxsize=256)
 def declaration_of(factory: Any) -> Declaration:
-    """Return the declared options of a class or function; raise ValueError without a signature."""
+    """Read the options of a class or function; raise ValueError if it has no signature."""
     is_class = inspect.isclass(factory)
     about, outer = parse(getattr(factory, "__doc__", None))
     about_built, built = parse(factory.__init__.__doc__ if is_class else None)
@@ -92,7 +92,6 @@ def declaration_of(factory: Any) -> Declaration:
 
 
 def _has_later_constructor(factory: Any) -> bool:
-    """Check whether a subclass of the class with `options` defines its own constructor."""
     names = ("__init__", "options")
     homes = [next(c for c in inspect.getmro(factory) if name in vars(c)) for name in names]
     return inspect.isclass(factory) and homes[0] is not homes[1] and issubclass(*homes)

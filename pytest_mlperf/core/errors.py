@@ -1,4 +1,4 @@
-"""Define errors that a user can act on: each message names problem, place and remedy.
+"""Define errors that a user can act on: each message says what is wrong, where, and the fix.
 
 MlperfError
 ├── SuiteError          a suite file, a marker or an option is wrong (exit code 2)
@@ -19,8 +19,8 @@ class MlperfError(Exception):
     """Base class of every error this package raises for its user.
 
     Attributes:
-        options: Names of the options at fault, likeliest first; the message cites the first one's
-            line in the suite.
+        options: Names of the wrong options, most likely first; the message cites the line of the
+            first one in the suite.
     """
 
     def __init__(self, message: str = "", *, option: str | Sequence[str] = ()) -> None:

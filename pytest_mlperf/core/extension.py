@@ -31,12 +31,12 @@ Outputs = Sequence[bytes] | None
 
 
 class Sink(Protocol):
-    """Receive an engine's progress; callable from any thread that outlives the run.
+    """Receive an engine's progress; call it only from threads that live until the run ends.
 
-    Optional members: `session(id)` returns a text that the samples of one conversation share and
-    that is unique over all runs; "" for a sample without a conversation. `may_fail` is the share of
-    requests that may fail. If `may_fail` is above 0, report a failed sample by `ended` and then
-    `lost(ids)`, instead of `done`.
+    Optional members: `session(id)` returns a key of a sample's conversation, unique over all runs;
+    "" if the sample has no conversation. `may_fail` is the share of requests that may fail. If
+    `may_fail` is above 0, report a failed sample with `ended` and then `lost(ids)`, not with
+    `done`.
     """
 
     wants_output: bool
@@ -53,7 +53,7 @@ class Sink(Protocol):
         ...
 
     def next_tokens(self, ids: Sequence[int]) -> None:
-        """Report one more token for each of these sample ids, after its first (optional)."""
+        """Report that each of these samples got one more token after its first (optional)."""
         ...
 
     def streamed(
@@ -64,10 +64,9 @@ class Sink(Protocol):
         Without this report, all tokens of an answer except the first count as received after it.
 
         Args:
-            ids: The ids given to `submit`.
             after_first: Number of tokens that a user received after the first message of each
-                answer; 0 for an answer of one message, None if the messages came together and
-                their spacing is unknown.
+                answer; 0 for an answer of one message, None if the messages came together and their
+                spacing is unknown.
             hidden: Number of tokens in `n_tokens` that the user does not receive, such as hidden
                 reasoning; None if unknown.
         """
@@ -79,21 +78,20 @@ class Sink(Protocol):
         """Report why these samples ended, just before `done` or `failed` (optional).
 
         Args:
-            ids: The ids given to `submit`.
-            reasons: "stop" or "length" for answers, as in OpenAI's API; the kind of a failure.
-            prompt_tokens: Length of each prompt, None if unknown.
+            reasons: "stop" or "length" for answers, as in OpenAI's API, else the kind of failure.
+            prompt_tokens: Number of tokens of each prompt; None if unknown.
         """
         ...
 
     def attach(self, ids: Sequence[int], artefacts: Sequence[Mapping[str, bytes]]) -> None:
-        """Pass further input for the scorer, just before `done` (optional).
+        """Pass artefacts, which are further input of the scorer, just before `done` (optional).
 
-        MLPerf's log holds only outputs; artefacts are stored in an archive next to the log. They
-        are ignored unless `wants_output`.
+        MLPerf's log holds only outputs, so artefacts are stored in an archive next to the log. They
+        are ignored if `wants_output` is false.
 
         Args:
             ids: The ids given to `submit`, each once.
-            artefacts: For each id a table of bytes by name, such as {"tool_calls": b"[]"}.
+            artefacts: For each id, bytes by artefact name, such as {"tool_calls": b"[]"}.
         """
         ...
 
@@ -103,14 +101,13 @@ class Sink(Protocol):
         """Report that these samples are finished; report every id exactly once, in any order.
 
         Args:
-            ids: The ids given to `submit`, one or many.
-            outputs: One bytes object per id; required if `wants_output`.
-            n_tokens: Length of each answer, its end token included; required if `times_tokens`.
+            outputs: One bytes object per id; required if `wants_output` is true.
+            n_tokens: Tokens of each answer with its end token; required if `times_tokens` is true.
         """
         ...
 
     def failed(self, error: BaseException) -> None:
-        """Report that the engine cannot go on: the run ends as ERROR with this exception."""
+        """Report that the engine cannot continue: the run ends as ERROR with this exception."""
         ...
 
 
@@ -119,28 +116,28 @@ class Dataset(Protocol):
 
     Optional members:
     `group(index)`: the article, document or conversation of a sample, as a text or whole number;
-    None without a group. Samples of one group may change together, so accuracy is then judged by
-    groups; otherwise samples count as independent.
-    `sizes(indices)`: mean sizes by name over these samples, which determine their work.
+    None without a group. Scores in a group may be correlated, so the accuracy test then uses
+    groups; without groups samples count as independent.
+    `sizes(indices)`: mean sizes of these samples by name, such as "input_tokens", for their FLOP.
     `arrival_s(index)`: request time in a recorded trace [s], ascending.
-    `output_tokens(index)`: requested length of the answer, None for the engine's option; engines
-    that cannot request a length per sample refuse such a data set.
+    `output_tokens(index)`: requested number of output tokens, None for the engine's option;
+    engines that cannot set a length per sample reject such a data set.
     `pause_s(index)`: pause between the answer to the previous sample and this request [s]; None for
     the first turn of a conversation. The turns of a conversation are successive samples.
-    `in_order`: True if LoadGen's performance runs take samples cyclically, not at random.
-    `look(path=..., **options)`: a class method that checks options and files.
+    `in_order`: True if LoadGen's performance runs issue samples in cyclic order, not at random.
+    `look(path=..., **options)`: a class method that checks options and files before a run.
 
     Raises:
         SuiteError: An option is wrong.
         UnavailableError: A file is missing.
         EnvironmentFault: A library is missing.
         RunError: The content is malformed.
-        IndexError: An index is outside of the set.
+        IndexError: An index is out of range.
     """
 
     @property
     def digest(self) -> str:
-        """Hex SHA-256 over the content as the engine sees it."""
+        """SHA-256 in hex of the content that the engine gets."""
         ...
 
     def __len__(self) -> int:
@@ -152,7 +149,7 @@ class Dataset(Protocol):
         ...
 
     def reference(self, index: int) -> Any:
-        """Return the ground truth of sample `index`, as the scorer takes it."""
+        """Return the ground truth of sample `index` in the form that the scorer expects."""
         ...
 
 
@@ -161,15 +158,15 @@ class Engine:
 
     Built as `factory(dataset=..., model=..., precision=..., **options)` in the worker process, so
     the keyword parameters of `__init__` are the engine's options. Alternatively the class attribute
-    `options` is a frozen dataclass with a line for each option under "Attributes:"; `__init__` then
-    takes `**options` and builds one. The module of a registered engine must import quickly: import
-    the engine's library in `__enter__`.
+    `options` is a frozen dataclass that documents each option under "Attributes:"; `__init__` then
+    takes `**options` and creates an instance. The module of a registered engine must import
+    quickly: import the engine's library in `__enter__`.
 
     Optional members, used before a run: `libraries`, modules that the engine always imports;
     `optional_libraries`, modules that some options need; `install`, how to install the libraries;
-    `precisions`, the valid precisions; `check_library()`, a class method that tries the libraries;
-    `require()`, which tries those for the given options; `reach()`, which checks that the server
-    answers; `checkpoints`, the precisions that the engine loads, by a builder's format.
+    `precisions`, the valid precisions; `check_library()`, a class method that checks the libraries;
+    `require()`, which checks those that the given options need; `reach()`, which checks that the
+    server answers; `checkpoints`, the precisions that the engine loads, by a builder's format.
     """
 
     first_suite: ClassVar[str] = ""
@@ -188,24 +185,24 @@ class Engine:
 
     @classmethod
     def parallelism(cls, options: Mapping[str, Any]) -> Mapping[str, Any] | None:
-        """Return the options whose product is the GPUs per process; {} for 1, None if unknown."""
+        """Return options whose product is the GPU count per process; {} for 1, None if unknown."""
         del options
         return None
 
     @classmethod
     def works_on(cls, options: Mapping[str, Any]) -> tuple[str, str] | None:
-        """Return the option that sets the device, and the device ("cuda:N"); None if unknown."""
+        """Return (name of the device option, device such as "cuda:0"); None if unknown."""
         del options
         return None
 
     @classmethod
     def clients(cls, options: Mapping[str, Any]) -> int:
-        """Return the number of client processes, among which the samples are divided."""
+        """Return the number of client processes that share the samples."""
         del options
         return 1
 
     def __enter__(self) -> Self:
-        """Load the model; may take minutes."""
+        """Load the model, which may take minutes."""
         return self
 
     def __exit__(
@@ -214,21 +211,21 @@ class Engine:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        """Free the resources of `__enter__`."""
+        """Free the resources that `__enter__` allocated."""
 
     def load_samples(self, indices: Sequence[int]) -> None:
         """Load these samples into memory; LoadGen does not time this."""
 
     def unload_samples(self, indices: Sequence[int]) -> None:
-        """Release these samples."""
+        """Release these samples from memory."""
 
     def submit(self, ids: Sequence[int], indices: Sequence[int], sink: Sink) -> None:
-        """Start work on samples; return at once, or complete inline through `sink.done`.
+        """Start work on samples and return at once, or complete them here through `sink.done`.
 
         Args:
-            ids: LoadGen's ids of the samples, to be handed back to `sink.done`.
+            ids: LoadGen's ids of the samples, to be passed to `sink.done`.
             indices: The data set index of each id.
-            sink: Receiver of the progress.
+            sink: Object to which the engine reports progress.
         """
         raise NotImplementedError
 
@@ -241,34 +238,32 @@ class Engine:
         *,
         scored: bool,
     ) -> None:
-        """Measure a point of a curve with the harness; only for engines with `harness`.
+        """Measure a curve at one concurrency with an external harness, see `harness`.
 
         Args:
             concurrency: Requests in flight.
-            settings: Length, seeds and whether tokens are counted.
-            folder: Folder of the result, which the engine creates.
-            alive: To be called at each sign of progress.
-            scored: Whether the harness scores this point, the one of its region that it scores.
+            settings: Duration, seeds and whether tokens are counted.
+            folder: Folder for the result; the engine creates it.
+            alive: Function to call on each progress.
+            scored: Whether the harness also measures accuracy here; it does so once per region of
+                the curve.
         """
         raise NotImplementedError
 
     def client_lateness(self) -> Mapping[str, float]:
-        """Return the delays of a client engine since the last call [s]; {} if it is unknown.
+        """Return the delays of a client engine since the last call [s]; {} if unknown.
 
-        Keys are "issue_p50", "issue_p90", "issue_p99": percentiles of the time from `submit` to
-        the start of a sample's request; and "loop_p50" to "loop_p99": from the arrival of data
-        to its handling.
+        Keys are "issue_p50", "issue_p90", "issue_p99": percentiles of the time from `submit` to the
+        start of a sample's request; and "loop_p50" to "loop_p99": from the arrival of data to its
+        handling.
         """
         return {}
 
     def null_client(self, tokens: int) -> AbstractContextManager[Engine] | None:
-        """Return this client with a server that computes nothing, to measure its highest rate.
+        """Return this client with a server that computes nothing, to find its highest rate.
 
-        The returned engine answers the loaded samples while the context manager is open; this
-        engine has no sample in flight then. None if unsupported.
-
-        Args:
-            tokens: Tokens of every answer.
+        Every answer has `tokens` tokens. The returned engine answers the loaded samples inside the
+        `with` block, while this engine has no sample in flight. None if unsupported.
         """
         del tokens
         return None
@@ -281,7 +276,7 @@ class Engine:
         return None
 
     def accepted_drafts(self) -> int | None:
-        """Return the accepted draft tokens since the last call; None if unknown."""
+        """Return the number of draft tokens accepted since the last call; None if unknown."""
         return None
 
     def answer_counts(self) -> Mapping[str, int]:
@@ -291,11 +286,11 @@ class Engine:
         "empty": answers without text and tool calls
         "cut_reasoning": empty answers that reached their token limit while reasoning
         "refused": refusals; "bad_calls": answers with a tool call that is not JSON, if stored
-        "prompt_tokens", "expected_tokens": the server's count for prompts of known length, and that
-        "cached_tokens", "cacheable_tokens": prefix cache hits, and prompt tokens of these answers
-        "unsized_answers", "unsized_messages", "unsized_tokens": answers whose first message has
-        an unknown number of tokens, with their messages and tokens
-        "build NAME": answers by the server's name for its set-up
+        "prompt_tokens", "expected_tokens": prompt tokens by the server's and the data set's count
+        "cached_tokens", "cacheable_tokens": prefix cache hits, and all prompt tokens, in tokens
+        "unsized_answers", "unsized_messages", "unsized_tokens": number, messages and tokens of the
+        answers whose first message has an unknown number of tokens
+        "build NAME": answers from the server build NAME, as the server reports it
         """
         return {}
 
@@ -314,7 +309,7 @@ class Engine:
         return None
 
     def counted_again(self) -> Mapping[int, tuple[int, int]] | None:
-        """Return recounted tokens by sample, (all, after the first); None without a recount."""
+        """Return a tokenizer's counts by sample, (all, after the first); None if not recounted."""
         return None
 
     def describe(self) -> Mapping[str, str]:
@@ -327,16 +322,17 @@ class Scores:
     """Hold the result of a scorer.
 
     Attributes:
-        per_sample: By metric one score per sample in the given order, 0–100 unless the metric has
+        per_sample: Scores by metric, one per sample in the given order, 0–100 unless the metric has
             its own scale; None if the metric does not apply to the sample. Their mean (sum for a
-            count) is the aggregate, up to the rounding of printed figures.
-        aggregate: By metric the figure that MLPerf's reference script prints. A metric without
+            count) is the aggregate, up to rounding.
+        aggregate: The figure that MLPerf's reference script prints, by metric. A metric without
             scores per sample is compared with a gate, but not with the baseline.
         lower: Metrics that are better when lower, e.g. FID.
-        whole: Metrics that only a whole data set has, e.g. mAP: the score of a sample is then its
-            pseudo-value, aggregate + samples x the sample's influence on it.
-        leverage: `Leverage` by metric in `whole`; if missing, pseudo-values show all variance.
-        chance: Expected score of guessing by metric, 0–100.
+        whole: Metrics that only a whole data set has, e.g. mAP: a sample's score is then its
+            pseudo-value, aggregate + number of samples x the sample's influence on the aggregate.
+        leverage: `Leverage` by metric of `whole`; without it, pseudo-values count as showing all
+            variance.
+        chance: Expected score of random guessing, 0–100, by metric.
     """
 
     per_sample: Mapping[str, Sequence[float | None]]
@@ -351,7 +347,7 @@ class Scorer(Protocol):
     """Score outputs as MLPerf's reference script does.
 
     Created by `factory(model=..., **options)` in a separate process. `model` is the workload's
-    model (with a language model's tokenizer) or None. Errors are those of `Dataset`.
+    model (with a language model's tokenizer) or None. It raises the same errors as `Dataset`.
 
     A scorer that needs more than outputs lists in `artefacts` the names that engines must attach to
     every sample, see `Sink.attach`. `score` then gets a third sequence: the artefacts of each
@@ -359,7 +355,7 @@ class Scorer(Protocol):
     """
 
     def score(self, outputs: Sequence[bytes], references: Sequence[Any]) -> Scores:
-        """Score outputs against references of the same samples."""
+        """Score outputs against the references of the same samples, in the same order."""
         ...
 
 
@@ -373,18 +369,18 @@ Progress = Callable[[int, int, str], None]
 class Builder:
     """Base class of builders, which write a quantised checkpoint of a model once.
 
-    Created by `factory(recipe=..., **options)` in a separate process, perhaps in another Python
-    with only this package's code. `__init__` raises for an invalid recipe or option. `__init__` and
+    Created by `factory(recipe=..., **options)` in a separate process, possibly with a Python that
+    has only this package's code. `__init__` raises for an invalid recipe or option. `__init__` and
     the module use only the standard library; `build` imports the libraries.
 
     Attributes:
         libraries: Modules that `build` imports.
-        distributions: Packages whose versions determine the checkpoint, the builder's own first;
-            another version makes another checkpoint.
+        distributions: Packages, the builder's own first, of which another version makes another
+            checkpoint.
         format: Name of the checkpoint format, as in `Engine.checkpoints`; "" if any engine may try
             to load it.
-        precision: Required precision of an engine entry with this recipe; None for any.
-        calibrates: Whether the recipe reads samples.
+        precision: Precision that an engine entry with this recipe must have; None for any.
+        calibrates: Whether the recipe needs calibration samples.
     """
 
     libraries: ClassVar[tuple[str, ...]] = ()
@@ -398,24 +394,24 @@ class Builder:
     ) -> Mapping[str, str]:
         """Write a checkpoint that engines can load: safetensors and JSON, no pickles.
 
-        A model has config.json. A pipeline has model_index.json and is written with all its parts.
+        A model has config.json. A pipeline has model_index.json and is written with all components.
 
         Args:
             source: Folder of the model; it must not be changed.
             target: An empty folder. Files of `source` that are neither weights nor written here,
                 such as the tokenizer's, are copied afterwards.
-            prompts: Calibration input: token ids, or a pipeline's captions; empty unless
-                `calibrates`.
+            prompts: Calibration input: token ids, or captions for a pipeline; empty unless
+                `calibrates` is true.
             progress: Called with the progress; output to stdout and stderr counts as progress too.
 
         Returns:
-            Further parts of the fingerprint: how weights were quantised, and how many.
+            Further parts of the fingerprint: quantisation method, number of quantised weights.
         """
         raise NotImplementedError
 
 
 def own_length(dataset: Dataset, index: int) -> int | None:
-    """Return the answer length that the data set requests, or None; RunError if it is invalid."""
+    """Return a sample's requested answer length [tokens] or None; raise RunError if invalid."""
     ask = getattr(dataset, "output_tokens", None)
     length = ask(index) if callable(ask) else None
     if length is None or (type(length) is int and length >= 1):

@@ -1,4 +1,4 @@
-"""State the error guarantees of verdicts against a baseline."""
+"""State the error guarantees (false alarms, misses) of verdicts against a baseline."""
 
 from __future__ import annotations
 
@@ -25,16 +25,16 @@ APPEND_OPTIONS = '--mlperf-update=append --mlperf-reason "..."'
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Guarantee:
-    """Hold the error guarantee that a baseline allows.
+    """Hold the error guarantee of verdicts against a baseline, and the data behind it.
 
     Attributes:
-        lacks: Why the between-session variance is unknown: "few sessions", or "old" sessions; None
-            if it is known. A verdict that depends on an unknown variance is PROVISIONAL.
+        lacks: Why the between-session variance is unknown: "few sessions", or only "old" ones; None
+            if it is known. A verdict that depends on the unknown variance is PROVISIONAL.
         runs: Number of runs of the baseline.
-        sessions: Number of sessions.
-        days: Number of days; machines of one day count separately.
+        sessions: Number of pytest sessions with these runs.
+        days: Number of days with sessions; each machine counts its days separately.
         age_days: Days since the last session; None if unknown.
-        run_sd: Relative standard deviation of runs within a session; None without the metric.
+        run_sd: Relative standard deviation of runs within a session; None if no run has the metric.
         calibrated: Whether `run_sd` was measured on this machine.
         final_until: Last day (UTC) on which a verdict can be final; None if unknown or never final.
     """
@@ -52,7 +52,7 @@ class Guarantee:
 def guarantee(
     record: Record, rule: RuleR, *, metric: str | None = None, calibrated: bool, now: dt.datetime
 ) -> Guarantee:
-    """Return the guarantee of verdicts against a record, for `metric` or the first gated one."""
+    """Return the guarantee of verdicts against a baseline record, for `metric` or the first."""
     gated = metric or next(iter(record.minimum_detectable_change), None)
     values = [math.log(run.metrics.get(gated or "", 1.0)) for run in record.runs]
     days = [day_of(run.started) for run in record.runs]
@@ -76,7 +76,7 @@ def guarantee(
 
 
 def run_sd(record: Record, metric: str, rule: RuleR) -> float | None:
-    """Return the moderated log standard deviation of runs in a session; None without values."""
+    """Return the moderated log standard deviation of runs in a session; None without runs."""
     there = [run for run in record.runs if metric in run.metrics]
     if not there:
         return None

@@ -25,9 +25,9 @@ UNUSABLE = {Outcome.ERROR, Outcome.INVALID}
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class CaseSeries:
-    """Identify a series by everything that its points must have in common.
+    """Identify a time series of a metric by everything that its sessions must have in common.
 
-    `conditions` are the offered rate, the data set's content, the division, and
+    `conditions` are the offered rate, the data set's content, the MLPerf division, and
     `search.CONDITIONS`.
     """
 
@@ -40,14 +40,14 @@ class CaseSeries:
 
     @property
     def key(self) -> str:
-        """Digest that is equal for equal series, whatever machine computes it."""
+        """Digest of the series, the same on every machine."""
         conditions = sorted(self.conditions.items())
         about = [self.case.id, self.kind, self.profile, self.metric, self._hardware, conditions]
         return _digest(about)[:32]
 
     @property
     def machine(self) -> str:
-        """Short digest of the hardware, to tell machines of one accelerator class apart."""
+        """Short digest of the hardware, to distinguish machines with the same accelerator."""
         return _digest(self._hardware)[:8]
 
     @property
@@ -60,11 +60,11 @@ def _digest(content: object) -> str:
 
 
 class SessionPoint(NamedTuple):
-    """Hold the measurement of one session.
+    """Hold the value of one metric in one session.
 
     Attributes:
         run: Id of the session.
-        value: Geometric mean of the judged runs, or the score; SI units.
+        value: Geometric mean of the judged runs in SI units, or the score.
         baseline: Value of the baseline; None without a baseline.
         outcome: Outcome of the metric, or of the test if the metric has none.
         accepted: Whether the session recorded `value` as a baseline.
@@ -84,7 +84,7 @@ class SessionPoint(NamedTuple):
 
 @dataclass(frozen=True, kw_only=True)
 class CaseHistory:
-    """Hold a series with its points, oldest first."""
+    """Hold the history of one metric of a case: one point per session, oldest first."""
 
     series: CaseSeries
     points: Sequence[SessionPoint]
@@ -117,11 +117,11 @@ class CaseHistory:
 
     @cached_property
     def changes(self) -> list[LevelChange]:
-        """Changes of the level of the values."""
+        """Level shifts (change points) in the values."""
         return level_changes(self.values)
 
     def is_worse(self, change: float) -> bool | None:
-        """Check whether a relative change is for the worse; None if neither direction is."""
+        """Check whether a relative change is a regression; None if the metric has no direction."""
         direction = METRICS[self.series.metric].direction
         if direction is Direction.NEITHER:
             return None
@@ -129,7 +129,7 @@ class CaseHistory:
 
 
 def histories_of(sessions: Iterable[Results]) -> list[CaseHistory]:
-    """Return the series of sessions, each session once, in the order of their starts."""
+    """Return the history of each case and metric over sessions; each session counts once."""
     once = {results.run: results for results in sessions}
     series: dict[str, CaseSeries] = {}
     points: dict[str, list[SessionPoint]] = {}
@@ -142,9 +142,9 @@ def histories_of(sessions: Iterable[Results]) -> list[CaseHistory]:
 
 
 def points_of_session(results: Results) -> Iterator[tuple[CaseSeries, SessionPoint]]:
-    """Yield each value of a session for the histories, with its series.
+    """Yield each metric value of a session as a point, with the series that it belongs to.
 
-    Handicapped, simulated, INVALID and failed cases, and values of 0, are left out.
+    Cases with a handicap, simulated accelerator or unusable outcome and values of 0 are left out.
     """
     for result in results.cases:
         subject = result.verdict.subject
@@ -184,7 +184,7 @@ def points_of_session(results: Results) -> Iterator[tuple[CaseSeries, SessionPoi
 def _other_point(
     result: CaseResult, metric: MetricVerdict, point: SessionPoint
 ) -> SessionPoint | None:
-    """Return the point of the other build that a session interleaved with its own, or None."""
+    """Return the value of the other build with which runs were interleaved; None without one."""
     verdict, other = result.verdict, result.verdict.interleaved
     value = metric.baseline.value
     if not verdict.other_runs or not verdict.kind.is_of_runs or not value:
@@ -231,7 +231,7 @@ class LatestVerdict:
 
 
 def latest_of(results: Results) -> Iterator[LatestVerdict]:
-    """Yield a session's verdicts in order, without handicapped and simulated ones."""
+    """Yield a session's verdicts, in order, from runs without handicap on real accelerators."""
     for result in results.cases:
         if result.handicap or result.pretended:
             continue

@@ -1,4 +1,4 @@
-"""Explain why a class or function of the user cannot be imported."""
+"""Explain why a class or function that a suite names cannot be imported."""
 
 from __future__ import annotations
 
@@ -28,17 +28,17 @@ DISTRIBUTIONS = {
 
 
 def normal(name: str) -> str:
-    """Return the normalised name of a distribution, as the package index writes it."""
+    """Return the normalised name of a distribution, as PyPI writes it."""
     return re.sub(r"[-_.]+", "-", name).lower()
 
 
 def distribution(library: str) -> str:
-    """Return the name of the distribution that provides a module."""
+    """Return the name of the package (distribution) that provides a module."""
     return normal(DISTRIBUTIONS.get(library, library))
 
 
 def is_installed(location: str) -> bool:
-    """Check whether a path belongs to this Python and not to the tested project."""
+    """Check whether a path is in this Python's installation, not in the tested project."""
     path = Path(location)
     folders = {str(path), *map(str, path.parents)}
     of_packages = not {"site-packages", "dist-packages"}.isdisjoint(path.parts)

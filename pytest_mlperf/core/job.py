@@ -24,7 +24,7 @@ LOADED_QUERIES = 662
 
 @dataclass(frozen=True, kw_only=True)
 class Factory:
-    """Name a factory to call in the worker: `target` is "package.module:name"."""
+    """Name a factory to call in the worker process; `target` is "package.module:name"."""
 
     target: str
     options: Mapping[str, Any] = field(default_factory=dict)
@@ -32,10 +32,7 @@ class Factory:
 
 @dataclass(frozen=True, kw_only=True)
 class Expected:
-    """Hold the required properties of a data set, checked before it is loaded.
-
-    None requires nothing. `whose` names the source of the requirement in messages.
-    """
+    """Hold the required size and digest of a data set (None: any); `whose`: who requires them."""
 
     samples: int | None = None
     whose: str = ""
@@ -47,7 +44,7 @@ class Seeds:
     """Hold LoadGen's three seeds, which each MLPerf round sets.
 
     Attributes:
-        model: Sampling seed of the server in MLPerf Endpoints; None to send none.
+        model: Seed for token sampling in MLPerf Endpoints' requests; None to send no seed.
     """
 
     qsl: int
@@ -62,12 +59,12 @@ class LoadGenSettings:
 
     Attributes:
         target_qps: Offered samples/s (Server), expected samples/s (Offline), expected queries/s
-            (SingleStream, MultiStream); None if the worker probes the rate.
+            (SingleStream, MultiStream); None if the worker measures the rate first.
         fixed_work_s: Quick profile only: offer this many seconds' worth of work at `target_qps` as
             a fixed number of queries, so that every run does the same work at any speed;
-            `min_duration_ms` and `min_query_count` are then lower bounds of LoadGen's own check.
+            `min_duration_ms` and `min_query_count` are then only LoadGen's lower bounds.
         performance_samples: Samples kept in memory during the run.
-        latency_limit_ns: Server: limit that the `latency_percentile` of the latency must meet.
+        latency_limit_ns: Server: limit for the latency at `latency_percentile`.
         latency_percentile: Server, SingleStream, MultiStream: the percentile, e.g. 0.99.
         equal_issue: Offline: issue every sample equally often (sample_concatenate_permutation).
         ttft_limit_ns, tpot_limit_ns: Server, language models: limits for 99 % of the queries,
@@ -75,11 +72,12 @@ class LoadGenSettings:
         points: Concurrency: requests in flight; OpenLoop: arriving requests/s, or the speed of a
             replayed trace. Points are ascending; each is measured for `min_duration_ms`.
         ramp_ms: Concurrency: time over which the first requests of a point are spread; None for the
-            duration of a single request. OpenLoop: time of arrivals before the window; None to wait
-            until twice as many requests were answered as are in flight.
+            duration of a single request. OpenLoop: warm-up before the window; None to warm up until
+            twice as many requests were answered as are in flight.
         arrivals: OpenLoop: arrival process, see `core.case.Arrivals`; "" for other scenarios.
         burstiness: OpenLoop, gamma arrivals: shape; 1 is Poisson, less is burstier.
-        max_failed: Concurrency, OpenLoop: share of a point's requests that may fail; None for none.
+        max_failed: Concurrency, OpenLoop: share of a point's requests that may fail; None if none
+            may.
         audit: Further settings of a compliance test, by the keys of its audit.config.
     """
 
@@ -106,7 +104,7 @@ class LoadGenSettings:
 
     @property
     def per_query(self) -> int:
-        """Samples per query."""
+        """Number of samples per query."""
         return self.samples_per_query if self.scenario is Scenario.MULTI_STREAM else 1
 
     @property
@@ -118,7 +116,7 @@ class LoadGenSettings:
 
 @dataclass(frozen=True, kw_only=True)
 class AuditRun:
-    """Hold a compliance test's settings, seeds and data; None for those of the timed run."""
+    """Hold settings of a compliance test; seeds or data of None are those of the timed run."""
 
     test: str
     settings: Mapping[str, int]
@@ -131,7 +129,7 @@ class AuditRun:
 
 @dataclass(frozen=True, kw_only=True)
 class Elsewhere:
-    """Describe another Python for an engine; `command` runs a script with that Python."""
+    """Describe another Python environment for an engine; `command` runs a script in it."""
 
     command: tuple[str, ...]
     title: str
@@ -140,14 +138,14 @@ class Elsewhere:
 
 @dataclass(frozen=True, kw_only=True)
 class EarlierBuild:
-    """Hold another build, to interleave its runs with those of this one.
+    """Describe another build, whose runs are interleaved with those of the current build.
 
     Attributes:
-        git: Ref in git, or `MERGE_BASE`; None for the code of the working folder.
-        wheels: Arguments of pip, with full paths; installed in front of this Python's packages.
-        wheel: The same as the suite writes it.
+        git: Git ref, or `MERGE_BASE`; None for the code in the working folder.
+        wheels: pip arguments with full paths; these packages precede those of this Python.
+        wheel: These arguments as the suite writes them.
         requirements: Packages, installed with their dependencies into an environment of their own.
-        key: Name of the setting in messages.
+        key: Name of the suite's setting, for messages.
     """
 
     elsewhere: Elsewhere | None = None
@@ -165,7 +163,7 @@ MERGE_BASE = "merge-base"
 
 @dataclass(frozen=True, kw_only=True)
 class CalibrationData:
-    """Select samples for a builder; `registered` if the data set is an installed extension."""
+    """Select calibration samples; `registered`: the data set is an installed extension."""
 
     dataset: Factory
     count: int | None
@@ -175,10 +173,7 @@ class CalibrationData:
 
 @dataclass(frozen=True, kw_only=True)
 class CheckpointBuild:
-    """Describe the build of a quantised checkpoint.
-
-    Variables are expanded in `options` but not in `written`, because they may be secrets.
-    """
+    """Describe a quantised checkpoint to build; `written`: `options` with variables unexpanded."""
 
     use: str
     target: str
@@ -193,15 +188,15 @@ class CheckpointBuild:
 
     @property
     def title(self) -> str:
-        """Name of the build in messages: "torchao int8"."""
+        """Builder and recipe, for messages: "torchao int8"."""
         return f"{self.use} {self.recipe}"
 
 
 @dataclass(frozen=True, kw_only=True)
 class Search:
-    """Describe a search of the highest rate from `start` samples/s; None for a probed rate.
+    """Describe a search for the highest rate within latency limits, from `start` samples/s.
 
-    With `bounds` it searches the number of requests in flight.
+    `start` of None: from a measured rate. With `bounds`, search the number of requests in flight.
     """
 
     conditions: tuple[Condition, ...]
@@ -213,7 +208,7 @@ class Search:
 
 @dataclass(frozen=True, kw_only=True)
 class ScoredData:
-    """Hold a data set that is only scored: its factory, requirements and recorded facts."""
+    """Describe a data set for accuracy only: its factory, requirements and fingerprint facts."""
 
     dataset: Factory
     expected: Expected
@@ -225,7 +220,7 @@ Part = Literal["python", "model", "dataset", "build", "engine", "scorer"]
 
 @dataclass(frozen=True, kw_only=True)
 class CaseProblem:
-    """Report a problem that prevents a case or, if `scoring`, only its accuracy measurement."""
+    """Hold a problem that prevents a case or, if `scoring`, only its accuracy measurement."""
 
     part: Part
     error: errors.MlperfError
@@ -238,9 +233,9 @@ class ScoringPlan:
 
     Attributes:
         data: The scored data set; None if the timed data set is scored.
-        scorer: The scorer; None if accuracy is not requested, or the case has performance only.
+        scorer: The scorer; None if accuracy is not requested or the case has only performance.
         written_scorer: The scorer as the suite writes it, also if accuracy is not requested.
-        answer_forms: Form of the engine's answers, and form in LoadGen's log; empty if equal.
+        answer_forms: (Form of the engine's answers, form in LoadGen's log); () if equal.
     """
 
     data: ScoredData | None = None
@@ -251,7 +246,7 @@ class ScoringPlan:
 
 
 def require(problems: Iterable[CaseProblem]) -> None:
-    """Raise all problems in one error; missing libraries of a scorer are ignored."""
+    """Raise one error for all problems, except missing libraries of a scorer."""
     by_kind: dict[type[errors.MlperfError], list[str]] = {}
     for problem in problems:
         if isinstance(problem.error, errors.EnvironmentFault) and problem.part != "scorer":
@@ -265,14 +260,14 @@ def require(problems: Iterable[CaseProblem]) -> None:
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class MeasuredCase:
-    """Hold the settings by which the runs of a case are measured and judged.
+    """Hold the settings to measure and judge the runs of a case.
 
     Attributes:
         seconds_per_run: Planned length of the timed part of one run [s].
         limits: The gated performance metrics with their limits, as shares.
-        find: Search of a rate; None if the suite sets the rate.
+        find: Search for the highest rate; None if the suite sets the rate.
         latency_limits: LoadGen's latency limits by metric [s].
-        elsewhere: The other Python in which the engine runs; None for this Python.
+        elsewhere: The other Python environment of the engine; None for this Python.
         replicas: Number of processes that load the engine; 1 for the worker itself.
     """
 
@@ -293,17 +288,17 @@ class MeasuredCase:
 
     @property
     def accelerator(self) -> str:
-        """Class and count of the case's accelerator."""
+        """The case's accelerator, e.g. "8xH100"."""
         return self.case.accelerator
 
     @property
     def url(self) -> object:
-        """Address of the server that it measures; None without one."""
+        """URL of the measured server; None without a server."""
         return None
 
     @property
     def scored(self) -> Self:
-        """Case that is timed and scored on its scored data set."""
+        """The same case with the data set of its accuracy pass for timed runs too."""
         return self
 
 
@@ -322,10 +317,10 @@ class Job(MeasuredCase):
     """Hold a case of a suite with everything that its runs need.
 
     Attributes:
-        engine, dataset: Factories with variables expanded and absolute paths.
+        engine, dataset: Factories, with environment variables expanded and absolute paths.
         model: Absolute path of the model, or its name if it is not a file.
-        work: Work per sample from the suite; None for the figures of MLPerf's workload.
-        variables: Further environment variables of the worker; a value of None removes a variable.
+        work: Work (FLOP, bytes) per sample by the suite; None to use that of MLPerf's workload.
+        variables: Environment variables to set in the worker; a value of None removes a variable.
     """
 
     engine: Factory
@@ -339,16 +334,16 @@ class Job(MeasuredCase):
 
     @property
     def url(self) -> object:
-        """Address of the server that it measures; None without one."""
+        """URL of the measured server; None without a server."""
         return self.engine.options.get("url")
 
     @property
     def scored(self) -> Self:
-        """Case that is timed and scored on its scored data set."""
+        """The same case with the data set of its accuracy pass for timed runs too."""
         return self if self.scoring.data is None else self.on(self.scoring.data)
 
     def on(self, data: ScoredData) -> Self:
-        """Return this case with `data` as its data set, for timed runs and for scores."""
+        """Return this case with `data` as its data set, for timed runs and for accuracy."""
         return replace(
             self,
             dataset=data.dataset,

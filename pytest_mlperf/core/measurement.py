@@ -1,4 +1,4 @@
-"""Define measurements: runs of a case, its accuracy, and their origin."""
+"""Define measurements of a case: its runs, its accuracy pass and the measured system."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from pytest_mlperf.judge.inputs import Leverage
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class GpuRun:
-    """Hold the figures of one of several GPUs in a run's window.
+    """Hold the measurements of one of several GPUs during a run.
 
     Attributes:
         uuid: UUID from the driver.
@@ -46,13 +46,13 @@ class GpuRun:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ReplicaRun:
-    """Hold the figures of one replica in a run.
+    """Hold the measurements of one replica of the engine during a run.
 
     Attributes:
         name: "replica 3 (GPU 5)".
         gpus: UUIDs of the replica's GPUs; empty on a CPU.
         samples: Number of samples that the replica completed.
-        throughput: Samples/s during the time in which the replica had samples.
+        throughput: Samples/s while the replica had samples to process.
         latency_s: Mean time of a sample [s].
         shares: Speed in equal parts of the run, relative to the median replica; empty if replicas
             cannot be compared, as in SingleStream, which uses only the first.
@@ -67,17 +67,18 @@ class ReplicaRun:
 
     @property
     def share(self) -> float | None:
-        """Speed over the run relative to the median replica; None if not compared."""
+        """Speed in the whole run relative to the median replica; None if not compared."""
         return fmean(self.shares) if self.shares else None
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class RunLoad:
-    """Hold external causes that slowed a run.
+    """Hold external causes that may have slowed a run.
 
     Attributes:
-        client: Delays of the client itself [s], see `Engine.client_lateness`; empty for no client.
-        contention: Use of the processor in the window of the run; None if it was not read.
+        client: Delays of the client itself [s], see `Engine.client_lateness`; empty without a
+            client.
+        contention: CPU use by this run and other processes; None if it was not read.
         waited_s: Time that the run waited for an idle machine before it began; None if unknown.
     """
 
@@ -88,14 +89,14 @@ class RunLoad:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class RunHardware:
-    """Hold the machine of a run, and the state of the machine.
+    """Describe the machine of a run and its state.
 
     Attributes:
         ids: Hashes of the machine and of its GPUs, separated by spaces; "" if unknown.
         warmed: Whether the accelerator had worked in this session before; None if unknown.
-        state: State of the GPUs in the window of the run; empty if they were not sampled.
+        state: State of the GPUs during the run; empty if they were not sampled.
         control: Result of the fixed micro-benchmark just before the run; empty if it was not run.
-        gpus: Figures of each GPU in the window; empty for a single GPU.
+        gpus: Measurements of each GPU during the run; empty for a single GPU.
     """
 
     ids: str = ""
@@ -110,11 +111,11 @@ class RunServing:
     """Hold the requests, answers and server metrics of a run.
 
     Attributes:
-        server: The server's own metrics in the window of the run: means (waiting, running,
-            kv_cache_use), their maxima (waiting_max), shares (prefix_hit_share, draft_acceptance),
-            tokens of a decoding step (draft_length), and a count (preemptions); from its answers
-            the share of counted tokens that are hidden (hidden_share); for a curve at each point,
-            "waiting@64"; empty if unknown. Metrics with limits are also in `Run.metrics`.
+        server: The server's own metrics during the run: means (waiting, running, kv_cache_use),
+            their maxima (waiting_max), shares (prefix_hit_share, draft_acceptance), tokens of a
+            decoding step (draft_length), and a count (preemptions); from its answers the share of
+            counted tokens that are hidden (hidden_share); for a curve at each point, "waiting@64";
+            empty if unknown. Metrics with limits are also in `Run.metrics`.
         finishes: Number of answers by finish reason, "stop" or "length"; for a curve at each point,
             "stop@64"; empty if unknown.
         requests: For a curve, number of counted requests by point, {"16": 54}; empty if unknown.
@@ -144,20 +145,20 @@ class Run:
         started: Start of the run, ISO 8601 UTC.
         commit: Commit of the tested project; None outside git.
         folder: Folder with LoadGen's logs; in a result relative to pytest's root.
-        invalid: Reasons why the run may not be judged; empty if it is valid.
-        limit_missed: Whether missing LoadGen's latency limit is the run's only defect.
+        invalid: Reasons why the run is INVALID and may not be judged; empty if it is valid.
+        limit_missed: Whether the only reason is that LoadGen's latency limit was missed.
         energy: Energy of the timed part by source.
         energy_unknown: Why the GPUs could not be sampled, although they should have been.
         load: Load by other processes and by the client.
         hardware: The machine and its state.
         serving: Requests, answers and the server.
-        notes: Remarks that fail no test, besides `signs`.
-        signs: Remarkable states that fail no test, such as a power cap; empty in older results.
+        notes: Other remarks that fail no test.
+        signs: Warnings that fail no test, such as a power cap; empty in older results.
         light: Roofline shares, the main metric's first; empty on a CPU without datasheet figures.
-        search: The search whose result is the throughput, or None. The other figures are then those
-            of the highest rate within the limits.
-        zero: Metrics that are 0, which `metrics` cannot hold: goodput, and those of the server.
-        replicas: Figures of each replica, in order; empty if the engine was one process.
+        search: The search whose result is the throughput, or None. Other metrics are then of the
+            run at the highest rate within the limits.
+        zero: Metrics with the value 0, which `metrics` cannot hold: goodput and server metrics.
+        replicas: Measurements of each replica; empty if the engine was one process.
     """
 
     metrics: Mapping[str, Positive]
@@ -191,18 +192,18 @@ class Run:
         return bool(self.invalid) and {reason.key for reason in self.invalid} <= slow
 
     def energy_of(self, metric: str) -> EnergyReading | None:
-        """Return the energy from which a metric of efficiency is computed, or None."""
+        """Return the energy reading behind an efficiency metric, or None."""
         return self.energy.get(source_of(metric))
 
     def may_judge(self, metric: str) -> bool:
-        """Check whether the run has a metric, and its energy (if used) is certain enough."""
+        """Check whether the run has a metric, with accurate energy if it is an energy metric."""
         energy = self.energy_of(metric)
         believed = metric not in OF_ENERGY or (energy is not None and energy.gated)
         return metric in self.metrics and believed
 
 
 def repeated(runs: Sequence[Run]) -> Note | None:
-    """Return a note on INVALID runs that were repeated, and why; None without such runs."""
+    """Return a note on why INVALID runs were repeated; None if there were none."""
     latest: dict[Key, tuple[Words, ...]] = {}
     for run in runs:
         keys = [reason.key for reason in run.invalid]
@@ -212,7 +213,7 @@ def repeated(runs: Sequence[Run]) -> Note | None:
 
 
 def median_run(runs: Sequence[Run], scenario: Scenario) -> Run:
-    """Return the median run by MLPerf's metric of a scenario, the worse of the middle two."""
+    """Return the median run by the scenario's MLPerf metric; of two middle runs the worse one."""
     name = official_metric(scenario)
     ordered = sorted(runs, key=lambda run: run.metrics.get(name, 0.0))
     return ordered[(len(runs) - (not scenario.answers_one_at_a_time)) // 2]
@@ -220,7 +221,7 @@ def median_run(runs: Sequence[Run], scenario: Scenario) -> Run:
 
 @dataclass(frozen=True, kw_only=True)
 class Accuracy:
-    """Hold one accuracy pass.
+    """Hold the scores and answer counts of one accuracy pass.
 
     Attributes:
         scores: Aggregate score by metric, on the metric's own scale (top1: 0–100).
@@ -235,7 +236,7 @@ class Accuracy:
         answer_counts: Counts of answers, see `Engine.answer_counts`; empty if unknown.
         fixed_lengths: Whether the data set or ignore_eos sets each answer's length, so that answers
             at the token limit are not flaws.
-        baseline_answers: `answers` of the accepted scores; empty if unknown.
+        baseline_answers: `answers` of the baseline; empty if unknown.
     """
 
     scores: Mapping[str, Number]
@@ -282,14 +283,14 @@ class Scored:
 
     Attributes:
         indices: Data set indices, ascending.
-        per_sample: By metric one score for each of `indices`; None if the metric does not apply to
-            the sample.
+        per_sample: Scores by metric, one for each of `indices`; None if the metric does not apply
+            to the sample.
         groups: Group of each sample, such as its article; None if samples are independent or groups
             are unknown (older passes).
-        leverage: Leverage of metrics that only a whole data set has, if the scorer computes it;
-            empty in older passes.
+        leverage: `Leverage` by metric, for scores that are not sample means (mAP), if the scorer
+            computes it; empty in older passes.
         outputs: A digest of each output; None in older passes.
-        chance: Expected score of guessing by metric.
+        chance: Expected score of random guessing, by metric.
     """
 
     indices: tuple[int, ...]
@@ -306,9 +307,9 @@ class Subject:
 
     Attributes:
         identity: Properties of the hardware that must equal the baseline's.
-        fingerprint: Versions, weights, options, data: shown under "what changed", never a key.
-        surroundings: Driver, kernel, card and the like: also shown under "what changed", but runs
-            with other surroundings may be compared.
+        fingerprint: Versions, weights, options, data: shown under "what changed"; never selects a
+            baseline.
+        surroundings: Driver, kernel, GPU board: shown too, but may differ between compared runs.
     """
 
     identity: Mapping[str, str | int | float | bool | None]
@@ -317,7 +318,7 @@ class Subject:
 
     @property
     def dummy(self) -> bool:
-        """Whether the weights are random, so that only speed may be judged."""
+        """Whether the weights are random (load_format dummy), so that only speed may be judged."""
         return self.fingerprint.get("engine.weights") == "dummy"
 
 
@@ -340,7 +341,7 @@ def day_of(started: str) -> float | None:
 def day_groups(runs: Iterable[tuple[str, str, str]]) -> dict[str, str]:
     """Return the group of each session: the first session of its day (UTC) on its machine.
 
-    Sessions of an unknown day or machine add no group. A session belongs to its first run's day.
+    Sessions of unknown day or machine add no group. The day of a session is that of its first run.
 
     Args:
         runs: Session, start and machine of each run, oldest first, see `Run`.
@@ -365,12 +366,12 @@ DIGEST_BYTES = 2
 
 
 def digest(output: bytes) -> int:
-    """Return a digest of one output: a number from 0 to 65,535."""
+    """Return a 16-bit digest of one output, from 0 to 65,535."""
     return int.from_bytes(hashlib.blake2b(output, digest_size=DIGEST_BYTES).digest(), "big")
 
 
 def others(baseline: Sequence[int] | None, scored: Scored) -> int | None:
-    """Return the number of outputs that differ from the baseline's; None if unknown."""
+    """Return how many outputs differ from the baseline's; None if unknown."""
     if baseline is None or scored.outputs is None:
         return None
     pairs = zip(scored.indices, scored.outputs, strict=True)

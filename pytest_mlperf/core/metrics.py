@@ -15,7 +15,7 @@ from pytest_mlperf.judge.inputs import Direction
 
 
 class Dimension(StrEnum):
-    """Name the physical quantity of a metric, independent of its unit."""
+    """Name the physical quantity of a metric, whatever its unit."""
 
     TIME = "time"
     SAMPLES_PER_TIME = "samples per time"
@@ -40,7 +40,7 @@ class Metric:
         limit: Default smallest change that matters, as a share (0.03 is 3 %); infinite for counts.
         unit: SI unit of the stored value.
         min_queries: Fewest queries in a run for which the metric is gated, not only reported.
-        shown: Whether tables show the metric even if it is not gated; results always hold it.
+        shown: Whether tables show the metric even if it is not gated; results files always have it.
     """
 
     name: str
@@ -123,7 +123,7 @@ STAGE_METRIC = re.compile(rf"{STAGE}(?P<stage>[a-z][a-z0-9_]{{0,31}})")
 
 
 def is_stage(metric: str) -> bool:
-    """Check whether a metric is the time of a stage, of the whole run or at a point of a curve."""
+    """Check whether a metric is a stage time, also one at a concurrency ("stage_queue@64")."""
     return STAGE_METRIC.fullmatch(metric.partition("@")[0]) is not None
 
 
@@ -165,7 +165,7 @@ _TIMED_BASES = {
 
 
 def _of_other_tools(name: str) -> Metric | None:
-    """Return a metric that only other tools measure: a time statistic or a rate; else None."""
+    """Return the time statistic or rate that only other tools report by this name, or None."""
     timed, rate = STATISTIC_METRIC.fullmatch(name), RATE_METRIC.fullmatch(name)
     if timed and timed["base"] in _TIMED_BASES:
         title = f"{timed['statistic']} {_TIMED_BASES[timed['base']]}"
@@ -286,7 +286,7 @@ _PLACES = {name: place for place, name in enumerate(METRICS)}
 
 
 def in_order(metric: str) -> tuple[float, int, str]:
-    """Return a sort key: by concurrency or rate ("@64"), then in the order of `METRICS`."""
+    """Return a sort key: first by concurrency or rate ("@64"), then in the order of `METRICS`."""
     base, _, point = metric.partition("@")
     return float(point or 0), _PLACES.get(base, len(_PLACES)), base
 
@@ -359,7 +359,7 @@ _GATED: dict[Scenario, tuple[str, ...]] = {
 
 
 def of_curve(scenario: Scenario, measured: Collection[str]) -> tuple[str, ...]:
-    """Return the measured metrics by which a scenario's curve is judged; () without a curve."""
+    """Return the gated metrics of a curve, whole and at measured points; () without a curve."""
     for tokens in (True, False) if scenario.is_curve else ():
         wholes = gated_metrics(scenario, tokens=tokens)
         points = [n for n in measured if "@" in n and n.partition("@")[0] in wholes]
@@ -371,7 +371,7 @@ def of_curve(scenario: Scenario, measured: Collection[str]) -> tuple[str, ...]:
 def gated_metrics(
     scenario: Scenario, *, tokens: bool = False, searched: bool = False
 ) -> tuple[str, ...]:
-    """Return the gated metrics of a scenario; `tokens`: whether token times are measured."""
+    """Return the gated metrics; `tokens`: with token times, `searched`: of a searched rate."""
     if searched and scenario != Scenario.CONCURRENCY:
         return ("throughput",)
     if searched:
@@ -386,5 +386,5 @@ def gated_metrics(
 
 
 def official_metric(scenario: Scenario) -> str:
-    """Return the metric of MLPerf's result: a latency for single queries, else a rate."""
+    """Return the metric that MLPerf reports: a latency for single queries, else a rate."""
     return _GATED[scenario][0] if scenario.answers_one_at_a_time else "throughput"

@@ -1,7 +1,4 @@
-"""Define the notes of a verdict: a key for decisions, and the values that its sentence holds.
-
-`reports.sentences` has the sentence of each key.
-"""
+"""Define the notes of a verdict: keys of sentences in `reports.sentences`, and their values."""
 
 from __future__ import annotations
 
@@ -66,8 +63,8 @@ class Note:
     """State a fact about a verdict.
 
     Attributes:
-        key: Key for decisions, and of the sentence in `reports.sentences`.
-        values: Numbers (SI units, shares), names and further notes that the sentence holds.
+        key: Key that code compares and that selects the sentence in `reports.sentences`.
+        values: Numbers (SI units, shares), names and nested notes for the sentence.
     """
 
     key: NoteKey
@@ -77,7 +74,7 @@ class Note:
 
     @classmethod
     def of(cls, key: NoteKey, **values: Any) -> Note:
-        """Return a note with these values."""
+        """Create a note with this key and these values."""
         return cls(key=key, values=values)
 
     def __hash__(self) -> int:

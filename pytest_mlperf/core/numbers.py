@@ -56,12 +56,12 @@ def change(share: float) -> str:
 
 
 def interval(low: float, high: float) -> str:
-    """Return the interval of a relative change: "−6.9 to −5.7 %"."""
+    """Format the confidence interval of a relative change: "−6.9 to −5.7 %"."""
     return f"{change(low).removesuffix(' %')} to {change(high)}"
 
 
 def limit(metric: str, share: float) -> str:
-    """Return a limit with the sign of the worse direction: "−3 %" throughput, "+10 %" latency."""
+    """Format a limit with the sign of a regression: "−3 %" throughput, "+10 %" latency."""
     declared = METRICS.get(metric)
     rises = share < 0 or (declared is not None and declared.direction is Direction.LOWER)
     return ("+" if rises else MINUS) + percent(abs(share))
@@ -96,7 +96,7 @@ def duration(seconds: float) -> str:
 
 
 def points(value: float) -> str:
-    """Return a difference of scores, signed, with two or three digits: "−0.36", "+0.003"."""
+    """Return a score difference with its sign and two or three decimals: "−0.36", "+0.003"."""
     digits = 2 if abs(value) >= 0.1 or abs(value) < 0.0005 else 3
     text = f"{abs(value):.{digits}f}"
     return (MINUS if value < 0 and float(text) else "+") + text
@@ -117,7 +117,7 @@ def quantity(metric: str, value: float) -> str:
 
 
 def rounded(value: float) -> str:
-    """Return a number with four significant digits or all integer digits: 118.4, 20,139."""
+    """Return a number with four significant digits, or all digits of a large one: 118.4, 20,139."""
     if value >= 1000 or not value:
         return f"{value:,.0f}"
     return f"{float(f'{value:.4g}'):,}".removesuffix(".0")

@@ -1,4 +1,4 @@
-"""Define the physically possible readings of hardware, because drivers also report garbage."""
+"""Define physically possible sensor readings, because drivers also report garbage."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ BOUNDS: Mapping[str, tuple[float, float]] = {
 def possible(quantity: str, reading: Any, most: float = math.inf) -> Any:
     """Return a sensor's reading; None if it is impossible for the quantity, or above `most`.
 
-    A mapping keeps its possible readings; a list is one reading. Other quantities are unchanged.
+    Impossible values are dropped from a mapping; one in a list makes the whole list None.
     """
     if quantity not in BOUNDS:
         return reading

@@ -1,4 +1,4 @@
-"""Define a run's defects and signs (warnings that fail no test): a key and a note for each."""
+"""Define reasons why a run is INVALID, and signs (warnings that fail no test)."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from pytest_mlperf.core.numbers import NotNegative, Positive, Probability
 
 
 class Key(StrEnum):
-    """Name causes of INVALID runs; results files hold these words, so they never change."""
+    """Name causes of INVALID runs; results files store these values, so never change them."""
 
     LOADGEN = "loadgen"
     EARLY_STOPPING = "early_stopping"
@@ -54,8 +54,8 @@ class Reason:
     """State why a run may not be judged.
 
     Attributes:
-        key: Key for decisions.
-        text: Note of which `reports.sentences` makes the sentence, or a text of another program.
+        key: Cause, for comparisons in code.
+        text: Note that `reports.sentences` turns into a sentence, or a message of another program.
     """
 
     key: Key
@@ -63,12 +63,12 @@ class Reason:
 
     @classmethod
     def of(cls, key: Key, note: NoteKey, /, **values: Any) -> Reason:
-        """Return a reason whose note has this key and these values."""
+        """Return a reason with this cause and a note of this key and these values."""
         return cls(key=key, text=Note.of(note, **values))
 
 
 class SignKey(StrEnum):
-    """Name a sign, a warning that fails no test; results files hold the words: never change."""
+    """Name warnings that fail no test; results files store these values, so never change them."""
 
     GPU_IDLE = "gpu_idle"
     APPLICATION_CLOCKS = "application_clocks"
@@ -131,17 +131,17 @@ DURATION_PLACEHOLDER = "{}"
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Sign:
-    """Report a state of a run or a GPU worth a note, which does not make the run INVALID.
+    """Report a warning about a run or a GPU that does not make the run INVALID.
 
     Attributes:
-        key: Key for decisions.
-        text: Note of which `reports.sentences` makes the sentence, or a text of another program.
+        key: Kind of warning, for comparisons in code.
+        text: Note that `reports.sentences` turns into a sentence, or a message of another program.
         gpu: UUID of the GPU if the run has several; else "".
         name: Display name of that GPU: "GPU 3".
         seconds: Duration of the state [s]; None if unknown.
-        share: Duration as a share of the window; without `seconds` the share that the sentence
-            has instead of a duration.
-        point: Point of a curve; None without a curve.
+        share: Duration as a share of the run; without `seconds`, a share that the sentence shows
+            instead of a duration.
+        point: Concurrency or rate on a curve; None without a curve.
     """
 
     key: SignKey
@@ -164,7 +164,7 @@ class Sign:
         point: float | None = None,
         **values: Any,
     ) -> Sign:
-        """Return a sign (a warning about a run) whose note has this key and these values."""
+        """Return a warning about a run with a note of this key and these values."""
         text = Note.of(note, **values)
         return cls(key=key, text=text, seconds=seconds, share=share, point=point)
 
@@ -197,14 +197,9 @@ _FIGURE = re.compile(
 def of_gpus(
     texts: Sequence[tuple[str, str]], gpus: int, every: str = "each of {} GPUs: "
 ) -> list[str]:
-    """Return sentences about several GPUs, merging those that differ only in figures.
+    """Return sentences on (GPU name, text) pairs, merging texts that differ only in figures.
 
     "4 of 8 GPUs (4 to 7): the GPU did not do the work: no utilisation in any of 34 to 36 readings".
-
-    Args:
-        texts: Name of a GPU and a sentence, in the order of the GPUs.
-        gpus: Number of GPUs.
-        every: Beginning of a sentence about all of them.
     """
     alike = ranges_of(texts)
     heads = [every.format(gpus) if len(of) == gpus else _some(of, gpus) for of, _ in alike]
@@ -212,11 +207,7 @@ def of_gpus(
 
 
 def ranges_of(texts: Iterable[tuple[str, str]]) -> list[tuple[list[str], str]]:
-    """Merge texts that differ only in figures into a text with ranges and a list of names.
-
-    Args:
-        texts: Pairs of a name and its text.
-    """
+    """Merge (name, text) pairs whose texts differ only in figures: (names, text with ranges)."""
     alike: dict[str, dict[str, list[str]]] = {}
     for name, text in texts:
         alike.setdefault(_FIGURE.sub("\0", text), {}).setdefault(name, []).append(text)
@@ -224,7 +215,6 @@ def ranges_of(texts: Iterable[tuple[str, str]]) -> list[tuple[list[str], str]]:
 
 
 def _ranges(texts: Sequence[str]) -> str:
-    """Merge texts that differ only in their figures: "34 to 36 readings"."""
     words = _FIGURE.split(texts[0])
     for index, figures in enumerate(zip(*map(_FIGURE.findall, texts), strict=True)):
         ordered = sorted(figures, key=_value)
@@ -237,7 +227,6 @@ def _value(figure: str) -> float:
 
 
 def _some(names: Sequence[str], gpus: int) -> str:
-    """Return a prefix for some GPUs: "GPU 3: ", or "4 of 8 GPUs (1, 4 to 6): "."""
     numbers = [name.removeprefix("GPU ") for name in names]
     if len(names) == 1 or not all(map(str.isdigit, numbers)):
         return f"{', '.join(names)}: "

@@ -1,4 +1,4 @@
-"""Create baseline records from runs, and report changes since."""
+"""Create baseline records from runs, and report changes since a record."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ from pytest_mlperf.judge.inputs import DAYS
 
 
 def same_day(record: Record) -> str | None:
-    """Return a note if the last session adds no day to the record, or None."""
+    """Return a note if an earlier session of the record has the last one's day; else None."""
     groups, last = record.groups, record.runs[-1]
     if list(groups.values()).count(groups[last.session]) < 2:
         return None
@@ -39,7 +39,7 @@ def same_day(record: Record) -> str | None:
 
 
 def lacking(record: Record) -> str | None:
-    """Return a note that a record has too few days, with advice; None if it has enough."""
+    """Return a note with advice if a record has sessions on too few days; else None."""
     has = record.days
     if has >= DAYS:
         return None
@@ -58,7 +58,7 @@ def lacking(record: Record) -> str | None:
 def failing_today(
     record: Record, limits: Mapping[str, float], rule: rule_r.RuleR, *, interleaves: bool
 ) -> str | None:
-    """Return a note on the drop that a baseline of one day proves at once; None for more days."""
+    """Return a note on the drop that already fails with a baseline of one day, or None."""
     if record.days > 1 or len(record.runs) < rule_r.GATING_RUNS:
         return None
     drops = []
@@ -122,7 +122,7 @@ def new_record(
     rule: rule_r.RuleR,
     skips_first_run: bool = False,
 ) -> Record:
-    """Return the record of these runs, or `old` extended if the action is "append"."""
+    """Return a record of these runs or, if the action is "append", `old` with these runs added."""
     base = Record(
         identity=dict(subject.identity),
         target_qps=target_qps,
@@ -177,11 +177,7 @@ def step(metric: str, before: float | None, after: float) -> str:
 def worsened(
     old: Sequence[BaselineRun], new: Sequence[BaselineRun], limits: Mapping[str, float]
 ) -> list[str]:
-    """Return the changes of gated metrics that are worse, or missing, in the new runs.
-
-    Args:
-        limits: Limits as shares by metric, including those of energy.
-    """
+    """Return texts on the gated metrics that are worse in, or missing from, the new runs."""
     before, after = geometric_means(old), geometric_means(new)
     worse = []
     for metric in filter(before.__contains__, limits):
@@ -205,7 +201,7 @@ def changes(old: Mapping[str, str], new: Mapping[str, str]) -> tuple[str, ...]:
 def first_runs(
     current_runs: Sequence[Run], baseline_runs: Sequence[BaselineRun]
 ) -> tuple[str, ...]:
-    """Return a sentence if first runs followed other tests, which warm up, on one side only."""
+    """Return a note if first runs came after other tests only now, or only in the baseline."""
     first = {run.session: run.hardware.warmed for run in reversed(baseline_runs)}
     ours, theirs = None, set(first.values())
     if current_runs:  # for a session that is already recorded: its first recorded run
@@ -217,7 +213,7 @@ def first_runs(
 
 
 def set_by(history: Sequence[HistoryEntry | Accepted]) -> str | None:
-    """Return date, commit and reason of the last acceptance; None without history."""
+    """Return date, commit and reason of the baseline's last acceptance; None without one."""
     if not history:
         return None
     last = history[-1]
@@ -244,7 +240,7 @@ def recorded(record: Record, limits: Mapping[str, float], runs: int) -> tuple[Me
 
 
 def provable(record: Record) -> str:
-    """Return the detectable effects: "smallest detectable regression 4.1 % in samples/s"."""
+    """Return the minimum detectable effects as text: "… regression 4.1 % in samples/s"."""
     shares = record.minimum_detectable_change.items()
     if not shares:
         return "no regression can be detected: too few queries a run for every gated metric"
@@ -253,7 +249,7 @@ def provable(record: Record) -> str:
 
 
 def detectable_notes(metrics: Sequence[MetricVerdict]) -> tuple[str, ...]:
-    """Return a note on the metrics whose limits are too small for the baseline to prove."""
+    """Return a note on metrics whose limit is below the minimum detectable effect."""
     unprovable = [
         f"{percent(m.baseline.detectable)} in {METRICS[m.metric].title} (limit {percent(m.limit)})"
         for m in metrics

@@ -1,4 +1,4 @@
-"""Define the results of a session, expected failures, and suspects; merge partial sessions."""
+"""Define session results, expected failures and suspects (drops to confirm); merge parts."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ CASE_FIELDS = ("scenario", "engine", "precision", "accelerator")
 
 @dataclass(frozen=True, kw_only=True)
 class Known:
-    """Hold a failure that a suite expects; None in a field matches everything.
+    """Hold a failure that a suite expects; a field of None matches everything.
 
     Attributes:
         scenario, engine, precision, accelerator: Names in the case's id.
@@ -111,14 +111,14 @@ Key = tuple[str, str, frozenset[tuple[str, object]]]
 
 @dataclass(frozen=True, kw_only=True)
 class Suspect:
-    """Record that a test was SUSPECT or a PROVISIONAL drop, for the next session to judge.
+    """Record that a test was SUSPECT or a PROVISIONAL drop; the next session judges it again.
 
     Attributes:
         test: Pytest's node id.
         metrics: Metrics that would have failed if judged alone.
         date: Start of the first session in which the test is suspect, ISO 8601, UTC.
         profile: "quick" or "official", which have separate runs.
-        identity: Properties of the hardware; other hardware is another suspect.
+        identity: Properties of the hardware; each hardware has its own entry.
         drops: For each metric with a PROVISIONAL drop in the last session, the start of the first
             of the consecutive sessions with this drop.
         baseline: Id of the baseline of these drops.
@@ -140,7 +140,7 @@ class Suspect:
 
     @property
     def age(self) -> tuple[str, str]:
-        """(Last, first) session's date, a sort key for entries on one test, oldest first."""
+        """Sort key, oldest first: (start of the last session, start of the first session)."""
         return self.seen or self.date, self.date
 
     @property
@@ -150,7 +150,7 @@ class Suspect:
 
 
 def newest(suspects: Iterable[Suspect]) -> tuple[Suspect, ...]:
-    """Return each test's newest suspect entry, in the order of the tests' first entries."""
+    """Return the newest suspect entry of each test, ordered by the first entries of the tests."""
     latest: dict[Key, Suspect] = {}
     for suspect in suspects:
         there = latest.get(suspect.key)
@@ -179,19 +179,20 @@ class CaseResult:
         verdict: The verdict with its runs.
         failed: Whether the test failed under the session's options.
         limits: Gated metrics with their limits, as shares.
-        scored: Whether a record of the case requires an accuracy pass.
-        handicap: Share of speed that a handicap took; if above 0, nothing may be recorded.
+        scored: Whether recording the case requires an accuracy pass.
+        handicap: Share of speed that --mlperf-handicap removed; if above 0, nothing may be
+            recorded.
         pretended: Whether the accelerator was simulated; then nothing may be recorded.
         max_runs: Most runs before INCONCLUSIVE, the number of interim analyses.
-        arguments: Options of the session that are needed to repeat the test.
+        arguments: Options of the session needed to repeat the test.
         target_qps: Offered or expected rate [1/s].
         qps_source: Origin of the rate: "suite", "probe" or None.
         division: "closed" or "open".
         techniques: Techniques of the engine entry that only the open division allows.
         elsewhere: The other Python of the engine, as the suite writes it; "" for this Python.
-        pairs: Number of gated pairs of case and metric that were judged jointly; 0 if judged alone.
+        pairs: Number of (case, metric) pairs judged jointly; 0 if judged alone.
         expected_failures: Failures that the suite expects.
-        suspected: The test's suspect entry of the last session that decided it, or None.
+        suspected: The test's suspect entry from an earlier session, or None.
         rests_on: SHA-256 of suite and baseline when the test was judged or recorded, by path
             relative to the root.
         facts: Texts that add-ons add to reports, by title.
@@ -235,11 +236,11 @@ class Results:
         versions: Versions of this package and its tools.
         deselected: Number of deselected cases by accelerator that this machine lacks.
         cases: One entry per judged test.
-        skipped: Collected tests that did not run, with the reason.
-        pairs: Number of jointly judged pairs of case and metric; 0 if each was judged alone.
-        suspects: New and undecided older suspects, which the next session judges alone.
+        skipped: Reason by collected test that did not run.
+        pairs: Number of (case, metric) pairs judged jointly; 0 if each was judged alone.
+        suspects: New suspects and undecided older ones, which the next session judges alone.
         resumes: Id of the interrupted session that this one resumed; "" if none.
-        label: Label of the figures that MLCommons requires.
+        label: Label that MLCommons requires next to figures.
     """
 
     schema: AtLeastOne = SCHEMA_VERSION
@@ -258,7 +259,7 @@ class Results:
 
 
 def by_case(results: Iterable[CaseResult]) -> tuple[CaseResult, ...]:
-    """Return results grouped by case, because deferred verdicts are last in a session."""
+    """Return results grouped by case, because deferred verdicts come last in a session."""
     cases: dict[tuple[str, str], list[CaseResult]] = {}
     for result in results:
         cases.setdefault((result.suite, result.verdict.case.id), []).append(result)
@@ -282,7 +283,7 @@ OPEN = {Outcome.INCONCLUSIVE, Outcome.PROVISIONAL}
 def remaining(
     suspects: Iterable[Suspect], results: Iterable[CaseResult], *, date: str, cleared: bool = False
 ) -> tuple[Suspect, ...]:
-    """Return SUSPECT and PROVISIONAL tests, then untested earlier ones; `cleared`: passed too."""
+    """Return new suspects, then earlier ones not tested; with `cleared` also tests that passed."""
     earlier = newest(suspects)
     tested = [
         _after(result, suspected(earlier, result), date)
@@ -315,7 +316,6 @@ def _after(result: CaseResult, earlier: Suspect | None, date: str) -> Suspect:
 
 
 def _first_date(metric: str, verdict: Verdict, earlier: Suspect | None) -> str:
-    """Return the date since which a metric is a drop from this baseline; "" if it was none."""
     if earlier is None or not earlier.baseline or earlier.baseline != verdict.baseline.id:
         return ""
     return earlier.drops.get(metric, "")
@@ -324,7 +324,7 @@ def _first_date(metric: str, verdict: Verdict, earlier: Suspect | None) -> str:
 def second_day(
     verdict: Verdict, earlier: Suspect | None, date: str, *, at_once: bool = False
 ) -> Verdict:
-    """Fail PROVISIONAL drops that also occurred in the last session of an earlier day.
+    """Fail PROVISIONAL drops that also occurred in the last session, on an earlier day.
 
     Args:
         earlier: The test's suspect entry of the last session.
@@ -355,13 +355,13 @@ def second_day(
 
 
 def suspected(suspects: Iterable[Suspect], result: CaseResult) -> Suspect | None:
-    """Return the suspect entry of a test, on this hardware and in this profile."""
+    """Return the suspect entry of a test for the same hardware and profile, or None."""
     key = _suspect(result, (), "").key
     return next((one for one in suspects if one.key == key), None)
 
 
 def again(results: Iterable[CaseResult]) -> dict[int, Before]:
-    """Return by index of a result the earlier SUSPECT verdict of its test."""
+    """Return earlier SUSPECT verdicts of the same tests, by index in `results`."""
     return {
         index: Before(suspect.date[:10], suspect.metrics)
         for index, result in enumerate(results)
@@ -398,7 +398,7 @@ COMMIT_DIGITS = 12
 
 @dataclass(frozen=True, kw_only=True)
 class Absent:
-    """Report a planned test without a verdict."""
+    """Report a planned test without a verdict, and the reason."""
 
     test: str
     reason: str
@@ -410,7 +410,7 @@ def performance(results: Results) -> list[CaseResult]:
 
 
 def absent(planned: Iterable[str], merged: Results) -> list[Absent]:
-    """Return the planned tests that no part judged."""
+    """Return the planned tests without a verdict in the merged results."""
     judged = {result.test for result in merged.cases}
     never = "not in any results file: the test was deselected, or its session ended before it ran"
     return [
@@ -428,11 +428,11 @@ def merge(
     today: dt.date,
     fail_on: Collection[str] = (),
 ) -> Results:
-    """Merge parts by name, and decide the verdicts that depend on other parts.
+    """Merge partial sessions, given by name; decide the verdicts that depend on other parts.
 
-    A drop that failed in a part may be only SUSPECT among all parts, or a common change of the
-    machine's pairs may explain it. Its outcome is then replaced. The number of pairs is `pairs` (of
-    the plan), or that of the parts if they have more.
+    A drop in a part may be only SUSPECT after correction for all parts, or all cases of the machine
+    may have changed alike. Its outcome is then replaced. The number of (case, metric) pairs is
+    `pairs` (of the plan), or that of the parts if they have more.
 
     Args:
         fail_on: Further outcomes that fail a test: "inconclusive", "provisional".

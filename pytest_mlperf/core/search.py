@@ -35,7 +35,7 @@ class Condition:
 
     @property
     def in_words(self) -> str:
-        """Condition as a suite writes it: "ttft_p99 < 1 s"."""
+        """The condition as in a suite: "ttft_p99 < 1 s"."""
         return f"{self.metric} < {quantity(self.metric, self.below)}"
 
 
@@ -61,7 +61,7 @@ class Tried:
 
     @property
     def excess(self) -> float:
-        """log(latency / limit), `MIN_EXCESS` to `CLAMP` in size; below 0 if all limits were met."""
+        """log(latency / limit), `MIN_EXCESS` to `CLAMP` in size; negative if limits were met."""
         size = min(max(abs(math.log(self.value / self.limit)), MIN_EXCESS), CLAMP)
         if self.held:
             return -size
@@ -74,15 +74,15 @@ class SearchOutcome:
     """Hold the outcome of a search.
 
     Attributes:
-        at: The conditions in words.
+        at: The latency conditions as text.
         rate: The result [1/s], interpolated between `low` and `high`; `low` for requests in flight.
         low: The highest rate that met the limits.
         high: The lowest rate above `low` that missed a limit.
-        metric: The limiting latency, which is beyond its limit at `high`.
+        metric: The latency metric that exceeded its limit at `high`.
         precision: The requested width of the bracket, as a share of the rate.
-        reached: Whether the bracket is that narrow.
+        reached: Whether the final bracket is that narrow.
         tried: Every run, in order.
-        whole: Whether the rates are numbers of requests in flight.
+        whole: Whether the rates are (whole) numbers of requests in flight.
     """
 
     at: str
@@ -97,15 +97,15 @@ class SearchOutcome:
 
     @property
     def resolution(self) -> float:
-        """Relative standard error of the rate if it is uniform in the bracket: width / sqrt 12."""
+        """Relative standard error of a rate uniformly distributed in the bracket: width / √12."""
         return math.log((self.high - self.whole) / self.low) / math.sqrt(12)
 
     @property
     def scatter(self) -> float:
         """Relative standard error of the rate by the scatter of the runs near the limit.
 
-        It is the residual of a line through log excess over log rate, divided by the slope, and at
-        most the range of the runs. 0 with fewer than three runs near the limit, or without a rise.
+        It is from the least-squares line of log excess over log rate, and at most the range of the
+        runs. 0 with fewer than three runs near the limit, or without a rise.
         """
         of_it = [run for run in self.tried if run.metric == self.metric]
         near = [run for run in of_it if abs(math.log(run.value / run.limit)) < CLAMP]
@@ -137,10 +137,7 @@ def tried(
     late: bool = False,
     folder: str = "",
 ) -> Tried:
-    """Compare a run's latencies with their limits; keep the one worst relative to its limit.
-
-    `late`: LoadGen reports the run INVALID.
-    """
+    """Return the latency of a run that is worst relative to its limit; `late`: run is INVALID."""
     first = max(conditions, key=lambda condition: metrics[condition.metric] / condition.below)
     value = metrics[first.metric]
     return Tried(
@@ -167,12 +164,12 @@ _ROUNDING = 1e-9
 
 
 class NoRate(Exception):
-    """Report that no rate was found: all tried rates met the limits, or none did."""
+    """Report that a search found no rate: all tried rates met the limits, or none did."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class SearchPlan:
-    """Hold the settings of a search: start, first log step, relative precision.
+    """Hold the settings of a search: first rate, first step of log rate, relative precision.
 
     `bounds` are the smallest and largest number of requests in flight; None to search a rate.
     """
@@ -194,13 +191,13 @@ class SearchPlan:
 
 
 def narrow_step(limit: float) -> float:
-    """Return the first log step from a known rate: twice the limit of throughput."""
+    """Return the first step of log rate if a rate is known: twice the throughput limit."""
     least, most = BASELINE_STEP_BOUNDS
     return math.log1p(min(max(2 * limit, least), most))
 
 
 def next_rate(tries: Sequence[Tried], plan: SearchPlan) -> float | None:
-    """Return the rate to try next, or None after the end of the search."""
+    """Return the rate to try next, or None when the search has ended."""
     if not tries:
         return _allowed(plan.start, plan)
     if len(tries) >= plan.max_runs:
@@ -223,7 +220,7 @@ def next_rate(tries: Sequence[Tried], plan: SearchPlan) -> float | None:
 def _allowed(
     rate: float, plan: SearchPlan, low: Tried | None = None, high: Tried | None = None
 ) -> float | None:
-    """Return the allowed rate nearest to `rate` between two tries; None if none is left."""
+    """Return the allowed rate nearest to `rate` between two tries; None if there is none."""
     if plan.bounds is None:
         return rate
     least = low.rate + 1 if low else plan.bounds[0]
@@ -237,7 +234,7 @@ def load(rate: float, whole: bool, unit: str = "/s") -> str:
 
 
 def bracket(tries: Sequence[Tried]) -> tuple[Tried | None, Tried | None]:
-    """Return the tries at the highest rate within the limits and the lowest rate beyond."""
+    """Return the tries (highest rate within the limits, lowest rate beyond); None if missing."""
     latest = {run.rate: run for run in tries}.values()
     missed = [run for run in latest if not run.held]
     high = min(missed, key=lambda run: run.rate, default=None)

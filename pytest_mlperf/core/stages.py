@@ -1,4 +1,4 @@
-"""Compare the times of stages of the work with those in a baseline's runs."""
+"""Compare the times of an engine's stages, such as "prefill", with the baseline's."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ LATENCY = "latency_p50"
 class StageTime:
     """Hold the median time of a stage [s per sample]; "stage_queue@64" is at concurrency 64.
 
-    `moved`: it is outside the baseline runs' range, and beyond `STAGE_SHARE` and `WHOLE_SHARE`.
+    `moved`: outside the baseline runs' range, and changed by over `STAGE_SHARE`, `WHOLE_SHARE`.
     """
 
     metric: str
@@ -38,7 +38,7 @@ class StageTime:
 
     @property
     def says(self) -> str:
-        """Change as text: "unet takes 1.31x as long (779 ms → 1.02 s)"."""
+        """The change as text: "unet takes 1.31x as long (779 ms → 1.02 s)"."""
         sides = " → ".join(quantity(self.metric, s) for s in (self.baseline_s, self.current_s))
         return f"{self.title} takes {times(self.current_s / self.baseline_s)} as long ({sides})"
 
@@ -46,7 +46,7 @@ class StageTime:
 def stage_times(
     runs: Sequence[Mapping[str, float]], baseline_runs: Sequence[Mapping[str, float]]
 ) -> dict[float | None, list[StageTime]]:
-    """Return the times of stages that all runs have, by point; key None without a curve."""
+    """Return the times of stages that all runs have, by concurrency (None without a curve)."""
     if not runs or not baseline_runs:
         return {}
     names = [n for n in runs[0] if is_stage(n) and all(n in r for r in (*runs, *baseline_runs))]

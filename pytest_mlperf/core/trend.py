@@ -1,4 +1,4 @@
-"""Define the points of a trend of accepted baselines, and the versions that distinguish them."""
+"""Define a trend over accepted baselines, and the versions that distinguish its points."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ class TrendPoint:
     """Hold one accepted baseline of a case.
 
     Attributes:
-        commit: Commit with this baseline, "not committed", or "" if git lacks the commit.
+        commit: Commit that added this baseline, "not committed", or "" if git lacks the commit.
         fingerprint: Engine, versions, weights, options, data; empty if unknown.
-        rate: Offered rate, per second; None if it is not a condition of the runs.
+        rate: Offered rate [1/s]; None if the scenario has none.
         means: Geometric means by metric, SI units.
     """
 
@@ -36,7 +36,7 @@ class TrendPoint:
 
     @property
     def division(self) -> str:
-        """Division of the baseline; fingerprints name only the open division."""
+        """MLPerf division; "closed" if the fingerprint names none."""
         return self.fingerprint.get("division", "closed")
 
 
@@ -51,8 +51,8 @@ def versions(points: Sequence[TrendPoint]) -> list[str]:
 def engine_versions(engines: Sequence[tuple[Mapping[str, str], str]]) -> list[str]:
     """Return the versions that distinguish engines: "onnxruntime 1.20.1".
 
-    The texts have all versions that differ between the fingerprints, or the engine's version if
-    none differs. "not known" without a fingerprint.
+    A text contains each version that differs between the fingerprints or, if none differs, the
+    engine's version. It is "not known" without a fingerprint.
     """
     keys = dict.fromkeys(
         key
@@ -77,7 +77,7 @@ def _version(fingerprint: Mapping[str, str], name: str, keys: Sequence[str]) -> 
 
 
 def distinct(points: Sequence[TrendPoint]) -> list[TrendPoint]:
-    """Return one point per measurement, oldest first; appended runs belong to their record."""
+    """Return points, oldest first, without those whose runs a later point contains too."""
     kept: list[TrendPoint] = []
     for point in points:
         runs = _runs(point)

@@ -40,7 +40,7 @@ def parse_json(
 ) -> Any:
     """Return the value of a JSON text in UTF-8; raise ValueError if it is malformed.
 
-    Depth and number of values are bounded. `repeated_keys` keeps the last of several equal keys.
+    Depth and number of values are bounded. With `repeated_keys` the last of equal keys counts.
     """
     require_bounded(content, max_values)
     text = content if isinstance(content, str) else content.decode("utf-8")
@@ -51,7 +51,7 @@ def parse_json(
 
 
 def require_bounded(content: bytes | str, max_values: int) -> None:
-    """Check depth and number of values piece by piece, without a copy of the whole."""
+    """Raise ValueError if JSON has too many values or levels; copy only a piece at a time."""
     values = depth = 0
     kept, in_string = b"", False
     for begin in range(0, len(content), PIECE_BYTES):

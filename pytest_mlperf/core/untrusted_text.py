@@ -49,7 +49,7 @@ def encodable(value: T) -> T:
 
 
 def every_text(value: T, change: Callable[[str], str]) -> T:
-    """Return a value with every text in it changed, including keys of mappings."""
+    """Return a value with `change` applied to every text in it, also to keys of mappings."""
     result: Any = value
     match result:
         case str():
@@ -80,7 +80,7 @@ def json_text(content: Any, default: Callable[[Any], Any] | None = None) -> str:
 
 
 def escaped(text: str) -> str:
-    """Return JSON text with invisible and control characters escaped in each line."""
+    """Return JSON text with invisible and control characters, except newlines, escaped."""
     if text.isprintable():
         return text
     return "\n".join(
@@ -113,7 +113,7 @@ def clean(line: str) -> str:
 
 
 def csv_cell(value: object) -> object:
-    """Return a CSV cell whose text no spreadsheet takes for a formula."""
+    """Return a CSV cell that no spreadsheet evaluates as a formula."""
     if isinstance(value, bool):
         return str(value).lower()
     if not isinstance(value, str):
@@ -127,13 +127,13 @@ def markdown_text(text: str) -> str:
 
 
 def some(names: Sequence[str], most: int = 3) -> str:
-    """Return the first names, and the number of others: "a, b, c and 2 more"."""
+    """Return the first names, and how many more there are: "a, b, c and 2 more"."""
     more = len(names) - most
     return ", ".join(names[:most]) + (f" and {more} more" if more > 0 else "")
 
 
 def merge_conflict(text: str) -> tuple[int, str, str] | None:
-    """Return the line of git's first conflict marker and the names of both sides, or None."""
+    """Return (line number of the first git conflict marker, both branch names), or None."""
     match = re.search(r"^<{7} ([^\n]*)\n.*?^>{7} ([^\n]*)", text, re.MULTILINE | re.DOTALL)
     if match is None:
         return None
@@ -147,7 +147,7 @@ def nearest(word: str, words: Iterable[str]) -> str:
 
 
 def meant(word: str, words: Iterable[str]) -> str:
-    """Return a hint for an unknown word: "; did you mean 'x'?", or "" without a similar one."""
+    """Return a hint for an unknown word: "; did you mean 'x'?", or "" if no word is similar."""
     close = closest(word, words)
     return f"; did you mean {close!r}?" if close else ""
 

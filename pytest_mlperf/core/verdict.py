@@ -27,13 +27,13 @@ from pytest_mlperf.judge.inputs import DAYS
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class InterimAnalysis:
-    """Hold the change of some runs, and its standard error.
+    """Hold the change from the baseline at one interim analysis, and its standard error.
 
     Attributes:
         change: Logarithm of the ratio of the means, below 0 if the runs are worse.
         se: Its standard error by rule R.
         df: Degrees of freedom of the standard error.
-        session: Id of a baseline session compared with the others; "" for present runs.
+        session: Id of the baseline session that was compared with the others; "" for current runs.
     """
 
     change: Number
@@ -43,7 +43,7 @@ class InterimAnalysis:
 
 
 class Confirmation(StrEnum):
-    """Name the result of runs interleaved with the baseline's own build, or why there are none."""
+    """Name the result of runs interleaved with the baseline's build, or why there are none."""
 
     PROVEN = "proven"
     EXCLUDED = "excluded"
@@ -65,14 +65,14 @@ class InterleavedRuns:
             runs NO_BUILD: the baseline's build is not available; UNCHANGED: it is this build, at
             the same commit; NOT_COMPARABLE: the runs may not be compared; NOT_MADE: the session
             ended before.
-        metrics: Names of the metrics that seemed to have dropped, or that were compared.
+        metrics: Names of the metrics with a possible drop, or of those compared.
         build: Description of the other build; "" without runs.
         pairs: Number of pairs of runs up to the decision.
-        runs: Number of runs besides those of the verdict; for a confirmation, of both sides.
+        runs: Number of runs that `Verdict.runs` lacks; for a confirmation, runs of both builds.
         reason: Why there is no decision; "" if there is a decision.
-        other_runs: Runs of the other build with `--mlperf-against`, oldest first; the n-th is the
-            neighbour of the verdict's n-th run.
-        other_subject: System that these runs measured.
+        other_runs: Runs of the other build with `--mlperf-against`, oldest first; the n-th is
+            paired with the verdict's n-th run.
+        other_subject: Machine, engine and data of these runs.
         other_accuracy: Accuracy pass of the other build.
     """
 
@@ -88,7 +88,7 @@ class InterleavedRuns:
 
 
 class GateState(StrEnum):
-    """Name the result of the accuracy gate for a pass."""
+    """Name the result of the accuracy gate for an accuracy pass."""
 
     KEPT = "kept"
     FAILED = "failed"
@@ -104,8 +104,8 @@ class Gate:
         state: KEPT requires the whole data set and all scores. FAILED on a part is proven by a
             test. NONE: there is no reference score.
         samples: Number of scored samples.
-        total: Number of samples of the gate's data set; more than `samples` for a part of it.
-        unscored: Scores of the gate that the scorer did not compute.
+        total: Number of samples in the gate's data set; above `samples` if only a part was scored.
+        unscored: Metrics of the gate that the scorer did not compute.
     """
 
     state: GateState
@@ -164,12 +164,12 @@ _FAILING = {*SEVERITY[: SEVERITY.index(Outcome.SUSPECT)], Outcome.UNEXPECTED_PAS
 
 
 def worst(outcomes: list[Outcome]) -> Outcome:
-    """Return the worst of several outcomes, which is that of the case."""
+    """Return the worst of several outcomes, which becomes the outcome of the case."""
     return min(outcomes, key=SEVERITY.index)
 
 
 class Unchecked(StrEnum):
-    """Name why accuracy was not checked for a verdict on speed or energy."""
+    """Name the reason why accuracy was not checked for a verdict on speed or energy."""
 
     DUMMY = "dummy weights"
     SCORER_BROKE = "scorer broke"
@@ -182,18 +182,18 @@ class Unchecked(StrEnum):
 
 
 def beside_accuracy(headline: Words, unchecked: Unchecked | None) -> Words:
-    """Return a headline on speed or energy; add the note if accuracy was not checked."""
+    """Return a headline on speed or energy, with a note if accuracy was not checked."""
     note = unchecked and unchecked.note
     return Note.of("with_unchecked", headline=headline, note=note) if note else headline
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class MetricBaseline:
-    """Hold one metric of the baseline.
+    """Hold the baseline of one metric.
 
     Attributes:
         value: Geometric mean of the baseline's runs, SI units; None without baseline.
-        runs: Number of these runs.
+        runs: Number of the baseline's runs.
         days: Number of days with sessions.
         detectable: Smallest change that these runs can prove, as a share; None if not judged.
         lacks: Why a verdict is not final: "few sessions" or "old"; None if it is final.
@@ -218,11 +218,11 @@ class MetricVerdict:
         now: Geometric mean of the judged runs (accuracy: the score); None if it was not measured.
         baseline: The same metric of the baseline.
         change: Relative change; None without baseline.
-        low, high: Confidence interval of the change that decided; None without baseline.
-        limit: The smallest change that matters, as a share; None if not gated. Below 0 for a gate's
-            ceiling.
+        low, high: Confidence interval behind the outcome; None without baseline.
+        limit: The smallest change that matters, as a share; None if not gated. Below 0 for an upper
+            bound of the gate.
         runs: Number of judged runs.
-        note: Note for the table, e.g. on an advisory outcome; None without one.
+        note: Note for the table; None without one.
         p: Probability that an unchanged metric looks this bad at any interim analysis of rule R; 1
             after a pass, None if rule R did not judge.
         confirmed: Whether runs interleaved with the baseline's own build proved the drop as well.
@@ -234,9 +234,9 @@ class MetricVerdict:
         likely: Whether a PROVISIONAL drop would fail the test on the second day in a row.
         since: Day (UTC) of the first session in a row with this PROVISIONAL drop, if the drop fails
             the test; else "".
-        outliers: Number of runs that are much worse than every run of the baseline.
-        interrupted: Whether the session ended before it was decided.
-        analyses: Interim analysis of rule R after each run, oldest first; empty if it did not
+        outliers: Number of runs much worse than every run of the baseline.
+        interrupted: Whether the session ended before a decision.
+        analyses: Interim analysis of rule R after each run, oldest first; empty if rule R did not
             judge.
     """
 
@@ -263,7 +263,7 @@ class MetricVerdict:
 
     @property
     def fails(self) -> bool:
-        """Whether this metric fails the test; a repeated provisional drop does (`since`)."""
+        """Whether this metric fails the test, also as a repeated PROVISIONAL drop (`since`)."""
         repeated = self.seems_drop and bool(self.since)
         return repeated or (self.outcome is not None and self.outcome.fails)
 
@@ -274,31 +274,31 @@ class MetricVerdict:
 
     @property
     def word(self) -> str:
-        """The outcome in tables; a provisional drop is "PROVISIONAL drop", not gated "reported"."""
+        """The outcome in tables, such as "PROVISIONAL drop"; "reported" for a metric not gated."""
         return f"{self.outcome or 'reported'}{' drop' if self.direction == 'drop' else ''}"
 
     @property
     def lacking_sessions(self) -> Literal["few sessions", "old"] | None:
-        """Whether few or only old sessions make the outcome provisional; None if it is final."""
+        """Why the outcome is provisional (few or only old sessions); None if it is final."""
         return None if self.confirmed else self.baseline.lacks
 
 
 @dataclass(frozen=True, kw_only=True)
 class PairedVerdict:
-    """Hold the paired comparison of one score; differences are in the score's own points.
+    """Hold the paired comparison of one score with the baseline, in the unit of the score.
 
     Attributes:
         metric: Metric name.
-        outcome: Outcome of the score; None for a count of output, which is only compared.
+        outcome: Outcome of the score; None for a count of output, which is not judged.
         baseline: Mean of the baseline's scores over the judged samples.
         now: Mean of this build's scores.
         change: now - baseline.
         low, high: Confidence bounds of the change; None for counts, and with too few samples.
-        margin: Largest change for the worse that does not matter; None for counts.
+        margin: Largest tolerated change for the worse; None for counts.
         samples: Number of judged samples.
         changed: Number of samples whose score changed.
         down, up: Number of samples that got worse, and that got better.
-        p: One-sided p of the plain paired test for a drop of any size; None for counts.
+        p: One-sided p value of the paired test for a drop of any size; None for counts.
         lower: Whether the score is better when lower.
         correlation: Correlation of the scores of both passes per sample; None if undefined.
     """
@@ -332,7 +332,7 @@ class PairedVerdict:
 
     @property
     def bound(self) -> float | None:
-        """Change that a pass excludes, +margin if lower is better, else -margin; None unjudged."""
+        """Largest tolerated change: +margin if lower is better, else -margin; None if unjudged."""
         return None if self.margin is None else self.margin if self.lower else -self.margin
 
     @property
@@ -348,16 +348,16 @@ class PairedVerdict:
 
 @dataclass(frozen=True, kw_only=True)
 class RatioVerdict:
-    """Hold the result of interleaved runs on the claim that one engine entry beats another.
+    """Hold the result of interleaved runs that test whether one engine entry beats another.
 
     Attributes:
         metric: Metric name.
-        outcome: Its own outcome.
+        outcome: Outcome of the claim.
         a, b: Ids of the two cases.
         value_a, value_b: Geometric means of their runs, SI units.
-        ratio: Ratio above 1 if a is better, for either direction of the metric.
+        ratio: Ratio of a to b; above 1 if a is better, whatever the metric's direction.
         low, high: Confidence interval of the ratio.
-        least: The claimed ratio.
+        least: Smallest ratio that the suite claims.
         pairs: Number of interleaved runs of each case.
     """
 
@@ -385,7 +385,7 @@ class BaselineReference:
         changed: "engine 1.2.0 -> 1.2.1": differences from the baseline's fingerprint, and files
             that changed in git since its commit.
         unknown: "weights: not known, …": facts that cannot be compared with the baseline's.
-        guarantee: Error guarantee of rule R; None if it judged nothing.
+        guarantee: Error guarantee of rule R; None if rule R judged nothing.
     """
 
     file: str | None = None
@@ -417,8 +417,8 @@ class Verdict:
 
     Attributes:
         case: The judged case.
-        kind: The kind of its test.
-        outcome: Its outcome.
+        kind: Kind of the test: accuracy, performance, efficiency, pair, compliance test.
+        outcome: Outcome of the test.
         headline: Text after the outcome on the first line, at most about 60 characters.
         metrics: One entry per metric, gated first.
         paired: One entry per score that was compared with the accuracy baseline, sample by sample.
@@ -434,13 +434,13 @@ class Verdict:
         subject: Machine, engine and data.
         notes: For the failure message, most important first.
         baseline: The baseline, and the differences from it.
-        cost: Work per dollar, if the suite states the price of a GPU.
-        logs: Places of the logs.
-        machine: Comparison of the fixed micro-benchmark with the baseline's, after a change.
+        cost: Samples or tokens per dollar, if the suite states a GPU price.
+        logs: Paths of the logs.
+        machine: Comparison of the micro-benchmark with the baseline's, if metrics changed.
         interleaved: Confirmation of a drop by runs interleaved with the baseline's build; None
             without a drop to confirm.
-        unchecked: Why accuracy was not checked; None if it was, or is the subject itself.
-        handicap: Share of speed that a handicap took from its runs.
+        unchecked: Why accuracy was not checked; None if it was, and for verdicts on accuracy.
+        handicap: Share of speed that --mlperf-handicap took from the runs.
     """
 
     case: Case
@@ -467,17 +467,17 @@ class Verdict:
 
     @property
     def other_runs(self) -> tuple[Run, ...]:
-        """Runs of the other build, next to `runs`, if it replaced the stored baseline."""
+        """Runs of the other build, paired with `runs`, if it replaced the stored baseline."""
         return self.interleaved.other_runs if self.interleaved else ()
 
     @property
     def replaces_baseline(self) -> bool:
-        """Whether the verdict is by interleaved runs alone, without a stored baseline."""
+        """Whether only interleaved runs decide the verdict, without a stored baseline."""
         return bool(self.other_runs or (self.interleaved and self.interleaved.other_accuracy))
 
     @property
     def steady(self) -> bool | None:
-        """Whether the machine's own speed equals the baseline's; None if it was not compared."""
+        """Whether the micro-benchmark is as fast as in the baseline; None if not compared."""
         return steady(self.machine)
 
     @property
@@ -500,6 +500,6 @@ class Verdict:
 
 
 def deciding_of(metrics: Sequence[MetricVerdict], outcome: Outcome | None) -> MetricVerdict | None:
-    """Return the first metric with this outcome, preferring a provisional drop; or None."""
+    """Return the first metric with this outcome, preferably a provisional drop; or None."""
     of_it = [metric for metric in metrics if metric.outcome is outcome]
     return next((m for m in of_it if m.direction == "drop"), of_it[0] if of_it else None)

@@ -1,14 +1,14 @@
 """Read one GPU through NVML, with several methods per quantity and error handling.
 
 NVML's functions differ between drivers and products, and an error may be transient, permanent, or
-the end of the GPU. Reactions by return code:
+the end of the GPU. Reactions by NVML's return code:
 
-| code | meaning | reaction | |---|---|---| | 3 | not supported | first three in a row: the next
-method; later: a missed sample | | 13, 2, 25, 26 | unknown to the driver | the next method, at once
-| | 4 | no permission, as for MIG in a container | given up, with a note; no other energy source | |
-15, 16, 9, 18 | GPU lost or to be reset, driver gone | `Lost` | | 10, 999, others | transient |
-three retries, then a missed sample | | 1 | other code shut NVML down | initialised again, once;
-then `Lost` |
+3 (not supported): at the first three in a row use the next method; later count a missed reading.
+13, 2, 25, 26 (unknown to the driver): use the next method at once.
+4 (no permission, as for MIG in a container): give up with a note; use no other energy source.
+15, 16, 9, 18 (GPU lost or to be reset, driver gone): raise `Lost`.
+10, 999 and others (transient): retry three times, then count a missed reading.
+1 (other code shut NVML down): initialise NVML again, once; then raise `Lost`.
 
 Only `binding` imports pynvml; everything else takes the module as an argument.
 """
@@ -101,8 +101,8 @@ class NvmlLibrary:
     def begin_again(self, seen: int) -> bool:
         """Initialise NVML again after other code shut it down; return False the second time.
 
-        `seen` is the caller's `NvmlDevice.starts`. If `starts` is higher, another thread has
-        initialised NVML in the meantime.
+        `seen` is the caller's `NvmlDevice.starts`. If `NvmlLibrary.starts` is higher, another
+        thread has initialised NVML in the meantime.
         """
         with self._starting:
             if self.starts == seen:
@@ -122,14 +122,14 @@ class NvmlLibrary:
 
 @dataclass(kw_only=True, slots=True)
 class NvmlDevice:
-    """Describe a physical GPU for reading through NVML.
+    """Identify a physical GPU to be read through NVML.
 
     Attributes:
         uuid: Requested UUID, of the GPU or of a MIG instance.
         handle: NVML handle of the physical GPU, because a MIG instance has no energy counter.
         instance: Whether the UUID is that of a MIG instance.
         instances: MIG instances on the GPU, 0 without MIG; None if they cannot be listed.
-        starts: `NvmlLibrary.starts` when the handle was taken.
+        starts: `NvmlLibrary.starts` when the handle was obtained.
         most: Highest plausible reading by quantity, if known.
     """
 
@@ -147,13 +147,13 @@ class NvmlDevice:
         return None if self.instances is None else self.instances > 1
 
     def find_again(self) -> None:
-        """Take a new handle after NVML was initialised again."""
+        """Get a new handle after NVML was initialised again."""
         fresh = find(self.library, self.uuid)
         self.handle, self.starts = fresh.handle, fresh.starts
 
 
 def find(library: NvmlLibrary, uuid: str) -> NvmlDevice:
-    """Return the physical GPU of a UUID or of a MIG instance; raise UnavailableNvml if absent."""
+    """Return the physical GPU for a GPU or MIG UUID; raise UnavailableNvml if absent."""
     nvml, starts = library.nvml, library.starts
     try:
         handle = patiently(nvml, nvml.nvmlDeviceGetHandleByUUID, uuid)
@@ -222,7 +222,7 @@ def words(error: Any) -> str:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ReadMethod:
-    """Define a function that reads a quantity by pynvml and handle; it returns None on a miss."""
+    """Name a way to read a quantity: `read(pynvml, handle)`, which returns None on a miss."""
 
     name: str
     read: Callable[[Any, Any], Any]
@@ -233,11 +233,11 @@ class Probe:
     """Read a quantity of one GPU by the first method that works.
 
     Attributes:
-        ways: Remaining read methods, best first; the first one is used.
-        way: Name of the method that answered.
-        failure: Reason why the quantity was given up.
+        ways: Remaining read methods, best first; reads use the first one.
+        way: Name of the method that returned a value.
+        failure: Why the quantity cannot be read; None while it may be readable.
         forbidden: Whether permission is missing; then no other quantity may replace this one.
-        missed: Reads without a value since the first value.
+        missed: Number of reads without a value since the first value.
     """
 
     device: NvmlDevice
@@ -252,7 +252,7 @@ class Probe:
     _well: bool = True
 
     def read(self) -> Any:
-        """Return the quantity, None if it was missed or given up; raise Lost if the GPU is gone."""
+        """Return the quantity, or None if the read failed; raise Lost if the GPU is gone."""
         nvml, highest = self.device.library.nvml, self.device.most.get(self.name, inf)
         while self.ways and self.failure is None:
             try:
@@ -271,12 +271,12 @@ class Probe:
         return None
 
     def answer(self) -> Any:
-        """Read the quantity until it has a value or no method is left."""
+        """Read the quantity until a read gives a value or no method is left; return it or None."""
         tries = (self.read() for _ in range(REFUSALS * len(self.ways)))
         return next((value for value in tries if value is not None), None)
 
     def settle(self, *, at_end: bool = False) -> None:
-        """Give up a quantity without a value; if values were implausible, only `at_end`."""
+        """Set `failure` if no read gave a value; if values were implausible, only `at_end`."""
         if self.way is None and self.failure is None and (at_end or self.last != IMPOSSIBLE_VALUE):
             self.failure = f"{self.ways[0].name} never answered, last with: {self.last}"
 
@@ -308,7 +308,7 @@ class Probe:
         raise Lost("NVML was shut down twice by something in this process", UNINITIALIZED)
 
     def _tries_next(self, error: Any) -> bool:
-        """Record a failure; return whether to try another method now."""
+        """Record a failed read; return whether to try another method at once."""
         code, self._well, self.last = error.value, False, words(error)
         if code == NO_PERMISSION:
             self.failure, self.forbidden = f"{self.ways[0].name}: {words(error)}", True
@@ -338,7 +338,7 @@ MAX_READ_EVENTS = 64
 
 
 def xids() -> ReadMethod:
-    """Return the method that reads new XIDs without waiting; its first call only registers."""
+    """Return the method to read new XIDs without waiting; the first read only registers."""
     registered: dict[int, Any] = {}
 
     def read(nvml: Any, handle: Any) -> list[int]:
@@ -374,7 +374,7 @@ def covers(gpu: Mapping[str, Property]) -> bool:
 
 
 def averages(gpu: Mapping[str, Property]) -> bool:
-    """Return whether `average_w` is a mean of the last second: Ampere (not GA100) and later."""
+    """Return whether `average_w` is the mean of the last second (Ampere and later, not GA100)."""
     architecture = gpu["architecture"]
     return isinstance(architecture, int) and architecture >= AMPERE and not ga100(gpu)
 

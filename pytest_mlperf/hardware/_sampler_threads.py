@@ -53,7 +53,7 @@ class ReadCost(NamedTuple):
 
 
 def dearest(costs: Iterable[tuple[float, float]]) -> ReadCost:
-    """Return the highest CPU and the highest wall time of reading a group, among GPUs."""
+    """Return the highest CPU time and the highest wall time among GPUs of reading a group."""
     return ReadCost(*map(max, zip(*costs, strict=True)))
 
 
@@ -61,8 +61,8 @@ def dearest(costs: Iterable[tuple[float, float]]) -> ReadCost:
 class Rates:
     """Hold the sampling rates of each GPU, and their cost.
 
-    `cpu_share` is the share of one core for all GPUs, `driver_share` that of the time in NVML per
-    GPU.
+    `cpu_share` is the used share of one core for all GPUs, `driver_share` the share of time that
+    each GPU's thread spends in NVML.
     """
 
     trace_hz: float
@@ -79,7 +79,7 @@ def choose(
     """Choose sampling rates: lower the most expensive one until the total fits the budget.
 
     `costs` has the most expensive GPU's cost by group; groups that are not read are missing. Even
-    the lowest rates may exceed the budget. The counter is read at every n-th tick of the trace.
+    the lowest rates may exceed the budget. Energy is read at every n-th reading of power.
     """
     free = ReadCost(cpu_s=0.0, wall_s=0.0)
     paid = {group: costs.get(group, free) for group in TOPS_HZ}
@@ -114,7 +114,7 @@ def cpu_allowed(gpus: int) -> float:
 
 
 def _waiting(paid: Mapping[str, ReadCost], gpus: int) -> float:
-    """Return the share of the time that each GPU may wait for NVML.
+    """Return the share of time that each GPU's thread may wait for NVML.
 
     If a driver is slow even at the lowest rates, the share is raised, so that one slow quantity
     does not slow down the fast ones. The CPU share is never raised.
@@ -157,7 +157,7 @@ class Writer:
 
 @dataclass(kw_only=True, slots=True)
 class SlowGroup:
-    """Define a group of slowly read quantities of one GPU, with the time of its next reading."""
+    """Define a group of slowly read quantities of a GPU, with the time of the next reading."""
 
     names: Sequence[str]
     period_s: float
@@ -282,10 +282,7 @@ class Sampler:
         ]
 
     def run(self, stop: threading.Event, parent: int) -> bool:
-        """Sample until `stop` is set, the parent is gone, or no GPU is left.
-
-        Returns False if a thread did not end because a call into NVML hangs.
-        """
+        """Sample until stopped, orphaned or out of GPUs; return False if a thread is stuck."""
         for thread in self._threads:
             thread.start()
         due_s = time.monotonic() + RATE_CHOICE_SECONDS
@@ -302,7 +299,7 @@ class Sampler:
         return all(thread.ordered for thread in self._threads)
 
     def _choose_again(self) -> None:
-        """Raise the rates if reads cost less than at the start, when the machine may be busy."""
+        """Raise the sampling rates if reads are cheaper than at the start, on a busier machine."""
         readings = [thread.costs for thread in self._threads if not thread.lost]
         # At the lowest rates each tick also reads the counter: the trace costs less than that.
         readings = [

@@ -1,7 +1,7 @@
 """Read the processor time of other processes, and how long a group of processes waited.
 
-All figures are differences of counters that Linux keeps anyway: one reading at each end, none in
-between. Containers may hide some and other systems have none; missing figures are None.
+All figures are differences of counters that Linux keeps anyway, read only at start and end.
+Containers may hide some counters and other systems have none; missing figures are None.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ class ProcessUsage:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Thread:
-    """Hold a thread's waiting time for cores, time slices and preemptions; None if unknown."""
+    """Hold a thread's wait for cores [s], its time slices and preemptions; None if unknown."""
 
     waited_s: float | None
     turns: int | None
@@ -77,7 +77,7 @@ def processes(root: Path) -> dict[Key, ProcessUsage]:
 
 
 def family(everyone: Mapping[Key, ProcessUsage], leader: int) -> set[int]:
-    """Return the pids of a process group or session and of all descendants."""
+    """Return the pids of a process group or session and of all its descendants."""
     inside = {pid for (pid, _), each in everyone.items() if leader in (pid, *each.groups)}
     grew = True
     while grew:
@@ -91,7 +91,7 @@ LOCAL_HOSTS = {"localhost", "127.0.0.1", "::1", "0.0.0.0"}  # noqa: S104 - compa
 
 
 def port_here(url: object) -> int | str | None:
-    """Return the port, or the socket's path, of a server here; None if the URL names none."""
+    """Return the port or socket path of a server on this machine; None for any other URL."""
     with contextlib.suppress(ValueError):
         server = urlsplit(str(url or ""))
         if server.scheme == "unix":
@@ -113,7 +113,7 @@ PROXIES = {
 
 
 def listeners(root: Path, port: int | str) -> set[int]:
-    """Return the pids that listen on a TCP port or a Unix socket; none if a proxy does."""
+    """Return the pids that listen on a TCP port or Unix socket; none if one is a proxy."""
     rows = [line.split(maxsplit=7) for line in _lines(root / "proc/net/unix")]
     inodes = {row[6] for row in rows if row[7:] == [port] and row[3] == LISTENING_UNIX_FLAG}
     tcp = (*_lines(root / "proc/net/tcp"), *_lines(root / "proc/net/tcp6"))
@@ -138,7 +138,7 @@ def _open_files(root: Path, pid: int) -> set[str]:
 
 
 def session_of(pid: int) -> int | None:
-    """Return the pid of pytest (of xdist's controller) above a process; None if it is hidden."""
+    """Return the pid of the pytest (with xdist: its controller) above a process; None if hidden."""
     steps = 2 if "PYTEST_XDIST_WORKER" in os.environ else 1
     parents = {number: each.parent for (number, _), each in processes(LINUX).items()}
     for _ in range(steps):
@@ -205,12 +205,12 @@ class UsageTotals:
 
     Attributes:
         busy_s: Processor time of all processes on the watched cores.
-        stolen_s: Time of these cores that the hypervisor gave to other machines.
+        stolen_s: Time of these cores that the hypervisor gave to other virtual machines.
         group: Pids of the watched processes.
         serves: Whether the watched server's process was found; None if no server is watched.
         throttled_s: Throttled time by control group, see `_throttled`.
-        cpu_s: Time for which some process waited for a core (PSI).
-        memory_s: Time for which some process, and all of them, waited for memory (PSI).
+        cpu_s: Time when some process waited for a core, from PSI.
+        memory_s: (Time when some processes, when all processes waited for memory), from PSI.
     """
 
     at_s: float
@@ -244,9 +244,10 @@ class Watch:
         Args:
             leader: A pid; its descendants are watched too.
             session: Another pid that is watched with its descendants, see `session_of`.
-            port: Port or socket's path of a server here that works for the leader, or None.
-            cores: Default: the cores that this thread may use now, so call this before an engine
-                binds its threads.
+            port: Port or socket path of a server here that processes the leader's requests, or
+                None.
+            cores: Default: cores that this thread may use now; call this before engines bind
+                threads.
         """
         self._leader, self._session, self._port = leader, session, port
         self._root = root
@@ -336,7 +337,6 @@ class Watch:
 
 
 def _own_s(start: UsageTotals, end: UsageTotals) -> float | None:
-    """Return the CPU time [s] of watched processes and their ended children; None if unread."""
     used, earlier = (
         [usage.used_s + usage.reaped_s for usage in _watched(reading)] for reading in (end, start)
     )
@@ -388,7 +388,6 @@ def _less(end: float | None, start: float | None) -> float | None:
 
 
 def _pressure(root: Path, resource: str) -> tuple[float, float] | None:
-    """Return pressure stall times ("some", "full") [s] of our cgroup, else of the machine."""
     groups = (folder / f"{resource}.pressure" for folder in _groups(root))
     for path in (*groups, root / "proc/pressure" / resource):
         rows = {words[0]: words[-1] for line in _lines(path) if (words := line.split())}
@@ -419,7 +418,6 @@ def _throttled(root: Path) -> Iterator[tuple[str, tuple[float, float]]]:
 
 
 def _groups(root: Path) -> Iterator[Path]:
-    """Yield folders of this process's CPU control groups (cgroups) and their parents."""
     for line in _lines(root / "proc/self/cgroup"):
         _, controllers, path = line.split(":", 2)
         if controllers and "cpu" not in controllers.split(","):
@@ -442,7 +440,7 @@ def _lines(path: Path) -> list[str]:
 
 
 class Window:
-    """Read counters and wall clock at the start and the end of a run."""
+    """Read the counters and the wall clock at the start and at the end of a run."""
 
     def __init__(self, watch: Watch) -> None:
         self._watch = watch
@@ -451,7 +449,7 @@ class Window:
         self._looks = 0
 
     def look(self) -> None:
-        """Take a reading at a run's start or end; skip it if the kernel's format is unexpected."""
+        """Read the counters at a run's start or end; skip the reading if the format is unknown."""
         self._looks += 1
         if self._looks == 1:
             self._clock.start()
@@ -462,7 +460,7 @@ class Window:
 
     @property
     def seen(self) -> dict[str, Any] | None:
-        """Differences of both readings, by the names of `Contention`; None if one is missing."""
+        """Differences between both readings, by names of `Contention`; None if one is missing."""
         return self._watch.between(*self._edges) if len(self._edges) == 2 else None
 
     @property

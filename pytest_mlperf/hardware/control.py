@@ -87,7 +87,7 @@ class UnavailableControl(Exception):
 
 
 def on_cpu(sizes: ControlSizes = CPU_SIZES) -> dict[str, float]:
-    """Measure a float32 product and a single-threaded copy with numpy."""
+    """Measure a float32 matrix product and a single-threaded copy with numpy."""
     try:
         import numpy as np
     except ImportError:
@@ -131,7 +131,7 @@ def on_gpus(count: int) -> dict[str, float]:
 
 
 def with_torch(device: str, sizes: ControlSizes) -> dict[str, float]:
-    """Measure a half-precision product and a copy within the memory of one torch device.
+    """Measure a half-precision matrix product and a copy in the memory of one torch device.
 
     Half precision means the same on every GPU; float32 may be TF32. The inputs are random, because
     a product of zeros needs less power and runs at higher clocks.
@@ -162,7 +162,7 @@ def with_torch(device: str, sizes: ControlSizes) -> dict[str, float]:
 
 
 def between(devices: Sequence[str], sizes: ControlSizes) -> float:
-    """Return the lowest B/s at which a device copies to the next one in a ring.
+    """Return the lowest copy rate [B/s] from a device to the next one in a ring.
 
     Pairs are measured one after the other. Without peer access torch copies through the host's
     memory, as it does for an engine.
@@ -182,7 +182,7 @@ def between(devices: Sequence[str], sizes: ControlSizes) -> float:
 
 
 def ends(device: str, other: str, sizes: Sequence[int]) -> tuple[Any, Any]:
-    """Return buffers on `device` and `other`, of the first size [bytes] that fits on both."""
+    """Return buffers on two devices, of the first size [bytes] that fits on both."""
     import torch
 
     for size in sizes:
@@ -192,7 +192,7 @@ def ends(device: str, other: str, sizes: Sequence[int]) -> tuple[Any, Any]:
 
 
 def buffers(device: str, sizes: Sequence[int]) -> tuple[Any, Any]:
-    """Return two buffers of the first size [bytes] that fits."""
+    """Return two buffers on a device, of the first size [bytes] that fits."""
     import torch
 
     for size in sizes:
@@ -246,12 +246,12 @@ def median_s(repeat: Callable[[], float], sizes: ControlSizes) -> float:
 
 
 def rates(matmul_s: float, copy_s: float, matrix: int, copied_bytes: int) -> dict[str, float]:
-    """Return FLOP/s (2 n³ per product) and B/s (each byte is read and written)."""
+    """Return {name: FLOP/s} of a product (2 n³) and {name: B/s} of a copy (read + write)."""
     return {MATMUL: 2 * matrix**3 / matmul_s, COPY: 2 * copied_bytes / copy_s}
 
 
 def library(*facts: str) -> float:
-    """Return a checksum of a library's name, versions and settings, as a number."""
+    """Return a checksum (CRC-32) of a library's name, versions and thread settings, as a number."""
     settings = [f"{name}={os.environ.get(name, '')}" for name in THREADS]
     return float(zlib.crc32("\n".join([*facts, *settings]).encode()))
 
@@ -265,7 +265,7 @@ def end_with_stdin() -> None:
     """Let the kernel end this process when its stdin, if a pipe, is closed.
 
     A thread could not do this: a call into a broken driver may never release the interpreter's
-    lock. Only Linux sends a signal for a pipe; elsewhere the parent ends this process if it can.
+    lock. Only Linux can signal a closed pipe; elsewhere the parent ends this process if it can.
     """
     if not stat.S_ISFIFO(os.fstat(0).st_mode):
         return  # started by hand: leave the terminal's flags alone

@@ -1,7 +1,4 @@
-"""Read properties of a Linux machine that may affect its speed: CPU and system.
-
-Names of hosts and users are not read.
-"""
+"""Read properties of a Linux machine that may affect speed, without host and user names."""
 
 from __future__ import annotations
 
@@ -74,7 +71,6 @@ def _boost(root: Path) -> str | None:
 
 
 def _numa(root: Path) -> str | None:
-    """Return the NUMA nodes and the kernel's balancing: "2 nodes, balancing on"; or None."""
     count = len([*(root / "sys/devices/system/node").glob("node[0-9]*")])
     if not count:
         return None

@@ -17,7 +17,7 @@ MACHINE_WIDE = "/tmp"  # noqa: S108 - sticky, and what is opened in it is never 
 
 
 def lease_place() -> Path:
-    """Return the path of the folder, which may not exist yet."""
+    """Return the path of the lease folder, which may not exist yet."""
     return Path(os.environ.get("PYTEST_MLPERF_LEASES") or MACHINE_WIDE) / "pytest-mlperf"
 
 
@@ -75,5 +75,5 @@ def opened_lease_folder() -> Iterator[tuple[Path, int]]:
 
 
 def file_name(name: str) -> str:
-    """Return the lock file's name for a GPU or for the processors."""
+    """Return the name of the lock file for a GPU or for "cpu"."""
     return re.sub(r"[^A-Za-z0-9_.-]", "_", name)

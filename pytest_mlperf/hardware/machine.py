@@ -1,4 +1,4 @@
-"""Detect this machine's accelerators, and the identity by which baselines are matched."""
+"""Detect this machine's accelerators, and the identity that selects a baseline."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ PCI_ORDER = "PCI_BUS_ID"
 
 
 class AmbiguousOrder(ValueError):
-    """Report that only CUDA can tell which GPU a number in CUDA_VISIBLE_DEVICES means."""
+    """Report that only CUDA knows which GPU a number in CUDA_VISIBLE_DEVICES selects."""
 
 
 def visible(devices: Sequence[nvidia.GpuState], environ: Mapping[str, str]) -> list[str]:
@@ -89,7 +89,7 @@ class Machine:
             properties of `nvidia.read`, its "uuid", "bus" and "index": its CUDA number in PCI
             order, None if uncertain.
         host: Properties of Linux and the CPU that may change a speed but are not in the identity.
-        cards: Such properties of each GPU, by UUID.
+        cards: Properties of each GPU board outside the identity, by UUID.
         unread: Reason why a quantity of a GPU cannot be sampled, by UUID and quantity.
         paths: Connection of two GPUs by both UUIDs, see `nvidia.paths`.
         nvml_trouble: Reason why GPUs are missing; None if all are present or none is needed.
@@ -120,18 +120,18 @@ class Machine:
 
     @property
     def names(self) -> str:
-        """Accelerators of this machine as text: "8xH200, cpu"."""
+        """Names of this machine's accelerators as text: "8xH200, cpu"."""
         return ", ".join([f"{n}x{c}" if n > 1 else c for c, n in self.classes.items()] + ["cpu"])
 
     @property
     def seen(self) -> str:
-        """Accelerators of this machine as text, with the reason why others are missing."""
+        """Accelerators of this machine as text, with the reason why some are missing."""
         return f"{self.names} ({self.nvml_trouble})" if self.nvml_trouble else self.names
 
     def has(self, accelerator: str) -> bool:
         """Return whether a suite's accelerator ("cpu", "H200", "8xH100") is present.
 
-        CUDA shows a process at most one MIG instance: several are never one accelerator.
+        A CUDA process sees at most one MIG instance, so several are never one accelerator.
         """
         count, name = split(accelerator)
         if name == "cpu" or self.server:
@@ -163,7 +163,6 @@ class Machine:
         return {"gpus": len(used), **properties, **by}
 
     def _topology(self, uuids: Sequence[str]) -> str | None:
-        """Return the links of GPU pairs: "NV18 NVSwitch", "12 x PIX; 16 x SYS"; None if unknown."""
         pairs = [self.paths.get(one, {}).get(other) for one, other in combinations(uuids, 2)]
         counts = Counter(path for path in pairs if path is not None)
         if counts.total() < len(pairs):
@@ -173,7 +172,7 @@ class Machine:
         return "; ".join(f"{counts[path]} x {path}" for path in sorted(counts))
 
     def leases(self, accelerator: str) -> list[str]:
-        """Return the lease names of a run on an accelerator: its GPUs, else "cpu"."""
+        """Return the names of the locks (leases) for a run: its GPUs, else "cpu"."""
         return sorted(self.uuids(accelerator)) or ["cpu"]
 
     def choice(self, accelerator: str) -> list[str]:
@@ -183,7 +182,7 @@ class Machine:
         return every if len(every) >= count else []
 
     def as_in(self, identity: Mapping[str, Property]) -> Machine:
-        """Return a copy with the server, `shared`, `harness` and `limit_w` of an identity."""
+        """Return a copy with the server, `shared`, `harness` and `limit_w` that an identity has."""
         if SOURCE in identity:
             theirs = {name: value for name, value in identity.items() if name != "harness"}
             server = self.of_server(ServerIdentity(properties=theirs))
@@ -201,7 +200,7 @@ class Machine:
         return replace(self, gpus=(), server=server)
 
     def only(self, accelerator: str, uuids: Collection[str]) -> Machine:
-        """Return a copy with only these GPUs of an accelerator's class; GPUs of others are kept."""
+        """Return a copy with only these GPUs of an accelerator's class; other classes are kept."""
         _, name = split(accelerator)
         gpus = [g for g in self.gpus if _class(g) != name or g["uuid"] in uuids]
         return replace(self, gpus=tuple(gpus))
@@ -211,12 +210,12 @@ class Machine:
         return [str(gpu["uuid"]) for gpu in self._used(accelerator)]
 
     def hashes(self, accelerator: str) -> str:
-        """Return anonymous hashes of this machine and of the GPUs of an accelerator."""
+        """Return hashes of the ids of this machine and of an accelerator's GPUs, as one text."""
         names = [self.machine_id and f"pytest-mlperf {self.machine_id}", *self.uuids(accelerator)]
         return " ".join(hashed(name) for name in names if name)
 
     def used(self, accelerator: str, replicas: int = 1) -> dict[str, UsedGpu]:
-        """Return the GPUs that a run uses, by UUID; each replica uses an equal number."""
+        """Return the GPUs that a run uses, by UUID, divided equally among the replicas."""
         gpus = self._used(accelerator)
         gpus_per_replica = len(gpus) // replicas or 1
         return {
@@ -373,7 +372,6 @@ def nearest(buses: Iterable[Property], root: Path = Path("/")) -> tuple[int, ...
 
 
 def _listed(text: str) -> Iterator[int]:
-    """Yield the numbers in a list of the Linux kernel, such as "0-3,8"."""
     for part in filter(None, text.strip().split(",")):
         first, _, last = part.partition("-")
         yield from range(int(first), int(last or first) + 1)
@@ -395,7 +393,7 @@ def split(accelerator: str) -> tuple[int, str]:
 
 @cache
 def detect(*, gpus: bool) -> Machine:
-    """Return this machine; a child process queries NVML if GPUs are of interest."""
+    """Return this machine; if `gpus` is true, a child process queries NVML."""
     cpu, system = host.identity(), host.read()
     name = text_at(LINUX / "etc/machine-id").strip()
     if not gpus:
@@ -433,7 +431,7 @@ def detect(*, gpus: bool) -> Machine:
 
 
 def _limit_before(gpu: nvidia.GpuState, notes: Mapping[str, LimitNote]) -> dict[str, Property]:
-    """Return the power limit that a GPU had before a case changed it; {} if none did."""
+    """Return {"power_limit_w": limit before a case changed it}; {} if no case changed it."""
     note, watts = notes.get(gpu["uuid"]), gpu["identity"].get("power_limit_w")
     if note is None or watts != rounded_w(note.set_mw / 1000):
         return {}
@@ -476,5 +474,4 @@ def _class(gpu: Mapping[str, Property]) -> str:
 
 
 def _common(values: Sequence[Property]) -> Property:
-    """Return the value if all are equal, else all different values as "500, 700"."""
     return values[0] if len(set(values)) == 1 else ", ".join(sorted({str(v) for v in values}))

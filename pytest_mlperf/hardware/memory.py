@@ -30,7 +30,7 @@ NVML_START_SECONDS, KILL_TIMEOUT_SECONDS = 30.0, 5.0
 
 
 class MemoryTaken(TypedDict):
-    """Hold used bytes of a GPU, whether it is `free` again, and its processes (pid, bytes)."""
+    """Hold a GPU's used bytes, whether it is `free` again, and its processes (pid, bytes)."""
 
     used: int | None
     free: bool
@@ -38,14 +38,7 @@ class MemoryTaken(TypedDict):
 
 
 def taken(earlier_use: Mapping[str, int | None], limit_s: float) -> dict[str, MemoryTaken]:
-    """Return the memory use of GPUs when they are free, or when the time is over, by UUID.
-
-    Args:
-        earlier_use: Earlier use by UUID [bytes]; None if unknown.
-
-    Returns:
-        {} if NVML cannot be queried.
-    """
+    """Wait until GPUs are free or time is over; return memory use by UUID, {} if NVML fails."""
     command = [sys.executable, "-m", __name__, str(limit_s), json.dumps({**earlier_use})]
     try:
         answer = answer_of(
@@ -89,7 +82,7 @@ def wait(
 
 
 def _free(used: int | None, earlier_use: int | None, last_use: int | None) -> bool:
-    """Return whether the use is back at its earlier level or, if unknown, stopped falling."""
+    """Return whether use is back at the earlier level or, if that is unknown, stopped falling."""
     if used is None:
         return True
     if earlier_use is not None:

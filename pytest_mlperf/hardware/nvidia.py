@@ -44,7 +44,7 @@ COMPUTE_MODES = ("default", "exclusive thread", "prohibited", "exclusive process
 def properties(
     device: NvmlDevice, gpu: Mapping[str, Quantity], sampled: Mapping[str, Probe]
 ) -> dict[str, Property]:
-    """Return the properties that affect a GPU's speed or the meaning of its energy."""
+    """Return the properties that affect a GPU's speed or what its energy readings include."""
     watts, joules, reasons = (sampled[n].answer() for n in ("power_w", "energy_j", "reasons"))
     limit, ecc, mig, memory_gib = (gpu[n] for n in ("limit_w", "ecc", "mig", "memory_gib"))
     pci_numbers = [n for n in (gpu["pci_device"], gpu["pci_subsystem"]) if isinstance(n, int)]
@@ -69,7 +69,7 @@ def properties(
 
 
 def surroundings(device: NvmlDevice, gpu: Mapping[str, Quantity]) -> dict[str, str]:
-    """Return the known properties whose changes are reported, but which select no baseline."""
+    """Return the known properties whose changes are reported but do not select a baseline."""
     generation, width = gpu["max_pcie_generation"], gpu["max_pcie_width"]
     facts = {
         "vbios": decoded(gpu["vbios"]),
@@ -153,7 +153,6 @@ def _or_none(device: NvmlDevice, function: str, *more: Any) -> Any:
 
 
 def _bus(written: Any) -> str | None:
-    """Return NVML's bus address ("00000000:3B:00.0") in the format of sysfs; None if empty."""
     text = decoded(written)
     return text[-12:].lower() if text else None
 
@@ -169,7 +168,7 @@ def ask(device: NvmlDevice, function: str, *more: Any, quantity: str = "") -> An
 
 
 def unread(sampled: Mapping[str, Probe]) -> dict[str, str]:
-    """Make a last attempt at pending reads; return failed quantities with the reason."""
+    """Try pending reads a last time; return the reason of failure by quantity."""
     for probe in sampled.values():
         probe.answer()
         probe.settle(at_end=True)
@@ -253,10 +252,7 @@ def accelerator_class(name: str) -> str:
 
 
 def model_words(name: str) -> tuple[list[str], list[str]]:
-    """Return the words of a product name for its model, and those for its variant.
-
-    Words after the model that are not in `FORM_WORDS` count as a variant.
-    """
+    """Split a product name into the words of its model and of its variant (not `FORM_WORDS`)."""
     words = re.findall(r"\w+", name.partition(" MIG ")[0])
     words = [word for word in words if word.lower() not in BRANDS]
     hits = [n for n, word in enumerate(words) if re.fullmatch(r"[A-Z]{1,3}\d{1,4}[A-Z]?", word)]

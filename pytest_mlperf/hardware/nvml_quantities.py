@@ -1,7 +1,7 @@
-"""Define the methods to read each quantity of a GPU, newest first.
+"""Define the NVML calls that read each quantity of a GPU, the newest call first.
 
-Power is converted from mW to W, energy from mJ to J. The plain power reading of Ampere (not GA100)
-and later is a mean of the last second and is never used as instantaneous power.
+Power is converted from mW to W, energy from mJ to J. From Ampere on (except GA100),
+nvmlDeviceGetPowerUsage returns a one-second mean; it is never used as instantaneous power.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ REASONS = {
 
 
 def identity(device: _nvml.NvmlDevice) -> dict[str, _nvml.Property]:
-    """Return a GPU's properties and settings; None if unknown."""
+    """Return a GPU's properties and settings by name; a value is None if NVML cannot read it."""
     gpu: dict[str, _nvml.Property] = {}
     for name, way in IDENTITY_READERS.items():
         value = _nvml.Probe(device=device, name=name, ways=[way]).answer()
@@ -64,7 +64,7 @@ def identity(device: _nvml.NvmlDevice) -> dict[str, _nvml.Property]:
 def probes(
     device: _nvml.NvmlDevice, gpu: Mapping[str, _nvml.Property], driver: str
 ) -> dict[str, _nvml.Probe]:
-    """Return the quantities to sample, and set the highest plausible readings of the device."""
+    """Return a reader for each sampled quantity; set `device.most`, the plausible maxima."""
     device.most = dict(highest(gpu))
     throttle = [
         _nvml.ReadMethod(name="fields", read=_throttle_fields(driver)),
@@ -77,7 +77,7 @@ def probes(
 
 
 def highest(gpu: Mapping[str, _nvml.Property]) -> Iterator[tuple[str, float]]:
-    """Yield the highest plausible readings of a board by quantity."""
+    """Yield (quantity, largest plausible reading) pairs; larger readings are sensor errors."""
     limits, gib = gpu.get("limit_range_mw"), gpu.get("memory_gib")
     # A module's power includes that of its CPU, which the limit does not count.
     if isinstance(limits, list) and limits[1] and not _nvml.grace(gpu):
@@ -125,7 +125,7 @@ def _power(gpu: Mapping[str, _nvml.Property]) -> list[_nvml.ReadMethod]:
 
 
 def _scopes(gpu: Mapping[str, _nvml.Property], name: str, number: int) -> list[_nvml.ReadMethod]:
-    """Return the methods to read a power; on a Grace module, the module's power is first."""
+    """Return the methods to read power of the GPU and of the module; on Grace, the module first."""
     ways = [
         _field(name, number, scale=1e-3),
         _field(f"{name} of the module", number, MODULE_SCOPE, scale=1e-3),
@@ -134,7 +134,7 @@ def _scopes(gpu: Mapping[str, _nvml.Property], name: str, number: int) -> list[_
 
 
 def read_field(number: int, scope: int = 0) -> Callable[[Any, Any], Any]:
-    """Return a function that reads one field value of any type."""
+    """Return a function that reads the value of an NVML field by its number and scope."""
     return lambda nvml, handle: _fields(nvml, handle, {number: (number, scope)})[number]
 
 
@@ -172,7 +172,6 @@ def _answers(
 
 
 def _function(nvml: Any, function: str) -> Callable[..., Any]:
-    """Return a function of the binding; raise NVMLError if this release lacks it."""
     getter: Callable[..., Any] | None = getattr(nvml, function, None)
     if getter is None:
         raise nvml.NVMLError(_nvml.FUNCTION_NOT_FOUND)
@@ -200,7 +199,7 @@ def _memory_used(nvml: Any, handle: Any) -> Any:
 
 
 def _throttle_fields(driver: str) -> Callable[[Any, Any], Any]:
-    """Return a function that reads how long each reason limited the clocks [ns], from field values.
+    """Return a function that reads the throttled time [ns] by throttle reason from NVML fields.
 
     The slowdown fields were renumbered within driver branch 580. The binding may be older or newer
     than the driver, so the driver's version decides, not the binding's constants.
@@ -215,14 +214,14 @@ def _throttle_fields(driver: str) -> Callable[[Any, Any], Any]:
 
 
 def _violations(nvml: Any, handle: Any) -> Any:
-    """Read the time under each policy [ns] by the older function; "thermal" has both kinds."""
+    """Read throttled times [ns] by policy from old drivers; "thermal" is SW and HW slowdown."""
     ask = _function(nvml, "nvmlDeviceGetViolationStatus")
     counted = _answers(nvml, range(len(POLICIES)), lambda policy: ask(handle, policy).violationTime)
     return {POLICIES[policy]: held_ns for policy, held_ns in counted.items()}
 
 
 def _processes(nvml: Any, handle: Any) -> Any:
-    """Read the processes on a GPU: pid on the host, and memory [bytes] or None."""
+    """Return [pid on the host, memory in bytes or None] of each process on a GPU."""
     memory = {}
     for kind in ("Compute", "Graphics", "MPSCompute"):
         try:
@@ -241,13 +240,12 @@ ALL_LINKS = 0xFFFFFFFF
 
 
 def links_up(nvml: Any, handle: Any) -> dict[int, bool]:
-    """Return whether each NVLink is up; raise NVMLError if the board has none."""
+    """Return by link number whether each NVLink is up; raise NVMLError if the board has none."""
     state = nvml.nvmlDeviceGetNvLinkState
     return _answers(nvml, range(MAX_LINKS), lambda link: bool(state(handle, link)))
 
 
 def _used_links(nvml: Any, handle: Any) -> list[int]:
-    """Return the NVLinks that are up; raise NVMLError if none is, as none counts traffic then."""
     up = [link for link, is_up in links_up(nvml, handle).items() if is_up]
     if not up:
         raise nvml.NVMLError(_nvml.NOT_SUPPORTED)
@@ -265,7 +263,7 @@ def _link_bytes(sent: int, received: int, unit: int) -> _nvml.ReadMethod:
 
 
 def _link_errors(numbers: Mapping[str, int]) -> _nvml.ReadMethod:
-    """Return the method that reads error counts by kind and link, for links with errors."""
+    """Return a method that reads NVLink error counts above 0, as {kind of error: {link: count}}."""
 
     def read(nvml: Any, handle: Any) -> dict[str, dict[int, int]]:
         counters = {
@@ -279,7 +277,6 @@ def _link_errors(numbers: Mapping[str, int]) -> _nvml.ReadMethod:
 
 
 def _link_errors_by_function(nvml: Any, handle: Any) -> dict[str, dict[int, int]]:
-    """Read the error counts by the older function, for boards before NVLink 5."""
     ask = _function(nvml, "nvmlDeviceGetNvLinkErrorCounter")
     counters = product(_used_links(nvml, handle), range(len(LINK_COUNTERS)))
     counted = _answers(nvml, counters, lambda counter: ask(handle, *counter))

@@ -3,10 +3,10 @@
     python -m pytest_mlperf.hardware.power_limit set FOLDER WATTS UUID ...
     python -m pytest_mlperf.hardware.power_limit restore FOLDER UUID ...
 
-`set` prints a report and waits until its stdin closes, which happens however its parent ends; a
-signal ends the wait too. It first notes the previous limit in a file in FOLDER, so that `restore`
-works even if `set` was killed. A limit that someone else set in between is left alone. NVML stays
-open, because an unloaded driver forgets limits.
+`set` prints a report, waits until its stdin closes or a signal arrives, then restores the limits.
+It first saves the previous limit in a file in FOLDER, so that `restore` works even if `set` was
+killed. A limit that another process has changed since then is not restored. NVML stays open,
+because a driver that is unloaded forgets power limits.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ OFF_MW = 1000
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class LimitNote:
-    """Record a GPU's power limits [mW]: configured and enforced before a case, set by it."""
+    """Record a GPU's power limits [mW]: configured and enforced before, and set for a case."""
 
     uuid: str
     was_mw: int
@@ -58,7 +58,7 @@ class Refused(Exception):
 
 
 def noted(folder: Path) -> dict[str, LimitNote]:
-    """Return the limit notes in a folder by UUID."""
+    """Return the saved power limits in a folder, by GPU UUID."""
     with contextlib.suppress(OSError):
         files = [path for path in folder.iterdir() if path.name.endswith(NOTE_SUFFIX)]
         return {note.uuid: note for note in map(_read, files) if note}
@@ -66,7 +66,6 @@ def noted(folder: Path) -> dict[str, LimitNote]:
 
 
 def _read(path: Path) -> LimitNote | None:
-    """Return a limit note; None unless it is valid and was written by root or this user."""
     try:
         # Anyone may write to the folder: do not follow links or wait for pipes.
         descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
@@ -114,7 +113,7 @@ CAP_SYS_ADMIN = 21
 
 
 def may_set(proc: Path = Path("/proc")) -> bool:
-    """Return whether this process may set a limit; a container may still refuse it."""
+    """Return whether this process has the capability to set limits; a container may refuse it."""
     with contextlib.suppress(OSError, ValueError, IndexError, StopIteration):
         rows = (proc / "self/status").read_text("ascii").splitlines()
         mask = next(row.split()[1] for row in rows if row.startswith("CapEff:"))
@@ -126,7 +125,7 @@ def may_set(proc: Path = Path("/proc")) -> bool:
 
 
 def set_limit(device: _nvml.NvmlDevice, watts: int, folder: Path) -> None:
-    """Note a GPU's power limit, then set another one; raise Refused with the reason."""
+    """Save a GPU's power limit in `folder`, then set a new one; raise Refused if that fails."""
     nvml, handle, uuid = device.library.nvml, device.handle, device.uuid
     if device.instance or device.instances != 0:
         raise Refused(
@@ -168,7 +167,7 @@ def _refusal(error: Any, uuid: str, watts: int) -> Refused:
 
 
 def restore(library: _nvml.NvmlLibrary, note: LimitNote, folder: Path) -> str:
-    """Restore a GPU's noted limit and return a report; on Refused the note is kept."""
+    """Restore a GPU's saved power limit; return a report. On Refused the file is kept."""
     nvml, uuid = library.nvml, note.uuid
     read = partial(_nvml.patiently, nvml, quantity="limit_range_mw")
     old, new = f"{note.was_mw / 1000:g} W", f"{note.set_mw / 1000:g} W"

@@ -1,8 +1,8 @@
 """Print the accelerators and the CPU of the machine that runs this file, as one line of JSON.
 
-This file needs Python 3.9 and its standard library only, so that a suite's `probe` can send it to a
-Python on a server's machine: `ssh HOST python3 -`. NVIDIA GPUs are read through NVML, others
-through Linux' sysfs. Names of hosts and users are not read; UUIDs are hashed.
+This file needs only Python 3.9 and its standard library, so that a suite's `probe` command can send
+it to the server's machine: `ssh HOST python3 -`. It reads NVIDIA GPUs through NVML and other
+accelerators from Linux' sysfs. It reads no host or user names, and prints UUIDs only as hashes.
 """
 
 from __future__ import annotations
@@ -39,10 +39,9 @@ PCI_INFO = "16s5I32s"
 
 
 class Nvml:
-    """Call NVIDIA's library without a binding; a missing or failing function returns None."""
+    """Call libnvidia-ml through ctypes; a call returns None if the function is missing or fails."""
 
     def __init__(self) -> None:
-        """Load and start the library; raise OSError without a driver."""
         import ctypes  # this module's other users do without
 
         self._buffer, self._pointer = ctypes.create_string_buffer, ctypes.c_void_p
@@ -51,7 +50,7 @@ class Nvml:
             raise OSError("the driver does not start: run nvidia-smi there")
 
     def call(self, name: str, *arguments: Any, form: str = "I", count: int = 1) -> Any:
-        """Call a function with `count` outputs of a `struct` format; return the first output."""
+        """Call an NVML function with `count` outputs of format `form`; return the first."""
         buffers = [self._buffer(struct.calcsize(form)) for _ in range(count)]
         function = getattr(self._library, name, None)
         if function is None or function(*arguments, *buffers):
@@ -60,7 +59,7 @@ class Nvml:
         return values if len(values) > 1 else values[0]
 
     def text(self, name: str, *arguments: Any) -> str | None:
-        """Call a function of the library that writes a text; return it, or None if it fails."""
+        """Call an NVML function that returns a string; return None if it fails."""
         buffer, function = self._buffer(96), getattr(self._library, name, None)
         failed = function is None or function(*arguments, buffer, 96)
         return None if failed else buffer.value.decode("utf-8", "replace")
@@ -78,7 +77,7 @@ class Nvml:
         return handle and self._pointer(handle)
 
     def energy(self, part: Any) -> dict[str, Any]:
-        """Return the energy counter [J] and the power [W]; None if the GPU has none."""
+        """Return name, energy counter [J] and power [W] of a GPU or instance; None if unknown."""
         total = "nvmlDeviceGetTotalEnergyConsumption"
         milliwatts = self.call("nvmlDeviceGetPowerUsage", part)
         millijoules = self.call(total, part, form="Q")
@@ -90,7 +89,7 @@ class Nvml:
         }
 
     def gpu(self, gpu: Any, part: Any) -> dict[str, Any]:
-        """Return a GPU or an instance; its identity is that of `hardware.nvidia.properties`."""
+        """Describe a GPU or MIG instance; "identity" equals `hardware.nvidia.properties`."""
         memory = self.call("nvmlDeviceGetMemoryInfo", part, form="3Q")  # total, free, used
         pci = self.call("nvmlDeviceGetPciInfo_v3", gpu, form=PCI_INFO)
         limit_mw = self.call("nvmlDeviceGetEnforcedPowerLimit", gpu)
@@ -168,7 +167,7 @@ def other_accelerators(root: Path) -> Iterator[dict[str, Any]]:
 
 
 def hashed(name: str) -> str:
-    """Return a short hash that distinguishes hardware but does not identify it."""
+    """Return a short hash of a UUID, which distinguishes devices without disclosing the UUID."""
     return hashlib.sha256(name.encode()).hexdigest()[:8]
 
 
@@ -201,7 +200,7 @@ def cores(root: Path) -> float:
 
 
 def report(root: Path = Path("/")) -> dict[str, Any]:
-    """Return this machine: its CPU, its accelerators, and why some may be missing."""
+    """Describe this machine: CPU, accelerators, and why some accelerators may be missing."""
     gpus, trouble, facts = [], None, {"kernel": platform.release()}
     try:
         nvml = Nvml()

@@ -26,7 +26,7 @@ POWERCAP_FOLDER = Path("/sys/class/powercap")
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Domain:
-    """Describe an energy counter: its file [µJ], its range [J], and why it cannot be read."""
+    """Describe an energy counter: file [µJ], value range [J], and why it is unreadable."""
 
     name: str
     file: Path
@@ -39,10 +39,10 @@ class Domain:
 
 
 def domains(folder: Path = POWERCAP_FOLDER) -> list[Domain]:
-    """Return the counters of packages, and of the memory of each if it has one, by name.
+    """Return the energy counters of all CPU packages and of their memory (DRAM), sorted by name.
 
-    Counters that would count energy twice are left out: cores and graphics are part of a package,
-    packages of the platform ("psys"), and intel-rapl-mmio repeats a package.
+    Counters that would count energy twice are omitted: cores and graphics belong to a package,
+    packages to the platform ("psys"), and intel-rapl-mmio repeats a package.
     """
     by_place = {}
     for zone in folder.glob("intel-rapl:*"):
@@ -82,11 +82,11 @@ def ahead_s() -> float:
 
 
 class HostSampling:
-    """Read a host's energy counters inside the `with` block, in a thread.
+    """Read a host's energy counters in a thread while the `with` block runs.
 
     Attributes:
-        counted: Readings by counter; empty if there is none, one cannot be read (the sum would be
-            too small), or the wall clock was set in between.
+        counted: Readings by counter name; empty if the host has no counter, one of them cannot be
+            read (the sum would be too small), or the wall clock was set during the block.
     """
 
     def __init__(self, folder: Path = POWERCAP_FOLDER) -> None:

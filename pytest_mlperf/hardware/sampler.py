@@ -11,41 +11,42 @@ incomplete last line.
 {"ready": {...}}  first record
     version     1
     unavailable reason why nothing can be read; then this is the only record
-    lost        with it, true: the driver or its GPUs were present and are gone
-    suspect     true if the driver's state also casts doubt on performance
-    time, wall  both clocks at one moment
+    lost        next to unavailable: true if the driver or its GPUs were present and are gone
+    suspect     true if the driver's state may also affect performance
+    time, wall  monotonic and wall clock at one moment
     driver, cuda, binding  versions
-    rates       Hz per GPU: trace_hz, counter_hz, state_hz, slow_hz; expected cost: cpu_share of a
-                core for all GPUs, driver_share of the time per GPU
+    rates       samples/s per GPU (trace_hz, counter_hz, state_hz, slow_hz), and expected cost:
+                cpu_share of a core for all GPUs, driver_share of the time for each GPU
     gpus        one entry per requested GPU, in order:
         index, uuid     number used by later records, and the requested UUID
         unavailable     reason why this GPU cannot be read; then no other key follows
-        lost            with it, true: the GPU is gone, or must be reset
+        lost            next to unavailable: true if the GPU is gone, or must be reset
         identity        properties and settings: nvml_quantities.IDENTITY_READERS
-        instance, instances, shared  MIG: readings are those of the whole GPU
+        instance, instances, shared  MIG: whether the UUID is of an instance, number of instances,
+                            and whether readings may include other instances
         scope           "gpu", or "module" if power includes CPU and memory
-        covers          whether the power sensor is known to cover all of the time
+        covers          whether the power sensor is known to measure without gaps
         averages        whether average_w is the mean of the last second
-        ways            method that answered, by quantity
-        unavailable_quantities  reason, by quantity
-        forbidden       quantities among them that may not be read here
-        cost_us         by quantity, of up to 20 reads: [median, longest, CPU mean]
+        ways            NVML call or field that answered, by quantity
+        unavailable_quantities  why it cannot be read, by quantity
+        forbidden       quantities among them that this user may not read
+        cost_us         by quantity: [median, maximum, mean CPU time] of up to 20 reads
         counter_period_s  median time between changes of the energy counter, or null
         utilization_percent  at rest, after the effect of earlier work has faded
         processes       [[pid, bytes], ...] at rest, with pids on the host
         memory_used     bytes, at rest
-{"t": [time, gpu, watts, reasons, counter_time, joules]}  the last two only if they were read
+{"t": [time, gpu, watts, reasons, counter_time, joules]}  the last two only if joules were read
 {"s": {"time":, "gpu":, quantity: value, ...}}  nvml_quantities.STATE, or SLOW_QUANTITIES
-{"rates": {"time":, trace_hz and so on}}  new rates, if the first ones were too low
+{"rates": {"time":, trace_hz and so on}}  higher rates if the first ones were too low
 {"lost": {"time":, "gpu":, "code":, "why":}}  that GPU is gone and no longer read
 {"end": {...}}  last record
     time, wall, elapsed_s, cpu_s  clocks, duration and cost of sampling
-    ticks, planned, slow          of all GPUs: done, due, and over half a period late
+    ticks, planned, slow          samples of all GPUs: done, due, over half a period late
     gpus        [{"index":, "missed": {quantity: n}, "unavailable_quantities": {...},
                   "forbidden": [...]}, ...]
 
-A null is a missed sample. Names contain the units, except throttle_ns, which has the ns under each
-reason since the driver was loaded, and reasons, the bit mask of nvml_quantities.REASONS.
+A null is a missed sample. Names contain the units. throttle_ns has the throttled time by reason
+since the driver was loaded; reasons is a bit mask of nvml_quantities.REASONS.
 """
 
 from __future__ import annotations
@@ -103,7 +104,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
 def sample(
     options: argparse.Namespace, stop: threading.Event, parent: int, write: Writer
 ) -> Iterator[str]:
-    """Sample the GPUs; yield the first and last record ("ready", "end"), `write` the others."""
+    """Sample the GPUs; yield the records "ready" and "end", and pass all others to `write`."""
     first: dict[str, Any] = {"version": RECORDS_VERSION}
     try:
         library = NvmlLibrary(binding())
@@ -174,7 +175,7 @@ def _versions(nvml: Any) -> dict[str, str | int | None]:
 
 
 def end_with_stdin() -> threading.Event:
-    """Return an event that is set when stdin closes; end the process after a grace period."""
+    """Return an event that is set when stdin closes; force this process to exit some time later."""
     stop = threading.Event()
 
     def watch() -> None:

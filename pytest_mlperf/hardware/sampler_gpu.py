@@ -1,4 +1,4 @@
-"""Hold one GPU for sampling: identity, readable quantities, and cost of reading them."""
+"""Open a GPU for sampling: find its identity, its readable quantities and the cost of a reading."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ COUNTER_POLL_SECONDS = 0.004
 
 
 class SampledGpu:
-    """Hold one GPU while it is sampled."""
+    """Hold a GPU's identity, a reader for each quantity, and the measured cost of each reading."""
 
     def __init__(self, index: int, device: _nvml.NvmlDevice, driver: str) -> None:
         self.index, self.device = index, device
@@ -61,18 +61,18 @@ class SampledGpu:
             self.cost_us[name] = tuple(round(s * 1e6, 2) for s in figures)  # type: ignore[assignment]
 
     def group(self, names: Sequence[str]) -> list[_nvml.Probe]:
-        """Return the quantities of a group that can be read."""
+        """Return the readers of the named quantities, without those that cannot be read."""
         return [self.probes[name] for name in names if self.probes[name].failure is None]
 
     def cost(self, names: Sequence[str]) -> tuple[float, float]:
-        """Return the CPU and wall time of reading a group once [s]."""
+        """Return the CPU time and the wall time of reading the named quantities once [s]."""
         costs = [
             self.cost_us[probe.name] for probe in self.group(names) if probe.name in self.cost_us
         ]
         return sum(c[2] for c in costs) / 1e6, sum(c[0] for c in costs) / 1e6
 
     def ready(self) -> dict[str, Any]:
-        """Return the GPU's entry in the first record."""
+        """Return the GPU's entry in the sampler's "ready" record."""
         return {
             "index": self.index,
             "uuid": self.device.uuid,
@@ -126,14 +126,14 @@ def watch_periods(gpus: Sequence[SampledGpu], seconds: float, stop: threading.Ev
 
 
 def silent_part(index: int, uuid: str, error: _nvml.UnavailableNvml | _nvml.Lost) -> dict[str, Any]:
-    """Return a non-answering GPU's entry in the first record."""
+    """Return the entry in the sampler's "ready" record for a GPU that cannot be sampled."""
     record = {"index": index, "uuid": uuid, "unavailable": str(error)}
     gone = isinstance(error, _nvml.Lost) or error.code in DISAPPEARED
     return {**record, "lost": True} if gone else record
 
 
 def timed(probe: _nvml.Probe) -> tuple[float, Any]:
-    """Return the time at the middle of a reading, and the reading."""
+    """Return the monotonic time at the middle of a reading [s], and the value that was read."""
     begin = time.monotonic()
     value = probe.read()
     return (begin + time.monotonic()) / 2, value
@@ -142,7 +142,7 @@ def timed(probe: _nvml.Probe) -> tuple[float, Any]:
 def begin(
     library: _nvml.NvmlLibrary, uuids: Sequence[str], driver: str
 ) -> tuple[list[SampledGpu], list[dict[str, Any]]]:
-    """Return the GPUs that answer, and the entries in the first record of the others."""
+    """Open the GPUs; return those that answer, and the "ready" entries of all others."""
     gpus: list[SampledGpu] = []
     silent: list[dict[str, Any]] = []
     for index, uuid in enumerate(uuids):

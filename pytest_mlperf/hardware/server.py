@@ -70,7 +70,7 @@ def _reported(
     facts: Mapping[str, str] = MappingProxyType({}),
     **others: Any,
 ) -> ServerIdentity:
-    """Return the identity by one source; raise RunError if it lacks the suite's accelerator."""
+    """Return the identity that one source reports; raise RunError if the accelerator is missing."""
     if len(gpus) > MAX_GPUS:
         raise _fault(f"{source} reports more than {MAX_GPUS:,} GPUs: ask for those of the server")
     rows = ({"uuid": str(number), "mig": None, **gpu} for number, gpu in enumerate(gpus))
@@ -111,10 +111,10 @@ def identified(
 
     Args:
         accelerator: Accelerator that the suite declares for the server; "cpu" declares none.
-        reports: Identity by source: probe, exporter, kubernetes.
-        pages, headers: The server's own pages by path, and their headers in lower case.
-        starts: Start times on the metrics page, of several connections.
-        time_s: Time of the answers, monotonic [s].
+        reports: Identity by source: "probe", "exporter", "kubernetes".
+        pages, headers: The server's responses by path; its HTTP headers, with lower-case names.
+        starts: Process start times on the metrics page, read over several connections.
+        time_s: Monotonic time at which the server answered [s].
     """
     if report := of_server(pages, headers, accelerator):
         reports = {**reports, "server": report}
@@ -146,7 +146,7 @@ def identified(
 
 
 def place_of(url: str) -> str:
-    """Return host, port and path of a url: "gpu-box:8000/v1"."""
+    """Return host, port and path of a URL, without user and password: "gpu-box:8000/v1"."""
     parts = urlsplit(url)
     return f"{parts.netloc.rpartition('@')[2]}{parts.path.rstrip('/')}"
 
@@ -207,7 +207,7 @@ _PROBED = TypeAdapter(_Probed)
 
 
 def of_probe(answer: bytes, accelerator: str, url: str) -> ServerIdentity:
-    """Return the hardware that a probe reports; raise RunError if it lacks the accelerator."""
+    """Return the hardware in the JSON of a probe; raise RunError if the accelerator is missing."""
     try:
         report = _PROBED.validate_json(answer, strict=True)
     except ValidationError as error:
@@ -240,7 +240,7 @@ def of_probe(answer: bytes, accelerator: str, url: str) -> ServerIdentity:
 
 
 def of_exporter(page: bytes, chosen: Sequence[str], accelerator: str) -> ServerIdentity:
-    """Return the GPUs of an exporter's page; raise RunError if it lacks the accelerator."""
+    """Return the GPUs on a DCGM exporter's page; raise RunError if the accelerator is missing."""
     gpus = read_exporter(page, chosen)
     if not gpus:
         raise _fault("the exporter reports no GPU: name the exporter beside the server")
@@ -261,11 +261,11 @@ def of_exporter(page: bytes, chosen: Sequence[str], accelerator: str) -> ServerI
 
 
 def of_kubernetes(get: Callable[..., bytes], place: str, accelerator: str) -> ServerIdentity:
-    """Return the accelerators of pods by the labels of their nodes; raise RunError if unknown.
+    """Return the accelerators of pods from the labels of their nodes; raise RunError if unknown.
 
     Args:
-        get: Calls `kubectl get` with these further arguments; returns its JSON output.
-        place: Namespace and selector of the pods: "serving/app=vllm".
+        get: Runs `kubectl get` with the given arguments; returns its JSON output.
+        place: Namespace and label selector of the pods: "serving/app=vllm".
     """
     namespace, _, selector = place.partition("/")
     counts, gpus, drivers = Counter[str](), list[dict[str, Property]](), list[str]()
@@ -311,7 +311,7 @@ def of_kubernetes(get: Callable[..., bytes], place: str, accelerator: str) -> Se
 def of_server(
     pages: Mapping[str, bytes], headers: Mapping[str, str], accelerator: str
 ) -> ServerIdentity | None:
-    """Return the GPUs that a server itself reports: TGI's header, NIM's manifest; or None."""
+    """Return the GPUs that TGI's header or NIM's manifest names; None if neither names any."""
     match = re.fullmatch(r"(?:(\d{1,3})-)?(nvidia.*|amd.*)", headers.get("x-compute-type", ""))
     names = [match[2].upper()] * int(match[1] or 1) if match else []
     tags = json.dumps(_document(pages.get("/v1/manifest", b"")))
@@ -322,7 +322,7 @@ def of_server(
 
 
 def _software(pages: Mapping[str, bytes], headers: Mapping[str, str]) -> Iterator[tuple[str, str]]:
-    """Yield facts on the server's software; "pages" identifies the kind of server."""
+    """Yield (name, value) facts on the server's software; "pages" lists the paths it serves."""
     paths = [path for path in PAGES if path in pages]
     yield f"{SERVER_FACT}pages", " ".join((broken(headers.get("server", "")), *paths))[:MAX_TEXT]
     for document in map(_document, (pages[path] for path in paths)):

@@ -73,7 +73,7 @@ def class_of(product: str) -> str:
 
 
 def gpu_in(identity: Mapping[str, object]) -> GpuSpec | None:
-    """Return the GPU that a machine's identity names; None if there is none or it is unknown."""
+    """Return the datasheet figures of a machine's GPU; None if it has none or it is unknown."""
     product, memory = identity.get("gpu"), identity.get("memory_gib")
     if not isinstance(product, str):
         return None

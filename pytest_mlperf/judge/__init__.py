@@ -1,7 +1,7 @@
 """Export the statistics for gates of other harnesses, lazily; they need the standard library only.
 
-`judge` compares runs with a baseline, `judge_drop` and `judge_ratio` interleaved pairs of runs,
-`judge_pairs` paired scores; each returns a `Decision`. `rule_among` shares errors among metrics.
+`judge` compares runs with a baseline, `judge_drop` and `judge_ratio` test interleaved pairs of
+runs, `judge_pairs` paired scores; each returns a `Decision`. `rule_among` adjusts for many metrics.
 """
 
 from typing import TYPE_CHECKING

@@ -9,10 +9,10 @@ from typing import Literal
 
 
 class Answer(StrEnum):
-    """Name the answer of a procedure.
+    """Name the possible outcomes of a procedure.
 
-    MORE: a further run could decide. PROVISIONAL: the answer depends on the unknown between-session
-    variance. SUSPECT: a fail if judged alone, but not adjusted for the session's number of pairs.
+    MORE: a further run could decide. PROVISIONAL: it depends on the unknown between-session
+    variance. SUSPECT: a fail on its own, but not after adjustment for the number of pairs.
     """
 
     PASS = "pass"  # noqa: S105 -- no password
@@ -28,13 +28,13 @@ class Decision:
     """Hold a decision with its figures; procedures add their own.
 
     Attributes:
-        outcome: The answer.
+        outcome: PASS, FAIL or another `Answer`.
         interval: Confidence interval that decided, on the scale of the procedure.
-        direction: For a PROVISIONAL decision, the answer at the expected between-session variance;
-            for an INCONCLUSIVE one, "drop" if only the machine's load prevents a drop.
+        direction: For a PROVISIONAL decision, the outcome at the expected between-session variance;
+            for an INCONCLUSIVE one, "drop" if only the machine's load prevents a FAIL.
         p: Probability that an unchanged case looks this bad; 1 after a pass, or if the procedure
             computes no p value.
-        robust_to: Relative standard deviation of sessions up to which the answer stays the same;
+        robust_to: Relative standard deviation between sessions up to which the outcome is final;
             None if unknown.
         improved: Whether the decision is a pass with a proven improvement.
     """

@@ -124,9 +124,9 @@ def _split(xs: Sequence[float]) -> int | None:
 
 @lru_cache(maxsize=1024)
 def _rare(count: int) -> tuple[tuple[float, float, float], ...]:
-    """Return (mean, threshold, standard deviation) of the rank sum for each split of sessions.
+    """Return (mean of the rank sum, threshold, standard deviation) for each possible split.
 
-    Above the threshold, a squared deviation from the mean, the exact rank test is made.
+    The exact rank test is made only if the squared deviation from the mean exceeds the threshold.
     """
     pairs = [at * (count - at) for at in range(MIN_SIDE_SESSIONS, count - MIN_SIDE_SESSIONS + 1)]
     most = RARE_DEVIATIONS**2 * (count + 1) / 12
@@ -141,7 +141,6 @@ def _sd(m: int, n: int) -> float:
 
 
 def _ranks(xs: Sequence[float]) -> list[float]:
-    """Return the rank of each value; ties get their mean rank."""
     order = sorted(range(len(xs)), key=xs.__getitem__)
     ranks = [0.0] * len(xs)
     for number, index in enumerate(order, start=1):
@@ -164,7 +163,7 @@ def _p_of(left: Sequence[float], right: Sequence[float]) -> float:
 
 
 def _p(u: float, m: int, n: int) -> float:
-    """Return the exact two-sided p of Mann and Whitney's U, rounding half ranks up.
+    """Return the exact two-sided p value of the Mann-Whitney U statistic; round half ranks up.
 
     Source: the number of orders with a given U is a coefficient of the Gaussian binomial (m+n, m).
     """
@@ -174,7 +173,6 @@ def _p(u: float, m: int, n: int) -> float:
 
 @lru_cache(maxsize=16_384)
 def _tail(u: int, m: int, n: int) -> float:
-    """Return P(U ≤ u) of the Mann-Whitney statistic for samples of m and n values."""
     ways = [1.0] + [0.0] * u
     for i in range(1, m + 1):
         step = n + i
@@ -189,8 +187,8 @@ def _tail(u: int, m: int, n: int) -> float:
 def _adjusted(p: float, left: Sequence[float], right: Sequence[float]) -> float:
     """Return p adjusted for correlated neighbouring sessions.
 
-    Machines stay in a state for some days. So sums of values scatter by a factor √((1+r)/(1-r))
-    more, where r is the rank correlation of neighbouring sessions on the same side of the split.
+    Machines stay fast or slow for some days. This widens the standard deviation of sums by a factor
+    √((1+r)/(1-r)); r is the rank correlation of neighbouring sessions on one side of the split.
 
     Source: the long-run variance of an autoregressive process of the first order.
     """
@@ -213,7 +211,7 @@ def _neighbours(left: Sequence[float], right: Sequence[float]) -> float:
 
 
 def _shift(left: Sequence[float], right: Sequence[float]) -> tuple[float, float, float]:
-    """Return (lower 95 % bound, estimate, upper bound) of right minus left.
+    """Return the Hodges-Lehmann estimate of right minus left: (lower 95 % bound, value, upper).
 
     Source: J. L. Hodges, E. L. Lehmann, Annals of Mathematical Statistics 34 (1963); the interval
         by the normal approximation of U.

@@ -70,7 +70,6 @@ def _hill(p: float, df: float) -> float:
 
 
 def _log_gamma_step(a: float) -> float:
-    """Return log(Γ(a + 1/2) / Γ(a))."""
     if a < 50:
         return math.lgamma(a + 0.5) - math.lgamma(a)
     # The two logarithms would cancel nearly all their digits.
@@ -118,7 +117,7 @@ def _beta_fraction(a: float, b: float, x: float) -> float:
 
 
 def bound_of(direction: Direction, limit: float) -> float:
-    """Return the log ratio (below 0 is worse) of a change by `limit`, which a pass excludes."""
+    """Return a regression by `limit` as a log ratio; below 0 is worse for either direction."""
     if direction is Direction.HIGHER:
         if not 0 < limit < 1:
             raise ValueError(f"the largest drop is {limit!r}; it must lie between 0 and 1")
@@ -129,7 +128,7 @@ def bound_of(direction: Direction, limit: float) -> float:
 
 
 def raw(x: float, direction: Direction) -> float:
-    """Return a raw value's relative change for `x`, a log ratio that is below 0 if worse."""
+    """Convert a log ratio, below 0 if worse, to the relative change of the metric's value."""
     # exp overflows above 709; such a bound only means "huge".
     return math.expm1(min(x if direction is Direction.HIGHER else -x, 700.0))
 
@@ -155,7 +154,7 @@ class Scatter:
 
 
 def scatter(sessions: Sequence[Sequence[float]]) -> Scatter:
-    """Return sums of squares between and inside sessions, each of which has a value or more.
+    """Return the sums of squares within and between sessions; no session may be empty.
 
     Source: one-way random effects, mean squares and n0 for sessions of unequal size (S. R. Searle,
         G. Casella, C. E. McCulloch, Variance Components, 1992, 3.6).

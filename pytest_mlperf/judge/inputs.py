@@ -35,9 +35,9 @@ class SessionNoise:
     """Hold the between-session noise of one metric on one machine.
 
     Attributes:
-        ratio: Variance of session effects over the variance of runs inside a session.
-        df: Degrees of freedom of the ratio: effective days less one.
-        by_days: Whether `df` counts days; older files counted every session of a day.
+        ratio: Variance of session effects, relative to the variance of runs within a session.
+        df: Degrees of freedom of the ratio: effective number of days less one.
+        by_days: Whether `df` counts days; in older files it counts sessions.
     """
 
     ratio: float
@@ -52,7 +52,7 @@ class SessionNoise:
 
 
 def surer(first: SessionNoise | None, second: SessionNoise | None) -> SessionNoise | None:
-    """Return the noise with more degrees of freedom, `first` if equal; None if both are None."""
+    """Return the estimate with more degrees of freedom, `first` if equal; None if both are None."""
     learnt = [noise for noise in (first, second) if noise]
     return max(learnt, key=lambda noise: noise.df, default=None)
 
@@ -65,10 +65,10 @@ class Leverage:
     pseudo-value varies less than its score. The pseudo-value of a class's only sample is constant.
 
     Attributes:
-        seen: Expected share of the score's variance in the variance of the pseudo-values, 0 to 1.
+        seen: Share of the score's variance that the pseudo-values are expected to show, 0 to 1.
         df: Degrees of freedom of that variance, above 0: the equivalent number of samples of equal
             weight, less 1.
-        hidden: Points by which one sample may move the score without a change of any pseudo-value.
+        hidden: Change of the score [points] by one sample that may change no pseudo-value.
 
     Raises:
         ValueError: An attribute is out of range.

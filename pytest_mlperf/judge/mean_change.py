@@ -67,10 +67,10 @@ def mcnemar_mid_p(down: int, up: int) -> float:
 
 
 def newcombe(counts: tuple[int, int, int, int], alpha: float, beta: float) -> tuple[float, float]:
-    """Return the paired score interval of a change in the share of right samples (method 10).
+    """Return the interval of the change in the share of correct samples by Newcombe's method 10.
 
-    The four counts are samples right in both, right before only, right now only, wrong in both.
-    `alpha` is the error of the upper bound, `beta` that of the lower one.
+    The counts are the samples correct in both passes, only before, only now, and in neither.
+    `alpha` is the error probability of the upper bound, `beta` that of the lower bound.
 
     Source: R. G. Newcombe, "Improved confidence intervals for the difference between binomial
         proportions based on paired data", Statistics in Medicine 17 (1998).
@@ -82,7 +82,7 @@ def newcombe(counts: tuple[int, int, int, int], alpha: float, beta: float) -> tu
     phi = (both * neither - lost * won) / math.sqrt(product) if product else 0.0
 
     def reach(p: float, z: float) -> tuple[float, float]:
-        """Return the distances from a share to Wilson's lower and upper bound."""
+        """Return the distances from a proportion to its lower and upper Wilson bound."""
         centre = (p + z * z / (2 * n)) / (1 + z * z / n)
         half = z * math.sqrt(p * (1 - p) / n + z * z / (4 * n * n)) / (1 + z * z / n)
         return p - (centre - half), centre + half - p
@@ -111,7 +111,7 @@ BINS = 256
 def usual_loss(losses: Mapping[float, int]) -> float:
     """Return the expected loss of a sample that fails: Σ loss² / Σ loss over the samples.
 
-    `losses` has the number of samples by loss. A loss is the baseline's score, at least 0. The
+    `losses` maps each possible loss, a baseline score of 0 or more, to its number of samples. The
     weights assume that better samples are likelier to fail.
     """
     total = math.fsum(loss * count for loss, count in losses.items())
@@ -119,11 +119,11 @@ def usual_loss(losses: Mapping[float, int]) -> float:
 
 
 def low_of_rare(changes: Mapping[float, int], unseen: float, error: float) -> float:
-    """Return the lower bound of a mean change, as if one more sample had lost `unseen`.
+    """Return Gaffke's lower bound of a mean change, with one added sample that lost `unseen`.
 
     The samples get random exponential weights. The bound is the `error` quantile of the weighted
-    mean. The added sample stands for unseen losses. If every change is a loss of one size, this is
-    the bound of Clopper and Pearson in the Poisson limit.
+    mean. The added sample stands for losses that were not observed. If every change is a loss of
+    one size, this is the bound of Clopper and Pearson in the Poisson limit.
 
     Args:
         changes: Number of samples by change; unchanged ones count as 0.
@@ -163,7 +163,7 @@ def low_of_rare(changes: Mapping[float, int], unseen: float, error: float) -> fl
 
 
 def merged(changes: Mapping[float, int]) -> Mapping[float, int]:
-    """Return at most about `BINS` values with their counts, merging neighbours into their mean."""
+    """Merge neighbouring values into their mean if they exceed `BINS`; return counts by value."""
     if len(changes) <= BINS:
         return changes
     least = min(changes)
@@ -177,7 +177,7 @@ def merged(changes: Mapping[float, int]) -> Mapping[float, int]:
 
 
 def _tilted(centred: list[tuple[float, int]], tilt: float) -> tuple[float, float]:
-    """Return (m, r*): the mean by an exponential tilt; Φ(r*) is P(mean < m) by saddle point."""
+    """Return the exponentially tilted mean m, and r*: P(mean < m) ≈ Φ(r*) by saddle point."""
     shares = [(value, number, number / (1 - tilt * value)) for value, number in centred]
     mean = math.fsum(value * share for value, _, share in shares) / math.fsum(
         share for _, _, share in shares
@@ -214,10 +214,10 @@ class Errors:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ChangeBounds:
-    """Hold the bounds of a mean change (negative is worse), and the p of a drop of any size.
+    """Hold the bounds of a mean change (negative is worse), and the p value of a drop of any size.
 
     `groups` is the number of groups, None if samples are independent. `widened` is the factor by
-    which groups widen the standard error.
+    which grouping widens the standard error.
     """
 
     low: float
@@ -252,7 +252,7 @@ def bounds_of(
 
 
 def by_spread(changes: Mapping[float, int], errors: Errors) -> ChangeBounds:
-    """Return the bounds of the mean change by the paired t test."""
+    """Return paired-t bounds of the mean change; `changes` is the number of samples by change."""
     n = sum(changes.values())
     mean = math.fsum(change * count for change, count in changes.items()) / n
     squares = math.fsum((change - mean) ** 2 * count for change, count in changes.items())
@@ -261,11 +261,11 @@ def by_spread(changes: Mapping[float, int], errors: Errors) -> ChangeBounds:
 
 
 def error_of(differences: Sequence[float], leverage: Leverage) -> tuple[float, float]:
-    """Return (standard error of the mean change of pseudo-values, its degrees of freedom).
+    """Return the standard error of the mean change of pseudo-values, and its degrees of freedom.
 
-    The degrees of freedom are the smaller of those by sample weights and those by the number of
-    changes. The error is infinite if the changes show less than `MIN_VARIANCE_SHARE` of the
-    variance. Half of `leverage.hidden` squared is added, as if every second comparison had a change
+    The degrees of freedom are the smaller of those from sample weights and those from the number of
+    changes. The error is infinite if `leverage.seen` is below `MIN_VARIANCE_SHARE`. Half of
+    `leverage.hidden` squared is added to the variance, as if every second comparison had a change
     that no pseudo-value shows.
     """
     n = len(differences)
@@ -287,10 +287,10 @@ def with_rare(
     *,
     all_seen: bool,
 ) -> float:
-    """Return a lower bound that is valid for losses of few samples.
+    """Return the smaller of `low` and a lower bound that is valid if only few samples lose.
 
-    One loss is added: the largest in `changes`, and for a part of the data set (not `all_seen`) at
-    least the usual loss.
+    That bound assumes one more loss: the largest in `changes`, and if samples are missing (not
+    `all_seen`), at least `usual_loss(possible)`.
     """
     seen = max(0.0, -min(changes))
     unseen = seen if all_seen else max(seen, usual_loss(possible))
@@ -302,7 +302,7 @@ def _by_t(
 ) -> ChangeBounds:
     """Return the bounds mean ± t·se by Student's t with `df`, and the p value of a drop.
 
-    With few `changed` samples p is at least 0.5^changed: all may have one sign by chance.
+    With few `changed` samples p is at least 0.5^changed: all may have the same sign by chance.
     """
     if math.isinf(se):
         return ChangeBounds(low=-math.inf, high=math.inf, p=1.0)

@@ -37,7 +37,7 @@ Pair = TypeVar("Pair", bound=Hashable)
 
 
 def rule_among(rule: RuleR, pairs: int) -> RuleR:
-    """Return the rule that decides when a pair needs no further run.
+    """Return rule R with the alpha at which the runs of one of `pairs` pairs end.
 
     With this rule `judge` asks for more runs until the pair passes, its p value is far below 5 % /
     `pairs`, or the maximum is reached. Reported intervals and detectable changes use the original
@@ -58,13 +58,13 @@ def rule_among(rule: RuleR, pairs: int) -> RuleR:
 def level_again(rule: RuleR, pairs: int) -> float:
     """Return the p value below which a pair that was SUSPECT in an earlier session is a drop.
 
-    It is at most `alpha`. Sessions share their baseline, so a pair may be SUSPECT repeatedly.
+    It is 1 / `pairs`, at most `alpha`: with a common baseline a pair may be SUSPECT repeatedly.
     """
     return min(rule.alpha, 1 / pairs)
 
 
 def among(p_values: Mapping[Pair, float], rule: RuleR) -> dict[Pair, Decision]:
-    """Decide on each gated pair of a session jointly by its p value, 1 if it was not judged."""
+    """Judge all gated pairs of a session jointly by their p values; a pair not judged has p = 1."""
     alone = {pair for pair, p in p_values.items() if p < rule.alpha}
     many = len(p_values) > MAX_LONE_PAIRS
     _check(p_values)
@@ -78,7 +78,7 @@ def among(p_values: Mapping[Pair, float], rule: RuleR) -> dict[Pair, Decision]:
 
 
 def benjamini_hochberg(p_values: Mapping[Pair, float], share: float) -> set[Pair]:
-    """Return the hypotheses that the step-up procedure rejects.
+    """Return the hypotheses that Benjamini and Hochberg's step-up procedure rejects.
 
     The false discovery rate is at most `share` for p values that are independent or positively
     dependent.
@@ -128,15 +128,15 @@ class Null:
     """Hold the empirical null of a machine: changes of (case, metric) pairs without a regression.
 
     Attributes:
-        pairs: Number of (case, metric) pairs in the estimate; 0 if there are too few for one.
-        sessions: Number of baseline sessions that were compared with others.
-        shift: Median logarithmic change of the first runs from the baseline, below 0 is worse.
-        spread: Standard deviation of the common logarithmic effect of a session.
-        allowed: Largest shift for the worse that the machine's `spread` explains.
-        excess: Session variance beyond that of the test, as a share of its first analysis's.
+        pairs: Number of (case, metric) pairs in the estimate; 0 if they are too few.
+        sessions: Number of baseline sessions, each compared with the other sessions.
+        shift: Median log change of the pairs' first runs from their baselines; below 0 is worse.
+        spread: Standard deviation of the log effect that all pairs of a session have in common.
+        allowed: Largest worsening of all pairs that the machine's `spread` explains.
+        excess: Session variance beyond rule R's, relative to the rule's variance after one run.
         scale: Factor by which the present runs scatter more than expected; at least 1.
-        seen: Changes of the baselines' sessions in standard errors, ascending.
-        beyond: Factor by which a lone drop must exceed all changes in `seen`.
+        seen: Changes between the baselines' sessions, in standard errors, ascending.
+        beyond: Factor by which a single pair's drop must exceed all changes in `seen`.
     """
 
     pairs: int = 0
@@ -151,16 +151,16 @@ class Null:
 
     @property
     def shows_sessions(self) -> bool:
-        """Whether there are enough sessions to estimate their variance."""
+        """Whether there are enough sessions to estimate the between-session variance."""
         return self.sessions >= DAYS
 
     @property
     def is_machines(self) -> bool:
-        """Whether the machine's earlier sessions differ by as much as the pairs' common shift."""
+        """Whether the machine's between-session variance explains the pairs' common shift."""
         return self.shift > -self.allowed
 
     def p_value(self, looks: Sequence[Compared], rule: RuleR) -> float:
-        """Return a pair's p value over its interim analyses; the first can prove no drop."""
+        """Return a pair's p value over its interim analyses; the first one is ignored."""
         shift = self.shift if self.is_machines else 0.0
         p, farthest = 1.0, 0.0
         for change, se, df in looks[1:]:
@@ -171,7 +171,7 @@ class Null:
         return max(p, self._as_seen(farthest))
 
     def _as_seen(self, away: float) -> float:
-        """Return the share of changes in `seen` that are as large as `away` [standard errors]."""
+        """Return the empirical p value of a drop by `away` standard errors, from `seen`."""
         if not self.seen:
             return 0.0
         farther = len(self.seen) - bisect_left(self.seen, away)
@@ -182,11 +182,11 @@ class Null:
 def estimate(
     firsts: Sequence[Compared], sessions: Mapping[str, Sequence[Compared]], rule: RuleR
 ) -> Null:
-    """Estimate the distribution of unchanged pairs; empty up to `MAX_LONE_PAIRS` pairs.
+    """Estimate a machine's null distribution; return `Null()` for `MAX_LONE_PAIRS` pairs or fewer.
 
     Args:
         firsts: The first comparison of each pair with its baseline.
-        sessions: Comparisons of each baseline session with the pair's other sessions, by session.
+        sessions: By baseline session: its comparisons with the other sessions of the same pairs.
 
     Source: B. Efron, "Large-scale simultaneous hypothesis testing: the choice of a null
         hypothesis", JASA 99 (2004).
@@ -223,7 +223,7 @@ def estimate(
 
 
 def _spread(medians: Sequence[float], unit: float, rule: RuleR) -> tuple[float, float]:
-    """Return (sd of a session's common effect, t·sd·√(1 + 1/df)): the shift that it allows."""
+    """Return the sd of a session's common effect, and the prediction bound t·sd·√(1 + 1/df)."""
     count = len(medians)
     df = max(count, 1)
     # A session against the mean of the others has count / (count - 1) times its own variance.
@@ -233,7 +233,7 @@ def _spread(medians: Sequence[float], unit: float, rule: RuleR) -> tuple[float, 
 
 
 def _scale(compared: Iterable[Compared], *, two_sided: bool) -> float:
-    """Return max(1, quantiles of change/se over those of t): how much more changes scatter."""
+    """Return max(1, ratio of the quantiles of change/se to those of Student's t)."""
     changes = list(compared)
     df = median(df for _, _, df in changes)
     away = sorted((abs(c) if two_sided else c) / se for c, se, _ in changes)

@@ -32,7 +32,7 @@ _HUGE = 700.0
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Ratio(Decision):
-    """Hold a decision on pairs of runs: PASS proves a claim, or excludes a drop of the limit.
+    """Hold a decision on pairs of runs; PASS proves the claim, or excludes a drop by the limit.
 
     Attributes:
         ratio: Ratio of a to b, above 1 if a is better; geometric mean over the pairs.
@@ -48,10 +48,10 @@ class Ratio(Decision):
 def judge_ratio(
     a: Sequence[Value], b: Sequence[Value], *, direction: Direction, least: float, rule: RuleR
 ) -> Ratio:
-    """Judge pairs of runs in the order they were made; the first pass or fail is final.
+    """Test pairs of runs for the claim that `a` is `least` times better than `b`.
 
-    A true claim (a is `least` times better) is refuted with probability `alpha` at most. A false
-    one is proven with probability `beta` at most. Runs with the same index are neighbours in one
+    The first pass or fail is final. A true claim is refuted with probability `alpha` at most, and a
+    false one proven with probability `beta` at most. Runs with the same index are neighbours in one
     session, each a fresh process, so that common effects cancel.
 
     Source: moderated t (G. K. Smyth, 2004, doi:10.2202/1544-6115.1027) on the log ratio of each
@@ -73,7 +73,7 @@ def judge_drop(
     limit: float,
     rule: RuleR,
 ) -> Ratio:
-    """Judge pairs of runs of two builds by the limits of rule R; the first decision is final.
+    """Test pairs of runs of two builds for a drop by `limit`; the first pass or fail is final.
 
     Between equal builds a drop is proven with probability `alpha` at most; a true drop of `limit`
     is excluded with probability `beta` at most.
@@ -91,7 +91,6 @@ def _judge(
     failing: float,
     rule: RuleR,
 ) -> Ratio:
-    """Analyse log(a/b) after each pair: pass if low ≥ `passing`, fail if high < `failing`."""
     if not a or len(a) != len(b):
         raise ValueError(f"{len(a)} runs of a and {len(b)} of b cannot be paired")
     sign = 1 if direction is Direction.HIGHER else -1
@@ -126,7 +125,7 @@ def _look(
     worst_sd, worst_df = _spread(squares, k, within, rule.prior_df, MAX_NOISE_RATIO, rule)
 
     def reach(error: float) -> float:
-        """Return the one-sided margin of the mean at this error: t quantile · sd / √k."""
+        """Return the distance from the mean to its one-sided bound with this error: t·sd/√k."""
         usual, rare = ((1 - WORST_SHARE) * error, WORST_SHARE * error)
         far = t_isf(usual * _weight(k, rule.max_runs), df) * sd
         return min(far, t_isf(rare / (rule.max_runs - 1), worst_df) * worst_sd) / math.sqrt(k)
@@ -139,10 +138,10 @@ MAX_PAIRS = 1000
 
 
 def pairs_to_decide(ratio: Ratio, direction: Direction, limit: float, rule: RuleR) -> int | None:
-    """Return the estimated number of pairs that decide on a drop at the observed mean and noise.
+    """Estimate how many pairs prove or exclude a drop if the observed mean and noise persist.
 
-    A session with that maximum excludes the limit, or proves a drop, at its last analysis. Returns
-    None if more than `MAX_PAIRS` are needed.
+    With this number as maximum, a session decides at its last analysis. Returns None if more than
+    `MAX_PAIRS` are needed.
     """
     mean, bound = math.log(ratio.ratio), bound_of(direction, limit)
     for pairs in range(ratio.pairs + 1, MAX_PAIRS + 1):
@@ -167,7 +166,7 @@ def _spread(
 
 
 def _weight(k: int, last: int) -> float:
-    """Return the share of the error that the look after k pairs spends, (k - 1)² / Σ (i - 1)²."""
+    """Return the share of the error that the analysis after k pairs spends, (k-1)² / Σ (i-1)²."""
     k = max(k, FIRST_LOOK)
     return (k - 1) ** 2 / sum((look - 1) ** 2 for look in range(FIRST_LOOK, last + 1))
 
@@ -178,7 +177,7 @@ def _ratio(log: float) -> float:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class RelativeSpeed:
-    """Hold speed / another commit's speed, above 1 if better, and its confidence interval."""
+    """Hold the speed relative to another commit, above 1 if faster, and its confidence interval."""
 
     ratio: float
     low: float

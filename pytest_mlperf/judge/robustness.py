@@ -1,9 +1,9 @@
 """Check whether a decision is robust to between-session variance.
 
-Rule R attributes a fixed share of the noise to sessions. If sessions differ more, unchanged code
-fails and drops pass. A few sessions cannot show that. So a decision is final only if it is the same
-with the baseline's session variance. With too few sessions, the standard deviation between sessions
-is taken as `MAX_SPREAD_RATIO` times that of runs.
+Rule R attributes a fixed share of the noise to sessions. If sessions differ more, false alarms and
+misses exceed alpha and beta, and a few sessions cannot show that. So a decision is final only if it
+is the same with the session variance of the baseline. With too few sessions, their standard
+deviation is assumed to be `MAX_SPREAD_RATIO` times that of runs.
 """
 
 from __future__ import annotations
@@ -60,8 +60,8 @@ class Sample:
 
     Attributes:
         baseline: Values by session, each of at least one run.
-        lost, lost_before: Largest mean effect of load on the present runs and on the baseline.
-        expected, prior_df: Expected variance of a run within its session, and its weight in df.
+        lost, lost_before: Largest mean slowdown by other processes now and in the baseline.
+        expected, prior_df: Expected variance of a run in its session, and its degrees of freedom.
         ratio: Expected ratio of session variance to run variance.
         noise: Observed session noise, including the baseline's own; None for the baseline's alone.
         floor: Smallest standard deviation that is assumed for a run.
@@ -82,9 +82,9 @@ class Sample:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class FinalWord:
-    """Describe the robustness of a decision to the standard deviation between sessions.
+    """State whether a decision is final, and up to which standard deviation between sessions.
 
-    `likely`: not robust, but two such drops in a row, on different days, count as proven.
+    `lacks`: why session variance is unknown. `likely`: a second such drop on another day is final.
     """
 
     robust: bool
@@ -95,7 +95,7 @@ class FinalWord:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Robustness:
-    """Hold whether a pass and a fail would be final, whatever the variance of sessions."""
+    """Hold whether a pass and a fail would be final, given the between-session variance."""
 
     passing: FinalWord
     failing: FinalWord
@@ -104,7 +104,7 @@ class Robustness:
 def robustness(sample: Sample, *, bound: float, alpha: float, beta: float) -> Robustness:
     """Return the robustness of the mean difference between present runs and baseline.
 
-    The check uses half of each error of rule R once, at the analysis that decided. An ok excludes a
+    The check spends half of `alpha` and of `beta`, at the analysis that decided. A pass excludes a
     difference of `bound`, which is below 0.
 
     Source: one-way random effects; variance between sessions by their mean square, that of runs by
@@ -135,10 +135,10 @@ def robustness(sample: Sample, *, bound: float, alpha: float, beta: float) -> Ro
 def final_until(runs: Iterable[tuple[float | None, float]]) -> float | None:
     """Return the last day (since 1970) on which verdicts against a baseline can be final.
 
-    `runs` are the day and log value of each run. Machines drift. So sessions are valid for twice
-    the span of their days, but at most for the longer of `KEEPS_DAYS` and the span. With a linear
-    trend they are valid for twice the mean time between their days. Sessions of a single day are
-    never final: the day before it is returned. None if no day is known.
+    `runs` has the day and log value of each run. Machines drift: sessions are valid for twice the
+    span of their days, but at most for the longer of `KEEPS_DAYS` and the span. With a linear trend
+    they are valid for twice the mean time between their days. A baseline of a single day is never
+    final: the result is the day before. None if no day is known.
 
     Source: least squares and Student's t for the trend; without it a random walk of 0.5 % a day
         passes a drop of the limit as final in 12 to 16 % after 14 days (simulated).
@@ -162,7 +162,7 @@ def final_until(runs: Iterable[tuple[float | None, float]]) -> float | None:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class _Variances:
-    """Hold a difference and its variance; `parts`: (variance component, df), sessions first."""
+    """Hold a mean difference, its variance, and the variance's components with their df."""
 
     change: float
     variance: float
@@ -173,9 +173,9 @@ class _Variances:
     of_sessions: float
 
     def proves(self, distance: float, p: float) -> bool:
-        """Check whether the difference is off the truth by `distance` with probability below p.
+        """Check whether an error of the mean difference by `distance` has a probability below p.
 
-        Larger session variances are tried too, as fewer degrees of freedom must not prove more.
+        It tries larger session variances too, because a smaller one must not prove less.
         """
         (between, between_df), *others = self.parts
         if distance <= 0:
@@ -189,12 +189,12 @@ class _Variances:
         return False
 
     def is_likely(self, distance: float) -> bool:
-        """Check whether days rarely differ by `distance`, by their variance in the baseline."""
+        """Check whether days of the baseline would rarely differ by `distance`."""
         between, df = self.parts[0]
         return t_sf(distance / math.sqrt(between), df) < MIN_DAY_CHANCE
 
     def holds(self, distance: float, p: float) -> float:
-        """Return the sd between sessions at which a difference of `distance` has probability p."""
+        """Return the session sd at which a difference by `distance` has p value `p`."""
         error = max(0.0, distance) / t_isf(p, self.run_df)
         return math.sqrt(max(0.0, error**2 - self.run * self.of_runs) / self.of_sessions)
 
@@ -230,7 +230,7 @@ def _parts(sample: Sample) -> _Variances:
 def _of_now(
     sample: Sample, inside: float, inside_now: float, run: float, run_df: float
 ) -> tuple[float, float]:
-    """Return (variance of a present run, its df), at least the one pooled over all runs."""
+    """Return the variance of a present run, at least the pooled one, and its degrees of freedom."""
     if len(sample.now) == 1:
         return run, run_df
     base_df = run_df - (len(sample.now) - 1)
@@ -249,7 +249,7 @@ def _between(sample: Sample, run: float, across: float, size: float) -> tuple[fl
 
 
 def final(plain: Answer, robust: Robustness, *, last: bool) -> Answer:
-    """Return a decision; MORE or PROVISIONAL if between-session variance could reverse it."""
+    """Replace a pass or fail by MORE or PROVISIONAL if session variance could reverse it."""
     if plain is Answer.PASS:
         return Answer.PASS if robust.passing.robust else Answer.PROVISIONAL
     if plain is not Answer.FAIL or robust.failing.robust:

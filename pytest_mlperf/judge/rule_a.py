@@ -39,13 +39,13 @@ Name = TypeVar("Name", bound=Hashable)
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ScorePairs:
-    """Hold one metric's scores of the same samples, in the order of measurement.
+    """Hold one metric's baseline and present scores of the same samples, in measured order.
 
     Attributes:
         before: Scores of the baseline; None if the metric does not apply to a sample.
         margin: Largest drop that does not matter, in the score's own points, above 0.
         groups: The group of each sample, such as its article; None for independent samples.
-        leverage: Leverage of pseudo-values; None for scores of samples.
+        leverage: Weight of samples if the scores are pseudo-values; None for ordinary scores.
     """
 
     before: Sequence[float | None]
@@ -65,14 +65,14 @@ class ScorePairs:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Paired(Decision):
-    """Hold the comparison of one metric's pairs; the defaults are for a metric without samples.
+    """Hold the paired comparison of one metric; the defaults are for a metric without samples.
 
     `p`, `groups` and `widened` are those of `ChangeBounds`.
 
     Attributes:
         change: Mean difference [points]; negative is worse.
-        correlation: Correlation of the scores of both passes; None if one pass does not vary.
-        unseen: If no score changed, the mean drop that unscored samples may have [points].
+        correlation: Correlation of the scores of both passes; None if those of one pass are equal.
+        unseen: Mean drop that unscored samples may have, if no score changed [points].
     """
 
     outcome: Answer = Answer.MORE
@@ -91,12 +91,12 @@ class Paired(Decision):
 
 
 def looks(samples: int, *, sequential: bool) -> tuple[int, ...]:
-    """Return the sample counts of the interim analyses; the last is all samples."""
+    """Return after how many samples the interim analyses are made; the last includes all."""
     return (*(look for look in LOOK_SAMPLES if sequential and look < samples), samples)
 
 
 def errors_at(position: int, at: Sequence[int], rule: RuleA = DEFAULT) -> Errors:
-    """Return the errors spent by one interim analysis, `position` among those at `at` samples."""
+    """Return the errors that analysis number `position` (from 0) spends; `at`: sample counts."""
     last = position == len(at) - 1
     early = FIRST_LOOK if position == 0 else LATER_LOOKS
     return Errors(
@@ -112,7 +112,7 @@ def judge_pairs(
     """Judge the metrics of a case at each interim analysis; a metric's first decision is final.
 
     The case passes if every lower bound excludes a drop of the margin. A metric fails if a drop is
-    proven and a drop of the margin is not excluded. Holm's step-down keeps alpha over the metrics.
+    proven and a drop of the margin is not excluded. Holm's procedure keeps alpha over all metrics.
     """
     there = min(len(pairs.now) for pairs in metrics.values())
     decided: dict[str, Paired] = {}
@@ -140,7 +140,7 @@ def least_shown(pairs: ScorePairs, share: float, at: Sequence[int]) -> float:
 
     It is twice the half-width of the bound at the last analysis. With this margin an unchanged
     model passes with probability 1 - beta, and a drop of the margin with probability beta. `share`
-    is the scored part of the data set.
+    is the number of scored samples, relative to the data set.
     """
     errors = errors_at(len(at) - 1, at)
     no_margin = replace(pairs, margin=sys.float_info.max)
@@ -165,7 +165,7 @@ def holm(p_values: Mapping[Name, float], alpha: float) -> set[Name]:
 
 
 def correlated(first: Sequence[float], second: Sequence[float]) -> float | None:
-    """Return the correlation of two passes' scores; None if the scores of one do not vary."""
+    """Return the correlation of two passes' scores; None if all scores of a pass are equal."""
     try:
         return correlation(first, second)
     except StatisticsError:

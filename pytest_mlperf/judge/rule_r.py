@@ -30,7 +30,7 @@ _TOO_FAST = 0.0005
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class RuleR:
-    """Hold the settings of the rule, fixed before the first run.
+    """Hold the settings of rule R, fixed before the first run.
 
     Attributes:
         alpha: Probability that an unchanged case fails, over all interim analyses.
@@ -42,7 +42,7 @@ class RuleR:
         floor_sd: Smallest relative standard deviation that is assumed for a run.
         session_noise: Observed session noise, including the baseline's; None for the baseline's
             alone.
-        tolerated: Share of a run's speed up to which load is ignored; inf ignores any load.
+        tolerated: Slowdown by other processes that is ignored, as a share; inf ignores any.
     """
 
     alpha: float = 0.01
@@ -68,13 +68,13 @@ class RuleR:
         )
 
     def shared(self, parts: int) -> RuleR:
-        """Return the rule for one of `parts` decisions: each gets an equal part of alpha."""
+        """Return the rule for one of `parts` joint decisions, with alpha divided by `parts`."""
         return replace(self, alpha=self.alpha / parts)
 
     def inside_sessions(
         self, squares: float, run_df: int, within: float = 0.0
     ) -> tuple[float, float]:
-        """Return (moderated variance of a run in its session, its df); `within` is known noise."""
+        """Return the moderated variance of a run in its session, and its degrees of freedom."""
         expected = (1 - self.session_share) * self.prior_sd**2 + within
         df = self.prior_df + run_df
         return max((self.prior_df * expected + squares) / df, self.floor_sd**2), df
@@ -87,9 +87,9 @@ class Value:
     Attributes:
         value: Value in the metric's unit, above 0.
         within_se: Relative standard error inside the run by batch means; 0 if unknown.
-        session: First session of the run's day and machine; its runs share a session effect.
+        session: Id of the first session on the run's day and machine; equal ids share an effect.
         day: Time in days since 1970; None if unknown.
-        lost: Largest logarithmic change for the worse that load explains.
+        lost: Largest worsening that other processes' load may have caused, as a log ratio.
     """
 
     value: float
@@ -112,13 +112,13 @@ Scale = Callable[[Value], float]
 
 
 def log_scale(direction: Direction = Direction.HIGHER) -> Scale:
-    """Return the logarithmic scale of a metric."""
+    """Return a function that maps a value to its logarithm, negated if lower is better."""
     sign = 1 if direction is Direction.HIGHER else -1
     return lambda run: sign * math.log(run.value)
 
 
 def by_session(runs: Sequence[Value], scale: Scale) -> list[list[float]]:
-    """Return the scaled values of each session, sessions in the order of their first runs."""
+    """Group the scaled values by session, in the order of each session's first run."""
     sessions: dict[str, list[float]] = {}
     for run in runs:
         sessions.setdefault(run.session, []).append(scale(run))
@@ -134,8 +134,8 @@ class Judged(Decision):
         sd: Relative standard deviation of a run as estimated at the decision.
         mde: Minimum detectable effect: the smallest drop that the baseline can prove, as a share.
         se: Standard error of the logarithmic change at the decision.
-        lost, lost_before: Largest mean effect of load on the present runs and on the baseline.
-        robust: Whether a drop would be final.
+        lost, lost_before: Largest mean slowdown by other processes now and in the baseline.
+        robust: Whether a fail would be robust to between-session variance.
         likely: Whether two such drops in a row, on different days, count as proven.
         outliers: Number of runs that are much worse than every run of the baseline.
     """
@@ -159,7 +159,7 @@ class Judged(Decision):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class _RunLook:
-    """Hold statistics after k runs: log ratio `d` to the baseline; `lost`: load's effect on it."""
+    """Hold statistics after k runs: the log ratio `d` to the baseline, and the effects of load."""
 
     k: int
     d: float
@@ -192,15 +192,15 @@ def judge(
     limit: float,
     rule: RuleR,
 ) -> Judged:
-    """Judge runs in the order they were made; the first pass or fail is final.
+    """Judge runs against a baseline in the order they were made; the first pass or fail is final.
 
     Unchanged performance fails with probability `alpha` at most. A drop of `limit` in every run
     passes with probability `beta` at most. The decision is PROVISIONAL if the unknown
     between-session variance could reverse it (`robustness`). The limit is a share: a drop if higher
     is better (then below 1), a rise if lower is better.
 
-    The largest effect of load (`Value.lost`) is added to the runs before a fail, and to the
-    baseline before a pass. So both error rates are valid for any effect of load up to that.
+    Before a fail the largest effect of load (`Value.lost`) is added to the runs, before a pass to
+    the baseline. So both error rates are valid for any effect of load up to that.
 
     Source: moderated t (G. K. Smyth, 2004, doi:10.2202/1544-6115.1027) on log values, two one-sided
         bounds, error divided evenly among the interim analyses.
@@ -217,7 +217,7 @@ def judge(
 def walk(
     baseline: Sequence[Value], runs: Sequence[Value], scale: Scale, bound: float, rule: RuleR
 ) -> Judged:
-    """Analyse after each run until a decision; `bound` and `rule` are on the scale `scale`."""
+    """Test after each run until a decision; `bound` and the rule's figures are on `scale`."""
     p_value = 1.0
     for k in range(1, min(len(runs), rule.max_runs) + 1):
         look = look_at(baseline, runs[:k], scale, rule)
@@ -264,7 +264,7 @@ def walk(
 def as_alone(
     judged: Judged, baseline: Sequence[Value], direction: Direction, rule: RuleR
 ) -> Judged:
-    """Return a decision with the interval that `rule` gives without multiplicity adjustment."""
+    """Recompute a decision's interval and detectable drop without multiplicity adjustment."""
     higher = direction is Direction.HIGHER
     gain = math.log1p(judged.change) * (1 if higher else -1)
     best = gain + judged.lost + t_isf(rule.alpha / (rule.max_runs - 1), judged.df) * judged.se
@@ -279,14 +279,14 @@ def as_alone(
 
 
 def minimum_detectable_change(baseline: Sequence[Value], *, rule: RuleR) -> float:
-    """Return the smallest drop, as a share, that is proven with probability 1 - beta."""
+    """Return the smallest drop, as a share, that rule R proves with probability 1 - beta."""
     if not baseline:
         raise ValueError("a baseline without runs detects nothing; record at least one run")
     return -math.expm1(-_detectable(baseline, log_scale(), rule))
 
 
 def drop_final_at_once(baseline: Sequence[Value], *, rule: RuleR) -> float:
-    """Return the log drop that is final against one session with probability 1 - beta.
+    """Return the log drop that is final against a one-session baseline with probability 1 - beta.
 
         D = t(α/2, ν + 1)·√(v·(ν + z²)/(ν + 1)·(1/n + 1/2 + 2·`MAX_SPREAD_RATIO`²))
 
@@ -377,14 +377,14 @@ def _detectable(baseline: Sequence[Value], scale: Scale, rule: RuleR) -> float:
 
 
 def moderated_sd(runs: Sequence[Value], squares: float, df: float, rule: RuleR) -> float:
-    """Return √((ν0·(s0² + within²) + squares) / df), the moderated sd of a run; never 0."""
+    """Return the moderated standard deviation of a run, √((ν0·(s0² + within²) + squares) / df)."""
     within = fmean(run.within_se**2 for run in runs)
     variance = (rule.prior_df * (rule.prior_sd**2 + within) + squares) / df
     return max(math.sqrt(variance), rule.floor_sd)
 
 
 def _se_factor(baseline: Sequence[Value], k: int, rule: RuleR) -> float:
-    """Return se(mean log change) / sd(run) for `k` present runs, all of one session."""
+    """Return the standard error of the mean log change, divided by the sd of a run."""
     n0, phi = len(baseline), rule.session_share
     sessions = Counter(run.session for run in baseline).values()
     v0 = phi * sum((m / n0) ** 2 for m in sessions) + (1 - phi) / n0

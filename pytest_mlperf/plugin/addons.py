@@ -49,7 +49,7 @@ LOOP_ENDS = (pytest.UsageError, pytest.Session.Failed, pytest.Session.Interrupte
 
 
 class AddOnError(MlperfError):
-    """Report an add-on whose fault may change a verdict, an option or the tests."""
+    """Report the failure of an add-on that may affect a verdict, an option or the tests."""
 
 
 @dataclass(eq=False)
@@ -58,7 +58,7 @@ class AddOn:
 
     Attributes:
         title: "add-on cost (acme-cost 1.2)", for messages.
-        hooks: Names of the add-on's hooks, read from its source if it cannot be loaded.
+        hooks: Names of the hooks it implements; read from its source if it cannot be loaded.
     """
 
     name: str
@@ -67,8 +67,6 @@ class AddOn:
 
 
 class _Manager(pluggy.PluginManager):
-    """Find hooks by their names `mlperf_*`, as pytest does with its own prefix."""
-
     def parse_hookimpl_opts(self, plugin: Any, name: str) -> Any:
         if name.startswith("mlperf_") and inspect.isroutine(getattr(plugin, name, None)):
             return super().parse_hookimpl_opts(plugin, name) or {}
@@ -130,7 +128,7 @@ class AddOns:
         self._loaded[plugin] = addon
 
     def declare(self, group: Callable[[], Any]) -> None:
-        """Collect the options of add-ons; `group` makes an empty group for each."""
+        """Collect the options of add-ons; `group` returns an empty option group for each add-on."""
         for hook in reversed(self._manager.hook.mlperf_addoptions.get_hookimpls()):
             addon, options = self._loaded[hook.plugin], group()
             try:
@@ -144,7 +142,7 @@ class AddOns:
                 self.options |= options.declared
 
     def call(self, hook: str, take: Callable[[Any], Taken], **arguments: Any) -> Iterator[Taken]:
-        """Call a hook of each add-on; yield values other than None, converted by `take`.
+        """Call a hook of each add-on; yield the values that are not None, validated by `take`.
 
         Raises:
             AddOnError: A hook outside `REPORTING` raised, or `take` rejected its value.
@@ -168,18 +166,17 @@ class AddOns:
                     yield taken
 
     def first(self, hook: str, **arguments: Any) -> Any:
-        """Return the first value other than None from the add-ons, else None."""
+        """Call a hook of the add-ons until one returns a value; return it, or None if none does."""
         takes = {"mlperf_collect_file": as_collector, "mlperf_runtestloop": as_true}
         return next(self.call(hook, takes[hook], **arguments), None)
 
     def take(self, warnings: Iterable[str], errors: Iterable[str]) -> None:
-        """Add the warnings and errors of an xdist worker or a cluster node."""
+        """Add warnings and errors that an xdist worker or a cluster node reported."""
         self.warnings |= dict.fromkeys(warnings)
         self.errors |= dict.fromkeys(errors)
 
     @contextlib.contextmanager
     def _watched(self, addon: AddOn, moment: str) -> Iterator[None]:
-        """Capture the stdout of an add-on; warn of output and slow calls."""
         began, printed = time.monotonic(), io.StringIO()
         try:
             if moment == "mlperf_runtestloop":  # tests run in it
@@ -213,7 +210,6 @@ class AddOns:
 
 
 def _names_in(module: ast.Module) -> Iterator[str]:
-    """Yield names that a module defines or imports; for `import *` the name of every hook."""
     for node in ast.walk(module):
         if isinstance(node, ast.FunctionDef):
             yield node.name
@@ -225,7 +221,6 @@ def _names_in(module: ast.Module) -> Iterator[str]:
 
 
 def _place(error: BaseException) -> str:
-    """Return where another package's code raised an error: " (contract.py:12)"."""
     frames = traceback.extract_tb(error.__traceback__)
     return f" ({Path(frames[-1].filename).name}:{frames[-1].lineno})" if len(frames) > 1 else ""
 
@@ -252,7 +247,7 @@ def _hooks_in_source(entry: EntryPoint) -> frozenset[str]:
 
 
 def addons_of(config: pytest.Config) -> AddOns:
-    """Return the add-ons of a config."""
+    """Return the add-ons of a pytest config."""
     addons: AddOns = config.pluginmanager.getplugin(ADDONS)
     return addons
 
@@ -264,7 +259,7 @@ MAX_FACTS = 20
 
 
 def as_facts(value: object) -> dict[str, str]:
-    """Check the value of `mlperf_case_facts`: a few short texts by title."""
+    """Validate the value that an add-on returned from `mlperf_case_facts`: short texts by title."""
     facts: Mapping[Any, Any] = value if isinstance(value, Mapping) else {None: None}
     words = [word for pair in facts.items() for word in pair]
     if not all(isinstance(word, str) for word in words) or len(facts) > MAX_FACTS:
@@ -273,12 +268,12 @@ def as_facts(value: object) -> dict[str, str]:
 
 
 def as_lines(value: Iterable[str] | str) -> list[str]:
-    """Convert the value of `mlperf_session_finished` to lines."""
+    """Convert the value that an add-on returned from `mlperf_session_finished` to lines."""
     return [value] if isinstance(value, str) else [str(line) for line in value]
 
 
 def as_criterion(value: object) -> Criterion:
-    """Check the value of `mlperf_verdict`."""
+    """Validate the value that an add-on returned from `mlperf_verdict`."""
     from pytest_mlperf.core.verdict import Outcome  # which no project without suites loads
 
     if not isinstance(value, Criterion):
@@ -292,14 +287,14 @@ def as_criterion(value: object) -> Criterion:
 
 
 def as_collector(value: object) -> pytest.Collector:
-    """Check the value of `mlperf_collect_file`."""
+    """Validate the value that an add-on returned from `mlperf_collect_file`."""
     if not isinstance(value, pytest.Collector):
         raise TypeError(f"returned {value!r:.80}, not a pytest.Collector")
     return value
 
 
 def as_true(value: object) -> bool:
-    """Check the value of `mlperf_runtestloop`."""
+    """Validate the value that an add-on returned from `mlperf_runtestloop`."""
     if value is not True:
         raise TypeError(f"returned {value!r:.80}, not True or None")
     return True

@@ -1,6 +1,6 @@
 """Run one test with pytest-benchmark, as `python -m ...benchmark_process SPEC.json`.
 
-It starts pytest with the session's options for this test alone, and sends events to stdout.
+It starts pytest for this test only, with the session's options, and sends events to stdout.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ BATCHES = 10
 
 
 def main(file: str) -> None:
-    """Run the test named in a spec file and send its times."""
+    """Run the test that a JSON spec file names, and send its times."""
     sys.stdout.flush()
     events = os.dup(1)
     os.dup2(2, 1)
@@ -51,7 +51,7 @@ def main(file: str) -> None:
 
 
 def run(spec: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a test's times; raise UnavailableError if it is skipped, RunError if it fails."""
+    """Run a test and return its times; raise UnavailableError if skipped, RunError if it fails."""
     options = {name: unpacked(value) for name, value in spec["options"].items()}
     # What this pytest remembers of tests that failed is none of the user's business.
     cache = f"cache_dir={spec['results']}/cache"
@@ -65,7 +65,7 @@ def run(spec: Mapping[str, Any]) -> dict[str, Any]:
 
 
 class _OneTest:
-    """Run only one test of a pytest session, and keep the times of its fixture."""
+    """Run only one test of a pytest session, and store the times of its `benchmark` fixture."""
 
     def __init__(self, test: str, handicap: float) -> None:
         self._test = test
@@ -92,7 +92,7 @@ class _OneTest:
 
     @pytest.hookimpl(wrapper=True, trylast=True)
     def pytest_runtest_call(self, item: pytest.Item) -> Generator[None, None, None]:
-        """Record contention during the test's call, without set-up and teardown."""
+        """Record the processor's load during the test, without set-up and teardown."""
         fixture = getattr(item, "funcargs", {}).get("benchmark")
         if self._handicap and fixture is not None:
             slow(fixture, self._handicap)
@@ -152,7 +152,7 @@ class _OneTest:
 
 
 def within(rounds: Sequence[float]) -> dict[str, float]:
-    """Return relative standard errors of a run's median and mean, from batch means."""
+    """Return the relative standard errors of the median and the mean round, by batch means."""
     size = len(rounds) // BATCHES
     if size < 2:
         return {}
@@ -170,7 +170,7 @@ def within(rounds: Sequence[float]) -> dict[str, float]:
 
 
 def slow(fixture: Any, handicap: float) -> None:
-    """Make a fixture's timed work take 1/(1 - handicap) times as long."""
+    """Slow a `benchmark` fixture down: its timed work takes 1/(1 - handicap) times as long."""
     make, stretch = fixture._make_runner, 1 / (1 - handicap)
 
     def slowed(*function: Any) -> Callable[..., Any]:
@@ -190,7 +190,7 @@ def slow(fixture: Any, handicap: float) -> None:
 
 
 def facts(options: Mapping[str, Any]) -> dict[str, str]:
-    """Return a benchmark's options, Python version and loaded packages, for its fingerprint."""
+    """Return options, Python version and package versions of a benchmark, for its fingerprint."""
     texts = {name: _in_words(value) for name, value in sorted(options.items())}
     loaded = {name.partition(".")[0] for name in list(sys.modules)}
     owners = metadata.packages_distributions()
@@ -209,7 +209,7 @@ def _in_words(value: Any) -> str:
 
 
 def packed(value: Any) -> str:
-    """Serialise an option's value of any type as text."""
+    """Serialise the value of an option, of any type, as text."""
     return base64.b64encode(pickle.dumps(value)).decode("ascii")
 
 

@@ -62,10 +62,9 @@ writes none of the session's files, and traces nothing during timing."""
 
 
 def take_over(config: pytest.Config, items: list[pytest.Item], options: Options) -> str:
-    """Make each test with pytest-benchmark's fixture a judged case, run in child processes.
+    """Turn each test with pytest-benchmark's fixture into a judged case, run in child processes.
 
-    Other tests stay unchanged. If benchmarks are disabled, all tests stay unchanged, and a sentence
-    about them is returned, else "".
+    Returns a sentence about the benchmarks if they are disabled and stay ordinary tests, else "".
     """
     tests = [
         item
@@ -100,7 +99,6 @@ def take_over(config: pytest.Config, items: list[pytest.Item], options: Options)
 
 
 def _options(config: pytest.Config) -> dict[str, str]:
-    """Return the options for the child processes, as text; omit those that cannot be pickled."""
     values = {name: value for name, value in vars(config.option).items() if name != "file_or_dir"}
     values |= {name: value for name, value in RUN_OPTIONS.items() if name in values}
     values["rootdir"] = str(config.rootpath)

@@ -15,22 +15,22 @@ from pytest_mlperf.suite.plan import Planned
 
 
 def test_accuracy(mlperf: Mlperf, case: Planned) -> None:
-    """Fail if a score misses the gate: MLPerf's for its workloads, the suite's for twins."""
+    """Fail if a score misses its gate: MLPerf's for its workloads, the suite's for tiny twins."""
     mlperf.judge(case, Kind.ACCURACY).check()
 
 
 def test_performance(mlperf: Mlperf, case: Planned) -> None:
-    """Fail if a gated metric fell by its limit against the baseline in git, or accuracy fails."""
+    """Fail if a gated metric is worse than the baseline in git by its limit, or accuracy fails."""
     mlperf.judge(case, Kind.PERFORMANCE).check()
 
 
 def test_efficiency(mlperf: Mlperf, case: Planned) -> None:
-    """Fail if samples (tokens) per joule fell by their limit against the baseline in git."""
+    """Fail if samples or tokens per joule are lower than in the baseline in git by their limit."""
     mlperf.judge(case, Kind.EFFICIENCY).check()
 
 
 def test_pair(mlperf: Mlperf, case: PlannedPair) -> None:
-    """Fail unless one engine entry is better than another by the factor in the suite."""
+    """Fail unless one engine entry is better than another by the factor that the suite claims."""
     mlperf.judge(case, Kind.PAIR).check()
 
 

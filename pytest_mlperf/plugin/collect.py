@@ -27,7 +27,7 @@ from pytest_mlperf.suite.plan import in_profile, plan_suite
 
 
 class SuiteFile(pytest.Module):
-    """Collect a suite file: test functions of the plugin, parametrized by its cases."""
+    """Collect a suite file as a module with the tests of checks.py, parametrized by its cases."""
 
     planned: list[Testable]
     kinds: frozenset[Kind]
@@ -37,11 +37,11 @@ class SuiteFile(pytest.Module):
         return importlib.import_module("pytest_mlperf.plugin.checks")
 
     def funcnamefilter(self, name: str) -> bool:
-        """Accept functions of checks.py for `kinds`; ignore the setting `python_functions`."""
+        """Accept the functions of checks.py that this suite needs; ignore `python_functions`."""
         return TEST_KINDS.get(name) in self.kinds
 
     def classnamefilter(self, name: str) -> bool:  # noqa: ARG002 - pytest's signature
-        """Reject all classes."""
+        """Reject all classes, as a suite has only functions."""
         return False
 
     def collect(self) -> Iterable[pytest.Item | pytest.Collector]:
@@ -68,7 +68,7 @@ class SuiteFile(pytest.Module):
 
 
 def collect_suite(path: Path, parent: pytest.Collector) -> SuiteFile | None:
-    """Collect a suite named by the command line or `testpaths`; else only count it."""
+    """Collect a suite only if paths or `testpaths` are set; otherwise list it as uncollected."""
     config = parent.config
     if config.args_source is config.ArgsSource.INVOCATION_DIR:
         session.of(config).selection.uncollected.append(path)
@@ -78,7 +78,7 @@ def collect_suite(path: Path, parent: pytest.Collector) -> SuiteFile | None:
 
 
 def unread_suites(folder: pytest.Collector) -> list[SuiteFile]:
-    """Return suites that are not regular files; their collection fails and reports them."""
+    """Return collectors for suites that are not regular files; collecting them is an error."""
     if folder.config.args_source is folder.config.ArgsSource.INVOCATION_DIR:
         return []
     with os.scandir(folder.path) as entries:
@@ -113,7 +113,7 @@ def parametrize(metafunc: pytest.Metafunc) -> None:
 
 
 def select(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Deselect cases whose accelerator is missing; move suspects of the last session first."""
+    """Deselect cases whose accelerator is missing; move tests that were SUSPECT last time first."""
     state = session.of(config)
     planned = {id(item): planned_of(item) for item in items}
     cases = [case for case in planned.values() if case]
@@ -149,7 +149,7 @@ MIN_SIMILARITY = 0.75
 
 
 def misspelt(expression: str, markers: Collection[str]) -> Iterator[str]:
-    """Yield a suggestion per misspelt word; `markers` are all registered markers."""
+    """Yield a suggestion for each misspelt word of a -m expression; `markers` are valid words."""
     calls = re.findall(r"\bmlperf\s*\(([^)]*)\)", expression)
     words = re.findall(r"[A-Za-z_]\w*", re.sub(r"\([^()]*=[^()]*\)", "", expression))
     known_words = {*markers, "and", "or", "not", "True", "False", "None"}

@@ -1,7 +1,7 @@
 """Defer the reports of verdicts that depend on the whole session.
 
-With many pairs, undecided tests run silently, run again after all others, and are reported once,
-after all pairs are judged together: a report changed later would falsify JUnit and `--lf`.
+If many (case, metric) pairs are judged jointly, undecided tests are not reported at first. They run
+again after all others and are reported once, because a later change would falsify JUnit and `--lf`.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ HELD_FOLDER = "held"
 
 
 class Judging(Protocol):
-    """Define the parts of a session that `Holding` uses."""
+    """Define the attributes of a session that `Holding` uses."""
 
     config: pytest.Config
     options: Options
@@ -59,7 +59,7 @@ class Judging(Protocol):
 
     @property
     def bench(self) -> Bench:
-        """Bench that measures and judges the cases; created by the first test."""
+        """Runner that measures and judges the cases; created by the first test."""
 
     def message_of(self, result: CaseResult) -> str:
         """Return the failure message of a result."""
@@ -70,7 +70,7 @@ class Judging(Protocol):
 
 @dataclasses.dataclass
 class Held:
-    """Hold a test's reports until the session's end; its `item` can be run again before."""
+    """Hold a test's deferred reports; `item` is set if the test can run again in this process."""
 
     reports: list[pytest.TestReport]
     item: pytest.Item | None = None
@@ -83,7 +83,7 @@ class Held:
 
     @property
     def result(self) -> CaseResult | None:
-        """The test's result; None if it was skipped or failed early when it ran again."""
+        """The test's result; None if the test was skipped or failed before it had a verdict."""
         return next(filter(None, map(attached, self.reports)), None)
 
     def pack(self, config: pytest.Config) -> str:
@@ -94,7 +94,7 @@ class Held:
 
 
 def unpack(config: pytest.Config, text: str) -> Held:
-    """Deserialise a test of an xdist worker; it cannot run again in this process."""
+    """Deserialise a deferred test of an xdist worker, which cannot run again in this process."""
     plain = json.loads(text)
     to_report = config.hook.pytest_report_from_serializable
     reports = [to_report(config=config, data=report) for report in plain["reports"]]
@@ -107,7 +107,7 @@ def _depends(held: Held) -> bool:
 
 
 class Holding:
-    """Defer tests until the end of a session; registered as a plugin if it has many pairs."""
+    """Defer undecided tests to the end of the session; a pytest plugin, used with many pairs."""
 
     def __init__(self, session: Judging) -> None:
         self._session = session
@@ -147,7 +147,7 @@ class Holding:
         return result is not None and result.pairs > 0 and self.is_open(result.verdict)
 
     def is_open(self, verdict: Verdict) -> bool:
-        """Check whether other verdicts can still change a verdict."""
+        """Check whether the other verdicts of the session can still change a verdict."""
         pairs = self._session.phase.pairs
         certain = self._all_ran and is_certain(verdict, self._nulls, pairs, RuleR())
         return is_open(verdict) and not certain

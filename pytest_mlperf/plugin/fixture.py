@@ -28,7 +28,7 @@ _FED: pytest.StashKey[bool] = pytest.StashKey()
 
 
 def is_fed(config: pytest.Config) -> bool:
-    """Return whether pytest-benchmark is active and will store or compare results."""
+    """Check whether pytest-benchmark stores or compares the results of this session."""
     if not config.pluginmanager.hasplugin("benchmark") or hasattr(config, "workerinput"):
         return False
     option = config.option
@@ -39,7 +39,7 @@ def is_fed(config: pytest.Config) -> bool:
 
 
 class _Clock:
-    """Provide the times of runs as a timer for pytest-benchmark."""
+    """Serve as pytest-benchmark's timer, with the measured duration of each run as its time."""
 
     seconds = 0.0
 
@@ -51,7 +51,7 @@ class _Clock:
 
 
 def feed(request: pytest.FixtureRequest, verdict: Verdict) -> None:
-    """Pass each run to the `benchmark` fixture as a round, at most once per test."""
+    """Pass the time of each run to the `benchmark` fixture as a round, once per test."""
     timing = entry(verdict)
     if timing is None or request.node.stash.get(_FED, False):
         return
@@ -90,21 +90,21 @@ MARKER_DEFAULTS: Mapping[str, Any] = {
 
 @dataclass(frozen=True)
 class Result:
-    """Hold the verdict on an accuracy, speed or efficiency test of a case."""
+    """Hold the verdict of an accuracy, performance or efficiency test."""
 
     verdict: Verdict
     message: str
     failed: bool
 
     def check(self) -> None:
-        """Fail the test if the verdict fails."""
+        """Fail the test if its verdict is a failure."""
         __tracebackhide__ = True
         if self.failed:
             raise pytest.fail.Exception(self.message, pytrace=False)
 
 
 class Mlperf:
-    """Measure and judge the cases of one test."""
+    """Measure and judge the cases of one test: the value of the `mlperf` fixture."""
 
     def __init__(self, state: session.MlperfSession, request: pytest.FixtureRequest) -> None:
         self._session = state
@@ -156,7 +156,7 @@ class Mlperf:
             engine: A class, module-level function or "package.module:name", built in the worker.
             options: Keyword arguments of the engine; JSON values only.
             dataset_options: Keyword arguments of the data set; JSON values only.
-            model: Path for the engine.
+            model: Path of the model, which the engine gets as an argument.
             **scenario: Keys of a suite's `[[scenarios]]` entry, e.g. min_duration="5s".
         """
         __tracebackhide__ = True
@@ -215,7 +215,7 @@ class Mlperf:
 
 
 def importable(thing: type | Callable[..., Any] | str) -> str:
-    """Return "package.module:name" of a class or function for another process."""
+    """Return "package.module:name" of a class or function, which another process can import."""
     __tracebackhide__ = True
     if isinstance(thing, str):
         return thing
@@ -229,7 +229,7 @@ def importable(thing: type | Callable[..., Any] | str) -> str:
 
 
 def require_json(name: str, options: Mapping[str, Any] | None) -> None:
-    """Raise SuiteError for options that JSON cannot represent."""
+    """Raise SuiteError if `options` contains a value that JSON cannot represent."""
     __tracebackhide__ = True
     for key, value in (options or {}).items():
         try:

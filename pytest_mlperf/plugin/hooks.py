@@ -1,7 +1,7 @@
 """Implement pytest's hooks.
 
-Every project with the plugin installed imports this module, so it stays light: `late` imports
-modules that need pydantic only for the first suite, marker or result.
+Every project with the plugin installed imports this module at start, so it must stay fast: `late`
+imports modules that need pydantic only once there is a suite, marker or result.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ REPORTS = "mlperf-reports"
 
 
 def late(module: str) -> Any:
-    """Import a module of this package when it is needed."""
+    """Import a module of `pytest_mlperf.plugin` by name, once it is needed."""
     return import_module(f"pytest_mlperf.plugin.{module}")
 
 
@@ -261,7 +261,7 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
 
 
 def names_suites(config: pytest.Config) -> bool:
-    """Check whether the command line or `testpaths` names a suite."""
+    """Check whether the paths on the command line or in `testpaths` contain a suite."""
     if config.args_source is config.ArgsSource.INVOCATION_DIR:
         return False
     paths = [config.invocation_params.dir / argument.split("::")[0] for argument in config.args]
@@ -321,5 +321,5 @@ class _Reports:
 
 
 def late_session(config: pytest.Config) -> Any:
-    """Return the plugin's session; None if pytest found no suite, marker or result."""
+    """Return this plugin's session state; None if pytest found no suite, marker or result."""
     return config.stash.get(SESSION, None)

@@ -51,7 +51,7 @@ T = TypeVar("T")
 
 
 class Live:
-    """Write progress past pytest's capture; an xdist worker reports long waits only.
+    """Write progress lines despite pytest's capture; an xdist worker reports only long waits.
 
     Attributes:
         seconds: Minimum planned duration [s] of each case, by suite file and case id.
@@ -72,12 +72,12 @@ class Live:
 
     @property
     def columns(self) -> int:
-        """The terminal's width, which pytest's capture hides; 80 without a terminal."""
+        """The terminal's width, determined outside pytest's capture; 80 if there is no terminal."""
         with self._uncaptured():
             return int(self._writer.fullwidth) if self._writer else 80
 
     def estimate(self) -> list[str]:
-        """Return a line with the shortest duration of the session; [] without a plan."""
+        """Return a line with the minimum duration of the session; [] if nothing is planned."""
         if not self.seconds:
             return []
         least = duration(sum(self.seconds.values()))
@@ -87,14 +87,10 @@ class Live:
         ]
 
     def begin(self, planned: Testable) -> None:
-        """Note that the measurement of a case begins."""
+        """Record the start time of a case's measurement."""
         self._begun.setdefault((planned.path, planned.case.id), time.monotonic())
 
     def _position(self) -> str:
-        """Return "case 3 of 20, about 9 min left: "; "" without a plan.
-
-        Until a case has ended, the time left is a lower bound.
-        """
         if len(self.seconds) < len(self._begun) or not self._begun:
             return ""
         begun = list(self._begun.values())
@@ -109,18 +105,16 @@ class Live:
         return f"case {len(begun)} of {len(self.seconds)}{left}: "
 
     def __enter__(self) -> Self:
-        """Reset the timer of progress lines at the start of a test's measurement."""
         self._last = self._calm = time.monotonic()
         return self
 
     def __exit__(self, *_: object) -> None:
-        """Erase the progress line and move to the end of pytest's line above it."""
         if self._shown:
             self._write(f"\r\x1b[K\x1b[A\x1b[{self._writer.width_of_current_line + 1}G")
             self._shown = False
 
     def show(self, line: str) -> None:
-        """Show a line of progress if the interval since the last one has passed."""
+        """Show a progress line if the minimum interval since the last one has passed."""
         time_s = time.monotonic()
         if not isinstance(line, Waiting):
             self._calm = time_s
@@ -139,7 +133,7 @@ class Live:
             self.tell(line)
 
     def tell(self, line: str) -> None:
-        """Write a line that stays on the terminal; an xdist worker sends it to its controller."""
+        """Write a line that stays visible; an xdist worker sends it to its controller."""
         if self._hook:
             nodeid = os.environ.get("PYTEST_CURRENT_TEST", "").rpartition(" ")[0]
             emit_line(self._hook, nodeid, f"{os.environ[WORKER]}: {line}")
@@ -158,7 +152,7 @@ class Live:
 
 
 def most_runs(options: Options) -> int:
-    """Return the maximum number of runs of a case, or of pairs with another build."""
+    """Return the maximum number of runs of a case, or of pairs of runs with --mlperf-against."""
     return max(options.max_runs, MOST_PAIRS) if options.against else options.max_runs
 
 
@@ -172,7 +166,7 @@ def bench_for(
     show: Callable[[str], None],
     judged_pairs: int = 1,
 ) -> Bench:
-    """Return the `Bench` that measures and judges the cases of a session."""
+    """Create the `Bench` that measures and judges the cases of a session."""
     against = reference(options.against) if options.against else None
     pairs = most_runs(options)
     conditions = Conditions(
@@ -217,14 +211,14 @@ def bench_for(
 
 
 def pairs_of(planned: Testable, kind: Kind, options: Options) -> int:
-    """Return how many gated pairs of case and metric one test adds to the session."""
+    """Return how many gated (case, metric) pairs one test adds to the session."""
     if options.plan or options.update in {"replace", "append"}:
         return 0  # nothing is judged against a baseline
     return gated_pairs(planned, kind, power=options.energy.power != "off", meter=options.metered)
 
 
 def planned_pairs(manifest: Path, tests: Collection[str], pairs: int) -> int:
-    """Return the number of gated pairs in a plan, of which the session runs a part."""
+    """Return the number of gated pairs in a plan that several sessions share; at least `pairs`."""
     try:
         plan = read_manifest(manifest)
     except MlperfError as error:
@@ -241,7 +235,7 @@ def planned_pairs(manifest: Path, tests: Collection[str], pairs: int) -> int:
 
 
 def stored(root: Path, value: T) -> T:
-    """Return a value with paths relative to the root: results must not show folders above it."""
+    """Make the paths in a value relative to `root`, as results must not disclose other folders."""
     return encodable(placeless(value, (str(root.resolve()), str(root)), str(Path.home())))
 
 
@@ -255,7 +249,7 @@ OVERRIDES = ("-o", "--override-ini")
 
 
 def reproducing(arguments: Iterable[str]) -> tuple[str, ...]:
-    """Return the command-line arguments that affect measurements or verdicts; none that records."""
+    """Return the command-line arguments that repeat a measurement, without options that record."""
     kept: list[str] = []
     option = ""  # whose value may follow
     for argument in map(str, arguments):

@@ -1,4 +1,4 @@
-"""Declare and read the options; all are ini settings, most command-line options too."""
+"""Declare and read the options; each has an ini setting, most also a command-line option."""
 
 # ruff: noqa: RUF009 - each option is declared by a function that makes its field
 
@@ -30,7 +30,7 @@ MAX_RUNS = 1000
 
 
 def handicap(text: str) -> float:
-    """Parse a share of speed: "50%" or 0.5."""
+    """Parse the share of speed to remove: "50%" or "0.5"."""
     share = float(text.removesuffix("%").strip()) / (100 if text.endswith("%") else 1)
     if 1 <= share < 100 and not text.endswith("%"):
         raise MlperfError(f"{text!r} is not below 100%; did you mean '{text}%'?")
@@ -44,7 +44,7 @@ FAIL_ON = ("skips", "inconclusive", "provisional", "no-baseline")
 
 
 def fail_on(text: str) -> frozenset[str]:
-    """Parse words of `FAIL_ON`, optionally with prefix "no:", separated by commas."""
+    """Parse a comma-separated list of `FAIL_ON` words, each optionally with the prefix "no:"."""
     words = text.replace(",", " ").split()
     opposites = tuple(f"no:{word}" for word in FAIL_ON)
     for word in words:
@@ -59,7 +59,7 @@ def fail_on(text: str) -> frozenset[str]:
 
 
 def auto_always_never(text: str) -> str:
-    """Parse "auto", "always" or "never", or a boolean of older ini files."""
+    """Parse "auto", "always" or "never", or a boolean, which older ini files have."""
     as_flag = {
         **dict.fromkeys(("true", "yes", "on", "1"), "always"),
         **dict.fromkeys(("false", "no", "off", "0"), "never"),
@@ -68,7 +68,7 @@ def auto_always_never(text: str) -> str:
 
 
 def reference(text: str) -> str:
-    """Return the value of `--mlperf-against`; raise MlperfError if it names no build."""
+    """Validate the value of `--mlperf-against`; raise MlperfError if it names no build."""
     from pytest_mlperf.suite.environments import reference
 
     reference(text)
@@ -86,7 +86,7 @@ class Optional(argparse.Action):
     """Parse an option with an optional value; a path after it is an argument of pytest."""
 
     def __call__(self, _: object, namespace: object, values: object, *_more: object) -> None:
-        """Store the value; if it is a path instead, append it to pytest's arguments."""
+        """Store the value; give a path back to pytest's arguments."""
         text = str(values or "")
         if text and not _is_value(str(self.metavar), text):
             # argparse keeps words that no option takes here, and pytest collects them.
@@ -96,7 +96,6 @@ class Optional(argparse.Action):
 
 
 def _is_value(metavar: str, text: str) -> bool:
-    """Check whether a word after an option with an optional value is its value, not a path."""
     if text in metavar.split("|"):
         return True
     is_path = bool(set("./:") & set(text))
@@ -106,7 +105,7 @@ def _is_value(metavar: str, text: str) -> bool:
 
 
 def _set_by(metavar: str, text: str, default: object = None, **more: Any) -> Any:
-    """Declare an option as a field; without `convert`, a path, a word of `metavar`, or text."""
+    """Declare an option as a dataclass field; `metavar` gives its type or its valid words."""
     if set(metavar.split("|")) <= {"DIR", "FILE"}:
         more = {"convert": Path, **more}
     return field(default=default, metadata={"option": option_of(metavar, text, default, more)})
@@ -133,7 +132,7 @@ class AddedOptions:
 
     @property
     def elsewhere(self) -> str:
-        """Name of the set option that runs cases on other machines, or ""."""
+        """Name of the option in use that runs cases on other machines; "" if there is none."""
         return next(
             (
                 name
@@ -146,7 +145,7 @@ class AddedOptions:
 
 @dataclass(frozen=True, kw_only=True)
 class AcceptedOptions:
-    """Hold which values `--mlperf-update` may record although it refuses them by default."""
+    """Hold the options that let `--mlperf-update` record values that it refuses by default."""
 
     accept_regression: Literal["no", "yes"] = _switch(
         "allow --mlperf-update=replace to record values worse than the baseline"
@@ -216,7 +215,7 @@ class BenchmarkOptions:
 
 @dataclass(frozen=True, kw_only=True)
 class ConditionOptions:
-    """Hold the options for waits and preparations before a run."""
+    """Hold the options for the conditions of a run: checks, warm-ups, waits and time limits."""
 
     control: str = _ini(
         "auto|off",
@@ -457,7 +456,7 @@ def settings_of(options: Options) -> dict[str, str]:
 
 
 def unknown_option(args: Iterable[str], added: Mapping[str, SessionOption]) -> tuple[str, str]:
-    """Return the first unknown option of this plugin and a similar option; "" for none."""
+    """Return the first unknown option of this plugin, and a similar known one; "" if none."""
     names = {_as_option(name) for name in (*OPTION_NAMES, *added)}
     words = (str(word).partition("=")[0] for word in args)
     unknown = (word for word in words if word.startswith(PREFIX) and word not in names)
@@ -494,7 +493,7 @@ def _as_option(name: str) -> str:
 
 
 def is_value_of(name: str, text: str) -> bool:
-    """Check whether a word that follows an option on the command line is its value."""
+    """Check whether `text` is the value of option `name`, which precedes it on the command line."""
     option = _OPTIONS.get(name.removeprefix(PREFIX).replace("-", "_"))
     if option is None or not option.bare:
         return bool(name)
@@ -541,7 +540,7 @@ def _value(config: pytest.Config, name: str, option: SessionOption) -> object:
 
 
 def _setting(config: pytest.Config, name: str, *, ini_only: bool = False) -> tuple[Any, Path]:
-    """Return the setting of an option or ini key, and the folder to which its paths relate."""
+    """Return the value of an option or ini key, and the folder to which its paths are relative."""
     if not ini_only and (setting := config.getoption(f"mlperf_{name}")) is not None:
         return setting, config.invocation_params.dir
     setting = config.getini(f"mlperf_{name}") or None
@@ -596,7 +595,6 @@ def _check(config: pytest.Config, options: Options) -> None:
 
 
 def _read_once(options: Options) -> None:
-    """Read the files that options name, so that defects end the session before any test."""
     from pytest_mlperf.run.power.exporter import find_exporter
     from pytest_mlperf.run.power.figures import read_meter
 
@@ -614,7 +612,7 @@ def _read_once(options: Options) -> None:
 
 
 def run_id(config: pytest.Config) -> str:
-    """Return the run's id, equal in all xdist workers: UTC time and four hex digits."""
+    """Return the id of the session, equal in all xdist workers: UTC time and four hex digits."""
     from pytest_mlperf.run.project import new_id
 
     controllers = getattr(config, "workerinput", {}).get("mlperf_run")

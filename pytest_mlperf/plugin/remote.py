@@ -1,4 +1,4 @@
-"""Emit the reports of tests that ran in another pytest process, as if they had run here."""
+"""Report tests that ran in another pytest process as if they had run in this one."""
 
 from __future__ import annotations
 
@@ -24,16 +24,15 @@ from pytest_mlperf.plugin.session import MlperfSession, kind_of
 
 
 class RemoteReports:
-    """Collect reports from other pytest processes; emit the reports of each test once."""
+    """Collect the reports of other pytest processes; log the reports of each test together."""
 
     def __init__(self, state: MlperfSession) -> None:
-        """Store the session that the reports belong to."""
         self._state = state
         self._reports: dict[str, list[pytest.TestReport]] = {}
 
     @property
     def worker_input(self) -> dict[str, Any]:
-        """Input for a pytest process that runs tests of this session, in xdist's format."""
+        """The `workerinput` of a pytest process that runs tests of this session, as with xdist."""
         state = self._state
         return {
             "workercount": 1,
@@ -45,7 +44,7 @@ class RemoteReports:
         }
 
     def is_decided(self, item: pytest.Item) -> bool:
-        """Check whether the resumed session already decided a test."""
+        """Check whether the session that this one resumes has a result of this test."""
         planned, state = planned_of(item), self._state
         if planned is None or not state.options.resume:
             return False
@@ -54,11 +53,11 @@ class RemoteReports:
     def local(
         self, plain: Mapping[str, Any], convert: Callable[[str], str], about: tuple[str, str]
     ) -> dict[str, Any]:
-        """Adapt a serialised report to this session: its paths, and whether its test was SUSPECT.
+        """Adapt a serialised report to this session: convert its paths; mark earlier suspects.
 
         Args:
             convert: Converts paths of the other machine to paths of this machine.
-            about: A JUnit property to add.
+            about: Name and value of a JUnit property to add.
         """
         data: dict[str, Any] = every_text(dict(plain), convert)
         data["user_properties"] = [*data.get("user_properties", ()), about]
@@ -68,10 +67,10 @@ class RemoteReports:
         return data
 
     def add(self, data: Mapping[str, Any]) -> str | None:
-        """Add a report from `local`; at a test's last one emit all, return its node id, else None.
+        """Add a report; return the test's node id if the test is complete and logged, else None.
 
         Other machines report concurrently, but the terminal groups letters by file: only whole
-        tests are emitted.
+        tests are logged.
         """
         state = self._state
         hook = state.config.hook
@@ -96,7 +95,7 @@ class RemoteReports:
         return str(held[0]["nodeid"])
 
     def lost(self, item: pytest.Item, layer: str, cause: str) -> None:
-        """Report a test whose process sent no report as an ERROR."""
+        """Report a test as ERROR, because the process that ran it sent no report."""
         planned, state = planned_of(item), self._state
         if planned is None:
             emit(state.config, [report_of(item, f"{layer}: {cause}")])

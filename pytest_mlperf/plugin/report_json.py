@@ -1,4 +1,4 @@
-"""Attach verdicts to test reports as JSON, which JUnit and the xdist controller get."""
+"""Attach verdicts to test reports as JSON, for JUnit files and the xdist controller."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ PLANNED: pytest.StashKey[Testable] = pytest.StashKey()
 
 
 class LeftOut(Skipped):
-    """Skip a test; pytest's report names the line in the suite."""
+    """Skip a test; the skip report names the case's line in the suite."""
 
 
 PROPERTY = "mlperf."
@@ -33,7 +33,7 @@ PROPERTY = "mlperf."
 
 
 def planned_of(item: pytest.Item) -> Testable | None:
-    """Return the case or pair of a test, or None."""
+    """Return the case or pair that a test measures; None for other tests."""
     if PLANNED in item.stash:
         return item.stash[PLANNED]
     callspec = getattr(item, "callspec", None)
@@ -42,7 +42,7 @@ def planned_of(item: pytest.Item) -> Testable | None:
 
 
 def put(item: pytest.Item, result: CaseResult) -> CaseResult:
-    """Attach a result to its test."""
+    """Attach a result to its test item; return the result."""
     item.stash[VERDICT] = result
     # A test that runs again has those of its earlier run.
     others = [pair for pair in item.user_properties if not pair[0].startswith(PROPERTY)]
@@ -52,12 +52,12 @@ def put(item: pytest.Item, result: CaseResult) -> CaseResult:
 
 @cache
 def case_result() -> TypeAdapter[CaseResult]:
-    """Return the serialiser of results, built on first use."""
+    """Return the pydantic adapter that serialises results, built on first use."""
     return TypeAdapter(CaseResult)
 
 
 def attach(item: pytest.Item, report: pytest.TestReport, error: BaseException | None) -> None:
-    """Attach the verdict to the report as plain data."""
+    """Attach the verdict to a report as plain data; locate failures and skips in the suite."""
     result = item.stash.get(VERDICT, None)
     if result is not None:
         report.mlperf = case_result().dump_python(result, mode="json")  # type: ignore[attr-defined]
@@ -73,7 +73,6 @@ def attach(item: pytest.Item, report: pytest.TestReport, error: BaseException | 
 
 
 def _make_visible(exception: Any) -> None:
-    """Escape control characters in an exception, which terminals obey and xdist cannot send."""
     for entry in entries(exception):
         entry.lines[:] = [visible(text, keep="\n\t") for text in entry.lines]
     for _, crash, _ in getattr(exception, "chain", ()):
@@ -82,13 +81,13 @@ def _make_visible(exception: Any) -> None:
 
 
 def entries(exception: Any) -> list[Any]:
-    """Return the traceback entries that pytest will print, whose lines can be changed."""
+    """Return the traceback entries that pytest will print; their lines may be changed."""
     chain = getattr(exception, "chain", [(getattr(exception, "reprtraceback", None), None, None)])
     return [entry for trace, *_ in chain for entry in getattr(trace, "reprentries", ())]
 
 
 def attached(report: Any) -> CaseResult | None:
-    """Return the verdict of a report, or None."""
+    """Return the result that is attached to a report, or None."""
     plain = getattr(report, "mlperf", None)
     return case_result().validate_python(plain) if plain else None
 
@@ -96,7 +95,7 @@ def attached(report: Any) -> CaseResult | None:
 def conclude(
     reports: list[pytest.TestReport], result: CaseResult, message: str | None, root: Path
 ) -> None:
-    """Set the final verdict on the reports of one test before pytest logs them."""
+    """Set the final verdict of a test in its reports; `message` is None if the test passed."""
     for report in reports:
         if attached(report) is None and report.when != "teardown":
             continue
@@ -112,7 +111,7 @@ def conclude(
 def report_of(
     item: pytest.Item, message: str, result: CaseResult | None = None, root: Path = Path()
 ) -> pytest.TestReport:
-    """Return a failed report for a test that another process ran; without `result` an ERROR."""
+    """Return a failed report for a test of another process; an ERROR if there is no `result`."""
     report = pytest.TestReport(
         nodeid=item.nodeid,
         location=item.location,
@@ -128,7 +127,6 @@ def report_of(
 
 
 def _shown(message: str, result: CaseResult, root: Path) -> Any:
-    """Return a failure in pytest's form, located in the suite."""
     try:
         raise pytest.fail.Exception(message, pytrace=False)
     except pytest.fail.Exception:
@@ -157,7 +155,7 @@ def emit(config: pytest.Config, reports: Sequence[pytest.TestReport]) -> None:
 
 
 def emit_line(hook: Any, nodeid: str, line: str) -> None:
-    """Send a progress line to the xdist controller, in a report that pytest does not count."""
+    """Send a progress line to the xdist controller, as a report that pytest does not count."""
     about: dict[str, Any] = {"nodeid": nodeid, "location": (nodeid, None, ""), "keywords": {}}
     report = pytest.TestReport(**about, outcome="passed", longrepr=None, when="setup")
     report.mlperf_line = line  # type: ignore[attr-defined]
@@ -176,7 +174,7 @@ _WORDS = {
 
 
 def status(report: Any) -> tuple[str, str, tuple[str, dict[str, bool]]] | None:
-    """Return pytest's category, letter and word for a judged report."""
+    """Return category, letter and word (with its colour) that pytest shows for a judged report."""
     outcome = Outcome(report.mlperf["verdict"]["outcome"])
     if report.failed:
         return "failed", "F", (str(outcome), {"red": True})

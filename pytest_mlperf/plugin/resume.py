@@ -33,7 +33,7 @@ MAX_LISTED = 3
 
 
 class SessionProgress:
-    """Write the journal of a session, and read the results of the session that it resumes."""
+    """Write a session's results to a journal; read the results of a session that is resumed."""
 
     def __init__(self, options: Options, folder: Path, root: Path, commit: str | None) -> None:
         self._options, self._folder, self._root = options, folder, root
@@ -74,12 +74,12 @@ class SessionProgress:
             raise pytest.UsageError(f"--mlperf-resume: {error}") from None
 
     def look(self) -> None:
-        """Read the results of the resumed session, which the xdist controller loaded."""
+        """Read, in an xdist worker, the results of the resumed session."""
         begun, self._before = journal.read(self._folder)
         self.resumes = begun.resumes
 
     def kept(self, test: str, case: Case, kind: Kind) -> CaseResult | None:
-        """Return a test's result from the resumed session, or None."""
+        """Return a test's result in the resumed session; None if it has none of this case."""
         result = self._before.get(test)
         if result is None or (result.verdict.case, result.verdict.kind) != (case, kind):
             return None
@@ -95,7 +95,7 @@ class SessionProgress:
             self._broken = True  # once is enough: the results themselves are written at the end
 
     def end(self, *, over: bool) -> None:
-        """Close the journal; delete it if the session is over."""
+        """Close the journal; delete it if the session ran all its tests (`over`)."""
         if self._journal:
             self._journal.close(remove=over)
             self._journal = None
@@ -110,7 +110,7 @@ class SessionProgress:
         return self._journal
 
     def _settings(self) -> dict[str, str]:
-        """Return options, code and packages as text; a resumed session must have the same."""
+        """Return options, commit and package versions; a resumed session must have the same."""
         # Once imported, setuptools puts the copies that it brings behind all others.
         installed = _packages(tuple(place for place in sys.path if Path(place).name != "_vendor"))
         recorded = [self._options.baselines] if self._options.baselines else []
@@ -124,7 +124,6 @@ class SessionProgress:
         }
 
     def _other_commit(self) -> dict[str, str]:
-        """Return the commit that `--mlperf-against` names, as a ref may move."""
         table = reference(self._options.against) if self._options.against else None
         if table is None or table.git is None:
             return {}

@@ -23,7 +23,7 @@ class Selection:
     """Select the cases that can run on this machine.
 
     Attributes:
-        uncollected: Suites that neither the command line nor `testpaths` names.
+        uncollected: Suites that were found but not requested by a path or `testpaths`.
         not_here: Number of deselected cases by accelerator.
     """
 
@@ -34,7 +34,7 @@ class Selection:
         self.not_here: Counter[str] = Counter()
 
     def look_for(self, accelerators: set[str]) -> Machine:
-        """Detect this machine; query NVML only if a case needs a GPU."""
+        """Detect this machine's hardware; query NVML only if a case needs a GPU."""
         gpus = any(split(accelerator)[1] != "cpu" for accelerator in accelerators)
         gpus = gpus and not self._options.distributed  # which are those of nodes
         self._machine = replace(detect(gpus=gpus), shared=self._options.neighbours == "yes")
@@ -42,11 +42,11 @@ class Selection:
 
     @property
     def machine(self) -> Machine:
-        """Machine of this session."""
+        """Hardware of this machine, as `look_for` detected it."""
         return self._machine or detect(gpus=False)
 
     def is_here(self, planned: Testable) -> bool:
-        """Check whether a case can run here; count it if not. All cases can with --mlperf-plan."""
+        """Check whether a case can run here, and count it if not; with --mlperf-plan all can."""
         required, pretended = self._options.accelerator, self._options.pretend
         here = self._options.distributed or all(
             name == pretended or self.machine.has(name) or has_server(planned)
@@ -78,11 +78,11 @@ class Selection:
 
     @property
     def notices(self) -> tuple[dict[str, int], list[str]]:
-        """Deselected cases and uncollected suites, for the xdist controller."""
+        """Deselected cases by accelerator, and uncollected suites, for the xdist controller."""
         return dict(self.not_here), list(map(str, self.uncollected))
 
     def take(self, not_here: Mapping[str, int], uncollected: Sequence[str]) -> None:
-        """Take over the deselected cases and uncollected suites of an xdist worker."""
+        """Set deselected cases and uncollected suites to those that an xdist worker sent."""
         self.not_here = Counter(not_here)
         if not_here and self._machine is None:
             self.look_for(set(not_here))  # for why they are not here

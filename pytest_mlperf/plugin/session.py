@@ -78,7 +78,7 @@ TEST_KINDS = {f"test_{kind.lower()}": kind for kind in Kind}
 
 
 def kind_of(item: pytest.Item) -> Kind:
-    """Return a test's kind; tests outside of suites are benchmarks."""
+    """Return whether a test judges accuracy, performance, …; outside suites it is performance."""
     return TEST_KINDS.get(getattr(item, "originalname", ""), Kind.PERFORMANCE)
 
 
@@ -86,7 +86,7 @@ SKIPS_FAIL = "skips fail in CI; allow them: --mlperf-fail-on=no:skips"
 
 
 def of(config: pytest.Config) -> MlperfSession:
-    """Return the session state of a config; create it on the first call."""
+    """Return the MLPerf session of a pytest config; create it on the first call."""
     if SESSION not in config.stash:
         config.stash[SESSION] = MlperfSession(config)
     return cast(MlperfSession, config.stash[SESSION])
@@ -119,10 +119,10 @@ class MlperfSession:
         self.suspicion = Suspicion(self.options, self._started)
 
     def planned_items(self, items: Iterable[pytest.Item]) -> None:
-        """Record each case's tests (accuracy, speed, …), so that one process measures for all.
+        """Record the tests (accuracy, performance, …) of each case, so that one worker serves all.
 
-        Many pairs of case and gated metric, those of the plan's other sessions included, are judged
-        together: undecided tests run again after all others.
+        If there are many (case, metric) pairs, also counting other sessions of the same plan, they
+        are judged jointly: undecided tests run again after all others.
         """
         pairs, tests = 0, []
         for item in items:
@@ -153,7 +153,7 @@ class MlperfSession:
         return SessionProgress(self.options, self.folder, self.config.rootpath, self.commit)
 
     def notice(self, line: str) -> None:
-        """Show a line below the summary."""
+        """Add a line to print below the summary."""
         self.keeping.lines.append(visible(line))
 
     @property
@@ -179,7 +179,7 @@ class MlperfSession:
         return unjudged_told(verdict, fail_on=self.options.fail_on, named=self._is_named(planned))
 
     def with_criteria(self, planned: Testable | None, verdict: Verdict) -> Verdict:
-        """Apply add-ons' criteria (hook `mlperf_verdict`); each hook gets the original verdict."""
+        """Apply the criteria of add-ons (hook `mlperf_verdict`) to a verdict."""
         calls = self.addons.call(
             "mlperf_verdict",
             as_criterion,
@@ -203,11 +203,11 @@ class MlperfSession:
 
     @property
     def holds(self) -> bool:
-        """Whether verdicts wait for the end of the session, to correct them for multiplicity."""
+        """Whether verdicts are deferred to the session's end and adjusted for multiplicity."""
         return self.phase.many or (self.folder / HELD_FOLDER).exists()
 
     def phase_of(self, planned: Testable) -> Phase:
-        """Return a case's phase; cases outside of suites are judged alone."""
+        """Return whether a case is judged jointly with others; outside suites it is not."""
         return self.phase if (planned.path, planned.case.id) in self.kinds else LONE_PHASE
 
     def waits(self, planned: Testable, verdict: Verdict) -> bool:
@@ -216,7 +216,7 @@ class MlperfSession:
 
     @property
     def bench(self) -> Bench:
-        """Bench that measures and judges the cases; created by the first test."""
+        """Runner that measures and judges the cases; created by the first test."""
         if self._bench is None:
             try:
                 ignored_in_git(self.options.runs_dir)
@@ -239,11 +239,11 @@ class MlperfSession:
 
     @property
     def skips_fail(self) -> bool:
-        """Whether a test that cannot run fails, as in CI."""
+        """Whether a test that cannot run fails, which is the default in CI."""
         return fails_on("skips", self.options.fail_on, usual=bool(os.environ.get("CI")))
 
     def close(self) -> None:
-        """Remove the files that only this session needs."""
+        """Delete temporary files of the session."""
         if self._bench:
             self._bench.close()
 
@@ -280,7 +280,7 @@ class MlperfSession:
         failed: bool,
         rate: tuple[float | None, str | None] = (None, None),
     ) -> CaseResult:
-        """Return a test's result with facts of add-ons; `rate` is per second, with its source."""
+        """Return a test's result, with facts of add-ons; `rate` is (target_qps, its source)."""
         arguments = self._orders.get("mlperf_arguments")
         if arguments is None:
             arguments = reproducing(self.config.invocation_params.args)
@@ -332,7 +332,7 @@ class MlperfSession:
         return stored(self.config.rootpath, replace(result, facts=facts)) if facts else result
 
     def record(self, report: Any) -> None:
-        """Store the verdict of a report, the only source for an xdist controller."""
+        """Store the result in a report; an xdist controller gets results from reports only."""
         result = case_result().validate_python(report.mlperf)
         self.results.append(result)
         if not self.is_worker:
@@ -340,7 +340,7 @@ class MlperfSession:
 
     @property
     def notices(self) -> tuple[Any, ...]:
-        """Deselected tests, deferred reports and errors that a worker sends its controller."""
+        """Deselected tests, deferred reports and errors of a worker, for the xdist controller."""
         held = self.holding.packed if self.holds else []
         faults = (list(self.addons.warnings), list(self.addons.errors))
         return (*self.selection.notices, self.phase.pairs, held, *faults, self.unjudged)
@@ -355,7 +355,7 @@ class MlperfSession:
         errors: list[str],
         unjudged: str,
     ) -> None:
-        """Take over the notices of a worker; all workers select the same cases."""
+        """Set this controller's notices to those of an xdist worker: all select the same cases."""
         self.phase = Phase(pairs=pairs)
         if held:
             self.holding.take(held)

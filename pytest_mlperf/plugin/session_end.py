@@ -33,7 +33,7 @@ def refuse_broken_addons(addons: AddOns) -> NoReturn:
 def finish(state: MlperfSession, session: pytest.Session) -> None:
     """Write results and reports; an xdist worker only sends its notices to the controller.
 
-    If a file cannot be written, a session that passed exits with code 3.
+    If a file cannot be written, a session that would pass exits with code 3.
     """
     state.close()
     if state.is_worker:
@@ -88,7 +88,6 @@ def _write(
 
 
 def _write_results(state: MlperfSession, path: Path, summary: Results) -> None:
-    """Write the only copy of the results; warn if they are too large to be read back."""
     if reason := write_results(path, summary, readable=False):
         state.notice(
             f"WARNING {relative(path)} is complete, but commands will not read it: {reason}; "
@@ -125,7 +124,7 @@ def _keep(
 
 
 def fold_failures(state: MlperfSession, reporter: Any) -> None:
-    """Print common causes of failures; let pytest print one message per cause.
+    """Print causes that failures have in common; pytest then prints one message per cause.
 
     With -v pytest prints all messages. Headlines are red on a terminal.
     """
@@ -154,7 +153,7 @@ def fold_failures(state: MlperfSession, reporter: Any) -> None:
 
 
 def summarise(state: MlperfSession, reporter: Any) -> None:
-    """Print the summary."""
+    """Print the terminal summary of the session."""
     style = reporter.config.option.tbstyle
     failures_shown = not reporter.no_summary and style not in {"no", "line"}
     try:
@@ -203,6 +202,6 @@ def _lines(state: MlperfSession, width: int, *, colour: bool, failures_shown: bo
 
 
 def _is_trial(state: MlperfSession) -> bool:
-    """Check whether the baselines are a temporary copy, made by `pytest-mlperf update`."""
+    """Check whether `pytest-mlperf update` runs this session, on a temporary copy of baselines."""
     folder = state.options.baselines
     return folder is not None and folder.is_relative_to(state.options.runs_dir)

@@ -30,7 +30,7 @@ PULL_REQUEST = (
 
 
 class Suspicion:
-    """Load SUSPECT and PROVISIONAL tests of earlier sessions; store those for the next."""
+    """Load the SUSPECT and PROVISIONAL tests of earlier sessions; store them for the next one."""
 
     def __init__(self, options: Options, started: dt.datetime) -> None:
         self._file = options.runs_dir / "suspects.json"
@@ -53,11 +53,11 @@ class Suspicion:
 
     @property
     def before(self) -> tuple[Suspect, ...]:
-        """Suspects of earlier sessions: tests with a SUSPECT or PROVISIONAL verdict."""
+        """Tests that were SUSPECT or PROVISIONAL in earlier sessions."""
         return self._left.suspects
 
     def line(self, results: Sequence[CaseResult]) -> str | None:
-        """Return why earlier PROVISIONAL drops are unknown, or None."""
+        """Return a line on why earlier PROVISIONAL drops are unknown; None if they are known."""
         left, reason = self._left, self._left.defect
         if left.tests and left.tests.isdisjoint(result.test for result in results):
             reason = reason or f"{self._named} has results of other tests"
@@ -72,11 +72,11 @@ class Suspicion:
         return f"{reason}; PROVISIONAL drops count as new" if reason and judged else None
 
     def marked(self, result: CaseResult) -> CaseResult:
-        """Return a result with its test's entry in `before`, if it has one."""
+        """Return a result with `suspected` set to the earlier verdict of its test in `before`."""
         return replace(result, suspected=suspected(self.before, result))
 
     def ended(self, result: CaseResult) -> CaseResult:
-        """Return a result; fail it if its PROVISIONAL drop is the second in a row."""
+        """Return a result; fail it if it is the second PROVISIONAL drop in a row."""
         verdict = self.last_word(result, result.verdict)
         if verdict is result.verdict:
             return result
@@ -84,16 +84,16 @@ class Suspicion:
         return replace(result, verdict=verdict, failed=result.failed or verdict.fails)
 
     def last_word(self, result: CaseResult, verdict: Verdict) -> Verdict:
-        """Return the verdict of a result, changed if its PROVISIONAL drop is a repeated one."""
+        """Return the verdict; a second PROVISIONAL drop of the result's test in a row is final."""
         suspect = None if result.handicap or result.pretended else result.suspected
         return second_day(verdict, suspect, self._date, at_once=self._at_once)
 
     def after(self, results: Sequence[CaseResult]) -> tuple[Suspect, ...]:
-        """Return the tests that stay SUSPECT or PROVISIONAL, for the next session to measure."""
+        """Return the tests that are still SUSPECT or PROVISIONAL and must be measured again."""
         return remaining(self.before, results, date=self._date)
 
     def remember(self, results: Iterable[CaseResult]) -> None:
-        """Store `after(results)` for the next session, but not from a pull request's build."""
+        """Store the tests of `after(results)` in a file, except for a pull request's build."""
         tested = list(results)
         if any(result.verdict.baseline.id for result in tested) and not _of_pull_request():
             suspects.update(

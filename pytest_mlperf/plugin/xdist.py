@@ -8,7 +8,7 @@ from pytest_mlperf.plugin.options import SUFFIX
 
 
 class CaseScheduling(LoadScopeScheduling):  # type: ignore[misc]
-    """Schedule tests by suite file and case; schedule each other test alone."""
+    """Distribute tests by suite file and case; distribute tests outside suites one by one."""
 
     def _split_scope(self, nodeid: str) -> str:
         file, _, test = nodeid.partition("::")

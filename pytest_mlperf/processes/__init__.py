@@ -1,6 +1,6 @@
 """Run child processes in sessions of their own, and end each with all its descendants.
 
-Every supervised child uses this: workers, builders, scorers, samplers, the micro-benchmark, the
+All supervised children use this: workers, builders, scorers, samplers, the micro-benchmark, the
 NVML query, and the processes that start servers.
 """
 
@@ -38,8 +38,8 @@ def end_on_next_interrupt() -> Callable[[], object]:
 class ChildProcess(subprocess.Popen[bytes]):
     """Run a child process in its own session, so that Ctrl-C reaches only the parent.
 
-    Its stdin is a pipe from the parent. The pipe closes even if the parent is killed, and the child
-    exits on that.
+    Its stdin is a pipe from the parent. The pipe closes even if the parent is killed, and then the
+    child exits.
     """
 
     def __init__(
@@ -118,11 +118,11 @@ class ChildProcess(subprocess.Popen[bytes]):
 
     @property
     def rest(self) -> bytes:
-        """Output after the last line, if it does not end with a newline."""
+        """Output after the last complete line."""
         return self._buffer
 
     def ends_within(self, limit_s: float | None) -> bool:
-        """Return whether the process ends within a time limit; None waits without limit."""
+        """Wait for the end of the process; return False after `limit_s` (None: no limit)."""
         try:
             self.wait(limit_s)
         except subprocess.TimeoutExpired:
@@ -135,7 +135,7 @@ class ChildProcess(subprocess.Popen[bytes]):
             os.killpg(self.pid, number)
 
     def let_go(self) -> None:
-        """Close the child's stdin, at which it exits."""
+        """Close the child's stdin, which makes the child exit."""
         if self._commands is not None:
             os.close(self._commands)
             self._commands = None
@@ -201,11 +201,11 @@ OUT_OF_MEMORY = "if nobody killed it, the machine ran out of memory (see dmesg)"
 
 
 def ended(code: int, when: str = "") -> str:
-    """Return how a process ended, with the probable cause if SIGKILL ended it.
+    """Describe how a process ended, with the probable cause if SIGKILL ended it.
 
     Args:
         code: Exit code as `subprocess` gives it: -N for signal N.
-        when: Text that follows, such as " during the accuracy run".
+        when: Text to append, such as " during the accuracy run".
     """
     ending = f"ended with exit code {code}" if code >= 0 else f"was killed by signal {-code}"
     with contextlib.suppress(ValueError):

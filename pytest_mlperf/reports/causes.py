@@ -1,4 +1,4 @@
-"""Explain a changed verdict: list the causes with evidence."""
+"""List the likely causes of a changed verdict, each with its evidence."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ class _Judged(NamedTuple):
 
 
 class Siblings(tuple[Verdict, ...]):
-    """Hold a session's verdicts, and cache their groups for explanations of all its tests."""
+    """Hold a session's verdicts, and cache their groups by engine and by accelerator."""
 
     @cached_property
     def groups(self) -> Mapping[tuple[str, ...], Sequence[_Judged]]:
@@ -187,7 +187,7 @@ OUTPUT = 0.01
 
 
 class Strength(IntEnum):
-    """Rank how strong the evidence for a cause is; the strongest are listed first."""
+    """Rank the strength of the evidence for a cause."""
 
     NONE = 0
     HINT = 1
@@ -198,10 +198,10 @@ class Strength(IntEnum):
 
 @dataclass(frozen=True, kw_only=True)
 class Cause:
-    """State one cause with its evidence; NONE marks the note that no cause was found.
+    """State one cause with its evidence; strength NONE marks the note that no cause was found.
 
     Attributes:
-        common: Text without the figures of this case, for grouping; "" if it equals `says`.
+        common: Text without this case's figures, for grouping tests; "" if it equals `says`.
         named: Lines of `BaselineReference.changed` that the text mentions.
     """
 
@@ -433,7 +433,7 @@ def _worst_at(facts: _Facts, point: float | None) -> str:
 
 
 def _stages(facts: _Facts) -> Iterator[Cause]:
-    """Yield the stages whose time changed; only as a hint if all of several stages changed."""
+    """Yield the stages whose time changed; this is only a hint if all of several changed."""
     for point, stages in islice(_stage_times(facts).items(), MAX_CURVE_POINTS):
         if not (changed := [stage for stage in stages if stage.moved]):
             continue
@@ -481,7 +481,7 @@ _SIGNS = {
 
 
 def _seen(facts: _Facts) -> Iterator[Cause]:
-    """Yield GPU problems observed in runs; most are hints, as the baseline may share them."""
+    """Yield GPU problems that runs showed; most are only hints, as the baseline may share them."""
     if facts.direction > 0 or facts.verdict.kind == Kind.ACCURACY:
         return
     runs = facts.verdict.runs
@@ -551,7 +551,7 @@ _RULES: tuple[Callable[[_Facts], Iterable[Cause]], ...] = (
 
 @dataclass(frozen=True, kw_only=True)
 class _MachineChange:
-    """Hold a quantity's change from the baseline: `differs` notably, `beyond` chance."""
+    """Hold a quantity's change from the baseline, and whether it is notable or beyond chance."""
 
     says: str
     share: float
@@ -576,7 +576,6 @@ def _clocks(runs: Sequence[Run], baseline: Sequence[BaselineRun]) -> _MachineCha
 
 
 def _power(runs: Sequence[Run], baseline: Sequence[BaselineRun]) -> _MachineChange | None:
-    """Compare the runs' mean power [W] with the baseline's; None if either is unknown."""
     ours, theirs = (
         [watts for run in side if (watts := _watts(run)) is not None] for side in (runs, baseline)
     )
@@ -604,7 +603,6 @@ def _watts(run: Run | BaselineRun) -> float | None:
 def _control(
     runs: Sequence[Run], baseline: Sequence[BaselineRun], accelerator: str
 ) -> Iterator[_MachineChange]:
-    """Compare each figure of the micro-benchmark that both sides have (`core.control`)."""
     sides = [run.hardware.control for run in runs], [run.hardware.control for run in baseline]
     if not all(any(side) for side in sides):
         return

@@ -32,7 +32,7 @@ class CaseCost:
         more_s: Time of each further run.
         sessions: Number of earlier sessions that measured the case; 0 if planned from the suite.
         first_runs: Number of runs in `first_s`.
-        first_more_s: Extra time of the first runs if their load searches need every try.
+        first_more_s: Extra time of the first runs if their searches for a rate take longest.
     """
 
     first_s: float
@@ -42,12 +42,12 @@ class CaseCost:
     first_more_s: float = 0.0
 
     def at_most_s(self, max_runs: int) -> float:
-        """Return the longest time of `max_runs` runs, with searches that need every try [s]."""
+        """Return the longest time of `max_runs` runs, with searches of maximum length [s]."""
         further = max(max_runs - self.first_runs, 0) * self.more_s
         return self.first_s + self.first_more_s + further
 
     def usual_s(self, runs: int = USUAL_RUNS) -> float:
-        """Return the usual time of this number of runs [s]."""
+        """Return the usual time of `runs` runs [s]."""
         return self.at_most_s(runs) - max(1, runs / self.first_runs) * self.first_more_s
 
 
@@ -56,7 +56,7 @@ Costs = Mapping[tuple[Path, str], CaseCost]
 
 
 def cost_of(planned: Testable, measured: Costs) -> CaseCost:
-    """Return the cost of a case from earlier sessions, else from the run length of its suite."""
+    """Return a case's cost in earlier sessions, else an estimate from its suite's settings."""
     seconds, runs = planned.seconds_per_run + SETUP_SECONDS, planned.fewest_runs
     usual, most = planned.runs_per_value
     audits = sum(kind.is_audit for kind in planned.kinds)  # one run each
@@ -111,7 +111,6 @@ def costs(sessions: Iterable[tuple[Path, Results]]) -> dict[CaseKey, CaseCost]:
 
 
 def _walls(results: Results) -> dict[str, float]:
-    """Return the wall-clock seconds of each process by folder; {} if processes overlapped."""
     verdicts = [result.verdict for result in performance(results)]
     runs = {
         run.folder: run

@@ -57,12 +57,12 @@ class Failure:
 
     @property
     def reproduce(self) -> str | None:
-        """Command that repeats the test; None if its runs were imported."""
+        """Command that repeats the test; None if another tool made its runs."""
         return None if self.result.suite == IMPORTED else again(self.result)
 
     @property
     def labels(self) -> list[str]:
-        """Keys for grouping: the likely causes of a regression, else the headline."""
+        """Causes by which to group the test: those of a regression, else the headline."""
         verdict = self.result.verdict
         if not self.regressed:
             return [first_line(verdict)]
@@ -140,7 +140,7 @@ def failure_groups(
 
 
 def repeated(groups: Sequence[FailureGroup]) -> set[str]:
-    """Return the node ids of the tests that repeat the failure of the first test in a group."""
+    """Return the node ids of tests that fail for the same reason as the first of their group."""
     common = chain.from_iterable(group.failures[1:] for group in groups if group.is_common)
     return {failure.result.test for failure in common}
 

@@ -78,11 +78,10 @@ ROUNDS = {
 
 
 def entry(verdict: Verdict) -> tuple[list[float], dict[str, Any]] | None:
-    """Return the seconds of each round for pytest-benchmark, and a description of the case.
+    """Return the round times [s] for pytest-benchmark and a description of the case, or None.
 
-    Each run is a round. In Offline its value is the time per sample. In other scenarios it is the
-    run's p50 latency, else its p50 time to the first token, else a benchmark's median time. None
-    if no such metric is in every run.
+    Each run is a round. Its time is the time per sample in Offline, else the run's p50 latency, its
+    p50 time to first token, or a benchmark's median time. None if no such metric is in all runs.
     """
     offline, runs = verdict.case.scenario == Scenario.OFFLINE, verdict.runs
     names = ("throughput",) if offline else ("latency_p50", "ttft_p50", "time_median")

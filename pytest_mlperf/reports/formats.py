@@ -30,8 +30,8 @@ class ReportedSession:
         results: The results of one session, or of several merged ones.
         file: The results file; an HTML page also shows other files of its folder.
         root: Folder to which paths in the results are relative: pytest's root folder.
-        options: Options of the session by name; `store` is the results database, for an HTML page.
-        arguments: Arguments of `pytest-mlperf report` by name; empty elsewhere.
+        options: Options of the session by name; the HTML page reads histories from `store`.
+        arguments: Arguments of `pytest-mlperf report` by name; empty in a pytest session.
         absent: Planned tests without a result.
     """
 
@@ -61,7 +61,7 @@ def formats() -> Mapping[str, Format]:
 
 
 def parse_report(words: str) -> tuple[str, Path]:
-    """Return format and file of "FORMAT=FILE"; raise ValueError for another text."""
+    """Parse "FORMAT=FILE" to format and file; raise ValueError for any other text."""
     form, _, file = words.partition("=")
     names = [name for name, added in formats().items() if not added.of_store]
     if form not in names or not file:
@@ -72,7 +72,7 @@ def parse_report(words: str) -> tuple[str, Path]:
 
 
 def require(form: str) -> None:
-    """Raise an error if a format is broken or lacks a library; import no library."""
+    """Raise an error if a format is broken or a library that it needs is not installed."""
     added = formats()[form]
     if isinstance(added, BrokenFormat):
         title = title_of(registered("formats")[form])
@@ -83,9 +83,9 @@ def require(form: str) -> None:
 
 
 def call(form: str, function: str, kind: type[Returned], *arguments: Any) -> Returned:
-    """Call a function of a format's module; redirect its prints to stderr.
+    """Call a function of a format's module; redirect what it prints to stderr.
 
-    Raise EnvironmentFault for an exception of another package's format that is not an MlperfError.
+    Raises EnvironmentFault if a format of another package raises anything but an MlperfError.
     """
     require(form)
     entry = registered("formats")[form]
@@ -103,7 +103,7 @@ def call(form: str, function: str, kind: type[Returned], *arguments: Any) -> Ret
 
 
 def make_report(form: str, session: ReportedSession) -> str:
-    """Return a report; raise MlperfError if the results hold impossible values."""
+    """Return a report as text; raise MlperfError if the results contain impossible values."""
     try:
         return call(form, "report", str, session)
     except (ValueError, ArithmeticError) as error:

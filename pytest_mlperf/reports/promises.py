@@ -1,4 +1,4 @@
-"""Format the error guarantees of verdicts, and advice on how to settle a provisional one."""
+"""Format the error guarantees of verdicts, and advice on how to make a provisional one final."""
 
 from __future__ import annotations
 
@@ -27,13 +27,13 @@ def short_guarantee(guarantee: Guarantee) -> str:
 
 
 def renewal(guarantee: Guarantee) -> str:
-    """Return text on a guarantee's last day and its renewal, to append; "" without that day."""
+    """Return ", final until DAY (then renew it: ...)"; "" if the guarantee has no last day."""
     until = guarantee.final_until
     return f", final until {until} (then renew it: {APPEND_OPTIONS})" if until else ""
 
 
 def guarantee_text(guarantee: Guarantee) -> str:
-    """Return the text of a guarantee with its conditions."""
+    """Return a guarantee and its conditions as text."""
     if guarantee.lacks is None:
         return f"{LIMIT_PROMISE}; {BELOW_LIMIT_PROMISE}{renewal(guarantee)}"
     sd = guarantee.run_sd
@@ -43,7 +43,7 @@ def guarantee_text(guarantee: Guarantee) -> str:
 
 
 def guarantee_of(guarantee: Guarantee, metric: MetricVerdict, *, provisional: bool) -> str:
-    """Return the guarantee text for one metric, with its condition if it is not final."""
+    """Return the guarantee for one metric as text, with the condition if it is not final."""
     lacking = metric.lacking_sessions
     if lacking is None or metric.robust_to is None:
         return f"{LIMIT_PROMISE}; {BELOW_LIMIT_PROMISE}"
@@ -54,7 +54,6 @@ def guarantee_of(guarantee: Guarantee, metric: MetricVerdict, *, provisional: bo
 
 
 def _measuring(guarantee: Guarantee, lacks: Why) -> str:
-    """Return advice on how to measure the between-session variance."""
     if lacks == "old":
         return f"renew it with a session of its build on another day: {APPEND_OPTIONS}"
     missing = DAYS - guarantee.days
@@ -69,7 +68,7 @@ _BUILD = "compare with the old build in one session: --mlperf-against REF"
 
 
 def final_word(verdict: Verdict) -> str | None:
-    """Return why a verdict is PROVISIONAL, and how to settle it; None for other outcomes."""
+    """Return why a verdict is PROVISIONAL and how to make it final; None for other outcomes."""
     metric = deciding_of(verdict.metrics, Outcome.PROVISIONAL)
     if verdict.outcome is not Outcome.PROVISIONAL or metric is None:
         return None

@@ -47,7 +47,7 @@ from pytest_mlperf.reports.terminal.layout import TextTable, fold
 
 
 def verdict_tables(verdict: Verdict) -> Iterator[TextTable]:
-    """Yield the tables of a verdict: paired scores, metrics, claim about two engine entries."""
+    """Yield the tables of a verdict: its paired scores, metrics, or claim about engine entries."""
     left = ("side", "metric", "verdict")
     if verdict.paired:
         yield TextTable(
@@ -99,7 +99,7 @@ def replica_table(runs: Sequence[Run]) -> TextTable | None:
 def gpu_table(runs: Sequence[Run]) -> TextTable | None:
     """Return a table of the last run's GPUs; None for a single GPU, or if none was sampled.
 
-    Energy is shown with its uncertainty, NVLink as traffic sent and received in the window.
+    Energy has its uncertainty; NVLink is the traffic sent and received during the run.
     """
     if not (runs and runs[-1].hardware.gpus):
         return None
@@ -119,7 +119,7 @@ def gpu_table(runs: Sequence[Run]) -> TextTable | None:
 def server_table(runs: Sequence[Run]) -> TextTable | None:
     """Return a table of the last run's server metrics; None if there are none.
 
-    There is a row for each point of a curve. Values are means over the window, gauges also maxima.
+    Each point of a curve has a row. Values are means over the measured time, gauges also maxima.
     """
     server = runs[-1].serving.server if runs else {}
     if not server:
@@ -180,7 +180,6 @@ def _replica_cells(one: ReplicaRun, gpus: Sequence[GpuRun]) -> dict[str, str]:
 
 
 def _is_shown(metric: MetricVerdict) -> bool:
-    """Check whether to show a metric; a redundant metric is hidden unless it is gated."""
     definition = METRICS.get(metric.metric)
     gated = metric.outcome is not None or metric.limit is not None
     return gated or definition is None or definition.shown
@@ -197,7 +196,7 @@ def _sides(case: Case, ratio: RatioVerdict) -> Iterator[dict[str, str]]:
 
 
 def notes_of(verdict: Verdict) -> list[str]:
-    """Return the notes of a verdict, then its metrics' notes that its first line leaves out."""
+    """Return the notes of a verdict and of its metrics, without the note in its first line."""
     by_note: dict[str, list[str]] = {}
     for metric in verdict.metrics:
         by_note.setdefault(sentence(metric.note or ""), []).append(title(metric.metric))
@@ -209,7 +208,7 @@ def notes_of(verdict: Verdict) -> list[str]:
 
 
 def shown(value: float | None, write: Callable[[float], str] = "{:.3f}".format) -> str:
-    """Return the text of a figure; "" if the figure is None."""
+    """Format a number; return "" for None."""
     return "" if value is None else write(value)
 
 
@@ -219,7 +218,7 @@ def span(low: float | None, high: float | None, write: Callable[[float], str]) -
 
 
 def paired_cells(metric: PairedVerdict) -> dict[str, str]:
-    """Return the cells of a score that was compared sample by sample, by column."""
+    """Return the table cells, by column, of a score that was compared sample by sample."""
     size, is_better = points(metric.change)[1:], (metric.change < 0) is metric.lower
     direction = (" better" if is_better else " worse") if float(size) else ""
     return {
@@ -235,7 +234,7 @@ def paired_cells(metric: PairedVerdict) -> dict[str, str]:
 
 
 def ratio_cells(ratio: RatioVerdict) -> dict[str, str]:
-    """Return the cells of a claim about two engine entries, by column."""
+    """Return the table cells, by column, of a claim about two engine entries."""
     return {
         "metric": title(ratio.metric),
         "now": quantity(ratio.metric, ratio.value_a),
@@ -247,7 +246,7 @@ def ratio_cells(ratio: RatioVerdict) -> dict[str, str]:
 
 
 def score_cells(metric: MetricVerdict) -> dict[str, str]:
-    """Return the cells of a score that was compared with its gate, by column."""
+    """Return the table cells, by column, of a score that was compared with its gate."""
     gated = metric.baseline.value is not None and metric.limit is not None
     return {
         "metric": metric.metric,
@@ -262,7 +261,7 @@ def score_cells(metric: MetricVerdict) -> dict[str, str]:
 
 
 def metric_cells(metric: MetricVerdict) -> dict[str, str]:
-    """Return the cells of a performance metric, by column."""
+    """Return the table cells of a performance metric, by column."""
     bounds = metric.low is not None and metric.high is not None
     of_metric = partial(quantity, metric.metric)
     return {
@@ -302,7 +301,7 @@ def effect(metric: str, share: float) -> str:
 def cells_of(
     metric: MetricVerdict | PairedVerdict, kind: Kind = Kind.PERFORMANCE
 ) -> dict[str, str]:
-    """Return the cells of a metric for a test of this kind, by column."""
+    """Return the table cells, by column, of a metric in a test of this kind."""
     if isinstance(metric, PairedVerdict):
         return paired_cells(metric)
     return score_cells(metric) if kind == Kind.ACCURACY else metric_cells(metric)
@@ -311,8 +310,8 @@ def cells_of(
 def rows(result: CaseResult) -> Iterator[dict[str, str]]:
     """Yield one row of cells per gated metric, at least one per test.
 
-    The first row has the kind of the test, and the gate's result of an accuracy test. A row whose
-    outcome failed the test has "yes" under "failed".
+    The first row has the kind of the test, and for an accuracy test the result of the gate. The row
+    whose outcome failed the test has "yes" in the column "failed".
     """
     verdict = result.verdict
     answer = gate_result(verdict.gate) if verdict.kind == Kind.ACCURACY and verdict.gate else ""
@@ -372,7 +371,7 @@ MAX_LISTED_CHANGES = 4
 
 
 def declared(result: CaseResult) -> dict[str, str]:
-    """Return by label the suite's settings for the open division and for another Python."""
+    """Return by label the open-division techniques and the other Python that the suite declares."""
     rows = {}
     if result.division == "open":
         rows["division"] = ": ".join(filter(None, ("open division", ", ".join(result.techniques))))
@@ -384,7 +383,7 @@ def declared(result: CaseResult) -> dict[str, str]:
 
 
 def facts_of(result: CaseResult) -> dict[str, str]:
-    """Return the facts of a test as text by label; only the last of several searches."""
+    """Return the facts about a test as text by label; of several rate searches, only the last."""
     verdict = result.verdict
     judged = next((m for m in verdict.metrics if m.baseline.runs and m.outcome), None)
     scored = verdict.accuracy if verdict.kind == Kind.ACCURACY else None
@@ -416,12 +415,12 @@ def facts_of(result: CaseResult) -> dict[str, str]:
 
 
 def gate(verdict: Verdict) -> str | None:
-    """Return text on whether the accuracy gate was evaluated, and on how many samples."""
+    """Return a sentence on the accuracy gate and its number of samples; None without a gate."""
     return sentence(verdict.gate.note) if verdict.kind == Kind.ACCURACY and verdict.gate else None
 
 
 def with_gate(verdict: Verdict) -> str:
-    """Return the first line with the gate's result, and advice on a provisional verdict."""
+    """Return the first line of a verdict, the gate's result, and advice if it is provisional."""
     words, gate_words = first_line(verdict), gate(verdict)
     repeats = gate_words is None or gate_words in words or verdict.outcome is Outcome.GATE_FAIL
     if missing := final_word(verdict):
@@ -430,7 +429,7 @@ def with_gate(verdict: Verdict) -> str:
 
 
 def light(verdict: Verdict) -> str | None:
-    """Return the roofline share of the runs as text, or why it is unknown; None without runs."""
+    """Return how much of the roofline the runs reached, or why it is unknown; None without runs."""
     lights = [run.light[0] for run in verdict.runs if run.light]
     if verdict.ratio or not lights:
         return None
@@ -464,7 +463,7 @@ def price_of(cost: PerDollar, case: Case) -> str:
 
 
 def invalid_runs(verdict: Verdict) -> str | None:
-    """Return the number of repeated INVALID runs with their reasons; None if there are none."""
+    """Return how many INVALID runs were repeated, with the reasons; None if there are none."""
     again = verdict.measured_again
     keys = {reason.key for reason in verdict.reasons}
     if again and all(reason.key in keys for run in again for reason in run.invalid):
@@ -474,7 +473,7 @@ def invalid_runs(verdict: Verdict) -> str | None:
 
 
 def machine(verdict: Verdict) -> str | None:
-    """Return the micro-benchmark's changes and smallest detectable change; None if not made."""
+    """Return what the machine's micro-benchmark showed, as text; None if it was not run."""
     if not verdict.machine:
         return None
     off = "" if verdict.steady else ", beyond chance"
@@ -482,9 +481,9 @@ def machine(verdict: Verdict) -> str | None:
 
 
 def changed(verdict: Verdict, *, apart: bool = False) -> str | None:
-    """Return the changes since the baseline, the machine's first; None if there are none.
+    """Return what changed since the baseline as text, machine first; None if nothing did.
 
-    Changed files that the run did not load are left out.
+    Changed files that the run did not load are omitted.
 
     Args:
         apart: Name the kind of baseline, because accuracy and performance may have different
@@ -497,12 +496,12 @@ def changed(verdict: Verdict, *, apart: bool = False) -> str | None:
 
 
 def searched(verdict: Verdict) -> list[str]:
-    """Return the outcome and precision of each search of a rate, as text."""
+    """Return the result and the precision of each search for the highest rate, as text."""
     return [search_result(run.search) for run in verdict.runs if run.search]
 
 
 def beside(result: CaseResult) -> list[str]:
-    """Return facts of a test that reports show below its table: search, roofline, cost etc."""
+    """Return the facts of a test that reports list below its table, such as search and cost."""
     facts = facts_of(result)
     added = [f"{title}: {fact}" for title, fact in result.facts.items()]
     first, last = (
@@ -519,13 +518,13 @@ def strongest(causes: Sequence[Cause]) -> tuple[list[str], list[str]]:
 
 
 def unexplained(changed: Sequence[str], causes: Sequence[Cause]) -> list[str]:
-    """Return the recorded changes that no cause names."""
+    """Return the recorded changes since the baseline that no cause mentions."""
     named = {text for cause in causes for text in cause.named}
     return [text for text in changed if text not in named]
 
 
 def section(causes: Sequence[Cause], others: int, width: int) -> list[str]:
-    """Return the section on causes for `explain`, whose heading counts the other tests."""
+    """Return the lines on likely causes for `explain`; the heading has the number of tests."""
     if not causes:
         return []
     beside = f", beside {others} other tests of the session" if others > 1 else ""

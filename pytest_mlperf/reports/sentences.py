@@ -1,4 +1,4 @@
-"""Format notes as sentences: a template or function for each key, filled with the values."""
+"""Format notes as sentences: each key has a template or a function that inserts the values."""
 
 from __future__ import annotations
 
@@ -51,7 +51,6 @@ _SERVER_CAUSES = {
 
 @cache
 def _templates() -> Mapping[str, Any]:
-    """Return the sentences without functions: templates, or lists of their parts."""
     return tomllib.loads(files(__package__).joinpath("sentences.toml").read_text("utf-8"))
 
 
@@ -183,7 +182,7 @@ def gate_result(gate: Gate) -> str:
 
 
 def _sign(of: Mapping[str, Any]) -> str:
-    """Return a warning about a run (`SignKey`) with its duration, concurrency or rate, and GPU."""
+    """Return a warning about a run (`SignKey`) as a sentence, with its duration, load and GPU."""
     text, seconds, share, name = sentence(of["text"]), of["seconds"], of["share"], of["name"]
     if share is not None:
         lasted = f"{share:.0%}" if seconds is None else f"{seconds:.2f} s, {share:.1%} of the run"
@@ -434,7 +433,7 @@ _TEMPLATES = _Templates()
 
 
 def _filled(template: str | Sequence[str], values: Mapping[str, Any]) -> str:
-    """Fill a template; of a list, leave out each part whose values are all None, 0 or empty."""
+    """Fill a template; if it is a list, omit the parts whose values are all None, 0 or empty."""
     if isinstance(template, str):
         return _TEMPLATES.vformat(template, (), values)
     names = [[name for _, name, _, _ in _TEMPLATES.parse(part) if name] for part in template]
@@ -444,7 +443,7 @@ def _filled(template: str | Sequence[str], values: Mapping[str, Any]) -> str:
 
 
 def sentence(words: Words) -> str:
-    """Return the sentence of a note; a text is returned unchanged."""
+    """Convert a note to a sentence; return a text unchanged."""
     if isinstance(words, str):
         return words
     template = _SENTENCES.get(words.key) or _templates()[words.key]

@@ -1,6 +1,6 @@
 """Define MLPerf's constants by round: seeds, gates, limits and sample counts.
 
-Each round has a TOML file. A scenario in it lists only the differences from `SCENARIOS` or
+Each round has a TOML file. Its scenarios list only the values that differ from `SCENARIOS` or
 `TOKEN_RESULTS`.
 """
 
@@ -45,13 +45,13 @@ class RoundMetric:
 
     Attributes:
         name: Key of this package's scorer: "top1", "rouge1", "tokens_per_sample".
-        checker: Key of the submission checker: "acc", "ROUGE1", "TOKENS_PER_SAMPLE"; "-" if it has
-            none and only the rules have the gate.
+        checker: Key of the submission checker: "acc", "ROUGE1", "TOKENS_PER_SAMPLE"; "-" if only
+            the rules have this gate.
         reference: Reference score on the checker's scale; a pass mark if MLPerf publishes no
             reference (the end-to-end RAG workloads).
-        better: Direction of better scores; "neither" comes with `share` or `within`.
-        share: Lowest and highest share of the reference that pass; replaces the target.
-        within: Lowest and highest score that pass; replaces the target.
+        better: Direction of better scores; "neither" if `share` or `within` limits them.
+        share: Lowest and highest passing score, as shares of the reference, instead of a target.
+        within: Lowest and highest passing score, instead of a target.
         margin: Drop allowed by default in a paired comparison, as a share of the baseline score;
             None for the general default.
     """
@@ -150,18 +150,18 @@ class RoundWorkload:
 
     Attributes:
         name: This package's name, which is LoadGen's name in mlperf.conf.
-        checker: Submission checker's name, without target.
+        checker: Name in MLPerf's submission checker, without the target.
         performance_samples: Samples held in memory during a performance run.
         accuracy_samples: Samples of an accuracy run if it has its own data set.
         scorer: Scorer name; "" if this release has none.
-        ungated_scorer: Name of a scorer that decides no gate, as it needs a tool or a judge model;
-            "" if there is none.
-        temperatures: Sampling temperatures of the "reference" and of the "twin" in suites/tiny;
-            empty if both decode greedily.
+        ungated_scorer: Scorer whose scores have no gate, as it needs a tool or a judge model; "" if
+            there is none.
+        temperatures: Sampling temperatures of the "reference", and of the "twin" (its tiny model in
+            suites/tiny); empty if both decode greedily.
         metrics: Gated scores by this package's name; a scenario may replace them.
         targets: Gates as shares of the reference, e.g. (0.99,); (1,) if every gate is absolute.
         suffixed: Whether the checker's names end in the target: "bert-99" and "bert-99.9".
-        interactive_checker: Checker's name of Interactive if that is a separate benchmark (v5.0).
+        interactive_checker: Checker's name for Interactive if it is a separate benchmark (v5.0).
         harnesses: Permitted harnesses: LOADGEN, ENDPOINTS.
         equal_issue: Whether every sample is issued equally often.
         tokens: Whether it is a language model with token latencies.
@@ -220,7 +220,7 @@ class RoundWorkload:
         return list(self.named_targets)
 
     def aiming_at(self, target: float) -> RoundWorkload:
-        """Return this workload with a single target."""
+        """Return a copy of this workload that has only one accuracy target."""
         systems = {
             kind: dataclasses.replace(system, targets=None)
             for kind, system in self.systems.items()

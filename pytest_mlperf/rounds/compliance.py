@@ -20,10 +20,10 @@ class AuditTest:
 
     Attributes:
         shows: Property that the test verifies, in words.
-        logs: Whether a submission contains LoadGen's summary and detail logs.
-        answers: Whether a submission contains LoadGen's log of answers.
-        needs: Data that the test is compared with: "run", "answers" or both.
-        verified: Files with the result of the verification.
+        logs: Whether a submission must contain LoadGen's summary and detail logs.
+        answers: Whether a submission must contain LoadGen's log of answers.
+        needs: What the test is compared with: "run" (a performance run), "answers" or both.
+        verified: Files that the verification writes.
     """
 
     shows: str
@@ -151,7 +151,7 @@ DIGITS = 6
 
 
 def accuracy_lines(scores: Mapping[str, float], metrics: Mapping[str, RoundMetric]) -> list[str]:
-    """Return the lines that the checker parses; leave out missing scores."""
+    """Return the score lines in the form that MLPerf's checker parses; omit missing scores."""
     lines, table = [], {}
     for name, metric in metrics.items():
         if name not in scores or metric.checker == UNGATED:

@@ -45,7 +45,7 @@ def seed_sets() -> Mapping[str, SeedSet]:
 
 
 def asked_for(table: str) -> Sequence[str]:
-    """Return the keys that the rules require in a table of a submission."""
+    """Return the keys that the rules require in one section of a submission's description."""
     keys: Sequence[str] = _rules()["bundle"][table]
     return keys
 
@@ -64,10 +64,10 @@ def points_up_to(highest: int) -> tuple[int, ...]:
 
 
 def region_of(concurrency: int, points: Sequence[int], highest: int) -> str | None:
-    """Return the rules' name for the region of a point; None if it is in no region.
+    """Return the rules' name of the region that contains a concurrency; None if none does.
 
     Args:
-        points: All points of the curve; the lowest one is the start of the regions.
+        points: All concurrencies of the curve; the regions start at the lowest one.
         highest: Declared maximum.
     """
     lowest = min(points)
@@ -92,7 +92,7 @@ def scored_points(points: Sequence[int]) -> frozenset[int]:
 
 
 def uncovered(points: Sequence[int], highest: int) -> list[str]:
-    """Return messages about points of a curve that break the rules; [] if there are none."""
+    """Return messages on the rules that the points of a curve break; [] if they break none."""
     if min(points) > ULTRA_LOW:
         return [f"no point is ultra-low (1 to {ULTRA_LOW})"]
     present = {region_of(point, points, highest) for point in points}

@@ -132,7 +132,7 @@ def official_results(name: str | None = None) -> tuple[OfficialResult, ...]:
 
 
 def benchmarks(workload: str) -> frozenset[str]:
-    """Return the names of a workload in the results; a name with a target matches only that."""
+    """Return the names that results have for a workload; a name with a target is only itself."""
     rounds = [load_round(name).find(workload) for name in ROUNDS]
     names = {workload, *(name for about in rounds if about for name in about.checker_names)}
     return frozenset(names & {result.benchmark for result in official_results()})

@@ -40,7 +40,7 @@ SCORES_SHAPE = events.record(
 
 @dataclass(frozen=True, kw_only=True)
 class Ask:
-    """Describe an accuracy pass to make."""
+    """Define when to score an accuracy pass (`looks`) and whether it may end there (`enough`)."""
 
     looks: Callable[[int], Sequence[int]]
     enough: Callable[[Accuracy, Scored, Subject], bool]
@@ -60,12 +60,12 @@ class Scoring:
 
 
 def fixed_order(samples: int) -> list[int]:
-    """Return a fixed shuffled order of indices; each prefix is a fair sample of the data set."""
+    """Return a fixed shuffled order of indices; the first n are a fair sample of the data set."""
     return sorted(range(samples), key=lambda index: hashlib.sha256(b"%d" % index).digest())
 
 
 class AccuracyPass:
-    """Run one worker's accuracy pass, block after block, until the scores decide."""
+    """Run one worker's accuracy pass block by block, until the scores suffice for a verdict."""
 
     def __init__(
         self,
@@ -75,7 +75,6 @@ class AccuracyPass:
         scoring: Scoring,
         subject: Subject,
     ) -> None:
-        """Prepare a pass; `dataset` is from the worker's event, see `protocol.Event`."""
         self._worker = worker
         self._total = int(dataset["samples"])
         ignores_eos = subject.fingerprint.get(f"{GENERATION}ignore_eos") == "true"
@@ -88,7 +87,7 @@ class AccuracyPass:
         self._decided: tuple[Accuracy, Scored] | None = None
 
     def answer(self) -> None:
-        """Let the worker answer block by block; score each block during the next one."""
+        """Let the worker answer block by block; end early if the scores suffice."""
         order, total = fixed_order(self._total), self._total
         for number, (start, end) in enumerate(pairwise((0, *self._ask.looks(total)))):
             indices = sorted(order[start:end])
@@ -107,7 +106,7 @@ class AccuracyPass:
                     return
 
     def scores(self) -> tuple[Accuracy, Scored]:
-        """Score after the worker ended, so that GPUs are free; return (means, sample scores)."""
+        """Return (mean scores, sample scores); call it when the worker has freed its GPUs."""
         return self._decided or self._score_blocks()
 
     def _score_blocks(self) -> tuple[Accuracy, Scored]:
@@ -188,7 +187,7 @@ def _scores_in(path: Path) -> Any:
 
 
 def accuracy_key(job: Job, fingerprint: Mapping[str, str]) -> str:
-    """Return a hex key of everything that affects an accuracy pass."""
+    """Return a hash of everything that affects an accuracy pass; equal keys may share results."""
     scorer = job.scoring.written_scorer
     text = json.dumps(
         [

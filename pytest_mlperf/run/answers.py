@@ -35,7 +35,7 @@ def logged_answers(log: Path) -> Iterator[LoggedAnswer]:
 
 
 def answer_forms(folder: Path) -> tuple[str, ...]:
-    """Return the formats of a run's engine answers and of its log; empty if equal."""
+    """Return (format of the engine's answers, format in the log); () if they are equal."""
     path = folder / RUN_FILE
     try:
         run = parse_json(path.read_bytes()) if path.exists() else {"result": {}}
@@ -45,7 +45,7 @@ def answer_forms(folder: Path) -> tuple[str, ...]:
 
 
 def engine_answers(log: Path, samples: Collection[int] | None = None) -> dict[int, bytes]:
-    """Return the first answer to each sample, or to `samples`, in the engine's format."""
+    """Return the first answer to each sample (of `samples`, if given), in the engine's format."""
     forms, outputs = answer_forms(log.parent)[::-1], dict[int, bytes]()
     for answer in logged_answers(log):
         if samples is None or answer.index in samples:
@@ -57,7 +57,7 @@ def engine_answers(log: Path, samples: Collection[int] | None = None) -> dict[in
 
 
 def token_counts(folder: Path) -> dict[int, list[int]]:
-    """Return the tokens of each answer of a run by data set index; empty if not counted."""
+    """Return the token counts of a run's answers, by data set index; {} if not counted."""
     path = folder / TOKENS_FILE
     try:
         counts = parse_json(path.read_bytes(), max_values=MAX_COUNTS) if path.exists() else {}

@@ -83,7 +83,7 @@ def benchmarked(
 
 
 def read_benchmark(evidence: Evidence, job: MeasuredCase, conditions: Conditions) -> Run | None:
-    """Return the run of a benchmark, or None if the test left no times."""
+    """Return a benchmark's measurements as a `Run`; None if the test recorded no times."""
     finished = evidence.finished
     if finished is None:
         return None

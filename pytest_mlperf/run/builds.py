@@ -1,4 +1,4 @@
-"""Run a worker in another environment, a container, or a git commit."""
+"""Prepare a worker's run in another environment, in a container, or from a git commit."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ ONLY_WHEELS = ("--no-deps", "--only-binary=:all:")
 
 
 def installed(wheels: Sequence[str], python: Sequence[str], folder: Path) -> Path:
-    """Return a folder with these wheels, and install them if it does not exist."""
+    """Install wheels in a folder of their own unless it exists; return the folder."""
     wheels_folder = folder / _key(wheels, python)
     if wheels_folder.is_dir():
         return wheels_folder
@@ -54,7 +54,7 @@ def installed(wheels: Sequence[str], python: Sequence[str], folder: Path) -> Pat
 
 
 def _key(wheels: Sequence[str], python: Sequence[str]) -> str:
-    """Return the key of an installation, by the wheels' content: a wheel may be rebuilt."""
+    """Return a hash of an installation's inputs, with wheel contents: wheels may be rebuilt."""
     files = {
         wheel: hashlib.sha256(Path(wheel).read_bytes()).hexdigest()
         for wheel in wheels
@@ -73,7 +73,7 @@ READY_FILE = "ready"
 def environment(packages: Sequence[str], python: Sequence[str], folder: Path) -> Path:
     """Return the Python of an environment with these packages; create it if it does not exist.
 
-    Other packages are those of `python`. The incomplete environment of a killed session is removed.
+    It also finds `python`'s packages. An incomplete environment of a killed session is removed.
     """
     home = folder / _key(packages, python)
     program = home / "bin" / "python"
@@ -121,7 +121,7 @@ def _install(wheels: Sequence[str], python: Sequence[str], options: Sequence[str
 def run_pip(
     python: Sequence[str], *arguments: str, limit_s: float
 ) -> subprocess.CompletedProcess[str]:
-    """Run pip in a Python; RunError if it cannot start, TimeoutExpired if it takes too long."""
+    """Run a Python; raise RunError if it cannot start, TimeoutExpired after `limit_s`."""
     try:
         return subprocess.run(
             [*python, *arguments],
@@ -167,7 +167,7 @@ class Build:
 
     @property
     def for_servers(self) -> Mapping[str, str]:
-        """Environment variables with which servers of the worker import the build's code."""
+        """Environment variables that make the worker's servers import the code of this build."""
         if not self.first:
             return {}
         tree = {"PYTEST_MLPERF_TREE": self.first[0]} if self.commit else {}
@@ -181,7 +181,7 @@ class Build:
 
 @contextlib.contextmanager
 def build_for(named: Elsewhere, folder: Path, suite: Path | None) -> Iterator[Build]:
-    """Yield the build of a suite's other Python; remove its copy of this package afterwards."""
+    """Yield the build for a suite's other Python; then remove its copy of this package."""
     code = folder / "code"
     try:
         _copy_package(code)
@@ -192,7 +192,7 @@ def build_for(named: Elsewhere, folder: Path, suite: Path | None) -> Iterator[Bu
 
 @contextlib.contextmanager
 def baseline_build(earlier: EarlierBuild, parent: Path, name: str) -> Iterator[Build]:
-    """Yield an earlier build in a new subfolder `name` of `parent`; remove its files afterwards."""
+    """Yield an earlier version's build in a new folder `parent`/`name`; then remove its files."""
     folder = new_folder(parent, name)
     code, elsewhere = folder / "code", earlier.elsewhere
     unlocked = folder / "lock"
@@ -227,7 +227,6 @@ def _environment_of(earlier: EarlierBuild, folder: Path) -> Elsewhere:
 
 
 def _there(named: Elsewhere, code: Path, suite: Path | None, *, baseline: bool) -> Build:
-    """Return a build in another Python, with the tested project on its import path."""
     folders = [entry for entry in import_path(suite) if not is_installed(entry)]
     return Build(
         python=named.command,
@@ -240,7 +239,6 @@ def _there(named: Elsewhere, code: Path, suite: Path | None, *, baseline: bool) 
 
 
 def _with_wheels(earlier: EarlierBuild, folder: Path, code: Path) -> Build:
-    """Return a build that imports `earlier.wheels` first, in this or the engine entry's Python."""
     named = earlier.elsewhere
     python = named.command if named else [sys.executable]
     wheels = folder.parents[2] / "wheels"  # next to the runs of all sessions
@@ -271,7 +269,6 @@ def _copy_package(code: Path) -> None:
 
 @contextlib.contextmanager
 def _worktree(earlier: EarlierBuild, ref: str, folder: Path, code: Path) -> Iterator[Build]:
-    """Yield a build that imports from a worktree of `ref`; remove the worktree afterwards."""
     top = Path(_git(earlier.suite.resolve().parent, "rev-parse", "--show-toplevel")).resolve()
     commit = commit_named(top, ref)
     linked = _submodules(top, commit)
@@ -313,7 +310,7 @@ def _remove_worktree(top: Path, folder: Path) -> None:
 
 
 def remove_left(suite: Path, runs: Path) -> None:
-    """Remove the checkouts of other builds that killed sessions left in the folder `runs`."""
+    """Remove the files of earlier builds that killed sessions left in the folder `runs`."""
     for mark in runs.glob(f"*/*/{IN_USE_FILE}"):
         with contextlib.suppress(OSError, RunError), mark.open("ab") as file:
             atomic.lock(file.fileno())
@@ -367,7 +364,6 @@ SUBMODULE_MODE = "160000"
 
 
 def _submodules(top: Path, commit: str) -> list[str]:
-    """Return the folders of a commit's submodules; raise RunError if one differs from today's."""
     lines = _git(top, "diff", "--raw", "--no-renames", commit).splitlines()
     changed = [line.partition("\t")[2] for line in lines if SUBMODULE_MODE in line[:14]]
     if changed:
@@ -381,7 +377,6 @@ def _submodules(top: Path, commit: str) -> list[str]:
 
 
 def _require_python(top: Path, commit: str) -> None:
-    """Raise RunError if the project at a commit excludes this Python's version."""
     try:
         project = tomllib.loads(_git(top, "show", f"{commit}:pyproject.toml")).get("project", {})
         needs = SpecifierSet(str(project.get("requires-python", "")))

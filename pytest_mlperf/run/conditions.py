@@ -1,4 +1,4 @@
-"""Define the conditions of a session's runs, and reserve the accelerator for a run."""
+"""Define the conditions of a session's runs, and reserve accelerators for them."""
 
 from __future__ import annotations
 
@@ -76,8 +76,8 @@ def hold(
 ) -> Iterator[HeldLeases]:
     """Lease the processors and `count` free GPUs, preferring the first of `gpus`; yield them.
 
-    A waiting process holds only its place in the queue. `fits` checks whether a set of GPUs may be
-    used together. `alone` keeps other processes from measuring on this machine.
+    A waiting process leases nothing but its place in the queue. `fits` checks whether a set of GPUs
+    may be used together. `alone` keeps other processes from measuring on this machine.
     """
     until_s = time.monotonic() + limit_s
 
@@ -112,7 +112,7 @@ def _take(
     *,
     alone: bool,
 ) -> HeldLeases:
-    """Lease the processors and `count` GPUs; raise `_Busy` and lease nothing if any is taken."""
+    """Lease the processors and `count` GPUs, or raise `_Busy` and lease nothing."""
     free: dict[str, contextlib.ExitStack] = {}
     leases: dict[str, int] = {}
     held: tuple[str, ...] = ()
@@ -140,7 +140,6 @@ def _take(
 
 @contextlib.contextmanager
 def _leased(name: str, *, shared: bool = False) -> Iterator[int]:
-    """Hold a lease, and yield the descriptor of its file; raise `_Busy` if it is taken."""
     with opened_lease_folder() as (lease_folder, folder):
         path = lease_folder / (file_name(name) + ".lock")
         descriptor = _open(path, folder)
@@ -167,7 +166,6 @@ def _leased(name: str, *, shared: bool = False) -> Iterator[int]:
 
 
 def _holder(descriptor: int) -> str:
-    """Return the last recorded holder of a lease; "" if that process ended."""
     holder = os.pread(descriptor, 100, 0).decode("ascii", "replace").strip()
     try:
         os.kill(int(holder.split()[1]), 0)
@@ -275,7 +273,7 @@ WATCH_SECONDS = 0.2
 
 
 def others_now() -> Contention:
-    """Measure for a moment how much other processes use the processor."""
+    """Measure how much other processes use the processor now."""
     watch = Watch(os.getpid(), session=session_of(os.getpid()))
     start = watch.read()
     time.sleep(WATCH_SECONDS)
@@ -283,13 +281,13 @@ def others_now() -> Contention:
 
 
 class IdleWait:
-    """Wait until no other process uses the processor, at most a set time per session [s]."""
+    """Wait until other processes leave the processor idle, at most `limit_s` per session."""
 
     def __init__(self, limit_s: float, look: Callable[[], Contention] = others_now) -> None:
         self._left_s, self._look = limit_s, look
 
     def wait(self, show: Callable[[str], None]) -> float:
-        """Wait for an idle machine; show the busy processes; return the time waited [s]."""
+        """Wait for an idle processor; show the busy processes; return the time waited [s]."""
         before_s = self._left_s
         while self._left_s > 0 and not _is_idle(seen := self._look()):
             idle = f"up to {self._left_s:.0f} s for an idle machine"
@@ -305,14 +303,14 @@ class Conditions:
     Attributes:
         folder: Session's folder; each process gets a folder below it.
         handicap: Share of speed to remove from every engine.
-        requests: Whether to record each request of our own loops.
+        requests: Whether to record each request of Concurrency and OpenLoop runs.
         control: Whether to measure the machine's speed before each performance run.
-        watched: Whether load from other processes counts in the verdict.
+        watched: Whether load from other processes affects the verdict.
         idle: Wait for an idle machine before a timed run; None for no wait.
-        warmups, lost: Accelerators that have worked, and lost GPUs; None for no record.
-        is_held: Whether the caller holds the machine's GPUs and processors.
-        max_runs: Most runs of a case, for the progress line; None if unknown.
-        server: Sources of the identity of the case's server, if that is elsewhere.
+        warmups, lost: Records of used accelerators and of lost GPUs; None for no record.
+        is_held: Whether the caller has reserved the machine's GPUs and processors.
+        max_runs: Maximum number of runs of a case, for the progress line; None if unknown.
+        server: Sources of the identity of the case's server if it is on another machine.
     """
 
     folder: Path
@@ -337,7 +335,7 @@ class Conditions:
 
 
 def on_server(planned: Testable, conditions: Conditions) -> Conditions:
-    """Return a case's conditions, with the server's machine if that is not this machine.
+    """Return a case's conditions; if its server is on another machine, they have that machine.
 
     Raises:
         RunError: The hardware cannot be determined, see `ServerSources.machine`.
@@ -360,12 +358,12 @@ def on_server(planned: Testable, conditions: Conditions) -> Conditions:
 
 @dataclass(frozen=True, kw_only=True)
 class Placement:
-    """Hold the resources reserved for a run.
+    """Hold the resources that are reserved for a run.
 
     Attributes:
-        conditions: Conditions of the session, with only the leased GPUs of their class.
+        conditions: Conditions of the session, limited to the leased GPUs of the accelerator.
         waited_s: Time waited for the resources [s].
-        notes: GPUs that were skipped or restored.
+        notes: Sentences on GPUs that were skipped, or whose power limit was restored.
     """
 
     conditions: Conditions
@@ -385,10 +383,10 @@ class Placement:
 def placed(
     accelerator: str, conditions: Conditions, waiting: Callable[[str], None]
 ) -> Iterator[Placement]:
-    """Reserve the next free GPUs of an accelerator's class, or the processors, for a run.
+    """Reserve free GPUs of an accelerator class, or the processors, while the `with` block runs.
 
     The GPUs have the same hardware identity as the class's first GPUs, which selects the baseline.
-    Lost GPUs are skipped. The GPUs have the machine's power limit, if set, until the end. Raises
+    Lost GPUs are skipped. If the machine has a `power_limit_w`, it is set until the end. Raises
     RunError if other processes hold the GPUs too long or too few are left; also see `limited`.
     """
     if conditions.is_held:
@@ -437,7 +435,7 @@ LOST_FOLDER = ".lost"
 
 @dataclass(frozen=True)
 class LostGpus:
-    """Record the GPUs that a session lost, so that its later cases skip them.
+    """Record the GPUs that failed in a session, so that its later cases skip them.
 
     Attributes:
         folder: Folder with a file per GPU, which the workers of pytest-xdist share.
@@ -446,7 +444,7 @@ class LostGpus:
     folder: Path
 
     def note(self, lost: Mapping[str, str]) -> None:
-        """Record lost GPUs, a message by UUID; keep the first message of each GPU."""
+        """Record lost GPUs with a message by UUID; the first message of each GPU stays."""
         for uuid, text in lost.items():
             file = self._file(uuid)
             with contextlib.suppress(OSError):  # the run reports the loss anyway
@@ -454,7 +452,7 @@ class LostGpus:
                     write_text(file, text)
 
     def among(self, uuids: Sequence[str]) -> dict[str, str]:
-        """Return which of these GPUs are lost, with the recorded message by UUID."""
+        """Return the recorded message of each of these GPUs that is lost, by UUID."""
         texts = {}
         for uuid in uuids:
             with contextlib.suppress(OSError):
@@ -477,10 +475,10 @@ IDLE_ENGINES = frozenset({"null"})
 
 @dataclass(frozen=True)
 class WarmUps:
-    """Record the accelerators that have worked in a session.
+    """Record which accelerators a session has used, and warm up those that it has not.
 
     Attributes:
-        mode: Whether to warm up: GPUs only, always, or never.
+        mode: Whether to warm up: "auto" (GPUs only), "always" or "never".
         folder: Folder with a file per accelerator, which the workers of pytest-xdist share.
     """
 
@@ -488,7 +486,7 @@ class WarmUps:
     folder: Path
 
     def ensure(self, job: MeasuredCase, names: Sequence[str], make: Callable[[], object]) -> bool:
-        """Warm an accelerator up if needed, ignoring errors; return whether it has been used."""
+        """Warm up an unused accelerator with `make`; return whether it has been used by then."""
         if self.used(names):
             return True
         pretended = self.mode == "auto" and list(names) == ["cpu"]
@@ -499,7 +497,7 @@ class WarmUps:
         return True
 
     def used(self, names: Sequence[str]) -> bool:
-        """Record accelerators as used; return whether all of them had been used already."""
+        """Record accelerators as used; return whether all had been used before."""
         return True not in [self._is_first(name) for name in names]
 
     def _is_first(self, name: str) -> bool:
@@ -522,7 +520,7 @@ def is_due(accelerator: str, engine: str, mode: str) -> bool:
 
 
 def shortened(settings: LoadGenSettings) -> LoadGenSettings:
-    """Return the settings of a warm-up: the case's, limited to `MAX_WARMUP_SECONDS`."""
+    """Return a case's settings for a warm-up of at most `MAX_WARMUP_SECONDS`."""
     work_s = settings.fixed_work_s
     return replace(
         settings,

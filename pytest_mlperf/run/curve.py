@@ -1,4 +1,4 @@
-"""Read curves of our Concurrency and OpenLoop loads and of MLCommons' client; check them."""
+"""Read and check curves of Concurrency, OpenLoop and MLCommons' endpoints client."""
 
 from __future__ import annotations
 
@@ -59,12 +59,12 @@ SLOWED_LATENCY_SHARE = 0.25
 
 @dataclass(frozen=True, kw_only=True)
 class CurveLog:
-    """Hold the log of a run of the Concurrency or OpenLoop load generator.
+    """Hold the log of a Concurrency or OpenLoop run.
 
     Attributes:
         samples: Completions from the first window's begin to the last one's end, including
             warm-ups.
-        points: Points in ascending order.
+        points: Measured window of each concurrency or rate, in ascending order.
         arrivals, burstiness: Arrival process of an open loop, see `LoadGenSettings`.
         scored: Whether answers to other prompts were scored between the windows.
     """
@@ -78,7 +78,7 @@ class CurveLog:
 
     @property
     def window_s(self) -> tuple[float, float]:
-        """From the first window's begin to the last one's end, seconds since the epoch."""
+        """Begin of the first window and end of the last one, seconds since the epoch."""
         return min(one.begin_s for one in self.points), max(one.end_s for one in self.points)
 
 
@@ -114,7 +114,7 @@ def read_curve(path: Path) -> CurveLog:
 
 
 def curve_figures(log: CurveLog, accelerator: str) -> Figures:
-    """Return the metrics of every point, and those of the whole curve, which are judged.
+    """Return the metrics of each point, and those of the whole curve, which are judged.
 
     A curve's rate, or an open loop's time, is the geometric mean over its points: its relative
     change is the mean relative change of the points.
@@ -169,11 +169,11 @@ def curve_validity(
     may_fail: float = 0.0,
     load: Contention | None = None,
 ) -> Findings:
-    """Return reasons why a curve's points (concurrencies or rates) must not be judged.
+    """Return the reasons why a curve's points (concurrencies or rates) must not be judged.
 
-    `gated` metrics also limit an open loop's lateness; for `client` see `Engine.client_lateness`.
-    The engine sends at most `at_a_time` requests at once; None for any number. `may_fail` is the
-    share of a point's requests that may fail. `load` is that of the processor; None if unknown.
+    Requests of an open loop must not be late for its `gated` metrics; for `client` see
+    `Engine.client_lateness`. The engine sends at most `at_a_time` requests at once; None: no limit.
+    `may_fail` is the share of a point's requests that may fail. `load` is None if unknown.
     """
     seen: list[Findings] = []
     users = core_users(load, fmean(point.client_busy for point in log.points))
@@ -226,12 +226,11 @@ def _late(
 
 
 def _lateness(window: OpenWindow, client: Mapping[str, float]) -> dict[str, float]:
-    """Return by name the delay of issuing requests on time plus the engine's own [s]."""
     return {name: seconds + client.get(name, 0.0) for name, seconds in window.late.items()}
 
 
 def curve_lateness(log: CurveLog, client: Mapping[str, float]) -> dict[str, float]:
-    """Return the client's delays [s] by name, for an open loop also by rate: "issue@64"."""
+    """Return the client's delays by name [s]; for an open loop, those of each rate: "issue@64"."""
     late = {
         at_point(name, point.point): seconds
         for point in log.points
@@ -242,7 +241,7 @@ def curve_lateness(log: CurveLog, client: Mapping[str, float]) -> dict[str, floa
 
 
 def _open_reasons(point: PointWindow, window: OpenWindow, log: CurveLog) -> Iterator[Reason]:
-    """Yield why an open loop's point must not be judged; a trace has no steady state."""
+    """Yield reasons why an open loop's point must not be judged; a trace need not be steady."""
     if few := [*_too_few(point, MIN_REQUESTS)]:
         yield from few
         return
@@ -276,7 +275,7 @@ def _reasons(point: PointWindow, users: Note) -> Iterator[Reason]:
 
 
 def unsteady(point: PointWindow) -> Iterator[Reason]:
-    """Yield a reason if the throughput of a closed loop's point drifted."""
+    """Yield a reason if the throughput of a closed loop drifted within a point."""
     moved, p_value = drift(_work(point))
     if abs(moved) > DRIFT_SHARE and p_value < DRIFT_RISK:
         yield _at(point, Reason.of(Key.NOT_STEADY, "throughput_drifts", moved=moved))
@@ -298,7 +297,7 @@ def drift(values: Sequence[float]) -> tuple[float, float]:
 
 
 def _of_turns(point: PointWindow) -> Iterator[Sign]:
-    """Yield a note on the median times of first and later turns, which show the prefix cache."""
+    """Yield a note that compares the median times of first and later turns (prefix cache)."""
     medians = {
         turn: (latency_s, ttft_s)[all(row[3] for row in point.turns)]
         for turn, _, latency_s, ttft_s in point.turns
@@ -351,7 +350,7 @@ def read_recorded(path: Path, harness: str) -> tuple[CurveLog, Findings]:
     """Read the points that MLCommons' client recorded in a run; return them with findings.
 
     `harness` is the client's version before the run. Each point has a folder next to the worker's
-    log. Raises RunError if one is incomplete, or another version wrote it.
+    log. Raises RunError if a point is incomplete or was recorded by another version.
     """
     try:
         content = parse_json(read_regular(path, MAX_FILE_BYTES))
@@ -389,7 +388,7 @@ def read_recorded(path: Path, harness: str) -> tuple[CurveLog, Findings]:
 
 
 def _tracked(point: endpoints.RecordedPoint, clock_s: float) -> PointWindow:
-    """Return a point with its requests in equal parts; `clock_s` is wall minus monotonic [s]."""
+    """Convert a recorded point; count its completions in each of `WINDOW_PARTS` equal parts."""
     events = endpoints.read_events(point.folder)
     begin_s, end_s = events.begin_ns / 1e9, events.end_ns / 1e9
     parts = [0] * WINDOW_PARTS
@@ -401,7 +400,7 @@ def _tracked(point: endpoints.RecordedPoint, clock_s: float) -> PointWindow:
 
 
 def recorded_figures(points: Sequence[endpoints.RecordedPoint], accelerator: str) -> dict[str, Any]:
-    """Return fields of `Run` from the points that MLCommons' client recorded in a session."""
+    """Return fields of `Run` for points that MLCommons' client recorded on its own."""
     windows = (recorded_window(one, one.ended_s - one.duration_s, one.ended_s) for one in points)
     samples = sum(one.requests for one in points)
     log = CurveLog(path="", samples=samples, points=tuple(windows))
@@ -416,7 +415,7 @@ def recorded_figures(points: Sequence[endpoints.RecordedPoint], accelerator: str
 
 
 def recorded_window(point: endpoints.RecordedPoint, begin_s: float, end_s: float) -> PointWindow:
-    """Convert a point that MLCommons' client recorded to a window of our own loops."""
+    """Convert a point that MLCommons' client recorded to a `PointWindow`."""
     return PointWindow(
         point=point.concurrency,
         begin_s=begin_s,

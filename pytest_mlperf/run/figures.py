@@ -1,4 +1,4 @@
-"""Compute the figures of a performance run from LoadGen's log and our time stamps."""
+"""Compute the metrics of a performance run from LoadGen's log and our time stamps."""
 
 from __future__ import annotations
 
@@ -34,12 +34,12 @@ MAX_LISTED_PROCESSES = 3
 
 @dataclass(frozen=True, kw_only=True)
 class Findings:
-    """Hold the results of one source of data on a run.
+    """Hold what one data source shows about a run.
 
     Attributes:
         metrics: Values by metric name, SI units.
         invalid: Reasons why the run must not be judged.
-        zero: Metrics that are 0, which `metrics` cannot hold.
+        zero: Metrics that are 0, which `metrics` cannot contain.
         energy: Energy of the run by source.
     """
 
@@ -52,12 +52,12 @@ class Findings:
 
     @classmethod
     def signed(cls, signs: Iterable[Sign], **fields: Any) -> Self:
-        """Return findings with these signs."""
+        """Return findings with these warnings (`Sign`)."""
         return cls(signs=tuple(signs), **fields)
 
 
 def together(*witnesses: Findings) -> dict[str, Any]:
-    """Merge the findings of all sources into the fields of one run."""
+    """Merge the findings of all sources into one mapping of fields."""
     fields = {f.name: getattr(one, f.name) for one in witnesses for f in dataclasses.fields(one)}
     return {
         **fields,
@@ -74,7 +74,7 @@ _GROUPS = {"load": measurement.RunLoad, "hardware": RunHardware, "serving": RunS
 
 
 def grouped(**fields: Any) -> dict[str, Any]:
-    """Group the merged fields of findings as keyword arguments of `Run`."""
+    """Move merged fields into the objects that `Run` groups them in; return its arguments."""
     for name, group in _GROUPS.items():
         group_fields = [field.name for field in dataclasses.fields(group) if field.name in fields]
         fields[name] = group(**{key: fields.pop(key) for key in group_fields})
@@ -83,7 +83,7 @@ def grouped(**fields: Any) -> dict[str, Any]:
 
 @dataclass(frozen=True, kw_only=True)
 class Figures(Findings):
-    """Hold measurements by LoadGen and our time stamps; for `requests` and `lengths` see `Run`."""
+    """Hold metrics from LoadGen's log and our time stamps; for `requests`, `lengths` see `Run`."""
 
     requests: Mapping[str, int] = field(default_factory=dict)
     lengths: Mapping[str, str] = field(default_factory=dict)
@@ -93,13 +93,13 @@ class Figures(Findings):
 
     @property
     def serving(self) -> RunServing:
-        """Requests and answers of a curve."""
+        """Number of requests and answer lengths at each point of a curve."""
         return RunServing(requests=self.requests, lengths=self.lengths)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Load(Findings):
-    """Hold findings on other processes' load during a run."""
+    """Hold findings on other processes' use of the machine during a run."""
 
     contention: Contention | None = None
 
@@ -112,7 +112,7 @@ class Replicated(Findings):
 
 
 def replica_findings(result: Mapping[str, Any]) -> Replicated:
-    """Return the worker's results for its replicas, and the slowest one's share."""
+    """Return each replica's results, and the slowest one's speed relative to the median."""
     replicas = tuple(
         ReplicaRun(**{**each, "gpus": tuple(each["gpus"]), "shares": tuple(each["shares"])})
         for each in result["replicas"]
@@ -124,7 +124,7 @@ def replica_findings(result: Mapping[str, Any]) -> Replicated:
 def figures(
     result: Mapping[str, Any], detail: Detail, scenario: Scenario, accelerator: str = "cpu"
 ) -> Figures:
-    """Return a run's figures; those in LoadGen's log take precedence over our own."""
+    """Return a run's metrics; those in LoadGen's log take precedence over our own."""
     ours = dict(result["token_metrics"])
     signs = [Sign(key=SignKey(key), text=text) for key, text in result["notes"].items()]
     theirs = dict(detail.metrics(scenario))
@@ -160,8 +160,8 @@ def with_token_rate(
 ) -> dict[str, float]:
     """Add tokens/s if tokens were counted but LoadGen logged no token rate.
 
-    `duration_s`, from the first issue to the last completion, counts in SingleStream and
-    MultiStream. LoadGen's constant of 69 tokens per sample for gptj never enters.
+    In SingleStream and MultiStream the rate is per `duration_s`, from the first issue to the last
+    completion. LoadGen's constant of 69 tokens per sample for gptj is never used.
     """
     rated = dict(metrics)
     tokens = rated.get("tokens_per_sample")
@@ -184,7 +184,7 @@ def per_gpu(metrics: Mapping[str, float], accelerator: str) -> dict[str, float]:
 def client_findings(
     metrics: Mapping[str, float], client: Mapping[str, float], job: MeasuredCase
 ) -> Findings:
-    """Report a client that sent requests late; its delay is an upper bound of the effect."""
+    """Warn of a client that sent requests late; its delay is an upper bound of the effect."""
     note = client_note(metrics, {**job.limits, **job.latency_limits}, client)
     if note is None:
         return Findings()
@@ -196,7 +196,7 @@ CLOCK_SHARE = 0.1
 
 
 def clock_findings(job: MeasuredCase, moved_s: float, window_s: float) -> Findings:
-    """Report a wall clock set by `moved_s` if that matters in the shortest window, `window_s`."""
+    """Invalidate a run if a change of the wall clock may affect its shortest window."""
     smallest = min(job.limits.values(), default=min(each.limit for each in METRICS.values()))
     if abs(moved_s) <= max(MIN_MOVE_SECONDS, CLOCK_SHARE * smallest * window_s):
         return Findings()
@@ -242,7 +242,7 @@ def length_findings(settings: LoadGenSettings, duration_s: float, *, probed: boo
     """Report a run that lasted far shorter or longer than planned.
 
     `duration_s` is from the first issue to the last completion. `probed` means that this process
-    measured the rate, from which the run's length was planned.
+    measured the rate from which the run's length was planned.
     """
     planned_s = settings.planned_s
     if probed and settings.fixed_work_s and duration_s < MIN_DURATION_SHARE * planned_s:
@@ -255,7 +255,7 @@ def length_findings(settings: LoadGenSettings, duration_s: float, *, probed: boo
 
 
 def load_findings(job: MeasuredCase, seen: Mapping[str, Any] | None) -> Load:
-    """Return the machine's load during a run; `seen` is the worker's `Contention`, or None."""
+    """Return other processes' load in a run; `seen` is the worker's `Contention`, or None."""
     if seen is None:
         return Load()
     contention = Contention(
@@ -284,7 +284,7 @@ def _not_positive(name: str, value: float, log: str) -> RunError:
 
 
 def _unknown(ours: Mapping[str, float], theirs: Mapping[str, float]) -> Note | None:
-    """Return a note if LoadGen's p99 exceeds ours: goodput by our stamps is then unknown."""
+    """Return a note if LoadGen's p99 exceeds ours, which makes goodput by our stamps unknown."""
     name = next((n for n in ("ttft_p99", "latency_p99") if n in ours and n in theirs), None)
     if name is None or theirs[name] <= ours[name] * (1 + LATE_SHARE) + LATE_SECONDS:
         return None

@@ -1,4 +1,4 @@
-"""Check that a GPU's memory is as free before a model is loaded as before the last load."""
+"""Wait before a model is loaded until earlier processes have freed the GPUs' memory."""
 
 from __future__ import annotations
 
@@ -27,11 +27,11 @@ def require_free(
     limit_s: float = MEMORY_FREE_SECONDS,
     waiting: Callable[[str], None] = lambda _: None,
 ) -> None:
-    """Wait until earlier processes have freed the memory of GPUs, and record what is free.
+    """Wait until earlier processes have freed the memory of GPUs; raise RunError if they do not.
 
-    MPI ranks, and workers in their own sessions, end after their process group and free memory even
-    later. The caller holds the UUIDs `gpus`. `folder` is the session's, whose processes share the
-    record. Raises RunError if more is taken than before the session's first load.
+    MPI ranks, and workers in sessions of their own, end after their process group and free memory
+    even later. `gpus` are UUIDs that the caller has leased. The memory must be as free as before
+    the session's first load, which is recorded in its `folder`. `waiting` gets a message.
     """
     if not gpus:
         return

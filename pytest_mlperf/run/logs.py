@@ -63,7 +63,7 @@ Timed = Literal["latency", "query_latency", "ttft", "tpot"]
 
 
 class TimedLog(Protocol):
-    """Describe a log that has the window of a run's timed part."""
+    """Define a log that states when the timed part of a run began and ended."""
 
     @property
     def window_s(self) -> tuple[float, float]:
@@ -101,7 +101,7 @@ def _is_count(value: object) -> bool:
 
 
 def _is_rate(value: object) -> bool:
-    """Check for a number or None: LoadGen's rate of a single query is undefined."""
+    """Check that a value is a number, or None: LoadGen's rate of a single query is undefined."""
     return value is None or type(value) is float or _is_whole(value)
 
 
@@ -129,7 +129,7 @@ class Detail:
     """Hold the content of LoadGen's `mlperf_log_detail.txt`.
 
     Attributes:
-        values: Last value of each key; those in `_TYPES` are checked.
+        values: Last value of each key; the types of keys in `_TYPES` are checked.
     """
 
     path: str
@@ -140,7 +140,7 @@ class Detail:
 
     @property
     def valid(self) -> bool:
-        """Whether LoadGen's result is VALID, which an accuracy run's never is."""
+        """Whether LoadGen's result is VALID; the result of an accuracy run never is."""
         return bool(self.values.get("result_validity") == "VALID")
 
     @property
@@ -167,7 +167,7 @@ class Detail:
         return _wall_s(self.values["power_begin"]), _wall_s(self.values["power_end"])
 
     def require_no_errors(self) -> None:
-        """Raise RunError if LoadGen logged errors, as it may call such a run VALID."""
+        """Raise RunError if LoadGen logged errors; its result may be VALID nevertheless."""
         if self.num_errors:
             first = self.errors[0] if self.errors else "not named"
             raise RunError(
@@ -175,7 +175,7 @@ class Detail:
             )
 
     def percentile_ns(self, timed: Timed, percentile: float) -> int | None:
-        """Return LoadGen's value at this or the next higher logged percentile [ns], else None."""
+        """Return the time at this or the next higher logged percentile [ns]; None if not logged."""
         logged_above = (logged for logged in _LOGGED_PERCENTILES if logged >= percentile - 1e-9)
         value: int | None = self.values.get(
             _PERCENTILE_KEYS[timed].format(f"{100 * next(logged_above, 0.999):.2f}")
@@ -183,7 +183,7 @@ class Detail:
         return value
 
     def metrics(self, scenario: Scenario) -> dict[str, float]:
-        """Return the metrics of a performance run by name, SI units."""
+        """Return the metrics of a performance run by name, in SI units."""
         samples_key, tokens_key = _THROUGHPUT_KEYS[scenario]
         metrics: dict[str, float] = {}
         if samples_key is not None:
@@ -219,9 +219,9 @@ def parse_detail(path: Path) -> Detail:
 
 
 def parse_text(path: Path, content: str, *, old: bool = False) -> Detail:
-    """Parse the text of a detail log; `path` is for messages.
+    """Parse the text of a detail log; messages name its `path`.
 
-    `old` accepts complete logs of releases without an error count, and quoted numbers.
+    `old` also accepts logs of old LoadGen releases, which have no error count and quote numbers.
     """
     values: dict[str, Any] = {}
     errors: list[str] = []
@@ -249,7 +249,7 @@ def parse_text(path: Path, content: str, *, old: bool = False) -> Detail:
 
 
 def _require_end(path: Path, values: Mapping[str, Any], last: str | None, *, old: bool) -> None:
-    """Raise RunError unless `last` is LoadGen's end key, which `old` releases need not write."""
+    """Raise RunError unless a log's `last` key is LoadGen's end key; `old` logs may lack it."""
     end = END_KEY.get(values.get("effective_test_mode", ""), "num_errors")
     if last == end:
         return
@@ -281,7 +281,7 @@ def _require_end(path: Path, values: Mapping[str, Any], last: str | None, *, old
 
 
 def _disk_cause(path: Path) -> str:
-    """Return a note that the disk is full, which explains a damaged log, or ""."""
+    """Return a note if the disk is full, which explains a damaged log; else ""."""
     free = shutil.disk_usage(path.parent).free
     if free >= FULL_BYTES:
         return ""
@@ -289,7 +289,7 @@ def _disk_cause(path: Path) -> str:
 
 
 def _entry(path: Path, number: int, line: str, *, old: bool) -> tuple[str, Any, Mapping[str, Any]]:
-    """Return key, value and metadata of a line; the value has its key's type."""
+    """Parse a line; return its key, its value in the type of that key, and its metadata."""
     try:
         entry = parse_json(line[len(PREFIX) :])
         key, value, metadata = str(entry["key"]), entry["value"], entry["metadata"]

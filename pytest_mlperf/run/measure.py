@@ -52,7 +52,7 @@ from pytest_mlperf.run.server import ServerLog, watched_server
 
 
 class WorkerProgress:
-    """Show a worker's events as progress lines, and store the last rate it reports."""
+    """Show a worker's events as progress lines, and store the last rate that it reports."""
 
     def __init__(self, job: MeasuredCase, title: str, show: Callable[[str], None]) -> None:
         self._head = f"{job.case.id} {title}"
@@ -97,7 +97,7 @@ class ProcessResult:
     """Hold the results of one worker process.
 
     Attributes:
-        unscored: Error of the scorer, which leaves the run valid; None without one.
+        unscored: Error of the scorer, which does not invalidate the run; None without one.
         notes: Notes about the process; notes about its run are in `run`.
         files: Imported files, except those of Python and installed packages.
         waited_s: Time waited for the accelerator [s].
@@ -121,10 +121,10 @@ class ProcessTask:
 
     Attributes:
         target_qps: Rate to offer; None lets the worker probe it.
-        ask: Accuracy pass to make afterwards, or None; dummy weights have no accuracy.
+        ask: Accuracy pass to run after the performance run; None for none, as with dummy weights.
         number: Number of the process in the case, part of its folder's name.
-        title: Its name in lines of progress, "run 2 of at most 5".
-        label: Label in its folder's name; a baseline's build has one of its own.
+        title: Name of the process in progress lines, "run 2 of at most 5".
+        label: Word in its folder's name; default: none, or `FOLDER_LABEL` with a `build`.
         warmup: Whether its run is a warm-up: short, without power samples, and not counted.
         audit: Compliance test, whose figures are never recorded as a baseline.
     """
@@ -141,7 +141,7 @@ class ProcessTask:
 
     @property
     def folder(self) -> str:
-        """End of its folder's name."""
+        """Suffix of the process's folder name: "2", or with a label "warm-up.1"."""
         label = self.label or (FOLDER_LABEL if self.build else "")
         return f"{label}.{self.number}" if label else str(self.number)
 
@@ -198,8 +198,6 @@ def measure(
 
 @dataclass(frozen=True, kw_only=True)
 class _Measured:
-    """Hold a case that is being measured."""
-
     job: MeasuredCase
     conditions: Conditions
     task: ProcessTask
@@ -210,7 +208,6 @@ class _Measured:
 def _work(
     case: _Measured, unscored: list[RunError]
 ) -> tuple[Evidence, AccuracyPass | None, Placement]:
-    """Run a worker; return its results, its unscored accuracy pass, and its resources."""
     job, task, show = case.job, case.task, case.progress.show
     checkpoint = checkpoint_for(job, case.conditions, case.folder, show) if job.build else None
     with contextlib.ExitStack() as stack:
@@ -300,7 +297,7 @@ def _observed(
 def _repeated_rate(
     case: _Measured, settings: LoadGenSettings, finished: Event | None
 ) -> float | None:
-    """Return the rate [1/s] that makes later runs of fixed work as long; None without one."""
+    """Return the rate [1/s] that gives later runs at least as many queries; None if unknown."""
     rate, work_s = case.progress.target_qps, settings.fixed_work_s
     streams = settings.scenario.answers_one_at_a_time
     if not (finished and rate and work_s and case.progress.probed and streams):
@@ -322,7 +319,6 @@ def _benchmarked(case: _Measured, test: BenchmarkTest) -> Evidence:
 def _finished(
     case: _Measured, worker: WorkerProcess, pages: Sequence[str] | None
 ) -> tuple[Event | None, ServerLog | None]:
-    """Wait for the end of the timed run, if any; return its event and the server's metrics."""
     if not case.task.performance:
         return None, None
     if pages is None:
@@ -338,7 +334,6 @@ def _is_sampled(case: _Measured) -> bool:
 
 @contextlib.contextmanager
 def _sampling(case: _Measured) -> Iterator[PowerSampling]:
-    """Sample a case's GPUs; report GPUs that are lost and record them for the session."""
     machine, accelerator = case.conditions.machine, case.job.accelerator
     used = machine.used(accelerator, case.job.replicas)
     sampling = PowerSampling(list(used), case.folder)
@@ -361,7 +356,6 @@ def _sampling(case: _Measured) -> Iterator[PowerSampling]:
 def _worker(
     case: _Measured, job: Job, build: Build | None, checkpoint: Checkpoint | None
 ) -> WorkerProcess:
-    """Return the worker process, not started, with its spec and its environment variables."""
     conditions, task = case.conditions, case.task
     settings = dataclasses.replace(job.settings, target_qps=task.target_qps)
     answer_forms = job.scoring.answer_forms
@@ -399,7 +393,7 @@ REPLICA_SHARE = 0.9
 
 
 def _replicas(job: Job, machine: Machine) -> tuple[ReplicaSpec, ...]:
-    """Return a case's replicas, or the clients of its server; () if the worker loads alone."""
+    """Return specs of a case's replicas, or of its server's clients; () for a single process."""
     if (clients := clients_of(job.engine_use, job.engine.options)) > 1:
         return tuple(ReplicaSpec(name=f"client {n}", client=True) for n in range(clients))
     if job.replicas == 1:
@@ -436,7 +430,7 @@ def _accuracy(
 def _warmed(
     job: MeasuredCase, conditions: Conditions, show: Callable[[str], None], task: ProcessTask
 ) -> bool | None:
-    """Warm up if needed; return whether the accelerator is warm, None if not recorded."""
+    """Warm up the accelerator if needed; return whether it is warm, or None if not recorded."""
     if conditions.warmups is None:
         return None
     names = conditions.machine.leases(job.accelerator)
@@ -460,7 +454,7 @@ def _warmed(
 
 @contextlib.contextmanager
 def _only_the_scorer(errors: list[RunError]) -> Iterator[None]:
-    """Add a scorer's error to `errors` instead of raising it: the engine's run stays valid."""
+    """Collect a scorer's error in `errors` instead of raising it: the engine's run stays valid."""
     try:
         yield
     except EnvironmentFault as error:

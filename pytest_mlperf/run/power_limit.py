@@ -30,8 +30,8 @@ _COMMAND = (sys.executable, "-m", power_limit.__name__)
 def limited(gpus: Sequence[str], watts: int, leases: Sequence[int]) -> Iterator[None]:
     """Set a power limit on GPUs; restore their previous limit at the end of the block.
 
-    `leases` are the locked descriptors of the caller's leases. Raises SuiteError for an unsupported
-    limit, UnavailableError without permission, RunError if setting or restoring failed.
+    `leases` are the caller's file descriptors that lock the GPUs. Raises SuiteError for an
+    unsupported limit, UnavailableError without permission, RunError if setting or restoring failed.
     """
     command = [*_COMMAND, "set", str(lease_folder()), str(watts), *gpus]
     pipe = subprocess.PIPE
@@ -73,7 +73,7 @@ def _require_set(guard: ChildProcess) -> None:
 
 
 def restored(gpus: Sequence[str]) -> tuple[str, ...]:
-    """Restore limits that a killed process left; return a message each, or raise RunError."""
+    """Restore power limits that killed processes left; return a message each, or raise RunError."""
     folder = lease_folder() if gpus else None
     left = sorted(set(gpus) & power_limit.noted(folder).keys()) if folder else []
     if not left:

@@ -23,7 +23,7 @@ def new_id() -> str:
 
 
 def ignored_in_git(folder: Path) -> Path:
-    """Create and return a folder that git ignores, as pytest does with its cache."""
+    """Create a folder with a .gitignore file that excludes all its content; return the folder."""
     folder.mkdir(parents=True, exist_ok=True)
     ignore = folder / ".gitignore"
     if not ignore.exists():
@@ -76,9 +76,9 @@ def git_text(*arguments: str) -> str:
 
 
 def require_checked_out(file: Path, root: Path, suite: Path) -> None:
-    """Raise BaselineError if git has a missing baseline that a sparse checkout leaves out.
+    """Raise BaselineError if a missing baseline is in git but left out by a sparse checkout.
 
-    `file` is below the folder of baselines `root`, which is missing, too, if all of it is left out.
+    `file` is below `root`, the folder of baselines, which is also missing if all of it is left out.
     """
     folder, end = suite.resolve().parent, file.relative_to(root)
     if not _may_be_sparse(folder):
@@ -98,7 +98,7 @@ def require_checked_out(file: Path, root: Path, suite: Path) -> None:
 
 
 def _may_be_sparse(folder: Path) -> bool:
-    """Check without a process whether the repository of a folder has patterns of files."""
+    """Return whether a folder's repository has sparse-checkout patterns, without running git."""
     for parent in (folder, *folder.parents):
         repository = parent / ".git"
         with contextlib.suppress(OSError):  # the file of a worktree or submodule: "gitdir: PATH"
@@ -122,7 +122,7 @@ def _done(folder: Path, *arguments: str) -> subprocess.CompletedProcess[bytes] |
 
 
 def commit_of(folder: Path, recorded: Sequence[Path] = ()) -> str | None:
-    """Return the short commit, or None; add "+" if files other than baselines differ from it."""
+    """Return the short commit, or None; "+" marks uncommitted changes of files except baselines."""
     commit = git("rev-parse", "--short=12", "HEAD", folder=folder)
     if commit is None:
         return None
@@ -132,7 +132,7 @@ def commit_of(folder: Path, recorded: Sequence[Path] = ()) -> str | None:
 
 
 def changes_digest(folder: Path, recorded: Sequence[Path] = ()) -> str:
-    """Return a digest of how tracked files differ from their commit; "" if they do not."""
+    """Return a digest of the uncommitted changes of tracked files; "" if there are none."""
     changed = git("diff", "HEAD", *_code(folder, recorded), folder=folder)
     return hashlib.sha256(changed).hexdigest()[:12] if changed else ""
 
@@ -142,7 +142,7 @@ def code_differs(
 ) -> str | None:
     """Return why two measured commits may have different code, or None.
 
-    Baselines do not count. Two missing commits, as outside git, count as equal.
+    Baselines (`recorded`) are ignored. Two unknown commits, as outside git, are equal.
     """
     if earlier is None and later is None:
         return None
@@ -163,11 +163,10 @@ def code_differs(
 def files_since(
     folder: Path, commit: str, loaded: Iterable[str], recorded: Sequence[Path] = ()
 ) -> tuple[list[Path], list[Path] | None] | None:
-    """Return files that differ from a commit, and files that git does not know.
+    """Return files that differ from a commit, and files in `loaded` that git does not track.
 
-    Changes in the work tree count. The unknown ones are those of `loaded` that git neither tracks
-    nor ignores; None if git fails. Paths are absolute, without baselines (see `commit_of`). Returns
-    None if no clone has the commit.
+    Uncommitted changes are included; ignored files and baselines are not. Paths are absolute. The
+    second list is None if git fails. The result is None if this clone does not have the commit.
     """
     top, diff = git("rev-parse", "--show-toplevel", folder=folder), None
     if top is not None and _COMMIT.fullmatch(commit):
@@ -187,13 +186,12 @@ def files_since(
 
 
 def same_code(folder: Path, commit: str | None, recorded: Sequence[Path] = ()) -> bool:
-    """Check whether tracked files are those of a commit, except suites and baselines."""
+    """Return whether tracked files equal those of a commit, except suites and baselines."""
     files = files_since(folder, commit or "", (), recorded)
     return files is not None and all(file.match("*.mlperf.toml") for file in files[0])
 
 
 def _code(folder: Path, recorded: Sequence[Path]) -> list[str]:
-    """Return arguments for git that exclude baselines and bytecode."""
     top = folder.resolve()
     others = [path.resolve() for path in recorded]
     return [

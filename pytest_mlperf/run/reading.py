@@ -71,8 +71,8 @@ def subject_of(
 ) -> Subject:
     """Return the machine, engine and data that a worker process measured.
 
-    `build` is the environment of the worker, None for this Python. `built` describes its
-    checkpoint. `exporter` measures the GPUs of its server.
+    `build` is the worker's environment and `python` describes it; None for this Python. `built`
+    describes its checkpoint. `exporter` measures the GPUs of its server.
     """
     python_facts = _beside(build, python) if build and python else {}
     # Baselines in git must not contain a user's folders, which options may name.
@@ -98,7 +98,7 @@ def subject_of(
 
 
 def _beside(build: Build, python: Event) -> dict[str, str]:
-    """Return facts about a worker's other Python; its path only for a baseline's build."""
+    """Return facts about a worker's other Python, with its path if it is a baseline's build."""
     versions = {f"python.{name}": version for name, version in python["versions"].items()}
     facts = {"python": str(python["version"]), **versions}
     if build.baseline:
@@ -110,7 +110,7 @@ LOOP_SETTINGS = ("points", "ramp_ms", "arrivals", "burstiness", "audit", "max_fa
 
 
 def _requests(job: Job) -> str:
-    """Return a text on a run's length, and a hash of LoadGen's settings without the rate."""
+    """Return a run's planned length as text, with a hash of LoadGen's settings except the rate."""
     settings = job.settings
     # Settings of our own loops must not change the hashes of other baselines.
     hashed = {k: v for k, v in dataclasses.asdict(settings).items() if k not in LOOP_SETTINGS or v}
@@ -164,13 +164,13 @@ class Evidence:
 
 @dataclass(frozen=True, kw_only=True)
 class Validity(Findings):
-    """Hold LoadGen's result on the validity of a run."""
+    """Hold LoadGen's result whether a run is valid, as findings."""
 
     limit_missed: bool = False
 
 
 def read_run(evidence: Evidence, job: Job, conditions: Conditions) -> Run | None:
-    """Return the performance run of a worker's results, or None if it made none."""
+    """Return the performance run of a worker, or None if it made none."""
     finished, settings = evidence.finished, evidence.settings
     if finished is None or settings is None:
         return None
@@ -249,7 +249,7 @@ UNTIMED_SHARE, MIN_UNTIMED_SECONDS = 0.1, 1e-5
 
 
 def untimed_input(input_s: float | None, settings: LoadGenSettings, figures: Figures) -> Findings:
-    """Report the mean time of a data set's `input()`, which no metric includes, if large."""
+    """Report the mean time of a data set's `input()` if it is large, as no metric includes it."""
     latencies_s = [s for n, s in figures.metrics.items() if n.partition("@")[0] == "latency_p50"]
     sample_s = min(latencies_s, default=figures.duration_s / max(1, figures.samples))
     if settings.scenario == Scenario.MULTI_STREAM:
@@ -298,7 +298,7 @@ def _read_curve(
 
 @dataclass(frozen=True)
 class Spell:
-    """Hold begin and end of a run without LoadGen's log, in seconds since the epoch."""
+    """Hold begin and end of a run for which no log is used, in seconds since the epoch."""
 
     window_s: tuple[float, float]
 
@@ -315,7 +315,7 @@ def energy_findings(
     figures: Figures,
     moved_s: float,
 ) -> list[Findings]:
-    """Return findings by each source of energy; `moved_s` is the change of the wall clock."""
+    """Return the findings of each energy source; `moved_s` is how far the wall clock was set."""
     seen: list[Findings] = []
     if not (evidence.power or evidence.host or evidence.exporter or conditions.meter):
         return seen
@@ -344,7 +344,7 @@ def energy_findings(
 
 
 def may_have_light(job: Job, identity: Mapping[str, object]) -> bool:
-    """Check whether a roofline can be computed: not for a curve, a CPU or a simulated GPU."""
+    """Return whether a roofline applies: not to curves, simulated GPUs, or CPUs without figures."""
     if job.settings.points:  # each point of a curve has its own limit
         return False
     figures = job.gpu is not None or split(job.accelerator)[1] != "cpu"

@@ -1,4 +1,4 @@
-"""Compute a run's share of its GPUs' roofline, and its cost, if the figures are known."""
+"""Compute a run's share of the roofline of its GPUs, and the cost per token or sample."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ BATCH_KEY = "work.batch"
 
 @dataclass(frozen=True, kw_only=True)
 class Nearness(Findings):
-    """Hold a run's share of the roofline."""
+    """Hold a run's share of the roofline, as findings."""
 
     light: tuple[Light, ...] = ()
 
@@ -64,7 +64,7 @@ def light_findings(
 ) -> Nearness:
     """Return a run's share of the roofline; the run is INVALID if it exceeds the limit.
 
-    `drafts` are accepted draft tokens; None for none or unknown.
+    `drafts` is the number of accepted draft tokens; None if none or unknown.
     """
     count, kind = split(job.accelerator)
     gpu = gpu_of(job, identity)
@@ -104,7 +104,7 @@ def _drafts(a_step: float, *, undeclared: bool) -> Sign:
 
 
 def tokens_a_step(figures: Figures, drafts: int) -> float | None:
-    """Return the mean tokens per decoding step; None unless more than `drafts` were decoded."""
+    """Return the mean tokens per decoding step with `drafts` accepted draft tokens, or None."""
     decoded = (figures.metrics.get("tokens_per_sample", 0.0) - 1) * figures.samples
     return decoded / (decoded - drafts) if decoded > drafts else None
 
@@ -112,7 +112,7 @@ def tokens_a_step(figures: Figures, drafts: int) -> float | None:
 def most_together(samples: int, job: Job, engine: Mapping[str, str]) -> float | None:
     """Return an upper bound of the samples in flight; None if unknown.
 
-    It also holds for one step with a prefix cache or several copies of the model.
+    It also limits the batch of one step, even with a prefix cache or several replicas.
     """
     most = [float(samples)] if samples else []
     if job.case.scenario.answers_one_at_a_time:
@@ -123,12 +123,12 @@ def most_together(samples: int, job: Job, engine: Mapping[str, str]) -> float | 
 
 
 def gpu_of(job: Job, identity: Mapping[str, object]) -> GpuSpec | None:
-    """Return the figures of a case's accelerator: the suite's own, else the table's."""
+    """Return the peaks, bandwidth and memory of a case's GPU: the suite's own, else the table's."""
     return gpu_in(identity) if job.gpu is None else job.gpu
 
 
 def work_of(job: Job) -> AnyWork | None:
-    """Return the work of one sample of a case: the suite's own, else MLPerf's."""
+    """Return the work (FLOP, bytes) per sample of a case: the suite's own, else MLPerf's."""
     if job.work is not None:
         return job.work
     workload = find_work(job.case.workload)
@@ -153,7 +153,7 @@ def _number(key: str, engine: Mapping[str, str]) -> float:
 
 
 def cost_of(job: Job, runs: Sequence[Run], identity: Mapping[str, object]) -> PerDollar | None:
-    """Return tokens or samples per dollar for GPUs in use or holding weights; None if unknown."""
+    """Return tokens or samples per dollar; None without a price or a rate."""
     if job.price is None or not runs:
         return None
     tokens = all("tokens_per_second" in run.metrics for run in runs)
@@ -171,7 +171,7 @@ def cost_of(job: Job, runs: Sequence[Run], identity: Mapping[str, object]) -> Pe
 
 
 def _holding(job: Job, identity: Mapping[str, object]) -> int:
-    """Return the number of GPUs that hold the weights; 1 if unknown."""
+    """Return the minimum number of GPUs whose memory can hold the weights; 1 if unknown."""
     work, gpu = find_work(job.case.workload), gpu_of(job, identity)
     about = PRECISIONS.get(job.case.precision)
     if work is None or gpu is None or gpu.memory is None or about is None or job.techniques:
@@ -215,8 +215,8 @@ class WorkloadLimit:
         """Return the limit of a workload by any of its names, or None if its work is unknown.
 
         Args:
-            metric: Metric of `value`; default: the rate of tokens if it generates any, else of
-                samples.
+            metric: Metric of `value`; default: tokens/s if the workload generates any, else
+                samples/s.
             precision: Default: the GPU's fastest.
             figures: Figures of the run by name; default: typical figures of the data set.
 
@@ -241,7 +241,7 @@ class WorkloadLimit:
 
     @property
     def peak(self) -> float:
-        """Dense peak of one GPU [FLOP/s]; 0 if unknown."""
+        """Peak of one GPU without sparsity [FLOP/s]; 0 if unknown."""
         return (peak(self.gpu, self.seen.precision) if self.gpu else None) or 0.0
 
     @property
@@ -252,7 +252,7 @@ class WorkloadLimit:
 
     @property
     def prompt_rate(self) -> float | None:
-        """Prefill rate [tokens/s] without decoding; None if the workload has no prompts."""
+        """Prefill rate [tokens/s] if nothing is decoded; None if the workload has no prompts."""
         if not (self.gpu and isinstance(self.about.work, Decode) and self.seen.input_tokens):
             return None
         has = hardware(self.gpu, self.seen)
@@ -260,7 +260,7 @@ class WorkloadLimit:
 
     @property
     def decode_context(self) -> float | None:
-        """Mean number of earlier tokens of a sequence that decodes; None if unknown."""
+        """Mean number of tokens before the one that is decoded; None if unknown."""
         seen = self.seen
         if not (isinstance(self.about.work, Decode) and seen.input_tokens and seen.output_tokens):
             return None
@@ -268,7 +268,7 @@ class WorkloadLimit:
 
     @property
     def decode_rate(self) -> float | None:
-        """Decode rate of full batches [tokens/s], without prefill; None if an input is unknown."""
+        """Decode rate [tokens/s] of full batches without prefill; None if an input is unknown."""
         work, context = self.about.work, self.decode_context
         if not (self.gpu and isinstance(work, Decode) and context and self.seen.batch):
             return None

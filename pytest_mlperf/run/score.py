@@ -99,7 +99,7 @@ T = TypeVar("T")
 
 
 class Progress:
-    """Report how many outputs and references were read, at intervals."""
+    """Report at intervals how many outputs and references were read."""
 
     def __init__(self, reporter: Reporter, total: int) -> None:
         self._reporter = reporter
@@ -115,7 +115,7 @@ class Progress:
             self._reporter.event("progress", done=self._read, total=self._total, what=unit)
 
     def watched(self, read: Callable[[int], T]) -> Callable[[int], T]:
-        """Return a reader that also reports progress."""
+        """Return a function that calls `read` and counts the item as progress."""
 
         def watching(index: int) -> T:
             item = read(index)
@@ -127,7 +127,7 @@ class Progress:
 
 
 class Lazy(Sequence[T]):
-    """Read an item of a sequence on access, as all outputs or references may exceed memory."""
+    """Provide a sequence whose items are read on access, as all together may exceed memory."""
 
     def __init__(self, indices: Sequence[int], read: Callable[[int], T]) -> None:
         self._indices = indices
@@ -169,7 +169,7 @@ class Outputs(Lazy[bytes]):
 
 
 def build(noun: str, factory: Mapping[str, Any], **arguments: Any) -> Any:
-    """Call the factory of a task's spec."""
+    """Build the data set or scorer that a task's spec describes."""
     options = factory["options"]
     return imported(noun, factory["target"], options)(**arguments, **options)
 
@@ -190,7 +190,7 @@ def main(file: str) -> NoReturn:
 
 
 def score(spec: Mapping[str, Any], reporter: Reporter) -> dict[str, Any]:
-    """Score the logs of all blocks together."""
+    """Score the accuracy logs of all blocks together; return the content of the result event."""
     dataset: Dataset = as_dataset(build("dataset", spec["dataset"]))
     require_same(dataset, spec["samples"])
     scorer: Scorer = build("scorer", spec["scorer"], model=spec["model"])
@@ -240,7 +240,7 @@ def score(spec: Mapping[str, Any], reporter: Reporter) -> dict[str, Any]:
 def answers(blocks: Sequence[Mapping[str, Any]]) -> dict[int, tuple[AccuracyLog, int]]:
     """Return each sample's log and LoadGen index, by data set index.
 
-    `blocks` have a `log`, and `indices`: data set indices by LoadGen's index.
+    Each block has the path of its `log`, and in `indices` the data set index of each LoadGen index.
     """
     places: dict[int, tuple[AccuracyLog, int]] = {}
     expected_indices: set[int] = set()
@@ -283,7 +283,7 @@ def artefacts(
 
 
 def check(scores: Scores, indices: Sequence[int]) -> None:
-    """Raise RunError unless each sample has a finite score or None."""
+    """Raise RunError unless each sample in `indices` has a finite score or None."""
     for name, values in scores.per_sample.items():
         if len(values) != len(indices):
             count = f"{len(values)} of {name} for {len(indices)} samples"

@@ -28,7 +28,7 @@ class PageError(Exception):
 
 
 class MetricsPage:
-    """Read one page repeatedly over one connection; `headers` are those of the last answer."""
+    """Read one page repeatedly over one connection; `headers` has those of the last response."""
 
     def __init__(self, url: str, *, timeout_s: float = PAGE_TIMEOUT_SECONDS) -> None:
         parts = urlsplit(url)
@@ -99,7 +99,7 @@ class MetricsPage:
 
 
 def read_page(url: str) -> bytes:
-    """Return a page's content over a connection of its own; raise PageError if it fails."""
+    """Read a page over a new connection; raise PageError if it cannot be read."""
     is_address: object = False
     with contextlib.suppress(ValueError):
         parts = urlsplit(url)
@@ -116,7 +116,7 @@ class Scraper:
     Attributes:
         cpu_s: Processor time of the thread [s].
         failures: Errors of failed reads, in order.
-        clock_stepped: Whether the wall clock was set, so that no window can be found.
+        clock_stepped: Whether the wall clock was set, so that the run's window is unknown.
     """
 
     def __init__(
@@ -126,7 +126,7 @@ class Scraper:
         *,
         period_s: float = POLL_SECONDS,
     ) -> None:
-        """Call `take` every `period_s`, in the thread, with the wall-clock time and all pages."""
+        """Prepare a thread that calls `take` with the time and all pages every `period_s`."""
         self._pages = [MetricsPage(url) if isinstance(url, str) else url for url in urls]
         self._take, self._period_s = take, period_s
         self._over = threading.Event()
@@ -142,7 +142,6 @@ class Scraper:
         return self
 
     def __exit__(self, *exc_info: object) -> None:
-        """End the thread, even during a read."""
         self._over.set()
         self.clock_stepped = abs(ahead_s() - self._ahead_s) > CLOCK_STEP_S
         if self._thread.is_alive():

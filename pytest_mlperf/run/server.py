@@ -72,9 +72,9 @@ class ServerLog:
     """Hold the readings of a server's metrics during a run.
 
     Attributes:
-        readings: Readings in the order of time; empty without a page.
+        readings: Readings, oldest first; empty without a metrics page.
         failures: Errors of failed readings.
-        lack: Reason to report if there are not metrics, else "".
+        lack: Why there are no metrics, as text for the report; else "".
     """
 
     readings: list[ServerReading] = field(default_factory=list)
@@ -91,7 +91,7 @@ class Served(Findings):
 
 @contextlib.contextmanager
 def watched_server(pages: Sequence[str], folder: Path) -> Iterator[ServerLog]:
-    """Read a server's pages during the block, and write them to the run's folder."""
+    """Read a server's metrics pages inside the `with` block; write them to the run's folder."""
     log = ServerLog(lack="" if pages else ABSENT)
 
     def take(time_s: float, texts: Sequence[bytes]) -> None:
@@ -124,7 +124,7 @@ def served(
     """Return a server's metrics in the windows of a run.
 
     `shared` is the share of the data set's prompt tokens that are a prefix of an earlier prompt;
-    None if unknown. Server metrics in `limits` and stage times become metrics of the run.
+    None if unknown. Stage times, and server metrics in `limits`, become metrics of the run.
     """
     by_usage = {
         _share_at(point): min(1.0, counts["cached_tokens"] / whole)
@@ -160,7 +160,7 @@ def _share_at(point: float | None) -> str:
 
 
 def answer_findings(answers: Answers, fingerprint: Mapping[str, str], seen: Served) -> Findings:
-    """Report properties of a server's answers that affect the figures."""
+    """Report properties of a server's answers that affect the run's metrics."""
     return Findings.signed(_answer_signs(answers, fingerprint, seen))
 
 
@@ -187,7 +187,7 @@ def _answer_signs(answers: Answers, fingerprint: Mapping[str, str], seen: Served
 
 
 def _absent(log: ServerLog, seen: Mapping[str, float], limits: Collection[str]) -> Iterator[Note]:
-    """Yield a note on the cause for each gated server metric without a value."""
+    """Yield a note for each gated server metric without a value, with the cause."""
     for name in limits:
         base = name.partition("@")[0]
         if base not in SERVER_METRICS or name in seen:

@@ -58,9 +58,9 @@ CONNECTIONS = 3
 
 
 class ProbePage(MetricsPage):
-    """Read the energy that a probe on the server's machine prints, as an exporter's page.
+    """Read the energy that a probe on the server's machine prints, formatted as a metrics page.
 
-    Times are those of arrival on this machine, as clocks of two machines differ.
+    Readings get their time of arrival here, because the clocks of two machines differ.
     """
 
     def __init__(self, command: Sequence[str]) -> None:
@@ -124,7 +124,7 @@ class ServerSources:
     def of(cls, planned: Testable, exporter: str = "", gpus: Sequence[str] = ()) -> Self | None:
         """Return the sources of a case's server; None without a url, or if a variable is unset.
 
-        An entry that names no source has the session's exporter.
+        An entry without an exporter or a probe uses the session's exporter.
         """
         url = url_of(planned)
         if not isinstance(planned, Planned) or not url or unset_in(planned.options):
@@ -137,7 +137,7 @@ class ServerSources:
         return cls(url=url, accelerator=planned.case.accelerator, entry=entry)
 
     def ask(self) -> ServerIdentity:
-        """Ask all sources; raise RunError if one fails, answers nonsense or contradicts another."""
+        """Ask all sources; raise RunError if one fails, is invalid or contradicts another."""
         reports, entry, name = {}, self.entry, self.accelerator
         if entry.probe:
             answer = _json_line(output_of("the probe", shlex.split(entry.probe), _script()))
@@ -157,7 +157,7 @@ class ServerSources:
         """Return the machine on which the server runs, which may be `client`.
 
         Raises:
-            RunError: See `ask`; or the probe ran on the client, but the server runs elsewhere.
+            RunError: See `ask`; also if the probe ran on the client, but the server does not.
         """
         if not self.entry.probe and self.is_here and client.has(self.accelerator):
             return client
@@ -183,7 +183,7 @@ class ServerSources:
 
 
 def is_own_address(url: str) -> bool:
-    """Return whether a url's host is this machine; it may still forward the port elsewhere."""
+    """Return whether a url's host is this machine, which may forward the port to another one."""
     with contextlib.suppress(OSError, UnicodeError):
         host, stream = urlsplit(url).hostname, socket.SOCK_STREAM
         for family, kind, _, _, address in socket.getaddrinfo(host, 0, type=stream):
@@ -240,7 +240,6 @@ def _script() -> Path:
 
 
 def _json_line(printed: bytes) -> bytes:
-    """Return the last line that may be JSON, as a login shell may print other lines."""
     lines = [line for line in printed.splitlines() if line.lstrip().startswith(b"{")]
     return lines[-1] if lines else printed
 
@@ -250,7 +249,7 @@ def _kubectl(*words: str) -> bytes:
 
 
 def _pages(url: str) -> tuple[dict[str, bytes], dict[str, str], frozenset[float]]:
-    """Return a server's pages, their headers, and start times from several connections."""
+    """Return a server's pages, headers, and the start times that several connections report."""
     base = API_PATH.sub("", url)
     pages: dict[str, bytes] = {}
     headers: dict[str, str] = {}

@@ -22,7 +22,7 @@ class WorkQueue:
     """
 
     def __init__(self, work: Work, *, threads: int = 1, max_batch: int | None = None) -> None:
-        """Start `threads` that call `work` with up to `max_batch` samples; None takes all."""
+        """Start `threads` that call `work` with at most `max_batch` samples (None: no limit)."""
         if threads < 1 or (max_batch is not None and max_batch < 1):
             raise ValueError(f"threads={threads!r}, max_batch={max_batch!r}; both at least 1")
         self._work = work
@@ -61,7 +61,7 @@ class WorkQueue:
                 sink.failed(error)
 
     def _drain(self, piece: Piece) -> Piece:
-        """Join the next queued pieces to `piece` while they fit into a batch and have its sink."""
+        """Add the next queued pieces to `piece` while they fit into a batch and have its sink."""
         ids, indices, sink = list(piece[0]), list(piece[1]), piece[2]
         while self._max_batch is None or len(ids) < self._max_batch:
             try:

@@ -36,7 +36,7 @@ OUTPUTS = "output digests"
 
 
 def pack(scores: Scores, steps: Mapping[str, int], outputs: Sequence[int] | None) -> bytes:
-    """Return an npz archive of scores as multiples of a step: uint16 if they fit, else int32."""
+    """Return an .npz archive of scores in whole steps, as uint16 if they fit, else int32."""
     np, arrays = foreign.numpy(), {}
     for name in sorted(scores):
         there = [value for value in scores[name] if value is not None]
@@ -55,7 +55,7 @@ def pack(scores: Scores, steps: Mapping[str, int], outputs: Sequence[int] | None
 
 
 def unpack(content: bytes, baseline: AccuracyBaseline) -> dict[str, list[float | None]]:
-    """Return the scores of an archive by metric; raise ValueError if they do not fit."""
+    """Return the scores in an archive by metric; raise ValueError if they do not fit `baseline`."""
     scores = {}
     if missing := set(baseline.steps) - set(read := arrays(content, baseline, *baseline.steps)):
         raise ValueError(f"lacks the scores of {min(missing)}")
@@ -88,7 +88,7 @@ Found = TypeVar("Found")
 
 
 def path_for(root: Path, *, workload: str, engine: str, precision: str, data: str = "") -> Path:
-    """Return the path of an accuracy baseline; `data` is a scenario with data of its own."""
+    """Return the path of an accuracy baseline; `data` is a scenario that has its own data set."""
     parts = {"engine": engine, "precision": precision, **({"scenario": data} if data else {})}
     file = ".".join([*(path_part(noun, name) for noun, name in parts.items()), "json"])
     return root / "accuracy" / path_part("workload", workload) / file
@@ -97,8 +97,8 @@ def path_for(root: Path, *, workload: str, engine: str, precision: str, data: st
 def scores_path(path: Path) -> Path:
     """Return the path of the scores file that belongs to an accuracy baseline.
 
-    Its name contains the digest, so that no write changes the file of a valid baseline. Files of
-    older releases have no digest in their names.
+    The file name contains the scores' digest, so that no write changes the file of a valid
+    baseline. Older releases wrote names without a digest.
     """
     baseline = ACCURACY_DOCUMENT.load(path)
     return path.with_suffix(SCORES_SUFFIX) if baseline is None else _scores_file(path, baseline)
@@ -137,8 +137,8 @@ def replace_scores(
 ) -> AccuracyBaseline:
     """Write an accuracy baseline and its scores under the lock of its folder.
 
-    `make` returns the new baseline, given the present one or None; its `steps` and `scores_sha256`
-    are filled in here. Scores and digests of `outputs` are in the order of the data set.
+    `make` gets the old baseline, or None, and returns the new one; `steps` and `scores_sha256` are
+    filled in here. Scores and output digests (`outputs`) are in the order of the data set.
     """
     with ACCURACY_DOCUMENT.alone(path) as locked:
         steps = {name: steps_per_point(values) for name, values in scores.items()}
@@ -183,7 +183,6 @@ def _put_both(
 
 
 def _scores_among(names: Iterable[str], *, path: Path) -> list[str]:
-    """Return the names of a baseline's scores files, including those of killed writers."""
     name = re.compile(
         rf"{re.escape(path.stem)}(\.[0-9a-f]{{{NAME_HEX_DIGITS}}})?{re.escape(SCORES_SUFFIX)}"
     )
@@ -193,8 +192,8 @@ def _scores_among(names: Iterable[str], *, path: Path) -> list[str]:
 def _load(path: Path) -> tuple[AccuracyBaseline, Path, bytes] | None:
     """Return a baseline, and the path and bytes of its scores.
 
-    If another process replaces both files in the meantime, the new baseline is read. Raises
-    BaselineError if the scores of an unchanged baseline are missing or damaged.
+    Reads again if another process replaces both files meanwhile. Raises BaselineError if the scores
+    are missing or damaged.
     """
     baseline = ACCURACY_DOCUMENT.load(path)
     while baseline is not None:
@@ -237,7 +236,7 @@ def _named(path: Path, baseline: AccuracyBaseline) -> Path:
 
 
 def _scores_file(path: Path, baseline: AccuracyBaseline) -> Path:
-    """Return the path of the scores: next to the baseline, or next to its link target."""
+    """Return the path of a baseline's scores: in its folder, or in that of its link target."""
     places = dict.fromkeys((path, Path(os.path.realpath(path))))
     named = [_named(one, baseline) for one in places]
     others = [  # of older releases too
@@ -251,7 +250,7 @@ def _scores_file(path: Path, baseline: AccuracyBaseline) -> Path:
 def _checked(
     path: Path, baseline: AccuracyBaseline, file: Path, read: Callable[[], Found]
 ) -> Found:
-    """Return the result of `read`; turn every error of a damaged archive into a BaselineError."""
+    """Return the result of `read`; raise BaselineError if the archive in `file` is damaged."""
     try:
         return read()
     except foreign.BROKEN_ARCHIVES as error:

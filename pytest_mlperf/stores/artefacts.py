@@ -21,7 +21,7 @@ MAX_TOTAL_BYTES = 1 << 35
 
 
 def artefact_fault(ids: Sequence[int], artefacts: Sequence[Mapping[str, bytes]]) -> str:
-    """Return the defect of artefacts that an engine attaches to samples, as text, or ""."""
+    """Return what is wrong with artefacts that an engine attaches to samples; "" if nothing."""
     if len(artefacts) != len(ids):
         return f"attach() was given {len(ids)} ids but {len(artefacts)} tables of artefacts"
     for sample, by_name in zip(ids, artefacts, strict=True):
@@ -62,7 +62,7 @@ class ArtefactWriter:
         self._size = 0
 
     def add(self, index: int, artefacts: Mapping[str, bytes]) -> None:
-        """Write a sample's artefacts, except of a repeat; RunError if too large or disk full."""
+        """Write a sample's artefacts once; RunError if they are too large or the disk is full."""
         with self._lock:
             if index in self._written:
                 return
@@ -101,7 +101,7 @@ class ArtefactArchive:
     """Read the artefacts of one run by data set index."""
 
     def __init__(self, path: Path) -> None:
-        """Read the index of the archive; a missing file holds no artefacts."""
+        """Read the archive's index; a missing file counts as an archive without artefacts."""
         self._path = path
         self._archive: zipfile.ZipFile | None = None
         self.names: dict[int, tuple[str, ...]] = {}

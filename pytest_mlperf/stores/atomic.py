@@ -1,9 +1,9 @@
 """Write files atomically, and lock the folder that they are written to.
 
-The lock is a file next to the written ones, so that processes with separate temporary folders,
-containers, and hosts that share a file system with locks all use the same lock. Lock and unfinished
-files are in a subfolder that is removed after each write. Git ignores the leftovers of a killed
-writer, and the next writer removes them.
+The lock is a file next to the written ones, so that containers, hosts with a shared file system,
+and processes with separate temporary folders use the same lock. The lock and unfinished files are
+in a subfolder that is removed after each write. Git ignores the leftovers of a killed writer, and
+the next writer removes them.
 """
 
 from __future__ import annotations
@@ -88,7 +88,7 @@ def _replace(path: Path, content: bytes) -> None:
 
 
 def _write(name: str, content: bytes, locked: LockedFolder, *, unnamed: bool) -> bool:
-    """Write a file and give it its name; return False if unnamed files are not supported."""
+    """Write a file under a name; return False if the file system lacks unnamed files."""
     temporary = _temporary_name()
     try:
         descriptor = _create(temporary, locked.unfinished, 0o666, unnamed=unnamed)
@@ -159,7 +159,7 @@ _TEMPORARY = re.compile(r"\.[0-9a-f]{16}\.tmp")
 
 
 def _remove_stale(folder: int) -> None:
-    """Remove this user's and host's unfinished files that no living writer has locked."""
+    """Remove unfinished files of this user and host that no running writer has locked."""
     names = filter(_TEMPORARY.fullmatch, names_in(folder))
     for name in (name for name in names if name.startswith(f".{_host_digest()}")):
         with contextlib.suppress(OSError):
@@ -217,7 +217,7 @@ DISK_FULL = frozenset({errno.ENOSPC, errno.EDQUOT})
 
 @contextlib.contextmanager
 def naming_disk(path: Path) -> Iterator[None]:
-    """Add the file system and its free space to the error of a full disk."""
+    """Add the file system and its free space to the message of a disk-full error."""
     try:
         yield
     except OSError as error:
@@ -227,7 +227,7 @@ def naming_disk(path: Path) -> Iterator[None]:
 
 
 def disk_of(path: Path) -> str:
-    """Return the mount point of a path and its free space."""
+    """Return the mount point of a path and its free space, as text."""
     mount_point = Path(os.path.realpath(path))
     while not mount_point.exists():
         mount_point = mount_point.parent
@@ -244,13 +244,13 @@ def sync_folder(folder: Path) -> None:
 
 
 class Keeping:
-    """Write files; collect a line about each for the terminal."""
+    """Write files, and collect terminal lines about results and errors."""
 
     def __init__(self) -> None:
         self.lines: list[str] = []
 
     def keep(self, title: str, write: Callable[[], object], line: str | None = None) -> bool:
-        """Call `write` and return whether it succeeded; report every error as a line."""
+        """Call `write`; add `line`, or an error with `title`, for the terminal; return success."""
         try:
             write()
         except MlperfError as error:
@@ -310,7 +310,7 @@ LOCK = ".gitignore"
 
 @contextlib.contextmanager
 def alone_in(folder: Path, *, timeout_s: float) -> Iterator[LockedFolder]:
-    """Lock a folder, creating it if needed; yield a subfolder for files not yet complete.
+    """Lock a folder, creating it if needed; yield a subfolder for unfinished files.
 
     Raises:
         BusyError: Another process held the lock for longer than `timeout_s`.
@@ -416,7 +416,7 @@ def _lock(descriptor: int, deadline: float) -> None:
 
 
 def _is_current(descriptor: int, locked: LockedFolder) -> bool:
-    """Return whether an opened lock file still has its name; write its content if empty."""
+    """Return whether an open lock file still exists under its name; fill it if it is empty."""
     try:
         with opened_folder(PLACE, locked.folder) as folder:
             held, there = os.fstat(descriptor), os.stat(LOCK, dir_fd=folder, follow_symlinks=False)
@@ -441,7 +441,7 @@ def _remove(locked: LockedFolder) -> None:
 
 
 def _clear(locked: LockedFolder) -> None:
-    """Remove unfinished files, which have no writer under this lock; keep other names."""
+    """Remove unfinished files, whose writers must have ended; keep files with other names."""
     for name in filter(_TEMPORARY.fullmatch, names_in(locked.unfinished)):
         about = os.stat(name, dir_fd=locked.unfinished, follow_symlinks=False)
         if stat.S_ISDIR(about.st_mode):

@@ -38,9 +38,9 @@ def cache_folder() -> Path:
 def sha256(files: Sequence[Path]) -> str:
     """Return the hex SHA-256 of the concatenated files.
 
-    Digests of large files are cached by path, device, inode, size and times, because each run's
-    process would spend minutes on them. Recently changed files are not cached: their next change
-    may leave all of these as they are.
+    Digests of large files are cached by path, device, inode, size and times, to save minutes in
+    each run's process. Recently changed files are not cached, because a further change may leave
+    their size and times the same.
     """
     HASHED.update(path.resolve() for path in files)
     looks = _looks(files)

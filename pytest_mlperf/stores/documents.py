@@ -39,7 +39,7 @@ class Document(Generic[T]):
     """Read and write files whose content is a frozen dataclass with a field `schema`.
 
     Attributes:
-        kind: The dataclass.
+        kind: Dataclass of the content.
         migrations: Functions that convert an older schema to the next one, by older schema.
     """
 
@@ -85,7 +85,7 @@ class Document(Generic[T]):
             ) from defect
 
     def read(self, content: bytes, source: str) -> T:
-        """Parse a document's bytes, such as from git; `source` names them in BaselineError."""
+        """Parse a document's bytes, such as from git; BaselineError names their `source`."""
         try:
             return self._parse(content)
         except ValueError as defect:
@@ -145,7 +145,6 @@ class Document(Generic[T]):
             raise _not_written(path, error) from error
 
     def _parse(self, content: bytes) -> T:
-        """Return the content of a file's bytes; raise ValueError with the first defect."""
         try:
             raw = parse_json(content)
         except UnicodeDecodeError as error:

@@ -90,7 +90,7 @@ class RecordedPoint:
         requests: Number of completed requests.
         duration_s: Time from the first request to the last answer, ramp-up and ramp-down included.
         ended_s: End, seconds since the epoch; the file's time if the client states none.
-        digest: Digest of the result: copies have the same.
+        digest: Digest of the result, equal for copies of a run folder.
         invalid: Reasons why it may not be judged.
     """
 
@@ -218,7 +218,7 @@ def _yaml(who: str) -> Any:
 
 
 def _of_speed(datasets: Any) -> Any:
-    """Return the first data set of type "performance", else the first data set."""
+    """Return the first data set of type "performance", or the first one if there is none."""
     tables = [each for each in datasets if isinstance(each, dict)]  # a TypeError if it is no list
     speed = (each for each in tables if each.get("type", "performance") == "performance")
     return next(speed, tables[0] if tables else {})
@@ -243,7 +243,6 @@ def _short(text: str) -> str:
 
 
 def _concurrency(folder: Path, config: Mapping[str, str], summary: _Block) -> int:
-    """Return the concurrency of a run; raise MlperfError if its two files differ."""
     pattern = config.get("settings.load_pattern.type", "")
     if pattern != "concurrency":
         raise MlperfError(
@@ -268,7 +267,7 @@ def _concurrency(folder: Path, config: Mapping[str, str], summary: _Block) -> in
 
 @dataclass(frozen=True)
 class _Block:
-    """Hold a JSON object of a result file; `path` and `where`, its key, are for messages."""
+    """Hold a JSON object of a result file; messages name `path` and `where`, the key path."""
 
     path: Path
     raw: Any
@@ -343,7 +342,6 @@ def _distribution(summary: _Block, key: str, unit: str) -> _Block:
 def _metrics(
     summary: _Block, requests: int, duration_s: float
 ) -> tuple[dict[str, float], tuple[str, ...]]:
-    """Return the metrics of a point in SI units, and notes on those that are implausible."""
     metrics, notes = {}, []
     tokens = _distribution(summary, "output_sequence_lengths", "tokens").number("total")
     _require_agreement(summary, "qps", requests, duration_s)
@@ -497,7 +495,7 @@ def events_of(folder: Path, *kinds: bytes) -> Iterator[dict[str, Any]]:
 
 
 def _unpaired(folder: Path) -> str:
-    """Return a note why the client's scores are not judged, and which engine can judge them."""
+    """Return a note that the client's scores are not judged, with the reason or a remedy."""
     missing = " and ".join(
         name for name in (EVENTS_FILE, SAMPLES_FILE) if not (folder / name).exists()
     )
@@ -507,7 +505,7 @@ def _unpaired(folder: Path) -> str:
 
 
 def _accuracy(path: Path, unpaired: str) -> tuple[tuple[Reason, ...], tuple[str, ...]]:
-    """Return why the answers of a run are not reliable, and notes with their scores."""
+    """Return reasons why a run's answers are incomplete, and notes with the client's scores."""
     entries = _Block(path, read_foreign(path, RESULT_TITLE), "").raw.get("accuracy_scores")
     if not isinstance(entries, list):
         raise MlperfError(f"{path}: accuracy_scores must be a list, not {shown(entries)}")

@@ -51,7 +51,7 @@ def first_defect(raw: Any, error: ValidationError, title: str) -> str:
 
 
 def _resolve(raw: Any, location: tuple[int | str, ...]) -> tuple[str, Any]:
-    """Return the key path and the value at pydantic's location of an error."""
+    """Return the key path and the value to which the location of a pydantic error refers."""
     path = ""
     for part in location:
         if isinstance(raw, list) and isinstance(part, int):
@@ -139,7 +139,7 @@ def _opened(path: Path) -> io.FileIO:
 
 
 def size_in_words(count: int) -> str:
-    """Format a limit of bytes for messages."""
+    """Format a size limit [bytes] for messages."""
     return f"{count >> 20} MiB" if count >= READ_BYTES else f"{count >> 10} KiB"
 
 
@@ -176,9 +176,9 @@ class Shape(Generic[Document]):
         return SchemaValidator(_failing_fast(schema), CoreConfig(strict=True))
 
     def check(self, raw: Any) -> Document:
-        """Return the document of a JSON value; raise ValueError if it is too large.
+        """Convert a JSON value to the document type; raise ValueError if it is too large.
 
-        Raises ValidationError if it does not match; of a list only the first defect is reported.
+        Raises ValidationError if the value does not match; for a list with its first defect only.
         """
         # Strict checks convert a JSON list to a tuple, but not a Python list.
         text = json.dumps([raw])
@@ -349,7 +349,7 @@ def as_document(
     migrations: Mapping[int, Migration] = MappingProxyType({}),
     items: tuple[str, Shape[Any]] | None = None,
 ) -> Document:
-    """Return the document of a JSON value; raise MlperfError if it does not fit the shape.
+    """Convert a JSON value to a document; raise MlperfError if it does not fit the shape.
 
     `path`, `title` and `cure` (advice) are for messages. `newest` is the newest supported schema;
     `migrations` maps a schema to the function that makes the next one. `items` is the key of a list

@@ -1,7 +1,7 @@
 """Write a session's results to a journal, from which another session can resume.
 
-It has one JSON line for the session's settings, then one per result. It is locked while its session
-runs, and removed when that completes.
+The journal has one JSON line for the session's settings, then one per result. It is locked while
+its session runs, and removed when the session completes.
 """
 
 from __future__ import annotations
@@ -74,7 +74,7 @@ class Journal:
 
 
 def newest(runs: Path, besides: str) -> str | None:
-    """Return the id of the newest session with a journal other than `besides`, or None."""
+    """Return the id of the newest session with a journal, except the session `besides`; or None."""
     ids = sorted(path.parent.name for path in runs.glob(f"*/{JOURNAL_FILE}"))
     return next((one for one in reversed(ids) if one != besides), None)
 
@@ -123,7 +123,6 @@ def _line(value: Begun | CaseResult) -> str:
 
 
 def _locked(file: IO[bytes]) -> bool:
-    """Lock a file until it is closed; return False if another process holds the lock."""
     try:
         atomic.lock(file.fileno())
     except BlockingIOError:

@@ -55,7 +55,7 @@ ENERGY_PLACES: Places = {
 
 
 def moved(content: Any, places: Places) -> Any:
-    """Move keys of a JSON object to new places; leave other or invalid content unchanged."""
+    """Rename keys of a JSON object, also into nested objects; return other content unchanged."""
     if not isinstance(content, dict):
         return content
     present: dict[str, Any] = {}
@@ -67,7 +67,6 @@ def moved(content: Any, places: Places) -> Any:
 
 
 def _in_each(content: Any, key: str, change: Callable[[Any], Any]) -> Any:
-    """Return a copy of an object with `change` applied to each item of the list at `key`."""
     if not isinstance(content, dict) or not isinstance(content.get(key), list):
         return content
     return {**content, key: [change(item) for item in content[key]]}

@@ -28,7 +28,6 @@ _SHAPE, _CASE = foreign.Shape(Results), foreign.Shape(CaseResult)
 
 @cache
 def _results() -> TypeAdapter[Results]:
-    """Return pydantic's adapter for `Results`; build it on first use, because that is slow."""
     return TypeAdapter(Results)
 
 
@@ -157,7 +156,7 @@ MANIFEST_KIND = "pytest-mlperf plan"
 
 @dataclass(frozen=True, kw_only=True)
 class PlannedTest:
-    """Identify a planned test; `pairs` is the number of its jointly judged metrics."""
+    """Identify a planned test; `pairs` is how many of its metrics are judged jointly."""
 
     test: str
     kind: Kind
@@ -191,7 +190,7 @@ _MANIFEST = foreign.Shape(Manifest)
 
 
 def read_manifest(path: Path, content: bytes | None = None) -> Manifest:
-    """Read a manifest, or its content; raise MlperfError if its kind or schema is unknown."""
+    """Read a manifest from `path` or `content`; raise MlperfError if kind or schema is unknown."""
     cure = "create one: pytest-mlperf plan --format json"
     title = "manifest of a plan"
     raw = foreign.read_foreign(path, title, content)

@@ -24,7 +24,7 @@ class Sessions:
     unreadable: list[str] = field(default_factory=list)
 
     def __iter__(self) -> Iterator[tuple[Path, Results]]:
-        """Yield each results file with its content; a damaged one is noted and left out."""
+        """Yield each results file with its content; list damaged ones in `unreadable`."""
         self.unreadable.clear()
         for path in self.files[:MAX_SESSIONS]:
             try:

@@ -43,7 +43,7 @@ def sign(path: Path, key: Path) -> Path:
 
 
 def verified(path: Path, content: bytes, allowed: Path) -> str:
-    """Return the signer of `content` of a file; raise MlperfError if no allowed one signed it."""
+    """Return the signer of `content`; raise MlperfError unless the signer is in `allowed`."""
     signature = signature_of(path)
     content_of(allowed, "file of allowed signers")
     if not signature.exists():
@@ -65,7 +65,6 @@ def verified(path: Path, content: bytes, allowed: Path) -> str:
 
 
 def _keygen(arguments: list[str], content: bytes) -> subprocess.CompletedProcess[bytes]:
-    """Run ssh-keygen without a terminal, so that it cannot ask for a passphrase."""
     environment = {**os.environ, "SSH_ASKPASS_REQUIRE": "never", "LC_ALL": "C"}
     try:
         return subprocess.run(

@@ -1,4 +1,4 @@
-"""Store which tests were SUSPECT or a PROVISIONAL drop, for the next session."""
+"""Store the tests with verdict SUSPECT or a PROVISIONAL drop, for the next session."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ _DOCUMENT = TypeAdapter(_Document)
 
 @dataclass(frozen=True, kw_only=True)
 class Remembered:
-    """Hold the suspects of earlier sessions.
+    """Hold the suspects of earlier sessions: tests that were SUSPECT or PROVISIONAL drops.
 
     Attributes:
         is_any: Whether a file of suspects or results was read.
@@ -49,7 +49,7 @@ class Remembered:
 def load(path: Path) -> Remembered:
     """Read SUSPECT and PROVISIONAL tests of a file (suspects or results), or a folder's *.json.
 
-    A missing file has none, as before a first session; a damaged one sets `defect` only.
+    A missing file, as before the first session, has no suspects; a damaged one sets only `defect`.
     """
     try:
         files = [path] if path.exists() else []
@@ -68,7 +68,7 @@ def load(path: Path) -> Remembered:
 
 
 def update(path: Path, change: Callable[[tuple[Suspect, ...]], Iterable[Suspect]]) -> None:
-    """Replace a file's suspects by `change(suspects)` under the folder's lock."""
+    """Replace a file's suspects by the result of `change`, under the lock of the folder."""
     try:
         try:
             with alone_in(path.parent, timeout_s=LOCK_TIMEOUT_SECONDS) as locked:

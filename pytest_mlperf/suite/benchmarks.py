@@ -23,7 +23,7 @@ MAX_NAME_CHARACTERS = 80
 
 @dataclass(frozen=True)
 class NoSuite:
-    """Stand in for `Suite` in the case of a benchmark, which belongs to no suite."""
+    """Replace `Suite` for a pytest-benchmark test, which belongs to no suite."""
 
     round: str = "none"
     profile: Profile = "quick"
@@ -36,7 +36,7 @@ class NoSuite:
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class PlannedBenchmark:
-    """Hold a pytest-benchmark test that is judged as a case; see `Planned` for attributes."""
+    """Hold a pytest-benchmark test that is judged as a case; attributes are those of `Planned`."""
 
     job: BenchmarkTest
     path: Path
@@ -66,7 +66,7 @@ class PlannedBenchmark:
 
     @property
     def limits(self) -> Mapping[str, float]:
-        """Limit of the judged time by metric, as a share."""
+        """Limits of the judged time by metric, as shares."""
         return self.job.limits
 
     @property
@@ -88,7 +88,6 @@ def benchmark_case(test: str, *, accelerator: str, precision: str) -> Case:
 
 
 def _name(text: str) -> str:
-    """Return a text as a legal file name; a digest replaces lost characters."""
     if NAME_PATTERN.fullmatch(text) and len(text) <= MAX_NAME_CHARACTERS:
         return text
     words = "-".join(re.findall(r"[A-Za-z0-9._+]+", text))

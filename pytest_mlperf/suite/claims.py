@@ -29,7 +29,7 @@ def _entry(suite: Suite, scenario: str) -> ScenarioEntry:
 
 
 def side_of(suite: Suite, text: str) -> Side:
-    """Return the engine entry and accelerator of a name; LookupError if not exactly one fits."""
+    """Return the engine entry and accelerator that a name denotes; LookupError unless one fits."""
     entries = suite.entries
     whole: list[Side] = [(e, None) for e in entries if text in (e.label, e.full_label)]
     exact: list[Side] = [
@@ -49,7 +49,7 @@ def side_of(suite: Suite, text: str) -> Side:
 
 
 def accelerators_of(a: Side, b: Side) -> list[tuple[str, str]]:
-    """Return (accelerator of `a`, of `b`) for each pair to run; default: each that both have."""
+    """Return (accelerator of `a`, of `b`) for each comparison; default: each one that both have."""
     (entry_a, accelerator_a), (entry_b, accelerator_b) = a, b
     if accelerator_a and accelerator_b:
         return [(accelerator_a, accelerator_b)]
@@ -59,7 +59,7 @@ def accelerators_of(a: Side, b: Side) -> list[tuple[str, str]]:
 
 
 def claim_defects(suite: Suite) -> Iterator[Defect]:
-    """Yield the defects of `[[pairs]]`; the suite's other tables must be valid."""
+    """Yield the defects of the table `[[pairs]]`, if the suite's other tables are valid."""
     index_by_pair: dict[object, int] = {}
     for index, entry in enumerate(suite.pairs):
         where = ("pairs", index)
@@ -77,7 +77,6 @@ def claim_defects(suite: Suite) -> Iterator[Defect]:
 
 
 def _defects(suite: Suite, entry: PairEntry) -> Iterator[Defect]:
-    """Yield the defects of one claim; key paths are relative to its table in the suite."""
     scenario = scenario_of(suite, entry)
     scenarios = [each.name for each in suite.scenarios]
     if scenario not in scenarios:

@@ -1,4 +1,4 @@
-"""Find the Python that an engine entry names: in another environment or a container."""
+"""Find the other Python of an engine entry, in another environment or a container."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ _REFERENCE_KINDS: Mapping[str, str] = {
 
 
 def reference(text: str) -> BaselineEngine:
-    """Return the build that `--mlperf-against` names; raise MlperfError if it names none."""
+    """Parse the value of `--mlperf-against`; raise MlperfError if it does not name a build."""
     kind, colon, value = text.partition(":")
     if not colon:
         kind, value = "git", text
@@ -57,7 +57,7 @@ def reference(text: str) -> BaselineEngine:
 
 
 def other_build(planned: Planned, table: BaselineEngine) -> EarlierBuild:
-    """Return the build that `--mlperf-against` names; raise RunError if it cannot be measured."""
+    """Return a case's build for `--mlperf-against`; raise RunError if it cannot be measured."""
     use, url = planned.engine.use, planned.options.get("url")
     if registry.harness(use):
         raise RunError("against", f"{use} measures a server that runs: it has no other build")
@@ -81,7 +81,7 @@ def other_build(planned: Planned, table: BaselineEngine) -> EarlierBuild:
 
 
 def earlier_build(planned: Planned) -> EarlierBuild | None:
-    """Return the build of `baseline_engine`, if any; raise UnavailableError if it is missing."""
+    """Return the build that `baseline_engine` names, or None; UnavailableError if it is missing."""
     table = planned.engine.baseline_engine
     if table is None:
         return None
@@ -113,7 +113,7 @@ def find(planned: Planned, where: KeyPath, named: Named) -> Elsewhere | None:
 
 
 def _wheels(planned: Planned, key: KeyPath, text: str | None) -> tuple[str, ...]:
-    """Return the packages in `wheel` as arguments of pip; wheel files get absolute paths."""
+    """Return the packages in a table's `wheel` as pip arguments; wheel files as absolute paths."""
     if text is None:
         return ()
     words = str(_expanded(planned, key, text)).split()
@@ -138,7 +138,7 @@ def _expanded(planned: Planned, key: KeyPath, value: Any) -> Any:
 
 
 def _program(planned: Planned, key: KeyPath, text: str, expanded: str, folder: Path) -> str:
-    """Return a program's absolute path; keep links, as their target has another environment."""
+    """Return a program's absolute path; do not resolve links, which lead to another environment."""
     is_path = "/" in expanded
     typed = Path(expanded).expanduser()
     program = folder / typed if is_path else Path(shutil.which(typed) or typed)
@@ -156,7 +156,6 @@ def _program(planned: Planned, key: KeyPath, text: str, expanded: str, folder: P
 
 
 def _folder(planned: Planned, key: KeyPath) -> Path:
-    """Return the folder of relative paths: the suite's, or for an option the working folder."""
     return Path() if key[0] == AGAINST else planned.path.parent
 
 
@@ -166,5 +165,4 @@ def _place(planned: Planned, key: KeyPath) -> str:
 
 
 def _key_text(key: KeyPath) -> str:
-    """Return a key path as "engines[0].python"."""
     return "".join(f"[{k}]" if isinstance(k, int) else f".{k}" for k in key).removeprefix(".")

@@ -73,7 +73,7 @@ _Requests = Annotated[int, Field(ge=1, le=MAX_CONCURRENCY)]
 
 
 class FindEntry(BaseModel):
-    """A search: the value to maximise, and its conditions."""
+    """A search: the load to maximise, and the conditions to meet."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, use_attribute_docstrings=True)
 
@@ -93,11 +93,11 @@ class FindEntry(BaseModel):
 
     @property
     def in_words(self) -> str:
-        """Conditions of the search, as results show them."""
+        """Conditions of the search, as text for results."""
         return " and ".join(one.in_words for one in self.subject_to)
 
     def start_on(self, accelerator: str) -> float | None:
-        """Return the first rate on an accelerator [samples/s], or None."""
+        """Return the first rate of the search on an accelerator [samples/s]; None if not set."""
         return self.start.get(accelerator) if isinstance(self.start, dict) else self.start
 
 
@@ -105,7 +105,7 @@ def find_defects(scenario: Any, limits: Mapping[str, float], *, tokens: bool) ->
     """Yield the defects of a scenario's search; key paths are relative to the scenario.
 
     Args:
-        limits: LoadGen's own limits by metric [s].
+        limits: Latency limits that LoadGen applies, by metric [s].
     """
     find: FindEntry = scenario.find
     is_rate = scenario.name.rate_is_condition
@@ -155,7 +155,7 @@ def _bounds_defects(find: FindEntry, *, is_rate: bool) -> Iterator[Defect]:
 
 
 def limits_of(scenario: Any, constants: Any, *, tokens: bool) -> dict[str, float]:
-    """Return LoadGen's latency limits of a loaded scenario [s], from the suite or the round."""
+    """Return LoadGen's latency limits by metric [s]: the suite's, else the MLPerf round's."""
     limits: dict[str, float] = {}
     for of in ("ttft", "tpot") if tokens else ("latency",):
         limit: float | None = getattr(scenario, f"{of}_limit")

@@ -33,7 +33,7 @@ NOUNS: dict[registry.Group, str] = {
 
 
 def declared(group: registry.Group, use: str) -> tuple[str, ...]:
-    """Return the libraries that a registered extension needs whatever its options are.
+    """Return the libraries that a registered extension needs with any options.
 
     They are the import names in its class attribute `libraries`. The user's own code is never
     inspected, because that would import it.
@@ -61,7 +61,7 @@ def is_here(library: str) -> bool:
 
 
 def cure(group: registry.Group, use: str, absent: Sequence[str]) -> str:
-    """Return the command that installs missing libraries, or the extension's own `install`."""
+    """Return the command that installs missing libraries: the extension's `install`, or pip."""
     advice: str | None = registry.class_attribute(group, use, "install")
     if advice is not None:
         return advice
@@ -76,7 +76,7 @@ def cure(group: registry.Group, use: str, absent: Sequence[str]) -> str:
 
 
 def _smallest_extra(needed: Set[str], use: str) -> str | None:
-    """Return the extra named like an extension if it is enough, else the smallest one."""
+    """Return the smallest extra with the `needed` distributions; prefer the one named `use`."""
     fitting = [
         name
         for name, brings in extras().items()

@@ -39,7 +39,7 @@ from pytest_mlperf.suite.values import Defect, share
 
 
 def margin_of(limit: AccuracyLimit) -> Margin | None:
-    """Return the accuracy drop that does not matter; None if the suite sets none."""
+    """Return the accuracy drop that is tolerated; None if the suite sets none."""
     text = limit.margin
     if text is None:
         return None
@@ -72,7 +72,7 @@ def _gateable(scenario: ScenarioEntry) -> frozenset[str]:
 
 
 def of_server(limits: Mapping[str, Any], scenario: ScenarioEntry) -> list[str]:
-    """Return the server metrics that limits gate in a scenario, by point if it has points."""
+    """Return the server metrics that `limits` gates in a scenario; in a curve one per point."""
     points = scenario.points or (None,)
     every = {
         name if point is None else at_point(name, point): name
@@ -83,7 +83,7 @@ def of_server(limits: Mapping[str, Any], scenario: ScenarioEntry) -> list[str]:
 
 
 def efficiency_limits(limits: Mapping[str, Any], *, tokens: bool) -> dict[str, float]:
-    """Return efficiency metrics and limits; default: samples or tokens per joule."""
+    """Return the limits of efficiency metrics; default: samples or tokens per joule."""
     suite_limits = {
         name: share(limits[name][METRICS[name].limit_key]) for name in limits if name in EFFICIENCY
     }
@@ -130,7 +130,7 @@ def limit_defects(
 def _gated_nowhere(
     limits: Mapping[str, Any], scenarios: Sequence[ScenarioEntry], judged: Collection[str]
 ) -> Iterator[Defect]:
-    """Yield limits of the suite that no scenario gates although it could, or at no known point."""
+    """Yield the suite's limits without effect: no scenario gates the metric or has its point."""
     held = {*judged, *EFFICIENCY, *SERVER_METRICS}
     for name in (one for one in limits if one in METRICS and one not in held):
         if any(name in gateable(scenario) for scenario in scenarios):

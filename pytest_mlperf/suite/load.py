@@ -44,7 +44,7 @@ def load_suite(path: Path) -> tuple[Suite, str]:
 
 
 def all_defects(path: Path, text: str, defects: Sequence[Defect]) -> SuiteError:
-    """Return one error that lists the defects in the order of their lines."""
+    """Return one error that lists all defects, sorted by line."""
     lines = sorted({(line_of(text, where), _dotted(where), what) for where, what in defects})
     return SuiteError("\n".join(f"{path}:{line}: {key}: {what}" for line, key, what in lines))
 
@@ -76,7 +76,6 @@ def lines_of_tables(text: str, name: str) -> list[int]:
 
 @lru_cache(maxsize=2)
 def _places(text: str) -> dict[KeyPath, int]:
-    """Return the line on which each key path of a TOML text begins."""
     places: dict[KeyPath, int] = {}
     table: KeyPath = ()
     last: dict[KeyPath, int] = {}
@@ -127,7 +126,7 @@ def _keys(source: str) -> tuple[str, ...]:
 
 
 def _indexed(keys: Sequence[str], *, array: bool, last: dict[KeyPath, int]) -> KeyPath:
-    """Return the key path of a table header, with indices of arrays of tables."""
+    """Return the key path of a table header; for `[[table]]` with the index of the table."""
     path: KeyPath = ()
     for depth, key in enumerate(keys, start=1):
         path = (*path, key)
@@ -242,7 +241,6 @@ def _fields(model: type[BaseModel]) -> dict[str, Any]:
 
 
 def _model_in(annotation: Any) -> type[BaseModel] | None:
-    """Return the first model inside an annotation such as `list[Model] | None`."""
     if isinstance(annotation, type) and issubclass(annotation, BaseModel):
         return annotation
     return next(filter(None, map(_model_in, get_args(annotation))), None)

@@ -128,7 +128,7 @@ class Suite(Table):
 
     @property
     def rules(self) -> RoundWorkload | None:
-        """Round's constants of this workload; None for a workload of the user."""
+        """Constants of this workload in the MLPerf round; None for a workload of the user."""
         if self.round not in ROUNDS:  # a benchmark has no round
             return None
         return load_round(self.round).find(self.workload.twin_of or self.workload.name)
@@ -141,7 +141,7 @@ class Suite(Table):
 
     @property
     def scoring_gap(self) -> str:
-        """Message if a workload of MLPerf or a language model has no scorer, else ""."""
+        """Message if an MLPerf workload or a language model has no scorer, else ""."""
         rules = self.rules
         if self.workload.scorer or (rules.scorer if rules else not self.tokens):
             return ""
@@ -155,7 +155,7 @@ class Suite(Table):
 
     @property
     def scorer_gap(self) -> str:
-        """Message if the scorer is not the round's, which leaves MLPerf's gate open; or ""."""
+        """Message if the scorer is not the round's, so that MLPerf's gate is undecided; else ""."""
         rules, source = self.rules, self.workload.scorer
         if not self.is_mlperf or rules is None or source is None:
             return ""
@@ -177,7 +177,7 @@ class Suite(Table):
 
     @property
     def gaps(self) -> tuple[str, ...]:
-        """Messages on how this suite deviates from its MLPerf round, for every result."""
+        """Messages about deviations of this suite from its MLPerf round, shown in every result."""
         return tuple(filter(None, (self.harness_gap, self.scoring_gap, self.scorer_gap)))
 
     @property
@@ -195,7 +195,7 @@ class Suite(Table):
     def data_of(
         self, scenario: ScenarioEntry, phase: Phase
     ) -> tuple[values.KeyPath, DatasetSource]:
-        """Return the data set of a phase of a scenario, and its key.
+        """Return the key and the data set that a scenario uses in a phase.
 
         A scenario's `dataset` is for both phases, unless it has an `accuracy_dataset`.
         """
@@ -216,9 +216,9 @@ class Suite(Table):
 
     @property
     def data_gap(self) -> tuple[values.KeyPath, str] | None:
-        """Key and message if the suite lacks one of MLPerf's data sets, or None.
+        """Key and message if one of MLPerf's data sets is missing in the suite, or None.
 
-        A quick suite that uses a part of one data set does not need others.
+        A quick suite that uses only a part of a data set does not need the other data sets.
         """
         rules = self.rules
         for index, scenario in enumerate(self.scenarios if rules and self.is_mlperf else ()):
@@ -242,12 +242,12 @@ class Suite(Table):
 
     @property
     def is_mlperf(self) -> bool:
-        """Whether the workload is MLPerf's own, no tiny twin: its accuracy targets apply."""
+        """Whether the workload is MLPerf's and not its tiny twin: MLPerf's targets then apply."""
         return self.workload.twin_of is None and self.rules is not None
 
     @property
     def entries(self) -> list[EngineEntry]:
-        """Engine entries, each once per power limit."""
+        """Engine entries; one with several power limits is listed once for each of them."""
         return [one for entry in self.engines for one in entry.at_limits]
 
     @property
@@ -258,21 +258,21 @@ class Suite(Table):
 
     @property
     def margin(self) -> Margin | None:
-        """Accuracy drop that does not matter; None if the suite sets none."""
+        """Accuracy drop that is tolerated; None if the suite sets none."""
         return margin_of(self._accuracy)
 
     @property
     def figures(self) -> dict[str, GpuSpec]:
-        """Peaks, bandwidth and memory of GPUs from the suite, by class."""
+        """Peak rates, bandwidth and memory of GPUs as the suite states them, by class."""
         return {name: parse_gpu(name, table) for name, table in self.accelerators.items() if table}
 
     @property
     def work(self) -> AnyWork | None:
-        """Work per sample of the user's own model, if the suite has it."""
+        """Work (FLOP, bytes) per sample of the user's own model, if the suite states it."""
         return parse_work(self.workload.work) if self.workload.work is not None else None
 
     def price(self, accelerator: str) -> GpuPrice | None:
-        """Return the price of one GPU of an accelerator: "8xH100", else "H100"; or None."""
+        """Return the price of one GPU: that of "8xH100", else that of "H100", else None."""
         price = self.prices.get(accelerator) or self.prices.get(split(accelerator)[1])
         return GpuPrice(**price.model_dump()) if price else None
 
@@ -282,11 +282,11 @@ class Suite(Table):
 
     @property
     def of_best(self) -> float | None:
-        """Smallest share of the best official result that passes; None if any does."""
+        """Minimum share of the best official result; None if the suite sets none."""
         return values.share(self.limits[OF_BEST]) if OF_BEST in self.limits else None
 
     def judged(self, scenario: ScenarioEntry) -> list[str]:
-        """Return the metrics that a scenario gates: its usual ones, and those in its `limits`.
+        """Return the metrics that a scenario gates: its defaults, and those in its `limits`.
 
         Metrics of a server are also gated if they are in the suite's `[limits]`.
         """
@@ -301,8 +301,8 @@ class Suite(Table):
         """Return the metrics that are gated in a scenario, with their limits as shares.
 
         A limit comes from the scenario's `limits`, else from the suite's `[limits]`, else from the
-        metric table. A point of a curve without its own limit has the limit of the mean over the
-        points if that is wider than the table's.
+        metric table. At a point of a curve, the limit of the mean over the points applies if it is
+        wider than the table's.
         """
         limits = {**self.limits, **scenario.limits}
 
@@ -557,7 +557,6 @@ def _server(entry: EngineEntry, index: int) -> Iterator[values.Defect]:
 
 
 def _power_limits(entry: EngineEntry, index: int) -> Iterator[values.Defect]:
-    """Check that every accelerator with `power_limit_w` has a power limit of its own."""
     for name in dict.fromkeys(entry.accelerators):
         override = entry.on[name].power_limit_w if name in entry.on else None
         kind = split(name)[1]
@@ -574,7 +573,7 @@ def _power_limits(entry: EngineEntry, index: int) -> Iterator[values.Defect]:
 
 
 def _failures(suite: Suite) -> Iterator[values.Defect]:
-    """Check that each expected failure can match: otherwise it contains a typing error."""
+    """Yield expected failures whose engine, metric or other field is not in the suite."""
     reference = suite.workload.reference or (suite.rules.metrics if suite.rules else {})
     choices: dict[str, list[str]] = {
         "scenario": [scenario.name for scenario in suite.scenarios],

@@ -18,12 +18,12 @@ from pytest_mlperf.suite.tables import PairEntry
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class PlannedPair:
-    """Hold a claim about two cases; collection and reports use it like a `Planned`.
+    """Hold a claim about two cases; pytest's collection and reports use it like a `Planned`.
 
     Objects are compared by identity, because pytest hashes every parameter to order tests.
 
     Attributes:
-        case: Case of the pair; engine, precision and accelerator are "a-vs-b" if sides differ.
+        case: Case of the pair; engine, precision and accelerator are "a-vs-b" if they differ.
         a: Case that must be better.
         b: Case that it is compared with.
         least: Minimum factor by which `a` must be better than `b` in `metric`.
@@ -55,7 +55,7 @@ class PlannedPair:
 
     @property
     def limit_w(self) -> int | None:
-        """Power limit of both sides [W]; None if it is not set, or if they differ."""
+        """Power limit of both cases [W]; None if it is not set, or if they differ."""
         return self.a.limit_w if self.a.limit_w == self.b.limit_w else None
 
     @property
@@ -75,12 +75,12 @@ class PlannedPair:
 
     @property
     def runs_per_value(self) -> tuple[int, int]:
-        """Processes per value of a side, usual and maximum."""
+        """Usual and maximum number of processes for one measured value of a case."""
         return self.a.runs_per_value
 
     @property
     def seconds_per_run(self) -> float:
-        """Planned length of the timed parts of one run of each side [s]."""
+        """Planned length of the timed parts of one run of each case [s]."""
         return self.a.seconds_per_run + self.b.seconds_per_run
 
 
@@ -90,13 +90,13 @@ Testable = SuiteTest | PlannedBenchmark
 
 
 def case_ids(planned: Testable) -> list[str]:
-    """Return the case id of a case; of a pair, its case id and those of its sides."""
+    """Return the id of a case; for a pair, the ids of the pair and its two cases."""
     sides = (planned.a, planned.b) if isinstance(planned, PlannedPair) else ()
     return [planned.case.id, *(side.case.id for side in sides)]
 
 
 def has_server(planned: Testable) -> bool:
-    """Return whether a case, or each side of a pair, measures a server that already runs."""
+    """Return whether a case, or both cases of a pair, measure a server that already runs."""
     sides = (planned.a, planned.b) if isinstance(planned, PlannedPair) else (planned,)
     return all(map(url_of, sides))
 

@@ -93,7 +93,7 @@ def local(suite: Path, where: tuple[str | int, ...], text: str) -> str:
 
 
 def all_of(*asks: Callable[[], Any]) -> list[Any]:
-    """Return the results of several calls; raise one UnavailableError for all that fail."""
+    """Return the results of several calls; raise one UnavailableError that names all failures."""
     results, missing = [], []
     for ask in asks:
         try:
@@ -106,7 +106,6 @@ def all_of(*asks: Callable[[], Any]) -> list[Any]:
 
 
 def _advice(path: Path, text: str) -> str:
-    """Return a similar path that exists, else general advice."""
     parts = Path(os.path.normpath(path)).parts
     depth = next(n for n in range(len(parts), -1, -1) if Path(*parts[:n]).is_dir())
     beyond = len(parts) - depth
@@ -139,7 +138,6 @@ def _first_weights(model: Path) -> Path:
 
 
 def _defect(file: Path) -> str:
-    """Return why an existing file cannot be used, or ""."""
     if not file.is_file() or (size := file.stat().st_size) > MAX_POINTER_BYTES:
         return ""
     if size == 0:
@@ -166,7 +164,7 @@ def available(
 
 
 def near(suite: Path, value: Any) -> Any:
-    """Resolve a PATH or "evaluate:PATH" that exists relative to the suite; else keep `value`."""
+    """Resolve a PATH or "evaluate:PATH" that exists relative to the suite; else return `value`."""
     if not isinstance(value, str):
         return value
     prefix, path = "", value

@@ -39,9 +39,9 @@ from pytest_mlperf.suite.values import KeyPath
 def score_bounds(
     suite: Suite, scenario: RoundScenario, lower: Collection[str]
 ) -> Mapping[str, GateWindow] | None:
-    """Return the bounds of each score; None if there is no reference.
+    """Return the accuracy gate's bounds by score; None if there is no reference score.
 
-    A twin's reference replaces MLPerf's, with the same shares.
+    A tiny twin of an MLPerf workload has its own reference scores and MLPerf's relative bounds.
 
     Args:
         scenario: The round's constants of the scenario, which may have its own gates.
@@ -64,7 +64,7 @@ def score_bounds(
 
 
 def gate_samples(suite: Suite, scenario: RoundScenario) -> int | None:
-    """Return the samples that MLPerf's accuracy target needs; None if the workload has none."""
+    """Return the number of samples that MLPerf's accuracy target needs; None without a target."""
     rules = suite.rules
     if rules is None or not suite.is_mlperf:
         return None
@@ -74,7 +74,7 @@ def gate_samples(suite: Suite, scenario: RoundScenario) -> int | None:
 def _own_metric(
     name: str, reference: float, rules: RoundWorkload | None, *, lower: bool
 ) -> RoundMetric:
-    """Return a metric with the suite's reference; convert the round's `within` to a share."""
+    """Return a metric with the suite's reference score, and the round's tolerance as a share."""
     official = rules.metrics.get(name) if rules else None
     if official is None:
         better: Literal["higher", "lower"] = "lower" if lower else "higher"
@@ -94,7 +94,7 @@ def _bounds(metric: RoundMetric, target: float, rules: RoundWorkload | None) -> 
 
 
 def _highest_score(metric: RoundMetric, rules: RoundWorkload | None) -> float | None:
-    """Return the highest possible score of a sample, if any: scores are 0 to 100."""
+    """Return a sample's maximum score: 100, or the output token limit; None if it has none."""
     if metric.name == "tokens_per_sample":
         return rules.lengths.max_output_tokens if rules else None
     return None if metric.name in COUNTS or metric.reference > 100 else 100.0
@@ -115,7 +115,7 @@ OWN_SINGLE_STREAM = dataclasses.replace(OWN_WORKLOAD, latency_percentile=0.90)
 
 @dataclass(frozen=True)
 class CaseData:
-    """Select the data sets of a case: the timed one and the scored one, often the same."""
+    """Select the data sets for timing and scoring a case; often both are the same."""
 
     suite: Suite
     scenario: ScenarioEntry
@@ -126,7 +126,7 @@ class CaseData:
         return self.suite.data_of(self.scenario, phase)[1]
 
     def key(self, phase: Phase) -> KeyPath:
-        """Return the suite key of the data set of a phase, "accuracy" or "performance"."""
+        """Return the suite key of the data set that a phase uses."""
         return self.suite.data_of(self.scenario, phase)[0]
 
     @property
@@ -136,7 +136,7 @@ class CaseData:
 
     @property
     def accuracy_scenario(self) -> str:
-        """First scenario with the scored data, which writes their accuracy baseline."""
+        """First scenario that scores the same data; it writes their accuracy baseline."""
         scored, scenarios = self.source("accuracy"), self.suite.scenarios
         return next(s.name for s in scenarios if self.suite.data_of(s, "accuracy")[1] == scored)
 
@@ -173,7 +173,7 @@ class Planned:
         line: Line of the engine entry.
         engine: Engine entry, at one of its power limits if it has any.
         index: Index of that entry in the suite.
-        fewest_runs: Runs before a decision is possible.
+        fewest_runs: Minimum runs before a decision is possible.
         audited: Whether to run MLPerf's compliance tests, if the round has any.
     """
 
@@ -189,7 +189,7 @@ class Planned:
 
     @property
     def accelerators(self) -> tuple[str, ...]:
-        """Accelerators that a runner needs for it; only a processor if its server is elsewhere."""
+        """Accelerators that the runner needs; only a CPU if the server is on another machine."""
         url = url_of(self)
         is_here = not url or (port_here(url) and not self.engine.server)
         return (self.case.accelerator,) if is_here else ("cpu",)
@@ -206,7 +206,7 @@ class Planned:
 
     @property
     def limit_w(self) -> int | None:
-        """Power limit to set on its GPUs [W]; None to leave it."""
+        """Power limit to set on the GPUs [W]; None to leave it unchanged."""
         return self.engine.limit_w
 
     @property
@@ -226,13 +226,13 @@ class Planned:
 
     @property
     def harness(self) -> str:
-        """Harness that replaces LoadGen and our own loop, or ""."""
+        """External harness of Concurrency runs, used instead of our own loop; "" if none."""
         closed = self.case.scenario is Scenario.CONCURRENCY
         return registry.harness(self.engine.use) if closed else ""
 
     @property
     def kinds(self) -> tuple[Kind, ...]:
-        """Kinds of test of this case."""
+        """Kinds of test of this case, such as accuracy and performance."""
         if self.scorer_name and not registry.is_timed(self.engine.use):
             return (Kind.ACCURACY,)
         kinds = {
@@ -244,7 +244,7 @@ class Planned:
 
     @property
     def audits(self) -> tuple[Kind, ...]:
-        """MLPerf's compliance tests of a closed submission, if they are requested."""
+        """MLPerf's compliance tests to run: those of the closed division, if requested."""
         suite = self.suite
         requested = self.audited and suite.division == "closed" and suite.rules is not None
         if not requested or not suite.rules or self.case.scenario not in suite.rules.scenarios:
@@ -268,7 +268,7 @@ class Planned:
 
     @property
     def accuracy_reference(self) -> EngineEntry:
-        """Engine entry whose scores are this case's baseline, common to all its power limits."""
+        """Engine entry whose scores are this case's accuracy baseline, at any power limit."""
         return self.suite.reference_engine or self.entry
 
     @property
@@ -277,7 +277,7 @@ class Planned:
         return self.suite.engines[self.index]
 
     def margin(self, metric: str) -> Margin:
-        """Return the drop of a score that does not matter: the suite's, the round's, or 0.5 %."""
+        """Return the tolerated drop of a score: the suite's margin, the round's, or 0.5 %."""
         if self.suite.margin is not None:
             return self.suite.margin
         rule = self.suite.rules.metrics.get(metric) if self.suite.rules else None
@@ -296,7 +296,7 @@ class Planned:
 
     @property
     def round_scenario(self) -> RoundScenario:
-        """Round's constants of this scenario."""
+        """Constants of this scenario in the MLPerf round."""
         rules = self.suite.rules
         single = self.case.scenario is Scenario.SINGLE_STREAM
         default = OWN_SINGLE_STREAM if single else OWN_WORKLOAD
@@ -333,7 +333,7 @@ class Planned:
 
     @property
     def runs_per_value(self) -> tuple[int, int]:
-        """Processes per measured value, usual and maximum: 1, or the tries of a search."""
+        """Usual and maximum number of processes per measured value; above 1 only in a search."""
         find = self.scenario.find
         return (USUAL_RUNS, find.max_runs) if find else (1, 1)
 
@@ -370,7 +370,7 @@ def url_of(planned: object) -> str:
 
 
 def is_metered(planned: object) -> bool:
-    """Return whether a case's own exporter or probe reads the energy of its server."""
+    """Return whether an exporter or probe of the case's own entry reads its server's energy."""
     server = planned.engine.server if isinstance(planned, Planned) else None
     return bool(server and (server.exporter or server.probe))
 
@@ -388,7 +388,7 @@ def plan_suite(path: Path) -> list[Planned]:
 def in_profile(
     planned: Sequence[Planned], profile: Profile | None, *, audited: bool = False
 ) -> list[Planned]:
-    """Return the cases of one suite in another profile; None keeps its own.
+    """Return the cases of one suite in another profile; None keeps the suite's profile.
 
     With `audited`, MLPerf's compliance tests are run too.
 

@@ -38,7 +38,7 @@ SAMPLES_IN_MEMORY = 1024
 
 @dataclass(frozen=True, kw_only=True)
 class Problems:
-    """Hold the problems of a case, first to fix first, and its checkpoint build if known."""
+    """Hold a case's problems in the order to fix them, and its checkpoint build if known."""
 
     problems: tuple[job.CaseProblem, ...]
     build: job.CheckpointBuild | None
@@ -108,7 +108,6 @@ def _attempt(
     *,
     scoring: bool = False,
 ) -> Value | None:
-    """Return the result of `work`; if it fails, add the problem and return None."""
     try:
         return work()
     except (SuiteError, UnavailableError, EnvironmentFault) as error:
@@ -130,7 +129,7 @@ def _search(planned: Planned) -> job.Search | None:
 
 
 def _facts(planned: Planned) -> dict[str, str]:
-    """Return the suite's part of a fingerprint; options are not expanded."""
+    """Return the fingerprint facts that the suite determines; variables are not expanded."""
     suite, find, points = planned.suite, planned.scenario.find, points_in_words(planned.scenario)
     facts = {
         "engine": planned.engine.use,
@@ -163,7 +162,7 @@ def points_in_words(scenario: ScenarioEntry) -> str:
 def needing(
     planned: Planned, *, scorer: bool
 ) -> Iterator[tuple[job.Part, registry.Group, str, bool]]:
-    """Yield (part, registry group, name, whether only for scores) of extensions in this Python."""
+    """Yield (part, registry group, name, whether only for scoring) of extensions in this Python."""
     step, scores = planned.engine.build, scorer and bool(planned.scorer_name)
     is_here = not planned.elsewhere
     if is_here:
@@ -182,7 +181,7 @@ def needing(
 
 
 def latency_limits(planned: Planned) -> dict[str, float]:
-    """Return LoadGen's latency limits by metric [s]; empty if no rate is offered."""
+    """Return LoadGen's latency limits by metric [s]; empty unless the scenario offers a rate."""
     if not planned.case.scenario.rate_is_condition:
         return {}
     tokens = planned.suite.tokens
@@ -222,7 +221,6 @@ def settings_of(planned: Planned, *, target_qps: float | None = None) -> job.Loa
 
 
 def _seeds(planned: Planned) -> job.Seeds:
-    """Return the round's seeds, or those of MLPerf Endpoints that the suite names."""
     rules, published = load_round(planned.suite.round), planned.scenario.seed_set
     if published is None:
         return job.Seeds(
@@ -254,7 +252,7 @@ def _model_key(planned: Planned) -> KeyPath:
 
 
 def dataset_of(planned: Planned, phase: Phase = "performance") -> job.Factory:
-    """Return the data set of a phase for the worker; a registered one looks for its files.
+    """Return the factory of a phase's data set; a registered data set looks for its files.
 
     Raises:
         UnavailableError: A variable is unset, or a file is missing.
@@ -291,7 +289,7 @@ def data_of(planned: Planned, phase: Phase) -> job.ScoredData:
 
 
 def scorer_of(planned: Planned, model: str | None) -> job.Factory | None:
-    """Return how to build the scorer, None without one; a registered one checks its needs.
+    """Return the scorer's factory; None without one. A registered scorer checks what it needs.
 
     Raises:
         UnavailableError: A variable is unset, or a file is missing.
@@ -310,7 +308,7 @@ def scorer_of(planned: Planned, model: str | None) -> job.Factory | None:
 
 
 def built_scorer(planned: Planned) -> job.Factory | None:
-    """Return the scorer with variables and paths resolved; UnavailableError if one is unset."""
+    """Return the scorer with expanded variables and paths; UnavailableError if one is unset."""
     scorer = planned.scorer
     if scorer is None:
         return None
@@ -331,7 +329,7 @@ def _answer_forms(planned: Planned) -> tuple[str, ...]:
 
 
 def _require_scores(planned: Planned, left_out: Mapping[str, str]) -> None:
-    """Raise SuiteError if the scorer omits a gated metric; `left_out`: option by metric."""
+    """Raise SuiteError if the scorer omits a gated metric; `left_out` has the option by metric."""
     suite = planned.suite
     if suite.is_mlperf and suite.profile != "official":
         return  # the gate is then undecided and reports what is missing
@@ -350,7 +348,7 @@ def _require_scores(planned: Planned, left_out: Mapping[str, str]) -> None:
 def engine_of(
     planned: Planned, model: str | None, others: Mapping[str, Any] | None = None
 ) -> job.Factory:
-    """Return the engine for the worker; a registered one checks its options.
+    """Return the engine's factory; a registered engine checks its options.
 
     Args:
         model: Its model, which a registered engine looks for.
@@ -381,7 +379,7 @@ def engine_of(
 
 
 def engine_place(planned: Planned, at_fault: Iterable[str]) -> str:
-    """Return "file:line" of the first option at fault in a case's engine entry."""
+    """Return "file:line" of the first wrong option (`at_fault`) in a case's engine entry."""
     key = planned.engine.key_of(planned.case.accelerator, at_fault)
     return planned.place((*planned.engine_key, *key))
 
@@ -445,7 +443,7 @@ def _calibration(
 
 @contextlib.contextmanager
 def _placed(planned: Planned, table: KeyPath, options: Iterable[str]) -> Iterator[None]:
-    """Prefix an error with file and line of the option at fault."""
+    """Prefix an error with the suite's file and the line of the wrong option."""
     try:
         yield
     except SuiteError as error:

@@ -22,7 +22,7 @@ from pytest_mlperf.suite.values import Defect, KeyPath, whole_class
 
 
 def accelerator_defects(suite: Suite) -> Iterator[Defect]:
-    """Yield accelerators that are unknown to the package, to the suite and to this machine.
+    """Yield accelerators that the package, the suite and this machine do not know.
 
     A GPU of this machine is known even if it is newer than the package's table.
     """
@@ -152,7 +152,6 @@ def _engine_defects(
 
 
 def _harness_defects(suite: Suite, entry: tables.EngineEntry, index: int) -> Iterator[Defect]:
-    """Yield the defects of an engine entry whose engine brings its own harness."""
     if not (harness := registry.harness(entry.use)):
         return
     if not tables.title_of(entry) and "client" not in entry.options:
@@ -175,7 +174,6 @@ def _harness_defects(suite: Suite, entry: tables.EngineEntry, index: int) -> Ite
 def _gpu_defects(
     entry: tables.EngineEntry, index: int, accelerator: str, options: Mapping[str, Any]
 ) -> Iterator[Defect]:
-    """Yield a defect if an engine does not use exactly the GPUs of an accelerator."""
     replicas, override = entry.replicas_on(accelerator), entry.on.get(accelerator)
     written = ("on", accelerator, "replicas") if override and override.replicas else ("replicas",)
     if (
@@ -194,7 +192,6 @@ def _gpu_defects(
 
 
 def _wrong_device(accelerator: str, replicas: int, option: str, device: str) -> str:
-    """Return why an option's device is not one of an accelerator's; "" if it is."""
     kind, _, number = device.partition(":")
     count, name = split(accelerator)
     per_replica = max(1, count // replicas)
@@ -222,7 +219,6 @@ def _count_defects(
     options: Mapping[str, Any],
     written: tuple[str, ...],
 ) -> Iterator[Defect]:
-    """Yield a defect if the processes do not use all GPUs of an accelerator."""
     replicas, sizes = entry.replicas_on(accelerator), registry.parallelism(entry.use, options)
     for name, size in (sizes or {}).items():
         if not isinstance(size, int) or isinstance(size, bool) or size < 1:
@@ -242,7 +238,6 @@ def _count_defects(
 def _idle_defects(
     suite: Suite, entry: tables.EngineEntry, index: int, accelerator: str
 ) -> Iterator[Defect]:
-    """Yield a defect if a scenario would leave all replicas but one idle."""
     alone = [each.name for each in suite.scenarios if each.name.answers_one_at_a_time]
     if alone and entry.replicas_on(accelerator) > 1 and split(accelerator)[1] != "cpu":
         yield (
@@ -253,7 +248,6 @@ def _idle_defects(
 
 
 def _wrong_product(accelerator: str, replicas: int, sizes: Mapping[str, int]) -> str:
-    """Return why the GPUs of all replicas are not those of an accelerator; "" if they are."""
     count, _ = split(accelerator)
     per_replica = prod(sizes.values())
     used = replicas * per_replica
@@ -272,7 +266,6 @@ def _wrong_product(accelerator: str, replicas: int, sizes: Mapping[str, int]) ->
 
 
 def _wrong_replicas(accelerator: str, replicas: int) -> str:
-    """Return why GPUs cannot be divided among replicas; "" if they can."""
     count, _ = split(accelerator)
     if count % replicas == 0:
         return ""
@@ -284,7 +277,6 @@ def _wrong_replicas(accelerator: str, replicas: int) -> str:
 
 
 def _reference_defects(suite: Suite) -> Iterator[Defect]:
-    """Yield reference scores whose metric the scorer does not have, if it declares metrics."""
     workload, rules = suite.workload, suite.rules
     use = workload.scorer.use if workload.scorer else rules.scorer if rules else ""
     metrics = registry.metrics(use) if use and workload.reference else None
@@ -303,7 +295,6 @@ def build_defects(suite: Suite) -> Iterator[Defect]:
 
 
 def _defects(suite: Suite, entry: tables.EngineEntry, step: tables.BuildStep) -> Iterator[Defect]:
-    """Yield the defects of one build step; key paths are relative to its table."""
     if entry.model is None and suite.workload.model is None:
         yield (), "no model to quantise; set workload.model to the model's folder"
     refused = list(_refused("builders", step.use, {**step.options, "recipe": step.recipe}))
@@ -317,7 +308,7 @@ def _defects(suite: Suite, entry: tables.EngineEntry, step: tables.BuildStep) ->
 
 
 def _built(step: tables.BuildStep) -> Generator[Defect, None, Builder | None]:
-    """Yield the defects of a registered builder's options; return the builder if none."""
+    """Yield the defects of a registered builder's options; return the builder, None if invalid."""
     entry, options = registry.registered("builders").get(step.use), step.options
     if entry is None or unset_in(options):
         return None
@@ -351,7 +342,7 @@ def _fit(entry: tables.EngineEntry, step: tables.BuildStep, builder: Builder) ->
 
 
 def _unread(use: str, step: tables.BuildStep, builder: Builder) -> str:
-    """Return an error if engine `use` cannot load the built checkpoint; "" if it may."""
+    """Return an error if engine `use` cannot load the built checkpoint; "" if it can or may."""
     if not builder.format or _reads(use, builder):
         return ""
     others = [name for name in registry.registered("engines") if _reads(name, builder, stated=True)]
@@ -363,7 +354,7 @@ def _unread(use: str, step: tables.BuildStep, builder: Builder) -> str:
 
 
 def _reads(use: str, builder: Builder, *, stated: bool = False) -> bool:
-    """Return whether an engine reads a builder's checkpoints; if undeclared, `not stated`."""
+    """Return whether an engine can load a builder's checkpoints; if undeclared, `not stated`."""
     formats = registry.class_attribute("engines", use, "checkpoints")
     return not stated if formats is None else builder.precision in formats.get(builder.format, ())
 

@@ -71,7 +71,7 @@ Count = Annotated[StrictInt, Field(gt=0)]
 
 
 def _calibration(value: object) -> object:
-    """Check for a table with `use` before validation, so that errors are about that form only."""
+    """Check the form of a calibration before pydantic does, for a single clear error."""
     if isinstance(value, CalibrationSource) or value is None:
         return value
     if isinstance(value, dict):
@@ -103,7 +103,7 @@ class BuildStep(ExtensionTable):
 
     @property
     def command(self) -> None:
-        """Launcher of a container, always None: it could not write into the folder of builds."""
+        """Always None: a build cannot run in a container, which could not write its checkpoint."""
         return
 
     @property
@@ -112,7 +112,7 @@ class BuildStep(ExtensionTable):
         return self.use.rpartition(":")[2]
 
     def label(self, name: str | None, engine: str, precision: str) -> str:
-        """Return an engine entry's name in test ids, with the recipe unless it is the precision."""
+        """Return an engine entry's name in test ids, with the recipe if it is not the precision."""
         title = name or f"{engine}-{self.builder}"
         return title if self.recipe == precision else f"{title}-{self.recipe}"
 
@@ -141,12 +141,12 @@ class DatasetSource(ExtensionTable):
 
     @property
     def title(self) -> str:
-        """Name in messages, with unexpanded variables: "graded data/acc.parquet"."""
+        """Name in messages, with variables not expanded: "graded data/acc.parquet"."""
         return self.use if self.path is None else f"{self.use} {self.path}"
 
     @property
     def is_part(self) -> bool:
-        """Whether it uses only some of its samples."""
+        """Whether only some samples of the data set are used."""
         return bool({"count", "samples"} & set(self.options))
 
 
@@ -183,7 +183,7 @@ CommandLine = Annotated[list[StrictStr], Field(min_length=1)]
 
 
 class BaselineEngine(Table):
-    """How to run the baseline's build, so that it is measured next to the current one."""
+    """How to run the baseline's build of an engine, to measure it next to the current build."""
 
     model_config = ConfigDict(json_schema_extra={"minProperties": 1, "maxProperties": 1})
 
@@ -207,7 +207,7 @@ class BaselineEngine(Table):
 
 
 class OnAccelerator(Table):
-    """Settings of an engine entry for one of its accelerators."""
+    """Settings of an engine entry that apply to one of its accelerators."""
 
     replicas: values.Replicas | None = None
     """Processes on this accelerator; default: those of the entry."""
@@ -302,7 +302,7 @@ class EngineEntry(Table):
     def label(self) -> str:
         """Name in test ids: `name`, else the registered name or the class's.
 
-        A recipe and the power limit of this copy are appended: "vllm-500W".
+        A build's recipe and the power limit of this copy are appended: "vllm-500W".
         """
         use = self.use.rpartition(":")[2]
         name = self.build.label(self.name, use, self.precision) if self.build else self.name or use
@@ -320,12 +320,12 @@ class EngineEntry(Table):
 
     @property
     def at_limits(self) -> tuple[EngineEntry, ...]:
-        """Copies of the entry, one per power limit, with the accelerators that have it."""
+        """Copies of the entry, one per power limit; the entry itself if it has no power limit."""
         return self._limited or (self,)
 
     @cached_property
     def _limited(self) -> tuple[EngineEntry, ...]:
-        """Copies, one per power limit, or (); the entry itself would prevent comparisons."""
+        """Copies of the entry, one per power limit; () if it has no power limit."""
         having: dict[int | None, list[str]] = {}
         for accelerator in self.accelerators:
             for watts in self.limits_on(accelerator) or (None,):
@@ -354,7 +354,7 @@ class EngineEntry(Table):
         return {**self.options, **overrides}
 
     def key_of(self, accelerator: str, at_fault: Iterable[str]) -> tuple[str, ...]:
-        """Return the key path, in this table, of the first option at fault, else of all options."""
+        """Return the key path of the first wrong option (`at_fault`), else that of all options."""
         overrides = self.on[accelerator].options if accelerator in self.on else {}
         for name in at_fault:
             if name == "precision":
@@ -372,7 +372,7 @@ class EngineEntry(Table):
 
 
 class AccuracyLimit(Table):
-    """Margin of the paired accuracy rule."""
+    """Tolerated accuracy drop: the margin of the paired accuracy rule."""
 
     margin: StrictStr | None = Field(
         default=None, pattern=r"^\s*([0-9]+(\.[0-9]+)?|\.[0-9]+)\s*(%|points?)\s*$"
@@ -431,7 +431,7 @@ SuiteScenario = Annotated[Scenario, AllowedWords(SUITE_SCENARIOS)]
 
 
 class ScenarioEntry(Table):
-    """A scenario; lengths apply to the quick profile."""
+    """A scenario; `min_duration` and `min_query_count` apply only to the quick profile."""
 
     name: SuiteScenario
     target_qps: values.Rates | None = None
@@ -484,7 +484,7 @@ class ScenarioEntry(Table):
     @model_validator(mode="before")
     @classmethod
     def _points_of_a_maximum(cls, raw: object) -> object:
-        """Derive `points` if only `max_concurrency` is set; its value is checked later."""
+        """Derive `points` from `max_concurrency` if only that is set; it is checked later."""
         if not isinstance(raw, dict) or "points" in raw:
             return raw
         highest = raw.get("max_concurrency")
@@ -492,11 +492,11 @@ class ScenarioEntry(Table):
 
     @property
     def run_points(self) -> tuple[float, ...]:
-        """Points of a curve; for a search over concurrency, one point that each run replaces."""
+        """Points of a curve; in a search over concurrency one point, which each run replaces."""
         return self.points or ((self.find and self.find.bounds) or ())[:1]
 
     def rate_on(self, accelerator: str) -> float | None:
-        """Return the suite's offered rate on an accelerator [samples/s], or None."""
+        """Return the rate that the suite offers on an accelerator [samples/s], or None."""
         rates = self.target_qps
         return rates.get(accelerator) if isinstance(rates, dict) else rates
 
@@ -511,7 +511,7 @@ class Price(Table):
 
 
 class ExpectedFailure(Table):
-    """A known failure; it matches by the fields that are set."""
+    """A known failure; a failure matches if all fields that are set are equal."""
 
     scenario: SuiteScenario | None = None
     engine: values.Name | None = None
@@ -563,7 +563,7 @@ class Named(Protocol):
 
 
 def title_of(named: Named) -> str:
-    """Return a table's Python for messages, or ""; do not expand variables, perhaps secret."""
+    """Return a table's Python for messages, or ""; keep variables, which may be secret."""
     if named.python is not None:
         return f"python {named.python}"
     words = named.command or []

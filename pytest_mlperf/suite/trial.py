@@ -79,6 +79,6 @@ def try_engine(use: str, *, options: Mapping[str, Any], model: str | None, preci
 
 
 def written(at_fault: Iterable[str], options: Iterable[str]) -> tuple[str, ...]:
-    """Return the key of the first option at fault that a table has; () if there is none."""
+    """Return the key path of the first wrong option (`at_fault`) in `options`; () if none."""
     present = set(options)
     return next(((option,) for option in at_fault if option in present), ())

@@ -60,7 +60,7 @@ def checked_name(value: str) -> str:
 
 
 def whole_class(name: str) -> str:
-    """Return the whole GPU's class for the class of a MIG instance: "H200"."""
+    """Return the GPU's class without a MIG suffix: "H200" for an instance of an H200."""
     instance = MIG_INSTANCE.search(name)
     return name[: instance.start()] if instance else name
 
@@ -176,7 +176,7 @@ MAX_POINTS, MAX_CONCURRENCY = 32, 65_536
 
 
 def is_maximum(value: object) -> TypeGuard[int]:
-    """Return whether a value is a valid declared maximum concurrency."""
+    """Return whether a value is valid as a `max_concurrency`."""
     return type(value) is int and ULTRA_LOW < value <= MAX_CONCURRENCY
 
 
@@ -197,7 +197,7 @@ Maximum = Annotated[
 
 
 def _points(value: object) -> tuple[int | float, ...]:
-    """Return ascending points of a curve, whole ones as int, others to three decimals."""
+    """Check the points of a curve, which must ascend; return whole numbers as int."""
     rows = value if isinstance(value, list | tuple) else ()
     numbers = [x for x in rows if type(x) in (int, float) and -inf < x < inf]
     counts = [int(x) if x == int(x) else x for x in numbers]
@@ -308,7 +308,7 @@ _PINNED = r"[A-Za-z0-9][\w.-]*(\[[\w.,-]+\])?===?[^\s;,]+"
 
 
 def pinned(value: str) -> str:
-    """Check packages pinned to a version, separated by spaces, and return them; or ValueError."""
+    """Check packages pinned to versions, separated by spaces; return them or raise ValueError."""
     words = value.split()
     wrong = [
         w for w in words if not re.fullmatch(_PINNED, w) and not re.fullmatch(r"[^-].*\.whl", w)

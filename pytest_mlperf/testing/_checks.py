@@ -44,7 +44,7 @@ def demand(holds: bool, problem: str, cure: str) -> None:
 def demand_error(
     kind: type[Exception], call: Callable[[], object], problem: str, cure: str
 ) -> None:
-    """Require that a call raises this kind of error."""
+    """Raise AssertionError with `problem` and `cure` unless a call raises this kind of error."""
     try:
         call()
     except kind:
@@ -55,7 +55,7 @@ def demand_error(
 def check_factory(
     group: registry.Group, factory: Callable[..., Any], options: Mapping[str, Any]
 ) -> bool:
-    """Check options and import of an extension; return whether an entry point registers it."""
+    """Check an extension's options and import; return whether it has an entry point."""
     subject = f"{group[:-1]} {name_of(factory)}"
     registry.check_call(subject, factory, options)
     demand_error(
@@ -79,7 +79,7 @@ def check_factory(
 
 
 def imported(subject: str, module: str) -> set[str]:
-    """Return the modules that an import of this module alone loads."""
+    """Return the modules that are loaded if only this module is imported."""
     code = "import sys, importlib; importlib.import_module(sys.argv[1]); print(*sys.modules)"
     process = python(code, module)
     demand(process.returncode == 0, f"{subject} cannot be imported alone", process.stderr[-500:])
@@ -100,7 +100,7 @@ def python(code: str, *arguments: str, stdin: str = "") -> subprocess.CompletedP
 
 
 def target_of(factory: Callable[..., Any]) -> str:
-    """Return "package.module:name" of a class or function."""
+    """Return "package.module:name" of a class or function, as in a suite's `use`."""
     return f"{factory.__module__}:{factory.__qualname__}"
 
 
@@ -228,7 +228,7 @@ def check_dataset(
 
     Two equal instances, one of them in another process, must have the same digest. A sample must
     not depend on the order of reads. If a file is missing, `look` must raise UnavailableError, and
-    the class an error of this package.
+    the constructor an error of this package.
 
     Args:
         samples: Maximum number of samples to read, from the first on.
@@ -331,9 +331,9 @@ def check_scorer(
 ) -> Scores:
     """Check a scorer; return its scores.
 
-    Each sample must get a finite score or None, whose mean or sum is the aggregate. Scores must not
-    depend on the order of samples, references must stay unchanged, and malformed outputs must be
-    scored or refused by an error of this package.
+    Each sample must get a finite score or None; the aggregate must be their mean or sum. Scores
+    must not depend on the order of samples, references must stay unchanged, and malformed outputs
+    must be scored or refused by an error of this package.
 
     Args:
         scorer: Class; called as `scorer(model=..., **options)`.
@@ -382,7 +382,6 @@ def check_scorer(
 
 
 def _check_metrics(scores: Scores, title: str, declared: Collection[str] | None) -> None:
-    """Check metric names, and that the mean or sum of scores is the aggregate."""
     names = set(scores.aggregate)
     demand(
         {*scores.per_sample, *scores.lower, *scores.whole, *scores.leverage} <= names,

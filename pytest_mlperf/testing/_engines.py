@@ -46,11 +46,11 @@ def check_engine(
 ) -> dict[int, bytes]:
     """Check an engine; return its answer to each sample that was submitted.
 
-    The engine is built, entered and called as by LoadGen: one sample at a time, eight at once, and
-    all at once with repetitions, with and without outputs, in blocks that are loaded and unloaded.
-    It must complete every id exactly once and in time, from threads that live as long as the
-    engine, with bytes as output if outputs are requested and without output otherwise. Answers must
-    not depend on batching. After `__exit__` no thread, process or report may be left.
+    The engine is built, entered and called as in a run under LoadGen: one sample at a time, eight
+    at once, and all at once with repetitions, with and without outputs, in blocks that are loaded
+    and unloaded. It must complete every id exactly once and in time, from threads that live as long
+    as the engine, with bytes as output if outputs are requested and without output otherwise.
+    Answers must not depend on batching. After `__exit__` no thread, process or report may be left.
 
     Args:
         engine: Class; called as `engine(dataset=..., model=..., precision=..., **options)`.
@@ -105,7 +105,7 @@ def _running() -> set[threading.Thread | int]:
 
 
 def _started_since(initial: set[threading.Thread | int], patience_s: float) -> str:
-    """Return the threads and processes beyond `initial` that do not end in time; "" if none."""
+    """Wait for threads and processes that are not in `initial` to end; return those that do not."""
     end = time.monotonic() + patience_s
     while True:
         words = []
@@ -121,7 +121,7 @@ def _started_since(initial: set[threading.Thread | int], patience_s: float) -> s
 
 @dataclass
 class _EngineTrial:
-    """Call an entered engine in every way that LoadGen does, and check its reports."""
+    """Call an engine in every way that LoadGen does, and check its reports."""
 
     engine: Engine
     title: str
@@ -296,7 +296,7 @@ class _EngineTrial:
             )
 
     def _count_alike(self, index_of: Mapping[int, int], sink: RecordingSink, way: str) -> None:
-        """Compare token counts of calls without outputs with the lengths of the answers."""
+        """Check that token counts without outputs equal the lengths of the answers."""
         lengths = {index: len(answer) // 8 for index, answer in self.answers.items()}
         counts: dict[int, list[int]] = {}
         for sample, index in index_of.items():

@@ -1,4 +1,4 @@
-"""Record every report of an engine in a sink for tests."""
+"""Provide a sink for tests that records every report of an engine."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from pytest_mlperf.stores.artefacts import artefact_fault
 
 
 class RecordingSink:
-    """Keep every report of an engine, and record violations of the contract.
+    """Record every report of an engine, and violations of the contract.
 
     It is thread-safe. As in a run, nothing is raised into the engine; `wait` raises instead.
 
     Attributes:
-        calls: ("first", ids), ("next", ids) or ("done", ids) for each call, in order.
+        calls: ("first", ids), ("next", ids) or ("done", ids) for each call, in order of time.
         first: First token of each id, if the engine reported it.
         after_first, hidden: Arguments of `streamed` by id.
         reasons, prompt_tokens: Arguments of `ended` by id.
@@ -98,7 +98,7 @@ class RecordingSink:
     def streamed(
         self, ids: Sequence[int], after_first: Sequence[int | None], hidden: Counts = None
     ) -> None:
-        """Record how many tokens a user saw after the first message, and how many were hidden."""
+        """Record how many tokens followed each answer's first message, and how many were hidden."""
         with self._lock:
             self.after_first.update(zip(ids, after_first, strict=True))
             self._keep_beside(self.hidden, ids, hidden, "streamed", "hidden")
@@ -106,7 +106,7 @@ class RecordingSink:
     def ended(
         self, ids: Sequence[int], reasons: Sequence[str], prompt_tokens: Counts = None
     ) -> None:
-        """Record why these samples ended."""
+        """Record the finish reasons and prompt lengths of these samples."""
         with self._lock:
             for sample, reason in zip(ids, reasons, strict=True):
                 self.reasons[sample] = reason
@@ -154,7 +154,7 @@ class RecordingSink:
         """Wait until every sample is completed exactly once, or the engine has failed.
 
         Raises:
-            AssertionError: Samples are not completed in time, or a run would refuse a report.
+            AssertionError: Samples are not completed in time, or a run would reject a report.
         """
         over = self._over.wait(self.limit_s)
         self.require_no_fault()
@@ -176,7 +176,7 @@ class RecordingSink:
             raise self.errors[0]
 
     def require_no_fault(self) -> None:
-        """Raise AssertionError for the first report that a run would refuse."""
+        """Raise AssertionError for the first report that a run would reject."""
         with self._lock:
             faults = list(self.faults)
         if faults:
@@ -184,23 +184,23 @@ class RecordingSink:
             raise AssertionError(f"{faults[0]}{more}")
 
     def close(self) -> None:
-        """Treat every later report as a fault, because the engine has exited."""
+        """Record every later report as a violation, because the engine has exited."""
         with self._lock:
             self._closed = True
 
     def reports(self, sample: int) -> list[str]:
-        """Return the reports of an id in order: "first", "next", "done"."""
+        """Return the kinds of report for an id in order: "first", "next", "done"."""
         return [kind for kind, each in self.events if each == sample]
 
     @property
     def events(self) -> list[tuple[str, int]]:
-        """All reports, one entry per id."""
+        """All reports in order, as (kind, id)."""
         with self._lock:
             return [(kind, sample) for kind, ids in self.calls for sample in ids]
 
     @property
     def batches(self) -> list[list[int]]:
-        """Ids of each call of `done`."""
+        """Ids in each call of `done`, in order."""
         with self._lock:
             return [ids for kind, ids in self.calls if kind == "done"]
 

@@ -99,7 +99,7 @@ def require_gpu(device: str) -> None:
 
 
 def outline(config: Any) -> Any:
-    """Return a model with its layers and shapes, but without weights."""
+    """Return a model with its layers and shapes but without weights, on torch's "meta" device."""
     import torch
     import transformers
 
@@ -126,7 +126,7 @@ def name_of_output(model: Any) -> list[str]:
 
 
 def look(model: Any, prompts: Prompts, max_prompt_tokens: int, progress: Progress) -> None:
-    """Run each prompt through a model alone, without padding, to calibrate it."""
+    """Run the model on each calibration prompt, as a batch of one without padding."""
     import torch
 
     with torch.inference_mode():

@@ -1,4 +1,4 @@
-"""Build checkpoints by LLM Compressor: compressed tensors, for which vLLM has kernels."""
+"""Build checkpoints with LLM Compressor, in the compressed-tensors format that vLLM can run."""
 
 from __future__ import annotations
 
@@ -26,10 +26,10 @@ RECIPES: Mapping[str, Recipe] = {
 
 
 class LlmCompressorBuilder(RecipeBuilder):
-    """Quantise by LLM Compressor's `oneshot`, in the format of compressed-tensors.
+    """Quantise with LLM Compressor's `oneshot`, and save in the compressed-tensors format.
 
-    Engines vllm and torch load the result. It pins a narrow range of transformers' versions, so it
-    mostly needs an environment of its own: `python` in the build.
+    Engines vllm and torch load the result. LLM Compressor needs one of a few transformers versions,
+    so it usually needs its own environment: set `python` in the build.
     """
 
     format: ClassVar = "compressed-tensors"
@@ -47,13 +47,13 @@ class LlmCompressorBuilder(RecipeBuilder):
         """Check the options.
 
         Args:
-            recipe: "int8" (W8A8, dynamic scales of inputs), "int8-gptq", "int8-smoothquant", "int4"
-                (W4A16, weights only), "int4-gptq", "int4-awq" (needs a GPU), "fp8" (dynamic scales
-                of inputs), "fp8-static" (scales of inputs from samples) or "nvfp4". All but "int8",
-                "int4" and "fp8" need samples.
-            ignore: Further layers to leave unchanged, by name or as "re:.*gate.*"; the last one
-                always is.
-            max_prompt_tokens: Maximum tokens of a sample; longer ones are cut.
+            recipe: "int8" (W8A8, dynamic activation scales), "int8-gptq", "int8-smoothquant",
+                "int4" (W4A16, weights only), "int4-gptq", "int4-awq" (needs a GPU), "fp8" (dynamic
+                activation scales), "fp8-static" (activation scales from calibration) or "nvfp4".
+                All recipes except "int8", "int4" and "fp8" need calibration samples.
+            ignore: Further layers to leave unquantised, by name or as "re:.*gate.*"; the output
+                layer is never quantised.
+            max_prompt_tokens: Maximum tokens of a calibration sample; longer samples are truncated.
             device: "cpu", "cuda" or "cuda:N".
         """
         self._choose(
@@ -64,7 +64,7 @@ class LlmCompressorBuilder(RecipeBuilder):
     def build(
         self, source: Path, target: Path, prompts: Prompts, progress: Progress
     ) -> Mapping[str, str]:
-        """Write the quantised checkpoint; progress is the library's own output."""
+        """Write the quantised checkpoint, and return facts on how it was quantised."""
         import torch
         from llmcompressor import oneshot
         from torch.utils.data import DataLoader

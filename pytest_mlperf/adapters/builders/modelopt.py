@@ -30,10 +30,10 @@ RECIPES: Mapping[str, Recipe] = {
 
 
 class ModelOptBuilder(RecipeBuilder):
-    """Quantise and export by ModelOpt; hf_quant_config.json describes the result.
+    """Quantise and export with ModelOpt; the export has a hf_quant_config.json.
 
-    Engine tensorrt_llm loads all but "int8-smoothquant", which is for servers of your own; engine
-    vllm loads "fp8" and "nvfp4".
+    Engine tensorrt_llm loads all recipes except "int8-smoothquant", which is for servers that you
+    start yourself. Engine vllm loads "fp8" and "nvfp4".
     """
 
     format: ClassVar = "modelopt"
@@ -52,9 +52,9 @@ class ModelOptBuilder(RecipeBuilder):
 
         Args:
             recipe: "fp8", "int8-smoothquant", "int4-awq" (W4A16), "w4a8-awq" (int4 weights, fp8
-                inputs) or "nvfp4"; all need samples.
-            kv_cache: "fp8" or "nvfp4" adds scales for keys and values; None adds none.
-            max_prompt_tokens: Maximum tokens of a sample; longer ones are cut.
+                activations) or "nvfp4"; all need calibration samples.
+            kv_cache: "fp8" or "nvfp4" adds scales for the key-value cache; None adds none.
+            max_prompt_tokens: Maximum tokens of a calibration sample; longer samples are truncated.
             device: "cpu", "cuda" or "cuda:N".
         """
         self._choose(
@@ -70,7 +70,7 @@ class ModelOptBuilder(RecipeBuilder):
     def build(
         self, source: Path, target: Path, prompts: Prompts, progress: Progress
     ) -> Mapping[str, str]:
-        """Write the quantised checkpoint; other weights keep the type of the source."""
+        """Write the quantised checkpoint; unquantised weights keep their original type."""
         import modelopt.torch.quantization as mtq
         import torch
         from modelopt.torch.export import export_hf_checkpoint

@@ -28,7 +28,7 @@ def captions(_: Path, dataset: Any, indices: list[int]) -> list[str]:
 
 
 def token_ids(folder: Path, dataset: Any, indices: list[int]) -> list[list[int]]:
-    """Return samples as token ids; the model's tokenizer encodes texts."""
+    """Return calibration samples as token ids; texts are encoded by the model's tokenizer."""
     tokenizer = None
     if isinstance(dataset.input(indices[0]), str):
         tokenizer, _ = load_tokenizer("calibration", folder)

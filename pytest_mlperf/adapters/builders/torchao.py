@@ -1,4 +1,4 @@
-"""Build checkpoints by torchao: linear layers in eight or four bits, as safetensors."""
+"""Build checkpoints with torchao: 8-bit or 4-bit linear layers, saved as safetensors."""
 
 from __future__ import annotations
 
@@ -27,9 +27,10 @@ RECIPES: Mapping[str, Recipe] = {
 
 
 class TorchAoBuilder(RecipeBuilder):
-    """Quantise by transformers' TorchAoConfig, without samples.
+    """Quantise with transformers' TorchAoConfig, without calibration samples.
 
-    Engines torch and vllm load the result. Only linear layers change, without the last one.
+    Engines torch and vllm load the result. Only linear layers are quantised, except the output
+    layer.
     """
 
     format: ClassVar = "torchao"
@@ -40,11 +41,11 @@ class TorchAoBuilder(RecipeBuilder):
         """Check the options.
 
         Args:
-            recipe: "int8": weights only; "int8-dynamic": weights, and inputs by dynamic scales;
-                "int4": weights only; "fp8": weights only; "fp8-dynamic": weights and inputs, built
-                and run on GPUs of compute capability 8.9 and later.
+            recipe: "int8": weights only; "int8-dynamic": weights, and activations with dynamic
+                scales; "int4": weights only; "fp8": weights only; "fp8-dynamic": weights and
+                activations, built and run on GPUs of compute capability 8.9 and later.
             group_size: Number of int4 weights that share a scale: 16, 32, 64, 128 or 256.
-            device: "cpu", "cuda" or "cuda:N"; a GPU packs int4 weights for GPUs.
+            device: "cpu", "cuda" or "cuda:N". int4 weights packed on a GPU only run on GPUs.
         """
         sizes = f"one of {', '.join(map(str, GROUP_SIZES))}"
         rule = ("group_size", group_size, group_size in GROUP_SIZES, sizes)

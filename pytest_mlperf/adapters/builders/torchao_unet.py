@@ -1,9 +1,9 @@
-"""Quantise Stable Diffusion XL's UNet by torchao: layers and inputs in eight bits.
+"""Quantise Stable Diffusion XL's UNet with torchao: 8-bit weights and activations.
 
-As in NVIDIA's submissions, convolutions and linear layers are quantised, input ranges are those of
-the first denoising steps, and SmoothQuant moves a part of int8 inputs' range into the weights, here
-only of linear layers. torchao has no kernels for 8-bit convolutions: their weights are written as
-matrices.
+As in NVIDIA's submissions, convolutions and linear layers are quantised, and the ranges of their
+activations are measured over the first denoising steps. For int8, SmoothQuant moves part of the
+activations' range into the weights, here in linear layers only. torchao has no kernels for 8-bit
+convolutions, so their weights are saved as matrices.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ INT8_MAX, FP8_MAX = 127, 448
 
 
 class TorchAoUnetBuilder(RecipeBuilder):
-    """Quantise a pipeline's UNet by torchao, calibrated on the first steps for captions.
+    """Quantise a pipeline's UNet with torchao; calibrate it on the first denoising steps.
 
     Engine torch-diffusion loads the result. All other parts of the pipeline stay unchanged.
     """
@@ -79,10 +79,11 @@ class TorchAoUnetBuilder(RecipeBuilder):
 
         Args:
             recipe: "int8-smoothquant" or "fp8-static"; both need captions.
-            steps: Denoising steps of an image, as in the engine.
-            calibrated_steps: Number of first steps that are run, and give the ranges of inputs.
-            guidance_scale: As in the engine.
-            negative_prompt: As in the engine.
+            steps: Denoising steps of an image; use the engine's value.
+            calibrated_steps: Number of first steps to run; the activation ranges are measured in
+                them.
+            guidance_scale: Use the engine's value.
+            negative_prompt: Use the engine's value.
             smoothing: Strength of SmoothQuant for int8, 0 to 1.
             device: "cpu", "cuda" or "cuda:N".
         """
@@ -126,7 +127,7 @@ class TorchAoUnetBuilder(RecipeBuilder):
         }
 
     def look(self, pipe: Any, prompts: Prompts, progress: Progress) -> None:
-        """Run the first denoising steps for each caption, with its own noise, to calibrate."""
+        """Calibrate: run the first denoising steps for each caption, each with its own noise."""
         import torch
 
         def stop(pipe: Any, step: int, _: Any, tensors: dict[str, Any]) -> dict[str, Any]:
@@ -146,7 +147,7 @@ class TorchAoUnetBuilder(RecipeBuilder):
                 progress(done, len(prompts), "samples")
 
     def _quantise(self, layer: Any, most: Any, *, smooth: bool = True) -> None:
-        """Replace a layer's weights by quantised ones; `most` is its inputs' range, (inputs,)."""
+        """Quantise a layer's weights; `most` is the largest magnitude of each input channel."""
         import torch
         from torchao.float8.inference import Float8MMConfig
         from torchao.quantization import Float8Tensor, Int8Tensor, PerRow, PerTensor
@@ -185,7 +186,7 @@ class TorchAoUnetBuilder(RecipeBuilder):
         return most**self._smoothing / weights ** (1 - self._smoothing)
 
     def _save(self, pipe: Any, layers: Mapping[str, Any], target: Path) -> None:
-        """Write the pipeline; diffusers reads the weights' type from the UNet's configuration."""
+        """Write the pipeline, with the types of its weights in the UNet's configuration."""
         import diffusers
         from diffusers.quantizers.auto import DiffusersAutoQuantizer
         from torchao import quantization as ao
@@ -213,7 +214,7 @@ class TorchAoUnetBuilder(RecipeBuilder):
 def open_pipeline(source: Path, device: str) -> Any:
     """Load a pipeline on a device in its UNet's type, without running code of its folder.
 
-    MLPerf's folder holds it in checkpoint_pipe, next to the scheduler.
+    In MLPerf's folder the pipeline is in checkpoint_pipe, next to the scheduler.
     """
     import diffusers
     import safetensors
@@ -295,7 +296,7 @@ def as_matrix(layer: Any) -> Any:
 
 @contextmanager
 def ranges_of(layers: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
-    """Record the largest magnitude of each input of layers (convolutions: channel), (inputs,)."""
+    """Record the largest magnitude of each layer's input features or channels, by layer name."""
     import torch
 
     ranges: dict[str, Any] = {}

@@ -1,1 +1,1 @@
-"""Read data sets; each has a module."""
+"""Read the data sets that the package supports, each in its own module."""

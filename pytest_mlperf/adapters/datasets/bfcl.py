@@ -1,4 +1,4 @@
-"""Read the single turns of BFCL v4 from the files of bfcl-eval, which is not imported."""
+"""Read the single-turn questions of BFCL v4 from the files of bfcl-eval, without importing it."""
 
 from __future__ import annotations
 
@@ -72,8 +72,8 @@ _Question = tuple[dict[str, Any], dict[str, Any]]
 class BfclDataset(files.FileDataset[_Question]):
     """Chats with tools: the part of BFCL v4 that MLPerf uses for Qwen3.6 27B.
 
-    An input has "messages", "tools" and "tool_choice" of OpenAI's API. Subsets are sorted by name,
-    as in dataset_manager/predefined/bfcl_v4 of mlcommons/endpoints on GitHub.
+    An input has "messages", "tools" and "tool_choice", as in OpenAI's API. Subsets are sorted by
+    name, as in dataset_manager/predefined/bfcl_v4 of mlcommons/endpoints on GitHub.
     """
 
     options = BfclOptions
@@ -154,7 +154,7 @@ def _rows(source: Path, subset: str, keys: Sequence[str], folder: str = "") -> l
 
 
 def tool_of(function: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a function as a tool for OpenAI's API: no dots in its name, and JSON's types."""
+    """Convert a function of BFCL to a tool for OpenAI's API; replace dots in its name by "_"."""
     made = json.loads(json.dumps(function))
     made["name"] = made["name"].replace(".", "_")
     made["parameters"]["type"] = "object"
@@ -163,7 +163,7 @@ def tool_of(function: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _cast(properties: Mapping[str, dict[str, Any]]) -> None:
-    """Convert the types of properties to JSON's, in place, as deep as bfcl-eval does."""
+    """Replace parameter types by those of JSON schema, in place, exactly as bfcl-eval does."""
     for parameter in properties.values():
         kind = parameter.get("type")
         if kind == "float":

@@ -1,4 +1,4 @@
-"""Read MLPerf's part of COCO's validation images of 2017, preprocessed for YOLO."""
+"""Read MLPerf's subset of the COCO 2017 validation images, preprocessed for YOLO."""
 
 from __future__ import annotations
 
@@ -91,7 +91,7 @@ class CocoDataset(AnnotatedImages):
 def letterbox(
     pixels: NDArray[np.uint8], size: int, *, square: bool
 ) -> tuple[NDArray[np.uint8], NDArray[np.float32]]:
-    """Resize and pad an image; return it, and what undoes it: offset, scale, old size."""
+    """Resize and pad an image; return it with left and top padding, scale, old width and height."""
     height, width, _ = pixels.shape
     scale = min(size / height, size / width)
     inner = max(round(width * scale), 1), max(round(height * scale), 1)
@@ -104,7 +104,7 @@ def letterbox(
 
 
 def resize(pixels: NDArray[np.uint8], width: int, height: int) -> NDArray[np.uint8]:
-    """Resize an image, bit for bit as OpenCV's uint8 INTER_LINEAR: weights are whole 2048ths."""
+    """Resize an image with exactly the results of OpenCV's INTER_LINEAR for uint8."""
     if pixels.shape[:2] == (height, width):
         return pixels
     left, right, along = neighbours(pixels.shape[1], width, single=True)

@@ -59,10 +59,10 @@ class CocoCaptionsOptions(files.ChecksumOptions, dataset="coco_captions", noun="
     """Options of the data set coco_captions.
 
     Attributes:
-        path: Folder with captions/captions.tsv or captions/captions_source.tsv, or a table with
-            tabs between columns, which include "id" and "caption".
-        latents: File of torch.save or numpy.save. None uses the official one in the folder
-            "latents" next to the captions; false or "none" leaves latents to the engine.
+        path: Folder with captions/captions.tsv or captions/captions_source.tsv, or a tab-separated
+            table with the columns "id" and "caption".
+        latents: File of torch.save or numpy.save. None uses the official file in the folder
+            "latents" next to the captions. With false or "none" the engine generates the latents.
         size: Side of a square image, or [height, width], in pixels. Latents have the shape (1, 4,
             height / 8, width / 8).
     """
@@ -86,7 +86,7 @@ class CocoCaptionsOptions(files.ChecksumOptions, dataset="coco_captions", noun="
         )
 
     def find(self) -> tuple[Path, Path | None]:
-        """Return the files of captions and of latents; None for latents that the engine draws."""
+        """Return the paths of captions and latents; None if the engine generates the latents."""
         path = Path(self.path)
         table = path if path.is_file() else files.first_file(path / name for name in CAPTION_FILES)
         lacks = (
@@ -119,7 +119,7 @@ class CocoCaptionsDataset(LatentDataset[Row]):
         self._latents = read_latents(latents, options.shape, "size")
 
     def input(self, index: int) -> dict[str, Any]:
-        """Return "caption" and "latents"; None for latents that the engine draws.
+        """Return "caption" and "latents", which is None if the engine generates the latents.
 
         Latents are read-only float32 of shape (1, 4, height / 8, width / 8), shared by all samples.
         """
@@ -130,7 +130,7 @@ class CocoCaptionsDataset(LatentDataset[Row]):
         return {"caption": caption, "id": identity}
 
     def group(self, index: int) -> str | None:
-        """Return the "image_id" of a caption, or None if the table has no such column."""
+        """Return a caption's "image_id" as its group; None if the table has no such column."""
         return self._sample(index)[2]
 
     def _content(self, index: int) -> tuple[bytes, bytes]:

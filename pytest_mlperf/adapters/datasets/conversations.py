@@ -1,4 +1,4 @@
-"""Read recorded conversations from the flat JSONL of turns of MLCommons' endpoints client."""
+"""Read recorded conversations in the JSONL format of MLCommons' endpoints client."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ class ConversationsOptions(files.FileOptions, dataset="conversations", noun="con
 
 @dataclass(kw_only=True, slots=True)
 class Conversation:
-    """Hold the messages of one conversation in OpenAI's chat form, recorded answers included."""
+    """Hold a conversation's messages and recorded answers, in OpenAI's chat format."""
 
     group: str
     messages: list[dict[str, Any]] = field(default_factory=list)
@@ -72,7 +72,7 @@ class Conversation:
 
 @dataclass(kw_only=True, slots=True)
 class Turn:
-    """Hold one request: the first `end` messages of a conversation."""
+    """Hold a request: a conversation's first `end` messages; the first `begun` were sent before."""
 
     conversation: Conversation
     begun: int
@@ -84,9 +84,9 @@ class Turn:
 
 
 class ConversationsDataset(files.FileDataset[Turn]):
-    """Turns that ask for an answer, each with all messages that were recorded before it.
+    """Turns that require an answer, each with all messages that were recorded before it.
 
-    A prompt has the recorded answers, never the server's: every run sends the same prompts.
+    A prompt contains the recorded answers, not the server's, so every run sends the same prompts.
     """
 
     options = ConversationsOptions
@@ -119,7 +119,7 @@ class ConversationsDataset(files.FileDataset[Turn]):
         return list(map(files.encode, texts))
 
     def input(self, index: int) -> dict[str, Any]:
-        """Return the fields of OpenAI's chat: "messages", and "tools" if the turn has any."""
+        """Return the fields of an OpenAI chat request: "messages", and "tools" if any."""
         turn = self._sample(index)
         fields: dict[str, Any] = {"messages": turn.conversation.messages[: turn.end]}
         return fields if turn.tools is None else {**fields, "tools": turn.tools}
@@ -145,7 +145,7 @@ class ConversationsDataset(files.FileDataset[Turn]):
         return self._delay_s(turn) if turn.begun else None
 
     def sizes(self, indices: Sequence[int]) -> dict[str, float]:
-        """Return "prefix_share": the share of the prompts' bytes that earlier turns contain."""
+        """Return "prefix_share": the share of the prompts' bytes that earlier turns sent."""
         turns = [self._sample(index) for index in indices]
         total = sum(sum(turn.conversation.sizes[: turn.end]) for turn in turns)
         repeated = sum(sum(turn.conversation.sizes[: turn.begun]) for turn in turns)

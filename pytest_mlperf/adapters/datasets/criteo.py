@@ -52,18 +52,18 @@ class CriteoOptions(files.FileOptions, dataset="criteo"):
 
     Attributes:
         path: Folder with day_23_dense.npy, day_23_labels.npy and day_23_sparse_multi_hot.npz, which
-            must not be compressed, or instead of it a folder day_23_sparse_multi_hot with 0.npy to
-            25.npy.
+            must not be compressed; or, instead of the last file, a folder day_23_sparse_multi_hot
+            with 0.npy to 25.npy.
         variant: "multihot-criteo", or one of the reference's smaller sets, "multihot-criteo-sample"
             and "debug", whose files end in _sample and _debug.
-        rows: Number of pairs to use, from the first on. None uses MLPerf's half of
-            "multihot-criteo", and all of the others.
-        hotness: Number of lookups of each of the 26 sparse features.
+        rows: Number of pairs to use, starting from the first. None uses the first half of
+            "multihot-criteo", as MLPerf does, and all pairs of the smaller sets.
+        hotness: Number of embedding lookups for each of the 26 sparse features.
         trace: File with a line "START, END, PAIRS" per sample, as MLPerf's
-            dlrm_trace_of_aggregated_samples.txt. None draws samples as the reference does, with the
-            same result for the official data.
+            dlrm_trace_of_aggregated_samples.txt. None draws the sizes of samples at random as the
+            reference does, which gives the same samples for the official data.
         checksum: "md5:..." or "sha256:..." of the trace.
-        pairs: Number of pairs per sample, instead of drawing it; the last may have fewer.
+        pairs: Fixed number of pairs per sample; the last sample may have fewer.
     """
 
     path: str
@@ -129,7 +129,7 @@ class CriteoOptions(files.FileOptions, dataset="criteo"):
 
 
 class CriteoDataset(files.FileDataset[int]):
-    """Samples of consecutive user-item pairs, drawn as in MLPerf's reference.
+    """Samples of consecutive user-item pairs, of random sizes as in MLPerf's reference.
 
     The official files of day 23 have 178,274,637 pairs. The first half, rounded up, is the
     validation set: 89,137,319 pairs in 330,067 samples.
@@ -161,8 +161,8 @@ class CriteoDataset(files.FileDataset[int]):
     def input(self, index: int) -> dict[str, Any]:
         """Read the pairs of one sample.
 
-        "dense": float32, shape (pairs, 13). "sparse": for each of 26 features the rows to look up,
-        shape (pairs, lookups), int32 in the official files, or int64.
+        "dense": float32, shape (pairs, 13). "sparse": for each of 26 features the embedding rows to
+        look up, shape (pairs, lookups); int32 in the official files, else int64.
         """
         start, stop = self._bounds(index)
         return {
@@ -171,7 +171,7 @@ class CriteoDataset(files.FileDataset[int]):
         }
 
     def sizes(self, indices: Sequence[int]) -> dict[str, float]:
-        """Return the work per sample as "parts": the mean number of user-item pairs."""
+        """Return {"parts": mean number of user-item pairs per sample}."""
         return {"parts": fmean(stop - start for start, stop in map(self._bounds, indices))}
 
     def reference(self, index: int) -> NDArray[np.float32]:
@@ -230,7 +230,7 @@ def _used_rows(total: int, options: CriteoOptions, places: Places) -> int:
 
 
 def drawn_ends(rows: int) -> NDArray[np.int64]:
-    """Draw samples as MLPerf's reference does; return their ends, shape (samples,).
+    """Draw sample sizes as MLPerf's reference does; return each sample's end row, exclusive.
 
     The 89,137,319 official rows give 330,067 samples; MLPerf publishes the MD5 of their trace,
     3db90209564316f2506c99cc994ad0b2.
@@ -244,12 +244,12 @@ def drawn_ends(rows: int) -> NDArray[np.int64]:
 
 
 def even_ends(rows: int, pairs: int) -> NDArray[np.int64]:
-    """Return the ends of samples with an equal number of pairs; the last may have fewer."""
+    """Return the end row, exclusive, of each sample of `pairs` pairs; the last may have fewer."""
     return np.arange(pairs, rows + pairs, pairs, dtype=np.int64).clip(max=rows)
 
 
 def read_ends(path: Path, rows: int) -> NDArray[np.int64]:
-    """Read the ends, exclusive, from a trace with a line "START, END, PAIRS" per sample."""
+    """Read the end row, exclusive, of each sample from a trace of lines "START, END, PAIRS"."""
     ends, last = [], 0
     with path.open(encoding="ascii", errors="replace") as file:
         for number, line in enumerate(file, start=1):
@@ -290,7 +290,7 @@ class Rows:
         weakref.finalize(self, os.close, self._file)
 
     def read(self, start: int, stop: int) -> NDArray[Any]:
-        """Return rows, shape (stop - start, ...); thread-safe."""
+        """Return the rows `start` to `stop` - 1, shape (stop - start, ...); thread-safe."""
         values = np.empty((stop - start, *self._array.shape[1:]), self._array.dtype)
         left = values.reshape(-1).view(np.uint8).data
         offset = self._array.offset + start * self._width
@@ -303,7 +303,7 @@ class Rows:
 
 
 class Places(NamedTuple):
-    """Hold the files' paths; `sparse` is an archive, or a folder with 0.npy to 25.npy."""
+    """Hold the paths of the files; `sparse` is a .npz archive, or a folder with 0.npy to 25.npy."""
 
     dense: Path
     labels: Path
@@ -311,7 +311,7 @@ class Places(NamedTuple):
 
 
 def open_tables(places: Places, hotness: Sequence[int]) -> list[Rows]:
-    """Check and open the files: dense values, labels, and each sparse feature."""
+    """Check and open the files; return dense values, labels, and each sparse feature."""
     dense, labels = find_npy(places.dense), find_npy(places.labels)
     sparse = _sparse(places.sparse)
     rows = dense.shape[0] if dense.shape else 0

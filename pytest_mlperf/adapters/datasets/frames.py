@@ -23,8 +23,7 @@ class FramesOptions(files.ChecksumOptions, dataset="frames", noun="questions"):
     """Options of the data set frames.
 
     Attributes:
-        path: Table with tabs between columns, or a folder with frames_dataset.tsv or a single
-            table.
+        path: Tab-separated table, or a folder with frames_dataset.tsv or with only one table.
     """
 
     def find(self) -> Path:
@@ -38,7 +37,7 @@ class FramesOptions(files.ChecksumOptions, dataset="frames", noun="questions"):
 
 
 class FramesDataset(files.FileDataset[Mapping[str, Any]]):
-    """Questions in the order of the table, with correct answers and links to their pages.
+    """Questions in the order of the table, with reference answers and links to web pages.
 
     The columns are `Prompt`, `Answer`, and all that begin with `wikipedia_link_`, as in
     e2e-rag/QSL.py of https://github.com/mlcommons/inference.
@@ -89,11 +88,11 @@ class PagesOptions(files.FileOptions, dataset="frames-pages", noun="pages"):
 
 
 class PagesDataset(files.FileDataset[Path]):
-    """Web pages in the order of their names, the content of e2e-rag-db's vector store.
+    """Web pages in the order of their names, which fill the vector store of e2e-rag-db.
 
     The engine reads and parses them inside the timed run, as e2e-rag/reference_SUT_datasetup.py of
-    https://github.com/mlcommons/inference does. Use the frozen pages of docs.tar.gz: live pages
-    differ.
+    https://github.com/mlcommons/inference does. Use the archived pages in docs.tar.gz, because live
+    pages change.
     """
 
     options = PagesOptions

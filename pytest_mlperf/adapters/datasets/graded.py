@@ -33,12 +33,12 @@ class GradedOptions(prompts.TemplateOptions, dataset="graded"):
     """Options of the data set graded.
 
     Attributes:
-        path: Table in Parquet, or a DataFrame pickled by pandas, optionally with gzip, whose code
-            is not executed; or a folder with MLPerf's table, or with only one table.
+        path: Parquet table, or a DataFrame pickled by pandas, optionally with gzip (code in it is
+            not executed); or a folder with MLPerf's table, or with only one table.
         template: Template of text prompts, for engines that tokenize. `{text_input}` stands for the
             column of this name, which DeepSeek-R1's pickle has instead of tokens; `{{` and `}}` are
-            braces. Include the text of the model's chat template. None uses tokens, from the column
-            `tok_input` or `input_tokens`.
+            literal braces. Include the text of the model's chat template. None uses tokens, from
+            the column `tok_input` or `input_tokens`.
     """
 
     valid: ClassVar[tuple[str, ...]] = (TEXT_COLUMN,)
@@ -86,12 +86,12 @@ class GradedDataset(prompts.PromptDataset):
         self._samples = list(zip(names, source.texts(TARGET[0], texts), strict=True))
 
     def reference(self, index: int) -> dict[str, str]:
-        """Return "target", and "metric" by which it is graded: the column "metric" or "dataset"."""
+        """Return the answer as "target", and its "metric": the column "metric" or "dataset"."""
         metric, target = self._sample(index)
         return {"metric": metric, "target": target}
 
     def group(self, index: int) -> int | None:
-        """Return the first sample with this prompt, or None if no other sample has it."""
+        """Return the index of the first sample with this prompt; None if it occurs only once."""
         return self._groups[self._checked(index)]
 
     @cached_property

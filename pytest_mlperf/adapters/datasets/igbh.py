@@ -39,9 +39,9 @@ class IgbhOptions(FileOptions, dataset="igbh", noun="papers"):
     """Options of the data set igbh.
 
     Attributes:
-        path: Folder `processed` of the graph, with a folder per kind of node and of edge; or a
-            folder that has it as full/processed.
-        features: Number of features of a node.
+        path: Folder `processed` of the graph, with one folder for each kind of node and of edge; or
+            a folder that contains full/processed.
+        features: Number of features per node.
         classes: Number of classes: 19 reads node_label_19.npy, others node_label_2K.npy.
     """
 
@@ -70,15 +70,15 @@ class IgbhOptions(FileOptions, dataset="igbh", noun="papers"):
 class IgbhDataset(FileDataset[int]):
     """Papers of the validation set with their labels, and the graph that they belong to.
 
-    IGBH-full has 788,379 of them, in the order of val_idx.pt. Features and labels of the two
-    largest graphs are raw float32, those of others in NumPy's format; both are read, and their
-    sizes checked. An engine samples neighbours in `features` and `edges` inside the timed run, as
-    MLPerf's rules require.
+    IGBH-full has 788,379 such papers, in the order of val_idx.pt. Features and labels of the two
+    largest graphs are raw float32, those of smaller graphs are in NumPy's format. Both formats are
+    supported, and file sizes are checked. An engine samples neighbours in `features` and `edges`
+    inside the timed run, as MLPerf's rules require.
     Source: graph/R-GAT/dgl_utilities/feature_fetching.py of https://github.com/mlcommons/inference.
 
     Attributes:
-        features: Features of the nodes of each kind, (nodes, features).
-        edges: Pairs of connected nodes, (edges, 2), by the entries of `RELATIONS`.
+        features: Features of the nodes by kind of node, shape (nodes, features).
+        edges: Pairs of connected nodes by the entries of `RELATIONS`, shape (edges, 2).
     """
 
     options = IgbhOptions
@@ -185,7 +185,7 @@ TENSOR_NAMES = {
 
 
 def read_tensor(file: Path) -> NDArray[np.int64]:
-    """Return the numbers of a one-dimensional int64 tensor; raise RunError for other files."""
+    """Return the values in a file with a one-dimensional int64 tensor, else raise RunError."""
     from pytest_mlperf.adapters.datasets.files.pickles import parse
 
     try:

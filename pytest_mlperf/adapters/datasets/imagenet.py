@@ -24,15 +24,14 @@ class ImageNetOptions(FileOptions, dataset="imagenet", noun="images"):
 
     Attributes:
         path: Folder of the images.
-        map: Map of labels, relative to `path` or its parent, or absolute. A line has a file below
-            `path` and its class, as in "ILSVRC2012_val_00000001.JPEG 65". Classes are counted from
-            0.
+        map: Label file, relative to `path` or its parent, or absolute. Each line has a file name
+            relative to `path` and a class counted from 0, as in "ILSVRC2012_val_00000001.JPEG 65".
         size: Height and width of a sample, in pixels.
-        crop: Share of the resized shorter side that the crop keeps. With 1 an image of `size` x
-            `size` stays unchanged.
-        mean: Subtracted from red, green and blue, in this order, on the scale of 0 to 255.
-        std: Divisor of red, green and blue, on the scale 0 to 255. A model that takes (pixel / 255
-            - m) / s needs mean = 255 m and std = 255 s.
+        crop: Side of the centre crop, as a share of the resized image's shorter side. With 1, an
+            image of `size` x `size` stays unchanged.
+        mean: Values to subtract from red, green and blue, in this order, for pixels from 0 to 255.
+        std: Values by which to divide red, green and blue, for pixels from 0 to 255. A model that
+            expects (pixel / 255 - m) / s needs mean = 255 m and std = 255 s.
         classes: Number of classes; labels are 0 to `classes - 1`.
     """
 
@@ -71,12 +70,12 @@ class ImageNetOptions(FileOptions, dataset="imagenet", noun="images"):
 
 
 class ImageNetDataset(FileDataset[tuple[str, int]]):
-    """Images in the order of the map, preprocessed as in MLPerf's ResNet-50 reference.
+    """Images in the order of the label file, preprocessed as in MLPerf's ResNet-50 reference.
 
     Each image becomes RGB, is resized to a shorter side of `int(size / crop)` pixels, cropped at
     the centre to `size` x `size`, and normalised to `(pixel - mean) / std`, as by pre_process_vgg
-    of MLPerf's vision/classification_and_detection/python/dataset.py. Images are decoded on access;
-    before, only their headers and ends are checked.
+    of MLPerf's vision/classification_and_detection/python/dataset.py. Images are decoded on each
+    access. When the data set is built, only their headers and last bytes are checked.
     """
 
     libraries = ("PIL",)
@@ -108,7 +107,7 @@ class ImageNetDataset(FileDataset[tuple[str, int]]):
 
     @cached_property
     def digest(self) -> str:
-        """Hex SHA-256 over preprocessing, labels, and bytes but not names of the image files."""
+        """Hex SHA-256 over preprocessing, labels and image files, without the files' names."""
         settings = repr((self._asked.size, self._shorter_side, self._mean, self._std)).encode()
         labels = ((name, label.to_bytes(8, "little")) for name, label in self._samples)
         return hash_of_images(settings, self._folder, labels)
@@ -117,8 +116,9 @@ class ImageNetDataset(FileDataset[tuple[str, int]]):
 def resize_shorter_side(pixels: NDArray[np.uint8], target: int) -> NDArray[np.uint8]:
     """Resize (height, width, 3) to a shorter side of `target` pixels; keep the aspect ratio.
 
-    Each new pixel is the mean of the area that it covers, also in enlarging; lengths are rounded
-    down. Equals the reference's OpenCV INTER_AREA up to one grey level.
+    Each new pixel is the mean of the area that it covers, also when the image is enlarged. The
+    longer side is rounded down. The result equals the reference's OpenCV INTER_AREA to within one
+    grey level.
     """
     height, width, _ = pixels.shape
     shorter = min(height, width)

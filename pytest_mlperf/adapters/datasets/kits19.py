@@ -81,9 +81,9 @@ class Kits19Options(files.FileOptions, dataset="kits19", noun="cases"):
 
     Attributes:
         path: Folder of the cases.
-        checksums: "official" compares each pickle with MLPerf's MD5, which reads about 7 GB once;
-            or a file like MLPerf's checksum_inference.json, {"case_00000.pkl": MD5, ...}. None
-            skips the check.
+        checksums: "official" compares each pickle with MLPerf's MD5, for which about 7 GB are read
+            once. Or a file like MLPerf's checksum_inference.json, {"case_00000.pkl": MD5, ...}.
+            None skips the check.
     """
 
     path: str
@@ -121,14 +121,15 @@ class _Case(NamedTuple):
 
 
 class Kits19Dataset(files.FileDataset[_Case]):
-    """Volumes in the order of `preprocessed_files.pkl`, else of the cases' names.
+    """Volumes in the order of `preprocessed_files.pkl`; without that file, sorted by case name.
 
-    The folder is written by MLPerf's vision/medical_imaging/3d-unet-kits19/preprocess.py: a pickle
-    of image and label per case, which is not executed. A case may instead be CASE.npz with the
-    arrays `image` and `label`, or CASE.image.npy and CASE.label.npy.
+    The folder is written by MLPerf's vision/medical_imaging/3d-unet-kits19/preprocess.py: one
+    pickle per case with image and label, whose code is not executed. A case may instead be CASE.npz
+    with the arrays `image` and `label`, or CASE.image.npy and CASE.label.npy.
 
     When the data set is built, the structure, shapes, types and length of each file are checked.
-    Volumes, 165 MB a case on average, are read on each access; classes of labels are checked then.
+    Volumes, on average 165 MB a case, are read on each access, and the classes of labels are
+    checked then.
     """
 
     options = Kits19Options
@@ -165,13 +166,13 @@ class Kits19Dataset(files.FileDataset[_Case]):
         return np.ascontiguousarray(self._sample(index).image.load())
 
     def sizes(self, indices: Sequence[int]) -> dict[str, float]:
-        """Return the work per sample as "parts": mean number of half-overlapping 128^3 windows."""
+        """Return "parts": the mean number of 128^3 windows per volume, which overlap by half."""
         shapes = (self._sample(index).image.shape[1:] for index in indices)
         along = ([max(math.ceil(side / 64) - 1, 1) for side in shape] for shape in shapes)
         return {"parts": fmean(map(math.prod, along))}
 
     def reference(self, index: int) -> dict[str, Any]:
-        """Read the name as "case", and "label", uint8: 0 background, 1 kidney, 2 tumor."""
+        """Read the case's name as "case", and "label": uint8, 0 background, 1 kidney, 2 tumor."""
         case = self._sample(index)
         label = np.ascontiguousarray(case.label.load()[0])
         if (highest := int(label.max())) > 2:

@@ -1,4 +1,4 @@
-"""Read LibriSpeech as repacked by MLPerf for Whisper: clips of up to 30 s."""
+"""Read LibriSpeech as MLPerf repacked it for Whisper: audio clips of up to 30 s."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class LibriSpeechOptions(files.ChecksumOptions, dataset="librispeech", noun="cli
 
     Attributes:
         path: List of clips, dev-all-repack.json, or a folder with it or with a single JSON file.
-            Clips are next to the list, at the last two parts of their names in it, e.g.
+            Clips are found next to the list, by the last two parts of their paths in it, e.g.
             dev-all-repack/84-121123_0.wav.
         checksum: "md5:" or "sha256:" and the hex digits of the list; None skips the check.
     """
@@ -57,9 +57,9 @@ class _Clip(NamedTuple):
 
 
 class LibriSpeechDataset(files.FileDataset[_Clip]):
-    """Clips in the order of the list, without those above 30 s or without a transcript.
+    """Clips in the order of the list; clips above 30 s or without a transcript are left out.
 
-    An input has "audio", mono, float32 from -1 to 1, and "sampling_rate", 16000.
+    An input has "audio" (mono, float32 from -1 to 1) and "sampling_rate" (16000).
     Source: speech2text/manifest.py of https://github.com/mlcommons/inference.
     """
 
@@ -86,12 +86,12 @@ class LibriSpeechDataset(files.FileDataset[_Clip]):
         return self._sample(index).transcript
 
     def group(self, index: int) -> str | None:
-        """Return speaker and chapter of a clip by its name, or None."""
+        """Return the speaker and chapter in a clip's name; None if the name has another form."""
         match = _CHAPTER.fullmatch(self._sample(index).file.name)
         return match[1] if match else None
 
     def sizes(self, indices: Sequence[int]) -> dict[str, float]:
-        """Return "audio_s", the mean length of these clips; features always cover 30 s."""
+        """Return "audio_s": the clips' mean length [s]; the model still processes 30 s of each."""
         return {"audio_s": fmean(self._sample(index).samples / RATE for index in indices)}
 
     def _content(self, index: int) -> tuple[bytes, bytes]:

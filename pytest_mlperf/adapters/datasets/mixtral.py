@@ -26,8 +26,8 @@ class MixtralDataOptions(ChecksumOptions, dataset="mixtral"):
     """Options of the data set mixtral.
 
     Attributes:
-        path: Table in Parquet, or a DataFrame pickled by pandas, optionally with gzip, which is not
-            executed; or a folder with an official table or a single one.
+        path: Parquet table, or a DataFrame pickled by pandas, optionally with gzip (code in it is
+            not executed); or a folder with an official table, or with only one table.
         checksum: "md5:" or "sha256:" and the hex digits of the file. MLPerf's submission checker
             expects md5:ded6c711288c9bbca02929855557b8c1 since v5.0, and
             md5:78823c13e0e73e518872105c4b09628b for v4.1.
@@ -47,7 +47,8 @@ class MixtralDataOptions(ChecksumOptions, dataset="mixtral"):
 class MixtralDataset(prompts.PromptDataset):
     """Prompts as tokens, in the order of the table, from OpenOrca, GSM8K and MBXP.
 
-    Columns are those of MLPerf's language/mixtral-8x7b. Sizes of the parts are not checked.
+    Columns are those of MLPerf's language/mixtral-8x7b. The number of samples of each part is not
+    checked.
     """
 
     optional_libraries = ("pyarrow",)
@@ -71,18 +72,19 @@ class MixtralDataset(prompts.PromptDataset):
         )
 
     def input(self, index: int) -> list[int]:
-        """Return the token ids of a prompt, including the begin token."""
+        """Return the token ids of a prompt, including the begin-of-sequence token."""
         return self._prompts.prompt(self._checked(index))
 
     def stop(self, index: int) -> list[int]:
         r"""Return the token ids that end an answer: EOS, or for MBXP those of "\n```\n".
 
-        MLPerf's reference cuts after them and counts them as tokens of the answer, but not EOS.
+        MLPerf's reference truncates the answer after "\n```\n" and counts these tokens; it does not
+        count EOS.
         """
         return self._stops.prompt(self._checked(index))
 
     def reference(self, index: int) -> dict[str, str]:
-        """Return the text with which an answer is compared.
+        """Return the data that a scorer compares an answer with.
 
         "dataset": the sample's part, see PART_NAMES. "target": the answer (OpenOrca), the number
         (GSM8K) or the test program (MBXP). MBXP also has "id", "language", "entry_point" and
@@ -91,7 +93,7 @@ class MixtralDataset(prompts.PromptDataset):
         return dict(self._sample(index))
 
     def group(self, index: int) -> str | None:
-        """Return the problem of MBXP, equal in all its languages; None for other parts."""
+        """Return a sample's MBXP problem, equal in all languages; None for OpenOrca and GSM8K."""
         problem = self._sample(index).get("entry_point")
         return None if problem is None else problem.replace("_", "").casefold()
 

@@ -54,8 +54,9 @@ class OpenImagesDataset(AnnotatedImages):
 def stretch(pixels: NDArray[np.uint8], size: int) -> NDArray[np.float32]:
     """Resize (height, width, 3) to (size, size, 3) by bilinear interpolation.
 
-    Equals OpenCV's float32 INTER_LINEAR up to rounding: positions in double precision, rows first,
-    no smoothing when the image shrinks. The scale of values stays.
+    The result equals OpenCV's float32 INTER_LINEAR up to rounding: positions are in double
+    precision, rows are resized first, and a shrinking image is not smoothed. Values keep their
+    range.
     """
     height, width, _ = pixels.shape
     top, bottom, down = neighbours(height, size)

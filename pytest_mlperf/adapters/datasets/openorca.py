@@ -22,11 +22,11 @@ class OpenOrcaOptions(prompts.TemplateOptions, dataset="openorca"):
     """Options of the data set openorca.
 
     Attributes:
-        path: Table in Parquet, or a DataFrame pickled by pandas, optionally with gzip; or a folder
-            with the official table or a single one.
+        path: Parquet table, or a DataFrame pickled by pandas, optionally with gzip; or a folder
+            with the official table, or with only one table.
         template: Template of text prompts, for engines that tokenize. `{system_prompt}` and
-            `{question}` stand for the columns of these names; `{{` and `}}` are braces. None uses
-            the official tokens, from the column `tok_input`.
+            `{question}` stand for the columns of these names; `{{` and `}}` are literal braces.
+            None uses the official tokens, from the column `tok_input`.
     """
 
     valid: ClassVar[tuple[str, ...]] = TEMPLATE_FIELDS

@@ -19,7 +19,7 @@ MAX_LENGTH_TOKENS = 2**22
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class SampleFile:
-    """Describe a file of samples in messages; `row` and `column` are words for its parts."""
+    """Build error messages about a file of samples; `row` and `column` name its parts."""
 
     file: Path
     row: str = "row"
@@ -34,7 +34,7 @@ class SampleFile:
         )
 
     def check_size(self, rows: int, count: int | None) -> None:
-        """Raise RunError for a file without samples, SuiteError for one with fewer than `count`."""
+        """Raise RunError if a file has no samples, and SuiteError if it has fewer than `count`."""
         if rows == 0:
             raise files.wrong(
                 self.file, f"the {self.whole} has no {self.row}s", "get it from its source again"
@@ -82,7 +82,7 @@ class TokenLists:
 
 
 class TextPrompts:
-    """Store text prompts as UTF-8, up to four times smaller than str; fill them in on access."""
+    """Store the fields of text prompts as UTF-8 to save memory; build the prompts on access."""
 
     def __init__(self, template: Template, columns: Mapping[str, Sequence[bytes]]) -> None:
         self._template = template
@@ -101,7 +101,7 @@ class TextPrompts:
 
 
 class PromptDataset(files.FileDataset[Any]):
-    """Base of data sets of prompts; its samples are the references."""
+    """Base of data sets of prompts; the samples read from the file are the reference answers."""
 
     _prompts: TokenLists | TextPrompts
 
@@ -109,7 +109,7 @@ class PromptDataset(files.FileDataset[Any]):
         return self._prompts.prompt(self._checked(index))
 
     def sizes(self, indices: Sequence[int]) -> dict[str, float]:
-        """Return "input_tokens", the mean length of these prompts, if they are token ids."""
+        """Return "input_tokens", the mean length of these prompts; {} if prompts are text."""
         if not isinstance(self._prompts, TokenLists):
             return {}
         return {"input_tokens": self._prompts.mean_length(indices)}
@@ -133,10 +133,10 @@ class TemplateOptions(files.ChecksumOptions):
 
 
 class Template:
-    """Fill fields into the fixed text of a prompt; braces in their values stay as they are.
+    """Insert field values into a prompt's template; braces in the values stay unchanged.
 
     Attributes:
-        fields: Names of the fields that occur.
+        fields: Names of the fields that the template contains.
     """
 
     def __init__(self, owner: str, text: str, valid: Sequence[str]) -> None:
@@ -171,7 +171,7 @@ class Template:
 def token_list(
     source: SampleFile, row: int, column: str, cell: Any, kind: str
 ) -> NDArray[np.int32]:
-    """Return a list of token ids as an array, or refuse it; `kind` is for messages."""
+    """Return a list of token ids as an array; raise RunError if invalid; `kind` names the list."""
     tokens = cell
     if isinstance(cell, list) and all(type(token) is int for token in cell):
         fits = not cell or 0 <= min(cell) <= max(cell) < 2**31

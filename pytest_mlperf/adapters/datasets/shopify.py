@@ -97,7 +97,7 @@ SPELLED = {
 
 
 def schema_of(version: str) -> dict[str, Any]:
-    """Return a round's JSON schema of an answer, as pydantic generates it."""
+    """Return the JSON schema of an answer in an MLPerf round, as pydantic generates it."""
     documented = DOCUMENTED if version == "v6.0" else {}
     properties = {
         name: {
@@ -118,12 +118,12 @@ def schema_of(version: str) -> dict[str, Any]:
 
 
 def system_text(version: str) -> str:
-    """Return the system message of a round."""
+    """Return the system message of an MLPerf round, "v6.0" or "v6.1"."""
     return SYSTEM_PROMPT.format(**SPELLED[version], schema=json.dumps(schema_of(version), indent=2))
 
 
 def user_text(version: str, title: Any, description: Any, choices: list[str]) -> str:
-    """Return the user message of a round about a product."""
+    """Return the user message about a product in an MLPerf round; `choices` are the categories."""
     # v6.0 prints a Python list.
     listed = choices if version == "v6.0" else json.dumps(choices)
     return USER.format(title=title, description=description, choices=listed)
@@ -134,10 +134,10 @@ class ShopifyOptions(ChecksumOptions, dataset="shopify"):
     """Options of the data set shopify.
 
     Attributes:
-        path: Folder with the Parquet files under their names on Hugging Face, or with a folder
-            `data` of them; or a single table.
-        prompts: Round of the prompt, "v6.0" or "v6.1": they differ in two words, in the JSON
-            schema, and in the list of categories.
+        path: Folder with the Parquet files under their names on Hugging Face, directly or in its
+            subfolder `data`; or a single table.
+        prompts: MLPerf round of the prompts, "v6.0" or "v6.1"; they differ in two words, in the
+            JSON schema, and in the list of categories.
         guided: Whether to request answers that follow the JSON schema, by `response_format` of a
             chat; optional in the reference, and off by default. For engines that use a server.
         checksum: "md5:" or "sha256:" and the hex digits over all files in sequence, "train" first.
@@ -175,7 +175,7 @@ class ShopifyDataset(FileDataset[str]):
 
     Messages are those of multimodal/qwen3-vl/src/mlperf_inf_mm_q3vl/task.py of mlcommons/inference
     (v6.0), and of the preset `q3vl` of mlcommons/endpoints (v6.1), both on GitHub. As there, Pillow
-    re-encodes a picture in its format, and a missing description is the word None.
+    re-encodes each picture in its own format, and a missing description becomes the text "None".
     """
 
     libraries = ("PIL",)
@@ -198,7 +198,7 @@ class ShopifyDataset(FileDataset[str]):
         self._keep(self._columns[CATEGORY_COLUMN], options.count, source_path)
 
     def input(self, index: int) -> dict[str, Any]:
-        """Return the messages of one chat, and with `guided` its "response_format"."""
+        """Return the messages of one chat; with option `guided` also its "response_format"."""
         version, row = self._asked.prompts, self._checked(index)
         content: list[dict[str, Any]] = [
             {"type": "text", "text": self._text(row)},
@@ -234,7 +234,7 @@ class ShopifyDataset(FileDataset[str]):
 
 
 def _shards(folder: Path) -> list[Path]:
-    """Return the tables of a folder in MLPerf's order; refuse an incomplete split."""
+    """Return a folder's Parquet files in MLPerf's order; raise UnavailableError if incomplete."""
     names = [file.name for file in folder.iterdir()] if folder.is_dir() else []
     parts = [match for match in map(SHARD.fullmatch, names) if match]
     listed: list[Path] = []

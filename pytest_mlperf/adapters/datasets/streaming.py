@@ -1,4 +1,4 @@
-"""Read the streaming data of MLPerf's DLRM v3: requests of users in time order."""
+"""Read the streaming data of MLPerf's DLRM v3: user requests in time order."""
 
 from __future__ import annotations
 
@@ -48,11 +48,11 @@ class StreamingOptions(FileOptions, dataset="streaming", noun="requests"):
             requests_per_ts_offset.csv and users_cumsum_per_ts.csv; or with these in sampled_data.
         steps: Number of time steps in the data.
         first_step: First time step with requests; earlier steps are history.
-        share: Share of a step's requests to use, from the first on; MLPerf's reference scores used
-            0.1.
-        max_history: Maximum number of a user's actions, from the first on. The default is MLPerf's
-            sequence of 16,384 minus 32 candidates and the user.
-        max_candidates: Maximum number of a request's candidates, from the first on.
+        share: Share of each step's requests to use, starting from the first; MLPerf computed its
+            reference scores with 0.1.
+        max_history: Maximum number of actions in a user's history, starting from the first. The
+            default is MLPerf's sequence length of 16,384, less 32 candidates and 1 for the user.
+        max_candidates: Maximum number of candidates per request, starting from the first.
     """
 
     path: str
@@ -85,14 +85,14 @@ class StreamingOptions(FileOptions, dataset="streaming", noun="requests"):
 class StreamingDataset(FileDataset[tuple[int, int, int]]):
     """Requests in time order, step by step.
 
-    MLPerf's reference answers in this order for any sample that LoadGen issues, because a step
-    needs the history before it (`in_order`). A performance run repeats the order; an accuracy run
-    issues each request once, by its index. The reference shuffles the requests of a step without a
-    seed; here they keep the order of the file.
+    MLPerf's reference answers the requests in this order, whatever samples LoadGen issues, because
+    each step needs the history before it (`in_order`). A performance run cycles through the
+    requests in this order; an accuracy run issues each request once, by its index. The reference
+    shuffles the requests of a step without a seed; here they keep the order of the file.
     Source: recommendation/dlrm_v3/datasets/synthetic_streaming.py in mlcommons/inference on GitHub.
 
-    When the data set is built, all offsets, users and counts are checked, and the rows of 1,000
-    evenly spaced requests; the digest covers the same.
+    When the data set is built, all offsets, users and counts are checked, but only the rows of
+    1,000 evenly spaced requests. The digest covers the same data.
     """
 
     options = StreamingOptions
@@ -112,8 +112,9 @@ class StreamingDataset(FileDataset[tuple[int, int, int]]):
     def input(self, index: int) -> dict[str, Any]:
         """Read one request.
 
-        "step" counts from `first_step`, "query" is the position in the step. "history" and its
-        "ratings", "candidates" and their "labels" (0 or 1) have one dimension; items are int64.
+        "step": time step, counted from `first_step`; "query": position of the request in its step.
+        "history" (past items) with its "ratings", and "candidates" with their "labels" (0 or 1),
+        are one-dimensional arrays; items are int64.
         """
         step, query, user = self._sample(index)
         line = self._line(user)
@@ -133,7 +134,7 @@ class StreamingDataset(FileDataset[tuple[int, int, int]]):
         return {name: sample[name] for name in ("step", "query", "labels")}
 
     def sizes(self, indices: Sequence[int]) -> dict[str, float]:
-        """Return the work per request as "parts": mean candidates of the first LOOK_REQUESTS."""
+        """Return "parts": the mean number of candidates in the first LOOK_REQUESTS requests."""
         looked = list(indices)[:LOOK_REQUESTS]
         return {"parts": fmean(len(self.input(index)["candidates"]) for index in looked)}
 
@@ -224,7 +225,7 @@ class StreamingDataset(FileDataset[tuple[int, int, int]]):
 
 
 class Lines:
-    """Read lines of a file by their offsets; thread-safe, without mapping the file."""
+    """Read lines of a file by their byte offsets, without memory-mapping it; thread-safe."""
 
     def __init__(self, file: Path) -> None:
         if not file.is_file():
@@ -234,7 +235,7 @@ class Lines:
         weakref.finalize(self, os.close, self._open)
 
     def whole(self, start: int) -> bytes:
-        """Return the line that begins at an offset, without its end."""
+        """Return the line that begins at a byte offset, without its line end."""
         line, piece = b"", 1 << 14
         while b"\n" not in line[-piece:]:
             if len(line) > MAX_ROW_BYTES:

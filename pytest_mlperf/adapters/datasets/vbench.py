@@ -46,7 +46,7 @@ class VBenchOptions(files.ChecksumOptions, dataset="vbench", noun="prompts"):
         self.check(rule, latents_rule(self.latents))
 
     def find(self) -> tuple[Path, Path | None]:
-        """Return the files of prompts and of latents; None for latents that the engine draws."""
+        """Return the paths of prompts and latents; None if the engine generates the latents."""
         path = Path(self.path)
         file = path / PROMPTS_FILE if path.is_dir() else path
         source = f"get them from {PROMPTS_SOURCE}"
@@ -72,7 +72,7 @@ class VBenchDataset(LatentDataset[str]):
         self._latents = read_latents(latents, tuple(options.shape), "shape")
 
     def input(self, index: int) -> dict[str, Any]:
-        """Return "prompt", and read-only float32 "latents", or None if the engine draws them."""
+        """Return "prompt", and read-only float32 "latents"; None if the engine generates them."""
         return {"prompt": self._sample(index), "latents": self._latents}
 
     def _content(self, index: int) -> tuple[bytes]:

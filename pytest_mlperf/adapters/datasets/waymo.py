@@ -1,4 +1,4 @@
-"""Read MLPerf's copy of Waymo's open data set in KITTI's format, for PointPainting."""
+"""Read MLPerf's copy of the Waymo Open Dataset in KITTI's format, for PointPainting."""
 
 from __future__ import annotations
 
@@ -34,7 +34,8 @@ class WaymoOptions(ChecksumOptions, dataset="waymo", noun="frames"):
     """Options of the data set waymo.
 
     Attributes:
-        path: Folder kitti_format with waymo_infos_val.pkl, which is not executed, and training/.
+        path: Folder kitti_format with waymo_infos_val.pkl, whose code is not executed, and
+            training/.
         checksum: "md5:" or "sha256:" and the hex digits of waymo_infos_val.pkl.
     """
 
@@ -65,9 +66,10 @@ class DrivenFrame(NamedTuple):
 
 
 class WaymoDataset(FileDataset[DrivenFrame]):
-    """Frames in the order of the list: points, five pictures, and annotated boxes.
+    """Frames in the order of waymo_infos_val.pkl: points, five images, and annotated boxes.
 
-    The whole set has 39,987 frames. Reading the list takes minutes, because it is not executed.
+    The whole set has 39,987 frames. Reading that pickle takes minutes, because its code is not
+    executed.
     Source: automotive/3d-object-detection/waymo.py of https://github.com/mlcommons/inference.
     """
 
@@ -83,9 +85,10 @@ class WaymoDataset(FileDataset[DrivenFrame]):
     def input(self, index: int) -> dict[str, Any]:
         """Return arrays by name.
 
-        `points`: points in range, float32, (points, 5): x, y, z, intensity, elongation. `images`:
-        one per camera, RGB, uint8, (height, width, 3). `calibration`: matrices by name, float32.
-        `image_id`: last number of each row of an answer.
+        `points`: lidar points within range, float32, shape (points, 5): x, y, z, intensity,
+        elongation. `images`: one per camera, RGB, uint8, shape (height, width, 3). `calibration`:
+        matrices by name, float32. `image_id`: number of the frame, with which each row of an answer
+        ends.
         """
         frame, folder = self._sample(index), self._folder / "training"
         return {
@@ -96,9 +99,9 @@ class WaymoDataset(FileDataset[DrivenFrame]):
         }
 
     def reference(self, index: int) -> Mapping[str, Any]:
-        """Return "image_id", and "names", "difficulty" and "boxes" of the annotated boxes.
+        """Return "image_id", and "names", "difficulty" and "boxes" of the annotated objects.
 
-        A box is x, y, z, three dimensions and the rotation, in the camera's frame, float32.
+        A box is x, y, z, three dimensions and the rotation in the camera's coordinates, float32.
         """
         return self._sample(index).truth
 

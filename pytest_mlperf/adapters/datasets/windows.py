@@ -1,4 +1,4 @@
-"""Read documents and cut them into windows of tokens, whose perplexity is measured."""
+"""Read documents and split them into windows of tokens, to measure perplexity."""
 
 from __future__ import annotations
 
@@ -80,7 +80,7 @@ class WindowsOptions(files.ChecksumOptions, dataset="windows", noun="windows"):
 class WindowsDataset(files.FileDataset[TokenWindow]):
     """Windows of documents as token ids, for scorer perplexity; a document is a group.
 
-    A document, or its rest, of less than two tokens gives no window.
+    A document, or the rest of one, with less than two tokens gives no window.
     """
 
     optional_libraries = ("transformers",)

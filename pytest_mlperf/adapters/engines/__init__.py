@@ -1,4 +1,4 @@
-"""Define functions that several engines share: weight files, errors, option rules."""
+"""Provide functions that several engines share: weight files, errors, option rules."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ MAX_INDEX_BYTES = 64 * 2**20
 
 
 def weight_files(folder: Path, *, option: str = "weights") -> list[Path]:
-    """Return a checkpoint's safetensors files; without any, advise `option` = "dummy"."""
+    """Return a checkpoint's safetensors files; else raise RunError, advising `option` = "dummy"."""
     import safetensors
 
     index, single = folder / "model.safetensors.index.json", folder / "model.safetensors"
@@ -94,7 +94,7 @@ def broken(source: Path | str, problem: str) -> RunError:
 
 
 def refused_sample(index: int, problem: object) -> RunError:
-    """Return the error for a sample; `problem` completes "sample N of the data set ..."."""
+    """Return the error for a sample: "sample N of the data set PROBLEM"."""
     return engine_error(f"sample {index} of the data set {problem}")
 
 
@@ -114,12 +114,12 @@ def require_module(who: str, name: str, extra: str, purpose: str = "") -> None:
 
 
 def one_of(name: str, value: object, words: Sequence[str | None]) -> Rule:
-    """Return the rule that an option's value is one of `words`."""
+    """Return a rule for `require_options`: the value must be one of `words`."""
     return name, value, value in words, f"one of {', '.join(filter(None, words))}"
 
 
 def number_of(name: str, value: object, things: str) -> Rule:
-    """Return the rule that an option is None or a whole number of `things`, at least 1."""
+    """Return a rule for `require_options`: the value must be None or a count of `things` from 1."""
     return name, value, value is None or is_count(value), f"a number of {things}, at least 1"
 
 

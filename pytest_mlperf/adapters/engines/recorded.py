@@ -23,9 +23,9 @@ class RecordedOptions:
     """Options of engine recorded.
 
     Attributes:
-        folder: Output of one run of `inference-endpoint`, with events.jsonl and
+        folder: Output folder of one run of `inference-endpoint`, with events.jsonl and
             sample_idx_map.json.
-        dataset: Name of the data set in the client's configuration; None for the only one whose
+        dataset: Name of the data set in the client's configuration; None uses the only one whose
             accuracy was measured.
     """
 
@@ -36,8 +36,9 @@ class RecordedOptions:
 class RecordedEngine(Engine):
     """Return the answers that MLCommons' client recorded: token ids of their text, int64.
 
-    Each prompt is compared with the data set's, so that answers belong to their samples. Scorers
-    also get the text itself, as artefact "text", and "reasoning".
+    Each recorded prompt is compared with the data set's, to be sure that answers belong to their
+    samples. Scorers also get the answer's text as artefact "text", and its reasoning as
+    "reasoning".
     """
 
     timed: ClassVar[bool] = False
@@ -49,12 +50,12 @@ class RecordedEngine(Engine):
     def __init__(
         self, dataset: Dataset, model: str | None = None, precision: str = "", **options: Any
     ) -> None:
-        """Keep the options; read nothing.
+        """Store the options; read nothing.
 
         Args:
             dataset: The data set that the client used, as text or token ids.
-            model: Folder of the model, whose tokenizer makes token ids of the answers' text.
-            precision: The suite's name of the server's precision; not read.
+            model: Folder of the model, whose tokenizer converts the answers' text to token ids.
+            precision: The suite's name for the server's precision; not used.
         """
         del precision
         self._asked = RecordedOptions(**options)
@@ -87,7 +88,7 @@ class RecordedEngine(Engine):
         return self
 
     def load_samples(self, indices: Sequence[int]) -> None:
-        """Raise for samples without an answer, or with another prompt."""
+        """Raise RunError if a sample has no recorded answer, or its recorded prompt differs."""
         answers = self._answers.by_sample
         if len(answers) != len(self._dataset):
             raise engine_error(

@@ -1,4 +1,4 @@
-"""Provide scorers that equal MLPerf's reference scripts, one module per scorer."""
+"""Provide scorers that give the same scores as MLPerf's reference scripts."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ Options = TypeVar("Options")
 
 @dataclass(frozen=True, kw_only=True)
 class NoOptions:
-    """Options of a scorer without options."""
+    """Define the options of scorers that have none."""
 
 
 class ScorerBase(Generic[Options]):
@@ -37,7 +37,7 @@ class ScorerBase(Generic[Options]):
         model: str | None = None,  # noqa: ARG002 - every scorer is given it
         **options: Any,
     ) -> None:
-        """Set the options, which are those of the class attribute `options`.
+        """Check and store the options, which the class attribute `options` defines.
 
         Args:
             model: Not used.
@@ -64,7 +64,7 @@ def reading_reference(scorer: str, sample: int, form: str) -> Iterator[None]:
 
 
 def require_outputs(scorer: str, outputs: Sequence[bytes], references: Sequence[Any]) -> None:
-    """Raise unless there is one output per reference, and at least one."""
+    """Raise an error unless there are outputs, exactly one per reference."""
     if not len(outputs) or len(outputs) != len(references):
         raise scorer_error(
             f"scorer {scorer}: got {len(outputs)} outputs for {len(references)} references; it "
@@ -73,7 +73,10 @@ def require_outputs(scorer: str, outputs: Sequence[bytes], references: Sequence[
 
 
 def require_texts(scorer: str, references: Sequence[object], should_return: str) -> list[str]:
-    """Return the references; raise unless all are texts, as the data set `should_return`."""
+    """Return the references; raise an error if one is not a text.
+
+    `should_return` tells in the message what the data set's `reference` should return.
+    """
     texts = []
     for sample, reference in enumerate(references):
         if not isinstance(reference, str):
@@ -87,12 +90,12 @@ def require_texts(scorer: str, references: Sequence[object], should_return: str)
 
 
 def require_flag(scorer: str, option: str, value: object) -> None:
-    """Raise if an option is neither true nor false."""
+    """Raise an error if the value of an option is neither true nor false."""
     rule = (option, value, isinstance(value, bool), "true or false")
     require_options(f"scorer {scorer}", [rule])
 
 
 def require_choice(scorer: str, option: str, value: object, valid: Collection[str]) -> None:
-    """Raise if an option is not one of its valid values."""
+    """Raise an error if the value of an option is not in `valid`."""
     rule = (option, value, value in valid, f"one of {', '.join(valid)}")
     require_options(f"scorer {scorer}", [rule])

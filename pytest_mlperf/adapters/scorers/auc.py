@@ -20,8 +20,8 @@ class AucOptions:
     """Options of scorer auc.
 
     Attributes:
-        interleaved: Whether a label follows each prediction in an output, as in MLPerf's reference
-            implementation; such labels must equal the data set's.
+        interleaved: Whether each prediction in an output is followed by its label, as in MLPerf's
+            reference implementation. The labels must equal the data set's.
     """
 
     interleaved: bool = False
@@ -31,11 +31,13 @@ class AucOptions:
 
 
 class AucScorer(scorers.ScorerBase[AucOptions]):
-    """Rank the predictions of all user-item pairs of all samples together.
+    """Compute one area under the ROC curve over the user-item pairs of all samples.
 
     AUC is the probability that a clicked pair has a higher prediction than a pair that was not
-    clicked; ties count half. It equals scikit-learn's roc_auc_score on float32, which the reference
-    calls. MLPerf's 89 million pairs need about 1 GB of memory: 5 bytes per pair, and about 50 bytes
+    clicked; ties count half. The result equals that of scikit-learn's roc_auc_score on float32,
+    which
+    the reference calls. MLPerf's 89 million pairs need about 1 GB of memory: 5 bytes per pair, and
+    about 50 bytes
     per clicked pair (3 %).
     Source: recommendation/dlrm_v2/pytorch/tools/accuracy-dlrm.py of
     https://github.com/mlcommons/inference.
@@ -47,7 +49,7 @@ class AucScorer(scorers.ScorerBase[AucOptions]):
         """Score predictions against labels in one pass; return "auc" over all pairs, in per cent.
 
         Outputs are float32, little-endian; references are labels 0 or 1, shape (pairs,). A sample's
-        score is its pseudo-value, auc + samples x influence.
+        score is its jackknife pseudo-value: auc + number of samples x influence.
         """
         scorers.require_outputs("auc", outputs, references)
         pairs = self._gather(outputs, references)
@@ -67,7 +69,7 @@ class AucScorer(scorers.ScorerBase[AucOptions]):
         return replace(scores, chance={"auc": 50.0})
 
     def _gather(self, outputs: Sequence[bytes], references: Sequence[Any]) -> UserItemPairs:
-        """Join all samples in buffers that grow in place; a list of arrays doubles the memory."""
+        """Join all samples in two buffers that grow in place, to need half the memory of a list."""
         predictions, clicked = bytearray(), bytearray()
         ends = np.empty(len(outputs), np.int64)
         for sample in range(len(outputs)):
@@ -119,9 +121,9 @@ class UserItemPairs:
     """Hold the user-item pairs of all samples, in the order of samples.
 
     Attributes:
-        predictions: Predictions, shape (pairs,), float32.
+        predictions: Predicted click probabilities, shape (pairs,), float32.
         clicked: Whether each pair's label is 1, shape (pairs,).
-        ends: End of each sample's pairs, shape (samples,); no sample is empty.
+        ends: Index after the last pair of each sample, shape (samples,); no sample is empty.
     """
 
     predictions: NDArray[np.float32]
@@ -129,7 +131,7 @@ class UserItemPairs:
     ends: NDArray[np.int64]
 
     def require_finite(self) -> None:
-        """Raise if a prediction is not finite."""
+        """Raise an error if a prediction is NaN or infinite."""
         for start in range(0, len(self.predictions), PIECE_PAIRS):
             invalid = np.flatnonzero(~np.isfinite(self.predictions[start : start + PIECE_PAIRS]))
             if len(invalid):
@@ -143,7 +145,10 @@ class UserItemPairs:
                 )
 
     def pieces(self) -> Iterator[tuple[slice, slice]]:
-        """Yield slices of samples and of their pairs, about PIECE_PAIRS pairs at a time."""
+        """Yield blocks of whole samples with about PIECE_PAIRS pairs.
+
+        Each block is a slice of the samples and the slice of their pairs.
+        """
         first, start = 0, 0
         while first < len(self.ends):
             last = int(np.searchsorted(self.ends, start + PIECE_PAIRS, side="right"))
@@ -158,19 +163,20 @@ class UserItemPairs:
         return np.add.reduceat(self.clicked, starts, dtype=np.int64)
 
     def starts(self, samples: slice) -> NDArray[np.int64]:
-        """Return the start of each of these samples, relative to the first of them."""
+        """Return the index of each sample's first pair, relative to the slice's first pair."""
         begin = self.ends[samples.start - 1] if samples.start else 0
         inner = self.ends[samples.start : samples.stop - 1] - begin
         return np.concatenate([np.zeros(1, np.int64), inner])
 
 
 def auc(pairs: UserItemPairs) -> tuple[float, NDArray[np.float64]]:
-    """Return the area under the ROC curve, 0 to 1, and the influence of each sample, (samples,).
+    """Return the area under the ROC curve, 0 to 1, and each sample's influence, (samples,).
 
-    The influence of a clicked pair is (V10 - AUC) / clicked; V10 is the share of other pairs with a
-    lower prediction. The influence of another pair is (V01 - AUC) / others; V01 is the share of
-    clicked pairs with a higher prediction. Ties count half. A sample's influence is the sum over
-    its pairs; all influences add up to 0. There must be clicked and other pairs.
+    There must be clicked pairs and other pairs. The influence of a clicked pair is (V10 - AUC) /
+    number of clicked pairs; V10 is the fraction of other pairs with a lower prediction. The
+    influence of another pair is (V01 - AUC) / number of other pairs; V01 is the fraction of clicked
+    pairs with a higher prediction. Ties count half. A sample's influence is the sum over its pairs;
+    all influences add up to 0.
     Source: structural components of DeLong, DeLong and Clarke-Pearson, Biometrics 44 (1988) 837,
     which are the infinitesimal jackknife of AUC.
     """
@@ -198,11 +204,12 @@ def auc(pairs: UserItemPairs) -> tuple[float, NDArray[np.float64]]:
 def _rank_others(
     pairs: UserItemPairs, levels: NDArray[np.float32], counts: NDArray[np.int64]
 ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Rank the other pairs among the ascending `levels` of `counts` clicked pairs each.
+    """Compare pairs that were not clicked ("other pairs") with the clicked pairs.
 
-    Returns twice the number of clicked pairs above each sample's other pairs, (samples,). Also
-    returns the numbers of other pairs, (2 levels + 2,): just below and on each level in turn, then
-    above all levels.
+    `levels` are the distinct predictions of clicked pairs, ascending; `counts` are the clicked
+    pairs per level. Returns two arrays. (samples,): twice the number of clicked pairs above each
+    sample's other pairs, ties counted once. (2 levels + 2,): the number of other pairs just below
+    and at each level, and above all levels.
     """
     cumulative = np.concatenate([[0], np.cumsum(counts)])
     pair_losses = np.repeat(2 * (cumulative[-1] - cumulative), 2)

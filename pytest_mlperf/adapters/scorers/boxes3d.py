@@ -31,9 +31,10 @@ class Frame:
 
     Attributes:
         names: Class of each annotated box.
-        easy: Whether each box has difficulty 0.
+        easy: Whether each annotated box has difficulty 0.
         labels: Label of each detection, shape (detections,).
-        neutral: Whether each detection is neutral, shape (detections,).
+        neutral: Whether each detection is neither right nor wrong, as its box is too small in the
+            image.
         overlaps: Intersection over union, shape (boxes, detections), float32.
     """
 
@@ -47,7 +48,10 @@ class Frame:
 
 
 def overlaps_of(truths: NDArray[np.float32], detected: NDArray[np.float32]) -> NDArray[np.float32]:
-    """Return intersection over union, (truths, detections), of boxes as in the references."""
+    """Return the intersection over union of 3D boxes, shape (truths, detections).
+
+    A box is (x, y, z, width, height, length, rotation), as in the references.
+    """
     left, right = truths[:, None], detected[None]
     bottom = np.maximum(left[..., 1] - left[..., 4], right[..., 1] - right[..., 4])
     height = np.maximum(np.minimum(left[..., 1], right[..., 1]) - bottom, np.float32(0))
@@ -73,11 +77,11 @@ def _common_area(
     right: NDArray[np.float32],
     right_turn: NDArray[np.float32],
 ) -> NDArray[np.float64]:
-    """Return the intersection area of rotated rectangles, pair by pair, shape (pairs,).
+    """Return the intersection area of each pair of rotated rectangles, shape (pairs,).
 
-    The corners of the first rectangle are clipped to the second, in the second's frame: a corner is
-    added where an edge crosses a side, then corners beyond the side move onto it. Edges that
-    overlap on a side enclose no area.
+    The first rectangle is clipped to the sides of the second, in the second's coordinates: where an
+    edge crosses a side, a corner is added; then corners beyond the side move onto it. Edges that
+    coincide on a side enclose no area.
     """
     a, b = left.astype(np.float64), right.astype(np.float64)
     half = np.abs(a[:, 2:] - a[:, :2]) / 2
@@ -110,7 +114,10 @@ def _turned(points: NDArray[np.float64], angle: NDArray[np.float64]) -> NDArray[
 
 
 def thresholds_of(scores: Sequence[float], boxes: int) -> list[float]:
-    """Return the scores of matches at which recall comes nearest to each multiple of 1/40."""
+    """Return the scores at which recall is nearest to each multiple of 1/40, as KITTI does.
+
+    `scores` are those of correct detections; `boxes` is the number of annotated boxes.
+    """
     thresholds: list[float] = []
     ranked = sorted(scores, reverse=True)
     for rank, score in enumerate(ranked, start=1):
@@ -122,7 +129,10 @@ def thresholds_of(scores: Sequence[float], boxes: int) -> list[float]:
 
 @dataclass(slots=True)
 class ClassFrame:
-    """Hold one class in a frame; a truth is (box counts, [(detection, overlap), ...])."""
+    """Hold the boxes and detections of one class in one sample.
+
+    An entry of `truths` is (whether the box counts, [(index of detection, overlap), ...]).
+    """
 
     truths: list[tuple[bool, list[tuple[int, float]]]]
     neutral: list[bool]
@@ -156,7 +166,10 @@ def of_class(frame: Frame, label: int, name: str) -> ClassFrame:
 
 
 def first_match(frame: ClassFrame) -> tuple[set[int], set[int]]:
-    """Match each box with its best-scored candidate; return correct and all matched detections."""
+    """Match each box with the candidate of the highest score.
+
+    Returns the indices of correct detections, and of all matched detections.
+    """
     right: set[int] = set()
     matched: set[int] = set()
     for counts, candidates in frame.truths:
@@ -172,7 +185,10 @@ def first_match(frame: ClassFrame) -> tuple[set[int], set[int]]:
 
 
 def count(frame: ClassFrame, threshold: float) -> tuple[int, int]:
-    """Match each box with its largest overlap; count correct and all matched detections."""
+    """Match each box with the detection of the largest overlap, among scores >= `threshold`.
+
+    Returns the numbers of correct detections, and of matched detections that are not neutral.
+    """
     right = 0
     matched: set[int] = set()
     for counts, candidates in frame.truths:
@@ -191,7 +207,7 @@ def count(frame: ClassFrame, threshold: float) -> tuple[int, int]:
 
 
 def average_precision(frames: Sequence[ClassFrame]) -> float:
-    """Return KITTI's average precision, 0 to 1."""
+    """Return KITTI's average precision of one class, 0 to 1."""
     scores = [frame.scores[each] for frame in frames for each in first_match(frame)[0]]
     thresholds = thresholds_of(scores, sum(frame.boxes for frame in frames))
     valid = np.sort(np.concatenate([np.array(each.scores)[each.valid] for each in frames]))
@@ -209,7 +225,7 @@ def average_precision(frames: Sequence[ClassFrame]) -> float:
 
 
 def wrong(sample: int, defect: str) -> RunError:
-    """Return the error about one sample."""
+    """Return an error about a sample with its defect, a clause."""
     return scorers.scorer_error(f"scorer pointpainting: sample {sample} {defect}")
 
 
@@ -266,13 +282,14 @@ def _read_rows(sample: int, output: bytes, image: int) -> NDArray[np.float32]:
 
 
 class PointPaintingScorer(scorers.ScorerBase[scorers.NoOptions]):
-    """Compare detected with annotated 3D boxes, over the frames that were answered.
+    """Compare detected 3D boxes with annotated ones, on the samples that were answered.
 
     The score is the mean, over Pedestrian, Cyclist and Car, of KITTI's average precision at 11 of
-    41 thresholds, for boxes of difficulty 0. A match overlaps by more than 0.5, or 0.7 for Car.
+    41 thresholds, for boxes of difficulty 0. A match needs an overlap (intersection over union) of
+    more than 0.5, or 0.7 for Car.
     Source: automotive/3d-object-detection/accuracy_waymo.py and tools/evaluate.py of
-    https://github.com/mlcommons/inference. As there, a class without boxes counts as 0, rows whose
-    first number is not above 0 are ignored, and labels are truncated to integers.
+    https://github.com/mlcommons/inference. As in these scripts, a class without boxes counts as 0,
+    rows whose first number is not above 0 are ignored, and labels are truncated to integers.
     """
 
     metrics = ("map",)
@@ -282,8 +299,8 @@ class PointPaintingScorer(scorers.ScorerBase[scorers.NoOptions]):
 
         Outputs are at least one row of DETECTION_COLUMNS float32, little-endian. References have
         `image_id`, and for each annotated box `names`, `difficulty` and `boxes`: x, y, z, width,
-        height, length, rotation, in the camera's frame. A sample's score is its pseudo-value, as in
-        scorer map.
+        height, length, rotation, in camera coordinates. A sample's score is its jackknife
+        pseudo-value, as in scorer map.
         """
         scorers.require_outputs("pointpainting", outputs, references)
         frames = [

@@ -25,9 +25,9 @@ class CategoryF1Options(DecoderOptions):
     """Options of scorer category_f1.
 
     Attributes:
-        dtype: Type of an output: token ids "int32" or "int64", little-endian, or "text", UTF-8, as
-            MLPerf's own implementation logs answers.
-        schema: MLPerf round of the answers' schema, "v6.0" or "v6.1"; both are read alike.
+        dtype: Format of an output: token ids as "int32" or "int64", little-endian; or "text",
+            UTF-8, as MLPerf's own implementation logs answers.
+        schema: MLPerf round of the answers' JSON schema, "v6.0" or "v6.1"; both are parsed alike.
     """
 
     schema: str = "v6.1"
@@ -43,16 +43,18 @@ class CategoryF1Options(DecoderOptions):
 
 
 class CategoryF1Scorer(TextScorer[CategoryF1Options]):
-    """Compare the path of each product's category with the right one, level by level.
+    """Compare the category path of each product with the right path, level by level.
 
-    Precision and recall divide the number of leading levels that agree by the number of predicted
-    and of annotated levels, over all samples. An answer must be JSON with the texts "category" and
-    "brand", and with "is_secondhand", which pydantic must accept as a boolean ("yes" and 1 too).
-    Any other answer, such as one in a code fence or with a further key, counts as a wrong path as
-    long as the right one. Source: evaluation.py and schema.py in
-    multimodal/qwen3-vl/src/mlperf_inf_mm_q3vl of https://github.com/mlcommons/inference. An answer
-    that is not UTF-8, which ends that script with an error, counts as wrong. Its figures on brands
-    and second hand have no gate, and are partly random; they are left out.
+    Precision is the number of matching leading levels divided by the number of predicted levels;
+    recall divides it by the number of annotated levels; both are computed over all samples. An
+    answer must be JSON with the texts "category" and "brand", and with "is_secondhand", which
+    pydantic must accept as a boolean ("yes" and 1 too). Any other answer, such as one in a code
+    fence or with an additional key, counts as a wrong path as long as the right one.
+
+    Source: evaluation.py and schema.py in multimodal/qwen3-vl/src/mlperf_inf_mm_q3vl of
+    https://github.com/mlcommons/inference. An answer that is not UTF-8 ends that script with an
+    error; here it counts as wrong. The script's scores for brand and second hand have no gate and
+    are partly random; they are not computed.
     """
 
     metrics = ("f1",)
@@ -61,7 +63,8 @@ class CategoryF1Scorer(TextScorer[CategoryF1Options]):
     def score(self, outputs: Sequence[bytes], references: Sequence[str]) -> Scores:
         """Score token ids or texts against categories such as "Home > Lamps > Desk lamps".
 
-        Returns "f1", 0 to 1. A sample's score is its pseudo-value, f1 + samples x influence.
+        Returns "f1", 0 to 1. A sample's score is its jackknife pseudo-value: f1 + number of samples
+        x influence.
         """
         require_outputs("category_f1", outputs, references)
         targets = require_texts("category_f1", references, "the category")
@@ -103,7 +106,9 @@ def _reader() -> Callable[[bytes], str | None]:
 
 
 def _levels(predicted: str | None, target: str) -> tuple[int, int, int]:
-    """Return the numbers of levels that agree, that are predicted, and that are annotated.
+    """Return the numbers of matching leading levels, predicted levels and annotated levels.
+
+    `predicted` is None for an invalid answer.
 
     >>> _levels("A > B > C", "A > B > D")
     (2, 3, 3)

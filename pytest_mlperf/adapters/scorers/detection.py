@@ -22,10 +22,10 @@ MAX_VALUE = 1e9
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Detections:
-    """Hold the detections of all samples, in the order of samples.
+    """Hold the detections of all samples, in sample order.
 
     Attributes:
-        samples: Position of each detection's sample, shape (detections,).
+        samples: Index of each detection's sample, shape (detections,).
         boxes: Left, top, width and height [pixels], float32, shape (detections, 4).
     """
 
@@ -37,15 +37,15 @@ class Detections:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Truths:
-    """Hold the annotated boxes of all samples, in the order of samples.
+    """Hold the annotated boxes of all samples, in sample order.
 
     Attributes:
         images: Image id of each sample, shape (samples,).
-        samples: Position of each box's sample, shape (boxes,).
+        samples: Index of each box's sample, shape (boxes,).
         labels: Category of each box, shape (boxes,).
         boxes: Left, top, width and height [pixels], shape (boxes, 4).
-        areas: Areas [square pixels], shape (boxes,).
-        crowds: Whether each box encloses a group, shape (boxes,).
+        areas: Annotated area of each box [square pixels], shape (boxes,).
+        crowds: Whether each box encloses a group of objects, shape (boxes,).
     """
 
     images: NDArray[np.int64]
@@ -57,12 +57,13 @@ class Truths:
 
 
 def gather(outputs: Sequence[bytes], references: Sequence[Any]) -> tuple[Detections, Truths]:
-    """Read outputs and references once, one sample at a time.
+    """Parse the outputs and references of all samples, each once.
 
     Outputs are float32 rows of index, ymin, xmin, ymax, xmax, score, label, little-endian, in any
-    order; coordinates are shares of the image's height or width. References have `image_id`,
-    `height`, `width`, `annotations` with `category_id`, `bbox`, `area`, `iscrowd`, and optionally
-    `index`, which each row must have, as data set openimages gives them.
+    order; coordinates are fractions of the image's height or width. References have `image_id`,
+    `height`, `width`, and `annotations` with `category_id`, `bbox`, `area` and `iscrowd`, as in
+    data set openimages. If a reference has `index`, all rows of the output must have the same
+    index.
     """
     content, counts, boxes = bytearray(), [], []
     images: dict[int, int] = {}
@@ -100,7 +101,7 @@ def gather(outputs: Sequence[bytes], references: Sequence[Any]) -> tuple[Detecti
 
 
 def _read_output(sample: int, output: bytes, index: int | None) -> NDArray[np.float32]:
-    """Return rows, shape (detections, DETECTION_COLUMNS), writable."""
+    """Return an output's rows as a writable array, shape (detections, DETECTION_COLUMNS)."""
     if len(output) % (4 * DETECTION_COLUMNS):
         raise wrong(
             sample,
@@ -147,7 +148,7 @@ def _read_box(box: Mapping[str, Any]) -> tuple[float, ...]:
 
 
 def wrong(sample: int, defect: str) -> RunError:
-    """Return the error about one sample."""
+    """Return an error about a sample with its defect, a clause."""
     return scorers.scorer_error(f"scorer map: sample {sample} {defect}")
 
 
@@ -163,12 +164,12 @@ MAX_AREA_PIXELS = 1e10
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Matched:
-    """Hold the detections of one class, best score first.
+    """Hold the detections of one class, highest score first.
 
     Attributes:
-        samples: Position of each detection's sample, shape (detections,).
-        right: Whether it matches a box, shape (THRESHOLDS, detections).
-        ignored: Whether it is neither right nor wrong, shape (THRESHOLDS, detections).
+        samples: Index of each detection's sample, shape (detections,).
+        right: Whether each detection matches a box, shape (THRESHOLDS, detections).
+        ignored: Whether each detection counts neither as right nor as wrong, same shape.
         boxes: Number of boxes to be detected in each sample, shape (samples,).
     """
 
@@ -179,10 +180,11 @@ class Matched:
 
 
 def match_classes(detections: Detections, truths: Truths) -> Iterator[Matched]:
-    """Yield the matches of every class that has boxes; detections of other classes never count.
+    """Yield the matched detections of each class that has boxes; other classes are ignored.
 
-    COCOeval matches the images that have both boxes and detections of a class; other detections are
-    wrong. As in COCOeval, ties of scores are ranked by image id, then by order in the output.
+    COCOeval matches the images that have both boxes and detections of a class; the detections in
+    other images are wrong. As in COCOeval, detections with equal scores are ranked by image id,
+    then by order in the output.
     """
     counted = ~truths.crowds & (truths.areas >= 0) & (truths.areas <= MAX_AREA_PIXELS)
     images = np.argsort(np.argsort(truths.images))
@@ -212,7 +214,10 @@ def _limit_per_image(order: NDArray[np.int64], samples: NDArray[np.int32]) -> ND
 def _evaluate(
     detections: Detections, truths: Truths, chosen: NDArray[np.int64], of_class: NDArray[np.int64]
 ) -> tuple[NDArray[np.bool_], NDArray[np.bool_]]:
-    """Return which detections are right and which are ignored, shapes (THRESHOLDS, chosen)."""
+    """Match the detections `chosen` with boxes of one class, given by indices `of_class`.
+
+    Returns which detections are right and which are ignored, shapes (THRESHOLDS, chosen).
+    """
     boxes = detections.boxes[chosen].astype(np.float64)
     areas = boxes[:, 2] * boxes[:, 3]
     outside = (areas < 0) | (areas > MAX_AREA_PIXELS)
@@ -241,7 +246,7 @@ def _evaluate(
 def _as_coco(
     samples: NDArray[Any], boxes: NDArray[Any], areas: NDArray[Any], crowds: NDArray[np.bool_]
 ) -> list[dict[str, Any]]:
-    """Return boxes in COCO's form; ids begin at 1, since COCOeval takes 0 for no match."""
+    """Convert boxes to COCO's format; ids start at 1, since COCOeval uses 0 for no match."""
     columns = (samples.tolist(), boxes.tolist(), areas.tolist(), crowds.astype(int).tolist())
     return [
         {
@@ -291,11 +296,11 @@ RECALLS = 101
 
 
 def interpolated(right: NDArray[np.bool_], boxes: int) -> float:
-    """Return COCO's average precision, interpolated at 101 recalls.
+    """Return COCO's average precision, interpolated at 101 recall values.
 
-    It is the mean of the best precision at or beyond each recall. Equals pycocotools'
-    COCOeval.accumulate, rounding included. `right` has shape (detections,), best score first;
-    `boxes`, at least 1, is the number of boxes to be detected.
+    It is the mean, over the recall values, of the best precision at that recall or a higher one. It
+    equals the result of pycocotools' COCOeval.accumulate, including rounding. `right` has shape
+    (detections,), highest score first; `boxes`, at least 1, is the number of boxes to be detected.
     """
     ranks = np.flatnonzero(right) + 1.0
     hits = np.arange(1.0, len(ranks) + 1)
@@ -306,16 +311,17 @@ def interpolated(right: NDArray[np.bool_], boxes: int) -> float:
 
 
 class MeanApScorer(scorers.ScorerBase[scorers.NoOptions]):
-    """Compare detected with annotated boxes, over the images that were answered.
+    """Compare detected boxes with annotated ones, on the images that were answered.
 
-    Average precision is COCO's: interpolated at 101 recalls, and averaged over overlaps from 0.5 to
-    0.95 and over the classes annotated in these images. At most 100 detections of a class count in
-    an image; boxes around groups are neutral. pycocotools matches; pairs of class and image without
-    boxes, and object sizes that do not affect the score, are skipped.
+    Average precision is COCO's: interpolated at 101 recall values, and averaged over overlap
+    thresholds from 0.5 to 0.95 and over the classes annotated in these images. At most 100
+    detections of a class count in an image; boxes around groups are ignored. pycocotools matches
+    detections and boxes; object sizes, and pairs of class and image without boxes, are skipped, as
+    they do not affect the score.
     Source: vision/classification_and_detection/tools/accuracy-openimages.py, and accuracy-coco.py
     of YOLO, of https://github.com/mlcommons/inference, without `--use-inv-map`: MLPerf's labels are
-    the ids of categories. As there, a label that no box has never counts, labels are truncated to
-    integers, and only the order of scores matters.
+    category ids. As in these scripts, detections of a label without boxes never count, labels are
+    truncated to integers, and only the order of scores matters.
     """
 
     metrics = ("map",)
@@ -324,10 +330,11 @@ class MeanApScorer(scorers.ScorerBase[scorers.NoOptions]):
     def score(self, outputs: Sequence[bytes], references: Sequence[Any]) -> Scores:
         """Score detections against annotations in one pass; return "map", in per cent.
 
-        Outputs and references are those of `gather`. A sample's score is its pseudo-value, map +
-        samples x influence on average precision without interpolation: the interpolated one has
-        steps and no derivative. In simulations the standard error of paired differences is 0.9 to
-        1.25 times that of resampled images.
+        Outputs and references have the format of `gather`. A sample's score is its jackknife
+        pseudo-value: map + number of samples x influence. The influence is that on average
+        precision without interpolation, as the interpolated one has steps and no derivative. In
+        simulations the standard error of paired differences is 0.9 to 1.25 times that of a
+        bootstrap over images.
         """
         scorers.require_outputs("map", outputs, references)
         detections, truths = gather(outputs, references)

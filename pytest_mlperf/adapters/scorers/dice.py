@@ -40,8 +40,9 @@ class DiceOptions:
 class DiceScorer(scorers.ScorerBase[DiceOptions]):
     """Compare the predicted class of each voxel with its label.
 
-    For kidney and for tumor, Dice is (2 common + 1e-6) / (predicted + labelled + 1e-6) in voxels. A
-    case's score is the mean of both; the data set's score is the mean over its cases.
+    For kidney and tumor each, the Dice score is (2 x common + 1e-6) / (predicted + labelled +
+    1e-6), in
+    voxels. A case's score is the mean of the two; the data set's score is the mean over its cases.
     Source: vision/medical_imaging/3d-unet-kits19/accuracy_kits.py of
     https://github.com/mlcommons/inference, whose `--output_dtype` is `dtype` here.
     """
@@ -49,12 +50,12 @@ class DiceScorer(scorers.ScorerBase[DiceOptions]):
     metrics = ("dice", "dice_kidney", "dice_tumor")
 
     def score(self, outputs: Sequence[bytes], references: Sequence[Mapping[str, Any]]) -> Scores:
-        """Score predicted volumes against labels, one pair in memory at a time.
+        """Score predicted volumes against labels; only one pair is in memory at a time.
 
-        Outputs are volumes of type `dtype`, C order: 0 background, 1 kidney, 2 tumor. References
-        have the name "case", and "label": the same classes, shape (depth, height, width), uint8.
-        "dice" is 0 to 1, per case and as a mean; the aggregates "dice_kidney" and "dice_tumor" have
-        no gate.
+        Outputs are volumes of type `dtype` in C order: 0 background, 1 kidney, 2 tumor. References
+        have "case", a name, and "label", the right classes, shape (depth, height, width), uint8.
+        Returns "dice", 0 to 1, per case and as a mean, and the means "dice_kidney" and
+        "dice_tumor", which have no accuracy target.
         """
         scorers.require_outputs("dice", outputs, references)
         organs = [
@@ -102,7 +103,7 @@ class DiceScorer(scorers.ScorerBase[DiceOptions]):
 
 
 def dice(predicted: NDArray[np.integer[Any]], label: NDArray[np.integer[Any]]) -> list[float]:
-    """Return the Dice scores of kidney and tumor, for classes of shape (voxels,)."""
+    """Return the Dice scores of kidney and tumor; both arguments are classes, shape (voxels,)."""
     common, total = [0] * CLASSES, [0] * CLASSES
     for start in range(0, len(label), PIECE_VOXELS):
         part = slice(start, start + PIECE_VOXELS)

@@ -70,13 +70,13 @@ class EvaluateOptions(DecoderOptions):
 
 
 class EvaluateScorer(TextScorer[EvaluateOptions]):
-    """Call `compute` of a metric of library evaluate: your own code, or a pinned commit."""
+    """Score with `compute` of a metric of library evaluate: your own script, or a pinned one."""
 
     libraries: ClassVar[tuple[str, ...]] = ("evaluate",)
     name: ClassVar[str] = "evaluate"
 
     def score(self, outputs: Sequence[bytes], references: Sequence[Any]) -> Scores:
-        """Score outputs, token ids or one number each (option `outputs`), with the metric."""
+        """Score outputs with the metric: token ids or one number each, by option `outputs`."""
         require_outputs("evaluate", outputs, references)
         predictions: Sequence[Any]
         if self._asked.decodes:
@@ -139,7 +139,10 @@ class EvaluateScorer(TextScorer[EvaluateOptions]):
 
 
 def read_result(result: Mapping[str, Any], *, samples: int, scale: float) -> Scores:
-    """Read a metric's result: numbers as aggregates, lists of one number per sample as scores."""
+    """Convert a metric's result to scores.
+
+    A number becomes an aggregate; a list with one number per sample becomes samples' scores.
+    """
     per_sample: dict[str, list[float]] = {}
     aggregate: dict[str, float] = {}
     for name, value in result.items():

@@ -18,10 +18,10 @@ class ExactMatchOptions(DecoderOptions):
     """Options of scorer exact_match.
 
     Attributes:
-        answers: Form of the outputs: "tokens", whose text is compared, token "ids", or UTF-8
-            "text".
-        strip: Ignore white space at both ends.
-        casefold: Ignore case.
+        answers: Format of the outputs: "tokens" are token ids, which are decoded and compared as
+            text; "ids" are token ids, compared as such; "text" is UTF-8.
+        strip: Whether white space at both ends is ignored.
+        casefold: Whether case is ignored.
     """
 
     answers: str = "tokens"
@@ -35,12 +35,12 @@ class ExactMatchOptions(DecoderOptions):
 
     @property
     def decodes(self) -> bool:
-        """Whether the text of token ids is compared."""
+        """Whether outputs are token ids that are decoded to text."""
         return self.answers == "tokens"
 
 
 class ExactMatchScorer(TextScorer[ExactMatchOptions]):
-    """Compare the text or token ids of each answer with its reference: equal is 100, else 0."""
+    """Compare each answer with its reference; the score is 100 if both are equal, else 0."""
 
     metrics = ("exact_match",)
     optional_libraries = ("tokenizers", "transformers")

@@ -15,8 +15,9 @@ class Gsm8kScorer(language.TextScorer[language.DecoderOptions]):
 
     Metrics, per sample and over all samples:
 
-    - "gsm8k": 100 if the number is right, else 0; their mean, not rounded.
-    - "tokens_per_sample": tokens of the output, including special ones; their mean, to 1 digit.
+    - "gsm8k": 100 if the number is right, else 0; the mean is not rounded.
+    - "tokens_per_sample": number of output tokens, including special ones; the mean is rounded to 1
+      digit.
 
     Source: language/mixtral-8x7b/evaluate-accuracy.py of https://github.com/mlcommons/inference.
     """
@@ -25,7 +26,7 @@ class Gsm8kScorer(language.TextScorer[language.DecoderOptions]):
     name: ClassVar[str] = "gsm8k"
 
     def score(self, outputs: Sequence[bytes], references: Sequence[str]) -> Scores:
-        """Score token ids of type `dtype` against texts of numbers without commas."""
+        """Score token ids of type `dtype` against references, numbers as text without commas."""
         require_outputs("gsm8k", outputs, references)
         targets = require_texts("gsm8k", references, "the number as text")
         decoded = self._decoder.decode(outputs)

@@ -1,4 +1,4 @@
-"""Score the ingestion of documents, and the store's MD5, as MLPerf's RAG script does."""
+"""Score the ingestion of documents and the MD5 of the store, as MLPerf's RAG script does."""
 
 from __future__ import annotations
 
@@ -20,32 +20,32 @@ class IngestionOptions:
     """Options of scorer ingestion.
 
     Attributes:
-        store: The store's file, written by the engine, which answers with its MD5.
+        store: Path of the vector store's file. The engine writes it, and answers with its MD5.
     """
 
     store: str
 
 
 class IngestionScorer(ScorerBase[IngestionOptions]):
-    """Count ingested documents, and compare the store's MD5.
+    """Count ingested documents, and check the MD5 of the vector store.
 
     Metrics, in per cent:
-    - "accuracy": documents whose answer is the byte 1, or an MD5.
-    - "store": 100 if the last MD5 in the answers is the file's; 0 if it differs or is missing.
-      MLPerf's script fails such a run at any accuracy.
+    - "accuracy": the fraction of documents whose answer is the byte 1 or an MD5.
+    - "store": 100 if the last MD5 in the answers is that of the store's file; 0 if it differs or is
+      missing. In the latter case MLPerf's script fails the run at any accuracy.
 
-    The script's checks of vectors, a lookup and a manifest need the store's own library and model;
-    they are not made here.
+    The script also checks vectors, a lookup and a manifest, which needs the store's own library and
+    model; these checks are not made here.
     Source: e2e-rag/datasetup_accuracy_eval.py of https://github.com/mlcommons/inference.
     """
 
     metrics = ("accuracy", "store")
 
     def score(self, outputs: Sequence[bytes], references: Sequence[Any]) -> Scores:
-        """Score the answers to documents; ignore references.
+        """Score the answers to documents; references are ignored.
 
         An output is the byte 1 if the document was ingested, or an MD5 of 32 hexadecimal digits.
-        The last MD5's document has the score "store".
+        The score "store" belongs to the document with the last MD5.
         """
         require_outputs("ingestion", outputs, references)
         digests = [place for place, output in enumerate(outputs) if DIGEST.fullmatch(output)]

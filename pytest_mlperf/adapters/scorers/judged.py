@@ -76,16 +76,16 @@ class JudgedOptions(language.DecoderOptions):
 
 
 class JudgedScorer(language.TextScorer[JudgedOptions]):
-    """Ask a server whether each answer agrees with the right answer.
+    """Ask a judge model on a server whether each answer agrees with the right answer.
 
-    Metric "judged": 100 if the judge finds an answer correct, else 0; their mean, in per cent. It
-    depends on the judging model and is no MLPerf score: MLPerf's judge is Llama 3.1 8B Instruct
-    with its own prompt, which `template` can provide; the gate on "accuracy" stays undecided. As in
-    MLPerf's script, a reply without JSON and a failed request count as wrong, and every value that
-    Python takes as true counts as right, even the text "false". "unjudged" is the number of failed
-    requests; if all fail, the scorer raises an error.
+    Metric "judged" is 100 if the judge finds an answer correct, else 0; the aggregate is the mean,
+    in per cent. It depends on the judge and is not an MLPerf score: MLPerf's judge is Llama 3.1 8B
+    Instruct with its own prompt, which `template` can provide. MLPerf's target for "accuracy" is
+    therefore not decided. As in MLPerf's script, a reply without JSON and a failed request count as
+    wrong, and every value that Python regards as true counts as right, even the text "false".
+    "unjudged" is the number of failed requests; if all fail, the scorer raises an error.
 
-    Source for reading replies: e2e-rag/accuracy_eval.py of https://github.com/mlcommons/inference.
+    Source for parsing replies: e2e-rag/accuracy_eval.py of https://github.com/mlcommons/inference.
     """
 
     metrics = ("judged", "unjudged")
@@ -94,10 +94,10 @@ class JudgedScorer(language.TextScorer[JudgedOptions]):
     name: ClassVar[str] = "judged"
 
     def __init__(self, *, model: str | None = None, **options: Any) -> None:
-        """Read the prompt and prepare the decoder.
+        """Read the prompt template and prepare the decoder.
 
         Args:
-            model: Folder of the answering model, for its tokenizer; another model judges.
+            model: Folder of the model that answered, for its tokenizer; the judge is another model.
         """
         super().__init__(model=model, **options)
         settings = self._asked
@@ -121,7 +121,7 @@ class JudgedScorer(language.TextScorer[JudgedOptions]):
             ) from None
 
     def require(self) -> None:
-        """Check that the libraries for requests and for decoding are installed."""
+        """Check that the libraries for HTTP requests and for decoding are installed."""
         library("scorer judged", "scoring")
         super().require()
 
@@ -131,10 +131,10 @@ class JudgedScorer(language.TextScorer[JudgedOptions]):
         references: Sequence[Mapping[str, str]],
         artefacts: Sequence[Mapping[str, bytes]] = (),
     ) -> Scores:
-        """Ask a model to grade all answers; return the scores of the class attribute `metrics`.
+        """Ask the judge about all answers; return the scores "judged" and "unjudged".
 
-        An answer is the artefact "text", UTF-8, or the output (option `answers`). A reference is a
-        table with `question` and `answer`, the right one.
+        An answer is the attachment "text", UTF-8, or the output, by option `answers`. A reference
+        is a dict with `question` and `answer`, the right answer.
         """
         scorers.require_outputs("judged", outputs, references)
         answers = self._answers(outputs, artefacts)
@@ -207,7 +207,7 @@ class JudgedScorer(language.TextScorer[JudgedOptions]):
 
 
 class _Reply(Exchange):
-    """Receive a judge's reply; any status other than 200 is an error."""
+    """Receive the judge's HTTP response; any status other than 200 is an error."""
 
     def __init__(self) -> None:
         self.content = bytearray()
@@ -222,11 +222,11 @@ class _Reply(Exchange):
             raise ValueError(f"a reply of more than {MAX_REPLY_BYTES >> 20} MiB")
 
     def end(self) -> None:
-        """Do nothing, since the reply is complete."""
+        """Do nothing, as the response is already complete."""
 
 
 def verdict(reply: str) -> bool:
-    """Return the value of "correct" in a judge's reply, or in its first fenced block."""
+    """Return the value of "correct" in the judge's JSON reply, or in its first fenced block."""
     _, fence, rest = reply.partition(CODE_FENCE)
     fenced, closed, _ = rest.partition(CODE_FENCE)
     text = fenced if fence and closed else reply

@@ -1,4 +1,4 @@
-"""Compute the weights of samples in a score that is a mean over parts of the data set."""
+"""Compute the leverage of samples in scores that are means over parts of the data set."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ MIN_VARIANCE_SHARE = 1e-9
 
 
 def whole_scores(metric: str, value: float, pseudo: Sequence[float], leverage: Leverage) -> Scores:
-    """Return a data set's score, with pseudo-values as the samples' scores."""
+    """Return a data set's score with the samples' jackknife pseudo-values and their leverage."""
     return Scores(
         per_sample={metric: pseudo},
         aggregate={metric: value},
@@ -22,15 +22,18 @@ def whole_scores(metric: str, value: float, pseudo: Sequence[float], leverage: L
 
 
 class Shares:
-    """Accumulate the shares of samples in a mean of parts, part by part; parts weigh the same.
+    """Accumulate the weights of samples in a mean over parts, such as classes.
 
-    If independent samples have the shares h of a part, its mean has the variance s² sum h², and
-    their squared deviations from the mean, h² each, add up to s² (sum h² - 2 sum h³ + (sum h²)²) on
-    average: the share 1 - 1/m of the variance for m equal samples. The degrees of freedom are those
-    of a sum of independent squares of unequal size. Source: J. G. MacKinnon, H. White, "Some
-    heteroskedasticity-consistent covariance matrix estimators with improved finite sample
-    properties", Journal of Econometrics 29 (1985), for a mean; F. E. Satterthwaite, "An approximate
-    distribution of estimates of variance components", Biometrics Bulletin 2 (1946).
+    All parts weigh the same. If independent samples have the weights h in a part (sum 1), the
+    part's mean has the variance s² sum h². The sum of the samples' squared deviations from the
+    mean, weighted by h², has the expectation s² (sum h² - 2 sum h³ + (sum h²)²), which is 1 - 1/m
+    of the variance for m equal samples. The degrees of freedom are those of a sum of independent
+    squares of unequal size.
+
+    Sources: J. G. MacKinnon, H. White, "Some heteroskedasticity-consistent covariance matrix
+    estimators with improved finite sample properties", Journal of Econometrics 29 (1985), for a
+    mean; F. E. Satterthwaite, "An approximate distribution of estimates of variance components",
+    Biometrics Bulletin 2 (1946).
     """
 
     def __init__(self, samples: int) -> None:
@@ -40,7 +43,7 @@ class Shares:
         self._of_samples = np.zeros(samples)
 
     def add(self, weights: NDArray[np.int64] | NDArray[np.float64]) -> None:
-        """Add a part of the mean, e.g. a class, by the weights of samples in it, not all 0."""
+        """Add a part of the mean, such as a class, by its samples' weights, not all 0."""
         shares = weights / weights.sum()
         squares = shares**2
         total = float(squares.sum())
@@ -51,7 +54,10 @@ class Shares:
         self._of_samples += visible
 
     def leverage(self, largest: float) -> Leverage:
-        """Return the leverage of all parts; `largest` is the maximum change of a part [points]."""
+        """Return the leverage over all parts.
+
+        `largest` is the maximum change of a part's score, in units of the score.
+        """
         visible, squares = float(self._of_samples.sum()), float(np.square(self._of_samples).sum())
         return Leverage(
             seen=min(1.0, max(0.0, visible / self._variance)),
@@ -63,11 +69,12 @@ class Shares:
 def ratio_scores(
     counted: NDArray[np.float64], weights: NDArray[np.float64], scale: float = 1.0
 ) -> tuple[list[float], Leverage]:
-    """Return the samples' pseudo-values of a quotient of sums, and their leverage.
+    """Return the jackknife pseudo-values and the leverage of a ratio of sums.
 
-    The pseudo-value, for example of right words by words, is the quotient plus the number of
-    samples times the influence, (counted - quotient x weight) / sum of weights. Both arrays have
-    shape (samples,); weights are 0 or more, not all 0. `scale` is 100 for per cent.
+    The ratio is sum of `counted` / sum of `weights`, for example right words / words. A sample's
+    pseudo-value is the ratio plus the number of samples times its influence, (counted - ratio x
+    weight) / sum of weights. Both arrays have shape (samples,); weights are 0 or more, not all 0.
+    `scale` is 100 for per cent.
     """
     total = weights.sum()
     quotient = counted.sum() / total
@@ -80,19 +87,21 @@ def ratio_scores(
 def influences(
     right: NDArray[np.bool_], samples: NDArray[np.int64], boxes: NDArray[np.int64]
 ) -> NDArray[np.float64]:
-    """Return average precision's derivative by each image's weight, (samples,), sum 0.
+    """Return the influence of each image on average precision, shape (samples,); the sum is 0.
 
     With weights w of the images, average precision without interpolation is the mean, over boxes,
-    of the precision at the detection that matched the box, 0 for an undetected box:
+    of the precision at the detection that matched the box (0 for an undetected box):
 
         AP(w) = sum over right detections k of w[image of k] T_k / N_k / sum of w x boxes,
 
-    T_k and N_k are the weights of right detections and of all detections down to k. The derivative
-    is taken at w = 1, by sums from the last detection upwards. It is the infinitesimal jackknife of
-    B. Efron, The Jackknife, the Bootstrap and Other Resampling Plans (1982), chapter 6.
+    T_k and N_k are the summed weights of right detections, and of all detections, down to k. The
+    influence is the derivative with respect to an image's weight at w = 1, the infinitesimal
+    jackknife of B. Efron, The Jackknife, the Bootstrap and Other Resampling Plans (1982), chapter
+    6.
 
-    `right` (best score first) and the positions `samples` have shape (detections,); `boxes`, the
-    number of boxes in each sample, shape (samples,), at least 1 in all.
+    `right`, whether each detection is right, and `samples`, the indices of their images, have shape
+    (detections,), highest score first. `boxes`, shape (samples,), is the number of boxes per image,
+    at least 1 in total.
     """
     total = boxes.sum()
     ranks = np.flatnonzero(right) + 1.0

@@ -1,4 +1,4 @@
-"""Score long contexts as MLPerf's Llama 3.1 405B benchmark does: a metric for each sample."""
+"""Score long contexts as MLPerf's Llama 3.1 405B benchmark does, by the metric of each sample."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ DELIMITER = "Answer: "
 
 
 def niah_em(target: str, text: str) -> float:
-    """Score the UUIDs of a text against those of a target, 0 to 100, to 2 digits.
+    """Score the UUIDs in a text against those in the target, 0 to 100, rounded to 2 digits.
 
-    UUIDs are compared in order. As in the reference, a UUID's score is the share of the target's
+    UUIDs are compared in order. As in the reference, a UUID's score is the fraction of the target's
     *characters* that occur anywhere in it, so that most wrong UUIDs score 100.
     """
     answers = UUID.findall(text)
@@ -35,10 +35,11 @@ def niah_em(target: str, text: str) -> float:
 
 
 def qa_em(target: str, text: str) -> float:
-    """Return 100 if the answer after the last "Answer: " is in the target or contains an entry.
+    """Return 100 if the answer after the last "Answer: " is right, else 0.
 
-    Entries of the target are separated by "|"; their white space and case are ignored. As in the
-    reference, the empty answer is in every target, and scores 100.
+    The answer is right if it is part of the target, or if it contains one of the target's entries,
+    which "|" separates; for the latter, white space and case are ignored. As in the reference, an
+    empty answer is part of every target, and scores 100.
     """
     answer = text.rpartition(DELIMITER)[2]
     entries = map(_closed, target.split("|"))
@@ -60,22 +61,23 @@ class LongContextOptions(SentenceOptions):
     """Options of scorer long_context.
 
     Attributes:
-        punkt: Folder of the Punkt model of English sentences, english in NLTK's package punkt_tab:
-            the reference ends each sentence of answers and targets by a line break. Without it
-            white space is kept, which affects only answers of several sentences graded by `qa_em`.
+        punkt: Folder of the English model, "english", of NLTK's package punkt_tab, for splitting
+            answers and targets into sentences, one per line, as the reference does. None keeps the
+            white space, which affects only answers of several sentences graded by `qa_em`.
     """
 
 
 class LongContextScorer(SentenceScorer[LongContextOptions]):
-    """Score each sample by the metric that its data set names; other metrics are None.
+    """Score each sample by the metric that its reference names; its other metrics are None.
 
-    Metrics, per sample and as the reference prints them over the samples that have them; the means
-    are not rounded, and a metric without samples is left out:
+    The aggregate of a metric is the mean over the samples that have it, not rounded, as the
+    reference prints it; a metric without samples is omitted:
 
     - "rougeL" for samples graded by "rouge": the F-measure with stemming, 0 to 100.
     - "exact_match" for samples graded by "niah_em" or "qa_em", 0 to 100. Wrong answers can score
-      100, see `niah_em` and `qa_em`; MLPerf's gate is based on these rules.
-    - "tokens_per_sample" on all: tokens of the output with special ones; their mean, to 1 digit.
+      100, see `niah_em` and `qa_em`; MLPerf's accuracy target is based on these rules.
+    - "tokens_per_sample" for all samples: number of output tokens, including special ones; the mean
+      is rounded to 1 digit.
 
     Source: language/llama3.1-405b/evaluate-accuracy.py of https://github.com/mlcommons/inference.
     """
@@ -84,7 +86,7 @@ class LongContextScorer(SentenceScorer[LongContextOptions]):
     name: ClassVar[str] = "long_context"
 
     def score(self, outputs: Sequence[bytes], references: Sequence[Mapping[str, str]]) -> Scores:
-        """Score token ids of type `dtype` against GRADED_FIELDS of data set graded."""
+        """Score token ids of type `dtype` against references of data set graded."""
         require_outputs("long_context", outputs, references)
         checked = language.require_tables("long_context", references, GRADED_FIELDS, "graded")
         for sample, reference in enumerate(checked):
@@ -117,6 +119,6 @@ class LongContextScorer(SentenceScorer[LongContextOptions]):
 
 
 def _mean(row: Sequence[float | None]) -> float:
-    """Return the mean of the values, rounded as in pandas, which adds 0 for missing values."""
+    """Return the mean of the values that are not None, with the same rounding as pandas."""
     total = np.array([value or 0.0 for value in row]).sum()
     return float(total / sum(value is not None for value in row))

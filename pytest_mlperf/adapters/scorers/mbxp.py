@@ -18,10 +18,11 @@ class MbxpOptions(language.DecoderOptions):
     """Options of scorer mbxp.
 
     Attributes:
-        processes: Number of programs that run at the same time; None is one per core.
-        run_generated_code: Must be true, to allow untrusted programs that a model wrote to run on
-            this machine. Each runs in a sandbox without network, the machine's files and
-            privileges, with limits on time, memory and processes; without a sandbox none runs.
+        processes: Number of programs that run at the same time; None runs one per core.
+        run_generated_code: Must be true, to allow that untrusted programs written by a model run on
+            this machine. Each runs in a sandbox: no network, no access to the machine's files, no
+            privileges, and limits on time, memory and processes. If the sandbox does not work, no
+            program runs.
     """
 
     processes: int | None = None
@@ -43,9 +44,10 @@ class MbxpScorer(language.TextScorer[MbxpOptions]):
 
     Metrics, per sample and over all samples:
 
-    - "mbxp": 100 if the program passes, else 0; their mean, not rounded. None, not counted, for a
-      language that MLPerf's reference does not run.
-    - "tokens_per_sample": tokens of the output, including special ones; their mean, to 1 digit.
+    - "mbxp": 100 if the program passes, else 0; the mean is not rounded. Programs in languages that
+      MLPerf's reference does not run have None, and do not count.
+    - "tokens_per_sample": number of output tokens, including special ones; the mean is rounded to 1
+      digit.
 
     Source: language/mixtral-8x7b/evaluate-accuracy.py and evaluate_mbxp.py of
     https://github.com/mlcommons/inference.
@@ -60,7 +62,7 @@ class MbxpScorer(language.TextScorer[MbxpOptions]):
         require_sandbox()
 
     def score(self, outputs: Sequence[bytes], references: Sequence[programs.Reference]) -> Scores:
-        """Run token ids of type `dtype` as programs; references are those of data set mixtral."""
+        """Decode token ids of type `dtype`, and run each program on its reference's test."""
         require_outputs("mbxp", outputs, references)
         checked = language.require_tables(
             "mbxp",

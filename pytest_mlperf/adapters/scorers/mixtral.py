@@ -24,9 +24,9 @@ class MixtralOptions(language.DecoderOptions):
     """Options of scorer mixtral.
 
     Attributes:
-        processes: Number of processes that score; None is one per core.
-        run_generated_code: Whether generated programs are run on this machine. MLPerf's gate needs
-            it; without it MBXP is not scored.
+        processes: Number of parallel processes for scoring; None is one per core.
+        run_generated_code: Whether generated programs run on this machine. MLPerf's accuracy target
+            requires it; without it MBXP is not scored.
     """
 
     processes: int | None = None
@@ -37,18 +37,19 @@ class MixtralOptions(language.DecoderOptions):
 
 
 class MixtralScorer(language.TextScorer[MixtralOptions]):
-    """Score each sample by the metrics of its part; other metrics are None.
+    """Score each sample by the metrics of its subset of the data set; its other metrics are None.
 
-    Metrics, per sample and as the reference prints them over the samples that have them; a metric
-    without samples is left out:
+    The aggregate of a metric covers the samples that have it, as the reference prints it; a metric
+    without samples is omitted:
 
-    - "rouge1", "rouge2", "rougeL" on OpenOrca, as in scorer rouge; their mean, to 4 digits.
-    - "gsm8k" on GSM8K, as in scorer gsm8k; the mean, not rounded.
+    - "rouge1", "rouge2", "rougeL" on OpenOrca, as in scorer rouge; the mean is rounded to 4 digits.
+    - "gsm8k" on GSM8K, as in scorer gsm8k; the mean is not rounded.
     - "mbxp" on MBXP, only with `run_generated_code`: 100 if the generated program passes its tests,
-      else 0; the mean, not rounded. Without it MLPerf's gate stays undecided unless one of the four
-      other scores fails it.
-    - "tokens_per_sample" on all: tokens of the output with special ones; their mean, to 1 digit.
-      MLPerf's reference outputs no end token, so an engine should not either.
+      else 0; the mean is not rounded. Without it MLPerf's accuracy target is undecided, unless one
+      of the four other scores misses it.
+    - "tokens_per_sample" on all samples: number of output tokens, including special ones; the mean
+      is rounded to 1 digit. MLPerf's reference outputs no end token, so an engine should not
+      either.
 
     Source: language/mixtral-8x7b/evaluate-accuracy.py of https://github.com/mlcommons/inference.
     """
@@ -60,18 +61,18 @@ class MixtralScorer(language.TextScorer[MixtralOptions]):
 
     @staticmethod
     def left_out(options: Mapping[str, Any]) -> dict[str, str]:
-        """Return the metrics not computed with these options; values are the option to set."""
+        """Return the metrics that these options exclude, each with the option that enables it."""
         runs = options.get("run_generated_code", False)
         return {} if runs else {"mbxp": "run_generated_code = true"}
 
     def require(self) -> None:
-        """Check the decoder's library, and, if programs are run, that a sandbox works."""
+        """Check that the decoder's library is installed, and the sandbox if programs run."""
         super().require()
         if self._asked.run_generated_code:
             require_sandbox()
 
     def score(self, outputs: Sequence[bytes], references: Sequence[programs.Reference]) -> Scores:
-        """Score token ids of type `dtype` against PART_FIELDS of data set mixtral."""
+        """Score token ids of type `dtype` against references of data set mixtral."""
         checked = _check(outputs, references)
         decoded = self._decoder.decode(outputs)
         rows, means = self._open_orca(decoded.texts, checked)

@@ -1,4 +1,4 @@
-"""Score log-probabilities of texts by the perplexity over all tokens."""
+"""Score log-probabilities of texts by the perplexity over all scored tokens."""
 
 from __future__ import annotations
 
@@ -21,26 +21,30 @@ class PerplexityScorer(scorers.ScorerBase[scorers.NoOptions]):
     """Measure how well a model predicts the tokens of texts; lower is better.
 
     "perplexity" is e to the mean negative log-probability (natural logarithm) of all scored tokens.
-    A sample's score is its pseudo-value: the perplexity plus the number of samples times the
+    A sample's score is its jackknife pseudo-value: the perplexity plus the number of samples times
+    the
     sample's influence, which depends on its number of tokens. With data set windows, the windows of
-    a document form a group, and documents are compared pair by pair.
+    a
+    document form a group, and documents are the units of the paired comparison.
 
-    Perplexities are comparable only for equal tokens: an output with other token ids than the data
-    set's is an error.
+    Perplexities are comparable only for the same tokens: an output whose token ids differ from
+    those
+    of the data set is an error.
 
     Source: F. Jelinek, R. L. Mercer, L. R. Bahl, J. K. Baker, "Perplexity - a measure of the
     difficulty of speech recognition tasks", Journal of the Acoustical Society of America 62 (1977).
-    Its standard error is that of a quotient of sums, by the delta method.
+    The standard error is that of a ratio of sums, by the delta method.
     """
 
     metrics = ("perplexity",)
 
     def score(self, outputs: Sequence[bytes], references: Sequence[Any]) -> Scores:
-        """Score log-probabilities of prompts against the prompts' token ids.
+        """Score log-probabilities of prompts; check their token ids against the data set's.
 
-        An output has 8 bytes for each token of its prompt, little-endian: its id, int32, and its
-        log-probability given all previous tokens, float32; NaN for the first. A reference is a
-        table with "tokens", the ids, and "scored", the number of final tokens that are scored.
+        An output has 8 bytes for each token of its prompt, little-endian: the token id, int32, and
+        its log-probability given all previous tokens, float32; NaN for the first token. A reference
+        is a dict with "tokens", the token ids, and "scored", the number of tokens at the end that
+        are scored.
         """
         scorers.require_outputs("perplexity", outputs, references)
         counts = [
@@ -61,7 +65,7 @@ class PerplexityScorer(scorers.ScorerBase[scorers.NoOptions]):
 
 
 def _scored(sample: int, output: bytes, reference: Any) -> tuple[float, int]:
-    """Return the summed negative log-probabilities of the scored tokens, and their number."""
+    """Return the sum of negative log-probabilities over the scored tokens, and their number."""
     tokens, scored = _reference(sample, reference)
     dtype = np.dtype(list(LOGPROB_RECORD))
     where = f"scorer perplexity: the output of sample {sample}"

@@ -27,27 +27,28 @@ with label 0, and on the right side of 0.5, which itself predicts 1; weighted AU
 class RankingScorer(scorers.ScorerBase[scorers.NoOptions]):
     """Compare predictions with the labels in each output.
 
-    - "normalized_entropy": cross entropy, divided by that of the constant mean label.
-    - "accuracy": share of candidates, by weight, whose prediction is on the label's side of 0.5.
-    - "gauc": mean of the requests' weighted AUC, without requests that have one kind of label, or
-      whose predictions all equal the first or 0; 0.5 if no request has an AUC.
+    - "normalized_entropy": cross entropy of the predictions, divided by the cross entropy of always
+      predicting the mean label.
+    - "accuracy": weighted fraction of candidates that are classified correctly at threshold 0.5.
+    - "gauc": mean of the requests' weighted AUC; 0.5 if no request has an AUC. Requests are left
+      out if all labels are equal, or if each prediction is 0 or equals the first one.
 
-    The precision, float32 and float64, is that of torchrec 1.3.0, which
-    recommendation/dlrm_v3/accuracy.py of https://github.com/mlcommons/inference calls. Ties rank in
-    the order of the output, as torch's sort does up to 16 candidates. With fractional weights sums
-    may differ in the 7th digit. Labels in the log must equal the data set's, if its references have
-    labels; the reference does not check them.
+    float32 and float64 are used as in torchrec 1.3.0, which recommendation/dlrm_v3/accuracy.py of
+    https://github.com/mlcommons/inference calls. Ties are ranked in the order of the output, as
+    torch's sort does for up to 16 candidates. With fractional weights, sums may differ in the 7th
+    digit. If references have labels, the labels in an output must equal them; MLPerf's script does
+    not check this.
     """
 
     metrics = ("normalized_entropy", "accuracy", "gauc")
 
     def score(self, outputs: Sequence[bytes], references: Sequence[Any]) -> Scores:
-        """Score requests in one pass; return the metrics of the class, 0 and up.
+        """Score all requests in one pass; return the metrics of the class.
 
-        Outputs are little-endian float32: time step, query, n predictions, n labels 0 or 1, n
-        weights, and n. References are None, or tables whose "step", "query" and "labels" must equal
-        those of the output. The first two metrics of a sample are pseudo-values, score + samples x
-        influence.
+        Outputs are little-endian float32: time step, query number, n predictions, n labels (0 or
+        1), n weights, and n. A reference is None, or a dict whose "step", "query" and "labels" must
+        equal those in the output. A sample's "normalized_entropy" and "accuracy" are jackknife
+        pseudo-values: score + number of samples x influence.
         """
         scorers.require_outputs("ranking", outputs, references)
         requests = [

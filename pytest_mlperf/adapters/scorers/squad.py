@@ -19,8 +19,9 @@ _ARTICLES = re.compile(r"\b(?:a|an|the)\b")
 
 
 def answer_text(reference: Mapping[str, Any], first: int, last: int) -> str:
-    """Return the original text of pieces `first` to `last` of a paragraph of data set squad.
+    """Return the original text of the word pieces `first` to `last` of a reference's paragraph.
 
+    `reference` is one of data set squad.
     Source: write_predictions in language/bert/accuracy-squad.py of
     https://github.com/mlcommons/inference.
     """
@@ -34,10 +35,11 @@ def answer_text(reference: Mapping[str, Any], first: int, last: int) -> str:
 
 
 def written_text(*, span: str, normalized: str, written: str) -> str:
-    """Cut from `written`, whole words, the original of `span` in its `normalized` tokens.
+    """Return the part of `written` that corresponds to `span`, which is part of `normalized`.
 
-    Characters correspond one by one if both texts have the same number of them, spaces excluded;
-    else `written` is returned whole, as for a `span` that is not in `normalized`, such as [UNK].
+    `written` is the original text and `normalized` its normalised form. If both have the same
+    number of characters, without spaces, characters correspond one by one. Otherwise, or if `span`
+    is not in `normalized` (such as [UNK]), `written` is returned.
     """
     start = normalized.find(span)
     places = [place for place, character in enumerate(written) if character != " "]
@@ -49,9 +51,10 @@ def written_text(*, span: str, normalized: str, written: str) -> str:
 
 
 def text_scores(answer: str, accepted: Iterable[str]) -> tuple[float, bool]:
-    """Return F1 (0–1) of the words, and whether all are equal, each the best over `accepted`.
+    """Return the F1 score of the words, 0 to 1, and whether the answer is an exact match.
 
-    Source: language/bert/evaluate_v1.1.py of https://github.com/mlcommons/inference.
+    Each is the best over the `accepted` answers. Source: language/bert/evaluate_v1.1.py of
+    https://github.com/mlcommons/inference.
     """
     predicted = normalized_words(answer)
     right = [normalized_words(text) for text in set(accepted)]
@@ -59,7 +62,7 @@ def text_scores(answer: str, accepted: Iterable[str]) -> tuple[float, bool]:
 
 
 def normalized_words(text: str) -> list[str]:
-    """Return lower-case words without ASCII punctuation and articles."""
+    """Return a text's words in lower case, without ASCII punctuation and articles."""
     return _ARTICLES.sub(" ", text.lower().translate(_PUNCTUATION)).split()
 
 
@@ -95,14 +98,17 @@ REFERENCE_KEYS = {
 
 @dataclass(kw_only=True, slots=True)
 class _BestSpan:
-    """Hold the best span of a question in those of its features that have been read.
+    """Hold the best answer span of a question in the features that have been read so far.
+
+    A feature is a window of the paragraph, with the question.
 
     Attributes:
-        sample: First feature of the question, which gets the score.
-        features: Number of the question's features so far.
-        reference: Reference of the span's feature; of the first one without a span.
-        rank: Sum of the span's logits, then its negated window, so that the earlier one wins ties.
-        span: Its first and last piece in the paragraph; None if no span is valid.
+        sample: Index of the question's first feature, to which the score belongs.
+        features: Number of the question's features read so far.
+        reference: Reference of the feature with the span; of the first feature if there is no span.
+        rank: Sum of the span's logits, then minus the window's start, so that the earlier one wins
+            ties.
+        span: First and last word piece of the span in the paragraph; None if no span is valid.
     """
 
     sample: int
@@ -117,12 +123,12 @@ class SquadScorerOptions:
     """Options of scorer squad.
 
     Attributes:
-        dtype: Type of the logits, little-endian, as the reference's --output_dtype.
-        transposed: Outputs have shape (2, seq) instead of (seq, 2).
-        n_best: Number of highest start logits and of highest end logits at which a span may start
-            and end.
-        max_answer_length: Maximum word pieces of a span.
-        max_seq_length: Maximum positions of an output; a shorter one is padded with -10000.
+        dtype: Type of the logits, little-endian, as in the reference's --output_dtype.
+        transposed: Whether outputs have shape (2, seq) instead of (seq, 2).
+        n_best: Number of highest start logits, and of highest end logits, that are considered.
+        max_answer_length: Maximum number of word pieces of an answer.
+        max_seq_length: Maximum number of positions of an output; shorter outputs are padded with
+            -10000.
     """
 
     dtype: str = "float32"
@@ -142,11 +148,11 @@ class SquadScorerOptions:
 
 
 class SquadScorer(scorers.ScorerBase[SquadScorerOptions]):
-    """Turn the logits of each feature into a span, and each question's best span into text.
+    """Find the answer with the highest logits for each question, and compare its text.
 
-    Source: language/bert/accuracy-squad.py and evaluate_v1.1.py of
-    https://github.com/mlcommons/inference, with all features of data set squad. Only the best span
-    is turned into text: the script makes 20, and takes the first.
+    A long paragraph is split into several features, each of which is a sample. Source:
+    language/bert/accuracy-squad.py and evaluate_v1.1.py of https://github.com/mlcommons/inference.
+    Only the best span is converted to text: the script converts 20, and uses the first.
     """
 
     metrics = ("f1", "exact_match")
@@ -154,13 +160,13 @@ class SquadScorer(scorers.ScorerBase[SquadScorerOptions]):
     def score(self, outputs: Sequence[bytes], references: Sequence[Mapping[str, Any]]) -> Scores:
         """Score the answers in the logits in one pass, one output at a time.
 
-        Outputs are logits (seq, 2) of each feature: for each position the logits of an answer's
-        start and end; seq is from the feature's own length to `max_seq_length`; minus infinity
+        Outputs are a feature's logits, (seq, 2): for each position the logits of an answer's start
+        and end. seq is at least the feature's length and at most `max_seq_length`; minus infinity
         excludes a position. References are those of data set squad.
 
-        Returns "f1" and "exact_match" in per cent, each the best over a question's right answers,
-        at the question's first feature; other features have None. A question with missing features
-        has no score, since they may change its answer, unless no question is complete.
+        Returns "f1" and "exact_match" in per cent, each the best over a question's right answers.
+        The score belongs to the question's first feature; its other features have None. A question
+        with missing features is not scored, unless this is so for all questions.
         """
         scorers.require_outputs("squad", outputs, references)
         questions: dict[str, _BestSpan] = {}
@@ -251,7 +257,7 @@ def _highest(logits: NDArray[np.float64], count: int) -> NDArray[np.intp]:
 
 
 def _inside(pieces: NDArray[np.intp], runs: Sequence[Sequence[int]]) -> NDArray[np.bool_]:
-    """Return which pieces lie in one of the runs [begin, end)."""
+    """Return for each word piece whether it is in one of the ranges [begin, end)."""
     inside = np.zeros(len(pieces), bool)
     for begin, end in runs:
         inside |= (pieces >= begin) & (pieces < end)

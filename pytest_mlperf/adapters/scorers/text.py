@@ -28,7 +28,7 @@ NUMBER = re.compile(r"-?[\d,]*\.?\d+")
 def answer(text: str) -> str:
     """Return the number after the last "The answer is", else the last number, without commas.
 
-    Returns "" without a number. Source: language/mixtral-8x7b/evaluate-accuracy.py of
+    Returns "" if there is no number. Source: language/mixtral-8x7b/evaluate-accuracy.py of
     https://github.com/mlcommons/inference.
     """
     answered = text.partition(NEXT_QUESTION)[0]
@@ -41,7 +41,10 @@ def answer(text: str) -> str:
 
 
 def is_right(text: str, target: str) -> bool:
-    """Return whether a text's answer equals a target without commas, as float64."""
+    """Return whether the number in a text equals `target`, compared as float64.
+
+    `target` has no thousands separators.
+    """
     try:
         return float(answer(text)) == float(target)
     except ValueError:
@@ -58,7 +61,7 @@ class Decoded:
     """Hold the decoded outputs of a model.
 
     Attributes:
-        texts: Text of each sample, without special tokens unless the decoder keeps them.
+        texts: Text of each sample, without special tokens unless the decoder retains them.
         tokens: Number of tokens of each output, including special ones.
     """
 
@@ -68,16 +71,16 @@ class Decoded:
 
 @dataclass(frozen=True, kw_only=True)
 class DecoderOptions:
-    """Options that all scorers of texts have.
+    """Options of all scorers that decode text.
 
     Attributes:
-        tokenizer: Folder of the tokenizer, if it is not the model's.
+        tokenizer: Folder of the tokenizer, if it is not in the model's folder.
         dtype: Type of the token ids in an output, little-endian: "int32" or "int64".
         clean_up: Whether spaces before punctuation are removed from decoded text, which can change
-            programs, but no numbers. None follows transformers 5: true if tokenizer_config.json has
-            clean_up_tokenization_spaces and the model is not BPE. true follows transformers 4, as
-            MLPerf's references do, and cleans BPE too: for Llama 3.1 it gives their text except for
-            " n't".
+            programs, but not numbers. None follows transformers 5: true if tokenizer_config.json
+            has clean_up_tokenization_spaces and the model is not BPE. true follows transformers 4,
+            as MLPerf's references do, and cleans BPE too: for Llama 3.1 it gives the references'
+            text except for " n't".
     """
 
     tokenizer: str | None = None
@@ -86,7 +89,7 @@ class DecoderOptions:
 
     @property
     def decodes(self) -> bool:
-        """Whether outputs are token ids, which need a tokenizer."""
+        """Whether outputs are token ids, which have to be decoded with a tokenizer."""
         return True
 
 
@@ -116,14 +119,17 @@ def require_tables(
 
 
 def tokens_per_sample(decoded: Decoded) -> tuple[list[float], float]:
-    """Return the tokens of each output, and their mean to 1 digit, as the references print it."""
+    """Return the number of tokens of each output, and their mean, rounded to 1 digit."""
     return list(map(float, decoded.tokens)), round(sum(decoded.tokens) / len(decoded.tokens), 1)
 
 
 def scores_and_lengths(
     decoded: Decoded, rows: Mapping[str, Sequence[float | None]], means: Mapping[str, float]
 ) -> Scores:
-    """Return the given scores, with "tokens_per_sample" added."""
+    """Return scores that also contain "tokens_per_sample".
+
+    `rows` are scores per sample, and `means` are aggregates, both by metric.
+    """
     tokens, mean_tokens = tokens_per_sample(decoded)
     return Scores(
         per_sample={**rows, "tokens_per_sample": tokens},
@@ -153,7 +159,7 @@ def spread(samples: Sequence[int], values: Sequence[float], total: int) -> Row:
 
 
 def token_ids(scorer: str, dtype: str, outputs: Sequence[bytes]) -> list[NDArray[np.int64]]:
-    """Return the token ids in each output."""
+    """Return the token ids in each output; raise an error if an output has a wrong length."""
     kind = np.dtype(TOKEN_DTYPES[dtype])
     for sample, output in enumerate(outputs):
         if len(output) % kind.itemsize:
@@ -207,7 +213,7 @@ class Decoder:
             raise self._lacks(name)
 
     def decode(self, outputs: Sequence[bytes]) -> Decoded:
-        """Decode the token ids of each sample; an output without ids is the empty text."""
+        """Decode the token ids of each sample; an output without token ids becomes ""."""
         ids = token_ids(self._scorer, self._options.dtype, outputs)
         decode, valid_ids = self._load()
         self._require_known(ids, valid_ids)
@@ -251,11 +257,11 @@ D = TypeVar("D", bound=DecoderOptions)
 
 
 class TextScorer(ScorerBase[D]):
-    """Score texts decoded from token ids, with the options of a `Decoder`.
+    """Provide a base class for scorers of text that is decoded from token ids.
 
     Attributes:
         name: Name of the scorer in messages.
-        special: Whether texts keep special tokens.
+        special: Whether decoded texts retain special tokens.
     """
 
     optional_libraries: ClassVar[tuple[str, ...]] = ("transformers",)
@@ -263,10 +269,10 @@ class TextScorer(ScorerBase[D]):
     special: ClassVar[bool] = False
 
     def __init__(self, *, model: str | None = None, **options: Any) -> None:
-        """Set the options, those of the class attribute `options`, and prepare the decoder.
+        """Check and store the options, which the class attribute `options` defines.
 
         Args:
-            model: Folder of the model in Hugging Face's files, for its tokenizer.
+            model: Folder with the model's Hugging Face files, for its tokenizer.
         """
         super().__init__(**options)
         processes = getattr(self._asked, "processes", None)
@@ -331,10 +337,10 @@ Tokenizer = tuple[Callable[[list[list[int]]], list[str]], Collection[int]]
 
 
 def load_tokenizer(folder: Path, clean_up: bool | None, *, special: bool = False) -> Tokenizer:
-    """Load the tokenizer in a folder of Hugging Face's files.
+    """Load a tokenizer from a folder with Hugging Face files.
 
-    `clean_up` and `special` are those of `DecoderOptions` and `Decoder`. Raises ImportError without
-    the library, and the library's own errors for bad files.
+    `clean_up` is the option of `DecoderOptions`; `special` retains special tokens. Raises
+    ImportError if the library is not installed, and the library's own errors for damaged files.
     """
     if library_for(folder) == LIGHT:
         settings, content = map(_read, (folder / CONFIG_FILE, folder / TOKENIZER_FILE))
@@ -344,7 +350,10 @@ def load_tokenizer(folder: Path, clean_up: bool | None, *, special: bool = False
 
 
 def library_for(folder: Path) -> str:
-    """Return the library that loads a tokenizer: "tokenizers" if it can, else "transformers"."""
+    """Return the library that can load a folder's tokenizer: "tokenizers" or "transformers".
+
+    "tokenizers", the smaller one, is preferred.
+    """
     if (folder / "tekken.json").exists():
         return FULL
     try:
@@ -355,18 +364,18 @@ def library_for(folder: Path) -> str:
 
 
 def clean(text: str) -> str:
-    """Remove spaces before punctuation and English contractions, as transformers does."""
+    """Remove spaces before punctuation and in English contractions, as transformers does."""
     for spaced, close in CLEAN_UP:
         text = text.replace(spaced, close)
     return text
 
 
 def is_light(settings: Mapping[str, Any], content: Mapping[str, Any], named: set[str]) -> bool:
-    """Return whether tokenizer.json alone decodes as transformers' AutoTokenizer does.
+    """Return whether tokenizer.json alone decodes in the same way as transformers' AutoTokenizer.
 
-    transformers must use that file's decoder or an equal one, and `named`, the special tokens of
-    the other files, must all be in it. `settings` is tokenizer_config.json, `content`
-    tokenizer.json; both are empty if the file is missing.
+    transformers must use the decoder in that file or an equal one, and the file must have all
+    special tokens that other files name (`named`). `settings` is the content of
+    tokenizer_config.json, `content` that of tokenizer.json; both are empty if the file is missing.
     """
     kind = str(settings.get("tokenizer_class")).removesuffix("Fast")
     decoder = content.get("decoder") or {}

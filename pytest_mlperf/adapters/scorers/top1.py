@@ -1,4 +1,4 @@
-"""Score classification by the share of right classes, as MLPerf's scripts do."""
+"""Score classification by the fraction of correct classes, as MLPerf's scripts do."""
 
 from __future__ import annotations
 
@@ -19,8 +19,9 @@ class Top1Options:
     """Options of scorer top1.
 
     Attributes:
-        dtype: Type of the number in each output, little-endian: "float32", "int32", "int64", or
-            "uint8", which MLPerf's reference of R-GAT writes though it holds no class above 255.
+        dtype: Type of the class in each output, little-endian: "float32", "int32", "int64", or
+            "uint8", which MLPerf's reference for R-GAT writes, though it cannot represent classes
+            above 255.
     """
 
     dtype: str = "int64"
@@ -34,13 +35,14 @@ class Top1Scorer(scorers.ScorerBase[Top1Options]):
 
     Source: vision/classification_and_detection/tools/accuracy-imagenet.py and
     graph/R-GAT/tools/accuracy_igbh.py of https://github.com/mlcommons/inference, whose `--dtype` is
-    `dtype` here. The latter's default, uint8, makes R-GAT's classes 256 to 2,982 wrong. Log int64.
+    `dtype` here. accuracy_igbh.py's default, uint8, makes R-GAT's classes 256 to 2,982 wrong, so
+    let the engine output int64.
     """
 
     metrics = ("top1",)
 
     def score(self, outputs: Sequence[bytes], references: Sequence[int]) -> Scores:
-        """Score predicted classes, numbers of type `dtype` cut to integers, against labels."""
+        """Score predicted classes, of type `dtype` and truncated to integers, against labels."""
         scorers.require_outputs("top1", outputs, references)
         labels: list[Any] = list(references)
         for sample, label in enumerate(labels):

@@ -1,4 +1,4 @@
-"""Score videos by VBench: run the command of the user's own installation on the videos."""
+"""Score videos with VBench, by running the command of the user's own installation."""
 
 from __future__ import annotations
 
@@ -33,8 +33,9 @@ class VBenchScorerOptions:
     """Options of scorer vbench.
 
     Attributes:
-        command: Program and arguments, in which `{videos}` is the folder with the videos, and
-            `{output}` the folder for its results, a file `*_eval_results.json`. It is run.
+        command: Program and arguments that run VBench. `{videos}` is replaced by the folder with
+            the videos, and `{output}` by the folder in which it must write a file
+            `*_eval_results.json`.
         height: Height of a video [pixels].
         width: Width of a video [pixels].
         fps: Frames per second of a video.
@@ -61,13 +62,13 @@ class VBenchScorerOptions:
 
 
 class VBenchScorer(scorers.ScorerBase[VBenchScorerOptions]):
-    """Write each video to `PROMPT-0.mp4`, run VBench on all, and read its results.
+    """Write each video to `PROMPT-0.mp4`, run VBench on all videos, and read its results.
 
-    Metrics, in per cent as VBench's means: the six dimensions of MLPerf's score, and "vbench",
-    their mean. VBench scores a dimension only for its own prompts of that dimension. The results
-    depend on the installed VBench and are no MLPerf scores.
+    Metrics, in per cent, are VBench's means of the six dimensions in MLPerf's score, and "vbench",
+    the mean of the six. VBench scores a dimension only on the prompts that it has for that
+    dimension. The results depend on the installed VBench, and are not MLPerf scores.
     Source: text_to_video/wan-2.2-t2v-a14b/run_evaluation.py of
-    https://github.com/mlcommons/inference, for the dimensions and for reading results.
+    https://github.com/mlcommons/inference, for the dimensions and for reading the results.
     """
 
     metrics = (*DIMENSIONS, "vbench")
@@ -76,7 +77,8 @@ class VBenchScorer(scorers.ScorerBase[VBenchScorerOptions]):
     def score(self, outputs: Sequence[bytes], references: Sequence[Any]) -> Scores:
         """Score videos, uint8 (frames, height, width, 3), by the prompts of data set vbench.
 
-        A sample's dimension is None if VBench has no number for it; its "vbench" is a pseudo-value.
+        A sample's score for a dimension is None if VBench gave none; "vbench" is its jackknife
+        pseudo-value.
         """
         scorers.require_outputs("vbench", outputs, references)
         prompts = scorers.require_texts("vbench", references, "the prompt")
@@ -181,7 +183,7 @@ def _scores(results: Mapping[str, Any], names: Sequence[str]) -> Scores:
 
 
 def _share(row: Sequence[float | None], samples: int) -> NDArray[np.float64]:
-    """Return each sample's influence on a dimension's mean, times the number of samples."""
+    """Return each sample's influence on the mean of a dimension, times the number of samples."""
     is_scored = np.array([value is not None for value in row])
     values = np.array([value or 0.0 for value in row])
     if not is_scored.any():
@@ -191,7 +193,7 @@ def _share(row: Sequence[float | None], samples: int) -> NDArray[np.float64]:
 
 
 def _mean(name: str, results: Mapping[str, Any]) -> float:
-    """Return VBench's mean of a dimension; its results are [mean, [video, ...]]."""
+    """Return VBench's mean score of dimension `name`; `results` maps it to [mean, videos]."""
     result: Any = results.get(name)
     mean = _number(result[0]) if isinstance(result, list) and result else None
     if mean is None or isinstance(result[0], bool):
@@ -206,7 +208,7 @@ def _number(value: object) -> float | None:
 
 
 def _row(result: Sequence[Any], names: Sequence[str]) -> Iterator[float | None]:
-    """Yield the value of each video in per cent, None if VBench has no number."""
+    """Yield each video's score in per cent; None if VBench gave none. `names` are file names."""
     videos = result[1] if len(result) > 1 and isinstance(result[1], list) else []
     values_by_name = {
         Path(str(video.get("video_path"))).name: video.get("video_results")

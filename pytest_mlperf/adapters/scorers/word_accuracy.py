@@ -22,28 +22,31 @@ NEWER = (r"\bkinda\b", r"\bsorta\b", r"\bdunno\b", r"\bcause\b")
 
 
 class WordAccuracyScorer(scorers.ScorerBase[scorers.NoOptions]):
-    """Compare the transcribed words with the spoken words.
+    """Compare the transcribed words with the spoken words; the score is 100 - word error rate.
 
-    Both are normalised by OpenAI's EnglishTextNormalizer (package whisper-normalizer, without its
-    additions to openai-whisper, which the reference calls). The error rate is Levenshtein's
-    distance between the words of all samples, divided by the number of spoken words; up to three
-    words that are one word on the other side count as that word. Source:
-    speech2text/accuracy_eval.py and helpers.py of https://github.com/mlcommons/inference.
+    Both texts are normalised by OpenAI's EnglishTextNormalizer: the package whisper-normalizer,
+    without the rules that openai-whisper lacks, which the reference uses. The error rate is the
+    Levenshtein distance between words, summed over all samples, divided by the number of spoken
+    words. Up to three adjacent words that are written as one word in the other text count as that
+    word. Source: speech2text/accuracy_eval.py and helpers.py of
+    https://github.com/mlcommons/inference.
 
-    As there, words are joined from the left without backtracking, and characters of a transcript
-    that are not labels are removed. An answer to silence adds errors but no words, so that accuracy
-    may be below 0. Unlike there, a number outside the labels is an error that names its sample. An
-    answer on which the normaliser fails, such as 5,000 digits, is not normalised.
+    As in these scripts, words are joined from the left without backtracking, and characters of a
+    reference transcript that are not in `SPEECH_LABELS` are removed. Words transcribed from silence
+    are errors, so that accuracy may be below 0. Unlike in these scripts, an output with a number
+    outside the labels is an error that names the sample, and an answer on which the normaliser
+    fails, such as 5,000 digits, is not normalised.
     """
 
     metrics = ("accuracy",)
     libraries = ("rapidfuzz", "whisper_normalizer")
 
     def score(self, outputs: Sequence[bytes], references: Sequence[str]) -> Scores:
-        """Score transcriptions against lower-case transcripts.
+        """Score transcripts against the spoken text in lower case.
 
-        Each character of an answer is an int64, little-endian: its index in `SPEECH_LABELS`. A
-        sample's score is its pseudo-value, accuracy + samples x influence, in per cent.
+        An output has an int64, little-endian, for each character: its index in `SPEECH_LABELS`. A
+        sample's score is its jackknife pseudo-value, in per cent: accuracy + number of samples x
+        influence.
         """
         scorers.require_outputs("word_accuracy", outputs, references)
         normalise = normaliser()
@@ -74,7 +77,7 @@ class WordAccuracyScorer(scorers.ScorerBase[scorers.NoOptions]):
 
 
 def normaliser() -> Callable[[str], str]:
-    """Return OpenAI's normaliser of English, equal to that of openai-whisper."""
+    """Return a text normaliser for English that equals the one in openai-whisper."""
     try:
         from whisper_normalizer.english import EnglishTextNormalizer
     except ImportError as error:
@@ -102,7 +105,7 @@ def _answer(sample: int, output: bytes) -> str:
 
 
 def _normal(text: str, normalise: Callable[[str], str]) -> list[str] | None:
-    """Return the normalised words; None if the normaliser fails."""
+    """Return the normalised words of a text; None if the normaliser fails."""
     try:
         return normalise(text).split()
     except Exception:  # such as int()'s for 5,000 digits
@@ -117,7 +120,7 @@ def _wrong(sample: int, defect: str) -> RunError:
 
 
 def word_errors(heard: Sequence[str], spoken: Sequence[str]) -> tuple[int, int]:
-    """Return the number of errors in the transcribed words, and the number of spoken words.
+    """Return the number of word errors in `heard`, and the number of words in `spoken`.
 
     >>> word_errors(["every", "one", "left"], ["everyone", "left"])
     (0, 2)
@@ -129,7 +132,7 @@ def word_errors(heard: Sequence[str], spoken: Sequence[str]) -> tuple[int, int]:
 
 
 def _joined(heard: Sequence[str], spoken: Sequence[str]) -> tuple[list[str], list[str]]:
-    """Join adjacent words that are one word in the other text; return (heard, spoken)."""
+    """Join adjacent words that the other text writes as one word; return both lists of words."""
     left: list[str] = []
     right: list[str] = []
     i = j = 0

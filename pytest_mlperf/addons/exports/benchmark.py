@@ -1,4 +1,4 @@
-"""Export results as a file of pytest-benchmark's `--benchmark-json`."""
+"""Export results as a JSON file like that of pytest-benchmark's `--benchmark-json`."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from pytest_mlperf.reports.for_pytest import entry
 
 
 def report(session: ReportedSession) -> str:
-    """Return the content of a `--benchmark-json` file for a session's results."""
+    """Return a session's results as JSON in the format of pytest-benchmark's `--benchmark-json`."""
     results = session.results
     benchmarks = [_benchmark(result) for result in results.cases]
     content = {
@@ -26,7 +26,10 @@ def report(session: ReportedSession) -> str:
 
 
 def machine_info(results: Results) -> dict[str, Any]:
-    """Return pytest-benchmark's machine_info, or another machine's identity by accelerator."""
+    """Return pytest-benchmark's machine_info if the results were measured on this machine.
+
+    Otherwise return the identity of each measured machine, by accelerator.
+    """
     subjects = {
         result.verdict.case.accelerator: result.verdict.subject.identity
         for result in results.cases
@@ -43,7 +46,7 @@ def machine_info(results: Results) -> dict[str, Any]:
 
 
 def commit_info(results: Results) -> dict[str, Any]:
-    """Return pytest-benchmark's commit_info; results do not store branch and time."""
+    """Return pytest-benchmark's commit_info, without branch and time, which results do not have."""
     commit = results.commit
     return {
         "id": commit.removesuffix("+") if commit else "unversioned",
@@ -56,7 +59,7 @@ def commit_info(results: Results) -> dict[str, Any]:
 
 
 def _benchmark(result: CaseResult) -> dict[str, Any] | None:
-    """Return a result as an item of `benchmarks`; None for a failed test or one without times."""
+    """Return a test's result as an item of `benchmarks`; None if it failed or has no times."""
     timing = None if result.failed else entry(result.verdict)
     if timing is None:
         return None

@@ -1,4 +1,4 @@
-"""Export results as github-action-benchmark's customBiggerIsBetter."""
+"""Export results as JSON for github-action-benchmark's tool customBiggerIsBetter."""
 
 from typing import Any
 
@@ -7,7 +7,10 @@ from pytest_mlperf.extension import METRICS, ReportedSession, json_text, sentenc
 
 
 def report(session: ReportedSession, *, smaller: bool = False) -> str:
-    """Return the metrics of which larger values are better, as JSON; smaller with `smaller`."""
+    """Return JSON of the metrics of which larger values are better.
+
+    With `smaller`, return the metrics of which smaller values are better.
+    """
     benchmarks: dict[str, Any] = {}
     for verdict in (result.verdict for result in session.results.cases):
         headline = visible(sentence(verdict.headline))

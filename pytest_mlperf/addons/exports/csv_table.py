@@ -33,9 +33,10 @@ CSV_HEADER = (
 
 
 def report(session: ReportedSession) -> str:
-    """Return one line per metric and score, in SI units; changes are shares.
+    """Return a CSV table with one line per metric or score, in SI units.
 
-    Text that a spreadsheet would evaluate as a formula is prefixed with an apostrophe.
+    Changes are fractions: 0.01 is 1 %. Text that a spreadsheet would evaluate as a formula is
+    prefixed with an apostrophe.
     """
     out = io.StringIO()
     writer = csv.DictWriter(out, CSV_HEADER, lineterminator="\n")
@@ -50,7 +51,7 @@ def report(session: ReportedSession) -> str:
 
 
 def figures(result: CaseResult) -> list[MetricVerdict]:
-    """Return a result's metrics, preceded by its scores that were compared sample by sample."""
+    """Return a result's scores from paired comparisons, then its other metrics."""
     paired = [score.as_metric for score in result.verdict.paired]
     names = {one.metric for one in paired}
     return [*paired, *(m for m in result.verdict.metrics if m.metric not in names)]

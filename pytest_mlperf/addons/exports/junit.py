@@ -1,4 +1,4 @@
-"""Export results as JUnit XML with the ids and properties of pytest's own file."""
+"""Export results as JUnit XML, with the same test ids and properties as pytest's own file."""
 
 from __future__ import annotations
 

@@ -17,8 +17,9 @@ GAUGES = {
 
 
 def report(session: ReportedSession) -> str:
-    """Return gauges for the node exporter's textfile collector, which accepts no time stamps.
+    """Return gauges in Prometheus' text format, without time stamps.
 
+    The textfile collector of the node exporter does not accept time stamps.
     Source: https://prometheus.io/docs/instrumenting/exposition_formats/
     """
     families: dict[str, dict[str, None]] = {}

@@ -1,4 +1,4 @@
-"""Export results as github-action-benchmark's customSmallerIsBetter."""
+"""Export results as JSON for github-action-benchmark's tool customSmallerIsBetter."""
 
 from functools import partial
 

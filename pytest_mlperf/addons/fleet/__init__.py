@@ -1,8 +1,8 @@
 """Run cases on a Ray cluster (`--mlperf-on`), and plans on Slurm and Kubernetes.
 
-The pytest process collects and reports; its child process `bridge.py`, which alone imports Ray,
-connects to the cluster. `node.py` runs in a Ray actor on a node and starts pytest there, in which
-`child.py` sends every report to the first pytest process.
+The pytest process collects tests and reports results; its child process `bridge.py`, the only one
+that imports Ray, connects to the cluster. On a node, `node.py` runs in a Ray actor and starts
+another pytest process, in which `child.py` sends every test report to the first pytest process.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ def mlperf_addoptions(group: OptionGroup) -> None:
 
 
 def cluster_address(text: str) -> str:
-    """Return "local" or an address for Ray; raise ValueError for other texts."""
+    """Return "local" or the Ray address in `--mlperf-on`; raise ValueError for other texts."""
     address = text.removeprefix("ray:") if text == "ray:auto" else text
     if address in {LOCAL, "auto"} or re.fullmatch(r"(ray://)?[\w.-]+:\d+", address):
         return address
@@ -59,7 +59,7 @@ def cluster_address(text: str) -> str:
 def mlperf_runtestloop(
     session: pytest.Session, plan: MlperfSession, options: Mapping[str, Any]
 ) -> bool | None:
-    """Run the cases on the cluster if `--mlperf-on` names one; else return None."""
+    """Run the cases on the cluster that `--mlperf-on` names; return None without that option."""
     if options["on"] == LOCAL:
         return None
     from pytest_mlperf.addons.fleet.running import require_ray, run

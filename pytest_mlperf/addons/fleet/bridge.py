@@ -1,8 +1,8 @@
 """Connect a session to a Ray cluster: `python -m pytest_mlperf.addons.fleet.bridge`.
 
-It is a process of its own, as a Ray driver hangs or exits when the head of its cluster is lost. It
-reads commands from stdin and writes events to stdout, one JSON line each; Ray's output goes to
-stderr. At the end of stdin it ends all processes that it started.
+This is a separate process, as a Ray driver hangs or exits when the head node of its cluster is
+lost. The process reads commands from stdin and writes events to stdout, one JSON object per line;
+Ray's output goes to stderr. When stdin ends, it ends all processes that it started.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ class RayBridge:
     """Run the cases of one session on a Ray cluster."""
 
     def __init__(self, address: str, archive: Path) -> None:
-        """Connect to an address of `ray.init` and upload the packed project."""
+        """Connect to the cluster, by an address for `ray.init`; upload the project's archive."""
         import ray
 
         if port := re.fullmatch(r"(?:ray://)?(.+):(\d+)", address):
@@ -57,11 +57,11 @@ class RayBridge:
         self._looked = 0.0
 
     def nodes(self) -> list[dict[str, Any]]:
-        """Return the live nodes as tables for JSON."""
+        """Return the live nodes of the cluster, as dicts that can be written as JSON."""
         return [_plain(node) for node in self._ray.nodes() if node["Alive"]]
 
     def start(self, command: dict[str, Any]) -> None:
-        """Start an actor for a case on the command's node, once its resources are free."""
+        """Create an actor that starts a case on the command's node when resources are free."""
         from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
         where = NodeAffinitySchedulingStrategy(command["node"], soft=False)
@@ -80,13 +80,13 @@ class RayBridge:
         self._pending[actor.begin.remote(command["order"], self._archive)] = command["group"]
 
     def kill(self, group: str) -> None:
-        """End the process of a case and its descendants."""
+        """Kill the actor of a case, which ends the case's processes."""
         self._pending = {ref: name for ref, name in self._pending.items() if name != group}
         if actor := self._actors.pop(group, None):
             self._ray.kill(actor)
 
     def events(self) -> Iterator[dict[str, Any]]:
-        """Yield the events since the last call; wait briefly for the next one."""
+        """Yield the events since the previous call; wait up to POLL_SECONDS for one."""
         if time.monotonic() - self._looked > NODES_POLL_SECONDS:
             self._looked = time.monotonic()
             yield {"event": "nodes", "nodes": self.nodes()}
@@ -169,7 +169,10 @@ def _serve(bridge: RayBridge, commands: queue.Queue[dict[str, Any] | None], out:
 
 
 def main(address: str, archive: str) -> int:
-    """Serve a session until its end."""
+    """Run commands and report events until stdin ends; return the exit code.
+
+    `archive` is the path of the packed project.
+    """
     out = os.fdopen(os.dup(1), "w", encoding="utf-8")
     os.dup2(2, 1)
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")

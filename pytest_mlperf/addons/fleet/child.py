@@ -1,6 +1,7 @@
-"""Send the test reports of one case's pytest, on a node, to the session.
+"""Send the test reports of a case's pytest process on a node to the session.
 
-`-p` imports it before pytest captures output: it reserves stdout for the session.
+pytest imports this module early, by `-p`, before it captures output: stdout is reserved for the
+messages to the session.
 """
 
 from __future__ import annotations
@@ -51,7 +52,7 @@ def _send(message: str, **content: Any) -> None:
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_configure(config: pytest.Config) -> None:
-    """Make this process look like a worker of pytest-xdist to plugins, and register reporting."""
+    """Make this process look like a pytest-xdist worker to plugins, and register the reporter."""
     config.workerinput = json.loads(os.environ.pop(WORKER, "{}"))  # type: ignore[attr-defined]
     config.workeroutput = {}  # type: ignore[attr-defined]
     config.pluginmanager.register(_Reporting(config), "mlperf-fleet-child")

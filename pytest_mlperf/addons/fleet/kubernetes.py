@@ -1,4 +1,4 @@
-"""Run `pytest-mlperf kubernetes`: print a plan as Jobs, and a Job that merges results."""
+"""Run `pytest-mlperf kubernetes`: convert a plan to Jobs, and a Job that merges their results."""
 
 from __future__ import annotations
 
@@ -87,7 +87,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(parsed: argparse.Namespace) -> int:
-    """Print Kubernetes objects as JSON, for `kubectl apply`."""
+    """Print the Kubernetes objects of a plan as JSON, for `kubectl apply`."""
     print(json.dumps(objects(*read_plan(parsed.plan), parsed, new_id()), indent=1))
     return 0
 
@@ -100,7 +100,11 @@ def _mount(word: str) -> tuple[str, str]:
 
 
 def objects(plan: Manifest, text: str, to: argparse.Namespace, run: str) -> dict[str, Any]:
-    """Return a List of objects for `kubectl apply`; `run` is in their names and results folder."""
+    """Return a Kubernetes List of the ConfigMap and Jobs of a plan, for `kubectl apply`.
+
+    `text` is the plan's JSON, `to` the parsed arguments of the command, and `run` an id that
+    becomes part of the objects' names and of the results folder.
+    """
     if len(text.encode()) > PLAN_BYTES:
         raise MlperfError("this plan is too large for a ConfigMap of Kubernetes: name fewer suites")
     data, jobs = {"plan.json": text}, plan.jobs
@@ -145,7 +149,7 @@ def _measuring(
 
 
 def _resources(accelerator: str) -> dict[str, Any]:
-    """Return the resource limits of a container; {} for a CPU, as a label selects its node.
+    """Return the resource limits of a container; {} for a CPU, which a node label selects.
 
     Names of MIG instances: https://github.com/NVIDIA/k8s-device-plugin, strategy "mixed".
     """

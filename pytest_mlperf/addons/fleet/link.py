@@ -1,4 +1,4 @@
-"""Exchange messages with `bridge.py` with time limits, as it may hang or die."""
+"""Exchange messages with the process `bridge.py`, with time limits, as it may hang or die."""
 
 from __future__ import annotations
 
@@ -22,15 +22,15 @@ Event = dict[str, Any]
 
 
 class HeadLostError(Exception):
-    """Report that the cluster no longer answers."""
+    """Report that the connected cluster no longer responds."""
 
 
 class RefusedError(Exception):
-    """Report that the cluster could not be reached; the text is the cause."""
+    """Report that no connection to the cluster could be made; the text is the cause."""
 
 
 class ClusterLink:
-    """Send commands to a cluster and receive its events, through the process `bridge.py`."""
+    """Start the process `bridge.py`; send commands to the cluster and receive events through it."""
 
     def __init__(self, address: str, archive: bytes) -> None:
         self._folder = tempfile.TemporaryDirectory(prefix="pytest-mlperf-fleet-")
@@ -48,7 +48,11 @@ class ClusterLink:
         self._process.tell(json.dumps(command).encode() + b"\n")
 
     def event(self, patience_s: float) -> Event | None:
-        """Return the next event, or None; raise RefusedError or HeadLostError if disconnected."""
+        """Return the next event; None if there is none within `patience_s`.
+
+        Raises RefusedError if the cluster cannot be reached, HeadLostError if the connection is
+        lost.
+        """
         deadline = min(time.monotonic() + patience_s, self._heard + MAX_SILENCE_SECONDS)
         try:
             line = self._process.line(deadline, MAX_REPLY_BYTES)
@@ -71,7 +75,7 @@ class ClusterLink:
         return HeadLostError(words) if self._connected else RefusedError(words)
 
     def close(self) -> None:
-        """End the running cases and the connection."""
+        """End the running cases and the process `bridge.py`."""
         self._process.end(alone_s=CLOSE_SECONDS, term_s=1.0, killed_s=5.0)
         self._process.close()
         self._folder.cleanup()

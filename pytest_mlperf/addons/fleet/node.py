@@ -1,8 +1,8 @@
-"""Run on a node: unpack the project, start pytest for one case, forward its messages.
+"""Run a case on a node: unpack the project, start pytest, forward its messages.
 
-Ray starts workers at niceness 15, with OMP_NUM_THREADS set to the requested processors, and as the
-first victim of the out-of-memory killer. None of this may affect the measurement: the child gets
-the environment and the niceness that the node was started with.
+Ray starts its workers at niceness 15, with OMP_NUM_THREADS set to the requested number of
+processors, and as the first candidates of the out-of-memory killer. As none of this may affect the
+measurement, pytest gets the environment and the niceness with which Ray was started on the node.
 """
 
 from __future__ import annotations
@@ -55,7 +55,10 @@ class NodeCase:
     """Run one case on this node; deleting this object ends its processes."""
 
     def begin(self, order: Mapping[str, Any], archive: bytes) -> list[Message]:
-        """Start a case of the packed project, given an order of `orders.py`."""
+        """Unpack the project and start pytest for a case; return messages for the session.
+
+        `order` describes the case, see `orders.order_of`; `archive` is the packed project.
+        """
         self._order = order
         if order["version"] != __version__:
             cause = f"pytest-mlperf {__version__} is there, {order['version']} here"
@@ -87,13 +90,16 @@ class NodeCase:
         return [{"topic": "begun", "project": here, "notices": notices}]
 
     def _end_with(self, raylet: int) -> None:
-        """Stop the case when Ray's daemon here ends; Ray itself notices that much later."""
+        """Stop the case when the process `raylet`, Ray's daemon on this node, ends.
+
+        Ray itself notices that much later.
+        """
         with contextlib.suppress(OSError):
             select.select([os.pidfd_open(raylet)], [], [])
         self._child.let_go()
 
     def heard(self) -> list[Message]:
-        """Return new messages of the case's pytest; the last one has the topic "over"."""
+        """Return new messages from the case's pytest process; the last one has the topic "over"."""
         messages: list[Message] = []
         try:
             line = self._child.line(time.monotonic() + LISTEN_SECONDS, MAX_REPORT_BYTES)
@@ -123,7 +129,7 @@ class NodeCase:
         }
 
     def _files(self) -> tuple[bytes, list[str]]:
-        """Return the case's files as a tar archive, and the names of files too large to send."""
+        """Return the case's files as a tar archive, and the paths of files too large to send."""
         packed, left, total = io.BytesIO(), [], 0
         with tarfile.open(fileobj=packed, mode="w") as archive:
             for name, path in self._left_behind():
@@ -150,7 +156,7 @@ class NodeCase:
 
 
 def is_of(case: str, folder: str) -> bool:
-    """Return whether a folder of runs belongs to a case; every folder belongs to case ""."""
+    """Return whether the folder of a run belongs to a case; every folder belongs to case ""."""
     return not case or re.match(rf"{re.escape(case)}(\.|$)", folder) is not None
 
 
@@ -185,7 +191,10 @@ def _node_environment() -> dict[str, str]:
 
 
 def _undone() -> list[str]:
-    """Undo Ray's changes to this process; return a sentence for each change that remains."""
+    """Restore this process's niceness and out-of-memory priority, which Ray has changed.
+
+    Returns a warning for each change that cannot be undone.
+    """
     with contextlib.suppress(OSError):
         Path("/proc/self/oom_score_adj").write_text("0")
     with contextlib.suppress(OSError):
@@ -200,7 +209,10 @@ def _undone() -> list[str]:
 
 
 def unpacked(archive: bytes, digest: str, name: str) -> Path:
-    """Return the folder with an unpacked project; unpack it once for each digest."""
+    """Unpack a project unless its digest was unpacked before; return the folder.
+
+    Projects that were not used for a week are removed.
+    """
     root = Path(os.environ.get(FOLDER_VARIABLE) or cache_folder() / "fleet")
     root.mkdir(parents=True, exist_ok=True)
     folder = root / f"{name}-{digest[:12]}"

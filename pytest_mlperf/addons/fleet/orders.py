@@ -1,4 +1,4 @@
-"""Create the order for a node: the project, the tests of one case, and their options."""
+"""Describe, for a node, one case to run: the project, the tests and their options."""
 
 from __future__ import annotations
 
@@ -28,13 +28,13 @@ FORWARDED_VARIABLES = ("CI", "BUILD_NUMBER", "PYTEST_ADDOPTS")
 
 @dataclass
 class CaseGroup:
-    """Hold the tests of one case, which run one after another on one node.
+    """Hold the tests of one case, which run one after another on the same node.
 
     Attributes:
-        title: Name of the case for messages.
-        reported: Tests whose last report has arrived.
-        node: Key of its node, "" before it starts.
-        causes: Reasons, sent by the node, why tests did not run.
+        title: Name of the case in messages.
+        reported: Ids of the tests whose last report has arrived.
+        node: Key of the node that runs the case; "" before a node is chosen.
+        causes: Reasons why tests did not run, reported by the node.
     """
 
     name: str
@@ -51,14 +51,17 @@ class CaseGroup:
 
     @property
     def missing(self) -> list[pytest.Item]:
-        """Tests without a report."""
+        """Tests whose last report has not arrived."""
         return [item for item in self.items if item.nodeid not in self.reported]
 
 
 def groups_of(
     items: Sequence[pytest.Item], pretended: str | None
 ) -> tuple[list[CaseGroup], list[pytest.Item]]:
-    """Return tests grouped by case, in their order, and the tests that belong to no case."""
+    """Group tests by case, in collection order; also return the tests that belong to no case.
+
+    `pretended` is the accelerator that nodes without it pretend to have; None if there is none.
+    """
     groups: dict[object, CaseGroup] = {}
     others = []
     for item in items:
@@ -89,7 +92,10 @@ def order_of(
     digest: str,
     worker: dict[str, Any],
 ) -> dict[str, Any]:
-    """Return the order that makes a node run a case: tests, options, files, environment."""
+    """Return the description of a case for a node: tests, options, paths and environment.
+
+    `digest` identifies the packed project; `worker` is the input of a pytest-xdist worker.
+    """
     root = config.rootpath
     ini = config.inipath
     reporter: Any = config.pluginmanager.getplugin("terminalreporter")
@@ -122,7 +128,7 @@ def _test(item: pytest.Item, root: Path) -> str:
 
 
 def _there(path: Path, root: Path) -> str:
-    """Return a path on the node: a path below the root is moved to the node's project."""
+    """Return a path for the node; below `root`, it starts with a placeholder for the project."""
     if not path.is_relative_to(root):
         return str(path)
     return (
@@ -131,7 +137,7 @@ def _there(path: Path, root: Path) -> str:
 
 
 def arguments(config: pytest.Config, options: Options) -> Iterator[str]:
-    """Yield pytest's options for a case, in addition to its ini file."""
+    """Yield pytest's command-line options for a case, in addition to its ini file."""
     early = config.known_args_namespace
     for plugin in early.plugins:
         yield from ("-p", plugin)

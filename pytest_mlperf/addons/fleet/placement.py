@@ -1,4 +1,4 @@
-"""Choose the node of a cluster for a case: pure functions, without a cluster."""
+"""Choose the node of a cluster on which a case runs."""
 
 from __future__ import annotations
 
@@ -11,13 +11,14 @@ CPU_KIND = "cpu"
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class FleetNode:
-    """Describe a machine of a cluster.
+    """Describe a node of a cluster.
 
     Attributes:
-        key: Id in the cluster.
-        name: Host name for messages; nodes that share a host have an id appended.
-        kinds: Names of its GPUs, in any case: "H100", and "A100-80G" with "A100".
-        cpus: Number of processors; 0 excludes cases of the CPU.
+        key: Ray's id of the node.
+        name: Host name in messages; nodes on the same host have a part of the id appended.
+        kinds: Types of its GPUs, case-insensitive, such as "H100"; an "A100-80G" counts as "A100"
+            too.
+        cpus: Number of processors; with 0 no cases for the CPU run on the node.
     """
 
     key: str
@@ -28,7 +29,7 @@ class FleetNode:
 
     @property
     def offers(self) -> str:
-        """Accelerators in words: "4xH100 and cpu"."""
+        """Accelerators of the node as text: "4xH100 and cpu"."""
         kinds = "/".join(sorted(self.kinds)) or "GPU of unknown type"
         words = [kinds if self.gpus == 1 else f"{self.gpus}x{kinds}"] if self.gpus else []
         words += [CPU_KIND] if self.cpus >= 1 else []
@@ -40,9 +41,10 @@ class CaseNeed:
     """Describe the accelerators that a case needs on one node.
 
     Attributes:
-        accelerators: Names in the suite, for messages: "8xH100".
-        gpus: Number of each kind; empty for the CPU.
-        anywhere: Whether the accelerator is pretended, so that any node will do if none has it.
+        accelerators: Their names in the suite, for messages: "8xH100".
+        gpus: Number of GPUs by type; empty if the case runs on the CPU.
+        anywhere: Whether the accelerator is only pretended: if no node has it, any node may run the
+            case.
     """
 
     accelerators: str
@@ -56,7 +58,7 @@ class CaseNeed:
 
 
 def need_of(accelerators: Iterable[tuple[int, str]], *, anywhere: bool = False) -> CaseNeed:
-    """Return the requirements of a case on these counts and kinds of accelerators."""
+    """Return a case's requirements from (count, type) of each accelerator that it names."""
     gpus: dict[str, int] = {}
     words = []
     for count, kind in accelerators:
@@ -74,7 +76,7 @@ def _has(node: FleetNode, need: CaseNeed) -> bool:
 
 
 def fitting(need: CaseNeed, nodes: Sequence[FleetNode]) -> list[FleetNode]:
-    """Return the nodes that have a case's accelerators, whether free or in use."""
+    """Return the nodes that have the accelerators a case needs, whether these are free or not."""
     fit = [node for node in nodes if _has(node, need)]
     return fit if fit or not need.anywhere else list(nodes)
 
@@ -86,9 +88,10 @@ def place(
     *,
     shared: bool,
 ) -> FleetNode | None:
-    """Return the node on which a case can start now, or None.
+    """Return the node on which a case can start now; None if no suitable node is free.
 
-    `running` has the keys of nodes. With `shared`, cases on other GPUs of a node may run.
+    `running` lists the running cases: the key of the node, and what the case needs. With `shared`,
+    several cases may use different GPUs of a node at the same time.
     """
     on: dict[str, list[CaseNeed]] = {}
     for key, other in running:
@@ -116,12 +119,12 @@ def offered(nodes: Sequence[FleetNode]) -> str:
 
 
 def lacking(need: CaseNeed, nodes: Sequence[FleetNode]) -> str:
-    """Return why no node can run a case, in one sentence."""
+    """Return a sentence that says which accelerators a case needs and which ones the nodes have."""
     return f"no node of the cluster has {need.accelerators}; it has {offered(nodes)}"
 
 
 def with_names(nodes: Sequence[FleetNode]) -> list[FleetNode]:
-    """Return the nodes with unique names: nodes of one host get the beginning of their ids."""
+    """Make names of nodes unique: append a part of the id to names of nodes on the same host."""
     times = Counter(node.name for node in nodes)
     return [
         replace(node, name=f"{node.name} ({node.key[:6]})") if times[node.name] > 1 else node

@@ -1,4 +1,4 @@
-"""Read a plan for a batch system."""
+"""Read a plan, as `pytest-mlperf plan` prints it, for a batch system."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from pytest_mlperf.stores.results import Manifest, read_manifest
 
 
 def add_plan(parser: ArgumentParser) -> None:
-    """Declare the argument of `read_plan`."""
+    """Declare the command-line argument that names the plan."""
     parser.add_argument("plan", metavar="PLAN", help="output of `plan --format json`; -: stdin")
 
 
 def read_plan(source: str) -> tuple[Manifest, str]:
-    """Return a plan and its text; refuse words that a shell or pytest may misread."""
+    """Return a plan and its JSON text; raise an error for words unsafe for a shell or pytest."""
     path, stdin = Path(source), sys.stdin.buffer
     content = stdin.read(MAX_LOG_BYTES) if source == "-" else content_of(path, "plan")
     plan = read_manifest(path, content)

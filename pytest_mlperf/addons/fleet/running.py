@@ -1,7 +1,7 @@
-"""Run the cases of a session on a cluster, and emit their reports here.
+"""Run the cases of a session on a cluster, and pass their reports on to this pytest.
 
-To pytest it is one session: `-x`, Ctrl-C, JUnit and `--lf` work as without a cluster. A case on a
-lost node is an ERROR, and every wait has a limit.
+For pytest it is one session: `-x`, Ctrl-C, JUnit and `--lf` work as without a cluster. Tests on a
+lost node are reported as ERROR, and every wait has a time limit.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ NODE = "mlperf_node"
 
 
 def require_ray(address: str) -> None:
-    """Raise UsageError if Python is too old or Ray is not installed."""
+    """Raise UsageError if Python is too old for `--mlperf-on`, or Ray is not installed."""
     if not hasattr(tarfile, "data_filter"):
         raise pytest.UsageError("--mlperf-on needs Python 3.11.4 or newer, here and on the nodes")
     if find_spec("ray") is None:
@@ -62,7 +62,7 @@ def require_ray(address: str) -> None:
 
 
 def run(session: pytest.Session, state: MlperfSession) -> bool:
-    """Run all tests of a session: cases on the cluster, others here before them."""
+    """Run all tests of a session: first those without a case here, then cases on the cluster."""
     if session.testsfailed and not session.config.option.continue_on_collection_errors:
         raise session.Interrupted(f"{plural(session.testsfailed, 'error')} during collection")
     pretended = state.options.pretend
@@ -92,7 +92,7 @@ def _run_here(session: pytest.Session, items: Sequence[pytest.Item]) -> None:
 
 
 def stop_where_asked(session: pytest.Session) -> None:
-    """End the session if `-x`, `--maxfail` or a plugin requests it, like pytest."""
+    """End the session if `-x`, `--maxfail` or a plugin requests it, as pytest does."""
     if session.shouldfail:
         raise session.Failed(session.shouldfail)
     if session.shouldstop:
@@ -100,7 +100,7 @@ def stop_where_asked(session: pytest.Session) -> None:
 
 
 class Fleet:
-    """Run the cases of a session on a cluster."""
+    """Start the cases of a session on nodes of a cluster, and handle their events."""
 
     def __init__(
         self,
@@ -124,7 +124,10 @@ class Fleet:
         self._stale = False
 
     def connect(self) -> None:
-        """Wait for the cluster's nodes; exit if none has the required accelerator."""
+        """Connect to the cluster and wait for its list of nodes.
+
+        Ends pytest if no node has the accelerator that the session requires.
+        """
         address, required = self._address, self._state.options.accelerator
         try:
             while not self._nodes:
@@ -140,7 +143,7 @@ class Fleet:
             )
 
     def run(self) -> None:
-        """Run every case, or report why it was not run."""
+        """Run every case on a node; report the tests of cases that could not run as ERROR."""
         try:
             while self._waiting or self._running:
                 self._assign()
@@ -197,7 +200,7 @@ class Fleet:
         )
 
     def _next(self) -> Event:
-        """Return the next event of a case; update the list of nodes while waiting."""
+        """Wait for and return the next event of a case; update the list of nodes meanwhile."""
         with self._state.live as live:
             while True:
                 event = self._link.event(POLL_SECONDS)
@@ -219,7 +222,7 @@ class Fleet:
         return stale or old_keys != {node.key for node in self._nodes}
 
     def _overdue(self) -> bool:
-        """End a case that has not started in time; return whether there was one."""
+        """Cancel a case that did not start within its time limit; return whether there was one."""
         limit = self._state.options.conditions.lease_timeout + DEADLINE_S
         for group in list(self._running.values()):
             if not group.begun and time.monotonic() - group.since > limit:
@@ -274,7 +277,7 @@ class Fleet:
         self._waiting.insert(0, group)
 
     def _over(self, group: CaseGroup, cause: str) -> None:
-        """Remove a finished case; report its tests without a report as ERRORs with this cause."""
+        """Remove a case that has ended; report its unreported tests as ERROR with this cause."""
         del self._running[group.name]
         self._lose(group, cause)
 
@@ -291,7 +294,7 @@ class Fleet:
         )
 
     def _finish(self, group: CaseGroup, node: str, notices: Sequence[Any] | None) -> None:
-        """Add the results to be judged at the end of the session, and the notices, of a node."""
+        """Add a node's warnings and errors, and its results that the session judges at its end."""
         if notices is None:
             return
         not_here, _, _, held, warnings, errors, *_ = notices
@@ -304,7 +307,7 @@ class Fleet:
             group.causes.append(f"its label says {names}, and pytest-mlperf sees none there")
 
     def _take_files(self, files: str) -> None:
-        """Unpack the files of a case; on an error only add a notice."""
+        """Unpack the archive of a case's result files; an error only becomes a notice."""
         options, config = self._state.options, self._state.config
         try:
             take_back(Path(files), runs_dir=options.runs_dir, root=config.rootpath)

@@ -1,4 +1,4 @@
-"""Pack the project of a session, and unpack the files of its cases."""
+"""Pack the project for the nodes, and unpack the result files that they return."""
 
 from __future__ import annotations
 
@@ -23,7 +23,10 @@ LEFT_OUT = frozenset(
 
 
 def files_of(root: Path) -> Iterator[Path]:
-    """Yield a project's files that git tracks or would add; without git all but `LEFT_OUT`."""
+    """Yield the files of a project that git tracks or does not ignore.
+
+    Without git, yield all files except in `LEFT_OUT`.
+    """
     listed = git("ls-files", "-z", "--cached", "--others", "--exclude-standard", folder=root)
     if listed is None:
         for folder, folders, names in os.walk(root):
@@ -37,7 +40,7 @@ def files_of(root: Path) -> Iterator[Path]:
 
 
 def pack(root: Path) -> tuple[bytes, str]:
-    """Return the packed project and its SHA-256; raise MlperfError if it is too large."""
+    """Return the project as a tar archive and its SHA-256; raise MlperfError if too large."""
     packed, total, largest = io.BytesIO(), 0, (0, "")
     folders: set[Path] = set()
     with tarfile.open(fileobj=packed, mode="w") as archive:
@@ -63,14 +66,14 @@ def pack(root: Path) -> tuple[bytes, str]:
 
 
 def _nameless(member: tarfile.TarInfo) -> tarfile.TarInfo:
-    """Return an archive member without owner, so that the digest depends only on the content."""
+    """Remove the owner from an archive member, so that the digest depends only on the content."""
     member.uid = member.gid = 0
     member.uname = member.gname = ""
     return member
 
 
 def take_back(archive: Path, *, runs_dir: Path, root: Path) -> None:
-    """Unpack the runs of a case, and the baselines that it wrote."""
+    """Unpack the runs of a case into `runs_dir`, and the baselines that it wrote below `root`."""
     with tarfile.open(archive) as packed:
         for member in packed.getmembers():
             root_name, _, name = member.name.partition("/")

@@ -1,4 +1,4 @@
-"""Run `pytest-mlperf slurm`: print a plan as a script that submits job arrays to Slurm."""
+"""Run `pytest-mlperf slurm`: convert a plan to a script that submits job arrays to Slurm."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(parsed: argparse.Namespace) -> int:
-    """Print the script, with the plan inside as a here-document."""
+    """Print the script, which contains the plan as a here-document."""
     plan, text = read_plan(parsed.plan)
     suites = [
         f"  {shlex.quote(name)})\n    suites=(\n"

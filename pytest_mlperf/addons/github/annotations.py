@@ -1,4 +1,4 @@
-"""Write results as workflow commands, which GitHub shows at the suite's lines."""
+"""Report results as GitHub workflow commands, which appear as annotations of the suite's lines."""
 
 from collections.abc import Sequence
 
@@ -26,7 +26,10 @@ def report(session: ReportedSession) -> str:
 
 
 def _of(kind: str, results: Sequence[CaseResult], room: int) -> list[str]:
-    """Return at most `room` commands; the last one counts the results without a command."""
+    """Return one workflow command per result, at most `room`.
+
+    If there are more results, the last command says how many are left out.
+    """
     fits = results if len(results) <= room else results[: room - 1]
     lines = [
         _command(kind, with_gate(r.verdict), **_place(r), title=r.verdict.case.id) for r in fits
@@ -41,8 +44,9 @@ def _place(result: CaseResult) -> dict[str, str]:
 
 
 def _command(kind: str, message: str, **where: str) -> str:
-    """Return a workflow command; escape text that would end it or begin another one.
+    """Return a workflow command; escape text that would end it or start another one.
 
+    `kind` is "error" or "warning"; `where` are properties such as the file and line.
     Source: https://docs.github.com/en/actions/reference/workflow-commands-for-github-actions
     """
     properties = ",".join(f"{name}={_escape(value, inside=True)}" for name, value in where.items())

@@ -30,9 +30,10 @@ FOLDED_OUTCOMES = frozenset({Outcome.OK, Outcome.IMPROVED, Outcome.RECORDED})
 
 
 def report(session: ReportedSession) -> str:
-    """Return a pull request's comment: the verdict, tests that need attention, the others folded.
+    """Return a comment for a pull request: the verdict, then tests that need attention.
 
-    It has at most `COMMENT_LIMIT` bytes, and states the number of rows left out.
+    The other tests are in a collapsed section. The comment has at most `COMMENT_LIMIT` bytes, and
+    says how many rows are left out.
     """
     results = session.results
     loud = [result for result in results.cases if result.verdict.outcome not in FOLDED_OUTCOMES]
@@ -51,7 +52,7 @@ def report(session: ReportedSession) -> str:
 
 
 def own_files(session: ReportedSession) -> list[str]:
-    """Return the files that determine verdicts and differ from the target branch's."""
+    """Return the files that affect verdicts and differ from those in the target branch."""
     branch, listed = session.arguments.get("branch"), session.arguments.get("judged_by")
     paths = _listed_files(listed) if listed else set[str]()
     digests = {item for case in session.results.cases for item in case.rests_on.items()}
@@ -61,7 +62,10 @@ def own_files(session: ReportedSession) -> list[str]:
 
 
 def _differs(branch: Path, path: str, digest: str) -> bool:
-    """Return whether a file differs in the branch; a path outside the branch always does."""
+    """Return whether a file differs from the target branch; always true for a path outside it.
+
+    `branch` is a checkout of the target branch, `digest` the digest of the file as used.
+    """
     inside = not Path(path).is_absolute() and ".." not in Path(path).parts
     return not inside or digest_of(branch / path) != digest
 

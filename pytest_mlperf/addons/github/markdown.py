@@ -1,4 +1,4 @@
-"""Write results as Markdown: a job's summary, and parts of a pull request's comment."""
+"""Write results as Markdown: the summary of a job, and parts of a pull request's comment."""
 
 from __future__ import annotations
 
@@ -30,9 +30,9 @@ MAX_LISTED_NOTES = 3
 
 
 def report(session: ReportedSession, *, limit: int = SUMMARY_LIMIT) -> str:
-    """Return a job's summary: the verdict, failures by cause, precisions, and every test.
+    """Return the summary of a job: the verdict, failures by cause, precisions, and every test.
 
-    It has at most `limit` bytes, and states the number of rows left out.
+    It has at most `limit` bytes, and says how many rows are left out.
     """
     results = session.results
     blocks = [
@@ -53,7 +53,10 @@ def _facts(results: Results) -> Iterator[str]:
 
 
 def code(text: str) -> str:
-    """Return untrusted text as a code span, even if it has backticks; a space for ""."""
+    """Format untrusted text as a Markdown code span, even if it contains backticks.
+
+    "" becomes a code span with a space.
+    """
     shown = "".join(c if c.isprintable() else " " for c in text) or " "
     ticks = 1
     while "`" * ticks in shown:
@@ -63,7 +66,10 @@ def code(text: str) -> str:
 
 
 def opening(session: ReportedSession, before: str, after: str = "") -> Iterator[str]:
-    """Yield the session's verdict between two texts, counts of outcomes, and missing tests."""
+    """Yield the session's verdict, the number of tests per outcome, and the missing tests.
+
+    `before` and `after` are Markdown that encloses the verdict.
+    """
     results, absent = session.results, session.absent
     yield f"{before}mlperf: {session_verdict(results, absent)[1]}{after}\n\n{_counts(results)}\n"
     for text in machine_wide(results):
@@ -82,7 +88,7 @@ def _counts(results: Results) -> str:
 
 
 def section(title: str, lines: Iterable[str]) -> Iterator[str]:
-    """Yield a heading and lines, or nothing without lines."""
+    """Yield a heading and then the lines; nothing if there are no lines."""
     for place, line in enumerate(lines):
         if not place:
             yield f"\n### {title}\n\n"
@@ -90,11 +96,12 @@ def section(title: str, lines: Iterable[str]) -> Iterator[str]:
 
 
 def failures(results: Results, most: int, *, notes: bool = False) -> Iterator[str]:
-    """Yield the failed tests by their common cause, with their numbers and commands.
+    """Yield the failed tests, grouped by common cause, with numbers and commands to reproduce.
 
     Args:
-        most: Number of tests of a cause that are listed; the others are counted.
-        notes: Add how to decide each verdict, its first notes, and the changes since the baseline.
+        most: Maximum number of tests listed per cause; further tests are only counted.
+        notes: Whether to add how to decide the verdict, its first notes, and what has changed since
+            the baseline.
     """
     groups = failure_groups(results)
     for group in groups:
@@ -122,7 +129,7 @@ def _notes(result: CaseResult) -> list[str]:
 
 
 def settling_lines(results: Results) -> Iterator[str]:
-    """Yield how to decide undecided verdicts, and the facts of cases that have any."""
+    """Yield what to do about undecided verdicts, and which cases were measured again, and why."""
     actions = (f"- {escape(cases)}: {escape(text)}\n" for text, cases in settling(results.cases))
     yield from section("Provisional", actions)
     facts = ((result.verdict.case.id, facts_of(result)) for result in results.cases)
@@ -132,7 +139,7 @@ def settling_lines(results: Results) -> Iterator[str]:
 
 
 def results_table(title: str, results: Iterable[CaseResult], *, open_: bool) -> Iterator[str]:
-    """Yield a table row by row, so that `within` can cut it between rows."""
+    """Yield a table row by row, so that `within` can shorten it; collapsed unless `open_`."""
     listed = list(results)
     if not listed:
         return
@@ -152,7 +159,7 @@ def results_table(title: str, results: Iterable[CaseResult], *, open_: bool) -> 
 
 
 def _with_baseline(result: CaseResult) -> Iterator[dict[str, str]]:
-    """Yield the table's rows of a test, with baselines; its headline if it has no metric."""
+    """Yield a test's table rows with baseline values; without metrics, a row with its headline."""
     verdict = result.verdict
     scores = {score.metric: cells_of(score)["baseline"] for score in verdict.paired}
     for row in rows(result):
@@ -179,7 +186,10 @@ def _precisions(results: Results) -> Iterator[str]:
 
 
 def within(blocks: Iterable[str], last: Iterable[str], limit: int) -> str:
-    """Join the blocks that fit into `limit` bytes, then `last`; close an open <details>."""
+    """Join as many blocks as fit into `limit` bytes, then `last`.
+
+    If an open <details> section is cut off, it is closed.
+    """
     end = "".join(last)
     reserve = len(end.encode()) + 200
     shown, size, cut, folded = list[str](), 0, 0, False

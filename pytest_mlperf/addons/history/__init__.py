@@ -1,4 +1,4 @@
-"""Show changes over time: a store of sessions, histories of cases, accepted drift."""
+"""Show changes over time: a database of sessions, histories of cases, and judged drift."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ def _store(text: str) -> str | Path:
 def mlperf_verdict(
     verdict: Verdict, baselines: Sequence[TrendPoint], options: Mapping[str, Any]
 ) -> Criterion | None:
-    """Judge the drop since the first accepted baseline; None without `--mlperf-drift`."""
+    """Judge the total change since the first accepted baseline; None without `--mlperf-drift`."""
     if options["drift"] is None:
         return None
     from pytest_mlperf.addons.history.drift import drift_of
@@ -84,7 +84,10 @@ def mlperf_verdict(
 def mlperf_session_finished(
     results: Results, folder: Path, options: Mapping[str, Any]
 ) -> Iterable[str]:
-    """Send the results to the store; a failure does not change the exit code."""
+    """Send the results to the database of `--mlperf-store`; return lines for the terminal.
+
+    A failure does not change the exit code.
+    """
     if options["store"] and results.cases:
         from pytest_mlperf.addons.history.spool import deliver
         from pytest_mlperf.stores.database import store_of

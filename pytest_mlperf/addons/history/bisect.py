@@ -1,4 +1,4 @@
-"""Find the build that caused a drop: interleave builds of a range with the good one."""
+"""Find the build that caused a drop, by interleaved runs of builds in a range and a good build."""
 
 from __future__ import annotations
 
@@ -46,11 +46,14 @@ DOUBTFUL = 2
 
 
 class _Broke(Exception):
-    """Report that a build gives no comparable runs; the text is the cause."""
+    """Report that a build has no runs that can be compared; the text is the cause."""
 
 
 class _BisectSide(CaseRunner):
-    """Run one build of a comparison; an error skips a `later` build, and ends the search else."""
+    """Run one of the two builds of a comparison.
+
+    If a run fails, a `later` build is skipped; for the earlier one, the error ends the search.
+    """
 
     later = False
 
@@ -68,14 +71,14 @@ class _BisectSide(CaseRunner):
 
 @dataclass(frozen=True, kw_only=True)
 class Comparison:
-    """Hold the comparison of two builds.
+    """Hold the comparison of two builds, which are numbered from 0, the good one.
 
     Attributes:
-        before: Number of the build to compare with.
-        now: Number of the compared build.
-        ratios: Ratio of each metric; tests that did not have to be run are missing.
-        reason: Why the build was skipped; "" if it was not.
-        runs: Number of runs of both sides, stored ones included.
+        before: Number of the earlier build.
+        now: Number of the later build.
+        ratios: Ratio of later to earlier by (test, metric), without tests that were not needed.
+        reason: Why the later build was skipped; "" if it was not.
+        runs: Number of runs of both builds, including stored ones.
     """
 
     before: int
@@ -87,7 +90,10 @@ class Comparison:
 
     @property
     def headline(self) -> MetricOf | None:
-        """Metric to show: one that dropped, else an undecided one, else the first."""
+        """Test and metric to show: one that dropped, else an undecided one, else the first.
+
+        None if there is no ratio.
+        """
         order = (Answer.FAIL, Answer.INCONCLUSIVE)
         ranked = (m for word in order for m, r in self.ratios.items() if r.outcome is word)
         return next(ranked, next(iter(self.ratios), None))
@@ -98,12 +104,13 @@ class Proof:
     """Hold the conclusion of a bisect: the range of builds that contains the drop.
 
     Attributes:
-        before: Exclusive begin of the smallest range that is proven to contain the drop.
-        now: Inclusive end of the range.
-        metric: Metric that dropped across the range.
-        speed: Relative speed of the metric, end over begin of the range.
-        direct: Whether both ends were compared with each other, not each with the good build.
-        rest: Other ranges that are proven to contain a part of the drop.
+        before: Number of the last build before the range, the smallest one proven to contain the
+            drop.
+        now: Number of the last build in the range.
+        metric: (test, metric) that dropped over the range.
+        speed: Relative speed of the metric: end of the range over `before`.
+        direct: Whether these two builds were compared with each other, not each with the good one.
+        rest: Other ranges that are proven to contain part of the drop.
     """
 
     before: int
@@ -115,18 +122,19 @@ class Proof:
 
     @property
     def named(self) -> bool:
-        """Whether the range is one commit."""
+        """Whether the range is a single build, compared directly with the build before it."""
         return self.direct and self.now - self.before == 1
 
 
 class Bisection:
-    """Search builds for the one that caused a drop; store every pair of runs.
+    """Search for the build that caused a drop; store every pair of runs.
 
     Attributes:
         log: All comparisons, in order.
-        limits: Metrics to follow, by test: all gated ones, then those that the last build failed.
-        measured: Number of runs made now, without stored ones.
-        seconds: Time of these runs, including the builds.
+        limits: Limits of the metrics that are compared, by test; after the first comparison only of
+            those that dropped.
+        measured: Number of runs in this session, without stored ones.
+        seconds: Time of the runs in this session, including building.
     """
 
     def __init__(
@@ -158,18 +166,18 @@ class Bisection:
 
     @property
     def range(self) -> BisectRange:
-        """Current range of the search."""
+        """Current range of builds that contains the drop."""
         tried = [one.now for one in self.log if one.before == 0]
         marks = {n: one.mark for n, one in self.beside_good.items() if n < self.last}
         return search_range(self.last, marks, {n for n in tried if tried.count(n) > 1})
 
     @property
     def beside_good(self) -> dict[int, Comparison]:
-        """Latest comparison of each build with the first one, by the build's number."""
+        """Latest comparison of each build with the good one, by the build's number."""
         return {one.now: one for one in self.log if one.before == 0}
 
     def first(self) -> Comparison:
-        """Compare the last build with the first; from now on follow the metrics that dropped."""
+        """Compare the last build with the good one; from now on use the metrics that dropped."""
         end = self.compare(0, self.last, every=True)
         followed: dict[str, dict[str, float]] = {}
         for (test, name), ratio in end.ratios.items():
@@ -181,16 +189,17 @@ class Bisection:
         return end
 
     def search(self) -> Iterator[Comparison]:
-        """Compare builds in between with the first one while that narrows the range."""
+        """Compare builds in the range with the good one as long as that narrows the range."""
         while (index := self.range.next) is not None:
             yield self.compare(0, index, again=index in self.beside_good)
 
     def compare(
         self, before: int, now: int, *, every: bool = False, again: bool = False
     ) -> Comparison:
-        """Compare two builds until a drop is proven; with `every` until all metrics are decided.
+        """Compare two builds, given by their numbers, until a drop of one metric is proven.
 
-        `again` repeats a comparison without its stored runs.
+        With `every`, compare until all metrics are decided. With `again`, repeat a comparison
+        without its stored runs.
         """
         ratios: dict[MetricOf, Ratio] = {}
         reason, runs = "", 0
@@ -223,7 +232,7 @@ class Bisection:
         return self._conditions.folder
 
     def _relative(self, reason: str, index: int) -> str:
-        """Return a reason with paths relative to the project; its checkout has been removed."""
+        """Make paths in an error text relative to the project; the checkout has been removed."""
         tree = self.folder / f"{FOLDER_LABEL}-{self.builds[index].title}" / "tree"
         return placeless(reason, roots=(str(tree.resolve()), str(Path.cwd())))
 
@@ -280,7 +289,7 @@ class Bisection:
         return ratios
 
     def _side(self, stack: ExitStack, test: str, index: int, *, later: bool) -> CaseRunner:
-        """Return the runner of one build; the build exists until the stack is closed."""
+        """Return the runner of one build; the build is removed when the stack is closed."""
         case, build_at = self._cases[test], self.builds[index]
         earlier = build_at.earlier(case.planned.path, case.job.elsewhere)
         label = f"{FOLDER_LABEL}-{build_at.title}"
@@ -303,9 +312,9 @@ class Bisection:
         return side
 
     def proof(self) -> Proof:
-        """Return the conclusion of all comparisons; compare the last two builds directly.
+        """Compare the two ends of the range directly; return the conclusion of the bisect.
 
-        If these two do not provably differ, it is the smallest range whose ends do.
+        If they do not provably differ, the conclusion is the smallest range whose ends do.
         """
         left = self.range
         first = self.beside_good[left.bad]
@@ -337,7 +346,7 @@ class Bisection:
         )
 
     def speeds(self, metric: MetricOf) -> dict[int, Speed]:
-        """Return the speed of builds relative to the first one, by number."""
+        """Return each build's speed relative to the good one, by the build's number."""
         speeds = {
             number: one.ratios[metric]
             for number, one in self.beside_good.items()

@@ -1,7 +1,7 @@
-"""Search for the first bad commit: choose the next one, and combine all comparisons.
+"""Search for the first bad commit: choose the commit to compare next, and combine results.
 
 Commits are numbered from 0, the good one, to `last`, the bad one. The search compares each commit
-only with the good one. `smallest_drop` and a direct comparison at the end compare neighbouring
+only with the good one. `smallest_drop`, and a direct comparison at the end, compare neighbouring
 commits.
 """
 
@@ -20,7 +20,7 @@ SPARE_COMPARISONS = 4
 
 
 class Mark(StrEnum):
-    """Name the result of a commit's comparison with the good one."""
+    """Name the result of comparing a commit with the good one."""
 
     GOOD = "good"
     BAD = "bad"
@@ -29,7 +29,10 @@ class Mark(StrEnum):
 
 
 def mark_of(decisions: Iterable[Answer]) -> Mark:
-    """Return the mark of a commit from the decisions on its metrics; one drop makes it bad."""
+    """Return a commit's mark from the decisions on its metrics: bad if any metric dropped.
+
+    It is good if a drop is excluded for all metrics, and undecided otherwise.
+    """
     every = set(decisions)
     if Answer.FAIL in every:
         return Mark.BAD
@@ -37,7 +40,7 @@ def mark_of(decisions: Iterable[Answer]) -> Mark:
 
 
 def steps(last: int) -> int:
-    """Return the number of commits to compare if every comparison is decided."""
+    """Return the number of commits that a bisect compares if every comparison is decided."""
     return math.ceil(math.log2(last))
 
 
@@ -47,11 +50,11 @@ def most_comparisons(last: int) -> int:
 
 
 def shared(rule: RuleR, last: int, metrics: int) -> RuleR:
-    """Return the rule for one comparison, such that the error guarantees hold for the search.
+    """Divide the error probabilities of `rule` among all comparisons and metrics of a bisect.
 
-    By Bonferroni's inequality, for all comparisons and metrics together: an unchanged build is a
-    proven drop with probability at most `alpha`, and a drop of the limit is excluded with
-    probability at most `beta`.
+    By Bonferroni's inequality, the guarantees then hold for the whole bisect: an unchanged build is
+    a proven drop with a probability of at most `alpha`, and a drop of the limit is excluded with a
+    probability of at most `beta`.
     """
     parts = most_comparisons(last)
     return replace(rule, alpha=rule.alpha / (parts * metrics), beta=rule.beta / parts)
@@ -59,11 +62,11 @@ def shared(rule: RuleR, last: int, metrics: int) -> RuleR:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class BisectRange:
-    """Hold the range that contains the first bad commit: after `good`, up to `bad`.
+    """Hold the range that contains the first bad commit: after commit `good`, up to `bad`.
 
     Attributes:
-        next: Next commit to compare; None if none is left, or too many were undecided.
-        left: Number of commits in between that could still be compared.
+        next: Number of the commit to compare next; None if none is left or too many were undecided.
+        left: Number of commits between `good` and `bad` that can still be compared.
     """
 
     good: int
@@ -73,12 +76,12 @@ class BisectRange:
 
 
 def search_range(last: int, marks: Mapping[int, Mark], again: Collection[int] = ()) -> BisectRange:
-    """Return the range of the first bad commit, given the marks of compared commits.
+    """Return the range of the first bad commit, given the marks of the compared commits.
 
-    The next commit is the middle of the untried ones. Skipped commits do not count. An undecided
-    one splits the range, and the longer part is searched: if a drop has several steps, all commits
-    on a step are undecided. At the end it is judged again, as the machine may be less busy. Those
-    in `again` have been judged twice.
+    The next commit to compare is the middle one of those not compared yet; skipped commits do not
+    count. An undecided commit splits the range, and the longer part is searched: if a drop has
+    several steps, all commits on a step are undecided. At the end undecided commits are compared
+    again, as the machine may be less busy then; `again` holds those for which this is done.
     """
     good = max((i for i, mark in marks.items() if mark is Mark.GOOD), default=0)
     bad = min((i for i, mark in marks.items() if mark is Mark.BAD), default=last)
@@ -114,7 +117,10 @@ def across(before: Speed, now: Speed) -> RelativeSpeed:
 
 
 def smallest_drop(speeds: Mapping[int, Speed]) -> tuple[int, int] | None:
-    """Return the closest pair of commits of which the later one is proven worse; None if none."""
+    """Return the closest pair of commits of which the later one is proven slower, or None.
+
+    `speeds` are relative to the good commit, by the commit's number.
+    """
     proven = [
         (now - before, before, now)
         for before, now in combinations(sorted({0, *speeds}), 2)
@@ -127,13 +133,11 @@ _MAX_SHARE = 0.99
 
 
 def excluded_by_good(limit: float, whole: Speed, *, falls: bool) -> float:
-    """Return the drop, as a share, that a comparison must exclude to mark a commit good.
+    """Return the drop, as a fraction, that a comparison must exclude for a commit to be good.
 
-    `falls`: a smaller value of the metric is better.
-
-    It is the proven drop of the bad commit: if one commit caused it, all later ones dropped as
-    much. If less than the limit is proven, it is the limit, or the measured drop if that is
-    smaller.
+    This is the proven drop of the bad commit, `whole`: if one commit caused it, all later commits
+    dropped by as much. If the proven drop is smaller than the limit, it is the limit, or the
+    measured drop if that is smaller. `falls` is true if smaller values of the metric are better.
     """
     proven, mean = (
         1 / times - 1 if falls else min(1 - times, _MAX_SHARE)
@@ -147,5 +151,8 @@ PARTIAL_DROP_SHARE = 0.75
 
 
 def is_part(speed: Speed, whole: Speed) -> bool:
-    """Return whether a drop is less than `PARTIAL_DROP_SHARE` of the whole one, in logarithms."""
+    """Return whether a drop is only part of the whole drop.
+
+    That is so if its log ratio is less than `PARTIAL_DROP_SHARE` of the whole one's.
+    """
     return math.log(speed.ratio) > PARTIAL_DROP_SHARE * math.log(whole.ratio)

@@ -22,7 +22,10 @@ STATE_FILE = "state.json"
 
 @dataclass(frozen=True, kw_only=True)
 class RunPairs:
-    """Hold interleaved runs of two builds in a test; `reason` is why `now` has none, or ""."""
+    """Hold interleaved runs of two builds, `before` and `now`, in a test.
+
+    `reason` says why the later build has no runs; "" if it has.
+    """
 
     before: tuple[Run, ...] = ()
     now: tuple[Run, ...] = ()
@@ -34,9 +37,9 @@ class BisectState:
     """Define the content of a bisect's file.
 
     Attributes:
-        settings: Settings that must be the same to resume, by their names in messages.
+        settings: Settings that must not change for resuming: name in messages to value.
         sessions: Ids of the sessions that measured, oldest first.
-        pairs: Runs by the two builds and the test.
+        pairs: Runs, by a key of the two builds and the test.
     """
 
     schema: int = SCHEMA_VERSION
@@ -49,10 +52,13 @@ _READ, _WRITTEN = Shape(BisectState), TypeAdapter(BisectState)
 
 
 class BisectStore:
-    """Store the runs of a bisect in a file, written atomically in a locked folder."""
+    """Store the runs of a bisect in a file; it is written atomically, in a locked folder."""
 
     def __init__(self, folder: Path, settings: Mapping[str, str], *, restart: bool) -> None:
-        """Read the file unless `restart`; raise MlperfError for damage or changed settings."""
+        """Read the file; raise MlperfError if it is damaged or `settings` have changed.
+
+        `restart` ignores the stored runs.
+        """
         self.path = folder / STATE_FILE
         there = BisectState(settings=settings)
         try:
@@ -76,21 +82,21 @@ class BisectStore:
 
     @property
     def runs(self) -> int:
-        """Number of stored runs, of both builds in all comparisons."""
+        """Total number of stored runs, in all comparisons."""
         return sum(len(one.before) + len(one.now) for one in self.state.pairs.values())
 
     def begin(self, session: str) -> tuple[str, ...]:
-        """Add a session; return the earlier sessions."""
+        """Add the id of this session to the file; return the ids of earlier sessions."""
         earlier = self.state.sessions
         self._write(replace(self.state, sessions=(*earlier, session)))
         return earlier
 
     def pairs(self, key: str) -> RunPairs:
-        """Return the stored runs of two builds and a test."""
+        """Return the stored runs for a key of two builds and a test."""
         return self.state.pairs.get(key, RunPairs())
 
     def keep(self, key: str, pairs: RunPairs) -> None:
-        """Store pairs of runs."""
+        """Store the runs for a key of two builds and a test."""
         # Absolute paths would reveal machine and user.
         pairs = placeless(pairs, roots=(str(Path.cwd()),), home=str(Path.home()))
         self._write(replace(self.state, pairs={**self.state.pairs, key: pairs}))
@@ -110,7 +116,10 @@ def folder_name(*question: str) -> str:
 
 @contextlib.contextmanager
 def alone(folder: Path) -> Iterator[None]:
-    """Raise MlperfError if another bisect uses the folder, where the file system has locks."""
+    """Lock the folder; raise MlperfError if another bisect uses it.
+
+    If the file system has no locks, nothing is checked.
+    """
     with contextlib.ExitStack() as stack:
         try:
             with contextlib.suppress(atomic.NoLocksError):

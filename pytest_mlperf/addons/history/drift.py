@@ -1,4 +1,4 @@
-"""Judge drift: the sum of all accepted changes, each of which is within its limit."""
+"""Judge drift: the sum of all accepted changes, each of which was within its limit."""
 
 from __future__ import annotations
 
@@ -69,9 +69,10 @@ def drift_of(
     mode: Literal["fail", "warn"],
     since: str,
 ) -> Criterion | None:
-    """Return the sum of changes over accepted baselines as a criterion of a verdict.
+    """Judge the total change over accepted baselines as an additional criterion of a verdict.
 
-    `baselines` are those of this machine, oldest first; those before the day `since` are ignored.
+    `baselines` are those of this machine, oldest first; those accepted before the day `since` are
+    ignored. Returns None if no metric drifted.
     """
     if verdict.kind not in DROP_OUTCOMES:
         return None

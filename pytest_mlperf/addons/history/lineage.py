@@ -27,10 +27,10 @@ class BuildAt:
     """Identify a build: a commit, or a version of a library.
 
     Attributes:
-        name: Full hash, or version.
-        wheel: Library with version, "vllm==0.31"; "" for a commit.
-        parent: First parent of a commit; "" for none.
-        merged: Whether it is a merge of other commits.
+        name: Full hash of the commit, or the version.
+        wheel: Library and version, "vllm==0.31"; "" for a commit.
+        parent: Hash of the commit's first parent; "" if it has none.
+        merged: Whether the commit is a merge.
     """
 
     name: str
@@ -43,11 +43,14 @@ class BuildAt:
 
     @property
     def title(self) -> str:
-        """Name in tables and folders."""
+        """Short name of the build for tables and folders."""
         return self.name if self.wheel else self.name[:SHORT_HASH_DIGITS]
 
     def earlier(self, suite: Path, elsewhere: Elsewhere | None) -> EarlierBuild:
-        """Return the description of this build from which a suite's engine can be run."""
+        """Return a description of this build from which an engine of the suite can be run.
+
+        `elsewhere` is the other Python environment that runs the engine; None for this one.
+        """
         return EarlierBuild(
             elsewhere=elsewhere,
             suite=suite,
@@ -131,9 +134,10 @@ _RANGE = re.compile(r"([A-Za-z0-9][\w.-]*)==(\w[\w.+]*?)\.\.(\w[\w.+]*)")
 
 
 def versions(text: str, elsewhere: Elsewhere | None) -> list[BuildAt]:
-    """Return the versions of "LIBRARY==A..B" that pip can install, both ends included.
+    """Return the versions in "LIBRARY==A..B" that pip can install, A and B included.
 
-    `elsewhere` is the Python of that pip; None for this Python. Raises MlperfError for bad input.
+    `elsewhere` is the Python environment whose pip is asked; None for this one. Raises MlperfError
+    for invalid text or unknown versions.
     """
     match = _RANGE.fullmatch(text)
     if match is None:
@@ -156,7 +160,10 @@ def versions(text: str, elsewhere: Elsewhere | None) -> list[BuildAt]:
 
 
 def _available(library: str, python: Sequence[str], *, early: bool) -> list[str]:
-    """Return pip's versions, oldest first; `early` includes pre-releases such as 1.3.0rc5."""
+    """Return the versions that pip lists, oldest first.
+
+    `python` is the command of the Python to ask; `early` includes pre-releases, such as 1.3.0rc5.
+    """
     options = ["--disable-pip-version-check", "--no-input", "--retries=1", *["--pre"] * early]
     arguments = ("-m", "pip", "index", "versions", *options, library)
     try:

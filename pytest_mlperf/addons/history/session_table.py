@@ -22,7 +22,7 @@ COLUMNS = ("session", "commit", "engine", "runs", "value", "says")
 
 
 def session_lines(history: CaseHistory, width: int, *, rows: int) -> list[str]:
-    """Return a table of the newest sessions, a plot of all, and the changes of a history."""
+    """Return the newest `rows` sessions as a table, a plot of all sessions, and level changes."""
     series, points = history.series, history.points
     name = title(series.metric)
     first, last = points[0].started[:10], points[-1].started[:10]
@@ -72,7 +72,7 @@ def _rows(history: CaseHistory) -> list[dict[str, str]]:
 
 
 def _plot(history: CaseHistory, width: int) -> list[str]:
-    """Return a plot of values over sessions; "A" marks accepted baselines, "^" level changes."""
+    """Return a plot of values over sessions; "A" marks accepted baselines, "^" changes of level."""
     values = history.values
     metric = history.series.metric
     size = math.ceil(len(values) / max(width - 12, 1))  # sessions of a column

@@ -1,4 +1,4 @@
-"""Keep results files in a folder until their store can be reached."""
+"""Keep results files in a folder until the database can be reached."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ REFUSED_SUFFIX = ".refused"
 
 @dataclass
 class Delivery:
-    """Hold the outcome of sending a session to a store.
+    """Hold the outcome of sending a session's results to a database.
 
     Attributes:
-        sent: Number of sessions that were sent now.
-        reason: Why this session was not sent, or "".
-        waiting: Folder in which the results wait, or None.
-        notes: Files that can never be sent, and why.
+        sent: Number of sessions that were sent, including earlier ones.
+        reason: Why this session was not sent; "" if it was.
+        waiting: Folder in which the results are kept for the next session, or None.
+        notes: Messages about files that can never be sent.
     """
 
     place: str
@@ -39,7 +39,7 @@ class Delivery:
 
     @property
     def line(self) -> str:
-        """Outcome in one line."""
+        """Outcome of sending as one line of text."""
         if self.reason:
             kept = f"kept in {shown_url(str(self.waiting))}; the next session sends them"
             lost = "not kept for it: pytest-mlperf store import sends the results file"
@@ -52,9 +52,10 @@ class Delivery:
 
 
 def deliver(url: str, runs_dir: Path, results: Results, file: Path) -> Delivery:
-    """Send a session to a store, and all earlier sessions that were not sent yet.
+    """Send a session to a database, and all earlier sessions that were not sent yet.
 
-    The results file is spooled first, so that nothing is lost if the process ends early.
+    The results file is first copied to the spool folder, so that nothing is lost if the process
+    ends early.
     """
     delivery = Delivery(place=shown_url(url))
     folder = folder_of(runs_dir, url)
@@ -75,7 +76,7 @@ def deliver(url: str, runs_dir: Path, results: Results, file: Path) -> Delivery:
 
 
 def folder_of(runs_dir: Path, url: str) -> Path:
-    """Return the folder of a store's unsent results; it does not depend on the password."""
+    """Return the folder of results not yet sent to a database; its name ignores the password."""
     return runs_dir / UNSENT_FOLDER / hashlib.sha256(shown_url(url).encode()).hexdigest()[:8]
 
 

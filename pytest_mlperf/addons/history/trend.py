@@ -1,4 +1,4 @@
-"""Compute and format the changes of a case between its accepted baselines."""
+"""Compute and format the changes of a case between accepted baselines."""
 
 from __future__ import annotations
 
@@ -26,13 +26,15 @@ CONFIDENCE = 0.95
 
 @dataclass(frozen=True, kw_only=True)
 class TrendStep:
-    """Hold the change from one point to a later one; None for unknown figures.
+    """Hold the change of a metric from one accepted baseline to a later one.
+
+    Values that are not known are None.
 
     Attributes:
-        low, high: Two-sided 95 % interval of the change.
+        low, high: Two-sided 95 % confidence interval of the change.
         better: True if proven better, False if proven worse, None if neither.
-        by_sessions: Whether there are enough sessions to estimate their variance.
-        refused: Reasons why the points are not comparable; empty if they are.
+        by_sessions: Whether there are enough sessions to estimate the variance between sessions.
+        refused: Reasons why the baselines are not comparable; empty if they are.
     """
 
     change: float | None = None
@@ -45,7 +47,7 @@ class TrendStep:
 
 
 def step(a: TrendPoint, b: TrendPoint, metric: str, rule: RuleR) -> TrendStep:
-    """Return a metric's change from accepted baseline `a` to a later `b`, by all runs."""
+    """Return a metric's change from accepted baseline `a` to a later one, `b`."""
     if refused := why_no_ratio(a, b, metric):
         return TrendStep(refused=refused)
     ratio = ratio_of(a, b, metric, rule)
@@ -63,7 +65,7 @@ def step(a: TrendPoint, b: TrendPoint, metric: str, rule: RuleR) -> TrendStep:
 
 
 def ratio_of(a: TrendPoint, b: TrendPoint, metric: str, rule: RuleR) -> Pooled | None:
-    """Return the ratio of baselines b to a by all their runs; None if not comparable."""
+    """Return the ratio of a metric in baseline `b` to baseline `a`; None if not comparable."""
     if why_no_ratio(a, b, metric):
         return None
     old, new = (values(runs, metric, by_day=False) for runs in (a.runs, b.runs))
@@ -71,9 +73,9 @@ def ratio_of(a: TrendPoint, b: TrendPoint, metric: str, rule: RuleR) -> Pooled |
 
 
 def proven(steps: Sequence[TrendStep]) -> list[TrendStep]:
-    """Return the steps of one trend, with `better` adjusted for their number.
+    """Return the changes with `better` adjusted for multiple testing, by Holm's method.
 
-    The probability that an unchanged trend shows a better or worse step is at most 1/20.
+    The probability that an unchanged metric shows any better or worse change is at most 5 %.
     """
     p_values = {place: step.p for place, step in enumerate(steps) if step.p is not None}
     stay = holm(p_values, 1 - CONFIDENCE)
@@ -127,7 +129,7 @@ def _rate(point: TrendPoint) -> str:
 
 
 def grouped(points: Sequence[TrendPoint]) -> list[TrendPoint]:
-    """Return points grouped by machine, the newest machine's last."""
+    """Return baselines grouped by case and machine; the group with the newest one is last."""
     groups: dict[str, list[TrendPoint]] = {}
     for point in sorted(points, key=lambda point: point.date):
         case = (point.case.workload, point.case.scenario, point.case.precision)
@@ -145,10 +147,11 @@ class Trend:
 
     Attributes:
         points: Accepted baselines, oldest first; at least one.
-        steps: Change from each point to the next, one fewer than points.
-        since: Index of the oldest point that is comparable with the last; None if none is.
-        total: Change from that point to the last one.
-        noise: Source of the expected noise.
+        steps: Change from each baseline to the next one; one fewer than baselines.
+        since: Index of the oldest baseline that is comparable with the last one; None if there is
+            none.
+        total: Change from that baseline to the last one.
+        noise: Where the expected noise comes from, as text.
     """
 
     metric: str
@@ -163,10 +166,10 @@ class Trend:
 def trend_of(
     points: Sequence[TrendPoint], metric: str | None, rule: RuleR, notes: Sequence[str], noise: str
 ) -> Trend:
-    """Return the changes from point to point, oldest first, and the total change.
+    """Return the changes from baseline to baseline, oldest first, and the total change.
 
-    "better" and "worse" are adjusted for the number of changes, see `trend.proven`. A `metric` of
-    None is the first known one of the last point.
+    Better and worse changes are adjusted for multiple testing, see `proven`. `metric` None selects
+    the first known metric of the last baseline.
     """
     last = points[-1]
     name = metric or next((name for name in last.means if name in METRICS), "throughput")
@@ -192,7 +195,7 @@ def trend_of(
 
 
 def trend(history: Trend, width: int) -> list[str]:
-    """Return the table, the reasons for missing ratios, and the total change."""
+    """Return lines with a table of the changes, reasons for missing ones, and the total change."""
     cases = dict.fromkeys(point.case.id for point in history.points)
     rows = _trend_rows(history, several=len(cases) > 1)
     columns = [name if name != "value" else title(history.metric) for name in TREND_COLUMNS]

@@ -1,4 +1,4 @@
-"""Write results as one HTML page, and a store as a site."""
+"""Write the results of a session as an HTML page, and a results database as a website."""
 
 from pytest_mlperf.extension import Format
 

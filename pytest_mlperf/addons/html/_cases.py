@@ -1,4 +1,4 @@
-"""Build the page's section of every case: tests with tables, reasons and commands."""
+"""Build the sections of the HTML page on each case: tests with tables, reasons and commands."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ _DAY_S = 86_400
 
 
 def figures_of(group: Grouped, files: RunFiles, most: int) -> list[Packed]:
-    """Return the plots of a case; those of history have at most `most` points."""
+    """Return the plots of a case; plots over time have at most `most` points."""
     figures: list[Packed] = []
     seen: set[str] = set()
     for result in group.results:
@@ -145,7 +145,10 @@ def _level(history: CaseHistory) -> str:
 
 
 def _unit(metric: str, value: float) -> tuple[str, float]:
-    """Return unit and factor that make a time readable, from seconds; "" and 1 for others."""
+    """Choose a readable unit for a time metric; return it and its factor from seconds.
+
+    Returns "" and 1 for other metrics.
+    """
     if METRICS[metric].unit != "s":
         return "", 1.0
     units = (("s", 1.0), ("ms", 1e3))
@@ -154,7 +157,7 @@ def _unit(metric: str, value: float) -> tuple[str, float]:
 
 @lru_cache(maxsize=10_000)
 def _days(moment: str) -> float | int:
-    """Return days since 1970, UTC; 0 for an invalid date."""
+    """Return a date or time as days since 1970 in UTC; 0 if it is invalid."""
     when = moment_of(moment)
     if when is None:
         return 0
@@ -163,7 +166,7 @@ def _days(moment: str) -> float | int:
 
 
 def _steps(days: Sequence[float]) -> list[float | int]:
-    """Return the first day, then each day minus the integer part of the previous one."""
+    """Encode days compactly: the first, then each minus the whole part of the previous one."""
     before, steps = 0, list[float | int]()
     for day in days:
         steps.append(round(day - before, 4))
@@ -172,14 +175,17 @@ def _steps(days: Sequence[float]) -> list[float | int]:
 
 
 def engine_version(fingerprint: Mapping[str, str]) -> str:
-    """Return the engine and its version, if the fingerprint has them."""
+    """Return the engine's name and version from a fingerprint, as far as it has them."""
     engine = fingerprint.get("engine.engine") or fingerprint.get("engine", "").rpartition(":")[2]
     version = fingerprint.get("engine.version") or fingerprint.get(f"engine.{engine}", "")
     return f"{engine} {version}".strip()[:MAX_REASON_CHARACTERS]
 
 
 def _curve(result: CaseResult, record: Record | None) -> Iterator[Packed]:
-    """Yield a plot of throughput against speed per user over concurrency, with the baseline's."""
+    """Yield a plot of total throughput against speed per user, one point per concurrency.
+
+    It shows the baseline too. For OpenLoop, plots over request rates are yielded instead.
+    """
     verdict = result.verdict
     if verdict.case.scenario == Scenario.OPEN_LOOP:
         yield from _over_rates(result, record)
@@ -219,7 +225,7 @@ def _curve(result: CaseResult, record: Record | None) -> Iterator[Packed]:
 
 
 def _over_rates(result: CaseResult, record: Record | None) -> Iterator[Packed]:
-    """Yield a plot of each judged OpenLoop metric over request rates, with the baseline's."""
+    """Yield a plot over request rates for each judged metric of OpenLoop, with the baseline."""
     judged = [m for m in gated(result) if point_of(m.metric)]
     runs = [run.metrics for run in result.verdict.runs if not run.invalid]
     before = [run.metrics for run in record.runs] if record else []
@@ -248,7 +254,7 @@ def _over_rates(result: CaseResult, record: Record | None) -> Iterator[Packed]:
 
 
 def _on_step(row: Sequence[Any], rows: Sequence[Sequence[Any]]) -> bool:
-    """Return whether no other point is at least as good in total and per-user speed."""
+    """Return whether no other point of `rows` is at least as good in total and per-user speed."""
     (when, point, user, rate, *_) = row
     return not any(
         other[0] == when and other[1] != point and other[2] >= user and other[3] >= rate
@@ -304,7 +310,10 @@ def _points(timed: str, runs: Sequence[Mapping[str, float]]) -> list[tuple[float
 
 
 def _row(when: str, share: float, seconds: float, limit_text: str = "") -> list[Any]:
-    """Return the table row of a percentile; x is log10(1 / (1 - share)), which widens the tail."""
+    """Return the plot's row for a percentile.
+
+    Its x coordinate is log10(1 / (1 - share)), which spreads out the tail.
+    """
     rank = round(-math.log10(max(1 - share, 1e-9)), 3) + 0.0
     text = quantity("latency_p50", seconds)
     shown = percent(share) if share < 0.9995 else f"{100 * share:.5g} %"
@@ -326,7 +335,10 @@ def _moments(moments: Sequence[Sequence[float]]) -> Packed:
 def shown(
     cases: Sequence[Grouped], causes: Mapping[str, Sequence[str]]
 ) -> tuple[list[Packed], dict[str, list[Subject]]]:
-    """Return the template's data of all cases, and the environments by `in_words`."""
+    """Return the template data of all cases, and the measured environments by description.
+
+    `causes` are the common causes of failures.
+    """
     environments: dict[str, list[Subject]] = defaultdict(list)
     listed = []
     for group in cases:
@@ -352,7 +364,10 @@ def shown(
 
 
 def common_facts(subjects: Sequence[Subject]) -> list[tuple[str, str]]:
-    """Return the facts of an environment, by name; a fact that varies lists all its values."""
+    """Return (name, value) of the facts about an environment.
+
+    If a fact differs between tests, all its values are listed.
+    """
     values: dict[str, dict[str, None]] = defaultdict(dict)
     for one in subjects:
         for name, value in {**one.identity, **one.fingerprint, **one.surroundings}.items():
@@ -361,7 +376,7 @@ def common_facts(subjects: Sequence[Subject]) -> list[tuple[str, str]]:
 
 
 def in_words(subject: Subject) -> str:
-    """Return engine, version and machine of a result's subject in one line."""
+    """Describe in one line what was measured: engine, version and machine."""
     parts = [f"{name} {value}" for name, value in subject.identity.items() if value is not None]
     return ", ".join([*filter(None, [engine_version(subject.fingerprint)]), *parts])
 

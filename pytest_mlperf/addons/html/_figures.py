@@ -1,4 +1,4 @@
-"""Build the figures of the whole session: changes, accuracy, noise, energy, cost and time."""
+"""Build the plots of the whole session: changes, accuracy, noise, energy, cost and time."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ MAX_DRAWN_LIMITS = 4
 
 
 def forest(cases: Sequence[Grouped]) -> Figure:
-    """Return every change with its interval and its limit."""
+    """Return a forest plot: every change with its interval, relative to its limit."""
     rows = [row for index, group in enumerate(cases) for row in _changes(index, group)]
     rows.sort(key=lambda row: (TONES.index(row["tone"]), row["used"] or 0.0))
     return Figure(
@@ -73,7 +73,7 @@ def _changes(index: int, group: Grouped) -> Iterator[Row]:
 
 
 def _whole(verdict: Verdict, metric: MetricVerdict) -> Outcome | None:
-    """Return a metric's outcome; the test's outcome if no metric has that outcome."""
+    """Return a metric's outcome, or the test's outcome if no metric has the test's outcome."""
     outcomes = {each.outcome for each in verdict.metrics}
     return metric.outcome if verdict.outcome in outcomes else verdict.outcome
 
@@ -117,7 +117,10 @@ def _falls(metric: str) -> bool:
 def _shares(
     change: MetricVerdict | PairedVerdict, limit: float | None, *, falls: bool
 ) -> dict[str, float | None]:
-    """Return a change and its interval in multiples of the limit: -1 is the limit, > 0 better."""
+    """Return a change and its interval in multiples of the limit.
+
+    -1 is a drop by the limit; values above 0 are better.
+    """
     unit = abs(limit or 0.0) * (-1 if falls else 1)
     used, low, high = (
         None if share is None or not unit else round(share / unit, 3) + 0.0
@@ -127,7 +130,7 @@ def _shares(
 
 
 def heat_map(cases: Sequence[Grouped]) -> Figure:
-    """Return the worst change of each workload on each accelerator."""
+    """Return a heat map of the worst change, relative to its limit, by workload and accelerator."""
     worst: dict[tuple[str, str], tuple[float, Row]] = {}
     for index, group in enumerate(cases):
         where = (f"{group.case.workload} {group.case.scenario}", group.case.accelerator)
@@ -168,7 +171,7 @@ def _cell(index: int, group: Grouped, workload: str, accelerator: str) -> Row:
 
 
 def relative(cases: Sequence[Grouped]) -> Figure:
-    """Return each workload's speed on each accelerator, relative to the fastest accelerator."""
+    """Return a plot of each workload's speed by accelerator, relative to the fastest one."""
     rates: dict[str, dict[str, tuple[float, str, int]]] = {}
     for index, group in enumerate(cases):
         if rated := _rate(group):
@@ -214,7 +217,7 @@ def _rate(group: Grouped) -> tuple[str, float] | None:
 
 
 def accuracy(cases: Sequence[Grouped]) -> Figure:
-    """Return each score relative to its reference, with the gate's minimum."""
+    """Return a plot of each score relative to its reference, with the minimum for passing."""
     return Figure(
         name="accuracy",
         title="Accuracy",
@@ -260,7 +263,7 @@ def _around(reference: float, paired: PairedVerdict | None) -> list[float | None
 
 
 def spread(cases: Sequence[Grouped], files: RunFiles) -> Figure:
-    """Return the standard deviations of runs, of this session and of the baseline."""
+    """Return a plot of the standard deviation between runs, in this session and the baseline."""
     return Figure(
         name="spread",
         title="Run-to-run spread",
@@ -311,7 +314,7 @@ def _variation(values: Sequence[float]) -> float | None:
 
 
 def strip(cases: Sequence[Grouped]) -> Figure:
-    """Return the metrics for which the page draws each run and the baseline's as dots."""
+    """Return a strip plot: a dot for each run of a metric, in this session and the baseline."""
     rows = [
         {"case": index, "row": title(metric.metric), "falls": _falls(metric.metric)}
         for index, result, metric in _judged(cases)
@@ -332,7 +335,7 @@ def strip(cases: Sequence[Grouped]) -> Figure:
 
 
 def energy(cases: Sequence[Grouped], files: RunFiles) -> Figure:
-    """Return speed against energy, of this session and of the baseline."""
+    """Return a plot of speed against energy, in this session and the baseline."""
     rows: list[Row] = []
     for index, group in enumerate(cases):
         result = max(group.results, key=lambda each: len(each.verdict.runs))
@@ -377,7 +380,7 @@ def _efficiency(index: int, when: str, runs: Sequence[Mapping[str, float]]) -> I
 
 
 def cost(cases: Sequence[Grouped]) -> Figure:
-    """Return the cost of a million tokens or samples."""
+    """Return a plot of the cost of a million tokens or samples."""
     rows: list[Row] = []
     for index, group in enumerate(cases):
         result = next((each for each in group.results if each.verdict.cost), None)
@@ -398,7 +401,7 @@ def cost(cases: Sequence[Grouped]) -> Figure:
 
 
 def spent(cases: Sequence[Grouped], files: RunFiles) -> Figure:
-    """Return the time of each case by `TIME_PARTS`."""
+    """Return a plot of how long each case took, by phase (`TIME_PARTS`)."""
     rows: list[Row] = []
     for index, group in enumerate(cases):
         processes = max(
@@ -441,7 +444,7 @@ MAX_LISTED_ENTRIES = 20
 
 
 def precisions(cases: Sequence[Grouped]) -> Figure:
-    """Return score against speed of each precision, both relative to the reference precision."""
+    """Return a plot of score against speed by precision, relative to the reference precision."""
     places = {group.case: index for index, group in enumerate(cases)}
     points, absent = precision_points(result for group in cases for result in group.results)
     rows = [

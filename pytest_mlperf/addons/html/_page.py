@@ -1,4 +1,4 @@
-"""Assemble the page: one file that loads nothing and runs only its own two scripts."""
+"""Assemble the HTML page: one file that loads nothing and runs only its own two scripts."""
 
 from __future__ import annotations
 
@@ -44,20 +44,20 @@ from pytest_mlperf.stores.digests import cache_folder
 
 
 def verdict(results: Results, absent: Sequence[Absent] = ()) -> tuple[Tone, str]:
-    """Return the verdict on the session, and its tone."""
+    """Return the session's verdict as text, with its tone ("fail", "open" or "good")."""
     failed, text = session_verdict(results, absent)
     tones: dict[bool | None, Tone] = {True: "fail", None: "open", False: "good"}
     return tones[failed], f"{text[0].upper()}{text[1:]}"
 
 
 def counts(outcomes: Iterable[str]) -> list[tuple[Tone, str, int]]:
-    """Return each outcome with its tone and its count, the worst first."""
+    """Return tone, name and number of tests of each outcome, the worst outcome first."""
     counted = Counter(outcomes)
     return [(tone(word), str(word), counted[word]) for word in SEVERITY if counted[word]]
 
 
 def about(results: Results) -> list[tuple[str, str]]:
-    """Return start, duration, commit, profile, round and versions of the session."""
+    """Return facts about the session as (name, value): start, duration, commit, versions, …."""
     profiles = " and ".join(sorted({result.profile for result in results.cases}))
     rounds = " and ".join(sorted({result.round for result in results.cases}))
     verdicts = [result.verdict for result in results.cases]
@@ -77,7 +77,7 @@ def about(results: Results) -> list[tuple[str, str]]:
 
 
 def doubts(results: Results) -> Iterator[tuple[Tone, str]]:
-    """Yield (tone, sentence) of facts that weaken or support the verdicts: "fail", …."""
+    """Yield (tone, sentence) about what weakens or supports the session's verdicts."""
     cases = results.cases
     for share in sorted({result.handicap for result in cases if result.handicap}):
         text = f"Slowed on purpose (--mlperf-handicap {100 * share:g} %): not to be recorded."
@@ -166,9 +166,9 @@ def render(
     *,
     largest: int = MAX_HTML_BYTES,
 ) -> str:
-    """Return the page, with at most `largest` bytes.
+    """Return the HTML page, with at most `largest` bytes.
 
-    If it is larger, older history is omitted first, then passed cases; the page says so.
+    If it would be larger, older history is omitted first, then passed cases; the page says so.
     """
     failures = failure_groups(results, beside.records)
     causes = {
@@ -211,7 +211,7 @@ def _of_cases(
     points: int,
     listed: int,
 ) -> dict[str, Any]:
-    """Return template data of the first `listed` cases; histories have at most `points`."""
+    """Return template data of the first `listed` cases; plots over time have at most `points`."""
     cases = every[:listed]
     sections, environments = shown(cases, causes)
     drawn, left_out = _case_figures(cases, beside, points)
@@ -282,7 +282,7 @@ def _data(
 
 
 def page_environment() -> Any:
-    """Return Jinja's environment; it escapes every text, and removes control characters."""
+    """Return a Jinja environment that escapes all text and removes control characters."""
     import jinja2
 
     return jinja2.Environment(
@@ -296,7 +296,7 @@ def page_environment() -> Any:
 
 
 def as_json(content: Any) -> str:
-    """Return JSON that can neither end the page's <script> element nor begin another."""
+    """Return JSON that is safe in a <script> element: it cannot end it or start another one."""
     try:
         text = json.dumps(content, ensure_ascii=False, separators=(",", ":"), allow_nan=False)
     except ValueError:  # a figure of a file from elsewhere is no number
@@ -305,12 +305,12 @@ def as_json(content: Any) -> str:
 
 
 def safe_text(text: str) -> str:
-    """Return a text with control, bidirectional and invisible characters escaped."""
+    """Escape control characters, bidirectional controls and invisible characters in a text."""
     return visible(text, keep="\n\t\u00a0")
 
 
 def _finite(content: Any) -> Any:
-    """Return content with None in place of NaN and infinite numbers."""
+    """Replace NaN and infinite numbers by None, in nested lists and dicts."""
     if isinstance(content, dict):
         return {key: _finite(value) for key, value in content.items()}
     if isinstance(content, list | tuple):
@@ -325,7 +325,10 @@ def text_of(name: str) -> str:
 
 @cache
 def bundled() -> str:
-    """Return Vega-Lite, Vega and their interpreter as one script, cached by library version."""
+    """Return Vega, Vega-Lite and their expression interpreter as one script.
+
+    The script is cached by library version.
+    """
     path = None
     with contextlib.suppress(OSError, RuntimeError, ValueError):  # not there, no home, no text
         path = cache_folder() / f"vega-{version('vl-convert-python')}.js"

@@ -1,4 +1,4 @@
-"""Compute the points of the figure of precisions: score and speed relative to the reference."""
+"""Compute the plot of precisions: score and speed relative to the reference precision."""
 
 from __future__ import annotations
 
@@ -15,9 +15,10 @@ from pytest_mlperf.reports.terminal import precisions
 def precision_points(
     results: Iterable[CaseResult],
 ) -> tuple[list[tuple[Case, dict[str, Any]]], list[str]]:
-    """Return points of score and speed by precision, relative to the reference, by field.
+    """Return (case, fields) of each point: score and speed relative to the reference precision.
 
-    A block with fewer than two points is left out. The second list names entries without a point.
+    A group of precisions with fewer than two points is left out. The second list names the
+    precisions without a point, with the reason.
     """
     points, absent = list[tuple[Case, dict[str, Any]]](), list[str]()
     for block in precisions.blocks_of(results):
@@ -43,8 +44,9 @@ def _points(block: precisions.Block) -> tuple[list[tuple[Case, dict[str, Any]]],
 
 
 def deciding(block: precisions.Block) -> precisions.Score | None:
-    """Return the reference's score with the least share of its gate, or of itself, in any entry.
+    """Return the reference's score that is closest to failing at any precision.
 
+    Closeness is a score as a share of its minimum for passing or, without one, of itself. Returns
     None if the reference has no score above 0.
     """
     nearest: list[tuple[float, precisions.Score]] = []
@@ -57,7 +59,10 @@ def deciding(block: precisions.Block) -> precisions.Score | None:
 
 
 def _share(value: float, base: float, *, lower: bool) -> float:
-    """Return a score as a percentage of another; above 100 is better, also if `lower`."""
+    """Return a score in per cent of `base`; above 100 is better.
+
+    `lower` is true if smaller scores are better; the ratio is then inverted.
+    """
     over, under = (base, value) if lower else (value, base)
     return 100 * over / under if under > 0 else math.nan
 

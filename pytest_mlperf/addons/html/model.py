@@ -1,4 +1,4 @@
-"""Define the page's data: figures with their rows, and files next to a results file."""
+"""Define the data of the HTML page: plots with their rows, and files next to a results file."""
 
 from __future__ import annotations
 
@@ -31,14 +31,14 @@ _OPEN = frozenset(SEVERITY[SEVERITY.index(Outcome.SUSPECT) : SEVERITY.index(Outc
 
 @dataclass(frozen=True, kw_only=True)
 class Figure:
-    """Hold the data of a plot and its table; plots.js draws it.
+    """Hold the data of a plot and its table; plots.js draws the plot.
 
     Attributes:
-        name: Name of the figure in plots.js.
-        says: One sentence on how to read the figure.
-        rows: Most important rows first, all with the same fields; empty if there is no data.
-        without: One sentence on how to get data, shown if `rows` is empty.
-        open: Whether the figure is unfolded when the page opens.
+        name: Name of the plot in plots.js.
+        says: A sentence on how to read the plot.
+        rows: Data, the most important rows first, all with the same keys; empty if there is none.
+        without: A sentence on how to get data, shown if `rows` is empty.
+        open: Whether the section is expanded when the page opens.
         runs: Whether a row is a metric whose runs are in the history plot of its case.
     """
 
@@ -53,13 +53,13 @@ class Figure:
 
 @dataclass(frozen=True, kw_only=True)
 class Percentiles:
-    """Hold the percentiles of one measured time of a run.
+    """Hold the percentiles of one kind of latency in a run.
 
     Attributes:
-        timed: Measured time: "latency", "ttft" or "tpot".
-        points: (Share of the queries, time within which that share ended [s]), ascending.
-        limit_s: LoadGen's limit [s]; None if there is none.
-        limit_share: Share of the queries that must be within the limit.
+        timed: Kind of latency: "latency", "ttft" or "tpot".
+        points: (fraction of queries, latency that this fraction did not exceed [s]), ascending.
+        limit_s: LoadGen's latency limit [s]; None if there is none.
+        limit_share: Fraction of queries that must be within the limit.
     """
 
     timed: str
@@ -70,19 +70,19 @@ class Percentiles:
 
 @dataclass(frozen=True, kw_only=True)
 class RunFiles:
-    """Hold the content of files next to a results file, by test id; without missing files.
+    """Hold the content of files next to a results file, by test id; missing files are left out.
 
     Attributes:
-        records: The baseline's record that the verdict was judged against.
-        versions: Dates on which another engine version was accepted, and the version, from git.
+        records: Baseline record with which the test was compared.
+        versions: (date, version) of each engine version accepted as baseline, from git.
         percentiles: Percentiles of the last run.
-        moments: A row for each part of the last run's time: time since its begin [s], p50 and p99
-            [s] of the queries that ended in the part, and the queries in flight at its end.
-        power: Power of the last run, see `report.power_of`.
-        spent: Seconds by `TIME_PARTS`, for each run, oldest first.
-        sessions: Comparable series of sessions from a store, by case id, with this session.
+        moments: Rows of latency over time in the last run: time since its start [s], p50 and p99
+            [s] of the queries that ended in this interval, and queries in flight at its end.
+        power: GPU power over the last run, see `report.power_of`.
+        spent: Seconds per phase (`TIME_PARTS`) for each run, oldest first.
+        sessions: Histories of comparable sessions from a database, by case id, with this session.
         folder: Whether the runs' folders are below the results file's folder.
-        notes: Files that could not be read, and the reasons.
+        notes: Messages about files that could not be read.
     """
 
     records: Mapping[str, Record] = field(default_factory=dict)
@@ -101,7 +101,7 @@ class Grouped:
     """Hold the tests of one case.
 
     Attributes:
-        label: Name without the parts that are equal in all cases of the session.
+        label: Name of the case, without the parts that all cases of the session have in common.
     """
 
     case: Case
@@ -110,7 +110,7 @@ class Grouped:
 
     @property
     def worst(self) -> CaseResult:
-        """The test with the worst outcome; failed tests come first."""
+        """Test with the worst outcome; failed tests come first."""
         kinds = (Kind.PERFORMANCE, Kind.EFFICIENCY, Kind.PAIR, Kind.ACCURACY)
         return min(
             self.results,
@@ -123,12 +123,15 @@ class Grouped:
 
     @property
     def tone(self) -> Tone:
-        """Tone of the test with the worst outcome."""
+        """Tone ("fail", "open", "note" or "good") of the test with the worst outcome."""
         return tone(self.worst.verdict.outcome, failed=self.worst.failed)
 
 
 def tone(outcome: Outcome | None, *, failed: bool = False) -> Tone:
-    """Return the colour class of an outcome: good, open (undecided) or fail; note for None."""
+    """Return the display category of an outcome.
+
+    This is "fail", "open" if it is undecided, "good", or "note" for None.
+    """
     if outcome is None:
         return "note"
     if failed or outcome.fails:
@@ -145,7 +148,7 @@ def gated(result: CaseResult) -> list[MetricVerdict]:
 
 
 def grouped(results: Sequence[CaseResult]) -> list[Grouped]:
-    """Return the cases of a session, worst outcome first."""
+    """Group a session's results by case; the case with the worst outcome comes first."""
     by_case: dict[tuple[str, Case], list[CaseResult]] = {}
     for result in results:
         by_case.setdefault((result.suite, result.verdict.case), []).append(result)
@@ -160,7 +163,7 @@ def grouped(results: Sequence[CaseResult]) -> list[Grouped]:
 
 
 def _labels(cases: Sequence[Case]) -> dict[Case, str]:
-    """Return short names of cases: workload, scenario, and the parts that tell cases apart."""
+    """Return a short name for each case: workload, scenario, and what differs between cases."""
     parts = ("engine", "precision", "accelerator")
     alike: dict[tuple[str, str], list[Case]] = {}
     for case in cases:
@@ -174,12 +177,12 @@ def _labels(cases: Sequence[Case]) -> dict[Case, str]:
 
 
 def rounded(value: float) -> float | int:
-    """Round as tables do: to whole numbers from 1,000 on, else to four digits."""
+    """Round a number as in tables: to an integer from 1,000 on, else to four significant digits."""
     if not math.isfinite(value):  # a file from elsewhere may hold it
         return value
     return round(value) if abs(value) >= 999.95 else float(f"{value:.4g}")
 
 
 def per_cent(share: float) -> float:
-    """Return a share in per cent, to two decimals."""
+    """Return a fraction in per cent, rounded to two decimals."""
     return round(100 * share, 2)

@@ -1,4 +1,4 @@
-"""Read the files next to a results file for the HTML report: baselines, logs, GPU samples."""
+"""Read files next to a results file for the HTML page: baselines, logs and GPU samples."""
 
 from __future__ import annotations
 
@@ -64,10 +64,10 @@ Span = tuple[float, float]
 
 
 def power_of(folder: Path) -> Packed | None:
-    """Return the figure "power" with a run's GPU power, clock and temperature, decimated.
+    """Return the plot data "power" of a run: GPU power, clock and temperature, decimated.
 
-    Times are seconds after LoadGen's window began; None if no GPU was sampled. `folder` has the
-    performance run's logs; the sampler's file is above it.
+    Times are seconds since LoadGen's measurement began. Returns None if no GPU was sampled.
+    `folder` has the logs of the performance run; the sampler's file is in its parent folder.
     """
     path = _file(folder.parent, POWER_FILE)
     if path is None or _file(folder, DETAIL) is None:
@@ -97,7 +97,10 @@ def power_of(folder: Path) -> Packed | None:
 
 
 def _numbered(gpus: Sequence[GpuLog]) -> list[tuple[int, GpuLog]]:
-    """Return GPUs with the driver's numbers; with positions if these are missing or not unique."""
+    """Return (number, GPU) with the driver's GPU numbers.
+
+    If these are missing or not unique, the positions in the list are used.
+    """
     numbers = [gpu.facts.get("identity", {}).get("index") for gpu in gpus]
     certain = None not in numbers and len(set(numbers)) == len(gpus)
     return list(zip(numbers if certain else range(len(gpus)), gpus, strict=True))
@@ -146,7 +149,7 @@ def _trace(gpu: GpuLog, name: str, shown: Span, begin_s: float) -> Packed:
 
 
 def decimate(points: Sequence[Point], columns: int) -> list[Point]:
-    """Return the lowest and the highest point in each of `columns` equal parts of the time."""
+    """Return the lowest and the highest point in each of `columns` equal intervals of time."""
     if len(points) <= 2 * columns:
         return list(points)
     first_s = points[0][0]
@@ -163,7 +166,10 @@ def decimate(points: Sequence[Point], columns: int) -> list[Point]:
 
 
 def broken(kept: Sequence[Point], points: Sequence[Point]) -> list[tuple[float, float | None]]:
-    """Return `kept` with None (no line) in gaps of `points` over `SILENT` median intervals."""
+    """Return the points `kept`, with a None value inserted wherever `points` has a long gap.
+
+    A gap is longer than `SILENT` median intervals; None interrupts the line in the plot.
+    """
     times = [time_s for time_s, _ in points]
     intervals = [later - earlier for earlier, later in pairwise(times)]
     most_s = SILENT * median(intervals) if intervals else 0.0
@@ -180,7 +186,10 @@ def broken(kept: Sequence[Point], points: Sequence[Point]) -> list[tuple[float, 
 def _held_back(
     gpus: Sequence[GpuLog], shown: Span, window: Span
 ) -> list[tuple[str, str, list[Span]]]:
-    """Return label, tone and spans of each throttling reason of all GPUs, worst first."""
+    """Return (label, tone, time spans) of each throttling reason over all GPUs, the worst first.
+
+    Only spans within `shown` are returned, relative to the start of `window`.
+    """
     spans: dict[str, list[Span]] = {}
     shares: dict[str, dict[int, float]] = {}
     begin_s, end_s = window
@@ -203,7 +212,10 @@ def _held_back(
 
 
 def _label(reason: str, shares: Mapping[int, float], count: int) -> str:
-    """Return a reason, its largest share of the window, and its GPUs if not all have it."""
+    """Describe a throttling reason: its largest share of the time, and which GPUs have it.
+
+    `shares` are by GPU number; `count` is the number of GPUs. If all GPUs have it, none is named.
+    """
     share = max(shares.values())
     per_cent = "< 1 %" if 0 < share < 0.01 else f"{100 * share:.0f} %"
     words = f"{THROTTLING_WORDS.get(reason, reason)} {per_cent}"
@@ -215,7 +227,7 @@ def _label(reason: str, shares: Mapping[int, float], count: int) -> str:
 
 
 def merged(spans: Sequence[Span], apart_s: float) -> list[Span]:
-    """Return spans in order; join spans that are less than `apart_s` apart."""
+    """Sort time spans, and join those that are less than `apart_s` apart."""
     joined: list[Span] = []
     for begin_s, end_s in sorted(spans):
         if joined and begin_s - joined[-1][1] < apart_s:
@@ -233,10 +245,10 @@ _TIMED: tuple[Timed, ...] = ("latency", "ttft", "tpot")
 
 
 def folder_below(root: Path, named: str) -> Path | None:
-    """Return a run's folder below the folder of its results file, or None.
+    """Find a run's folder, named in a results file, below the folder of that file.
 
-    A results file may have paths of another machine: only the end of a path is searched, and links
-    that lead out of the folder are not followed.
+    The results file may come from another machine, so only the end of the path `named` is searched;
+    links that lead out of the folder are not followed. Returns None if nothing is found.
     """
     parts = PurePath(named).parts
     for length in range(min(MAX_RUN_FOLDERS, len(parts)), 0, -1):
@@ -265,7 +277,7 @@ def _detail(folder: Path) -> Detail | None:
 
 
 def percentiles_of(folder: Path, scenario: Scenario) -> list[Percentiles]:
-    """Return the percentiles that LoadGen logged, with its limits."""
+    """Return the latency percentiles in LoadGen's log, with LoadGen's latency limits."""
     detail = _detail(folder)
     if detail is None or scenario == Scenario.OFFLINE:
         return []
@@ -299,7 +311,7 @@ def _logged(detail: Detail, timed: Timed) -> list[tuple[float, float]]:
 
 
 def _numbers_in(folder: Path, part: str) -> dict[str, float]:
-    """Return the positive numbers of one table in run.json; {} if the file is damaged."""
+    """Return the positive numbers in the section `part` of run.json; {} if the file is damaged."""
     path = _file(folder, "run.json")
     try:
         figures = parse_json(path.read_bytes())[part] if path else {}
@@ -314,7 +326,7 @@ def _positive(value: object) -> TypeGuard[float]:
 
 
 def moments_of(folder: Path) -> list[list[float]]:
-    """Return `RunFiles.moments` of a run; [] if the worker stored no latencies over time."""
+    """Return latency over time in a run, as in `RunFiles.moments`; [] if it was not stored."""
     path = _file(folder, LATENCIES)
     if path is None:
         return []
@@ -330,9 +342,9 @@ def moments_of(folder: Path) -> list[list[float]]:
 
 
 def spent_of(folder: Path, run: Run) -> dict[str, float]:
-    """Return the seconds of a run by `TIME_PARTS`; {} without LoadGen's log in the folder.
+    """Return the seconds that each phase (`TIME_PARTS`) of a run took; {} without LoadGen's log.
 
-    A run begins just before its process is started.
+    A run starts just before its process is started.
     """
     detail = _detail(folder)
     if detail is None:
@@ -355,7 +367,10 @@ def spent_of(folder: Path, run: Run) -> dict[str, float]:
 
 
 def sessions_of(results: Results, store: str) -> dict[str, list[CaseHistory]]:
-    """Return the histories of a session's cases in a store, with this session, by case id."""
+    """Return the histories of the session's cases in a database, by case id.
+
+    This session is included.
+    """
     with opened(store) as there:
         return there.histories_with(results)
 
@@ -374,15 +389,15 @@ def page_of(
     root: Path = Path(),
     store: str = "",
 ) -> str:
-    """Return the page of a session; search for runs only below the file's folder.
+    """Return the HTML page of a session; runs are searched only below the results file's folder.
 
-    `store` holds earlier sessions; "" if there is none.
+    `store` is the URL of a database with earlier sessions; "" if there is none.
     """
     return render(results, _Search(file.resolve().parent, root).beside(results, store), absent)
 
 
 def report(session: ReportedSession) -> str:
-    """Return the page of a session."""
+    """Return the HTML page of a session."""
     return page_of(
         session.results,
         session.file,
@@ -393,7 +408,7 @@ def report(session: ReportedSession) -> str:
 
 
 class _Search:
-    """Find and read runs' files next to a results file, for figures; note unreadable ones."""
+    """Find and read run files next to a results file, for plots; add notes on unreadable ones."""
 
     def __init__(self, folder: Path, root: Path) -> None:
         self._folder, self._root = folder, root
@@ -448,7 +463,7 @@ class _Search:
     def _try(
         self, read: Callable[Given, Found], *arguments: Given.args, **named: Given.kwargs
     ) -> Found | None:
-        """Return the result of `read`; for a damaged file add a note and return None."""
+        """Return the result of `read`; if a file is damaged, add a note and return None."""
         try:
             return read(*arguments, **named)
         except (MlperfError, OSError) as error:

@@ -1,4 +1,4 @@
-"""Write a store as a static site: an index page, and a page per case; load nothing remote."""
+"""Write a results database as a static site: an index page and one page per case."""
 
 from __future__ import annotations
 
@@ -56,10 +56,10 @@ POLICY = (
 
 @dataclass(frozen=True, kw_only=True)
 class SiteCase:
-    """Hold a case, its newest verdicts, and the histories of their first gated metrics.
+    """Hold a case, its newest verdicts, and the histories of the gated metrics in these verdicts.
 
     Attributes:
-        file: Name of its page.
+        file: File name of the case's HTML page.
     """
 
     name: str
@@ -69,12 +69,12 @@ class SiteCase:
 
     @cached_property
     def worst(self) -> LatestVerdict:
-        """The verdict with the worst outcome."""
+        """Verdict with the most severe outcome."""
         return min(self.latest, key=lambda one: (not one.failed, _severity(one.outcome)))
 
     @cached_property
     def changes(self) -> list[tuple[CaseHistory, int]]:
-        """All changes of level, newest first: a history, and the index of a change in it."""
+        """Changes of level in all histories, newest first: (history, index in its `changes`)."""
         pairs = [(one, place) for one in self.histories for place in range(len(one.changes))]
         return sorted(pairs, key=_started, reverse=True)
 
@@ -87,7 +87,7 @@ def _started(change: tuple[CaseHistory, int]) -> str:
 def site_cases(
     latest: Sequence[LatestVerdict], read: Callable[[str], Sequence[CaseHistory]]
 ) -> list[SiteCase]:
-    """Return a store's cases, failed ones first; `read` returns the histories of a metric."""
+    """Group verdicts by case, failed cases first; `read` returns the histories of a metric."""
     by_case: dict[str, list[LatestVerdict]] = defaultdict(list)
     for one in latest:
         by_case[one.case].append(one)
@@ -127,7 +127,7 @@ def _tone(one: LatestVerdict) -> Tone:
 
 
 def write(url: str, folder: Path) -> int:
-    """Write the site of a store into a folder; return the number of pages."""
+    """Write the site of the results database at `url` into a folder; return the number of pages."""
     with opened(url) as store:
         cases = site_cases(store.latest(), lambda metric: store.histories(metric=metric))
     project = Path(git_text("rev-parse", "--show-toplevel").strip()).resolve().name
@@ -141,8 +141,8 @@ def write_site(
 ) -> int:
     """Write the site into a folder, replacing an older one; return its number of pages.
 
-    The pages name the project, the store's `place`, and the further facts `about` the site.
-    Raises MlperfError if the folder has other content, or cannot be written.
+    The pages show `project`, `place` (the address of the store) and the facts in `about`.
+    Raises MlperfError if the folder contains files of another origin or cannot be written.
     """
     if folder.exists() and not (folder / MARK).is_file() and any(folder.iterdir()):
         raise MlperfError(
@@ -322,7 +322,7 @@ BLOCKS = "▁▂▃▄▅▆▇█"
 
 
 def sparkline(values: Sequence[float], width: int) -> str:
-    """Return values as block characters scaled to their range; a character may average several."""
+    """Draw values as at most `width` block characters; neighbouring values are averaged to fit."""
     each = math.ceil(len(values) / width)
     parts = [values[begin : begin + each] for begin in range(0, len(values), each)]
     drawn = list(map(fmean, parts))

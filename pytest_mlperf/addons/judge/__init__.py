@@ -1,4 +1,4 @@
-"""Judge result files of other tools: vLLM, AIPerf, GuideLLM, lm-eval, pytest-benchmark."""
+"""Judge result files of other tools, such as vLLM, AIPerf, GuideLLM and lm-eval."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ JUDGE = Command(
 
 
 def mlperf_collect_file(path: Path, parent: pytest.Collector) -> pytest.Collector | None:
-    """Collect the tests of a file `*.judge.toml`."""
+    """Collect the tests of a `*.judge.toml` file; None for other files."""
     if not path.name.endswith(".judge.toml"):
         return None
     from pytest_mlperf.addons.judge.collecting import JudgeFile

@@ -1,4 +1,4 @@
-"""Keep accepted runs as baselines: a JSON file for each name, without the result files."""
+"""Store accepted runs as baselines: one JSON file per baseline, without the result files."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,79}")
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class BaselineUpdate:
-    """Hold an update of a baseline: action, day, reason, number of runs, and the verdict then."""
+    """Describe one update of a baseline; `verdict` is that of the comparison before the update."""
 
     action: str
     date: str
@@ -39,12 +39,12 @@ class BaselineUpdate:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class AcceptedRuns:
-    """Define the content of a baseline's file.
+    """Hold the content of a baseline file.
 
     Attributes:
-        conditions: Points by tool, without figures: the facts, quantities and positions that the
-            points of all runs share.
-        runs: Runs whose points have figures only.
+        conditions: By tool, one point per task or concurrency that holds only what all runs share:
+            facts, definitions of metrics, and the position on a curve.
+        runs: Runs whose points hold only measured values.
     """
 
     schema: int
@@ -63,7 +63,7 @@ DOCUMENT = Document(
 
 
 def place(name: str) -> Path:
-    """Return the file of a baseline; raise MlperfError if its name cannot be a file name."""
+    """Return the path of a baseline's file; raise MlperfError if the name is not a file name."""
     if not _NAME.fullmatch(name):
         raise MlperfError(
             f"{name!r} is not a name of a baseline: use letters, digits, '.', '_', '-'"
@@ -143,7 +143,7 @@ def _refusal(
 
 
 def _lean(run: ToolRun, today: str) -> ToolRun:
-    """Return a run for a stored baseline: its folder as a digest, and without notes."""
+    """Return a run as a baseline stores it: without notes, and with its folder's path hashed."""
     digest = hashlib.sha256(run.folder.encode("utf-8", "backslashreplace")).hexdigest()[:12]
     return replace(run, source=Path(run.source).name, folder=f"{today} {digest}", notes=())
 
@@ -151,7 +151,7 @@ def _lean(run: ToolRun, today: str) -> ToolRun:
 def baseline_of(
     name: str, runs: Sequence[ToolRun], history: tuple[BaselineUpdate, ...]
 ) -> AcceptedRuns:
-    """Return a baseline's content; a point's conditions are those of the first run."""
+    """Build the content of a baseline file; conditions of a point come from its first run."""
     points = {
         (run.tool, p.name): ToolPoint(
             name=p.name, facts=p.facts, quantities=p.quantities, axis=p.axis

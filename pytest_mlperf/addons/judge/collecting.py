@@ -1,4 +1,4 @@
-"""Collect `*.judge.toml` with pytest: a test per metric of each task or concurrency."""
+"""Collect `*.judge.toml` with pytest: one test per metric of each task or concurrency."""
 
 from __future__ import annotations
 
@@ -32,10 +32,10 @@ def parsed_file(path: Path, root: Path) -> argparse.Namespace:
     """Return the arguments of `pytest-mlperf judge` that a file defines.
 
     Args:
-        root: The project, for baselines outside the folder of the file.
+        root: Project folder, where the baseline is searched if it is not next to the file.
 
     Raises:
-        MlperfError: The file is not TOML, a key or its type is wrong, or a pattern fits no file.
+        MlperfError: The file is not TOML, a key or a type is wrong, or a pattern matches no file.
     """
     content = read_toml(path, TITLE)
     for key, value in content.items():
@@ -57,7 +57,7 @@ def parsed_file(path: Path, root: Path) -> argparse.Namespace:
 
 
 def _words(path: Path, content: Mapping[str, Any]) -> Iterator[str]:
-    """Yield the command line of a file's content."""
+    """Yield the arguments of `pytest-mlperf judge` for the content of a judge file."""
     yield from _files(path, content, "files")
     if "against" in content:
         yield from ("--against", *_files(path, content, "against"))
@@ -86,10 +86,10 @@ def _files(path: Path, content: Mapping[str, Any], key: str) -> Iterator[str]:
 
 
 class JudgeFile(pytest.File):
-    """Collect the tests of one file."""
+    """Collect the tests of one `*.judge.toml` file."""
 
     def collect(self) -> Iterator[pytest.Item]:
-        """Judge the files, and yield a test for each judged row."""
+        """Judge the result files; yield one test per metric and task or concurrency."""
         from pytest_mlperf.addons.judge.results import case_result
         from pytest_mlperf.plugin.session import of as session_of
 
@@ -113,18 +113,18 @@ class JudgeFile(pytest.File):
 
 
 class JudgeItem(pytest.Item):
-    """Test one metric at one point."""
+    """Report the verdict on one metric of one task or concurrency as a pytest test."""
 
     result: CaseResult
     message: str
 
     def runtest(self) -> None:
-        """Attach the result to the test's report; fail by its outcome."""
+        """Attach the result to pytest's report; fail the test if the outcome is a failing one."""
         from pytest_mlperf.plugin.report_json import put
 
         if put(self, self.result).failed:
             pytest.fail(self.message, pytrace=False)
 
     def reportinfo(self) -> tuple[Path, int, str]:
-        """Return the file and the name of the test."""
+        """Return the file, line 0, and the name of the test, for pytest's report."""
         return self.path, 0, self.name

@@ -1,4 +1,4 @@
-"""`pytest-mlperf judge`: judge result files of other tools against others, or a baseline."""
+"""`pytest-mlperf judge`: judge result files of other tools against old ones or a baseline."""
 
 from __future__ import annotations
 
@@ -99,7 +99,7 @@ def _file(text: str) -> Path:
 
 
 def run(parsed: argparse.Namespace) -> int:
-    """Judge files; return 1 for a drop or INVALID, 2 if nothing can be judged, else 0."""
+    """Judge result files; return 1 for a drop or INVALID, 2 if nothing can be judged, else 0."""
     try:
         parsed.report = list(map(parse_report, parsed.report))
     except ValueError as error:
@@ -145,7 +145,7 @@ def _status(result: FileComparison, parsed: argparse.Namespace) -> int:
 
 
 def _update(parsed: argparse.Namespace, now: Side) -> int:
-    """Judge new runs against the stored baseline, then store them; refuse INVALID runs."""
+    """Judge new runs against the stored baseline, then add them to it; refuse INVALID runs."""
     settings, lines = _settings(parsed), list[str]()
     result, sides = compare(now.runs, now.runs, settings), ("", "")
     if result.outcome is Outcome.INVALID:
@@ -177,7 +177,7 @@ def _update(parsed: argparse.Namespace, now: Side) -> int:
 
 
 def judged(parsed: argparse.Namespace, now: Side) -> tuple[FileComparison, tuple[str, str]]:
-    """Return the comparison that a command line defines, and the names of base and new runs."""
+    """Make the comparison that the options define; also return labels of baseline and new runs."""
     settings = _settings(parsed)
     if parsed.against:
         base = side_of(parsed, parsed.against)
@@ -211,7 +211,7 @@ def _compared(base: Side, now: Side, settings: Settings) -> FileComparison:
 
 
 def failing(parsed: argparse.Namespace, result: FileComparison) -> set[Outcome]:
-    """Return failing outcomes; INCONCLUSIVE also if base or new runs are of only one session."""
+    """Return the outcomes that fail; with --fail-on also INCONCLUSIVE if a side has one session."""
     open_ = (Outcome.PROVISIONAL, Outcome.SUSPECT) if parsed.fail_on else ()
     outcomes = {*report.FAILING, *open_}
     if parsed.fail_on == "inconclusive" or (parsed.fail_on and result.one_session):
@@ -227,7 +227,7 @@ def _in_words(side: Side, names: Sequence[object], settings: Settings) -> str:
 
 
 def side_of(parsed: argparse.Namespace, files: Sequence[Path]) -> Side:
-    """Return the runs in files, read with the options of a command line."""
+    """Read the runs in result files with the options of a command line."""
     side, field = read_side(files, _table(parsed)), parsed.session_by
     for run in side.runs:
         try:

@@ -43,7 +43,7 @@ class ResultFile:
     """Hold the content of one result file or folder.
 
     Attributes:
-        path: The file; for tools that write a folder for each run, the folder.
+        path: Path of the file, or of the folder if the tool writes one per run.
         text: Content; "" for a folder.
     """
 
@@ -60,7 +60,7 @@ class ResultFile:
         """JSON value of the file, or of each of its lines; empty if the text is not JSON.
 
         Raises:
-            MlperfError: It begins as JSON and ends before it is complete.
+            MlperfError: The text begins as JSON but is cut off.
         """
         start = self.text.lstrip()[:1]
         if start not in ("{", "["):
@@ -85,7 +85,7 @@ class ResultFile:
 
     @cached_property
     def objects(self) -> list[JsonObject]:
-        """JSON objects of the file: of each line, of its only list, or its only object."""
+        """JSON objects of the file: one per line, those of its only list, or the only one."""
         values = self.values
         if len(values) == 1 and isinstance(values[0], list):
             values = values[0]
@@ -93,12 +93,12 @@ class ResultFile:
 
     @property
     def head(self) -> JsonObject:
-        """The first JSON object; empty without one."""
+        """First JSON object of the file; empty if there is none."""
         return next(iter(self.objects), JsonObject())
 
     @cached_property
     def rows(self) -> list[dict[str, str]]:
-        """The rows of a CSV text with a heading; empty for another text."""
+        """Rows of a CSV file by column heading; empty if the text is no CSV."""
         heading = self.text.partition("\n")[0]
         separator = max(",;\t", key=heading.count)
         if self.text.lstrip()[:1] in ("{", "[") or separator not in heading:
@@ -120,15 +120,15 @@ class ResultFile:
 
 @dataclass(frozen=True, kw_only=True)
 class Reader:
-    """Read the files of one tool.
+    """Define how the result files of one tool are recognised and read.
 
     Attributes:
         title: Name of the tool in messages.
-        recognise: Checks whether a document is a result of the tool, by its content.
-        read: Returns its runs; `run_of` fills in the common fields.
+        recognise: Checks by its content whether a file is a result of the tool.
+        read: Returns the runs in a file; `run_of` fills in the common fields.
         of_folders: Whether the tool writes a folder for each run.
-        suspicious: Returns metrics whose meaning may differ on both sides, and why, from the ratios
-            of the metrics that both have.
+        suspicious: Gets new / baseline ratios by metric; returns the metrics whose definition seems
+            to have changed between versions of the tool, each with a reason.
     """
 
     title: str
@@ -151,7 +151,7 @@ def has_keys(*keys: str, marks: Iterable[str] = ()) -> Callable[[ResultFile], bo
 
 
 def run_of(document: ResultFile, tool: str, index: int | None = None, **more: Any) -> ToolRun:
-    """Return a run with source, folder and digest of a document, or of its object `index`."""
+    """Create a run from a file, or from the file's JSON object number `index` (from 0)."""
     source, digest = str(document.path), document.digest
     if index is not None and len(document.objects) > 1:
         source = f"{source}:{index + 1}"
@@ -180,15 +180,15 @@ def readers() -> Mapping[str, Reader]:
 
 
 def title_of(tool: str) -> str:
-    """Return the title of a tool, or its name if no reader has it."""
+    """Return the display name of a tool, or the given name if no reader has it."""
     return readers()[tool].title if tool in readers() else tool
 
 
 def read_text(path: Path) -> ResultFile:
-    """Return a text file as a document; unpack gzip.
+    """Read a text file; unpack gzip.
 
     Raises:
-        MlperfError: It is empty, binary, too large or cannot be read.
+        MlperfError: The file is empty, binary, too large or cannot be read.
     """
     content = content_of(path, "result file", MAX_RESULT_BYTES)
     if content[:2] == b"\x1f\x8b":
@@ -210,20 +210,20 @@ def read_text(path: Path) -> ResultFile:
 
 @dataclass(frozen=True, kw_only=True)
 class Side:
-    """Hold base or new runs, oldest first where files have a time, and notes on files."""
+    """Hold one side of a comparison: runs (oldest first if times are known) and notes on files."""
 
     runs: tuple[ToolRun, ...]
     notes: tuple[str, ...] = ()
 
 
 def read_side(paths: Sequence[Path], table: Reader | None = None) -> Side:
-    """Return the runs in files and folders; duplicates count once.
+    """Read the runs in files and folders; count duplicates once.
 
     Args:
-        table: Reader for tables whose columns the user named; None without.
+        table: Reader for tables whose columns the user named; None if the user named none.
 
     Raises:
-        MlperfError: A file cannot be read or recognised, or there is none.
+        MlperfError: A file cannot be read or recognised, or no run was found.
         EnvironmentFault: A reader of another package cannot be loaded.
     """
     runs: dict[str, ToolRun] = {}
@@ -273,7 +273,7 @@ def identity(run: ToolRun) -> str:
 
 
 def refuse_shared(base: Side, now: Side) -> None:
-    """Raise MlperfError if a run with metrics is on both sides; runs with scores alone may be."""
+    """Raise MlperfError if both sides contain the same run; allow it for runs with scores only."""
     measured = [run for run in base.runs if any(p.metrics for p in run.points)]
     old = {key: run.source for run in measured for key in (run.digest, identity(run))}
     for run in now.runs:
@@ -309,7 +309,7 @@ _LOGIN = re.compile(r"(?P<scheme>\w+://)[^/\s@]+@")
 
 
 def redacted(text: str) -> str:
-    """Return text with secrets replaced by ***, and without logins in addresses."""
+    """Replace secrets in a text by ***, and remove user names and passwords from URLs."""
     text = _LOGIN.sub(r"\g<scheme>", text)
     return _SECRETS.sub(r"\g<key>***", text)
 
@@ -354,7 +354,7 @@ def _recognised(document: ResultFile, table: Reader | None) -> Reader:
 
 
 def reader_of_file(path: Path) -> str:
-    """Return the title of the tool that wrote a file; "" if it is unknown or unreadable."""
+    """Return the display name of the tool that wrote a file; "" if unknown or unreadable."""
     try:
         return _recognised(read_text(path), None).title
     except MlperfError:

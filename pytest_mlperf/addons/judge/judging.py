@@ -1,4 +1,4 @@
-"""Judge new runs against base runs, by point (a tool's task or concurrency) and metric."""
+"""Judge new runs against baseline runs, by metric of each task or concurrency."""
 
 from __future__ import annotations
 
@@ -41,11 +41,11 @@ CURVE = "curve"
 
 
 def compare(base: Sequence[ToolRun], now: Sequence[ToolRun], settings: Settings) -> FileComparison:
-    """Judge the runs of `now` against those of `base`.
+    """Judge the runs `now` against the runs `base`.
 
-    If runs of both alternated on one host, pairs of neighbours are judged; else all runs of
-    both in one analysis, session by session. Proven drops stay below an error of `alpha` for
-    the whole comparison (Holm), an ok below `beta` for each metric.
+    If runs of both sides alternated on one host, pairs of neighbouring runs are compared, else all
+    runs with a between-session variance. The probability of any false drop in the comparison is at
+    most `alpha` (Holm), that of a missed drop at most `beta` for each metric.
     """
     old, new = (points_by_case(side, settings) for side in (base, now))
     shared = [key for key in old if key in new]
@@ -81,7 +81,7 @@ def compare(base: Sequence[ToolRun], now: Sequence[ToolRun], settings: Settings)
 
 
 def _in_order(row: Row) -> tuple[bool, int, str]:
-    """Return a sort key: judged rows first, quantities in the order of `BASES`, statistic."""
+    """Return the key to sort rows by: judged before reported, then order in `BASES`, statistic."""
     base, statistic = split(row.metric)
     place = BASES.index(base) if base in BASES else len(BASES)
     return row.outcome is None, place, statistic.replace("mean", "")
@@ -90,7 +90,7 @@ def _in_order(row: Row) -> tuple[bool, int, str]:
 def points_by_case(
     runs: Sequence[ToolRun], settings: Settings
 ) -> dict[tuple[str, str], list[MeasuredPoint]]:
-    """Return by (tool, case) the figures of runs on this case, oldest first."""
+    """Group the measured points of runs by (tool, task or concurrency), oldest first."""
     points: dict[tuple[str, str], list[MeasuredPoint]] = defaultdict(list)
     for run in sorted(runs, key=lambda run: run.started or 0.0):
         session = session_of(run, settings.session_by)
@@ -125,11 +125,11 @@ def _gaps(side: Points, runs: Sequence[ToolRun], name: str) -> Iterator[str]:
 
 
 def _curves(old: Points, tasks: Sequence[JudgedMetric]) -> list[JudgedMetric]:
-    """Return for each rate on a curve the geometric mean of its points, as a metric to judge.
+    """For each throughput metric of a curve, return the geometric mean over its concurrencies.
 
-    Points whose names differ by more than the concurrency are of different curves. The runs of a
-    session are combined in their order: the first of each point with the first of the others.
-    Sessions in which a point is missing are left out.
+    Points whose names differ by more than the concurrency belong to different curves. In a session
+    the first runs of all concurrencies are combined, then the second runs, and so on. A session
+    that lacks a concurrency is skipped.
     """
     curves: dict[tuple[str, str, str], list[JudgedMetric]] = defaultdict(list)
     for task in tasks:
@@ -173,7 +173,7 @@ def _decided(
     interleaved: bool,
     one_session: bool,
 ) -> list[Row]:
-    """Judge all metrics with a total error of `alpha` (Holm; for interleaved runs Bonferroni)."""
+    """Judge all metrics with a family-wise error of `alpha`: Holm, or Bonferroni if interleaved."""
     if interleaved:
         rule = replace(RULE, alpha=alpha / max(len(tasks), 1))
         return [_guarded(task, _of_pairs(task, rule), settings) for task in tasks]
@@ -225,7 +225,7 @@ def _of_sides(task: JudgedMetric, side: Pooled, *, proven: bool, p: float) -> Ro
 
 
 def _unproven(row: Row, task: JudgedMetric, side: Pooled) -> Row:
-    """Return a row as PROVISIONAL or INCONCLUSIVE: variance between sessions is unknown."""
+    """Return the row as PROVISIONAL or INCONCLUSIVE if session variance cannot be estimated."""
     direction = row.quantity.direction
     middle = row.sign * side.change
     if middle - side.plain.reach(RULE.beta) > bound_of(direction, task.row.limit or 0.0):
@@ -251,7 +251,7 @@ def _of_pairs(task: JudgedMetric, rule: RuleR) -> Row:
 
 
 def _guarded(task: JudgedMetric, row: Row, settings: Settings) -> Row:
-    """Return an implausible or guarded row as INVALID, and others with the guard as note."""
+    """Return the row as INVALID if its change is implausible or a condition of it is unknown."""
     factor = task.ratio**row.sign
     plausible = 1 / IMPLAUSIBLE_LOSS < factor < IMPLAUSIBLE_GAIN
     if not plausible and IMPLAUSIBLE not in settings.ignored:
@@ -332,7 +332,7 @@ def _of_documents(
 
 
 def _changed(base: Sequence[ToolRun], now: Sequence[ToolRun]) -> Iterator[str]:
-    """Yield the differences between both sides that do not prevent a comparison."""
+    """Yield differences in version, host, commit and details, which do not prevent a comparison."""
     values: dict[str, tuple[set[str], set[str]]] = defaultdict(lambda: (set(), set()))
     for side, runs in enumerate((base, now)):
         for run in runs:

@@ -1,4 +1,4 @@
-"""Define what readers return: runs with points, metrics with units, and facts to compare."""
+"""Define what the readers return: runs with points, metrics with units, and conditions."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ class Quantity:
 
     Attributes:
         unit: Unit of the stored value; "" for a number without unit.
-        direction: NEITHER if unknown: the metric is reported and not judged.
-        limit: Smallest change for the worse that matters, as a share.
+        direction: NEITHER if unknown; then the metric is reported but not judged.
+        limit: Smallest relevant change for the worse, as a share.
     """
 
     title: str
@@ -51,7 +51,7 @@ BASES = (
 
 @cache
 def named(metric: str) -> Quantity | None:
-    """Return the quantity of a metric by its name; None if `METRICS` does not define it."""
+    """Return the definition of a metric's quantity; None if `METRICS` does not have it."""
     definition, (_, statistic) = METRICS.get(metric), split(metric)
     if definition is None:
         return None
@@ -71,13 +71,13 @@ def split(metric: str) -> tuple[str, str]:
 
 @dataclass(frozen=True, slots=True)
 class Fact:
-    """Hold a condition that must be equal on both sides.
+    """Hold a condition that must be equal in baseline and new runs.
 
     Attributes:
-        value: None if the file does not hold it.
-        bases: Quantities ("ttft" of "ttft_p99") whose metrics depend on it; empty for all.
+        value: None if the result file does not state it.
+        bases: Quantities ("ttft" of "ttft_p99") that depend on the condition; empty for all.
         tolerance: Largest relative difference of numbers, or absolute one if `absolute`.
-        needed: Whether a metric for the worse stays undecided while it is unknown on both sides.
+        needed: Whether a drop in `bases` cannot be proven if neither side states the value.
     """
 
     value: str | float | None
@@ -101,7 +101,7 @@ class Fact:
 
     @property
     def text(self) -> str:
-        """The value for messages."""
+        """Value as text for messages; "not recorded" for None."""
         if self.value is None:
             return "not recorded"
         return f"{self.value:g}" if isinstance(self.value, float | int) else self.value
@@ -112,7 +112,7 @@ class TaskScore:
     """Hold the score of an evaluation task.
 
     Attributes:
-        stderr: Standard error over documents; None if unknown.
+        stderr: Standard error of the mean over documents; None if unknown.
         samples: Score of each document, by id; empty if the file holds totals only.
     """
 
@@ -123,15 +123,15 @@ class TaskScore:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ToolPoint:
-    """Hold the figures of one case of a run: a concurrency, a benchmark, a task.
+    """Hold the measured values of a run for one concurrency, benchmark or task.
 
     Attributes:
         metrics: Values by name, above 0, in the unit of their quantity.
-        absent: Metrics without a value, and why.
+        absent: Reasons by name of metrics without a usable value.
         facts: Conditions that must be equal on both sides, by name.
-        quantities: Definitions of metrics that the table of metrics lacks.
-        sent, failed: Requests; None if the file does not hold the number.
-        broken: Why the case failed as a whole; "" if it did not.
+        quantities: Definitions of metrics that `METRICS` lacks.
+        sent, failed: Numbers of requests; None if the file does not state them.
+        broken: Reason if the whole benchmark failed, else "".
         axis: Position on a curve, such as the concurrency; None if the point is on no curve.
     """
 
@@ -147,7 +147,7 @@ class ToolPoint:
     axis: float | None = None
 
     def quantity(self, metric: str) -> Quantity:
-        """Return the quantity of a metric; one without unit and direction if unknown."""
+        """Return a metric's definition; without unit and direction if it is unknown."""
         return self.quantities.get(metric) or named(metric) or Quantity(metric)
 
 
@@ -156,12 +156,12 @@ class ToolRun:
     """Hold one run of a tool.
 
     Attributes:
-        source: File, and number of the run if the file holds several.
+        source: Path of the file; with ":NUMBER" if the file holds several runs.
         folder: Folder of the file.
         digest: SHA-256 of the run's content.
         started: Time in seconds since 1970; None if the file has none. Times without a zone are
             taken as UTC.
-        details: Facts that are reported and may differ between sides: versions, flags.
+        details: Reported facts that may differ between the runs compared: versions, flags.
         notes: Parts of the file that the reader could not use.
         duration_s: Duration of the run [s]; None if unknown.
     """

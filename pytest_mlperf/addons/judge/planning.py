@@ -19,9 +19,9 @@ MAX_PAIRS = 200
 
 
 class Plan(NamedTuple):
-    """Hold the number of pairs that decide on a drop of a metric's limit; None for too many.
+    """Hold the number of run pairs needed to decide on a metric; None if more than `MAX_PAIRS`.
 
-    `sd`: relative standard deviation of a run inside its session; `df`: its df, 0 if assumed.
+    `sd`: relative standard deviation within sessions; `df`: its degrees of freedom, 0 if assumed.
     """
 
     point: str
@@ -33,7 +33,7 @@ class Plan(NamedTuple):
 
 
 def plans(runs: Sequence[ToolRun], settings: Settings) -> list[Plan]:
-    """Return the plan of each metric that would be judged, the most demanding first."""
+    """Return the plan of each metric that would be judged, the one with the most pairs first."""
     cases = points_by_case(runs, settings).items()
     tasks = [task for key, of in cases for task in PointCase(key, of, of, settings).tasks]
     planned = []
@@ -51,9 +51,9 @@ def plans(runs: Sequence[ToolRun], settings: Settings) -> list[Plan]:
 
 
 def needed_pairs(sd: float, bound: float, metrics: int) -> int | None:
-    """Return the pairs that prove or exclude a log change of `bound`; None above `MAX_PAIRS`.
+    """Return the number of pairs that prove or exclude a log change `bound`; None if too many.
 
-    (t(alpha/m, n-1) + t(beta, n-1)) · √2·sd / √n ≤ bound, for m metrics judged together.
+    Smallest n with (t(alpha/m, n-1) + t(beta, n-1)) · √2·sd / √n ≤ bound, for m `metrics`.
     """
     for pairs in range(2, MAX_PAIRS + 1):
         quantiles = t_isf(RULE.alpha / max(metrics, 1), pairs - 1) + t_isf(RULE.beta, pairs - 1)
@@ -63,7 +63,7 @@ def needed_pairs(sd: float, bound: float, metrics: int) -> int | None:
 
 
 def schedule(runs: Sequence[ToolRun], settings: Settings) -> Iterator[str]:
-    """Yield the lines of a plan: the pairs, their order, and the time that they take."""
+    """Yield the plan as lines of text: number of pairs, order of runs, and time needed."""
     if not (planned := plans(runs, settings)):
         yield "no metric in these files can be judged, so there is nothing to plan"
         return

@@ -1,4 +1,4 @@
-"""Prepare a point (a tool's task or concurrency): compare conditions, list metrics to judge."""
+"""Compare the conditions of a point (one task or concurrency); list its metrics to judge."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ FEW = 100
 
 @dataclass(frozen=True, kw_only=True)
 class JudgedMetric:
-    """Hold the values of a metric to judge, and `guard`, a reason not to trust a change."""
+    """Hold the values of a metric; a change is INVALID if `guard` (an unknown condition) is set."""
 
     row: Row
     old: Sequence[Value]
@@ -31,13 +31,13 @@ class JudgedMetric:
 
     @property
     def ratio(self) -> float:
-        """Geometric mean of the new runs, divided by that of the baseline's."""
+        """Geometric mean of the new runs, divided by the geometric mean of the baseline runs."""
         old, new = (geometric_mean(v.value for v in side) for side in (self.old, self.new))
         return new / old
 
 
 class ScoredPoint(NamedTuple):
-    """Hold a score (`row.metric`) and all baseline and new runs of one case, which have it."""
+    """Hold an evaluation score, and the baseline and new runs of one task that measured it."""
 
     row: Row
     old: Sequence[MeasuredPoint]
@@ -50,7 +50,7 @@ class ScoredPoint(NamedTuple):
 
 
 class PointCase:
-    """Prepare one point: compare its facts, then list the metrics to judge."""
+    """Compare the conditions of one task or concurrency, then list its metrics to judge."""
 
     def __init__(
         self,
@@ -109,7 +109,7 @@ class PointCase:
                     self._differing.setdefault(base, reason)
 
     def _broken(self) -> bool:
-        """Add a row if the point failed as a whole, without figures; return whether it did."""
+        """Return whether whole benchmarks failed; if so, add a row with the verdict on that."""
         texts = [[m.point.broken for m in side if m.point.broken] for side in (self.old, self.new)]
         if not any(texts):
             return False
@@ -127,7 +127,7 @@ class PointCase:
         return True
 
     def _requests(self) -> bool:
-        """Judge the share of failed requests; return whether other figures are incomparable."""
+        """Judge the share of failed requests; return True if no other metric is comparable."""
         shares = [[_failed(m.point) for m in side] for side in (self.old, self.new)]
         recorded = [[share for share in side if share is not None] for side in shares]
         allowed = self.settings.limits.get(SUCCESS, 0.0)
@@ -205,7 +205,7 @@ class PointCase:
             self.notes.append(f"not measured on either side, and not judged: {text}")
 
     def _check_meaning(self) -> None:
-        """Add INVALID rows for metrics whose meaning may differ between versions of the tool."""
+        """Mark metrics INVALID if their definition seems to differ between versions of the tool."""
         reader = readers().get(self.key[0])
         if reader is None or reader.suspicious is None:
             return

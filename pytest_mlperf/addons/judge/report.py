@@ -1,4 +1,4 @@
-"""Write a comparison for a terminal."""
+"""Format a comparison of result files as text for a terminal."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _TIME_UNITS = ((1.0, "s"), (1e-3, "ms"), (1e-6, "µs"), (0.0, "ns"))
 
 
 def headline(result: FileComparison) -> str:
-    """Return the first line: the outcome, and the row that decided it."""
+    """Return the first line of the report: the outcome, and the metric that decided it."""
     outcome = result.outcome
     deciding = [row for row in result.rows if row.outcome is outcome]
     words = str(outcome)
@@ -47,7 +47,7 @@ def headline(result: FileComparison) -> str:
 
 
 def lines(result: FileComparison, sides: Sequence[str], width: int) -> list[str]:
-    """Return the report for a terminal."""
+    """Return the lines of the report; `sides` are the labels of baseline and new runs."""
     text = [*fold(headline(result), width, rest=" " * 10)]
     for label, side in zip(SIDES, sides, strict=True):
         text += paragraphs(label, [side], width)
@@ -83,12 +83,12 @@ def lines(result: FileComparison, sides: Sequence[str], width: int) -> list[str]
 
 
 def shortened(text: str, size: int) -> str:
-    """Return a text of at most `size` characters, with its beginning and its end."""
+    """Shorten a text to at most `size` characters by cutting out its middle."""
     return text if len(text) <= size else f"{text[: size - 12]}…{text[-11:]}"
 
 
 def cells_of(row: Row) -> dict[str, str]:
-    """Return the texts of a row by column; columns without a text are left out."""
+    """Return a row's table cells by column; leave out empty ones."""
     unit, valid = row.quantity.unit, row.outcome is not Outcome.INVALID
     unit = "" if row.quantity.title.startswith(unit) or "/s" in unit else unit
     cells = {
@@ -107,7 +107,7 @@ def cells_of(row: Row) -> dict[str, str]:
 
 
 def failure(row: Row, result: FileComparison, sides: Sequence[str], width: int) -> str:
-    """Return the message of a failed row: its verdict, and how it was reached."""
+    """Return the failure message of a row's test: verdict, both sides, and how it was judged."""
     cells = cells_of(row)
     moved = f"{cells['change']} (limit {cells['limit']})" if "change" in cells else ""
     words = (str(row.outcome), row.quantity.title, moved, "at", row.point)
@@ -119,7 +119,7 @@ def failure(row: Row, result: FileComparison, sides: Sequence[str], width: int) 
 
 
 def changed(row: Row) -> str:
-    """Return the change of a row as text: in per cent, for a score in points."""
+    """Return the change of a row as text: in per cent, or in points for a score."""
     assert row.change is not None
     return _points(row.change) if row.absolute else change(row.change)
 

@@ -1,4 +1,4 @@
-"""Convert a comparison to results of a session, as all reports and commands read them."""
+"""Convert a comparison to a session's results, the format that reports and commands read."""
 
 from __future__ import annotations
 
@@ -33,10 +33,10 @@ from pytest_mlperf.extension import (
 def results_of(
     result: FileComparison, sides: Sequence[str], failing: Collection[Outcome]
 ) -> Results:
-    """Return a session with a test for each point; equal comparisons give the same session.
+    """Return a session with one test per task or concurrency; its id depends on content only.
 
     Args:
-        sides: Both sides in words.
+        sides: Labels of baseline and new runs.
         failing: Outcomes that fail a test.
     """
     points: dict[tuple[str, str], list[Row]] = defaultdict(list)
@@ -65,7 +65,7 @@ def results_of(
 def case_result(
     result: FileComparison, sides: Sequence[str], failing: Collection[Outcome], *, test: str
 ) -> CaseResult:
-    """Return the rows of a point as the result of a test."""
+    """Return the rows of one task or concurrency as the result of the test named `test`."""
     tool, point = result.rows[0].tool, result.rows[0].point
     measured = result.new.get((tool, point), ())
     name = point.replace(", ", "+").replace(" ", "_")

@@ -1,4 +1,4 @@
-"""Define settings, rows and sessions of a comparison."""
+"""Define the settings of a comparison, its rows (verdicts by metric), and sessions of runs."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ class Settings:
     """Hold the settings of a comparison.
 
     Attributes:
-        limits: Smallest changes that matter, as shares, by "ttft_p99" or quantity "ttft".
-        metrics: Metrics or quantities to judge; empty for those of `usual`.
-        allow_missing: Whether a point that only one side has is a note, not INVALID.
-        ignored: Facts that may differ.
+        limits: Smallest relevant change for the worse, as a share, by "ttft_p99" or "ttft".
+        metrics: Metrics ("ttft_p99") or quantities ("ttft") to judge; empty for those of `usual`.
+        allow_missing: Whether a task or concurrency that one side lacks is noted, not INVALID.
+        ignored: Names of conditions that may differ.
         session_by: Field that identifies a run's session; None for day, host and commit.
     """
 
@@ -37,24 +37,24 @@ class Settings:
     session_by: str | None = None
 
     def limit(self, metric: str, quantity: Quantity) -> float:
-        """Return the limit of a metric."""
+        """Return the smallest relevant change of a metric, as a share."""
         return self.limits.get(metric, self.limits.get(split(metric)[0], quantity.limit))
 
     def names(self, metric: str) -> bool:
-        """Whether the user asked to judge "ttft_p99", by this name or all of "ttft"."""
+        """Check whether the user selected a metric, by "ttft_p99" or its quantity "ttft"."""
         return any(name in self.metrics for name in (metric, split(metric)[0]))
 
 
 @dataclass(frozen=True, kw_only=True)
 class Row:
-    """Hold the verdict on one metric of a point.
+    """Hold the verdict on one metric of a task or concurrency.
 
     Attributes:
-        outcome: None if the metric is only reported.
-        change, low, high: Relative change of the value; points of a score for `absolute` rows.
-        p: Probability of a change at least this bad without a drop; None if not judged.
+        outcome: None if the metric is reported but not judged.
+        change, low, high: Relative change and its confidence bounds; score points if `absolute`.
+        p: One-sided p-value of a drop; None if not judged.
         direction: Likely answer of an undecided row: "ok" or "drop".
-        documents: Numbers of documents of a score that were compared, got worse, and got better.
+        documents: Numbers of documents that were compared, got worse, and got better.
     """
 
     tool: str
@@ -78,12 +78,12 @@ class Row:
 
     @property
     def sign(self) -> int:
-        """1 if higher is better, -1 if lower is."""
+        """1 if higher values are better, -1 if lower ones are."""
         return -1 if self.quantity.direction is Direction.LOWER else 1
 
 
 class MeasuredPoint(NamedTuple):
-    """Hold a point, the run that measured it, and the run's session."""
+    """Hold one point (task or concurrency) of a run, the run itself, and its session's name."""
 
     run: ToolRun
     point: ToolPoint
@@ -115,13 +115,13 @@ class FileComparison:
 
     @property
     def outcome(self) -> Outcome:
-        """Outcome of the comparison: the most severe one of its rows."""
+        """Most severe outcome of all rows."""
         outcomes = {row.outcome for row in self.rows if row.outcome}
         return min(outcomes, key=DECIDING.index, default=Outcome.NOT_EVALUATED)
 
 
 def session_of(run: ToolRun, by: str | None) -> str:
-    """Return a run's session: field `by`, else day (or folder), host and commit as text.
+    """Return the name of a run's session: its field `by`, else day (or folder), host and commit.
 
     Raises:
         KeyError: The run has no such field.
@@ -146,9 +146,9 @@ def _field(run: ToolRun, name: str) -> str:
 def in_turns(
     base: Sequence[MeasuredPoint], now: Sequence[MeasuredPoint], settings: Settings
 ) -> bool:
-    """Check by time stamps whether runs of baseline and candidate alternated on one host.
+    """Check by start times whether baseline and new runs were interleaved on one host.
 
-    Each side has one run in each pair of neighbours; there are two pairs at least.
+    This requires at least two pairs, and one run of each side in each pair.
     """
     runs = [(measured.run, side) for side, of in enumerate((base, now)) for measured in of]
     hosts = {run.host for run, _ in runs}
@@ -161,17 +161,17 @@ def in_turns(
 
 
 def row_of(key: tuple[str, str], metric: str, outcome: Outcome | None, **more: Any) -> Row:
-    """Return a row for `key`, (tool, its task or concurrency); `more` are fields of `Row`."""
+    """Create a row for `key` (tool, task or concurrency); `more` are further fields of `Row`."""
     more.setdefault("quantity", named(metric) or Quantity(metric))
     return Row(tool=key[0], point=key[1], metric=metric, outcome=outcome, **more)
 
 
 def usual(names: Collection[str]) -> list[str]:
-    """Return the metrics that are judged unless the user names some.
+    """Return the metrics to judge if the user selects none.
 
-    Of the rates of one run, which are proportional, the first of `RANKS`; with the time of a
-    benchmark no rate and no CPU time; of a latency its median, or its mean without one, and the
-    99th percentile.
+    Rates of one run are proportional, so only the first in `RANKS` is judged. A benchmark with a
+    time is judged by it, not by rate or CPU time. A latency is judged by its median (else its mean)
+    and its 99th percentile.
     """
     rank = next((name for name in RANKS if name in names), None)
     timed = any(split(name)[0] == "time" for name in names)

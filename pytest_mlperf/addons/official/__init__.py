@@ -1,4 +1,4 @@
-"""Provide MLCommons' formats: submissions, imports, official results; and physical limits."""
+"""Support MLCommons' formats: submissions, imports and official results; and hardware limits."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ SUBMISSION = Command(
 
 
 def mlperf_case_facts(result: CaseResult) -> Mapping[str, str]:
-    """Return the share of the best official result, if one is comparable."""
+    """Return result / best official result as a fact of the case; empty if not comparable."""
     from pytest_mlperf.addons.official.placing import in_words, placing_of
 
     placing = placing_of(result)

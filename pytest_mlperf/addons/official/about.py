@@ -22,13 +22,13 @@ FOLDER_PATTERN = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9_.-]{0,63}")
 
 @dataclass(frozen=True, kw_only=True)
 class About:
-    """Describe submitter and system of a submission, with the keys of MLCommons' files.
+    """Describe the submitter and the system, with the keys of MLCommons' files.
 
     Attributes:
-        system, implementation: Names of folders: results/<system>, src/<implementation>.
-        point: Keys of every point.yaml.
-        description: Keys of every system_desc.json.
-        power: Keys of system_power.json; empty without one.
+        system, implementation: Folder names below results/ and src/.
+        point: Content of every point.yaml.
+        description: Content of every system_desc.json.
+        power: Content of system_power.json; empty if power was not measured.
     """
 
     system: str
@@ -39,12 +39,12 @@ class About:
 
     @property
     def model(self) -> str:
-        """Folder of the curve, and the benchmark's name."""
+        """Name of the benchmark, also the name of the curve's folder."""
         return str(self.point["model_name"])
 
     @property
     def highest(self) -> int:
-        """Declared maximum concurrency."""
+        """Maximum concurrency that the system description declares."""
         return int(self.description["max_supported_concurrency"])
 
 

@@ -35,7 +35,7 @@ DISTRIBUTIONS = {"yaml": "pyyaml"}
 
 
 def how_to_get(round_name: str) -> str:
-    """Return how to get the checker of a round, as a clause."""
+    """Return advice on how to clone the checker of a round, for messages."""
     branch = "--branch v4.1 " if round_name == "v4.1" else ""
     return (
         f"get it with git clone {branch}https://github.com/mlcommons/inference and add "
@@ -46,9 +46,9 @@ def how_to_get(round_name: str) -> str:
 def run_checker(tree: Path, round_name: str, checkout: Path) -> tuple[int, list[str]]:
     """Run the checker on a submission's tree for a round such as "v6.1".
 
-    `checkout` is one of mlcommons/inference, or its folder tools/submission. Returns 1 if the
-    checker finds errors, else 0, and the lines to show, the verdict last. Raises EnvironmentFault
-    if it cannot run, or ends without a verdict.
+    `checkout` is a clone of mlcommons/inference, or its folder tools/submission. Returns an exit
+    code (1 if the checker finds errors, else 0) and the lines to show, the verdict last. Raises
+    EnvironmentFault if the checker cannot run or gives no verdict.
     """
     import_folder, module = _entry_point(checkout, round_name)
     folder = Path(tempfile.mkdtemp(prefix="pytest-mlperf-checker-"))

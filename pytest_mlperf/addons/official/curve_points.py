@@ -1,7 +1,7 @@
 """Read the points of a curve from the folder of a run, with the keys of MLCommons' files.
 
-Keys are those that endpoints-submission-cli 1.5.3.0 checks. Files of MLCommons' client are copied;
-files of this project's own load generator name this project.
+The keys are those that endpoints-submission-cli 1.5.3.0 checks. Files of MLCommons' client are
+copied; files about runs of this project's own load generator state that.
 """
 
 from __future__ import annotations
@@ -48,12 +48,12 @@ Warmup = Mapping[str, Any] | None
 
 
 def has_result(folder: Path) -> bool:
-    """Return whether a run folder has a result."""
+    """Return whether a run folder contains a result file."""
     return file_of(folder, SUMMARY_FILE) is not None
 
 
 def is_run_folder(folder: Path) -> bool:
-    """Return whether the client wrote into a folder, even if the run did not end."""
+    """Return whether MLCommons' client wrote into a folder, even if the run is incomplete."""
     return has_result(folder) or (folder / CONFIG).exists()
 
 
@@ -62,10 +62,10 @@ class Point:
     """Hold one point of a curve, with the keys of MLCommons' files.
 
     Attributes:
-        tokens_per_second: Rate of all requests.
+        tokens_per_second: Output tokens per second of all requests.
         settings: `runtime_settings` of point.yaml.
-        files: Content by name: result_summary.json, config.yaml, and accuracy_results.json if there
-            are scores.
+        files: Content by file name: result_summary.json, config.yaml, and accuracy_results.json
+            if the point has scores.
     """
 
     concurrency: int
@@ -76,7 +76,7 @@ class Point:
 
 
 def points_of(run: Run, verdict: Verdict, root: Path) -> list[Point]:
-    """Return a run's points, ascending; raise MlperfError if its folder is missing or changed."""
+    """Return a run's points by concurrency; MlperfError if its folder is missing or changed."""
     folder = root / run.folder
     subject = verdict.subject
     theirs = subject is not None and subject.identity.get("harness") == MLC_ENDPOINTS
@@ -194,7 +194,7 @@ def _ours(folder: Path, fingerprint: Mapping[str, str]) -> list[Point]:
 
 
 def _summary(window: PointWindow) -> dict[str, Any]:
-    """Return a window in the format of result_summary.json; times are in nanoseconds."""
+    """Return a point's figures in the format of result_summary.json (times in ns)."""
     times = {
         name: {
             "percentiles": {

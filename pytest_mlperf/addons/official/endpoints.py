@@ -23,7 +23,7 @@ SCORED = ("low_latency", "low_concurrency", "med_concurrency", "high_concurrency
 
 
 def bundle(points: Sequence[Point], about: About, verdict: Verdict) -> dict[str, bytes]:
-    """Return the files of a submission by path."""
+    """Return the content of a submission's files by path."""
     curve, source = f"results/{about.system}/{about.model}", f"src/{about.implementation}"
     most = max(point.tokens_per_second for point in points)
     scored = _scored(points, about).values()
@@ -81,7 +81,7 @@ def _readme(about: About, verdict: Verdict) -> str:
 
 
 def _scored(points: Sequence[Point], about: About) -> dict[str, int]:
-    """Return by region the concurrency whose scores count: the region's last one with scores."""
+    """Return, by region of the curve, the highest concurrency that has accuracy scores."""
     every = [point.concurrency for point in points]
     by_region = {
         region_of(point.concurrency, every, about.highest): point.concurrency
@@ -92,7 +92,7 @@ def _scored(points: Sequence[Point], about: About) -> dict[str, int]:
 
 
 def unused_scores(points: Sequence[Point], about: About) -> list[int]:
-    """Return concurrencies whose scores are left out: the rules take one per curve region."""
+    """Return concurrencies whose scores are left out, because each curve region needs one."""
     scored = _scored(points, about).values()
     return [
         p.concurrency for p in points if ACCURACY_FILE in p.files and p.concurrency not in scored
@@ -100,7 +100,7 @@ def unused_scores(points: Sequence[Point], about: About) -> list[int]:
 
 
 def shortfalls(points: Sequence[Point], about: About) -> list[str]:
-    """Return reasons why MLCommons' checker would refuse a submission; there may be more."""
+    """Return the known reasons for which MLCommons' checker would refuse a submission."""
     lacks = uncovered([point.concurrency for point in points], about.highest)
     if unscored := [region for region in SCORED if region not in _scored(points, about)]:
         lacks.append(

@@ -1,4 +1,4 @@
-"""Describe a test's share of the best official result."""
+"""Describe the ratio of a case's result to the best official result."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pytest_mlperf.extension import CaseResult, plural
 
 
 def placing_of(result: CaseResult) -> Placing | None:
-    """Return the placing of a case; None if no official result is comparable with it."""
+    """Compare a case's result with official results; None if none is comparable."""
     verdict = result.verdict
     if verdict.subject is None or verdict.ratio or result.techniques or result.handicap:
         return None
@@ -24,6 +24,6 @@ def source(placing: Placing) -> str:
 
 
 def in_words(placing: Placing) -> str:
-    """Return "58 % of the best ... (v5.1, Dell): 4,414.59 tokens/s in XE9680, 8 GPUs, fp8"."""
+    """Describe a share: "58 % of the best ... (v5.1, Dell): 4,414.59 tokens/s in XE9680"."""
     value = f"{rounded(placing.best_value)} {placing.best.unit}"
     return f"{placing.in_short}: {value} in {source(placing)}"

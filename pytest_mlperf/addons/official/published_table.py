@@ -21,7 +21,7 @@ WRITE = "pytest-mlperf import mlperf FOLDER --rows FILE writes one"
 
 @dataclass(frozen=True, kw_only=True)
 class PublishedTable:
-    """Define the content of a file of published results."""
+    """Define the file format of a table of published results."""
 
     schema: int = SCHEMA_VERSION
     kind: Literal["pytest-mlperf published"] = TABLE_KIND
@@ -29,13 +29,13 @@ class PublishedTable:
 
 
 def table_of(rows: Sequence[Mapping[str, object]]) -> Mapping[str, object]:
-    """Return rows as a JSON document with schema and kind."""
+    """Return rows as a JSON document with its schema version and kind."""
     return {"schema": SCHEMA_VERSION, "kind": TABLE_KIND, "results": rows}
 
 
 @cache
 def results_in(path: Path) -> tuple[OfficialResult, ...]:
-    """Read the results of a file; raise MlperfError if it is no such file."""
+    """Read the results in such a file; raise MlperfError if the file has another format."""
     raw = read_foreign(path, TABLE_TITLE)
     if isinstance(raw, dict) and raw.get("kind") != TABLE_KIND:
         raise MlperfError(f"{path}: not a {TABLE_TITLE}; {WRITE}")
@@ -46,5 +46,5 @@ def results_in(path: Path) -> tuple[OfficialResult, ...]:
 
 
 def rounds_with_results() -> tuple[str, ...]:
-    """Return the rounds with results in the package, oldest first."""
+    """Return the rounds whose official results are in the package, oldest first."""
     return tuple(dict.fromkeys(result.round for result in official_results()))

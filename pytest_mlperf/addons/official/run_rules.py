@@ -13,9 +13,9 @@ from pytest_mlperf.rounds import Round, RoundScenario, RoundWorkload
 def least_settings(
     rules: Round, workload: RoundWorkload, constants: RoundScenario, logged: str, *, closed: bool
 ) -> dict[str, int]:
-    """Return the minimum values of a run's settings, by their names in LoadGen's log.
+    """Return the minimum values of LoadGen settings, by their names in the log.
 
-    `logged` is the scenario of the log. Open submissions may use fewer samples since v5.0.
+    `logged` is the scenario in the log. Since v5.0 open submissions may use fewer samples.
     """
     least = {
         "performance_sample_count": workload.performance_samples,

@@ -13,7 +13,7 @@ API = 1
 
 
 def mlperf_addoptions(group: OptionGroup) -> None:
-    """Declare `--mlperf-sign`."""
+    """Declare the option `--mlperf-sign`."""
     group.add(
         "sign",
         "KEY",
@@ -26,7 +26,7 @@ def mlperf_addoptions(group: OptionGroup) -> None:
 
 
 def mlperf_session_finished(folder: Path, options: Mapping[str, Any]) -> Iterator[str]:
-    """Sign results.json and the file of `--mlperf-json`; yield a summary line for each."""
+    """Sign results.json and the `--mlperf-json` file; yield a summary line per signature."""
     if key := options["sign"]:
         from pytest_mlperf import EnvironmentFault, MlperfError
         from pytest_mlperf.reports.terminal.layout import relative

@@ -44,18 +44,18 @@ State = Literal["ready", "absent", "missing", "broken"]
 
 @dataclass(frozen=True, kw_only=True)
 class CaseState:
-    """Hold whether one case can run, and why not; "" means not applicable.
+    """Hold whether one case can run; texts are "" if not applicable.
 
     Attributes:
-        case: Its id without the workload.
+        case: Id of the case without the workload.
         state: "absent": no such accelerator; "missing": no model, data or library; "broken":
             damaged baseline or wrong option.
         performance: Performance baseline: "8 runs on 4 days", "none", "other machine" or "damaged".
         accuracy: Accuracy baseline: "yes", "none" or "damaged"; "-" if nothing is scored.
-        elsewhere: The other Python that runs it, with versions.
-        build: State of the checkpoint that it builds.
-        promise: Error guarantee of its performance baseline, or None without one.
-        server: Address and hardware of its server, and the source of this information.
+        elsewhere: Other Python that runs the case, with versions.
+        build: State of the checkpoint that the case builds.
+        promise: Error guarantee of the performance baseline, or None.
+        server: Address and hardware of the server, and the source of this information.
     """
 
     case: str
@@ -72,7 +72,7 @@ class CaseState:
 
 @dataclass(frozen=True, kw_only=True)
 class SuiteState:
-    """Hold the states of a suite file's cases, or the file's defect."""
+    """Hold the states of the cases in a suite file, or the error in the file."""
 
     path: Path
     workload: str = ""
@@ -83,14 +83,14 @@ class SuiteState:
 
 @dataclass(frozen=True, kw_only=True)
 class Looks:
-    """Cache import errors of libraries, and answers of other Pythons by engine entry."""
+    """Cache library import errors, and the answers of other Pythons by engine entry."""
 
     failures: requirements.Failures
     runs_dir: Path
     answers: dict[KeyPath, requirements.OtherPython] = field(default_factory=dict)
 
     def ask(self, planned: Planned, job: Job) -> requirements.OtherPython:
-        """Check a case in its engine's other Python, once for all cases of the entry."""
+        """Check a case in its engine's other Python; cache the answer by engine entry."""
         key = (*planned.engine_key, planned.case.accelerator if planned.engine.on else "")
         if key not in self.answers:
             self.answers[key] = requirements.look_there(planned, job, self.runs_dir)
@@ -104,7 +104,7 @@ def suite_state(
     failures: requirements.Failures,
     runs_dir: Path = RUNS_DIR,
 ) -> SuiteState:
-    """Return the states of a suite's cases on a machine."""
+    """Check which cases of a suite can run on a machine."""
     try:
         planned = plan_suite(path)
     except SuiteError as error:
@@ -190,7 +190,6 @@ def _libraries(planned: Planned, failures: requirements.Failures) -> Iterator[st
 
 
 def _builder(job: Job) -> str:
-    """Return the error of the Python that builds a case's checkpoint, or ""."""
     try:
         if job.build and (job.build.python or not job.build.registered):
             about_builder(job.build)
@@ -308,7 +307,7 @@ def run(parsed: argparse.Namespace) -> int:
 
 
 def on(suites: Sequence[SuiteState], accelerators: Sequence[str]) -> list[SuiteState]:
-    """Return the suites reduced to cases of the given accelerators, or with all cases."""
+    """Keep only cases on the given accelerators; keep all if none are given."""
     if not accelerators:
         return list(suites)
     require_accelerators(accelerators, (case.accelerator for case in _cases(suites)))
@@ -320,7 +319,7 @@ def on(suites: Sequence[SuiteState], accelerators: Sequence[str]) -> list[SuiteS
 
 
 def exit_code(checks: Sequence[Check], suites: Sequence[SuiteState]) -> int:
-    """Return 2 for a defective suite or baseline, 3 if nothing can run, else 0."""
+    """Return 2 if a suite or baseline has an error, 3 if no case can run, else 0."""
     states = [case.state for suite in suites for case in suite.cases]
     damaged = any(check.state == "defective" for check in checks)
     if any(suite.error for suite in suites) or "broken" in states or damaged:
@@ -347,9 +346,9 @@ CONTINUED = " " * 6
 
 
 def brief(checks: Sequence[Check]) -> list[Check]:
-    """Return checks for the short page: one line for all that pass, then the GPUs and notes.
+    """Shorten the checks: one line for all that pass, then the GPUs and notes.
 
-    Engines and libraries are reported by the suites that need them.
+    Checks of engines and libraries are left out: the suites that need them report them.
     """
     here = [c for c in checks if c.group in {"tools", "machine"} and c.state != "missing"]
     fine = [check.name for check in here if check.state == "ok" and check.name != "GPUs"]
@@ -359,7 +358,7 @@ def brief(checks: Sequence[Check]) -> list[Check]:
 
 
 def shortened(text: Sequence[str]) -> list[str]:
-    """Cut a page to `MAX_LINES` lines between two texts; keep its end with the verdict."""
+    """Cut the middle out of a page of more than `MAX_LINES` lines; keep the verdict."""
     if len(text) <= MAX_LINES:
         return list(text)
     end = len(text) - text[::-1].index("") - 1
@@ -376,7 +375,7 @@ def shortened(text: Sequence[str]) -> list[str]:
 def lines(
     checks: Sequence[Check], suites: Sequence[SuiteState], named: Sequence[Path], code: int
 ) -> Iterator[str]:
-    """Yield the checks by group, the suites, the verdict and the next command."""
+    """Yield the report: checks by group, suites, verdict, and the next command to run."""
     for group, inside in groupby(checks, key=lambda check: check.group):
         yield group
         rows = list(inside)

@@ -1,6 +1,6 @@
 """Check tools, LoadGen, accelerators, space, engines and their libraries.
 
-Child processes load whatever is heavy or may crash: LoadGen, NVML, pytest, engine libraries.
+Code that is slow or may crash runs in child processes: LoadGen, NVML, pytest, engine libraries.
 """
 
 from __future__ import annotations
@@ -48,9 +48,9 @@ class Check:
     """Hold the result of one check.
 
     Attributes:
-        state: "missing": optional and not here; "broken": nothing can be measured;
-            "defective": a file in this folder has to be repaired.
-        do: A remedy, or "".
+        state: "missing": optional and absent; "broken": nothing can be measured;
+            "defective": a file in this folder has an error.
+        do: Remedy, or "" if none is needed.
     """
 
     group: Literal["tools", "machine", "engines", "libraries", "files"]
@@ -61,7 +61,7 @@ class Check:
 
 
 def look(machine: Machine, runs_dir: Path) -> tuple[list[Check], requirements.Failures]:
-    """Run all checks; return them, and the installed libraries that cannot be imported."""
+    """Run all checks; return them, and the import errors of installed libraries."""
     watch = Watch(os.getpid())
     start = watch.read()
     time.sleep(WATCH_SECONDS)  # before anything is asked: what asks is a load itself
@@ -91,7 +91,7 @@ def look(machine: Machine, runs_dir: Path) -> tuple[list[Check], requirements.Fa
 
 
 def of_addons() -> Iterator[Check]:
-    """Yield the checks that add-ons make of the working folder."""
+    """Run the checks that add-ons declare for the working folder."""
     for name, command in registry.declared("commands", Command, Command).items():
         try:
             for check in import_module(command.doctor).checks() if command.doctor else ():
@@ -101,7 +101,7 @@ def of_addons() -> Iterator[Check]:
 
 
 def gpus(machine: Machine) -> Check:
-    """List the GPUs, or why none is visible."""
+    """List the GPUs, or report why none is visible."""
     if machine.gpus:
         names = [f"{n}x{c}" if n > 1 else c for c, n in machine.classes.items()]
         about = [", ".join(filter(None, _gpu_facts(machine.identity(name)))) for name in names]
@@ -121,7 +121,7 @@ def _gpu_facts(identity: Mapping[str, Property]) -> Iterator[str]:
 
 
 def gpu_sensors(machine: Machine) -> Iterator[Check]:
-    """Yield a check of which GPU quantities can be sampled, if there is a GPU."""
+    """Report which GPU sensors can be sampled, if there is a GPU."""
     if not machine.gpus:
         return
     whose: dict[tuple[str, str], list[str]] = {}
@@ -139,7 +139,7 @@ def gpu_sensors(machine: Machine) -> Iterator[Check]:
 
 
 def power_limits(machine: Machine, proc: Path = Path("/proc")) -> Iterator[Check]:
-    """Yield a check of power limits: whether they can be set, and whether any was left set."""
+    """Report whether GPU power limits can be set, and whether a case left one changed."""
     if not machine.gpus:
         return
     notes = power_limit.noted(lease_place())
@@ -160,7 +160,7 @@ ENERGY_QUANTITIES = {"energy_j", "power_w"}
 
 
 def cpu(machine: Machine) -> Check:
-    """Check the CPU and its frequency governor."""
+    """Report the CPU and its frequency governor."""
     governor = machine.cpu["governor"] or "unknown"
     text = f"{machine.cpu['cpu']}, {machine.cpu['cores']} cores, governor {governor}"
     if governor not in {"powersave", "ondemand", "conservative", "schedutil"}:
@@ -182,7 +182,7 @@ def int8_products(root: Path = host.LINUX) -> Iterator[Check]:
 
 
 def host_energy(folder: Path = rapl.POWERCAP_FOLDER) -> Check:
-    """Check the RAPL counters of the host's energy and their permissions."""
+    """Check the host's RAPL energy counters and their permissions."""
     name, counters = "host energy", rapl.domains(folder)
     if not counters:
         text = "no RAPL, as in most virtual machines and containers"
@@ -243,7 +243,7 @@ def space(runs_dir: Path) -> Check:
 
 
 def leases() -> Check:
-    """Check whether the lock files of GPUs and processors can be used."""
+    """Check whether the lock files for GPUs and processors are writable."""
     try:
         folder = lease_folder()
     except (RunError, OSError) as error:
@@ -256,13 +256,13 @@ def leases() -> Check:
 
 
 def python() -> Check:
-    """Report the interpreter and the system."""
+    """Report the Python interpreter and the operating system."""
     text = f"{platform.python_version()} on {platform.system()} {platform.machine()}"
     return Check("tools", "Python", "ok", text)
 
 
 def plugin() -> Check:
-    """Check that pytest, with this folder's configuration, has the plugin's options."""
+    """Check that pytest loads the plugin with this folder's configuration."""
     command = [sys.executable, "-m", "pytest", "--help", "-p", "no:cacheprovider"]
     limit_s = 60
     try:

@@ -1,7 +1,7 @@
 """Check the libraries of engines in the Python that runs them.
 
-`python -m pytest_mlperf.cli.doctor.requirements` reads a question and writes an answer as JSON. In
-another Python or a container the script that starts workers answers the question.
+`python -m pytest_mlperf.cli.doctor.requirements` reads a request and writes an answer as JSON. In
+another Python or a container, the script that starts workers answers the request.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ Failures = Mapping[str, str]
 def finished(
     command: Sequence[str], limit_s: float, **more: Any
 ) -> subprocess.CompletedProcess[str]:
-    """Run a command to its end and capture its output as text."""
+    """Run a command until it ends; capture its output as text."""
     texts: Any = {"capture_output": True, "text": True, "errors": "replace"}
     return subprocess.run(command, timeout=limit_s, check=False, **texts, **more)
 
@@ -75,16 +75,16 @@ def _error(planned: Planned, answer: Sequence[str], where: str = "") -> MlperfEr
 
 
 def require_library(planned: Planned, job: Job) -> None:
-    """Call `require()` of a registered engine, if it has one, and raise its error."""
+    """Call `require()` of a registered engine in a child process; raise its error."""
     question = _question(job)
     if question and (error := _error(planned, _asked(json.dumps(question, sort_keys=True)))):
         raise error
 
 
 def import_errors(planned: Planned, job: Job) -> Iterator[MlperfError]:
-    """Import each user class in a fresh process; yield errors with their place in the suite.
+    """Import the suite's own classes in fresh processes; yield errors with their suite keys.
 
-    `look_there` checks those that another Python imports.
+    `look_there` checks the classes that another Python imports.
     """
     data, scored = job.dataset, job.scoring.data
     parts: list[tuple[registry.Group, KeyPath, Factory | None]] = [
@@ -105,14 +105,13 @@ def import_errors(planned: Planned, job: Job) -> Iterator[MlperfError]:
 
 
 def _own_call(group: registry.Group, factory: Factory) -> tuple[str, str, Mapping[str, Any]] | None:
-    """Return noun, target and options of user code, None for a registered extension."""
     if registry.name_of(group, factory.target) != factory.target:
         return None
     return group[:-1], factory.target, factory.options
 
 
 def library_trouble(use: str) -> str:
-    """Return the error of a registered engine's `check_library`, or ""."""
+    """Return the error that a registered engine's `check_library` raises, or ""."""
     factory = registry.registered("engines")[use].value
     if not hasattr(registry.resolve(factory), "check_library"):
         return ""
@@ -121,7 +120,7 @@ def library_trouble(use: str) -> str:
 
 @lru_cache(maxsize=256)
 def _asked(question: str, title: str = "checking the engine's library") -> tuple[str, ...]:
-    """Ask a new process for the error of a check: class, message ("" if none) and options."""
+    """Run a check in a new process; return its error as (class, message, options)."""
     command = [sys.executable, "-m", "pytest_mlperf.cli.doctor.requirements"]
     try:
         done = finished(command, IMPORT_TIMEOUT_SECONDS, input=question)
@@ -134,7 +133,7 @@ def _asked(question: str, title: str = "checking the engine's library") -> tuple
 
 
 def main() -> None:
-    """Make the check that stdin describes as JSON; print the error as JSON."""
+    """Run the check that stdin describes as JSON; print the error as JSON."""
     question = json.load(sys.stdin)
     import_as_parent(question.get("path", ()))
     try:
@@ -165,9 +164,9 @@ for name in sys.argv[1:]:
 
 
 def importing(modules: Sequence[str]) -> dict[str, str]:
-    """Import modules in a fresh process and return the errors by module.
+    """Import modules in a fresh process; return import errors by module.
 
-    If a module ends the process, another process imports the rest.
+    If a module crashes the process, the remaining modules are imported in another one.
     """
     failures: dict[str, str] = {}
     left = list(modules)
@@ -187,7 +186,7 @@ def importing(modules: Sequence[str]) -> dict[str, str]:
 
 
 def lacking(group: registry.Group, use: str, failures: Failures) -> tuple[str, str] | None:
-    """Return the missing library of an extension and the remedy, or None."""
+    """Return (missing library of an extension, remedy), or None."""
     for library in declared(group, use):
         trouble = ""
         if not is_here(library):

@@ -75,7 +75,7 @@ Outcomes = Iterator[tuple[ToMeasure, Proposal | Kept | str]]
 
 
 def elsewhere(test: ToMeasure, machine: Machine) -> str | None:
-    """Return why the runs of a test cannot be made on this machine, or None."""
+    """Return why the missing runs of a test cannot be made on this machine, or None."""
     verdict = test.result.verdict
     assert verdict.subject is not None
     accelerator = verdict.case.accelerator
@@ -96,7 +96,7 @@ def elsewhere(test: ToMeasure, machine: Machine) -> str | None:
 def measured(
     tests: Sequence[ToMeasure], terms: Terms, runs_dir: Path, runs: int | None
 ) -> Outcomes:
-    """Make missing runs (or `runs`) of tests; yield proposals, or reasons for refusal."""
+    """Make the missing runs (or `runs`) of tests; yield (test, proposal or reason for refusal)."""
     groups: dict[tuple[Path, tuple[str, ...]], list[ToMeasure]] = defaultdict(list)
     for test in tests:
         groups[test.root, repeated(test.result.arguments)].append(test)
@@ -136,7 +136,7 @@ def _made(
 
 
 def _place(root: Path) -> Path:
-    """Return where the copy of `root` lies in its folder: as `root` in the working folder."""
+    """Return the relative path for a copy of `root`: as in the working folder, or "elsewhere"."""
     here, there = Path.cwd().resolve(), root.resolve()
     inside = there != here and there.is_relative_to(here)
     return there.relative_to(here) if inside else Path("elsewhere")
@@ -152,7 +152,7 @@ def _copy(root: Path, copy: Path) -> None:
 
 
 def repeated(arguments: Sequence[str]) -> tuple[str, ...]:
-    """Return the session's options that the new runs need, each as one word."""
+    """Return those options of the session that also apply to new runs, as OPTION=VALUE."""
     words = [one if "=" in one else f"{one}={after}" for one, after in pairwise([*arguments, ""])]
     return tuple(word for word in words if REPEATED.fullmatch(word))
 
@@ -162,7 +162,6 @@ def _key(result: CaseResult) -> tuple[str, Kind, Case]:
 
 
 def _run(command: Sequence[str]) -> int:
-    """Run pytest and return its exit code; on Ctrl-C, wait for its end."""
     sys.stdout.flush()
     process = subprocess.Popen(command)
     try:
@@ -177,7 +176,7 @@ def _run(command: Sequence[str]) -> int:
 
 
 def taken(test: ToMeasure, made: CaseResult | None, copy: Path, terms: Terms) -> Proposal | Kept:
-    """Return the proposal made from new runs; raise BaselineError if their values are refused."""
+    """Return the proposal for newly made runs; BaselineError if their values are refused."""
     if made is None:
         raise BaselineError("pytest did not measure it; see its output above")
     require_fit(made)
@@ -236,14 +235,14 @@ AGAIN = (
 
 @dataclass
 class Acceptance:
-    """Collect the proposals, missing measurements and refusals of a session."""
+    """Collect proposals, tests to measure, and the number of refusals."""
 
     proposals: list[Proposal] = field(default_factory=list)
     to_measure: list[ToMeasure] = field(default_factory=list)
     refused: int = 0
 
     def take(self, result: CaseResult, outcome: Proposal | ToMeasure | Kept | str) -> None:
-        """Record and show the decision on a test."""
+        """Record and print the decision on one test."""
         case = result.verdict.case.id
         head = case if result.verdict.kind == Kind.PERFORMANCE else f"{case} accuracy"
         if isinstance(outcome, str):
@@ -310,7 +309,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(parsed: argparse.Namespace) -> int:
-    """Show, and with --write accept, a results file; return 1 if a case is refused."""
+    """Show what would be accepted (accept it with --write); return 1 if a case is refused."""
     if parsed.write and not (parsed.reason or "").strip(" ."):
         raise MlperfError('--write needs a reason: add --reason "why these values are accepted"')
     names = [*parsed.case, *parsed.accept_regression]
@@ -340,7 +339,7 @@ def run(parsed: argparse.Namespace) -> int:
 
 
 def foreign_suite(test: ToMeasure, runs_dir: Path) -> str | None:
-    """Return why a suite named by a results file must not run here, or None."""
+    """Return why the suite that a results file names is not trusted to run, or None."""
     suite, digest = test.result.suite, digest_of(Path(test.result.suite))
     if is_tracked(Path(suite)):
         return None

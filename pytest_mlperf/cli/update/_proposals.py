@@ -1,4 +1,4 @@
-"""Decide how to accept a test's values, and write them to the baselines."""
+"""Decide how to accept a test's values as baselines, and write them."""
 
 from __future__ import annotations
 
@@ -58,11 +58,11 @@ UNFIT_OUTCOMES = frozenset({Outcome.INVALID, Outcome.ERROR, Outcome.GATE_FAIL})
 
 @dataclass(frozen=True, kw_only=True)
 class Terms:
-    """Hold the user's conditions for accepting values.
+    """Hold the user's options for accepting values.
 
     Attributes:
         chosen: Ids of the cases to accept; empty for all.
-        measure: Whether missing runs may be made.
+        measure: Whether missing runs may be made now.
     """
 
     baselines: Path | None
@@ -84,7 +84,7 @@ class ToMeasure:
 
 @dataclass(frozen=True, kw_only=True)
 class Kept:
-    """Report that a test's baseline stays, and why."""
+    """Report that a test's baseline remains unchanged, and why."""
 
     reason: str
 
@@ -92,9 +92,9 @@ class Kept:
 def consider(
     result: CaseResult, terms: Terms, energy: CaseResult | None = None
 ) -> PerformanceProposal | ToMeasure | Kept:
-    """Return how to accept a test's values; raise BaselineError if they are refused.
+    """Decide how to accept a test's values; raise BaselineError if they are refused.
 
-    `energy` is the efficiency test of the same case, whose values are in the same record.
+    `energy` is the result of the case's efficiency test, which shares the baseline record.
     """
     require_fit(result)
     root = root_of(result, terms.baselines)
@@ -104,7 +104,7 @@ def consider(
 
 
 def require_fit(result: CaseResult) -> None:
-    """Raise BaselineError for values that may never become a baseline."""
+    """Raise BaselineError if a result may never become a baseline."""
     verdict = result.verdict
     measured = verdict.accuracy if verdict.kind == Kind.ACCURACY else verdict.runs
     if result.handicap or result.pretended:
@@ -133,7 +133,7 @@ def root_of(result: CaseResult, folder: Path | None) -> Path:
 
 
 def in_project(suite: str) -> bool:
-    """Check whether a suite is a file in or below the working folder."""
+    """Check whether a suite file is below the working folder."""
     try:
         path = Path(suite).resolve()
         return path.is_file() and path.is_relative_to(Path.cwd().resolve())
@@ -142,7 +142,7 @@ def in_project(suite: str) -> bool:
 
 
 def recorded(root: Path, result: CaseResult) -> tuple[Path, Record | None]:
-    """Return the baseline file of a test's case, and its record for the test's machine."""
+    """Return (baseline file of the test's case, its record for the test's machine or None)."""
     case, subject = result.verdict.case, result.verdict.subject
     assert subject is not None
     file = baseline_file(baselines_root(root, Path(), result.division), case, result.profile)
@@ -184,7 +184,7 @@ def _speed(
 
 
 def _grows(result: CaseResult, old: Record) -> bool:
-    """Check whether the session made more runs of the baseline's own build."""
+    """Check that the session adds runs of the baseline's own build to a young baseline."""
     verdict = result.verdict
     passed = verdict.replaces_baseline and verdict.outcome is Outcome.OK
     return (
@@ -206,14 +206,14 @@ def _stays(result: CaseResult, old: Record | None) -> str:
 
 
 def require_accepted(result: CaseResult, worse: str, terms: Terms) -> None:
-    """Raise BaselineError for worse values of a case without --accept-regression."""
+    """Raise BaselineError if values got worse and --accept-regression lacks the case."""
     case = result.verdict.case.id
     if worse and case not in terms.regressions:
         raise BaselineError(f"worse: {worse}; to accept: --accept-regression {shlex.quote(case)}")
 
 
 def _stands(result: CaseResult, old: Record | None, energy: CaseResult | None) -> bool:
-    """Check whether the baseline can stay: same build, and no drop in speed or efficiency."""
+    """Check that the baseline need not change: same build, and no drop in speed or energy."""
     words = {one.verdict.outcome for one in (result, energy) if one}
     unmoved = {Outcome.OK, Outcome.PROVISIONAL, Outcome.INCONCLUSIVE}
     dropped = any(is_drop(one.verdict) for one in (result, energy) if one)
@@ -259,7 +259,7 @@ def _scores(result: CaseResult, root: Path, terms: Terms) -> ToMeasure | Kept:
 
 
 def scores_file(root: Path, result: CaseResult) -> Path:
-    """Return the path of the accuracy baseline of an engine entry."""
+    """Return the path of an engine entry's accuracy baseline."""
     case, used = result.verdict.case, Path(result.verdict.baseline.file or "")
     return accuracy_baselines.path_for(
         baselines_root(root, Path(), result.division),
@@ -288,7 +288,7 @@ def _to_measure(
 
 
 def recording(result: CaseResult) -> str:
-    """Return the command that measures and records a test."""
+    """Return the pytest command that measures and records a test."""
     options = ACCEPT_OPTIONS if is_drop(result.verdict) else REPLACE_OPTIONS
     if result.verdict.outcome is Outcome.NO_BASELINE:
         options = MISSING_OPTION
@@ -300,7 +300,7 @@ CHANGED_NOTE = "the baseline changed during the measurement; check it, then run 
 
 @dataclass(frozen=True, kw_only=True)
 class PerformanceProposal:
-    """Propose a record for a case's runs, in place of the old one."""
+    """Propose a baseline record of a case's runs, which replaces or extends the old record."""
 
     result: CaseResult
     file: Path
@@ -311,7 +311,7 @@ class PerformanceProposal:
 
     @property
     def folder(self) -> Path:
-        """Folder of the baselines, above ACCELERATOR/PROFILE/WORKLOAD/FILE."""
+        """Root folder of the baselines, above ACCELERATOR/PROFILE/WORKLOAD/FILE."""
         return self.file.parents[3]
 
     @property
@@ -320,7 +320,7 @@ class PerformanceProposal:
         return worsened(self.old.runs if self.old else (), self.new.runs, self.limits)
 
     def lines(self) -> Iterator[str]:
-        """Yield one line per changed metric."""
+        """Yield one line of text per changed metric, with old and new value."""
         old = geometric_means(self.old.runs) if self.old else {}
         new = geometric_means(self.new.runs)
         for metric in filter(new.__contains__, self.limits):
@@ -342,7 +342,7 @@ class PerformanceProposal:
 
 @dataclass(frozen=True, kw_only=True)
 class AccuracyProposal:
-    """Propose scores for a pass over a whole data set."""
+    """Propose the scores of a pass over a whole data set as an accuracy baseline."""
 
     result: CaseResult
     file: Path
@@ -353,11 +353,11 @@ class AccuracyProposal:
 
     @property
     def folder(self) -> Path:
-        """Folder of the baselines, above accuracy/WORKLOAD/FILE."""
+        """Root folder of the baselines, above accuracy/WORKLOAD/FILE."""
         return self.file.parents[2]
 
     def lines(self) -> Iterator[str]:
-        """Yield one line per changed metric."""
+        """Yield one line of text per changed metric, with old and new value."""
         for metric, new in self.new.scores.items():
             old = self.old.scores.get(metric) if self.old else None
             if old is None:
@@ -367,7 +367,7 @@ class AccuracyProposal:
         yield f"  {self.new.samples:,} samples -> {relative(self.file)}"
 
     def write(self) -> None:
-        """Write the scores file and the accuracy baseline."""
+        """Write the file of sample scores and the accuracy baseline."""
         accuracy_baselines.replace_scores(self.file, self._put, self.scores, self.outputs)
 
     def _put(self, current: AccuracyBaseline | None) -> AccuracyBaseline:
@@ -388,7 +388,7 @@ def record_of(
     action: Action,
     reason: str,
 ) -> PerformanceProposal:
-    """Return the proposal for the runs of a performance test."""
+    """Create the proposal for a performance test's runs."""
     verdict, case = result.verdict, result.verdict.case
     assert verdict.subject is not None
     rule = rule_beside(file, case.accelerator, verdict.subject.identity, USUAL_BASELINE_RUNS)[0]

@@ -1,9 +1,9 @@
-"""Compute a GPU's energy in a window from its counter and power trace, with an uncertainty.
+"""Compute a GPU's energy in a window from its energy counter and power trace.
 
-A trace of instantaneous power is wrong, at any sampling rate, if the load's period locks to the
-sensor's. So the energy is that of the counter, interpolated between its steps (see `readings`). It
-is checked with the trace if the power sensor covers all of the time, else with the driver's
-one-second mean. A difference beyond both uncertainties makes the energy invalid.
+A trace of instantaneous power is wrong at any sampling rate if the load's period locks to the
+sensor's. So the counter is used, interpolated between its steps (see `readings`). It is checked
+against the trace if the power sensor has no gaps, else against the driver's one-second mean. A
+difference beyond both uncertainties makes the energy invalid.
 """
 
 from __future__ import annotations
@@ -61,16 +61,16 @@ MIN_AVERAGES = 10
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Energy:
-    """Hold the energy of a GPU in a window.
+    """Hold the energy of one GPU in a measurement window.
 
     Attributes:
         joules: Energy of the GPU; None, never 0, if unknown.
-        uncertainty_j: Largest error in either direction; None if unknown.
+        uncertainty_j: Bound of the error in either direction; None if unknown.
         method: "counter", "trace" (integral of the power, without a counter), or None if unknown.
         trace_j: Integral of the power trace; None without a usable trace.
         own_j: Part of the uncertainty that is independent between GPUs of one kind.
-        idle_w: Lowest mean power of a steady PAD_S before or after the window; None if not steady.
-        invalid: Reasons why the value may be neither gated nor recorded.
+        idle_w: Lowest mean power in PAD_S seconds before or after the window; None if not steady.
+        invalid: Reasons why the value may be neither judged nor recorded; empty if valid.
     """
 
     joules: float | None
@@ -91,7 +91,7 @@ class Energy:
 
     @property
     def net_joules(self) -> float | None:
-        """Energy above that of an idle GPU; None if unknown or within the uncertainty."""
+        """Energy above idle power; None if unknown or smaller than the uncertainty."""
         if self.joules is None or self.idle_w is None:
             return None
         net_j = self.joules - self.idle_w * self.window_s
@@ -99,7 +99,7 @@ class Energy:
 
     @property
     def gated(self) -> bool:
-        """Whether the value is certain enough to fail a test."""
+        """Whether the value is certain enough to be judged, so that it may fail a test."""
         if self.joules is None or self.uncertainty_j is None or self.invalid:
             return False
         return self.window_s >= MIN_GATED_SECONDS and self.uncertainty_j <= UNSURE * self.joules
@@ -118,13 +118,13 @@ def measure(
     most_w: float = math.inf,
     period_s: float | None = None,
 ) -> Energy:
-    """Return the energy of a window.
+    """Compute the energy in the window from begin_s to end_s.
 
     Args:
         counter: Readings [J], oldest first, from before the window to after it; may be empty.
         trace: Readings [W], oldest first.
         rate_hz: Planned sampling rate; a trace with far fewer samples is not used.
-        covers: Whether the power sensor covers all of the time; an A100's or H100's covers 25 %.
+        covers: Whether the power sensor measures all the time; that of A100 and H100: 25 % of it.
         average: Readings of the driver's mean power of the last AVERAGED_S [W]; may be empty.
         most_w: The highest power that the board can draw, if known.
         period_s: Measured time between steps of the counter, if known.
@@ -166,7 +166,6 @@ def _by_average(
     energy: Energy,
     ends: tuple[float, float],
 ) -> float | None:
-    """Return the counter's energy times driver's mean power / counter's; None if unread."""
     steps, lag_s = readings.steps_of(counter), counted.lag_s or 0.0
     begin_s, end_s = ends
     inside = [
@@ -249,7 +248,7 @@ def _plausible(energy: Energy, limit_w: float | None) -> Energy:
 
 
 def too_short(noun: str, window_s: float) -> str:
-    """Return the note that energy is not gated in a window shorter than `MIN_GATED_SECONDS`."""
+    """Return the note that energy is not judged in a window shorter than `MIN_GATED_SECONDS`."""
     return (
         f"{noun} of {floored(window_s)} s is reported, not gated: at least "
         f"{MIN_GATED_SECONDS:g} s are needed"
@@ -257,7 +256,7 @@ def too_short(noun: str, window_s: float) -> str:
 
 
 def floored(seconds: float) -> str:
-    """Return seconds as text to a tenth, rounded down so that a missed limit is never shown."""
+    """Format seconds to a tenth, rounded down, so that a missed minimum does not look met."""
     return f"{math.floor(10 * seconds) / 10:.1f}"
 
 
@@ -272,7 +271,7 @@ def _idle(trace: Sequence[readings.Reading], begin_s: float, end_s: float) -> fl
 
 
 class Source(StrEnum):
-    """Name the source of an energy in results files."""
+    """Enumerate the sources of energy values in results files."""
 
     NVML = "nvml"
     METER = "meter"
@@ -299,29 +298,29 @@ _LABELS = {
 
 
 def source_of(metric: str) -> Source:
-    """Return the source of the energy behind a metric of efficiency."""
+    """Return the source of the energy that an efficiency metric is based on."""
     ends = (source for source in Source if source.suffix and metric.endswith(source.suffix))
     return next(ends, Source.NVML)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class EnergyReading:
-    """Hold the energy in a window from one source.
+    """Hold the energy in a measurement window according to one source.
 
     Attributes:
         source: Source of the energy.
         window_s: Length of the window [s].
         joules: Energy of all parts; None if a part is unknown.
-        uncertainty_j: Largest error either way, without the source's own accuracy; None if unknown.
-        parts: Joules by UUID of a GPU or by name of a host's counter; None if unknown.
-        gated: Whether the energy is certain enough to fail a test.
+        uncertainty_j: Bound of the error, without the source's own accuracy; None if unknown.
+        parts: Joules by GPU UUID or by name of a host counter; None if unknown.
+        gated: Whether the energy is certain enough to be judged.
         notes: Remarks, and why the energy or its uncertainty is unknown.
         peak_w: Highest sampled power of one GPU.
         idle_w: Power of all GPUs while idle outside the window; None if unknown for a GPU.
         net_joules: Energy above that of idle GPUs, reported but never gated; None if unknown.
-        readings: Readings in the window: of the GPU with the fewest, or the good ones of a meter.
+        readings: Number of readings in the window (least of all GPUs), without a meter's bad ones.
         dropped: Number of bad readings of a meter in the window.
-        method: "counter", or "power" for a DCGM exporter without energy counters; else "".
+        method: For a DCGM exporter "counter", or "power" if it has no energy counters; else "".
         devices: GPUs of a DCGM exporter: "8 x NVIDIA H200".
         interval_s: Time between readings of a DCGM exporter [s]; None if unknown.
     """
@@ -354,10 +353,10 @@ def together(
     doubts: tuple[str, ...] = (),
     names: Mapping[str, str] = MappingProxyType({}),
 ) -> EnergyReading:
-    """Return the energy of one or more GPUs in a window; None joules if a part is unknown.
+    """Add the energies of the GPUs in a window; joules are None if one is unknown.
 
-    Common uncertainties (gain and lag of the counters) add up; independent ones (the ends of the
-    window) add up as the root of the sum of squares. `names` has display names by UUID.
+    Correlated uncertainties (gain and lag of the counters) are added; independent ones (ends of the
+    window) are combined as the root of the sum of squares. `names` has display names by UUID.
 
     Source: JCGM 100:2008 (GUM), 5.1.2 and 5.2.2, note 1: inputs of correlation 0 and 1.
     """
@@ -382,7 +381,7 @@ def together(
 
 
 def once_each(sentences: Sequence[tuple[str, Sequence[str]]]) -> tuple[str, ...]:
-    """Return each sentence about GPUs once, with the names of its GPUs unless it is about all."""
+    """Merge equal sentences about GPUs; name the GPUs unless a sentence is about all of them."""
     apart = [(gpu, text) for gpu, texts in sentences for text in texts]
     return tuple(of_gpus(apart, len(sentences), every=""))
 

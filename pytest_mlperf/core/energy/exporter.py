@@ -1,7 +1,7 @@
 """Compute the energy of remote GPUs from the counters on a DCGM exporter's page.
 
-An exporter reads its GPUs at its own interval, 30 s by default, and repeats the values in between.
-So the time of a value is known to about one interval, which determines the uncertainty.
+An exporter samples its GPUs at its own interval, 30 s by default, and repeats each value until the
+next. So a value's time is known only to about one interval, which determines the uncertainty.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ GAP = 2.5
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ExportedGpu:
-    """Hold the values of one GPU on a page; `parts`: whether it is split into MIG instances."""
+    """Hold the values of one GPU on an exporter's page; `parts` is True if it has MIG instances."""
 
     uuid: str
     name: str = ""
@@ -75,7 +75,7 @@ class ExportedGpu:
 
 
 def read_exporter(page: bytes, chosen: Collection[str] = ()) -> dict[str, ExportedGpu]:
-    """Return the GPUs of an exporter's page by UUID, all or those of `chosen` UUIDs and hosts."""
+    """Parse an exporter's page; return by UUID its GPUs, or those on `chosen` UUIDs and hosts."""
     gpus: dict[str, ExportedGpu] = {}
     for sample in page_samples(page, {POWER_METRIC, ENERGY_METRIC, LIMIT_METRIC, *AMD_METRICS}):
         labels = {name.lower(): text for name, text in sample.labels.items()}
@@ -109,7 +109,7 @@ def models_of(gpus: Collection[ExportedGpu]) -> str:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ExporterLook:
-    """Hold the GPUs of a page by UUID, at a time in seconds since the epoch."""
+    """Hold one read of an exporter's page: time [s since 1970], and GPUs by UUID."""
 
     time_s: float
     gpus: Mapping[str, ExportedGpu]
@@ -117,7 +117,7 @@ class ExporterLook:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class _Counted:
-    """Hold a GPU's energy in a window by its counter, or in `why_not` why it is unknown."""
+    """Hold a GPU's energy in a window according to its counter, or the reasons `why_not`."""
 
     joules: float | None = None
     uncertainty_j: float | None = None
@@ -136,11 +136,11 @@ def exported_energy(
     expected: int | None = None,
     failure: str = "",
 ) -> EnergyReading:
-    """Return the energy of a window, whose ends are in seconds since the epoch.
+    """Compute the energy of a window; its ends are in seconds since 1970.
 
-    A counter is interpolated between its changes. Each change may be late by an interval. So the
-    uncertainty is the sum of the interval, one polling period and `COUNTER_UPDATE_SECONDS`, times
-    the highest power between two changes. The uncertainties of GPUs on one exporter add up.
+    A counter is interpolated between its changes, which may appear up to one interval late. So the
+    uncertainty is the highest power between two changes, times the sum of the interval, one polling
+    period and `COUNTER_UPDATE_SECONDS`. Uncertainties of the GPUs on one exporter are added.
 
     Args:
         expected: Number of GPUs of the case; None if unknown.

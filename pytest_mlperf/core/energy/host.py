@@ -19,7 +19,7 @@ MEMORY = "dram"
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Counted:
-    """Hold one counter of a host, which wraps to 0 at `range_j`, with its readings [J]."""
+    """Hold the readings [J] of one host energy counter, which overflows to 0 at `range_j`."""
 
     range_j: float
     readings: tuple[Reading, ...]
@@ -28,10 +28,10 @@ class Counted:
 def host_energy(
     counted: Mapping[str, Counted], begin_s: float, end_s: float, *, shared: bool = False
 ) -> EnergyReading:
-    """Return the energy of a window, whose ends are in seconds since the epoch.
+    """Compute the energy of a window; its ends are in seconds since 1970.
 
-    The uncertainty is a bound: the counter only rises, so its value at an end of the window lies
-    between the readings before and after. `shared`: other measurements used the host.
+    The uncertainty is a strict bound: a counter never falls, so its value at an end of the window
+    lies between the readings before and after. `shared`: other measurements used the host too.
     """
     # Some hosts have a memory counter that never moves.
     memory = {n: counter.readings for n, counter in counted.items() if n.endswith(MEMORY)}
@@ -73,7 +73,7 @@ def _between(counter: Counted, begin_s: float, end_s: float) -> tuple[float, flo
 
 
 def _unrolled(counter: Counted) -> Sequence[Reading]:
-    """Return a counter's readings without overflows; empty if their number is unknown."""
+    """Return a counter's readings without overflows; empty if overflows may be missed."""
     unrolled: list[Reading] = []
     rounds_j, last = 0.0, None
     for reading in counter.readings:

@@ -31,7 +31,7 @@ _SPL = re.compile(r"(\d\d-\d\d)-(\d{4}) (\d\d:\d\d:\d\d(?:\.\d{1,6})?)")
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class MeterReading:
-    """Hold a reading: seconds since the epoch, and watts; a failed one has impossible watts."""
+    """Hold one reading: time [s since 1970] and power [W]; a failed one has an impossible power."""
 
     time_s: float
     watts: float
@@ -43,13 +43,13 @@ class MeterReading:
 
 
 def parse_meter(text: str, *, name: str, local_offset_s: float = 0.0) -> tuple[MeterReading, ...]:
-    """Return the readings of a meter's file in its order, including bad ones.
+    """Parse the file of a power meter; return all readings in their order, including bad ones.
 
     Args:
         text: A CSV file whose heading has one column of TIME_COLUMNS (seconds since 1970, or ISO
             8601 with a zone) and one of POWER_COLUMNS, or an spl.txt of SPEC's PTDaemon.
-        local_offset_s: Seconds that the meter's clock is ahead of UTC if it writes no zone, as in
-            an spl.txt. MLPerf takes those times as UTC, which LoadGen logs.
+        local_offset_s: Seconds that the meter's clock is ahead of UTC, if the file has no zone as
+            in spl.txt. MLPerf treats these times as UTC, the time zone of LoadGen's logs.
 
     Raises:
         SuiteError: A line is malformed.
@@ -162,10 +162,10 @@ UNSURE = 0.05
 
 
 def wall_energy(readings: Sequence[MeterReading], begin_s: float, end_s: float) -> EnergyReading:
-    """Return the energy of a window, whose ends are in seconds since the epoch.
+    """Compute the energy of a window; its ends are in seconds since 1970.
 
-    The uncertainty is our estimate: both ends may be shifted by one period of the meter and
-    CLOCK_OFFSET_SECONDS, across a step as large as the spread of the readings near them.
+    The uncertainty is an estimate: each end may be off by one meter period plus
+    CLOCK_OFFSET_SECONDS, while the power changes by the range of the readings near it.
     """
     window_s = end_s - begin_s
     if not window_s > 0:

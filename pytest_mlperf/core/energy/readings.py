@@ -1,14 +1,14 @@
 """Evaluate a GPU's power trace and energy counter over a window.
 
 A power sensor refreshes every 20 to 100 ms and reports the mean of its last averaging window. The
-window is a whole refresh on GA10x, and a quarter of it on A100 and H100. Such a partial sensor sees
-only one phase of a load whose period locks to the refresh. The data do not show that, at any
-sampling rate. So the uncertainty of its trace is unknown.
+window is a whole refresh on GA10x, and a quarter of it on A100 and H100. If a load's
+period locks to the refresh, a sensor of the latter kind sees only one phase of the load. The trace
+does not show this at any sampling rate, so its uncertainty is unknown.
 
-NVML's counter steps about every 100 ms and lags 0.1 to 0.2 s behind the power. So its difference
-over a window is off by that lag times the change of power at the window's ends. The counter is
-therefore interpolated between its steps, and shifted by its lag. The steps come at a steady period,
-so that their times are known better than those of the readings.
+NVML's counter steps about every 100 ms and lags 0.1 to 0.2 s behind the power. So its increase
+over a window is wrong by this lag times the change of power at the window's ends. The counter is
+therefore interpolated between its steps, and shifted by its lag. The steps have a constant period,
+so that their times are known more exactly than those of the readings.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ REFRESH_PERCENTILE = 0.1
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Reading:
-    """Hold a reading at a monotonic time [s]: joules of a counter, or watts."""
+    """Hold a reading at a monotonic time [s]: energy of a counter [J], or power [W]."""
 
     time_s: float
     value: float
@@ -45,7 +45,7 @@ class Reading:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Traced:
-    """Hold a power trace's energy and uncertainty, or in `why_not` why it is unknown."""
+    """Hold the energy and uncertainty computed from a power trace, or the reason `why_not`."""
 
     joules: float | None = None
     unsure_j: float = 0.0
@@ -62,9 +62,9 @@ MAX_MISREAD_SECONDS = 5.0
 def without_misreads(
     readings: Sequence[Reading], begin_s: float, end_s: float, most_per_s: float = math.inf
 ) -> tuple[Sequence[Reading], int]:
-    """Return the readings that fit one rising counter, and the number of misread ones.
+    """Remove misread values of an energy counter; return (good readings, number of removed ones).
 
-    A counter rises by at most `most_per_s`. No readings are returned after a reset or a jump.
+    Good readings rise by at most `most_per_s` [W]. None are returned if the counter was reset.
     """
     rises = ((b.value - a.value, b.time_s - a.time_s) for a, b in pairwise(readings))
     if all(rise >= 0 and rise / most_per_s <= took_s for rise, took_s in rises):
@@ -89,12 +89,12 @@ def without_misreads(
 
 
 def slopes(readings: Sequence[Reading]) -> list[float]:
-    """Return the rise of a counter per second between successive readings."""
+    """Return the rise per second between successive readings."""
     return [(b.value - a.value) / (b.time_s - a.time_s) for a, b in pairwise(readings)]
 
 
 def at(readings: Sequence[Reading], time_s: float) -> float:
-    """Return the value at a time by linear interpolation."""
+    """Return the value at a time by linear interpolation between readings."""
     left, right = around(readings, time_s)
     share = (time_s - left.time_s) / (right.time_s - left.time_s)
     return left.value + share * (right.value - left.value)
@@ -113,7 +113,7 @@ def beat_s(readings: Sequence[Reading]) -> float:
 
 
 def cumulated(trace: Sequence[Reading]) -> list[Reading]:
-    """Return the energy from a trace's first reading up to each reading [J]."""
+    """Integrate a power trace: return the energy up to each reading [J]."""
     total = [Reading(time_s=trace[0].time_s, value=0.0)]
     for earlier, later in pairwise(trace):
         added = (later.time_s - earlier.time_s) * (earlier.value + later.value) / 2
@@ -123,7 +123,7 @@ def cumulated(trace: Sequence[Reading]) -> list[Reading]:
 
 
 def refresh_s(trace: Sequence[Reading]) -> float | None:
-    """Return the refresh period of the sensor behind a trace [s]; None if unknown."""
+    """Estimate the refresh period of the power sensor from a trace [s]; None if unknown."""
     changes = [b.time_s for a, b in pairwise(trace) if a.value != b.value]
     gaps = sorted(later - earlier for earlier, later in pairwise(changes))
     if len(gaps) < MIN_CHANGES:
@@ -133,10 +133,10 @@ def refresh_s(trace: Sequence[Reading]) -> float | None:
 
 
 def delay_s(trace: Sequence[Reading], *, covers: bool, usual_s: float = 0.0) -> float:
-    """Return the known delay of a trace behind the power [s].
+    """Return the delay of a power trace behind the actual power [s].
 
-    On average a reading is half a refresh old. If the sensor covers all of the time, a reading is
-    the mean of a whole refresh. `usual_s` is used if the trace is too steady to show refreshes.
+    On average a reading is half a refresh old; if the sensor measures all the time, it is also the
+    mean of a whole refresh. `usual_s` is used if the trace is too steady to show refreshes.
     """
     refresh = refresh_s(trace) or usual_s
     return refresh if covers else refresh / 2
@@ -150,7 +150,7 @@ def traced(
     rate_hz: float | None = None,
     covers: bool = True,
 ) -> Traced:
-    """Return the integral of a trace over a window, shifted by the sensor's delay."""
+    """Integrate a power trace over a window, shifted by the sensor's delay."""
     if len(trace) < 2:
         return Traced(why_not="no power trace")
     if trace[0].time_s > begin_s or trace[-1].time_s < end_s:
@@ -216,11 +216,11 @@ OFFBEAT_SHARE = 0.1
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class CounterEnergy:
-    """Hold the evaluation of a counter.
+    """Hold the energy of an energy counter in a window.
 
     Attributes:
-        lag_j, steps_j: Uncertainty by the lag, and by power changes within the steps at the ends.
-        lag_s: Lag behind the power; None if unknown.
+        lag_j, steps_j: Uncertainties due to the lag, and due to the steps at the window's ends [J].
+        lag_s: Lag of the counter behind the power [s]; None if unknown.
         gain: Counted joules per joule at steady power; None without steady power.
     """
 
@@ -300,7 +300,7 @@ def count(
 
 
 def misreads(count: int) -> tuple[str, ...]:
-    """Return a note on the misread values of a counter, if any."""
+    """Return a note on the number of misread counter values; () if there are none."""
     often = "once" if count == 1 else f"{count} times"
     return (
         (f"the energy counter was misread {often}, and then returned to its course",)
@@ -337,7 +337,7 @@ def _hidden_j(
     behind_s: float,
     blur_s: float,
 ) -> float:
-    """Return the uncertainty [J] of a counter between two steps, whose times are ± `blur_s`."""
+    """Return the uncertainty [J] of a counter between two steps with times known to ± `blur_s`."""
     earlier, later = around(steps, then.time_s)
     near_s = max(
         NEAR_SECONDS, *(5 * beat_s(readings) for readings in (trace, steps) if readings[1:])
@@ -355,7 +355,6 @@ def _hidden_j(
 
 
 def _gain(steps: Sequence[Reading], trace: Sequence[Reading], lag_s: float) -> float | None:
-    """Return counter W / trace W at the lowest steady power; None without steady power."""
     still, near_s = [], NEAR_SECONDS / 2
     for (earlier, later), counted_w in zip(pairwise(steps), slopes(steps), strict=True):
         ends = earlier.time_s - lag_s - near_s, later.time_s - lag_s + near_s
@@ -373,7 +372,7 @@ def _gain(steps: Sequence[Reading], trace: Sequence[Reading], lag_s: float) -> f
 
 
 def steps_of(counter: Sequence[Reading]) -> list[Reading]:
-    """Return the times at which a counter stepped, each with its new value."""
+    """Return the readings at which the counter's value changed."""
     steps = [
         Reading(time_s=(earlier.time_s + later.time_s) / 2, value=later.value)
         for earlier, later in pairwise(counter)
@@ -383,7 +382,7 @@ def steps_of(counter: Sequence[Reading]) -> list[Reading]:
 
 
 def evenly(steps: Sequence[Reading], read_s: float) -> list[Reading]:
-    """Return a counter's steps at even times if only the polling made the times uneven."""
+    """Move counter steps to a regular period if their jitter is explained by polling."""
     moments = [reading.time_s - steps[0].time_s for reading in steps]
     numbers = _numbers(moments)
     fitted = linear_regression(numbers, moments)
@@ -395,7 +394,7 @@ def evenly(steps: Sequence[Reading], read_s: float) -> list[Reading]:
 
 
 def _numbers(moments: Sequence[float]) -> list[int]:
-    """Return for each moment the number of its period; a gap of several periods skips numbers."""
+    """Return the number of the counter's period in which each moment lies."""
     gaps = [later - earlier for earlier, later in pairwise(moments)]
     hole_s = HOLE_FACTOR * median(gaps)
     beat = fmean(gap for gap in gaps if gap <= hole_s)
@@ -413,9 +412,9 @@ def _numbers(moments: Sequence[float]) -> list[int]:
 
 
 def lag_of(steps: Sequence[Reading], trace: Sequence[Reading]) -> float | None:
-    """Return the lag of a counter's steps behind a power trace [s]; None if unknown.
+    """Estimate the lag of an energy counter behind a power trace [s]; None if unknown.
 
-    At this lag the counter's increments are most nearly proportional to the trace's energy.
+    At this lag the least squares fit of counter increments to trace energy is best.
     """
     least_s, most_s = LAGS_S
     inside = [
@@ -449,7 +448,7 @@ def lag_of(steps: Sequence[Reading], trace: Sequence[Reading]) -> float | None:
 def _along(
     steps: Sequence[Reading], total: Sequence[Reading], time_s: float, behind_s: float
 ) -> float:
-    """Interpolate the energy counter between steps by the integral of power, `behind_s` ahead."""
+    """Interpolate an energy counter between steps, in proportion to the power trace's energy."""
     earlier, later = around(steps, time_s)
     if not total or earlier.time_s - behind_s < total[0].time_s:
         return at(steps, time_s)

@@ -31,26 +31,26 @@ _NORMAL = NormalDist()
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class SessionShare:
-    """Hold the distribution of the session share φ over `CELLS` equal steps from 0 to 1."""
+    """Hold the distribution of φ (session share of variance) over `CELLS` steps from 0 to 1."""
 
     weights: tuple[float, ...]
 
     @property
     def mean(self) -> float:
-        """Estimate of the share: a weighted mean of its distribution."""
+        """Posterior mean of the share: the mean of its distribution times the prior."""
         weights = [w * before for w, before in zip(self.weights, _EXPECTED, strict=True)]
         total = math.fsum(weights)
         return math.fsum(w * share for w, share in zip(weights, _CELL_SHARES, strict=True)) / total
 
     def quantile(self, chance: float) -> float:
-        """Return a quantile of the share."""
+        """Return the quantile of the share at a probability."""
         sums = accumulate(self.weights)
         return next(
             (s for s, below in zip(_CELL_SHARES, sums, strict=True) if below >= chance), 1.0
         )
 
     def variance(self, chance: float, inside: float, within: float, log_se: float) -> float:
-        """Return an upper bound of s0², the variance of a run without the noise within it.
+        """Return the quantile of s0², the variance of a run without the noise within it.
 
         Args:
             inside: Variance of runs of one session beyond `within`: (1 - φ)·(s0² + w²) - w².
@@ -71,7 +71,7 @@ class SessionShare:
 
 
 def session_share(ratio: float, *, runs_per_session: float, df: int, run_df: float) -> SessionShare:
-    """Return the distribution of φ from the mean square between sessions.
+    """Return the distribution of the session share φ from the mean square between sessions.
 
     `ratio` is that mean square over the variance inside sessions. It has the distribution
     (1 + n0·φ/(1-φ)) · F(df, run_df), where df is the number of sessions less one.
@@ -151,7 +151,7 @@ MIN_DF, MAX_DF = 1.0, 30.0
 
 @dataclass(frozen=True, slots=True)
 class Unit:
-    """Hold the variance of one series, its df, and the known part that is within runs."""
+    """Hold the variance of one series, its degrees of freedom, and its within-run variance."""
 
     variance: float
     df: int
@@ -172,8 +172,8 @@ class Fit:
 def fit(units: Sequence[Unit], default_df: float, default: float, cases: int) -> Fit:
     """Fit V_c / (s0² + w_c²) ~ F(d_c, ν0), the model of rule R, by moments of log V.
 
-    The estimates are shrunk towards the defaults. Metrics of a case share its runs, so the weight
-    of the data is by the number of cases.
+    The estimates are shrunk towards the defaults. Metrics of a case share its runs, so the number
+    of cases determines the weight of the data.
 
     Source: G. K. Smyth, 2004, section 6.2, with an expected variance per case; the shrinkage is
         ours.
@@ -209,13 +209,12 @@ def fit(units: Sequence[Unit], default_df: float, default: float, cases: int) ->
 
 
 def _centred(unit: Unit, expected: float) -> float:
-    """Return log(V / (s0² + w²)) less its expectation for V's df; the rest depends on ν0."""
+    """Return log(V / (s0² + w²)) minus E log(χ²/d), for V with d degrees of freedom."""
     ratio = max(unit.variance, FLOOR_SD**2) / (expected + unit.within)
     return math.log(ratio) - digamma(unit.df / 2) + math.log(unit.df / 2)
 
 
 def _root(falling: Callable[[float], float], low: float, high: float) -> float:
-    """Return the root of a decreasing function in a range, or the end nearest to the root."""
     if falling(low) <= 0:
         return low
     while low < (middle := (low + high) / 2) < high:
@@ -229,13 +228,13 @@ ENDS = (0.05, 0.95)
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Noise:
-    """Hold the expected noise of an accelerator, for rule R.
+    """Hold the prior for the noise of an accelerator, used by rule R (the regression test).
 
     Attributes:
-        prior_df: Degrees of freedom of the expectation (ν0).
+        prior_df: Degrees of freedom of the prior (ν0).
         prior_sd: Relative standard deviation between runs, without the noise within them (s0).
         session_share: Share of the variance that the runs of a session have in common (φ).
-        session_df: Degrees of freedom behind φ: sessions less one; 0 for a guess.
+        session_df: Degrees of freedom of φ: sessions less one; 0 if φ is not measured.
     """
 
     prior_df: float
@@ -244,7 +243,7 @@ class Noise:
     session_df: int = 0
 
     def rule(self, max_runs: int) -> RuleR:
-        """Return rule R with this noise as its expectation."""
+        """Return rule R with this noise as its prior and at most `max_runs` runs."""
         return RuleR(
             prior_df=self.prior_df,
             prior_sd=self.prior_sd,
@@ -262,7 +261,7 @@ class Noise:
 
 
 def uncalibrated(accelerator: str) -> Noise:
-    """Return the expected noise of an uncalibrated accelerator."""
+    """Return the default noise prior for an accelerator without calibration."""
     plain = RuleR()
     noisy = "cpu" in accelerator.split("-vs-")  # a pair names both of its machines
     return Noise(
@@ -289,7 +288,7 @@ class SeriesSpread:
         within: Mean squared standard error inside a run; 0 if unknown.
         run: Mean square between runs of one session, including the noise inside runs.
         between: Mean square between sessions; None for a single session.
-        runs_per_session: Factor of the session's variance in the mean square `between`.
+        runs_per_session: n0, the factor of the session variance in the mean square `between`.
     """
 
     within: float
@@ -309,12 +308,12 @@ class SeriesSpread:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Learnt:
-    """Hold the estimated noise of an accelerator and its data.
+    """Hold the estimated noise of an accelerator and the amount of data.
 
     Attributes:
-        sd, share: 90 % intervals of s0 and φ; None for one session.
+        sd, share: 90 % confidence intervals of s0 and φ; None for one session.
         cases: Cases with at least two runs in one session.
-        weights: Share of the data in ν0 and s0; the defaults have the rest.
+        weights: Weights of the data in ν0 and s0; the defaults have the remaining weight.
     """
 
     noise: Noise
@@ -342,7 +341,7 @@ def spread(runs: Sequence[Value]) -> SeriesSpread | None:
 
 
 def learn(series: Sequence[Series], default: Noise) -> Learnt:
-    """Return the noise of A/A runs, shrunk towards the default if they are few.
+    """Estimate the noise from A/A runs, shrunk towards the default if there are few.
 
     The first step estimates ν0 and the variance between runs of one session. Divided by that, the
     mean squares between sessions give the distribution of φ. Then ν0 and s0 are estimated from both
@@ -380,7 +379,7 @@ def _sd_between(shares: SessionShare, inside: Fit, within: float, sd: float) -> 
 
 
 def total_variance(spread: SeriesSpread, share: float) -> float:
-    """Return the variance of a run, including session and inside noise, by both mean squares."""
+    """Estimate a run's variance between sessions, between runs and within, by both mean squares."""
     squares = spread.run_df * spread.run
     if spread.between is not None:
         scale = 1 + spread.runs_per_session * share / (1 - share)
@@ -389,7 +388,7 @@ def total_variance(spread: SeriesSpread, share: float) -> float:
 
 
 def moderated(spread: SeriesSpread, noise: Noise) -> float:
-    """Return a run's variance: (ν0·(s0² + within²) + ν·s²) / (ν0 + ν) (G. K. Smyth, 2004)."""
+    """Return a moderated variance: (ν0·(s0² + within²) + ν·s²) / (ν0 + ν) (G. K. Smyth, 2004)."""
     df = spread.run_df + spread.between_df
     variance = total_variance(spread, noise.session_share)
     expected = noise.prior_sd**2 + spread.within
@@ -431,11 +430,11 @@ OTHERS_WEIGHT = 0.25
 def session_noise(
     ours: Iterable[Sequence[Value]], others: Iterable[Sequence[Value]] = (), *, rule: RuleR
 ) -> SessionNoise | None:
-    """Return the session noise of unchanged builds, or None if no build has two sessions.
+    """Estimate session / run variance of unchanged builds; None if no build has two sessions.
 
     The ratio of a build's mean square between sessions to its moderated run variance is 1 +
-    n0·ratio on average. All cases of a session share its machine, so all `others` together count as
-    a quarter of a case. Each group of runs is of one metric and one build.
+    n0·ratio on average. All cases of a session share its machine, so other cases (`others`)
+    together count as a quarter of a case. Each group of runs is of one metric and one build.
 
     Source: one-way random effects, mean squares and n0 for sessions of unequal size (S. R. Searle,
         G. Casella, C. E. McCulloch, Variance Components, 1992, 3.6).

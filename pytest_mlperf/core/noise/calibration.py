@@ -1,4 +1,4 @@
-"""Define an accelerator's calibration: A/A runs, their noise, and advice on run lengths."""
+"""Define the noise calibration of an accelerator: A/A runs, their noise, and run lengths."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class CalibrationRun:
 
     Attributes:
         number: Number of the run of the case in its session, from 1.
-        session: Id of the session; its runs follow each other on a machine in one state.
+        session: Id of the session, whose runs share the state of the machine.
         metrics: Values of the gated metrics by name, SI units, positive.
         within_se: Relative standard error within the run by metric name, if known.
         start_s: Time outside the timed part: loading, warm-up, the micro-benchmark [s].
@@ -54,7 +54,7 @@ class CalibratedCase:
 
     Attributes:
         digest: Digest of engine, options, data and run length, which all runs must share.
-        limits: Gated metrics with their limits, as shares, in the latest measurement.
+        limits: Gated metrics with their limits (shares) at the latest measurement.
         runs: At least one run, sorted by session and number.
     """
 
@@ -71,7 +71,7 @@ class CalibratedCase:
 
     @property
     def series(self) -> tuple[Series, ...]:
-        """Series of each gated metric that every run has, those with a `within_se` first."""
+        """One series for each gated metric that every run has, first those with a `within_se`."""
         names = [name for name in self.limits if all(name in run.metrics for run in self.runs)]
         names.sort(key=lambda name: name not in self.runs[0].within_se)
         return tuple(
@@ -81,11 +81,11 @@ class CalibratedCase:
 
     @property
     def groups(self) -> dict[str, str]:
-        """The group of each session, see `day_groups`."""
+        """First session of the same day, by session; see `day_groups`."""
         return day_groups((run.session, run.started, "") for run in self.runs)
 
     def values(self, metric: str) -> tuple[Value, ...]:
-        """Return the values of one metric for rule R."""
+        """Return the values of one metric as input of rule R."""
         groups = self.groups
         return tuple(
             Value(
@@ -99,14 +99,14 @@ class CalibratedCase:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class NoiseSettings:
-    """Hold the stored noise of an accelerator and the amount of data behind it.
+    """Hold the stored noise of an accelerator and the amount of data.
 
     Attributes:
         prior_df, prior_sd: ν0 and s0, with a 90 % interval of s0 (None for one session).
         session_share: φ, with a 90 % interval (None for one session).
-        max_runs: Recommended K; the option --mlperf-max-runs sets the number in use.
+        max_runs: Recommended largest number of runs; --mlperf-max-runs sets the number in use.
         sessions: Number of days with runs.
-        session_df: Degrees of freedom behind φ: days of one case less one; None in older files.
+        session_df: Degrees of freedom of φ: days of one case less one; None in older files.
     """
 
     date: str
@@ -128,7 +128,7 @@ class NoiseSettings:
 
     @property
     def noise(self) -> Noise:
-        """The expected noise for rule R."""
+        """Noise prior for rule R."""
         return Noise(
             prior_df=self.prior_df,
             prior_sd=self.prior_sd,
@@ -137,12 +137,12 @@ class NoiseSettings:
         )
 
     def rule(self, max_runs: int) -> RuleR:
-        """Return rule R with this noise as its expectation."""
+        """Return rule R with this noise as its prior."""
         return self.noise.rule(max_runs)
 
     @property
     def in_words(self) -> str:
-        """Note on the calibration, for a verdict."""
+        """Note for a verdict: date and amount of data of the calibration."""
         cases, days = plural(self.cases, "case"), plural(self.sessions, "day")
         runs = plural(self.runs, "run")
         return f"noise as calibrated {self.date}: {cases}, {runs} on {days}"
@@ -150,7 +150,7 @@ class NoiseSettings:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Calibrated:
-    """Hold the calibration of one hardware identity; without settings it has only runs."""
+    """Hold the calibration of one machine type; `settings` is None if it has only runs."""
 
     identity: dict[str, Property]
     settings: NoiseSettings | None
@@ -162,7 +162,7 @@ class Calibrated:
         return tuple(series for case in self.cases for series in case.series)
 
     def rule(self, settings: NoiseSettings, max_runs: int) -> RuleR:
-        """Return rule R with the noise of `settings`; degrees of freedom: at most days less one."""
+        """Return rule R with the noise of `settings`, but at most (days - 1) degrees of freedom."""
         noise, days = settings.noise, {day for case in self.cases for day in case.groups.values()}
         df = min(noise.session_df, len(days) - 1) if days else noise.session_df
         return dataclasses.replace(noise, session_df=df).rule(max_runs)
@@ -183,14 +183,14 @@ class Calibration:
         return next(same, None)
 
     def having(self, machine: Calibrated) -> Calibration:
-        """Return the file with this machine added, or in place of the entry with its identity."""
+        """Return a copy with this machine added or, if present, replaced."""
         old = self.of(machine.identity)
         kept = tuple(other for other in self.machines if other is not old)
         return dataclasses.replace(self, machines=(*kept, machine))
 
 
 def settings_of(learnt: Learnt, *, date: str, max_runs: int) -> NoiseSettings:
-    """Return the settings of an estimate, rounded for storage."""
+    """Convert an estimate to settings, rounded for storage."""
     noise = learnt.noise
     sd_low, sd_high = learnt.sd or (None, None)
     share_low, share_high = learnt.share or (None, None)
@@ -247,7 +247,7 @@ _DRIFT = 0.001
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Drift:
-    """Hold the common relative change of all cases from a session's first round to its last."""
+    """Hold the relative change of all cases from a session's first round of runs to its last."""
 
     change: float
     proven: bool
@@ -272,7 +272,7 @@ def best_length(
 
 
 def most_runs(gated: Sequence[tuple[Sequence[Value], float]], noise: Noise) -> int:
-    """Return the fewest runs that prove all provable limits in `gated`; if none is, the usual."""
+    """Return the fewest runs that prove each provable (values, limit) in `gated`, or a default."""
     last = noise.rule(MAX_BASELINE_RUNS)
     able = [one for one in gated if minimum_detectable_change(one[0], rule=last) <= one[1]]
     if not able:
@@ -287,7 +287,7 @@ def most_runs(gated: Sequence[tuple[Sequence[Value], float]], noise: Noise) -> i
 def drift(series: Sequence[Series], session: str) -> Drift | None:
     """Return the common drift of all cases during a session; None with too few runs.
 
-    A least-squares slope over the rounds, with one metric per case, weighted by its variance.
+    Fitted by least squares over the rounds, with one metric per case, weighted by 1 / variance.
     """
     weighted = slopes = squares = 0.0
     df = -1

@@ -22,13 +22,13 @@ from pytest_mlperf.judge.inputs import Direction
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Changed:
-    """Hold the work that remains after the declared techniques.
+    """Hold the FLOP and bytes that remain after the declared techniques, such as pruning.
 
     Attributes:
-        certain, estimated: Least and likely work; None if unknown, for the reason in `reason` and
+        certain, estimated: Least and likely work; None if unknown, with the cause in `reason` or
             `why_no_estimate`.
-        sparse: Whether half of the weights are neither read nor multiplied, which doubles the peak.
-        drafts: Tokens per decoding step; None if unbounded.
+        sparse: Whether 2:4 sparsity skips half of the weights, which doubles the peak.
+        drafts: Tokens per decoding step (speculative decoding); None if unbounded.
         varies: Technique that makes work differ between samples of equal size; None without one.
     """
 
@@ -43,7 +43,7 @@ class Changed:
 
 @dataclass(frozen=True, slots=True)
 class Effect:
-    """Describe the effect of a technique: affected kinds of work, required figures, change."""
+    """Describe a technique: the work it applies to, figures it needs, and how it changes work."""
 
     kinds: tuple[type, ...]
     needs: tuple[str, ...]
@@ -51,7 +51,7 @@ class Effect:
 
 
 def changed(work: AnyWork, seen: Circumstances) -> Changed:
-    """Return the reference model's work, reduced by the techniques that a run uses."""
+    """Return the reference model's work, reduced by the techniques that the run declares."""
     result = Changed(certain=work, estimated=work)
     for name in dict.fromkeys(seen.techniques):
         effect = EFFECTS.get(name)
@@ -169,10 +169,10 @@ class Limit:
 
     Attributes:
         value: The result; None if only the limit was requested.
-        certain: Limit by the lower bound of the work; None for the reason in `why_unknown`.
-        ceiling: The certain limit at the highest clock, with the cache full of weights.
-        estimated: Limit for the run's estimated work; None for the reason in `why_no_estimate`.
-        binds: Binding resource: of the estimated limit if there is one, else of the certain limit.
+        certain: Limit for the least possible work; None with a cause in `why_unknown`.
+        ceiling: The certain limit at the highest clock, if weights fill the cache.
+        estimated: Limit for the run's estimated work; None with a cause in `why_no_estimate`.
+        binds: Resource that sets the estimated limit (if unknown, the certain limit).
     """
 
     metric: str
@@ -188,12 +188,12 @@ class Limit:
 
     @property
     def of_certain(self) -> float | None:
-        """Result / certain limit, e.g. 0.62; None without a limit."""
+        """Share of the certain limit that the result reaches, e.g. 0.62; None without a limit."""
         return self._share(self.certain)
 
     @property
     def of_estimated(self) -> float | None:
-        """Result / estimated limit; None without an estimate."""
+        """Share of the estimated limit that the result reaches; None without an estimate."""
         return self._share(self.estimated)
 
     @property
@@ -203,7 +203,7 @@ class Limit:
 
     @property
     def impossible(self) -> bool:
-        """Whether the result is beyond the GPU's limit."""
+        """Whether the result exceeds `ceiling`, the limit of the hardware."""
         share = self._share(self.ceiling)
         return share is not None and share > 1
 
@@ -221,7 +221,7 @@ class Limit:
 
 
 def in_words(limit: Limit) -> str:
-    """Return the share of the limit as text for a table or a message."""
+    """Return the roofline share, or why it is unknown, as text for a table or a message."""
     share = limit.share
     if share is None:
         return limit.why_unknown or "no limit was requested"
@@ -251,7 +251,7 @@ def share_of_limit(
     work: AnyWork | None,
     seen: Circumstances,
 ) -> Limit:
-    """Return the limit of a result on its GPUs, or why it is unknown."""
+    """Return the physical limit of a result on its GPUs, or why it is unknown."""
     empty = Limit(metric=metric, value=value)
     reason = _why_unknown(metric, accelerator, gpu, work, seen)
     if reason or gpu is None or work is None:
@@ -363,15 +363,15 @@ class Light:
     """Compare one metric of a run with its physical limit (the roofline).
 
     Attributes:
-        metric: Name in the metric table.
+        metric: Metric name.
         says: The share as text, or why it is unknown and which figure to supply.
         share: Share of the estimated limit if there is one, else of the certain one; None if
             neither is known.
-        certain: Limit by the lower bound of the work, in the metric's unit; None if unknown.
+        certain: Limit for the least possible work, in the metric's unit; None if unknown.
         ceiling: The certain limit at the GPU's highest clock.
         estimated: Limit for the run's estimated work; None if unknown.
-        binds: Binding resource: "compute" or "memory".
-        impossible: Whether the figure is above the ceiling.
+        binds: Resource that sets the limit: "compute" or "memory".
+        impossible: Whether the result exceeds the ceiling.
     """
 
     metric: str
@@ -385,7 +385,7 @@ class Light:
 
     @property
     def beyond(self) -> str:
-        """Reason why a run with an impossible figure may not be judged."""
+        """Message for a run whose result exceeds the ceiling and so may not be judged."""
         title, limit = METRICS[self.metric].title, self.ceiling or 0.0
         return (
             f"{title} is {self.says}: the limit at the highest clock is "
@@ -420,7 +420,7 @@ def lights(
 
 
 def about(scenario: Scenario, metrics: Mapping[str, float]) -> str:
-    """Return the main metric of a case: tokens or samples per second, or a latency."""
+    """Return the main metric of a scenario: tokens or samples per second, or a latency."""
     if scenario.answers_one_at_a_time:
         return gated_metrics(scenario)[0]
     return "tokens_per_second" if "tokens_per_second" in metrics else "throughput"

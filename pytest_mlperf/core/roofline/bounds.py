@@ -1,7 +1,7 @@
-"""Compute rooflines: the speed of a workload on a number of GPUs without any waiting.
+"""Compute rooflines: the highest speed of a workload on a number of GPUs.
 
 The compute term is all FLOP of a sample at the dense peak of all GPUs. The memory term of language
-models is one reading of the weights per step of all sequences in flight (for the estimate, of those
+models is one read of the weights per step of all sequences in flight (in the estimate, of those
 that fit in memory). The certain limit counts only unavoidable work: no prompt, padding, overlap or
 key-value cache, and the same experts for all sequences. The estimated limit counts the run's work.
 """
@@ -39,7 +39,7 @@ class Hardware:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Term:
-    """Hold a resource's limit (rate or time), the needed FLOP or bytes, and the FLOP/s or B/s."""
+    """Hold the limit (rate or time) by one resource: needed FLOP or bytes over FLOP/s or B/s."""
 
     resource: Resource
     rate: float
@@ -70,7 +70,7 @@ def hardware(
 def samples(
     work: AnyWork, has: Hardware, seen: Circumstances, *, certain: bool, drafts: float | None = 1.0
 ) -> list[Term]:
-    """Return each resource's limit (compute, …) [samples/s]; [] if sample sizes are unknown."""
+    """Return the limits [samples/s] by compute and memory; [] if sample sizes are unknown."""
     if isinstance(work, Decode):
         if not seen.output_tokens:
             return []
@@ -84,7 +84,7 @@ def samples(
 def tokens(
     work: Decode, has: Hardware, seen: Circumstances, *, certain: bool, drafts: float | None = 1.0
 ) -> list[Term]:
-    """Return the resource limits in tokens per second, without memory if drafts are unbounded."""
+    """Return the limits [tokens/s] by compute and, unless drafts are unbounded, by memory."""
     flop = work.least_token(seen) if certain else work.estimate_token(seen)
     if not flop:
         return []
@@ -98,9 +98,9 @@ def tokens(
 
 
 def likely_batch(work: Decode, has: Hardware, seen: Circumstances) -> float | None:
-    """Return one model copy's batch, `seen.batch` limited by its memory; None if unknown.
+    """Return one model copy's batch: `seen.batch`, or what fits in memory; None if unknown.
 
-    The batch is an estimate for sequences of full length: a cache may be in the host's memory.
+    This is an estimate for sequences of full length; the KV cache may also use host memory.
     """
     if has.memory is None or has.weight is None or seen.input_tokens is None:
         return seen.batch
@@ -145,7 +145,7 @@ def shortest(
     certain: bool,
     drafts: float | None,
 ) -> list[Term]:
-    """Return the resource limits of a latency [s] on GPUs that may share a sample."""
+    """Return lower bounds of a latency [s] by compute and memory; GPUs may share a sample."""
     if not isinstance(work, Decode):
         flop = work.smallest if certain else work.estimate(seen)
         return [] if not flop else [_time("compute", flop, has.flops)]

@@ -42,7 +42,7 @@ EXAMPLE = "fp16 = 989e12, fp8 = 1979e12, bandwidth = 4.8e12, memory = 141e9"
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class GpuSpec:
-    """Hold the figures of one kind of GPU; unknown ones are None or absent.
+    """Hold the datasheet figures of one GPU model; unknown ones are None or absent.
 
     Attributes:
         accelerator: Class of the GPU in suites: "H100".
@@ -51,7 +51,7 @@ class GpuSpec:
         memory: Memory as the vendor counts it [B]: "141 GB" is 141e9.
         cache: Last-level cache, where weights may stay between steps [B].
         stated_clock, highest_clock: SM clock of the stated peaks, and highest SM clock [Hz].
-        marks: Words of product names that identify the GPU within its class.
+        marks: Words in product names that identify this model within its class.
     """
 
     name: str
@@ -112,12 +112,12 @@ def parse_gpu(accelerator: str, figures: Mapping[str, Any]) -> GpuSpec:
 
 
 def any_of(specs: Sequence[GpuSpec]) -> GpuSpec:
-    """Return an upper bound of several kinds of GPU, for a class whose kind is unknown."""
+    """Return upper bounds over several GPU models, if it is unknown which one is present."""
     return reduce(_either, specs)
 
 
 def _either(a: GpuSpec, b: GpuSpec) -> GpuSpec:
-    """Return a GPU with the higher of each two figures; None if either is unknown."""
+    """Return upper bounds over two GPU models; a figure is None if unknown for one of them."""
     peaks = {key: max(a.peaks[key], b.peaks[key]) for key in a.peaks if key in b.peaks}
     bandwidth, memory = _most(a.bandwidth, b.bandwidth), _most(a.memory, b.memory)
     highest = (
@@ -170,7 +170,7 @@ def _value(where: str, figure: Any) -> float:
 
 
 def _refuse_sparse(peaks: Mapping[str, float]) -> None:
-    """Raise SuiteError if a peak is "with sparsity": more than double that of twice the width."""
+    """Raise SuiteError if the 8-bit peak is above 2.5 times the 16-bit peak, as with sparsity."""
     wide = max((peaks[key] for key in ("fp16", "bf16") if key in peaks), default=None)
     narrow = max((peaks[key] for key in ("fp8", "int8") if key in peaks), default=None)
     if wide is not None and narrow is not None and narrow > 2.5 * wide:
@@ -188,9 +188,9 @@ class Precision:
     """Describe one precision.
 
     Attributes:
-        units: Names of the peaks that may do the work; a GPU's highest one counts (4-bit weights
-            are widened).
-        weight, sparse: Smallest size of a weight with its scales [B], dense and with 2:4 sparsity.
+        units: Names of the peaks that can do the work; a GPU's highest one counts (4-bit weights
+            may be computed in 8 or 16 bits).
+        weight, sparse: Smallest size of a weight including scales [B], dense and with 2:4 sparsity.
     """
 
     units: tuple[str, ...]

@@ -26,19 +26,19 @@ _AT_LEAST_ONE = (
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Circumstances:
-    """Hold the circumstances of a result.
+    """Hold the conditions of a result: GPUs, precision and mean sizes of samples.
 
     Attributes:
         gpus: Number of GPUs used.
         replica_gpus: GPUs that hold one copy of the model together, by tensor or pipeline
             parallelism.
         precision: Precision of the multiplications: a name of `PRECISIONS`.
-        weights: Format of the weights, if different.
+        weights: Format of the weights, if it differs from `precision`.
         batch: Most sequences that one copy of the model decodes together.
         input_tokens, output_tokens: Mean per sample.
         tokens, tokens_squared: Mean length of an encoder's samples, and mean of its square.
-        parts: Mean number of windows, or of pairs, per sample.
-        cached_tokens: Mean prompt tokens from a cache.
+        parts: Mean number of windows (or user-item pairs) per sample.
+        cached_tokens: Mean number of prompt tokens per sample from the prefix cache.
         accepted_tokens: Mean tokens per step of speculative decoding.
         network_share: Mean share of the denoising network that a call computes.
         work_share: Remaining share of the reference's multiplications.
@@ -108,16 +108,16 @@ class Decode(_Work):
     """Describe a transformer that generates tokens, dense or a mixture of experts.
 
     Attributes:
-        layers, width: Number of blocks, and elements of a token between blocks.
+        layers, width: Number of blocks, and hidden size between them.
         heads, kv_heads, head_dim: Attention: query heads, key-value heads, size of a head.
-        hidden: Elements inside the feed-forward part, of one expert.
-        matrices: Matrices of the feed-forward part: 2, or 3 if it is gated.
-        vocabulary: Tokens; the output layer is computed for every generated one.
+        hidden: Inner size of the feed-forward network, of one expert.
+        matrices: Number of feed-forward matrices: 2, or 3 if gated.
+        vocabulary: Number of tokens; every generated token needs the output layer.
         experts, active: Experts of a layer, and how many of them each token uses.
         beams: Width of the beam search that the workload prescribes.
-        used: Shared weights besides experts, if the heads do not determine them.
+        used: Number of weights outside experts, if the sizes above do not determine it.
         expert_layers, cached_layers: Layers with experts, and with full attention, if not all.
-        kv_width: Elements that a layer caches per token, if they are not keys and values of heads.
+        kv_width: Elements that a layer caches per token, if not the keys and values of its heads.
         sample_flop: FLOP of a sample before its first token, such as those of an encoder.
     """
 
@@ -189,7 +189,7 @@ class Decode(_Work):
 
     @property
     def smallest(self) -> float:
-        """FLOP of a prompt and an answer of one token."""
+        """FLOP of the smallest sample: `sample_flop`, and one generated token."""
         return self.token_flop + self.sample_flop * self.share
 
     def estimate(self, seen: Circumstances) -> float | None:
@@ -215,7 +215,7 @@ class Decode(_Work):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Encoder(_Work):
-    """Describe a transformer that reads a text at once; its feed-forward part has 4 widths.
+    """Describe an encoder (such as BERT) whose feed-forward size is 4 times its width.
 
     Attributes:
         outputs: Values of the output layer for each token.
@@ -229,7 +229,7 @@ class Encoder(_Work):
     least_tokens: float
 
     def flop(self, tokens: float, squared: float | None = None) -> float:
-        """Return L (24 d^2 s + 4 d s^2) and the output layer; `squared` is the mean of s^2."""
+        """Return the FLOP L (24 d^2 s + 4 d s^2) + output layer; `squared` is the mean of s^2."""
         square = max(squared or 0.0, tokens**2)
         blocks = self.layers * (24 * self.width**2 * tokens + 4 * self.width * square)
         return (blocks + 2 * self.width * self.outputs * tokens) * self.share
@@ -240,7 +240,7 @@ class Encoder(_Work):
         return self.flop(1.0)
 
     def least(self, seen: Circumstances) -> float:
-        """Return the FLOP at the run's mean length, at most `least_tokens`; 1 token if unknown."""
+        """Return the FLOP at the mean length, capped at `least_tokens`; of 1 token if unknown."""
         if seen.tokens is None:
             return self.smallest
         return self.flop(min(self.least_tokens, seen.tokens))
@@ -267,7 +267,7 @@ class Fixed(_Work):
 class Parts(_Work):
     """Describe a sample of many equal parts: windows of a volume, or pairs of user and item.
 
-    `least_parts` is a lower bound of the mean: for windows, the voxels over those of one.
+    `least_parts` is a lower bound of the mean number: for windows, volume / window in voxels.
     """
 
     part: str
@@ -285,7 +285,7 @@ class Parts(_Work):
         return self.part_flop * self.share
 
     def least(self, seen: Circumstances) -> float:
-        """Return the FLOP of the run's mean parts, at most `least_parts`; 1 part if unknown."""
+        """Return the FLOP of the mean part count, capped at `least_parts`; 1 part if unknown."""
         if seen.parts is None:
             return self.smallest
         return min(self.least_parts, seen.parts) * self.smallest
@@ -297,10 +297,7 @@ class Parts(_Work):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Diffusion(_Work):
-    """Describe the FLOP of a denoising network that is called repeatedly, and its decoder.
-
-    `calls` are per step: 2 with classifier-free guidance.
-    """
+    """Describe a denoising network with `calls` calls per step (2 if guided), and its decoder."""
 
     kind: ClassVar[str] = "diffusion model"
     call_flop: float
@@ -312,7 +309,7 @@ class Diffusion(_Work):
 
     @property
     def smallest(self) -> float:
-        """FLOP of an image, with a prompt for every call of a step."""
+        """FLOP of an image, with one text encoding for each network call of a step."""
         calls = self.steps * self.calls * self.network_share
         flop = calls * self.call_flop + self.decoder_flop + self.calls * self.text_flop
         return flop * self.share

@@ -1,1 +1,1 @@
-"""Judge runs and scores by rules without I/O: from numbers to verdicts."""
+"""Derive verdicts from runs and scores; no I/O."""

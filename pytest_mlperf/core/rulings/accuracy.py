@@ -1,4 +1,4 @@
-"""Judge accuracy against accepted scores: rule A (paired test) per metric, then the case."""
+"""Judge scores against those of the baseline by rule A, a paired test of each metric."""
 
 from __future__ import annotations
 
@@ -27,10 +27,7 @@ GROUPED_ERROR_RATIO = 1.5
 
 @dataclass(frozen=True, kw_only=True)
 class PassContext:
-    """Hold further facts by which an accuracy pass is judged, besides its scores.
-
-    `drawn`: answers are sampled and the suite sets no margin, so margins cover chance differences.
-    """
+    """Hold context of an accuracy pass; `drawn`: answers are sampled, so margins may be widened."""
 
     same_build: bool = False
     outputs: Sequence[int] | None = None
@@ -38,7 +35,7 @@ class PassContext:
 
 
 def below_chance(accuracy: Accuracy, scored: Scored) -> tuple[Note, ...]:
-    """Return a note on each score that is worse than guessing by three standard errors."""
+    """Return a note on each score that is three standard errors below random guessing."""
     return tuple(
         Note.of("below_chance", metric=name, score=score, chance=chance)
         for name, chance in scored.chance.items()
@@ -59,7 +56,7 @@ def _limit(subject: Subject) -> str:
 def unfit_answers(
     accuracy: Accuracy, subject: Subject, cut_share: float | None = None
 ) -> Note | None:
-    """Return why answers are unfit for a first baseline (many empty or cut ones); None if fit."""
+    """Return why answers are unfit for a first baseline (too many empty or cut); None if fit."""
     counts, allowed = accuracy.answers, CUT_SHARE if cut_share is None else cut_share
     answers, empty, cut = (counts.get(name, 0) for name in ("answers", "empty", "cut"))
     if accuracy.fixed_lengths:
@@ -91,7 +88,7 @@ def risen_flaws(accuracy: Accuracy, subject: Subject) -> Note | None:
 
 
 def notes_of_outputs(scored: Scored, rescored: int, context: PassContext) -> tuple[Note, ...]:
-    """Return a note on changed outputs, or on unchanged outputs whose scores changed."""
+    """Return a note on changed outputs, or on `rescored` samples with unchanged outputs."""
     changed = others(context.outputs, scored)
     if changed is None:
         return ()
@@ -140,13 +137,13 @@ NOTHING_BESIDE = PassContext()
 
 @dataclass(frozen=True, kw_only=True)
 class Margin:
-    """Hold the drop that does not matter: a share of the baseline's score, or points."""
+    """Hold the tolerated drop of a score: a share of the baseline's score, or points."""
 
     value: float
     is_share: bool
 
     def points(self, score: float) -> float:
-        """Return the margin in the score's unit; a relative one is of `score`, the baseline's."""
+        """Return the margin in points; a relative margin is a share of `score`, the baseline's."""
         return abs(score) * self.value if self.is_share else self.value
 
 
@@ -164,11 +161,11 @@ def rule_on_scores(
     sequential: bool,
     beside: PassContext = NOTHING_BESIDE,
 ) -> Ruling:
-    """Judge the scores of a pass, in the order in which its samples were measured.
+    """Judge the scores of a pass by rule A, in the order in which its samples were measured.
 
-    Metrics of a whole data set are judged by their pseudo-values after the last sample, with a
-    share of alpha. A relative margin refers to the baseline's aggregate. A sequential pass may stop
-    at any interim analysis. `beside` adds notes, and widens margins of sampled answers.
+    Metrics that only a whole data set has (mAP) are judged by pseudo-values after the last sample,
+    with their share of alpha. A sequential pass may stop at any interim analysis. `beside` adds
+    notes, and widens the margins for sampled answers.
     """
     position = {index: place for place, index in enumerate(scored.indices)}
     there = [index for index in order if index in position]
@@ -249,7 +246,7 @@ def _up(values: Values, *, lower: bool) -> list[float | None]:
 def _applies_otherwise(
     metric: str, baseline: Values, current: Values, indices: Sequence[int], *, full: bool
 ) -> Note | None:
-    """Return a note on the first sample that only one of two passes scored, or None."""
+    """Return a note on the first sample with a score in only one of the passes, or None."""
     for index, old, new in zip(indices, baseline, current, strict=True):
         if old is None and new is not None:
             return Note.of("score_added", metric=metric, sample=index)
@@ -352,7 +349,7 @@ def _headline(verdict: PairedVerdict, total: int) -> Note:
 def apart(
     baseline: AccuracyBaseline, accepted: Mapping[str, Values], scored: Scored
 ) -> dict[str, Rerun]:
-    """Return by metric how a whole pass of the baseline's own build differs from the baseline."""
+    """Return the rerun differences by metric, from another full pass of the baseline's build."""
     reruns = {}
     for name, values in scored.per_sample.items():
         if name in accepted and name not in {*COUNTS, OUTPUT_TOKENS}:
@@ -363,7 +360,7 @@ def apart(
 
 
 def pooled(old: Mapping[str, Rerun], new: Mapping[str, Rerun]) -> dict[str, Rerun]:
-    """Return the rerun differences, averaged with those of new passes."""
+    """Average earlier rerun differences with those of new passes, by metric."""
     reruns = dict(old)
     for name, added in new.items():
         earlier = old.get(name)
@@ -381,7 +378,7 @@ def pooled(old: Mapping[str, Rerun], new: Mapping[str, Rerun]) -> dict[str, Reru
 
 
 def _rerun(first: Sequence[float], second: Sequence[float]) -> Rerun:
-    """Return the difference of two passes; the sd of a score is sd(differences) / √(2 n)."""
+    """Return the sd of a score over reruns, sd(differences) / √(2 n), and the correlation."""
     n = len(first)
     differences = [b - a for a, b in zip(first, second, strict=True)]
     mean = fmean(differences)

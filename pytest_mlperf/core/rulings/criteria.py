@@ -1,4 +1,4 @@
-"""Apply a criterion of an add-on to a verdict."""
+"""Add the pass/fail criterion of an add-on to a verdict."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from pytest_mlperf.core.verdict import Outcome, Verdict
 
 
 def with_criterion(verdict: Verdict, criterion: Criterion) -> Verdict:
-    """Add a criterion to a verdict; a verdict that already fails keeps its outcome."""
+    """Return a verdict with a criterion; a verdict that already fails keeps its outcome."""
     if not criterion.fails or verdict.outcome.fails:
         notes = (criterion.headline, *criterion.notes, *verdict.notes)
         return replace(verdict, notes=notes)

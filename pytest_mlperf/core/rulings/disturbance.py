@@ -15,14 +15,14 @@ from pytest_mlperf.judge.inputs import Direction
 
 
 def is_loaded(runs: Sequence[Run | BaselineRun], tolerated: float) -> bool:
-    """Check whether load may have taken more than the tolerated share of any run."""
+    """Check whether other processes may have slowed a run by more than the share `tolerated`."""
     return any((share_of(run) or 0.0) > tolerated for run in runs)
 
 
 def explains_miss(run: Run, limits: Mapping[str, float], tolerated: float) -> bool:
     """Check whether a run that missed its latency limits [s] may have met them without load.
 
-    Any load, or a late client, explains a failure by LoadGen's early stopping.
+    Any load, or a late client, can explain that LoadGen's early stopping failed the run.
     """
     lost = {name: lost_of(run, name, tolerated) for name in limits if name in run.metrics}
     return any(lost.values()) and all(
@@ -33,7 +33,7 @@ def explains_miss(run: Run, limits: Mapping[str, float], tolerated: float) -> bo
 def explains_gap(
     a: Run, b: Run, metrics: Collection[str], tolerated: float, least: float = 1.0
 ) -> bool:
-    """Check whether more load (by over `tolerated`) explains how a/b differs from `least`."""
+    """Check whether a load difference above `tolerated` may explain why a/b misses `least`."""
     more = (share_of(a) or 0.0) - (share_of(b) or 0.0)
     if abs(more) <= tolerated:
         return False
@@ -48,7 +48,7 @@ def explains_gap(
 
 
 def load_of(runs: Sequence[Run]) -> Note:
-    """Return a note on the load in the busiest run, or on a late client."""
+    """Return a note on the load in the busiest run or, if there is no load, on a late client."""
     seen = [
         run.load.contention for run in runs if run.load.contention and run.load.contention.share
     ]
@@ -61,7 +61,7 @@ def load_of(runs: Sequence[Run]) -> Note:
 def load_notes(
     runs: Sequence[Run], kept: Sequence[BaselineRun], tolerated: float
 ) -> tuple[Note, ...]:
-    """Return notes on load that takes speed, and on unknown load; infinite `tolerated`: none."""
+    """Return notes on high load and on unknown load; none if `tolerated` is infinite."""
     if math.isinf(tolerated):
         return ()
     busy = busiest([run.load.contention for run in runs])

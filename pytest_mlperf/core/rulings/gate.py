@@ -1,4 +1,4 @@
-"""Apply the accuracy gate to the scores of a whole data set, or to a part by a test."""
+"""Apply the accuracy gate to scores of a whole data set or, by a test, to those of a part."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from pytest_mlperf.judge.rule_a import holm
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class GateWindow:
-    """Hold bounds of a mean score, and the `least` and `most` of a sample; None without one."""
+    """Hold the bounds of a mean score, and the range `least` to `most` of a sample's score."""
 
     reference: float
     low: float | None
@@ -27,7 +27,7 @@ class GateWindow:
     most: float | None = 100.0
 
     def missed(self, score: float) -> float | None:
-        """Return the bound that a score misses, or None; NaN misses every bound."""
+        """Return the bound that a score misses; None if it meets both; NaN misses every bound."""
         if self.low is not None and not score >= self.low:
             return self.low
         return self.high if self.high is not None and not score <= self.high else None
@@ -35,7 +35,7 @@ class GateWindow:
 
 @dataclass(frozen=True, kw_only=True)
 class Pass:
-    """Hold an accuracy pass, the order of its samples, and the size of the gate's data set."""
+    """Hold an accuracy pass, its sample order, and the size of the data set of the gate."""
 
     accuracy: Accuracy
     scored: Scored
@@ -99,8 +99,8 @@ def below(excess: Sequence[float | None], most: float, total: int) -> float:
 def below_by_influence(values: Sequence[float], bound: float, width: float) -> float:
     """Return the p value, from a part, of the hypothesis that a score reaches a bound.
 
-    For a score that is not a sample mean but the mean of pseudo-values (`Scores.whole`). These may
-    spread further than `width`, the score's range. A normal interval would be too narrow for them.
+    Use it for a score that is the mean of pseudo-values (`Scores.whole`). These may spread further
+    than `width`, the score's range. A normal interval would be too narrow for them.
 
     Source: A. Maurer, M. Pontil, "Empirical Bernstein bounds and sample variance penalization",
         COLT 2009, theorem 4.
@@ -148,7 +148,7 @@ class _Series:
 
 
 def proven_misses(measured: Pass, bounds: Mapping[str, GateWindow]) -> dict[str, float]:
-    """Return the estimated whole-set scores that provably miss a bound, by metric.
+    """Return the estimated scores of the whole set that provably miss a bound, by metric.
 
     The scored part is a random draw, or the user selected it, see `HARDER_PART_SHARE`. Each bound
     is a hypothesis; Holm's procedure keeps `ALPHA` over all bounds and interim analyses.
@@ -190,7 +190,7 @@ def _series(measured: Pass, name: str) -> _Series | None:
 
 
 def _p(series: _Series, window: GateWindow, sign: int, bound: float, total: int) -> float:
-    """Return the p value that the whole set keeps a lower (sign 1) or upper (-1) bound."""
+    """Return p of the hypothesis that the whole set meets a bound: lower (sign 1), upper (-1)."""
     there = [value for value in series.values if value is not None]
     if series.influence:
         if window.least is None or window.most is None or sign < 0:
@@ -215,10 +215,10 @@ def gate(
     complete: bool,
     rerun_sd: Mapping[str, float] = MappingProxyType({}),
 ) -> Ruling:
-    """Compare scores with their bounds; `bounds` of None: there is no reference.
+    """Compare scores with their bounds; `bounds` is None without a reference score.
 
-    Scores of a whole data set are compared without a test. A part fails if a score of the whole
-    provably misses its gate; a part never passes. A missing score is an error if `complete`. The
+    Scores of a whole data set are compared without a test. A part fails if a test proves that the
+    whole set misses a bound; a part never passes. A missing score is an error if `complete`. The
     standard deviation of re-runs (`rerun_sd`) only adds notes, because the gate is MLPerf's.
     """
     if bounds is None:
@@ -324,7 +324,7 @@ def _metric(name: str, score: float, window: GateWindow, whose: str) -> tuple[No
 
 
 def combine(gated: Ruling, ruling: Ruling | None, missing: Words) -> Ruling:
-    """Combine the rulings of gate and baseline, either of which can fail the test."""
+    """Combine the rulings of gate and baseline comparison; either can fail the test."""
     paired = ruling.paired if ruling else ()
     if gated.outcome is Outcome.GATE_FAIL:
         if ruling is None:

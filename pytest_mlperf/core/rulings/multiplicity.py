@@ -34,21 +34,21 @@ _UNJUDGED = {Outcome.INVALID, Outcome.ERROR}
 
 
 class MachineSession(NamedTuple):
-    """Identify a session on one accelerator model; its pairs (case, metric) shift together."""
+    """Identify a session on one accelerator, whose pairs (case, metric) may all shift together."""
 
     session: str
     accelerator: str
 
 
 class Before(NamedTuple):
-    """Hold since when a test is SUSPECT (a drop only if judged alone), and its metrics."""
+    """Hold the date since which a test is SUSPECT (a drop only if judged alone), and metrics."""
 
     date: str
     metrics: Collection[str]
 
 
 def is_open(verdict: Verdict) -> bool:
-    """Check whether joint judgement with other pairs (case, metric) may change a verdict."""
+    """Check whether multiplicity correction over all pairs (case, metric) may change a verdict."""
     return (
         verdict.kind in DROP_OUTCOMES
         and verdict.outcome in {Outcome.INCONCLUSIVE, Outcome.PROVISIONAL, *DROP_OUTCOMES.values()}
@@ -67,7 +67,7 @@ def _fails_beside(verdict: Verdict) -> bool:
 def is_certain(
     verdict: Verdict, nulls: Mapping[MachineSession, Null], pairs: int, rule: RuleR
 ) -> bool:
-    """Check whether an undecided verdict is a drop for any result of the other pairs."""
+    """Check whether a verdict is a drop whatever the results of other pairs (case, metric)."""
     null = nulls.get(machine_of(verdict), Null())
     drops = [m for m in verdict.metrics if m.outcome in DROP_OUTCOMES.values() and _counts(m)]
     return any(p_among(m, null, rule) < FALSE_SHARE / pairs for m in drops)
@@ -80,7 +80,7 @@ def may_fall(metrics: Sequence[MetricVerdict]) -> bool:
 
 
 def interrupted(verdict: Verdict) -> Verdict:
-    """Mark an open verdict's undecided metrics as interrupted by the end of the session."""
+    """Mark the undecided metrics of a verdict as interrupted by the end of the session."""
     metrics = tuple(
         replace(m, note=Note.of("interrupted"), interrupted=True)
         if m.outcome is Outcome.INCONCLUSIVE and _undecided(m)
@@ -91,10 +91,10 @@ def interrupted(verdict: Verdict) -> Verdict:
 
 
 def reopened(verdict: Verdict, pairs: int) -> Verdict:
-    """Reset the outcomes that depend on other pairs, to judge a verdict among more pairs.
+    """Reset outcomes that depend on other pairs (case, metric), to judge them among more pairs.
 
-    A drop that interleaved runs proved stays a drop. So does one with p < FALSE_SHARE / `pairs` in
-    results of older versions, which have no interim analyses.
+    A drop that interleaved runs proved stays a drop. So does a drop with p < FALSE_SHARE / `pairs`
+    in results of older versions, which have no interim analyses.
     """
     depends = {*DROP_OUTCOMES.values(), Outcome.SUSPECT}
 
@@ -120,7 +120,7 @@ def machine_of(verdict: Verdict) -> MachineSession:
 
 
 def nulls(verdicts: Iterable[Verdict], rule: RuleR) -> dict[MachineSession, Null]:
-    """Estimate the distribution of unchanged pairs on each machine from a session's verdicts."""
+    """Estimate each machine's null distribution (of unchanged pairs) from a session's verdicts."""
     seen: dict[MachineSession, list[MetricVerdict]] = {}
     for verdict in verdicts:
         if verdict.kind in DROP_OUTCOMES and verdict.outcome not in _UNJUDGED:
@@ -136,7 +136,7 @@ def nulls(verdicts: Iterable[Verdict], rule: RuleR) -> dict[MachineSession, Null
 
 
 def p_among(metric: MetricVerdict, null: Null, rule: RuleR) -> float:
-    """Return the p value of a metric given all pairs; it is at least the metric's own p."""
+    """Return a metric's p value by the null distribution of its session, at least its own p."""
     looks = [_plain(look) for look in metric.analyses]
     return max(metric.p or 0.0, null.p_value(looks, rule) if looks and null.pairs else 0.0)
 
@@ -157,7 +157,7 @@ def settle(
     rule: RuleR,
     suspects: Mapping[int, Before] | None = None,
 ) -> list[Verdict]:
-    """Judge all pairs of a session together and return the open verdicts with final outcomes.
+    """Judge all pairs (case, metric) of a session jointly; return `open_` with final outcomes.
 
     A metric is a drop if the Benjamini-Hochberg procedure rejects its p value given all pairs. A
     metric that would be a drop only if judged alone is SUSPECT. Passed and unmeasured pairs have p
@@ -246,7 +246,7 @@ def _plain(look: InterimAnalysis) -> tuple[float, float, float]:
 
 
 def with_metrics(verdict: Verdict, metrics: tuple[MetricVerdict, ...]) -> Verdict:
-    """Return a verdict with other metrics, and the outcome and headline that follow from them."""
+    """Return a verdict with other metrics, and the outcome and headline derived from them."""
     ruling = ruling_of(metrics)
     headline = beside_accuracy(ruling.headline, verdict.unchecked)
     return replace(verdict, outcome=ruling.outcome, headline=headline, metrics=metrics)

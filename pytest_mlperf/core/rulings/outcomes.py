@@ -1,4 +1,4 @@
-"""Map the decision of a procedure to the outcome that a user reads."""
+"""Map the decision of a statistical rule to the outcome that a user reads."""
 
 from __future__ import annotations
 

@@ -67,14 +67,14 @@ from pytest_mlperf.judge.rule_r import (
 def looks_at(
     baseline: Sequence[Value], runs: Sequence[Value], *, direction: Direction, rule: RuleR
 ) -> tuple[InterimAnalysis, ...]:
-    """Return rule R's interim analyses: of the first run, of the first two runs, and so on."""
+    """Return rule R's interim analyses: after the first run, after two runs, and so on."""
     return tuple(_compared(baseline, runs[:k], direction, rule) for k in range(1, len(runs) + 1))
 
 
 def between_sessions(
     baseline: Sequence[Value], *, direction: Direction, rule: RuleR
 ) -> tuple[InterimAnalysis, ...]:
-    """Compare each session of a baseline with the others, as unchanged builds."""
+    """Compare each session of a baseline with its other sessions, as if they were new builds."""
     sessions = dict.fromkeys(run.session for run in baseline)
     compared = []
     for session in sessions if len(sessions) > 1 else ():
@@ -99,7 +99,7 @@ def _compared(
 def other_count(
     metric: str, theirs: Sequence[float], ours: Sequence[float], *, tolerance: float = 0.0
 ) -> Note | None:
-    """Return a note if a counter is outside the range of the baseline's values, else None."""
+    """Return a note if a counter is outside the range of its baseline values; else None."""
     if not theirs or not ours:
         raise ValueError(f"nothing to compare: {len(theirs)} baseline values and {len(ours)} now")
     if not all(math.isfinite(value) for value in (*theirs, *ours, tolerance)) or tolerance < 0:
@@ -122,7 +122,7 @@ def other_cached(
     baseline_runs: Sequence[Run | BaselineRun],
     key: NoteKey = "other_cached",
 ) -> Note | None:
-    """Return a note if the share of cached prompt tokens differs, else None."""
+    """Return a note if the share of cached prompt tokens differs from the baseline's, or None."""
     for name in sorted({name for run in current_runs for name in run.serving.server}):
         sides = [
             [run.serving.server[name] for run in side if name in run.serving.server]
@@ -154,7 +154,7 @@ def other_length(
 ) -> Note | None:
     """Return a note if answers at a concurrency or rate changed in mean length, else None.
 
-    Samples that both sides answered are compared in pairs, because chance decides which end.
+    Samples answered on both sides are compared in pairs: chance decides which ones end in time.
     """
     points = sorted(
         {point for run in current_runs for name in run.metrics if (point := point_of(name))}
@@ -211,7 +211,6 @@ def _by_sample(runs: Sequence[Run | BaselineRun], point: str) -> dict[str, list[
 
 
 def _tolerance(baseline: Sequence[Value], current: Sequence[Value], chance: float) -> float:
-    """Return the tolerated relative difference of the mean lengths of all answers."""
     sides = [[run.within_se**2 for run in side if run.within_se] for side in (baseline, current)]
     if not any(sides):
         return LENGTH_UNKNOWN
@@ -226,10 +225,10 @@ COUNT_FALSE_RISK, MIN_DRAWN_SAMPLES = 1e-5, 8
 def miscounted(
     timed: Mapping[int, Sequence[int]], answers: Mapping[int, float | None], *, drawn: bool
 ) -> tuple[Note, ...] | None:
-    """Return a note if timed runs and answers differ in token counts, () if they agree.
+    """Return a note if timed runs and the accuracy pass differ in token counts, () if not.
 
     None with too few common samples. The paired t test of log counts is conservative for symmetric
-    differences; one beyond `LENGTH_SLACK_SHARE` counts. `drawn`: answers differ by chance.
+    differences; `LENGTH_SLACK_SHARE` is tolerated. `drawn`: answers are randomly sampled.
 
     Source: B. Efron, Student's t-test under symmetry conditions, JASA 64 (1969), 1278-1302.
     """
@@ -254,9 +253,9 @@ class Ruling:
 
     Attributes:
         metrics: Gated metrics first, then reported ones; for accuracy the gate's.
-        more: Whether one more run, or more samples, could decide; then the outcome is not final.
+        more: Whether one more run, or more samples, could decide; the outcome is then not final.
         deciding: The metric that determines the outcome; None for accuracy and without baseline.
-        by_scores: For speed and energy: whether the scores failed; causes are then those of scores.
+        by_scores: For speed and energy: whether the outcome is due to failed accuracy.
     """
 
     outcome: Outcome
@@ -272,7 +271,7 @@ class Ruling:
     by_scores: bool = False
 
     def quoted(self, key: NoteKey, **values: object) -> Note:
-        """Return a note that quotes outcome and headline."""
+        """Return a note that quotes this outcome and headline."""
         return Note.of(key, outcome=str(self.outcome), headline=self.headline, **values)
 
     @property
@@ -282,7 +281,7 @@ class Ruling:
 
     @property
     def dropped(self) -> bool:
-        """Whether a metric provably fails the test, even if others could not be judged."""
+        """Whether a metric provably fails the test, even if other metrics could not be judged."""
         return any(m.fails and m.outcome is not Outcome.INVALID for m in self.metrics)
 
 
@@ -317,9 +316,9 @@ def rule_on(
     failing: Outcome = Outcome.PERF_DROP,
     pairs: int = 1,
 ) -> Ruling:
-    """Judge valid runs of one case, oldest first; limits are shares.
+    """Judge the valid runs of one case, oldest first, by rule R; `limits` are shares.
 
-    With many pairs, a drop is proven only if it is a drop for any result of the other pairs.
+    With many (case, metric) pairs, a drop is proven only if no other pair can change it.
     """
     judging = _Judging(
         rule=rule,
@@ -357,7 +356,7 @@ def rule_on(
 def ruling_of(
     metrics: Sequence[MetricVerdict], reported: Sequence[MetricVerdict] = (), *, more: bool = False
 ) -> Ruling:
-    """Combine the verdicts on all metrics of a case."""
+    """Combine the verdicts on all metrics of a case into the ruling on the case."""
     # A failing metric decides before a SUSPECT one, and a drop before a metric that could not be
     # judged.
     failing = [metric for metric in metrics if metric.fails]
@@ -379,7 +378,7 @@ def ruling_of(
 
 
 def noted_in_headline(verdict: Verdict) -> MetricVerdict | None:
-    """Return the metric whose note is in a verdict's first line, or None."""
+    """Return the metric whose note appears in the first line of a verdict, or None."""
     outcome: Outcome | None = verdict.outcome
     if outcome is Outcome.EXPECTED:
         outcome = next((metric.outcome for metric in verdict.metrics if metric.fails), None)
@@ -400,7 +399,6 @@ def values(
     """Return rule R's input for each run, measured or from a baseline, that has the metric.
 
     Args:
-        tolerated: See `RuleR`.
         margin: Add the margin for shared memory bandwidth to the load of measured runs.
         by_day: Merge sessions of one day; False if both sides may share the day.
     """
@@ -419,14 +417,14 @@ def values(
 
 
 def share_of(run: Run | BaselineRun) -> float | None:
-    """Return the largest share of a run's speed that load took; None if unknown."""
+    """Return an upper bound of the share of speed that load took from a run, or None."""
     if isinstance(run, BaselineRun):
         return run.busy
     return run.load.contention.share if run.load.contention else None
 
 
 def lost_of(run: Run | BaselineRun, metric: str, tolerated: float, *, margin: bool = True) -> float:
-    """Return the largest effect of load and a late client on a metric of a run, logarithmic."""
+    """Return an upper bound of the log change of a metric by load and a late client."""
     if math.isinf(tolerated):
         return 0.0
     late = (
@@ -445,7 +443,7 @@ def lost_of(run: Run | BaselineRun, metric: str, tolerated: float, *, margin: bo
 
 @dataclass(frozen=True, kw_only=True)
 class _Judging:
-    """Hold rule R for one metric, and as `among` corrected for all pairs of case and metric."""
+    """Hold rule R for one metric and, as `among`, rule R corrected for all (case, metric) pairs."""
 
     rule: RuleR
     among: RuleR
@@ -453,12 +451,12 @@ class _Judging:
     failing: Outcome
 
     def sharing(self, name: str, limits: Mapping[str, float]) -> _Judging:
-        """Return the rules for one metric of several, among which the false alarms are divided."""
+        """Return the rules for one of several metrics that share the false-alarm probability."""
         rule, among = (sharing(one, name, limits) for one in (self.rule, self.among))
         return replace(self, rule=rule, among=among)
 
     def knowing(self, noise: SessionNoise | None) -> _Judging:
-        """Return the rules with the better known of the metric's and the rule's session noise."""
+        """Return the rules with `noise` or their own session noise, whichever is better known."""
         noise = surer(noise, self.rule.session_noise)
         rule, among = (replace(one, session_noise=noise) for one in (self.rule, self.among))
         return replace(self, rule=rule, among=among)
@@ -550,7 +548,7 @@ def _note(judged: Judged, outcome: Outcome, judging: _Judging) -> Note | None:
 
 
 def of_load(lost: float, lost_before: float, key: NoteKey = "load_explains") -> Note | None:
-    """Return a note on load's log effects on the present runs and the baseline; None if both 0."""
+    """Return a note on how much load slowed current and baseline runs (log); None if both 0."""
     if not lost and not lost_before:
         return None
     return Note.of(key, now=-math.expm1(-lost), before=-math.expm1(-lost_before))
@@ -568,7 +566,7 @@ def _reported(
 def reported(
     name: str, current: Sequence[Value], baseline: Sequence[Value], note: Note | None = None
 ) -> MetricVerdict:
-    """Return a metric that is only reported, with its baseline if it has one."""
+    """Return the entry of a metric that is not gated, with its baseline value if there is one."""
     mean, old = mean_value(current) if current else None, mean_value(baseline) if baseline else None
     return MetricVerdict(
         metric=name,

@@ -38,13 +38,13 @@ def missing(runs: Sequence[Run], metric: str) -> Note | None:
 
 
 def buffered(runs: Sequence[Run], metric: str) -> bool:
-    """Check whether a run lacks a metric because parts of its streamed answers came together."""
+    """Check whether a run lacks a metric because streamed tokens arrived all at once."""
     lacking = [runs[place - 1] for place in absent(runs, metric)]
     return any(sign.key is SignKey.ANSWERS_BUFFERED for run in lacking for sign in run.signs)
 
 
 def ungated(runs: Sequence[Run], limits: Collection[str], record: Record | None) -> set[str]:
-    """Return the metrics without values because of buffered answers; {} if that is all of them."""
+    """Return metrics that lack values because tokens arrived all at once; {} if all metrics do."""
     recorded = {name for run in (record.runs if record else ()) for name in run.metrics}
     held = {name for name in limits if name not in recorded and buffered(runs, name)}
     return held if len(held) < len(limits) else set()
@@ -60,7 +60,7 @@ def in_zeros(runs: Sequence[Run], metric: str, baseline: float | None = None) ->
 def countable(
     runs: Sequence[Run], limits: Mapping[str, float], record: Record | None = None
 ) -> dict[str, float]:
-    """Return the limits of metrics with enough queries in these runs or in the record's."""
+    """Return the limits of metrics with enough queries, in these runs or the baseline's."""
     counted = {
         name: limit
         for name, limit in limits.items()
@@ -109,7 +109,7 @@ def unrecordable(
 
 
 def in_part(record: Record | None, limits: Mapping[str, float]) -> tuple[Note, ...]:
-    """Return a note for each gated metric that some runs of a record lack."""
+    """Return a note for each gated metric that only some runs of a baseline record have."""
     runs = record.runs if record else ()
     counts = {name: sum(name in run.metrics for run in runs) for name in limits}
     return tuple(
@@ -141,12 +141,12 @@ def remedies(
 
 
 def unmeasured(metric: str, limit: float, note: Note) -> MetricVerdict:
-    """Return the verdict INVALID on a metric that some runs lack."""
+    """Return an INVALID verdict on a metric that some runs lack."""
     return MetricVerdict(metric=metric, outcome=Outcome.INVALID, now=None, limit=limit, note=note)
 
 
 def of_few(verdict: MetricVerdict, few: Note, failing: Outcome) -> MetricVerdict:
-    """Limit a verdict on too few queries: a drop stays, any other outcome becomes undecided."""
+    """Adjust a verdict from too few queries: a drop stays; else INVALID or INCONCLUSIVE."""
     if verdict.outcome is failing or verdict.direction == "drop":
         return replace(verdict, note=verdict.note or few)
     gates = verdict.baseline.runs >= GATING_RUNS
@@ -163,7 +163,7 @@ def with_zeros(
     failing: Outcome,
     max_runs: int,
 ) -> tuple[MetricVerdict, bool]:
-    """Judge a metric that is 0 in some runs, a drop if in two; return (verdict, more runs?)."""
+    """Judge a metric that is 0 in some runs (a drop if in two); return (verdict, undecided)."""
     first = next(index for index, run in enumerate(runs) if metric in run.zero)
     others = [run for run in runs if metric in run.metrics]
     count = len(runs) - len(others)
@@ -201,7 +201,7 @@ def _stays(runs: Sequence[Run], metric: str, record: Record | None) -> bool:
 
 
 def _before(runs: Sequence[Run], metric: str, record: Record) -> int | None:
-    """Return the fewest queries of a baseline run, estimated from its samples; None if unknown."""
+    """Return the fewest queries of a baseline run (estimated in old records); None if unknown."""
     counts = [count for run in record.runs if (count := _queries(run, metric)) is not None]
     if counts or any(run.serving.requests for run in runs):
         return min(counts, default=None)

@@ -25,7 +25,7 @@ def outliers(
 ) -> list[int]:
     """Return the indexes of outliers among runs; `p` is the test's error probability.
 
-    Each run is compared with the other runs of its session, by the scatter inside all sessions. The
+    Each run is compared with the other runs of its session, by the scatter within sessions. The
     farthest run is removed and the rest compared again. All runs removed up to the last significant
     one are outliers, so that outliers do not mask each other. If these are more than a quarter but
     at most half of the runs, none is an outlier: the baseline would be steadier than the machine.
@@ -85,7 +85,7 @@ def first_run_effect(
 
 
 class Screened(NamedTuple):
-    """Hold the runs for a baseline, notes on omitted runs, and whether first runs are omitted."""
+    """Hold the runs to record, notes on omitted runs, and whether first runs are omitted."""
 
     runs: tuple[Run, ...]
     notes: tuple[Note, ...]
@@ -93,7 +93,7 @@ class Screened(NamedTuple):
 
 
 def value_of(run: Run, names: Collection[str]) -> Note:
-    """Return a note with a run's value of the first of `names` that the run has."""
+    """Return a note with a run's value of the first metric in `names` that the run has."""
     name = next(filter(run.metrics.__contains__, names), "")
     return Note.of("value", metric=name, value=run.metrics.get(name))
 
@@ -103,7 +103,7 @@ def screened(
 ) -> Screened:
     """Return the runs that may be recorded, for a new baseline or to extend an old one.
 
-    If the first run of a single session is an outlier, first runs count as different.
+    If there is one session and its first run is an outlier, first runs count as different.
     """
     names, sessions = countable(runs, limits, old), [run.session for run in runs]
     first, baseline_runs = {sessions.index(one) for one in sessions}, old.runs if old else ()

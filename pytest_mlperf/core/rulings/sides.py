@@ -1,4 +1,4 @@
-"""Judge all runs of a baseline against all of a candidate: each metric, then all cases."""
+"""Compare all runs of a baseline build and a candidate: each metric, then all cases."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class RatioSpread:
     df: float
 
     def reach(self, error: float) -> float:
-        """Return the one-sided margin of the estimate at this error: t quantile · se."""
+        """Return the one-sided confidence margin at an error probability: t quantile · se."""
         return t_isf(error, self.df) * self.se
 
     def p(self, change: float) -> float:
@@ -45,13 +45,13 @@ class RatioSpread:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Pooled:
-    """Hold the log ratio of two sides, and its uncertainty.
+    """Hold the log ratio of two builds, and its uncertainty.
 
     Attributes:
-        before, now: Weighted mean log value of a side over its sessions.
+        before, now: Weighted mean log value over the sessions of the baseline, of the candidate.
         spread: Standard error by the observed between-session variance, else by `MAX_SPREAD_RATIO`.
         least, separate: Standard errors without session variance, by the pooled run variance, and
-            by that of each side.
+            by that of each build.
         plain: Standard error by the expected ratio of session variance to run variance.
         by_sessions: Whether `spread` is by observed session variance.
     """
@@ -71,18 +71,18 @@ class Pooled:
         return self.now - self.before
 
     def reach(self, error: float) -> float:
-        """Return the one-sided margin of the change at this error, the largest of all spreads."""
+        """Return the widest one-sided confidence margin of the change at an error probability."""
         return max(one.reach(error) for one in (self.spread, self.least, self.separate))
 
     def p(self, sign: int, lost: float = 0.0) -> float:
-        """Return the p value of a rise (sign 1) or drop (-1), less the effect `lost` of load."""
+        """Return the p value of a rise (sign 1) or drop (-1) beyond the effect `lost` of load."""
         away = sign * self.change - lost
         return max(one.p(away) for one in (self.spread, self.least, self.separate))
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class _Side:
-    """Hold a side: each session's mean log value, run count, weight; squares inside sessions."""
+    """Hold the sessions of one build: mean log value, run count, weight; squares inside them."""
 
     means: Sequence[float]
     counts: Sequence[int]
@@ -122,7 +122,7 @@ class _Side:
 
 
 def pooled(baseline: Sequence[Value], current: Sequence[Value], *, rule: RuleR) -> Pooled:
-    """Return the difference of two sides by all their runs; sides share no sessions.
+    """Return the log ratio of two builds ("sides") by all their runs; they share no sessions.
 
     A session's mean varies by v_s + v_r/m, with v_s between sessions, v_r between the m runs of
     one. Sessions have the weight w = 1/(λ + 1/m), with the expected λ = v_s/v_r.
@@ -235,7 +235,7 @@ def judge_sides(
 def judge_together(
     cases: Sequence[Sequence[MetricVerdict]], alpha: float
 ) -> list[tuple[MetricVerdict, ...]]:
-    """Settle the verdicts of all cases of a comparison by the Benjamini-Hochberg procedure.
+    """Correct the verdicts on all cases of a comparison by the Benjamini-Hochberg procedure.
 
     A drop whose null hypothesis is rejected stays a drop; other drops become SUSPECT. An unchanged
     comparison of several metrics has a drop with probability `FALSE_SHARE` at most.
@@ -335,7 +335,6 @@ def _judged(
 def _decision(
     ratio: Pooled, change: tuple[float, float], bound: float, fewest: int, rule: RuleR
 ) -> Decision:
-    """Return the decision for the worst and the best log change that are possible with load."""
     worst, best = change
     if worst - ratio.reach(rule.beta) > bound:
         return Decision(outcome=Answer.PASS, improved=worst > ratio.reach(rule.alpha))

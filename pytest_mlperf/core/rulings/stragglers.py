@@ -55,7 +55,7 @@ def stragglers(
 
 
 def _bound(mean: float, values: Sequence[float], alpha: float, *, apart: float = 0.0) -> float:
-    """Return mean + t(alpha, n-1)·s·√(apart + 1/n); `apart` = 1 bounds one more value."""
+    """Return mean + t(alpha, n-1)·s·√(apart + 1/n); `apart` = 1 gives a prediction bound."""
     if len(values) < 2:
         return math.inf
     factor = math.sqrt(apart + 1 / len(values))

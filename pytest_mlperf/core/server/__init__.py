@@ -130,7 +130,7 @@ _NAMES = frozenset(
 
 
 def read_server(page: bytes) -> dict[str, float]:
-    """Return a page's values by the names in `COUNTERS` and `GAUGES`; {} if it has none."""
+    """Return a metrics page's values by names of `COUNTERS` and `GAUGES`; {} if it has none."""
     by_name: dict[str, list[float]] = {}
     for sample in page_samples(page, _NAMES):
         if 0 <= sample.value <= MAX_RATE:
@@ -146,7 +146,7 @@ def read_server(page: bytes) -> dict[str, float]:
 
 
 def together(pages: Sequence[Mapping[str, float]]) -> dict[str, float]:
-    """Combine the metrics of several servers that serve copies of the model in one run."""
+    """Combine the metrics of several servers that serve copies of one model."""
     names = dict.fromkeys(name for page in pages for name in page)
     return {
         name: OF_COPIES.get(name, sum)([page[name] for page in pages if name in page])
@@ -156,7 +156,7 @@ def together(pages: Sequence[Mapping[str, float]]) -> dict[str, float]:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ServerReading:
-    """Hold a reading of a server at a time since the epoch [s]."""
+    """Hold the metrics of a server read at `time_s` [s since the epoch]."""
 
     time_s: float
     values: Mapping[str, float]

@@ -46,7 +46,7 @@ _MIN_COUNT, _MIN_SHARE = 1.0, 0.1
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ServerChange:
-    """Hold the medians of a server quantity that is outside the baseline's range."""
+    """Hold both medians of a server metric that is outside the range of the baseline's runs."""
 
     quantity: str
     point: float | None
@@ -60,13 +60,13 @@ class ServerChange:
 
     @property
     def says(self) -> str:
-        """Change as text: "waiting queue 0 → 38.2"."""
+        """The change as text: "waiting queue 0 → 38.2"."""
         old, new = (server_value(self.quantity, value) for value in (self.before, self.now))
         return f"{QUANTITIES[self.quantity]} {old} → {new}"
 
 
 def server_value(quantity: str, value: float) -> str:
-    """Return the value of a quantity as text."""
+    """Format the value of a server metric."""
     return (
         percent(value)
         if quantity in _SHARES
@@ -79,7 +79,7 @@ def server_value(quantity: str, value: float) -> str:
 def server_figures(
     server: Mapping[str, float], point: float | None
 ) -> Iterator[tuple[str, str, str]]:
-    """Yield name, value and maximum (or "") of each quantity at a point, as text."""
+    """Yield (title, value, maximum or "") of each server metric at a concurrency, as texts."""
     for quantity, title in QUANTITIES.items():
         names = [quantity, f"{quantity}_max"]
         if point is not None:
@@ -91,7 +91,7 @@ def server_figures(
 
 
 def server_in_words(server: Mapping[str, float]) -> str:
-    """Return a server's metrics in one line, for a curve at its highest point; "" if none."""
+    """Return a server's metrics in one line (of a curve: at the highest load); "" if none."""
     point = max(points_of([server]), key=lambda point: point or 0.0, default=None)
     figures = [
         f"{title} {value}" + (f" ({most})" if most else "")
@@ -104,7 +104,7 @@ def server_in_words(server: Mapping[str, float]) -> str:
 def server_changes(
     current: Sequence[Mapping[str, float]], baseline: Sequence[Mapping[str, float]]
 ) -> list[ServerChange]:
-    """Return the quantities that changed, by points and in the order of `QUANTITIES`."""
+    """Return the server metrics that changed, sorted by concurrency, then as `QUANTITIES`."""
     changes = []
     for point in points_of(current):
         for quantity in QUANTITIES:
@@ -123,7 +123,7 @@ def server_changes(
 
 
 def points_of(servers: Sequence[Mapping[str, float]]) -> list[float | None]:
-    """Return the points with values in ascending order; [None] without a curve."""
+    """Return the concurrencies or rates with values, ascending; [None] without a curve."""
     points = {point_of(name) for server in servers for name in server}
     return sorted(points, key=lambda point: point or 0.0)
 

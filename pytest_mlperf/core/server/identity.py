@@ -32,13 +32,13 @@ class ServerIdentity:
     """Describe the hardware of a server on another machine.
 
     Attributes:
-        properties: Properties that must equal those of a baseline; one names their source.
+        properties: Hardware properties that must equal those of a baseline; one names their source.
         surroundings: Properties outside the identity whose changes are reported.
         facts: Software of the server, for the fingerprint.
         notes: Remarks for each verdict.
         idle: Reason why the server cannot use the declared GPUs; "" if it can.
         joules: Energy counter of each GPU of an exporter [J], by UUID.
-        time_s: Time of the answers, monotonic [s].
+        time_s: Monotonic time of the answers [s].
     """
 
     properties: Mapping[str, Property]
@@ -62,7 +62,7 @@ class ServerIdentity:
 
 
 def doubts(first: ServerIdentity, last: ServerIdentity) -> Iterator[str]:
-    """Yield why a run between two readings of its server's identity may not be judged."""
+    """Yield why a run may not be judged, by the server's identity before and after the run."""
     if changed := differences(first.properties, last.properties):
         texts = (f"{one.name} was {one.theirs}, is {one.ours}" for one in changed)
         yield f"the server runs on other hardware than before the run: {'; '.join(texts)}"

@@ -1,4 +1,4 @@
-"""Give advice on verdicts: how to settle them, and commands to repeat, accept or record."""
+"""Give advice on verdicts: how to make them final; commands to repeat, accept or record."""
 
 from __future__ import annotations
 
@@ -29,9 +29,9 @@ _UNDECIDED = (Outcome.INCONCLUSIVE, Outcome.SUSPECT, Outcome.NO_BASELINE)
 
 
 def session_verdict(results: Results, absent: Sequence[Absent] = ()) -> tuple[bool | None, str]:
-    """Return whether a session failed and its verdict: "failed: 2 PERF DROP, 1 ERROR".
+    """Return whether a session failed, and its verdict: "failed: 2 PERF DROP, 1 ERROR".
 
-    None instead of False if a verdict is provisional or undecided, or nothing was measured.
+    The first is None if nothing failed but a verdict is provisional or undecided, or none exists.
     """
     failed = Counter(result.verdict.outcome for result in results.cases if result.failed)
     parts = [f"{failed[word]} {word}" for word in SEVERITY if failed[word]]
@@ -52,7 +52,7 @@ def session_verdict(results: Results, absent: Sequence[Absent] = ()) -> tuple[bo
 
 
 def settling(results: Sequence[CaseResult]) -> list[tuple[str, str]]:
-    """Return (advice, cases) on how PROVISIONAL verdicts of passed tests become final."""
+    """Return (advice, cases) tuples on how to make PROVISIONAL verdicts of passed tests final."""
     cases_of: dict[str, dict[str, None]] = {}
     for result in results:
         missing = None if result.failed else final_word(result.verdict)
@@ -108,7 +108,7 @@ def lines_of(verdict: Verdict) -> list[str]:
 
 
 def without_file(verdict: Verdict, note: str) -> str:
-    """Return a note with the baselines folder in place of the path of the baseline file."""
+    """Return a note with the path of the baseline file shortened to the baselines folder."""
     file = verdict.baseline.file
     folder = file.partition(f"/{verdict.case.accelerator}/")[0] if file else ""
     return note.replace(file, folder) if file else note
@@ -123,7 +123,7 @@ def again(result: CaseResult) -> str:
 
 
 def may_be_recorded(result: CaseResult) -> bool:
-    """Check that a result is of a suite, without a handicap and a simulated accelerator."""
+    """Check that a result was not imported, slowed by a handicap, or made on a simulated GPU."""
     return not (result.handicap or result.pretended or result.suite == IMPORTED)
 
 
@@ -133,7 +133,7 @@ def is_drop(verdict: Verdict) -> bool:
 
 
 def accept(result: CaseResult) -> str | None:
-    """Return the command that accepts a drop; None without a drop, or if it is unrecordable."""
+    """Return the command that accepts a drop; None if there is no drop or it cannot be recorded."""
     if not is_drop(result.verdict) or not may_be_recorded(result):
         return None
     if result.verdict.replaces_baseline:
@@ -170,7 +170,7 @@ PROMISE = (
 
 
 def together(results: Results) -> list[str]:
-    """Return notes on jointly judged pairs of case and metric, a paragraph each."""
+    """Return notes on the (case, metric) pairs that were judged jointly, one paragraph each."""
     if not results.pairs:
         return []
     return [f"{results.pairs} pairs judged together: {_words(results)}", *machine_wide(results)]
@@ -198,7 +198,7 @@ NOTABLE = 1.2
 
 
 def machine_wide(results: Results) -> list[str]:
-    """Return notes on an unusual common shift or scatter of each machine's sessions."""
+    """Return notes on machines whose pairs shifted jointly, or scattered more than usual."""
     if not results.pairs:
         return []
     shown = nulls((result.verdict for result in results.cases), RuleR())

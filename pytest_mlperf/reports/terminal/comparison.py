@@ -1,4 +1,4 @@
-"""Format the comparison of two sides."""
+"""Format the comparison of two sets of results, A and B."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ COLUMNS = ("verdict", "metric", "A", "B", "change", "interval", "limit", "runs")
 
 @dataclass(frozen=True, kw_only=True)
 class ComparedCase:
-    """Hold one case that both sides have.
+    """Hold one case that is in both A and B.
 
     Attributes:
         metrics: One entry per metric, gated first; `baseline` is A, `now` is B.
@@ -42,11 +42,11 @@ def comparison(
     notes: Sequence[str],
     width: int,
 ) -> list[str]:
-    """Return the table, the changes, the cases that were not compared, and a line of counts.
+    """Format a comparison as lines: a table, changes, cases not compared, and counts.
 
     Args:
         sides: Descriptions of A and B.
-        alone: Case ids that only one side has, by "A" and "B".
+        alone: Ids of cases that only one of them has, by "A" and "B".
     """
     lines = [
         line

@@ -28,11 +28,11 @@ def evidence(
     width: int,
     likely: Sequence[str] = (),
 ) -> list[str]:
-    """Return the evidence of a verdict in numbered sections.
+    """Format the evidence for a verdict in numbered sections.
 
     Args:
-        baseline: Present runs of the baseline; empty without a baseline.
-        judged: A section for each gated metric on how it was decided.
+        baseline: Runs in today's baseline record; empty without a baseline.
+        judged: For each gated metric, a section on how it was decided.
         likely: A section on the likely causes.
     """
     verdict = result.verdict
@@ -206,7 +206,7 @@ def _gate(metric: MetricVerdict) -> str:
 
 
 def environment(verdict: Verdict, width: int) -> list[str]:
-    """Return machine, engine and data of a verdict, and the machine's speed if it is known."""
+    """Return lines on machine, engine and data of a verdict, and on its micro-benchmark."""
     subject = verdict.subject
     if subject is None:
         return []
@@ -225,5 +225,4 @@ def wrapped(text: str, width: int) -> list[str]:
 
 
 def _minute(started: str) -> str:
-    """Return an ISO 8601 time to the minute: "2026-11-21 03:15"."""
     return started[:16].replace("T", " ")

@@ -58,12 +58,12 @@ _NO_BREAK = "\u00a0"
 
 
 def line(label: str, text: str) -> str:
-    """Return a labelled line that is never folded, so that it can be copied."""
+    """Return a labelled line that is never wrapped, so that it can be copied."""
     return f"{label:<{LABEL_COLUMNS - 1}} {visible(text)}"
 
 
 def paragraph(label: str, text: str, width: int) -> list[str]:
-    """Return a labelled paragraph, folded between words."""
+    """Return a labelled paragraph, wrapped between words."""
     return fold(text, width, first=line(label, ""), rest=" " * LABEL_COLUMNS)
 
 
@@ -77,7 +77,7 @@ def paragraphs(label: str, texts: Sequence[str], width: int) -> list[str]:
 
 
 def fold(text: str, width: int, *, first: str = "", rest: str = "") -> list[str]:
-    """Return text folded between words; a long word stays whole, so that it can be copied."""
+    """Wrap a text between words; a long word stays whole, so that it can be copied."""
     folded = textwrap.wrap(
         text.replace(" %", f"{_NO_BREAK}%"),
         max(width, 20),
@@ -90,7 +90,7 @@ def fold(text: str, width: int, *, first: str = "", rest: str = "") -> list[str]
 
 
 def unbroken(text: str) -> str:
-    """Return text that `fold` keeps on one line."""
+    """Protect the spaces of a text, so that `fold` keeps it on one line."""
     return text.replace(" ", _NO_BREAK)
 
 
@@ -103,7 +103,7 @@ def table(
     spare: Sequence[str] = (),
     colour: bool = False,
 ) -> list[str]:
-    """Return a heading and a line per row, see `TextTable`; an empty column is left out.
+    """Format a header line and a line per row (see `TextTable`); omit empty columns.
 
     Args:
         colour: Colour the cells of "verdict" by the row's "outcome", else by the cell itself; a

@@ -33,7 +33,7 @@ class Score:
         change: Difference from the reference entry; None for the reference entry itself, and if
             different samples were judged.
         low, high: The bounds that decided the paired comparison with the reference entry.
-        outcome: The worse outcome of gate and paired rule; None if neither was evaluated.
+        outcome: The worse outcome of gate and paired test (rule A); None if neither was evaluated.
         lower: Whether the score is better when lower.
     """
 
@@ -92,12 +92,12 @@ class PrecisionEntry:
 
 @dataclass(frozen=True, kw_only=True)
 class Block:
-    """Hold entries of one workload, scenario, accelerator and profile, and their reference.
+    """Hold the entries to compare: same workload, scenario, accelerator and profile.
 
     Attributes:
         reference: The reference entry, one of `entries`.
         entries: All entries, the widest precision first.
-        metric: Name of the metric behind `PrecisionEntry.speed`.
+        metric: Name of the metric in `PrecisionEntry.speed`.
     """
 
     profile: str
@@ -134,7 +134,7 @@ Tests = Mapping[str, CaseResult]
 def precision_section(
     results: Iterable[CaseResult], *, whole: bool = False
 ) -> tuple[list[TextTable], list[str]]:
-    """Return a table of the blocks in which an engine has several precisions, and remarks.
+    """Return a table that compares the precisions of each engine, and remarks on it.
 
     Args:
         whole: Name workload, engine, precision and reference in every row, so that rows can be
@@ -251,7 +251,6 @@ def _notes(tests: Tests) -> Iterator[str]:
 
 
 def _scores(verdict: Verdict, reference: CaseResult | None) -> tuple[Score, ...]:
-    """Return the judged scores, or all scores if none was judged."""
     before = reference.verdict if reference else None
     measured = dict(verdict.accuracy.scores) if verdict.accuracy else {}
     measured |= {m.metric: m.now for m in verdict.metrics if m.now is not None}
@@ -290,7 +289,6 @@ def _score(name: str, value: float, verdict: Verdict, before: Verdict | None) ->
 def _plain_change(
     name: str, value: float, verdict: Verdict, before: Verdict | None
 ) -> float | None:
-    """Return the difference of two scores of the same samples, or None if samples differ."""
     ours, theirs = verdict.accuracy, before.accuracy if before else None
     if ours is None or theirs is None or name not in theirs.scores:
         return None
@@ -299,7 +297,6 @@ def _plain_change(
 
 
 def _values(result: CaseResult | None, metric: str) -> list[float]:
-    """Return the metric's values above 0 of valid runs; empty after ERROR or INVALID."""
     if result is None or result.verdict.outcome in UNMEASURED:
         return []
     valid = [run for run in result.verdict.runs if not run.invalid]
@@ -343,7 +340,7 @@ SPREAD_NOTE = "spread: lowest and highest ratio of two runs; it is not a confide
 
 
 def precision_table(blocks: Sequence[Block], *, whole: bool = False) -> TextTable:
-    """Return the table of all blocks with a row per score, at least one per entry."""
+    """Format blocks of entries as one table with a row per score, at least one per entry."""
     several = len(blocks) > 1
     about = "their reference" if several else f"{blocks[0].against}: {blocks[0].workload}"
     return TextTable(
@@ -445,7 +442,7 @@ def hardware(results: Results) -> list[str]:
 
 
 def precision_lines(results: Results, width: int) -> list[str]:
-    """Return the terminal's section on precisions; empty without a table."""
+    """Return the terminal's section on precisions; [] if there is nothing to compare."""
     tables, notes = precision_section(results.cases)
     lines: list[str] = []
     for one in tables:

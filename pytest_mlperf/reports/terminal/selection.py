@@ -19,7 +19,7 @@ from pytest_mlperf.suite.plan import Planned
 
 
 def idle_in_words(seconds: float = WAIT_IDLE_S) -> str:
-    """Return the longest waiting time for an idle machine as text; "" if it is 0."""
+    """Return the maximum wait for an idle machine as text; "" if it is 0."""
     return f" and up to {seconds:.0f} s waiting for an idle machine" if seconds else ""
 
 
@@ -32,12 +32,12 @@ def plan(
     measured: Costs | None = None,
     idle_s: float = WAIT_IDLE_S,
 ) -> list[str]:
-    """Return the cases of a session with their shortest and longest time.
+    """Return lines on the cases of a session and their shortest and longest time.
 
     Args:
         tests: Kinds of test of each case, by suite file and case id.
-        measured: Costs in earlier sessions; other cases are planned from their suite.
-        idle_s: Longest waiting time for an idle machine.
+        measured: Costs in earlier sessions; other cases are estimated from their suite.
+        idle_s: Maximum wait for an idle machine.
     """
     costs = [cost_of(planned, measured or {}) for planned in cases]
     rows = [
@@ -79,7 +79,7 @@ def plan(
 
 
 def gaps(cases: Iterable[Testable], width: int) -> list[str]:
-    """Return the cases that deviate from their MLPerf round or lack its accuracy test."""
+    """Return lines on how the cases deviate from the requirements of their MLPerf round."""
     suites = [case.suite for case in cases if isinstance(case, Planned)]
     counts = Counter(gap for suite in suites for gap in suite.gaps)
     return [
@@ -97,7 +97,7 @@ def notices(
     *,
     action: str = "deselected",
 ) -> list[str]:
-    """Return notices on uncollected suites and on tests for other accelerators."""
+    """Return lines on uncollected suites, and on tests for accelerators that are not here."""
     lines = []
     if uncollected:
         folders = set()
@@ -133,7 +133,7 @@ def whole_plan(
     confirm: str,
     idle_s: float,
 ) -> list[str]:
-    """Return the plan of a session and its additions.
+    """Return the plan of a session, followed by its warm-ups and extra runs.
 
     Args:
         planned: The case of each collected test.

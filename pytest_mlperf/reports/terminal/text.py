@@ -163,7 +163,7 @@ def _changed(verdict: Verdict, likely_causes: Sequence[Cause]) -> list[str]:
 
 
 def _rule(verdict: Verdict, judged: MetricVerdict, *, together: bool) -> str:
-    """Return text on the run counts of a verdict and its error guarantee."""
+    """Return the number of runs and the error guarantee of a verdict as text."""
     if verdict.replaces_baseline:
         return PROMISE
     counts = f"{plural(judged.runs, 'run')} now, {judged.baseline.runs} in the baseline"
@@ -202,7 +202,7 @@ MAX_LISTED_ALIKE = 4
 
 
 def report(session: ReportedSession) -> str:
-    """Return the failure groups and the summary as plain text."""
+    """Return the common causes of failures and the summary as plain text."""
     causes = group_sentences(failure_groups(session.results))
     lines = [line for cause in causes for line in fold(cause, session.columns)]
     lines += summary(session.results, session.columns, colour=False)
@@ -217,10 +217,10 @@ def summary(
     failures_shown: bool = False,
     precisions: bool = True,
 ) -> list[str]:
-    """Return the terminal summary: a table by case, advice, and a line of counts.
+    """Return the terminal summary: a table of the cases, advice, and a line of counts.
 
     Args:
-        failures_shown: Leave out the reasons of failed tests, whose messages are printed above.
+        failures_shown: Omit the reasons of failed tests, whose messages are printed above.
         precisions: Compare the precisions of each workload.
     """
     of_case, unlisted = _listed(results)
@@ -270,7 +270,6 @@ def summary(
 
 
 def _listed(results: Results) -> tuple[dict[str, list[CaseResult]], Counter[str]]:
-    """Return the listed tests by case, and the number of unlisted tests by outcome."""
     of_case = defaultdict[str, list[CaseResult]](list)
     for result in results.cases:
         of_case[result.verdict.case.id].append(result)
@@ -287,7 +286,7 @@ def _listed(results: Results) -> tuple[dict[str, list[CaseResult]], Counter[str]
 
 
 def _facts(tests: Sequence[CaseResult]) -> Iterator[str]:
-    """Yield the facts of a case; facts on runs are from the test with the most runs."""
+    """Yield the facts about a case; those about runs are from the test with the most runs."""
     fullest = max(
         tests, key=lambda test: (len(test.verdict.runs), test.verdict.kind != Kind.ACCURACY)
     )

@@ -45,14 +45,14 @@ CONFIGURATIONS = ("config.json", PIPELINE)
 
 
 def is_pipeline(folder: Path) -> bool:
-    """Check whether a folder, or one of its subfolders as in MLPerf, contains a pipeline."""
+    """Check whether a folder, or a subfolder as in MLPerf, contains a diffusion pipeline."""
     return any(
         path.is_file() for pattern in (PIPELINE, f"*/{PIPELINE}") for path in folder.glob(pattern)
     )
 
 
 def model_files(folder: Path) -> list[Path]:
-    """Return the files of a model, or of a pipeline's parts, by name."""
+    """Return the files of a model, or of all parts of a diffusion pipeline, sorted by name."""
     pattern = "**/*" if is_pipeline(folder) else "*"
     files = sorted(p for p in folder.glob(pattern) if p.suffix in SUFFIXES and p.is_file())
     if not any(path.suffix == WEIGHTS_SUFFIX for path in files):
@@ -65,7 +65,7 @@ def model_files(folder: Path) -> list[Path]:
 
 
 def digests(folder: Path, files: Sequence[Path], show: Callable[[str], None]) -> dict[str, str]:
-    """Return the hex SHA-256 of each file by its name in a folder."""
+    """Return the hex SHA-256 of each file, by its path relative to `folder`."""
     total, done, shown_s = sum(path.stat().st_size for path in files), 0, time.monotonic()
     by_name: dict[str, str] = {}
     for path in files:
@@ -93,12 +93,11 @@ def hash_of(value: Any) -> str:
 
 
 class Memory:
-    """Cache the key of a checkpoint by the size and times of its source files."""
+    """Cache the key of a checkpoint, so that unchanged source files are not hashed again."""
 
     def __init__(
         self, builds: Path | None, about: Mapping[str, Any], files: Sequence[Path]
     ) -> None:
-        """Read size and times of files; `builds` is the cache's folder, None to cache nothing."""
         self._file: Path | None = None
         looked = list(_looks(files))
         newest = max((look[-1] for look in looked), default=0)
@@ -121,7 +120,6 @@ class Memory:
 
 
 def _looks(files: Sequence[Path]) -> Iterator[tuple[str, int, int, int, int, int]]:
-    """Yield path, device, inode, size and times of every file, including files in folders."""
     for path in files:
         inside = sorted(path.rglob("*")) if path.is_dir() else [path]
         for file in inside[: MAX_CALIBRATION_FILES + 1]:
@@ -166,7 +164,7 @@ class CheckpointStore:
 
     @contextlib.contextmanager
     def alone(self, key: str, *, limit_s: float, waiting: Callable[[str], None]) -> Iterator[None]:
-        """Hold the lock of a checkpoint."""
+        """Lock a checkpoint while the `with` block runs; call `waiting` if it is locked already."""
         with _writable(self.folder):
             if os.environ.get(SHARED):
                 atomic.require_descriptors()
@@ -207,7 +205,7 @@ class CheckpointStore:
             self._discard(temporary.name)
 
     def publish(self, key: str, model: Path, provenance: Mapping[str, Any]) -> Built:
-        """Sync `model`, move it to `key`, and write `provenance` with the file sizes."""
+        """Flush `model` to disk, move it to `key`, and write `provenance` with its file sizes."""
         files = sorted(path for path in model.rglob("*") if path.is_file())
         sizes = {str(path.relative_to(model)): path.stat().st_size for path in files}
         whole = {"schema": PROVENANCE_VERSION, "key": key, **provenance, "files": sizes}

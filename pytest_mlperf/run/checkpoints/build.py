@@ -1,4 +1,4 @@
-"""Return the quantised checkpoint of a case's `build`; build it if it is absent."""
+"""Find the quantised checkpoint of a case's `build`, or build it."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ BUILT: Fields = {"facts": by_name(is_text), "weights_sha256": is_text}
 
 @dataclass(frozen=True, kw_only=True)
 class Checkpoint:
-    """Hold a quantised model; `seconds` is its build time if this session built it."""
+    """Hold a quantised model; `seconds` is its build time, None if it was built before."""
 
     folder: Path
     facts: Mapping[str, str]
@@ -46,7 +46,7 @@ class Checkpoint:
     seconds: float | None = None
 
     def require(self, engine: Mapping[str, Any]) -> None:
-        """Raise RunError if the engine loaded other weights than those built."""
+        """Raise RunError if the engine loaded weights other than those that were built."""
         loaded = str(engine.get("weights_sha256", ""))
         if loaded and not self.weights_sha256.startswith(loaded):
             raise RunError(
@@ -58,7 +58,7 @@ class Checkpoint:
 
 
 def builds_folder(runs: Path) -> Path:
-    """Return PYTEST_MLPERF_BUILDS, else `builds` in the folder of all results."""
+    """Return the folder of checkpoints: PYTEST_MLPERF_BUILDS, else `builds` beside all runs."""
     if shared := os.environ.get(_store.SHARED):
         return Path(shared).expanduser().absolute()
     return (runs.parent.parent if runs.parent.name == "runs" else runs.parent) / "builds"
@@ -76,8 +76,7 @@ def checkpoint_for(
 def state_of(step: CheckpointBuild | None, runs_dir: Path) -> str:
     """Return text on whether a case's checkpoint is built; "" if the engine entry has no `build`.
 
-    No weights are read and no user code is run. A build whose key is not cached counts as not
-    built.
+    It reads no weights and runs no user code. A checkpoint whose key is not cached is "not built".
     """
     if step is None or not step.registered:
         return ""
@@ -143,7 +142,6 @@ class _Making:
         self._calibration = {"use": calibration.title, "samples": samples, "digest": done["digest"]}
 
     def _make(self, key: str, about: Event, source: Mapping[str, str]) -> _store.Built:
-        """Hold the accelerator, and run the builder."""
         step, conditions = self.step, self.conditions
         # One build serves all power limits of its entry.
         conditions = replace(conditions, machine=replace(conditions.machine, limit_w=None))
@@ -223,7 +221,6 @@ def _checkpoint(built: _store.Built) -> Checkpoint:
 
 
 def _decided(step: CheckpointBuild, about: Event) -> dict[str, Any]:
-    """Return everything that determines a checkpoint, except the contents of its source files."""
     return {
         "schema": _store.PROVENANCE_VERSION,
         "use": step.use,
@@ -235,7 +232,7 @@ def _decided(step: CheckpointBuild, about: Event) -> dict[str, Any]:
 
 
 def _memory(step: CheckpointBuild, store: _store.CheckpointStore, about: Event) -> _store.Memory:
-    """Return the key cache of a build; it caches nothing for calibration data made by user code."""
+    """Return the key cache of a build, disabled if user code makes the calibration data."""
     prompts, files = step.calibration, _store.model_files(step.source)
     calibration = [asdict(prompts.dataset), prompts.count] if prompts else None
     if prompts and (path := prompts.dataset.options.get("path")):
@@ -262,7 +259,7 @@ EXTRA = "torchao"
 
 
 def about_builder(step: CheckpointBuild) -> Event:
-    """Return the versions and code digest of the builder; see `child.about`."""
+    """Return the builder's library versions and code digest; see `child.about`."""
     about = _asked(step.target, step.python.command if step.python else None, step.suite)
     if missing := about["missing"]:
         names = " and ".join(missing)
@@ -284,7 +281,6 @@ def about_builder(step: CheckpointBuild) -> Event:
 
 @lru_cache(maxsize=64)
 def _asked(target: str, python: tuple[str, ...] | None, suite: Path) -> Event:
-    """Return a builder's versions and code digest, cached for the session."""
     with tempfile.TemporaryDirectory(prefix="pytest-mlperf-") as folder:
         child = Child(
             title=f"builder {target}",

@@ -1,9 +1,9 @@
 """Run a builder in its own process: `python .../run/checkpoints/child.py SPEC.json`.
 
-It runs as a script, here or from a copy of this package in another Python, which then needs only
-the builder's imports. Calibration prompts are always made in this Python, which has the data set's
-libraries. Events leave on stdout; all other output goes to stderr. Its syntax must parse in older
-Pythons, which then report their version themselves.
+It runs as a script, in this Python or from a copy of this package in another one, which then needs
+only the builder's imports. Calibration prompts are always made in this Python, which has the data
+set's libraries. Events leave on stdout; all other output goes to stderr. Its syntax must parse in
+older Pythons, so that they can report their version.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ FAILURE_EXIT_CODE = 70
 
 
 def main(file: str) -> None:
-    """Set up the import path, and run the spec's task, see `TASKS`."""
+    """Set up the import path, and run the task that the spec file names, see `TASKS`."""
     # Events leave on a copy of stdout; all other output goes to stderr.
     sys.stdout.flush()
     descriptor = os.dup(1)
@@ -48,7 +48,7 @@ def main(file: str) -> None:
 
 
 def about(spec: dict[str, Any], _: Any) -> dict[str, Any]:
-    """Return a builder's library versions and code digest; import only its module."""
+    """Return the builder's library versions and code digest, without building anything."""
     import hashlib
     from importlib import metadata
 
@@ -73,7 +73,7 @@ def about(spec: dict[str, Any], _: Any) -> dict[str, Any]:
 
 
 def code_of(module: str) -> list[Path]:
-    """Return the file of a builder's module, and those of its package's other modules."""
+    """Return the source files of a builder's package, or of its module outside a package."""
     file = sys.modules[module].__file__
     if file is None:
         return []
@@ -82,7 +82,7 @@ def code_of(module: str) -> list[Path]:
 
 
 def build(spec: dict[str, Any], reporter: Any) -> dict[str, Any]:
-    """Run the builder, copy files it omitted, and reject files that may contain code."""
+    """Run the builder; copy the files that it omits; reject files that may contain code."""
     errors = importlib.import_module("pytest_mlperf.core.errors")
     files = importlib.import_module("pytest_mlperf.stores.digests")
     some = importlib.import_module("pytest_mlperf.core.untrusted_text").some
@@ -145,7 +145,7 @@ def calibrate(spec: dict[str, Any], _: Any) -> dict[str, Any]:
 
 
 def prompts_of(spec: dict[str, Any]) -> list[list[int]] | list[str]:
-    """Return samples as captions for a pipeline, as token ids for a language model."""
+    """Return calibration samples: token ids for a language model, captions for a pipeline."""
     from pytest_mlperf.core.errors import RunError
     from pytest_mlperf.registry import imported, target
     from pytest_mlperf.run.accuracy import fixed_order

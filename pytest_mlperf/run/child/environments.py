@@ -1,9 +1,9 @@
 """Start a worker in another Python: `python .../run/child/environments.py SPEC.json`.
 
-It runs as a script from a copy of this package, so that this Python needs only a worker's imports.
-It uses no inherited descriptor, variable or working folder, which a container would not pass on:
+It runs as a script from a copy of this package, so that the other Python needs only what a worker
+imports. It uses no inherited descriptor, variable or working folder, as a container passes none on:
 events leave on stdout, commands arrive on stdin, and the engine's output goes to stderr. Its syntax
-must parse in older Pythons, which then report their version themselves.
+must parse in older Pythons, so that they can report their version.
 """
 
 from __future__ import annotations
@@ -25,7 +25,6 @@ class StartEvents:
     """Send events to the parent until the worker's `Reporter` takes over."""
 
     def __init__(self) -> None:
-        """Reserve stdout for events, and redirect all other output to stderr."""
         sys.stdout.flush()
         self.descriptor = os.dup(1)
         os.dup2(2, 1)
@@ -96,7 +95,7 @@ def _about(version: str) -> dict[str, Any]:
 
 
 def _answer(events: StartEvents, spec: dict[str, Any]) -> None:
-    """Report libraries that cannot be imported, and the error of `require()`, for `doctor`."""
+    """Send `doctor` the libraries that cannot be imported, and the error of `require()`."""
     errors = importlib.import_module("pytest_mlperf.core.errors")
     question, lacking, error = spec["question"], {}, ["", ""]
     for library in question["libraries"]:
@@ -113,7 +112,6 @@ def _answer(events: StartEvents, spec: dict[str, Any]) -> None:
 
 
 def _engine_lacks(question: dict[str, Any]) -> list[str]:
-    """Return class, message and options of an error of imports or of `require()`."""
     registry = importlib.import_module("pytest_mlperf.registry")
     errors = importlib.import_module("pytest_mlperf.core.errors")
     try:

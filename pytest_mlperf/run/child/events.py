@@ -1,9 +1,9 @@
 """Read the events of a child process; reject any other data that it sends.
 
-A worker shares its process with an engine and its libraries, whose output is untrusted: endless
-bytes, JSON other than events, or an event with other fields. Checks here let callers rely on the
-fields of an event. Workers in other Pythons must not import this module, which needs libraries that
-those may lack.
+A worker shares its process with an engine and its libraries, whose output is untrusted: it may be
+endless, JSON but no event, or an event with other fields. After the checks here, callers can rely
+on an event's fields. Workers in other Pythons must not import this module, as its libraries may be
+missing there.
 """
 
 from __future__ import annotations
@@ -30,32 +30,32 @@ Check = Callable[[Any], bool]
 
 
 def is_text(value: object) -> bool:
-    """Check for a string."""
+    """Check whether a value is a string."""
     return type(value) is str
 
 
 def is_flag(value: object) -> bool:
-    """Check for a bool."""
+    """Check whether a value is a bool."""
     return type(value) is bool
 
 
 def is_count(value: object) -> bool:
-    """Check for an integer from 0 to `MAX_COUNT`."""
+    """Check whether a value is an integer from 0 to `MAX_COUNT`."""
     return type(value) is int and 0 <= value <= MAX_COUNT
 
 
 def is_number(value: object) -> bool:
-    """Check for a finite number up to `MAX_MAGNITUDE`."""
+    """Check whether a value is a finite number of magnitude `MAX_MAGNITUDE` at most."""
     return type(value) in (int, float) and abs(value) <= MAX_MAGNITUDE  # type: ignore[arg-type]
 
 
 def is_duration(value: object) -> bool:
-    """Check for a time from 0 to `MAX_SECONDS`."""
+    """Check whether a value is a time from 0 to `MAX_SECONDS`."""
     return is_number(value) and 0 <= value <= MAX_SECONDS  # type: ignore[operator]
 
 
 def is_rate(value: object) -> bool:
-    """Check for a number from `MIN_RATE` to `MAX_RATE`."""
+    """Check whether a value is a number from `MIN_RATE` to `MAX_RATE`."""
     return is_number(value) and MIN_RATE <= value <= MAX_RATE  # type: ignore[operator]
 
 
@@ -70,12 +70,12 @@ def list_of(check: Check) -> Check:
 
 
 def by_name(check: Check) -> Check:
-    """Return the check of a dictionary with any keys."""
+    """Return a check that a value is a dictionary whose values pass `check`."""
     return lambda value: type(value) is dict and all(map(check, value.values()))
 
 
 def record(**fields: Check) -> Check:
-    """Return the check of a dictionary with exactly these keys."""
+    """Return a check that a value is a dictionary with exactly these keys, whose values pass."""
     return lambda value: (
         type(value) is dict
         and value.keys() == fields.keys()
@@ -213,7 +213,7 @@ ANY_TIME = {"progress", "error"}
 
 
 class NoEventError(ValueError):
-    """Report that a line is not an event, and why."""
+    """Report that a line is not a valid event; the message says why."""
 
 
 @dataclass
@@ -221,9 +221,9 @@ class ChildEvents:
     """Receive the events of one child through a pipe.
 
     Attributes:
-        layer: Layer to blame for invalid data.
+        layer: Layer that errors about invalid data name as the cause.
         ended: Returns whether the child has ended, as its descendants may keep the pipe open.
-        follows: Maps events to their successors; None allows any.
+        follows: Allowed successors by event name; None allows any order.
     """
 
     descriptor: int
@@ -237,7 +237,7 @@ class ChildEvents:
     _buffer: bytes = field(default=b"", init=False)
 
     def next(self, timeout_s: float) -> Event | None:
-        """Return the next event, or None if no event is complete after at most `POLL_SECONDS`.
+        """Return the next event; None after `timeout_s`, or after `POLL_SECONDS` if shorter.
 
         The short wait lets callers check their own limits. Raises EOFError if the child has ended.
         """

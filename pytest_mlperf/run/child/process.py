@@ -38,23 +38,23 @@ PROGRESS: events.Fields = {
 
 
 class Designed(RunError):
-    """Report an error that this package's code raised in a child; the log adds nothing."""
+    """Report an error that this package raised in a child on purpose; its log explains no more."""
 
 
 class Waiting(str):
-    """Mark a text as a progress line about waiting for other processes, which it names."""
+    """Mark a progress line as being about waiting for other processes."""
 
     __slots__ = ()
 
 
 @dataclass(frozen=True, kw_only=True)
 class Patience:
-    """Hold the time limits of a child process.
+    """Hold the time limits of a child process [s].
 
     Attributes:
         progress_s: Limit without progress: no phase ended, no sample completed, and nothing printed
             while the engine loads.
-        phase_s: Limit of one phase (load, a LoadGen run) with progress.
+        phase_s: Limit of one phase (load, a LoadGen run), even with progress.
     """
 
     progress_s: float = 900.0
@@ -67,7 +67,7 @@ class Patience:
 
 
 class EventProcess(ChildProcess):
-    """Run a child that sends events through a pipe and prints into its log."""
+    """Run a child that sends events through a pipe; write its other output to a log."""
 
     def __init__(
         self,
@@ -82,7 +82,7 @@ class EventProcess(ChildProcess):
         on_stdout: bool = True,
         follows: Mapping[str, Collection[str]] | None = None,
     ) -> None:
-        """Start the child; it sends events on stdout, else on the descriptor after `--events`."""
+        """Start the child; its events use stdout, else the descriptor that `--events` names."""
         self._pipe, end = os.pipe()
         try:
             super().__init__(
@@ -120,7 +120,6 @@ class EventProcess(ChildProcess):
 def _environment(
     extra_variables: Mapping[str, str | None], *, other_python: bool
 ) -> dict[str, str]:
-    """Return a child's variables; None in `extra_variables` removes one."""
     left_out = THIS_PYTHON if other_python else ()
     inherited = {key: value for key, value in os.environ.items() if key not in left_out}
     variables = {**inherited, **extra_variables, "PYTHONUNBUFFERED": "1"}
@@ -134,10 +133,10 @@ class Child:
     Attributes:
         title: Name in progress lines, "building torchao int8".
         spec: Task as JSON; its key `task` is the name of the spec file and the log.
-        answer: Fields of the child's last event, "done".
+        answer: Required fields of the child's last event, "done".
         python: Command of another Python; None for this one.
-        suite: Suite file with code that the child imports; None if there is none.
-        layer: Layer to name in the child's errors.
+        suite: Suite file next to code that the child imports; None if there is none.
+        layer: Layer that errors of the child name.
         whose: Kind of untrusted code that the child runs: "builder".
     """
 
@@ -179,7 +178,6 @@ class Child:
 
     @contextlib.contextmanager
     def _command(self) -> Iterator[list[str]]:
-        """Yield the command line; copy this package if another Python runs the child."""
         spec, name = self.folder / f"{self.spec['task']}.json", f"{self.script}.py"
         contents = {**self.spec, "import_path": [] if self.python else import_path(self.suite)}
         spec.write_text(json.dumps(contents), "utf-8")
@@ -218,7 +216,7 @@ class Child:
         raise self._died(process)
 
     def _heard(self, process: EventProcess) -> Iterator[Event]:
-        """Yield each event until the child ends, and {} whenever its log has grown."""
+        """Yield the child's events, and {} whenever its log has grown; enforce the time limits."""
         started = last = time.monotonic()
         size, at = 0, ""
         while True:
@@ -261,7 +259,6 @@ class Child:
 
 
 def _place(event: Event) -> str:
-    """Return ", 3 of 8 layers" for progress, "" for other events."""
     return f", {event['done']:,} of {event['total']:,} {event['what']}" if "done" in event else ""
 
 
@@ -277,10 +274,10 @@ _NOTHING: Mapping[str, str] = MappingProxyType({})
 
 
 class WorkerProcess:
-    """Run one worker process from entry to exit.
+    """Run one worker process; the `with` block starts and ends it.
 
     Attributes:
-        notes: Errors during the engine's exit, which do not affect the results.
+        notes: Errors while the engine exited, which do not affect the results.
 
     Use:
         with WorkerProcess(spec, patience, on_event) as worker:
@@ -310,7 +307,6 @@ class WorkerProcess:
         self._progress: Event = {}
 
     def __enter__(self) -> Self:
-        """Start the process in its own session, so that Ctrl-C reaches only the parent."""
         try:
             (self.folder / "spec.json").write_text(self.spec.to_json(), "utf-8")
             log = self.log.open("wb")
@@ -347,7 +343,6 @@ class WorkerProcess:
         self._process.stop(alone_s=KILL_GRACE_SECONDS if kind is None else 0.0)
 
     def _leaving(self) -> str | None:
-        """Wait until a stopping worker has exited; return what went wrong, or None."""
         process, deadline = self._process, time.monotonic() + STOP_SECONDS
         who = "the engine, after its last run,"
         while (left := deadline - time.monotonic()) > 0:
@@ -418,7 +413,6 @@ class WorkerProcess:
                 return event
 
     def _require_not_stopped(self, quiet_s: float) -> None:
-        """Raise RunError if SIGSTOP suspended the worker, which waiting cannot resume."""
         with contextlib.suppress(OSError, IndexError):  # only Linux reports the state
             state = Path(f"/proc/{self._process.pid}/stat").read_bytes().rpartition(b") ")[2]
             if quiet_s >= MAX_STOPPED_SECONDS and state[:1] == b"T":
@@ -498,7 +492,6 @@ class WorkerProcess:
 
 
 def _of_build(kind: str, build: Build) -> str:
-    """Return the build in which a worker failed, as text; add advice if an import failed."""
     if kind in {EnvironmentFault.__name__, "ImportError", "ModuleNotFoundError"}:
         return f"; it runs in {build.title} ({build.key}): install it there"
     return f" (in {build.title})"

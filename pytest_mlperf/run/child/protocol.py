@@ -23,7 +23,7 @@ PACKAGE = Path(__file__).parents[2]
 
 
 def import_path(suite: Path | None = None) -> list[str]:
-    """Return the absolute import folders of this Python, and of a suite's own code."""
+    """Return the absolute folders of `sys.path`, and those of a suite's own code."""
     folders = [*sys.path, *([] if suite is None else ["", str(suite.parent)])]
     return list(dict.fromkeys(str(Path(folder).absolute()) for folder in folders))
 
@@ -31,7 +31,7 @@ def import_path(suite: Path | None = None) -> list[str]:
 def import_as_parent(path: Sequence[str]) -> None:
     """Add the parent process's import folders at both ends of `sys.path`.
 
-    Folders before the first one that both have, such as pytest's `pythonpath`, are put first.
+    The parent's folders before the first common one, such as pytest's `pythonpath`, are put first.
     """
     first = list(itertools.takewhile(lambda folder: folder not in sys.path, path))
     sys.path[:] = dict.fromkeys([*first, *sys.path, *path])
@@ -64,12 +64,12 @@ class WorkerSpec:
         folder: Existing folder of this run, absolute.
         precision: Precision in the suite, e.g. "fp32".
         handicap: Share of speed to remove, 0 ≤ handicap < 1; work takes 1/(1-handicap) as long.
-        import_path: The parent's import folders, with those of `protocol.import_path`.
+        import_path: The parent's import folders, see `protocol.import_path`.
         import_first, import_not: In another Python, folders to import from first, or never.
         environment: In another Python, variables to set; None removes one.
-        replicas: Processes that each load the engine; empty if the worker does.
-        replica_patience_s: Time limit of a silent replica [s].
-        requests: Whether to record each request of our own loops.
+        replicas: Processes that each load the engine; empty if the worker loads it.
+        replica_patience_s: Time limit for a replica that reports nothing [s].
+        requests: Whether to record each request of Concurrency and OpenLoop runs.
         answer_forms: See `ScoringPlan`.
     """
 
@@ -153,12 +153,12 @@ class RunFinished:
         completed: Samples completed by the engine, each counted once.
         duration_s: From the first issue to the last completion, monotonic clock.
         within_se: Relative standard error of the throughput by batch means; 0 if unknown.
-        token_metrics: Metrics of our own counts and stamps of tokens, SI units.
+        token_metrics: Metrics from our own token counts and time stamps, SI units.
         notes: Limitations of these time stamps, in words.
-        corrected: Whether times per token divide by the received tokens, unlike LoadGen's, which
-            divide by all but one.
-        hidden_share: Share of hidden tokens; None if the engine does not report it.
-        faults: Completions held back from LoadGen: unknown or repeated ids, missing outputs.
+        corrected: Whether a time per output token was divided by fewer than (tokens - 1), unlike
+            LoadGen's, because tokens arrived together or were hidden.
+        hidden_share: Share of hidden tokens (reasoning); None if the engine does not report it.
+        faults: Completions not passed to LoadGen: unknown or repeated ids, missing outputs.
         client: Lateness of an engine that is a client, see `Engine.client_lateness`.
         contention: Processor use during the run, see `Contention`; None if not read.
         finishes: Counts of finish reasons; empty if not reported.

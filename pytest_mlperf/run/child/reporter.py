@@ -1,4 +1,4 @@
-"""Send the worker's events as JSON lines, and the error that ends it."""
+"""Send the worker's events as JSON lines, and the error that ends the worker."""
 
 from __future__ import annotations
 
@@ -29,8 +29,8 @@ def guard_group() -> int:
     """Fork a guard process; move stdin to a new descriptor and return the descriptor.
 
     Call it before any thread starts. The guard waits until the worker's stdin closes or the worker
-    ends, then kills the rest of the process group: a worker that hangs or was killed cannot stop
-    its engine's servers. Stdin becomes empty, so that an engine cannot read the parent's commands.
+    ends, then kills the rest of the process group, since a worker that hangs or was killed cannot
+    stop its engine's servers. Stdin becomes empty, so that no engine reads the parent's commands.
     """
     if os.getpgrp() != os.getpid():
         os.setpgid(0, 0)
@@ -98,7 +98,7 @@ class Reporter:
         self._ending = threading.Lock()
 
     def event(self, name: str, **fields: Any) -> None:
-        """Send one event; end the process if the parent is gone."""
+        """Send one event; end the process if the parent has ended."""
         line = (json.dumps({"event": name, **fields}) + "\n").encode()
         try:
             with self._lock:
@@ -108,7 +108,7 @@ class Reporter:
             leave(ERROR_EXIT_CODE)
 
     def fail(self, layer: str, error: BaseException) -> NoReturn:
-        """Send the error event, and end the process; only the first error is sent."""
+        """Send an error event, and end the process; of several errors only the first is sent."""
         sys.setrecursionlimit(sys.getrecursionlimit() + EXTRA_RECURSION)
         # Never released, so that a second failing thread waits here for the end.
         self._ending.acquire()
@@ -122,7 +122,7 @@ class Reporter:
 
     @contextlib.contextmanager
     def blaming(self, layer: str) -> Iterator[None]:
-        """Turn an exception of the `with` block into an error event of this layer, then exit."""
+        """Run the `with` block; report an exception as an error of `layer`, and end the process."""
         try:
             yield
         except BaseException as error:  # an engine may call sys.exit()
@@ -190,7 +190,7 @@ def _fields(
 
 
 def one_line(error: BaseException) -> str:
-    """Return an exception as one line; add class and place unless it is an MlperfError."""
+    """Return an exception as one line, with class and location unless it is an MlperfError."""
     text = text_of(error)
     if isinstance(error, MlperfError):
         return text
@@ -199,7 +199,6 @@ def one_line(error: BaseException) -> str:
 
 
 def _place(error: BaseException) -> str:
-    """Return the location of an exception in parentheses; "" if unknown."""
     try:
         frames = traceback.extract_tb(error.__traceback__)
         return f" (in {frames[-1].name}, {frames[-1].filename}:{frames[-1].lineno})"
@@ -208,7 +207,7 @@ def _place(error: BaseException) -> str:
 
 
 def leave(code: int) -> NoReturn:
-    """End the process immediately, as LoadGen's threads abort a normal exit of Python."""
+    """End the process at once, because LoadGen's threads would abort a normal exit of Python."""
     with contextlib.suppress(Exception):
         sys.stdout.flush()
         sys.stderr.flush()

@@ -27,7 +27,7 @@ class Span:
     """Hold a period in which one reason limited the clocks.
 
     Attributes:
-        reason: Name; "unknown 0x800" if it is not in the table.
+        reason: NVML's name of the clock event reason; "unknown 0x800" for a bit without a name.
         begin_s: Time of the first sample with the reason.
         end_s: Time of the next sample without the reason, or of the last sample.
     """
@@ -173,10 +173,10 @@ class GpuLog:
         return tuple(sorted(spans, key=lambda span: (span.begin_s, span.reason)))
 
     def held_back_s(self, begin_s: float, end_s: float) -> dict[str, float]:
-        """Return for each reason the time in a window in which it limited the clocks [s].
+        """Return the time in a window for which each reason limited the clocks [s].
 
-        It is the larger of the GPU's counter and the time in samples: samples miss short events,
-        and a driver may not support the counter's field.
+        This is the maximum of the GPU's own counter and the sampled time: samples miss short
+        events, and a driver may not support the counter.
         """
         held_s: dict[str, float] = {}
         for span in self.spans():
@@ -196,7 +196,7 @@ class GpuLog:
         return held_s
 
     def _counted_s(self, begin_s: float, end_s: float) -> dict[str, float]:
-        """Return for each reason by how much the GPU's own counter rose over a window [s]."""
+        """Return the time for each clock event reason in a window by the GPU's own counters [s]."""
         series: dict[str, list[Reading]] = {}
         for state in self.states:
             for name, ns in (state.get("throttle_ns") or {}).items():
@@ -209,7 +209,7 @@ class GpuLog:
         }
 
     def risen(self, begin_s: float, end_s: float) -> dict[str, int]:
-        """Return by how much each error count rose from before a window to after it."""
+        """Return the increase of each error count during a window, by name."""
         ends = {name: self.at_ends(name, begin_s, end_s) for name in RISING_COUNTS}
         return {n: both[1] - both[0] for n, both in ends.items() if both and both[1] >= both[0]}
 
@@ -231,7 +231,7 @@ class GpuLog:
         return links_before, links_after
 
     def link_rates(self, begin_s: float, end_s: float) -> dict[str, float]:
-        """Return the rates sent and received over NVLink in a window [B/s]; {} if unknown."""
+        """Return the NVLink rates, sent and received, in a window [B/s]; {} if unknown."""
         read = [s for s in self.states if s.get("nvlink_bytes") is not None]
         if not read or not read[0]["time"] <= begin_s < end_s <= read[-1]["time"]:
             return {}
@@ -246,7 +246,7 @@ class GpuLog:
         return rates
 
     def at_ends(self, name: str, begin_s: float, end_s: float) -> tuple[Any, Any] | None:
-        """Return the last reading before a window and the first after it, else the nearest."""
+        """Return the readings just before and after a window, else the nearest; None if unread."""
         read = [(s["time"], s[name]) for s in self.states if s.get(name) is not None]
         if not read:
             return None
@@ -264,7 +264,7 @@ class GpuLog:
         )
 
     def state(self, begin_s: float, end_s: float) -> dict[str, float]:
-        """Return the readings of a window as fields of `core.control.State`; omit unread ones."""
+        """Return a window's state as fields of `core.control.State`; omit quantities not read."""
         state = {}
         for name in ("sm_mhz", "memory_mhz"):
             if values := [reading.value for reading in self.series(name, begin_s, end_s)]:
@@ -282,7 +282,7 @@ class GpuLog:
         return dict(self.facts.get("processes") or ())
 
     def processes_seen(self, begin_s: float, end_s: float) -> set[int] | None:
-        """Return pids on the GPU in a window that were not there at the start; None if unknown."""
+        """Return pids on the GPU in a window, except those at the start; None if unknown."""
         listed = [
             state["processes"]
             for state in self.states
@@ -292,7 +292,7 @@ class GpuLog:
         return pids - self.before_us.keys() if listed else None
 
     def foreign(self, warm_s: float) -> Processes:
-        """Return processes that appeared after the warm-up, which cannot be the engine's."""
+        """Return processes that started after the warm-up, so that they cannot be the engine's."""
         listed = [
             (s["time"], s["processes"]) for s in self.states if s.get("processes") is not None
         ]

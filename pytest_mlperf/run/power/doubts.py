@@ -1,7 +1,7 @@
 """Find reasons in the sampler's records why a GPU run or its energy must not be judged.
 
-Of the clock event reasons only heat and a failing supply invalidate a run. The software power cap
-is normal for a board under full load, so only its share is reported.
+Of NVML's clock event reasons, only slowdowns by heat or by the power supply invalidate a run. The
+software power cap is normal under full load, so that its share of the time is only reported.
 """
 
 from __future__ import annotations
@@ -39,9 +39,9 @@ MIN_LIMIT_SHARE = 0.25
 
 
 def did_nothing(gpu: GpuLog, begin_s: float, end_s: float, *, busy: float) -> str | None:
-    """Return evidence that a GPU did no work in a window; None if it did or if that is unknown.
+    """Return evidence that a GPU did no work in a window; None if it worked or that is unknown.
 
-    `begin_s` is monotonic; `busy` is the share of the window in which the engine had work.
+    The window is in monotonic time; `busy` is the share of it in which the engine had work.
     """
     first_s = gpu.trace[0].time_s if gpu.trace else begin_s
     idle_w = [r.value for r in gpu.trace if r.time_s <= first_s + REST_SECONDS]
@@ -80,7 +80,7 @@ def did_nothing(gpu: GpuLog, begin_s: float, end_s: float, *, busy: float) -> st
 
 
 def _hard(gpu: GpuLog, idle_w: Sequence[float], inside: Sequence[float]) -> bool:
-    """Check whether the power shows that a GPU worked, even if its utilisation reads 0."""
+    """Return whether the power readings prove that a GPU worked, even at a reported use of 0 %."""
     if not idle_w or not inside:
         return False
     rest_w = median(idle_w)
@@ -119,7 +119,7 @@ class Doubts:
 
     Attributes:
         invalid: Reasons why the window must not be judged.
-        energy: Reasons why the energy must not be judged, in words; the speed may be.
+        energy: Reasons, as text, why the energy must not be judged; the speed may be judged.
     """
 
     invalid: tuple[Reason, ...] = ()
@@ -224,7 +224,7 @@ def _others(gpu: GpuLog, warm_s: float) -> Iterator[Reason | Sign]:
 
 
 def _limits(gpu: GpuLog, end_s: float, expected_w: float | None) -> Iterator[Reason]:
-    """Report a power limit that changed or is not the one expected, as it selects the baseline."""
+    """Return a reason if the power limit, which selects the baseline, is not the session's."""
     read = [expected_w, gpu.limit_w, *(r.value for r in _until(gpu, "limit_w", end_s))]
     watts = [limit_w for limit_w in read if limit_w is not None]
     farthest = max(watts, key=lambda w: abs(w - watts[0]), default=0.0)
@@ -248,7 +248,7 @@ def _errors(gpu: GpuLog, begin_s: float, end_s: float) -> Iterator[Sign]:
 
 
 def _until(gpu: GpuLog, name: str, end_s: float) -> list[Any]:
-    """Return a slow quantity's readings up to the first one after `end_s`."""
+    """Return the readings of a quantity up to the first one after `end_s`."""
     every = gpu.series(name, 0.0, math.inf)
     return [r for i, r in enumerate(every) if i == 0 or every[i - 1].time_s < end_s]
 
@@ -319,7 +319,7 @@ HEALTH_PROBLEMS = {
 
 
 def _lacking(links: Mapping[int, bool], product: str) -> Note | None:
-    """Describe NVLinks that are down; None if none is, or for a PCIe card without a bridge."""
+    """Return a note if NVLinks are down; None if not, or if a PCIe card has no bridge."""
     up = sum(links.values())
     usual = next((count for kind, count in USUAL_LINKS.items() if re.search(kind, product)), 0)
     most = max(usual, len(links) if up else 0)

@@ -31,9 +31,9 @@ class Exporter:
 
     Attributes:
         url: Address of its page, "http://gpu-box:9400/metrics".
-        chosen: UUIDs or host names of the GPUs that count; () for all.
+        chosen: UUIDs or host names of the GPUs to measure; () for all.
         gpus: Their number and model: "8 x NVIDIA H200".
-        probe: Command in place of the page, see `ProbePage`.
+        probe: Command to run instead of reading a page, see `ProbePage`.
     """
 
     url: str = ""
@@ -48,7 +48,7 @@ class ExporterLog:
 
     Attributes:
         failures: Errors of failed readings.
-        clock_stepped: Whether the wall clock was set, so that no window can be found.
+        clock_stepped: Whether the wall clock was set, so that the run's window is unknown.
         by_probe: Whether a probe was read in place of an exporter.
     """
 
@@ -83,7 +83,7 @@ def find_exporter(url: str, chosen: tuple[str, ...] = ()) -> Exporter:
 
 @contextlib.contextmanager
 def watched_exporter(exporter: Exporter) -> Iterator[ExporterLog]:
-    """Read an exporter's page during the block."""
+    """Read an exporter's page repeatedly inside the `with` block; yield the readings."""
     log = ExporterLog(by_probe=bool(exporter.probe))
 
     def take(time_s: float, pages: Sequence[bytes]) -> None:
@@ -99,7 +99,7 @@ def watched_exporter(exporter: Exporter) -> Iterator[ExporterLog]:
 def exported(
     figures: Figures, log: ExporterLog, timed: TimedLog, *, expected: int | None
 ) -> Findings:
-    """Return a run's energy by an exporter, and samples and tokens per joule."""
+    """Return a run's energy by an exporter, and values per joule; `expected` is the GPU count."""
     begin_s, end_s = timed.window_s
     failure = log.failures[-1] if log.failures else ""
     looks = log.looks

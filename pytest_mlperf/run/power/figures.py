@@ -38,7 +38,7 @@ _UNKNOWN: Mapping[str, UsedGpu] = MappingProxyType({})
 
 @dataclass(frozen=True, kw_only=True)
 class Sampled(Findings):
-    """Hold the results of sampling the GPUs during a run."""
+    """Hold the findings from the power samples of a run."""
 
     energy_unknown: str | None = None
     state: State = field(default_factory=dict)
@@ -55,7 +55,7 @@ def sampled(
 ) -> Sampled:
     """Return a run's energy, and reasons not to judge the run or its energy.
 
-    Processes after `warm_s` are foreign. `used` has the session's facts about its GPUs, by UUID.
+    Processes that start after `warm_s` are foreign. `used` has the session's GPUs by UUID.
     """
     if unsampled := _unsampled(log, used):
         return unsampled
@@ -106,7 +106,7 @@ def sampled(
 
 
 def _unsampled(log: PowerLog, used: Mapping[str, UsedGpu]) -> Sampled | None:
-    """Return findings if a run's window is unknown or no GPU was read, else None."""
+    """Return findings without an energy if the run's window is unknown or no GPU was read."""
     unknown = CLOCK_SET if log.clock_stepped else log.unavailable
     if not unknown:
         return None
@@ -115,7 +115,7 @@ def _unsampled(log: PowerLog, used: Mapping[str, UsedGpu]) -> Sampled | None:
 
 
 def _of_all(gpu_doubts: Mapping[str, Doubts], names: Mapping[str, str]) -> Iterator[Reason]:
-    """Yield each reason once, with the names of the GPUs to which it applies."""
+    """Merge the reasons of several GPUs: yield each reason once, with the names of its GPUs."""
     notes: dict[Key, dict[str, list[Words]]] = {}
     for uuid, one in gpu_doubts.items():
         for reason in one.invalid:
@@ -127,7 +127,7 @@ def _of_all(gpu_doubts: Mapping[str, Doubts], names: Mapping[str, str]) -> Itera
 
 
 def _unwatched(log: PowerLog, seconds: float, used: Mapping[str, UsedGpu]) -> tuple[str, Sign]:
-    """Return why the energy is unknown after the sampler stopped early, and a note."""
+    """Return why the energy is unknown if the sampler stopped after some seconds, and a note."""
     how = f"the sampler stopped ({log.broke or 'for an unknown reason'})"
     if log.ended:
         gpus = [gpu for gpu in log.gpus if gpu.silent]
@@ -138,13 +138,13 @@ def _unwatched(log: PowerLog, seconds: float, used: Mapping[str, UsedGpu]) -> tu
 
 
 def _without_idleness(doubts: Doubts) -> Doubts:
-    """Remove the reason GPU_UNUSED, which a short observation cannot prove."""
+    """Return doubts without GPU_UNUSED, which a short observation cannot prove."""
     kept = tuple(reason for reason in doubts.invalid if reason.key is not Key.GPU_UNUSED)
     return dataclasses.replace(doubts, invalid=kept)
 
 
 def _busy(run: Figures) -> float:
-    """Return min(1, queries · p50 latency / duration): the share of time with work."""
+    """Return the share of a run with work in the engine: queries · p50 latency / duration."""
     latency_s = run.metrics.get("latency_p50")
     if latency_s is None or not run.duration_s:
         return 1.0
@@ -152,14 +152,14 @@ def _busy(run: Figures) -> float:
 
 
 def _net(run: Figures, power: EnergyReading) -> dict[str, float]:
-    """Return the joules per sample above idle; {} if idle power is unknown."""
+    """Return the energy per sample above idle power [J], by metric name; {} if unknown."""
     if power.net_joules is None or not run.samples:
         return {}
     return {NET_JOULES_PER_SAMPLE: power.net_joules / run.samples}
 
 
 def _worst(states: Sequence[Mapping[str, float]]) -> dict[str, float]:
-    """Return several GPUs' state: slowest clocks, highest temperature and power-cap share."""
+    """Return the worst values of several GPUs: lowest clocks, highest temperature and cap share."""
     names = dict.fromkeys(name for state in states for name in state)
     return {
         name: (min if name.endswith("_mhz") else max)(s[name] for s in states if name in s)
@@ -174,7 +174,7 @@ def _lost(
 
 
 def per_joule(run: Figures, energy: EnergyReading) -> dict[str, float]:
-    """Return samples, and tokens if they are counted, per joule; {} without joules."""
+    """Return samples per joule, and tokens per joule if counted; {} if the energy is unknown."""
     joules, suffix = energy.joules, energy.source.suffix
     if not joules:
         return {}
@@ -193,9 +193,9 @@ def read_meter(
 ) -> tuple[MeterReading, ...]:
     """Return the readings of a file, without an incomplete last line.
 
-    It waits for a reading after `until_s`, seconds since the epoch; `wall_energy` later checks
-    whether they suffice, as loggers may write in bursts. `local_offset_s` is the meter's clock
-    minus UTC if it writes no time zone.
+    As loggers may write in bursts, it waits up to `patience_s` for a reading after `until_s`
+    (seconds since the epoch). `local_offset_s` is the meter's clock minus UTC, for a file without
+    time zones. `wall_energy` checks whether the readings suffice.
     """
     deadline = time.monotonic() + patience_s
     seen: tuple[int, int] | None = None
@@ -247,7 +247,7 @@ class Meter:
 
 
 def findings_of(figures: Figures, seen: EnergyReading) -> Findings:
-    """Return findings with an energy, and the samples and tokens per joule from it."""
+    """Return findings with an energy reading, and the samples and tokens per joule."""
     rates = {} if seen.source is Source.HOST else per_joule(figures, seen)
     return Findings(metrics=rates, energy={seen.source: seen})
 
@@ -255,7 +255,7 @@ def findings_of(figures: Figures, seen: EnergyReading) -> Findings:
 def metered(
     figures: Figures, meter: Meter, timed: TimedLog, *, clock_set: bool = False
 ) -> Findings:
-    """Return a run's wall energy and rates per joule; a broken file leaves the run valid."""
+    """Return a run's energy by a wall meter; if its file is broken, only a note, not an error."""
     begin_s, end_s = timed.window_s
     try:
         if clock_set:

@@ -59,10 +59,10 @@ class PowerLog:
         suspect: Whether the driver's state casts doubt on performance too.
         gone: Loss of the driver or of all GPUs, as text; None without a loss.
         ended: Whether the sampler ended normally; else the readings may end before the run.
-        broke: How the sampler failed, if known.
+        broke: Why the sampler failed, if known.
         offsets_s: Wall clock minus monotonic clock, at the start and, if it ended, at the end.
-        ticks: Ticks made and planned.
-        cpu_share: Share of one core that sampling used; None if it did not end in order.
+        ticks: Numbers of samples taken and planned.
+        cpu_share: Share of one core that sampling used; None if it did not end normally.
     """
 
     unavailable: str | None = None
@@ -82,7 +82,7 @@ class PowerLog:
         return bool(self.offsets_s) and max(self.offsets_s) - min(self.offsets_s) > CLOCK_STEP_S
 
     def lost(self, used: Mapping[str, UsedGpu], begin_s: float | None = None) -> tuple[str, ...]:
-        """Return a sentence per lost GPU, for a window that begins at `begin_s`."""
+        """Return messages about lost GPUs, with times relative to `begin_s`, the window's begin."""
         alike: dict[str, list[GpuLog]] = {}
         for gpu in self.gpus:
             if gpu.lost:
@@ -93,7 +93,6 @@ class PowerLog:
     def _lost_alike(
         self, same: Sequence[GpuLog], used: Mapping[str, UsedGpu], begin_s: float | None
     ) -> str:
-        """Return one sentence for GPUs lost for the same reason, with the earliest time."""
         if len(same) == 1:
             return self._lost(same[0], used, begin_s)
         names = {gpu.uuid: used[gpu.uuid].name if gpu.uuid in used else gpu.uuid for gpu in same}
@@ -101,7 +100,7 @@ class PowerLog:
         return of_gpus([(names[gpu.uuid], text) for gpu in same], len(self.gpus))[0]
 
     def lost_gpus(self, used: Mapping[str, UsedGpu]) -> dict[str, str]:
-        """Return by UUID a sentence for each GPU that no later run can use."""
+        """Return a message for each GPU that no later run can use, by UUID."""
         gone = {gpu.uuid: f"{gpu.title} was lost: {self.gone}" for gpu in used.values()}
         lost = {gpu.uuid: self._lost(gpu, used, None) for gpu in self.gpus if gpu.lost}
         return {**(gone if self.gone else {}), **lost}
@@ -131,14 +130,14 @@ class PowerLog:
 
     @property
     def watched_until_s(self) -> float | None:
-        """Monotonic time until which every GPU was read; None if the sampler ran to the end."""
+        """Monotonic time up to which every GPU was read; None if the sampler ended normally."""
         if self.ended:
             return None
         read = [gpu.last_s for gpu in self.gpus if not gpu.lost and not gpu.unavailable]
         return min(read, default=0.0)
 
     def watched_s(self, gpu: GpuLog, end_s: float) -> float:
-        """Return the monotonic time until which a GPU was read, at most `end_s`."""
+        """Return the monotonic time up to which a GPU was read, at most `end_s`."""
         until_s = end_s if self.watched_until_s is None else self.watched_until_s
         return min(end_s, until_s, gpu.last_s if gpu.silent else end_s)
 
@@ -256,7 +255,7 @@ class PowerSampling:
         watch_s: float = 1.5,
         patience_s: float = START_TIMEOUT_SECONDS,
     ) -> None:
-        """Prepare sampling; the energy counter's period is measured during `watch_s`."""
+        """Prepare sampling; the child first measures the energy counter's period for `watch_s`."""
         self.path = folder / POWER_FILE
         self.unavailable: str | None = None
         self.ready: dict[str, Any] = {}
@@ -271,7 +270,6 @@ class PowerSampling:
         self._command += ["--hz", str(hz), "--watch-s", str(watch_s), "--out", str(self.path)]
 
     def __enter__(self) -> Self:
-        """Start the child in its own session, and wait until it samples."""
         try:
             with self._log_file.open("wb") as log:
                 self._process = ChildProcess(self._command, stdout=subprocess.PIPE, stderr=log)
@@ -288,7 +286,7 @@ class PowerSampling:
         self.stop()
 
     def linger(self) -> None:
-        """Sample for a moment after the window, which its energy's uncertainty requires."""
+        """Sample for a moment after the window, to bound the uncertainty of its energy."""
         if self._process is not None:
             time.sleep(PAD_S + COUNTER_MARGIN_SECONDS)
 
@@ -314,7 +312,6 @@ class PowerSampling:
         return self._log
 
     def _wait(self) -> None:
-        """Read the child's first record, or set `unavailable`."""
         line = self._first_line()
         if line is None:
             self.stop()
@@ -347,7 +344,7 @@ class PowerSampling:
         return line
 
     def _how(self, returncode: int) -> str | None:
-        """Return how the child failed, as text; None if it ended normally."""
+        """Return why the child failed, as text; None if it ended normally."""
         if returncode < 0:
             return f"signal {-returncode} ({signal.strsignal(-returncode)})"
         if not returncode:

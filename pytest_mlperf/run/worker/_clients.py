@@ -20,7 +20,7 @@ from pytest_mlperf.run.worker.closed_loop import SlotSink
 
 
 class ClientProcesses(ReplicatedEngine):
-    """Give each request to the client with fewest in flight; use the client's own time stamps."""
+    """Send each request to the client process with the fewest in flight; use its time stamps."""
 
     called: ClassVar[str] = "clients"
 
@@ -29,7 +29,7 @@ class ClientProcesses(ReplicatedEngine):
         self._back_s = array("d")
 
     def client_lateness(self) -> Mapping[str, float]:
-        """Return the worst client's lateness, plus the delay of completions in the pipes [s]."""
+        """Return the worst client's delays by name, plus those of completions in its pipe [s]."""
         lateness = self._group.ask_all(wire.LATENESS, "reporting how late it was")
         back_s, self._back_s = sorted(self._back_s) or [0.0], array("d")
         way = {f"loop_{label}": percentile(back_s, share) for label, share in QUANTILES.items()}
@@ -71,7 +71,6 @@ class ClientProcesses(ReplicatedEngine):
             sink.cpu_clock = self._cpu_s
 
     def _cpu_s(self) -> float:
-        """Return the processor time of this process and its clients, by Linux's process clocks."""
         clocks = (~replica.process.pid << 3 | 2 for replica in self._group.processes)
         return time.process_time() + sum(map(time.clock_gettime, clocks))
 

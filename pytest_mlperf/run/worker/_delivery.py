@@ -31,7 +31,7 @@ MAX_OUTPUT_TOKENS = 2**31 - 1
 
 
 def token_fault(ids: Sequence[int], n_tokens: Sequence[int] | None) -> str:
-    """Return the defect of the token counts of a run that times tokens, as text, or ""."""
+    """Return what is wrong with the token counts of a run that times tokens; "" if nothing."""
     if n_tokens is None:
         return "done() was given no n_tokens; a run with token latencies needs one per id"
     if wrong := count_fault(ids, n_tokens):
@@ -58,7 +58,7 @@ def count_fault(ids: Sequence[int], n_tokens: Sequence[int]) -> str:
 def output_fault(
     ids: Sequence[int], outputs: Outputs, n_tokens: Sequence[int] | None = None
 ) -> str:
-    """Return the defect of outputs or of the counts of their tokens, as text, or ""."""
+    """Return what is wrong with outputs or their token counts; "" if nothing."""
     if outputs is None:
         return "done() was given no outputs; an accuracy run needs one bytes object per id"
     if len(outputs) != len(ids):
@@ -80,7 +80,7 @@ MAX_TOKEN_ID = 2**24
 
 
 def ids_in(output: bytes) -> int | None:
-    """Return how many int64 or int32 token ids `output` has; None for a single or other value."""
+    """Return how many int64 or int32 token ids `output` has; None if it is no list of ids."""
     for width, kind in ((8, "q"), (4, "i")):
         ids = array(kind, b"" if len(output) % width else output)
         if ids and min(ids) >= 0 and max(ids) < MAX_TOKEN_ID:
@@ -94,7 +94,7 @@ POOL = 1024
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Port:
-    """Hold LoadGen's functions that a sink calls."""
+    """Hold the LoadGen functions that a sink calls."""
 
     response: Any
     complete: Callable[[list[Any]], None]
@@ -102,7 +102,7 @@ class Port:
 
 
 class _Pool:
-    """Hold the response objects of one thread, which are reused and have no data.
+    """Hold the reusable response objects of one thread; they carry no data.
 
     Reuse is safe because LoadGen's binding copies a list before it returns. Each thread has its own
     pool, so that no thread changes a response which another one is about to pass on.
@@ -120,7 +120,7 @@ class _Pool:
         self.took_s = array("d")
 
     def ended(self, now_s: float, issued_s: float) -> None:
-        """Store the end and latency of a sample; no other thread writes here."""
+        """Store the end time and latency of a sample; only the pool's thread calls it."""
         self.ended_s.append(now_s)
         self.took_s.append(now_s - issued_s)
 
@@ -154,7 +154,6 @@ class _PooledSink(GuardedSink):
         return slow_start([took_s for _, took_s in begun], "latency")
 
     def _latencies(self) -> tuple[array[float], array[float]]:
-        """Return the end times and latencies of samples [s]."""
         ended_s = _joined(pool.ended_s for pool in self._pools)
         return ended_s, _joined(pool.took_s for pool in self._pools)
 
@@ -183,7 +182,7 @@ class PerformanceSink(_PooledSink):
 
     @property
     def token_metrics(self) -> Mapping[str, float]:
-        """Tokens per sample by the engine's counts; empty if one is missing."""
+        """Mean tokens per sample, as the engine counts them; empty if a count is missing."""
         counts = [tokens for each in self.answer_tokens.by_index.values() for tokens in each]
         if not counts or len(counts) != self.completed:
             return {}
@@ -403,7 +402,7 @@ class AuditSink(OutputSink):
     """Complete a timed run's samples with outputs, some of which a compliance test logs."""
 
     def attach(self, ids: Sequence[int], artefacts: Sequence[Mapping[str, bytes]]) -> None:
-        """Drop artefacts: samples repeat, and audits are not scored."""
+        """Ignore artefacts: samples repeat in a timed run, and compliance tests are not scored."""
 
 
 def _hand(

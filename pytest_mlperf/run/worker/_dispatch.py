@@ -41,7 +41,7 @@ class _Waiting:
     """Hold lists of samples that wait to be distributed in parts.
 
     Attributes:
-        lists: Ids and indices.
+        lists: Pairs of (ids, data set indices).
         taken: Number of samples already taken from the first list.
         part: Initial size of a part, in samples.
     """
@@ -67,9 +67,9 @@ class Dispatcher:
     """Submit samples to the replica with the least outstanding work; count completions.
 
     Attributes:
-        batch: Samples that a replica processes together.
+        batch: Batch size of the engine [samples].
         costs: Work of each sample by index; empty if all are equal or it is unknown.
-        session_of: Returns a sample's conversation, "" for none; None without conversations.
+        session_of: Function that returns the conversation of a sample id, or ""; None without any.
     """
 
     def __init__(
@@ -102,7 +102,7 @@ class Dispatcher:
         self._flags = (sink.wants_output, times, first, may_fail, getattr(sink, "run", ""))
 
     def submit(self, ids: Sequence[int], indices: Sequence[int]) -> None:
-        """Submit a query immediately, or together with the next ones; submit a list in parts."""
+        """Submit a query at once, or with others at a high rate; split a list into parts."""
         if len(ids) > 1 and not self._whole:
             self._hand_out(ids, indices)
             return
@@ -118,7 +118,7 @@ class Dispatcher:
             self._send(replica, ids, indices)
 
     def completed(self, replica: ReplicaProcess, ids: Any) -> Sequence[Any]:
-        """Return the samples that a replica completed, and send the replica its next part."""
+        """Count completed samples and return their ids; send the replica its next part."""
         samples = replica.lists.ids(ids) if isinstance(ids, tuple) else replica.unpacked(ids)
         more = None
         with self._lock:
@@ -133,7 +133,7 @@ class Dispatcher:
         return samples
 
     def runs(self) -> list[dict[str, Any]]:
-        """Return each replica's results in the current run, as fields of `ReplicaRun`."""
+        """Return the current run's results for each replica, as fields of `ReplicaRun`."""
         with self._lock:
             speeds = shares(
                 [r.tally for r in self._replicas], lists=self._scenario == Scenario.OFFLINE
@@ -151,7 +151,7 @@ class Dispatcher:
             ]
 
     def _least(self) -> int:
-        """Return the index of the replica with the least open work; alternate between equals."""
+        """Return the index of the replica with the least open work; take turns between equals."""
         count, replicas = len(self._replicas), self._replicas
         first = 0 if self._whole else self._next
         number = min(chain(range(first, count), range(first)), key=lambda n: replicas[n].tally.open)
@@ -159,18 +159,14 @@ class Dispatcher:
         return number
 
     def _take(self, replica: ReplicaProcess, samples: int, work: float) -> None:
-        """Count samples as given to a replica; the caller holds the lock."""
+        """Count samples as submitted to a replica; the caller must hold the lock."""
         replica.given_s = perf_counter()
         if not replica.tally.open:
             replica.alive_s = replica.given_s
         replica.tally.give(replica.given_s, samples, work)
 
     def _submit_gathered(self, queries: list[tuple[int, int]]) -> None:
-        """Submit queries that arrived almost together.
-
-        If replicas are fast, one gets all queries, which costs least. If they are slow, each query
-        goes to the replica with the least open work.
-        """
+        """Submit queries to one replica if all are fast, else each query to the least loaded."""
         parts: dict[int, list[tuple[int, int]]] = {}
         with self._lock:
             whole = len(queries) > 1 and all(
@@ -205,7 +201,7 @@ class Dispatcher:
     def _next_part(
         self, replica: ReplicaProcess
     ) -> tuple[ReplicaProcess, Sequence[int], Sequence[int]] | None:
-        """Take (replica, ids, indices) of waiting samples or None; the caller holds the lock."""
+        """Return the next part of the waiting samples, or None; the caller must hold the lock."""
         waiting = self._waiting
         if waiting is None:
             return None
@@ -220,11 +216,10 @@ class Dispatcher:
         return replica, ids, indices
 
     def _full(self, samples: int) -> int:
-        """Round a number of samples up to full batches of the engine."""
         return max(1, math.ceil(samples / self.batch)) * self.batch
 
     def _send(self, replica: ReplicaProcess, ids: Sequence[int], indices: Sequence[int]) -> None:
-        """Send samples directly if the pipe has room, so that no caller waits for a replica."""
+        """Send samples directly, or by another thread if the pipe may be full."""
         number = next(self._numbers)
         replica.lists.add(number, ids)
         some = len(ids) if len(ids) >= wire.MIN_REMEMBERED_LENGTH else wire.packed(ids)

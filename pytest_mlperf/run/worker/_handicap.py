@@ -72,7 +72,7 @@ class HandicapEngine(EngineAround):
 
 
 class SlowSink:
-    """Report to another sink after waiting `stretch` times as long as the samples' work took."""
+    """Delay reports to another sink by `stretch` times the time that the samples' work took."""
 
     def __init__(self, sink: Sink, stretch: float) -> None:
         self.sink = sink
@@ -114,7 +114,6 @@ class SlowSink:
         lost(ids)
 
     def _wait(self, ids: Sequence[int]) -> None:
-        """Wait `stretch` times as long as this thread worked on the samples."""
         now_s = time.perf_counter()
         issued_s = min((self._issued_s.get(sample, now_s) for sample in ids), default=now_s)
         # The thread did not work on these samples while it waited for earlier ones.
@@ -131,8 +130,8 @@ class SlowSink:
 class InOrder(EngineAround):
     """Submit the loaded samples in ascending order, in a cycle.
 
-    MLPerf's reference of DLRM v3 does this, because its requests are ordered in time. It applies to
-    performance runs only: an accuracy run uses each sample once, under LoadGen's index.
+    MLPerf's reference implementation of DLRM v3 does this, because its requests are ordered in
+    time. Only performance runs use it: an accuracy run needs each sample under LoadGen's index.
     """
 
     def __init__(self, engine: Engine) -> None:

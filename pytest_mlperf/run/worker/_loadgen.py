@@ -36,7 +36,7 @@ class LoadGenPlan:
 
     Attributes:
         expected: Samples that it will issue; an estimate if time ends the run.
-        audit: Settings for audit.config by LoadGen's keys; empty for no compliance test.
+        audit: Settings for audit.config by LoadGen's keys; empty without a compliance test.
     """
 
     phase: Phase
@@ -58,8 +58,8 @@ def plan_performance(
 ) -> LoadGenPlan:
     """Return the plan of a performance run.
 
-    `lasts` makes a SingleStream or MultiStream run last its planned time, for a probed rate that no
-    earlier run has confirmed.
+    If `lasts`, a SingleStream or MultiStream run also lasts at least its planned time, because its
+    rate was only probed and no earlier run has confirmed it.
     """
     rate = settings.target_qps
     if rate is None or not rate > 0:
@@ -125,7 +125,7 @@ def _common(settings: LoadGenSettings, loaded: int) -> dict[str, Any]:
 
 
 def _fixed_queries(settings: LoadGenSettings, rate: float) -> int | None:
-    """Return the fixed number of queries (Offline: samples), or None when time decides."""
+    """Return the number of queries (Offline: samples) of a run; None if time ends the run."""
     if settings.fixed_work_s is None:
         return None
     return max(settings.min_query_count, math.ceil(rate * settings.fixed_work_s))
@@ -278,7 +278,7 @@ def _issue(
 def _edges(
     engine: Engine, sink: GuardedSink, indices: Sequence[int] | None, at_edges: Callable[[], None]
 ) -> tuple[Callable[[list[int]], None], Callable[[list[int]], None]]:
-    """Return LoadGen's callbacks to load and unload samples, which report exceptions to `sink`."""
+    """Return LoadGen's callbacks (load samples, unload samples); they report errors to `sink`."""
 
     def translate(samples: list[int]) -> list[int]:
         return samples if indices is None else [indices[sample] for sample in samples]
@@ -329,7 +329,6 @@ def _audit_config(folder: Path, audit: Mapping[str, int]) -> Path:
 
 @contextmanager
 def _collector_off() -> Iterator[None]:
-    """Disable Python's cycle collector inside the `with` block."""
     gc.collect()
     gc.freeze()
     gc.disable()

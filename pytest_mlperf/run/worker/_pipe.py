@@ -83,7 +83,7 @@ class Pipe:
 
 
 class Gathering:
-    """Collect items from any thread for a short time, and pass them on in order."""
+    """Collect items from all threads for a short time, and pass them to a function in order."""
 
     def __init__(self, take: Callable[[list[Any]], None], name: str) -> None:
         self._queue: SimpleQueue[Any] = SimpleQueue()
@@ -126,7 +126,7 @@ def numbered(number: int, count: int) -> list[int]:
 
 
 class Lists:
-    """Store lists of ids in both worker and replica, to send positions instead of ids."""
+    """Store long lists of ids in worker and replica, so that messages refer to positions."""
 
     def __init__(self) -> None:
         self._lists: dict[int, Sequence[int]] = {}
@@ -134,7 +134,7 @@ class Lists:
         self._left: dict[int, int] = {}
 
     def add(self, number: int, ids: Sequence[int]) -> None:
-        """Store a long list under the worker's number; the list must not change afterwards."""
+        """Store ids under the worker's list number if they are many; they must not change."""
         if len(ids) >= MIN_REMEMBERED_LENGTH:
             self._lists[number], self._left[number] = ids, len(ids)
             self._expected[ids[0]] = (number, 0)
@@ -154,7 +154,7 @@ class Lists:
         return number, start, len(ids)
 
     def real(self, ids: Sequence[Any]) -> Sequence[Any]:
-        """Replace a replica's ids by the worker's; keep ids that are in no stored list."""
+        """Return the worker's ids for a replica's ids; keep ids that are in no stored list."""
         if not self._lists:
             return ids
         return [self._id(each) if isinstance(each, int) else each for each in ids]
@@ -174,7 +174,7 @@ class Lists:
 
 
 def joined(messages: Iterable[Message]) -> Sequence[Message]:
-    """Merge consecutive messages of one kind and time, as each message is expensive to send."""
+    """Merge consecutive messages of equal kind and about equal time, as each costs much to send."""
     result: list[list[Any]] = [[None]]
     for message in messages:
         if not _adds(result[-1], message):
@@ -186,7 +186,7 @@ def joined(messages: Iterable[Message]) -> Sequence[Message]:
 
 
 def _adds(previous: list[Any], message: Message) -> bool:
-    """Append `message` to `previous`; return False if the two must stay separate."""
+    """Append `message` to `previous` if they may be merged; return whether they were."""
     kind, stamp_s, *_ = message
     if kind != previous[0] or kind not in (FIRST, NEXT, DONE):
         return False
@@ -210,7 +210,6 @@ def _adds(previous: list[Any], message: Message) -> bool:
 
 
 def _adds_counts(previous: list[Any], message: Message) -> bool:
-    """Append token counts if both messages have valid counts and no outputs; else False."""
     _, _, ids, outputs, counts = previous
     _, _, more_ids, more_outputs, more = message
     if outputs is not None or more_outputs is not None or (counts is None) != (more is None):
@@ -227,7 +226,7 @@ def _samples(ids: Sequence[int]) -> int:
 
 
 def packed(ids: Sequence[int]) -> bytes | list[int | str]:
-    """Return ids as 64-bit numbers, or as texts if an engine's ids do not fit."""
+    """Encode ids as 64-bit integers; return a list if an engine's ids are not such integers."""
     try:
         return array("Q", ids).tobytes()
     except (TypeError, OverflowError):

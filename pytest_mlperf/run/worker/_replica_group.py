@@ -40,7 +40,7 @@ MAX_SNAPSHOTS = 4096
 
 
 class Snapshot(NamedTuple):
-    """Hold a replica's totals at a point in time; `waited_s` is the sum over its samples."""
+    """Hold a replica's totals at a time; `waited_s` is the sum of its samples' waiting times."""
 
     time_s: float
     done: float
@@ -100,7 +100,7 @@ class Tally:
 
     @property
     def throughput(self) -> float:
-        """Samples/s while at least one sample was open; 0 if none completed."""
+        """Samples/s over the time with open samples; 0 if none completed."""
         return self.samples / self._busy_s if self._busy_s else 0.0
 
     @property
@@ -131,7 +131,7 @@ class Tally:
 
 
 def shares(tallies: Sequence[Tally], *, lists: bool) -> list[list[float]]:
-    """Return each replica's speed relative to the median replica, in each part of a run.
+    """Return each replica's speed relative to the median replica, in equal parts of a run.
 
     Speed is work per busy second in scenarios with many samples per query (`lists`), else the
     inverse of the mean latency.
@@ -151,7 +151,7 @@ def shares(tallies: Sequence[Tally], *, lists: bool) -> list[list[float]]:
 
 
 def _speed(part: Snapshot, *, lists: bool) -> float:
-    """Return a replica's speed in a part; 0 if it completed less than one sample."""
+    """Return a replica's speed from its totals in a part of a run; 0 if it completed no sample."""
     over_s = part.busy_s if lists else part.waited_s
     return (part.work if lists else part.done) / over_s if part.done >= 1 and over_s > 0 else 0.0
 
@@ -169,7 +169,7 @@ EXIT_SECONDS = 15.0
 
 @dataclass(kw_only=True)
 class ReplicaProcess:
-    """Describe a replica process to its worker.
+    """Hold what the worker knows about a replica process.
 
     Attributes:
         spec: Its GPUs, and its name in messages, "replica 3 (GPU 5)".
@@ -269,7 +269,7 @@ class ReplicaGroup:
                 self._gone(replica)
 
     def tell_all(self, kind: str, content: Sequence[int] | int | None, doing: str) -> None:
-        """Send a command to every replica, and wait until all have finished it."""
+        """Send a command to every replica, and wait until all are done; messages name `doing`."""
         packed = wire.packed(content) if isinstance(content, Sequence) else content
         self._ask((kind, packed), doing)
 
@@ -304,7 +304,6 @@ class ReplicaGroup:
             yield answer
 
     def _look_at_logs(self) -> None:
-        """Count log output as activity of a replica, and report it to the worker's parent."""
         now_s = perf_counter()
         writing = [replica for replica in self.processes if replica.writes()]
         for replica in writing:
@@ -392,7 +391,7 @@ class ReplicaGroup:
                     self._silent(replica, f"{replica.tally.open:,} samples and completed none")
 
     def _silent(self, replica: ReplicaProcess, doing: str) -> None:
-        """End the run because a replica hangs; dump its thread stacks into its log first."""
+        """End the run because a replica hangs; first write its thread stacks to its log."""
         with contextlib.suppress(OSError):
             replica.process.send_signal(signal.SIGUSR1)
         self._leaving.wait(POLL_SECONDS)

@@ -23,7 +23,7 @@ class ReplicatedEngine(Engine):
     """Distribute samples by least outstanding work, and report completions to LoadGen.
 
     Attributes:
-        called: Name of the process count in the fingerprint.
+        called: Fingerprint key of the number of processes.
         files: Files that the replicas imported, see `imported_files`.
     """
 
@@ -99,7 +99,7 @@ class ReplicatedEngine(Engine):
         return batch
 
     def _use(self, sink: Sink) -> None:
-        """Use another sink; time stamps are those at which replicas received tokens."""
+        """Set the sink; its clock returns the time stamps of the replicas."""
         self._sink = sink
         self._dispatcher.use(sink)
         if isinstance(sink, GuardedSink):
@@ -129,7 +129,6 @@ class ReplicatedEngine(Engine):
             self._fail(RunError("engine", f"{replica.spec.name}: {sink.faults.texts[0]}"))
 
     def _agreed(self, facts: Sequence[Mapping[str, str]]) -> dict[str, str]:
-        """Return the facts that all replicas share; raise RunError if they differ."""
         replicas = self._spec.replicas
         for replica, other in zip(replicas[1:], facts[1:], strict=True):
             for name in sorted({*facts[0], *other}):
@@ -145,7 +144,6 @@ class ReplicatedEngine(Engine):
         return {**share, **facts[0], self.called: str(self.replicas)}
 
     def _costs(self, indices: Sequence[int]) -> dict[int, float]:
-        """Return the work of each sample; {} if all are equal or sizes are unknown."""
         sizes = getattr(self._dataset, "sizes", None)
         if not callable(sizes) or self._spec.settings.scenario != Scenario.OFFLINE:
             return {}

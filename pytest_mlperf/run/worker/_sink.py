@@ -1,4 +1,4 @@
-"""Count samples, and hold back completions of unknown ids: the base of all sinks."""
+"""Define the base of all sinks: count samples, and block completions of unknown ids."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ class Outstanding:
             self._parts = {ids[0]: (0, len(ids))}
 
     def cut(self, position: int) -> None:
-        """Split the list of ids at a position, because its parts complete independently."""
+        """Split the list of ids at a position, because its two parts complete independently."""
         with self._lock:
             for first, (start, stop) in self._parts.items():
                 if start < position < stop:
@@ -81,7 +81,7 @@ class Outstanding:
                 return bad
 
     def claim_late(self, sample: int) -> bool:
-        """Retry `take` for an id in any order; return whether it was outstanding."""
+        """Remove an id that `take` did not find; return whether it was outstanding."""
         with self._lock:
             self._spread()
         try:
@@ -114,7 +114,6 @@ class Outstanding:
             return fits
 
     def _spread(self) -> None:
-        """Move the outstanding ids of the list into the dictionary."""
         for start, stop in self._parts.values():
             self.ids.update(dict.fromkeys(self._row[start:stop], 0.0))
         self._row_left = 0
@@ -227,7 +226,7 @@ class AnswerTokens:
     """Count tokens by data set index.
 
     Attributes:
-        by_index: Tokens of each answer by data set index; -1 if `record_indices` was not called.
+        by_index: Token counts of the answers by data set index; -1 for samples of unknown index.
     """
 
     def __init__(self) -> None:
@@ -261,14 +260,14 @@ def _no_exception(value: object) -> RunError:
 
 
 class GuardedSink:
-    """Count issued and completed samples, and hold back invalid completions from LoadGen.
+    """Count issued and completed samples; do not pass invalid completions to LoadGen.
 
     Attributes:
         counts_tokens, outputs_are_tokens: Whether the engine counts tokens, and outputs are tokens.
         answer_forms: Formats of the engine's answers and of LoadGen's log; empty if equal.
         stamps: Completion times of samples.
-        recent: Ids and indices of the lists that were issued last.
-        run: Unique name, with which engines make the run's prompts unique.
+        recent: Ids and indices of the most recently issued lists.
+        run: Unique id of the run, which engines may use to make its prompts unique.
     """
 
     wants_output = False
@@ -325,7 +324,7 @@ class GuardedSink:
 
     @property
     def notes(self) -> Mapping[str, str]:
-        """Limitations of our token time stamps, as text by `SignKey`."""
+        """Limitations of our own token time stamps, as texts by `SignKey`."""
         return {}
 
     @property
@@ -336,16 +335,16 @@ class GuardedSink:
 
     @property
     def over_time(self) -> list[list[float]]:
-        """Latencies over the run, see `clocks.moments`; empty if none were kept."""
+        """Latencies over the run in rows, see `clocks.moments`; empty if not recorded."""
         return []
 
     @property
     def slow_start(self) -> dict[str, float]:
-        """Logarithm of the ratio of each time with a run's slow start to that without it."""
+        """Effect of a slow start on each time: log(value / value without the start), by name."""
         return {}
 
     def repeated(self) -> str | None:
-        """Return a message if an engine answers by data set index and so loses repeated samples."""
+        """Return a message if an engine seems to lose repeated samples, as it answers by index."""
         waiting = self._outstanding.ids.copy()
         recent = [pair for each in self.recent.copy() for pair in zip(*each, strict=True)]
         answered = {index for i, index in recent if i not in waiting}
@@ -361,11 +360,11 @@ class GuardedSink:
         )
 
     def cut(self, position: int) -> None:
-        """Announce that the ids issued last complete in two parts, split at a position."""
+        """Record that the ids issued last complete in two independent parts, cut at a position."""
         self._outstanding.cut(position)
 
     def use_clock(self, clock: Clock) -> None:
-        """Set the clock: replicas stamp their own reports."""
+        """Set the clock, such as one that returns the time stamps of replicas."""
         self._clock = clock
         if self._times is not None:
             self._times.clock = clock
@@ -414,11 +413,10 @@ class GuardedSink:
         self._fail(RunError("engine", f"{len(ids)} requests failed, and none may fail"))
 
     def failed(self, error: object) -> None:
-        """End the run as ERROR with an exception; describe any other object."""
+        """End the run as ERROR; an `error` that is not an exception is described in the message."""
         self._fail(error if isinstance(error, BaseException) else _no_exception(error))
 
     def _claim(self, ids: Sequence[int]) -> Collection[int]:
-        """Remove completed ids; return the positions of invalid ones."""
         bad = self._outstanding.claim(ids)
         for position in sorted(bad):
             self.faults.refuse(ids[position])

@@ -90,7 +90,7 @@ class TokenTimes:
         self._decode = array("f")
 
     def afresh(self) -> TokenTimes:
-        """Return a new object without measurements, but with the samples in flight."""
+        """Return a new object that has no measurements, but the same samples in flight."""
         other = TokenTimes(self._limits_s)
         other._seen, other.clock = self._seen, self.clock
         return other
@@ -107,7 +107,7 @@ class TokenTimes:
         return stamps.first_s if stamps else None
 
     def forget(self, sample: int) -> None:
-        """Drop the stamps of a sample that does not count."""
+        """Drop the time stamps of a sample that does not count."""
         self._seen.pop(sample, None)
 
     def restart(self, ids: Sequence[int]) -> None:
@@ -132,13 +132,13 @@ class TokenTimes:
     def streamed(
         self, ids: Sequence[int], after_first: Sequence[int | None], hidden: Counts
     ) -> None:
-        """Record how these answers were streamed, see `Sink.streamed`."""
+        """Record each answer's tokens after its first message, and its hidden tokens."""
         for sample, after, unseen in zip(ids, after_first, hidden or [0] * len(ids), strict=False):
             if stamps := self._seen.get(sample):
                 stamps.after, stamps.hidden = after or 0, unseen
 
     def after_first(self, sample: int, tokens: int) -> int:
-        """Return the number of visible tokens after a sample's first message; 0 if unknown."""
+        """Return the visible tokens after a sample's first message; all but one if not reported."""
         stamps = self._seen.get(sample)
         if stamps is None or stamps.after == NOT_TOLD:
             return tokens - 1
@@ -175,7 +175,7 @@ class TokenTimes:
     def _take_gaps(
         self, gaps: array[float], after: int, decode_s: float, *, by_reads: bool
     ) -> None:
-        """Record the gaps between a sample's tokens, and its speed after the first message."""
+        """Record a sample's inter-token gaps, and its tokens per second after the first message."""
         mean_s = decode_s / after
         least_s = min(TOGETHER_SHARE * mean_s, TOGETHER_SECONDS)
         self._gaps.extend(gaps)
@@ -241,7 +241,7 @@ class TokenTimes:
 
     @property
     def slow_start(self) -> dict[str, float]:
-        """Logarithm of the ratio of TTFT and TPOT with a run's slow start to those without it."""
+        """Effect of a slow start on TTFT and TPOT: log(value / value without it), by name."""
         return {**slow_start(self._ttft, "ttft"), **slow_start(self._tpot, "tpot")}
 
     @property
@@ -261,7 +261,7 @@ class _Stamps:
 
 
 def percentile(ordered: Sequence[float], share: float) -> float:
-    """Return LoadGen's percentile of sorted values: the value at a rank."""
+    """Return a percentile of sorted values by LoadGen's rule: the value at index share · n."""
     return ordered[min(len(ordered) - 1, int(share * len(ordered)))]
 
 
@@ -279,10 +279,10 @@ MAX_QUERIES = 500_000
 
 
 def moments(ended_s: Sequence[float], latencies_s: Sequence[float]) -> list[list[float]]:
-    """Return rows of [middle, p50, p99, outstanding at the end] for equal parts of a run.
+    """Return [middle, p50 latency, p99 latency, outstanding at the end] of equal parts of a run.
 
-    Times are seconds after the first query began. Parts without a completion are left out. Returns
-    [] for more than `MAX_QUERIES` queries.
+    Times are in seconds since the first query began. Parts without a completion are left out.
+    Returns [] for more than `MAX_QUERIES` queries.
     """
     if not 0 < len(ended_s) <= MAX_QUERIES:
         return []

@@ -1,6 +1,6 @@
 """Measure a curve: at each point a fixed number of requests is in flight (concurrency).
 
-An engine with its own harness measures them itself. The open loop shares this code.
+An engine with its own harness measures the points itself. The open loop shares this code.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ MAX_WINDOW_LENGTHS = 8
 
 
 class SlotSink(GuardedSink):
-    """Measure requests in windows; free the slot of each completed one.
+    """Measure requests in time windows; free the slot of each completed request.
 
     Attributes:
         freed: Slots of completed requests, with their completion times.
@@ -68,7 +68,7 @@ class SlotSink(GuardedSink):
     def __init__(
         self, fail: Fail, *, tokens: bool, records: bool = False, may_fail: float = 0.0
     ) -> None:
-        """Start outside any window; with `tokens`, each request must report its tokens."""
+        """Create a sink without an open window; if `tokens`, requests must report their tokens."""
         super().__init__(fail)
         self.may_fail = may_fail
         self.times_tokens = self.needs_first_tokens = tokens
@@ -108,7 +108,7 @@ class SlotSink(GuardedSink):
         return f"{self.run}-{request.asked.conversation}"
 
     def arrived(self, sample: int, index: int, due_s: float, *, counts: bool) -> None:
-        """Record an open loop's request that was due at `due_s` and is about to be submitted."""
+        """Record an open loop's request before it is submitted; metrics include it if `counts`."""
         self.expect([sample])
         with self._lock:
             request = PointRequest(Asked(index), due_s, perf_counter(), 0, counts)
@@ -208,7 +208,7 @@ class SlotSink(GuardedSink):
             return [*(self.records or ()), *rows]
 
     def begin(self, point: float, lasts_s: float = math.inf) -> WindowMeter:
-        """Begin to count requests at concurrency `point` for `lasts_s`; return the counter."""
+        """Open a window at `point` that lasts `lasts_s` seconds; return its meter."""
         with self._lock:
             self.point, self._times = point, self._times.afresh()
             window = WindowMeter(
@@ -229,21 +229,21 @@ class SlotSink(GuardedSink):
 
 
 class Edge(Protocol):
-    """Define the callback for the begin and the end of a window."""
+    """Define the callback for the begin and end of a window."""
 
     def __call__(self, *, first: bool) -> None:
         """Handle the begin of a window if `first`, else its end."""
 
 
 def order(settings: LoadGenSettings, run: str) -> list[float]:
-    """Return concurrencies or rates in a run's order, shuffled so that heat affects all alike."""
+    """Return a curve's points, shuffled by the run's name, so that heating affects all alike."""
     points = list(settings.points)
     random.Random(f"{settings.seeds.schedule} {run}").shuffle(points)
     return points
 
 
 class Loop:
-    """Measure the points of a curve one after the other on one engine."""
+    """Measure the points of a curve one after another on one engine."""
 
     def __init__(
         self,
@@ -253,7 +253,7 @@ class Loop:
         settings: LoadGenSettings,
         trace: Sequence[float] = (),
     ) -> None:
-        """Drive `engine` with loaded samples; `trace` has arrival times [s], () for none."""
+        """Store the engine and its samples; `trace` has arrival times [s], () for none."""
         self._engine, self._sink, self._trace = engine, sink, trace
         self._asked, self._settings = conversations, settings
         self._ids = itertools.count(1)
@@ -261,8 +261,8 @@ class Loop:
     def run(self, name: str, alone_s: float, at_edges: Callable[[], None]) -> dict[str, Any]:
         """Measure all points, and return the log for `CURVE_LOG`.
 
-        The run's name decides the order of points; a single request takes `alone_s`. `at_edges` is
-        called at the begin of the first window and at the end of the last one.
+        The run's `name` decides the order of points; `alone_s` is one request's latency. `at_edges`
+        is called at the begin of the first window and at the end of the last one.
         """
         ordered_points, sink, points = order(self._settings, name), self._sink, list[PointWindow]()
         completed: list[int] = []
@@ -296,7 +296,7 @@ class Loop:
         raise NotImplementedError
 
     def _counted(self, window: PointWindow) -> PointWindow:
-        """Return a closed window with token counts of the reference tokenizer, if it is used."""
+        """Return a closed window, with tokens recounted by a reference tokenizer if one is used."""
         if not self._sink.recounts:
             return window
         counts, closed = self._engine.counted_again() or {}, self._sink.closed
@@ -318,10 +318,9 @@ class Loop:
 
 
 class ClosedLoop(Loop):
-    """Keep a number of requests in flight; draw samples with replacement by a fixed seed.
+    """Keep a fixed number of requests in flight; draw samples with replacement, with a fixed seed.
 
-    With conversations, it keeps that number of them in flight: a slot issues a turn after the
-    previous answer and its pause.
+    With conversations, each slot has one: it issues a turn after the previous answer and a pause.
     """
 
     _conversations = 0
@@ -357,7 +356,7 @@ class ClosedLoop(Loop):
         return window
 
     def _ramp(self, concurrency: int, ramp_s: float) -> list[int]:
-        """Fill the slots within `ramp_s`, out of step; return how often each was filled again."""
+        """Fill the slots one by one over `ramp_s`; return how often each completed a request."""
         turns = [0] * concurrency
         begun_s = perf_counter()
         for slot in range(concurrency):
@@ -369,7 +368,7 @@ class ClosedLoop(Loop):
         return turns
 
     def _freed(self, until_s: float) -> int | None:
-        """Wait for a slot that may issue a request; return it, or None after `until_s`."""
+        """Wait for a slot that may issue its next request; return it, or None after `until_s`."""
         slots = self._slots
         while (now_s := perf_counter()) < until_s:
             if slots.due_s <= now_s:
@@ -393,7 +392,7 @@ class ClosedLoop(Loop):
 
 @dataclass
 class Pulse:
-    """Count a harness's reports as progress, in place of a sink."""
+    """Count the reports of an engine's harness as progress, in place of a sink."""
 
     completed: int = 0
     outstanding: int = 0
@@ -414,7 +413,7 @@ def measured(
     pulse: Pulse,
     at_edges: Callable[[], None],
 ) -> dict[str, Any]:
-    """Let the engine's harness measure all points in folders below `folder`; return the log."""
+    """Let the engine's own harness measure all points; return the log. Results are in `folder`."""
     offsets_s, points = dict[str, float](), order(settings, folder.parent.name)
     at_edges()
     for point in points:
@@ -447,10 +446,9 @@ def with_reach(
     *,
     lasts_ms: int = LASTS_MS,
 ) -> list[dict[str, Any]]:
-    """Return the logged points, each with the client's maximum rate if the client was busy.
+    """Return the logged points, with the client's maximum request rate where the client was busy.
 
-    Call it while the engine is idle; it has `loaded` these samples. Each measurement takes
-    `lasts_ms`.
+    The engine must be idle, and has the samples `loaded`. Each measurement takes `lasts_ms`.
     """
     brief = dataclasses.replace(settings, min_duration_ms=lasts_ms, ramp_ms=0, arrivals="")
     return [
@@ -468,7 +466,7 @@ def _reach(
     settings: LoadGenSettings,
     fail: Fail,
 ) -> float | None:
-    """Return the client's maximum requests/s for answers of the mean length; None untested."""
+    """Return the client's maximum requests/s for mean-length answers; None if it has no test."""
     concurrency = int(point_row["point"])
     if point_row["open"] is not None or point_row["paused"]:
         concurrency = max(MIN_LOOP_REQUESTS, math.ceil(point_row["under_way"]))

@@ -30,14 +30,14 @@ class Asked:
 
 
 class Conversations:
-    """Hold samples in order; one without a pause before it begins a conversation.
+    """Hold samples in order; a sample without a pause before it starts a conversation.
 
     Attributes:
-        begins: Indices that begin a conversation.
+        begins: Indices of the samples that start a conversation.
     """
 
     def __init__(self, indices: Sequence[int], pauses_s: Sequence[float | None] = ()) -> None:
-        """Take the samples, and the pause before each of them; () if all are independent."""
+        """Store samples, and the pause before each of them [s]; () if all are independent."""
         self.indices = indices
         self._pauses_s = pauses_s
         self.begins = [n for n in indices if pauses_s[n] is None] if pauses_s else indices
@@ -60,7 +60,7 @@ class Conversations:
 
 
 def conversations(dataset: Dataset, alone: Sequence[int]) -> Conversations:
-    """Group samples into conversations by `pause_s`; without it use the single samples `alone`."""
+    """Group samples by the data set's `pause_s`; if it has none, use the samples in `alone`."""
     ask = getattr(dataset, "pause_s", None)
     if not callable(ask):
         return Conversations(alone)
@@ -78,10 +78,10 @@ def conversations(dataset: Dataset, alone: Sequence[int]) -> Conversations:
 
 
 class Slots:
-    """Choose the next request of each slot, and hold slots during the pause before a turn."""
+    """Choose each slot's next request in a closed loop; keep slots waiting during pauses."""
 
     def __init__(self, pool: Conversations, draw: random.Random, first: int) -> None:
-        """Draw conversations with replacement, and number them from `first`."""
+        """Draw conversations of `pool` with replacement, and number them from `first`."""
         self._all, self._draw = pool, draw
         # A separate generator, so that later draws do not depend on when slots were filled.
         self._young = random.Random(draw.random()) if pool.has_turns else draw
@@ -117,7 +117,7 @@ class Slots:
 
     @property
     def waiting(self) -> int:
-        """Number of slots that pause."""
+        """Number of slots that are in a pause."""
         return len(self._due)
 
     @property

@@ -39,7 +39,6 @@ def model_files_facts(model: str | None, options: Mapping[str, Any]) -> dict[str
 
 
 def _files(path: Path) -> Iterator[Path]:
-    """Yield the file, or the files of a folder that contains a model."""
     if not path.is_dir():
         yield from [path] if path.is_file() else []
         return

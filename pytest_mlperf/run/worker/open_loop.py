@@ -22,7 +22,7 @@ Arrival = tuple[float, int]
 
 
 def gaps(settings: LoadGenSettings, rate: float, draw: random.Random) -> Iterator[float]:
-    """Yield times between arrivals [s], without end."""
+    """Yield the times between arrivals [s]; the iterator never ends."""
     shape = settings.burstiness or 1.0
     while True:
         if settings.arrivals == "constant":
@@ -34,7 +34,7 @@ def gaps(settings: LoadGenSettings, rate: float, draw: random.Random) -> Iterato
 
 
 def window(settings: LoadGenSettings, rate: float, draw: random.Random) -> list[float]:
-    """Return the arrival times in a window [s]; their number is the rate's, rounded.
+    """Return the arrival times in a window [s]; their number is rate · length, rounded.
 
     Gaps are scaled to the window's length, so that every seed offers the same load. For Poisson
     arrivals this is the distribution of arrival times given their number.
@@ -82,8 +82,8 @@ def recorded(dataset: Dataset, settings: LoadGenSettings) -> Sequence[float]:
 class OpenLoop(Loop):
     """Issue requests at scheduled times, which are seeded and equal in every run.
 
-    Latency counts from the scheduled time, even if a request is issued late. After the window,
-    requests arrive until all of its requests are completed, at most for the window's length.
+    Latency counts from the scheduled time, even if a request is issued late. Arrivals continue
+    after the window until its requests are completed, at most for its length.
     """
 
     def _point(self, point: float, alone_s: float, edge: Edge) -> PointWindow:
@@ -109,7 +109,7 @@ class OpenLoop(Loop):
     def _planned(
         self, point: float
     ) -> tuple[Iterator[Arrival], Sequence[Arrival], Iterator[Arrival], float]:
-        """Return the arrivals before, in and after the window, and the window's length [s]."""
+        """Return the arrivals before, in and after a window, and the window's length [s]."""
         settings, lasts_s = self._settings, self._settings.min_duration_ms / 1000
         if not self._trace:
             drawn = self._drawn(self._draw(point))
@@ -133,12 +133,11 @@ class OpenLoop(Loop):
         return lead_arrivals, counted, late_arrivals, lasts_s
 
     def _drawn(self, draw: random.Random) -> Iterator[int]:
-        """Yield samples at random, as independent requests even if they are turns."""
+        """Yield random samples, as independent requests even if they belong to conversations."""
         while True:
             yield draw.choice(self._asked.indices)
 
     def _lead_in(self, lead: Iterator[Arrival], alone_s: float) -> None:
-        """Issue warm-up requests until the server's load is steady."""
         settings, sink = self._settings, self._sink
         begun_s, completed_before = perf_counter(), sink.completed
         ramp_s = None if settings.ramp_ms is None else settings.ramp_ms / 1000
@@ -166,7 +165,7 @@ class OpenLoop(Loop):
         self._engine.submit([sample], [index], self._sink)
 
     def _over(self, meter: WindowMeter, due_s: float) -> bool:
-        """Wait until a request is due; return True early if all counted ones are completed."""
+        """Wait until `due_s`; return True early if all requests that count are completed."""
         self._wait(lambda: not meter.left or perf_counter() >= due_s, due_s)
         return not meter.left
 

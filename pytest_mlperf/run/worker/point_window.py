@@ -54,9 +54,9 @@ class OpenWindow:
 
     Attributes:
         before, after: Requests in flight at the window's begin and end.
-        most: Maximum requests in flight.
+        most: Maximum number of requests in flight.
         unanswered: Requests that arrived in the window and were not answered by its end.
-        late: Percentiles of the delay before requests were issued [s], "issue_p99".
+        late: Percentiles of the delay from due time to issue [s], by name, "issue_p99".
     """
 
     before: int
@@ -70,13 +70,13 @@ class OpenWindow:
 class PointWindow:
     """Hold the measurements at one point of a curve.
 
-    The requests that count are those completed in the window; in an open loop those that arrived in
-    it, whenever they completed.
+    Requests that are completed in the window count; in an open loop those that arrive in it, even
+    if they are completed later.
 
     Attributes:
         point: Concurrency, or arrivals per second.
         begin_s, end_s: Wall clock, seconds since the epoch.
-        duration_s: Length by the monotonic clock [s].
+        duration_s: Length of the window by the monotonic clock [s].
         requests: Requests that count.
         tokens: Their output tokens; 0 if not counted.
         under_way: Mean requests in flight inside the window.
@@ -86,15 +86,15 @@ class PointWindow:
             completion time, in an open loop by arrival time.
         notes: Limitations of the token stamps.
         finishes: Counts of finish reasons of answers that count; empty if not reported.
-        warm_requests, warm_s: Requests answered before the window, and their time.
+        warm_requests, warm_s: Requests answered in the warm-up, and its length [s].
         turns: For each turn from 1: requests that count, median latency and median TTFT [s], 0 if
             not timed.
         client_busy: Mean cores that this process and its clients used.
-        client_reach: Requests/s of this length against a null server; None if not measured.
+        client_reach: Maximum requests/s against a null server; None if not measured.
         failed: Requests that failed in the window.
         length_se: Relative standard error of the mean answer length, by the spread of single
             answers; 0 if unknown.
-        lengths: Tokens of the first requests by sample, "3:37 8:45"; "" if not counted.
+        lengths: Output tokens of the first requests by sample, "3:37 8:45"; "" if not counted.
         hidden_share: See `TokenTimes`.
         answer_counts: See `Engine`; includes the answers before the window.
     """
@@ -199,7 +199,7 @@ class WindowMeter:
         return len(self._took_s)
 
     def arrive(self, request: PointRequest, under_way: int) -> None:
-        """Record an open loop's request, and the number in flight."""
+        """Record a request of an open loop; `under_way` is the number in flight."""
         self._most = max(self._most, under_way)
         if request.counts:
             self._late_s.append(request.issued_s - request.from_s)
@@ -244,7 +244,6 @@ class WindowMeter:
             self.ended.append(Ended(sample, inside, request.counts, tokens, decode_s))
 
     def _leave(self, request: PointRequest, now_s: float) -> None:
-        """Add a request's time in flight inside the window, for the mean number in flight."""
         self._area_s += max(0.0, min(now_s, self._until_s) - max(request.from_s, self.begun_s))
         self.left -= self.is_open and request.counts
 
@@ -256,7 +255,7 @@ class WindowMeter:
         *,
         timed: bool,
     ) -> PointWindow:
-        """Return the window; `under_way_s` are begins of requests in flight, by monotonic clock."""
+        """End the window; `under_way_s` has the monotonic begins of the requests in flight."""
         now_s, begun_s = perf_counter(), self.begun_s
         end_s = min(now_s, self._until_s)
         still_s = [from_s for from_s in under_way_s if from_s < end_s]
@@ -335,7 +334,6 @@ class WindowMeter:
 
 
 def _relative_se(counts: Sequence[int]) -> float:
-    """Return the relative standard error of a mean of counts; 0 if unknown."""
     if len(counts) < 2 or not sum(counts):
         return 0.0
     return stdev(counts) / math.sqrt(len(counts)) / fmean(counts)
@@ -394,11 +392,11 @@ def recounted(
     counts: Mapping[int, tuple[int, int]],
     duration_s: float,
 ) -> tuple[dict[str, float], str]:
-    """Return a window's metrics by the reference counts, and a note about the difference.
+    """Return a window's metrics with recounted tokens, and a note about the difference.
 
-    `counts` has each sample's tokens, and those after its first message: decode time divided by the
-    latter is time per output token, as in MLPerf Endpoints. Inter-token latencies are dropped, as
-    they belong to the engine's own tokens. Raises RunError if a request was not counted.
+    `counts` has (tokens, tokens after the first message) by sample, from a reference tokenizer.
+    Time per output token is decode time / tokens after the first message, as in MLPerf Endpoints.
+    Inter-token latencies, of the engine's tokens, are dropped. RunError if a request is missing.
     """
     missing = [one.sample for one in ended if one.sample not in counts]
     if missing:

@@ -89,7 +89,7 @@ def _parts(value: Any) -> Iterator[bytes | memoryview]:
 
 
 def _placeless(text: str) -> str:
-    """Return the file name of a text that is an existing absolute path, else the text."""
+    """Return only the file name if a text is the absolute path of an existing file."""
     is_path = text[:1] == "/" and "\0" not in text and os.access(text, os.F_OK)
     return text.rpartition("/")[2] if is_path else text
 

@@ -73,7 +73,7 @@ class ReplicaSink:
             self._put((wire.ATTACHED, perf_counter(), [*ids], [*artefacts]))
 
     def session(self, sample: int) -> str:
-        """Return the id of a sample's conversation in the worker; "" without one."""
+        """Return the worker's id of a sample's conversation; "" if it has none."""
         return self._replica.sessions.pop(sample, "")
 
     def done(
@@ -91,7 +91,7 @@ class ReplicaSink:
         self._put((wire.LOST, perf_counter(), [*ids]))
 
     def failed(self, error: BaseException) -> None:
-        """End this replica, and thereby the run."""
+        """End this replica process, and thereby the run."""
         self._replica.fail("engine", error)
 
 
@@ -123,7 +123,7 @@ class Replica:
         self._gathering = wire.Gathering(self._send_joined, "gathering")
 
     def put(self, message: wire.Message) -> None:
-        """Send a message at the end of a `submit`, or of a pass of the event loop."""
+        """Queue a message; it is sent at the end of a `submit` or of an event-loop pass."""
         if threading.get_ident() != self._thread:
             self._gathering.put(message)
             return
@@ -151,7 +151,7 @@ class Replica:
         threading.__excepthook__(died)
 
     def serve(self) -> None:
-        """Load the engine, then obey the worker until it sends a stop or closes the pipe."""
+        """Load the engine, then execute the worker's commands until a stop or the pipe's end."""
         try:
             self._load()
             self._read_on(self._engine.event_loop())
@@ -172,7 +172,7 @@ class Replica:
             return
 
     def _read_on(self, loop: AbstractEventLoop | None) -> None:
-        """Read the pipe in an event loop's thread; give other commands to the main thread."""
+        """Receive samples in an event loop's thread; the main thread gets the other commands."""
         previous_loop, self._loop = self._loop, loop
         pipe = self._pipe.fileno()
 
@@ -248,14 +248,14 @@ class Replica:
             self.fail("engine", error)
 
     def _lateness(self) -> Mapping[str, float]:
-        """Return the engine's lateness, plus the delay of samples in the worker's pipe [s]."""
+        """Return the engine's delays by name, plus those of samples in the worker's pipe [s]."""
         late_s, self._late_s = sorted(self._late_s) or [0.0], array("d")
         way = {f"issue_{label}": percentile(late_s, share) for label, share in QUANTILES.items()}
         late = self._engine.client_lateness()
         return {name: seconds + way.get(name, 0.0) for name, seconds in late.items()}
 
     def _use_null(self, tokens: int | None) -> None:
-        """Send samples to a null server with answers of `tokens`; to the engine if None."""
+        """Use a null server that answers with `tokens` tokens; None: use the engine again."""
         self._read_on(self._engine.event_loop())
         self._null.close()
         self._asked = self._engine

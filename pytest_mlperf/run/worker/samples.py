@@ -69,7 +69,7 @@ def sizes(dataset: Dataset, performance_samples: int) -> dict[str, float]:
 
 
 def fixed_lengths(dataset: Dataset) -> bool:
-    """Check whether the data set fixes the length of answers, see `own_length`."""
+    """Return whether the data set prescribes the number of output tokens of its samples."""
     ask = getattr(dataset, "output_tokens", None)
     return callable(ask) and len(dataset) > 0 and ask(0) is not None
 
@@ -164,7 +164,7 @@ SLACK_SHARE, SLACK_SECONDS = 0.01, 0.1
 
 
 def stages_of(engine: Engine, duration_s: float, processes: int = 1) -> dict[str, float]:
-    """Return the seconds of each stage in a run of `duration_s`; raise RunError if impossible."""
+    """Return the engine's seconds by stage; RunError if they exceed `processes` · `duration_s`."""
     stages: object = engine.stage_seconds()
     if not isinstance(stages, Mapping):
         raise _refused(f"{type(stages).__name__}, not a table of seconds by name")

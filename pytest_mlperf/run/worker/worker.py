@@ -93,7 +93,7 @@ HEADROOM_SHARE = 0.8
 
 
 class Driver:
-    """Submit samples in the sizes of a scenario, and wait until they are done."""
+    """Submit queries of a scenario's size, and wait until they are done."""
 
     def __init__(self, engine: Engine, indices: Sequence[int], fail: Fail) -> None:
         self.sink = CountingSink(fail)
@@ -135,8 +135,8 @@ def warm_up(
 ) -> tuple[float, float]:
     """Submit `least` queries or more, for `shortest_s` or longer, until the rate is steady.
 
-    Without a known rate it takes the longest time, as a slow start may look steady for a while.
-    Returns its duration [s], and samples/s by the median of the last window.
+    If the rate is unknown, it lasts the maximum time, as a slow start may look steady for a while.
+    Returns its duration [s], and samples/s by the median query time of its last window.
     """
     samples, lists, before_s = query_size(settings), 0, 0.0
     longest_s = longest_warmup_s(settings)
@@ -159,10 +159,10 @@ def warm_up(
 def full_rate(
     driver: Driver, reached: float, enough: float, settings: LoadGenSettings, most: int
 ) -> float:
-    """Return samples/s, measured again with larger queries while below `enough` [samples/s].
+    """Measure the rate again with larger queries until it is `enough`; return samples/s.
 
-    `reached` is the rate of the warm-up. Batches of Offline and Server double up to `most`
-    samples; other scenarios repeat their query for the longest warm-up time.
+    `reached` is the rate of the warm-up. Batches of Offline and Server double up to `most` samples;
+    other scenarios repeat their query for the longest warm-up time.
     """
     samples, begun_s, longest_s = query_size(settings), perf_counter(), longest_warmup_s(settings)
     doubles = not settings.scenario.answers_one_at_a_time
@@ -184,7 +184,7 @@ def probe_offline(driver: Driver) -> float:
 
 
 def probe_stream(driver: Driver, samples: int) -> float:
-    """Return queries/s of consecutive queries by their median latency."""
+    """Submit single queries for a while; return queries/s by their median latency."""
     latencies_s: list[float] = []
     begun_s = perf_counter()
     while perf_counter() - begun_s < MIN_PROBE_SECONDS:
@@ -195,7 +195,7 @@ def probe_stream(driver: Driver, samples: int) -> float:
 def probe_server(
     peak_qps: float, settings: LoadGenSettings, attempt: Callable[[LoadGenSettings], Detail]
 ) -> float:
-    """Try falling rates; return the first with latencies well below limits, else the last."""
+    """Try falling rates; return the first with latencies far enough below limits, else the last."""
     for share in SERVER_SHARES:
         trial = dataclasses.replace(
             settings,
@@ -234,7 +234,7 @@ PROGRESS_SECONDS = 0.5
 
 
 class EngineWorker:
-    """Load one engine, and make the runs with it."""
+    """Load one engine, and perform all runs with it."""
 
     def __init__(
         self, spec: WorkerSpec, spec_file: Path, reporter: Reporter, commands: TextIO
@@ -253,7 +253,7 @@ class EngineWorker:
         self._engine: Engine
 
     def serve(self) -> None:
-        """Load, measure, then obey commands until stop."""
+        """Load the engine, measure, then execute commands until a stop."""
         threading.excepthook = self._thread_died
         self._reporter.event("loading")
         if not self._spec.settings.points:
@@ -268,7 +268,7 @@ class EngineWorker:
             self._engine.__exit__(None, None, None)
 
     def _fail_engine(self, error: BaseException) -> NoReturn:
-        """End the run with an engine's error; name the requests in flight if a run varies them."""
+        """End the run with an engine's error; the message names the point of a curve."""
         sink = self._sink
         if isinstance(sink, SlotSink) and sink.point and isinstance(error, RunError):
             error = RunError(error.layer, f"at {sink.point:,}: {error}", error.log)
@@ -370,7 +370,7 @@ class EngineWorker:
     def _expected_s(
         self, driver: Driver, settings: LoadGenSettings, reached: float, expected: int
     ) -> float:
-        """Return the expected duration of a run [s]; RunError if above `MAX_DURATION_RATIO`."""
+        """Return the expected duration of a run [s]; RunError if far longer than planned."""
         usual_s, most_s = settings.planned_s, MAX_DURATION_RATIO * settings.planned_s
         stream = settings.scenario.answers_one_at_a_time
         enough = expected / (2 * usual_s if stream else most_s)
@@ -446,7 +446,6 @@ class EngineWorker:
                 over_time.write(folder, sink.over_time)
 
     def _measure_curve(self, settings: LoadGenSettings, alone_s: float) -> None:
-        """Make and report one run of a curve; a single request takes `alone_s`."""
         folder = self._folder / "performance"
 
         def fail(error: BaseException) -> None:
@@ -490,7 +489,7 @@ class EngineWorker:
         *,
         pulse: Pulse | None = None,
     ) -> Iterator[Window]:
-        """Report a run's begin and end; end the worker if the sink recorded faults."""
+        """Report the begin and end of a run; end the worker if the sink recorded faults."""
         with self._reporter.blaming("dataset"):
             require_same(self._dataset, self._samples)
         folder.mkdir(parents=True)
@@ -523,7 +522,6 @@ class EngineWorker:
             self._reporter.fail("engine", RunError("engine", f"{texts[0]}{more}"))
 
     def _thread_died(self, hook_arguments: threading.ExceptHookArgs) -> None:
-        """End the run if a thread dies with open samples, which would never complete."""
         error = hook_arguments.exc_value
         if error is None:
             error = RunError("engine", f"a thread ended with {hook_arguments.exc_type.__name__}")
@@ -571,7 +569,7 @@ def result_of(
     engine: Engine,
     stages: Mapping[str, float],
 ) -> dict[str, Any]:
-    """Return the fields of `RunFinished`."""
+    """Return the results of a run as fields of `RunFinished`."""
     finished = RunFinished(
         issued=sink.issued,
         completed=sink.completed,
@@ -599,7 +597,7 @@ def result_of(
 
 
 def require_room(described: Mapping[str, str], points: Sequence[float]) -> None:
-    """Raise RunError if the client limits concurrency below a closed loop's points."""
+    """Raise RunError if the engine sends fewer requests at a time than a point of the curve."""
     most = described.get("concurrency", "")
     if points and most.isdigit() and int(most) < max(points):
         raise RunError(
@@ -610,7 +608,7 @@ def require_room(described: Mapping[str, str], points: Sequence[float]) -> None:
 
 
 def built_engine(spec: WorkerSpec, dataset: Dataset) -> Engine:
-    """Return the engine of a spec, unloaded, with its handicap if any."""
+    """Return a spec's engine, not yet loaded, slowed down if the spec has a handicap."""
     engine: Engine = build(
         "engine", spec.engine, dataset=dataset, model=spec.model, precision=spec.precision
     )

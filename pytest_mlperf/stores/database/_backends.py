@@ -22,7 +22,7 @@ Row = Sequence[Any]
 
 
 class StoreError(MlperfError):
-    """Report that the results database cannot be used now; no verdict depends on it."""
+    """Report that the results database cannot be used now; verdicts do not depend on it."""
 
 
 USUAL = "sqlite"
@@ -30,13 +30,13 @@ USUAL = "sqlite"
 
 
 def store_of(options: Mapping[str, Any]) -> str:
-    """Return the URL of the database that a session's options name, or ""."""
+    """Return the URL of the results database that the session's options select, or ""."""
     url = str(options.get("store") or "")
     return str(options["runs_dir"] / "results.db") if url == USUAL else url
 
 
 def store_setting(text: str) -> str | Path:
-    """Parse the store option (`USUAL`, URL or Path of a SQLite file); StoreError for others."""
+    """Parse the option `store`: `USUAL`, a URL, or the path of a SQLite file; else MlperfError."""
     if text == USUAL:
         return text
     require_url(text)
@@ -45,7 +45,7 @@ def store_setting(text: str) -> str | Path:
 
 
 def require_url(url: str) -> None:
-    """Raise an error if a URL cannot be a store's, or its library is not installed."""
+    """Raise an error if a URL is not one of a results database, or its library is missing."""
     scheme = _scheme(url)
     if scheme in POSTGRES:
         hosts = re.split("[/?#]", url.partition("://")[2])[0].rpartition("@")[2]
@@ -66,7 +66,7 @@ def require_url(url: str) -> None:
 
 
 def shown_url(url: str) -> str:
-    """Return a URL without its password; a file relative to the working folder."""
+    """Return a URL for messages: no password, and a SQLite file relative to the working folder."""
     if _scheme(url) in {SQLITE, ""}:
         if not _scheme(url) and _masked(url) != url:
             return _masked(url)
@@ -101,7 +101,7 @@ def _is_secret(pair: str) -> bool:
 
 
 def _without_password(address: str) -> tuple[str, str, str]:
-    """Return user, "@" and the rest; tolerate "/", "?" or "#" in a password."""
+    """Return user, "@" and the rest of an address; passwords may contain "/", "?" or "#"."""
     end = address.partition("?")[0].rfind("@")
     if end < 0 and not _HOSTS.fullmatch(re.split("[/?#]", address)[0]):
         end = address.rfind("@") if "@" in address else len(address)
@@ -111,7 +111,7 @@ def _without_password(address: str) -> tuple[str, str, str]:
 
 
 def without_secrets(text: str, url: str) -> str:
-    """Return a library's message without the secrets of the URL that it may quote."""
+    """Return a database library's message without the URL's secrets that it may quote."""
     text = text.replace(url, shown_url(url))
     secret = url.partition("://")[2].rpartition("@")[0].partition(":")[2]
     pairs = filter(_is_secret, re.split("[&;#]", url.partition("?")[2]))
@@ -196,7 +196,7 @@ class _Sqlite:
 
     @contextlib.contextmanager
     def transaction(self) -> Iterator[None]:
-        """Commit all statements inside or none, and exclude other writers."""
+        """Commit all statements inside the `with` block or none; exclude other writers."""
         self.execute("BEGIN IMMEDIATE")
         try:
             yield
@@ -220,7 +220,7 @@ class _Sqlite:
         }
 
     def tune(self) -> None:
-        """Set persistent options of a database that is known to be a store."""
+        """Set persistent database options, once the database is known to be this package's."""
         # In WAL mode readers and a writer do not block each other. The file keeps the mode; SQLite
         # refuses at once if it is in use, and a later writer sets it.
         with contextlib.suppress(StoreError):

@@ -1,4 +1,4 @@
-"""Store whole sessions in tables that migrations define, and read series of points."""
+"""Store whole sessions in tables that migrations create, and read the history of cases."""
 
 from __future__ import annotations
 
@@ -141,7 +141,7 @@ class Store:
         self._backend, self.place = backend, url
 
     def add(self, results: Results) -> bool:
-        """Store a session; return False if it is stored, raise StoreError if its id is taken."""
+        """Store a session; return False if already stored; StoreError if its id is in use."""
         content = as_bytes(results)
         if reason := unreadable(content):
             raise StoreError(f"{self.place}: session {results.run} is not stored: {reason}")
@@ -183,7 +183,6 @@ class Store:
 
     @contextmanager
     def _undamaged(self, part: str) -> Iterator[None]:
-        """Turn errors in stored content into a StoreError that names the damaged part."""
         try:
             yield
         except (ValueError, TypeError, KeyError) as error:
@@ -196,7 +195,7 @@ class Store:
         return [str(case) for (case,) in rows]
 
     def histories_with(self, results: Results) -> dict[str, list[CaseHistory]]:
-        """Return the histories of the cases of a session by case id; the session is among them."""
+        """Return the histories of a session's cases by case id, including the session itself."""
         now = {series.key: (series, point) for series, point in points_of_session(results)}
         histories: dict[str, list[CaseHistory]] = {}
         for case in dict.fromkeys(series.case.id for series, _ in now.values()):
@@ -210,7 +209,7 @@ class Store:
         return histories
 
     def histories(self, case: str | None = None, metric: str | None = None) -> list[CaseHistory]:
-        """Return histories like `histories_of`, of one case or all, of one metric or all."""
+        """Return the histories of a case and a metric (None: all of them), see `histories_of`."""
         filters = {"s.case_id = ?": case, "s.metric = ?": metric}
         where = {column: value for column, value in filters.items() if value is not None}
         condition = f"WHERE {' AND '.join(where)}" if where else ""
@@ -254,7 +253,7 @@ class Store:
             return {number: _BUILD.check(parse_json(text)) for number, text in texts.items()}
 
     def latest(self) -> list[LatestVerdict]:
-        """Return the newest verdict of each test on each class of accelerator."""
+        """Return the newest verdict of each test, for each accelerator class."""
         rows = self._backend.execute("SELECT about FROM mlperf_latest ORDER BY test, accelerator")
         with self._undamaged("a row of mlperf_latest"):
             return [_LATEST.check(parse_json(text)) for (text,) in rows]

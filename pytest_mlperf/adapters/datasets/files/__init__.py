@@ -22,10 +22,10 @@ S = TypeVar("S")
 
 @dataclass(frozen=True, kw_only=True)
 class FileOptions:
-    """Check the options of a data set of files, and find the files.
+    """Check the options of a file-based data set, and find its files.
 
     Attributes:
-        count: Number of samples to use, from the first on; None uses all.
+        count: Number of samples to use, starting from the first; None uses all.
     """
 
     count: int | None = None
@@ -47,10 +47,10 @@ class FileOptions:
         raise NotImplementedError
 
     def check(self, *rules: Rule, **units: str) -> None:
-        """Raise SuiteError for a broken rule, or an invalid `count` or `checksum`.
+        """Raise SuiteError if a rule is not met, or if `count` or `checksum` is invalid.
 
-        `units` maps whole-number options to their units, e.g. size="pixels"; None is valid if it is
-        the default.
+        `units` maps options that are whole numbers to their units, e.g. size="pixels". Such an
+        option may only be None if that is its default.
         """
         require_options(self.owner, rules)
         for name, unit in {**units, "count": self.noun}.items():
@@ -75,7 +75,7 @@ class FileOptions:
 
     @staticmethod
     def require(*places: tuple[bool, str]) -> None:
-        """Raise one UnavailableError for all missing files; a place is (exists, message)."""
+        """Raise one UnavailableError for all missing files, given as (exists, error message)."""
         if missing := [sentence for is_here, sentence in places if not is_here]:
             raise UnavailableError("; also ".join(missing))
 
@@ -126,7 +126,7 @@ class FileDataset(Generic[S]):
 
     @cached_property
     def digest(self) -> str:
-        """Hex SHA-256 over `kind` and the content of all samples, in order."""
+        """Hex SHA-256 over the data set's `kind` and the content of all samples, in order."""
         return self._hash().hexdigest()
 
     def _hash(self) -> hashlib._Hash:
@@ -154,24 +154,24 @@ class FileDataset(Generic[S]):
 
 
 def encode(text: str) -> bytes:
-    """Return text as UTF-8 for a digest, even if it is not valid Unicode."""
+    """Encode text as UTF-8 for a digest; lone surrogates are allowed."""
     return text.encode("utf-8", "surrogatepass")
 
 
 def framed(parts: Sequence[bytes]) -> Iterator[bytes]:
-    """Yield each part after its length, so that ("ab", "") and ("a", "b") have other digests."""
+    """Yield each part after its length, so that ("ab", "") and ("a", "b") hash differently."""
     for part in parts:
         yield len(part).to_bytes(8, "little")
         yield part
 
 
 def check_file(path: Path, checksum: str | None) -> None:
-    """Raise RunError unless a file has the checksum "md5:..." or "sha256:..."; None skips it."""
+    """Raise RunError if a file does not match "md5:..." or "sha256:..."; None skips the check."""
     check_files([path], checksum)
 
 
 def check_files(paths: Sequence[Path], checksum: str | None) -> None:
-    """Raise RunError unless files, read in sequence, have a checksum; None skips the check."""
+    """Raise RunError if the concatenated files do not match a checksum; None skips the check."""
     if checksum is None or not paths:
         return
     algorithm, _, digits = checksum.lower().partition(":")
@@ -239,5 +239,5 @@ def find_file(
 
 
 def wrong(where: object, defect: str, advice: str) -> RunError:
-    """Return the error for invalid content."""
+    """Return a RunError for invalid content of a data set; `where` is its location in the file."""
     return RunError("dataset", f"{where}: {defect}; {advice}")

@@ -1,4 +1,4 @@
-"""Read and check images with boxes that are listed in COCO's JSON format."""
+"""Read and check images with bounding boxes, listed in a COCO JSON file."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ Image = tuple[str, dict[str, Any]]
 
 
 def read_annotations(file: Path) -> tuple[list[Image], frozenset[int]]:
-    """Return the checked images, with or without boxes, and category ids of a file."""
+    """Read and check a file; return its images, with or without boxes, and its category ids."""
     content = _parse(file)
     for name, fields in RECORD_TESTS.items():
         for row, record in enumerate(content[name]):
@@ -145,7 +145,8 @@ class AnnotatedOptions(ChecksumOptions):
 
     Attributes:
         path: Folder of the data set.
-        checksum: "md5:" or "sha256:" and the hex digits of the annotation file; None skips it.
+        checksum: "md5:" or "sha256:" and the hex digits of the annotation file; None skips the
+            check.
     """
 
     title: ClassVar[str]
@@ -184,8 +185,8 @@ class AnnotatedOptions(ChecksumOptions):
 class AnnotatedImages(FileDataset[Image]):
     """Images in the order of the annotation file.
 
-    All listed images must exist: MLPerf's references skip missing ones, and so renumber the others.
-    Before a run only the header and the end of each image are checked.
+    All listed images must exist: MLPerf's references skip missing images, which changes the indices
+    of the others. Before a run, only the header and the last bytes of each image file are checked.
     """
 
     libraries = ("PIL",)
@@ -207,7 +208,7 @@ class AnnotatedImages(FileDataset[Image]):
 
     @cached_property
     def digest(self) -> str:
-        """Hex SHA-256 over preparation, references, and bytes but not names of the image files."""
+        """Hex SHA-256 over preprocessing, annotations and image files, without the files' names."""
         texts = ((name, json.dumps(each, sort_keys=True).encode()) for name, each in self._samples)
         references = ((name, hashlib.sha256(text).digest()) for name, text in texts)
         return hash_of_images(self._preparation.encode(), self._folder, references)
@@ -218,7 +219,7 @@ class AnnotatedImages(FileDataset[Image]):
 
 
 def _check_sizes(file: Path, images: Sequence[Image], sizes: Sequence[tuple[int, int]]) -> None:
-    """Raise RunError unless sizes are as annotated; rotation by EXIF data swaps the sides."""
+    """Raise RunError if an image's size is not as annotated; width and height may be swapped."""
     for row, ((name, image), stored) in enumerate(zip(images, sizes, strict=True)):
         width, height = image["width"], image["height"]
         if sorted(stored) != sorted((width, height)):

@@ -1,8 +1,8 @@
-"""Locate arrays in NumPy's files from their headers, and read values on demand.
+"""Locate the arrays in NumPy files by their headers, and read values on demand.
 
-NumPy's own readers parse the headers. numpy.load with mmap_mode reads arrays of an archive whole,
-keeps files open, and crashes the process if a mapped file is truncated. Arrays of objects are
-refused: nothing is unpickled.
+NumPy's own readers parse the headers. numpy.load with mmap_mode would read each array of an archive
+as a whole, keep files open, and crash the process if a mapped file is truncated. Arrays of Python
+objects are rejected, so nothing is unpickled.
 """
 
 from __future__ import annotations
@@ -48,8 +48,8 @@ class StoredArray:
     """Describe the location and layout of an array in a file.
 
     Attributes:
-        name: Name of the array in messages.
-        offset: First byte of the values in the file, or in the unpacked member.
+        name: Name of the array in error messages.
+        offset: Position of the first value in the file, or in the unpacked zip member [bytes].
         dtype: NumPy's `dtype.str`, e.g. "<f4".
         fortran: Whether the first axis varies fastest.
         packed: Name of the compressed zip member; None if not compressed.
@@ -107,13 +107,13 @@ def damaged(file: Path, defect: str) -> RunError:
 
 
 def find_npy(path: Path) -> StoredArray:
-    """Return the array of a .npy file by its header."""
+    """Locate the array in a .npy file by its header."""
     with path.open("rb") as file:
         return _find(file, path, name="the array", size=path.stat().st_size)
 
 
 def find_npz(path: Path) -> dict[str, StoredArray]:
-    """Return the arrays of a .npz file by their headers; names lack the ending .npy."""
+    """Locate the arrays in a .npz file by their headers; their names have no ending .npy."""
     arrays = {}
     try:
         with zipfile.ZipFile(path) as archive, path.open("rb") as raw:

@@ -1,4 +1,4 @@
-"""Read columns of a table: a pickled pandas DataFrame, which is not executed, or Parquet."""
+"""Read columns of a table: Parquet, or a pickled pandas DataFrame, whose code is not executed."""
 
 from __future__ import annotations
 
@@ -25,10 +25,11 @@ def read_frame(
 ) -> Mapping[str, Sequence[Any]]:
     """Read columns of a table: a pickled pandas DataFrame, optionally with gzip, or Parquet.
 
-    Parquet needs pyarrow, pickles need no library. The table must have each column once. Of several
-    names of a column the first in the table is read; the result has the first of all. A cell is
-    text, a number, bytes, None if missing, an array of shape (numbers,) for a list of whole numbers
-    or a NumPy array, or another list. A pickle has at most `max_bytes` when unpacked.
+    Parquet needs pyarrow; pickles need no library. Each column must occur once in the table. If a
+    column is given as several alternative names, the first name that the table has is read, and the
+    result uses the first alternative as key. A cell is text, a number, bytes, None if missing, an
+    array of shape (numbers,) for a list of whole numbers or a NumPy array, or another list. An
+    unpacked pickle may have at most `max_bytes`.
     """
     if not path.is_file():
         raise UnavailableError(
@@ -43,7 +44,7 @@ def read_frame(
 
 
 def find_table(path: Path, **options: Any) -> Path:
-    """Find a table as `find_file` does; raise EnvironmentFault if it needs a missing pyarrow."""
+    """Find a table as `find_file` does; raise EnvironmentFault if it is Parquet without pyarrow."""
     endings = (".pkl", ".pkl.gz", ".parquet")
     table = find_file(path, endings=endings, whole="table", **options)
     require_pyarrow(table)

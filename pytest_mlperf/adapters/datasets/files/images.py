@@ -29,7 +29,7 @@ MAX_DAMAGED = 100
 
 
 def hash_of_images(start: bytes, folder: Path, images: Iterable[tuple[str, bytes]]) -> str:
-    """Return the hex SHA-256 over `start`, and the bytes and label of each file, in order."""
+    """Return the hex SHA-256 over `start`, and over the bytes and label of each image, in order."""
     total = hashlib.sha256(start)
     for name, label in images:
         with (folder / name).open("rb") as file:
@@ -54,10 +54,10 @@ def decode(path: Path) -> NDArray[np.uint8]:
 
 
 def _eight_bit(opened: Image.Image, image: Image.Image) -> Image.Image:
-    """Return 16-bit grey pixels as their upper 8 bits, like OpenCV; Pillow would clip them.
+    """Convert 16-bit grey pixels to 8 bits by their upper byte, as OpenCV does; Pillow would clip.
 
-    32-bit pixels are refused, as their white level is undefined. `opened` is the image before
-    rotation, which alone has the file's format.
+    32-bit pixels are rejected, because their white level is undefined. `opened` is the image before
+    its rotation by EXIF data; only that one still has the file's format.
     """
     from PIL import Image
 
@@ -71,10 +71,10 @@ def _eight_bit(opened: Image.Image, image: Image.Image) -> Image.Image:
 def neighbours(
     old: int, new: int, *, single: bool = False
 ) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.float32]]:
-    """Return the old pixels around each new pixel's centre, and the weight of the second.
+    """Return for each new pixel the old pixels before and after it, and the weight of the second.
 
-    At borders both are the same pixel. `single` rounds positions to float32, as OpenCV does for
-    uint8.
+    At borders both are the same pixel. With `single`, positions are rounded to float32, as OpenCV
+    does for uint8 images.
     """
     position = (np.arange(new) + 0.5) * (old / new) - 0.5
     position = position.astype(np.float32) if single else position
@@ -130,7 +130,7 @@ PICTURE_FORMATS = ("JPEG", "PNG", "WEBP", "GIF", "BMP", "TIFF")
 
 
 def check_encoded(content: bytes) -> str | None:
-    """Return the defect of an encoded picture's header, as text, or None; decode no pixels."""
+    """Return the defect in an encoded image's header as text, or None; decode no pixels."""
     require_pillow()
     from PIL import Image, UnidentifiedImageError
 
@@ -144,9 +144,9 @@ def check_encoded(content: bytes) -> str | None:
 
 
 def encode_again(content: bytes) -> tuple[str, bytes]:
-    """Re-encode a picture with Pillow; return its format and bytes, or raise ValueError.
+    """Re-encode an image with Pillow; return its format and bytes, or raise ValueError.
 
-    A picture that EXIF data rotates becomes a JPEG, as in Hugging Face's datasets.
+    An image with an EXIF rotation is rotated and becomes a JPEG, as in Hugging Face's datasets.
     """
     from PIL import ExifTags, Image, ImageOps
 

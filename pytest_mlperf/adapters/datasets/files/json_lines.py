@@ -1,4 +1,4 @@
-"""Read text by line, and JSONL by object, with limits on the size of a line and a file."""
+"""Read text files by line and JSONL files by object, with limits on line and file size."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ FILE_LIMIT = 2**30
 
 
 def lines_of(path: Path) -> Iterator[str]:
-    """Yield the lines of a UTF-8 file with their ends; raise RunError beyond a size limit."""
+    """Yield the lines of a UTF-8 file with their line ends; raise RunError above a size limit."""
     total = 0
     with path.open("rb") as file:
         for number in range(1, FILE_LIMIT):
@@ -36,7 +36,7 @@ def lines_of(path: Path) -> Iterator[str]:
 
 
 def objects(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
-    """Yield (line from 1, object) of a JSONL file; raise RunError at a line without an object."""
+    """Yield (line number from 1, object) of a JSONL file; raise RunError for any other content."""
     for number, line in enumerate(lines_of(path), 1):
         if not line.strip():
             continue

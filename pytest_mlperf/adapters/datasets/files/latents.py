@@ -17,7 +17,7 @@ TORCH = frozenset({".pt", ".pth"})
 
 
 class LatentDataset(FileDataset[S]):
-    """Base of data sets whose samples share initial latents; None if the engine draws them."""
+    """Base of data sets whose samples share initial latents, or have none (`_latents` is None)."""
 
     optional_libraries = ("torch",)
     _latents: NDArray[np.float32] | None

@@ -1,4 +1,4 @@
-"""Open pickle files without executing them."""
+"""Open pickle files without executing the code in them."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ UNPACKED_LIMIT = 4 * 2**30
 
 
 def read_records(path: Path) -> list[Any]:
-    """Read a pickled list of records of plain values and NumPy arrays; execute nothing."""
+    """Read a pickled list of records with plain values and NumPy arrays, without executing code."""
     from pytest_mlperf.adapters.datasets.files import pickled
 
     with opened(path, compressed=False) as file:
@@ -26,7 +26,7 @@ def read_records(path: Path) -> list[Any]:
 
 @contextlib.contextmanager
 def opened(path: Path, *, compressed: bool) -> Iterator[Any]:
-    """Open a pickle, through gzip if compressed; raise RunError for faults while it is read."""
+    """Open a pickle, through gzip if `compressed`; errors while reading it become RunError."""
     from pytest_mlperf.adapters.datasets.files.pickles import PickleError
 
     try:

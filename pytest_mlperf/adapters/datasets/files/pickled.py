@@ -156,7 +156,7 @@ class PickledFrame:
             raise PickleError(f"its DataFrame is malformed ({error})") from error
 
     def column(self, number: int) -> list[Any]:
-        """Return a column of text, numbers, bytes, None, arrays, lists; else raise PickleError."""
+        """Return the cells of a column by its number; raise PickleError for unsupported cells."""
         try:
             for block in self._blocks:
                 values, placement, *_ = block.args
@@ -172,7 +172,8 @@ class PickledFrame:
 def read_records(file: BufferedIOBase, *, max_bytes: int) -> list[Any]:
     """Return a pickled list of dictionaries, lists, text, numbers, and NumPy arrays.
 
-    Arrays hold numbers or text, in any number of dimensions. Raises PickleError for others.
+    Arrays may hold numbers or text, in any number of dimensions. Raises PickleError for other
+    content.
     """
     tree = parse(file, ARRAY_NAMES, max_bytes=max_bytes)
     if type(tree) is not list:

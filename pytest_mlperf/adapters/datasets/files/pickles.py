@@ -1,11 +1,11 @@
 """Read a pickle into inert records, without importing or calling a name in it.
 
-Python's own unpickler runs with allow-lists of opcodes, and in `find_class` of names. A hostile
-file can waste memory and time, no more.
+Python's own unpickler runs with an allow-list of opcodes, and in `find_class` with one of names. A
+malicious file can only waste memory and time.
 
-The real classes of NumPy and pandas, and the unpickler in C, trust the file: `numpy.dtype`, which
-every array needs, takes flags that make NumPy read bytes as addresses; Arrow reads up to any stated
-end of a text; a key of 100,000 nested tuples crashes the process.
+The real classes of NumPy and pandas, and the unpickler in C, trust the file. `numpy.dtype`, which
+every array needs, accepts flags that make NumPy treat bytes as addresses. Arrow reads a string up
+to whatever end the file states. A key of 100,000 nested tuples crashes the process.
 tests/adapters/datasets/test_frames.py has an example of each.
 """
 
@@ -25,14 +25,14 @@ import numpy as np
 
 @dataclass(frozen=True, slots=True)
 class Name:
-    """Hold the name of a class or function in the pickle, without its module."""
+    """Hold the name of a class or function that the pickle refers to, without its module."""
 
     name: str
 
 
 @dataclass(slots=True, eq=False)
 class PickledObject:
-    """Hold an object that the pickle would construct by a call: name, arguments and state."""
+    """Describe an object that the pickle would create by a call: name, arguments and state."""
 
     name: str
     args: tuple[Any, ...]
@@ -40,7 +40,7 @@ class PickledObject:
 
 
 class Place(NamedTuple):
-    """Locate a byte string in the file that was not read: offset and size [bytes]."""
+    """Locate a byte string that was skipped: its offset and size in the file [bytes]."""
 
     offset: int
     size: int
@@ -51,17 +51,18 @@ class PickleError(Exception):
 
 
 def parse(file: BufferedIOBase, names: Container[tuple[str, str]], *, max_bytes: int) -> Any:
-    """Return the content of a pickle of protocol 2 to 5, objects as Name or PickledObject.
+    """Return the content of a pickle (protocols 2 to 5), with objects as Name or PickledObject.
 
-    Up to 1,000 consecutive whole numbers of a list become one int32 array, (numbers,): as Python
-    objects the tokens of a large data set would take gigabytes. `names` are the allowed (module,
-    name) pairs. Bytes after the pickle's end are ignored; exceptions of the file pass through.
+    In a list, up to 1,000 consecutive whole numbers become one int32 array of shape (numbers,),
+    because the tokens of a large data set would need gigabytes as Python objects. `names` are the
+    allowed (module, name) pairs. Bytes after the end of the pickle are ignored. Exceptions that
+    reading the file raises are not caught.
     """
     return _load(_Unpickler(_Window(file, max_bytes), names))
 
 
 def outline(file: BufferedIOBase, names: Container[tuple[str, str]]) -> Any:
-    """Return the content as `parse` does, with a Place for each byte string."""
+    """Return a pickle's content as `parse` does, but with a Place instead of each byte string."""
     return _load(_Outliner(_SparseWindow(file, OUTLINE_LIMIT), names))
 
 
@@ -197,10 +198,10 @@ def _refuse(code: int, unpickler: _Unpickler) -> None:
 
 
 class _Unpickler(pickle._Unpickler):
-    """Unpickle by Python's own implementation, but without its harmful opcodes.
+    """Unpickle with Python's own implementation, but reject its dangerous opcodes.
 
-    This is the implementation in Python, not in C: its memo is a dictionary, which a large index
-    does not enlarge, and its opcodes are a table.
+    This is the implementation in Python, not in C. Its opcodes are in a table that can be replaced,
+    and its memo is a dictionary, in which a large index does not allocate memory.
     """
 
     stack: list[Any]
@@ -287,7 +288,7 @@ class _Unpickler(pickle._Unpickler):
 
 
 class _Outliner(_Unpickler):
-    """Unpickle without reading byte strings."""
+    """Unpickle, but skip byte strings and return a Place for each."""
 
     window: _SparseWindow
 

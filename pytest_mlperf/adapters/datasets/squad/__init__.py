@@ -1,4 +1,4 @@
-"""Read SQuAD v1.1 for MLPerf's BERT: windows of word pieces, each after its question."""
+"""Read SQuAD v1.1 for MLPerf's BERT: pairs of a question and a window of its paragraph."""
 
 from __future__ import annotations
 
@@ -29,9 +29,9 @@ class SquadOptions(files.ChecksumOptions, dataset="squad", noun="features"):
     """Options of the data set squad.
 
     Attributes:
-        path: File dev-v1.1.json, or a folder with it.
-        vocab: Vocabulary of BERT uncased, relative to the file's folder, or absolute. None finds
-            vocab.txt next to the file, or in the folder of MLPerf's model there.
+        path: File dev-v1.1.json, or a folder that contains it.
+        vocab: Vocabulary of BERT uncased, relative to the file's folder, or absolute. None uses
+            vocab.txt next to the file, or in the folder of MLPerf's model next to it.
         max_seq_length: Maximum length of a feature, in word pieces.
         doc_stride: Distance between the starts of two windows, in word pieces.
         max_query_length: Maximum length of a question, in word pieces.
@@ -78,12 +78,13 @@ class SquadOptions(files.ChecksumOptions, dataset="squad", noun="features"):
 
 
 class SquadDataset(files.FileDataset[_features.Feature]):
-    """Features in the order of the file: the questions of a paragraph, and their windows.
+    """BERT features in the order of the file: a question with each window of its paragraph.
 
     A feature is [CLS] question [SEP] window [SEP]. A long paragraph has several windows, each
-    `doc_stride` pieces after the last. The official dev-v1.1.json has 10,570 questions, which give
-    10,833 features, and the checksum "md5:3e85deb501d4e538b6bc56f786231552".
-    Equal to language/bert/create_squad_data.py of https://github.com/mlcommons/inference.
+    starting `doc_stride` word pieces after the previous one. The official dev-v1.1.json has 10,570
+    questions, which give 10,833 features, and the checksum "md5:3e85deb501d4e538b6bc56f786231552".
+    The features equal those of language/bert/create_squad_data.py of
+    https://github.com/mlcommons/inference.
     """
 
     options = SquadOptions
@@ -105,9 +106,9 @@ class SquadDataset(files.FileDataset[_features.Feature]):
     def input(self, index: int) -> dict[str, NDArray[np.int64]]:
         """Return one feature by the input names of MLPerf's ONNX model.
 
-        Arrays have the shape (seq,): `max_seq_length`, or without `pad` the feature's length.
-        "input_ids": ids of word pieces; "input_mask": 1 for each piece; "segment_ids": 0 for the
-        question, 1 for the window. Padding is 0.
+        Arrays have the shape (seq,), where seq is `max_seq_length`, or without `pad` the feature's
+        length. "input_ids": ids of word pieces; "input_mask": 1 for each piece; "segment_ids": 0
+        for the question, 1 for the window. Padding is 0.
         """
         feature = self._sample(index)
         numbers = self._numbers(feature)
@@ -118,18 +119,19 @@ class SquadDataset(files.FileDataset[_features.Feature]):
         return {"input_ids": arrays[0], "input_mask": arrays[1], "segment_ids": arrays[2]}
 
     def sizes(self, indices: Sequence[int]) -> dict[str, float]:
-        """Return the mean length of these features without padding, and of the squared length."""
+        """Return mean length ("tokens") and mean squared length ("tokens_squared"), unpadded."""
         lengths = [len(self._numbers(self._sample(index))) for index in indices]
         return {"tokens": fmean(lengths), "tokens_squared": fmean(n * n for n in lengths)}
 
     def reference(self, index: int) -> dict[str, Any]:
         """Return the reference of a feature; features share its lists, so do not modify them.
 
-        "id" and "answers" of the question; "features", its number of features. "words" of the
-        paragraph; "normalized", the basic tokens of each word with spaces between; "pieces", and
-        "word_of_piece" for each. "first", the position of the window's first piece in the feature;
-        "start", its index in "pieces"; "length" of the window in pieces. "max_context", ranges
-        [begin, end) of the pieces for which this window is the best, see `max_contexts`.
+        "id" and "answers": the question's id and answers; "features": its number of features.
+        "words": the paragraph's words; "normalized": the basic tokens of each word, joined by
+        spaces; "pieces": the paragraph's word pieces; "word_of_piece": the index of each piece's
+        word. "first": position of the window's first piece in the feature; "start": index of that
+        piece in "pieces"; "length": number of pieces in the window. "max_context": ranges [begin,
+        end) of the pieces for which this window gives the most context, see `max_contexts`.
         """
         feature = self._sample(index)
         paragraph = feature.paragraph
@@ -148,7 +150,7 @@ class SquadDataset(files.FileDataset[_features.Feature]):
         }
 
     def group(self, index: int) -> int:
-        """Return the article of a feature, because its questions and windows belong together."""
+        """Return the article of a feature, because features of one article are not independent."""
         return self._sample(index).paragraph.article
 
     @cached_property

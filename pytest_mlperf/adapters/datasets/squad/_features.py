@@ -1,9 +1,9 @@
-"""Make BERT's features of SQuAD: a question before each window of word pieces.
+"""Convert SQuAD to BERT's features: a question followed by a window of word pieces.
 
 Words are split as in MLPerf's BERT reference: by BertTokenizer of transformers 2.4.0 for features,
 by BasicTokenizer of NVIDIA's DeepLearningExamples (PyTorch) for answers. The `tokenizers` library
-differs: it lower-cases each character alone, so "ΣΑΣ" ends in another sigma, and its Unicode tables
-have another version than Python's.
+gives other results: it lower-cases each character alone, so the last sigma of "ΣΑΣ" differs, and
+its Unicode version is not that of Python.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ class Passage:
     """Hold a paragraph and its questions, in the order of the file.
 
     Attributes:
-        where: File and position in it, for messages.
+        where: File and position in it, for error messages.
         article: Number of the article, from 1.
     """
 
@@ -76,7 +76,7 @@ def read_passages(path: Path) -> list[Passage]:
 
 
 def _passage(record: Any, article: int, where: str, seen: set[str]) -> Passage:
-    """Return a paragraph; refuse an id in `seen`, because a score belongs to one question."""
+    """Return a paragraph; raise RunError if `seen` has a question's id, else add the id to it."""
     questions = []
     for number, entry in enumerate(_field(record, "qas", list, where=where), 1):
         question = _question(entry, f"{where}, question {number}")
@@ -153,7 +153,7 @@ def _clean(character: str, category: str) -> str | None:
 
 
 def _split(character: str, category: str) -> str | None:
-    """Return the replacement: None for accents, spaces around punctuation and ASCII symbols."""
+    """Return None for an accent, and put spaces around punctuation marks and ASCII symbols."""
     if category == "Mn":
         return None
     symbol = "!" <= character <= "~" and not character.isalnum()
@@ -164,7 +164,7 @@ _CLEANING, _SPLITTING = _Replacing(_clean), _Replacing(_split)
 
 
 def basic_tokens(text: str) -> list[str]:
-    """Return words in lower case without accents; punctuation marks and ideographs are words."""
+    """Split a text into lower-case words without accents; punctuation and ideographs are words."""
     tokens: list[str] = []
     for word in text.translate(_CLEANING).split():
         if word in SPECIAL:
@@ -184,14 +184,14 @@ class Word:
 
 
 class WordPieces:
-    """Split texts by a vocabulary from `read_vocabulary`, and cache every word."""
+    """Split texts into word pieces of a vocabulary, and cache the pieces of each word."""
 
     def __init__(self, vocabulary: Mapping[str, int]) -> None:
         self._numbers = vocabulary
         self._words: dict[str, Word] = {}
 
     def word(self, text: str) -> Word:
-        """Return the pieces of a word; equal words are the same object."""
+        """Return a word with its pieces; calls with the same text return the same object."""
         word = self._words.get(text)
         if word is None:
             normalized = " ".join(basic_tokens(text))
@@ -203,7 +203,7 @@ class WordPieces:
         return [piece for token in basic_tokens(text) for piece in self._pieces(token)]
 
     def numbers(self, pieces: list[str]) -> list[int]:
-        """Return the id of each piece, or that of [UNK]."""
+        """Return the vocabulary id of each piece; unknown pieces get the id of [UNK]."""
         unknown = self._numbers[UNK_TOKEN]
         return [self._numbers.get(piece, unknown) for piece in pieces]
 
@@ -226,7 +226,7 @@ class WordPieces:
 
 
 def read_vocabulary(path: Path) -> dict[str, int]:
-    """Read vocab.txt: one piece a line, numbered from 0."""
+    """Read vocab.txt: return the ids of word pieces, which are their line numbers from 0."""
     try:
         with path.open(encoding="utf-8") as file:
             vocabulary = {line.rstrip("\n"): number for number, line in enumerate(file)}
@@ -255,9 +255,9 @@ class Paragraph:
     """Hold the words and word pieces of a paragraph.
 
     Attributes:
-        normalized: Basic tokens of each word, with spaces between them.
+        normalized: Basic tokens of each word, joined by spaces.
         word_of_piece: Index of the word of each piece.
-        numbers: Id of each piece in the vocabulary.
+        numbers: Vocabulary id of each piece.
     """
 
     article: int
@@ -273,7 +273,7 @@ class Feature:
     """Hold a question and a window of its paragraph: pieces `start` to `start + length - 1`.
 
     `numbers` are the ids of [CLS], the question and [SEP]. `max_context` has ranges [begin, end) of
-    the pieces for which this window is the best, see `max_contexts`.
+    the pieces for which this window gives the most context, see `max_contexts`.
     """
 
     question: Question
@@ -333,7 +333,7 @@ def _paragraph(passage: Passage, vocabulary: WordPieces) -> Paragraph:
 
 
 def split_windows(pieces: int, room: int, stride: int) -> list[tuple[int, int]]:
-    """Return start and length of the windows that cover a paragraph of `pieces` pieces."""
+    """Return (start, length) of the windows over `pieces` pieces; `room` is the maximum length."""
     windows = [(0, min(pieces, room))]
     while sum(windows[-1]) < pieces:
         start = windows[-1][0] + min(windows[-1][1], stride)
@@ -342,10 +342,10 @@ def split_windows(pieces: int, room: int, stride: int) -> list[tuple[int, int]]:
 
 
 def max_contexts(windows: list[tuple[int, int]], pieces: int) -> list[list[list[int]]]:
-    """Return for each window the ranges [begin, end) of pieces that have most context in it.
+    """Return for each window the ranges [begin, end) of pieces to which it gives most context.
 
-    Context of a piece in a window: the smaller number of the window's pieces before and after it,
-    plus 0.01 of the window's length. The first window wins a tie.
+    The context of a piece in a window is the number of the window's pieces before it or after it,
+    whichever is smaller, plus 0.01 times the window's length. In a tie the first window wins.
     """
     if len(windows) == 1:
         return [[[0, pieces]]]

@@ -1,4 +1,4 @@
-"""Read the user's prompts from JSONL, CSV or Parquet, or generate synthetic prompts."""
+"""Read your own prompts from JSONL, CSV or Parquet files, or generate synthetic prompts."""
 
 from __future__ import annotations
 
@@ -43,31 +43,31 @@ class UserPromptsOptions(FileOptions, dataset="prompts"):
     """Options of the data set prompts: a file and its columns, or synthetic prompts.
 
     Lengths are in tokens: a mean, with a fifth of it as standard deviation; or `{ mean = 1024, sd =
-    100 }`, normal and cut at three deviations; `{ low = 512, high = 2048 }`, uniform; or `{ fixed =
-    1024 }`. Requests of one fixed length stay in step, so that a server gets them all at once: use
-    fixed only to compare with others who do.
+    100 }`, a normal distribution cut at three standard deviations; `{ low = 512, high = 2048 }`,
+    uniform; or `{ fixed = 1024 }`. Requests of one fixed length finish together, so that the server
+    gets all new requests at once: use `fixed` only to compare with results measured that way.
 
     Attributes:
         path: JSONL, CSV or Parquet file, a folder with one, or a pattern such as
             "data/train-*.parquet" for all files in the order of their names. None generates
             synthetic prompts.
         columns: Names of the columns of "prompt" (text or a list of token ids), "reference"
-            (compared with an answer) and "output_tokens" (length of the answer). Only named columns
-            are read, and the prompt's, which is "prompt" by default.
+            (compared with an answer) and "output_tokens" (length of the answer). Columns not named
+            here are not read, except the prompt's, which is "prompt" by default.
         trace: Whether the file is a recorded trace in Mooncake's JSONL format: "timestamp" in
-            milliseconds, "input_length", "output_length" and "hash_ids", one for each 512 tokens of
-            a prompt. Prompts are synthetic: equal ids give equal text. For scenario OpenLoop.
+            milliseconds, "input_length", "output_length" and "hash_ids", one id for each 512 tokens
+            of a prompt. Prompts are synthetic: equal ids give equal text. For scenario OpenLoop.
         samples: Number of synthetic prompts.
         input_tokens: Lengths of synthetic prompts, with a word counted as a token; exact with
             `tokenizer`.
-        output_tokens: Lengths of answers. The engine needs `ignore_eos`, and the longest of them as
-            `max_new_tokens`. None leaves them to the engine's options.
+        output_tokens: Lengths of answers. Set the engine's `ignore_eos`, and `max_new_tokens` to
+            the longest answer. With None, the engine's options decide the lengths.
         shared: Shared prefixes: `{ prefixes = 8, tokens = 512, share = 0.5 }` starts half of the
             prompts with one of 8 prefixes. None shares none.
-        tokenizer: Folder of the model with its tokenizer, for synthetic prompts.
+        tokenizer: Model folder with the tokenizer, for synthetic prompts of exact length.
         seed: Seed of synthetic prompts.
         repeat: Whether all runs send the same prompts, to measure with a prefix cache. Otherwise
-            timed runs insert a few words of their own.
+            each timed run inserts a few random words into the prompts.
     """
 
     path: str | None = None
@@ -144,8 +144,8 @@ class UserPromptsOptions(FileOptions, dataset="prompts"):
 class UserPromptsDataset(PromptDataset):
     """Prompts as text or token ids, optionally with the length of each answer.
 
-    Synthetic prompts share no prefix unless `shared` is set, so that a prefix cache saves nothing
-    before a prompt is repeated.
+    Synthetic prompts share no prefix unless `shared` is set, so a prefix cache has no hits until a
+    prompt is repeated.
     """
 
     optional_libraries = ("pyarrow", "transformers")
@@ -201,7 +201,7 @@ class UserPromptsDataset(PromptDataset):
 
     @cached_property
     def digest(self) -> str:
-        """Hex SHA-256 over prompts, references and lengths in order, or over synthetic settings."""
+        """Hex SHA-256 over prompts, references and lengths, or over the settings if synthetic."""
         if self._made_up is not None:
             return self._made_up.digest(len(self))
         is_text = isinstance(self._prompts, TextPrompts)
@@ -220,7 +220,8 @@ class UserPromptsDataset(PromptDataset):
     def sizes(self, indices: Sequence[int]) -> dict[str, float]:
         """Return the mean "input_tokens" if known, and "prefix_share" for synthetic prompts.
 
-        The latter is the share of tokens in a prefix of an earlier prompt, if each is sent once.
+        "prefix_share" is the share of prompt tokens that belong to a prefix of an earlier prompt,
+        if each prompt is sent once.
         """
         if self._made_up is None:
             return super().sizes(indices)

@@ -38,11 +38,11 @@ COMMON_WORDS = (
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Lengths:
-    """Define a distribution of lengths [tokens]: normal and cut at `TAIL`, uniform, or constant.
+    """Define a distribution of lengths [tokens]: normal, uniform or constant.
 
     Attributes:
-        low, high: Bounds of the lengths.
-        normal: Mean and standard deviation; None is uniform from `low` to `high`.
+        low, high: Minimum and maximum length; a normal distribution is cut at these.
+        normal: Mean and standard deviation; None for a uniform distribution.
     """
 
     low: int
@@ -90,7 +90,7 @@ def _is_number(value: object) -> bool:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Shared:
-    """Let a `share` of the prompts begin with one of `prefixes` texts of `tokens` tokens."""
+    """Describe shared prefixes: number (`prefixes`), length (`tokens`), `share` of prompts."""
 
     prefixes: int
     tokens: int
@@ -115,7 +115,7 @@ class Shared:
 
 @dataclass(frozen=True, kw_only=True)
 class MadeUp:
-    """Generate prompts and answer lengths by index; each index has its own random generator.
+    """Generate synthetic prompts and answer lengths by index; each index has its own generator.
 
     Attributes:
         tokenizer: Folder of the model's tokenizer; None counts a word as a token.
@@ -128,7 +128,7 @@ class MadeUp:
     tokenizer: str | None
 
     def prompt(self, index: int) -> str:
-        """Return a text; with a tokenizer it has exactly the drawn length."""
+        """Return a prompt; with a tokenizer its number of tokens is exactly the random length."""
         count, group, draw = self._drawn(index)
         begin: list[str] = []
         if self.shared is not None and group is not None:
@@ -137,7 +137,7 @@ class MadeUp:
         return self._fit(count, begin, draw)
 
     def prefix_share(self, indices: Sequence[int]) -> float:
-        """Return the share of prompt words, as tokens, in a prefix of an earlier prompt."""
+        """Return the share of prompt tokens that belong to a prefix of an earlier prompt."""
         total = cached = 0
         groups: set[int] = set()
         for count, group, _ in map(self._drawn, indices):
@@ -148,7 +148,7 @@ class MadeUp:
         return cached / total if total else 0.0
 
     def _drawn(self, index: int) -> tuple[int, int | None, random.Random]:
-        """Return a prompt's length, its shared prefix's index, and the generator of its words."""
+        """Return a prompt's length, the index of its shared prefix or None, and its generator."""
         draw = random.Random(f"prompts {VERSION} {self.seed} {index}")
         count = self.input.draw(draw.random())
         if self.shared is None or draw.random() >= self.shared.share:

@@ -27,7 +27,7 @@ MIN_ANSWER_TOKENS = 2
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Request:
-    """Hold a request's arrival on the trace's clock [s], lengths [tokens], and block ids."""
+    """Hold a request's arrival on the trace's clock [s], lengths [tokens] and prefix block ids."""
 
     at_s: float
     input: int
@@ -57,7 +57,7 @@ class Replayed(_synthetic.MadeUp):
     def prefix_share(self, indices: Sequence[int]) -> float:
         """Return the share of prompt tokens in blocks that also begin an earlier prompt.
 
-        A block's id covers all tokens before it.
+        A block's id depends on all tokens before it too.
         """
         total = cached = 0
         seen: set[int] = set()
@@ -118,9 +118,9 @@ Record = tuple[int, Mapping[str, Any]]
 
 
 def read(path: Path, columns: Sequence[str]) -> tuple[SampleFile, Iterator[Record]]:
-    """Return the source of a file for messages, and some columns of its records, one by one.
+    """Return a `SampleFile` for error messages, and an iterator over records of some columns.
 
-    Lines count from 1, Parquet rows from 0. CSV values are text. A bad record raises RunError.
+    Lines count from 1, Parquet rows from 0. CSV values are text. An invalid record raises RunError.
     """
     if path.suffix == ".parquet":
         return SampleFile(file=path), _rows(path, columns)

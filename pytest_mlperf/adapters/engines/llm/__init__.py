@@ -1,1 +1,1 @@
-"""Define functions and classes that the engines of language models share."""
+"""Provide functions and classes that the language model engines share."""

@@ -38,15 +38,15 @@ PARALLEL = ("tensor_parallel_size", "pipeline_parallel_size")
 
 @dataclass(frozen=True, kw_only=True)
 class LibraryOptions(TextOptions):
-    """Options of all these engines; None keeps the library's default.
+    """Options of engines that load a language model library; None keeps its default.
 
     Attributes:
-        tensor_parallel_size: GPUs that share each layer.
-        pipeline_parallel_size: Groups of such GPUs, among which the layers are divided.
-        load_format: "auto", or "dummy" for random weights: speed without the model's files.
-        stream: Whether tokens are streamed. None streams in all scenarios but Offline, as LoadGen
-            waits for first tokens. False takes whole answers, in Offline only, which costs this
-            process less time; True measures token times in Offline too.
+        tensor_parallel_size: Number of GPUs that share each layer.
+        pipeline_parallel_size: Number of such groups of GPUs, among which the layers are divided.
+        load_format: "auto", or "dummy" for random weights, to measure speed without weight files.
+        stream: Whether tokens are streamed. None streams in all scenarios except Offline, because
+            LoadGen waits for first tokens in these. False requests whole answers (Offline only),
+            which costs this process less time. True measures token times in Offline too.
     """
 
     engine: ClassVar[str]
@@ -71,15 +71,15 @@ class LibraryOptions(TextOptions):
 
     @property
     def whole(self) -> tuple[str, str] | None:
-        """Option that requests whole answers, and its value; None if tokens may be streamed."""
+        """(Option name, value) that requests whole answers; None if tokens may be streamed."""
         return ("stream", "false") if self.stream is False else None
 
     def streams(self, sink: Sink) -> bool:
-        """Return whether tokens are streamed, not taken as whole answers."""
+        """Return whether tokens are streamed in this run, instead of returned as whole answers."""
         return sink.needs_first_tokens if self.stream is None else self.stream and sink.times_tokens
 
     def check(self, precision: str) -> None:
-        """Raise for options that the library would reject only after a long load."""
+        """Raise SuiteError for options that the library would reject only after a long load."""
         require_options(f"engine {self.engine}", self._rules(precision))
         refuse_conflicts(self.engine, self._conflicts(precision))
 
@@ -103,7 +103,7 @@ class LibraryOptions(TextOptions):
 
 
 class LibraryEngine(StackedEngine):
-    """Base of engines that call a language model library; `_open` sets `_task` and `_put`."""
+    """Base of engines that call a language model library; `_open` must set `_task` and `_put`."""
 
     library: ClassVar[str]
     options: ClassVar[type[LibraryOptions]]
@@ -151,7 +151,7 @@ class LibraryEngine(StackedEngine):
         self._task.answers.expect(len(self._task.prompts))
 
     def unload_samples(self, indices: Sequence[int]) -> None:
-        """Forget these samples, and log the delays after the library's time stamps."""
+        """Forget these samples; log how late tokens arrived after the library's time stamps."""
         self._task.prompts.unload(indices)
         self._log_gaps()
 
@@ -225,7 +225,7 @@ class GenerateTask:
     def report(
         self, request: StreamedRequest, row: Sequence[int], prompt: int | None = None
     ) -> None:
-        """Report an answer; `prompt` is the number of prompt tokens if the library adds some."""
+        """Report an answer; `prompt` is the prompt's token count if the library adds tokens."""
         outputs, counts = self.answers.checked([request.index], [row], request.sink)
         (reason,) = self.answers.reasons([row])
         tokens = len(self.prompts[request.index]) if prompt is None else prompt
@@ -235,7 +235,7 @@ class GenerateTask:
         return self.generation.of(self.prompts.lengths.get(index))
 
     def check(self, index: int, row: Sequence[int], finish_reason: Any, cut: str = "") -> None:
-        """Raise RunError if an answer ended wrongly; `cut` is a note on a limit of the engine."""
+        """Raise RunError if an answer ended unexpectedly; `cut` is appended to a length error."""
         ends, limit = self.generation.ends, self.generation_of(index).max_new_tokens
         if finish_reason == "stop" and (not row or row[-1] not in ends):
             fault = (
@@ -262,7 +262,7 @@ MAX_GAP_SECONDS = 20e-3
 
 
 class StampGaps:
-    """Measure how late this process gets a token after the library's stamp of the token."""
+    """Measure the delay from a library's time stamp of a token to its arrival in this process."""
 
     def __init__(self, engine: str, library: str) -> None:
         self._engine = engine
@@ -270,7 +270,7 @@ class StampGaps:
         self._gaps_s: dict[str, list[float]] = {}
 
     def add(self, index: int, token: str, ours_s: float, theirs_s: float) -> None:
-        """Add our time and the library's time of a sample's "first" or "last" token."""
+        """Add arrival time and library time stamp of a sample's "first" or "last" token [s]."""
         if ours_s < theirs_s - STAMP_ROUNDING_SECONDS:
             raise impossible(
                 index,
@@ -280,7 +280,7 @@ class StampGaps:
         self._gaps_s.setdefault(token, []).append(ours_s - theirs_s)
 
     def take(self) -> str:
-        """Return a log line on how late token stamps were since the last call; "" for no stamps."""
+        """Return a log line on the token delays since the last call; "" if there were none."""
         gaps_s, self._gaps_s = self._gaps_s, {}
         if not gaps_s:
             return ""
@@ -312,7 +312,7 @@ def impossible(index: int, contradiction: str) -> RunError:
 def check_names(
     options: LibraryOptions, arguments: Iterable[str], valid: Iterable[str], library: str, kind: str
 ) -> None:
-    """Raise for arguments that this version of a library does not take; name the nearest."""
+    """Raise for arguments that this version of a library does not accept; suggest similar names."""
     names = list(valid)
     for name in arguments:
         if name not in names:

@@ -32,16 +32,16 @@ class Chats(Protocol):
 
 @dataclass(kw_only=True, slots=True)
 class TokenPrompts:
-    """Hold the token ids of loaded samples by index, and the limits that they must fit.
+    """Hold the token ids of loaded samples by index; check them against the model's limits.
 
     Attributes:
         tokenizer: Tokenizer of texts; None if the data set has token ids.
         vocabulary: Exclusive upper bound of token ids.
         context: Maximum tokens of prompt and answer together; None if unknown.
-        max_prompt_tokens: Length to which prompts are cut; None cuts none.
+        max_prompt_tokens: Length to which prompts are truncated; None truncates none.
         lengths: Answer lengths of loaded samples, if the data set states them.
-        chats: Makes tokens of chats; None refuses chats.
-        clips: Makes tokens of clips of sound; None if samples are no clips.
+        chats: Converts chats to tokens; None if samples are not chats.
+        clips: Provides the prompt tokens for audio clips; None if samples are not audio clips.
     """
 
     dataset: Dataset
@@ -155,23 +155,25 @@ SAMPLING = ("temperature", *DRAWING)
 
 @dataclass(frozen=True, kw_only=True)
 class TextOptions:
-    """Options of every engine of language models for the length and choice of answers.
+    """Options of every language model engine for answer lengths and sampling.
 
     Attributes:
-        max_new_tokens: Maximum tokens per answer; if the data set states answer lengths, at least
-            the longest of them.
-        min_new_tokens: Tokens before an end token may come; 1 prevents empty answers.
-        ignore_eos: Give every answer its maximum of tokens.
-        max_prompt_tokens: Length to which longer prompts are cut at their end, as MLPerf's GPT-J
-            reference cuts articles at 1919. None cuts none: too long prompts are errors.
-        temperature: 0 takes the likeliest token; above, tokens are sampled, with more variety the
-            higher it is.
+        max_new_tokens: Maximum tokens per answer. If the data set states answer lengths, it must be
+            at least the longest of them.
+        min_new_tokens: Minimum tokens before an end token is allowed; 1 prevents empty answers.
+        ignore_eos: Whether to ignore end tokens, so that every answer has its maximum length.
+        max_prompt_tokens: Length to which longer prompts are truncated at their end, as MLPerf's
+            GPT-J reference truncates articles to 1919 tokens. None truncates none: prompts that are
+            too long are errors.
+        temperature: 0 selects the likeliest token. Above 0, tokens are sampled; higher values give
+            more variety.
         top_p: Sample only from the likeliest tokens that together have this probability.
-        top_k: Sample only from this number of likeliest tokens; None from all.
-        seed: Seed of sampling, to which the sample's index is added: if the library supports it, a
-            sample has the same answer in every run. None samples differently each time.
-        prompt_logprobs: Answer each prompt with the log-probabilities of its own tokens, for scorer
-            perplexity, and generate nothing; options of generated tokens are not used.
+        top_k: Sample only from this number of likeliest tokens; None samples from all tokens.
+        seed: Sampling seed, to which the sample's index is added. If the library supports it, a
+            sample gets the same answer in every run. None samples differently each time.
+        prompt_logprobs: Whether to return the log-probabilities of each prompt's own tokens, for
+            scorer perplexity, and to generate nothing. Options for generated tokens are then
+            ignored.
     """
 
     max_new_tokens: int = 128
@@ -189,7 +191,7 @@ class TextOptions:
         return self.temperature > 0
 
     def generation(self, engine: str, *, num_beams: int = 1) -> Generation:
-        """Return the checked settings of generation; errors name the engine."""
+        """Check the options, and return the generation settings; errors name the engine."""
         most, least, cut = self.max_new_tokens, self.min_new_tokens, self.max_prompt_tokens
         logprobs_only = self.prompt_logprobs
         rules = (
@@ -235,7 +237,7 @@ class Generation(TextOptions):
 
     Attributes:
         num_beams: Number of beams; 1 is greedy.
-        eos: End tokens of the loaded model; the end token of an answer belongs to it, and counts in
+        eos: End tokens of the loaded model. An answer includes its end token, which counts towards
             `max_new_tokens`.
     """
 
@@ -244,12 +246,12 @@ class Generation(TextOptions):
 
     @property
     def ends(self) -> tuple[int, ...]:
-        """The tokens that end an answer; none if they are ignored."""
+        """Tokens that end an answer; () if end tokens are ignored."""
         return () if self.ignore_eos else self.eos
 
     @property
     def padding(self) -> int:
-        """A token for masked positions."""
+        """Token to put in masked positions."""
         return self.eos[0] if self.eos else 0
 
     def prompts(
@@ -261,7 +263,7 @@ class Generation(TextOptions):
         chats: Chats | None = None,
         clips: SpeechClips | None = None,
     ) -> TokenPrompts:
-        """Return prompts that fit a vocabulary and the smallest known context; None is unknown."""
+        """Return prompts checked against the vocabulary and smallest context; None is unknown."""
         has_media = chats is not None or clips is not None
         if self.max_prompt_tokens is not None and has_media:
             problem = "cuts text prompts; remove it for data sets with chats or sound"
@@ -282,13 +284,13 @@ class Generation(TextOptions):
         )
 
     def of(self, length: int | None) -> Generation:
-        """Return the settings of a sample, with its own answer length if it has one."""
+        """Return the settings for a sample with this answer length; None keeps the settings."""
         if length is None:
             return self
         return replace(self, max_new_tokens=length, min_new_tokens=min(self.min_new_tokens, length))
 
     def check_lengths(self, dataset: Dataset) -> bool:
-        """Return whether samples state answer lengths; raise for a mix, and for too long ones."""
+        """Return whether the data set states answer lengths; raise RunError if one is too long."""
         samples = range(len(dataset))
         if not samples or own_length(dataset, 0) is None:
             return False
@@ -320,7 +322,7 @@ class Generation(TextOptions):
         }
 
     def packed(self, ids: Sequence[int], finish: str | None) -> bytes:
-        """Return an answer as int64 with its end token; `finish` "length" means it was cut."""
+        """Serialise an answer as int64; append an end token unless `finish` is "length"."""
         if self.ends and finish != "length" and (not ids or ids[-1] not in self.ends):
             ids = [*ids, self.ends[0]]
         return packed(ids)
@@ -330,7 +332,7 @@ class Generation(TextOptions):
         return None if self.seed is None else (self.seed + index) % SEEDS
 
     def cut(self, row: Sequence[int]) -> Tokens:
-        """Return a row up to and including its first end token, or all of it."""
+        """Return a row of tokens up to and including its first end token; all of it without one."""
         ends = (position for position, token in enumerate(row, 1) if token in self.ends)
         return row[: next(ends, None)]
 
@@ -341,7 +343,7 @@ def packed(ids: Sequence[int]) -> bytes:
 
 
 def logprobs_output(index: int, tokens: Sequence[int], logprobs: Sequence[float]) -> bytes:
-    """Return an evaluated prompt's `pack_logprobs`; the first log-probability is not used."""
+    """Return an evaluated prompt serialised by `pack_logprobs`; the first value is ignored."""
     if len(logprobs) != len(tokens):
         raise refused_sample(
             index,
@@ -363,7 +365,7 @@ MAX_LOGPROB = 1e-3
 
 
 def refuse_times(generation: Generation, engine: str, sink: Sink) -> None:
-    """Raise if tokens are to be timed although prompts are only evaluated."""
+    """Raise SuiteError if tokens must be timed but prompts are only evaluated."""
     if generation.prompt_logprobs and sink.times_tokens:
         raise SuiteError(
             f"engine {engine}: prompt_logprobs = true generates no tokens that could be timed; set "
@@ -377,7 +379,7 @@ def _in_words(value: float | None) -> str:
 
 
 class EndWatch:
-    """Raise RunError if all of the first answers are cut at their limit, none by an end token."""
+    """Raise RunError if each of the first answers reaches its length limit without an end token."""
 
     def __init__(self, generation: Generation, *, watching: bool, check: str) -> None:
         self._most = generation.max_new_tokens
@@ -388,11 +390,11 @@ class EndWatch:
         self._watched = MAX_ENDLESS_SAMPLES
 
     def expect(self, samples: int) -> None:
-        """Set the number of loaded samples; fewer than 32 decide sooner."""
+        """Set the number of loaded samples; with fewer than 32, only that many are watched."""
         self._watched = min(MAX_ENDLESS_SAMPLES, samples)
 
     def note(self, ended: Iterable[bool]) -> None:
-        """Record which samples ended by themselves; one is enough."""
+        """Record whether answers had an end token; stop watching after the first that had one."""
         if not self._watching:
             return
         with self._lock:
@@ -432,7 +434,7 @@ class Answers:
     def deliver(
         self, ids: Sequence[int], indices: Sequence[int], rows: Sequence[Tokens], sink: Sink
     ) -> None:
-        """Report samples as done; rows are generated tokens, without prompt and padding."""
+        """Report samples as completed; each row has generated tokens only, no prompt or padding."""
         outputs, counts = self.checked(indices, rows, sink)
         sink.ended(ids, self.reasons(rows))
         sink.done(ids, outputs, counts)
@@ -450,7 +452,7 @@ class Answers:
     def checked(
         self, indices: Sequence[int], rows: Sequence[Tokens], sink: Sink
     ) -> tuple[list[bytes] | None, list[int]]:
-        """Return outputs, if they are read, and numbers of tokens of finished samples."""
+        """Check answers; return their outputs (None if not wanted), and their token counts."""
         counts = [len(row) for row in rows]
         empty = sum(not len(row) or row[0] in self._generation.ends for row in rows)
         with self._lock:
@@ -474,7 +476,7 @@ class Answers:
 
 
 def too_short(generation: Generation, index: int, tokens: int, advice: str) -> RunError:
-    """Return the error of an answer whose tokens cannot be timed."""
+    """Return the error for an answer with too few tokens to time them."""
     cause = f"the model ended its answer at once; {advice}"
     if generation.max_new_tokens < 2:
         cause = "max_new_tokens is 1; set it to at least 2"

@@ -38,7 +38,7 @@ def find_model(
     file: str = "config.json",
     parts: str = "config.json, the safetensors files and the tokenizer",
 ) -> Path:
-    """Return the folder of an engine's model, which must have this file."""
+    """Return the folder of an engine's model; raise if it or `file` in it is missing."""
     if model is None:
         raise SuiteError(f"engine {engine}: no model; set workload.model to the model's folder")
     folder = Path(model)
@@ -59,10 +59,10 @@ def find_model(
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Config:
-    """Hold facts of a model's configuration; None if it does not state them.
+    """Hold values from a model's config.json; None if the file does not state them.
 
-    `context` is for prompt and answer together; `quantization` is empty for plain weights; `sees`
-    is whether the model has an encoder of pictures.
+    `context` is the maximum number of tokens of prompt and answer together; `quantization` is empty
+    for unquantised weights; `sees` is whether the model has an image encoder.
     """
 
     architecture: str = "unknown"
@@ -107,7 +107,7 @@ def _size(value: int | None) -> int | None:
 
 
 def end_tokens(folder: Path, named: Any) -> tuple[int, ...]:
-    """Return the end tokens of generation_config.json, else those `named` in config.json."""
+    """Return the end tokens in generation_config.json, else `named`, those in config.json."""
     file = folder / "generation_config.json"
     generation_eos = read_json(file).get("eos_token_id") if file.is_file() else None
     eos = named if generation_eos is None else generation_eos
@@ -117,7 +117,7 @@ def end_tokens(folder: Path, named: Any) -> tuple[int, ...]:
 
 
 def check_ends(folder: Path, eos: tuple[int, ...]) -> None:
-    """Raise for a model without an end token, whose answers would not end."""
+    """Raise RunError if a model has no end token, because its answers would not end."""
     if not eos:
         raise broken(
             folder,
@@ -138,14 +138,14 @@ def with_ends(generation: Generation, folder: Path, config: Config, *, dummy: bo
 def weights_fact(
     folder: Path, *, dummy: bool = False, option: str = "weights"
 ) -> Mapping[str, str]:
-    """Return the fingerprint's fact on weights; an `option` of the engine makes them random."""
+    """Return the fingerprint's entry on weights; `option` is the option for random weights."""
     if dummy:
         return {"weights": "dummy"}
     return {"weights_sha256": sha256(weight_files(folder, option=option))[:16]}
 
 
 def tokenizer_for(engine: str, folder: Path, dataset: Dataset) -> tuple[Any, Mapping[str, str]]:
-    """Return the tokenizer for a data set's text, and its facts; both empty for token ids."""
+    """Return the tokenizer for a data set of text, and its SHA-256; (None, {}) for token ids."""
     if not len(dataset) or not isinstance(dataset.input(0), str | Mapping):
         return None, {}
     tokenizer, digest = load_tokenizer(engine, folder)
@@ -153,7 +153,7 @@ def tokenizer_for(engine: str, folder: Path, dataset: Dataset) -> tuple[Any, Map
 
 
 def load_tokenizer(engine: str, folder: Path, kind: str = "AutoTokenizer") -> tuple[Any, str]:
-    """Load a tokenizer by a class of transformers; return it and 16 digits of its SHA-256."""
+    """Load a tokenizer by its class `kind`; return it and 16 hex digits of its SHA-256."""
     try:
         import transformers
     except ImportError as error:
@@ -179,7 +179,7 @@ def load_tokenizer(engine: str, folder: Path, kind: str = "AutoTokenizer") -> tu
 def picture_chats(
     engine: str, folder: Path, tokenizer: Any, *, processes: bool = True
 ) -> PictureChats:
-    """Return a model's handling of chats; `processes` makes patches of pictures here."""
+    """Return the converter of picture chats; with `processes` it computes image patches here."""
     token = read_json(folder / "config.json").get("image_token_id")
     if not isinstance(token, int):
         raise broken(
@@ -197,7 +197,7 @@ POSITIONS_PER_SECOND = 50
 def speech_clips(
     engine: str, folder: Path, dataset: Dataset, tokenizer: Any, context: int | None, most: int
 ) -> SpeechClips:
-    """Return a Whisper model's handling of clips; prompt and `most` tokens must fit `context`."""
+    """Return a Whisper model's clip handling; prompt and `most` tokens must fit into `context`."""
     prompt = prompt_tokens(engine, tokenizer, folder, context, most)
     positions = read_json(folder / "config.json").get("max_source_positions")
     file = folder / "preprocessor_config.json"
@@ -291,11 +291,12 @@ class Quantisation:
     """Describe the quantisation of a checkpoint's weights.
 
     Attributes:
-        method: `quant_method` in lower case; None for plain weights.
-        weights: Names of each kind of weights; () for plain or unknown ones.
-        algorithm: Algorithm, in the checkpoint's words; "none" for plain weights.
-        kv_cache: Algorithm of the key-value cache that it was calibrated for, or "none".
-        file: File that states it.
+        method: `quant_method` in lower case; None for unquantised weights.
+        weights: Precision names for each kind of weights; () for unquantised or unknown ones.
+        algorithm: Algorithm as the checkpoint names it; "none" for unquantised weights.
+        kv_cache: Quantisation of the key-value cache for which the checkpoint has scales, or
+            "none".
+        file: File that states the quantisation.
     """
 
     method: str | None = None
@@ -306,7 +307,7 @@ class Quantisation:
 
     @property
     def names(self) -> Names:
-        """Names of the weights; () for plain weights, for several kinds, and if unknown."""
+        """Precision names of the weights; () if unquantised, unknown, or of several kinds."""
         return self.weights[0] if len(self.weights) == 1 else ()
 
     def describe(self) -> Mapping[str, str]:
@@ -324,7 +325,7 @@ def read_quantisation(folder: Path, config: Config) -> Quantisation:
 
 
 def quantisation_of(table: Mapping[str, Any]) -> Quantisation:
-    """Return the quantisation in quantization_config, as transformers and other tools write it."""
+    """Return the quantisation that a `quantization_config` states, whatever tool wrote it."""
     if not table:
         return Quantisation()
     method = str(table.get("quant_method", "unknown")).lower()
@@ -351,10 +352,10 @@ def check_agrees(
     words: Collection[str],
     otherwise: str,
 ) -> None:
-    """Raise for a precision that the weights of a folder do not have.
+    """Raise SuiteError if the weights in a folder do not have a precision.
 
-    If the checkpoint states no precision in the engine's `words`, any of them is accepted.
-    `otherwise` is the advice for plain weights.
+    `words` are the engine's names of quantised precisions. If the checkpoint states none of them,
+    any is accepted. `otherwise` is the advice in the error for unquantised weights.
     """
     if quantisation.method is None:
         if precision in PLAIN_PRECISIONS:

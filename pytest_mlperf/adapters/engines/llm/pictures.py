@@ -1,4 +1,4 @@
-"""Turn chats with pictures into token ids, by the model's own template, and encoder inputs."""
+"""Convert chats with pictures to token ids, by the model's chat template, and encoder inputs."""
 
 from __future__ import annotations
 
@@ -32,9 +32,9 @@ class PictureChats:
 
     Attributes:
         tokenizer: The model's tokenizer, with its chat template.
-        picture_token: Token of a picture, or of each part of one.
-        processor: Makes patches of pictures; None if the library does so, with one token per
-            picture.
+        picture_token: Token that stands for a picture, or for each patch of it.
+        processor: Computes the patches of pictures; None if the library does this, so that each
+            picture is one token.
     """
 
     tokenizer: Any
@@ -85,7 +85,7 @@ class PictureChats:
             self._pictures.pop(index, None)
 
     def features(self, indices: Sequence[int], tokens: Any) -> dict[str, Any]:
-        """Return transformers' inputs besides the chats' token ids, shape (chats, tokens)."""
+        """Return the picture inputs of a model; `tokens` are token ids, shape (chats, tokens)."""
         pictures = [picture for index in indices for picture in self.pictures(index)]
         patches = dict(self.processor(images=pictures, return_tensors="pt")) if pictures else {}
         return {**patches, "mm_token_type_ids": (tokens == self.picture_token).int()}
@@ -102,7 +102,7 @@ class PictureChats:
 
 
 def picture_processor(engine: str, folder: Path) -> Any:
-    """Load the folder's processor, which makes patches of pictures, without torchvision."""
+    """Load a model's image processor, which computes picture patches, without torchvision."""
     require_module(f"engine {engine}", "jinja2", "pictures", "the model's chat template")
     try:
         import PIL.Image  # noqa: F401
@@ -123,7 +123,7 @@ def picture_processor(engine: str, folder: Path) -> Any:
 
 
 def _parts(index: int, content: Any, pictures: list[bytes]) -> Any:
-    """Return content in the form of chat templates; add its pictures to `pictures`."""
+    """Convert a message's content for chat templates; append its pictures to `pictures`."""
     if isinstance(content, str):
         return content
     parts = []

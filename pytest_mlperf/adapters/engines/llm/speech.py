@@ -36,7 +36,7 @@ def transcripts(tokenizer: Any) -> Callable[[int, Sequence[int]], bytes]:
 
 
 def clip_of(dataset: Dataset, index: int, seconds: float) -> NDArray[Any]:
-    """Return a sound clip as float32 at 16 kHz; raise if invalid or longer than `seconds`."""
+    """Return an audio clip as float32 at 16 kHz; raise if it is invalid or exceeds `seconds`."""
     sample = dataset.input(index)
     if not isinstance(sample, Mapping) or {"audio", "sampling_rate"} - sample.keys():
         raise refused_sample(
@@ -61,7 +61,7 @@ def clip_of(dataset: Dataset, index: int, seconds: float) -> NDArray[Any]:
 def prompt_tokens(
     engine: str, tokenizer: Any, folder: Path, positions: int | None, most: int
 ) -> list[int]:
-    """Return the tokens that transcripts begin with; they and `most` more must fit the model."""
+    """Return the tokens that begin each transcript; raise if they and `most` more do not fit."""
     vocabulary = tokenizer.get_vocab()
     missing = [name for name in TRANSCRIPT_START if name not in vocabulary]
     if missing:
@@ -81,7 +81,7 @@ def prompt_tokens(
 
 @dataclass(kw_only=True, slots=True)
 class SpeechClips:
-    """Provide clips of sound, which a model transcribes.
+    """Provide audio clips for a model to transcribe.
 
     Attributes:
         prompt: Tokens that every transcript begins with.
@@ -94,7 +94,7 @@ class SpeechClips:
     _clips: dict[int, NDArray[Any]] = field(default_factory=dict)
 
     def tokens(self, index: int) -> list[int]:
-        """Return the tokens that a clip's transcript begins with, and keep the clip."""
+        """Store a sample's audio clip, and return the tokens that begin its transcript."""
         self._clips[index] = clip_of(self.dataset, index, self.seconds)
         return list(self.prompt)
 

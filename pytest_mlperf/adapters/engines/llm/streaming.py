@@ -1,4 +1,4 @@
-"""Answer requests by coroutines on an event loop in one long-lived thread."""
+"""Answer requests with coroutines on an event loop, which runs in one long-lived thread."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ SCHEDSTAT = Path("/proc/thread-self/schedstat")
 
 
 def _waited_s() -> float:
-    """Return how long this thread has waited for a core; 0 if the platform does not report it."""
+    """Return this thread's total wait for a CPU core [s]; 0 if the platform does not report it."""
     try:
         return int(SCHEDSTAT.read_bytes().split()[1]) / 1e9
     except (OSError, ValueError, IndexError):
@@ -48,12 +48,12 @@ def _waited_s() -> float:
 
 
 class Lateness:
-    """Measure how late this process issues requests and notices SSE events (parts of answers).
+    """Measure how late this process sends requests and receives SSE events (parts of answers).
 
-    "issue" is the time from a sample's hand-over to the start of its request. "loop" is the time
-    that an event at a random moment waits for the loop, measured as a timer's lateness. A long
-    block skips several probes: each skipped probe counts with the rest of the block, so that a rare
-    long block does not vanish among short ones.
+    "issue" is the time from receiving a sample to starting its request. "loop" is the time for
+    which an event at a random moment waits for the event loop, measured by how late timers run. If
+    the loop is blocked for several timer periods, each missed timer counts with the remaining time
+    of the block, so that rare long blocks are not lost among short ones.
     """
 
     def __init__(
@@ -62,7 +62,7 @@ class Lateness:
         is_busy: Callable[[], bool],
         clock: Callable[[], float] = monotonic,
     ) -> None:
-        """Measure by a clock [seconds], since a loop's own time may stand still in a pass."""
+        """Use `clock` [s], because the event loop's own time may not advance within one pass."""
         self.now = clock
         self._loop = loop
         self._is_busy = is_busy
@@ -73,7 +73,7 @@ class Lateness:
         self._probes: deque[tuple[float, float, float, float, int]] = deque(maxlen=KEPT_PROBES)
 
     def begun(self, issued_s: float) -> None:
-        """Note that the request of a sample handed over at `issued_s` starts."""
+        """Record the delay between `issued_s`, when a sample was received, and now."""
         self._issue.append(self.now() - issued_s)
         if self._due_s is None:
             self._schedule_probe()
@@ -81,9 +81,9 @@ class Lateness:
     def held_up(self, since_s: float, events: int) -> bool:
         """Return whether this process may have merged SSE events of an answer that ends now.
 
-        True if the loop's thread computed or waited for a core during half of the time since the
-        request at `since_s`, or if timers were late by half of the mean time between the answer's
-        `events` SSE events.
+        True if, for at least half of the time since the request at `since_s`, the loop's thread
+        computed or waited for a CPU core. Also true if timers were late by at least half of the
+        mean time between the answer's `events` SSE events.
         """
         now_s, probes = self.now(), self._probes
         begin = next((probe for probe in reversed(probes) if probe[0] <= since_s), probes[0])
@@ -101,7 +101,7 @@ class Lateness:
         return mean_s >= LATE_SHARE * duration_s / events
 
     def take(self) -> Mapping[str, float]:
-        """Return percentiles of "issue" and "loop" [s]; {} if nothing was issued; reset them."""
+        """Return and reset percentiles of "issue" and "loop" [s]; {} if no request was sent."""
         issue, self._issue = self._issue, array("d")
         lag, self._lag = self._lag, array("d")
         times = {"issue": issue, "loop": lag} if issue and lag else {}
@@ -145,10 +145,10 @@ Answer = Callable[["StreamedRequest"], Awaitable[None]]
 
 @dataclass(eq=False, slots=True)
 class StreamedRequest:
-    """Report an open request for one sample; `stamped` is the number of tokens reported so far.
+    """Report the progress of one sample's request; `stamped` counts the tokens reported so far.
 
-    `sent_s` is the start of the request, in seconds of the event loop's clock. Each token goes to
-    the sink at once, which stamps it: tokens collected over a pass of the loop would be late.
+    `sent_s` is when the request was sent, on the event loop's clock [s]. Each token is reported at
+    once, because the sink records its time; tokens collected over a pass of the loop would be late.
     """
 
     sample: int
@@ -160,10 +160,11 @@ class StreamedRequest:
     stamped: int = 0
 
     def tokens(self, count: int = 1) -> None:
-        """Report `count` new tokens, now; needed only if `sink.times_tokens`.
+        """Report `count` new tokens; needed only if `sink.times_tokens`.
 
-        An engine that cannot count an SSE event's tokens reports one token, for the first event
-        only: then the time per token is known, but not the time between tokens.
+        An engine that cannot count the tokens of an SSE event reports one token for the first
+        event, and nothing for later ones. Then the time per output token is known, but not the time
+        between tokens.
         """
         if count < 1 or not self.sink.times_tokens:
             return
@@ -182,7 +183,7 @@ class StreamedRequest:
         reason: str | None = None,
         prompt_tokens: int | None = None,
     ) -> None:
-        """Report a finished sample; tokens, and values for `Sink.ended`, are None if unknown."""
+        """Report a completed sample; `tokens`, `reason` and `prompt_tokens` are None if unknown."""
         ended = self._ends.of(self.sink)
         if reason is not None:
             ended.reasons.append((self.sample, reason, prompt_tokens))
@@ -197,14 +198,14 @@ class StreamedRequest:
         return self._lateness.held_up(self.sent_s, events)
 
     def lost(self) -> None:
-        """Report a failed sample to a sink that allows failed samples."""
+        """Report a failed request; allowed only if the sink allows failures (`may_fail`)."""
         lost = getattr(self.sink, "lost")  # noqa: B009 - only such sinks have it
         lost([self.sample])
 
 
 @dataclass(slots=True)
 class _Ended:
-    """Hold the ended samples of a sink: streaming, reasons, outputs and token counts."""
+    """Collect the samples of a sink that ended: streaming data, reasons, outputs, token counts."""
 
     sink: Sink
     streamed: list[tuple[int, int | None, int | None]] = field(default_factory=list)
@@ -222,7 +223,7 @@ class _Ended:
 
 
 class Ends:
-    """Report all samples that end in one pass of the event loop together."""
+    """Report all samples that end in one pass of the event loop in one call per sink."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self._loop = loop
@@ -247,7 +248,7 @@ class Streams:
     """Answer each sample in a task of an event loop, which has its own thread.
 
     LoadGen can crash if a thread that completed samples ends during a run, so this thread lives
-    until `close`. An error of an answer ends the run as ERROR.
+    until `close`. An exception in an answer ends the run with outcome ERROR.
     """
 
     def __init__(
@@ -257,7 +258,7 @@ class Streams:
         concurrency: int | None = None,
         loop: asyncio.AbstractEventLoop | None = None,
     ) -> None:
-        """Start the thread, which answers at most `concurrency` samples at a time; None for all."""
+        """Start the thread; it answers at most `concurrency` samples at a time (None: all)."""
         if concurrency is not None and concurrency < 1:
             raise ValueError(f"concurrency={concurrency!r}; at least 1")
         self._answer = answer
@@ -280,7 +281,7 @@ class Streams:
             self.loop.call_soon_threadsafe(self._begin, *arguments)
 
     def take_lateness(self) -> Mapping[str, float]:
-        """Return this process's lateness since the last call, see `Lateness.take`."""
+        """Return and reset this process's lateness, see `Lateness.take`."""
 
         async def taken() -> Mapping[str, float]:
             await asyncio.sleep(0)  # a due probe runs first

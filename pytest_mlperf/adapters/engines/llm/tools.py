@@ -1,4 +1,4 @@
-"""Convert chats with tools to token ids, and extract calls from the answers."""
+"""Convert chats with tools to token ids, and extract tool calls from the answers."""
 
 from __future__ import annotations
 
@@ -40,12 +40,12 @@ MAX_LITERAL_CHARACTERS = 4096
 
 @dataclass(frozen=True, kw_only=True)
 class ToolOptions:
-    """Options of chats that offer tools.
+    """Options for chats that offer tools.
 
     Attributes:
-        tool_format: Form of the model's tool calls. "hermes": JSON in <tool_call>. "qwen3_coder":
+        tool_format: Format of the model's tool calls. "hermes": JSON in <tool_call>. "qwen3_coder":
             <function=…> with a <parameter=…> for each argument, as Qwen3.5 and 3.6 write. "auto":
-            as its chat template shows.
+            the format that the chat template contains.
         chat_template_kwargs: Further variables of the chat template in chats that offer tools, such
             as { enable_thinking = false }.
     """
@@ -80,11 +80,12 @@ def offers_tools(dataset: Dataset) -> bool:
 
 
 class Offered(NamedTuple):
-    """Hold facts of a chat that are needed to read its answer.
+    """Hold the data of a chat that is needed to parse its answer.
 
     Attributes:
-        schemas: JSON schemas of parameters by function and parameter; empty without tools.
-        is_thinking: Whether the answer starts inside a reasoning block.
+        schemas: JSON schemas of parameters, by function and parameter name; empty without tools.
+        is_thinking: Whether the prompt ends inside a reasoning block, so that the answer starts in
+            it.
     """
 
     schemas: Mapping[str, Mapping[str, Any]]
@@ -97,8 +98,8 @@ class ToolChats:
 
     Attributes:
         tokenizer: The model's tokenizer, with its chat template.
-        form: One of `CALL_FORMATS`.
-        variables: Further variables of the template.
+        form: Format of tool calls, one of `CALL_FORMATS`.
+        variables: Further variables for the chat template.
     """
 
     tokenizer: Any
@@ -115,7 +116,7 @@ class ToolChats:
         )
 
     def tokens(self, index: int, request: Mapping[str, Any]) -> list[int]:
-        """Return a chat's token ids, and keep the data for reading its answer."""
+        """Return a chat's token ids, and store what is needed to parse its answer."""
         if further := sorted(set(request) - REQUEST_FIELDS):
             fault = f"asks for {', '.join(further)}; use engine openai, whose server handles it"
             raise refused_sample(index, fault)
@@ -148,7 +149,7 @@ class ToolChats:
             self._offered.pop(index, None)
 
     def output(self, index: int, row: Sequence[int]) -> bytes:
-        """Return an answer for scorers: calls as JSON, or text; tokens for a chat without tools."""
+        """Return an answer for scorers: tool calls as JSON, else text; token ids without tools."""
         offered = self._offered[index]
         if not offered.schemas:
             return packed(row)
@@ -166,7 +167,7 @@ class ToolChats:
 def tool_chats(
     engine: str, folder: Path, tokenizer: Any, options: ToolOptions
 ) -> tuple[ToolChats, Mapping[str, str]]:
-    """Return a model's handling of chats with tools, and its facts for the fingerprint."""
+    """Return the converter of a model's chats with tools, and its facts for the fingerprint."""
     require_module(f"engine {engine}", "jinja2", "lm", "the model's chat template")
     template = _template(folder, tokenizer)
     form = options.tool_format
@@ -213,7 +214,7 @@ def _template(folder: Path, tokenizer: Any) -> str:
 
 
 def without_thought(text: str, *, is_thinking: bool) -> str:
-    """Return an answer's text after its reasoning; "" if the reasoning did not end."""
+    """Return the part of an answer after its reasoning; "" if the reasoning did not end."""
     _, end, answer = text.partition(THOUGHT_END)
     if end:
         return answer.lstrip("\n")
@@ -221,10 +222,11 @@ def without_thought(text: str, *, is_thinking: bool) -> str:
 
 
 def calls_or_text(text: str, form: str, schemas: Mapping[str, Mapping[str, Any]]) -> bytes:
-    """Return an answer in UTF-8 as engine openai returns it: its calls, else its text.
+    """Return an answer in UTF-8 as engine openai does: its tool calls, or its text if it has none.
 
-    Calls are a JSON list of tables as in OpenAI's API. An unreadable call has the name "" and its
-    text as arguments: never a right call, but a call if none was expected.
+    Tool calls are a JSON list of objects as in OpenAI's API. A call that cannot be parsed gets the
+    name "" and its text as arguments. It is never correct, but counts as a call where none was
+    expected.
     """
     calls = [_logged(*call) for call in READERS[form](text, schemas)]
     return (f"[{', '.join(calls)}]" if calls else text).encode("utf-8", "replace")
@@ -292,7 +294,7 @@ READERS: Mapping[str, Callable[[str, Mapping[str, Mapping[str, Any]]], Iterator[
 
 
 def _typed(text: str, schema: Any) -> Any:
-    """Return an argument by its JSON schema, as vLLM's parser qwen3_coder does; else as text."""
+    """Convert an argument to its JSON schema's type as vLLM's qwen3_coder parser does."""
     if not isinstance(schema, Mapping):
         return text
     kind = schema.get("type", "object" if "anyOf" in schema else "string")
@@ -323,7 +325,7 @@ def _number(text: str, *, whole: bool) -> Any:
 
 
 def _literal(text: str) -> Any:
-    """Return a list or dict in Python's syntax, or the text; run no code."""
+    """Parse a list or dict in Python syntax without running code; else return the text."""
     if len(text) > MAX_LITERAL_CHARACTERS:
         return text
     try:

@@ -1,4 +1,4 @@
-"""Run an ONNX model with onnxruntime, in batches, on the providers of the suite."""
+"""Run an ONNX model with onnxruntime in batches, on the execution providers in the suite."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ FLATBUFFER = b"ORTM"
 
 @dataclass(frozen=True, slots=True)
 class Node:
-    """Hold an operator's name, inputs, and attributes that are whole numbers."""
+    """Hold an operator's type (`kind`), input names, and whole-number attributes."""
 
     kind: str
     inputs: tuple[str, ...]
@@ -43,11 +43,11 @@ class Node:
 class Contents:
     """Hold the operators and weights of a file, including those of subgraphs and functions.
 
-    Nodes of a subgraph come before the node that contains it. Types are ONNX's numbers.
+    Nodes of a subgraph come before the node that contains it. Types are ONNX's type numbers.
 
     Attributes:
         types: Type of each weight and constant, by name.
-        elements: Number of elements of each type.
+        elements: Number of weight elements of each type.
         external: Files that hold weights, relative to the model's folder.
     """
 
@@ -82,9 +82,10 @@ class Contents:
 
 
 def read(path: Path) -> Contents | None:
-    """Return a file's contents, or None for onnxruntime's own format; else raise ValueError.
+    """Return a file's contents, or None for an .ort file; raise ValueError if it cannot be parsed.
 
-    External weights are not read. Others are parsed once at load time: 480 MB take 0.9 s.
+    External weight files are not read. Weights in the file are parsed once at load time: 480 MB
+    take 0.9 s.
     """
     import onnx
 
@@ -144,7 +145,7 @@ QUANTISED_OPERATORS = (
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Kinds:
-    """Count quantised operators by type, and hold the type of most other weights."""
+    """Count the quantised operators by precision, and hold the type of most other weights."""
 
     quantised: Mapping[str, Counter[str]]
     weights: str | None
@@ -171,7 +172,7 @@ class Kinds:
 
 
 def check_word(precision: str, providers: Providers) -> None:
-    """Raise SuiteError for an unknown precision, or one that provider options contradict."""
+    """Raise SuiteError if a precision is unknown, or if provider options contradict it."""
     require_options("engine onnxruntime", [one_of("precision", precision, PRECISIONS)])
     other = providers.computes - ALLOWED_PRECISIONS.get(precision, frozenset()) - {precision}
     if other:
@@ -239,13 +240,13 @@ class OnnxRuntimeOptions(TaskOptions):
     """Options of engine onnxruntime.
 
     Attributes:
-        threads: Number of threads of onnxruntime's CPU operators; 1 makes outputs reproducible bit
-            by bit.
+        threads: Number of threads for onnxruntime's CPU operators; 1 makes outputs bitwise
+            reproducible.
         providers: Execution providers in order of preference, by onnxruntime's names or "cpu",
-            "cuda", "tensorrt", "openvino"; None is the CPU. Nodes run on the CPU only if it is
+            "cuda", "tensorrt", "openvino"; None is the CPU. Operators run on the CPU only if it is
             listed.
-        provider_options: Options by provider, with onnxruntime's names.
-        engine_cache: Folder for the engines that TensorRT builds, made if missing.
+        provider_options: Options by provider, under onnxruntime's names.
+        engine_cache: Folder for the engines that TensorRT builds; created if missing.
         workers: Number of threads that run queued samples in batches, for Server; 0 runs them
             inside `submit`.
         graph_optimization: "disable", "basic", "extended" or "all".
@@ -260,7 +261,7 @@ class OnnxRuntimeOptions(TaskOptions):
 
 
 class OnnxRuntimeEngine(TaskEngine):
-    """Answer samples with an ONNX model; `task` decides the form of an answer."""
+    """Answer samples with an ONNX model; the option `task` sets the format of an answer."""
 
     first_suite: ClassVar[str] = "model, data, accelerator"
     name = "onnxruntime"
@@ -276,12 +277,13 @@ class OnnxRuntimeEngine(TaskEngine):
         """Keep the options and check that the model exists.
 
         Args:
-            dataset: Its inputs are arrays of the model's input shape without the batch, or such
-                arrays by the names of the model's inputs.
+            dataset: Each input is an array of the model's input shape without the batch dimension,
+                or a dict of such arrays by the names of the model's inputs.
             model: Path of the ONNX file.
-            precision: Precision of the file. "int8", "int4" and "fp8": quantised operators; "fp64",
-                "fp32", "bf16" and "fp16": no quantised operators, and this type of most weights or
-                of the inputs. Or that of TensorRT (trt_fp16_enable and others).
+            precision: Precision of the file. "int8", "int4" and "fp8": the file has such quantised
+                operators. "fp64", "fp32", "bf16" and "fp16": no quantised operators, and most
+                weights or the inputs have this type. Or the precision that provider options enable
+                in TensorRT, e.g. trt_fp16_enable.
         """
         self._options = chosen = OnnxRuntimeOptions(**options)
         super().__init__(dataset, chosen)
@@ -355,7 +357,7 @@ class OnnxRuntimeEngine(TaskEngine):
 
 
 def digests(model: Path, contents: Contents | None) -> Mapping[str, str]:
-    """Return 16 hex digits of the SHA-256 of a model file, and of its weight files together."""
+    """Return 16 hex digits of the SHA-256 of a model file, and one of its external weight files."""
     digest = {"weights_sha256": sha256([model])[:16]}  # all that older baselines have
     external = [model.parent / name for name in sorted(contents.external)] if contents else []
     if present := [file for file in external if file.is_file()]:

@@ -1,4 +1,4 @@
-"""Open a model with onnxruntime; the only module that uses the library."""
+"""Open a model with onnxruntime; no other module imports that library."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ PATHS = ("_path", "_dir", "_file", "_prefix")
 
 @dataclass(frozen=True, kw_only=True)
 class Providers:
-    """Hold execution providers in order of preference, by onnxruntime's names, and options."""
+    """Hold execution providers, most preferred first, by onnxruntime's names, and their options."""
 
     names: Sequence[str]
     options: Mapping[str, Mapping[str, str]]
@@ -85,7 +85,7 @@ class Providers:
 
     @property
     def computes(self) -> frozenset[str]:
-        """Precisions that TensorRT may use, whatever the type of the model's weights."""
+        """Precisions in which provider options let TensorRT compute, whatever the weights' type."""
         options = self.options.get(TENSORRT_PROVIDER, {})
         return frozenset(
             name
@@ -94,7 +94,7 @@ class Providers:
         )
 
     def arguments(self, model_key: str) -> list[tuple[str, dict[str, str]]]:
-        """Return onnxruntime's arguments, and make the folder for TensorRT's engines."""
+        """Return the providers and options for onnxruntime; create TensorRT's cache folder."""
         by_provider = {name: dict(self.options.get(name, {})) for name in self.names}
         if self.engine_cache is not None:
             folder = self.engine_cache / model_key  # no engines of an older model of this name
@@ -116,7 +116,7 @@ class Providers:
         return list(by_provider.items())
 
     def describe(self) -> Mapping[str, str]:
-        """Return providers and options; only the last part of paths, which names no user."""
+        """Return facts on providers and options; paths are shortened to their last part."""
         facts = {"providers": ",".join(self.names)}
         if self.options:
             by_provider = {
@@ -236,12 +236,12 @@ class OnnxGraph(Graph):
 
 
 def load_library() -> Any:
-    """Return onnxruntime, after checking for onnx, which reads model files."""
+    """Import and return onnxruntime; raise if the onnx package, which parses models, is missing."""
     return import_all("engine onnxruntime", "onnx", "onnxruntime", "onnx")
 
 
 def require_providers(providers: Providers, *, engine: str) -> Any:
-    """Return onnxruntime after checking that it can load the providers; load no model."""
+    """Return onnxruntime after checking that the providers can be loaded; load no model."""
     onnxruntime = load_library()
     providers.check(onnxruntime.get_all_providers(), onnxruntime.get_available_providers())
     requested = [name for name in PROVIDER_LIBRARIES if name in providers.names]
@@ -259,7 +259,7 @@ def require_providers(providers: Providers, *, engine: str) -> Any:
 
 
 def require_library(path: Path, provider: str, *, engine: str) -> None:
-    """Raise EnvironmentFault if the loader lacks dependencies of a provider's library."""
+    """Raise EnvironmentFault if libraries are missing that a provider's library needs."""
     # onnxruntime lists a provider even without NVIDIA's libraries.
     lacks = missing(path) if path.is_file() else []
     if lacks:
@@ -320,7 +320,7 @@ def open_graph(
 
 
 def placement(graph: OnnxGraph) -> Mapping[str, Counter[str]] | None:
-    """Count operators by provider; None before onnxruntime 1.24, and for a model on the CPU."""
+    """Count operators by provider; None before onnxruntime 1.24, or if all run on the CPU."""
     ask = getattr(graph.session, "get_provider_graph_assignment_info", None)
     by_provider: dict[str, Counter[str]] = {}
     try:

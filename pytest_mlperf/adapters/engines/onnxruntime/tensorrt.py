@@ -1,4 +1,4 @@
-"""Run an ONNX model with TensorRT, through ONNX Runtime's provider for it."""
+"""Run an ONNX model with TensorRT, through ONNX Runtime's TensorRT provider."""
 
 from __future__ import annotations
 
@@ -51,22 +51,23 @@ class TensorRtOptions(TaskOptions):
     """Options of engine tensorrt.
 
     Attributes:
-        beside: "int8": further precisions that TensorRT may use, "fp16" or "bf16".
+        beside: Only for "int8": further precisions that TensorRT may use, "fp16" or "bf16".
         fallback: Where operators may run that TensorRT does not support: "none", "cuda" or "cpu".
             The placement of operators is part of the fingerprint.
         device: Number of the GPU.
-        engine_cache: Folder for TensorRT's engines, by model and options.
-        timing_cache: Whether to keep the builder's measurements there as well.
+        engine_cache: Folder for TensorRT's engines, with a subfolder for each set of options.
+        timing_cache: Whether to store the builder's kernel timings in that folder too.
         optimization_level: Level of TensorRT's builder, 0 to 5; None is TensorRT's default.
-        workspace_mib: Memory of an engine without its weights [MiB].
-        min_shapes: Smallest shape of each input that varies, the batch first: { image = [1, 3, 224,
-            224] }.
-        opt_shapes: Shapes that TensorRT tunes for.
-        max_shapes: Largest shapes.
-        calibration_table: "int8": file with the ranges of the model's tensors.
-        native_calibration: Whether TensorRT made this file; by default ONNX Runtime did.
+        workspace_mib: Maximum memory for an engine's workspace, without its weights [MiB].
+        min_shapes: Smallest shape of each input whose shape varies, batch dimension first, e.g. {
+            image = [1, 3, 224, 224] }.
+        opt_shapes: Shapes for which TensorRT optimises.
+        max_shapes: Largest shapes of these inputs.
+        calibration_table: Only for "int8": file with the ranges of the model's tensors.
+        native_calibration: Whether the calibration table was written by TensorRT; by default it is
+            in ONNX Runtime's format.
         cuda_graph: Whether to launch kernels as one CUDA graph.
-        provider_options: Further options of the provider, with its names.
+        provider_options: Further options of the TensorRT provider, under ONNX Runtime's names.
         workers: Number of threads that run queued samples in batches, for Server; 0 runs them
             inside `submit`.
     """
@@ -148,7 +149,8 @@ class TensorRtPlan(TensorRtOptions):
     def cache_folder(self) -> str | None:
         """Return the subfolder of `engine_cache` for exactly these options; None without a cache.
 
-        The provider names engines by the model and fp16, bf16 or int8, not by other options.
+        The provider's own file names depend on the model and on fp16, bf16 or int8, but not on
+        other options, so engines for other options could be reused by mistake.
         """
         if self.engine_cache is None:
             return None
@@ -158,7 +160,7 @@ class TensorRtPlan(TensorRtOptions):
         return str(Path(self.engine_cache) / hashlib.sha256(text.encode()).hexdigest()[:12])
 
     def lacks(self, inputs: Sequence[Tensor], batch_size: int) -> str:
-        """Return an error if options lack the length of a varying input dimension; "" if none."""
+        """Return an error text if options leave a variable input dimension unset, else ""."""
         profile = self._profile()
         named = profile.get("min", {})
         for tensor in inputs:
@@ -264,7 +266,7 @@ _wrong = partial(_session.wrong, engine="tensorrt")
 
 
 class TensorRtEngine(OnnxRuntimeEngine):
-    """Answer samples with TensorRT, and with other providers only if `fallback` allows it."""
+    """Answer samples with TensorRT; other providers run operators only if `fallback` allows it."""
 
     name = "tensorrt"
     options: ClassVar[type] = TensorRtOptions
@@ -284,11 +286,12 @@ class TensorRtEngine(OnnxRuntimeEngine):
         """Keep the options and check that the model exists.
 
         Args:
-            dataset: Its inputs are arrays of the model's input shape without the batch, or such
-                arrays by the names of the model's inputs.
+            dataset: Each input is an array of the model's input shape without the batch dimension,
+                or a dict of such arrays by the names of the model's inputs.
             model: Path of the ONNX file.
-            precision: Precision of TensorRT: "fp32", "fp16", "bf16" or "int8". The file may hold
-                fp32; int8 needs quantised operators, or a calibration table.
+            precision: Precision in which TensorRT computes: "fp32", "fp16", "bf16" or "int8". The
+                file may have fp32 weights; "int8" needs quantised operators in it, or a calibration
+                table.
         """
         self._asked = plan = TensorRtPlan(precision=precision, **options)
         plan.check()
@@ -330,7 +333,7 @@ class TensorRtEngine(OnnxRuntimeEngine):
         return {**super().describe(), "placement": self._placed}
 
     def _check_file(self, contents: Contents | None) -> None:
-        """Raise RunError if precision is int8 but the file has no int8 operators with ranges."""
+        """Raise RunError for int8 without a calibration table if the file has no int8 operators."""
         if self._asked.precision != "int8" or self._asked.calibration_table is not None:
             return
         if contents is not None and "int8" not in Kinds.of(contents).quantised:
@@ -342,7 +345,7 @@ class TensorRtEngine(OnnxRuntimeEngine):
 
 
 def placed(by_provider: Mapping[str, Mapping[str, int]] | None) -> str:
-    """Return the placement of operators for the fingerprint; refuse one without TensorRT.
+    """Return the operators' placement for the fingerprint; raise RunError if TensorRT runs none.
 
     E.g. "TensorrtExecutionProvider 118, CUDAExecutionProvider 2 (NonMaxSuppression, Shape)".
     """

@@ -1,4 +1,4 @@
-"""Drive an OpenAI-compatible server that runs already, or is started for the run."""
+"""Measure an OpenAI-compatible server that is already running, or is started for the run."""
 
 from __future__ import annotations
 
@@ -88,32 +88,34 @@ class OpenAiOptions(TextOptions):
         serve: Command that starts a server; {model} and {port} are replaced.
         env: Environment variables of the started server.
         health: Path for which the started server returns 200 once it is ready.
-        start_timeout: Time until the started server must be ready [s].
+        start_timeout: Maximum time until the started server is ready [s].
         api: "completions", or "chat": each prompt is a user's message, to which the server adds its
             chat template.
         served_model: Name of the model on the server; None asks the server.
-        served_model_answers: Further names of the model in answers, besides the root and aliases
+        served_model_answers: Further model names to accept in answers, besides the root and aliases
             that the server lists.
         prompts: "tokens" sends token ids, "text" sends text. "auto" sends text of the data set
-            unchanged, and token ids as such if the server takes them, else as text that gives them
-            again.
-        concurrency: Maximum requests in flight. None is 900: each is a connection, and servers
-            often may open no more than 1,024 files.
-        clients: Number of processes that share the requests. None is one, and more if a run shows
-            that one slows down the server.
-        request_timeout: Time that a stream that began, or all streams, may be silent [s].
-        api_key_env: Environment variable that holds the server's key.
-        headers_env: Environment variables by the header that sends their value, as {"api-key" =
-            "AZURE_KEY"}.
+            unchanged. It sends token ids as they are if the server accepts them, else as text that
+            is tokenised to the same ids.
+        concurrency: Maximum requests in flight. None is 900, because each request needs a
+            connection and many servers can open only 1,024 files.
+        clients: Number of client processes that share the requests. None is one, and more if a run
+            shows that one client limits the result.
+        request_timeout: Maximum time without data on a stream that has begun, or on all streams
+            [s].
+        api_key_env: Name of the environment variable that holds the server's API key.
+        headers_env: Names of environment variables with secret header values, by header, e.g.
+            {"api-key" = "AZURE_KEY"}.
         extra: Further fields of each request.
-        salt: Whether each run puts ten random words into prompts, so that the server's prefix cache
-            is of no use: in place of words of synthetic prompts, before other text. Each
-            conversation in flight has its own before the first user's text. Accuracy runs, official
-            data sets and those with `repeat` send prompts unchanged.
+        salt: Whether each run puts ten random words at the beginning of prompts, so that the
+            server's prefix cache has no hits. They replace words of synthetic prompts, and precede
+            other text. Each conversation in flight has its own random words, before the text of the
+            first user message. Accuracy runs, official data sets and data sets with `repeat` send
+            prompts unchanged.
         session_header: Header that names the conversation to a router, e.g. "X-Session-ID"; None
             sends none.
-        count_tokens: "server", or "reference": a tokenizer counts a curve's output tokens after
-            each window, as in MLPerf Endpoints.
+        count_tokens: "server" uses the server's counts. With "reference", a tokenizer counts the
+            output tokens of a curve after each measurement window, as in MLPerf Endpoints.
         tokenizer: Folder of that tokenizer; None is that of the workload's model.
         weights: "checkpoint", or "dummy" if the server was started with random weights.
     """
@@ -209,7 +211,7 @@ class OpenAiOptions(TextOptions):
 
 
 class PromptSource:
-    """Turn the inputs of a data set into requests, and add facts on their prompts."""
+    """Convert the inputs of a data set to requests, and add facts on the prompts."""
 
     def __init__(
         self,
@@ -277,7 +279,7 @@ BATCH_CONNECTIONS = 900
 class OpenAiEngine(StackedEngine):
     """Answer each prompt with the tokens that a server generates: int64, little-endian.
 
-    Prompts are text or lists of token ids. Tokens are counted by the server's usage or by token
+    Prompts are text or lists of token ids. Tokens are counted by the server's `usage` or by token
     ids, never by chunks of text.
     """
 
@@ -300,13 +302,13 @@ class OpenAiEngine(StackedEngine):
         precision: str,  # noqa: ARG002 - names the server's set-up
         **options: Any,
     ) -> None:
-        """Keep the options; start nothing.
+        """Store the options; start nothing.
 
         Args:
             dataset: Its inputs are text or lists of token ids.
             model: Folder of the model, whose config.json and tokenizer are read here; the server
                 loads the weights. None for a running server that takes the prompts unchanged.
-            precision: The suite's name for the precision that the server was set up for.
+            precision: The suite's name for the server's precision.
         """
         self._options = chosen = self.options(**options)
         chosen.check()
@@ -400,7 +402,7 @@ class OpenAiEngine(StackedEngine):
         return self._streams.loop
 
     def null_client(self, tokens: int) -> NullClient:
-        """Return a client of a null server, which sends an answer in as many pieces as this one."""
+        """Return a client of a null server that sends answers in as many pieces as this server."""
         pieces, counted = self._traffic.pieces, self._traffic.counted
         return NullClient(
             tokens=tokens,
@@ -414,7 +416,7 @@ class OpenAiEngine(StackedEngine):
         )
 
     def accepted_drafts(self) -> int | None:
-        """Return the accepted draft tokens in the answers, else those of the server's counter."""
+        """Return the draft tokens accepted since the last call, from answers or server metrics."""
         if accepted := self._traffic.accepted:
             self._traffic.accepted = 0
             return accepted
@@ -488,7 +490,7 @@ class OpenAiEngine(StackedEngine):
         self._describe_server()
 
     def _open_counter(self) -> None:
-        """Load the reference tokenizer; it counts complete answers if the server does not."""
+        """Load the reference tokenizer if set; it counts answers if the server sends no counts."""
         self._counter: ReferenceCount | None = None
         self._recounts = self._capabilities.usage or self._capabilities.ids
         if self._counting_folder is None:

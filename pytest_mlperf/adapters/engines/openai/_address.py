@@ -1,4 +1,4 @@
-"""Parse the address of a server; read the secrets of requests from environment variables."""
+"""Parse a server's address, and read the secrets in its requests from environment variables."""
 
 from __future__ import annotations
 
@@ -45,9 +45,9 @@ class Address:
     """Hold the address of a server.
 
     Attributes:
-        root: URL up to the API's path; "unix:" and the path of a socket.
-        api: Path of the API below it: "/v1", or "".
-        query: Query of each request with its "?", or "".
+        root: URL up to the API's path, or "unix:" and the path of a socket.
+        api: Path of the API after `root`: "/v1", or "".
+        query: Query string that each request adds, with its "?", or "".
     """
 
     root: str
@@ -60,10 +60,10 @@ class Address:
 
     @classmethod
     def of(cls, url: str, api: str = "completions") -> Self:
-        """Parse option `url`: the address of a server, of its API, or of its request path.
+        """Parse option `url`: the URL of a server, of its API, or of a request path in the API.
 
         Raises:
-            SuiteError: `url` is invalid, holds a secret, or belongs to another `api`.
+            SuiteError: `url` is invalid, contains a secret, or is for another `api`.
         """
         try:
             parts = urlsplit(url)
@@ -100,7 +100,7 @@ class Address:
 
 
 class Secrets:
-    """Mask secret values in text, also as JSON, Python literals and URLs write them."""
+    """Mask secret values in texts, also in the escaped forms of JSON, Python literals and URLs."""
 
     def __init__(self, values: Iterable[str] = ()) -> None:
         forms = {
@@ -116,7 +116,7 @@ class Secrets:
         )
 
     def mask(self, text: str) -> str:
-        """Return a text without the values, and without a value's beginning at its end."""
+        """Mask secret values in a text, and at its end also the beginning of a secret value."""
         text = re.sub(self._pattern, MASK, text) if self._forms else text
         body = text.rstrip("'\"…")
         for form in self._forms:

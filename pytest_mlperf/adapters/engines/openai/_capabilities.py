@@ -1,4 +1,4 @@
-"""Detect a server's capabilities by requests, before anything is timed."""
+"""Detect a server's capabilities by test requests, before any measurement."""
 
 from __future__ import annotations
 
@@ -120,7 +120,7 @@ def _names(page: bytes) -> dict[str, list[str]]:
 
 
 async def metrics_page(client: Client) -> tuple[str | None, bytes]:
-    """Return path and text of a server's Prometheus page; None for its path if it has none."""
+    """Return path and content of a server's Prometheus page; (None, b"") if it has none."""
     for path in METRICS_PATHS:
         page = await _page(client, path)
         if is_page(page):
@@ -144,13 +144,13 @@ async def server_facts(client: Client, metrics: bytes) -> Mapping[str, str]:
 
 
 async def accepted_by_server(client: Client, path: str | None) -> int | None:
-    """Return a server's accepted draft tokens since its start; None if not reported."""
+    """Return how many draft tokens a server has accepted since its start; None if not reported."""
     accepted = read_server(await _page(client, path or METRICS_PATHS[0])).get("accepted")
     return None if accepted is None else round(accepted)
 
 
 async def _page(client: Client, path: str) -> bytes:
-    """Return a page of the server that a run can do without; b"" if it cannot be read."""
+    """Return the content of an optional page of the server; b"" if it cannot be read."""
     try:
         return await client.get(path, PAGE_TIMEOUT_SECONDS)
     except Failed:
@@ -171,11 +171,11 @@ PROBE_TOKENS = 8
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Capabilities:
-    """Hold a server's capabilities: the form of prompts, and further fields of requests.
+    """Hold a server's capabilities: the accepted form of prompts, and further request fields.
 
-    Streams have token `ids`, or `usage`, or both. `template` is the number of tokens that the
-    server adds to each prompt, None if unknown. `model` and `build` are the server's names of its
-    model and set-up, or "".
+    Streams contain token `ids`, or `usage`, or both. `template` is the number of tokens that the
+    server adds to each prompt, None if unknown. `model` and `build` are the server's names for its
+    model and its configuration (system fingerprint), or "".
     """
 
     form: str
@@ -201,11 +201,12 @@ async def probe(
     *,
     recounts: bool = False,
 ) -> Capabilities:
-    """Detect a server's capabilities with a few requests of a few tokens.
+    """Detect a server's capabilities with a few requests for a few tokens each.
 
-    All have the fields `always`. `models` are the allowed names of the model, the requested one
-    first; () allows any. `count` is None without a tokenizer. With `recounts`, answers may have no
-    count of tokens.
+    All requests have the fields `always`. `forms` builds a prompt for each form to try. `models`
+    are the model names to accept in answers, the requested one first; () accepts any. `count`
+    counts the tokens of texts; None without a tokenizer. With `recounts`, answers need no token
+    count.
     """
     few = min(PROBE_TOKENS, generation.max_new_tokens)
     form, prompt, length = await _form(client, forms, always, few)
@@ -259,7 +260,7 @@ async def _answer(
 
 
 async def check_echo(client: Client, prompt: Prompt, fields: Mapping[str, Any]) -> None:
-    """Refuse a server that does not give the log-probabilities of a prompt's own tokens."""
+    """Raise RunError if a server does not return the log-probabilities of a prompt's tokens."""
     try:
         answer = await client.ask(encode({**prompt.fields, **fields}))
         prompt_logprobs(answer, prompt.ids)
@@ -274,7 +275,7 @@ async def check_echo(client: Client, prompt: Prompt, fields: Mapping[str, Any]) 
 async def _form(
     client: Client, forms: Forms, always: Mapping[str, Any], few: int
 ) -> tuple[str, Prompt, str]:
-    """Return the first form of prompt that the server accepts, a prompt, and its length field."""
+    """Return the first prompt form that the server accepts, a prompt in it, and a length field."""
     failure: Failed | None = None
     for form, make in forms.items():
         prompt = make()
@@ -293,7 +294,7 @@ async def _form(
 
 
 async def _length_field(client: Client, fields: Mapping[str, Any], few: int) -> str:
-    """Return the field for the length of an answer that the server takes, else raise Failed."""
+    """Return the request field in which the server accepts the answer's length, or raise Failed."""
     first, second = LENGTH_FIELDS
     try:
         await client.ask(encode({**fields, first: few}))
@@ -309,7 +310,7 @@ async def _length_field(client: Client, fields: Mapping[str, Any], few: int) -> 
 
 
 def _unrelated(client: Client, failure: Failed) -> RunError | None:
-    """Return the error of a failure unrelated to the request's fields; None for others."""
+    """Return the error for a failure that the request's fields did not cause, else None."""
     if failure.status in UNRELATED or failure.kind == "time-out":
         text = f"the server at {client.url} failed a request before the run: {failure}"
         return engine_error(text + _advice(client, failure))
@@ -329,7 +330,7 @@ def _unreachable(client: Client, failure: Failed) -> RunError | None:
 
 
 def _advice(client: Client, failure: Failed, model: str = "") -> str:
-    """Return advice on a refusal whose status or text shows its cause; else ""."""
+    """Return advice on a failed request if its status or text shows the cause, else ""."""
     status, causes = failure.status or 0, {}
     if 300 <= status < 400:
         return "; redirects are not followed: set url to where the server itself answers"
@@ -356,7 +357,7 @@ def _unsupported(option: str, value: object, field: str, failure: Failed) -> Run
 async def _together(
     client: Client, prompt: Prompt, fields: Mapping[str, Any], few: int
 ) -> StreamedAnswer:
-    """Send one request with all fields of a run, and return its answer."""
+    """Send one request with all fields that a run sends, and return its answer."""
     request = {**prompt.fields, **fields, length_field(fields): few}
     if "min_tokens" in fields:
         request["min_tokens"] = min(few, fields["min_tokens"])
@@ -370,7 +371,7 @@ async def _together(
 
 
 def _template(answer: StreamedAnswer, prompt: Prompt, form: str, count: Count | None) -> int | None:
-    """Check a prompt's token count; return tokens that the server's template adds, else None."""
+    """Check a prompt's token count; return how many tokens the server adds, or None if unknown."""
     check_prompt(answer, prompt.tokens, form)
     counted, least = answer.prompt_tokens, prompt.fewest
     if counted is None or prompt.tokens is not None:

@@ -51,7 +51,7 @@ class Listener:
     __slots__ = ()
 
     def heard(self, *, comments: bool = False) -> None:
-        """Restart the timeout: the server sent SSE events, or only SSE `comments`."""
+        """Restart the timeout after SSE events; `comments` is True if all were SSE comments."""
 
     def tokens(self, count: int) -> None:
         """Handle `count` new tokens."""
@@ -66,7 +66,7 @@ class Client:
     def __init__(
         self, address: Address, path: str, secrets: Mapping[str, str], timeout_s: float
     ) -> None:
-        """Prepare requests to `path` of the API; `secrets` are headers that are never shown."""
+        """Prepare requests to `path` of the API; `secrets` are headers whose values are masked."""
         self.url, self.api = address.root, address.api
         self.path, self.sends = f"{self.api}{path}", " and ".join(secrets)
         self._query = address.query
@@ -93,7 +93,7 @@ class Client:
     async def stream(
         self, body: bytes, answer: StreamedAnswer, listener: Listener, header: bytes = b""
     ) -> None:
-        """Send a request with further `header` lines; read the answer, then the stream's end."""
+        """Send a request with an extra `header`; read the answer and the rest of its stream."""
         request = b"%b%d\r\n%b\r\n%b" % (self._post, len(body), header, body)
         try:
             await self._connections.ask(request, Streamed(answer, listener))
@@ -180,7 +180,7 @@ class _Response(Exchange):
 
 
 class Streamed(Exchange):
-    """Read a streamed answer until it is complete, then the rest of the stream."""
+    """Read a streamed answer until it is complete, then discard the rest of the stream."""
 
     def __init__(self, answer: StreamedAnswer, listener: Listener) -> None:
         self._answer = answer
@@ -231,7 +231,7 @@ class Streamed(Exchange):
 
 
 def encode(fields: Mapping[str, Any]) -> bytes:
-    """Return a request's fields as JSON; refuse text with a lone surrogate."""
+    """Return a request's fields as JSON; raise an error for text with a lone surrogate."""
     try:
         return json.dumps(fields, ensure_ascii=False, separators=(",", ":")).encode()
     except UnicodeEncodeError as error:
@@ -247,12 +247,12 @@ LENGTH_FIELDS = ("max_tokens", "max_completion_tokens")
 
 
 def length_field(fields: Mapping[str, Any]) -> str:
-    """Return the field that limits the length of an answer."""
+    """Return the name of the field that limits the answer's length."""
     return next(name for name in LENGTH_FIELDS if name in fields)
 
 
 def sent_as(fields: Mapping[str, Any]) -> dict[str, str]:
-    """Return the fact that max_tokens is sent by another name; {} if it is not."""
+    """Return the fact that max_tokens is sent under another name; {} if its name is unchanged."""
     name = length_field(fields)
     return {} if name == LENGTH_FIELDS[0] else {"max_tokens": f"sent as {name}"}
 
@@ -266,11 +266,11 @@ def _so_far(answer: StreamedAnswer) -> str:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Prompt:
-    """Hold a sample as a field of a request, and its number of tokens; None if unknown.
+    """Hold a sample as request fields, and its number of tokens, None if unknown.
 
     Attributes:
-        ids, text: Content of the prompt, one of both.
-        fewest: Minimum number of its tokens.
+        ids, text: Content of the prompt; only one of the two is set.
+        fewest: Minimum number of tokens of the prompt.
     """
 
     fields: Mapping[str, Any]
@@ -307,7 +307,7 @@ class Body:
     salt: Salt | None = None
 
     def of(self, key: str) -> bytes:
-        """Return the request with the salt of a key; "" leaves it unchanged."""
+        """Return the request with the random words for `key`; unchanged if `key` is ""."""
         salt = self.salt.text(key, self.replaced) if key and self.salt else self.replaced
         return b"".join((self.head, salt, *self.rest))
 
@@ -338,13 +338,14 @@ class Bodies:
     """Build the requests of the loaded samples, by data set index.
 
     Attributes:
-        chat: Whether text is sent as a user's message.
-        as_they_are: Whether the data set's text is sent unchanged, else token ids or their text.
-        prompts: Returns token ids of samples, for data sets whose text is not sent unchanged.
-        tokenizer: Returns the model's tokenizer, for servers that only take text.
-        seed_of: Returns the sampling seed of a sample, or None.
+        chat: Whether text is sent as a user message.
+        as_they_are: Whether the data set's text is sent unchanged; else token ids, or text made
+            from them.
+        prompts: Token ids of samples, for data sets whose text is not sent unchanged.
+        tokenizer: Function that returns the model's tokenizer, for servers that only accept text.
+        seed_of: Function that returns the sampling seed of a sample, or None.
         salted: Whether timed runs send different prompts of the same lengths.
-        count: Returns the tokens of texts; None without a tokenizer.
+        count: Function that counts the tokens of texts; None without a tokenizer.
     """
 
     dataset: Dataset

@@ -1,4 +1,4 @@
-"""Build requests for turns of conversations: earlier messages, salt, session header."""
+"""Build requests for conversation turns: earlier messages, random words, session header."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def is_header(name: str, allowed: str = "") -> bool:
 
 @dataclass(kw_only=True, slots=True)
 class TurnBodies(Bodies):
-    """Build requests of turns; keep parts that turns have in common only once."""
+    """Build requests for conversation turns; store parts that several turns share only once."""
 
     _kept: dict[bytes, bytes] = field(default_factory=dict)
 
@@ -81,7 +81,7 @@ class TurnBodies(Bodies):
         fields: Mapping[str, Any],
         length: int | None,
     ) -> Body:
-        """Return a turn's request, with a place for the salt in the first user's message."""
+        """Return a turn's request, with a place for random words in the first user message."""
         contents = {
             type(message.get("content")): number
             for number, message in reversed([*enumerate(messages)])

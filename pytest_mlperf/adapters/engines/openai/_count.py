@@ -1,8 +1,9 @@
-"""Count output tokens by a reference tokenizer, as MLPerf Endpoints does.
+"""Count output tokens with a reference tokenizer, as MLPerf Endpoints does.
 
 Rules of mlcommons/endpoints at ea3327530376fef63d706f4105612e17c2c80a8d (2026-08-21): text is
-tokenised without special tokens; an answer with reasoning or tool calls is written by the chat's
-template, less an empty answer. Tokens after the first piece are counted separately.
+tokenised without special tokens. An answer with reasoning or tool calls is formatted by the chat
+template, and the tokens of an empty answer in that template are subtracted. Tokens after the first
+piece are counted separately.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ class ReferenceCount:
     """Count tokens of answers; too slow for use inside a timed run."""
 
     def __init__(self, tokenizer: Any) -> None:
-        """Count the tokens of the tokenizer's chat template around an empty answer."""
+        """Count the tokens that the tokenizer's chat template has around an empty answer."""
         self._tokenizer = tokenizer
         self._frame: int | None = None
         if getattr(tokenizer, "chat_template", None):
@@ -34,7 +35,7 @@ class ReferenceCount:
                 self._frame = self._templated({"role": "assistant", "content": ""})
 
     def counts(self, answers: Mapping[int, Sequence[Piece]]) -> dict[int, tuple[int, int]]:
-        """Return the tokens of each answer, and those after its first piece."""
+        """Return for each answer the number of tokens, and the number after its first piece."""
         plain = [id_ for id_, pieces in answers.items() if all(k == "text" for k, _ in pieces)]
         parts = (part for id_ in plain for part in (answers[id_], answers[id_][1:]))
         lengths = self._lengths([joined(text for _, text in part) for part in parts])
@@ -58,7 +59,7 @@ class ReferenceCount:
         return [len(ids) for ids in encoded]
 
     def _message(self, pieces: Iterable[Piece]) -> int:
-        """Count an answer of several kinds; without a template each kind by itself."""
+        """Count an answer by the chat template; without one, count each kind of piece alone."""
         pieces = list(pieces)
         text, reasoning = (joined(v for k, v in pieces if k == kind) for kind in PIECE_KINDS)
         calls = merged([v for k, v in pieces if k == "tools"])
@@ -91,12 +92,12 @@ PIECE_KINDS = ("text", "reasoning")
 
 
 def joined(texts: Iterable[str]) -> str:
-    """Join texts; JSON may split a character into surrogates, of which a lone one is replaced."""
+    """Join texts and combine surrogate pairs that JSON had split; replace lone surrogates."""
     return "".join(texts).encode("utf-16", "surrogatepass").decode("utf-16", "replace")
 
 
 def merged(pieces: Iterable[Sequence[Mapping[str, Any]]]) -> list[dict[str, Any]]:
-    """Join the events' pieces of tool calls, by `index`; parse arguments that are JSON."""
+    """Merge streamed pieces of tool calls by their `index`; parse arguments that are JSON."""
     calls: dict[int, dict[str, Any]] = {}
     for call in (call for piece in pieces for call in piece):
         index, added = call.get("index"), call.get("function")

@@ -66,10 +66,10 @@ def refused(status: int, reason: str) -> Failed:
 
 
 class EventStream:
-    """Split a stream of bytes into whole events; lines end with LF, CRLF or CR.
+    """Split a byte stream into complete events; lines may end with LF, CRLF or CR.
 
     Attributes:
-        rest: Beginning of an event that is not complete.
+        rest: Bytes of an event that is not yet complete.
     """
 
     __slots__ = ("_after_cr", "_begun", "rest")
@@ -97,14 +97,14 @@ class EventStream:
         return data if end > 1 else b""
 
     def close(self) -> bytes:
-        """Return the last event if the server left out the empty line after it, else b""."""
+        """Return the last event if only the empty line after it is missing, else b""."""
         rest, self.rest = self.rest.removeprefix(BOM).strip(b"\n"), b""
         last = payload(rest) if rest.startswith(b"data:") else b""
         # An incomplete event is not malformed: the stream ended early.
         return rest + b"\n\n" if last == END or last.endswith(b"}") else b""
 
     def _line_feeds(self, data: bytes) -> bytes:
-        """Replace CR and CRLF by LF; JSON escapes CR in strings, so each CR ends a line."""
+        """Replace CR and CRLF by LF; safe, because JSON strings contain CR only in escaped form."""
         if self._after_cr:  # that line has ended
             data = data.removeprefix(b"\n")
         self._after_cr = data.endswith(b"\r")
@@ -112,7 +112,7 @@ class EventStream:
 
 
 def has_data(events: bytes) -> bool:
-    """Return whether events, or the beginning of one, have more than comments."""
+    """Return whether events, or the beginning of one, contain data lines and not only comments."""
     return events.startswith(b"data:") or b"\ndata:" in events
 
 
@@ -132,27 +132,27 @@ class StreamedAnswer:
     """Read one answer from its events; keep text and token ids only if `keeps`.
 
     Attributes:
-        pieces: Parts of the answer in order, of any kind, kept like text.
-        n_ids: Number of token ids, kept or not.
-        completion_tokens: The server's count; None before it sends one; the same holds for
-            `prompt_tokens`.
-        accepted: Accepted draft or predicted tokens, if the server reports them.
-        cached: Cached tokens of the prompt; None if not reported.
+        pieces: Parts of the answer in order (kind, content), stored only if `keeps`.
+        n_ids: Number of token ids received, also if they are not stored.
+        completion_tokens: The server's count of tokens in the answer; None until it sends one.
+            `prompt_tokens` likewise.
+        accepted: Number of accepted draft or predicted tokens, if the server reports it.
+        cached: Number of cached prompt tokens; None if not reported.
         model, build: Model name and system fingerprint of the server; "" if not reported.
-        finish: Reason of the end; None before it.
-        fields: Fields with more than white space: "content" or "text", and keys of
-            `TEXT_SUBSTITUTES`. Unparsed events add the first that is not reasoning.
-        started: Whether text or token ids arrived.
-        complete: Whether no more of the stream is needed.
-        events: Number of SSE events with a part of the answer, from the first on, without an empty
-            last one.
-        joined: Events after the first that arrived in one read with an earlier one.
-        first_ids: Token ids in the first event.
+        finish: The server's finish_reason; None until it sends one.
+        fields: Names of fields that contained more than white space: "content" or "text", and keys
+            of `TEXT_SUBSTITUTES`. For events that are not parsed, the first field that is not
+            reasoning is assumed.
+        started: Whether text or token ids have arrived.
+        complete: Whether the answer is complete, so that the rest of the stream is not needed.
+        events: Number of SSE events with a part of the answer, without an empty last one.
+        joined: Number of events after the first that arrived in the same read as an earlier event.
+        first_ids: Number of token ids in the first event.
         first_count: The server's count of tokens with the first event; 0 if not reported.
         reasoning_tokens: The server's count of reasoning tokens, sent or not.
         shows_reasoning: Whether reasoning was sent.
-        logprobs: Log-probabilities of tokens in order, kept like text; None for tokens without one,
-            such as the first token of a prompt.
+        logprobs: Log-probabilities of tokens in order, stored only if `keeps`; None for tokens
+            without one, such as the first token of a prompt.
     """
 
     keeps: bool
@@ -180,19 +180,19 @@ class StreamedAnswer:
 
     @property
     def tokens(self) -> int | None:
-        """The server's count of tokens, else the number of token ids; None without either."""
+        """The server's token count, else the number of token ids; None if both are missing."""
         if self.completion_tokens is not None:
             return self.completion_tokens
         return self.n_ids or None
 
     @property
     def is_empty(self) -> bool:
-        """Whether the answer has no text, no refusal and no calls."""
+        """Whether the answer has no text, no refusal and no tool calls."""
         return self.fields <= REASONING
 
     @property
     def hidden(self) -> int:
-        """Reasoning tokens that the server counted and did not send, at most the unseen tokens."""
+        """Number of reasoning tokens that the server counted but did not send."""
         if self.shows_reasoning or not self.reasoning_tokens:
             return 0
         room = (self.tokens or 0) - max(self.events, self.n_ids)
@@ -204,7 +204,7 @@ class StreamedAnswer:
 
     @property
     def in_first(self) -> int:
-        """Visible tokens of the first SSE event; 0 without token ids or a running token count."""
+        """Visible tokens in the first SSE event; 0 without token ids or a running token count."""
         left = (self.tokens or 0) - self.first_count
         if self.first_count and not self.first_ids and left >= self.events - 1 > 0:
             return max(1, self.visible - left)
@@ -222,10 +222,11 @@ class StreamedAnswer:
         return not self.model or bool({self.model, self.model.partition("@")[0]} & {*models})
 
     def take(self, events: bytes) -> int:
-        """Read whole events; return the certainly new tokens: token ids, or 1 for the first text.
+        """Read complete events; return the number of new token ids, or 1 for the first text.
 
-        Only the first events, those with usage, an error or the end, and all events of a kept
-        answer are parsed. Token ids of the others are counted by their commas, in one pass.
+        To save time, only the first events, events with usage, an error or the end, and all events
+        of an answer that is stored are parsed. In other events, token ids are counted by their
+        commas, in one pass.
         """
         new, begin = 0, 0
         skips = not self.keeps
@@ -331,7 +332,7 @@ class StreamedAnswer:
 
 
 def prompt_logprobs(answer: StreamedAnswer, ids: Sequence[int]) -> list[float]:
-    """Return the log-probabilities of a prompt's tokens, NaN for the first; raise Failed."""
+    """Return the log-probabilities of a prompt's tokens, NaN for the first; else raise Failed."""
     came = answer.logprobs[: len(ids)]
     if len(came) < len(ids) or None in came[1:]:
         raise Failed(
@@ -385,7 +386,7 @@ def _ids_in(events: bytes) -> int:
 
 
 def _only_adds(events: bytes) -> tuple[int, int] | None:
-    """Count token ids and events that add only text or token ids; None if others occur."""
+    """Return numbers of token ids and events if each adds only text or token ids, else None."""
     # JSON strings escape every quote, so that no text looks like one of these keys.
     count = events.count(b"}\n\ndata: {") + 1
     whole = events.startswith(b"data: {") and events.endswith(b"}\n\n")

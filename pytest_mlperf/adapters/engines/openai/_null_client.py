@@ -42,7 +42,7 @@ class Uncounted(Checks):
 def drive(
     undo: contextlib.ExitStack, client: Client, traffic: Traffic, concurrency: int
 ) -> tuple[Streams, str]:
-    """Open `client`; return streams that send samples by `traffic`, and the event loop's name."""
+    """Open `client`, and return streams that answer samples by `traffic`, and the loop's name."""
     loop, kind = new_loop()
     streams = Streams(traffic.answer, concurrency=concurrency, loop=loop)
     undo.callback(streams.close)
@@ -53,7 +53,7 @@ def drive(
 
 @contextlib.contextmanager
 def null_server(tokens: int, writes: int, api: str, *, ids: bool) -> Iterator[str]:
-    """Start a server that answers `tokens` tokens in `writes` writes; yield its address."""
+    """Start a server that sends `tokens` tokens per answer in `writes` writes; yield its URL."""
     command = [sys.executable, "-I", "-S", str(SERVER), "--tokens", str(tokens), "--api", api]
     child = ChildProcess(
         [*command, "--writes", str(writes), *(["--ids"] if ids else [])],

@@ -1,9 +1,9 @@
-"""Answer every request at once by the same stream of tokens, without computing anything.
+"""Answer every request at once with the same stream of tokens, without computing anything.
 
 Run as `python _null_server.py --tokens 8 --writes 8 --api chat`; it prints its port and serves
 until its stdin ends. A write is one call of `transport.write`. All open streams get their n-th
-write before any gets the next, as from servers that batch steps. Only the standard library is
-imported.
+write before any stream gets the next one, as from a server that processes streams in batches. Only
+the standard library is imported.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ BACKLOG = 4096
 
 
 def answer(tokens: int, writes: int, *, chat: bool, ids: bool) -> list[bytes]:
-    """Return the bytes of each of `writes` writes: the events of `tokens` tokens, joined."""
+    """Return the bytes of each of `writes` writes, which together send `tokens` tokens."""
     events = list(_events(tokens, chat=chat, ids=ids))
     return [
         b"".join(events[n * tokens // writes : (n + 1) * tokens // writes]) for n in range(writes)

@@ -1,4 +1,4 @@
-"""Put random words into a run's prompts, so that no prefix cache contains them."""
+"""Insert random words (a salt) into a run's prompts, so that no prefix cache contains them."""
 
 from __future__ import annotations
 
@@ -36,14 +36,15 @@ MAX_POOL_ITEMS = 128
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Salt:
-    """Make random words by key for the beginning of prompts, with equal numbers of tokens.
+    """Make random words for the beginning of prompts; each key gives other words, equally many.
 
     Attributes:
-        pool: Words or token ids to draw from; () puts words of `SALT` before a text.
-        between: Separator after each word or id.
-        replaces: Whether the salt replaces as many words or ids, so that the length stays.
-        count: Returns the tokens of texts; None without a tokenizer.
-        around: Bytes before and after words of `SALT`.
+        pool: Words or token ids to choose from; () inserts words of `SALT` before a text.
+        between: Separator after each word or token id.
+        replaces: Whether the words replace as many words or ids of the prompt, so that its length
+            does not change.
+        count: Function that counts the tokens of texts; None without a tokenizer.
+        around: Bytes to insert before and after words of `SALT`.
     """
 
     pool: tuple[bytes, ...] = ()
@@ -64,7 +65,7 @@ class Salt:
         return made
 
     def tokens(self, key: str) -> int:
-        """Return the number of tokens that the words of a key add to a prompt."""
+        """Return the number of tokens that the random words for a key add to a prompt."""
         if self.replaces or self.pool or self.count is None:
             return 0 if self.replaces else SALT_WORDS
         salt = self.text(key).decode().replace("\\n", "\n")
@@ -90,10 +91,11 @@ class Salt:
 def salt_for(
     prompts: Sequence[tuple[Sequence[int], str]], count: Count | None, *, replaces: bool
 ) -> Salt:
-    """Return a maker of random words (salt) for the beginning of prompts, ids or text.
+    """Return the source of random words (salt) for prompts of token ids or text.
 
-    Ids come from the middle of those in the prompts: a vocabulary's first and last are often
-    special. `count` is None without a tokenizer; `replaces` is for synthetic prompts.
+    Token ids are chosen from the middle of the range that the prompts use, because the first and
+    last ids of a vocabulary are often special. `count` counts the tokens of texts; None without a
+    tokenizer. `replaces` is for synthetic prompts.
     """
     if ids := sorted({one for of_prompt, _ in prompts for one in of_prompt}):
         few = ids[max(0, (len(ids) - MAX_POOL_ITEMS) // 2) :][:MAX_POOL_ITEMS]
@@ -113,5 +115,5 @@ def _drawn(key: str, words: Sequence[T]) -> list[T]:
 
 
 def salt_of(key: str) -> bytes:
-    """Return words that are unique to a key, as a part of a JSON string."""
+    """Return random words for a key, encoded as part of a JSON string."""
     return f"[{' '.join(_drawn(key, SALT.split()))}]\\n\\n".encode()

@@ -1,4 +1,4 @@
-"""Send the requests of LoadGen's samples, and turn their failures into one error."""
+"""Send requests for LoadGen's samples, and report their failures as one error."""
 
 from __future__ import annotations
 
@@ -62,11 +62,12 @@ class Flight(Listener):
     """Hold a request in flight, and read its answer.
 
     Attributes:
-        heard_s: Time of the stream's last event, on the loop's clock [s].
-        commented: Whether only comments arrived since.
-        pieces: Number of reads so far, of one or more events.
-        reported: Whether the sample is done, so that only the end of the stream is missing.
-        salt: Key of the prompt's salt, see `Body.of`.
+        heard_s: Time of the stream's last event, on the event loop's clock [s].
+        commented: Whether only SSE comments arrived since then.
+        pieces: Number of reads so far that returned one or more events.
+        reported: Whether the sample was reported as done; only the end of the stream may be
+            missing.
+        salt: Key for the random words in the prompt, see `Body.of`.
     """
 
     run: SinkRequests
@@ -104,7 +105,7 @@ class SinkRequests:
     ) -> None:
         """Start without requests; `more` returns whether samples are unfinished.
 
-        A stream that began, or all of them, may be silent for `timeout_s`.
+        `timeout_s` is the maximum time without data on a stream that has begun, or on all streams.
         """
         self.sink = sink
         self.over = False
@@ -124,7 +125,7 @@ class SinkRequests:
         self._ending: asyncio.Task[None] | None = None
 
     def salt(self, index: int) -> str:
-        """Return a sample's salt; "" if answers are read, so that prompts stay unchanged."""
+        """Return the key for a sample's random words; "" if its answer is read by a scorer."""
         run = "" if self.sink.wants_output else getattr(self.sink, "run", "")
         self._times[index] += 1
         replica = os.environ.get(REPLICA_NUMBER, "")
@@ -147,7 +148,7 @@ class SinkRequests:
         self._flights.discard(flight)
 
     def failed(self, flight: Flight, failure: Failed) -> None:
-        """Count a failure; the first one, or the first above the allowed share, ends the run."""
+        """Count a failed request; end the run if failures exceed the allowed share (usually 0)."""
         if self.over or flight.reported:
             return
         self._counts[failure.kind] += 1
@@ -181,7 +182,7 @@ class SinkRequests:
             self._ending.cancel()
 
     async def _conclude(self) -> None:
-        """Wait for more failures and for a dying server to end, then fail the run."""
+        """Wait briefly for more failures or for the server's end; end the run with one error."""
         deadline = self._loop.time() + COLLECT_SECONDS
         dead = self._death()
         while dead is None and self._loop.time() < deadline and (self._server or self._more()):
@@ -257,10 +258,11 @@ class Checks:
         template: int = 0,
         counter: ReferenceCount | None = None,
     ) -> None:
-        """Check answers; `watch_ends` is False if they may never end by themselves.
+        """Prepare to check answers; `watch_ends` is False if they may all reach the length limit.
 
-        `models` are the allowed names, () for any; the server adds `template` tokens to prompts.
-        `counter` counts the tokens of answers that the server does not count.
+        `models` are the model names to accept, () for any. `template` is the number of tokens that
+        the server adds to each prompt. `counter` counts the tokens of answers if the server does
+        not.
         """
         self._generation, self._models, self.template = generation, models, template
         self.counter = counter
@@ -271,7 +273,7 @@ class Checks:
     def passed(
         self, answer: StreamedAnswer, body: Body, index: int, sink: Sink, sent: int | None
     ) -> int:
-        """Return the tokens of a valid answer; `sent` is the number of prompt tokens, if known."""
+        """Check an answer, return its tokens; `sent` is the number of prompt tokens, if known."""
         if counted := answer.tokens is None and self.counter is not None:
             answer.completion_tokens = self.counter.count(answer.pieces)
         tokens = answer.tokens
@@ -338,16 +340,16 @@ def output(answer: StreamedAnswer, generation: Generation, tokenizer: Any) -> by
 
 
 def calls_or_text(answer: StreamedAnswer) -> bytes:
-    """Return an answer in UTF-8 for scorers of function calls: its calls, else its text.
+    """Return an answer in UTF-8 for function call scorers: its tool calls, or its text if none.
 
-    Calls are a JSON list in the form of OpenAI's API; arguments that are not JSON stay text.
+    Tool calls are a JSON list in the format of OpenAI's API; arguments that are not JSON stay text.
     """
     calls = merged([value for kind, value in answer.pieces if kind == "tools"])
     return (json.dumps(calls) if calls else joined(answer.text)).encode()
 
 
 def _counts_unshown(answer: StreamedAnswer, tokens: int) -> bool:
-    """Return whether the server counted more tokens than the text has bytes."""
+    """Return whether the server counted more tokens than the text it sent can have."""
     # The server rewrites tool calls.
     if answer.n_ids or answer.hidden or any(kind == "tools" for kind, _ in answer.pieces):
         return False
@@ -359,7 +361,7 @@ MAX_OPEN_FILES = 65_536
 
 
 def allow_files(undo: contextlib.ExitStack) -> None:
-    """Raise this process's limit of open files, and so of connections, until `undo` closes."""
+    """Raise the limit of open files, which limits connections too, until `undo` closes."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     limit = MAX_OPEN_FILES if hard == resource.RLIM_INFINITY else min(MAX_OPEN_FILES, hard)
     if soft != resource.RLIM_INFINITY and soft < limit:
@@ -371,10 +373,10 @@ def allow_files(undo: contextlib.ExitStack) -> None:
 class Traffic:
     """Answer samples by requests to the server, on the event loop's thread.
 
-    `submitted` counts samples, on the thread that submits them; `accepted` counts draft tokens that
-    the server accepted. `kept` has answers by sample (None: not collected) and `seen` counts kinds
-    of answers, both since the last collection. `counted` is the sum of tokens, which arrived in
-    `pieces`.
+    `submitted` counts samples, on the thread that submits them. `accepted` counts draft tokens that
+    the server accepted. `kept` has the answers by sample, None if they are not collected, and
+    `seen` counts the kinds of answers; both since they were last read. `counted` is the total
+    number of output tokens, which arrived in `pieces` reads.
     """
 
     def __init__(self, client: Client, server: Server | None, timeout_s: float) -> None:
@@ -452,7 +454,7 @@ class Traffic:
         request.done(output_bytes, None if evaluates else tokens, reason, prompt)
 
     def _note(self, answer: StreamedAnswer, sent: int | None) -> None:
-        """Count an answer as empty, cut, … by the names of `Engine.answer_counts`."""
+        """Count an answer under the names of `Engine.answer_counts`, such as "empty"."""
         seen = self.seen
         seen["answers"] += 1
         seen["refused"] += "refusal" in answer.fields

@@ -1,7 +1,7 @@
-"""Have MLCommons' client for MLPerf Endpoints measure a server, point by point.
+"""Measure a server with MLCommons' client for MLPerf Endpoints, one concurrency at a time.
 
-Its files have the form of mlcommons/endpoints at ea3327530376fef63d706f4105612e17c2c80a8d
-(2026-08-21), `config/schema.py` and `commands/benchmark/`.
+The client's files have the format of mlcommons/endpoints at
+ea3327530376fef63d706f4105612e17c2c80a8d (2026-08-21), `config/schema.py` and `commands/benchmark/`.
 """
 
 from __future__ import annotations
@@ -90,15 +90,17 @@ class EndpointsOptions(OpenAiOptions):
 
     Attributes:
         api: "chat", or "completions", to which the client sends token ids.
-        client: Command of the Python that has the client; `python` or `command` of the entry.
-        tokenizer: Folder or name of the tokenizer by which the client counts; None is the
-            workload's model.
-        settings: Further tables of the client's settings, as {client = {num_workers = 4}}.
-        accuracy: Data sets that the client scores, in the form of its `datasets`, as [{path =
-            "questions.jsonl", accuracy_config = {...}}]: at one point of each region, after its
-            window. These scores are not judged.
-        whole_passes: Whether a point ends after whole passes over the data set, of at least
-            min_duration, as in MLPerf Endpoints, and not by time. A trial run gives their number.
+        client: Command of the Python in which the client is installed; `python` or `command` of the
+            suite entry.
+        tokenizer: Folder or name of the tokenizer with which the client counts tokens; None is that
+            of the workload's model.
+        settings: Further settings of the client by table, e.g. {client = {num_workers = 4}}.
+        accuracy: Data sets that the client scores, in the format of its `datasets`, e.g. [{path =
+            "questions.jsonl", accuracy_config = {...}}]. They are run at one concurrency of each
+            region, after its measurement window. The scores are not compared with baselines.
+        whole_passes: Whether each concurrency is measured over whole passes through the data set
+            that take at least min_duration, as in MLPerf Endpoints, and not for a fixed time. A
+            trial run determines the number of passes.
     """
 
     client_counts: ClassVar[bool] = True
@@ -139,7 +141,7 @@ class EndpointsOptions(OpenAiOptions):
             self._check_accuracy(table)
 
     def _check_accuracy(self, table: Mapping[str, Any]) -> None:
-        """Refuse a table that the client cannot score; the client itself checks the rest."""
+        """Raise SuiteError for a data set that the client cannot score, as far as known here."""
         path, how = table.get("path"), table.get("accuracy_config")
         fault = None
         if not isinstance(how, Mapping) or not how.get("eval_method"):
@@ -153,7 +155,7 @@ class EndpointsOptions(OpenAiOptions):
 
 
 class EndpointsEngine(OpenAiEngine):
-    """Measure a server with MLCommons' client; our client does warm-up and accuracy."""
+    """Measure a server with MLCommons' client; engine openai's client runs warm-up and accuracy."""
 
     harness: ClassVar[str] = MLC_ENDPOINTS
     options: ClassVar[type[OpenAiOptions]] = EndpointsOptions
@@ -161,13 +163,13 @@ class EndpointsEngine(OpenAiEngine):
     def __init__(
         self, *, dataset: Dataset, model: str | None, precision: str, **options: Any
     ) -> None:
-        """Keep the options; start nothing.
+        """Store the options; start nothing.
 
         Args:
-            dataset: Its inputs are text, or for "completions" lists of token ids.
-            model: Folder of the model, whose tokenizer counts tokens; None needs option
+            dataset: Its inputs are text, or for api "completions" lists of token ids.
+            model: Folder of the model, whose tokenizer counts tokens; with None, set option
                 `tokenizer`.
-            precision: The suite's name for the precision that the server was set up for.
+            precision: The suite's name for the server's precision.
         """
         super().__init__(dataset=dataset, model=model, precision=precision, **options)
         assert isinstance(self._options, EndpointsOptions)
@@ -189,7 +191,7 @@ class EndpointsEngine(OpenAiEngine):
         return {**super().describe(), **self._harness}
 
     def load_samples(self, indices: Sequence[int]) -> None:
-        """Refuse conversations and lengths of single answers, which the client cannot request."""
+        """Raise for conversations and answer lengths per sample, which the client cannot send."""
         for index in indices:
             if isinstance(self._dataset.input(index), Mapping):
                 raise refused_sample(
@@ -215,11 +217,11 @@ class EndpointsEngine(OpenAiEngine):
         *,
         scored: bool,
     ) -> None:
-        """Have the client keep `concurrency` requests in flight, with its result in a new folder.
+        """Measure with `concurrency` requests in flight; the client writes its result to `folder`.
 
-        Its configuration, log and prompts are next to that folder. `alive` is called on progress.
-        With `scored` it also scores the suite's accuracy data sets. Raises RunError if it fails or
-        takes too long, after ending it.
+        The client's configuration, log and prompts are written next to that folder. `alive` is
+        called on progress. With `scored`, the client also scores the suite's accuracy data sets. If
+        the client fails or takes too long, it is ended and RunError is raised.
         """
         if settings.tokens and not self._tokenizer_name:
             raise engine_error(
@@ -257,7 +259,7 @@ class EndpointsEngine(OpenAiEngine):
         folder: Path,
         alive: Callable[[], None],
     ) -> None:
-        """Measure whole passes of at least `length_s`; a trial run of `content` finds how many."""
+        """Measure whole passes of at least `length_s`; a trial run finds how many are needed."""
         paces, passed = folder.parent / PACES_FOLDER, len(self._loaded)
         paces.mkdir(exist_ok=True)
         pace, pace_s = paces / folder.name, PACE_SHARE * length_s
@@ -318,7 +320,7 @@ class EndpointsEngine(OpenAiEngine):
     def _configuration(
         self, concurrency: int, settings: LoadGenSettings, prompts: Path
     ) -> dict[str, Any]:
-        """Return the client's configuration of a point, without its duration and output folder."""
+        """Return the client's settings for a concurrency, without duration and output folder."""
         options, wait_s = self._ours, self._options.request_timeout
         minimum = {} if options.api == "chat" else {"min_new_tokens": options.min_new_tokens}
         seeded = {} if settings.seeds.model is None else {"seed": settings.seeds.model}
@@ -444,7 +446,7 @@ def _escaped(value: Any) -> Any:
 
 
 def _environment() -> dict[str, str]:
-    """Return this process's environment without the variables of this Python."""
+    """Return this process's environment without the variables that belong to its Python."""
     about_this = ("PYTHONPATH", "PYTHONHOME", "VIRTUAL_ENV")
     return {key: value for key, value in os.environ.items() if key not in about_this}
 

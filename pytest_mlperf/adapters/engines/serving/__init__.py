@@ -40,7 +40,7 @@ def parse_json(data: bytes) -> Any:
 
 
 def whole_number(value: object) -> int:
-    """Return a count; raise ValueError for infinite, negative, fractional or text values."""
+    """Return a count; raise ValueError unless it is a whole number from 0 to below 2^53."""
     if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value < MAX_COUNT:
         raise ValueError("not a whole number from 0 to 2^53")
     return value
@@ -79,7 +79,7 @@ _PORT = re.compile(
 
 
 def new_log() -> Path:
-    """Empty and return server.log next to the engine's log (stderr), else a temporary file."""
+    """Empty server.log next to the engine's log, or create a temporary file; return the path."""
     try:
         stderr = Path("/proc/self/fd/2").readlink()
         if stderr.name == ENGINE_LOG and stderr.is_file():
@@ -99,7 +99,7 @@ def last_lines(log: Path) -> list[str]:
 
 
 def about_memory(log: Path) -> str | None:
-    """Return the log's last line about a lack of memory, or None; other lines may follow it."""
+    """Return the log's last line that reports a lack of memory; None if there is none."""
     return next((line for line in reversed(_lines(log)) if _MEMORY.search(line)), None)
 
 
@@ -158,8 +158,9 @@ def fill_in(command: Sequence[str], values: Mapping[str, str]) -> list[str]:
 def find_program(word: str) -> str:
     """Return the path of a program.
 
-    A bare name is searched in the folder of this Python, then on PATH. Others are paths with `~`
-    expanded. Links are kept: the target of a link to a Python has another environment.
+    A bare name is searched in the folder of this Python, then on PATH. Other words are paths, in
+    which `~` is expanded. Symbolic links are not resolved, because the target of a link to a Python
+    belongs to another environment.
     """
     if "/" in word:
         tree = os.environ.get("PYTEST_MLPERF_TREE", "")
@@ -227,7 +228,10 @@ class ServerProcess:
         raise engine_error(f"{title}: {command[0]} cannot be started: {reason}")
 
     def ended(self, within_s: float = 0.0) -> int | str | None:
-        """Return the exit code, minus a signal, or UNKNOWN_END; None if it runs. Thread-safe."""
+        """Return how the server ended, or None if it still runs after `within_s`; thread-safe.
+
+        The result is the exit code, the signal as a negative number, or UNKNOWN_END.
+        """
         with self._lock:
             deadline = time.monotonic() + within_s
             if self._end is None and (event := self._event(deadline)):
@@ -235,7 +239,7 @@ class ServerProcess:
             return self._end
 
     def stop(self) -> None:
-        """End the server and its descendants; return when none is left."""
+        """End the server and its descendants, and wait until none is left."""
         self._launcher.end(
             alone_s=KILL_GRACE_SECONDS + KILL_TIMEOUT_SECONDS + LAUNCHER_MARGIN_SECONDS
         )
@@ -247,7 +251,7 @@ class ServerProcess:
             self._end = UNKNOWN_END if self._end is None else self._end
 
     def _event(self, deadline: float) -> Mapping[str, Any] | None:
-        """Return the launcher's next event, UNKNOWN_END after the last; None on time-out."""
+        """Return the launcher's next event; None if none comes before the deadline."""
         try:
             line = self._launcher.line(deadline, MAX_LAUNCHER_EVENT_BYTES)
         except EOFError:
@@ -267,7 +271,7 @@ def is_host(name: str) -> bool:
 
 
 def require_listening(engine: str, host: str, port: int) -> None:
-    """Raise if no server accepts a connection; a `host` with "/" first is a Unix socket's path."""
+    """Raise RunError if no server listens; a host that starts with "/" is a Unix socket's path."""
     try:
         if host.startswith("/"):
             with socket.socket(socket.AF_UNIX) as local:
@@ -309,10 +313,11 @@ class Server:
         environment: Mapping[str, str],
         mask: Callable[[str], str] = str,
     ) -> None:
-        """Check the command, in which {model}, {host} and {port} are replaced.
+        """Check the command, in which {model}, {host} and {port} are placeholders.
 
-        GET `health` returns 200 when the server is ready. `environment` adds to this process's own.
-        `mask` replaces secrets in the log: at once where it is quoted, and in the file at the end.
+        GET `health` returns 200 when the server is ready. `environment` is added to this process's
+        environment. `mask` replaces secrets in quotes from the log, and in the log file when the
+        server ends.
         """
         refuse_conflicts(engine, conflicts(command, model, health, start_timeout_s))
         self._command = list(command)
@@ -347,7 +352,7 @@ class Server:
                 self.log.unlink()
 
     def check(self, within_s: float = 0.0) -> None:
-        """Raise an error with the end of the log if the server has ended."""
+        """Raise RunError with the last lines of the log if the server has ended."""
         process = self._process
         if process is None:
             raise engine_error("the server was stopped")
@@ -364,7 +369,7 @@ class Server:
         return f"; its log {self.log}{cause} ends: {' | '.join(lines)}"
 
     def _start(self, program: str, *, last: bool) -> bool:
-        """Start the server and wait for it; return False to try another port."""
+        """Start the server and wait until it is ready; return False if its port was taken."""
         port = free_port()
         self.url = f"http://{HOST}:{port}"
         values = {"model": self._model or "", "host": HOST, "port": str(port)}
@@ -422,7 +427,7 @@ class Server:
 
 
 def ask(port: int, path: str, timeout_s: float) -> str:
-    """Return the status code of a GET to a local server, or a description of the failure."""
+    """Send a GET to a local server; return the status code as text, or the reason for a failure."""
     connection = http.client.HTTPConnection(HOST, port, timeout=timeout_s)
     try:
         connection.request("GET", path)

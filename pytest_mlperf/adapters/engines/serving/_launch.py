@@ -1,9 +1,10 @@
 """Start a server, report its end, and end all its descendants.
 
-Run as a script: `python -I -S _launch.py GRACE_S PARENT COMMAND...`. It is a process between worker
-and server because a killed worker cannot clean up. It stops the server when its stdin or the
-process PARENT ends. It writes JSON lines to stdout: {"pid": N}, then {"ended": EXIT CODE, or minus
-the signal}, or {"failed": REASON} if the start fails. Its stderr is the server's log.
+Run as a script: `python -I -S _launch.py GRACE_S PARENT COMMAND...`. This launcher is a process
+between worker and server, because a killed worker cannot clean up. It stops the server when its own
+stdin is closed or the process PARENT ends. It writes JSON lines to stdout: {"pid": N}, then
+{"ended": EXIT CODE, or the signal as a negative number}, or {"failed": REASON} if the start fails.
+Its stderr is the server's log.
 """
 
 from __future__ import annotations
@@ -118,7 +119,7 @@ def descendants(session: int | None = None) -> list[int]:
 
 
 def start(command: Sequence[str]) -> subprocess.Popen[bytes]:
-    """Start the server; keep the result, or the exit code of a short-lived one is lost."""
+    """Start the server; keep the returned Popen, or a short-lived server's exit code is lost."""
     control = ctypes.CDLL(None).prctl if sys.platform == "linux" else None
     if control:
         control(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
@@ -140,7 +141,7 @@ def start(command: Sequence[str]) -> subprocess.Popen[bytes]:
 
 
 def tell(**event: object) -> None:
-    """Write an event to stdout; ignore a closed pipe, as stdin shows that the parent is gone."""
+    """Write an event to stdout; ignore a closed pipe, because the end of stdin is detected too."""
     with contextlib.suppress(OSError):
         os.write(1, json.dumps(event).encode() + b"\n")
 

@@ -1,4 +1,4 @@
-"""Define the tasks of engines that run a graph of tensors: the forms of their answers."""
+"""Define tasks, which convert the output tensors of a model to answers of a certain format."""
 
 from __future__ import annotations
 
@@ -90,7 +90,7 @@ class AnswerLogits(Task):
         return [row[:length].tobytes() for row, length in zip(logits, lengths, strict=True)]
 
     def groups(self, samples: Sequence[Sample]) -> Iterator[list[int]]:
-        """Return one batch of all samples if the model masks padding, else batches by length."""
+        """Yield one batch of all samples if the model masks padding, else a batch per length."""
         return iter([list(range(len(samples)))]) if self._masked else super().groups(samples)
 
     def _logits(self, feed: Mapping[str, NDArray[Any]], expected: tuple[int, int]) -> NDArray[Any]:
@@ -106,7 +106,7 @@ class AnswerLogits(Task):
 
 
 def pad(arrays: Sequence[NDArray[Any]], width: int) -> NDArray[Any]:
-    """Pad arrays of shape (length,) with zeros; return them as (number, width)."""
+    """Pad arrays of shape (length,) with zeros to `width`; return them as (arrays, width)."""
     if all(len(array) == width for array in arrays):
         return stack(arrays)
     padded = np.zeros((len(arrays), width), arrays[0].dtype)
@@ -199,7 +199,7 @@ TASKS: Mapping[str, Any] = {
 
 
 def make_task(name: str, options: Mapping[str, Any]) -> Task:
-    """Return a task with those options that are not None; the caller names the engine."""
+    """Return a task with the options that are not None; errors do not name the engine."""
     if name not in TASKS:
         raise SuiteError(f"task = {name!r} is not one of {', '.join(TASKS)}", option="task")
     chosen = {option: value for option, value in options.items() if value is not None}
@@ -219,26 +219,29 @@ def make_task(name: str, options: Mapping[str, Any]) -> Task:
 
 @dataclass(frozen=True, kw_only=True)
 class TaskOptions:
-    """Options of a task; None is the task's default.
+    """Options of a task; None uses the task's default.
 
     Attributes:
-        task: Form of an answer, little-endian. "classify": the class, int64. "answer": start and
+        task: Format of an answer, little-endian. "classify": the class, int64. "answer": start and
             end logits of each token, float32, shape (seq, 2). "detect": float32 rows of index,
             ymin, xmin, ymax, xmax, score, label; "yolo": the same, for exports of YOLO and data set
-            coco. "segment": the class of each voxel, uint8. "tensor": an output as it is.
-        batch_size: Maximum samples per call of the model; windows, for "segment".
-        class_offset: "classify": added to the class, by default 0; -1 for MLPerf's
+            coco. "segment": the class of each voxel, uint8. "tensor": an output of the model,
+            unchanged.
+        batch_size: Maximum samples per call of the model; for "segment", maximum windows.
+        class_offset: "classify": number to add to the class, by default 0. Use -1 for MLPerf's
             resnet50_v1.onnx, whose class 0 is the background.
-        box_order: "detect": "xyxy", the default, or "yxyx".
-        box_unit: "detect": "pixel", the default, or "image" for shares of its sides.
+        box_order: "detect": order of box coordinates, "xyxy" (the default) or "yxyx".
+        box_unit: "detect": "pixel" (the default), or "image" for shares of the image's width and
+            height.
         score_threshold: "detect": lowest score of a box, by default 0.05. "yolo": the score that a
             box must exceed, by default 0.001.
-        iou_threshold: "yolo": maximum overlap with a better box of the same class, by default 0.7,
-            unless the model has suppressed boxes itself.
-        max_detections: "detect", "yolo": maximum number of boxes; by default all, and 300.
+        iou_threshold: "yolo": maximum IoU with a box of the same class and a higher score, by
+            default 0.7; not used if the model suppresses boxes itself.
+        max_detections: Maximum number of boxes; by default no limit for "detect", and 300 for
+            "yolo".
         roi_shape: "segment": depth, height and width of a window, by default 128 each.
-        overlap: "segment": share of a window that the next covers again, by default 0.5.
-        output: "segment", "tensor": name of the output; by default the only one.
+        overlap: "segment": share of a window that overlaps with the next one, by default 0.5.
+        output: "segment", "tensor": name of the model's output; by default the only output.
     """
 
     task: str = "classify"
@@ -297,7 +300,7 @@ class TaskEngine(StackedEngine):
             self._queue.put(ids, indices, sink)
 
     def _bind(self, graph: Graph, threads: int, undo: ExitStack) -> None:
-        """Bind the task to a model, and start threads; with 0 of them `submit` does the work."""
+        """Bind the task to a model, and start `threads` threads; with 0, `submit` does the work."""
         self._graph = graph
         self._task.bind(graph, self._batch_size)
         undo.callback(self._forget)

@@ -40,7 +40,7 @@ class Classify(graphs.Task):
 
 
 def pick_output(outputs: Sequence[graphs.Tensor]) -> graphs.Tensor:
-    """Return the output with classes (preferably called argmax), else an output with scores."""
+    """Return the output with classes (preferably one named argmax), else the first output."""
     classes = [each for each in outputs if each.type in CLASS_TYPES]
     named = [each for each in classes if "argmax" in each.name.lower()]
     return (named or classes or list(outputs))[0]
@@ -64,8 +64,9 @@ class Detect(graphs.Task):
 
     Coordinates are shares of the image's height and width. Defaults are those of
     PostProcessOpenImagesRetinanet in MLPerf's
-    vision/classification_and_detection/python/openimages.py. It stops at the first score below the
-    threshold; here all such boxes are dropped, which is the same for falling scores.
+    vision/classification_and_detection/python/openimages.py. That code stops at the first score
+    below the threshold; here all such boxes are dropped, which gives the same result if scores are
+    in descending order.
     """
 
     box_order: str = "xyxy"
@@ -181,8 +182,8 @@ WIDTH = 0.125
 class Segment(graphs.Task):
     """Answer with the class of each voxel: uint8, shape (depth, height, width).
 
-    Windows overlap; their scores are weighted, most in the middle, and added. The same logits give
-    the same classes as inference_utils.py and base_SUT.py in MLPerf's
+    Windows overlap; their scores are added, with the highest weights in the middle of a window. The
+    same logits give the same classes as inference_utils.py and base_SUT.py in MLPerf's
     vision/medical_imaging/3d-unet-kits19.
     """
 

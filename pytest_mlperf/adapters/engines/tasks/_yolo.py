@@ -1,4 +1,4 @@
-"""Convert the boxes of MLPerf's YOLO to detections in the image."""
+"""Convert the boxes that MLPerf's YOLO outputs to detections in the original image."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ EXTRA_FIELDS = ("frame", "categories")
 class Yolo(Task):
     """Answer with float32 rows of index, ymin, xmin, ymax, xmax, score, category.
 
-    Coordinates are shares of the image's height and width, without its frame. Defaults are those of
-    MLPerf's reference: the best class of each place, scores above 0.001, and at most 300 boxes with
-    an IoU of at most 0.7 to better boxes of their class.
+    Coordinates are shares of the original image's height and width, without padding. Defaults are
+    those of MLPerf's reference: only the best class of each box, scores above 0.001, and at most
+    300 boxes, whose IoU with higher-scoring boxes of the same class is at most 0.7.
     """
 
     score_threshold: float = 0.001
@@ -119,7 +119,7 @@ class Yolo(Task):
 def _read(
     boxes: NDArray[np.float32],
 ) -> tuple[NDArray[np.float32], NDArray[np.float32], NDArray[np.int64]]:
-    """Return left, top, right and bottom of every box, its score and its class."""
+    """Return the corners (left, top, right, bottom), score and class of every box."""
     if boxes.shape[-1] == SUPPRESSED_COLUMNS:
         return boxes[:, :CORNERS], boxes[:, CORNERS], boxes[:, CORNERS + 1].astype(np.int64)
     centres, halves = boxes[:2].T, boxes[2:CORNERS].T / 2
@@ -135,9 +135,10 @@ def suppress(
     overlap: float,
     most: int,
 ) -> NDArray[np.int64]:
-    """Return the boxes of `order`, best first, after non-maximum suppression by class.
+    """Apply non-maximum suppression by class; return the kept box indices from `order`.
 
-    `corners` has shape (boxes, 4). `overlap` is the largest IoU of two boxes; `most` are kept.
+    `order` has box indices, highest score first. `corners` has shape (boxes, 4). `overlap` is the
+    maximum IoU of two kept boxes of a class, and `most` the maximum number of boxes.
     """
     low, high = corners[order, :2], corners[order, 2:]
     areas, kinds = (high - low).prod(axis=1), classes[order]

@@ -30,7 +30,7 @@ NO_PRECISION = {f"tensor({each})" for each in ("int8", "uint8", "int32", "int64"
 class Tensor:
     """Describe an input or output of a model; `type` is onnxruntime's, e.g. "tensor(float)".
 
-    The shape begins with the batch; a variable length is a name or None.
+    The shape begins with the batch dimension; a variable dimension is a name or None.
     """
 
     name: str
@@ -49,14 +49,14 @@ class Graph:
     def run(
         self, outputs: Sequence[str], feed: Mapping[str, NDArray[Any]]
     ) -> Sequence[NDArray[Any]]:
-        """Compute and return the outputs with these names; `feed` has a batch of inputs by name."""
+        """Compute and return the named outputs; `feed` has a batch for each input by name."""
         raise NotImplementedError
 
     def refuse(self, reason: str) -> RunError:
         return engine_error(f"{self.where}: {reason}")
 
     def pick(self, name: str | None) -> Tensor:
-        """Return the output called `name`, for None the only output; raise RunError without one."""
+        """Return the output `name`, or the only output if None; raise RunError if there is none."""
         matches = [each for each in self.outputs if name in (None, each.name)]
         if len(matches) == 1:
             return matches[0]
@@ -69,7 +69,7 @@ class Graph:
 
 
 def check_inputs(graph: Graph, precision: str | None) -> None:
-    """Refuse inputs of a type that no data set has, or that contradicts the precision."""
+    """Raise RunError if an input's type is not supported, or contradicts the precision."""
     for tensor in graph.inputs:
         if tensor.type not in NUMPY:
             inputs = ", ".join(f"{each.name} {each.type}" for each in graph.inputs)
@@ -111,16 +111,16 @@ SEGMENTS = frozenset({"segment_ids", "token_type_ids"})
 
 
 def names(tensor: Tensor) -> frozenset[str]:
-    """Return the names under which a data set may provide this input, without a final ":0"."""
+    """Return the names that a data set may use for this input; an ending ":0" is removed."""
     name = tensor.name.removesuffix(":0")
     return next((each for each in (IDS, MASK, SEGMENTS) if name in each), frozenset({name}))
 
 
 def take(graph: Graph, raw: Any, index: int) -> dict[str, NDArray[Any]]:
-    """Return an array for each input of the model, in its type; check no shapes.
+    """Convert a sample to an array for each model input, in the input's type; check no shapes.
 
-    `raw` is one array for a model with one input, or arrays by name, of which others are ignored. A
-    list of arrays stands for NAME_0, NAME_1, ...
+    `raw` is one array for a model with one input, or a dict of arrays by name; names that the model
+    does not have are ignored. A list of arrays stands for the inputs NAME_0, NAME_1, ...
     """
     if isinstance(raw, Mapping):
         arrays = _by_name(graph, raw, index)
@@ -146,7 +146,7 @@ def check_shape(
 
 
 def fits(shape: Sequence[int], taken: Sequence[int | str | None]) -> bool:
-    """Return whether a shape matches the model's; named lengths are variable."""
+    """Return whether a sample's shape matches the model's, where only whole numbers are fixed."""
     return len(shape) == len(taken) and all(
         want == have for have, want in zip(shape, taken, strict=True) if isinstance(want, int)
     )
@@ -228,7 +228,7 @@ class Task:
 
     @property
     def sorts(self) -> bool:
-        """Whether samples may differ in shape; then batches are made from lists sorted by `key`."""
+        """Whether samples may differ in shape, so that they are sorted by `key` before batching."""
         return not all(
             isinstance(length, int) for each in self.graph.inputs for length in each.shape[1:]
         )
@@ -257,7 +257,7 @@ class Task:
         raise NotImplementedError
 
     def groups(self, samples: Sequence[Sample]) -> Iterator[list[int]]:
-        """Yield the positions of samples with equal keys, in order."""
+        """Yield a list of positions for each key, to run samples of equal shape together."""
         if len(samples) == 1 or not self.sorts:
             yield list(range(len(samples)))
             return
@@ -273,7 +273,7 @@ class Task:
 
 
 def stack(arrays: Sequence[NDArray[Any]]) -> NDArray[Any]:
-    """Join arrays of equal shape to (number, *shape); a single one is not copied."""
+    """Stack arrays of equal shape to (arrays, *shape); a single array is not copied."""
     if len(arrays) == 1:
         return arrays[0][None]
     shape = arrays[0].shape

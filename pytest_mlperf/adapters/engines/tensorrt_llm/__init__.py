@@ -81,18 +81,21 @@ class TensorRtLlmOptions(LibraryOptions):
         max_seq_len: Maximum tokens of prompt and answer together.
         kv_cache_dtype: "auto", "fp8" or "nvfp4"; after 1.2 also "float16", "bfloat16", "float32"
             and "fp8_ds_mla".
-        kv_cache_free_gpu_memory_fraction: Share of the memory that is free after loading weights.
+        kv_cache_free_gpu_memory_fraction: Share of the GPU memory left after loading the weights
+            that the key-value cache may use.
         tokens_per_block: Tokens per block of the paged key-value cache.
-        enable_block_reuse: Reuse cached beginnings of earlier prompts. MLPerf's closed division
-            forbids it, and repeated samples would look fast.
-        cuda_graphs: Record CUDA graphs: true, false, or a list of batch sizes.
-        cuda_graph_padding: Pad a batch to the next recorded size, as NVIDIA advises; None: if
-            graphs are recorded.
+        enable_block_reuse: Whether to reuse cached prefixes of earlier prompts. MLPerf's closed
+            division forbids it, and repeated samples would seem fast.
+        cuda_graphs: Whether to record CUDA graphs: true, false, or a list of batch sizes.
+        cuda_graph_padding: Whether to pad a batch to the next recorded size, as NVIDIA advises;
+            None pads if graphs are recorded.
         scheduler_policy: "guaranteed_no_evict", "max_utilization" or "static_batch".
-        enable_chunked_prefill: Split prompts longer than max_num_tokens into several passes.
+        enable_chunked_prefill: Whether to split prompts longer than max_num_tokens into several
+            passes.
         attn_backend: Attention kernels, e.g. "TRTLLM" or "FLASHINFER".
-        stream_interval: Tokens of an answer per streamed output; above 1 they come in groups.
-        llm: Further arguments of LLM by TensorRT-LLM's names; tables for its configurations.
+        stream_interval: Number of tokens per streamed message; above 1, tokens arrive in groups.
+        llm: Further arguments of the class LLM under TensorRT-LLM's names; tables for its
+            configuration objects.
     """
 
     engine = "tensorrt_llm"
@@ -186,7 +189,7 @@ CHECKPOINT_FORMATS = (model_folder.MODELOPT, *model_folder.METHODS, "gptq", "gpt
 def read_weights(
     folder: Path, precision: str, config: model_folder.Config
 ) -> model_folder.Quantisation:
-    """Return the quantisation of the weights in a folder; raise for unknown or other formats."""
+    """Return the quantisation of a folder's weights; raise if unknown or of another precision."""
     weights = model_folder.read_quantisation(folder, config)
     is_known = weights.method in CHECKPOINT_FORMATS and any(
         name in QUANTISED_PRECISIONS for name in weights.names
@@ -256,15 +259,15 @@ class TensorRtLlmEngine(LibraryEngine):
     """Answer each prompt with generated tokens: int64, little-endian, end token included.
 
     Prompts are text, tokenised by the model's own tokenizer, or lists of token ids. Each sample is
-    its own request, so batches form in flight; if tokens are timed, answers are streamed.
+    its own request, so batches form in flight. If tokens are timed, answers are streamed.
 
     Args:
         dataset: Its inputs are text or lists of token ids.
         model: Folder of the model: config.json, safetensors files, and for text a tokenizer.
             Nothing is downloaded and no code of the folder is run.
-        precision: "fp32", "bf16" or "fp16" for plain weights; "fp8", "nvfp4", "mxfp4", "int8",
-            "int4-awq", "w4a8-awq", "gptq" or "mixed" as the checkpoint itself states
-            (hf_quant_config.json or quantization_config); TensorRT-LLM quantises nothing.
+        precision: "fp32", "bf16" or "fp16" for unquantised weights; "fp8", "nvfp4", "mxfp4",
+            "int8", "int4-awq", "w4a8-awq", "gptq" or "mixed" as the checkpoint itself states
+            (hf_quant_config.json or quantization_config); the engine itself does not quantise.
     """
 
     first_suite: ClassVar[str] = "model, accelerator"

@@ -68,7 +68,7 @@ def import_package() -> Any:
 
 
 def drafting(value: Any, api: Any) -> Any:
-    """Return the drafting settings: an object for version 1.2, a table for newer versions."""
+    """Return speculative decoding settings: an object for version 1.2, a table for newer ones."""
     kind = value.get("decoding_type") if isinstance(value, Mapping) else None
     name = f"{kind}DecodingConfig".replace("_", "").lower()
     cls = next((getattr(api, key) for key in dir(api) if key.lower() == name), None)
@@ -131,11 +131,12 @@ def _reasons(error: BaseException) -> str:
 def sampling_arguments(
     generation: Generation, *, further: int = 0, index: int = 0
 ) -> dict[str, Any]:
-    """Return the arguments of SamplingParams: token ids only.
+    """Return the arguments of SamplingParams, with which the library returns token ids only.
 
-    The first end token is TensorRT-LLM's end_id, which min_tokens holds back; the others are stop
-    tokens, which it does not. `further` tokens count in min_tokens, too. Sampled answers differ by
-    the `index` of the sample; top_k = 0 samples from all tokens.
+    The first end token is TensorRT-LLM's end_id, which min_tokens suppresses; further end tokens
+    are stop tokens, which min_tokens does not suppress. `further` is the number of prompt tokens to
+    add to min_tokens. The sampling seed depends on the sample's `index`; top_k = 0 samples from all
+    tokens.
     """
     sampling = {
         "temperature": generation.temperature,
@@ -176,7 +177,7 @@ Ask = Callable[[Sequence[int], Any], Awaitable[Sequence[int]]]
 
 @dataclass(kw_only=True, slots=True)
 class SamplingByPrompt:
-    """Cache SamplingParams by prompt; `counted` names the tokens that min_tokens counts."""
+    """Cache SamplingParams; `counted` says which tokens the library counts for min_tokens."""
 
     make: Callable[..., Any]
     generation: Generation
@@ -188,7 +189,7 @@ class SamplingByPrompt:
         return bool(self.generation.min_new_tokens and self.generation.ends)
 
     def of(self, prompt: Sequence[int], length: int | None = None, index: int = 0) -> Any:
-        """Return SamplingParams for a sample's prompt; `length`: maximum tokens of its answer."""
+        """Return the SamplingParams for a prompt; `length` is its maximum answer length, if set."""
         further = len(prompt) if self.counted == "prompt and answer" else 0
         key = further, length, self.generation.seed_of(index)
         if key not in self._cache:
@@ -199,7 +200,7 @@ class SamplingByPrompt:
         return self._cache[key]
 
     async def find_out(self, ask: Ask, version: str) -> None:
-        """Test whether min_tokens counts the answer, or prompt and answer; set `counted`."""
+        """Test which tokens the library counts for min_tokens; store the result in `counted`."""
         prompt = [self.generation.padding]
         plain = {"top_k": 1, "pad_id": self.generation.padding, "detokenize": False}
         (first,) = await ask(prompt, self.make(**plain, max_tokens=1, end_id=-1, ignore_eos=True))
@@ -232,12 +233,12 @@ CUT_NOTE = (
 
 @dataclass(slots=True)
 class DraftCount:
-    """Count answer tokens beyond one per step; None if steps are not reported."""
+    """Count accepted draft tokens: tokens beyond one per step; None if steps are not reported."""
 
     accepted: float | None = None
 
     def add(self, tokens: int, a_step: float | None) -> None:
-        """Count an answer, given its mean number of tokens per step."""
+        """Add an answer of `tokens` tokens with a mean of `a_step` tokens per step."""
         if a_step:
             self.accepted = (self.accepted or 0.0) + max(0.0, tokens - tokens / a_step)
 
@@ -255,7 +256,7 @@ class RequestLoop:
     drafts: DraftCount
 
     async def answer(self, request: StreamedRequest) -> None:
-        """Send a request, report tokens as they arrive if timed, and report the answer."""
+        """Send a request; report tokens as they arrive if they are timed, and then the answer."""
         prompt = self.task.prompts[request.index]
         streaming = self.streams(request.sink)
         begun_s = perf_counter()
@@ -297,7 +298,7 @@ class RequestLoop:
         return list(output.outputs[0].token_ids)
 
     def _compare(self, index: int, completion: Any, first_s: float | None) -> None:
-        """Compare our time to first token with TensorRT-LLM's, which must be shorter."""
+        """Record our and TensorRT-LLM's time to first token; raise RunError if ours is shorter."""
         metrics = completion.request_perf_metrics
         if metrics is None or first_s is None:
             return

@@ -1,4 +1,4 @@
-"""Run a causal language model through transformers, in static batches or continuously batched."""
+"""Run a causal language model with transformers, in static batches or continuous batching."""
 
 from __future__ import annotations
 
@@ -26,20 +26,20 @@ if TYPE_CHECKING:
 class TorchEngine(TokenBase):
     """Answer each prompt with generated tokens: int64, little-endian, end token included.
 
-    Prompts are text, tokenised by the model's own tokenizer, lists of token ids, or chats in its
-    own template. Patches of pictures in chats are made within the timed part, as on a server, in
-    static batches. Answers to chats that offer tools are UTF-8: their calls as JSON, as a server
-    returns them, else their text, without the thought.
+    Prompts are text, tokenised by the model's own tokenizer; lists of token ids; or chats,
+    formatted by the model's template. In static batches, picture patches in chats are computed
+    within the timed part, as on a server. Answers to chats that offer tools are UTF-8: tool calls
+    as JSON, as a server returns them, or the text without reasoning.
 
     Args:
         dataset: Its inputs are text, lists of token ids, or chats.
         model: Folder of the model: config.json, safetensors files, and for text a tokenizer.
             Nothing is downloaded and no code of the folder is run.
-        precision: "fp32", "bf16" or "fp16"; "int8" or "int4" for weights of linear layers and
-            experts (torchao), the rest in the checkpoint's own type, or with int4 on GPUs in
-            bfloat16; "fp8" for these weights and their inputs, the rest in bfloat16, on GPUs of
-            compute capability 8.9 and later; "mxfp4" for a checkpoint with such experts, as
-            gpt-oss's, expanded to its own type.
+        precision: "fp32", "bf16" or "fp16"; "int8" or "int4" quantises the weights of linear layers
+            and experts (torchao); all else has the checkpoint's own type, or bfloat16 with int4 on
+            GPUs. "fp8" quantises these weights and their inputs, all else is bfloat16; it needs
+            GPUs of compute capability 8.9 or later. "mxfp4" is for checkpoints with mxfp4 experts,
+            such as gpt-oss, which are expanded to the checkpoint's own type.
     """
 
     first_suite: ClassVar[str] = "model, data, accelerator"

@@ -1,4 +1,4 @@
-"""Define the options of torch engines, and open and close them; import no torch."""
+"""Define the options of torch engines, and open and close the engines; do not import torch."""
 
 from __future__ import annotations
 
@@ -58,8 +58,8 @@ class DeviceOptions:
 
     Attributes:
         device: "cpu", "cuda" or "cuda:N".
-        batch_size: Maximum samples at a time.
-        threads: Threads of the CPU's operators; None leaves torch's default.
+        batch_size: Maximum number of samples to run together.
+        threads: Number of threads for CPU operators; None keeps torch's default.
     """
 
     engine: ClassVar[str]
@@ -83,14 +83,14 @@ class DeviceOptions:
 
 @dataclass(frozen=True, kw_only=True)
 class TokenOptions(DeviceOptions, TextOptions):
-    """Options of the engines that generate tokens.
+    """Options of the torch engines that generate tokens.
 
     Attributes:
         batch_size: Maximum samples generated together.
-        weights: "checkpoint", or "dummy" for random weights: speed without the model's files.
+        weights: "checkpoint", or "dummy" for random weights, to measure speed without weight files.
         attention: "sdpa", "eager", "flash_attention_2" or "flash_attention_3".
-        sparsity: "2:4" requires that at most two of each four weights of a linear layer are not
-            zero, and uses kernels for it on GPUs of compute capability 8.0 and later.
+        sparsity: "2:4" requires that at most two of every four weights in a linear layer are not
+            zero, and uses sparse kernels on GPUs of compute capability 8.0 and later.
     """
 
     batch_size: int = 32
@@ -134,13 +134,15 @@ class TorchOptions(TokenOptions, ToolOptions):
     """Options of engine torch.
 
     Attributes:
-        batching: "static": batches within `submit`, a single sample alone. "dynamic": batches of
-            the samples that queued up during the previous batch. "continuous": transformers'
-            continuous batching, where samples join and leave at every token. "auto": lists are
-            batched statically, single samples continuously (with beams or sampling: dynamically).
-        num_beams: 1 is greedy; more is beam search, which ends when that many beams are finished.
-        kv_blocks: Blocks of 256 tokens in the key-value cache of continuous batching; None holds
-            `batch_size` samples as long as the longest.
+        batching: "static": the samples of one `submit` call are split into batches. "dynamic": a
+            batch is made of the samples that arrived during the previous batch. "continuous":
+            transformers' continuous batching, where samples join and leave at every token. "auto":
+            static for several samples in a call, continuous for single samples (dynamic with beam
+            search or sampling).
+        num_beams: Number of beams. 1 means no beam search; with more, the search ends when that
+            many beams are finished.
+        kv_blocks: Blocks of 256 tokens in the key-value cache of continuous batching; None has
+            space for `batch_size` samples of the maximum length.
         max_batch_tokens: Tokens per forward pass of continuous batching; None is the larger of 512
             and `batch_size`.
     """
@@ -209,17 +211,20 @@ class TorchModuleOptions(DeviceOptions):
     """Options of engine torch-module.
 
     Attributes:
-        factory: "dlrm-v2", "dlrm-v3", "rgat", "question-answering" or "package.module:factory".
-        arguments: Further arguments of the factory.
+        factory: Function that creates the module: "dlrm-v2", "dlrm-v3", "rgat",
+            "question-answering" or "package.module:factory".
+        arguments: Further arguments for the factory.
         batch_size: Maximum samples per call of the module.
         batching: "stack": samples of one shape, with the batch as a new first dimension. "concat":
             samples joined along their first dimension, in which they may differ. "pad": samples
-            stacked, shorter ones padded with zeros along their first dimension. None: as the module
-            states, by default "stack".
-        workers: Threads that run batches of queued samples, for Server; 0 runs them in `submit`.
-        compile: False, or a mode of torch.compile; compiled before time is measured.
+            stacked, shorter ones padded with zeros along their first dimension. None uses what the
+            module states, by default "stack".
+        workers: Number of threads that run queued samples in batches, for Server; 0 runs them
+            inside `submit`.
+        compile: False, or a mode of torch.compile; compilation is done before the timed run.
         weights: "checkpoint", or "dummy" for random weights, if the factory supports it.
-        output: Key or position of the result's tensor; None takes the only one.
+        output: Key or position of the output tensor in the module's result; None uses the only
+            tensor.
     """
 
     engine: ClassVar[str] = "torch-module"
@@ -259,7 +264,7 @@ DEQUANTISATION_NOTES = {
 
 
 def method_of(config: Any) -> str | None:
-    """Return the format of a configuration's quantised weights; None if they are plain."""
+    """Return the quantisation method that a configuration states; None for unquantised weights."""
     return quantisation_of(quantization_table(config)).method
 
 
@@ -318,7 +323,7 @@ def quantised_facts(method: str, model: Any) -> dict[str, str]:
 
 
 def require_device(engine: str, *, device: str, precision: str, is_quantised: bool = False) -> None:
-    """Check that torch has the device and kernels; do not import torch if neither is needed."""
+    """Raise if torch lacks the device or its kernels; do not import torch if neither is needed."""
     needs_no_kernels = is_quantised or precision in PLAIN_PRECISIONS
     if device == "cpu" and needs_no_kernels:
         return
@@ -448,7 +453,7 @@ class TextModel:
 
 
 class TokenBase(TorchBase):
-    """Open a model that generates tokens, with the weights of its checkpoint or random ones."""
+    """Base of torch engines that generate tokens, with the checkpoint's weights or random ones."""
 
     _options: TokenOptions
     _generation: Generation

@@ -1,6 +1,6 @@
-"""Generate in static batches, or by transformers' continuous batching.
+"""Generate in static batches, or with transformers' continuous batching.
 
-Static batches are left-padded prompts of similar length, whose tokens are reported step by step.
+A static batch has left-padded prompts of similar length, and its tokens are reported at each step.
 One long-lived thread reports the results of continuous batching.
 """
 
@@ -40,7 +40,7 @@ from pytest_mlperf.adapters.engines.torch._stages import Stopwatch
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Batch:
-    """Hold the samples of one call of `generate`: ids, data set indices, and their sink."""
+    """Hold the samples of one call of `generate`: sample ids, data set indices, and their sink."""
 
     ids: Sequence[int]
     indices: Sequence[int]
@@ -112,7 +112,7 @@ class StaticBatches:
 
 
 class LogprobBatches(StaticBatches):
-    """Evaluate prompts instead of generating, batch by batch, longest first."""
+    """Compute the log-probabilities of prompts in batches, longest first; generate nothing."""
 
     def _generate(self, batch: Batch) -> None:
         rows = [self._text.prompts[index] for index in batch.indices]
@@ -144,7 +144,10 @@ def has_static_cache(model: Any) -> bool:
 
 
 def generation_config(generation: Generation, *, static_cache: bool = False) -> Any:
-    """Return transformers' generation settings, all set, so that the model's own do not apply."""
+    """Return transformers' generation settings; all are set, so the model's defaults do not apply.
+
+    With `static_cache` the key-value cache is allocated for the maximum length.
+    """
     return transformers.GenerationConfig(
         max_new_tokens=generation.max_new_tokens,
         min_new_tokens=generation.min_new_tokens,
@@ -161,7 +164,7 @@ def generation_config(generation: Generation, *, static_cache: bool = False) -> 
 
 
 class Streamer:
-    """Report each row as soon as it ends; time stages "prefill" (first step) and "decode"."""
+    """Report each row of a batch when it ends; measure the stages "prefill" and "decode"."""
 
     def __init__(
         self, batch: Batch, generation: Generation, answers: Answers, watch: Stopwatch
@@ -176,7 +179,7 @@ class Streamer:
         self._seen_prompts = False
 
     def put(self, value: Any) -> None:
-        """Take the prompts (rows, tokens) first, then a token for each row (rows,) at a time."""
+        """Receive the prompts (rows, tokens) in the first call, then a token per row (rows,)."""
         if not self._seen_prompts:
             self._seen_prompts = True
             return
@@ -200,7 +203,7 @@ class Streamer:
 
 
 class _FirstStep:
-    """Report the first tokens of a beam search, whose later tokens may still change."""
+    """Report the first token of each sample in a beam search; later tokens may still change."""
 
     def __init__(self, batch: Batch, watch: Stopwatch) -> None:
         self._batch = batch
@@ -208,7 +211,7 @@ class _FirstStep:
         self._reported = False
 
     def __call__(self, input_ids: Any, *_: Any, **__: Any) -> Any:
-        """Report the first step; return False (go on) for each row of `input_ids`."""
+        """Report the first step; return False (continue) for each row of `input_ids`."""
         if not self._reported:
             self._reported = True
             self._watch.end("prefill")
@@ -218,7 +221,10 @@ class _FirstStep:
 
 
 class LateEnd:
-    """Forbid early end tokens by request, because transformers' processor ignores lengths."""
+    """Forbid end tokens in each request until it has the minimum number of tokens.
+
+    transformers' own processor does not know the length of each request.
+    """
 
     supported_kwargs: Mapping[str, type] = {}
     ignored_kwargs: tuple[str, ...] = ()
@@ -228,11 +234,11 @@ class LateEnd:
         self._min_new_tokens = generation.min_new_tokens
 
     def fill_defaults(self, int32_tensor: Any) -> None:
-        """Set all flags to 0, which forbids nothing; `int32_tensor` has one per row of scores."""
+        """Set all flags to 0, which allows end tokens; `int32_tensor` has one flag per row."""
         int32_tensor.zero_()
 
     def prepare_tensor_args(self, requests_with_new_token: Sequence[Any]) -> Any:
-        """Return a flag per request, int32 (rows,): 1 if its next token must not end it."""
+        """Return an int32 flag per request: 1 if its next token must not be an end token."""
         flags = [
             self._generated(request.state) < self._min_new_tokens
             for request in requests_with_new_token
@@ -240,7 +246,7 @@ class LateEnd:
         return torch.tensor(flags, dtype=torch.int32)
 
     def __call__(self, scores: Any, tensor_arg: Any) -> Any:
-        """Return scores (rows, vocabulary); end tokens of flagged rows are minus infinity."""
+        """Return scores (rows, vocabulary), with minus infinity for end tokens in flagged rows."""
         young = tensor_arg[: scores.shape[0], None].bool()
         scores[:, self._ends] = scores[:, self._ends].masked_fill(young, -math.inf)
         return scores
@@ -257,7 +263,7 @@ ContinuousBatchingLogitsProcessor.register(LateEnd)
 
 
 def late_end(generation: Generation, device: Any) -> Any:
-    """Return the logits processors that enforce a minimum number of tokens."""
+    """Return logits processors that forbid end tokens before the minimum number of tokens."""
     processors = ContinuousBatchingLogitsProcessorList(
         transformers.LogitsProcessorList([LateEnd(generation, device)])
     )
@@ -288,7 +294,7 @@ class BatchedRequest:
 
 @dataclass(slots=True)
 class _Arrivals:
-    """Hold a sink's new results: `first` tokens by sample id, an id per `further` token."""
+    """Hold new results for a sink: sample ids of `first` and of `further` tokens, one per token."""
 
     sink: Sink
     first: list[int] = field(default_factory=list)
@@ -311,7 +317,7 @@ STATE_KERNELS = ("flash-linear-attention", "causal-conv1d")
 
 
 def state_kernels() -> str:
-    """Return the installed kernel packages; "torch", which is slower, if there are none."""
+    """Return the installed kernel packages for stateful layers; "torch" (slower) if none is."""
     installed = []
     for package in STATE_KERNELS:
         with contextlib.suppress(PackageNotFoundError):
@@ -320,10 +326,10 @@ def state_kernels() -> str:
 
 
 class ContinuousBatching:
-    """Pass requests to transformers' manager, and report its results."""
+    """Pass requests to transformers' batching manager, and report its results."""
 
     def __init__(self, text: TextModel, options: TorchOptions) -> None:
-        """Start the reporting thread; allocate the cache later."""
+        """Start the thread that reports results; the cache is allocated later."""
         self._text = text
         self._options = options
         self._cache_needed = options.batching != "auto"
@@ -456,7 +462,7 @@ class ContinuousBatching:
                     news.sink.failed(error)
 
     def _sort(self, results: Iterable[Any]) -> list[_Arrivals]:
-        """Return new results by sink; the caller holds the lock."""
+        """Group new results by sink; the caller must hold the lock."""
         arrivals: dict[int, _Arrivals] = {}
         for result in results:
             request = self._running.get(result.request_id)

@@ -1,4 +1,4 @@
-"""Open generating models with a folder's safetensors weights, or with random weights."""
+"""Load models that generate, with safetensors weights from a folder or with random weights."""
 
 from __future__ import annotations
 
@@ -27,11 +27,11 @@ from pytest_mlperf.extension import sha256, some, text_of
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ModelKind:
-    """Describe a class of models in transformers, such as language models, by its class names.
+    """Describe a kind of models in transformers, such as language models, by class names.
 
     Attributes:
-        loader: Name of the class that loads them.
-        trial: Returns the inputs for the first token of a generating model.
+        loader: Name of the transformers class that loads them.
+        trial: Function that returns the inputs with which a model generates its first token.
     """
 
     name: str
@@ -77,7 +77,7 @@ PICTURES = ModelKind(
 
 
 def text_kind(architecture: str) -> ModelKind:
-    """Return the kind of model for text; a model for pictures takes text too."""
+    """Return the kind of a model for text: a language model, or one that also takes pictures."""
     sees = architecture in PICTURES.architectures - CAUSAL.architectures
     return PICTURES if sees else CAUSAL
 
@@ -103,7 +103,11 @@ def quiet_and_offline() -> Iterator[None]:
 
 
 def read_config(folder: Path, kind: ModelKind, *, quantised: str | None = None) -> Any:
-    """Return a model's configuration; raise unless its weights are plain or have a precision."""
+    """Return a model's configuration; raise RunError if its weights have an unexpected format.
+
+    `quantised` is the precision that quantised weights must have. With None, the weights must not
+    be quantised.
+    """
     try:
         config = transformers.AutoConfig.from_pretrained(
             folder, local_files_only=True, trust_remote_code=False
@@ -132,7 +136,7 @@ WEIGHTS_SEED = 20_240_828
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class LoadedModel:
-    """Hold a loaded model, its limits, and its facts for the fingerprint."""
+    """Hold a loaded model, its end tokens and limits, and its facts for the fingerprint."""
 
     model: Any
     eos: tuple[int, ...]
@@ -212,7 +216,7 @@ def _method(folder: Path, config: Any, *, dummy: bool) -> str | None:
 def load(
     auto: Any, folder: Path, config: Any, *, dtype: Any, attention: str, device: Any, **more: Any
 ) -> Any:
-    """Load a checkpoint by a transformers class `auto`; raise if a weight is missing or misfits."""
+    """Load a checkpoint with transformers class `auto`; raise if a weight is missing or unfit."""
     with _attention_available(attention):
         model, info = auto.from_pretrained(
             folder,
@@ -244,7 +248,7 @@ def check_loaded(info: Mapping[str, Any], folder: Path) -> None:
 
 
 def make_dummy(auto: Any, config: Any, *, dtype: Any, attention: str, device: Any) -> Any:
-    """Return the model with random weights, made on the device, equal on every call."""
+    """Return a model with random weights, created on the device; they are equal in every call."""
     cuda = [device] if device.type == "cuda" else []
     with _attention_available(attention), torch.random.fork_rng(devices=cuda), device:
         torch.manual_seed(WEIGHTS_SEED)

@@ -1,12 +1,12 @@
 """Prepare a torch engine's device and weights: threads, quantisation, 2:4 sparsity.
 
-torchao quantises weights of linear layers to eight or four bits. Experts that transformers keeps as
-one parameter of three dimensions are quantised and run one by one, since torchao has no grouped
-product.
+torchao quantises the weights of linear layers to eight or four bits. Experts that transformers
+stores as one three-dimensional parameter are quantised and run one by one, because torchao has no
+grouped matrix product.
 
-2:4 sparsity: at least two of each four weights along a layer's inputs are zero. GPUs of compute
-capability 8.0 and later multiply such matrices at up to twice the rate of dense ones, and store
-only the other two and their positions: 9/16 of the size in 16 bits.
+2:4 sparsity means that at least two of every four weights along a layer's inputs are zero. GPUs of
+compute capability 8.0 and later multiply such matrices at up to twice the rate of dense ones. Only
+the other two weights and their positions are stored: 9/16 of the size with 16-bit weights.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ def dtype_name(dtype: Any) -> str:
 
 
 def use_threads(threads: int | None, undo: contextlib.ExitStack) -> str:
-    """Set the threads of the CPU's operators until `undo`; return their number."""
+    """Set the number of threads for CPU operators until `undo` closes; return it as text."""
     if threads is not None:
         undo.callback(torch.set_num_threads, torch.get_num_threads())
         torch.set_num_threads(threads)
@@ -102,7 +102,7 @@ Step = tuple[Any, Callable[[Any], bool]]
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class QuantisingPlan:
-    """Define a precision's quantisation: method (`how`), supported layers (`needs`), steps."""
+    """Describe how a precision is quantised: text (`how`), supported layers (`needs`), steps."""
 
     how: str
     needs: str
@@ -110,7 +110,11 @@ class QuantisingPlan:
 
 
 def base_dtype(precision: str, checkpoint_dtype: Any, device: Any) -> Any:
-    """Return the unquantised layers' type: the checkpoint's; bfloat16 for GPU int4 and fp8."""
+    """Return the type of layers that are not quantised.
+
+    It is bfloat16 for fp8 and for int4 on GPUs, else the type that the precision names, or that of
+    the checkpoint.
+    """
     if precision == "fp8" or (precision == "int4" and device.type == "cuda"):
         return torch.bfloat16
     return TORCH_DTYPES.get(precision, checkpoint_dtype)
@@ -141,7 +145,10 @@ def require_kernels(precision: str, device: Any, *, engine: str = "torch") -> No
 
 
 def require_exact_int8(engine: str) -> None:
-    """Raise if torch's int8 products are wrong: without VNNI, oneDNN's 16-bit sums saturate."""
+    """Raise EnvironmentFault if torch's int8 products are wrong on this CPU.
+
+    Without VNNI instructions, oneDNN's 16-bit sums saturate.
+    """
     rows = torch.full((32, 64), 127, dtype=torch.int8)
     exact, product = 64 * 127 * 127, int(torch._int_mm(rows, rows.t()).max())
     if product != exact:
@@ -290,7 +297,7 @@ def make_sparse(model: Any, folder: Path, *, device: Any) -> Mapping[str, str]:
 
 
 def sparse_layers(model: Any, folder: Path) -> Iterator[tuple[str, Any]]:
-    """Yield the linear layers by name, without the one that scores the vocabulary."""
+    """Yield the linear layers with their names, except the output layer over the vocabulary."""
     head = model.get_output_embeddings()
     covered = {id(head.weight)} if head is not None else set()
     has_linear = False
@@ -311,7 +318,7 @@ def sparse_layers(model: Any, folder: Path) -> Iterator[tuple[str, Any]]:
 
 
 def check_layers(layers: Mapping[str, Any], folder: Path) -> str:
-    """Return the share of zeros as text; raise RunError for a layer that is not 2:4 sparse."""
+    """Return the share of zero weights as text; raise RunError if a layer is not 2:4 sparse."""
     zeros = total = 0
     for name, layer in layers.items():
         weights = layer.weight.detach()
@@ -339,7 +346,7 @@ def check_layers(layers: Mapping[str, Any], folder: Path) -> str:
 
 
 def no_kernels(device: Any, dtype: Any) -> str | None:
-    """Return the reason why this device has no sparse kernels for these weights, or None."""
+    """Return why this device has no sparse kernels for weights of this type; None if it has."""
     if device.type == "cpu":
         return "a CPU has none for it"
     if dtype not in KERNEL_TYPES:

@@ -1,4 +1,4 @@
-"""Sample tokens for each row by its own random numbers, independently of the batch."""
+"""Sample each row's tokens with its own random numbers, independently of the other rows."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def numbers(generation: Generation, indices: Sequence[int], device: Any) -> Any:
 
 
 def drawn(scores: Any, numbers: Any, generation: Generation) -> Any:
-    """Select each row's token by its random number, by the cumulative distribution of scores."""
+    """Sample a token for each row by inverse transform sampling: one random number per row."""
     ordered, tokens = (scores.double() / generation.temperature).sort(1, descending=True)
     shares = ordered.softmax(1)
     kept = shares.cumsum(1) - shares < generation.top_p
@@ -38,7 +38,7 @@ def drawn(scores: Any, numbers: Any, generation: Generation) -> Any:
 
 
 class DrawnOnly(LogitsProcessor):
-    """Keep only the score of each row's sampled token, so that greedy search takes it."""
+    """Mask all tokens except each row's sampled token, so that greedy search selects it."""
 
     def __init__(self, generation: Generation, numbers: Any, width: int) -> None:
         self._generation = generation
@@ -46,7 +46,7 @@ class DrawnOnly(LogitsProcessor):
         self._width = width
 
     def __call__(self, input_ids: Any, scores: Any) -> Any:
-        """Return scores (rows, vocabulary) of the next token of `input_ids` (rows, tokens)."""
+        """Return the next token's scores (rows, vocabulary) after `input_ids` (rows, tokens)."""
         step = self._numbers[input_ids.shape[1] - self._width]
         tokens = drawn(scores, step, self._generation)
         return torch.full_like(scores, -torch.inf).scatter_(1, tokens[:, None], 0.0)

@@ -1,4 +1,4 @@
-"""Transcribe clips with Whisper through transformers, in static batches."""
+"""Transcribe audio clips with Whisper through transformers, in static batches."""
 
 from __future__ import annotations
 

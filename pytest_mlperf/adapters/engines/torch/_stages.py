@@ -1,4 +1,4 @@
-"""Measure the time in stages of a torch engine; import no torch until needed."""
+"""Measure how long each stage of a torch engine takes; import torch only when needed."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 
 
 class StageTimes:
-    """Sum the time in stages until the sums are taken; thread-safe."""
+    """Sum the time of each stage until `take` returns and resets the sums; thread-safe."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -33,7 +33,7 @@ class Stopwatch:
         self._begun_s = perf_counter()
 
     def end(self, stage: str) -> None:
-        """End a stage after its queued GPU work, and add its time."""
+        """Wait for the GPU to finish queued work, end a stage, and add its time."""
         if self._device.type == "cuda":
             import torch
 

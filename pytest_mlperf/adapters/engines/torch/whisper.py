@@ -20,7 +20,8 @@ class WhisperOptions(TokenOptions):
     """Options of engine torch-whisper.
 
     Attributes:
-        max_new_tokens: Maximum tokens of a transcript, its end token included; MLPerf's is 200.
+        max_new_tokens: Maximum number of tokens of a transcript, including the end token; 200 in
+            MLPerf.
     """
 
     engine: ClassVar[str] = "torch-whisper"
@@ -35,16 +36,17 @@ class WhisperOptions(TokenOptions):
 
 
 class WhisperEngine(TokenBase):
-    """Answer each clip with its transcript: int64, little-endian, a label for each character.
+    """Answer each audio clip with its transcript: for each character its label, as int64.
 
-    Transcripts are greedy and begin with MLPerf's prompt: English, without times. A list of samples
-    runs in batches within `submit`; single samples run in batches of those that queued up.
+    Labels are little-endian. Decoding is greedy and starts with MLPerf's prompt: English, no
+    timestamps. Samples that LoadGen issues together run in batches within `submit`; samples issued
+    one by one are queued and batched.
 
     Args:
         dataset: Its inputs are dicts of "audio", float32, and "sampling_rate", 16000.
         model: Folder of a multilingual Whisper model: config.json, preprocessor_config.json,
             safetensors files, tokenizer. Nothing is downloaded and no code of the folder is run.
-        precision: As in engine torch.
+        precision: One of the precisions of engine torch.
     """
 
     name = "torch-whisper"

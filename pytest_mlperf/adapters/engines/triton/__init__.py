@@ -17,7 +17,7 @@ SECONDS = "a number of seconds above 0"
 
 
 class TritonEngine(TaskEngine):
-    """Answer samples with a model on a server; `task` decides the form of an answer."""
+    """Answer samples with a model on a server; option `task` sets the format of the answers."""
 
     name = "triton"
     libraries = ("tritonclient",)
@@ -28,13 +28,13 @@ class TritonEngine(TaskEngine):
     def __init__(
         self, *, dataset: Dataset, model: str | None, precision: str, **options: Any
     ) -> None:
-        """Keep the options.
+        """Store the options.
 
         Args:
-            dataset: Its inputs are arrays of the model's input shape without the batch, or such
-                arrays by the names of the model's inputs.
-            model: Value of {model} in `serve`; a running server has its own.
-            precision: Precision of the model; the server is not asked for it.
+            dataset: Its inputs are arrays in the model's input shape without the batch dimension,
+                or dicts of such arrays by input name.
+            model: Replaces {model} in option `serve`; not used with a running server.
+            precision: Precision that the suite declares; the server's precision is not checked.
         """
         self._options = chosen = TritonOptions(**options)
         super().__init__(dataset, chosen)
@@ -80,7 +80,7 @@ class TritonEngine(TaskEngine):
         }
 
     def _complete(self, ids: Sequence[int], indices: Sequence[int], sink: Sink) -> None:
-        """Answer a batch; after a failure send no more, and fail the rest with the same error."""
+        """Answer a batch; after a failure, send no further requests and repeat the first error."""
         if self._closing.is_set():
             return
         if self._failure is not None:

@@ -30,7 +30,10 @@ LOCAL = re.compile(r"localhost|127\.\d+\.\d+\.\d+|\[::1\]", re.IGNORECASE)
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ServiceAddress:
-    """Hold a server's address for a protocol; `path` precedes /v2, IPv6 has brackets."""
+    """Hold the address of a server.
+
+    Attribute `path` is the URL's part before /v2; an IPv6 `host` has square brackets.
+    """
 
     protocol: str
     host: str
@@ -40,7 +43,7 @@ class ServiceAddress:
 
     @classmethod
     def of(cls, protocol: str, url: str) -> Self:
-        """Parse "HOST:PORT", or a URL with the protocol's scheme."""
+        """Parse "HOST:PORT", or a URL whose scheme fits `protocol`, "http" or "grpc"."""
         require_options("engine triton", [one_of("protocol", protocol, tuple(PORTS))])
         match = re.fullmatch(
             r"(?:(?P<scheme>\w+)://)?(?P<host>[\w.-]+|\[[0-9A-Fa-f:.]+\])(?::(?P<port>\d{1,5}))?"
@@ -79,7 +82,7 @@ class ServiceAddress:
 
     @property
     def reach(self) -> str:
-        """Whether the address is local: "loopback", else "network"."""
+        """Return "loopback" for an address on this machine, else "network"."""
         return "loopback" if LOCAL.fullmatch(self.host) else "network"
 
 
@@ -87,7 +90,10 @@ MAX_MESSAGE_CHARACTERS = 300
 
 
 class RequestError(Exception):
-    """Report a request without a readable response; the text describes the response."""
+    """Report a failed request or an unreadable response.
+
+    `lost` is true if the connection was lost.
+    """
 
     def __init__(self, text: str, *, lost: bool = False) -> None:
         line = " ".join("".join(c if c.isprintable() else " " for c in text).split())
@@ -152,13 +158,13 @@ class GrpcClient:
         return self._read(self._client.get_model_metadata, **self._named)
 
     def config(self) -> Mapping[str, Any]:
-        """Return the model's configuration in Triton's form; {} if the server has none."""
+        """Return the model's configuration in Triton's format; {} if the server provides none."""
         answer = self._answer_or_none(self._read, self._client.get_model_config) or {}
         config = answer.get("config")
         return config if isinstance(config, dict) else {}
 
     def names(self) -> Sequence[str]:
-        """Return the names of the server's models; empty if not reported."""
+        """Return the names of the models on the server; empty if it does not list them."""
         try:
             index = self._read(self._client.get_model_repository_index)
         except RequestError:
@@ -168,7 +174,10 @@ class GrpcClient:
     def infer(
         self, inputs: Mapping[str, NDArray[Any]], outputs: Sequence[str]
     ) -> tuple[Sequence[NDArray[Any]], str]:
-        """Return outputs and the model's version, for inputs in the types of its metadata."""
+        """Send an inference request; return the named outputs and the model version.
+
+        Inputs are arrays by name, with the data types in the model's metadata.
+        """
         from tritonclient.grpc import InferInput, InferRequestedOutput
 
         tensors = _tensors(InferInput, inputs)
@@ -190,7 +199,7 @@ class GrpcClient:
         return arrays, str(result.get_response().model_version)
 
     def close(self) -> None:
-        """Close the connection; a request in flight in another thread fails."""
+        """Close the connection; requests in flight in other threads then fail."""
         self._client.close()
 
     def _answer_or_none(self, call: Callable[..., Any], method: Callable[..., Any]) -> Any:
@@ -236,18 +245,21 @@ OK = 200
 
 
 class HttpClient:
-    """Talk to a server over a persistent HTTP connection, reopened if it was closed while idle.
+    """Send requests over a persistent HTTP connection; reconnect if the server closed it.
 
-    tritonclient encodes and decodes the messages, http.client transports them: tritonclient's own
-    connection runs on gevent, whose sockets cannot be closed from another thread when a server
-    hangs. At an echo server, a request took http.client 248 us and 87 us of CPU time, aiohttp on
-    its own loop 430 us and 229 us.
+    tritonclient encodes and decodes the messages, but http.client sends them: tritonclient's own
+    connections use gevent, whose sockets cannot be closed from another thread when a server hangs.
+    Measured with an echo server, a request took 248 us (87 us of CPU time) with http.client, and
+    430 us (229 us) with aiohttp on its own event loop.
     """
 
     def __init__(
         self, address: ServiceAddress, model: str, version: str, *, timeout_s: float, binary: bool
     ) -> None:
-        """Connect at the first request; `binary` arrays are bytes after the JSON, not in it."""
+        """Prepare the client; the first request connects.
+
+        If `binary`, arrays are sent as bytes after the JSON header, else as numbers in the JSON.
+        """
         kind = http.client.HTTPSConnection if address.secure else http.client.HTTPConnection
         self._connection = kind(address.host.strip("[]"), address.port, timeout=timeout_s)
         self._connection.auto_open = 0
@@ -335,9 +347,10 @@ class HttpClient:
         *,
         most: int = MAX_PAGE_BYTES,
     ) -> tuple[int, http.client.HTTPMessage, bytes]:
-        """Return status, headers and at most `most` bytes of a response; a body makes a POST.
+        """Send a request; return the status, headers and body of the response.
 
-        `length` bytes of the body are JSON, if not all.
+        A request with a body is a POST. If the body is JSON followed by bytes, `length` is the
+        length of the JSON. A response body of more than `most` bytes is an error.
         """
         headers = {"Content-Type": "application/json" if length is None else BINARY}
         if length is not None:
@@ -403,7 +416,7 @@ BINARY = "application/octet-stream"
 
 
 def _body(response: http.client.HTTPResponse, most: int) -> bytes:
-    """Read a response, with at most `most` bytes in memory."""
+    """Read a response's body; raise RequestError if it has more than `most` bytes."""
     if response.length is not None and response.length <= most:
         return response.read()
     body = bytearray()

@@ -1,4 +1,4 @@
-"""Start a KServe v2 server if necessary, read its metadata, and run a suite's model."""
+"""Start a KServe v2 server if the suite says so, read its metadata, and send requests to it."""
 
 from __future__ import annotations
 
@@ -56,19 +56,19 @@ class TritonOptions(TaskOptions):
 
     Attributes:
         served_model: Name of the model on the server.
-        model_version: Version of the model; "" leaves the choice to the server.
+        model_version: Version of the model; "" lets the server choose.
         protocol: "http" or "grpc".
-        url: Address of a running server: HOST:PORT, or a URL with http, https, grpc or grpcs; by
-            default Triton's port of the protocol on this machine.
-        serve: Command that starts the server; {model}, {host}, {port} (HTTP) and {grpc_port} are
-            replaced. It is stopped with all its descendants.
-        environment: Further environment variables of such a server.
-        start_timeout: Time until server and model must be ready [s].
-        request_timeout: Time until a response must be complete [s].
+        url: Address of a running server: HOST:PORT, or a URL with http, https, grpc or grpcs. The
+            default is Triton's default port for the protocol on this machine.
+        serve: Command that starts the server, in which {model}, {host}, {port} (HTTP) and
+            {grpc_port} are replaced. The server and all its descendants are stopped at the end.
+        environment: Additional environment variables of a server started by `serve`.
+        start_timeout: Maximum time until server and model are ready [s].
+        request_timeout: Maximum time until a response is complete [s].
         concurrency: Maximum number of requests in flight, each on its own connection.
-        batch_size: Maximum samples per request; windows, for "segment".
-        binary: Whether HTTP carries arrays as bytes; by default if the server has the extension
-            binary_tensor_data, else as text in JSON.
+        batch_size: Maximum number of samples per request; of image windows with task "segment".
+        binary: Whether HTTP requests carry arrays as bytes instead of JSON numbers. None uses bytes
+            if the server has the extension binary_tensor_data.
     """
 
     served_model: str
@@ -100,7 +100,7 @@ def _server_facts(metadata: Mapping[str, Any], where: str) -> Mapping[str, str]:
 
 
 def _check_config(config: Mapping[str, Any], batch_size: int, where: str) -> None:
-    """Refuse a batch that is too large, and a server that caches responses."""
+    """Raise an error if `batch_size` is too large or the server caches responses."""
     largest = config.get("max_batch_size")
     if type(largest) is int and 0 < largest < batch_size:
         raise broken(
@@ -179,7 +179,7 @@ def _short(value: object) -> str:
 
 
 class ClientPool:
-    """Give each thread a client of its own, and count their requests."""
+    """Create one client per thread, and count the requests of all clients."""
 
     def __init__(self, connect: Callable[[], _clients.Connection]) -> None:
         self.answered = 0
@@ -193,7 +193,7 @@ class ClientPool:
     def infer(
         self, inputs: Mapping[str, NDArray[Any]], outputs: Sequence[str]
     ) -> Sequence[NDArray[Any]]:
-        """Return outputs; refuse a change of the model's version. Thread-safe."""
+        """Return the outputs; raise an error if the model version has changed. Thread-safe."""
         client = self._client()
         with self._lock:
             self.under_way += 1
@@ -259,7 +259,7 @@ def _conflicts(options: TritonOptions) -> Iterator[Sequence[Any]]:
 
 
 class Service:
-    """Manage a server with the model; start it on entry if necessary."""
+    """Connect to a server with the model; start the server first if option `serve` is set."""
 
     def __init__(self, options: TritonOptions, model: str | None) -> None:
         self._options = options
@@ -304,7 +304,7 @@ class Service:
         return f"model {self._options.served_model!r} at {self._address}"
 
     def graph(self) -> RemoteGraph:
-        """Return the model, after checking the batch size and that responses are not cached."""
+        """Check batch size and response cache, and return the model for inference."""
         _check_config(self._config, self._options.batch_size, self.where)
         return RemoteGraph(
             where=self.where,

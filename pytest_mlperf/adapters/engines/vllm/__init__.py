@@ -77,25 +77,29 @@ class VllmOptions(LibraryOptions, tools.ToolOptions):
     """Options of engine vllm; None keeps vLLM's default.
 
     Attributes:
-        api: "async": AsyncLLM, the base of vLLM's servers, which streams tokens. "offline":
-            LLM.generate, for scenarios whose tokens are not timed.
-        batch_size: Maximum samples per call of LLM.generate with `api = "offline"`; None is all
-            that wait. The last samples of each call run alone.
-        max_model_len: Maximum tokens of prompt and answer together; None is the model's.
+        api: "async" uses AsyncLLM, as vLLM's own servers do, which streams tokens. "offline" uses
+            LLM.generate, for scenarios without token timing.
+        batch_size: Maximum samples per call of LLM.generate with `api = "offline"`; None passes all
+            queued samples. A call returns when its last sample has finished.
+        max_model_len: Maximum number of tokens of prompt and answer together; None uses the model's
+            maximum.
         max_num_seqs: Maximum samples in flight.
         max_num_batched_tokens: Maximum tokens per forward pass.
-        gpu_memory_utilization: Share of each GPU's memory that vLLM takes.
-        kv_cache_dtype: Type of the key-value cache, by vLLM's name.
-        quantization: Method of quantised weights, by vLLM's name; None is the checkpoint's. "fp8"
-            quantises plain weights on loading.
-        enable_prefix_caching: Cache common beginnings of prompts. MLPerf's closed division forbids
-            it; as LoadGen repeats samples, it would measure the cache instead of the work.
-        mm_processor_cache_gb: GB for prepared pictures, kept between queries. 0 keeps none, as
-            MLPerf's closed division requires; then, without prefix caching, no query reuses another
-            one's pictures.
-        enforce_eager: No CUDA graphs and no torch.compile: loads faster, runs slower.
-        request_metrics: Let vLLM stamp each request too, and compare the stamps with ours.
-        engine_args: Further engine arguments by vLLM's names.
+        gpu_memory_utilization: Fraction of each GPU's memory that vLLM may use.
+        kv_cache_dtype: Data type of the KV cache, by vLLM's name.
+        quantization: Quantisation method of the weights, by vLLM's name; None uses the
+            checkpoint's. "fp8" quantises unquantised weights while loading.
+        enable_prefix_caching: Reuse the KV cache for common prefixes of prompts. MLPerf's closed
+            division forbids it; as LoadGen repeats samples, the cache would be measured instead of
+            the model.
+        mm_processor_cache_gb: Size of vLLM's cache of preprocessed images [GB]. 0 disables it, as
+            MLPerf's closed division requires; without prefix caching too, no query then reuses
+            images of another query.
+        enforce_eager: Disable CUDA graphs and torch.compile; the model loads faster and runs
+            slower.
+        request_metrics: Record vLLM's own time stamps of each request, and compare them with the
+            stamps of this engine.
+        engine_args: Additional engine arguments, by vLLM's names.
     """
 
     engine = "vllm"
@@ -151,7 +155,7 @@ class VllmOptions(LibraryOptions, tools.ToolOptions):
 def check_agrees(
     folder: Path, precision: str, quantization: str | None, config: model_folder.Config
 ) -> None:
-    """Raise for a precision that the weights in a folder do not have."""
+    """Raise an error if the weights in the folder do not have the declared precision."""
     weights = model_folder.read_quantisation(folder, config)
     if weights.method is None and quantization is not None:
         return
@@ -166,7 +170,7 @@ def check_agrees(
 
 
 def engine_arguments(folder: Path, precision: str, options: VllmOptions) -> dict[str, Any]:
-    """Return the arguments of AsyncEngineArgs and LLM that the suite sets."""
+    """Return the arguments for vLLM's AsyncEngineArgs or LLM, without those left at None."""
     arguments = {
         "model": str(folder),
         "dtype": model_folder.TORCH_DTYPES.get(precision, "auto"),
@@ -183,7 +187,10 @@ def engine_arguments(folder: Path, precision: str, options: VllmOptions) -> dict
 
 
 def media_arguments(options: VllmOptions, *, pictures: bool, sees: bool) -> dict[str, Any]:
-    """Return further arguments for a model that takes media; `pictures` if prompts have some."""
+    """Return additional vLLM arguments for a model with image or audio inputs.
+
+    `pictures`: the prompts contain images. `sees`: the model accepts images.
+    """
     # Else vLLM reserves memory for the longest video, and for pictures.
     unused = ("video",) if pictures else ("image", "video") if sees else ()
     return {
@@ -198,7 +205,10 @@ def media_arguments(options: VllmOptions, *, pictures: bool, sees: bool) -> dict
 def most_together(
     arguments: Mapping[str, Any], settled: Mapping[str, str], batch_size: int | None
 ) -> dict[str, str]:
-    """Return the fact of the largest batch; copies that share experts run one step together."""
+    """Return the fingerprint entry "work.batch", the maximum batch size over all replicas.
+
+    `settled` has vLLM's final settings. Returns {} if max_num_seqs is unknown.
+    """
     per_copy = settled.get("settled.max_num_seqs", "")
     if not per_copy.isdecimal():
         return {}
@@ -209,17 +219,18 @@ def most_together(
 class VllmEngine(LibraryEngine):
     """Answer each prompt with generated tokens: int64, little-endian, end token included.
 
-    Prompts are text, tokenised by the model's own tokenizer, or lists of token ids; vLLM takes and
-    returns token ids only, and takes pictures of chats or clips of sound with them. The answer to a
-    clip is its transcript: int64, little-endian, a label for each character.
+    Text prompts are tokenised here by the model's tokenizer, since vLLM takes and returns token ids
+    only; images of chats and audio clips are passed along. The answer to an audio clip is its
+    transcript: a label for each character, int64, little-endian.
 
     Args:
-        dataset: Its inputs are text or lists of token ids, chats with pictures, or clips of sound,
-            as data set librispeech has them, for a Whisper model.
+        dataset: Its inputs are texts, lists of token ids, chats with images, or, for a Whisper
+            model, audio clips as in data set librispeech.
         model: Folder of the model: config.json, safetensors files, and for text a tokenizer.
             Nothing is downloaded.
-        precision: "fp32", "bf16" or "fp16" for plain weights; "fp8", "nvfp4", "mxfp4", "int8",
-            "int4", "int4-awq" or "gptq" for a checkpoint with such weights, or by `quantization`.
+        precision: "fp32", "bf16" or "fp16" for unquantised weights. "fp8", "nvfp4", "mxfp4",
+            "int8", "int4", "int4-awq" or "gptq" for a quantised checkpoint, or with option
+            `quantization`.
     """
 
     first_suite: ClassVar[str] = "model, accelerator"

@@ -1,4 +1,4 @@
-"""Import vLLM without network access; check version and arguments, prepare prompts."""
+"""Import vLLM without network access, check its version, and run its async and offline APIs."""
 
 from __future__ import annotations
 
@@ -40,7 +40,10 @@ MAX_QUOTED_CHARACTERS = 400
 
 
 class Log:
-    """Read the text written to this process's stderr since creation, if stderr is a file."""
+    """Read what this process has written to stderr since this object was created.
+
+    It works only if stderr is a file.
+    """
 
     def __init__(self) -> None:
         self._begin: int | None = None
@@ -49,7 +52,7 @@ class Log:
             self._begin = about.st_size if stat.S_ISREG(about.st_mode) else None
 
     def cause(self) -> str:
-        """Return a clause with the first error in the log, or ""."""
+        """Return the first error in the log as a clause for a message; "" if there is none."""
         if self._begin is None:
             return ""
         try:
@@ -67,13 +70,13 @@ POLL_SECONDS = 0.02
 
 
 class Started:
-    """Find and end descendants of this process that started after creation of this object."""
+    """Find and end child processes, and their descendants, that started after this object."""
 
     def __init__(self) -> None:
         self._earlier = set(descendants())
 
     def pids(self) -> set[int]:
-        """Return the ids of running descendants, without Python's helper for shared memory."""
+        """Return the ids of the running descendants, except multiprocessing's resource tracker."""
         # The helper ends with this process, and reports an error if it is killed.
         helper = getattr(getattr(resource_tracker, "_resource_tracker", None), "_pid", None)
         return set(descendants()) - self._earlier - {helper}
@@ -196,7 +199,7 @@ def loading(vllm_version: str, log: Log) -> Iterator[None]:
 
 
 def describe(vllm_version: str, settled: Any) -> dict[str, str]:
-    """Return versions, vLLM's final settings, and the variables that it reads."""
+    """Return library versions, vLLM's final settings, and VLLM_* environment variables."""
     facts = {"vllm": vllm_version}
     for package in SPEED_PACKAGES:
         with contextlib.suppress(PackageNotFoundError):
@@ -262,7 +265,10 @@ def accepted_drafts() -> Iterator[int]:
 
 
 def sampling_arguments(generation: Generation, output_kind: Any, index: int = 0) -> dict[str, Any]:
-    """Return the arguments of SamplingParams for a sample, with our end tokens only."""
+    """Return the arguments of vLLM's SamplingParams for a sample.
+
+    The only end tokens are those of `generation`.
+    """
     sampling = {
         "top_p": generation.top_p,
         "top_k": generation.top_k or 0,
@@ -282,7 +288,7 @@ def sampling_arguments(generation: Generation, output_kind: Any, index: int = 0)
 
 
 def logprobs_of(output: Any) -> list[float]:
-    """Return the log-probabilities of a prompt's tokens, NaN for the first."""
+    """Return the log-probability of each prompt token; NaN for the first."""
     tables = [None, *output.prompt_logprobs[1:]]
     return [
         math.nan if table is None else float(table[token].logprob)
@@ -291,7 +297,7 @@ def logprobs_of(output: Any) -> list[float]:
 
 
 class SamplingByLength:
-    """Cache SamplingParams by the length and seed of answers."""
+    """Cache vLLM's SamplingParams objects by maximum answer length and seed."""
 
     def __init__(self, task: GenerateTask, kind: str) -> None:
         self._task = task
@@ -312,7 +318,7 @@ QUEUED_MULTIPLE = 2
 
 
 class AsyncBackend:
-    """Run AsyncLLM: samples come and go one by one, and tokens are reported as they come."""
+    """Run vLLM's AsyncLLM: each sample is a request, and tokens are reported as they arrive."""
 
     def __init__(
         self,
@@ -348,7 +354,7 @@ class AsyncBackend:
         self.put = self._streams.put
 
     def close(self) -> None:
-        """End vLLM's processes, then the loop, whose tasks vLLM still uses for that."""
+        """Stop vLLM's processes, then the event loop, which vLLM needs for stopping."""
         self._closing = True
         try:
             self._streams.run(_shut_down(self._llm))
@@ -378,7 +384,7 @@ class AsyncBackend:
             raise _failed(f"sample {request.index} of the data set", error, self._log) from error
 
     async def _ask(self, request: StreamedRequest) -> tuple[Any, list[int], tuple[float, float]]:
-        """Return the last output, all tokens, and the times of the first and the last."""
+        """Generate an answer; return vLLM's last output, all tokens, and the token times."""
         prompt = await self._prompts.rendered(self._llm, request.index)
         piecewise = self._is_piecewise(request.sink)
         params = (self._piecewise if piecewise else self._whole).of(request.index)
@@ -398,7 +404,7 @@ class AsyncBackend:
 
 
 class OfflineBackend:
-    """Run LLM: a thread passes all queued samples, and takes all answers at once."""
+    """Run vLLM's LLM class: a thread passes the queued samples in one call of `generate`."""
 
     def __init__(
         self, arguments: Mapping[str, Any], task: GenerateTask, log: Log, batch_size: int | None
@@ -464,7 +470,7 @@ class Prompts:
         return isinstance(self._prompts.chats, PictureChats) or self._prompts.clips is not None
 
     def of(self, index: int) -> dict[str, Any]:
-        """Return a prompt for LLM.generate; clips go to the encoder, all tokens to the decoder."""
+        """Return a prompt for LLM.generate; audio goes to the encoder, tokens to the decoder."""
         tokens = list(self._prompts[index])
         chats, clips = self._prompts.chats, self._prompts.clips
         if clips is not None:
@@ -474,7 +480,10 @@ class Prompts:
         return _prompt(tokens, {"image": pictures} if pictures else {})
 
     async def rendered(self, llm: Any, index: int) -> Any:
-        """Return a prompt for AsyncLLM.generate; threads prepare media, not to block the loop."""
+        """Return a prompt for AsyncLLM.generate.
+
+        Images and audio are prepared in a thread, so that the event loop is not blocked.
+        """
         if not self.has_media:
             return self._as_rendered(self._prompts[index])
         prompt = await asyncio.to_thread(self.of, index)

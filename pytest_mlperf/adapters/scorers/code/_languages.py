@@ -1,7 +1,7 @@
 """Assemble, compile and run programs of MBXP in each language, as mxeval does.
 
-Source: mxeval/execution.py of https://github.com/amazon-science/mxeval (e09974f), with `tsc` in
-place of `npx tsc` as in language/mixtral-8x7b/Dockerfile.eval of
+Source: mxeval/execution.py of https://github.com/amazon-science/mxeval (e09974f). TypeScript is
+compiled with `tsc` instead of `npx tsc`, as in language/mixtral-8x7b/Dockerfile.eval of
 https://github.com/mlcommons/inference.
 """
 
@@ -40,19 +40,19 @@ DRIVER = Path(__file__).with_name("python.py")
 
 
 class MissingError(Exception):
-    """Report that a tool that a language needs is missing."""
+    """Report that a program or library that a language needs is not installed."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Toolchain:
-    """Hold the commands that run a program of one language.
+    """Hold the commands that run a program of one language in the sandbox.
 
     Attributes:
-        file: Name of the program's file.
-        steps: Commands, see SandboxStep.
-        readable: Paths that the commands can read besides the system's folders.
+        file: Name of the file with the program.
+        steps: Commands, in order, each with its limits.
+        readable: Additional paths that the commands can read: path in the sandbox to real path.
         environment: Additional environment variables.
-        files: Files besides the program.
+        files: Additional files for the commands: name to content.
     """
 
     file: str
@@ -67,7 +67,10 @@ def source(language: str, code: str, test: str, entry_point: str) -> str:
 
 
 def python_toolchain(driver: Path, *packages: str) -> Toolchain:
-    """Return the toolchain of this Python for a script, with numpy and installed `packages`."""
+    """Return a toolchain that runs the script `driver` with this Python.
+
+    numpy and `packages` can be imported if they are installed.
+    """
     program, readable = readable_python()
     readable = dict(readable)
     for name in ("numpy", *packages):
@@ -122,7 +125,10 @@ def _javascript() -> Toolchain:
 
 
 def _typescript() -> Toolchain:
-    """Return the toolchain of tsc and node; tsc exits with 2, as types of "assert" are missing."""
+    """Return the toolchain of TypeScript: tsc, then node.
+
+    Exit code 2 of tsc is accepted, since the type declarations of "assert" are missing.
+    """
     node, readable = _tool("node")
     tsc, more = _tool("tsc")
     command = (node, os.path.realpath(tsc), f"{BOX}/main", "--target", "es5", "--lib", "es2016")

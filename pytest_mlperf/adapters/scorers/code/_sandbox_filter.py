@@ -1,9 +1,9 @@
-"""Deny system calls to a sandboxed program by a small seccomp filter, as bytes.
+"""Deny system calls to a sandboxed program by a small seccomp filter.
 
-The sandbox's namespaces and limits work without the filter. It denies calls that they allow: memory
-without a limit (memfd_create, shmget), the user's keys, sockets outside network namespaces
-(AF_VSOCK reaches the host of a virtual machine), and new user namespaces, which would open parts of
-the kernel that the program does not need.
+The sandbox's namespaces and limits work without the filter. The filter denies calls that these
+allow: memory without a limit (memfd_create, shmget), the user's keys, sockets outside network
+namespaces (AF_VSOCK reaches the host of a virtual machine), and new user namespaces, which would
+open parts of the kernel that the program does not need.
 """
 
 from __future__ import annotations
@@ -60,7 +60,10 @@ _CALL_OFFSET, _ARCHITECTURE_OFFSET, _ARGUMENT_OFFSET = 0, 4, 16
 
 
 def program(machine: str) -> bytes | None:
-    """Return the filter as `struct sock_filter`s for a machine of os.uname; None if unknown."""
+    """Return the seccomp filter, as `struct sock_filter` bytes, for a machine named as in os.uname.
+
+    Returns None for an unknown machine.
+    """
     if machine not in ARCHITECTURES:
         return None
     column = list(ARCHITECTURES).index(machine)

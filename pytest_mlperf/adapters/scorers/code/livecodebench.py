@@ -44,10 +44,10 @@ IDENTIFIER = re.compile(rb'(?<!\\)"question_id":\s*"([^"\\]+)"')
 
 @dataclass(frozen=True, kw_only=True)
 class ProblemTests:
-    """Hold the tests of a problem.
+    """Hold the tests of one problem.
 
     Attributes:
-        function: Name of the function that is called; None if the program reads and prints.
+        function: Name of the function to call; None if the program reads stdin and prints.
         tests: Pairs of input and expected output.
     """
 
@@ -56,7 +56,7 @@ class ProblemTests:
 
 
 class Archive:
-    """Read the tests of problems from LiveCodeBench's files one by one, as all take 21 GB."""
+    """Read tests from LiveCodeBench's files, one problem at a time, as all tests take 21 GB."""
 
     def __init__(self, scorer: str, path: str) -> None:
         self._scorer = scorer
@@ -76,7 +76,7 @@ class Archive:
         return files
 
     def find(self, identifiers: Iterable[str]) -> dict[str, tuple[Path, int]]:
-        """Return the file and byte offset of each of these problems that the files have."""
+        """Return the file and byte offset of each problem, by identifier; omit missing problems."""
         ids = {identifier.encode() for identifier in identifiers}
         offsets: dict[str, tuple[Path, int]] = {}
         for path in self.files():
@@ -96,7 +96,7 @@ class Archive:
         return offsets
 
     def task(self, path: Path, offset: int) -> ProblemTests:
-        """Read the tests of one problem at a byte offset."""
+        """Read the tests of the problem at a byte offset of a file."""
         with path.open("rb") as file:
             file.seek(offset)
             line = file.readline(MAX_LINE_BYTES)
@@ -158,8 +158,9 @@ def passed_tests(
 ) -> list[bool]:
     """Run programs on their tests, each in its own sandbox; return which pass all tests.
 
-    A program is (its problem's identifier, its code or None). As in MLPerf's scripts, a problem
-    missing from the archive fails. `processes` run at a time; None for one per core.
+    A program is (identifier of its problem, code); code None fails. As in MLPerf's scripts, a
+    problem that is missing in the archive fails too. `processes` programs run at a time; None is
+    one per core.
     """
     offsets = archive.find({identifier for identifier, _ in programs})
     missing = sum(identifier not in offsets for identifier, _ in programs)
@@ -183,7 +184,7 @@ def _passes(
 
 
 def passes(task: ProblemTests, code: str, toolchain: Toolchain) -> bool:
-    """Return whether a program passes all tests of a task."""
+    """Return whether a program passes all tests of a problem."""
     content = json.dumps(
         {"code": code, "function": task.function, "tests": task.tests, "seconds": TEST_SECONDS}
     )

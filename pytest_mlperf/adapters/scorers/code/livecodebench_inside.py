@@ -1,16 +1,16 @@
 """Run one program in a sandbox on the tests of LiveCodeBench; a script, never imported.
 
-It reads task.json and word.txt from its folder, and writes the word to its stdout if the program
-passed all tests. A program could fake an exit code by leaving early.
+The script reads task.json and word.txt from its folder. If the program passes all tests, the script
+writes the secret word to stdout: a program could fake an exit code by exiting early.
 
-Programs get the environment of LiveCodeBench's runner. A program that reads is the body of a
-function. `sys.stdin.readline()` and `input()` read line by line, `sys.stdin.read()` returns the
-whole input each time, and `sys.stdin` cannot be iterated. A `stdin` imported from sys is the
-process's own, with other functions, see `run`. `open(0)` is empty. Functions that end processes or
-change files are missing; the protection is the sandbox.
+Programs get the same environment as in LiveCodeBench's runner. A program that reads stdin becomes
+the body of a function. `sys.stdin.readline()` and `input()` read line by line, `sys.stdin.read()`
+returns the whole input at every call, and `sys.stdin` cannot be iterated. After `from sys import
+stdin`, `stdin` is the process's own stream with replaced methods, see `run`. `open(0)` is empty.
+Functions that end processes or change files are removed, but the protection is the sandbox.
 
 Source: lcb_runner/evaluation/testing_util.py of https://github.com/LiveCodeBench/LiveCodeBench
-(28fef95; b1e7cab, which MLPerf pins, has the same).
+(28fef95; b1e7cab, which MLPerf pins, has the same file).
 """
 
 # ruff: noqa: PTH107, PTH123
@@ -53,7 +53,10 @@ class TestTimeoutException(Exception):
 
 
 class Input:
-    """Replace a program's stdin: a StringIO with other `read` and `readlines`, not iterable."""
+    """Replace a program's stdin by a text.
+
+    Unlike StringIO, `read` and `readlines` always return everything, and it cannot be iterated.
+    """
 
     def __init__(self, text: str) -> None:
         self.text = text
@@ -61,11 +64,11 @@ class Input:
         self.stream = io.StringIO(text)
 
     def read(self, *_: object) -> str:
-        """Return the whole text, each time."""
+        """Return the whole text at every call."""
         return self.text
 
     def readlines(self, *_: object) -> list[str]:
-        """Return all lines, without their ends."""
+        """Return all lines without line ends."""
         return self.text.split("\n")
 
     def __getattr__(self, name: str) -> Any:
@@ -73,22 +76,22 @@ class Input:
 
 
 class Bytes:
-    """Replace the byte stream of a program's stdin."""
+    """Replace `sys.stdin.buffer`, the byte stream of a program's stdin."""
 
     def __init__(self, content: bytes) -> None:
         self.content = content
 
     def read(self, *_: object) -> bytes:
-        """Return all bytes, each time."""
+        """Return all bytes at every call."""
         return self.content
 
     def readline(self, *_: object) -> bytes:
-        """Return the first line, each time."""
+        """Return the first line at every call, as LiveCodeBench's runner does."""
         return self.content.split(b"\n")[0] + b"\n"
 
 
 def as_function(code: str) -> str:
-    """Return a program as a function after its imports; return unparsable code unchanged."""
+    """Wrap a program, except its imports, in a function; return unparsable code unchanged."""
     try:
         body = ast.parse(_without_guard(code)).body
         imports: list[ast.stmt] = [
@@ -105,7 +108,7 @@ def as_function(code: str) -> str:
 
 
 def _without_guard(code: str) -> str:
-    """Return a program without a final `if __name__ == '__main__'`; its block always runs."""
+    """Replace a final `if __name__ == '__main__'` by its body, so that the body always runs."""
     with contextlib.suppress(Exception):  # unparsable code runs unchanged
         *statements, last = ast.parse(code).body
         if isinstance(last, ast.If) and ast.unparse(last.test) == "__name__ == '__main__'":
@@ -114,7 +117,7 @@ def _without_guard(code: str) -> str:
 
 
 def load(code: str, name: str, seconds: int) -> Callable[..., Any]:
-    """Run a program, and return its function, or the method of its class Solution."""
+    """Run a program; return its function `name`, or that method of its class Solution."""
     signal.alarm(seconds)
     module = types.ModuleType("tmp_sol", "")
     exec(code, module.__dict__)  # noqa: S102 -- in a sandbox
@@ -125,7 +128,7 @@ def load(code: str, name: str, seconds: int) -> Callable[..., Any]:
 
 
 def calls(task: dict[str, Any]) -> Iterator[bool]:
-    """Yield for each test whether a function returns the expected value."""
+    """Call a program's function for each test; yield whether the result is the expected value."""
     function = load(f"{PREAMBLE}\n\n{task['code']}", task["function"], task["seconds"])
     tests = [
         (list(map(json.loads, text.split("\n"))), json.loads(right))
@@ -139,7 +142,7 @@ def calls(task: dict[str, Any]) -> Iterator[bool]:
 
 
 def prints(task: dict[str, Any]) -> Iterator[bool]:
-    """Yield for each test whether a program prints the expected text."""
+    """Run a program for each test; yield whether its output is the expected text."""
     function = load(as_function(task["code"]), FUNCTION, task["seconds"])
     for text, right in tests_of(task):
         printed = io.StringIO()
@@ -152,7 +155,7 @@ def prints(task: dict[str, Any]) -> Iterator[bool]:
 
 
 def tests_of(task: dict[str, Any]) -> Sequence[tuple[str, str]]:
-    """Return pairs of input and expected output."""
+    """Return the tests of a task: pairs of input and expected output."""
     pairs: list[tuple[str, str]] = task["tests"]
     return pairs
 
@@ -160,8 +163,8 @@ def tests_of(task: dict[str, Any]) -> Sequence[tuple[str, str]]:
 def run(function: Callable[..., Any], text: str) -> None:
     """Run a program with `text` as its stdin; the program may exit.
 
-    As in LiveCodeBench, read, readline and readlines of the process's stdin are replaced first, and
-    sys.stdin afterwards: a program that wrote `from sys import stdin` reads through them.
+    As in LiveCodeBench, the read methods of the process's stdin are replaced before sys.stdin:
+    programs that wrote `from sys import stdin` use these methods.
     """
     lines = iter(text.split("\n"))
     functions: dict[str, Any] = {
@@ -179,7 +182,7 @@ def run(function: Callable[..., Any], text: str) -> None:
 
 
 def same_lines(printed: str, right: str) -> bool:
-    """Return whether lines are equal, as text or as numbers, without spaces at their ends."""
+    """Compare two texts line by line, as text or as numbers, ignoring spaces at line ends."""
     lines = [[line.strip() for line in text.strip().split("\n")] for text in (printed, right)]
     return len(lines[0]) == len(lines[1]) and all(map(_same_line, *lines))
 
@@ -194,13 +197,16 @@ def _same_line(printed: str, right: str) -> bool:
 
 
 def too_late(*_: object) -> None:
-    """End a test that exceeds its time; print the message even if the program catches it."""
+    """End a test that exceeds its time limit.
+
+    The message is printed, as in LiveCodeBench, even if the program catches the exception.
+    """
     print("timeout occured: alarm went off")
     raise TestTimeoutException
 
 
 def main() -> None:
-    """Run the tests up to the first failure; if all pass, write the random word of `word.txt`."""
+    """Run tests until one fails; if all pass, write the secret word from word.txt to stdout."""
     with open("task.json", encoding="utf-8") as file:
         task = json.load(file)
     with open("word.txt", "rb") as file:

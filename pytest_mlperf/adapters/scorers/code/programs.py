@@ -46,10 +46,10 @@ class Problem:
     """Hold one program to run.
 
     Attributes:
-        language: One of LANGUAGES.
+        language: Programming language, one of LANGUAGES.
         code: The program, as `extract` returns it.
         entry_point: Name of the function that is tested.
-        test: The program that tests it, in the same language.
+        test: Code that tests the function, in the same language.
     """
 
     language: str
@@ -71,11 +71,11 @@ def extract(language: str, completion: str) -> str:
 
 
 def passed(problems: Sequence[Problem], *, processes: int | None = None) -> list[bool]:
-    """Run programs with their tests, each in its own sandbox; return which pass, in order.
+    """Run programs with their tests, each in its own sandbox; return for each whether it passed.
 
     As in the reference, a program passes if it ends without an error within 20 seconds (compilers
-    have 100), with output in UTF-8. No program runs if one of the languages cannot. `processes` run
-    at a time; None for one per core.
+    have 100), with output in UTF-8. If one of the languages cannot run here, an error is raised
+    before any program runs. `processes` programs run at a time; None is one per core.
     """
     counts = Counter(problem.language for problem in problems)
     _require_toolchains(counts)
@@ -90,9 +90,9 @@ def passed(problems: Sequence[Problem], *, processes: int | None = None) -> list
 def in_parallel(
     attempts: Sequence[Callable[[], bool]], *, processes: int | None, name: str
 ) -> list[bool]:
-    """Return the results of attempts, in order; the first error ends them.
+    """Call functions in parallel; return their results in order, or raise the first error.
 
-    `processes` run at a time, None for one per core; `name` begins each line of progress.
+    `processes` calls run at a time, None is one per core; `name` begins each progress message.
     """
     workers = processes or len(usable_cores())
     with ThreadPoolExecutor(workers) as pool:
@@ -114,14 +114,17 @@ def _with_progress(results: Iterable[bool], name: str) -> Iterator[bool]:
 
 
 def defect_of(language: str) -> str | None:
-    """Run a program in a language; return the reason why it cannot run here, or None."""
+    """Run a trial program in a language; return why the language cannot run here, else None."""
     node_path = os.environ.get("NODE_PATH", "") if language == "javascript" else ""
     return _trial_defect(language, os.environ.get("PATH", ""), node_path)
 
 
 @cache
 def _trial_defect(language: str, path: str, node_path: str) -> str | None:
-    """Run a language's trial program; return its fault or None. Paths only key the cache."""
+    """Run a language's trial program; return an error text, or None if it passes.
+
+    `path` and `node_path` are only part of the cache key.
+    """
     del path, node_path
     code, test = TRIALS[language]
     trial = Problem(language=language, code=code, entry_point="f", test=test)

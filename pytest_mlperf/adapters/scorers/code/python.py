@@ -1,12 +1,12 @@
 """Run one Python program of MBXP in a sandbox as mxeval does; a script, never imported.
 
-It reads program.py and word.txt from its folder, and writes the word to its stdout if the program
-ran to its end. A program could fake an exit code by leaving early. livecodebench_inside.py uses
-`prepare` too.
+The script reads program.py and word.txt from its folder. If the program runs to its end, the script
+writes the secret word to stdout: a program could fake an exit code by exiting early.
+livecodebench_inside.py uses `prepare` too.
 
-As in mxeval, `__name__` is "builtins", so that code under `if __name__ == "__main__"` does not run,
-stdin cannot be read, and functions that end processes or change files are missing, so that programs
-that use them fail. The protection is the sandbox.
+As in mxeval, `__name__` is "builtins", so that code under `if __name__ == "__main__"` does not run.
+Reading stdin fails. Functions that end processes or change files are removed, so that programs that
+use them fail, but the protection is the sandbox.
 
 Source: check_correctness in mxeval/execution.py of https://github.com/amazon-science/mxeval.
 """
@@ -48,7 +48,7 @@ MODULES = ("ipdb", "joblib", "resource", "psutil", "tkinter")
 
 
 class Closed(io.StringIO):
-    """Accept output to a stream, and refuse every read."""
+    """Replace stdin, stdout and stderr: accept output, and raise OSError on every read."""
 
     def read(self, *_: object) -> NoReturn:
         """Raise OSError."""
@@ -57,12 +57,15 @@ class Closed(io.StringIO):
     readline = readlines = read
 
     def readable(self) -> bool:
-        """Return False."""
+        """Return False, as nothing can be read."""
         return False
 
 
 def prepare(program: str, *, ending: Sequence[str]) -> None:
-    """Import the modules that programs expect; remove built-in functions, also those `ending`."""
+    """Import modules that programs expect; remove dangerous functions, as mxeval does.
+
+    `ending` names built-in functions to remove as well, such as "exit".
+    """
     sys.path = [*(entry for entry in sys.path if entry), PYTHON_LIBRARIES_FOLDER]
     for name in PRELOADED:
         importlib.import_module(name)
@@ -82,7 +85,7 @@ def prepare(program: str, *, ending: Sequence[str]) -> None:
 
 
 def main() -> None:
-    """Run the program; write the word if it ran to its end."""
+    """Run the program; if it runs to its end, write the secret word from word.txt to stdout."""
     with open("program.py", encoding="utf-8", newline="") as file:
         program = file.read()
     with open("word.txt", "rb") as file:

@@ -1,11 +1,12 @@
 """Run an untrusted program in a sandbox; refuse to run it if the sandbox cannot be built.
 
-Environment of a command (Linux only; sandbox_child.py builds it):
+A command in the sandbox has this environment (Linux only; sandbox_child.py builds it):
 
 - Namespaces of its own for user, mounts, processes, network, IPC and host name. The network has
   neither a route nor a loopback.
 - Readable: the system's programs and libraries (`USR`, /lib, /etc/alternatives), five devices and
-  the paths of `readable`. Not visible: settings of the machine (/etc, /usr/local/etc), home and
+  the paths that the caller gives as `readable`. Not visible: settings of the machine (/etc,
+  /usr/local/etc), home and
   temporary folders, the project, /proc, /sys, and the caller's environment variables.
 - Writable: one folder in memory, of limited size, deleted afterwards.
 - No privileges and no way to gain any; a filter denies system calls that no limit covers.
@@ -13,8 +14,9 @@ Environment of a command (Linux only; sandbox_child.py builds it):
 - When a command ends or its time is up, or the process that called `run_isolated` dies, the kernel
   kills every process that the command started.
 
-It protects from wrong and hostile programs except for bugs of the kernel; programs on the same
-kernel can still slow each other down.
+The sandbox protects from faulty and malicious programs, except if they exploit kernel bugs.
+Programs
+on the same machine can still slow each other down.
 """
 
 from __future__ import annotations
@@ -75,7 +77,7 @@ class UnisolatedError(EnvironmentFault):
     """Report that this machine cannot isolate programs.
 
     Attributes:
-        reason: The reason, without the advice.
+        reason: The reason, without advice.
     """
 
     def __init__(self, reason: str) -> None:
@@ -89,14 +91,14 @@ class SandboxStep:
     """Hold a command and its limits.
 
     Attributes:
-        command: Absolute path of the program, and arguments.
-        wall_s: Time until it is killed, with all that it started [seconds].
-        cpu_s: Processor time of each process [seconds].
-        memory_bytes: Private memory of each process, as RLIMIT_DATA counts it.
-        address_bytes: Address space of each process (RLIMIT_AS), which also bounds shared memory.
-            None sets no limit: Node reserves far more than it uses.
+        command: Absolute path of the program, then its arguments.
+        wall_s: Time until the command and all its descendants are killed [seconds].
+        cpu_s: Maximum CPU time of each process [seconds].
+        memory_bytes: Maximum private memory of each process (RLIMIT_DATA).
+        address_bytes: Maximum address space of each process (RLIMIT_AS), which also limits shared
+            memory. None sets no limit, for Node, which reserves far more than it uses.
         processes: Maximum number of processes and threads at a time.
-        goes_on: Exit codes after which the next step runs.
+        goes_on: Exit codes after which the next command runs.
     """
 
     command: Sequence[str]
@@ -127,12 +129,15 @@ class StepResult:
 
     @property
     def timed_out(self) -> bool:
-        """Whether the step was killed because its time was up."""
+        """Whether the command was killed because it exceeded its time limit."""
         return self.returncode is None
 
 
 def readable_python() -> tuple[str, dict[str, str]]:
-    """Return the Python behind this venv, and the paths to mount for it (path inside: outside)."""
+    """Return the Python that this virtual environment is based on, and the paths that it needs.
+
+    The paths map a path in the sandbox to the real path.
+    """
     program = os.path.realpath(getattr(sys, "_base_executable", None) or sys.executable)
     return program, visible_paths(
         program, os.path.realpath(Path(sysconfig.get_path("stdlib")).parent)
@@ -140,7 +145,10 @@ def readable_python() -> tuple[str, dict[str, str]]:
 
 
 def visible_paths(*paths: str) -> dict[str, str]:
-    """Return the paths outside `USR`, in the form of `readable`."""
+    """Return the paths that must be mounted, as path in the sandbox to real path.
+
+    Paths below `USR` are left out, as they are mounted anyway.
+    """
     return {path: path for path in paths if not any(map(Path(path).is_relative_to, USR))}
 
 
@@ -151,7 +159,7 @@ def settings(
     environment: Mapping[str, str] | None,
     disk_bytes: int,
 ) -> dict[str, Any]:
-    """Return the input of sandbox_child.py, see `run_isolated`."""
+    """Return the settings for sandbox_child.py; the arguments are those of `run_isolated`."""
     if invalid := [name for name in files if "/" in name or name in {"", ".", ".."}]:
         raise ValueError(f"{invalid[0]!r} is not a name of a file without a folder")
     code = sandbox_filter.program(os.uname().machine)
@@ -198,7 +206,10 @@ def _step(step: SandboxStep, disk_bytes: int) -> dict[str, Any]:
 
 
 def launch(config: Mapping[str, Any]) -> StepResult:
-    """Start sandbox_child.py and wait for it; called only by `run_isolated` and `why_not`."""
+    """Start sandbox_child.py, wait for it, and return the result of its last command.
+
+    Only `run_isolated` and `why_not` may call this.
+    """
     limit_s = SETUP_GRACE_SECONDS + sum(step["wall_s"] for step in config["steps"])
     status, status_end = os.pipe()
     with tempfile.TemporaryFile() as stream, os.fdopen(status, "rb") as report:
@@ -271,7 +282,10 @@ MAX_MEMORY_BYTES = 256 * MIB
 
 @cache
 def why_not() -> str | None:
-    """Test the sandbox, once per process (0.1 s); return why it cannot isolate code, or None."""
+    """Test the sandbox, once per process (0.1 s).
+
+    Returns the reason why it cannot isolate programs here; None if it can.
+    """
     if platform.system() != "Linux":
         return f"{platform.system()} has no namespaces; run on Linux"
     try:
@@ -312,7 +326,7 @@ def _tried() -> str | None:
 
 
 def _hidden(secret: str, readable: dict[str, str]) -> list[str]:
-    """Return paths that a program must not see: the file `secret`, system and users' folders."""
+    """Return paths that a program must not see: `secret`, and system and home folders."""
     paths = [
         "/old",
         "/proc/1",
@@ -329,7 +343,7 @@ def _hidden(secret: str, readable: dict[str, str]) -> list[str]:
 
 
 def require_sandbox() -> None:
-    """Raise UnisolatedError if commands cannot be isolated."""
+    """Raise UnisolatedError if this machine cannot isolate programs."""
     if reason := why_not():
         raise UnisolatedError(reason)
 

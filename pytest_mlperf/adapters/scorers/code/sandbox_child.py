@@ -1,10 +1,12 @@
 """Build a sandbox and run commands in it: a script, never imported.
 
-`python -I -S sandbox_child.py STATUS PARENT < SETTINGS`; SETTINGS comes from sandbox.py. It uses
-the standard library only. Every failure ends it with a sentence on the descriptor STATUS.
+`python -I -S sandbox_child.py STATUS PARENT < SETTINGS`: STATUS is a file descriptor, PARENT a
+process id; sandbox.py makes SETTINGS. The script uses the standard library only. On a failure it
+writes one sentence to STATUS and exits.
 
-Three processes: this one enters the namespaces and waits; its child is their process 1, whose end
-makes the kernel kill all others; the child's children are the commands.
+There are three levels of processes. This process enters the namespaces and waits. Its child is
+process 1 of the sandbox; when that ends, the kernel kills all others. The child's children are the
+commands.
 """
 
 # Importing pathlib would take a third of the start-up time.
@@ -50,7 +52,7 @@ LIBC = ctypes.CDLL(None, use_errno=True)
 
 
 class TroubleError(Exception):
-    """Report that a step failed, and why."""
+    """Report which step of building the sandbox failed, and why."""
 
 
 def main() -> NoReturn:
@@ -81,7 +83,7 @@ def main() -> NoReturn:
 
 @contextlib.contextmanager
 def wording(status: int) -> Iterator[None]:
-    """Report an error on STATUS, and exit."""
+    """On an error, write its text to the file descriptor `status`, and exit."""
     try:
         yield
     except BaseException as error:
@@ -91,7 +93,7 @@ def wording(status: int) -> Iterator[None]:
 
 @contextlib.contextmanager
 def step(task: str) -> Iterator[None]:
-    """Name the task in the message of an OSError."""
+    """Add `task` to the message of an OSError, as "cannot <task>: …"."""
     try:
         yield
     except OSError as error:
@@ -99,12 +101,12 @@ def step(task: str) -> Iterator[None]:
 
 
 def tell(status: int, **report: object) -> None:
-    """Write one line of JSON, short enough to arrive whole."""
+    """Write a report as one line of JSON, short enough for one atomic write."""
     os.write(status, json.dumps(report).encode() + b"\n")
 
 
 def enter() -> bool:
-    """Enter new namespaces; return whether they have a second user, for the commands."""
+    """Enter new namespaces; return whether the commands get a user id of their own."""
     uid, gid = os.geteuid(), os.getegid()
     me = os.getpid()
     mapped, unshared = os.pipe()
@@ -129,7 +131,7 @@ def enter() -> bool:
 
 
 def map_two(process: int) -> bool:
-    """Map root, for the mounts, and nobody, for the commands; return whether this succeeds."""
+    """Map user ids: root for mounting, nobody for commands; return False if it is not allowed."""
     try:
         for file in ("gid_map", "uid_map"):
             write(f"/proc/{process}/{file}", f"0 0 1\n{INSIDE_USER} {NOBODY_USER} 1")
@@ -139,7 +141,7 @@ def map_two(process: int) -> bool:
 
 
 def build(settings: Settings) -> None:
-    """Make a root folder with the readable paths, and one writable folder."""
+    """Mount the sandbox's root folder, the readable paths, and one writable folder."""
     with step("keep mounts to itself"):
         mount(None, "/", None, MS_REC | MS_PRIVATE)
     with step("mount a root of its own"):
@@ -177,7 +179,7 @@ def build(settings: Settings) -> None:
 
 
 def show(source: str, target: str, *, device: bool = False) -> None:
-    """Let commands read a file or folder of the machine, with all that is mounted below it."""
+    """Bind-mount a path of the machine, and all mounts below it; read-only unless `device`."""
     with step(f"show {source} read-only"):
         os.makedirs(os.path.dirname(target), exist_ok=True)
         if os.path.isdir(OLD_ROOT_FOLDER + source):
@@ -189,7 +191,7 @@ def show(source: str, target: str, *, device: bool = False) -> None:
 
 
 def lead(settings: Settings, status: int, hold: int, has_two_users: bool) -> NoReturn:
-    """Run the commands as process 1 of the sandbox, then kill all its processes."""
+    """Run the commands as process 1 of the sandbox; stop after an unexpected exit code."""
     with wording(status):
         prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
         hang_up = select.poll()
@@ -218,7 +220,10 @@ def lead(settings: Settings, status: int, hold: int, has_two_users: bool) -> NoR
 
 
 def wait(process: int, wall_s: float) -> int | None:
-    """Return how a command ended, None if its time was up; kill every process it started."""
+    """Wait for a command, then kill every process that it started; return its exit code.
+
+    Returns None if the command exceeded its time limit.
+    """
     deadline = time.monotonic() + wall_s
     code = None
     while True:
@@ -268,7 +273,7 @@ def start(
 
 
 def limit(name: str, value: int) -> None:
-    """Set a limit, or keep a lower one."""
+    """Set a resource limit, but never above the current hard limit."""
     number = getattr(resource, name)
     most = resource.getrlimit(number)[1]
     least = value if most == resource.RLIM_INFINITY else min(value, most)
@@ -287,7 +292,7 @@ def refuse(program: bytes) -> None:
 
 
 def restrict(path: str, attributes: int, flags: int) -> None:
-    """Add attributes to a mount, and to those below it with AT_RECURSIVE (Linux 5.12)."""
+    """Add mount attributes to a path; AT_RECURSIVE includes mounts below it (Linux 5.12)."""
     attr = (ctypes.c_uint64 * 4)(attributes, 0, 0, 0)
     number, size = ctypes.c_long(SYS_MOUNT_SETATTR), ctypes.c_size_t(ctypes.sizeof(attr))
     call(LIBC.syscall, number, -100, path.encode(), flags, ctypes.byref(attr), size)
@@ -300,7 +305,7 @@ def mount(source: str | None, target: str, kind: str | None, flags: int, options
 
 
 def prctl(option: int, value: int) -> None:
-    """Call prctl(2) with one number."""
+    """Call prctl(2) with one argument."""
     call(LIBC.prctl, option, *map(ctypes.c_ulong, (value, 0, 0, 0)))
 
 

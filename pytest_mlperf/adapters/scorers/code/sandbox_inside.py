@@ -1,7 +1,7 @@
-"""Try to break out of a sandbox, before generated code runs in one; a script, never imported.
+"""Try to break out of a sandbox, before generated code runs in it; a script, never imported.
 
-`python sandbox_inside.py EXPECTATIONS`, JSON from sandbox.py. It prints a sentence for each attempt
-that succeeded but should fail, and then "checked".
+`python sandbox_inside.py EXPECTATIONS`, JSON from sandbox.py. The script prints a sentence for each
+forbidden action that succeeded, and "checked" at the end.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ CLONE_NEWUSER = 0x10000000
 
 
 def works(attempt: Callable[[], Any]) -> bool:
-    """Return whether an attempt succeeds."""
+    """Return whether an attempt runs without OSError or MemoryError."""
     try:
         attempt()
     except (OSError, MemoryError):
@@ -31,7 +31,7 @@ def works(attempt: Callable[[], Any]) -> bool:
 
 
 def connect(port: int) -> None:
-    """Connect to a port outside the sandbox."""
+    """Connect to a port of this machine, outside the sandbox."""
     with socket.socket() as client:
         client.settimeout(1)
         client.connect(("127.0.0.1", port))
@@ -44,13 +44,13 @@ def make(path: str) -> None:
 
 
 def user_namespace() -> None:
-    """Enter a user namespace, which gives privileges."""
+    """Create a user namespace, in which a program would have privileges."""
     if ctypes.CDLL(None).unshare(CLONE_NEWUSER):
         raise OSError("refused")
 
 
 def processes(limit: int) -> int:
-    """Start up to `limit` processes; return how many started; end them."""
+    """Start up to `limit` processes; then end them and return how many could be started."""
     started: list[int] = []
     try:
         while len(started) < limit:
@@ -66,13 +66,13 @@ def processes(limit: int) -> int:
 
 
 def route() -> None:
-    """Find a route to an address of a documentation network."""
+    """Find a network route to 192.0.2.1, an address reserved for documentation."""
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as client:
         client.connect(("192.0.2.1", 9))
 
 
 def attempts(expectations: dict[str, Any]) -> Iterator[tuple[str, Callable[[], Any]]]:
-    """Yield attempts that must fail, each with its description."""
+    """Yield (description, function) of each action that must fail in the sandbox."""
     yield "reach a port of this machine", partial(connect, expectations["port"])
     yield "find a route to a network", route
     yield "open a socket to a virtual machine's host", partial(socket.socket, AF_VSOCK)
@@ -86,7 +86,7 @@ def attempts(expectations: dict[str, Any]) -> Iterator[tuple[str, Callable[[], A
 
 
 def findings(expectations: dict[str, Any]) -> Iterator[str]:
-    """Yield a sentence for each failure of the sandbox."""
+    """Yield a sentence for each way in which the sandbox does not isolate."""
     for escape, attempt in attempts(expectations):
         if works(attempt):
             yield f"a program can {escape}"

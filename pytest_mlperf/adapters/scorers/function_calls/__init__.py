@@ -1,4 +1,4 @@
-"""Score function calls as MLPerf's Qwen3.6 27B benchmark does: BFCL v4, single turns."""
+"""Score function calls as MLPerf's Qwen3.6 27B benchmark does: BFCL v4, single-turn subsets."""
 
 from __future__ import annotations
 
@@ -22,18 +22,20 @@ SUBSETS = (*SIMPLE_SUBSETS, *(name for (name,) in NON_LIVE[1:]), *LIVE_SUBSETS, 
 
 
 class FunctionCallsScorer(ScorerBase[NoOptions]):
-    """Compare the functions that a model calls with the right calls of BFCL v4's single turns.
+    """Compare a model's function calls with the right calls of BFCL v4's single-turn subsets.
 
-    - "accuracy": 100 if the calls are right, else 0; their mean.
-    - "normalized": mean of three scores: non-live (mean of the simple subsets' mean and of the
-      other subsets), live (all samples), and irrelevance (mean of its subsets).
+    - "accuracy": 100 if all calls of a sample are right, else 0; the mean over samples.
+    - "normalized": the mean of three scores: non-live (subsets weigh the same; the simple subsets
+      together weigh as one), live (samples weigh the same), and irrelevance (subsets weigh the
+      same).
 
     Source: src/inference_endpoint/evaluation/bfcl_v4_scorer.py and extractor.py of
-    https://github.com/mlcommons/endpoints, and the AST checker of bfcl-eval 2026.3.23. As there, an
-    answer calls nothing if it is not a JSON list of tool calls, arguments in Java and JavaScript
-    must be text, and parallel calls are matched without backtracking. Answers that end the
-    reference's scoring with an error are wrong, and so are arguments in Java or JavaScript of more
-    than 1,000 characters; calls in prose are searched in 4,096. No part of an answer is executed.
+    https://github.com/mlcommons/endpoints, and the AST checker of bfcl-eval 2026.3.23. As in these,
+    an answer calls no function if it is not a JSON list of tool calls, Java and JavaScript
+    arguments must be text, and parallel calls are matched without backtracking. Answers that end
+    the reference's scoring with an error count as wrong, and so do Java or JavaScript arguments of
+    more than 1,000 characters. Calls within plain text are searched in the first 4,096 characters.
+    No part of an answer is executed.
     """
 
     metrics = ("accuracy", "normalized")
@@ -41,10 +43,11 @@ class FunctionCallsScorer(ScorerBase[NoOptions]):
     def score(self, outputs: Sequence[bytes], references: Sequence[Any]) -> Scores:
         """Score answers against right calls; return the metrics of the class, in per cent.
 
-        Outputs are UTF-8: tool calls as JSON, or text. References are tables with BFCL's `subset`,
-        `func_description`, the list of functions, and `ground_truth`, which lists for each call the
-        function's name and its arguments' allowed values. Both lists may be JSON. The "normalized"
-        score of a sample is its pseudo-value, normalized + samples x influence.
+        Outputs are UTF-8: tool calls as JSON, or text. References are dicts with BFCL's `subset`;
+        `func_description`, the list of functions; and `ground_truth`, a list with the function's
+        name and the allowed values of its arguments for each call. Both lists may be JSON texts. A
+        sample's "normalized" score is its jackknife pseudo-value: normalized + number of samples x
+        influence.
         """
         require_outputs("function_calls", outputs, references)
         subsets, right = [], []
@@ -93,7 +96,7 @@ def _reference(sample: int, reference: Any) -> tuple[str, Any, Any]:
 
 
 def _weights(subsets: NDArray[np.str_]) -> NDArray[np.float64]:
-    """Return each sample's weight in the normalised score, shape (samples,), sum 1."""
+    """Return each sample's weight in the normalised score, shape (samples,); their sum is 1."""
     weights = np.zeros(len(subsets))
     groups = [
         [[[name] for name in part if name in subsets] for part in NON_LIVE],

@@ -1,4 +1,4 @@
-"""Check whether function calls are among the right ones, as BFCL does for single turns."""
+"""Check function calls against the right ones, as BFCL does for single-turn subsets."""
 
 from __future__ import annotations
 
@@ -58,10 +58,11 @@ DEFECTS = (*(ArithmeticError, AttributeError, LookupError, RecursionError, TypeE
 def is_right(
     calls: Sequence[Call], allowed: Sequence[Any], functions: Sequence[Any], subset: str
 ) -> bool:
-    """Return whether the calls are the allowed ones, in any order.
+    """Return whether the calls are exactly the right ones, in any order.
 
-    `allowed` has a function's name and its arguments' values for each call; `functions` are
-    descriptions with name and parameters. BFCL's `subset` determines the language.
+    `allowed` holds, for each right call, the function's name and the allowed values of its
+    arguments; `functions` are BFCL's descriptions of the functions. `subset`, BFCL's name,
+    determines the programming language.
     """
     language = LANGUAGES.get(subset, (PYTHON, None))
     if len(calls) != (len(allowed) if re.search("parallel|multiple", subset) else 1):
@@ -83,7 +84,10 @@ def _description(functions: Sequence[Any], name: str) -> Any:
 def _match(
     calls: Sequence[Call], allowed: Sequence[Any], functions: Sequence[Any], language: Language
 ) -> bool:
-    """Match each right call with the first call that fits, without backtracking, as BFCL does."""
+    """Match each right call with the first unmatched call that fits; return whether all match.
+
+    There is no backtracking, as in BFCL.
+    """
     left = list(calls)
     for right in allowed:
         described = _description(functions, next(iter(right)))
@@ -139,7 +143,7 @@ def _is_value(value: Any, allowed: Any, nested: Any) -> bool:
 
 
 def _type_of(value: Any, allowed: Any, expected: Any, nested: Any) -> tuple[bool, bool]:
-    """Return whether the type is right, and whether the value stands for a variable's name."""
+    """Check a value's type; return (whether it is allowed, whether the value names a variable)."""
     kind = next((type(option) for option in allowed if option != ""), None)
     if type(value) is not expected:
         return kind is not None and type(value) is kind, True

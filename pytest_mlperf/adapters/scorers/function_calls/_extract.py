@@ -1,4 +1,4 @@
-"""Extract function calls: OpenAI's tool calls as JSON, a simpler list, or Python in prose."""
+"""Extract function calls: OpenAI's tool calls as JSON, a simpler list, or Python calls in text."""
 
 from __future__ import annotations
 
@@ -24,7 +24,10 @@ NO_CALLS = re.compile(
 
 
 def tool_calls(text: str) -> list[dict[str, Any]] | None:
-    """Return the calls of an answer that is OpenAI's list of tool calls, else None."""
+    """Parse an answer as OpenAI's JSON list of tool calls; return None if it is not one.
+
+    A call is {function name: arguments}.
+    """
     calls = []
     for item in _list(text):
         function = item.get("function") if isinstance(item, dict) else None
@@ -38,7 +41,10 @@ def tool_calls(text: str) -> list[dict[str, Any]] | None:
 
 
 def calls_in(text: str) -> list[dict[str, Any]]:
-    """Return the calls of an answer, as arguments by name, in the first form that it has."""
+    """Return the calls in an answer, each as {function name: arguments}.
+
+    Formats are tried in order: OpenAI's tool calls, a JSON list with "name", calls within text.
+    """
     text = text.strip()
     calls = tool_calls(text)
     if calls is None:
@@ -59,7 +65,10 @@ def _call(name: Any, arguments: Any) -> dict[str, Any]:
 
 
 def _in_prose(text: str) -> Iterator[dict[str, Any]]:
-    """Yield calls such as `book(city="Oslo")` that are not nested; a heuristic, as in MLPerf."""
+    """Yield calls within text, such as `book(city="Oslo")`, except nested ones.
+
+    This is a heuristic, as in MLPerf's script.
+    """
     end = 0
     for match in START.finditer(text[:MAX_ANSWER_CHARACTERS]):
         if match.start() < end or NO_CALLS.fullmatch(match[1]):
@@ -91,13 +100,16 @@ def _closing(text: str, start: int) -> int | None:
 
 
 def _is_signature(inside: str) -> bool:
-    """Return whether the text has only names, as the parameters of a declaration."""
+    """Return whether a text between parentheses has only names, like a function's parameters."""
     parts = (part.strip() for part in inside.split(","))
     return all(re.fullmatch(r"[A-Za-z_]\w*(?:\s*:\s*\w+)?", part) for part in parts if part)
 
 
 def _arguments(inside: str) -> dict[str, Any]:
-    """Return arguments by name, or under "_raw" if Python cannot parse them."""
+    """Return the arguments in a text, by name.
+
+    If Python cannot parse the text, return {"_raw": text}.
+    """
     try:
         body = ast.parse(f"dict({inside})", mode="eval").body
         keywords = body.keywords if isinstance(body, ast.Call) else []
@@ -107,7 +119,7 @@ def _arguments(inside: str) -> dict[str, Any]:
 
 
 def _value(node: ast.expr) -> Any:
-    """Return the value of a literal, or the text of another expression, without evaluating it."""
+    """Return a literal's value, or another expression's source text; evaluate nothing."""
     try:
         return json.loads(json.dumps(ast.literal_eval(node)))
     except (ValueError, TypeError, RecursionError, MemoryError):

@@ -1,7 +1,7 @@
-"""Read values written in Java or JavaScript as BFCL's converters read them.
+"""Read values written in Java or JavaScript, as BFCL's converters do.
 
-A text that is not a value of its type is returned unchanged. Regular expressions match what BFCL's
-match, but without catastrophic backtracking.
+A text that is not a value of the given type is returned unchanged. The regular expressions match
+the same texts as BFCL's, but without catastrophic backtracking.
 """
 
 from __future__ import annotations
@@ -35,7 +35,9 @@ def _literal(text: str, kind: str) -> Any:
 
 
 def java_value(text: str, kind: str, nested: str | None = None) -> Any:
-    """Return a text as a Java value of a type; raise KeyError for an unknown type.
+    """Convert a text to a Java value of type `kind`; raise KeyError for an unknown type.
+
+    `nested` is the type of an array's elements. A text that is no such value is returned unchanged.
 
     >>> java_value("5L", "long"), java_value("5", "long")
     (5, '5')
@@ -94,7 +96,10 @@ def _number(text: str) -> Any:
 
 
 def js_value(text: str, kind: str, nested: str | None = None) -> Any:
-    """Return a text as a JavaScript value of a type; raise KeyError for an unknown type."""
+    """Convert a text to a JavaScript value of type `kind`; raise KeyError for an unknown type.
+
+    `nested` is the type of an array's elements. A text that is no such value is returned unchanged.
+    """
     if kind == "any":
         return text
     if kind == "String":
@@ -130,10 +135,11 @@ def _js_array(text: str, nested: str | None) -> Any:
 
 
 def _end_of_rows(text: str) -> int | None:
-    """Return the end of an array of arrays at the beginning of a text, or None.
+    """Return where an array of arrays at the beginning of a text ends; None if there is none.
 
-    BFCL's pattern (rows separated by commas) tries every "]" as the end of every row. Here each "]"
-    is examined once, from the last one on, by whether a valid rest follows it.
+    BFCL's pattern tries every "]" as the end of every inner array, which can take exponential time.
+    Here each "]" is examined once, from the last to the first: it can be an inner array's end if a
+    valid rest follows.
     """
     head = re.match(r"\[\s*\[|new\s+Array\(\s*\[", text)
     if head is None:
@@ -152,7 +158,11 @@ def _end_of_rows(text: str) -> int | None:
 
 
 def _first_end(text: str, start: int, ends: Mapping[int, int]) -> int | None:
-    """Return the array's end for the first "]" from `start` on in its line; None without one."""
+    """Return the end of the whole array if the inner one ends at the first "]" after `start`.
+
+    `ends` maps each possible "]" to the end of the whole array. Returns None if there is no "]" on
+    the line of `start`.
+    """
     position = min((position for position in ends if position >= start), default=None)
     return None if position is None or "\n" in text[start:position] else ends[position]
 

@@ -26,22 +26,22 @@ DEVICES = ("cpu", "cuda")
 
 
 class CaptionScores(Protocol):
-    """Score images against captions, on a scale of its own; higher is better.
+    """Score how well images fit their captions; higher is better, on any scale.
 
-    Your own class is built as `factory(model=..., device=...)` with the workload's model and the
-    option `device`. It is called once for each batch, in the order of samples.
+    Your own class is created by `factory(model=..., device=...)`, with the workload's model and the
+    option `device`. It is called once per batch, in sample order.
     """
 
     def __call__(self, images: NDArray[np.uint8], captions: Sequence[str]) -> Any:
-        """Return one number per image, shape (images,), for images (images, height, width, 3)."""
+        """Return one score per image, shape (images,); images are (images, height, width, 3)."""
         ...
 
 
 class ImageFeatures(Protocol):
-    """Compute features of images; a user's class is built with the arguments of `CaptionScores`."""
+    """Compute features of images; your own class is created as for `CaptionScores`."""
 
     def __call__(self, images: NDArray[np.uint8]) -> Any:
-        """Return shape (images, features) for images of shape (images, height, width, 3)."""
+        """Return features, shape (images, features), of images (images, height, width, 3)."""
         ...
 
 
@@ -50,14 +50,14 @@ class ClipFidOptions:
     """Options of scorer clip_fid.
 
     Attributes:
-        clip: Folder of CLIP ViT-B/32 in Hugging Face's files; or "package.module:factory", see
+        clip: Folder with CLIP ViT-B/32 as Hugging Face files; or "package.module:factory", see
             `CaptionScores`.
-        inception: The file pt_inception-2015-12-05-6726825d.pth; or "package.module:factory", see
+        inception: Path of pt_inception-2015-12-05-6726825d.pth; or "package.module:factory", see
             `ImageFeatures`.
-        statistics: MLPerf's val2014.npz: mean "mu" and covariance "sigma" of the features of real
-            images.
+        statistics: Path of MLPerf's val2014.npz: mean "mu" and covariance "sigma" of the features
+            of real images.
         size: Height and width of an output [pixels], one number or [height, width].
-        batch_size: Images that are scored at once.
+        batch_size: Number of images scored in one batch.
         device: Device of the networks, "cpu" or "cuda".
     """
 
@@ -77,7 +77,7 @@ class ClipFidOptions:
 
 
 class ClipFidScorer(ScorerBase[ClipFidOptions]):
-    """Compare images with their captions (CLIP score), and all of them with real images (FID).
+    """Compare each image with its caption (CLIP score), and all images with real ones (FID).
 
     Source: text_to_image/tools/accuracy_coco.py of https://github.com/mlcommons/inference.
     """
@@ -86,10 +86,10 @@ class ClipFidScorer(ScorerBase[ClipFidOptions]):
     optional_libraries = ("PIL", "torch", "transformers")
 
     def __init__(self, *, model: str | None = None, **options: Any) -> None:
-        """Check the options and that the files exist.
+        """Check the options, and that the files exist.
 
         Args:
-            model: The workload's model, for your own code.
+            model: The workload's model, which is passed to your own classes.
         """
         super().__init__(**options)
         self._model = model
@@ -109,8 +109,9 @@ class ClipFidScorer(ScorerBase[ClipFidOptions]):
     ) -> Scores:
         """Score RGB images (height x width x 3 bytes) against captions; keep only the features.
 
-        A reference is a caption, as text or under "caption". "clip" is 100 x the cosine and its
-        mean; "fid" is the distance, lower is better, and a sample's "fid" is its pseudo-value.
+        A reference is a caption, as text or under the key "caption". A sample's "clip" is 100 x the
+        cosine similarity; the aggregate is the mean. "fid" is the Fréchet distance of all images,
+        lower is better; a sample's "fid" is its jackknife pseudo-value.
         """
         if len(outputs) != len(references) or len(outputs) < 2:
             raise scorer_error(
@@ -200,7 +201,7 @@ def _caption(reference: Mapping[str, Any] | str, sample: int) -> str:
 
 
 def _missing(options: ClipFidOptions) -> Iterator[str]:
-    """Yield a sentence for each missing file, with its source."""
+    """Yield a sentence for each missing file, which says where to get it."""
     inception, statistics = options.inception, options.statistics
     if not CODE.fullmatch(options.clip):
         try:

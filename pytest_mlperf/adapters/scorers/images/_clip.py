@@ -26,7 +26,7 @@ STD = (0.26862954, 0.26130258, 0.27577711)
 
 
 def look_for_clip(folder: Path) -> None:
-    """Raise UnavailableError unless a folder has the files of `ClipScores`; read none."""
+    """Raise UnavailableError if the folder lacks a file that `ClipScores` needs; read none."""
     missing = [
         " or ".join(names)
         for names in (
@@ -44,14 +44,15 @@ def look_for_clip(folder: Path) -> None:
 
 
 class ClipScores:
-    """Compute 100 x the cosine between the embeddings of each image and its caption.
+    """Compute 100 x the cosine similarity of the embeddings of each image and its caption.
 
     As in MLPerf's reference, which uses open_clip (text_to_image/tools/clip/clip_encoder.py of
     https://github.com/mlcommons/inference), images are resized to 224 pixels by bicubic
-    interpolation and cropped at the centre, captions are unescaped and cut to 77 tokens, and the
-    score is not clipped at 0. Unlike there, images are scored in batches, which changes the last
-    digits of float32, and mojibake in captions is not repaired (open_clip uses the library ftfy);
-    the official captions have none.
+    interpolation and cropped at the centre, captions are HTML-unescaped and truncated to 77 tokens,
+    and
+    the score is not clipped at 0. There are two differences: images are scored in batches, which
+    changes the last digits of float32; and wrongly decoded characters in captions are not repaired
+    (open_clip uses the library ftfy), but the official captions have none.
     """
 
     def __init__(self, folder: Path, *, device: str) -> None:
@@ -80,7 +81,7 @@ class ClipScores:
         self._tokens = int(model.config.text_config.max_position_embeddings)
 
     def __call__(self, images: NDArray[np.uint8], captions: Sequence[str]) -> NDArray[np.float64]:
-        """Score RGB images (images, height, width, 3) by captions: (images,), -100 to 100."""
+        """Return one score per RGB image, -100 to 100; images are (images, height, width, 3)."""
         import torch
 
         texts = self._tokenizer(
@@ -102,10 +103,10 @@ class ClipScores:
 
 
 def preprocess(image: NDArray[np.uint8], side: int) -> NDArray[np.float32]:
-    """Return CLIP's input (3, side, side) of an image (height, width, 3).
+    """Resize, crop and normalise an RGB image (height, width, 3) to CLIP's input (3, side, side).
 
     The shorter side is resized to `side` pixels by Pillow's bicubic filter, the longer one in
-    proportion, rounded down; then the image is cropped at the centre and normalised.
+    proportion, rounded down; then the image is cropped at the centre.
     """
     from PIL import Image
 

@@ -1,4 +1,4 @@
-"""Compute the Fréchet distance of features from given statistics, and each sample's influence."""
+"""Compute the Fréchet distance of features from reference statistics, and samples' influences."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ class Statistics:
     """Hold the statistics of the features of real images.
 
     Attributes:
-        mean: Mean, shape (features,).
-        covariance: Covariance, shape (features, features), symmetric.
+        mean: Mean of each feature, shape (features,).
+        covariance: Covariance matrix, shape (features, features), symmetric.
     """
 
     mean: NDArray[np.float64]
@@ -32,7 +32,10 @@ class Statistics:
 
 
 def read_statistics(path: Path) -> Statistics:
-    """Read "mu" and "sigma" from a file as MLPerf's val2014.npz; refuse pickles."""
+    """Read mean "mu" and covariance "sigma" from a file such as MLPerf's val2014.npz.
+
+    Pickled objects in the file are refused, as loading them could run code.
+    """
     try:
         mean, covariance = (
             np.asarray(array, np.float64)
@@ -98,7 +101,10 @@ def frechet(features: NDArray[np.float64], real: Statistics) -> tuple[float, NDA
 
 
 def _root(matrix: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Return R with R Rᵀ = matrix; Cholesky's, ten times faster, if the matrix is regular."""
+    """Return a matrix R with R Rᵀ = `matrix`, by Cholesky decomposition if it is regular.
+
+    Cholesky decomposition is ten times faster than the eigendecomposition used otherwise.
+    """
     try:
         return np.asarray(np.linalg.cholesky(matrix), np.float64)
     except np.linalg.LinAlgError:
@@ -107,11 +113,12 @@ def _root(matrix: NDArray[np.float64]) -> NDArray[np.float64]:
 
 
 def _reference_adds_offset(covariance: NDArray[np.float64], real: Statistics) -> bool:
-    """Return whether each side has a constant feature that varies on the other side.
+    """Return whether the reference would add an offset to the diagonals of both covariances.
 
-    Then SciPy 1.10.1, which the reference pins, finds no root of the product, and the reference
-    offsets both diagonals; otherwise it finds one, even with fewer samples than features. With very
-    few samples rounding may decide differently.
+    This is so if each covariance has a feature that is constant in it but varies in the other one.
+    Then SciPy 1.10.1, which the reference pins, finds no square root of the product; otherwise it
+    finds one, even with fewer samples than features. With very few samples rounding may decide
+    differently.
     """
     constant, constant_real = covariance.diagonal() == 0, real.covariance.diagonal() == 0
     return bool((constant & ~constant_real).any() and (constant_real & ~constant).any())

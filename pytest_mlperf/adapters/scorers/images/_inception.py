@@ -1,4 +1,4 @@
-"""Compute the features that the FID compares, by the original weights of the Inception network."""
+"""Compute the image features for FID with the original weights of the Inception network."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ class Conv:
     """Define a convolution without bias, then batch normalisation, then ReLU.
 
     Attributes:
-        name: Prefix of its weights' names.
-        channels: Channels of its output.
-        kernel: Height and width.
+        name: Prefix of the names of its weights.
+        channels: Number of output channels.
+        kernel: Height and width of the kernel.
         stride: Stride in both directions.
-        padding: Rows and columns of zeros on each side.
+        padding: Rows and columns of zeros added on each side.
     """
 
     name: str
@@ -40,15 +40,15 @@ class Pool:
     """Define a pooling over 3 x 3 pixels.
 
     Attributes:
-        kind: "reduce" is the maximum at stride 2; "maximum" and "average" keep the size, and ignore
-            pixels beyond the edge.
+        kind: "reduce" is maximum pooling with stride 2; "maximum" and "average" keep the image
+            size, and ignore pixels outside the image.
     """
 
     kind: str
 
 
 class Fork:
-    """Define paths from the same input, whose output channels are concatenated."""
+    """Define parallel branches on one input; their output channels are concatenated."""
 
     def __init__(self, *paths: Layers) -> None:
         self.paths = paths
@@ -59,14 +59,14 @@ Layers = tuple[Conv | Pool | Fork, ...]
 
 
 def conv(name: str, channels: int, height: int = 1, width: int | None = None) -> Conv:
-    """Return a convolution that keeps the size; by default the kernel is a square."""
+    """Return a convolution that keeps the image size; the kernel is square if `width` is None."""
     kernel = height, height if width is None else width
     padding = kernel[0] // 2, kernel[1] // 2
     return Conv(name=name, channels=channels, kernel=kernel, stride=1, padding=padding)
 
 
 def shrink(name: str, channels: int, *, stride: int = 2) -> Conv:
-    """Return a convolution over 3 x 3 pixels without padding."""
+    """Return a 3 x 3 convolution without padding."""
     return Conv(name=name, channels=channels, kernel=(3, 3), stride=stride, padding=(0, 0))
 
 
@@ -155,7 +155,10 @@ https://github.com/mlcommons/inference.
 
 
 def shapes(layers: Layers, channels: int) -> tuple[dict[str, tuple[int, ...]], int]:
-    """Return the shape of every weight of layers by name, and the number of output channels."""
+    """Return the shape of every weight by name, and the number of output channels.
+
+    `channels` is the number of input channels.
+    """
     weights: dict[str, tuple[int, ...]] = {}
     for layer in layers:
         if isinstance(layer, Conv):
@@ -188,7 +191,7 @@ COUNTER = ".bn.num_batches_tracked"
 
 
 def compute(layers: Layers, x: Any, weights: Mapping[str, Any]) -> Any:
-    """Apply layers to a tensor of shape (images, channels, height, width)."""
+    """Apply the layers to a batch of images, shape (images, channels, height, width)."""
     import torch
     from torch.nn import functional
 
@@ -220,7 +223,7 @@ class InceptionFeatures:
     """Compute pytorch-fid's 2048 features of each image, after the last average pooling."""
 
     def __init__(self, file: Path, *, device: str) -> None:
-        """Load weights with the names of `WEIGHTS_FILE` onto a torch device, "cpu" or "cuda"."""
+        """Load weights, named as in `WEIGHTS_FILE`, onto a device, "cpu" or "cuda"."""
         self._weights = {name: w.to(device) for name, w in load_weights(file).items()}
         self._device = device
 
@@ -254,7 +257,8 @@ def check_device(device: str) -> None:
 def load_weights(file: Path) -> dict[str, Any]:
     """Return the network's tensors by name, without running code from the file.
 
-    A file name that ends in "-" and hex digits, as the official one, must match its SHA-256.
+    If the file's name ends in "-" and hexadecimal digits, like the official one's, these must be
+    the beginning of its SHA-256.
     """
     import torch
 

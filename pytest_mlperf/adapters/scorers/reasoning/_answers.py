@@ -1,7 +1,7 @@
 """Extract the answer of a reasoning model: a letter, a number, a formula or a program.
 
-Possessive quantifiers (`+`) replace the references' backtracking with the same matches, so that the
-cost is linear in the text's length.
+The references' regular expressions are rewritten with possessive quantifiers (`*+`, `++`), which
+give the same matches without backtracking, so that the time is linear in the text's length.
 
 Source: language/deepseek-r1/eval_accuracy.py and language/gpt-oss-120b/eval_accuracy.py of
 https://github.com/mlcommons/inference.
@@ -26,7 +26,10 @@ LANGUAGE = re.compile(r"(?:python|py)\s*\n", re.IGNORECASE)
 
 
 def final_section(text: str) -> str:
-    """Return the final section of gpt-oss's answer, else all of it, as extract_final_section."""
+    """Return the final section of gpt-oss's answer, or the whole text if there is none.
+
+    The rules are those of `extract_final_section` in the reference.
+    """
     text = text.strip()
     head = FINAL.search(text)
     return text[head.end() :].partition(RETURN)[0].strip() if head else text
@@ -59,18 +62,24 @@ def _unlisted(text: str) -> str:
 
 
 def _alone(text: str, options: str) -> str | None:
-    """Return the last letter that is a word by itself; None unless `options` is "A-J"."""
+    """Return the last option letter that is a word by itself, if `options` is "A-J", else None."""
     return _last(_letter(options, r"\b([OPTIONS])\b"), text) if options == "A-J" else None
 
 
 def choice(text: str, options: str) -> str | None:
-    """Return the letter that DeepSeek-R1's script grades, one of "A-D" or "A-J"; None without."""
+    """Return the option letter that DeepSeek-R1's script grades; None if there is none.
+
+    `options` is "A-D" or "A-J".
+    """
     text = _unlisted(text.strip())
     return _stated(text, options) or _alone(text, options)
 
 
 def final_choice(text: str, options: str) -> str | None:
-    """Return the letter that gpt-oss's script grades (`GptOssScorer`); None without one."""
+    """Return the option letter that gpt-oss's script grades (see `GptOssScorer`), or None.
+
+    `options` is "A-D" or "A-J".
+    """
     final = _unlisted(BOLD.sub(r"\1", final_section(text)))
     begins = _letter(options, r"[^a-zA-Z]*([OPTIONS])(?:[^a-zA-Z]|$)").match(final.strip())
     first = begins or _letter(options, r"\bAnswer\s*+[:.]?+\s*+([OPTIONS])\b").search(final)
@@ -80,7 +89,7 @@ def final_choice(text: str, options: str) -> str | None:
 
 
 def boxed(text: str) -> str | None:
-    r"""Return the content of the last \boxed{}; None if it is not closed."""
+    r"""Return the content of the last \boxed{}; None if there is none or it is not closed."""
     _, box, rest = text.strip().rpartition(BOXED)
     depth = 1 if box else 0
     for position, character in enumerate(rest if box else ""):
@@ -91,7 +100,10 @@ def boxed(text: str) -> str | None:
 
 
 def number(text: str) -> int | None:
-    r"""Return the last number in a \boxed{}, else the last after "Answer:", from 0 to 999."""
+    r"""Return the last number in a \boxed{}, else the last number after "Answer:".
+
+    Returns None if there is no such number or it is above 999.
+    """
     digits = BOXED_NUMBER.findall(text) or NUMBER.findall(text.strip())
     # int() refuses more than 4,300 digits.
     if not digits or len(digits[-1]) > 4300:
@@ -101,12 +113,12 @@ def number(text: str) -> int | None:
 
 
 def program(text: str) -> str | None:
-    """Return the first fenced block of Python, as DeepSeek-R1's script; None without one."""
+    """Return the first fenced Python block, as DeepSeek-R1's script does; None if there is none."""
     return _blocks(text, f"{FENCE}python", first=True)
 
 
 def final_program(text: str) -> str | None:
-    """Return the program that gpt-oss's script grades (`GptOssScorer`); None without one."""
+    """Return the program that gpt-oss's script grades (see `GptOssScorer`), or None."""
     text = text.strip()
     for part in (final_section(text), text):
         code = _blocks(part, f"{FENCE}python")

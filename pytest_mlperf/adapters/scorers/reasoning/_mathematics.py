@@ -1,10 +1,10 @@
 """Check whether two answers to a question of MATH are equal, as PRM800K's grader does.
 
-Run as a script, it reads lines of JSON [target, answer], and writes 1 or 0 for each line. sympy may
-run for ever on an answer; then the process is killed at a time limit.
+As a script, it reads one JSON list [target, answer] per line, and writes 1 or 0 for each. sympy may
+run for ever on an answer; then the script is killed at a time limit.
 
-Unlike in sympy's own parser, an answer is never evaluated as Python: only arithmetic of numbers,
-symbols and sympy's functions in its syntax tree is evaluated.
+Unlike in sympy's own parser, an answer is never evaluated as Python: only arithmetic with numbers,
+symbols and sympy's functions in the syntax tree is evaluated.
 
 Source of the rules: prm800k/grading of https://github.com/openai/prm800k, under the MIT licence.
 """
@@ -46,7 +46,7 @@ RATIO = re.compile(f"({WHOLE})/({WHOLE})")
 
 
 class OddError(Exception):
-    """Report that the normalisation cannot handle an answer."""
+    """Report that an answer in LaTeX cannot be normalised."""
 
 
 def _replaced(text: str, pairs: Replacements) -> str:
@@ -59,7 +59,7 @@ def _unwrapped(text: str) -> str:
 
 
 def written(text: str) -> str:
-    """Return the normal form of an answer in LaTeX."""
+    """Normalise an answer in LaTeX; return it unchanged if that is not possible."""
     text = _unwrapped(text.strip()).strip()
     try:
         return _written(text)
@@ -88,7 +88,7 @@ def _written(text: str) -> str:
 
 
 def _fractions(text: str) -> str:
-    r"""Put braces around the arguments of \frac: its next two characters, if it has none."""
+    r"""Add missing braces around the two arguments of each \frac, as in \frac12."""
     first, *parts = text.split("\\frac")
     braced = [first]
     for part in parts:
@@ -116,7 +116,7 @@ SYMBOLS = (("√", "sqrt"), ("π", "pi"), ("∞", "inf"), ("∪", "U"), ("·", "
 
 
 def plain(text: str) -> str:
-    """Return an answer in lower case, without units, LaTeX commands and spaces."""
+    """Convert an answer to lower-case plain text without units, LaTeX commands and spaces."""
     text = _replaced(_unwrapped(text), SIGNS_AND_WORDS)
     for unit in UNITS:
         text = re.sub(rf"{unit}(es)?s? *(\^[0-9]+)?", "", text)
@@ -174,7 +174,7 @@ BRACKETS = "()[]"
 
 
 def elements(text: str) -> list[str]:
-    """Return the parts of a tuple or an interval; another answer is its only part."""
+    """Split a tuple or an interval into its parts; any other answer is a single part."""
     text = _without_commas(text)
     inner = text[1:-1]
     bracketed = len(text) > 2 and text[0] in BRACKETS and text[-1] in BRACKETS
@@ -249,7 +249,7 @@ def _names() -> dict[str, Any]:
 
 
 def _tree(text: str) -> ast.expr:
-    """Parse a formula with sympy's parser; return its Python syntax tree, without running it."""
+    """Parse a formula with sympy's parser; return a Python syntax tree, without evaluating it."""
     from sympy.parsing import sympy_parser as parser
 
     rules = (*parser.standard_transformations, parser.implicit_multiplication_application)
@@ -277,7 +277,10 @@ def _value(node: ast.expr) -> Any:
 def same_answers(
     pairs: Sequence[tuple[str, str]], *, cpu_s: float = COMPARISON_CPU_SECONDS
 ) -> list[bool]:
-    """Return for each target and answer whether they are the same; False after the time limit."""
+    """Return, for each pair of target and answer, whether both are equal.
+
+    A comparison that exceeds `cpu_s` of CPU time counts as unequal.
+    """
     verdicts: list[bool] = []
     while len(verdicts) < len(pairs):
         rest = "\n".join(map(json.dumps, pairs[len(verdicts) :]))

@@ -28,16 +28,17 @@ class ReasoningOptions(language.DecoderOptions):
     """Options of scorers deepseek_r1 and gpt_oss.
 
     Attributes:
-        has_programs: Whether the data set may have samples of LiveCodeBench, as MLPerf's have;
-            false, for your own data set, refuses them.
-        run_generated_code: Whether untrusted programs that a model wrote are run on this machine.
-            Each runs in a sandbox without network, the machine's files and privileges, with limits
-            on time, memory and processes; without a sandbox none runs. If false, programs have no
-            score, there is no "exact_match", and MLPerf's gate is not decided.
-        tests: LiveCodeBench's tests, required by `run_generated_code`: a file, or the folder of
-            test.jsonl and its continuations, of livecodebench/code_generation_lite on Hugging Face.
-            Programs without tests are wrong. Pickles in them are not executed.
-        processes: Number of programs that run at the same time; None is one per core.
+        has_programs: Whether the data set may contain samples of LiveCodeBench, as MLPerf's data
+            sets do. With false, for your own data set, such samples are an error.
+        run_generated_code: Whether untrusted programs written by a model run on this machine. Each
+            runs in a sandbox: no network, no access to the machine's files, no privileges, and
+            limits on time, memory and processes; if the sandbox does not work, no program runs.
+            With false, programs are not scored, "exact_match" is omitted, and MLPerf's accuracy
+            target is not decided.
+        tests: LiveCodeBench's tests, required by `run_generated_code`: one file, or the folder of
+            test.jsonl and its continuations, from livecodebench/code_generation_lite on Hugging
+            Face. Programs without tests count as wrong. Pickles in the files are not executed.
+        processes: Number of programs that run at the same time; None runs one per core.
     """
 
     has_programs: bool = True
@@ -47,20 +48,23 @@ class ReasoningOptions(language.DecoderOptions):
 
 
 class DeepSeekScorer(language.TextScorer[ReasoningOptions]):
-    r"""Grade each sample by the rules of its data set; other metrics are None.
+    r"""Grade each sample by the rules of its data set; its other metrics are None.
 
-    The data set is the first of gpqa, mmlu_pro, math500, aime and livecodebench in the lower-case
-    name of a sample's data set; another name is an error, as in the reference. Metrics, per sample
-    (100 if the answer is right, else 0) and as the reference prints them:
+    The name of a sample's data set, in lower case, must contain gpqa, mmlu_pro, math500, aime or
+    livecodebench; the first of these in this order counts, and another name is an error, as in the
+    reference. Metrics, per sample (100 if the answer is right, else 0) and as the reference prints
+    them:
 
-    - "exact_match" on all; the mean, not rounded. It is left out if there are samples of
-      LiveCodeBench and programs are not run.
-    - Each data set by its name: "gpqa" and "mmlu_pro" by the letter after the last "ANSWER", "aime"
-      by the last number in a \boxed{}, "math500" by the last \boxed{}, compared as in PRM800K's
-      grader; a comparison of more than 10 s of processor time or 2 GiB is wrong.
-    - "livecodebench", if programs are run: the first block of Python must pass all tests, each
-      within 60 s, and all within 20 minutes and 4 GiB.
-    - "tokens_per_sample" on all: tokens of the output with special ones; their mean, not rounded.
+    - "exact_match" on all samples; the mean is not rounded. It is omitted if there are samples of
+      LiveCodeBench and programs do not run.
+    - "gpqa" and "mmlu_pro": by the letter after the last "ANSWER".
+    - "aime": by the last number in a \boxed{}.
+    - "math500": by the last \boxed{}, compared as in PRM800K's grader; a comparison that needs more
+      than 10 s of CPU time or 2 GiB counts as wrong.
+    - "livecodebench", if programs run: the first Python block must pass all tests, each within 60
+      s, and all together within 20 minutes and 4 GiB.
+    - "tokens_per_sample" on all samples: number of output tokens, including special ones; the mean
+      is not rounded.
 
     Source: language/deepseek-r1/eval_accuracy.py of https://github.com/mlcommons/inference.
     """
@@ -82,7 +86,7 @@ class DeepSeekScorer(language.TextScorer[ReasoningOptions]):
         """Check the options.
 
         Args:
-            model: Folder of the model in Hugging Face's files, for its tokenizer.
+            model: Folder with the model's Hugging Face files, for its tokenizer.
         """
         super().__init__(model=model, **options)
         settings = self._asked
@@ -97,14 +101,14 @@ class DeepSeekScorer(language.TextScorer[ReasoningOptions]):
 
     @staticmethod
     def left_out(options: Mapping[str, Any]) -> dict[str, str]:
-        """Return the metrics not computed with these options; values are the options to set."""
+        """Return the metrics that these options exclude, each with the options that enable it."""
         if options.get("run_generated_code") or not options.get("has_programs", True):
             return {}
         runs = 'run_generated_code = true and tests = "…", LiveCodeBench\'s files'
         return {"exact_match": runs, PROGRAMS: runs}
 
     def require(self) -> None:
-        """Check that the libraries, the tests and the sandbox are available."""
+        """Check that the libraries are installed, and, if programs run, tests and sandbox."""
         super().require()
         if missing := [
             name for name in MATHEMATICS_LIBRARIES if importlib.util.find_spec(name) is None
@@ -115,7 +119,7 @@ class DeepSeekScorer(language.TextScorer[ReasoningOptions]):
             require_sandbox()
 
     def score(self, outputs: Sequence[bytes], references: Sequence[Mapping[str, str]]) -> Scores:
-        """Score token ids of type `dtype` against metric and target of data set graded."""
+        """Score token ids of type `dtype` against references of data set graded."""
         require_outputs(self.name, outputs, references)
         checked = language.require_tables(self.name, references, GRADED_FIELDS, "graded")
         kinds = [self._part(n, reference["metric"]) for n, reference in enumerate(checked)]
@@ -157,7 +161,10 @@ class DeepSeekScorer(language.TextScorer[ReasoningOptions]):
     def _grade(
         self, kinds: Sequence[str], texts: Sequence[str], targets: Sequence[str]
     ) -> list[bool]:
-        """Return whether each answer is right; a program that is not run counts as wrong."""
+        """Return whether each answer is right; a program that is not run counts as wrong.
+
+        `kinds` are the keys of the grading rules, such as "aime", one per sample.
+        """
         rows = list(zip(kinds, texts, targets, strict=True))
         programs = [
             (target, self._program(text)) for kind, text, target in rows if kind == PROGRAMS
@@ -199,17 +206,19 @@ class DeepSeekScorer(language.TextScorer[ReasoningOptions]):
 
 
 class GptOssScorer(DeepSeekScorer):
-    r"""Grade each sample by the rules of its data set, as scorer deepseek_r1, with differences.
+    r"""Grade each sample by the rules of its data set, like scorer deepseek_r1.
 
-    - Letters: in the final section of harmony's format, the letter that begins it, even the A of "A
-      good choice is C", else the first after "Answer"; else as deepseek_r1. Numbers and \boxed{}
-      are read in the whole text, drafts included.
-    - A program is the last block of Python in the final section, else the last block of any kind
+    The differences are:
+
+    - Option letters: in the final section of the harmony format, a letter at its beginning (even
+      the A of "A good choice is C"), else the first letter after "Answer"; else as in deepseek_r1.
+      Numbers and \boxed{} are searched in the whole text, including drafts.
+    - Programs: the last Python block in the final section, else the last block of any language
       there, else the same in the whole text.
-    - "exact_match" weighs a sample of aime25 by 1/8, of gpqa_diamond by 1/5 and of livecodebench_v6
-      by 1/3, the repeats of each question in MLPerf's data set; to 3 digits. As in the reference, a
-      missing repeat is not detected. A sample's score is 100 if right, times its share of the
-      weights.
+    - "exact_match" weights a sample of aime25 by 1/8, of gpqa_diamond by 1/5 and of
+      livecodebench_v6 by 1/3, since MLPerf's data set repeats their questions 8, 5 and 3 times; it
+      is rounded to 3 digits. As in the reference, a missing repeat is not detected. A sample's
+      score is 100 if right, times its normalised weight.
     - A data set whose name contains "mmlu" is graded by the rules of "mmlu_pro".
     - "tokens_per_sample" is not printed by the reference, though MLPerf limits it.
 

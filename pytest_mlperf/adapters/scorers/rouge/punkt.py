@@ -1,4 +1,4 @@
-"""Split texts into sentences as NLTK does, with the files of a Punkt model and no download."""
+"""Split texts into sentences as NLTK does, with local files of a Punkt model."""
 
 from __future__ import annotations
 
@@ -19,18 +19,18 @@ PUNKT_FILES = ("abbrev_types.txt", "collocations.tab", "ortho_context.tab", "sen
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Punkt:
-    """Load a Punkt model: abbreviations, collocations, frequent sentence starters, and case.
+    """Load a Punkt model: abbreviations, collocations, sentence starters and orthography.
 
     Attributes:
         scorer: Name of the scorer, for messages.
-        folder: Folder of PUNKT_FILES, in the form of NLTK's package punkt_tab.
+        folder: Folder with PUNKT_FILES, in the format of NLTK's package punkt_tab.
     """
 
     scorer: str
     folder: Path
 
     def check(self) -> None:
-        """Raise UnavailableError if a file is missing."""
+        """Raise UnavailableError if a file of the model is missing."""
         for name in PUNKT_FILES:
             if not (self.folder / name).is_file():
                 raise UnavailableError(
@@ -79,8 +79,8 @@ class SentenceOptions(DecoderOptions):
     """Options of scorers that split texts into sentences.
 
     Attributes:
-        processes: Number of processes that score; None is one per core. One scores 25 to 50 samples
-            of 290 words per second.
+        processes: Number of parallel processes for scoring; None is one per core. One process
+            scores 25 to 50 samples of 290 words per second.
     """
 
     processes: int | None = None
@@ -91,7 +91,7 @@ D = TypeVar("D", bound=SentenceOptions)
 
 
 class SentenceScorer(TextScorer[D]):
-    """Score by ROUGE, with the option `punkt` to split texts into sentences."""
+    """Provide a base class for ROUGE scorers with the option `punkt`, which splits sentences."""
 
     libraries: ClassVar[tuple[str, ...]] = ("rouge_score",)
 
@@ -99,7 +99,7 @@ class SentenceScorer(TextScorer[D]):
         """Check the options and the Punkt model's files.
 
         Args:
-            model: Folder of the model in Hugging Face's files, for its tokenizer.
+            model: Folder with the model's Hugging Face files, for its tokenizer.
         """
         super().__init__(model=model, **options)
         self._processes = self._asked.processes or len(usable_cores())
@@ -115,7 +115,7 @@ class SentenceScorer(TextScorer[D]):
             self._punkt.require()
 
     def _split(self, texts: Sequence[str]) -> list[str]:
-        """Return texts with a line break after each sentence, if there is a Punkt model."""
+        """Put each sentence on a line of its own if option `punkt` is set; return the texts."""
         stripped = [text.strip() for text in texts]
         if self._punkt is None:
             return stripped

@@ -1,4 +1,4 @@
-"""Score generated text by ROUGE and lengths, as MLPerf's scripts for summaries and answers do."""
+"""Score generated text by ROUGE and length, as MLPerf's scripts for summaries and answers do."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ class RougeOptions(SentenceOptions):
     """Options of scorer rouge.
 
     Attributes:
-        punkt: Folder of the Punkt model of English sentences, english in NLTK's package punkt_tab,
-            which splits texts for rougeLsum; None leaves rougeLsum out.
+        punkt: Folder of the English model, "english", of NLTK's package punkt_tab, which splits
+            texts into sentences for rougeLsum; None omits rougeLsum.
     """
 
 
@@ -28,16 +28,19 @@ class RougeScorer(SentenceScorer[RougeOptions]):
 
     Metrics, per sample and as the reference prints them over all samples:
 
-    - "rouge1", "rouge2", "rougeL": F-measures with stemming, 0 to 100; their mean, to 4 digits.
-    - "tokens_per_sample": tokens of the output with special ones; their mean, to 1 digit.
-    - "gen_len": characters of the text without white space at its ends; their sum. The reference
-      replaces white space between sentences by one line break, so that its value can differ by a
-      few characters per sample; ROUGE ignores white space.
-    - "rougeLsum", only with `punkt`: ROUGE-L sentence by sentence, 0 to 100; the mean, to 4 digits.
-      MLPerf's gate for Llama 3.1 8B needs it. "gen_len" then equals the reference's.
+    - "rouge1", "rouge2", "rougeL": F-measures with stemming, 0 to 100; the mean is rounded to 4
+      digits.
+    - "tokens_per_sample": number of output tokens, including special ones; the mean is rounded to 1
+      digit.
+    - "gen_len": number of characters of the text without white space at its ends; the aggregate is
+      the sum. The reference replaces white space between sentences by one line break, so that its
+      value can differ by a few characters per sample; ROUGE ignores white space.
+    - "rougeLsum", only with `punkt`: ROUGE-L sentence by sentence, 0 to 100; the mean is rounded to
+      4 digits. MLPerf's accuracy target for Llama 3.1 8B requires it. "gen_len" then equals the
+      reference's.
 
     Source: language/llama2-70b/evaluate-accuracy.py of https://github.com/mlcommons/inference,
-    equal to those of gptj-6b, llama3.1-8b and mixtral-8x7b.
+    which gives the same as those of gptj-6b, llama3.1-8b and mixtral-8x7b.
     """
 
     metrics = (*ROUGE_METRICS, "rougeLsum", "tokens_per_sample", "gen_len")
@@ -45,7 +48,7 @@ class RougeScorer(SentenceScorer[RougeOptions]):
 
     @staticmethod
     def left_out(options: Mapping[str, Any]) -> dict[str, str]:
-        """Return the metrics not computed with these options, and the option that enables each."""
+        """Return the metrics that these options exclude, each with the option that enables it."""
         split = options.get("punkt") is not None
         return {} if split else {"rougeLsum": 'punkt = "…/punkt_tab/english"'}
 

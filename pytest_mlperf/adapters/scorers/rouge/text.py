@@ -55,10 +55,10 @@ def f_measures(
     metrics: tuple[str, ...] = ROUGE_METRICS,
     processes: int = 1,
 ) -> NDArray[np.float64]:
-    """Return F-measures, 0 to 1, of pairs of texts, (metrics, pairs).
+    """Return ROUGE F-measures of pairs of texts, 0 to 1, shape (metrics, pairs).
 
-    Equal to `rouge_score.rouge_scorer.RougeScorer(metrics, use_stemmer=True)`. The metric
-    "rougeLsum" compares texts sentence by sentence; they have one sentence per line.
+    They equal those of `rouge_score.rouge_scorer.RougeScorer(metrics, use_stemmer=True)`. For the
+    metric "rougeLsum", each line of a text must be one sentence.
     """
     sides = [(metrics, *pair) for pair in zip(references, predictions, strict=True)]
     try:

@@ -1,4 +1,4 @@
-"""Run `pytest-mlperf history`: list a case's accepted baselines in git, and its sessions."""
+"""Run `pytest-mlperf history`: list a case's sessions, and its accepted baselines in git."""
 
 from __future__ import annotations
 
@@ -81,7 +81,7 @@ def _metric(name: str) -> str:
 
 
 def run(parsed: argparse.Namespace) -> int:
-    """Print the accepted baselines of cases, and their sessions."""
+    """Print the accepted baselines of the named cases, and their sessions; return the exit code."""
     notes: list[str] = []
     histories = histories_here(parsed.cases, parsed.store, parsed.runs_dir, notes)
     selected = of_metric(histories, parsed.metric)
@@ -121,7 +121,7 @@ def _baselines(parsed: argparse.Namespace) -> tuple[int, list[str]]:
 
 
 def find(text: str) -> Path:
-    """Return the baseline file of a path, a case id or a unique part of one."""
+    """Return the baseline file that a path, a case id or a unique part of a case id names."""
     if Path(text).is_file():
         return Path(text)
     files = {file: case.id for file, case in tracked_baselines()}
@@ -136,10 +136,11 @@ def find(text: str) -> Path:
 def histories_here(
     names: Sequence[str], url: str, runs_dir: Path, notes: list[str]
 ) -> list[CaseHistory]:
-    """Return the histories of cases by id or unique part of an id, sorted by last session.
+    """Return the histories of the named cases, sorted by the time of their last session.
 
-    They are in the store, or in the results files of the runs folder if the default store does not
-    exist. Unreadable files are added to `notes`.
+    A name is a case id or a unique part of one. Histories are read from the database `url`; if that
+    is the default one and does not exist, from the results files in `runs_dir`. Unreadable files
+    are added to `notes`.
     """
     sessions = Sessions(runs_dir)
     if url := store_here(url):
@@ -162,7 +163,7 @@ def histories_here(
 
 
 def _fitting(names: Sequence[str], cases: Sequence[str]) -> list[str]:
-    """Return the cases that one of `names` identifies: an id, or a part of one id only."""
+    """Return the cases that are named; each name is a case id or a unique part of one."""
     fitting = []
     for name in names:
         with suppress(MlperfError):
@@ -171,7 +172,7 @@ def _fitting(names: Sequence[str], cases: Sequence[str]) -> list[str]:
 
 
 def of_metric(histories: Sequence[CaseHistory], metric: str | None) -> list[CaseHistory]:
-    """Return the histories of a metric; of the first performance metric if it is None."""
+    """Return the histories of a metric; None selects the first performance metric."""
     if metric is None:
         kinds = sorted(histories, key=lambda history: history.series.kind != Kind.PERFORMANCE)
         metric = kinds[0].series.metric if kinds else ""

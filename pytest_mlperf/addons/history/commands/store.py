@@ -1,4 +1,4 @@
-"""Run `pytest-mlperf store`: import results files into a database, and export them."""
+"""Run `pytest-mlperf store`: import results files into a database, and export its sessions."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(parsed: argparse.Namespace) -> int:
-    """Import results files into the store, or export its sessions."""
+    """Import results files into the database, or export sessions from it."""
     if parsed.action == "import":
         named = parsed.results or [None]
         return _import(parsed.store, [results_path(text, parsed.runs_dir) for text in named])

@@ -1,1 +1,1 @@
-"""Read other tools' result files; each module recognises and reads those of some tools."""
+"""Read result files of other tools; each module recognises and reads the files of a few tools."""

@@ -136,7 +136,6 @@ def _point(document: ResultFile, errors: int | None) -> ToolPoint:
 
 
 def _settings(config: JsonObject) -> dict[str, Any]:
-    """Return the settings by their path; releases from 0.12 on list models and phases."""
     measured = [p for p in config.entries("phases") if p.get("kind") != "warmup"]
     return dict(_flat({**config, "phases": measured[-1:]}))
 
@@ -166,7 +165,7 @@ def _is_records(document: ResultFile) -> bool:
 
 
 def _records(document: ResultFile) -> Iterator[ToolRun]:
-    """Yield one run: a point for each turn, with medians over its requests."""
+    """Yield one run with one point per conversation turn, each with the medians of its requests."""
     turns: dict[int, list[JsonObject]] = defaultdict(list)
     for record in document.objects:
         metadata = record.at("metadata")

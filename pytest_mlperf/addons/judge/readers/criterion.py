@@ -15,12 +15,12 @@ from pytest_mlperf.addons.judge.readers.fields import JsonObject, Values, moment
 
 
 def _estimates(folder: Path) -> list[Path]:
-    """Return the folders `new` of all benchmarks, without those of earlier runs."""
+    """Return the `new` folder (results of the latest run) of each benchmark."""
     return sorted(file.parent for file in folder.rglob("new/estimates.json") if file.is_file())
 
 
 def _is_criterion(document: ResultFile) -> bool:
-    """Return whether a folder holds one criterion.rs run, with each benchmark once."""
+    """Return whether a folder holds criterion.rs results with unique benchmark names."""
     names = [_name(folder, document.path) for folder in _estimates(document.path)]
     return 0 < len(names) == len(set(names))
 

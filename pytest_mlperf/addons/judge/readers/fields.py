@@ -1,4 +1,4 @@
-"""Read fields that several tools write alike: times, rates, tables of statistics."""
+"""Parse fields that many tools write in the same way: times, rates, statistics."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ MAX_MAGNITUDE = 1e100
 
 
 def number(value: Any) -> float | None:
-    """Return a finite number; None for text such as "N/A", NaN, null and truth values."""
+    """Return a finite number; None for text such as "N/A", NaN, null, true and false."""
     if isinstance(value, bool) or not isinstance(value, int | float):
         return None
     try:
@@ -49,20 +49,20 @@ def number(value: Any) -> float | None:
 
 
 def positive(value: Any, factor: float = 1.0) -> float | None:
-    """Return a number above 0, times a factor, else None: tools write 0 and -1 for no value."""
+    """Return value x factor if the value is above 0, else None; tools write 0 or -1 for none."""
     value = number(value)
     scaled = value * factor if value is not None and value > 0 else 0.0
     return scaled if 1e-30 < scaled < 1e30 else None
 
 
 def per(total: Any, count: Any) -> float | None:
-    """Return a total per item; None if one of both is unknown or 0."""
+    """Return total / count; None if either is unknown or 0."""
     a, b = positive(total), positive(count)
     return a / b if a and b else None
 
 
 def plain(value: Any) -> str | float | None:
-    """Return a value as text or number, infinity as "inf"; None for tables, lists and null."""
+    """Return a scalar as text or number ("inf" for infinity); None for lists, objects and null."""
     if isinstance(value, bool):
         return str(value).lower()
     if isinstance(value, int | float):
@@ -71,10 +71,10 @@ def plain(value: Any) -> str | float | None:
 
 
 def moment(value: Any) -> float | None:
-    """Return a time in seconds since 1970 of an ISO text, vLLM's text or a number of seconds.
+    """Parse an ISO 8601 time, vLLM's date format or a number; return seconds since 1970.
 
-    A text without a zone is taken as UTC: only days and the order of runs are read from it. Times
-    before 1970, -1 and 0 mean that the time was not recorded.
+    A text without a time zone is parsed as UTC, because only the day and the order of runs matter.
+    Times before 1970, -1 and 0 give None: the time was not recorded.
     """
     if isinstance(value, str):
         compact = _COMPACT.fullmatch(value)
@@ -91,10 +91,10 @@ def moment(value: Any) -> float | None:
 
 
 class JsonObject(dict[str, Any]):
-    """Read values of a JSON object in a file; absent keys and wrong types give None."""
+    """Access fields of a JSON object; absent keys and wrong types give None or an empty result."""
 
     def at(self, *keys: str) -> JsonObject:
-        """Return the object at a path of keys; empty if there is none."""
+        """Return the nested object at a path of keys; empty if there is none."""
         record = self
         for key in keys:
             value = record.get(key)
@@ -102,34 +102,34 @@ class JsonObject(dict[str, Any]):
         return record
 
     def entries(self, key: str) -> list[JsonObject]:
-        """Return the objects of the list under a key; empty if there is none."""
+        """Return the JSON objects in the list under a key; empty if there are none."""
         values = self.get(key)
         listed = values if type(values) is list else []
         return [JsonObject(value) for value in listed if isinstance(value, Mapping)]
 
     def plain(self, key: str) -> str | float | None:
-        """Return a field as text or number; None for tables, lists and null, or if missing."""
+        """Return a field as text or number; None for lists, objects, null or a missing key."""
         return plain(self.get(key))
 
     def number(self, key: str) -> float | None:
-        """Return a finite number."""
+        """Return a field as a finite number, or None."""
         return number(self.get(key))
 
     def positive(self, key: str, factor: float = 1.0) -> float | None:
-        """Return a number above 0 times a factor."""
+        """Return a field times `factor` if it is above 0, else None."""
         return positive(self.get(key), factor)
 
     def whole(self, key: str) -> int | None:
-        """Return a whole number of at least 0."""
+        """Return a field as an integer of at least 0, or None."""
         value = self.number(key)
         return int(value) if value is not None and value >= 0 and value == int(value) else None
 
     def moment(self, key: str) -> float | None:
-        """Return a time in seconds since 1970."""
+        """Return a time field in seconds since 1970, or None."""
         return moment(self.get(key))
 
     def texts(self, *keys: str) -> dict[str, str]:
-        """Return the values of these keys as texts, cut to 120 characters; skip absent ones."""
+        """Return the values of `keys` as text of at most 120 characters; skip absent keys."""
         return {
             key: str(value)[:120]
             for key in keys
@@ -137,7 +137,7 @@ class JsonObject(dict[str, Any]):
         }
 
     def text(self, *keys: str) -> str | None:
-        """Return the first of these keys' values that is present, as text."""
+        """Return the value of the first key that is present, as text; None if none is."""
         return next(iter(self.texts(*keys).values()), None)
 
     def facts(self, names: Mapping[str, str], tolerance: float = 0.0) -> dict[str, Fact]:
@@ -174,7 +174,7 @@ class Values:
     """Collect figures, conditions and counts of a point; 0, -1 and text count as absent figures."""
 
     def __init__(self, raw: Mapping[str, Any] | None = None, keys: Mapping[str, str] = {}) -> None:
-        """Read each metric in `keys` from the key of the file; skip absent and null values."""
+        """Read values from `raw`; `keys` maps metric names to the keys of the file."""
         self.metrics: dict[str, float] = {}
         self.absent: dict[str, str] = {}
         self.facts: dict[str, Fact] = {}
@@ -184,14 +184,14 @@ class Values:
             self.add(metric, (raw or {}).get(key))
 
     def add(self, metric: str, value: Any, factor: float = 1.0) -> None:
-        """Add a value, times a factor that converts it to the unit of its quantity."""
+        """Add value x factor; `factor` converts it to the unit of the metric."""
         if (scaled := positive(value, factor)) is not None:
             self.metrics[metric] = scaled
         elif value is not None:
             self.absent[metric] = f"the file has {value!r}"[:60]
 
     def statistics(self, base: str, raw: Any, factor: float = 1.0) -> None:
-        """Add an object of statistics: mean, avg, median, p50, p99, p(95)."""
+        """Add statistics from an object `raw` with keys such as mean, median, p50 or p(95)."""
         for key, value in raw.items() if isinstance(raw, Mapping) else ():
             rank = re.fullmatch(r"p\(?([0-9][0-9.]*)\)?", str(key))
             statistic = f"p{rank[1]}" if rank else STATISTICS.get(str(key), "")
@@ -201,7 +201,7 @@ class Values:
     def latencies(
         self, raw: Mapping[str, Any], factor: float, pattern: re.Pattern[str] = LATENCY
     ) -> None:
-        """Add the values of keys that match a pattern with groups `base` and `statistic`."""
+        """Add all fields whose key matches a pattern with groups `base` and `statistic`."""
         for key, value in raw.items():
             if match := pattern.fullmatch(key):
                 base = _BASES.get(match["base"], match["base"])
@@ -238,17 +238,17 @@ class Values:
         self.facts["goodput target"] = Fact(target, ("goodput",), needed=True)
 
     def point(self, name: str, **more: Any) -> ToolPoint:
-        """Return a point with these figures; `more` are fields of `ToolPoint`."""
+        """Create a point with the collected values; `more` are further fields of `ToolPoint`."""
         return ToolPoint(name=name, **vars(self), **more)
 
     def at_load(
         self, concurrency: Any, rate: Any = None, *further: str, otherwise: str = "", **more: Any
     ) -> ToolPoint:
-        """Return a point named by its load: "concurrency 64, rate 4"; concurrencies are a curve.
+        """Create a point named by its load, such as "concurrency 64, rate 4".
 
         Args:
             further: Parts of the name after the load.
-            otherwise: Name of a point without both.
+            otherwise: Name of a point without concurrency and rate.
         """
         concurrency, rate = plain(concurrency), plain(rate)
         words = [] if concurrency is None else [f"concurrency {Fact(concurrency).text}"]

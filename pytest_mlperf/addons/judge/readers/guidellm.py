@@ -1,4 +1,4 @@
-"""Read GuideLLM's benchmarks.json; each strategy of a sweep is a point."""
+"""Read GuideLLM's benchmarks.json; each strategy of a sweep becomes one point."""
 
 from __future__ import annotations
 
@@ -95,7 +95,6 @@ def _point(raw: JsonObject, file: JsonObject) -> ToolPoint:
 
 
 def _constraints(limits: JsonObject) -> str | None:
-    """Return a benchmark's limits (max_*, min_*) as text; None without one."""
     words = []
     for name in (name for name in limits if name.startswith(("max_", "min_"))):
         index = limits.at(name).whole("current_index") or 0

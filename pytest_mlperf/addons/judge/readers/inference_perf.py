@@ -1,4 +1,4 @@
-"""Read inference-perf's `summary_lifecycle_metrics.json` and its files of stages."""
+"""Read inference-perf's `summary_lifecycle_metrics.json` and its result files of load stages."""
 
 from __future__ import annotations
 
@@ -60,13 +60,13 @@ def _read(document: ResultFile) -> Iterator[ToolRun]:
 
 
 def _settings(document: ResultFile) -> str:
-    """Return the text of `config.yaml` in the folder of a report; the report has no settings."""
+    """Return the text of `config.yaml` next to a report, because the report has no settings."""
     file = document.path.with_name("config.yaml")
     return file.read_text("utf-8", "replace") if file.is_file() else ""
 
 
 def _target(goodput: JsonObject, settings: str) -> str | None:
-    """Return the latency targets in the report, else those of the settings."""
+    """Return the goodput constraints from the report, else from the config file's text."""
     stored = goodput.get("constraints")
     if stored is not None:
         return str(stored)

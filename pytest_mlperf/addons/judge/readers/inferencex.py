@@ -37,7 +37,6 @@ def _is_aggregate(document: ResultFile) -> bool:
 
 
 def _aggregate(document: ResultFile) -> Iterator[ToolRun]:
-    """Yield one run with all points of a file, the collected results of one job."""
     points = tuple(map(_point, document.objects))
     details = document.head.texts("image", "framework", "recipe_fingerprint", "model")
     yield run_of(document, "inferencex", points=points, details=details)

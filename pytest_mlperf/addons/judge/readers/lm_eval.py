@@ -1,4 +1,4 @@
-"""Read lm-evaluation-harness: results with standard errors, and samples by document."""
+"""Read lm-evaluation-harness: aggregate results with standard errors, and per-document samples."""
 
 from __future__ import annotations
 
@@ -102,7 +102,7 @@ def _quantity(name: str, higher: Any) -> Quantity:
 
 
 def _samples(document: ResultFile) -> Iterator[ToolRun]:
-    """Read a file of one task's samples; yield one run, its scores named as in results files."""
+    """Read a samples file of one task; yield one run with per-document scores."""
     named = re.match(r"samples_(.+?)_\d{4}-", document.path.name)
     lines_by_filter: dict[str, list[JsonObject]] = defaultdict(list)
     for line in document.objects:

@@ -1,4 +1,4 @@
-"""Read k6's summaries and Locust's statistics."""
+"""Read summaries of k6 and statistics files of Locust."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _K6_MARKS = ("http_req_duration", "http_reqs", "iterations", "http_req_failed")
 
 
 def _k6_metrics(document: ResultFile) -> JsonObject:
-    """Return metrics by name, also from the machine-readable summary's list."""
+    """Return k6's metrics by name, from either format of its summary."""
     holder = document.head.at("results") or document.head
     named = {str(m.get("name")): m for m in holder.entries("metrics")} or holder.at("metrics")
     metrics = {name: metric for name, metric in named.items() if isinstance(metric, Mapping)}
@@ -49,7 +49,7 @@ def _k6(document: ResultFile) -> Iterator[ToolRun]:
 
 
 def _k6_failed(by_name: JsonObject) -> tuple[int | None, int | None]:
-    """Return the number of requests and of failed ones, from http_req_failed."""
+    """Return (number of requests, number of failed requests) from http_req_failed."""
     failures = by_name.at("http_req_failed")
     failed, fine = failures.whole("passes"), failures.whole("fails")
     if failed is not None and fine is not None:
@@ -135,7 +135,6 @@ def _locust_table(document: ResultFile) -> Iterator[ToolRun]:
 
 
 def _cell(text: Any) -> float | None:
-    """Return a number; None for "N/A" and an absent cell."""
     with contextlib.suppress(ValueError):
         return float(text or "")
     return None

@@ -1,4 +1,4 @@
-"""Read pytest-benchmark, Google Benchmark, hyperfine and llama-bench."""
+"""Read results of pytest-benchmark, Google Benchmark, hyperfine and llama-bench."""
 
 from __future__ import annotations
 
@@ -121,7 +121,6 @@ def _google(document: ResultFile) -> Iterator[ToolRun]:
 
 
 def _google_point(name: str, rows: list[JsonObject], shared: Mapping[str, Fact]) -> ToolPoint:
-    """Return a benchmark's means over its repetitions, all in one process."""
     values = Values()
     figures: dict[str, list[float]] = defaultdict(list)
     errors = [row for row in rows if row.get("error_occurred") is True]

@@ -1,4 +1,4 @@
-"""Read `vllm bench serve`, `throughput`, `latency`, and SGLang's `bench_serving`, `one_batch`."""
+"""Read vLLM's `bench serve`, `throughput`, `latency`; SGLang's `bench_serving`, `one_batch`."""
 
 from __future__ import annotations
 
@@ -171,7 +171,7 @@ _BATCH_SERVER_FIGURES = {
 
 
 def _one_batch(document: ResultFile) -> Iterator[ToolRun]:
-    """Yield a run for each execution of the command, with all batches that it appended."""
+    """Yield runs of a file to which SGLang's one_batch appends a line per batch size."""
     runs: list[dict[str, tuple[int, ToolPoint]]] = []
     for index, raw in enumerate(document.objects):
         served = "last_ttft" in raw

@@ -1,4 +1,4 @@
-"""Read tables of any tool by columns that the user names."""
+"""Read CSV or JSON tables of any tool; the user names the columns."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class Column:
     """Map a column of a table to a metric.
 
     Attributes:
-        factor: Factor from the column's unit to that of the quantity.
+        factor: Factor from the column's unit to the metric's unit.
     """
 
     metric: str
@@ -37,7 +37,7 @@ class Column:
 
 
 def column_of(text: str) -> Column:
-    """Return the column of METRIC=COLUMN[:UNIT[:higher|lower]].
+    """Parse the option text METRIC=COLUMN[:UNIT[:higher|lower]].
 
     Raises:
         ValueError: The text has another form, or the unit does not fit the metric.
@@ -59,7 +59,7 @@ def column_of(text: str) -> Column:
 
 
 def reader_of(columns: Sequence[Column], points: Sequence[str]) -> Reader:
-    """Return a reader of tables with these columns; `points` are the columns that name a case."""
+    """Create a reader of tables with these columns; the columns `points` name a benchmark."""
 
     def read(document: ResultFile) -> Iterator[ToolRun]:
         rows = [JsonObject(row) for row in document.rows or document.objects]
@@ -97,7 +97,7 @@ _AMOUNT = re.compile(r"(?P<number>[-+.0-9eE]+)\s*(?P<unit>[a-zA-Zµμ%]+)")
 
 
 def _figure(value: Any, column: Column) -> tuple[Any, float]:
-    """Return (number, factor to the quantity's unit) of a cell; its own unit has precedence."""
+    """Return (number, unit factor) of a cell; a unit written in the cell overrides the column's."""
     if not isinstance(value, str):
         return value, column.factor
     amount = _AMOUNT.fullmatch(value.strip())

@@ -1,4 +1,4 @@
-"""Read TensorRT-LLM: trtllm-bench's report, perf-sanity's records and its client's log."""
+"""Read TensorRT-LLM: trtllm-bench's report, perf-sanity's records and logs of its client."""
 
 from __future__ import annotations
 
@@ -79,7 +79,7 @@ _SANITY_FACTS = {
 
 
 def _sanity_values(raw: Mapping[str, object]) -> Values:
-    """Return figures by the names of perf-sanity's database; times are in milliseconds."""
+    """Collect values by the names that perf-sanity's database uses; times are in ms."""
     values = Values(raw, _SANITY_RATES)
     values.latencies(raw, 1e-3)
     values.goodput(raw.get("goodput"))
@@ -87,7 +87,7 @@ def _sanity_values(raw: Mapping[str, object]) -> Values:
 
 
 def _sanity(document: ResultFile) -> Iterator[ToolRun]:
-    """Yield a run for each record: perf-sanity writes one for each client of a test."""
+    """Yield one run per record; perf-sanity writes one record per client of a test."""
     for index, raw in enumerate(document.objects):
         values = _sanity_values({k.removeprefix("d_"): v for k, v in raw.items()})
         case = raw.text("s_test_case_name", "s_model_name") or "one test"
@@ -118,7 +118,7 @@ _LOG_NAMES = {
 
 
 def _log(document: ResultFile) -> Iterator[ToolRun]:
-    """Yield the run of a log that a serving benchmark printed: vLLM's and its descendants'."""
+    """Yield the run in a log printed by vLLM's serving benchmark or a tool derived from it."""
     lines = JsonObject((t, float(value)) for t, value in _LOG_LINE.findall(document.text))
     figures = {_LOG_NAMES.get(title, title): value for title, value in lines.items()}
     figures |= {

@@ -1,4 +1,4 @@
-"""Run `pytest-mlperf export`: write a curve as a submission to MLPerf Endpoints."""
+"""Run `pytest-mlperf export`: write a curve's run as an MLPerf Endpoints submission."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(parsed: argparse.Namespace) -> int:
-    """Write a submission, or the skeleton of its description."""
+    """Write a submission, or a template of the file that describes it."""
     results = read_results(results_path(parsed.results, parsed.runs_dir))
     verdict = _curve(results, parsed.case).verdict
     median = _median(verdict)

@@ -1,4 +1,4 @@
-"""Run `pytest-mlperf limits`: compare official results with the highest possible speeds."""
+"""Run `pytest-mlperf limits`: compare official results with the hardware limits (roofline)."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(parsed: argparse.Namespace) -> int:
-    """Print the table of results, or one limit."""
+    """Print the table of official results, or the limit of one workload."""
     about = None if parsed.workload is None else work_named(parsed.workload)
     if parsed.gpu is not None:
         if about is None:
@@ -130,7 +130,7 @@ class Limited(NamedTuple):
 
 
 def result_rows(name: str = ROUND) -> tuple[list[Limited], Mapping[str, int]]:
-    """Return a round's results on known GPUs, closest to the limit first, and counts of others."""
+    """Return a round's results, closest to the limit first, and counts of those left out."""
     rows: list[Limited] = []
     others: Counter[str] = Counter()
     for result in official_results(name):
@@ -145,7 +145,6 @@ def result_rows(name: str = ROUND) -> tuple[list[Limited], Mapping[str, int]]:
 
 
 def _limit(result: OfficialResult) -> WorkloadLimit | None:
-    """Return a result's hardware limit, at the GPU's fastest precision; None if unknown."""
     metric = "tokens_per_second" if result.unit == "tokens/s" else "throughput"
     value = result.value
     if result.is_latency:
@@ -172,7 +171,7 @@ _SI = ((1e15, "P"), (1e12, "T"), (1e9, "G"), (1e6, "M"), (1.0, ""))
 
 
 def results_table(workload: str | None, columns: int) -> Iterator[str]:
-    """Yield the official results with their limits, nearest first, and a summary."""
+    """Yield a table of official results, the one nearest to its limit first, and a summary."""
     every, others = result_rows()
     rows = [row for row in every if workload in (None, row.bound.about.name)]
     yield from fold(

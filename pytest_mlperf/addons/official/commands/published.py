@@ -53,7 +53,7 @@ NOTE = (
 
 @dataclass(frozen=True, kw_only=True)
 class PublishedFigure:
-    """Hold the value of a result per system, accelerator or watt."""
+    """Hold an official result's value per system, accelerator or watt."""
 
     result: OfficialResult
     value: float
@@ -119,7 +119,7 @@ def run(parsed: argparse.Namespace) -> int:
 
 
 def select(parsed: argparse.Namespace) -> Iterator[PublishedFigure]:
-    """Yield the selected results by group, best first; raise MlperfError if there are none."""
+    """Yield the results that the options select, by group, best first; MlperfError if none."""
     results = results_in(parsed.file) if parsed.file else official_results()
     rounds = tuple(dict.fromkeys(result.round for result in results))
     if parsed.round is not None and parsed.round not in rounds:
@@ -144,7 +144,7 @@ def select(parsed: argparse.Namespace) -> Iterator[PublishedFigure]:
 
 
 def figure_of(result: OfficialResult, per: str) -> PublishedFigure | None:
-    """Return a result per accelerator (not a latency) or watt; None if it cannot be divided."""
+    """Divide a result by accelerators or watts; None for a latency or an unknown divisor."""
     if per == "system":
         return PublishedFigure(result=result, value=result.value, unit=result.unit)
     if result.is_latency:
@@ -208,7 +208,7 @@ def _has_accelerator(text: str) -> Callable[[OfficialResult], bool]:
 
 
 def documents(figures: Sequence[PublishedFigure]) -> list[Mapping[str, object]]:
-    """Return results as JSON objects, with `figure`, the value per system, accelerator or watt."""
+    """Convert results to JSON objects; `figure` is the value per system, accelerator or watt."""
     return [
         document(figure.result) | {"figure": figure.value, "figure_unit": figure.unit}
         for figure in figures
@@ -216,7 +216,7 @@ def documents(figures: Sequence[PublishedFigure]) -> list[Mapping[str, object]]:
 
 
 def document(result: OfficialResult) -> dict[str, object]:
-    """Return a result as a table by column, without unknown values."""
+    """Convert a result to a JSON object by column name, without unknown values."""
     columns = {name: getattr(result, name) for name in RESULT_COLUMNS}
     return {name: value for name, value in columns.items() if value not in ("", None)}
 
@@ -229,9 +229,9 @@ def listing(
     markdown: bool,
     file: Path | None = None,
 ) -> Iterator[str]:
-    """Yield a table for each group of comparable results, with at most `most` results each.
+    """Yield one table per group of comparable results, with at most `most` results each.
 
-    `file` is the source of the results; None is MLCommons.
+    `file` is the results' source; None means MLCommons' published tables.
     """
     for (model, scenario, _unit, statistic, harness), group in groupby(
         figures, key=lambda figure: figure.result.kind

@@ -61,7 +61,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(parsed: argparse.Namespace) -> int:
-    """Print a round, or one workload of it."""
+    """Print the rules of a round, or of one workload in it."""
     if parsed.name not in ROUNDS:
         raise MlperfError(f"no round {parsed.name!r}{nearest(parsed.name, ROUNDS)}")
     round_ = load_round(parsed.name)
@@ -74,7 +74,6 @@ def run(parsed: argparse.Namespace) -> int:
 
 
 def _one(round_: Round, name: str) -> RoundWorkload:
-    """Return a workload by name; a target in the name selects that target."""
     workload = round_.find(name)
     if workload is None:
         raise MlperfError(
@@ -85,7 +84,7 @@ def _one(round_: Round, name: str) -> RoundWorkload:
 
 
 def document(round_: Round, workloads: Iterable[RoundWorkload]) -> dict[str, Any]:
-    """Return a round as JSON, with names, adapter and computed gates."""
+    """Return the rules of a round as JSON, with names, seeds and accuracy gates."""
     return {
         "schema": ROUND_JSON_VERSION,
         "kind": "pytest-mlperf round",
@@ -123,7 +122,6 @@ def _scenario(workload: RoundWorkload, name: Scenario, scenario: RoundScenario) 
 
 
 def _scores(workload: RoundWorkload, metrics: Mapping[str, RoundMetric]) -> dict[str, Any]:
-    """Return scores without empty fields, and the gates by target (percent)."""
     gates = {
         f"{100 * target:g}": {
             name: dict(zip(("lowest", "highest"), metric.bounds(target), strict=True))
@@ -140,7 +138,6 @@ def _scores(workload: RoundWorkload, metrics: Mapping[str, RoundMetric]) -> dict
 
 
 def _tidy(value: Any) -> Any:
-    """Round the floats of JSON to 12 significant digits, to hide binary rounding errors."""
     match value:
         case float():
             return float(f"{value:.12g}")
@@ -254,7 +251,7 @@ ADAPTERS = {
 
 
 def detail(round_: Round, workload: RoundWorkload, columns: int) -> Iterator[str]:
-    """Yield a workload's rules, with all its targets or one."""
+    """Yield the rules of a workload as text, for all its accuracy targets or one."""
     head = f"{full_name(workload)} of MLPerf Inference {round_.name}: {workload.title}"
     yield from fold(head, columns)
     for label, text in _facts(round_, workload).items():
@@ -295,7 +292,6 @@ def _facts(round_: Round, workload: RoundWorkload) -> dict[str, str]:
 
 
 def _answers(workload: RoundWorkload) -> dict[str, str]:
-    """Return the sampling temperatures in words, or nothing for greedy decoding."""
     if not workload.temperatures:
         return {}
     reference, twin = (workload.temperatures[name] for name in ("reference", "twin"))
@@ -307,13 +303,13 @@ def _answers(workload: RoundWorkload) -> dict[str, str]:
 
 
 def full_name(workload: RoundWorkload) -> str:
-    """Return the name with its targets if it has any: "bert-99/-99.9"."""
+    """Return a workload's name with its accuracy targets, if any: "bert-99/-99.9"."""
     suffixes = [f"-{100 * target:g}" for target in workload.targets] if workload.suffixed else []
     return workload.name + "/".join(suffixes)
 
 
 def limit(scenario: RoundScenario | None) -> str:
-    """Return the latency limits of a scenario as text, TTFT and TPOT if set; "-" if none."""
+    """Return the latency limits (TTFT, TPOT) of a scenario as text; "-" if it has none."""
     if scenario is None:
         return "-"
     limits = (scenario.latency_limit_ms, scenario.ttft_limit_ms, scenario.tpot_limit_ms)

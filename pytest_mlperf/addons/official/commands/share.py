@@ -1,4 +1,4 @@
-"""Run `pytest-mlperf share`: print measured results / the best official results."""
+"""Run `pytest-mlperf share`: print results as a share of the best official result."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(parsed: argparse.Namespace) -> int:
-    """Print each case's result / best official result; return 2 if none is comparable."""
+    """Print each case's share of the best official result; return 2 if none is comparable."""
     results = results_of(parsed.of)
     path = parsed.a or str(results_path(None, parsed.runs_dir))
     a = side(path, parsed.runs_dir, parsed.baselines)
@@ -78,7 +78,7 @@ def run(parsed: argparse.Namespace) -> int:
 
 
 def results_of(text: str | None) -> tuple[OfficialResult, ...]:
-    """Return official results of a round, all rounds (None) or a file; else raise MlperfError."""
+    """Return official results of a round, a file, or (for None) all rounds; else MlperfError."""
     rounds = rounds_with_results()
     if text is None or text in rounds:
         return official_results(text)
@@ -96,7 +96,7 @@ def lines(
     notes: Sequence[str],
     width: int,
 ) -> Iterator[str]:
-    """Yield a table of the comparable cases of a side, and why the others are not."""
+    """Yield a table of each case's share of the best result, and why other cases have none."""
     yield from paragraphs("A", [name], width)
     yield from paragraphs("published", [source_names], width)
     like = [(case, placing) for case, placing in standing if isinstance(placing, Placing)]

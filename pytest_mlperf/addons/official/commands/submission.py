@@ -1,4 +1,4 @@
-"""Run `pytest-mlperf submission`: write results as a tree for MLPerf's submission checker."""
+"""Run `pytest-mlperf submission`: write results as a folder tree that MLPerf's checker accepts."""
 
 from __future__ import annotations
 
@@ -114,7 +114,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(parsed: argparse.Namespace) -> int:
-    """Run an action of `submission`; return 1 if export refuses or the checker finds errors."""
+    """Run init, export or check; return 1 if export refuses or the checker finds errors."""
     if parsed.action == "init":
         return _init(parsed)
     name: str | None = parsed.round
@@ -239,7 +239,7 @@ def _only(paths: list[str], title: str) -> list[Path]:
 
 
 def described(machine: Machine, accelerator: str, root: Path = Path("/")) -> dict[str, str]:
-    """Return the keys of MLPerf's system description that this machine reports."""
+    """Return the fields of MLPerf's system description that can be detected here."""
     cpus = text_at(root / "proc/cpuinfo")
     memory = re.search(r"^MemTotal:\s*(\d+) kB", text_at(root / "proc/meminfo"), re.MULTILINE)
     system = re.search(r'^PRETTY_NAME="?([^"\n]+)', text_at(root / "etc/os-release"), re.MULTILINE)

@@ -1,4 +1,4 @@
-"""Read results of MLPerf submissions, and single folders of LoadGen's logs."""
+"""Read the results in MLPerf submissions, or in single folders of LoadGen logs."""
 
 from __future__ import annotations
 

@@ -34,11 +34,11 @@ _PARTS = re.compile(r"TEST\d\d.*|accuracy|ranging|power|audit|compliance|\..*", 
 
 @dataclass(frozen=True, kw_only=True)
 class ResultPlace:
-    """Describe where a result is.
+    """Describe the location of a result.
 
     Attributes:
-        folder: Folder with performance/run_1, or with logs.
-        root: Folder that no file read for it may lie outside of.
+        folder: Folder that contains performance/run_1, or the logs themselves.
+        root: Only files below this folder may be read.
         division, submitter, system, model: Names in the submission; "" for a folder of logs.
         scenario: Submitted scenario; None if only the log states it.
     """
@@ -53,18 +53,18 @@ class ResultPlace:
 
     @property
     def submission(self) -> Path:
-        """Submitter's folder, which also has systems and measurements."""
+        """Submitter's folder, which also contains systems/ and measurements/."""
         return self.folder.parents[3]
 
     @property
     def runs(self) -> list[Path]:
-        """Folders of its performance runs, the one that counts first."""
+        """Folders of the performance runs; the first one is the reported run."""
         there = sorted((self.folder / "performance").glob("run_*"), key=lambda path: path.name)
         return [path for path in there if path.is_dir()] or [self.folder]
 
 
 def result_folders(named: Path) -> Iterator[ResultPlace]:
-    """Yield each result in a folder, by name; raise MlperfError if it is missing or too deep."""
+    """Yield the results below a folder, sorted by name; MlperfError if missing or too deep."""
     if not named.is_dir():
         raise MlperfError(
             f"{shown(str(named))}: no such folder; name a tree of results, or of logs"

@@ -1,4 +1,4 @@
-"""Read LoadGen's log of a run, of any release: the detail log, else the summary.
+"""Read the log of a run by any LoadGen release: the detail log, else the summary.
 
 Detail logs of 2019 and 2020 (v0.5, v0.7) are not JSON, and some large ones are not in the
 repositories; the summary has the same values, with two decimals for Server.
@@ -83,12 +83,12 @@ def read_log(run: Path, root: Path) -> Detail:
 
 
 def is_summary(log: Detail) -> bool:
-    """Return whether a log was read from the summary."""
+    """Return whether a log was read from the summary file, not the detail log."""
     return log.path.endswith(SUMMARY_LOG)
 
 
 def queries_of(log: Detail) -> float:
-    """Return the queries of a run; LoadGen before v2.0 logged a rate or generated queries."""
+    """Return a run's number of queries; derived from a rate for LoadGen before v2.0."""
     if (count := log.values.get("result_query_count")) is not None:
         return float(count)
     begin_s, end_s = log.window_s
@@ -99,7 +99,7 @@ def queries_of(log: Detail) -> float:
 
 
 def count_of(log: Detail, key: str, default: int = 1) -> int:
-    """Return a count of a log, or the default if it is missing or invalid."""
+    """Return an integer from a log, or the default if it is missing or invalid."""
     count = log.values.get(key)
     return count if type(count) is int and 0 < count < 2**64 else default
 

@@ -1,4 +1,4 @@
-"""Compute the power of a submission from PTDaemon's samples, as in the round's table."""
+"""Compute the power of a submission from PTDaemon's samples, as the round's table reports it."""
 
 from __future__ import annotations
 
@@ -31,11 +31,10 @@ def power_of(
 ) -> tuple[float, PowerUnit, str] | None:
     """Return the power of a result, its unit and a note; None if it was not measured.
 
-    Offline, Server and Interactive have the mean power in W. SingleStream and MultiStream have the
-    energy per query in mJ: mean power times duration divided by queries; per sample for MultiStream
-    before v2.0. A MultiStream inferred from SingleStream counts eight of its queries as one. The
-    note says which part of the run the samples cover, if they have gaps. None also if only a
-    summary log exists.
+    Offline, Server and Interactive: mean power in W. SingleStream and MultiStream: energy per query
+    in mJ (mean power x duration / queries); per sample for MultiStream before v2.0. MultiStream
+    inferred from SingleStream counts eight queries as one. The note states the covered part of the
+    run if samples are missing. Returns None also if only a summary log exists.
     """
     path = at.runs[0] / POWER_FILE
     if not path.exists() or is_summary(log):
@@ -66,7 +65,7 @@ def _shares(log: Detail, scenario: Scenario) -> float:
 
 
 def _holes(times_s: Sequence[float], begin_s: float, end_s: float) -> str:
-    """Describe the part of a run that its power samples cover; "" if it is the whole run."""
+    """Return "N samples cover X of Y s" if power samples are missing, else ""."""
     ends_s = [begin_s, *(at_s + SAMPLE_SECONDS for at_s in times_s)]
     gaps_s = [later - earlier for earlier, later in zip(ends_s, (*times_s, end_s), strict=True)]
     silent_s = [gap for gap in gaps_s if gap > MAX_HOLE_SECONDS]
@@ -77,7 +76,7 @@ def _holes(times_s: Sequence[float], begin_s: float, end_s: float) -> str:
 
 
 def _samples(path: Path, content: str) -> Iterator[tuple[float, float]]:
-    """Yield the time of each sample, seconds since the epoch, and its power, W."""
+    """Yield the time [s since 1970] and the power [W] of each sample."""
     for number, line in enumerate(content.splitlines(), start=1):
         cells = line.split(",")
         if cells == [""]:

@@ -1,4 +1,4 @@
-"""Read files of a submission, but never through a link that leads out of it."""
+"""Read files of a submission; refuse links that lead out of it."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ MAX_DESCRIPTION_BYTES = 2**20
 
 
 def text_of(path: Path, root: Path, largest: int = MAX_LOG_BYTES) -> str:
-    """Return the text of a file below `root`; raise MlperfError if it cannot be read."""
+    """Return the text of a file below `root`, of at most `largest` bytes, else MlperfError."""
     try:
         if not path.resolve().is_relative_to(root.resolve()):
             raise MlperfError(f"{path}: a link that leads out of {root}; it is not followed")
@@ -25,7 +25,7 @@ def text_of(path: Path, root: Path, largest: int = MAX_LOG_BYTES) -> str:
 
 
 def object_of(path: Path, root: Path) -> dict[str, Any]:
-    """Return the JSON object in a file; the last of repeated keys counts, as for checkers."""
+    """Return the JSON object in a file; of duplicate keys the last one counts."""
     text = text_of(path, root, MAX_DESCRIPTION_BYTES)
     content = json_of(path, "JSON file", text.encode(), repeated_keys=True)
     if not isinstance(content, dict):

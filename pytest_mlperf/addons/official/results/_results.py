@@ -1,4 +1,4 @@
-"""Read one result: its value, its system and its runs, as the round's table has them."""
+"""Read one result: value, system and runs, as they appear in the round's table."""
 
 from __future__ import annotations
 
@@ -44,15 +44,15 @@ _CLASSIFIERS = re.compile(r"mobilenet|efficientnet|resnet50")
 
 @dataclass(frozen=True, kw_only=True)
 class RecordedResult:
-    """Hold a result with its runs.
+    """Hold a submitted result and its runs.
 
     Attributes:
-        row: Row of the round's table.
-        logs: Logs of its performance runs, the one that counts first.
+        row: The result as a row of the round's table.
+        logs: Logs of the performance runs; the first one is the reported run.
         framework: Software of the system's description: "TensorRT 10.2.0, CUDA 12.4".
-        official: Whether its round's checker accepts the settings of its run.
-        unmeasured: Why the result is left out of sessions; "" if it is not.
-        notes: Notes for readers of the row.
+        official: Whether the round's checker accepts the run's settings.
+        unmeasured: Why the result cannot be part of a session; "" if it can.
+        notes: Notes to show with the row.
     """
 
     place: ResultPlace
@@ -65,7 +65,7 @@ class RecordedResult:
 
 
 def read_result(at: ResultPlace, named: str | None = None) -> RecordedResult:
-    """Read a result, a folder of logs as the `named` workload; raise MlperfError for defects."""
+    """Read a result; `named` is the workload of a folder of logs; MlperfError for defects."""
     logs = tuple(read_log(run, at.root) for run in at.runs)
     log = logs[0]
     if log.values.get("effective_test_mode") not in PERFORMANCE_MODES:
@@ -146,7 +146,6 @@ def _timed(log: Detail) -> bool:
 
 
 def _lasted_s(log: Detail) -> float:
-    """Return the duration of a run in seconds; infinite if its log does not state it."""
     begin_s, end_s = log.window_s if _timed(log) else (-math.inf, 0.0)
     return end_s - begin_s
 
@@ -154,7 +153,7 @@ def _lasted_s(log: Detail) -> float:
 def _broken_rules(
     log: Detail, model: str, scenario: Scenario, rules: Round | None, *, closed: bool
 ) -> Iterator[str]:
-    """Yield the rules of the round's checker that a log breaks; missing values are allowed."""
+    """Yield the settings in a log that break rules of the round's checker."""
     workload = workload_of(rules, model)
     constants = workload.scenarios.get(scenario) if workload else None
     if rules and workload and constants:
@@ -171,7 +170,7 @@ def _broken_rules(
 
 
 def _model(at: ResultPlace, name: str, rules: Round | None) -> str:
-    """Return the checker's name of a workload, in v4.1's table the name of its folder."""
+    """Return the workload's name as in the round's table."""
     if rules and rules.name == "v4.1" and at.division:
         return name
     official = _official(name, rules)

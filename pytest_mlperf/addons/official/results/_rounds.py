@@ -1,4 +1,4 @@
-"""Define the rounds v0.7 to v4.0: the log values that their checkers require."""
+"""Define the rounds v0.7 to v4.0: the settings that their checkers require in logs."""
 
 from __future__ import annotations
 
@@ -66,12 +66,12 @@ def every_round() -> tuple[Round, ...]:
 
 
 def since(rules: Round | None, name: str) -> bool:
-    """Return whether a round is `name` or newer; True without a round."""
+    """Return whether a round is `name` or newer; True if the round is None."""
     return rules is None or rules.name >= name
 
 
 def workload_of(rules: Round | None, name: str) -> RoundWorkload | None:
-    """Return a round's workload by its name or the checker's; None if the round lacks it."""
+    """Return a round's workload by its own or the checker's name; None if there is none."""
     if rules is None:
         return None
     workloads = rules.workloads.values()
@@ -79,7 +79,7 @@ def workload_of(rules: Round | None, name: str) -> RoundWorkload | None:
 
 
 def open_workload(name: str, rules: Round) -> str | None:
-    """Return the round's workload to which an open-division model corresponds, or None."""
+    """Return the workload that a model of the open division corresponds to, or None."""
     if name == "ssd-resnet34":
         return "retinanet" if since(rules, "v2.1") else "ssd-large"
     if since(rules, "v4.1"):

@@ -1,4 +1,4 @@
-"""Compute the value of a result: LoadGen's figure in the round's table, and its unit."""
+"""Compute the value and unit of a result from LoadGen's log, as in the round's table."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ IN_SECONDS = ("wan-2.2-t2v-a14b",)
 
 @dataclass(frozen=True, kw_only=True)
 class TableValue:
-    """Hold the value of a result as in a round's table."""
+    """Hold a result's value with the unit and statistic of the round's table."""
 
     value: float
     unit: Unit
@@ -77,15 +77,15 @@ class TableValue:
 
 
 def round_of(log: Detail) -> Round | None:
-    """Return the round whose seed a run used, or None."""
+    """Return the round whose official seeds a run used, or None."""
     seed = log.values.get("effective_qsl_rng_seed", log.values.get("requested_qsl_rng_seed"))
     return next((rules for rules in every_round() if rules.qsl_seed == seed), None)
 
 
 def value_of(log: Detail, model: str, scenario: Scenario, rules: Round | None) -> TableValue:
-    """Return a log's value in the table, by the checker's name of its model.
+    """Return the value that the round's table shows for a log; `model` is the checker's name.
 
-    The round determines which value of the log counts; without a round the log itself does.
+    The round determines which key of the log counts; without a round it is derived from the log.
     """
     logged = log.values.get("effective_scenario")
     inferred = logged != scenario.of_loadgen

@@ -1,4 +1,4 @@
-"""Read the folder that `submission init` creates, and that people fill in."""
+"""Read the folder that `submission init` creates and the user fills in."""
 
 from __future__ import annotations
 
@@ -28,10 +28,10 @@ class Form:
     """Hold the filled-in form of a submission: submitter, system and code.
 
     Attributes:
-        system: Id that names folders and the description's file.
-        description: Keys of systems/<system>.json.
-        implementation: Keys of measurements.json.
-        source: Files of the code by relative path.
+        system: System id, used in folder and file names.
+        description: Content of systems/<system>.json.
+        implementation: Content of measurements.json.
+        source: Source code files by relative path.
     """
 
     folder: Path
@@ -44,21 +44,21 @@ class Form:
 
     @property
     def division(self) -> str:
-        """Folder of the division: "closed"."""
+        """Name of the division and of its folder: "closed" or "open"."""
         return str(self.description.get("division", "")).lower()
 
     @property
     def submitter(self) -> str:
-        """Folder of the submitter."""
+        """Name of the submitter and of its folder."""
         return str(self.description.get("submitter", ""))
 
     @property
     def top(self) -> str:
-        """Folder of all results of the submitter in the division."""
+        """Path of the submitter's folder in the division: "closed/Acme"."""
         return f"{self.division}/{self.submitter}"
 
     def blanks(self) -> Iterator[str]:
-        """Yield the values that are not filled in, with their files."""
+        """Yield the fields that are not filled in, each with its file."""
         for name, content in (
             (SYSTEM_FILE, self.description),
             (IMPLEMENTATION_FILE, self.implementation),
@@ -72,7 +72,7 @@ class Form:
 
 
 def read_form(folder: Path) -> Form:
-    """Read the folder; raise MlperfError for missing or invalid values."""
+    """Read the form from a folder; raise MlperfError for missing or invalid values."""
     if not folder.is_dir():
         raise MlperfError(
             f"{folder} is not a folder: make one with pytest-mlperf submission init, and fill it in"
@@ -132,5 +132,5 @@ def _source(folder: Path) -> dict[str, Path]:
 
 
 def json_file(content: Mapping[str, object]) -> bytes:
-    """Return an indented JSON file."""
+    """Return the content of a JSON file, indented."""
     return (json.dumps(content, indent=2, ensure_ascii=False) + "\n").encode()

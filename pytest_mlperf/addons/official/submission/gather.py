@@ -1,4 +1,4 @@
-"""Collect the entries of a submission from sessions."""
+"""Collect a submission's entries (scenario of a benchmark) from sessions."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ class Entry:
     """Hold the results of one scenario of one benchmark.
 
     Attributes:
-        benchmark: Checker's name.
-        mapped: Workload's own name if it differs from MLPerf's, else "".
-        run: Folder of the performance run's logs.
-        answers: Folder of the accuracy run's logs.
-        audits: Folder of each compliance test.
+        benchmark: Name of the benchmark in MLPerf's checker.
+        mapped: The suite's name of the workload if it differs from MLPerf's, else "".
+        run: Log folder of the performance run.
+        answers: Log folder of the accuracy run.
+        audits: Folders of the compliance tests by name.
     """
 
     result: CaseResult
@@ -43,12 +43,12 @@ class Entry:
 
     @property
     def scenario(self) -> Scenario:
-        """MLPerf's scenario."""
+        """Scenario of the result."""
         return self.result.verdict.case.scenario
 
     @property
     def constants(self) -> RoundScenario:
-        """Round's constants of the scenario."""
+        """MLPerf's constants for this scenario in the round."""
         return self.rules.scenarios[self.scenario]
 
 
@@ -57,8 +57,8 @@ def gather(
 ) -> list[Entry]:
     """Return the entries of sessions; raise MlperfError for a result that cannot be submitted.
 
-    `benchmarks` maps names unknown to the round to MLPerf's. With `rehearsal` runs of the quick
-    profile are accepted.
+    `benchmarks` maps workload names of the suites to MLPerf's names. With `rehearsal`, runs of the
+    quick profile are accepted.
     """
     timed = list(_of_kinds(sessions, Kind.PERFORMANCE))
     if not timed:
@@ -164,7 +164,6 @@ def _require_submittable(where: str, result: CaseResult, rules: Round, *, rehear
 def _workload(
     where: str, name: str, rules: Round, benchmarks: Mapping[str, str]
 ) -> tuple[RoundWorkload, str]:
-    """Return a round's workload, and the suite's name if MLPerf's differs, else ""."""
     workload = rules.find(name)
     if workload is not None:
         return workload, ""
@@ -201,7 +200,7 @@ def _accuracy(where: str, result: CaseResult, sessions: Sequence[Session]) -> tu
 
 
 def _folder_of(file: Path, folder: str | None, parts: int) -> Path:
-    """Return a run's folder: below the results file if it is there, else as recorded."""
+    """Return a run's folder: relative to the results file if it exists there, else as recorded."""
     named = Path(folder or "")
     near = file.resolve().parent.joinpath(*named.parts[-parts:])
     return near if near.is_dir() else named

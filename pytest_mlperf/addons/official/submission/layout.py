@@ -19,7 +19,7 @@ FLAT = ("v6.0", "v6.1")
 
 @dataclass(frozen=True, kw_only=True)
 class Leaf:
-    """Build the paths of one scenario of one benchmark and system; `top` is "closed/Acme"."""
+    """Build the paths for one scenario of one benchmark and system; `top` is e.g. "closed/Acme"."""
 
     round: str
     top: str
@@ -32,12 +32,12 @@ class Leaf:
 
     @property
     def flat(self) -> bool:
-        """Whether this round's layout has measurements and compliance in the results folder."""
+        """Whether the round keeps measurements and compliance files in the results folder."""
         return self.round in FLAT
 
     @property
     def results(self) -> str:
-        """Folder of logs."""
+        """Folder of the scenario's logs."""
         return self._below("results")
 
     @property
@@ -52,11 +52,11 @@ class Leaf:
 
     @property
     def measurements(self) -> str:
-        """Folder of LoadGen's settings."""
+        """Folder of the files with LoadGen's settings."""
         return self.results if self.flat else self._below("measurements")
 
     def implementation(self, name: str) -> str:
-        """Return the file that describes how the model was prepared."""
+        """Return the path of the file that describes the model's preparation."""
         if self.flat:
             return f"{self.measurements}/measurements.json"
         return f"{self.measurements}/{self.system}_{name}_{self.scenario}.json"
@@ -67,7 +67,7 @@ class Leaf:
 
     @property
     def description(self) -> str:
-        """File of the system."""
+        """Path of the system description."""
         return f"{self.top}/systems/{self.system}.json"
 
     def source(self, name: str) -> str:

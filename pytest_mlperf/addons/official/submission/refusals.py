@@ -1,4 +1,4 @@
-"""Find reasons to refuse `submission export`; MLCommons' checker finds all others."""
+"""Find reasons to refuse `submission export`; MLCommons' checker finds further defects."""
 
 from __future__ import annotations
 
@@ -26,9 +26,9 @@ TIMED_TESTS = ("TEST01", "TEST04", "TEST05")
 def refusals(
     entries: Sequence[Entry], form: Form, names: Iterable[str], rules: Round
 ) -> Iterator[str]:
-    """Yield why a submission must not be written, one line per problem.
+    """Yield the problems that prevent `submission export`, one line each.
 
-    `names` are relative paths of all files of the tree. Raises RunError if a log is damaged.
+    `names` are the relative paths of all files to write. Raises RunError if a log is damaged.
     """
     if blanks := len(list(form.blanks())):
         yield f"{plural(blanks, 'blank')} left: grep -r '{MARK}' {form.folder}"

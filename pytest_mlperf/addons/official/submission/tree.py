@@ -1,4 +1,4 @@
-"""Create the files of a submission by path, as MLPerf's rules require."""
+"""Create the files of a submission, by path, according to MLPerf's rules."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ submission is made of. MLCommons' checker refuses it. {UNVERIFIED_LABEL}
 
 
 def tree_of(entries: Sequence[Entry], form: Form, rules: Round, *, rehearsal: bool) -> Files:
-    """Return all files of a submission; logs are those that LoadGen wrote."""
+    """Return all files of a submission by path; LoadGen's logs are copied."""
     files: dict[str, bytes | Path] = {}
     for entry in entries:
         named = entry.mapped if entry.mapped and form.division == "open" else entry.benchmark
@@ -107,7 +107,7 @@ def _hashed(text: str, digest: str) -> bytes:
 
 
 def truncated(log: Path) -> tuple[bytes, str]:
-    """Return beginning and end of a log of answers, as MLPerf submits it, and its whole SHA-256."""
+    """Return a log cut in the middle as MLPerf requires, and the SHA-256 of the whole log."""
     try:
         with log.open("rb") as file:
             digest = hashlib.file_digest(file, "sha256").hexdigest()
@@ -181,7 +181,7 @@ CHOSEN_KEYS = {
 
 
 def as_conf(attributes: Mapping[str, object], scenario: Scenario) -> tuple[list[str], list[str]]:
-    """Return the lines of user.conf and of mlperf.conf for LoadGen's settings."""
+    """Convert LoadGen's settings to lines of (user.conf, mlperf.conf)."""
     loadgen = scenario.of_loadgen
     chosen: list[str] = []
     constant: list[str] = []

@@ -1,4 +1,4 @@
-"""Make images from text with Stable Diffusion XL through diffusers, as MLPerf's reference does."""
+"""Generate images with Stable Diffusion XL through diffusers, as MLPerf's reference does."""
 
 from __future__ import annotations
 
@@ -26,21 +26,21 @@ INDEX = "model_index.json"
 class DiffusionEngine(_base.TorchBase):
     """Answer each prompt with its image: uint8, shape (height, width, 3).
 
-    Defaults are those of MLPerf's reference: 20 steps of the Euler scheduler, guidance 8, its
-    negative prompt, and prompts cut to CLIP's 77 tokens. One thread makes images of the samples
-    that queued up, at most `batch_size` together.
+    Defaults are those of MLPerf's reference: 20 steps of the Euler scheduler, guidance scale 8, its
+    negative prompt, and prompts truncated to CLIP's 77 tokens. One thread generates the images of
+    queued samples, at most `batch_size` together.
 
     Args:
-        dataset: Its inputs are dicts of "caption", text, and "latents", an array or None; or text
-            alone.
+        dataset: Its inputs are dicts with "caption" (text) and "latents" (an array or None), or
+            only text.
         model: Folder of the pipeline: model_index.json, unet, vae, text_encoder, text_encoder_2,
             tokenizer, tokenizer_2, scheduler; or MLPerf's, with checkpoint_pipe and
             checkpoint_scheduler. Nothing is downloaded and no code of the folder is run.
-        precision: "fp32", "bf16" or "fp16"; "int8" or "int4" for weights of the UNet's linear
-            layers (torchao), the rest in the checkpoint's own type, or with int4 on GPUs in
-            bfloat16; "fp8" for these weights and their inputs, the rest in bfloat16, on GPUs of
-            compute capability 8.9 and later. A UNet of builder torchao-unet runs unchanged, on CPUs
-            too.
+        precision: "fp32", "bf16" or "fp16"; "int8" or "int4" quantises the weights of the UNet's
+            linear layers (torchao); all else has the checkpoint's own type, or bfloat16 with int4
+            on GPUs. "fp8" quantises these weights and their inputs, all else is bfloat16; it needs
+            GPUs of compute capability 8.9 or later. A UNet that builder torchao-unet quantised runs
+            unchanged, also on CPUs.
     """
 
     name = ENGINE
@@ -58,7 +58,7 @@ class DiffusionEngine(_base.TorchBase):
         self._cold = bool(self._options.compile)
 
     def require(self) -> None:
-        """Check the device and its kernels; calibrated fp8 runs on CPUs, too."""
+        """Check for the device and its kernels; calibrated fp8 also runs on CPUs."""
         quantization = unet_quantization(self._folder)
         _base.check_quantised(self._folder / "unet", quantization, self._precision)
         if quantization:
@@ -92,7 +92,7 @@ class DiffusionEngine(_base.TorchBase):
 
 
 def unet_quantization(folder: Path) -> Mapping[str, Any]:
-    """Return the table of quantised weights in the UNet's configuration; empty for plain ones."""
+    """Return `quantization_config` of the UNet's configuration; {} if it is not quantised."""
     file = folder / "unet" / "config.json"
     table = read_json(file).get("quantization_config") if file.is_file() else None
     return table if isinstance(table, dict) else {}

@@ -37,7 +37,7 @@ class MatrixConvolution(torch.nn.Linear):
         return float(self.weight.act_quant_kwargs.hp_value_ub) / FP8_MAX
 
     def _rounded(self, inputs: Any) -> Any:
-        """Return inputs in eight bits, viewed as int8; zero padding is equal for int8 and fp8."""
+        """Return inputs in eight bits, viewed as int8; zero has the same bits in int8 and fp8."""
         weight = self.weight
         if self._is_int8:
             scaled = inputs / weight.act_quant_scale.flatten()
@@ -46,7 +46,7 @@ class MatrixConvolution(torch.nn.Linear):
         return scaled.to(weight.qdata.dtype).view(torch.int8)
 
     def _windows(self, inputs: Any) -> Any:
-        """Pad; return windows (samples, height, width, kernel height, kernel width, inputs)."""
+        """Pad; return windows (samples, height, width, kernel height, kernel width, channels)."""
         high, wide = self._high, self._wide
         padded = torch.nn.functional.pad(inputs, (0, 0, wide, wide, high, high))
         for side in (0, 1):
@@ -73,7 +73,7 @@ class MatrixConvolution(torch.nn.Linear):
 
 
 class MatrixUnet(diffusers.UNet2DConditionModel):
-    """Build a UNet some of whose convolutions are matrix products, as its configuration lists."""
+    """Build a UNet in which the convolutions listed in its configuration are matrix products."""
 
     @classmethod
     def from_config(

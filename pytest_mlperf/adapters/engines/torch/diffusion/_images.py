@@ -1,4 +1,4 @@
-"""Load Stable Diffusion XL from a local folder, and make images of prompts in batches.
+"""Load Stable Diffusion XL from a local folder, and generate images for prompts in batches.
 
 Each part is checked for completeness; no code of the folder is run.
 
@@ -206,10 +206,10 @@ def quiet() -> Iterator[None]:
 
 
 class DeepCache:
-    """Count the steps of a denoising loop; keep the deep features of the last full step."""
+    """Count denoising steps; store the deep features of the last step at which all blocks ran."""
 
     def __init__(self, every: int) -> None:
-        """Run the deep blocks at the first step, and at each `every`-th one after it."""
+        """Run the deep blocks at the first step and then at every `every`-th step."""
         self._every = every
         self._steps = 0
         # A boolean, since torch.compile would recompile for each step number.
@@ -227,7 +227,7 @@ class DeepCache:
 
 
 class _Deep(torch.nn.Module):
-    """Run a block at full steps of DeepCache; at steps that reuse features, return its input."""
+    """Run a block at full steps of DeepCache; at other steps skip it and return its input."""
 
     def __init__(self, block: Any, cache: DeepCache) -> None:
         super().__init__()
@@ -258,7 +258,7 @@ class _DeepDown(_Deep):
 
 
 class _LastDeepUp(_Deep):
-    """Keep the last deep up block's output of a full step; return it at steps that skip blocks."""
+    """Store the last deep up block's output at full steps; return it at steps that skip blocks."""
 
     def forward(self, hidden_states: Any, *rest: Any, **named: Any) -> Any:
         if not self._cache.reuses:
@@ -267,12 +267,12 @@ class _LastDeepUp(_Deep):
 
 
 def fits(unet: Any) -> bool:
-    """Return whether a UNet has deep blocks: two levels or more."""
+    """Return whether a UNet has deep blocks, i.e. at least two resolution levels."""
     return len(unet.down_blocks) > 1 and len(unet.up_blocks) > 1
 
 
 def install(unet: Any, every: int) -> DeepCache:
-    """Let a UNet2DConditionModel of diffusers reuse deep features; `start` begins a new image."""
+    """Make a UNet2DConditionModel of diffusers reuse deep features; call `start` for each image."""
     cache = DeepCache(every)
     outer = unet.down_blocks[0]
     for number, downsampler in enumerate(outer.downsamplers or ()):
@@ -430,14 +430,14 @@ class Images(MediaBatches):
 
     @property
     def prompt_tokens(self) -> int:
-        """Maximum tokens of a prompt; longer ones are cut, as in the reference."""
+        """Maximum tokens of a prompt; longer prompts are truncated, as in MLPerf's reference."""
         return min(
             int(min(tokenizer.model_max_length, encoder.config.max_position_embeddings))
             for tokenizer, encoder in self._texts
         )
 
     def warm_up(self, sizes: Sequence[int], steps: int) -> None:
-        """Generate images in batches of these sizes, for torch.compile."""
+        """Generate images in batches of these sizes, so that torch.compile compiles for them."""
         indices = list(self._samples)
         for size in sizes:
             self._generate([indices[n % len(indices)] for n in range(size)], steps)
@@ -499,7 +499,7 @@ class Images(MediaBatches):
         return str(self._pipe.maybe_convert_prompt(prompt, tokenizer))
 
     def _decode(self, latents: Any, indices: Sequence[int]) -> Any:
-        """Return images of latents, uint8, channels last; raise if not finite (black)."""
+        """Return images for latents, uint8, channels last; raise if values are not finite."""
         vae = self._pipe.vae
         latents = latents.to(vae.dtype)
         mean, std = (getattr(vae.config, f"latents_{name}", None) for name in ("mean", "std"))

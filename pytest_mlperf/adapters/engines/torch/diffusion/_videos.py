@@ -1,4 +1,4 @@
-"""Load Wan from a local folder without running its code; make videos in batches.
+"""Load Wan from a local folder without running code in it; generate videos in batches.
 
 Reference: text_to_video/wan-2.2-t2v-a14b/run_mlperf.py of https://github.com/mlcommons/inference.
 """

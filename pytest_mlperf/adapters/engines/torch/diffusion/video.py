@@ -18,16 +18,15 @@ INDEX = "model_index.json"
 class VideoEngine(TorchBase):
     """Answer each prompt with the frames of its video: uint8, shape (frames, height, width, 3).
 
-    One thread makes videos of the samples that queued up, at most `batch_size` together. The log
-    has frames, as the reference's, but no scorer reads them.
+    One thread generates videos for the queued samples, at most `batch_size` in a batch.
 
     Args:
-        dataset: Its inputs are dicts of "prompt", text, and "latents", an array or None; or text
-            alone.
+        dataset: Its inputs are prompts, or dicts with "prompt", a text, and "latents", an array or
+            None.
         model: Folder of a WanPipeline as diffusers writes it: model_index.json, transformer,
             transformer_2, vae, text_encoder, tokenizer, scheduler. Nothing is downloaded and no
             code of the folder is run.
-        precision: "fp32", "bf16" or "fp16", of transformers and text encoder; the autoencoder
+        precision: "fp32", "bf16" or "fp16", for transformers and text encoder; the autoencoder
             computes in float32, as in the reference.
     """
 

@@ -1,4 +1,4 @@
-"""Run any torch.nn.Module in batches: a built-in model, or one of the suite's own factory."""
+"""Run any torch.nn.Module in batches: a built-in model, or one made by the suite's own function."""
 
 from __future__ import annotations
 
@@ -26,27 +26,28 @@ NEEDED_MODULES = dict.fromkeys(BUILT_IN, "safetensors") | {"question-answering":
 
 
 class TorchModuleEngine(TorchBase):
-    """Answer each sample with its part of the module's result, little-endian.
+    """Run a module on batches; answer each sample with its slice of the output, little-endian.
 
     Floats become float32, bytes and booleans uint8, other integers int64.
 
     A factory is called as `factory(model=..., **arguments)` in the worker, with weights = "dummy"
-    if the suite says so, and returns a torch.nn.Module. It may have the attributes `batching`;
-    `prepare(sample)`, which converts a data set's sample before time is measured; `bind(dataset)`,
-    called once, for data that it reads while time is measured; `encode(part)`, which returns the
-    bytes of a sample's part of the result instead of the form above; `host_inputs`, names of inputs
-    that stay on the CPU; and `facts`, texts for the fingerprint by name, such as "weights_sha256",
-    which by default is that of its state.
+    if the suite says so, and returns a torch.nn.Module. The module may have these attributes:
+    `batching`, the default of that option; `prepare(sample)`, which converts a data set's sample
+    before the measurement; `bind(dataset)`, called once, for a module that reads from the data set
+    during the measurement; `encode(part)`, which returns a sample's slice of the output as bytes in
+    another format; `host_inputs`, names of inputs that stay on the CPU; and `facts`, a dict of
+    texts for the fingerprint. Without "weights_sha256" in `facts`, the digest of the module's state
+    is used.
 
     Args:
-        dataset: Its inputs are arrays, or dicts (by name) and lists (by position) of arrays, as the
+        dataset: Its inputs are arrays, or dicts (by name) or lists (by position) of arrays, as the
             module takes them.
         model: Passed to the factory; a folder with config.json for "dlrm-v2", "dlrm-v3", "rgat" and
             "question-answering".
-        precision: "fp32", "bf16" or "fp16" for parameters, buffers and floating inputs, without
-            autocast. "int8" or "int4" for weights of linear layers (torchao), the rest in float32,
-            or with int4 on GPUs in bfloat16. "fp8" for these weights and their inputs, the rest in
-            bfloat16, on GPUs of compute capability 8.9 and later.
+        precision: "fp32", "bf16" or "fp16" for parameters, buffers and floating-point inputs,
+            without autocast. "int8" or "int4" for the weights of linear layers (torchao); the rest
+            is float32, or bfloat16 with int4 on GPUs. "fp8" for the weights and inputs of linear
+            layers; the rest is bfloat16. It needs a GPU of compute capability 8.9 or later.
     """
 
     name = ENGINE

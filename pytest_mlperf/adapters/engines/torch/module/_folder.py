@@ -1,4 +1,4 @@
-"""Read models from folders: sizes in config.json, tensors in safetensors files."""
+"""Read models from folders: dimensions from config.json, tensors from safetensors files."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ M = TypeVar("M", bound=Any)
 
 
 def sizes_in(folder: Path, kind: Callable[..., S], model_type: str) -> S:
-    """Read config.json as a dataclass of whole numbers and lists of them, all with defaults."""
+    """Read a model's dimensions from config.json into the dataclass `kind`; validate each value."""
     file = folder / "config.json"
     config = read_json(file)
     if config.pop("model_type", model_type) != model_type:
@@ -43,7 +43,10 @@ def sizes_in(folder: Path, kind: Callable[..., S], model_type: str) -> S:
 
 
 def filled(folder: Path, weights: str, make: Callable[[], M]) -> M:
-    """Return a module with a folder's weights, or "dummy" ones, and the matching facts."""
+    """Make a module and load a folder's weights, or random ones if `weights` is "dummy".
+
+    Also set its attribute `facts` to the weights' SHA-256, or to {"weights": "dummy"}.
+    """
     if weights == "dummy":
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(WEIGHTS_SEED)
@@ -61,10 +64,10 @@ def filled(folder: Path, weights: str, make: Callable[[], M]) -> M:
 
 
 class Weights:
-    """Read tensors of safetensors files by name, without the prefix "model.", by mapping."""
+    """Read tensors from safetensors files by name; ignore the prefix "model." of names."""
 
     def __init__(self, folder: Path, files: Sequence[Path]) -> None:
-        """List the tensors; close the files, whose mapping lives as long as a tensor from it."""
+        """List the names of all tensors in the files; read no tensor yet."""
         self._folder = folder
         self._places = {}
         with ExitStack() as opened:

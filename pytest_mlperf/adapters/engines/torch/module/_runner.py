@@ -21,11 +21,11 @@ Tree = Any
 
 
 class Mismatch(Exception):
-    """Report that a sample or result does not fit the batching; the text ends a sentence."""
+    """Report that a sample or output does not fit the batching; the text completes a message."""
 
 
 def split(batching: str, result: Any, lengths: Sequence[int]) -> list[Any]:
-    """Split a result by the samples' first dimensions; raise Mismatch if it differs."""
+    """Split a batch's output by sample; raise Mismatch if the shape does not fit."""
     shape = tuple(result.shape)
     if batching == "concat":
         if shape[:1] != (sum(lengths),):
@@ -87,7 +87,7 @@ def _tensor(values: Any) -> Any:
 
 
 def length(sample: Tree, batching: str) -> int:
-    """Return the first dimension that a sample's tensors share; 1 if it does not matter."""
+    """Return the first dimension of a sample's tensors; 1 unless `batching.grows`."""
     if batching == "stack":
         return 1
     lengths = {tuple(leaf.shape[:1]) for leaf in tree_leaves(sample)}
@@ -104,7 +104,7 @@ def length(sample: Tree, batching: str) -> int:
 
 
 def signature(sample: Tree, batching: str) -> str:
-    """Return the types and shapes that samples of one batch must share, as readable text."""
+    """Describe, as text, the types and shapes that all samples of a batch must have in common."""
     if isinstance(sample, torch.Tensor):
         grows = batching != "stack"
         kept = sample.shape[1:] if grows else sample.shape
@@ -133,7 +133,10 @@ def move(tree: Tree, device: Any, dtype: Any) -> Tree:
 
 
 def pick(result: Any, output: str | int | None) -> Any:
-    """Return the tensor of a result at a key, attribute or position; None takes the only one."""
+    """Return the tensor in a module's output with this key, attribute or index.
+
+    If `output` is None, the output must contain exactly one tensor.
+    """
     if isinstance(result, torch.Tensor) and output is None:
         return result
     parts: dict[str | int, Any] = {}
@@ -198,7 +201,7 @@ def state_sha256(module: Any) -> str:
 
 
 def find_factory(factory: str, path: str) -> Callable[..., Any]:
-    """Import the factory named by the option `factory`; `path` is its module:name."""
+    """Import the factory at `path`, "package.module:name"; messages name the option `factory`."""
     name, _, attribute = path.partition(":")
     try:
         target = importlib.import_module(name)
@@ -240,7 +243,7 @@ def _call(function: Callable[..., Any], factory: str, keywords: Mapping[str, obj
 
 
 class ModuleRunner:
-    """Keep loaded samples on the CPU and answer them; threads may share `run`."""
+    """Keep loaded samples on the CPU and run the module on them; `run` is thread-safe."""
 
     def __init__(
         self, module: Any, dataset: Dataset, options: TorchModuleOptions, precision: str

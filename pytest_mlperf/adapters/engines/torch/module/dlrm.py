@@ -1,11 +1,12 @@
 """Run DLRM-DCNv2, MLPerf's recommendation model: embedding bags, a low-rank cross net, two MLPs.
 
-The model and its sizes: recommendation/dlrm_v2 of https://github.com/mlcommons/inference; the cross
-net is equation 2 of https://arxiv.org/abs/2008.13535.
+Source of the model and its dimensions: recommendation/dlrm_v2 of
+https://github.com/mlcommons/inference; the cross net is equation 2 of
+https://arxiv.org/abs/2008.13535.
 
-A model is a folder with config.json and safetensors files. Sizes in config.json, by default
-MLPerf's, have the names of `LayerSizes`, as the reference's. Tensors have the names of TorchRec's
-DLRM_DCN, or with the prefix "model." of DLRMTrain, for table, layer or cross layer N:
+A model is a folder with config.json and safetensors files. The keys of config.json are the
+attributes of `LayerSizes`; missing ones have MLPerf's values. Tensors are named as in TorchRec's
+DLRM_DCN, or with DLRMTrain's prefix "model."; N is the number of a table, layer or cross layer:
 
 - sparse_arch.embedding_bag_collection.embedding_bags.t_cat_N.weight (rows, embedding_dim)
 - dense_arch.model._mlp.N._linear.weight, .bias
@@ -33,18 +34,18 @@ from pytest_mlperf.extension import sha256
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class LayerSizes:
-    """Define the sizes of all layers; the defaults are MLPerf's.
+    """Define the dimensions of all layers; the defaults are MLPerf's.
 
     Attributes:
-        num_embeddings_per_feature: Rows of each embedding table.
-        embedding_dim: Numbers in a row.
-        hotness: Lookups of each sparse feature.
-        dense_features: Dense features of a pair.
-        dense_arch_layer_sizes: Outputs of the layers for dense features; the last is
+        num_embeddings_per_feature: Number of rows of each embedding table.
+        embedding_dim: Length of an embedding vector.
+        hotness: Number of lookups of each sparse feature.
+        dense_features: Number of dense features of a user-item pair.
+        dense_arch_layer_sizes: Output sizes of the layers for dense features; the last one is
             `embedding_dim`.
-        dcn_num_layers: Layers of the cross net.
-        dcn_low_rank_dim: Rank of its kernels.
-        over_arch_layer_sizes: Outputs of the last layers; the last is 1.
+        dcn_num_layers: Number of layers of the cross net.
+        dcn_low_rank_dim: Rank of the cross net's kernels.
+        over_arch_layer_sizes: Output sizes of the final layers; the last one is 1.
     """
 
     num_embeddings_per_feature: tuple[int, ...] = (
@@ -69,7 +70,7 @@ class LayerSizes:
 
 
 def read_sizes(folder: Path) -> LayerSizes:
-    """Read config.json, whose sizes must fit together; its "model_type" may be "dlrm-v2"."""
+    """Read the layer sizes from config.json; raise an error if they do not fit together."""
     file = folder / "config.json"
     sizes = sizes_in(folder, LayerSizes, "dlrm-v2")
     for is_invalid, problem in (
@@ -103,7 +104,10 @@ BLOCK_ROWS = 1 << 18
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class EmbeddingTable:
-    """Hold the rows of a sparse feature, (rows, dim): floats, or int8 with scales (rows, 1)."""
+    """Hold the embedding table of one sparse feature, shape (rows, dim).
+
+    An int8 table has one scale per row, shape (rows, 1); `scales` is None for floats.
+    """
 
     rows: Any
     scales: Any = None
@@ -113,7 +117,10 @@ class EmbeddingTable:
         return EmbeddingTable(rows=self.rows.to(device), scales=scales)
 
     def sums(self, lookups: Any, dtype: Any) -> Any:
-        """Return the sums of the rows that pairs look up, (pairs, lookups): shape (pairs, dim)."""
+        """Return the sum of each pair's embedding vectors, shape (pairs, dim).
+
+        `lookups` are row numbers, shape (pairs, lookups).
+        """
         if self.scales is None:
             sums = torch.nn.functional.embedding_bag(lookups.contiguous(), self.rows, mode="sum")
             return sums.to(dtype)
@@ -122,7 +129,11 @@ class EmbeddingTable:
 
 
 class EmbeddingTables(torch.nn.Module):
-    """Hold one table per sparse feature; they move with the module, but keep their type."""
+    """Hold one embedding table per sparse feature.
+
+    Moving the module to another device moves the tables, unless `on_cpu`; their dtype never
+    changes.
+    """
 
     def __init__(self, tables: Sequence[EmbeddingTable], *, on_cpu: bool) -> None:
         super().__init__()
@@ -131,7 +142,10 @@ class EmbeddingTables(torch.nn.Module):
         self.on_cpu = on_cpu
 
     def forward(self, lookups: Any, hotness: Sequence[int], dtype: Any) -> Any:
-        """Return sums of all features (pairs, features x dim) for rows (pairs, lookups)."""
+        """Return each pair's summed embeddings of all features, shape (pairs, features x dim).
+
+        `lookups` are row numbers, shape (pairs, total lookups); `hotness` counts them per feature.
+        """
         parts = lookups.split(list(hotness), dim=1)
         return torch.cat(
             [table.sums(part, dtype) for table, part in zip(self._tables, parts, strict=True)],
@@ -146,14 +160,17 @@ class EmbeddingTables(torch.nn.Module):
 
 
 def kept_table(rows: Any, kind: str) -> EmbeddingTable:
-    """Return a table of a checkpoint: rows of shape (rows, dim), floats, one of `TABLE_KINDS`."""
+    """Return a checkpoint's embedding table, (rows, dim), converted to one of `TABLE_KINDS`."""
     if kind == "checkpoint":
         return EmbeddingTable(rows=rows)
     return _fill(len(rows), rows.shape[1], kind, lambda start, stop: rows[start:stop].float())
 
 
 def drawn_table(count: int, dim: int, kind: str, seed: int) -> EmbeddingTable:
-    """Return a reproducible table of random rows within ±1/sqrt(rows), as the reference's."""
+    """Return a table of random numbers, uniform within ±1/sqrt(count) as in the reference.
+
+    The same seed gives the same table; `kind` is one of `TABLE_KINDS`.
+    """
     drawing = torch.Generator().manual_seed(seed)
     bound = count**-0.5
 
@@ -205,7 +222,11 @@ class Dlrm(torch.nn.Module):
         self.top = _layers((width, *sizes.over_arch_layer_sizes))
 
     def prepare(self, sample: Any) -> dict[str, Any]:
-        """Return dense features and lookups (pairs, all lookups, int32) of data set criteo."""
+        """Convert a sample of data set criteo to the arguments of `forward`, after checking it.
+
+        Returns "dense", the dense features, and "sparse", row numbers, int32, (pairs, total
+        lookups).
+        """
         sizes = self._sizes
         if not isinstance(sample, dict) or not {"dense", "sparse"} <= sample.keys():
             raise Mismatch("lacks dense or sparse; use the data set criteo")
@@ -233,7 +254,10 @@ class Dlrm(torch.nn.Module):
         return {"dense": dense, "sparse": np.concatenate(sparse, axis=1).astype(np.int32)}
 
     def forward(self, dense: Any, sparse: Any) -> Any:
-        """Return float32 probabilities (pairs,) of features (pairs, 13), rows (pairs, lookups)."""
+        """Return each pair's click probability, float32, shape (pairs,).
+
+        `dense` are dense features, (pairs, 13); `sparse` are row numbers, (pairs, total lookups).
+        """
         bottom = torch.relu(self.bottom(dense))
         pooled = self.tables(sparse, self._sizes.hotness, bottom.dtype).to(bottom.device)
         first = crossed = torch.cat((bottom, pooled), dim=1)
@@ -254,12 +278,13 @@ def dlrm_v2(
 
     Args:
         model: Folder with config.json and, unless `weights` is "dummy", safetensors files. Tables
-            are mapped from the file, not read, while they are unchanged on the CPU.
-        weights: "checkpoint"; or "dummy" for reproducible random weights of the sizes of
+            on the CPU with tables = "checkpoint" stay memory-mapped.
+        weights: "checkpoint"; or "dummy" for reproducible random weights with the dimensions in
             config.json.
-        tables: "checkpoint" keeps the file's type at any precision of the engine; "fp16"; or "int8"
-            with a scale per row, the largest absolute value over 127.
-        tables_on_cpu: Look up on the CPU, for any device of the other layers.
+        tables: Type of the embedding tables: "checkpoint" keeps the file's type at any precision of
+            the engine; "fp16"; or "int8" with one scale per row, its largest absolute value / 127.
+        tables_on_cpu: Keep the tables and look up rows on the CPU, whatever the device of the other
+            layers.
     """
     if tables not in TABLE_KINDS or type(tables_on_cpu) is not bool:
         raise SuiteError(
@@ -317,6 +342,6 @@ def _names(module: Dlrm) -> Iterator[tuple[str, Any]]:
 
 
 def _shape(name: str, parameter: Any) -> tuple[int, ...]:
-    """Return a parameter's shape in the files, where the cross net's bias is a column."""
+    """Return a parameter's shape in the checkpoint; biases of the cross net are (width, 1)."""
     shape = tuple(parameter.shape)
     return (*shape, 1) if ".crossnet.bias." in name else shape

@@ -1,12 +1,12 @@
-"""Run the model of MLPerf's DLRM v3: HSTU, attention over a user's history, ranks candidates.
+"""Run the HSTU model of MLPerf's DLRM v3, which ranks candidates by a user's history.
 
-The layer is that of https://arxiv.org/abs/2402.17152: SiLU instead of softmax, and a gate; a
-candidate attends to the user and the history, and to no other candidate. Positions and times are
-not used, since all actions of MLPerf's data have the same time.
+The layer is that of https://arxiv.org/abs/2402.17152: attention with SiLU instead of softmax, and a
+gate. A candidate attends to the user, the history and itself, but to no other candidate. Positions
+and times are not used, since all actions of MLPerf's data have the same time.
 
-A model is a folder with config.json and safetensors files. Sizes in config.json, by default
-MLPerf's, are those of `HstuSizes`; tensors have the names of this module's. MLPerf's own
-checkpoint, 1 TB in shards of TorchRec, is not supported.
+A model is a folder with config.json and safetensors files. The keys of config.json are the
+attributes of `HstuSizes`; missing ones have MLPerf's values. Tensors are named like the parameters
+of `Hstu`. MLPerf's own checkpoint, 1 TB in TorchRec shards, is not supported.
 """
 
 from __future__ import annotations
@@ -35,15 +35,15 @@ RATINGS = 5
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class HstuSizes:
-    """Define the sizes of the model; the defaults are MLPerf's.
+    """Define the dimensions of the model; the defaults are MLPerf's.
 
     Attributes:
-        num_items, num_users, num_categories: Rows of the embedding tables.
-        embedding_dim: Numbers in a row, and width of the layers.
-        num_layers, num_heads: Layers and heads of the attention.
-        attention_dim: Numbers in a query and a key of a head.
-        linear_dim: Numbers in a value of a head.
-        hidden_dim: Width between candidate and prediction.
+        num_items, num_users, num_categories: Number of rows of the embedding tables.
+        embedding_dim: Length of an embedding vector, and width of the layers.
+        num_layers, num_heads: Number of layers, and of attention heads.
+        attention_dim: Length of a head's queries and keys.
+        linear_dim: Length of a head's values.
+        hidden_dim: Width of the hidden layer that computes a candidate's prediction.
     """
 
     num_items: int = 1_000_000_000
@@ -58,7 +58,7 @@ class HstuSizes:
 
 
 class HstuLayer(torch.nn.Module):
-    """Compute one layer: norm, gate, attention, residual; one matrix for queries, keys, values."""
+    """Compute one HSTU layer: normalisation, attention, gate and residual."""
 
     def __init__(self, sizes: HstuSizes) -> None:
         super().__init__()
@@ -70,7 +70,10 @@ class HstuLayer(torch.nn.Module):
         self.outward = torch.nn.Linear(outer, width)
 
     def forward(self, hidden: Any, sees: Any) -> Any:
-        """Return (batch, length, width); `sees` are weights, (batch, 1, length, length)."""
+        """Return the next hidden states, shape (batch, length, width).
+
+        `sees` masks and scales the attention weights, shape (batch, 1, length, length).
+        """
         parts = silu(self.inward(layer_norm(hidden, hidden.shape[-1:]))).split(self._parts, dim=-1)
         values, queries, keys = (
             part.unflatten(-1, (self._heads, -1)).transpose(1, 2) for part in parts[1:]
@@ -99,7 +102,10 @@ class Hstu(torch.nn.Module):
         self.head = torch.nn.Linear(sizes.hidden_dim, 1)
 
     def prepare(self, sample: Any) -> Any:
-        """Return a request as int64 (parts, columns): user, history, candidates."""
+        """Convert a request to a sequence of user, history and candidates.
+
+        Returns int64, shape (sequence length, columns), with `PART_COLUMNS` as columns.
+        """
         needed = {"step", "query", "user", "history", "ratings", "candidates", "labels"}
         if not isinstance(sample, Mapping) or not needed <= sample.keys():
             raise Mismatch("is not a request; use the data set streaming")
@@ -123,7 +129,10 @@ class Hstu(torch.nn.Module):
         return parts
 
     def forward(self, parts: Any) -> Any:
-        """Return kind, prediction, label, step and query of each part: (batch, length, 5)."""
+        """Predict a probability for each element of the sequences, shape (batch, length, 5).
+
+        The last dimension is: kind of the element, prediction, label, time step, query number.
+        """
         kind, number, rating = parts[..., 0], parts[..., 1], parts[..., 2]
         is_user, is_action, is_candidate = kind == USER, kind == ACTION, kind == CANDIDATE
         sizes, hidden = self._sizes, self.kinds(kind)
@@ -145,7 +154,10 @@ class Hstu(torch.nn.Module):
         return torch.stack([row.float() for row in rows], dim=-1)
 
     def _sees(self, past: Any, is_candidate: Any) -> Any:
-        """Return attention weights: each part attends to the past, a candidate also to itself."""
+        """Return the attention mask, divided by the number of user and history elements.
+
+        Each element attends to user and history up to itself; a candidate also to itself.
+        """
         length = past.shape[1]
         order = torch.ones(length, length, dtype=torch.bool, device=past.device).tril()
         itself = torch.eye(length, dtype=torch.bool, device=past.device)
@@ -153,7 +165,7 @@ class Hstu(torch.nn.Module):
         return (sees / past.sum(1).clamp(min=1)[:, None, None]).unsqueeze(1)
 
     def encode(self, part: Any) -> bytes:
-        """Return a request's answer as MLPerf logs it, which scorer `ranking` reads."""
+        """Return the answer to a request in MLPerf's log format, which scorer `ranking` reads."""
         rows = part.numpy()
         _, predictions, labels, steps, queries = rows[rows[:, 0] == CANDIDATE].T
         ends = [*predictions, *labels, *np.ones(len(labels)), len(labels)]
@@ -165,7 +177,7 @@ def dlrm_v3(*, model: str, weights: str = "checkpoint") -> Hstu:
 
     Args:
         model: Folder with config.json and, unless `weights` is "dummy", safetensors files.
-        weights: "checkpoint"; or "dummy" for reproducible random weights of the sizes of
+        weights: "checkpoint"; or "dummy" for reproducible random weights with the dimensions in
             config.json.
     """
     folder = Path(model)

@@ -1,13 +1,14 @@
-"""Run R-GAT, MLPerf's graph model: one attention per relation over a node's neighbours.
+"""Run R-GAT, MLPerf's graph model: separate graph attention for each relation between nodes.
 
-Each layer gives a node the sum over relations of the graph attention
-(https://arxiv.org/abs/1710.10903) over its neighbours; a paper is its own neighbour. As in MLPerf's
-reference, a layer is applied to all nodes that later ones need, and neighbours are sampled for
-every query. In the reference, nodes of a batch share their neighbourhoods; here each node has its
-own, so that answers do not depend on the batch.
+A layer's output for a node is the sum, over relations, of the graph attention
+(https://arxiv.org/abs/1710.10903) over the node's neighbours; a paper counts as its own neighbour.
+As in MLPerf's reference, a layer computes only the nodes that later layers need, and neighbours are
+sampled for every query. In the reference, the nodes of a batch share sampled neighbours; here each
+queried node has its own sample, so that answers do not depend on the batch.
 
-A model is a folder with config.json and safetensors files. Sizes in config.json, by default
-MLPerf's, are those of `RgatSizes`; tensors have the names of this module's.
+A model is a folder with config.json and safetensors files. The keys of config.json are the
+attributes of `RgatSizes`; missing ones have MLPerf's values. Tensors are named like the parameters
+of `Rgat`.
 """
 
 from __future__ import annotations
@@ -35,13 +36,15 @@ CITATION_EDGE = ("paper", "cites", "paper")
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Level:
-    """Hold the nodes at one distance from the roots, repeated for each path to them.
+    """Hold the nodes that are a given number of hops from the queried nodes (roots).
+
+    A node that is reached by several paths is listed once per path.
 
     Attributes:
-        nodes: Numbers of the nodes by kind.
-        roots: Root of each node, by kind.
-        parents: Position on the previous level of each neighbour's node, by relation; neighbours of
-            a kind are in the order of the relations.
+        nodes: Node numbers, by kind of node.
+        roots: Root of each node, by kind of node.
+        parents: For each sampled neighbour, the index of its parent in the previous level, by
+            relation. Neighbours of the same kind are stored in the order of these relations.
     """
 
     nodes: Mapping[str, Ints]
@@ -50,15 +53,16 @@ class Level:
 
 
 class Neighbours:
-    """Sample neighbours from the edges and their reverse.
+    """Sample neighbours of nodes, along the edges in both directions.
 
-    A node with more neighbours than the limit of its hop gets a sample: equidistant entries of its
-    list, from a start that seed, root, hop and node determine. All neighbours are equally likely,
-    and none is drawn twice. A root's neighbourhood does not depend on the batch or the run.
+    If a node has more neighbours than the fan-out of the hop, an equidistant sample of its
+    neighbour list is used. Its start is a hash of seed, root, hop and node. All neighbours are
+    equally likely, and none occurs twice. The sample of a root does not depend on the batch or the
+    run.
     """
 
     def __init__(self, edges: Mapping[Relation, NDArray[Any]], counts: Mapping[str, int]) -> None:
-        """Sort the edges, which takes time and memory, before any query."""
+        """Sort the edges by target node; this is done once, as it takes time and memory."""
         self._rows: dict[Relation, tuple[Ints, NDArray[Any]]] = {}
         for (first, name, second), pairs in edges.items():
             ends = pairs[:, 0], pairs[:, 1]
@@ -71,7 +75,11 @@ class Neighbours:
             self._rows[second, f"rev_{name}", first] = _sorted(*ends[::-1], counts[first])
 
     def around(self, papers: Ints, fan_outs: Sequence[int], seed: int) -> list[Level]:
-        """Return roots, their neighbours, their neighbours' neighbours, and so on."""
+        """Return the sampled nodes around queried papers, one level per hop.
+
+        The first level holds the papers themselves; `fan_outs` limits neighbours per relation and
+        hop.
+        """
         levels = [Level(nodes={"paper": papers}, roots={"paper": papers})]
         for hop, count in enumerate(fan_outs):
             previous, parts, parents = levels[-1], dict[str, list[tuple[Ints, Ints]]](), {}
@@ -91,7 +99,10 @@ class Neighbours:
     def _sampled(
         self, relation: Relation, level: Level, limit: int, salt: tuple[int, int]
     ) -> tuple[Ints, Ints]:
-        """Return the sampled neighbours' parent positions on the level, and their numbers."""
+        """Sample neighbours of a level's nodes in a relation, at most `limit` per node.
+
+        Returns, for each neighbour, the index of its parent in the level, and its node number.
+        """
         starts, sources = self._rows[relation]
         nodes, roots = level.nodes[relation[2]], level.roots[relation[2]]
         begin = starts[nodes]
@@ -106,7 +117,7 @@ class Neighbours:
 
 
 def _sorted(sources: Any, targets: Any, count: int) -> tuple[Ints, NDArray[Any]]:
-    """Return the start of each node's neighbours, and the neighbours."""
+    """Return a compressed adjacency list: start offsets per target node, and sorted sources."""
     order = np.argsort(targets, kind="stable")
     starts = np.zeros(count + 1, np.int64)
     np.cumsum(np.bincount(targets, minlength=count), out=starts[1:])
@@ -114,7 +125,7 @@ def _sorted(sources: Any, targets: Any, count: int) -> tuple[Ints, NDArray[Any]]
 
 
 def _chance(*parts: Any) -> NDArray[np.float64]:
-    """Return numbers from 0 to 1, hashed from `parts` by SplitMix64."""
+    """Return pseudo-random numbers in [0, 1), hashed from `parts` by SplitMix64."""
     mixed = np.zeros(1, np.uint64)
     with np.errstate(over="ignore"):
         for part in parts:
@@ -142,15 +153,15 @@ RELATIONS: tuple[Relation, ...] = (
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class RgatSizes:
-    """Define the sizes of the model; the defaults are MLPerf's.
+    """Define the dimensions of the model; the defaults are MLPerf's.
 
     Attributes:
-        features: Numbers of a node.
-        hidden: Numbers of a node between layers, over all heads.
-        heads: Heads of the attention.
-        classes: Labels.
-        fan_outs: Maximum neighbours of a node by each relation, by hop; the last is for the queried
-            papers. There are as many layers.
+        features: Number of input features of a node.
+        hidden: Number of hidden features of a node, over all heads.
+        heads: Number of attention heads.
+        classes: Number of classes.
+        fan_outs: Maximum neighbours of a node per relation, one number per layer; the last one is
+            for the queried papers.
     """
 
     features: int = 1024
@@ -172,7 +183,10 @@ class Attention(torch.nn.Module):
         self.bias = torch.nn.Parameter(torch.zeros(hidden))
 
     def forward(self, nodes: Any, neighbours: Any, parents: Any) -> Any:
-        """Return each node's aggregate of its neighbours; `parents` are the neighbours' nodes."""
+        """Return the attention output of each node, from its neighbours in one relation.
+
+        `parents` has, for each row of `neighbours`, the index of its node in `nodes`.
+        """
         sources, targets = (
             self.linear(rows).unflatten(-1, self._shape) for rows in (neighbours, nodes)
         )
@@ -191,7 +205,7 @@ class Attention(torch.nn.Module):
 
 
 class Rgat(torch.nn.Module):
-    """Compute the class of each paper."""
+    """Predict the class of each paper."""
 
     host_inputs = frozenset({"paper"})
 
@@ -209,7 +223,7 @@ class Rgat(torch.nn.Module):
         self.head = torch.nn.Linear(sizes.hidden, sizes.classes)
 
     def bind(self, dataset: Any) -> None:
-        """Sort the edges of the data set igbh; its features stay mapped."""
+        """Sort the edges of data set igbh for sampling; its features stay memory-mapped."""
         features, edges = getattr(dataset, "features", None), getattr(dataset, "edges", None)
         if not isinstance(features, Mapping) or not isinstance(edges, Mapping):
             raise engine_error("the data set has no graph; use the data set igbh")
@@ -228,11 +242,11 @@ class Rgat(torch.nn.Module):
         return {"paper": np.int64(sample["paper"])}
 
     def forward(self, paper: Any) -> Any:
-        """Return the class of each paper, (papers,), int64; neighbours are sampled here."""
+        """Sample neighbours; return the predicted class of each paper, int64, (papers,)."""
         return self.scores(paper).argmax(-1)
 
     def scores(self, paper: Any) -> Any:
-        """Return the score of each class, (papers, classes)."""
+        """Return the score of every class for each paper, shape (papers, classes)."""
         levels = self._neighbours.around(paper.numpy(), self._sizes.fan_outs[::-1], self.seed)
         hidden = [
             {kind: self._loaded(kind, nodes) for kind, nodes in level.nodes.items()}
@@ -280,9 +294,9 @@ def rgat(*, model: str, weights: str = "checkpoint", seed: int = 0) -> Rgat:
 
     Args:
         model: Folder with config.json and, unless `weights` is "dummy", safetensors files.
-        weights: "checkpoint"; or "dummy" for reproducible random weights of the sizes of
+        weights: "checkpoint"; or "dummy" for reproducible random weights with the dimensions in
             config.json.
-        seed: Seed of the sampled neighbours.
+        seed: Seed for sampling neighbours.
     """
     folder = Path(model)
     sizes = sizes_in(folder, RgatSizes, "rgat")

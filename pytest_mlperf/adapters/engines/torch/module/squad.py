@@ -1,4 +1,4 @@
-"""Run extractive question answering through transformers: start and end scores of word pieces."""
+"""Run extractive question answering through transformers: start and end logits per word piece."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ INPUTS = {"input_ids": "input_ids", "input_mask": "attention_mask", "segment_ids
 
 
 class QuestionAnswering(torch.nn.Module):
-    """Run a model of transformers on features of data set squad, padded and masked in a batch."""
+    """Run a question-answering model of transformers on samples of data set squad."""
 
     batching = "pad"
 
@@ -33,7 +33,7 @@ class QuestionAnswering(torch.nn.Module):
         self._segments = getattr(config, "type_vocab_size", 0) > 1
 
     def prepare(self, sample: Any) -> dict[str, Any]:
-        """Return the arguments of `forward` for a feature, whose arrays are each (seq,)."""
+        """Convert a sample of data set squad to the arguments of `forward`, each (seq,)."""
         if not isinstance(sample, dict) or not INPUTS.keys() <= sample.keys():
             raise Mismatch(f"lacks one of {', '.join(INPUTS)}; use the data set squad")
         ids = sample["input_ids"]
@@ -54,7 +54,7 @@ class QuestionAnswering(torch.nn.Module):
         }
 
     def forward(self, **batch: Any) -> Any:
-        """Return the scores of the answer's start and end, shape (batch, seq, 2)."""
+        """Return start and end logits of each word piece, shape (batch, seq, 2)."""
         scores = self.model(**batch)
         return torch.stack((scores.start_logits, scores.end_logits), dim=-1)
 
@@ -67,8 +67,8 @@ def question_answering(
     Args:
         model: Folder with config.json and safetensors files; nothing is downloaded and no code of
             the folder is run.
-        weights: "checkpoint" or "dummy".
-        attention: transformers' name of an attention implementation.
+        weights: "checkpoint"; or "dummy" for random weights.
+        attention: Name of an attention implementation in transformers, such as "sdpa".
     """
     folder = Path(model)
     placement = {"dtype": torch.float32, "attention": attention, "device": torch.device("cpu")}

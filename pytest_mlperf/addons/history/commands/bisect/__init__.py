@@ -82,7 +82,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 class _InPlaceOf(argparse.Action):
-    """Define an option that replaces positional arguments and makes them optional."""
+    """Define a command-line option that makes the positional arguments `refs` unnecessary."""
 
     def __init__(self, *, refs: Sequence[argparse.Action], **options: Any) -> None:
         super().__init__(**options)
@@ -95,7 +95,7 @@ class _InPlaceOf(argparse.Action):
 
 
 def run(parsed: argparse.Namespace) -> int:
-    """Search; return 0 if a commit or version is named, else 1."""
+    """Run the bisect; return 0 if it names a single commit or version, else 1."""
     if parsed.versions and parsed.good:
         raise MlperfError("name GOOD and BAD, or --versions in their place")
     run_id = new_id()
@@ -176,7 +176,7 @@ def _settings(plan: InterleavedCases, pairs: int) -> dict[str, str]:
 
 @contextlib.contextmanager
 def _ended_as_by_ctrl_c() -> Iterator[None]:
-    """Raise KeyboardInterrupt on SIGTERM and SIGHUP, so that processes and files are cleaned up."""
+    """Raise KeyboardInterrupt on SIGTERM and SIGHUP, to clean up processes and files."""
 
     def interrupt(_number: int, _frame: FrameType | None) -> None:
         raise KeyboardInterrupt

@@ -1,4 +1,4 @@
-"""Format the output of a bisect: its range, each step, and the conclusion."""
+"""Format the output of a bisect: its range, each comparison, and the conclusion."""
 
 from __future__ import annotations
 
@@ -24,13 +24,16 @@ MIN_SUBJECT_COLUMNS = 8
 
 
 def say(lines: Sequence[str]) -> None:
-    """Print lines and flush stdout, for a log that is read while it grows."""
+    """Print lines and flush stdout, so that a log can be followed."""
     show(lines)
     print(end="", flush=True)
 
 
 def heading(search: Bisection, tests: Sequence[str], kept: int) -> list[str]:
-    """Return lines on the search: good and bad build, tests, and number of comparisons."""
+    """Return lines about the bisect: good and bad build, tests, and number of comparisons.
+
+    `kept` is the number of stored runs.
+    """
     last, noun = search.last, _noun(search)
     usual = steps(last) + 1 + (last > 1)
     text = (
@@ -48,7 +51,7 @@ def heading(search: Bisection, tests: Sequence[str], kept: int) -> list[str]:
 
 
 def step(search: Bisection, comparison: Comparison) -> list[str]:
-    """Return the result of one comparison, and the comparisons that may follow."""
+    """Return lines on the result of a comparison, and on how many may follow."""
     builds, left = search.builds, search.range
     against = "" if comparison.before == 0 else f" beside {builds[comparison.before].title}"
     outcome = f"{comparison.mark}: {comparison.reason or comparison_text(comparison)}"
@@ -73,7 +76,10 @@ def comparison_text(comparison: Comparison) -> str:
 
 
 def log(search: Bisection, noise: str, folder: str) -> list[str]:
-    """Return the table of all steps, their confidence, and their cost."""
+    """Return a table of all comparisons, with notes on confidence and number of runs.
+
+    `noise` names the source of the expected noise; `folder` holds the runs.
+    """
     skipped = sum(one.mark is Mark.SKIPPED for one in search.log)
     count = sum(one.runs for one in search.log)
     runs = f"{plural(count, 'run')} in {plural(len(search.log), 'comparison')}"
@@ -93,7 +99,7 @@ def log(search: Bisection, noise: str, folder: str) -> list[str]:
 
 
 def result(search: Bisection, proof: Proof) -> list[str]:
-    """Return the page on the commit that caused the drop, or on the range that contains it."""
+    """Return lines on the commit that caused the drop, or on the range that contains it."""
     start, build = search.builds[proof.before], search.builds[proof.now]
     parent = start.name == build.parent
     changes = [
@@ -172,7 +178,7 @@ def _notes(search: Bisection, proof: Proof) -> list[str]:
 
 
 def _table(search: Bisection) -> list[str]:
-    """Return a row per build that was compared with the good one, in the order of builds."""
+    """Return a table with a row per build that was compared with the good one, in build order."""
     beside_good = [one for _, one in sorted(search.beside_good.items())]
     several = len({metric for one in beside_good for metric in one.ratios}) > 1
     noun = _noun(search)

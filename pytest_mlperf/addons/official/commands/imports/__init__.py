@@ -78,5 +78,5 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(parsed: argparse.Namespace) -> int:
-    """Import; return 1 if a result is INVALID or refused."""
+    """Import results; return 1 if a result is INVALID or refused."""
     return mlperf.run(parsed) if parsed.harness == "mlperf" else endpoints.run(parsed)

@@ -21,7 +21,7 @@ MAX_NAME_CHARACTERS = 60
 
 
 def session(cases: Sequence[CaseResult], versions: Mapping[str, str]) -> Results:
-    """Return the session of an import, with facts of cases and versions of the harness."""
+    """Create the session of an import; `versions` are those of the harness by name."""
     return session_of([replace(one, facts=mlperf_case_facts(one)) for one in cases], versions)
 
 
@@ -32,7 +32,7 @@ def name_of(text: str) -> str:
 
 
 def written(results: Results, parsed: argparse.Namespace) -> Path:
-    """Write a session to `--output`, else into the runs folder; return its file."""
+    """Write a session to `--output`, or into the folder of runs; return the file's path."""
     file: Path = parsed.output or _kept(parsed.runs_dir) / "runs" / results.run / "results.json"
     write_results(file, results)
     return file

@@ -38,7 +38,7 @@ from pytest_mlperf.run.curve import recorded_figures
 
 
 def run(parsed: argparse.Namespace) -> int:
-    """Read the sessions and write them as results; return 1 if one is INVALID."""
+    """Import the sessions' run folders; return 1 if the result is INVALID."""
     for option in ("precision", "accelerator"):
         if not getattr(parsed, option):
             raise MlperfError(f"the client's files do not say their {option}: add --{option}")
@@ -69,7 +69,7 @@ def run(parsed: argparse.Namespace) -> int:
 
 
 def _points(folder: Path, notes: list[str]) -> list[RecordedPoint]:
-    """Return a session's points in ascending order; add a note for each folder without a run."""
+    """Read a session's points by ascending concurrency; note folders that are not runs."""
     if has_result(folder):
         return [read_point(folder)]
     inside = sorted(p for p in folder.iterdir() if p.is_dir() and not p.name.startswith("."))
@@ -97,7 +97,6 @@ def _points(folder: Path, notes: list[str]) -> list[RecordedPoint]:
 
 
 def _require_one_build(sessions: Sequence[Sequence[RecordedPoint]]) -> None:
-    """Refuse sessions that differ in build, load or points, and copies of a result."""
     every = [point for points in sessions for point in points]
     first, digests = every[0], dict[str, Path]()
     for point in every:
@@ -154,7 +153,6 @@ def _moment(started: str) -> dt.datetime:
 
 
 def _begun(points: Sequence[RecordedPoint]) -> dt.datetime:
-    """Return the time at which the first request of a session began, from its files."""
     try:
         return dt.datetime.fromtimestamp(min(p.ended_s - p.duration_s for p in points), dt.UTC)
     except (ValueError, OverflowError, OSError):

@@ -1,4 +1,4 @@
-"""Import MLPerf submissions and folders of LoadGen's logs, as rows and as a session."""
+"""Import MLPerf submissions and folders of LoadGen logs, as table rows and as a session."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ CASE_FIELDS = ("workload", "precision", "accelerator")
 
 
 def run(parsed: argparse.Namespace) -> int:
-    """Read the results in the folders, and write rows and a session."""
+    """Read the results in the folders; write table rows and a session."""
     if parsed.started:
         raise MlperfError("--started is for import endpoints: LoadGen's logs say when they began")
     places = list(dict.fromkeys(p for folder in parsed.sessions for p in result_folders(folder)))
