@@ -19,7 +19,7 @@ MAX_IDLE_SECONDS = 1.0
 (gunicorn) or 5 s (uvicorn, hypercorn, Node)."""
 
 UNSAID = (
-    "after an earlier answer on it; the server must keep idle connections longer than "
+    "which was reused after an earlier answer; the server must keep idle connections longer than "
     f"{MAX_IDLE_SECONDS:g} s, or send 'Connection: close'"
 )
 """Explanation of a connection that a server closed without an answer."""

@@ -152,9 +152,9 @@ class CaseAccuracy:
         first = self._planned.data.accuracy_scenario
         entry = self._planned.accuracy_reference.full_label
         if self.by_reference:
-            return f"the reference {entry} has no accuracy baseline: record it first, in {first}"
+            return f"the reference {entry} has no accuracy baseline: first record it with {first}"
         if not self.may_record:
-            return f"no accuracy baseline: record it in {first}, with --mlperf-update=missing"
+            return f"no accuracy baseline: record it with {first} and --mlperf-update=missing"
         return "no accuracy baseline: record it with --mlperf-update=missing"
 
     def judge(self, latest: ScoredPass) -> Ruling:
@@ -275,7 +275,7 @@ class CaseAccuracy:
             note = "not kept as a repeat: its build or machine differs from the baseline's"
             return replace(answer, notes=(*answer.notes, note))
         passes = max(rerun.passes for rerun in reruns.values())
-        headline = f"pass {passes + 1} of one build in {policy.shown(self.file)}"
+        headline = f"accuracy run {passes + 1} of one build in {policy.shown(self.file)}"
         spread = ", ".join(
             f"{name} {rerun.sd:.2g}"
             + (f" (r = {rerun.correlation:.4f})" if rerun.correlation is not None else "")
@@ -297,8 +297,8 @@ class CaseAccuracy:
         def put(there: AccuracyBaseline | None) -> AccuracyBaseline:
             if there is None or there.scores_sha256 != digest:
                 raise BaselineError(
-                    f"{self.file}: another session accepted other scores meanwhile, and this "
-                    "pass repeats the earlier ones: run it again"
+                    f"{self.file}: another session accepted new scores while this one measured: "
+                    "run this test again"
                 )
             return replace(there, rerun=pooled(there.rerun, new))
 

@@ -131,15 +131,13 @@ class OtherBuild:
 
     def _made(self, case: CaseRuns) -> Interleaved:
         if not isinstance(case.planned, Planned):
-            raise RunError("against", "a benchmark of pytest-benchmark has no other build")
+            raise RunError("against", "pytest-benchmark tests have no other build to compare")
         earlier = other_build(case.planned, self._table)
         conditions, commit = case.conditions, case.conditions.commit
         build = self._build(earlier, conditions.folder)
         here = not build.commit and list(build.python) == [sys.executable]
         if (here or build.commit == commit) and not conditions.handicap:
-            raise RunError(
-                "against", f"{build.title} is this build: nothing to compare; name another"
-            )
+            raise RunError("against", f"{build.title} is this build; name another to compare with")
         commit = build.commit or commit
         side = OtherSide(
             case.planned,
@@ -280,7 +278,7 @@ def _notes(
     pairs = plural(sides.pairs, "pair")
     notes: list[Words] = [f"{pairs} of runs interleaved with {sides.title}", sides.left_out]
     if case.suite_job.engine.options.get("serve"):
-        notes.append("the servers of both builds were alive alternately, one in each run")
+        notes.append("only one build's server was running at a time, in turns from run to run")
     for name, ratio in ratios.items():
         if ratio.outcome is not Answer.INCONCLUSIVE:
             continue

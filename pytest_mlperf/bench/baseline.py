@@ -298,7 +298,7 @@ def _refused(case: CaseRuns, record: Record, answer: Ruling) -> str | None:
         changes(record.surroundings, case.subject.surroundings) if record.surroundings else ()
     )
     if environment and any(metric.direction == "drop" for metric in answer.metrics):
-        return f"slower, and {'; '.join(environment)}: that may be why"
+        return f"slower, and {'; '.join(environment)}, which may be the cause"
     return None
 
 
@@ -336,7 +336,7 @@ def _grown(case: CaseRuns, answer: Ruling, old: Record, fresh: Screened) -> Ruli
     reason = "one more session of the same build"
     record = write(case, "append", fresh, reason=reason, unless=unless)
     if session not in record.sessions:
-        others = "baseline not grown: another session completed or replaced it meanwhile"
+        others = "no session added: another one completed or replaced the baseline meanwhile"
         return replace(answer, notes=(*answer.notes, others))
     case.record = record
     size = f"{record.days} of {DAYS} days ({len(record.runs)} runs)"

@@ -121,7 +121,7 @@ class CaseRuns(CaseRunner):
         if self.policy.update:  # do not measure what cannot be recorded
             folder = next(parent for parent in self.file.parents if parent.exists())
             if not folder.is_dir() or not os.access(folder, os.W_OK):
-                raise BaselineError(f"{folder} cannot be written; nothing was measured")
+                raise BaselineError(f"{folder} is not writable; nothing was measured")
         return record
 
     @cached_property

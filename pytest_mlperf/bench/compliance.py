@@ -109,7 +109,7 @@ def _notes(test: str, faults: tuple[str, ...], notes: tuple[str, ...]) -> tuple[
         return notes
     files = " and ".join(TESTS[test].verified)
     return (
-        f"MLPerf checks that {TESTS[test].shows}; {files} of this run say that this is not so",
+        f"MLPerf checks that {TESTS[test].shows}; {files} of this run show that it fails",
         *notes,
     )
 
@@ -145,8 +145,8 @@ def _answers(case: CaseRuns) -> Path:
     blocks = sorted((Path(accuracy.folder) / "accuracy").glob(f"block-*/{ACCURACY_LOG}"))
     if len(blocks) != 1:
         raise UnavailableError(
-            f"the accuracy run was made in {len(blocks)} parts, as the quick profile does if "
-            "scores are accepted; a compliance test needs one part: use --mlperf-profile official"
+            f"the accuracy run was made in {len(blocks)} parts, as in the quick profile with an "
+            "accuracy baseline; a compliance test needs one part: use --mlperf-profile official"
         )
     return blocks[0]
 
@@ -240,7 +240,7 @@ def _scored(
     speed = audit.findings[1].faults
     if apart:
         return (*audit.findings[0].faults, *apart, *speed), audit.notes
-    alike = "their scores agree, which the checker requires of answers that differ"
+    alike = "the answers differ but their scores agree, which is what the checker requires"
     return speed, (*audit.findings[0].faults, alike, *audit.notes)
 
 

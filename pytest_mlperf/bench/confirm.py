@@ -101,7 +101,7 @@ DROPS = frozenset({Outcome.PERF_DROP, Outcome.POWER_DROP})
 
 NOT_COMPARABLE = Confirmation.NOT_COMPARABLE
 
-NO_BUILD = "not confirmed: there is no build of the baseline to measure beside this one; "
+NO_BUILD = "not confirmed: the baseline's build is not available for interleaved runs; "
 
 MORE_SESSIONS = (
     ", or append sessions of that build, on other days, to its baseline (--mlperf-update=append)"
@@ -267,10 +267,10 @@ def _decided(
     limit = shown_limit(name, dropped[name].limit or 0.0)
     if not all_excluded:
         title = METRICS[name].title
-        headline = f"{title} {in_short} by A/B; no change and {limit} are both possible"
+        headline = f"{title} {in_short} by A/B; both no change and {limit} remain possible"
         note = Note.of("ab_open", **turns)
     else:
-        headline = f"{METRICS[name].title} {in_short} by A/B; {limit} excluded"
+        headline = f"{METRICS[name].title} {in_short} by A/B; {limit} is excluded"
         finding = SMALL_DROP_NOTE if worse(ratios) else AS_SLOW
         note = Note.of("ab_no_drop", **turns, finding=finding)
         note = Note.of("ab_decided", **turns) if passed else note

@@ -54,7 +54,7 @@ def earlier_side(case: CaseRuns) -> EarlierSide | None:
         options = dict(json.loads(recorded[OPTIONS_KEY]))
         engine = engine_of(case.planned, job.model, _restored(options, today))
     except (MlperfError, ValueError, TypeError, RecursionError) as error:
-        raise MlperfError(f"the baseline's options are refused today: {error}") from None
+        raise MlperfError(f"the baseline's options are no longer valid: {error}") from None
     names = [n for n in {**today, **options} if _stored(today.get(n)) != options.get(n)]
     return EarlierSide(
         job=replace(job, engine=engine, facts={**job.facts, OPTIONS_KEY: recorded[OPTIONS_KEY]}),
@@ -71,7 +71,7 @@ def _restored(options: Mapping[str, Any], today: Mapping[str, Any]) -> dict[str,
 
     def whole(text: str) -> str:
         if f"{OUTSIDE_MARK}/" in text:
-            raise MlperfError(f"the baseline records only the end of a path: {text}")
+            raise MlperfError(f"the baseline has only the end of this path: {text}")
         return _HOME.sub(lambda _: str(Path.home()), text)
 
     same = {name: value for name, value in today.items() if _stored(value) == options.get(name)}
@@ -80,7 +80,7 @@ def _restored(options: Mapping[str, Any], today: Mapping[str, Any]) -> dict[str,
 
 def deciding(case: CaseRuns) -> str:
     """Return advice for deciding on a drop if the baseline's options cannot be restored."""
-    usual, record, planned = "--mlperf-against names one", case.record, case.planned
+    usual, record, planned = "name it with --mlperf-against", case.record, case.planned
     if not isinstance(planned, Planned):
         return "check that build out, and measure the test there"
     if record is None or case.subject is None:
@@ -90,7 +90,7 @@ def deciding(case: CaseRuns) -> str:
     label = f"::{planned.engine.full_label}" if len(planned.suite.entries) > 1 else ""
     turns = f"in it, and run pytest-mlperf turns {shlex.join([copy + label, suite + label])}"
     if planned.options.get("url"):  # the server is not part of a build
-        return f"copy {suite} to {copy}, name the url of a server of the earlier build {turns}"
+        return f"copy {suite} to {copy}, set the url of a server of the earlier build {turns}"
     recorded, facts = record.fingerprint, case.subject.fingerprint
     restored = (OPTIONS_KEY, VARIABLE_PREFIX)
     changed = [key for key in changed_keys(recorded, facts) if not key.startswith(restored)]
@@ -111,4 +111,4 @@ def deciding(case: CaseRuns) -> str:
         return f"run pytest {suite} --mlperf-against {exchanged}"
     if not changed or not all(key.startswith(ENGINE_PREFIX) for key in changed):
         return usual
-    return f"copy {suite} to {copy}, name the earlier model {turns}"
+    return f"copy {suite} to {copy}, set the earlier model {turns}"

@@ -81,7 +81,7 @@ def judge_runs(
             raise MlperfError(f"{case.id}: no metric {metric!r}{nearest(metric, METRICS)}")
         share: object = limit
         if not isinstance(share, int | float) or not 0 < share < math.inf:
-            raise MlperfError(f"{case.id}: limit {limit!r} of {metric}: a share above 0, as 0.03")
+            raise MlperfError(f"{case.id}: {metric} has the limit {limit!r}, not a share above 0")
     result = CaseResult(
         test=f"{IMPORTED}::test_performance[{case.id}]",
         suite=IMPORTED,
@@ -123,7 +123,7 @@ def usual_limits(case: Case, runs: Sequence[Run]) -> dict[str, float]:
 def _unjudged(case: Case, runs: Sequence[Run], subject: Subject) -> Verdict:
     valid = tuple(run for run in runs if not run.invalid)
     invalid = tuple(run for run in runs if run.invalid)
-    headline: Words = f"imported: {plural(len(valid), 'session')}; compare judges it"
+    headline: Words = f"imported {plural(len(valid), 'session')}: judge with pytest-mlperf compare"
     if invalid:
         note = _why_invalid(invalid[0])
         headline = Note.of("sessions_invalid", count=len(invalid), of=len(runs), note=note)
@@ -184,9 +184,9 @@ def accept_runs(
     if verdict.outcome is Outcome.INVALID or not verdict.runs or verdict.subject is None:
         raise BaselineError(f"{case.id}: nothing to accept: the runs are {verdict.outcome}")
     if verdict.fails and not drop:
-        raise BaselineError(f"{case.id}: {verdict.outcome}; accept_runs(..., drop=True) accepts it")
+        raise BaselineError(f"{case.id}: {verdict.outcome}; to accept it, pass drop=True")
     if not reason.strip(" ."):
-        raise BaselineError(f"{case.id}: write why the value is accepted; it is kept")
+        raise BaselineError(f"{case.id}: the reason is empty; say why the value is accepted")
     subject, file = verdict.subject, baseline_file(Path(baselines), case, result.profile)
     rule = rule_beside(file, case.accelerator, subject.identity, LOOKS)[0]
 

@@ -212,7 +212,7 @@ def ratios_of(
     judged = countable(runs, limits)
     if not judged:
         few = min(fewest(runs, name) for name in limits)
-        raise NotComparable(f"{few:,} queries a run are too few for {', '.join(limits)}")
+        raise NotComparable(f"{few:,} queries per run are too few for {', '.join(limits)}")
     ratios = {}
     for metric, limit in judged.items():
         _require(metric, runs)

@@ -75,9 +75,9 @@ def placed(
     if gpu is None:
         return f"{case.accelerator} is not a GPU that has official results"
     if case.scenario.rate_is_condition and not searched:
-        return "its rate was set, and an official rate is the highest that met the limits"
+        return "its rate was fixed, but an official rate is the highest within the latency limits"
     if case.scenario != Scenario.OFFLINE and not case.scenario.rate_is_condition:
-        return f"the value of {case.scenario} is a latency, and official ones are bounds"
+        return f"the value of {case.scenario} is a latency, and official latencies are upper bounds"
     for unit, metric in UNIT_METRICS.items():
         query = (case.workload, case.scenario, gpu.name, unit)
         best = _best(*query) if results is None else _best_of(results, *query)
@@ -87,7 +87,7 @@ def placed(
             mine = geometric_mean(values) / split(case.accelerator)[0]
             return Placing(value=mine, best=best)
     return (
-        f"no result of {case.workload}, {case.scenario}, counts such samples or tokens on "
+        f"there is no official result of {case.workload}, {case.scenario}, in the same unit on "
         f"{gpu.name}"
     )
 

@@ -98,7 +98,7 @@ def _not_comparable(pair: PlannedPair, case: CaseRuns) -> Words | None:
     count = fewest(case.runs, pair.metric)
     if count < metric.min_queries:
         return (
-            f"{metric.title} needs {metric.min_queries:,} queries a run, {name} had {count:,}: "
+            f"{metric.title} needs {metric.min_queries:,} queries per run, {name} had {count:,}: "
             "raise min_query_count"
         )
     if sum(run.limit_missed for run in case.runs) > 1:

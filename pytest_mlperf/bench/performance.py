@@ -55,18 +55,18 @@ from pytest_mlperf.core.rulings.ruling import (
 from pytest_mlperf.core.rulings.screening import Screened
 from pytest_mlperf.core.verdict import MetricVerdict, Outcome, beside_accuracy
 
-REPLACE = f"or record anew with {REPLACE_OPTIONS}"
+REPLACE = f"or record again with {REPLACE_OPTIONS}"
 
 RATE_BACK = f"latencies at different rates cannot be compared: set target_qps back, {REPLACE}"
 FIND_BACK = f"rates of different searches cannot be compared: restore the former find, {REPLACE}"
-POINTS_BACK = f"means over other points cannot be compared: set points back, {REPLACE}"
+POINTS_BACK = f"means over different points cannot be compared: restore points, {REPLACE}"
 LENGTH_BACK = (
-    "answers of another length are other work: check stop tokens, templates and "
+    "answers of another length take another amount of work: check stop tokens, templates and "
     f"max_new_tokens; {REPLACE}"
 )
 
 SALT_BACK = (
-    "a server may answer from its prefix cache what an earlier run sent: set salt and repeat "
+    "a server may answer prompts of earlier runs from its prefix cache: set salt and repeat "
     f"as in the baseline, {REPLACE}"
 )
 CACHE_BACK = (
@@ -162,8 +162,10 @@ def other_work(case: CaseRuns, runs: Sequence[Run]) -> Ruling | None:
         return None
     facts, recorded = case.subject.fingerprint, case.record.fingerprint
     if has_salt(facts) != has_salt(recorded) and (may_be_cached(facts) or may_be_cached(recorded)):
-        which = "the baseline's runs" if has_salt(facts) else "the runs now"
-        return invalid(case, f"{which} all ask the same prompts, and the others do not", SALT_BACK)
+        names = ["the baseline's runs", "this session's runs"]
+        same, other_runs = names if has_salt(facts) else names[::-1]
+        differs = f"{same} all send the same prompts, but {other_runs} do not"
+        return invalid(case, differs, SALT_BACK)
     gated = any(name.startswith(PREFIX_HIT_SHARE) for name in case.planned.limits)
     cached = None if has_salt(facts) or gated else other_cached(runs, case.record.runs)
     if cached:
@@ -346,7 +348,7 @@ def against_limits(missed: Sequence[Run], settings: LoadGenSettings) -> str:
             continue
         figures = " and ".join(quantity(name, run.metrics[name]) for run in missed)
         texts.append(f"{METRICS[name].title} {figures}, limit {quantity(name, limit_ns / 1e9)}")
-    return "; ".join(texts) or "too few queries met it (early stopping)"
+    return "; ".join(texts) or "too few queries met the limit (LoadGen's early stopping)"
 
 
 # --- recording -------------------------------------------------------------------------------
@@ -435,7 +437,7 @@ def judge_efficiency(case: CaseRuns, kinds: Collection[Kind], phase: Phase = LON
             return unfit
         if case.record and case.record.runs[-1].session == case.runs[-1].session:
             metrics = recorded(case.record, gated, len(case.runs))
-            headline = f"{plural(len(case.record.runs), 'run')}, which are those of performance"
+            headline = f"{plural(len(case.record.runs), 'run')}, recorded by the performance test"
             return Ruling(outcome=Outcome.RECORDED, headline=headline, metrics=metrics)
         ruling = rule_on(case.runs, case.record, gated, case.rule, Outcome.POWER_DROP, phase.pairs)
         if phase.once or not ruling.more or len(case.runs) >= case.rule.max_runs:
@@ -501,7 +503,7 @@ def _notes(run: Run, name: str) -> tuple[str, ...]:
 def _unknown(case: CaseRuns, name: str) -> str:
     run = case.runs[0]
     if case.planned.case.accelerator == "cpu" and name in BY_GPUS:
-        return f"{name} is the energy of GPUs: limit {name}_wall, which a wall meter measures"
+        return f"{name} needs GPUs; set a limit for {name}_wall, which a wall meter measures"
     if notes := _notes(run, name):
         return "; ".join(notes)
     if name in BY_METER:

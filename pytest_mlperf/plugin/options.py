@@ -86,7 +86,7 @@ class Optional(argparse.Action):
     """Parse an option with an optional value; a path after it is an argument of pytest."""
 
     def __call__(self, _: object, namespace: object, values: object, *_more: object) -> None:
-        """Store the value; give a path back to pytest's arguments."""
+        """Store the value; if it is a path instead, append it to pytest's arguments."""
         text = str(values or "")
         if text and not _is_value(str(self.metavar), text):
             # argparse keeps words that no option takes here, and pytest collects them.

@@ -31,14 +31,14 @@ def test_the_reason_for_a_missing_official_share_is_stated() -> None:
         (
             {"scenario": Scenario.SERVER},
             IDENTITY,
-            "its rate was set, and an official rate is the high",
+            "its rate was fixed, but an official rate is the high",
         ),
         (
             {"scenario": Scenario.SINGLE_STREAM},
             IDENTITY,
             "the value of SingleStream is a latency, and",
         ),
-        ({"workload": "mine"}, IDENTITY, "no result of mine, Offline, counts such samples or tok"),
+        ({"workload": "mine"}, IDENTITY, "there is no official result of mine, Offline, in the"),
     ]
     for changes, identity, reason in cases:
         standing = placed(replace(DROP.case, **changes), identity, DROP.runs, searched=False)

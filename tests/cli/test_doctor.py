@@ -338,7 +338,7 @@ def test_what_only_the_library_knows_is_asked_in_a_child(tmp_path: Path) -> None
         (
             {"model": ONNX, "options": 'providers = ["Cudda"]'},
             "broken",
-            "SUITE:11: engine onnxruntime: providers = 'Cudda' is none that onnxruntime knows; …",
+            "SUITE:11: engine onnxruntime: providers = 'Cudda' is unknown to onnxruntime; …",
         ),
     ]
     assert differing_states(tmp_path, rows) == []

@@ -87,7 +87,7 @@ def test_only_the_case_that_is_named_is_measured(here: Path, say: Say) -> None:
     a, b = (write(name, null(name, 0), both) for name in "ab")
     output = say.ends(2, "turns", a, b, "--case", "mine-MultiStream-b-fp32-cpu", "--pairs", "2")
     assert "Offline" not in output
-    assert "700 queries a run are too few for latency_p99" in one_line(output)
+    assert "700 queries per run are too few for latency_p99" in one_line(output)
     assert output.splitlines()[-1] == "1 INVALID"
 
 

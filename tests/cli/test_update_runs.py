@@ -59,7 +59,7 @@ def content() -> dict[str, bytes]:
 def test_one_command_accepts_a_red_session(own_lab: Lab, update: Say) -> None:
     output = update.ends(0, "update", own_lab.upgraded, *ACCEPT, *WRITE)
     assert output.endswith("wrote 2, refused 0; review and commit: git add baselines\n")
-    assert [text for text in ("update-", "commit it", "record anew") if text in output] == []
+    assert [text for text in ("update-", "commit it", "record again") if text in output] == []
     loaded, scores = baselines.load(SPEED), accuracy_baselines.load(SCORES)
     assert loaded is not None
     assert scores is not None

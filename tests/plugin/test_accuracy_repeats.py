@@ -164,7 +164,7 @@ def test_repeats_of_one_build_are_kept_with_a_note_near_the_gate(own_project: Pr
         )
         assert "re-run standard deviations (0.25 points)" in sentence(near_gate[wrong].notes[0])
     assert (first.ret, newest(own_project).outcome) == (0, Outcome.RECORDED)
-    assert sentence(newest(own_project).headline) == f"pass 3 of one build in {BASELINE}"
+    assert sentence(newest(own_project).headline) == f"accuracy run 3 of one build in {BASELINE}"
     # two of 400 samples moved by 100 points, one up and one down
     assert again.rerun["top1"].sd == pytest.approx((2 * 100**2 / 399 / 800) ** 0.5)
     assert again.rerun["top1"].correlation == pytest.approx(0.897, abs=0.001)

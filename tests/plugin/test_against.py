@@ -231,7 +231,7 @@ def test_the_servers_of_a_served_suite_are_alive_alternately(
     verdict = lab.verdict(OTHER_PYTHON, suite)
 
     assert verdict.outcome is Outcome.OK, sentence(verdict.headline)
-    assert "the servers of both builds were alive alternately, one in each run" in map(
+    assert "only one build's server was running at a time, in turns from run to run" in map(
         sentence, verdict.notes
     )
     jobs = {bool(label): job for label, job in simulation.jobs}
@@ -330,14 +330,14 @@ def test_a_build_that_cannot_be_compared_is_one_error(
     monkeypatch.setenv("PIP_NO_INDEX", "1")
     rows = [
         ("v9", "v9 is no commit of this clone: fetch it, or name another"),
-        ("main", "is this build: nothing to compare"),
+        ("main", "is this build; name another"),
         ("old", "requires Python <3.9, and this is 3."),
         ("python:/there/is/none", "--mlperf-against.python, /there/is/none, is not a program here"),
-        (f"python:{sys.executable}", "is this build: nothing to compare"),
+        (f"python:{sys.executable}", "is this build; name another"),
         ("command:/there/is/none", "--mlperf-against.command, /there/is/none, is not a program"),
         ("pip:nothing.whl", "--mlperf-against.pip, nothing.whl, is not a file here"),
         ("pip:there-is-none==9", "there-is-none==9 cannot be installed by"),
-        ("merge-base", "is this build: nothing to compare"),
+        ("merge-base", "is this build; name another"),
     ]
     for against, message in rows:
         verdict = lab.verdict(against)

@@ -200,7 +200,7 @@ def test_a_session_runs_both_builds_in_turns_and_says_which_evidence_decided(
     else:
         assert verdict.outcome is verdict.metrics[0].outcome is Outcome.OK
         assert sentence(verdict.headline).startswith("samples/s ")
-        assert sentence(verdict.headline).endswith(" by A/B; −40 % excluded")
+        assert sentence(verdict.headline).endswith(" by A/B; −40 % is excluded")
         assert sentence(verdict.notes[0]).startswith("not confirmed by A/B: ")
         assert AS_SLOW in sentence(verdict.notes[0])
         assert sentence(verdict.notes[1]).startswith("against the stored baseline: PERF DROP ")
@@ -393,7 +393,7 @@ def test_a_provisional_ok_is_final_once_runs_in_turns_exclude_a_drop(
 
     final = lab.confirm(lab.case(OTHER_BUILD), passed, "auto")
     assert final.outcome is final.metrics[0].outcome is Outcome.OK
-    assert sentence(final.headline).endswith(" by A/B; −40 % excluded")
+    assert sentence(final.headline).endswith(" by A/B; −40 % is excluded")
     assert sentence(final.notes[0]).startswith("decided by A/B: ")
     assert sentence(final.notes[1]).startswith("against the stored baseline: PROVISIONAL samples/s")
 
@@ -426,7 +426,7 @@ def test_a_provisional_drop_that_the_baseline_s_build_has_too_is_none(
 
 
 def test_without_another_build_a_drop_states_its_evidence(lab: Lab) -> None:
-    commit, named = "0123456789ab", "--mlperf-against names one"
+    commit, named = "0123456789ab", "name it with --mlperf-against"
     ref = f"run pytest {SUITE} --mlperf-against {commit}"
     code, unknown = (
         (Confirmation.NO_BUILD, NO_BUILD + decides + MORE_SESSIONS) for decides in (ref, named)
@@ -616,7 +616,7 @@ def test_a_baseline_that_cannot_be_measured_again_decides_with_a_reason(
         "options": "{}",
     }
     two = '[[engines]]\nuse = "null"\n[[engines]]\nuse = "acme:Acme"\n'
-    label = "copy suites/first.mlperf.toml to suites/before-first.mlperf.toml, name the earlier "
+    label = "copy suites/first.mlperf.toml to suites/before-first.mlperf.toml, set the earlier "
     label += "model in it, and run pytest-mlperf turns suites/before-first.mlperf.toml"
     suite = "suites/first.mlperf.toml"
     rows: list[tuple[str, dict[str, str], str]] = [
@@ -627,10 +627,10 @@ def test_a_baseline_that_cannot_be_measured_again_decides_with_a_reason(
             {"engine.pydantic": "1.0"},
             "run pytest suites/first.mlperf.toml --mlperf-against pip:pydantic==1.0",
         ),
-        ("", {"dataset": "c"}, "--mlperf-against names one"),
-        ("", {"options": "["}, "the baseline's options are refused today: "),
-        ("", {"options": "[" * 99_999}, "the baseline's options are refused today: "),
-        ("", {"options": '{"a": "…/b/c"}'}, "the baseline records only the end of a path: …/b/c"),
+        ("", {"dataset": "c"}, "name it with --mlperf-against"),
+        ("", {"options": "["}, "the baseline's options are no longer valid: "),
+        ("", {"options": "[" * 99_999}, "the baseline's options are no longer valid: "),
+        ("", {"options": '{"a": "…/b/c"}'}, "the baseline has only the end of this path: …/b/c"),
         (two, {"options": '{"latency": 1}'}, "engine 'null' has no option 'latency'"),
         ("", {"options": '{"slow": "y"}'}, "options (slow) is not the baseline's build: opt"),
     ]
@@ -653,7 +653,7 @@ def test_no_build_of_the_client_is_the_earlier_build_of_a_server(lab: Lab) -> No
     for facts_of_baseline in facts:
         runs = changed(lab, facts_of_baseline, commit="0123456789ab", engines=at_url)
         advice = deciding(runs)
-        assert "name the url of a server of the earlier build in it, and run pytest-ml" in advice
+        assert "set the url of a server of the earlier build in it, and run pytest-ml" in advice
 
 
 def last_word(runs: CaseRuns) -> Verdict:

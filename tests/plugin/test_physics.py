@@ -78,7 +78,7 @@ def test_a_result_shows_its_share_of_the_limit_and_its_cost(project: Project) ->
     )
 
     assert not verdicts["rgat"].fails
-    note = "of_best_published: nothing to compare with: no result of rgat"
+    note = "of_best_published: nothing to compare with: there is no official result of rgat"
     assert any(text.startswith(note) for text in map(sentence, verdicts["rgat"].notes))
 
 

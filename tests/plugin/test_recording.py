@@ -152,7 +152,7 @@ def test_runs_recorded_by_another_session_in_between_stay(project: Project) -> N
         (last,) = read_results(project.path / "last.json").cases
         assert (last.verdict.outcome is Outcome.RECORDED) != complete
         text = " ".join(" ".join(section(result)).split())
-        assert ("another session completed or replaced it meanwhile" in text) == complete
+        assert ("another one completed or replaced the baseline" in text) == complete
 
 
 def test_append_without_a_baseline_is_refused_before_anything_is_measured(
@@ -276,7 +276,7 @@ def test_a_folder_that_cannot_be_written_is_an_error_before_anything_is_measured
 
     assert last_line(result) == "1 failed"
     headline = project.verdicts()["performance"].headline
-    assert headline == "baseline: baselines cannot be written; nothing was measured"
+    assert headline == "baseline: baselines is not writable; nothing was measured"
     assert project.run_folders() == []
 
 

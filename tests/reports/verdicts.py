@@ -304,7 +304,7 @@ INVALID = verdict(
     case=SERVER,
     logs=Logs(folder=None),
     notes=(
-        "latencies at different rates cannot be compared: set target_qps back, or record anew "
+        "latencies at different rates cannot be compared: set target_qps back, or record again "
         'with --mlperf-update=replace --mlperf-reason "..."',
     ),
 )

@@ -63,7 +63,9 @@ def read_config(source: Path) -> Any:
     )
     if getattr(config, "quantization_config", None) is not None:
         raise RunError(
-            "build", f"{source}: the weights are quantised already; name weights that are not"
+            "build",
+            f"{source}: the weights are already quantised; set model to a checkpoint with "
+            "unquantised weights",
         )
     return config
 
@@ -95,7 +97,11 @@ def require_gpu(device: str) -> None:
     import torch
 
     if device != "cpu" and not torch.cuda.is_available():
-        raise RunError("build", f"device = {device!r}, and torch finds no GPU here")
+        raise RunError(
+            "build",
+            f'device = {device!r}, but torch finds no GPU on this machine; set device = "cpu", or '
+            "build on a machine with a GPU",
+        )
 
 
 def outline(config: Any) -> Any:

@@ -70,7 +70,11 @@ class LlmCompressorBuilder(RecipeBuilder):
         from torch.utils.data import DataLoader
 
         if self._recipe.how == "awq" and not torch.accelerator.is_available():
-            raise RunError("build", "AWQ in LLM Compressor searches its scales on a GPU alone")
+            raise RunError(
+                "build",
+                "the AWQ recipes of LLM Compressor need a GPU, and torch finds none; build on a "
+                "machine with a GPU, or set another recipe",
+            )
         model = builders.load(source, builders.read_config(source), self._device)
         layers = len(builders.linear_layers(model))
         ignored = [*builders.name_of_output(model), *self._ignore]

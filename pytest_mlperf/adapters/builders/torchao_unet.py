@@ -230,7 +230,9 @@ def open_pipeline(source: Path, device: str) -> Any:
     half = all(".fp16." in file.name for file in files)
     if "quantization_config" in (folder / "unet" / "config.json").read_text("utf-8"):
         raise RunError(
-            "build", f"{source}: the weights are quantised already; name weights that are not"
+            "build",
+            f"{source}: the weights are already quantised; set model to a checkpoint with "
+            "unquantised weights",
         )
     with safetensors.safe_open(files[0], "pt") as opened:
         dtype = opened.get_tensor(next(iter(opened.keys()))).dtype

@@ -60,8 +60,8 @@ class BfclOptions(files.ChecksumOptions, dataset="bfcl", noun="questions"):
             if candidate.is_file() if is_wheel else _file(candidate, "multiple").is_file():
                 return candidate
         raise UnavailableError(
-            f"{path}: neither {WHEEL} nor BFCL_v4_multiple.json is there; pip download --no-deps "
-            "bfcl-eval==2026.3.23 gets the former, and set the data set's path to it"
+            f"{path}: neither {WHEEL} nor BFCL_v4_multiple.json is there; get the wheel with: pip "
+            "download --no-deps bfcl-eval==2026.3.23, and set the data set's path to it"
         )
 
 
@@ -147,9 +147,8 @@ def _rows(source: Path, subset: str, keys: Sequence[str], folder: str = "") -> l
         raise files.wrong(file, f"it cannot be read ({error!r:.100})", ADVICE) from error
     for number, row in enumerate(rows):
         if not isinstance(row, dict) or set(keys) - row.keys():
-            raise files.wrong(
-                f"{file}: row {number}", f"it has not all of {', '.join(keys)}", ADVICE
-            )
+            defect = f"it lacks one of the keys {', '.join(keys)}"
+            raise files.wrong(f"{file}: row {number}", defect, ADVICE)
     return rows
 
 

@@ -61,7 +61,7 @@ class CnnDailyMailOptions(TemplateOptions, dataset="cnn_dailymail"):
             return Template(self.owner, text, TEMPLATE_FIELDS)
         if self.template is not None:
             raise self.wrong(
-                'a template makes text; leave it out, or set prompts to "text"',
+                'template needs prompts = "text"; set it, or leave template out',
                 option=("template", "prompts"),
             )
         return None

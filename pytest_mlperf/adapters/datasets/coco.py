@@ -38,9 +38,9 @@ class CocoOptions(AnnotatedOptions, dataset="coco", noun="images"):
 
     title: ClassVar[str] = "COCO"
     advice: ClassVar[str] = (
-        "put MLPerf's coco_safe there (https://inference.mlcommons-storage.org), or what the "
-        "scripts in vision/classification_and_detection/yolo of MLPerf's repository inference "
-        "make of COCO's 2017 validation images"
+        "put MLPerf's data set coco_safe there (https://inference.mlcommons-storage.org), or make "
+        "it from COCO's 2017 validation images with the scripts in "
+        "vision/classification_and_detection/yolo of the repository mlcommons/inference"
     )
 
     annotations: str = ANNOTATIONS
@@ -49,7 +49,7 @@ class CocoOptions(AnnotatedOptions, dataset="coco", noun="images"):
     square: bool = True
 
     def __post_init__(self) -> None:
-        sides = f"a multiple of {STRIDE} where square is false"
+        sides = f"a multiple of {STRIDE}, which square = false requires"
         rule = ("size", self.size, self.square or not self.size % STRIDE, sides)
         self.check(rule, size="pixels")
 

@@ -40,13 +40,13 @@ PIXELS_PER_LATENT = 8
 """Channels and downscaling of Stable Diffusion XL's autoencoder."""
 
 ADVICE = (
-    "put the folder captions of coco2014 from text_to_image in MLPerf's repository inference "
-    "there, or set the data set's path to its captions_source.tsv"
+    "put the folder text_to_image/coco2014/captions of the repository mlcommons/inference there, "
+    "or set the data set's path to its captions_source.tsv"
 )
 ADVICE_LATENTS = (
-    "put latents.pt or latents.npy from text_to_image/tools in MLPerf's repository inference "
-    "there, set the data set's latents to its path, or latents = false where the engine draws its "
-    "own"
+    "put latents.pt or latents.npy from text_to_image/tools of the repository mlcommons/inference "
+    "there, set the data set's latents to its path, or set latents = false if the engine draws its "
+    "own latents"
 )
 
 
@@ -80,8 +80,8 @@ class CocoCaptionsOptions(files.ChecksumOptions, dataset="coco_captions", noun="
         if not any(side % PIXELS_PER_LATENT for side in sides):
             return 1, CHANNELS, *(side // PIXELS_PER_LATENT for side in sides)
         raise self.wrong(
-            f"size = {self.size!r} is neither a multiple of {PIXELS_PER_LATENT} pixels nor "
-            "[height, width] of such",
+            f"size = {self.size!r} must be a multiple of {PIXELS_PER_LATENT} pixels, or "
+            "[height, width] with two such multiples",
             option="size",
         )
 
@@ -148,5 +148,5 @@ def _rows(file: Path) -> Iterator[Row]:
             raise broken_line(file, line, "the caption is empty")
         first = first_lines.setdefault(int(identity), line)
         if first != line:
-            raise broken_line(file, line, f"id {int(identity)} is also that of line {first}")
+            raise broken_line(file, line, f"id {int(identity)} already occurs in line {first}")
         yield int(identity), caption, row.get(IMAGE)

@@ -161,7 +161,7 @@ def _conversations(source: SampleFile) -> Iterator[list[Turn]]:
     for group, lines in groupby(records, lambda line: _id(source, line)):
         turns = sorted(lines, key=lambda line: _number(source, line))
         if group in earlier:
-            defect = "its conversation began earlier, and turns of another one are in between"
+            defect = "the turns of a conversation must be in consecutive lines, but these are not"
             raise source.wrong(turns[0][0], "conversation_id", defect)
         earlier.add(group)
         yield _turns(source, group, turns)
@@ -175,7 +175,7 @@ def _turns(source: SampleFile, group: str, lines: Sequence[Line]) -> list[Turn]:
         conversation.add([{"role": "system", "content": system}])
     for number, (line, record) in enumerate(lines, 1):
         if record["turn"] != number:
-            defect = f"it is {record['turn']}, and {number} is missing before it"
+            defect = f"turn {number} is missing before turn {record['turn']}"
             if record["turn"] < number:
                 defect = f"turn {record['turn']} occurs twice"
             raise source.wrong(line, "turn", defect)
@@ -221,18 +221,14 @@ def _id(source: SampleFile, line: Line) -> str:
     if type(group) is int or (isinstance(group, str) and group):
         return str(group)
     defect = "it is missing" if group is None else f"{repr(group)[:40]} is not an id"
-    raise source.wrong(line[0], "conversation_id", f"{defect}; every turn needs one, as text")
+    raise source.wrong(line[0], "conversation_id", f"{defect}; every turn needs an id, as text")
 
 
 def _number(source: SampleFile, line: Line) -> int:
     number = line[1].get("turn")
     if type(number) is not int or number < 1:
-        defect = (
-            "it is missing"
-            if number is None
-            else f"{repr(number)[:40]} is not the number of a turn"
-        )
-        raise source.wrong(line[0], "turn", f"{defect}; turns count from 1")
+        defect = "it is missing" if number is None else f"{repr(number)[:40]} is not a turn number"
+        raise source.wrong(line[0], "turn", f"{defect}; turns are numbered from 1")
     return number
 
 
@@ -246,11 +242,12 @@ def _role(
     if role not in NEXT[previous_role]:
         after = f"after {previous_role}" if previous_role else "at the beginning"
         expected = " or ".join(NEXT[previous_role])
-        raise source.wrong(line, "role", f"{role} {after}, where {expected} is expected")
+        defect = f"{role} comes {after}, but {expected} is expected"
+        raise source.wrong(line, "role", defect)
     if previous_role == "assistant" and calls != (role == "tool"):
-        defect = "tools answer, but no tool was called"
+        defect = "this turn has tool results, but the assistant's turn before it calls no tool"
         if calls:
-            defect = "the user speaks before the called tools have answered"
+            defect = "the assistant called tools before it, so a turn of role tool is expected"
         raise source.wrong(line, "role", defect)
     return role
 
@@ -260,10 +257,10 @@ def _messages(source: SampleFile, line: Line, role: str) -> list[dict[str, Any]]
     if role == "tool":
         results = record.get("tool_results")
         if not results or not _are_objects(results):
-            raise source.wrong(number, "tool_results", "it is not a list of results, at least one")
+            raise source.wrong(number, "tool_results", "it must be a list of one or more results")
         pairs = [(each.get("tool_call_id"), each.get("content")) for each in results]
         if not all(isinstance(call, str) and isinstance(text, str) for call, text in pairs):
-            defect = "a result needs tool_call_id and content, both text"
+            defect = "each result needs tool_call_id and content, both as text"
             raise source.wrong(number, "tool_results", defect)
         return [{"role": role, "tool_call_id": call, "content": text} for call, text in pairs]
     message: dict[str, Any] = {"role": role}
@@ -274,8 +271,8 @@ def _messages(source: SampleFile, line: Line, role: str) -> list[dict[str, Any]]
     if calls is not None:
         if not calls or not _are_objects(calls) or not all(map(_is_call, calls)):
             defect = (
-                "it is not a list of calls, each with an id, a type, and a function with name "
-                "and arguments"
+                'it must be a list of calls, each with an id, the type "function", and a function '
+                "with name and arguments"
             )
             raise source.wrong(number, "tool_calls", defect)
         message["tool_calls"] = calls

@@ -82,7 +82,7 @@ class CriteoOptions(files.FileOptions, dataset="criteo"):
         )
         variants = f"one of {', '.join(VARIANTS)}"
         self.check(
-            ("hotness", self.hotness, lookups, f"{FEATURES} numbers from 1 on"),
+            ("hotness", self.hotness, lookups, f"{FEATURES} numbers, each at least 1"),
             ("variant", self.variant, self.variant in VARIANTS, variants),
             rows="pairs",
             pairs="pairs",
@@ -258,15 +258,15 @@ def read_ends(path: Path, rows: int) -> NDArray[np.int64]:
             if start != last or end - start != pairs or pairs < 1:
                 raise files.wrong(
                     f"{path}:{number}",
-                    f'{line[:80].rstrip()!r} is not "START, END, PAIRS" with START = {last}, where '
-                    "the line before ended",
+                    f'{line[:80].rstrip()!r} must be "START, END, PAIRS", where START is {last}, '
+                    "the END of the line before, and PAIRS is END - START",
                     "get the trace from its source again",
                 )
             if end > rows:
                 raise files.wrong(
                     f"{path}:{number}",
-                    f"the sample ends at pair {end:,}, but the data set has only {rows:,}",
-                    "the trace belongs to other data",
+                    f"the sample ends at pair {end:,}, but the data set has only {rows:,} pairs",
+                    "set trace to the trace of this data set",
                 )
             last = end
             ends.append(end)
@@ -330,13 +330,14 @@ def _sparse(path: Path) -> list[StoredArray]:
     arrays = find_npz(path)
     missing = [f"{feature}.npy" for feature in range(FEATURES) if str(feature) not in arrays]
     if missing:
-        raise damaged(path, f"it needs the arrays 0.npy to 25.npy, and lacks {missing[0]}")
+        raise damaged(path, f"it must have the arrays 0.npy to 25.npy, but lacks {missing[0]}")
     for array in arrays.values():
         if array.packed:
             raise files.wrong(
                 path,
-                f"{array.packed} is compressed, and rows cannot be read from the middle of it",
-                f"unpack it beside (unzip {path.name} -d {path.stem}): that folder is used instead",
+                f"{array.packed} is compressed, so that single rows cannot be read",
+                f"unpack the archive in its folder (unzip {path.name} -d {path.stem}), and the "
+                "unpacked files are read instead",
             )
     return [arrays[str(feature)] for feature in range(FEATURES)]
 
@@ -346,9 +347,9 @@ def _require(array: StoredArray, shapes: Sequence[tuple[int, ...]], dtypes: Sequ
     if array.shape not in shapes:
         raise files.wrong(
             f"{where} has shape {array.shape}, not {shapes[0]}",
-            "rows as in the file of dense features, and columns as the option hotness says for "
-            "lookups",
-            "use files that belong together",
+            "every file needs as many rows as the file of dense features, and a sparse feature as "
+            "many columns as hotness says",
+            "use files of one data set, or correct hotness",
         )
     if array.dtype not in dtypes:
         raise RunError(

@@ -81,8 +81,8 @@ class PagesOptions(files.FileOptions, dataset="frames-pages", noun="pages"):
         pages = sorted(folder.glob(PAGES), key=lambda page: page.name)
         if not pages:
             raise UnavailableError(
-                f"{folder}: no pages ({PAGES}) are here; unpack docs.tar.gz, {ADVICE}, and set the "
-                "data set's path to its folder"
+                f"{folder}: no pages ({PAGES}) are here; {ADVICE.replace('it', 'docs.tar.gz', 1)}, "
+                "unpack it, and set the data set's path to its folder"
             )
         return pages
 

@@ -99,13 +99,15 @@ class IgbhDataset(FileDataset[int]):
                 if len(nodes) and not 0 <= nodes.min() <= nodes.max() < counts[kind]:
                     raise wrong(
                         file,
-                        f"has an edge to {kind} {nodes.max()}, but there are {counts[kind]:,}",
+                        f"has an edge to {kind} {nodes.max()}, but the valid numbers are 0 to "
+                        f"{counts[kind] - 1:,}",
                         ADVICE,
                     )
         file = files / "paper" / LABELS.get(options.classes, LABELS[2983])
         labels = _mapped(file, 1).reshape(-1)
         if len(labels) > counts["paper"]:
-            raise wrong(file, f"has {len(labels):,} labels of {counts['paper']:,} papers", ADVICE)
+            defect = f"has {len(labels):,} labels, but the graph has {counts['paper']:,} papers"
+            raise wrong(file, defect, ADVICE)
         papers = _papers(files / "val_idx.pt", len(labels))
         self._keep(papers.tolist(), options.count, files / "val_idx.pt")
         used_labels = labels[papers[: len(self)]]
@@ -113,7 +115,10 @@ class IgbhDataset(FileDataset[int]):
             raise wrong(file, "has a label that is not a whole number", ADVICE)
         if not 0 <= used_labels.min() <= used_labels.max() < options.classes:
             raise wrong(
-                file, f"has label {used_labels.max():g} of {options.classes} classes", ADVICE
+                file,
+                f"has labels from {used_labels.min():g} to {used_labels.max():g}, but the valid "
+                f"labels of classes = {options.classes} are 0 to {options.classes - 1}",
+                ADVICE,
             )
         self._labels = used_labels.astype(np.int64).tolist()
         self.digest = self._checked_digest()
@@ -149,13 +154,13 @@ def _mapped(file: Path, width: int, *, whole: bool = False) -> NDArray[Any]:
         shape, dtype, offset = array.shape, array.dtype, array.offset
         is_flat = len(shape) == 1 and width == 1
         if not (is_flat or (len(shape) == 2 and shape[1] == width)) or array.fortran:
-            raise damaged(file, f"rows have shape {shape}, not {width} numbers each")
+            raise damaged(file, f"has shape {shape}, but needs rows of {width} numbers")
         if dtype not in types:
             raise wrong(file, f"has values of type {dtype}, not {' or '.join(types)}", ADVICE)
     else:
         dtype, offset, shape = "<f4", 0, (size // (4 * width), width)
         if whole or size % (4 * width) or not size:
-            raise damaged(file, f"{size:,} bytes are not rows of {width} numbers each")
+            raise damaged(file, f"its {size:,} bytes cannot be split into rows of {width} numbers")
     rows = shape[0]
     if not rows:
         return np.zeros((0, width), dtype)
@@ -166,7 +171,7 @@ def _papers(file: Path, labelled: int) -> NDArray[np.int64]:
     papers = read_tensor(file)
     if not len(papers) or not 0 <= papers.min() <= papers.max() < labelled:
         raise wrong(
-            file, f"it has a paper that is not one of the {labelled:,} with a label", ADVICE
+            file, f"it has a paper outside of the {labelled:,} papers that have labels", ADVICE
         )
     if len(np.unique(papers)) < len(papers):
         raise wrong(file, "it has a paper twice", ADVICE)
@@ -193,7 +198,7 @@ def read_tensor(file: Path) -> NDArray[np.int64]:
             (pickled,) = (name for name in archive.namelist() if name.endswith("/data.pkl"))
             folder = pickled.removesuffix("data.pkl")
             if archive.getinfo(pickled).file_size > MAX_PICKLE_BYTES:
-                raise ValueError(f"its description is larger than {MAX_PICKLE_BYTES:,} bytes")
+                raise ValueError(f"its data.pkl has more than {MAX_PICKLE_BYTES:,} bytes")
             content = io.BytesIO(archive.read(pickled))
             tensor = parse(content, TENSOR_NAMES, max_bytes=4 * MAX_PICKLE_BYTES)  # reads ahead
             (_, numbers, name, *_), offset, shape, strides, *_ = tensor.args
@@ -204,7 +209,7 @@ def read_tensor(file: Path) -> NDArray[np.int64]:
                 raise ValueError("it is compressed")
             # torch.save writes the whole storage of a view: MLPerf's file has 1.3 GB for 6 MB.
             if not 0 <= 8 * offset <= 8 * (offset + shape[0]) <= member.file_size:
-                raise ValueError(f"it declares more than its {member.file_size:,} bytes")
+                raise ValueError(f"its shape needs more than its {member.file_size:,} bytes")
             with archive.open(member) as opened:
                 opened.seek(8 * offset)
                 return np.frombuffer(opened.read(8 * shape[0]), "<i8").copy()

@@ -46,9 +46,9 @@ class ImageNetOptions(FileOptions, dataset="imagenet", noun="images"):
     def __post_init__(self) -> None:
         scales = len(self.std) == 3 and 0 not in self.std
         rules = (
-            ("crop", self.crop, 0 < self.crop <= 1, "a share above 0, up to 1"),
-            ("mean", self.mean, len(self.mean) == 3, "three numbers: red, green, blue"),
-            ("std", self.std, scales, "three numbers other than 0"),
+            ("crop", self.crop, 0 < self.crop <= 1, "a number above 0 and at most 1"),
+            ("mean", self.mean, len(self.mean) == 3, "a list of three numbers: red, green, blue"),
+            ("std", self.std, scales, "a list of three numbers other than 0"),
         )
         self.check(*rules, size="pixels", classes="classes")
 
@@ -62,9 +62,9 @@ class ImageNetOptions(FileOptions, dataset="imagenet", noun="images"):
         file = first_file([folder / self.map, folder.parent / self.map])
         if file is None:
             raise UnavailableError(
-                f"{folder}: the list of labels {self.map!r} is neither there nor in the folder "
-                'above; put the official val_map.txt ("FILE LABEL" lines) there, or set the option '
-                "map to its path"
+                f"{folder}: the list of labels {self.map!r} is neither in this folder nor in its "
+                'parent; put the official val_map.txt ("FILE LABEL" lines) there, or set map to '
+                "its path"
             )
         return file
 

@@ -220,7 +220,7 @@ def _list_cases(folder: Path) -> tuple[Sequence[str], Mapping[str, tuple[int, ..
         ) from error
     for name in names:
         if not isinstance(name, str) or not _CASE_NAME.fullmatch(name) or names.count(name) > 1:
-            raise damaged(path, f"{name!r} is not a name of a case, or is there twice")
+            raise damaged(path, f"{name!r} is not a valid name of a case, or is listed twice")
     if not names:
         raise damaged(path, "it lists no case")
     return names, shapes
@@ -232,8 +232,8 @@ def _find_files(folder: Path, names: Sequence[str]) -> list[Path]:
     if missing:
         raise UnavailableError(
             f"{folder}: {len(missing)} of {len(names)} cases are not here, the first is "
-            f"{missing[0]!r} (looked for {missing[0]} with {', '.join(ENDINGS)}); complete the "
-            "folder, or set count to the number of cases you have, if those come first"
+            f"{missing[0]!r} (looked for {missing[0]} with {', '.join(ENDINGS)}); add the missing "
+            "cases or, if the list begins with the cases that you have, set count to their number"
         )
     return [file for file in paths.values() if file is not None]
 
@@ -248,7 +248,7 @@ def _open_case(name: str, file: Path) -> _Case:
         if array.dtype != dtype:
             raise damaged(file, f"{array.name} has values of type {array.dtype}, not {dtype}")
     if image.shape != label.shape:
-        raise damaged(file, f"image and label have the shapes {image.shape} and {label.shape}")
+        raise damaged(file, f"the image has shape {image.shape}, but the label {label.shape}")
     return _Case(name, image, label)
 
 
@@ -256,13 +256,13 @@ def _arrays(name: str, file: Path) -> Sequence[StoredArray]:
     if file.suffix == ".npy":
         other = file.with_name(f"{name}.label.npy")
         if not other.is_file():
-            raise UnavailableError(f"{other}: this label is not here, but its image is; add it")
+            raise UnavailableError(f"{other}: the label file of {file.name} is missing; add it")
         return find_npy(file), find_npy(other)
     if file.suffix == ".npz":
         arrays = find_npz(file)
         if not {"image", "label"} <= set(arrays):
             held = ", ".join(sorted(arrays)) or "none"
-            raise damaged(file, f"it needs the arrays image and label, and has {held}")
+            raise damaged(file, f"it needs the arrays image and label, but has {held}")
         return arrays["image"], arrays["label"]
     from pytest_mlperf.adapters.datasets.files.pickled import find_arrays
 

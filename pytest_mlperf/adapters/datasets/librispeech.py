@@ -121,14 +121,15 @@ def _sound(file: Path, row: int, record: dict[str, Any]) -> tuple[str, int]:
         )
     samples = record.get("original_num_samples")
     if type(samples) is not int or samples < 1:
-        raise _wrong(file, row, f"'original_num_samples' is {samples!r:.40}, no number of samples")
+        defect = f"'original_num_samples' is {samples!r:.40}, not a number of samples of at least 1"
+        raise _wrong(file, row, defect)
     return entries[0]["fname"], samples
 
 
 def _place(file: Path, row: int, name: str) -> Path:
     parts = PurePosixPath(name).parts[-2:]
     if not parts or ".." in parts or "/" in parts or "\0" in name:
-        raise _wrong(file, row, f"the file name {name!r:.80} has no folder and name of a clip")
+        raise _wrong(file, row, f"the file name {name!r:.80} is not FOLDER/CLIP")
     return file.parent.joinpath(*parts)
 
 
@@ -156,8 +157,8 @@ def _check_length(clip: _Clip, samples: int) -> None:
     if samples != clip.samples:
         raise files.wrong(
             clip.file,
-            f"it has {samples} samples, and the list says {clip.samples}: the file is cut short, "
-            "or another one",
+            f"it has {samples} samples, but the list says {clip.samples}: the file is cut short, "
+            "or the wrong one",
             "get it and the list from their source again",
         )
 
@@ -169,8 +170,8 @@ def _opened(path: Path) -> wave.Wave_read:
         raise files.wrong(
             path,
             f"this is not a WAV of plain PCM ({error})",
-            "convert it to one, of one channel of 16 bits at 16 kHz, as MLPerf's "
-            "convert_librispeech.py makes of LibriSpeech's FLAC",
+            "convert it to a WAV with one channel of 16 bits at 16 kHz, as MLPerf's "
+            "convert_librispeech.py converts LibriSpeech's FLAC files",
         ) from error
 
 

@@ -109,7 +109,7 @@ def _reference(
         raise source.wrong(
             row,
             PART_COLUMN,
-            f"{part!r:.60} is not a part of this data set; they are {', '.join(PART_NAMES)}",
+            f"{part!r:.60} is not one of the parts of this data set: {', '.join(PART_NAMES)}",
         )
     if part == "GSM8K" and isinstance(target, int | float) and not isinstance(target, bool):
         target = str(target)

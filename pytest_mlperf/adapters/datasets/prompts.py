@@ -155,8 +155,8 @@ class Template:
             if name is not None and (name not in valid or layout or conversion):
                 names = " and ".join(f"{{{name}}}" for name in valid)
                 raise SuiteError(
-                    f"{title} has the field {name!r}; only {names} can be filled in, without a "
-                    "format",
+                    f"{title} has the field {name!r}; the only valid fields are {names}, without a "
+                    "format specification",
                     option="template",
                 )
         self.fields = frozenset(name for _, name, _, _ in parsed if name)

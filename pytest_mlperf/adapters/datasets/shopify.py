@@ -242,8 +242,8 @@ def _shards(folder: Path) -> list[Path]:
         counts = {int(part[3]) for part in parts if part[1] == split}
         if len(counts) > 1:
             raise UnavailableError(
-                f"{folder}: its tables of {split} come from several downloads, in "
-                f"{' and '.join(map(str, sorted(counts)))} parts; keep those of one"
+                f"{folder}: its {split} tables come from several downloads, which have "
+                f"{' and '.join(map(str, sorted(counts)))} tables; keep the tables of one download"
             )
         for number in range(total := max(counts, default=0)):
             listed.append(folder / f"{split}-{number:05}-of-{total:05}.parquet")
@@ -263,7 +263,7 @@ def _cells_of(source: SampleFile, row: int, cells: tuple[Any, ...]) -> tuple[Any
             source.text(row, name, cell)
     content = image.get("bytes") if isinstance(image, Mapping) else image
     if not isinstance(content, bytes):
-        raise source.wrong(row, IMAGE_COLUMN, "it has no bytes of a picture")
+        raise source.wrong(row, IMAGE_COLUMN, "it does not hold the bytes of a picture")
     if defect := check_encoded(content):
         raise source.wrong(row, IMAGE_COLUMN, defect)
     if not isinstance(choices, list) or not all(isinstance(one, str) for one in choices):

@@ -64,10 +64,10 @@ class StreamingOptions(FileOptions, dataset="streaming", noun="requests"):
 
     def __post_init__(self) -> None:
         number = type(self.share) in (int, float)
-        share = "share", self.share, number and 0 < self.share <= 1, "above 0, and 1 at most"
+        share = "share", self.share, number and 0 < self.share <= 1, "above 0 and at most 1"
         most = self.steps if type(self.steps) is int else 1 << 62
         begins = type(self.first_step) is int and 0 <= self.first_step < most
-        step = ("first_step", self.first_step, begins, "a time step below steps, from 0 on")
+        step = ("first_step", self.first_step, begins, "a whole number from 0 to steps - 1")
         units = {"steps": "time steps", "max_history": "actions", "max_candidates": "candidates"}
         self.check(share, step, **units)
 
@@ -144,8 +144,8 @@ class StreamingDataset(FileDataset[tuple[int, int, int]]):
         if len(ends) != len(self._places) or ends != sorted(ends) or ends[-1:] != [len(users)]:
             raise wrong(
                 self._folder / "users_cumsum_per_ts.csv",
-                f"time step {step} has {ends[-3:]} users up to its last files, and {len(users)} in "
-                f"{file.name}",
+                f"time step {step} must list {len(self._places)} cumulative numbers of users, one "
+                f"per file, up to the {len(users)} users in {file.name}, but ends with {ends[-3:]}",
                 ADVICE,
             )
         begin = 0
@@ -165,9 +165,9 @@ class StreamingDataset(FileDataset[tuple[int, int, int]]):
         if not len(counted) == len(starts) == options.steps:
             raise wrong(
                 self._folder,
-                f"there are {len(starts)} requests and {len(counted)} time steps, but steps = "
-                f"{options.steps}",
-                "set steps and first_step to those of the data",
+                f"requests_per_ts_offset.csv has {len(starts)} time steps and "
+                f"users_cumsum_per_ts.csv has {len(counted)}, but steps = {options.steps}",
+                "set steps to the number of time steps in the data, and first_step to fit",
             )
         rows = Lines(self._folder / "requests_per_ts.csv")
         return {
@@ -184,8 +184,9 @@ class StreamingDataset(FileDataset[tuple[int, int, int]]):
         source = f"{self._folder}: user {user}"
         expected = STEP_FIELDS * (options.steps + EXTRA_TIME_STEPS)
         if len(fields) != expected:
-            defect = f"the row has {len(fields)} fields, not {expected} for steps = {options.steps}"
-            raise wrong(source, defect, "set steps to that of the data")
+            steps = options.steps
+            defect = f"the row has {len(fields)} fields, but steps = {steps} needs {expected}"
+            raise wrong(source, defect, "set steps to the number of time steps in the data")
         rows = [fields[n : n + STEP_FIELDS] for n in range(0, expected, STEP_FIELDS)]
         # The row before that of `first_step` is for evaluation, and no history.
         earlier = [*rows[: options.first_step + 1], *rows[options.first_step + 2 : step + 2]]
@@ -205,8 +206,12 @@ class StreamingDataset(FileDataset[tuple[int, int, int]]):
             raise wrong(source, f"time step {step}: {error}", ADVICE) from error
         lengths, values = [len(each) for each in arrays], np.concatenate(arrays)
         if not lengths[0] or lengths[::2] != lengths[1::2] or not np.isfinite(values).all():
-            defect = f"has {lengths} candidates, ratings, actions and ratings"
-            raise wrong(source, f"time step {step} {defect}, or one that is not a number", ADVICE)
+            defect = (
+                f"time step {step} has {lengths[0]} candidates with {lengths[1]} ratings, and "
+                f"{lengths[2]} actions with {lengths[3]} ratings, but needs a candidate, and a "
+                "finite rating for each candidate and action"
+            )
+            raise wrong(source, defect, ADVICE)
         if (arrays[0] < 0).any() or (arrays[2] < 0).any():
             raise wrong(source, f"time step {step} has an item below 0", ADVICE)
         return [each[:limit] for each, limit in zip(arrays, limits, strict=True)]
@@ -239,9 +244,8 @@ class Lines:
         line, piece = b"", 1 << 14
         while b"\n" not in line[-piece:]:
             if len(line) > MAX_ROW_BYTES:
-                raise wrong(
-                    self.file, f"the row at byte {start} is beyond {MAX_ROW_BYTES:,}", ADVICE
-                )
+                defect = f"the row at byte {start} has more than {MAX_ROW_BYTES:,} bytes"
+                raise wrong(self.file, defect, ADVICE)
             read = os.pread(self._open, piece, start + len(line))
             line, piece = line + read, 2 * piece
             if not read:
@@ -277,5 +281,6 @@ def _offsets(folder: Path) -> list[NDArray[np.int64]]:
     offsets = [np.array(row, np.int64) for row in _lists(folder / FILES[0])]
     if not offsets or not len(offsets[0]) or len({len(row) for row in offsets}) > 1:
         counts = [len(row) for row in offsets[:3]]
-        raise wrong(folder / FILES[0], f"files have {counts} users, not as many each", ADVICE)
+        defect = f"every file must have the same number of users, but they have {counts}"
+        raise wrong(folder / FILES[0], defect, ADVICE)
     return offsets

@@ -23,7 +23,7 @@ LATENTS = ("fixed_latent.pt", "fixed_latent.npy")
 SHAPE = (1, 16, 21, 90, 160)
 """Shape of MLPerf's latents: 81 frames of 720 x 1280 pixels."""
 
-PROMPTS_SOURCE = "text_to_video/wan-2.2-t2v-a14b/data in MLPerf's repository inference"
+PROMPTS_SOURCE = "text_to_video/wan-2.2-t2v-a14b/data in the repository mlcommons/inference"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -42,7 +42,7 @@ class VBenchOptions(files.ChecksumOptions, dataset="vbench", noun="prompts"):
 
     def __post_init__(self) -> None:
         right = len(self.shape) == 5 and all(type(n) is int and n >= 1 for n in self.shape)
-        rule = ("shape", list(self.shape), right, "five lengths, such as [1, 16, 21, 90, 160]")
+        rule = ("shape", list(self.shape), right, "five lengths, e.g. [1, 16, 21, 90, 160]")
         self.check(rule, latents_rule(self.latents))
 
     def find(self) -> tuple[Path, Path | None]:
@@ -52,7 +52,8 @@ class VBenchOptions(files.ChecksumOptions, dataset="vbench", noun="prompts"):
         source = f"get them from {PROMPTS_SOURCE}"
         advice = f"{source}, or set the data set's latents to their path, or to false"
         latents, presence = find_latents(self.latents, file.parent, LATENTS, advice)
-        self.require((file.is_file(), f"{file}: these prompts are not here; {source}"), presence)
+        lacks = f"{file}: this file of prompts does not exist; {source}"
+        self.require((file.is_file(), lacks), presence)
         return file, latents
 
 

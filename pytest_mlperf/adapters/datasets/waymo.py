@@ -24,8 +24,8 @@ RANGE = (-74.88, -74.88, -2.0), (74.88, 74.88, 4.0)
 UNLABELLED = "DontCare"
 MATRICES = ("R0_rect", *(f"{name}{n}" for name in ("P", "Tr_velo_to_cam_") for n in CAMERAS))
 ADVICE = (
-    "MLCommons gives it to members that agreed to Waymo's licence, as README.md in "
-    "automotive/3d-object-detection of its inference repository says"
+    "MLCommons gives the data to members that have agreed to Waymo's licence, see README.md in "
+    "automotive/3d-object-detection of the repository mlcommons/inference"
 )
 
 
@@ -45,7 +45,7 @@ class WaymoOptions(ChecksumOptions, dataset="waymo", noun="frames"):
         if not (folder / FRAMES).is_file() and (folder / "kitti_format").is_dir():
             folder /= "kitti_format"
         needed = [(folder / name).exists() for name in (FRAMES, "training")]
-        self.require((all(needed), f"{folder}: {FRAMES} and training/ are not both here; {ADVICE}"))
+        self.require((all(needed), f"{folder}: {FRAMES} or training/ is missing; {ADVICE}"))
         return folder / FRAMES
 
 
@@ -154,7 +154,7 @@ def _points(file: Path) -> NDArray[np.float32]:
         raise wrong(file, f"cannot be read ({error.strerror})", ADVICE) from error
     if len(raw) % STORED_POINT_VALUES or file.stat().st_size != raw.nbytes:
         raise wrong(
-            file, f"is not a whole number of points of {STORED_POINT_VALUES} float32 values", ADVICE
+            file, f"cannot be split into points of {STORED_POINT_VALUES} float32 values", ADVICE
         )
     points = raw.reshape(-1, STORED_POINT_VALUES)[:, :MODEL_POINT_VALUES]
     low, high = (np.array(side, np.float32) for side in RANGE)

@@ -61,12 +61,12 @@ class WindowsOptions(files.ChecksumOptions, dataset="windows", noun="windows"):
     def __post_init__(self) -> None:
         self.check(length="tokens", stride="tokens")
         if self.length < 2:
-            defect = "length = 1 leaves no token with another one before it"
-            raise self.wrong(defect, option="length")
+            defect = "length = 1 leaves nothing to score, as a window's first token is not scored"
+            raise self.wrong(f"{defect}; set length to at least 2", option="length")
         if self.stride is not None and self.stride > self.length:
             raise self.wrong(
-                f"stride = {self.stride} is above length = {self.length}, so that tokens would be "
-                "left out; lower it, or leave it out",
+                f"stride = {self.stride} is above length = {self.length}, so that no window has "
+                "the tokens in between; lower stride, or leave it out",
                 option=("stride", "length"),
             )
 
@@ -96,7 +96,7 @@ class WindowsDataset(files.FileDataset[TokenWindow]):
         ]
         if not windows:
             raise files.wrong(
-                path, "no document has two tokens", "set path to a file with documents"
+                path, "no document has two or more tokens", "set path to another file"
             )
         self._keep(windows, options.count, path)
 
@@ -164,7 +164,7 @@ def _values(source: SampleFile) -> Iterator[tuple[int, str, Any]]:
     for line, record in json_lines.objects(source.file):
         columns = [name for name in (TOKENS_KEY, TEXT_KEY) if name in record]
         if not columns:
-            raise source.wrong(line, TEXT_KEY, "neither it nor 'tokens' is there")
+            raise source.wrong(line, TEXT_KEY, "the line has neither this key nor 'tokens'")
         yield line, columns[0], record[columns[0]]
 
 

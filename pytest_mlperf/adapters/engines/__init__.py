@@ -30,12 +30,14 @@ def weight_files(folder: Path, *, option: str = "weights") -> list[Path]:
     elif list(folder.glob("*.bin")):
         raise broken(
             folder,
-            "has weights as .bin files only, which can carry code; convert them once with "
-            "model.save_pretrained(folder) of transformers, which writes model.safetensors",
+            "has its weights only as .bin files, which can run code when loaded; convert them once "
+            "with model.save_pretrained(folder) of transformers, which writes model.safetensors",
         )
     else:
         raise broken(
-            folder, f'has no model.safetensors; {option} = "dummy" runs with random weights'
+            folder,
+            f'has no model.safetensors; copy it here, or set {option} = "dummy" to run with random '
+            "weights",
         )
     for file in files:
         if not file.is_file():

@@ -67,7 +67,7 @@ class RecordedEngine(Engine):
         require_module("engine recorded", "transformers", "openai", "the model's tokenizer")
         if not Path(self._asked.folder).is_dir():
             raise UnavailableError(
-                f"engine recorded: folder {self._asked.folder} does not exist; name the "
+                f"engine recorded: folder {self._asked.folder} does not exist; set folder to the "
                 "folder that inference-endpoint wrote for one run",
                 option="folder",
             )
@@ -93,8 +93,8 @@ class RecordedEngine(Engine):
         if len(answers) != len(self._dataset):
             raise engine_error(
                 f"{self._asked.folder} has answers to {len(answers):,} samples of "
-                f"{self._answers.dataset!r}, and the suite's data set has {len(self._dataset):,}: "
-                "it is another one, or a part"
+                f"{self._answers.dataset!r}, but the suite's data set has {len(self._dataset):,} "
+                "samples; set dataset to the whole data set that the client used"
             )
         for index in indices:
             if index not in answers:
@@ -103,8 +103,8 @@ class RecordedEngine(Engine):
             if prompt != (ours if isinstance(ours, str) else list(ours)):
                 raise refused_sample(
                     index,
-                    f"is not what the client asked in {self._asked.folder} ({prompt!r:.60}): name "
-                    "the data set that it was given, in the same order",
+                    f"differs from the client's prompt in {self._asked.folder} ({prompt!r:.60}); "
+                    "set dataset to the data set that the client used, in the same order",
                 )
 
     def submit(self, ids: Sequence[int], indices: Sequence[int], sink: Sink) -> None:

@@ -97,8 +97,8 @@ class AucScorer(scorers.ScorerBase[AucOptions]):
             raise _error(
                 sample,
                 f"has {len(clicked)} user-item pairs, but its output has {len(output)} bytes "
-                f"instead of {4 * width * len(clicked)}; give {content} per pair as float32, and "
-                "set the scorer's interleaved to whether labels are there",
+                f"instead of {4 * width * len(clicked)}; give {content} per pair as float32, or "
+                f"set the scorer's interleaved = {str(not self._asked.interleaved).lower()}",
             )
         if not self._asked.interleaved:
             return output

@@ -232,8 +232,8 @@ def wrong(sample: int, defect: str) -> RunError:
 def read_frame(sample: int, output: bytes, reference: Mapping[str, Any]) -> Frame:
     """Read a sample's detections and annotated boxes, and compute their overlaps."""
     form = (
-        "a table with image_id, and of each box names, difficulty and boxes: x, y, z, width, "
-        "height, length, rotation"
+        "a table with image_id, and with one entry per box in names, difficulty and boxes (x, y, "
+        "z, width, height, length, rotation)"
     )
     with scorers.reading_reference("pointpainting", sample, form):
         image = int(reference["image_id"])
@@ -259,8 +259,8 @@ def _read_rows(sample: int, output: bytes, image: int) -> NDArray[np.float32]:
         raise wrong(
             sample,
             f"has an output of {len(output)} bytes, not one or more rows of "
-            f"{4 * DETECTION_COLUMNS}; without "
-            "a detection give one row whose first number is 0 and whose last is the image",
+            f"{4 * DETECTION_COLUMNS} bytes; if nothing is detected, give one row whose first "
+            "number is 0 and whose last is image_id",
         )
     rows = np.frombuffer(output, "<f4").reshape(-1, DETECTION_COLUMNS)
     if len(bad := np.flatnonzero(~np.isfinite(rows).all(axis=1))):

@@ -85,10 +85,10 @@ class DiceScorer(scorers.ScorerBase[DiceOptions]):
         dtype = np.dtype(CLASS_DTYPES[self._asked.dtype])
         if len(output) != label.size * dtype.itemsize:
             raise scorers.scorer_error(
-                f"scorer dice: the output of {where} has {len(output):,} bytes, but its label of "
-                f"shape {label.shape} needs {label.size * dtype.itemsize:,}, {dtype.itemsize} per "
-                f"voxel of type {self._asked.dtype}; give one class per voxel of the volume, and "
-                "set the scorer's dtype to their type",
+                f"scorer dice: the output of {where} has {len(output):,} bytes; its label of shape "
+                f"{label.shape} needs {label.size * dtype.itemsize:,} ({dtype.itemsize} per voxel "
+                f"of type {self._asked.dtype}). The engine must return one class per voxel, of the "
+                "type in the scorer's dtype",
             )
         predicted = np.frombuffer(output, dtype)
         for name, volume in (("output", predicted), ("label", label)):
@@ -96,7 +96,8 @@ class DiceScorer(scorers.ScorerBase[DiceOptions]):
             if low < 0 or high >= CLASSES:
                 raise scorers.scorer_error(
                     f"scorer dice: the {name} of {where} holds the class "
-                    f"{low if low < 0 else high}; valid are 0 background, 1 kidney and 2 tumor",
+                    f"{low if low < 0 else high}; valid classes are 0 (background), 1 (kidney) and "
+                    "2 (tumor)",
                 )
         kidney, tumor = dice(predicted, label.ravel())
         return kidney, tumor

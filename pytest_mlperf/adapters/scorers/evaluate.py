@@ -52,8 +52,8 @@ class EvaluateOptions(DecoderOptions):
         require_choice("evaluate", "dtype", self.dtype, BYTES)
         if taken := {"predictions", "references"} & {*(self.compute or ())}:
             raise SuiteError(
-                f"scorer evaluate: compute sets {' and '.join(sorted(taken))}, which come from the "
-                "engine and the data set; take them out",
+                f"scorer evaluate: compute must not set {' and '.join(sorted(taken))}; the engine "
+                "gives the predictions and the data set the references",
                 option="compute",
             )
         _ = self.script
@@ -188,8 +188,8 @@ def _parse(metric: str) -> Path | tuple[str, str]:
         return path.absolute()
     if METRIC_PATTERN.fullmatch(name):
         raise SuiteError(
-            f"scorer evaluate: metric {name!r} is not a file or folder here, and a metric of "
-            f'the Hugging Face Hub is only loaded at one commit: "{LOCATOR}ORG/NAME@REVISION" '
+            f"scorer evaluate: metric {name!r} is not a file or folder here; for a metric of the "
+            f'Hugging Face Hub write "{LOCATOR}ORG/NAME@REVISION", where REVISION is a commit '
             "with all 40 digits, since its code could change",
             option="metric",
         )

@@ -146,7 +146,7 @@ class JudgedScorer(language.TextScorer[JudgedOptions]):
         failures = [reply for reply in replies if isinstance(reply, Exception)]
         if len(failures) == len(replies):
             raise scorers.scorer_error(
-                f"scorer judged: no judgement came from {self._asked.url}: "
+                f"scorer judged: the judge at {self._asked.url} judged no answer: "
                 f"{text_of(failures[0])}; start the server, or correct url and judge",
             )
         right = [100.0 if isinstance(reply, str) and verdict(reply) else 0.0 for reply in replies]
@@ -201,7 +201,7 @@ class JudgedScorer(language.TextScorer[JudgedOptions]):
                 await connections.ask(head.encode() + body, reply)
             return str(json.loads(reply.content)["choices"][0]["message"]["content"])
         except TimeoutError:
-            return TimeoutError(f"no whole reply within timeout = {self._asked.timeout:g} s")
+            return TimeoutError(f"no complete reply within timeout = {self._asked.timeout:g} s")
         except (NoConnection, OSError, ValueError, LookupError, TypeError, RecursionError) as error:
             return error
 
@@ -219,7 +219,7 @@ class _Reply(Exchange):
     def data(self, data: bytes) -> None:
         self.content += data
         if len(self.content) > MAX_REPLY_BYTES:
-            raise ValueError(f"a reply of more than {MAX_REPLY_BYTES >> 20} MiB")
+            raise ValueError(f"the reply is larger than {MAX_REPLY_BYTES >> 20} MiB")
 
     def end(self) -> None:
         """Do nothing, as the response is already complete."""

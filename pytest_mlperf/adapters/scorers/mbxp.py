@@ -68,8 +68,8 @@ class MbxpScorer(language.TextScorer[MbxpOptions]):
             "mbxp",
             references,
             programs.REFERENCE_FIELDS,
-            "mixtral with only the rows of MBXP, or let reference(index) return what it does for "
-            "them",
+            "mixtral with only the rows of MBXP, or let your data set's reference(index) return "
+            "the same fields",
         )
         decoded = self._decoder.decode(outputs)
         processes = self._asked.processes

@@ -79,8 +79,8 @@ def _scored(sample: int, output: bytes, reference: Any) -> tuple[float, int]:
     if not np.array_equal(records["token"], tokens):
         raise scorers.scorer_error(
             f"{where} has token ids other than the data set's ({_difference(records, tokens)}); "
-            "perplexities of different tokens cannot be compared: use the tokenizer of the model "
-            "for both, and max_prompt_tokens for neither"
+            "perplexities of different tokens cannot be compared: use the model's tokenizer in the "
+            "data set and the engine, and remove max_prompt_tokens"
         )
     values = records["logprob"][-scored:].astype(np.float64)
     if not np.isfinite(values).all():
@@ -93,15 +93,15 @@ def _scored(sample: int, output: bytes, reference: Any) -> tuple[float, int]:
 
 def _difference(records: NDArray[Any], tokens: NDArray[np.int64]) -> str:
     if len(records) != len(tokens):
-        return f"{len(records)} in place of {len(tokens)}"
+        return f"{len(records)} tokens instead of {len(tokens)}"
     position = int(np.flatnonzero(records["token"] != tokens)[0])
-    return f"{records['token'][position]} in place of {tokens[position]} at place {position}"
+    return f"{records['token'][position]} instead of {tokens[position]} at position {position}"
 
 
 def _reference(sample: int, reference: Any) -> tuple[NDArray[np.int64], int]:
     form = (
-        'a table with "tokens", token ids, and "scored", how many of the last ones are scored, '
-        "fewer than all, as of data set windows"
+        'a table with "tokens" (token ids) and "scored" (the number of last tokens to score, less '
+        "than all), as data set windows gives it"
     )
     with scorers.reading_reference("perplexity", sample, form):
         ids, scored = np.array(reference["tokens"], np.int64), reference["scored"]

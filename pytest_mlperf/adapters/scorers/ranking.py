@@ -59,7 +59,7 @@ class RankingScorer(scorers.ScorerBase[scorers.NoOptions]):
         if not (weight := float((positive + negative).sum())):
             raise scorers.scorer_error(
                 f"scorer ranking: the candidates of all {len(requests)} samples have weight 0, so "
-                "nothing is scored; correct the weights",
+                "nothing can be scored; correct the weights that the engine returns",
             )
         mean = min(max(float(positive.sum()) / weight, MIN_DISTANCE), 1 - MIN_DISTANCE)
         alone = -positive * np.log2(mean) - negative * np.log2(1 - mean)
@@ -87,15 +87,15 @@ class RankingScorer(scorers.ScorerBase[scorers.NoOptions]):
 
 def _ranked(sample: int, output: bytes, reference: Any) -> Ranked:
     if len(output) % 4 or len(output) < 12:
-        raise _wrong(sample, f"is {len(output)} bytes, which are not a row of {FORM}")
+        raise _wrong(sample, f"has {len(output)} bytes; it must be a row of {FORM}")
     row = np.frombuffer(output, "<f4")
     if not np.isfinite(row).all():
         position = int(np.flatnonzero(~np.isfinite(row))[0])
-        raise _wrong(sample, f"has {row[position]} as number {position}, which is not finite")
+        raise _wrong(sample, f"has number {position} = {row[position]}, which is not finite")
     count = (len(row) - 3) // 3
     if row[-1] != count or len(row) != 3 + 3 * count or not count:
         raise _wrong(
-            sample, f"is {len(row)} numbers and ends in {row[-1]:g}, which is not a row of {FORM}"
+            sample, f"has {len(row)} numbers, the last {row[-1]:g}; it must be a row of {FORM}"
         )
     predictions, labels, weights = row[2:-1].reshape(3, count)
     if not ((labels == 0) | (labels == 1)).all():
@@ -119,7 +119,7 @@ def _compare(sample: int, row: NDArray[Any], labels: NDArray[Any], reference: An
         return
     if not isinstance(reference, Mapping):
         raise _wrong(
-            sample, f"has a {type(reference).__name__} for a reference, not a table or None"
+            sample, f"has a reference of type {type(reference).__name__}, not a table or None"
         )
     answered = {"step": row[:1], "query": row[1:2], "labels": labels}
     for name, numbers in answered.items():
@@ -129,8 +129,8 @@ def _compare(sample: int, row: NDArray[Any], labels: NDArray[Any], reference: An
             if not np.array_equal(numbers, expected):
                 raise _wrong(
                     sample,
-                    f"has another {name} than the data set; each sample must be answered with its "
-                    "own candidates, in their order",
+                    f"has a different {name} than the data set; the engine must answer each sample "
+                    "with its own candidates, in their order",
                 )
 
 

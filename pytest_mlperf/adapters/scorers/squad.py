@@ -190,8 +190,8 @@ class SquadScorer(scorers.ScorerBase[SquadScorerOptions]):
         positions, rest = divmod(len(output), 2 * dtype.itemsize)
         if rest or not shortest <= positions <= longest:
             raise scorers.scorer_error(
-                f"scorer squad: output of sample {sample} has {len(output)} bytes, which are "
-                f"not two logits of type {self._asked.dtype} for each of {shortest} to "
+                f"scorer squad: output of sample {sample} has {len(output)} bytes; it must be "
+                f"two logits of type {self._asked.dtype} for each of {shortest} to "
                 f"{longest} positions; set the scorer's dtype and max_seq_length to those of "
                 "the engine's outputs",
             )
@@ -203,7 +203,7 @@ class SquadScorer(scorers.ScorerBase[SquadScorerOptions]):
             side, position = np.argwhere(~(logits < np.inf))[0].tolist()
             raise scorers.scorer_error(
                 f"scorer squad: the {('start', 'end')[side]} logit at position {position} of "
-                f"sample {sample} is {logits[side, position]}, which is not finite; see the "
+                f"sample {sample} is {logits[side, position]}, which is not finite; check the "
                 "engine for an overflow, or for outputs of another type than the scorer's dtype",
             )
         return logits
@@ -268,6 +268,6 @@ def _check_reference(reference: Any, sample: int) -> None:
     if isinstance(reference, Mapping) and reference.keys() >= REFERENCE_KEYS:
         return
     raise scorers.scorer_error(
-        f"scorer squad: the reference of sample {sample} is not one of data set squad; score with "
-        'squad only where the suite says dataset = { use = "squad", ... }',
+        f"scorer squad: the reference of sample {sample} does not come from data set squad; use "
+        'scorer squad only in a suite with dataset = { use = "squad", ... }',
     )

@@ -105,7 +105,7 @@ def require_tables(
     """
     tables = list(references)
     for sample, reference in enumerate(tables):
-        defect = f"is a {type(reference).__name__}, but must be a table of texts"
+        defect = f"is a {type(reference).__name__}; it must be a table of texts"
         if isinstance(reference, Mapping):
             names = fields(sample, reference) if callable(fields) else fields
             missing = [repr(name) for name in names if not isinstance(reference.get(name), str)]
@@ -229,7 +229,7 @@ class Decoder:
             raise self._lacks(error.name) from error
         except Exception as error:  # `tokenizers` raises bare Exceptions
             defect = f"the tokenizer in {self._folder} cannot be read ({error})"
-            intact = f"scorer {self._scorer}: {defect}; replace its files by intact ones"
+            intact = f"scorer {self._scorer}: {defect}; download its files again"
             raise scorer_error(lfs_pointer(self._folder) or intact) from error
 
     def _lacks(self, library: str | None) -> EnvironmentFault:

@@ -53,7 +53,7 @@ class VBenchScorerOptions:
         named = words and all(
             any(field in word for word in self.command[1:]) for field in (VIDEOS, OUTPUT)
         )
-        expected = f"a list of a program and arguments, with {VIDEOS} and {OUTPUT} in them"
+        expected = f"a list of a program and its arguments, which must hold {VIDEOS} and {OUTPUT}"
         sizes = [
             (name, size, type(size) is int and size >= 1, "a number, at least 1")
             for name, size in (("height", self.height), ("width", self.width), ("fps", self.fps))
@@ -99,8 +99,8 @@ class VBenchScorer(scorers.ScorerBase[VBenchScorerOptions]):
         if not output or len(output) % (height * width * 3):
             raise scorers.scorer_error(
                 f"scorer vbench: the output of sample {sample} has {len(output):,} bytes, "
-                f"which are not frames of {height} x {width} pixels in RGB; set height and "
-                "width to those of the engine's videos",
+                f"which is not a whole number of RGB frames of {height} x {width} pixels; set "
+                "height and width to those of the engine's videos",
             )
         frames = np.frombuffer(output, np.uint8).reshape(-1, height * width * 3)
         try:
@@ -140,11 +140,11 @@ class VBenchScorer(scorers.ScorerBase[VBenchScorerOptions]):
             raise _failed(f"ended with {process.returncode}: {last}")
         files = sorted(output.glob(RESULTS))
         if len(files) != 1:
-            raise _failed(f"left {len(files)} files {RESULTS} in its output")
+            raise _failed(f"wrote {len(files)} files {RESULTS} instead of one")
         try:
             results = json.loads(files[0].read_bytes())
         except (ValueError, RecursionError) as error:
-            raise _failed(f"left results that are not JSON ({error})") from error
+            raise _failed(f"wrote results that are not JSON ({error})") from error
         return results if isinstance(results, dict) else {}
 
 
@@ -156,13 +156,13 @@ def _failed(defect: str) -> RunError:
 def _name(sample: int, prompt: str, prompts: Sequence[str]) -> str:
     if "/" in prompt or "\0" in prompt or not prompt or len(prompt.encode()) > 240:
         raise scorers.scorer_error(
-            f"scorer vbench: the prompt of sample {sample} cannot name a file, as VBench has it: "
+            f"scorer vbench: the prompt of sample {sample} cannot be a file name, as VBench needs: "
             f"{prompt!r:.60}",
         )
     if prompts.index(prompt) != sample:
         raise scorers.scorer_error(
-            f"scorer vbench: sample {sample} has the prompt of sample {prompts.index(prompt)}, and "
-            "VBench tells videos by their prompts; use a data set with each once",
+            f"scorer vbench: sample {sample} has the prompt of sample {prompts.index(prompt)}, but "
+            "VBench names videos by their prompts; use a data set with unique prompts",
         )
     return f"{prompt}-0.mp4"
 
@@ -198,7 +198,7 @@ def _mean(name: str, results: Mapping[str, Any]) -> float:
     mean = _number(result[0]) if isinstance(result, list) and result else None
     if mean is None or isinstance(result[0], bool):
         raise _failed(
-            f"left no mean of {name} in its results; let it score {', '.join(DIMENSIONS)}"
+            f"wrote no mean of {name} to its results; let it score {', '.join(DIMENSIONS)}"
         )
     return mean
 

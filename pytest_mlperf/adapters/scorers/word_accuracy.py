@@ -59,8 +59,9 @@ class WordAccuracyScorer(scorers.ScorerBase[scorers.NoOptions]):
             right = _normal(transcript, normalise)
             if right is None:
                 raise scorer_error(
-                    f"scorer word_accuracy: the transcript of sample {sample}, {transcript[:40]!r} "
-                    f"({len(transcript):,} characters), cannot be normalised; correct the data set"
+                    "scorer word_accuracy: the text normaliser fails on the transcript of sample "
+                    f"{sample}, {transcript[:40]!r} ({len(transcript):,} characters); correct the "
+                    "data set"
                 )
             if heard is None:
                 heard = answer.split()
@@ -92,8 +93,8 @@ def _answer(sample: int, output: bytes) -> str:
     if len(output) % 8 or len(output) > 8 * MAX_ANSWER_CHARACTERS:
         raise _wrong(
             sample,
-            f"is {len(output)} bytes, which are not up to {MAX_ANSWER_CHARACTERS:,} numbers "
-            "of 8 bytes",
+            f"has {len(output)} bytes; it must be at most {MAX_ANSWER_CHARACTERS:,} numbers of 8 "
+            "bytes",
         )
     indices = np.frombuffer(output, "<i8")
     if len(invalid := indices[(indices < 0) | (indices >= len(SPEECH_LABELS))]):
@@ -114,8 +115,8 @@ def _normal(text: str, normalise: Callable[[str], str]) -> list[str] | None:
 
 def _wrong(sample: int, defect: str) -> RunError:
     return scorer_error(
-        f"scorer word_accuracy: the output of sample {sample} {defect}; answer with an int64 for "
-        f"each character of the text in lower case, its place in {SPEECH_LABELS!r}",
+        f"scorer word_accuracy: the output of sample {sample} {defect}; for each character of the "
+        f"text in lower case, the engine must return its index in {SPEECH_LABELS!r} as int64",
     )
 
 

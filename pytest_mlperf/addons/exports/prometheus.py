@@ -7,12 +7,12 @@ from pytest_mlperf.core.results import UNVERIFIED_LABEL
 from pytest_mlperf.extension import CaseResult, Kind, ReportedSession, visible
 
 GAUGES = {
-    "mlperf_failed": "1 where the test failed.",
+    "mlperf_failed": "1 if the test failed, else 0.",
     "mlperf_gate_kept": "1 if the accuracy gate was met, else 0.",
     "mlperf_gate_samples": "Samples on which the accuracy gate was checked.",
-    "mlperf_gate_total_samples": "Samples that the accuracy gate is defined on.",
+    "mlperf_gate_total_samples": "Samples that the accuracy gate needs in all.",
     "mlperf_value": f"Last measured value, SI units. {UNVERIFIED_LABEL}",
-    "mlperf_change_ratio": "Change since the baseline, as a share.",
+    "mlperf_change_ratio": "Change since the baseline, as a ratio (0.01 = 1 %).",
 }
 
 

@@ -37,9 +37,9 @@ def mlperf_addoptions(group: OptionGroup) -> None:
         "on",
         "local|ray:auto|ADDRESS",
         "run cases on this machine (local, the default), or on the nodes of a Ray cluster that "
-        "have their accelerator, one at a time on each: ray://HEAD:10001 from anywhere, HEAD:6379 "
-        "or ray:auto on a node. The project is copied to the nodes; models and data must already "
-        "be there",
+        "have the accelerator, one case at a time per node: ray://HEAD:10001 from anywhere, "
+        "HEAD:6379 or ray:auto on a node. The project is copied to the nodes; models and data must "
+        "already be there",
         LOCAL,
         convert=cluster_address,
         group="ci",

@@ -55,9 +55,9 @@ POLL_SECONDS = 5
 
 HELP = """\
 Prints objects for `kubectl apply`: an indexed Job for each accelerator, with a
-pod for each suite file, and a last Job that joins their results and judges.
+pod for each suite file, and a last Job that merges and judges their results.
 
-needs: a plan; in the cluster, an image with the project and a claim
+needs: a plan; in the cluster, an image with the project and a volume claim
 
 examples:
   $ pytest-mlperf kubernetes plan.json --image lab/mlperf:7 --claim results
@@ -74,7 +74,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--image", required=True, help="container image whose working directory is the project"
     )
     parser.add_argument(
-        "--claim", required=True, help="claim (ReadWriteMany) of a volume that all pods write to"
+        "--claim", required=True, help="volume claim (ReadWriteMany) that all pods write to"
     )
     parser.add_argument(
         "--mount",
@@ -82,7 +82,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         action="append",
         default=[],
         metavar="CLAIM:/PATH",
-        help="claim of a volume that pods read, such as models; repeatable",
+        help="volume claim that the pods read, for example models, and its path; repeatable",
     )
 
 
@@ -95,7 +95,7 @@ def run(parsed: argparse.Namespace) -> int:
 def _mount(word: str) -> tuple[str, str]:
     claim, _, path = word.partition(":")
     if not re.fullmatch(r"[a-z0-9]([-.a-z0-9]*[a-z0-9])?", claim) or not path.startswith("/"):
-        raise argparse.ArgumentTypeError(f"{word!r}: write CLAIM:/path, as models:/models")
+        raise argparse.ArgumentTypeError(f"{word!r} is not CLAIM:/PATH, such as models:/models")
     return claim, path
 
 
@@ -106,7 +106,7 @@ def objects(plan: Manifest, text: str, to: argparse.Namespace, run: str) -> dict
     becomes part of the objects' names and of the results folder.
     """
     if len(text.encode()) > PLAN_BYTES:
-        raise MlperfError("this plan is too large for a ConfigMap of Kubernetes: name fewer suites")
+        raise MlperfError("the plan is too large for a Kubernetes ConfigMap: plan fewer suites")
     data, jobs = {"plan.json": text}, plan.jobs
     kept = {"apiVersion": "v1", "kind": "ConfigMap", "metadata": _named("plan", run), "data": data}
     names = _names(jobs)

@@ -61,7 +61,7 @@ class NodeCase:
         """
         self._order = order
         if order["version"] != __version__:
-            cause = f"pytest-mlperf {__version__} is there, {order['version']} here"
+            cause = f"the node has pytest-mlperf {__version__}, but pytest here {order['version']}"
             over: Message = {"topic": "over", "code": None, "ended": "was not started"}
             over |= {"tail": [], "files": b"", "left": []}
             return [{"topic": "refused", "cause": cause}, over]
@@ -204,7 +204,7 @@ def _undone() -> list[str]:
             try:
                 os.setpriority(os.PRIO_PROCESS, 0, usual)
             except OSError:
-                return [f"measured at niceness {nice}: start Ray there with RAY_worker_niceness=0"]
+                return [f"measured at niceness {nice}: start Ray with RAY_worker_niceness=0"]
     return []
 
 

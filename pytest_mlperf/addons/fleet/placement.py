@@ -115,7 +115,7 @@ def place(
 def offered(nodes: Sequence[FleetNode]) -> str:
     """Return the accelerators of a cluster in words: "gpu-1: 4xH100 and cpu; gpu-2: cpu"."""
     able = [f"{node.name}: {node.offers}" for node in nodes if node.gpus or node.cpus >= 1]
-    return "; ".join(able) or "nodes without GPUs and processors alone"
+    return "; ".join(able) or "only nodes without GPUs and free processors"
 
 
 def lacking(need: CaseNeed, nodes: Sequence[FleetNode]) -> str:

@@ -15,7 +15,7 @@ from pytest_mlperf.stores.results import Manifest, read_manifest
 
 def add_plan(parser: ArgumentParser) -> None:
     """Declare the command-line argument that names the plan."""
-    parser.add_argument("plan", metavar="PLAN", help="output of `plan --format json`; -: stdin")
+    parser.add_argument("plan", metavar="PLAN", help="output of `plan --format json`; - for stdin")
 
 
 def read_plan(source: str) -> tuple[Manifest, str]:
@@ -28,6 +28,6 @@ def read_plan(source: str) -> tuple[Manifest, str]:
     forms = ((suite, suites), (name, plan.jobs), (option, plan.options))
     fits = all(re.fullmatch(form, word) for form, words in forms for word in words)
     if not suites or not fits:
-        cure = "make it anew: pytest-mlperf plan --format json"
-        raise MlperfError(f"{source}: this plan has no jobs that can be run; {cure}")
+        cure = "write a new one: pytest-mlperf plan --format json"
+        raise MlperfError(f"{source}: the plan has no jobs that can run; {cure}")
     return plan, json_text(parse_json(content))

@@ -53,11 +53,11 @@ NODE = "mlperf_node"
 def require_ray(address: str) -> None:
     """Raise UsageError if Python is too old for `--mlperf-on`, or Ray is not installed."""
     if not hasattr(tarfile, "data_filter"):
-        raise pytest.UsageError("--mlperf-on needs Python 3.11.4 or newer, here and on the nodes")
+        raise pytest.UsageError("--mlperf-on needs Python 3.11.4 or newer, also on the nodes")
     if find_spec("ray") is None:
         raise pytest.UsageError(
             f"--mlperf-on {address}: Ray is not installed here: pip install 'pytest-mlperf[ray]', "
-            "in the version that the cluster has"
+            "and use the same Ray version as the cluster"
         )
 
 
@@ -228,9 +228,7 @@ class Fleet:
             if not group.begun and time.monotonic() - group.since > limit:
                 self._link.tell(command="kill", group=group.name)
                 node = self._names[group.node]
-                self._over(
-                    group, f"node {node} did not start it within {limit:.0f} s: others use it"
-                )
+                self._over(group, f"node {node} was busy and did not start it within {limit:.0f} s")
                 return True
         return False
 
@@ -260,7 +258,7 @@ class Fleet:
             case "over":
                 if files := message.get("files"):
                     self._take_files(files)
-                left = [f"{path} on node {node}: too large to be sent" for path in message["left"]]
+                left = [f"{path} on node {node} is too large to send" for path in message["left"]]
                 self._notices |= set(left)
                 ended = f"node {node}: its pytest {message['ended']}"
                 self._over(group, ": ".join([ended, *(group.causes or message["tail"][-1:])]))
@@ -304,7 +302,7 @@ class Fleet:
             group.reported.add(self._reports.hold(reports))
         if not_here:
             names = ", ".join(not_here)
-            group.causes.append(f"its label says {names}, and pytest-mlperf sees none there")
+            group.causes.append(f"its Ray label says {names}, but pytest-mlperf finds none there")
 
     def _take_files(self, files: str) -> None:
         """Unpack the archive of a case's result files; an error only becomes a notice."""
@@ -312,4 +310,4 @@ class Fleet:
         try:
             take_back(Path(files), runs_dir=options.runs_dir, root=config.rootpath)
         except Exception as error:
-            self._state.notice(unforeseen("files of a node were not taken", error))
+            self._state.notice(unforeseen("the files of a node could not be unpacked", error))

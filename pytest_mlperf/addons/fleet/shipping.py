@@ -51,8 +51,8 @@ def pack(root: Path) -> tuple[bytes, str]:
             total, largest = total + size, max(largest, (size, name))
             if total > LIMIT:
                 raise MlperfError(
-                    f"{root} has more than {LIMIT >> 20} MB that would be copied to every node; "
-                    f"let git ignore what the nodes have already (the largest file: {largest[1]})"
+                    f"{root} has more than {LIMIT >> 20} MB to copy to every node; add what the "
+                    f"nodes already have to .gitignore (the largest file: {largest[1]})"
                 )
             archive.add(path, name, recursive=False, filter=_nameless)
             folders |= {

@@ -20,9 +20,9 @@ Source: https://slurm.schedmd.com/slurm.conf.html#OPT_MaxArraySize
 """
 
 HELP = """\
-Prints a script that submits an array of jobs for each accelerator, with one
-job a suite file, and a last job that joins their results and judges. Run it in
-the folder where the plan was made; its words go to sbatch.
+Prints a script that submits a job array for each accelerator, with one job per
+suite file, and a last job that merges and judges their results. Run it in the
+folder where the plan was made; it passes its arguments on to sbatch.
 
 needs: a plan; where the script runs, Slurm
 
@@ -63,8 +63,8 @@ def run(parsed: argparse.Namespace) -> int:
 def _submit(accelerator: str, minutes: Mapping[str, int]) -> str:
     if len(minutes) > ARRAY_LIMIT:
         raise MlperfError(
-            f"{len(minutes)} suite files on {accelerator}, and Slurm makes {ARRAY_LIMIT} jobs of "
-            "an array at most; name fewer suites"
+            f"the plan has {len(minutes)} suite files on {accelerator}; a Slurm job array has at "
+            f"most {ARRAY_LIMIT} jobs: plan fewer suites"
         )
     count, name = split(accelerator)
     needed = "" if name == "cpu" else f" --gres=gpu:{name.lower()}:{count}"

@@ -35,7 +35,7 @@ def _of(kind: str, results: Sequence[CaseResult], room: int) -> list[str]:
         _command(kind, with_gate(r.verdict), **_place(r), title=r.verdict.case.id) for r in fits
     ]
     if len(fits) < len(results):
-        lines.append(_command(kind, f"{len(results) - len(fits)} more; see the summary"))
+        lines.append(_command(kind, f"{len(results) - len(fits)} more tests: see the job summary"))
     return lines
 
 

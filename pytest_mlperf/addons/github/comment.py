@@ -74,7 +74,7 @@ def _listed_files(file: Path) -> set[str]:
     raw = read_foreign(file, "list of files")
     paths = raw.get("judged_by_other") if isinstance(raw, dict) else None
     if not isinstance(paths, list) or not all(isinstance(path, str) for path in paths):
-        raise MlperfError(f"{file}: not a list of files, as .github/scripts/take_suites.py prints")
+        raise MlperfError(f"{file} is not a list of files from .github/scripts/take_suites.py")
     return set(paths)
 
 
@@ -85,8 +85,8 @@ def _judged_by(paths: Sequence[str]) -> str:
     rest = len(paths) - len(listed)
     more = [f"- and {rest} more\n"] if rest else []
     return (
-        "**This change decides what passes: its verdicts rest on "
-        f"{plural(len(paths), 'file')} that the branch does not have like this.** "
+        "**This change decides what passes: its verdicts depend on "
+        f"{plural(len(paths), 'file')} that differ from the target branch.** "
         f"Review them first:\n\n{''.join(listed + more)}\n"
     )
 
@@ -109,4 +109,4 @@ def _further(arguments: Mapping[str, str | None]) -> str:
         )
         if url and url.startswith("https://") and not set(url) & set("()<>[] \n\"'")
     ]
-    return f"\nMore in {' and '.join(linked)}.\n" if linked else ""
+    return f"\nDetails: {' and '.join(linked)}.\n" if linked else ""

@@ -204,5 +204,6 @@ def within(blocks: Iterable[str], last: Iterable[str], limit: int) -> str:
     if folded:
         shown.append("\n</details>\n")
     if cut:
-        shown.append(f"\n{plural(cut, 'line')} more do not fit GitHub's limit: see the artifact.\n")
+        text = f"{plural(cut, 'line')} left out because of GitHub's size limit: see the artifact."
+        shown.append(f"\n{text}\n")
     return "".join(shown) + end

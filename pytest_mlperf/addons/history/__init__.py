@@ -36,8 +36,8 @@ def mlperf_addoptions(group: OptionGroup) -> None:
     group.add(
         "drift",
         "fail|warn",
-        "also judge the sum of all accepted baselines in git: fail or warn if it is a proven drop "
-        "beyond the limit, although each step was within it",
+        "also judge the total change over all accepted baselines in git: fail or warn if it is a "
+        "proven drop beyond the limit, even if each step was within it",
         group="ci",
     )
     group.add(

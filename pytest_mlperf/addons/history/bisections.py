@@ -76,8 +76,8 @@ class BisectStore:
         other = [name for name in settings if settings[name] != there.settings.get(name)]
         if other:
             raise MlperfError(
-                f"the stored measurements are of another {' and '.join(other)}; restore it, "
-                "or start again with --restart"
+                f"the stored measurements were made with another {' and '.join(other)}; "
+                "restore it, or start again with --restart"
             )
 
     @property
@@ -125,7 +125,7 @@ def alone(folder: Path) -> Iterator[None]:
             with contextlib.suppress(atomic.NoLocksError):
                 stack.enter_context(atomic.alone_in(folder, timeout_s=0))
         except atomic.BusyError:
-            raise MlperfError(f"another process bisects this now, in {folder}") from None
+            raise MlperfError(f"another process runs this bisect now, in {folder}") from None
         except OSError as error:
             raise MlperfError(f"{folder} cannot be written: {error.strerror}") from None
         yield

@@ -90,7 +90,7 @@ def drift_of(
     if mode == "warn" or verdict.outcome not in PASSING:
         return Criterion(headline=f"drift: {first}", notes=more, fails=False)
     cure = (
-        "each step was accepted, but together they exceed the limit: find the cause, or "
-        "start anew with mlperf_drift_since = DAY in the ini file, which a review sees"
+        "each step was accepted, but their total exceeds the limit: find the cause, or ignore "
+        "earlier baselines with mlperf_drift_since = DAY in the ini file, which a review sees"
     )
     return Criterion(headline=first, outcome=DROP_OUTCOMES[verdict.kind], notes=(*more, cure))

@@ -72,12 +72,12 @@ def commits(folder: Path, good: str, bad: str) -> list[BuildAt]:
     """
     if _git(folder, "rev-parse", "--show-toplevel").returncode:
         raise MlperfError(
-            f"{folder} is in no git repository: bisect it with --versions, or name a suite in one"
+            f"{folder} is not in a git repository: use --versions, or name a suite that is in one"
         )
     first, last = (_commit(folder, name, ref) for name, ref in (("GOOD", good), ("BAD", bad)))
     if first == last:
         raise MlperfError(
-            f"GOOD and BAD are one commit, {first[:SHORT_HASH_DIGITS]}: nothing lies between"
+            f"GOOD and BAD are the same commit, {first[:SHORT_HASH_DIGITS]}; name two commits"
         )
     if _git(folder, "merge-base", "--is-ancestor", first, last).returncode:
         swapped = not _git(folder, "merge-base", "--is-ancestor", last, first).returncode
@@ -177,6 +177,6 @@ def _available(library: str, python: Sequence[str], *, early: bool) -> list[str]
         last = (done.stderr.strip().splitlines() or [f"exit code {done.returncode}"])[-1]
         raise MlperfError(
             f"pip cannot list the versions of {library}: {last.removeprefix('ERROR: ')}; "
-            "without a network name a folder of wheels in PIP_FIND_LINKS"
+            "without a network, set PIP_FIND_LINKS to a folder with its wheels"
         )
     return listed[1].split(", ")[::-1]

@@ -113,4 +113,4 @@ def _changes(history: CaseHistory) -> Iterator[str]:
         where = f"{before.started[:10]} → {point.started[:10]}, {commits}"
         yield f"{text}: {where}{'' if same else f', {engines}'}"
     if not changes:
-        yield "nothing that these sessions prove"
+        yield "these sessions prove no change"

@@ -42,11 +42,11 @@ class Delivery:
         """Outcome of sending as one line of text."""
         if self.reason:
             kept = f"kept in {shown_url(str(self.waiting))}; the next session sends them"
-            lost = "not kept for it: pytest-mlperf store import sends the results file"
+            lost = "not queued either: send the results file with pytest-mlperf store import"
             text = f"store: results not sent: {self.reason}; {kept if self.waiting else lost}"
         else:
             others = self.sent - 1
-            more = f", with {others} before it that it lacked" if others > 0 else ""
+            more = f", also earlier sessions that were missing: {others}" if others > 0 else ""
             text = f"store: {self.place}{more}"
         return visible("; ".join([text, *self.notes]))
 
@@ -104,6 +104,6 @@ def _send_waiting(add: Callable[[Results], int], folder: Path, delivery: Deliver
             if not path.exists():
                 continue  # another session has sent it
             path.replace(path.with_name(f"{path.name}{REFUSED_SUFFIX}"))
-            delivery.notes.append(f"can never be sent: {error}")
+            delivery.notes.append(f"the store refuses a session for good: {error}")
         else:
             path.unlink(missing_ok=True)

@@ -249,15 +249,15 @@ def _trend_notes(history: Trend) -> list[str]:
     steps = [step for step in history.steps if step.low is not None]
     if not steps:
         return []
-    notes = ["95 % confidence intervals, from all runs of both sides"]
+    notes = ["95 % confidence intervals, from all runs of both baselines"]
     if len(history.points) > 2:
         notes.append(
             "better and worse are corrected for the number of changes shown: if nothing "
-            "changed, 1 trend of 20 shows any"
+            "changed, 1 trend of 20 shows one"
         )
     if any(step.by_sessions is False for step in (*steps, history.total)):
         notes.append(
-            f"with fewer than {SPARE_SESSIONS + 2} sessions on both sides the variation "
+            f"with fewer than {SPARE_SESSIONS + 2} sessions in both baselines the variation "
             f"between sessions is unknown: {MAX_SPREAD_RATIO:g} times that of runs is "
             "assumed, so these intervals are wide"
         )
@@ -275,7 +275,5 @@ def _total(history: Trend) -> str:
     text = f"{title(history.metric)} {change(history.total.change or 0.0)}"
     if history.total.low is not None and history.total.high is not None:
         text += f" ({interval(history.total.low, history.total.high)}), {_says(history.total)}"
-    left = (
-        f"; {plural(history.since, 'baseline')} before that not comparable" if history.since else ""
-    )
+    left = f"; not comparable: {plural(history.since, 'earlier baseline')}" if history.since else ""
     return f"{text}: {ends}, {days}{left}"

@@ -141,7 +141,7 @@ def _level(history: CaseHistory) -> str:
         f"{history.points[one.index].started[:10]} on"
         for one in history.changes
     ]
-    return f"{many}; {'; '.join(texts)}" if texts else f"{many}; no change of level is shown"
+    return f"{many}; {'; '.join(texts)}" if texts else f"{many}; no change of level is proven"
 
 
 def _unit(metric: str, value: float) -> tuple[str, float]:
@@ -214,9 +214,9 @@ def _curve(result: CaseResult, record: Record | None) -> Iterator[Packed]:
         "plot": "curve",
         "title": f"{unit} of all users, and of one",
         "says": (
-            "Each point is a number of concurrent requests. Higher: more from the server. Further "
-            "to the right: faster for one user. The vertical line through a point is the interval "
-            "of its change. The steps are drawn as MLPerf Endpoints draws them, and not judged."
+            "Each point is a number of concurrent requests. Higher: more throughput of the server. "
+            "Further to the right: faster for each user. The vertical line through a point is the "
+            "interval of its change. The steps are drawn as in MLPerf Endpoints, and not judged."
         ),
         "unit": f"{unit} of all users",
         "over": f"{unit if of_tokens else 'requests/s'} of one user",
@@ -247,7 +247,7 @@ def _over_rates(result: CaseResult, record: Record | None) -> Iterator[Packed]:
             yield {
                 "plot": "rates",
                 "title": f"{METRICS[base].title} over the rate at which requests arrive",
-                "says": "The rule through a point of now is the interval of its change.",
+                "says": "The vertical line through a point is the interval of its change.",
                 "unit": f"{METRICS[base].title}{unit}",
                 "rows": rows,
             }
@@ -324,7 +324,7 @@ def _moments(moments: Sequence[Sequence[float]]) -> Packed:
     return {
         "plot": "moments",
         "title": "Latency over time",
-        "says": f"Of the queries that ended in each of {len(moments)} parts of the last run.",
+        "says": f"Latency of queries that ended in each of {len(moments)} parts of the last run.",
         "rows": [
             [round(time_s, 2), rounded(p50_s * 1e3), rounded(p99_s * 1e3), outplacing]
             for time_s, p50_s, p99_s, outplacing in moments

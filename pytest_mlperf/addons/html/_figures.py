@@ -49,10 +49,10 @@ def forest(cases: Sequence[Grouped]) -> Figure:
         name="forest",
         title="Changes against the baseline",
         says=(
-            "Each line is the interval of a change, as a share of its limit: better is to the "
-            "right, the shaded band is tolerated, and the mark at −1 is the limit. Diamonds "
-            "failed, triangles are undecided, circles are fine. Changes of more than "
-            f"{MAX_DRAWN_LIMITS} limits are drawn at the edge."
+            "Each line is the confidence interval of a change, divided by its limit: right is "
+            "better, the shaded band is within the limit, and the mark at −1 is the limit. "
+            "Diamonds failed, triangles are undecided, circles are ok. Changes of more than "
+            f"{MAX_DRAWN_LIMITS} times the limit are drawn at the edge."
         ),
         rows=rows,
         without="No test has a baseline to be compared with: record one (--mlperf-update=missing).",
@@ -142,9 +142,9 @@ def heat_map(cases: Sequence[Grouped]) -> Figure:
         name="heat",
         title="Workload × accelerator",
         says=(
-            "The change in speed or energy of each workload on each accelerator that is worst for "
-            "its limit, or what failed. Colours are full from the limit on; without a comparison "
-            "the verdict is shown."
+            "For each workload and accelerator, the worst change in speed or energy relative to "
+            "its limit, or what failed. The colour is full at the limit and beyond. Without a "
+            "comparison, the verdict is shown."
         ),
         rows=[worst[where][1] for where in sorted(worst)],
         without="Nothing was judged.",
@@ -226,7 +226,7 @@ def accuracy(cases: Sequence[Grouped]) -> Figure:
             "the comparison with the accuracy baseline, sample by sample, where there is one."
         ),
         rows=[row for index, group in enumerate(cases) for row in _scores(index, group)],
-        without="No accuracy pass was held against a reference score.",
+        without="No accuracy run was compared with a reference score.",
     )
 
 
@@ -268,9 +268,9 @@ def spread(cases: Sequence[Grouped], files: RunFiles) -> Figure:
         name="spread",
         title="Run-to-run spread",
         says=(
-            "Standard deviation of runs of one build in % of their mean: filled now, circles the "
-            "baseline. The square is the smallest change that the baseline can prove; a limit "
-            "(mark) left of it cannot be proven."
+            "Standard deviation of the runs of one build in % of their mean: filled dots are this "
+            "session, circles the baseline. The square is the smallest change that the baseline "
+            "can prove; a limit (mark) to the left of it cannot be proven."
         ),
         rows=[row for found in _judged(cases) if (row := _variations(*found, files))],
         without="A spread needs two runs of a case, or a baseline with two.",
@@ -324,9 +324,9 @@ def strip(cases: Sequence[Grouped]) -> Figure:
         name="strip",
         title="Every run",
         says=(
-            "One dot for each run, now (filled) and of the baseline, on a logarithmic axis: better "
-            "is to the right, 0.5 is half as fast or twice the time. 1 is the mean of the "
-            "baseline, or of the runs if there is none."
+            "One dot for each run of this session (filled) and of the baseline, on a logarithmic "
+            "axis: right is better, 0.5 is half as fast or twice the time. 1 is the mean of the "
+            "baseline, or of these runs if there is no baseline."
         ),
         rows=rows,
         without="No run could be judged.",
@@ -347,12 +347,12 @@ def energy(cases: Sequence[Grouped], files: RunFiles) -> Figure:
         name="energy",
         title="Speed and energy",
         says=(
-            "Speed over the energy of a token (of a sample, where no tokens are counted), GPU "
-            "board energy by NVML, not MLPerf Power: up and to the left is better. A dashed line "
-            "leads from the baseline to now."
+            "Speed against the energy per token (per sample if no tokens are counted): GPU board "
+            "energy measured by NVML, not MLPerf Power. Up and to the left is better. A dashed "
+            "line leads from the baseline to this session."
         ),
         rows=rows,
-        without="Energy is known where GPUs were sampled through NVML (mlperf_power).",
+        without="Energy is known only if NVML sampled the GPUs (mlperf_power).",
     )
 
 
@@ -394,9 +394,9 @@ def cost(cases: Sequence[Grouped]) -> Figure:
     return Figure(
         name="cost",
         title="Cost per million tokens or samples",
-        says="From the measured rate and the suite's own price of a GPU; no price ships.",
+        says="Computed from the measured rate and the price of a GPU in the suite's [prices].",
         rows=rows,
-        without="A cost needs a price in the suite: [prices].",
+        without="To see costs, add the price of a GPU to the suite: [prices].",
     )
 
 
@@ -431,9 +431,9 @@ def spent(cases: Sequence[Grouped], files: RunFiles) -> Figure:
         name="spent",
         title="Where the time went",
         says=(
-            "All processes of a case together. What lies before LoadGen's window and is neither "
-            "loading nor warm-up is waiting for the machine and starting. Interleaved runs count "
-            f"as long as the mean of the case's own runs.{parts}"
+            "The sum over all processes of a case. The time before LoadGen's window that is "
+            "neither loading nor warm-up is waiting for the machine and starting. Each interleaved "
+            f"run counts with the mean time of the case's own runs.{parts}"
         ),
         rows=rows,
         without="No run was made.",
@@ -456,11 +456,11 @@ def precisions(cases: Sequence[Grouped]) -> Figure:
         name="precisions",
         title="What each precision costs and gives",
         says=(
-            "To the right is faster, upwards is better, both against the reference entry of the "
-            "same session (fp32, else the widest precision). Bars are intervals of the paired "
-            "rule, marks the gate; crosses failed their accuracy test. Ratios of speed are shown, "
-            f"not judged: [[pairs]] in a suite tests a claim about one.{more}"
+            "Right is faster, up is more accurate, both relative to the reference entry of the "
+            "same session (fp32, else the widest precision). Bars are confidence intervals, marks "
+            "the accuracy gates; crosses failed their accuracy test. The ratios of speed are not "
+            f"judged here: use [[pairs]] in a suite to test one.{more}"
         ),
         rows=rows,
-        without="It needs score and speed of one workload in two precisions or engines.",
+        without="This needs score and speed of one workload in two precisions or engines.",
     )

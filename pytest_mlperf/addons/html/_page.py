@@ -80,21 +80,21 @@ def doubts(results: Results) -> Iterator[tuple[Tone, str]]:
     """Yield (tone, sentence) about what weakens or supports the session's verdicts."""
     cases = results.cases
     for share in sorted({result.handicap for result in cases if result.handicap}):
-        text = f"Slowed on purpose (--mlperf-handicap {100 * share:g} %): not to be recorded."
+        text = f"Slowed on purpose (--mlperf-handicap {100 * share:g} %): cannot be recorded."
         yield "fail", text
     if any(result.pretended for result in cases):
         yield "fail", "The accelerator was only pretended: the figures are not its own."
     invalid = sum(result.verdict.outcome is Outcome.INVALID for result in cases)
     if invalid:
-        yield "fail", f"{plural(invalid, 'test')} may not be judged (INVALID): see why there."
+        yield "fail", f"{plural(invalid, 'test')} INVALID and not judged: each test says why."
     if any(result.profile == "quick" for result in cases):
-        text = "shorter runs than MLPerf asks for, compared with quick baselines only."
+        text = "shorter runs than MLPerf requires, compared with quick baselines only."
         yield "open", f"Profile quick: {text}"
     yield from _gates(results)
     yield from _proof(results)
     yield from _machine(results)
     if results.pairs:
-        yield "good", f"{results.pairs} pairs of case and metric were judged together."
+        yield "good", f"{results.pairs} pairs of case and metric share one error rate."
     for text in machine_wide(results):
         yield "open", f"{text[0].upper()}{text[1:]}."
     yield from _not_run(results)
@@ -106,7 +106,7 @@ def _gates(results: Results) -> Iterator[tuple[Tone, str]]:
     undecided = sum(not gate.evaluated for gate in asked)
     if undecided:
         text = f"{undecided} of {plural(len(asked), 'accuracy gate')} not decided"
-        yield "open", f"{text}: each test says on how many samples, or that it has none."
+        yield "open", f"{text}: each test says how many samples it scored, or that it has no gate."
 
 
 def _proof(results: Results) -> Iterator[tuple[Tone, str]]:
@@ -115,8 +115,8 @@ def _proof(results: Results) -> Iterator[tuple[Tone, str]]:
     ]
     weak = sum(m.baseline.detectable > m.limit for m in gated if m.baseline.detectable and m.limit)
     if weak:
-        text = f"{weak} of {plural(len(gated), 'limit')} cannot be proven by their baselines"
-        yield "open", f"{text}: record more runs, or widen them."
+        text = f"{weak} of {plural(len(gated), 'limit')} below what the baseline can prove"
+        yield "open", f"{text}: record more runs, or widen limits."
     elif gated:
         yield "good", f"Every baseline can prove its limit ({len(gated)})."
 
@@ -125,7 +125,7 @@ def _not_run(results: Results) -> Iterator[tuple[Tone, str]]:
     missing = sum(results.deselected.values())
     if missing:
         named = ", ".join(f"{count} for {name}" for name, count in results.deselected.items())
-        text = f"{plural(missing, 'test')} did not run, as their accelerator was not here"
+        text = f"{plural(missing, 'test')} did not run, because this machine lacks the accelerator"
         yield "open", f"{text}: {named}."
     if results.skipped:
         yield "open", f"{plural(len(results.skipped), 'test')} skipped: listed below."
@@ -139,7 +139,7 @@ def _machine(results: Results) -> Iterator[tuple[Tone, str]]:
         seen = facts_of(worst)["machine"]
         yield "good", f"The machine explains none of {plural(len(steady), 'change')}; {seen}."
     if off := sum(result.verdict.steady is False for result in compared):
-        yield "fail", f"The machine itself was off for {plural(off, 'change')}."
+        yield "fail", f"The machine itself was different for {plural(off, 'change')}."
 
 
 MAX_HTML_BYTES = 5 * 10**6

@@ -86,7 +86,7 @@ def power_of(folder: Path) -> Packed | None:
     held = _held_back(gpus, shown, window)
     shaded = "LoadGen's window is shaded"
     if labels := [label for label, _, spans in held if spans]:
-        shaded = f"{shaded}; so is where clocks were held back: {', '.join(labels)}"
+        shaded = f"{shaded}; so are times with reduced clocks: {', '.join(labels)}"
     return {
         "plot": "power",
         "says": f"{_subject(gpus, log.driver, began)}. {shaded}. By NVML, not MLPerf Power.",
@@ -474,7 +474,7 @@ class _Search:
         record = baseline.record
         if baseline.was_replaced:
             # Beside a verdict on another one its runs would say something false.
-            note = f"{baseline.file}: another baseline was accepted since; it is not shown"
+            note = f"{baseline.file} was replaced after this session, so its runs are not shown"
             self._notes[note] = None
             return None
         return record

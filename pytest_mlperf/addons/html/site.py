@@ -146,7 +146,7 @@ def write_site(
     """
     if folder.exists() and not (folder / MARK).is_file() and any(folder.iterdir()):
         raise MlperfError(
-            f"{folder}: contains files that are not of this site; name another folder"
+            f"{folder} contains files that do not belong to this site; name another folder"
         )
     try:
         folder.parent.mkdir(parents=True, exist_ok=True)

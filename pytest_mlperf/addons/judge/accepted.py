@@ -66,7 +66,7 @@ def place(name: str) -> Path:
     """Return the path of a baseline's file; raise MlperfError if the name is not a file name."""
     if not _NAME.fullmatch(name):
         raise MlperfError(
-            f"{name!r} is not a name of a baseline: use letters, digits, '.', '_', '-'"
+            f"{name!r} is not a valid baseline name: use letters, digits, '.', '_' and '-'"
         )
     return FOLDER / f"{name}.json"
 
@@ -101,7 +101,7 @@ def update(
     """
     file, today = place(name), dt.datetime.now(dt.UTC).date().isoformat()
     if not reason.strip(" ."):
-        raise MlperfError("--update needs --reason: why these runs are accepted; it is kept")
+        raise MlperfError("--update needs --reason TEXT, which says why these runs are accepted")
     words = ""
 
     def put(there: AcceptedRuns | None) -> AcceptedRuns:
@@ -136,7 +136,7 @@ def _refusal(
         return ""
     drops = verdict is not None and any(row.direction == "drop" for row in verdict.rows)
     if verdict is not None and (drops or verdict.outcome in _REFUSED):
-        return f"{UNCHANGED}: {headline(verdict)}; --update replace accepts it"
+        return f"{UNCHANGED}: {headline(verdict)}; to accept it, use --update replace"
     sessions = len({session_of(run, session_by) for run in kept})
     enough = f"{UNCHANGED}: it has {sessions} sessions, which is enough"
     return enough if sessions >= DAYS else ""

@@ -44,7 +44,7 @@ def parsed_file(path: Path, root: Path) -> argparse.Namespace:
         if not isinstance(value, KEYS[key]):
             raise MlperfError(f"{path}: {key} = {value!r} is not a {KEYS[key].__name__}")
     if "files" not in content or ("against" in content) == ("baseline" in content):
-        raise MlperfError(f"{path}: needs files, and either against or baseline")
+        raise MlperfError(f"{path}: set files, and either against or baseline")
     parser = argparse.ArgumentParser(exit_on_error=False)
     add_arguments(parser)
     try:

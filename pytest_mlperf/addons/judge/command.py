@@ -24,10 +24,10 @@ HELP = """\
 Judges result files of other tools: vLLM, SGLang, AIPerf, GuideLLM, lm-eval,
 pytest-benchmark, Google Benchmark, hyperfine and others, recognised by their
 content. One file is one run; requests and rounds inside it are not.
-Give several runs a side, of several days: with one session a side nothing is
-proven, and the verdict is PROVISIONAL. Runs that alternated on one host are
-judged in pairs, and are final at once (--plan).
-Where nothing changed, 1 comparison of 100 shows a drop.
+Give several runs per side, from several days: with one session per side nothing
+is proven, and the verdict is PROVISIONAL. Runs of both builds that alternated
+on one host are judged in pairs; their verdict is final at once (--plan).
+If nothing changed, 1 comparison of 100 shows a drop.
 
 Exit 1 for a drop or INVALID runs, 2 for wrong usage or files, 3 for a reader
 that cannot be loaded.
@@ -49,13 +49,13 @@ examples:
 PAIRS_TEXT = re.compile(r"(more than )?\d+ pairs")
 
 REPEATED = {
-    "limit": ("METRIC=SHARE", "smallest change that matters, as ttft_p99=10%% or ttft=5%%"),
+    "limit": ("METRIC=SHARE", "smallest change that matters: ttft_p99=10%% or ttft=5%%"),
     "ignore": ("FACT", "judge although this condition differs or is unknown; the report says so"),
     "column": (
         "METRIC=COLUMN:UNIT:BETTER",
         "read a table: column and unit of a metric; BETTER is higher or lower",
     ),
-    "point": ("COLUMN", "column of the table that names a case"),
+    "point": ("COLUMN", "column of the table that identifies a case"),
     "report": (
         "FORMAT=FILE",
         "also write a report (see `report`), e.g. html=page.html, junit=judge.xml, or "
@@ -70,19 +70,19 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.set_defaults(root=Path())
     parser.add_argument("files", nargs="+", type=_file, metavar="FILE", help="files or folders")
     side, add = parser.add_mutually_exclusive_group(), parser.add_argument
-    text = "files or folders of the old side"
+    text = "files or folders of the old build"
     side.add_argument("--against", nargs="+", type=_file, metavar="FILE", help=text)
     side.add_argument("--baseline", metavar="NAME", help="a baseline in baselines/judged")
     text = "show how many runs prove a drop, and their order"
     side.add_argument("--plan", action="store_true", help=text)
     text = "record the baseline, or add a session to it; or replace it"
     add("--update", choices=("missing", "replace"), help=text)
-    add("--reason", default="", metavar="TEXT", help="why --update; it is kept")
-    add("--metrics", default="", metavar="NAMES", help="judge these alone, as ttft_p50,goodput")
-    text = "points of one side alone, and those that failed on both, are notes"
+    add("--reason", default="", metavar="TEXT", help="why --update accepts these runs")
+    add("--metrics", default="", metavar="NAMES", help="judge only these: ttft_p50,goodput")
+    text = "accept points that only one side has, or that failed on both sides"
     add("--allow-missing", action="store_true", help=text)
     text = (
-        "what tells sessions apart: file, folder, date, host, commit, label (default: date, host "
+        "what distinguishes sessions: file, folder, date, host, commit, label (default: date, host "
         "and commit, or the folder of files without a date)"
     )
     add("--session-by", metavar="FIELD", help=text)
@@ -94,7 +94,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def _file(text: str) -> Path:
     if not text:
-        raise argparse.ArgumentTypeError("a name of a file is empty: is a variable unset?")
+        raise argparse.ArgumentTypeError("a file name is empty: is a variable unset?")
     return Path(text)
 
 
@@ -111,7 +111,7 @@ def run(parsed: argparse.Namespace) -> int:
     if parsed.update and not parsed.baseline:
         raise MlperfError("--update needs --baseline NAME: the baseline to write")
     if not (parsed.plan or parsed.against or parsed.baseline):
-        raise MlperfError("name the other side: --against FILE ..., or --baseline NAME; or --plan")
+        raise MlperfError("add --against FILE ... or --baseline NAME to compare with, or --plan")
     now = side_of(parsed, parsed.files)
     if parsed.plan:
         plan = schedule(now.runs, _settings(parsed))
@@ -258,14 +258,14 @@ def _share(text: str) -> float:
     except ValueError:
         value = 0.0
     if not 0 < value < 1:
-        raise MlperfError(f"--limit {text}: write METRIC=SHARE, as ttft_p99=10% or ttft=0.05")
+        raise MlperfError(f"--limit {text} is not METRIC=SHARE, such as ttft_p99=10%")
     return value
 
 
 def _table(parsed: argparse.Namespace) -> Reader | None:
     if not parsed.column:
         if parsed.point:
-            raise MlperfError("--point names a column of a table: name its metrics by --column")
+            raise MlperfError("--point needs --column, which names the metrics of the table")
         return None
     try:
         return reader_of(list(map(column_of, parsed.column)), parsed.point)

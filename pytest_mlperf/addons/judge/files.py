@@ -204,7 +204,7 @@ def read_text(path: Path) -> ResultFile:
     except UnicodeDecodeError:
         text = "\0"
     if "\0" in text:
-        raise MlperfError(f"{path}: no text file; give the tool's JSON, JSON lines or CSV")
+        raise MlperfError(f"{path}: not a text file; give the tool's JSON, JSON lines or CSV")
     return ResultFile(path=path, text=text)
 
 
@@ -246,7 +246,7 @@ def read_side(paths: Sequence[Path], table: Reader | None = None) -> Side:
                 if first is not run:
                     notes.append(f"{run.source} is the same run as {first.source}: counted once")
     if unknown:
-        notes.append(f"left out, of no known tool: {some(unknown)}")
+        notes.append(f"left out, not written by a known tool: {some(unknown)}")
     if not runs:
         reasons = "; ".join(notes) or "no result file in it"
         raise MlperfError(f"{' '.join(map(str, paths))}: {reasons}")
@@ -279,8 +279,8 @@ def refuse_shared(base: Side, now: Side) -> None:
     for run in now.runs:
         if source := old.get(run.digest) or old.get(identity(run)):
             raise MlperfError(
-                f"{run.source} and {source} are the same run, on both sides: no run is "
-                "judged against itself; leave it out of one of them"
+                f"{run.source} and {source} are the same run, which cannot be compared with "
+                "itself; remove it from one side"
             )
 
 
@@ -292,12 +292,12 @@ def _read(reader: Reader, document: ResultFile) -> list[ToolRun]:
     except Exception as error:  # a reader meets what no tool wrote
         reason = f"{type(error).__name__}: {text_of(error)}"
         raise MlperfError(
-            f"{document.path}: not read as {reader.title}: its fields differ from those of the "
-            f"known versions ({reason})"
+            f"{document.path}: cannot be read as output of {reader.title}: its fields differ from "
+            f"those of the known versions ({reason})"
         ) from error
     if not any(run.points for run in runs):
         raise MlperfError(
-            f"{document.path}: {reader.title} measured nothing in it; look at the tool's own output"
+            f"{document.path}: contains no measurement of {reader.title}; see the tool's own output"
         )
     return list(map(_redacted, runs))
 
@@ -336,8 +336,8 @@ def _recognised(document: ResultFile, table: Reader | None) -> Reader:
         return table
     if len(fitting) > 1:
         raise MlperfError(
-            f"{document.path}: looks like {' and like '.join(r.title for r in fitting)}; "
-            "give the file as one of them wrote it"
+            f"{document.path}: looks like output of {' and of '.join(r.title for r in fitting)}; "
+            "give the original file of one tool"
         )
     if fitting:
         return fitting[0]
@@ -348,7 +348,7 @@ def _recognised(document: ResultFile, table: Reader | None) -> Reader:
     figures = any(isinstance(value, int | float) for value in document.head.values())
     hint = "; for a table of your own name its columns with --column"
     raise UnknownFormatError(
-        f"{document.path}: {shape} of no known tool. Known are {titles}"
+        f"{document.path}: {shape}, not written by a known tool. Known tools: {titles}"
         f"{hint if document.rows or figures else ''}"
     )
 
@@ -409,5 +409,5 @@ def _json(text: str) -> Any:
 def _broken_json(path: Path, text: str, error: ValueError) -> str:
     end = isinstance(error, json.JSONDecodeError) and error.pos >= len(text.rstrip()) - 1
     if end or (isinstance(error, json.JSONDecodeError) and error.msg.startswith("Unterminated")):
-        return f"{path}: JSON that is cut off: was the tool stopped while it wrote? Measure again"
-    return f"{path}: no valid JSON: {text_of(error)}"
+        return f"{path}: the JSON is cut off: was the tool stopped while it wrote? Measure again"
+    return f"{path}: not valid JSON: {text_of(error)}"

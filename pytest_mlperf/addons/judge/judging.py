@@ -103,7 +103,7 @@ def _missing(old: Points, new: Points, settings: Settings) -> Iterator[Row]:
     tools = [{tool for tool, _ in side} for side in (old, new)]
     if not tools[0] & tools[1]:
         names = [", ".join(sorted(map(title_of, side))) for side in tools]
-        note = f"tool differs: {names[0]} before, {names[1]} now; two tools count differently"
+        note = f"tool differs: {names[0]} before, {names[1]} now; use the same tool for both"
         key = (", ".join(sorted(tools[0])), "all points")
         yield row_of(key, "tool", Outcome.INVALID, note=note)
         return
@@ -216,10 +216,10 @@ def _of_sides(task: JudgedMetric, side: Pooled, *, proven: bool, p: float) -> Ro
         return replace(row, outcome=Outcome.PERF_DROP)
     if min(row.runs) > 1 and p < RULE.alpha:
         return replace(
-            row, outcome=Outcome.SUSPECT, note="a drop if judged alone, not among all rows"
+            row, outcome=Outcome.SUSPECT, note="a drop if judged alone, not among all metrics"
         )
     if side.by_sessions:
-        one = "one run alone is never a drop: give another" if min(row.runs) < 2 and proven else ""
+        one = "one run proves no drop: give more runs" if min(row.runs) < 2 and proven else ""
         return replace(row, outcome=Outcome.INCONCLUSIVE, note=one)
     return _unproven(row, task, side)
 
@@ -257,7 +257,7 @@ def _guarded(task: JudgedMetric, row: Row, settings: Settings) -> Row:
     if not plausible and IMPLAUSIBLE not in settings.ignored:
         note = (
             f"implausible {'loss' if factor < 1 else 'improvement'}: check that the work was done, "
-            f"caches, warm-up and units; if it is meant, say --ignore '{IMPLAUSIBLE}'"
+            f"caches, warm-up and units; if it is right, add --ignore '{IMPLAUSIBLE}'"
         )
         return replace(row, outcome=Outcome.INVALID, note=note)
     if task.guard and row.outcome not in {Outcome.OK, Outcome.INCONCLUSIVE}:
@@ -275,7 +275,7 @@ def _of_scores(scored: ScoredPoint, rule: RuleA) -> Row:
         return _of_documents(row, [s.samples for s in old], [s.samples for s in new], margin, rule)
     errors = [score.stderr for score in (*old, *new)]
     if any(error is None for error in errors):
-        note = "no standard error: give the files with a score for each document"
+        note = "no standard error in the files: give files with a score for each document"
         return replace(row, outcome=Outcome.INCONCLUSIVE, note=note)
     variance = math.fsum(
         fmean((s.stderr or 0.0) ** 2 for s in side) for side in (old, new)
@@ -283,7 +283,7 @@ def _of_scores(scored: ScoredPoint, rule: RuleA) -> Row:
     down, up = (NormalDist().inv_cdf(1 - e) * math.sqrt(variance) for e in (rule.beta, rule.alpha))
     low, high = row.sign * (now - before) - down, row.sign * (now - before) + up
     ends, least = sorted((row.sign * low, row.sign * high)), down + up
-    note = f"totals only: they show drops from {least:.2g} on; give the files of samples"
+    note = f"only totals, which show drops of {least:.2g} or more; give the files of samples"
     outcome = Outcome.INCONCLUSIVE
     if low > -margin:
         outcome, note = Outcome.OK, ""
@@ -303,7 +303,7 @@ def _of_documents(
     for samples in (*old, *new):
         if samples.keys() != old[0].keys():
             other = len(samples.keys() ^ old[0].keys())
-            note = f"documents differ: {other:,} of {len(names):,} are in one file alone"
+            note = f"documents differ: {other:,} of {len(names):,} are in one file only"
             return replace(row, outcome=Outcome.INVALID, note=note)
     before, now = (
         [sign * fmean(samples[name] for samples in side) for name in names] for side in (old, new)
@@ -348,13 +348,13 @@ def _changed(base: Sequence[ToolRun], now: Sequence[ToolRun]) -> Iterator[str]:
 def _how(tasks: Sequence[JudgedMetric], scored: Sequence[ScoredPoint], *, interleaved: bool) -> str:
     if not (count := len(tasks) + len(scored)):
         return ""
-    runs = "all runs of both sides in one analysis, session by session"
+    runs = "all runs of both sides, grouped by session"
     if interleaved:
         runs = "neighbouring runs in pairs, because both sides alternated on one host"
     scores = "scores by document where both sides have them"
     ways = "; ".join([runs] * bool(tasks) + [scores] * bool(scored))
-    rows = f"{plural(count, 'metric')}{' together' if count > 1 else ''}"
+    rows = f"{plural(count, 'metric')}{' judged jointly' if count > 1 else ''}"
     return (
-        f"{ways}; {rows}: where nothing changed, at most 1 comparison of 100 shows a drop; "
-        "a metric that fell by its limit is ok at most 5 times in 100"
+        f"{ways}; {rows}: if nothing changed, at most 1 comparison of 100 shows a drop; "
+        "a metric that dropped by its limit is ok at most 5 times in 100"
     )

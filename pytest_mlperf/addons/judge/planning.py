@@ -86,8 +86,8 @@ def schedule(runs: Sequence[ToolRun], settings: Settings) -> Iterator[str]:
     yield f"run the old build (A) and the new one (B) on one host, in this order: {order}"
     if seconds := [run.duration_s for run in runs if run.duration_s]:
         total = 2 * pairs * median(seconds)
-        yield f"about {duration(total)} of measuring, by the runs in these files"
+        yield f"this takes about {duration(total)}, going by the runs in these files"
     yield (
-        "then: pytest-mlperf judge B/* --against A/*; time stamps in the files show the order, "
-        "and the verdict is final on the same day"
+        "then: pytest-mlperf judge B/* --against A/*; it takes the order from the time stamps in "
+        "the files, and the verdict is final on the same day"
     )

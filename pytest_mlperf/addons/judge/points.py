@@ -14,7 +14,7 @@ from pytest_mlperf.addons.judge.rows import MeasuredPoint, Row, Settings, row_of
 from pytest_mlperf.extension import some
 from pytest_mlperf.judge import Direction, Value
 
-UNKNOWN_DIRECTION = "which direction is better is unknown, so it is not judged"
+UNKNOWN_DIRECTION = "not judged: unknown whether higher or lower is better"
 
 FEW = 100
 """Requests of a run below which the 99th percentile is almost the slowest request."""
@@ -82,7 +82,7 @@ class PointCase:
                 texts = sorted({fact.text for fact in facts})
                 if len(texts) > 1 or facts[0].value is None:
                     values = " and ".join(texts)
-                    self.notes.append(f"{name} is taken as equal, as you asked: {values}")
+                    self.notes.append(f"{name} is taken as equal because of --ignore: {values}")
             elif name != COMPLETED or not counted:
                 self._compare(name, facts)
 
@@ -92,7 +92,7 @@ class PointCase:
         first = next((index for index, fact in enumerate(facts) if fact.value is not None), None)
         if first is None:
             if any(fact.needed for fact in facts):
-                text = f"{name} is not recorded; if it is equal, say --ignore '{name}'"
+                text = f"{name} is not recorded; if it did not change, add --ignore '{name}'"
                 self._guards.update(dict.fromkeys(bases, text))
             return
         before, count = facts[first], len(self.old)
@@ -134,14 +134,14 @@ class PointCase:
         if not any(share > allowed for side in recorded for share in side):
             return False
         before, now = (fmean(side) if side else 0.0 for side in recorded)
-        text = f"failed requests: {before:.3g} of the requests before, {now:.3g} now"
+        text = f"share of failed requests: {before:.3g} before, {now:.3g} now"
         drop = now > before and min(recorded[1], default=0.0) > max(recorded[0], default=0.0)
         outcome = Outcome.PERF_DROP if drop and not self._whole else Outcome.INVALID
         figures = {"before": 1 - before, "now": 1 - now, "note": text}
         figures["change"] = (1 - now) / (1 - before) - 1 if before < 1 else None
         self.settled.append(row_of(self.key, SUCCESS, outcome, **figures))
         for metric in self._judged_names():
-            note = "not comparable: percentiles and rates leave out failed requests"
+            note = "not comparable: failed requests are missing in percentiles and rates"
             self._settle(metric, Outcome.INVALID, note=note)
         return True
 

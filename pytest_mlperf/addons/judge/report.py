@@ -30,8 +30,8 @@ def headline(result: FileComparison) -> str:
     deciding = [row for row in result.rows if row.outcome is outcome]
     words = str(outcome)
     if result.one_session and outcome not in FAILING:
-        cure = "give runs of further days or hosts, or alternate both sides (--plan)"
-        return f"{words}  not proven: one session a side; {cure}"
+        cure = "give runs from other days or hosts, or alternate both sides (--plan)"
+        return f"{words}  not proven: one session per side; {cure}"
     if not deciding:
         return f"{words}  no metric could be judged"
     row = deciding[0]

@@ -90,7 +90,7 @@ def case_result(
             file=None,
             source=sides[0],
             changed=result.changed,
-            unknown=("what the tool's files do not hold",),
+            unknown=("facts that the tool's files do not contain",),
         ),
         unchecked=None,
     )

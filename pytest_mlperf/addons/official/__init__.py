@@ -21,7 +21,7 @@ IMPORT = Command(
     "MLPerf",
 )
 LIMITS = Command(
-    "show physical limits, and official results against them",
+    "show physical limits, and compare official results with them",
     f"{__name__}.commands.limits",
     "MLPerf",
 )

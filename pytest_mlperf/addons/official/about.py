@@ -53,8 +53,7 @@ def read_about(path: Path) -> About:
     raw = _tables(path)
     if missing := list(_missing(raw)):
         raise MlperfError(
-            f"{path} does not say {', '.join(missing)}, which MLPerf Endpoints asks for: fill in "
-            "what is empty"
+            f"{path}: fill in these values, which MLPerf Endpoints requires: {', '.join(missing)}"
         )
     about = About(
         system=raw["submission"]["system"],
@@ -70,13 +69,13 @@ def read_about(path: Path) -> About:
     ):
         if not isinstance(name, str) or not FOLDER_PATTERN.fullmatch(name):
             raise MlperfError(
-                f"{path}: {key} is {shown(str(name))}, which names no folder: write letters, "
-                "digits, - and _"
+                f"{path}: {key} is {shown(str(name))}, which cannot be a folder name: use only "
+                "letters, digits, - and _"
             )
     highest = about.description["max_supported_concurrency"]
     if type(highest) is not int or highest <= ULTRA_LOW:
         raise MlperfError(
-            f"{path}: system.max_supported_concurrency is {highest!r}; it is a number "
+            f"{path}: system.max_supported_concurrency is {highest!r}; it must be a number "
             f"of requests above {ULTRA_LOW}"
         )
     return about
@@ -84,7 +83,7 @@ def read_about(path: Path) -> About:
 
 def _tables(path: Path) -> dict[str, Any]:
     if not path.exists():
-        raise MlperfError(f"{path} is not there; --skeleton writes one to fill in")
+        raise MlperfError(f"{path} does not exist; --skeleton writes one to fill in")
     content = read_toml(path, "description of a system")
     for name, table in content.items():
         if name not in ABOUT_TABLES:

@@ -82,7 +82,7 @@ def run_checker(tree: Path, round_name: str, checkout: Path) -> tuple[int, list[
     return code, [
         *_shortened("error", [*by_severity.get("ERROR", ())]),
         *_shortened("warning", [*by_severity.get("WARNING", ())]),
-        f"info: {len(by_severity.get('INFO', ())):,} lines; whole output and summary.csv: {folder}",
+        f"info: {len(by_severity.get('INFO', ())):,} lines; full output and summary.csv: {folder}",
         verdict,
     ]
 

@@ -99,13 +99,13 @@ def _require_same(points: Sequence[Point], run: Run, folder: Path) -> None:
     name = "tokens_per_second"
     judged = {key for key in run.metrics if key.startswith(f"{name}@")}
     if not judged:
-        raise MlperfError("MLPerf Endpoints needs tokens, and this curve has none")
+        raise MlperfError("MLPerf Endpoints needs token counts, which this curve lacks")
     if judged != {at_point(name, point.concurrency) for point in points} or any(
         abs(run.metrics[at_point(name, p.concurrency)] / p.tokens_per_second - 1)
         > THROUGHPUT_SLACK_SHARE
         for p in points
     ):
-        raise MlperfError(f"{folder} was changed: its points are not those of the results")
+        raise MlperfError(f"{folder} was changed: its points differ from the results")
 
 
 def _theirs(folder: Path) -> Point:
@@ -165,7 +165,7 @@ def _ours(folder: Path, fingerprint: Mapping[str, str]) -> list[Point]:
         }
         windows = read_curve(folder / CURVE_LOG).points
     except (ValueError, TypeError, KeyError, RunError) as error:
-        raise MlperfError(f"{folder} is not a folder of a curve: {error}") from None
+        raise MlperfError(f"{folder} is not the run folder of a curve: {error}") from None
     if any(window.turns for window in windows):
         raise MlperfError(
             f"{folder} has a curve of conversations, and only curves of single prompts can be "
@@ -234,6 +234,6 @@ def _warmup(completed: int, took_s: float, concurrency: int) -> Warmup:
         "duration_s": round(took_s, 3),
         "requests_issued": completed,
         "requests_completed": completed,
-        "data_source": "samples of the data set that is measured with" if completed else "none",
+        "data_source": "samples of the measured data set" if completed else "none",
         "concurrency": concurrency if completed else 0,
     }

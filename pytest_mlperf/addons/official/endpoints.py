@@ -66,7 +66,7 @@ def _point(point: Point, every: Sequence[int], about: About) -> dict[str, Any]:
         "shared_docs": "docs",
     }
     if taken := sorted(content.keys() & about.point.keys()):
-        raise MlperfError(f"point.{taken[0]} is known from the run: leave it out")
+        raise MlperfError(f"remove point.{taken[0]}: it is taken from the run")
     return {**content, **about.point}
 
 
@@ -108,22 +108,22 @@ def shortfalls(points: Sequence[Point], about: About) -> list[str]:
             f"{', '.join(unscored)}"
         )
     if about.highest not in {point.concurrency for point in points}:
-        lacks.append(f"no point is at the maximum, {about.highest:,}, to stand for Offline")
+        lacks.append(f"no point at the maximum, {about.highest:,}, which counts as Offline")
     if any(point.warmup is None for point in points) and "warmup" not in about.point:
         lacks.append("the warm-up was not recorded (no events.jsonl); write point.warmup")
     if any(map(_unaccounted, points)):
         lacks.append(
-            "runs that ended by their time left requests in flight, which count as lost "
-            "there: measure with whole_passes = true"
+            "runs that ended by time left requests in flight, which MLPerf counts as lost: "
+            "measure with whole_passes = true"
         )
     pairs = {(own.scheduler, own.sample_index) for own in seed_sets().values()}
     runtimes = [point.settings["runtime"] for point in points]
     if any((r["scheduler_rng_seed"], r["sample_index_rng_seed"]) not in pairs for r in runtimes):
-        lacks.append('the seeds are not of a published set: measure with seed_set = "A"')
+        lacks.append('the seeds are not from a published set: measure with seed_set = "A"')
     if any("model_seed" not in runtime for runtime in runtimes):
         lacks.append(
-            "requests had no seed to sample by: engine endpoints sends that of seed_set, engine "
-            "openai extra = { seed = ... }"
+            "requests had no sampling seed: set seed_set (engine endpoints) or "
+            "extra = { seed = ... } (engine openai)"
         )
     return lacks
 

@@ -108,14 +108,14 @@ def test_unfit_checkpoints_are_refused(source: Path, int8: Path, tmp_path: Path)
 
     write = 'write precision = "int8"'
     rows = [
-        (int8, {"precision": "fp32"}, f'int8 weights, and the suite "fp32"; {write}'),
-        (int8, {}, f'{int8}: config.json says int8 weights, and the suite "int4"; write'),
-        (int8, {"precision": "int8", "weights": "dummy"}, 'weights = "dummy" makes plain ones'),
-        (tmp_path / "modelopt", {}, "in the format 'modelopt'; this engine takes plain"),
-        (tmp_path / "gptq", {}, "in the format 'gptq'; this engine takes plain"),
+        (int8, {"precision": "fp32"}, f'but the suite has precision = "fp32"; {write}'),
+        (int8, {}, f'{int8}: config.json says int8 weights, but the suite has precision = "int4"'),
+        (int8, {"precision": "int8", "weights": "dummy"}, 'weights = "dummy" makes unquan'),
+        (tmp_path / "modelopt", {}, "in the format 'modelopt'; this engine takes unq"),
+        (tmp_path / "gptq", {}, "in the format 'gptq'; this engine takes unquant"),
     ]
     assert unrefused(load, RunError, rows) == []
     with pytest.raises(
-        RunError, match="the weights are quantised already; name weights that are not"
+        RunError, match="the weights are already quantised; set model to a checkpoint with"
     ):
         build(int8, tmp_path / "again", "int8")

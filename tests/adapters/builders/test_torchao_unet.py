@@ -110,7 +110,7 @@ def test_int8_is_loaded_and_paints_nearly_the_same(source: Path, int8: Path) -> 
     index = json.loads((int8 / "model_index.json").read_text("utf-8"))
     assert index["scheduler"] == ["diffusers", "EulerDiscreteScheduler"]  # the engine's own
     with pytest.raises(
-        RunError, match="the weights are quantised already; name weights that are not"
+        RunError, match="the weights are already quantised; set model to a checkpoint with"
     ):
         build(int8, int8, "fp8-static")
 
@@ -212,7 +212,7 @@ def test_misfits_are_refused(source: Path, int8: Path, monkeypatch: pytest.Monke
         (int8, "int8", r"sum to 8,160, not to 1,032,256; unset ONEDNN"),
     ]
     assert unrefused(load, EnvironmentFault, rows) == []
-    with pytest.raises(RunError, match='says int8 weights, and the suite "fp16"; write precision'):
+    with pytest.raises(RunError, match='says int8 weights, but the suite has precision = "fp16"'):
         load(int8, "fp16")
 
 

@@ -177,7 +177,7 @@ def test_a_wheel_and_a_folder_hold_the_same(wheel: Path, folder: Path, tmp_path:
 def test_rows_that_cannot_be_read_are_named(folder: Path) -> None:
     file = folder / "BFCL_v4_parallel.json"
     rows = [
-        ('{"id": "a", "question": []}', "row 0: it has not all of id, question, function"),
+        ('{"id": "a", "question": []}', "row 0: it lacks one of the keys id, question, function"),
         ("{", "BFCL_v4_parallel.json: it cannot be read"),
         *(
             (

@@ -160,11 +160,11 @@ def test_a_wrong_option_is_named_with_its_value(write: Write) -> None:
         ({"prompts": "ids"}, "prompts = 'ids' is not one of text, tokens"),
         (
             {"prompts": "tokens", "template": "{input}"},
-            'a template makes text; leave it out, or set prompts to "text"',
+            'template needs prompts = "text"; set it, or leave template out',
         ),
         ({"template": "{instruction}"}, "lacks {input}"),
         ({"template": "{input} {output}"}, "has the field 'output'"),
-        ({"template": "{input!r}"}, "only {instruction} and {input} can be filled in"),
+        ({"template": "{input!r}"}, "the only valid fields are {instruction} and {input}"),
         ({"template": "{input"}, "write {{ and }} for braces"),
         ({"template": 7}, "data set cnn_dailymail: template = 7 is not text"),
     ]

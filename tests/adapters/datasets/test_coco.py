@@ -153,7 +153,7 @@ def test_references_are_cocos_annotations_by_image(folder: Path) -> None:
 
 def test_a_wrong_size_is_refused(folder: Path) -> None:
     rows: list[Any] = [
-        ({"size": 50, "square": False}, "size = 50 .* a multiple of 32 where square is"),
+        ({"size": 50, "square": False}, "size = 50 .* a multiple of 32, which square = false"),
         ({"size": 0}, "data set coco: size = 0 is not a number of pixels"),
     ]
     path = str(folder)

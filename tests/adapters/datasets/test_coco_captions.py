@@ -179,20 +179,20 @@ def test_latents_of_torch_are_read_before_those_of_numpy(build: Build, folder: P
 
 def test_a_table_that_is_wrong_says_where(build: Build, folder: Path) -> None:
     rows: list[Any] = [
-        ("", "tsv: the table has no column 'id'; needed are 'id', 'caption', it has none"),
+        ("", "tsv: the table has no column 'id'; it needs 'id', 'caption', and has none"),
         (table(), "tsv: there are no captions; get it from its source again"),
         (table(row(1, "A."), header="a\tb"), "tsv: the table has no column 'id', the nearest is"),
         ("id\ttext\n1\tA.\n", "tsv: the table has no column 'caption', the nearest is"),
         ("id\tid\tcaption\n", "tsv: the table has more than one column 'id'"),
         ("id,caption\n1,A.\n", "tsv: the table has no column 'id', the nearest is 'id,caption'"),
-        (table(row(1, "A."), "2\t92"), "tsv: line 3: it has 2 cells, and the header 7"),
-        (table(row(1, "A.\tB.")), "tsv: line 2: it has 8 cells, and the header 7"),
+        (table(row(1, "A."), "2\t92"), "tsv: line 3: it has 2 cells, but the header has 7"),
+        (table(row(1, "A.\tB.")), "tsv: line 2: it has 8 cells, but the header has 7"),
         (table(row(1, "A."), row(2, "")), "tsv: line 3: the caption is empty"),
         (table(row(1, " ")), "tsv: line 2: the caption is empty"),
         (table(row("x", "A.")), "tsv: line 2: id 'x' is not a number"),
         (table(row("-1", "A.")), "tsv: line 2: id '-1' is not a number"),
         (table(row("1" * 5000, "A.")), "tsv: line 2: id '11111"),
-        (table(row(1, "A."), "", row(1, "B.")), "tsv: line 4: id 1 is also that of line 2"),
+        (table(row(1, "A."), "", row(1, "B.")), "tsv: line 4: id 1 already occurs in line 2"),
         (table(row(1, '"A.')), "tsv: line 2: it is not CSV: unexpected end of data"),
         (table(row(1, "A")).encode() + b"2\t\xff", "tsv: line 3: it is not UTF-8"),
     ]
@@ -207,8 +207,8 @@ def test_a_table_that_is_wrong_says_where(build: Build, folder: Path) -> None:
 
 def test_a_wrong_option_is_refused_by_look_too(build: Build, folder: Path) -> None:
     rows: list[Any] = [
-        ({"size": 100}, "size = 100 is neither a multiple of 8 pixels nor"),
-        ({"size": 0}, "size = 0 is neither"),
+        ({"size": 100}, "size = 100 must be a multiple of 8 pixels, or"),
+        ({"size": 0}, "size = 0 must be"),
         ({"size": True}, "size = True is neither"),
         ({"size": [16, 24, 8]}, r"size = \[16, 24, 8\] is neither"),
         ({"size": "16"}, "size = '16' is neither"),
@@ -221,8 +221,8 @@ def test_a_wrong_option_is_refused_by_look_too(build: Build, folder: Path) -> No
 
     assert not_refused(SuiteError, rows, lambda options: build(**options), look) == []
     files = [
-        ({"latents": "/no/x.pt"}, r"/no/x\.pt: these latents are not here.*MLPerf's repository"),
-        ({"path": "/no/folder"}, "/no/folder: this folder or table of.*MLPerf's repository infer"),
+        ({"latents": "/no/x.pt"}, r"/no/x\.pt: this file of latents does not exist.*mlcommons/inf"),
+        ({"path": "/no/folder"}, "/no/folder: this folder or table of.*repository mlcommons/infer"),
     ]
     assert not_refused(UnavailableError, files, lambda options: build(**options), look) == []
 

@@ -159,7 +159,7 @@ def test_a_trace_says_where_samples_end(build: Build, data: Data, tmp_path: Path
 def test_a_wrong_trace_names_its_line(tmp_path: Path) -> None:
     rows = [
         ("", "the trace lists no sample"),
-        ("0, 5, 5\n6, 8, 2\n", r":2: '6, 8, 2' is not \"START, END, PAIRS\" with START = 5"),
+        ("0, 5, 5\n6, 8, 2\n", r":2: '6, 8, 2' must be \"START, END, PAIRS\", where START is 5"),
         ("0, 5, 4\n", ":1: '0, 5, 4' is not"),
         ("0, 0, 0\n", ":1: '0, 0, 0' is not"),
         ("0, 5\n", ":1: '0, 5' is not"),
@@ -209,8 +209,9 @@ def test_a_compressed_or_empty_file_is_refused(data: Data, tmp_path: Path) -> No
         CriteoDataset(path=str(folder))
 
     assert str(caught.value) == (
-        f"{folder / SPARSE}: 0.npy is compressed, and rows cannot be read from the middle of it; "
-        f"unpack it beside (unzip {SPARSE} -d day_23_sparse_multi_hot): that folder is used instead"
+        f"{folder / SPARSE}: 0.npy is compressed, so that single rows cannot be read; unpack the "
+        f"archive in its folder (unzip {SPARSE} -d day_23_sparse_multi_hot), and the unpacked "
+        "files are read instead"
     )
     data.dense, data.labels = data.dense[:0], data.labels[:0]
     data.sparse = [array[:0] for array in data.sparse]
@@ -267,7 +268,7 @@ WRONG_FILES: list[tuple[str, Change, str]] = [
     ("labels", with_value(77, 3), "row 77: the label is 3, not 0 or 1; use MLPerf's preproc"),
     ("sparse", with_feature(20, lambda array: array[:, :99]), r"20.npy has shape \(1001, 99\)"),
     ("sparse", lambda arrays: [array[:, :1] for array in arrays], r"0.npy .* not \(1001, 3\)"),
-    ("sparse", lambda arrays: arrays[:-1], "it needs the arrays 0.npy to 25.npy, and lacks 25.npy"),
+    ("sparse", lambda arrays: arrays[:-1], "the arrays 0.npy to 25.npy, but lacks 25.npy"),
     ("sparse", with_feature(3, as_type(np.float32)), "3.npy has values of type <f4, not <i4 or"),
     ("sparse", with_feature(9, with_value((5, 1), -4)), "feature 9 looks up row -4, which is neg"),
 ]
@@ -332,8 +333,8 @@ def test_wrong_options_are_refused(build: Build) -> None:
         ({"rows": 1002}, "rows = 1002, but there are 1001; lower rows, or leave it out"),
         ({"pairs": 0}, "pairs = 0 is not a number of pairs, at least 1"),
         ({"pairs": 2.5}, "pairs = 2.5 is not a number of pairs"),
-        ({"hotness": [1] * 25}, "hotness = .* is not 26 numbers from 1 on"),
-        ({"hotness": [0] * 26}, "hotness = .* is not 26 numbers from 1 on"),
+        ({"hotness": [1] * 25}, "hotness = .* is not 26 numbers, each at least 1"),
+        ({"hotness": [0] * 26}, "hotness = .* is not 26 numbers, each at least 1"),
         (
             {"trace": "t.txt", "pairs": 5},
             "trace and pairs both define a sample; remove one",

@@ -66,7 +66,7 @@ SETS = {
     "imagenet": Rules(
         size=3,
         places={
-            "val_map.txt": "neither there nor in the folder above; put the official val_map.txt",
+            "val_map.txt": "neither in this folder nor in its parent; put the official val_map.txt",
             "": "folder of images does not exist; set the data set's path to the folder with the",
         },
         parts={"b.png": "1 of 3 images listed in {folder}/val_map.txt are not here, the first is"},
@@ -96,7 +96,7 @@ SETS = {
     "coco": Rules(
         size=2,
         checked=COCO,
-        places={COCO: "is not here; put MLPerf's coco_safe"},
+        places={COCO: "is not here; put MLPerf's data set coco_safe"},
         parts={"val2017_safe/000000000139.png": "1 of 2 images listed in"},
         counted=" of images",
         whole=(COCO, "val2017_safe/000000000285.png"),
@@ -108,14 +108,14 @@ SETS = {
         places={
             CAPTIONS: (
                 "{folder}: has neither captions/captions.tsv nor captions/captions_source.tsv; put "
-                "the folder captions of coco2014 from text_to_image in MLPerf's repository "
-                "inference there, or set the data set's path to its captions_source.tsv"
+                "the folder text_to_image/coco2014/captions of the repository mlcommons/inference "
+                "there, or set the data set's path to its captions_source.tsv"
             ),
             LATENTS: (
                 "{folder}/latents: has neither latents.pt nor latents.npy; put latents.pt or "
-                "latents.npy from text_to_image/tools in MLPerf's repository inference there, set "
-                "the data set's latents to its path, or latents = false where the engine draws its "
-                "own"
+                "latents.npy from text_to_image/tools of the repository mlcommons/inference there, "
+                "set the data set's latents to its path, or set latents = false if the engine "
+                "draws its own latents"
             ),
         },
         whole=(LATENTS,),
@@ -131,14 +131,14 @@ SETS = {
     "bfcl": Rules(
         size=133,
         checked=WHEEL,
-        places={WHEEL: f"neither {WHEEL} nor BFCL_v4_multiple.json is there; pip download"},
+        places={WHEEL: f"neither {WHEEL} nor BFCL_v4_multiple.json is there; get the wheel"},
         whole=(WHEEL,),
         counted=" of questions",
     ),
     "waymo": Rules(
         size=2,
         checked=WAYMO,
-        places={WAYMO: "waymo_infos_val.pkl and training/ are not both"},
+        places={WAYMO: "waymo_infos_val.pkl or training/ is missing"},
         whole=(WAYMO,),
         counted=" of frames",
     ),
@@ -146,7 +146,7 @@ SETS = {
         size=2,
         checked="vbench_prompts.txt",
         places={
-            "vbench_prompts.txt": "these prompts are not here",
+            "vbench_prompts.txt": "this file of prompts does not exist",
             "fixed_latent.npy": "has neither fixed_latent.pt nor",
         },
         whole=("fixed_latent.npy",),
@@ -205,7 +205,7 @@ SETS = {
     ),
     "frames-pages": Rules(
         size=3,
-        places={"": "no pages (*.html) are here; unpack docs.tar.gz"},
+        places={"": "no pages (*.html) are here; get docs.tar.gz"},
         counted=" of pages",
     ),
 }

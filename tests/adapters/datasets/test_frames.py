@@ -289,7 +289,7 @@ HOSTILE: list[tuple[Callable[[Path], bytes], str]] = [
         "numpy.memmap",
     ),
     (touch_by_getattr, "builtins.getattr"),
-    (touch_by_old_instructions, "the instruction b'S'"),
+    (touch_by_old_instructions, "the pickle opcode b'S'"),
     (touch_by_state, "builtins.Exception"),
     (in_object_array, "posix.system"),
     (in_list_of_frame, "posix.system"),
@@ -590,9 +590,9 @@ def test_a_table_that_cannot_be_read_says_why(tmp_path: Path) -> None:
         ("pd.DataFrame([[1, 2]], columns=['id', 'id'])", "more than one column 'id'"),
         (
             "pd.DataFrame({'question': ['a'], 'ids': ['b']})",
-            "no column 'id', the nearest is 'ids'; needed are 'id', it has 'question', 'ids'",
+            "no column 'id', the nearest is 'ids'; it needs 'id', and has 'question', 'ids'",
         ),
-        ("pd.DataFrame(columns=pd.Index([], dtype=object))", "needed are 'id', it has none"),
+        ("pd.DataFrame(columns=pd.Index([], dtype=object))", "it needs 'id', and has none"),
     ]
     pd = pytest.importorskip("pandas")
     path = tmp_path / "table.pkl"

@@ -90,7 +90,7 @@ def test_a_table_that_is_not_as_it_should_be_is_refused(tmp_path: Path) -> None:
         ("", r"the table has no column 'Prompt'"),
         ("Prompt\tAnswer\n", "there are no questions"),
         ("Prompt\tResponse\nq\ta\n", "no column 'Answer'"),
-        ("Prompt\tAnswer\nq\n", "line 2: it has 1 cells, and the header 2"),
+        ("Prompt\tAnswer\nq\n", "line 2: it has 1 cells, but the header has 2"),
         ("Prompt\tAnswer\n\ta\n", "line 2: its question is empty"),
         ('Prompt\tAnswer\n"q\ta\n', "line 2: it is not CSV: unexpected end of data"),
         ("Prompt\tAnswer\nq\x00\ta\n\udcff", "it is not UTF-8"),

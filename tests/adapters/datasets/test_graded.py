@@ -107,6 +107,6 @@ def test_a_wrong_table_is_one_error_with_file_row_and_column(write: Write) -> No
         load(write(name, **changed))
 
     assert not_refused(RunError, rows, change, start=f"{write('llama')}: ") == []
-    rows = [("{question}", "only {text_input} can be filled in"), ("Hello", "lacks {text_input}")]
+    rows = [("{question}", "valid fields are {text_input}"), ("Hello", "lacks {text_input}")]
     path = write("llama")
     assert not_refused(SuiteError, rows, lambda text: load(path, template=text)) == []

@@ -94,7 +94,7 @@ def test_a_file_that_is_none_is_one_error_that_says_where(
         list(read_records(write(tmp_path, content)))
 
     path = tmp_path / "records.json"
-    advice = ["the file is damaged, incomplete or another one: get it from its source again, or "]
+    advice = ["the file is damaged, incomplete or the wrong one: get it from its source again, or "]
     for content, part in rows:
         for chunk in (1000, 2**20) if len(content) > 1000 else (1, 7, 2**20):
             monkeypatch.setattr(json_records, "READ_CHARACTERS", chunk)

@@ -217,10 +217,10 @@ def test_a_pickle_of_something_else_is_refused(folder: Path) -> None:
         ([IMAGE[0], LABEL], r"array 0 has the shape \(4, 24, 16\), not \(1, depth, height, wid"),
         ([IMAGE, LABEL[0]], r"array 1 has the shape \(4, 24, 16\), not \(1, depth, height, wid"),
         ([IMAGE[:, :0], LABEL], r"its array 0 has the shape \(1, 0, 24, 16\), not \(1, depth"),
-        ([IMAGE, LABEL[:, :3]], r"image and label have the shapes \(1, 4, 24, 16\) and \(1, 3, 24"),
+        ([IMAGE, LABEL[:, :3]], r"the image has shape \(1, 4, 24, 16\), but the label \(1, 3, 24"),
         ([IMAGE[:, :3], LABEL[:, :3]], rf"its shape is \(1, 3, 24, 16\), but {LIST} lists \(1, 4"),
         ([IMAGE, LABEL, "x" * 70_000], "it holds a text of 70,000 bytes; only arrays that were"),
-        ([IMAGE, LABEL, list(range(1_000_000))], "it holds much more than arrays"),
+        ([IMAGE, LABEL, list(range(1_000_000))], "it holds too much data besides its arrays"),
     ]
 
     def read(content: Any) -> None:
@@ -256,7 +256,7 @@ def test_arrays_without_pickle_are_image_and_label(folder: Path) -> None:
     (folder / "case_00003.pkl").unlink()
     npz = folder / "case_00003.npz"
     rows: list[tuple[dict[str, Any], str]] = [
-        ({"image": IMAGE, "seg": LABEL}, "it needs the arrays image and label, and has image, seg"),
+        ({"image": IMAGE, "seg": LABEL}, "it needs the arrays image and label, but has image, seg"),
         (
             {"image": np.array([{}], object), "label": LABEL},
             "its member image.npy has values of type object; on",
@@ -270,7 +270,7 @@ def test_arrays_without_pickle_are_image_and_label(folder: Path) -> None:
     assert not_refused(RunError, rows, read) == []
     npz.unlink()
     np.save(folder / "case_00003.image.npy", IMAGE)
-    with pytest.raises(UnavailableError, match=r"case_00003.label.npy: this label is not here"):
+    with pytest.raises(UnavailableError, match=r"case_00003.label.npy: the label file of case"):
         build(folder)
 
 
@@ -284,10 +284,10 @@ def test_a_list_of_something_else_is_refused(folder: Path) -> None:
         ({"file_list": ["case_1"], "cases": {"case_1": {}}}, r"\('image_shape'\)"),
         (["case_1"], "it is not a list of cases"),
         ({"file_list": [], "cases": {}}, "it lists no case"),
-        (listed(["case_00003"] * 2), "'case_00003' is not a name of a case, or is there twice"),
+        (listed(["case_00003"] * 2), "'case_00003' is not a valid name of a case, or is listed"),
         (
             {"file_list": ["../003"], "cases": {"../003": {"image_shape": (1, 2, 2, 2)}}},
-            r"'\.\./003' is not a name of a case, or is there twice",
+            r"'\.\./003' is not a valid name of a case, or is listed",
         ),
     ]
 
@@ -326,8 +326,8 @@ def test_missing_cases_are_counted(folder: Path) -> None:
 
     assert str(caught.value) == (
         f"{folder}: 2 of 3 cases are not here, the first is 'case_00003' (looked for case_00003 "
-        "with .pkl, .npz, .image.npy); complete the folder, or set count to the number of cases "
-        "you have, if those come first"
+        "with .pkl, .npz, .image.npy); add the missing cases or, if the list begins with the cases "
+        "that you have, set count to their number"
     )
 
 

@@ -135,9 +135,9 @@ WRONG: list[tuple[dict[str, Any], str]] = [
     (dict.fromkeys(ROWS, ()), "the table has no rows"),
     (
         among("dataset", 3, "HumanEval"),
-        "row 3, column 'dataset': 'HumanEval' is not a part of this",
+        "row 3, column 'dataset': 'HumanEval' is not one of the parts",
     ),
-    (among("dataset", 1, None), "row 1, column 'dataset': None is not a part"),
+    (among("dataset", 1, None), "row 1, column 'dataset': None is not one of"),
     (among("gt_output", 1, 2), "row 1, column 'gt_output': a value of type int is no"),
     (among("gt_output", 0, True), "row 0, column 'gt_output': a value of type bool"),
     (among("gt_output", 3, None), "row 3, column 'gt_output': a value of type None"),

@@ -148,7 +148,7 @@ def test_the_digest_changes_with_content_and_preprocessing(
     assert len(set(digests)) == len(digests)
 
 
-BOX = "not left, top, width and height"
+BOX = "not [left, top, width, height]"
 NAN = float("nan")
 DEFECTS: list[tuple[str, int, str, Any, str]] = [
     ("images", 1, "file_name", None, "lacks 'file_name', a file name;"),
@@ -156,11 +156,11 @@ DEFECTS: list[tuple[str, int, str, Any, str]] = [
     ("images", 2, "height", None, "lacks 'height', a number of pixels;"),
     ("images", 0, "width", 0, "has width = 0, not a number of pixels;"),
     ("images", 0, "id", "2", "has id = '2', not a whole number;"),
-    ("images", 1, "id", 2, "has the id 2 of an image before it;"),
+    ("images", 1, "id", 2, "has id 2, as an earlier image has;"),
     ("images", 2, "width", 9, "should have 9 x 6 pixels, but b.png has 8 x 6: these are not"),
     ("annotations", 1, "category_id", None, "lacks 'category_id', a whole number;"),
-    ("annotations", 1, "category_id", 3, "has category_id 3, which is not one of the 2 ids;"),
-    ("annotations", 2, "image_id", 1, "has image_id 1, which is not one of the 3 ids;"),
+    ("annotations", 1, "category_id", 3, "has category_id 3, which is none of the 2 ids in"),
+    ("annotations", 2, "image_id", 1, "has image_id 1, which is none of the 3 ids in"),
     ("annotations", 0, "bbox", [1, 2, 3], f"has bbox = [1, 2, 3], {BOX}"),
     ("annotations", 0, "bbox", [1, 2, -3, 4], f"has bbox = [1, 2, -3, 4], {BOX}"),
     ("annotations", 0, "bbox", [1, 2, NAN, 4], f"has bbox = [1, 2, nan, 4], {BOX}"),
@@ -192,9 +192,9 @@ def test_a_file_of_something_else_is_an_error(build: Build, folder: Path) -> Non
         ("", "this is not JSON, or it"),
         (json.dumps(content())[:-40], "this is not JSON, or it"),
         ("[" * 100_000, "this is not JSON, or it"),
-        ("[]", "it has no list 'images', or an empty one"),
-        ('{"images": []}', "it has no list 'images', or an empty one"),
-        (json.dumps({**content(), "annotations": {}}), "it has no list 'annotations'"),
+        ("[]", "its list 'images' is missing or empty"),
+        ('{"images": []}', "its list 'images' is missing or empty"),
+        (json.dumps({**content(), "annotations": {}}), "its list 'annotations' is missing"),
         (json.dumps({**content(), "categories": [4]}), r"categories\[0\] is 4, not an object"),
     ]
 

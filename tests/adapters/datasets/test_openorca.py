@@ -106,11 +106,11 @@ WRONG: list[tuple[dict[str, Any], str | None, str]] = [
     (
         {"tok_input": None, "tok_inputs": ["a", "b", "c"]},
         None,
-        "no column 'tok_input', the nearest is 'tok_inputs'; needed are 'id', 'tok_input', "
-        "'output', it has 'id', 'system_prompt'",
+        "no column 'tok_input', the nearest is 'tok_inputs'; it needs 'id', 'tok_input', "
+        "'output', and has 'id', 'system_prompt'",
     ),
     ({"id": None}, None, "no column 'id'"),
-    ({"question": None}, CHAT, "needed are 'id', 'system_prompt', 'question', 'output'"),
+    ({"question": None}, CHAT, "it needs 'id', 'system_prompt', 'question', 'output'"),
     (dict.fromkeys(ROWS, ()), None, "the table has no rows"),
     ({"output": ["a", 2, "c"]}, None, "row 1, column 'output': a value of type int is not text"),
     ({"output": ["a", "b", None]}, None, "row 2, column 'output': a value of type NoneType"),
@@ -167,8 +167,8 @@ def test_a_wrong_template_is_refused(write: Write) -> None:
         ("{system_prompt}", "lacks {question}"),
         ("{question} {answer}", "has the field 'answer'"),
         ("{question.__class__}", "has the field 'question.__class__'"),
-        ("{question!r}", "only {system_prompt} and {question} can be filled in"),
-        ("{question:>9}", "only {system_prompt} and {question} can be filled in"),
+        ("{question!r}", "the only valid fields are {system_prompt} and {question}"),
+        ("{question:>9}", "the only valid fields are {system_prompt} and {question}"),
         ("{}", "has the field ''"),
         ("{question", "write {{ and }} for braces"),
     ]

@@ -162,7 +162,7 @@ def test_files_that_are_missing_or_of_two_downloads_are_named(write: Write) -> N
         load(folder)
 
     write("train-00000-of-00002.parquet")
-    with pytest.raises(UnavailableError, match="several downloads, in 2 and 3"):
+    with pytest.raises(UnavailableError, match="several downloads, which have 2 and 3"):
         load(folder)
     files = [write(f"all/{split}-00000-of-00001.parquet") for split in ("train", "test")]
     total = hashlib.sha256(b"".join(file.read_bytes() for file in files)).hexdigest()
@@ -189,7 +189,7 @@ def test_the_digest_knows_texts_pictures_categories_and_the_round(write: Write) 
 @pytest.mark.filterwarnings("ignore::PIL.Image.DecompressionBombWarning")
 def test_invalid_pictures_are_refused_before_an_engine_loads(write: Write) -> None:
     """In one line; Pillow would start another program for PostScript."""
-    unknown = r"^[^\n]*row 1, column 'product_image': .*not a picture of the formats[^\n]*$"
+    unknown = r"^[^\n]*row 1, column 'product_image': .*not a picture in one of the formats[^\n]*$"
     rows = [
         (b"", unknown),
         (b"<html>not found</html>", unknown),
@@ -217,8 +217,8 @@ def test_a_picture_that_is_cut_short_is_named_when_it_is_asked_for(write: Write)
 def test_cells_and_options_that_mean_nothing_are_refused(write: Write) -> None:
     rows: list[tuple[str, list[Any], str]] = [
         ("product_title", [1, 2], "row 0, column 'product_title': a value of type int is not text"),
-        ("product_image", ["a.png", "b.png"], "has no bytes of a picture"),
-        ("product_image", [None, None], "has no bytes of a picture"),
+        ("product_image", ["a.png", "b.png"], "it does not hold the bytes of a"),
+        ("product_image", [None, None], "it does not hold the bytes of a"),
         ("potential_product_categories", ["A", "B"], "it is not a list of texts"),
         ("potential_product_categories", [["A", None], []], "it is not a list of texts"),
         ("ground_truth_category", ["", "B"], "row 0, column 'ground_truth_category': it is empty"),

@@ -246,26 +246,26 @@ PARAGRAPH = ("data", 0, "paragraphs", 0)
 QUESTION = (*PARAGRAPH, "qas", 0)
 
 
-WHERE = "where SQuAD 1.1 has an object with"
+WHERE = "but SQuAD 1.1 needs an object with key"
 AGAIN = "; correct the file, or get dev-v1.1.json again"
 TWICE = content()["data"][0]["paragraphs"][0]["qas"] * 2
 DEFECTS: list[tuple[Any, str]] = [
     ([], f"is a value of type list, {WHERE} 'version', a text{AGAIN}"),
     ({"images": [], "annotations": []}, f"has 'images', 'annotations', {WHERE} 'version', a text"),
     ({}, f"has no key, {WHERE} 'version', a text"),
-    (changed("version", to="v2.0"), "is SQuAD of version 'v2.0', but MLPerf's BERT takes '1.1'; "),
+    (changed("version", to="v2.0"), "is SQuAD version 'v2.0', but MLPerf's BERT needs version"),
     (changed("data", drop=True), f"has 'version', {WHERE} 'data'"),
     (changed("data", to={}), f"has 'data' of type dict, {WHERE}"),
     (changed("data", to=[]), "there are no features; get it from its source again"),
-    (changed("data", 0, to=3), "article 1: is a value of type int, where SQuAD 1.1 has"),
-    (changed("data", 0, "paragraphs", drop=True), "article 1: has 'title', where SQuAD 1.1"),
-    (changed(*PARAGRAPH, "context", drop=True), "article 1, paragraph 1: has 'qas', where"),
+    (changed("data", 0, to=3), "article 1: is a value of type int, but SQuAD 1.1 needs"),
+    (changed("data", 0, "paragraphs", drop=True), "article 1: has 'title', but SQuAD 1.1"),
+    (changed(*PARAGRAPH, "context", drop=True), "article 1, paragraph 1: has 'qas', but"),
     (changed(*PARAGRAPH, "context", to=" \u200b\n"), r"paragraph 1: its context ' \u200b\n' has n"),
-    (changed(*QUESTION, "id", drop=True), "paragraph 1, question 1: has 'question', 'answers', w"),
-    (changed(*QUESTION, "question", to=1), "question 1: has 'question' of type int, where"),
+    (changed(*QUESTION, "id", drop=True), "paragraph 1, question 1: has 'question', 'answers', b"),
+    (changed(*QUESTION, "question", to=1), "question 1: has 'question' of type int, but"),
     (changed(*QUESTION, "answers", to=[]), "question 1: has no answer, but each question of SQuAD"),
     (changed(*QUESTION, "answers", 1, "text", to=None), "1, answer 2: has 'text' of type NoneType"),
-    (changed(*PARAGRAPH, "qas", to=TWICE), "the id 'q1' is also that of an earlier question;"),
+    (changed(*PARAGRAPH, "qas", to=TWICE), "an earlier question already has the id 'q1';"),
 ]
 
 
@@ -302,8 +302,8 @@ def test_a_wrong_option_is_refused_before_anything_is_looked_for() -> None:
         ({"pad": 1}, "pad = 1 is not true or false"),
         (
             {"max_seq_length": 67},
-            "max_query_length = 64 leaves no room for the paragraph in max_seq_length = 67; it "
-            "must be at least 4 smaller",
+            "max_query_length = 64 leaves no room for the paragraph in max_seq_length = 67; "
+            "make it smaller than max_seq_length by at least 4",
         ),
     ]
     calls: list[Any] = [

@@ -96,10 +96,10 @@ def test_prompts_may_be_token_ids_and_lie_in_shards(tmp_path: Path) -> None:
     assert [dataset.input(index) for index in range(len(dataset))] == ["0", "0", "1", "1", "2"]
 
 
-NEAREST = "has no column 'prompt', the nearest is 'promt'; needed are 'prompt', it has 'promt'"
+NEAREST = "has no column 'prompt', the nearest is 'promt'; it needs 'prompt', and has 'promt'"
 NO_LINES = "the file has no lines; get it from its source again"
 BAD_JSONL: list[tuple[str, str]] = [
-    ('{"prompt": "x"}\n\n{"promt": "x"}\n', f"line 3: the object {NEAREST}. Name the columns in"),
+    ('{"prompt": "x"}\n\n{"promt": "x"}\n', f"line 3: the object {NEAREST}. Set the data set's"),
     (
         '{"prompt": "x"}\n{"prompt": \n',
         "line 2: it is not JSON: Expecting value; correct the file,",
@@ -115,16 +115,16 @@ BAD_JSONL: list[tuple[str, str]] = [
     ('{"prompt": [true]}', "a list of bool is not a list of whole numbers"),
     ('{"prompt": ""}', "line 1, column 'prompt': the prompt is empty"),
     ('{"prompt": []}', "line 1, column 'prompt': the prompt is empty"),
-    ('{"prompt": "x"}\n{"prompt": [1]}', "line 2, column 'prompt': the first prompt is text and"),
+    ('{"prompt": "x"}\n{"prompt": [1]}', "line 2, column 'prompt': all prompts must be text, or"),
     ("", NO_LINES),
     ('{"prompt": "x"}\n\udcff\n', "line 2: it is not UTF-8 (invalid start"),
 ]
 BAD_CSV: list[tuple[str, str]] = [
-    ("promt,b\nx,y\n", "the table has no column 'prompt', the nearest is 'promt'; needed are"),
+    ("promt,b\nx,y\n", "the table has no column 'prompt', the nearest is 'promt'; it needs"),
     ("prompt,prompt\nx,y\n", "more than one column 'prompt'"),
     ("", NO_LINES),
     ("prompt\n", NO_LINES),
-    ("prompt,b\nx\n", "line 2: it has 1 cells, and the header 2"),
+    ("prompt,b\nx\n", "line 2: it has 1 cells, but the header has 2"),
     ('prompt\n"x\n', "line 2: it is not CSV: unexpected end of data"),
 ]
 
@@ -159,7 +159,7 @@ def test_a_line_or_a_file_without_an_end_does_not_fill_the_memory(
     (tmp_path / name).write_bytes(begin + b"x" * (2**24 + 1))
     for limit, other, message in (
         ("MAX_LINE_BYTES", "FILE_LIMIT", "line 2: it has more than 16 MiB"),
-        ("FILE_LIMIT", "MAX_LINE_BYTES", "line 2: the file up to here has more than 16 MiB"),
+        ("FILE_LIMIT", "MAX_LINE_BYTES", "line 2: the file up to this line has more than 16 MiB"),
     ):
         monkeypatch.setattr(json_lines, limit, 2**24)
         monkeypatch.setattr(json_lines, other, 2**30)
@@ -178,7 +178,7 @@ BAD_OPTIONS: Sequence[tuple[dict[str, Any], str, str]] = [
         for value in NO_LENGTHS
     ),
     ({"output_tokens": 1}, "output_tokens", "from 2 to"),
-    ({"shared": {"prefixes": 1}}, "shared", "shared = .* is not { prefixes = 8, tokens"),
+    ({"shared": {"prefixes": 1}}, "shared", "shared = .* must have the form { prefixes = 8"),
     ({"shared": {"prefixes": 1, "tokens": 5, "share": 2}}, "shared", "at most 1"),
     ({"samples": 0}, "samples", "is not a number of prompts, at least 1"),
     ({"seed": "x"}, "seed", "is not a whole number"),
@@ -370,7 +370,7 @@ def test_an_invalid_line_of_a_trace_is_named(tmp_path: Path) -> None:
         ("timestamp", "0", "'0' is not a time in milliseconds"),
         ("timestamp", float("nan"), "nan is not a time in milliseconds"),
         ("timestamp", True, "True is not a time in milliseconds"),
-        ("timestamp", 1, "1 is earlier than the request before, at 27.5"),
+        ("timestamp", 1, "1 is earlier than 27.5, the timestamp of the"),
         ("input_length", 0, "0 is not a number of tokens from 1"),
         ("output_length", 2.5, "2.5 is not a number of tokens"),
         ("hash_ids", [1.5], "[1.5] is not a list of whole numbers"),

@@ -65,7 +65,7 @@ def test_defects_are_refused_with_a_message(folder: Path) -> None:
         ),
         ({"shape": [1, 2]}, SuiteError, r"shape = \[1, 2\] is not five lengths"),
         ({"latents": True}, SuiteError, "latents = True is not the path of a file, or false"),
-        ({"latents": "no.pt"}, UnavailableError, "no.pt: these latents are not here"),
+        ({"latents": "no.pt"}, UnavailableError, "no.pt: this file of latents does not exist"),
     ]
     for options, error, part in rows:
         with pytest.raises(error, match=part):

@@ -92,19 +92,19 @@ def test_articles_of_wikitext_are_documents_and_other_text_is_one(tmp_path: Path
 def test_defects_are_named(tmp_path: Path, path: str) -> None:
     folder = str(tmp_path / "none")
     options: list[tuple[dict[str, Any], str]] = [
-        ({"length": 1}, "length = 1 leaves no token with another one before it"),
+        ({"length": 1}, "length = 1 leaves nothing to score"),
         ({"length": 0}, "length = 0 is not a number of tokens, at least 1"),
         ({"stride": 0}, "stride = 0 is not a number of tokens, at least 1"),
-        ({"length": 8, "stride": 9}, "stride = 9 is above length = 8, so that tokens would be"),
+        ({"length": 8, "stride": 9}, "stride = 9 is above length = 8, so that no window"),
         ({"count": 3}, "count = 3, but there are 2 windows; lower count"),
         ({"path": write(tmp_path, {"text": "a"}, name="text.jsonl")}, "set tokenizer to the model"),
     ]
     contents: list[tuple[list[Any], str]] = [
-        ([{"tokens": [1]}], "no document has two tokens"),
+        ([{"tokens": [1]}], "no document has two or more tokens"),
         ([{"tokens": [1, -1]}], "line 1, column 'tokens': a token is negative"),
         ([{"tokens": [1, 2]}, {"tokens": []}], "line 2, column 'tokens': the document is empty"),
         ([{"tokens": "1 2"}], "is neither text nor a list of token ids"),
-        ([{"words": "a"}], "line 1, column 'text': neither it nor 'tokens' is there"),
+        ([{"words": "a"}], "line 1, column 'text': the line has neither this key nor 'tokens'"),
         (["[1]"], "line 1: it is of type list, not a JSON object"),
         (["{"], "line 1: it is not JSON"),
     ]

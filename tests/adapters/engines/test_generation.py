@@ -68,22 +68,20 @@ DRAWN: dict[str, Any] = {"temperature": 0.7, "top_p": 0.8, "top_k": 20, "seed": 
 def test_what_cannot_be_drawn_is_refused() -> None:
     drawn = {"temperature": 1.0}
     rows: list[tuple[str, dict[str, Any], str]] = [
-        ("temperature", {"temperature": -0.1}, "temperature = -0.1 is not a number from 0 on"),
+        ("temperature", {"temperature": -0.1}, "temperature = -0.1 is not a number of at least"),
         ("top_p", {**drawn, "top_p": 0.0}, "top_p = 0.0 is not above 0 and at most 1"),
         ("top_p", {**drawn, "top_p": 1.1}, "top_p = 1.1 is not above 0 and at most 1"),
         ("top_k", {**drawn, "top_k": 0}, "top_k = 0 is not a number of tokens"),
         ("seed", {**drawn, "seed": -1}, "seed = -1 is not a whole number from 0"),
         ("seed", {**drawn, "seed": SEEDS}, f"seed = {SEEDS} is not a whole number"),
-        ("top_p", {"top_p": 0.9, "seed": 1}, "temperature = 0 draws no tokens: leave top_p and"),
+        ("top_p", {"top_p": 0.9, "seed": 1}, "temperature = 0 does not sample tokens, so top_p"),
     ]
     for at_fault, options, defect in rows:
         with pytest.raises(SuiteError) as error:
             TextOptions(**options).generation("mine")
         assert defect in str(error.value)
         assert at_fault in error.value.options
-    with pytest.raises(
-        SuiteError, match="samples tokens, and beam search does not: leave num_beams out"
-    ):
+    with pytest.raises(SuiteError, match="samples tokens, but beam search does not; leave num"):
         TextOptions(temperature=1.0).generation("mine", num_beams=4)
 
 
@@ -141,7 +139,7 @@ def test_an_engine_without_sound_says_which_ones_have_it(tmp_path: Path) -> None
     (tmp_path / "config.json").write_text("{}", "utf-8")
     clips = Samples([{"audio": [0.0], "sampling_rate": 16000}])
 
-    expected = "clips of sound are not supported here yet; use engine vllm or torch-whisper"
+    expected = "this engine does not support audio clips; use engine vllm or torch-whisper"
     with (
         pytest.raises(SuiteError, match=expected),
         TensorRtLlmEngine(dataset=clips, model=str(tmp_path), precision="bf16"),

@@ -104,7 +104,7 @@ def test_content_other_than_text_and_pictures_of_the_data_set_is_refused() -> No
         (chat("a", "file:///etc/passwd"), "nothing is downloaded"),
         (chat("a", "data:image/PNG;base64,%%%"), "sample 0 of the data set .*is not base64"),
         (chat("a", "data:image/PNG;base64,AAAA"), "has a picture that is damaged"),
-        (chat("a", response_format={}), "asks for response_format; use engine openai"),
+        (chat("a", response_format={}), "has response_format, which this engine"),
         (
             {"messages": [{"role": "user", "content": audio}]},
             "a part of type 'input_audio'; only text and pictures are",
@@ -134,8 +134,8 @@ def test_a_template_without_places_for_pictures_or_that_fails_is_refused(tmp_pat
         chats.tokens(0, chat(*parts))
 
     rows = [
-        (lambda: [1, 2], "a", url(2, 2), "has 1 pictures, but 0 places for them"),
-        (fail, "a", "is not a chat of this model: no chat template is set"),
+        (lambda: [1, 2], "a", url(2, 2), "writes the picture token 9 0 times"),
+        (fail, "a", "does not fit the model's chat template: no chat template is"),
     ]
     assert unrefused(tokens, RunError, rows) == []
     (tmp_path / "config.json").write_text(json.dumps({"architectures": ["LlamaForCausalLM"]}))

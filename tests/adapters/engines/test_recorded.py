@@ -131,8 +131,8 @@ REFUSED: dict[str, tuple[Edit, list[str], str]] = {
     "two": (mapped(lambda raw: raw.update(more={"x": 1})), PROMPTS, "'questions', 'more'; name on"),
     "half": (mapped(lambda raw: raw["questions"].update(x=0.5)), PROMPTS, "is not a sample: 0.5"),
     "an empty answer": (text(3, ""), PROMPTS, "1 of 60 samples of 'questions' have no answer"),
-    "a part": (mapped(id), PROMPTS[:50], "has answers to 60 samples of 'questions', and the"),
-    "another order": (mapped(id), [*PROMPTS[1:], PROMPTS[0]], "is not what the client asked in"),
+    "a part": (mapped(id), PROMPTS[:50], "has answers to 60 samples of 'questions', but the"),
+    "another order": (mapped(id), [*PROMPTS[1:], PROMPTS[0]], "differs from the client's prompt"),
 }
 
 

@@ -299,17 +299,17 @@ def test_templates_and_chats_that_cannot_offer_tools_are_refused() -> None:
         ("{{ messages }}", "leaves tools out"),
     ]
     assert unrefused(offer, RunError, rows) == []
-    with pytest.raises(SuiteError, match="set tool_format to one of hermes, qwen3_coder"):
+    with pytest.raises(SuiteError, match="the model writes: hermes or qwen3_coder"):
         offer("{{ tools }} [TOOL_CALLS]")
     samples = [
-        (chat(response_format={}), "asks for response_format; use engine openai"),
+        (chat(response_format={}), "has response_format, which this engine"),
         (chat(tool_choice="required"), "has tool_choice 'required'"),
-        (chat(tools=[{"type": "function"}]), "is not a chat of this model"),
-        ({"messages": [{"role": "user"}], "tools": TOOLS}, "is not a chat of this model"),
+        (chat(tools=[{"type": "function"}]), "does not fit the model's chat"),
+        ({"messages": [{"role": "user"}], "tools": TOOLS}, "does not fit the model's chat"),
     ]
     assert unrefused(loaded, RunError, samples) == []
     options = ToolOptions(chat_template_kwargs={"enable_thinking": False})
     options.require_tools("torch", Samples([chat()]))
     ToolOptions().require_tools("torch", Samples(["text"]))
-    with pytest.raises(SuiteError, match="chat_template_kwargs is for chats that offer tools"):
+    with pytest.raises(SuiteError, match="chat_template_kwargs needs chats that offer tools"):
         options.require_tools("torch", Samples(["text"]))

@@ -128,10 +128,10 @@ def test_networks_must_be_there_and_give_one_finite_row_for_each_image(real: Pat
     images[7, 0, 0, 0] = 7
     rows = [
         ("inception", "narrow", r"of shape \(2, 3\) for 2 images, not \(2, 4\) as in the statist"),
-        ("clip", "one_score", r"clip gave numbers of shape \(\) for 2 images, not \(2,\); correct"),
+        ("clip", "one_score", r"clip returned an array of shape \(\) for 2 images, not \(2,\);"),
     ]
     for option in ("clip", "inception"):
-        text = f"what {option} gave for sample 7 is not finite; check the weights"
+        text = f"{option} returned a number that is not finite for sample 7; check the weights"
         rows += [(option, factory, text) for factory in ("not_a_number", "infinite")]
     missing = [
         (option, name, f"{option} = '{name}' cannot be imported")
@@ -184,8 +184,8 @@ def test_all_files_that_are_missing_are_named_together() -> None:
     assert inception.endswith(", or set the scorer's inception to the file")
     assert statistics == (
         "/no/s.npz: the statistics of real images are not here; get MLPerf's val2014.npz from the "
-        "folder text_to_image/tools of its repository inference, or set the scorer's statistics to "
-        "the file"
+        "folder text_to_image/tools of github.com/mlcommons/inference, or set the scorer's "
+        "statistics to the file"
     )
 
 

@@ -99,9 +99,9 @@ def test_wrong_sizes_classes_and_types_are_refused() -> None:
     rows: list[tuple[str, list[bytes], list[Any], str]] = []
     for dtype, size, needed in (("uint8", 0, 24), ("uint8", 23, 24), ("int64", 24, 192)):
         text = (
-            rf"^scorer dice: the output of sample 1 \(case_00003\) has {size} bytes, but its label "
-            rf"of shape \(2, 3, 4\) needs {needed}, {needed // 24} per voxel of type {dtype}; give "
-            "one class per voxel of the volume, and set the scorer's dtype to their type$"
+            rf"^scorer dice: the output of sample 1 \(case_00003\) has {size} bytes; its label of "
+            rf"shape \(2, 3, 4\) needs {needed} \({needed // 24} per voxel of type {dtype}\)\. The "
+            "engine must return one class per voxel, of the type in the scorer's dtype$"
         )
         pair = [reference(LABEL), reference(LABEL, "case_00003")]
         rows.append((dtype, [bytes(needed), bytes(size)], pair, text))
@@ -110,7 +110,7 @@ def test_wrong_sizes_classes_and_types_are_refused() -> None:
         volume[1, 2, 3] = wrong
         text = (
             rf"^scorer dice: the output of sample 0 \(case_00000\) holds the class {wrong}; valid "
-            "are 0 background, 1 kidney and 2 tumor$"
+            r"classes are 0 \(background\), 1 \(kidney\) and 2 \(tumor\)$"
         )
         rows.append((dtype, [volume.tobytes()], [reference(LABEL)], text))
     text = r"the label of sample 0 \(case_7\) holds the class 3;"

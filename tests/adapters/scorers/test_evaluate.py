@@ -216,13 +216,13 @@ def test_metrics_that_could_change_and_wrong_options_are_refused(
         ("evaluate:", 'write "evaluate:PATH"'),
         (
             "evaluate:rouge",
-            "'rouge' is not a file or folder here, and .* only loaded at one commit",
+            "'rouge' is not a file or folder here, and .* where REVISION is a commit",
         ),
-        ("evaluate:org/rouge", "only loaded at one commit"),
-        ("evaluate:org/rouge@main", "only loaded at one commit"),
-        ("evaluate:org/rouge@0123456", "only loaded at one commit"),
-        (f"evaluate:rouge@{REVISION}", "only loaded at one commit"),
-        (f"evaluate:org/rouge@{REVISION.upper()}", "only loaded at one commit"),
+        ("evaluate:org/rouge", "where REVISION is a commit"),
+        ("evaluate:org/rouge@main", "where REVISION is a commit"),
+        ("evaluate:org/rouge@0123456", "where REVISION is a commit"),
+        (f"evaluate:rouge@{REVISION}", "where REVISION is a commit"),
+        (f"evaluate:org/rouge@{REVISION.upper()}", "where REVISION is a commit"),
     ]
     scripts = [
         ("gone.py", "there is no metric script .*gone.py"),
@@ -234,7 +234,7 @@ def test_metrics_that_could_change_and_wrong_options_are_refused(
             {"outputs": "number", "dtype": "int8"},
             "dtype = 'int8' is not one of int32, int64",
         ),
-        ({"compute": {"references": []}}, "compute sets references, which come from"),
+        ({"compute": {"references": []}}, "compute must not set references; the engine"),
         ({"outputs": "text"}, "neither its option tokenizer nor the workload's model is set"),
     ]
 

@@ -177,7 +177,7 @@ def test_wrong_tokens_references_and_options_are_refused(build: Build) -> None:
     at = "scorer long_context: the reference of sample 1"
     rows: list[tuple[bytes, Any, str]] = [
         (bytes(12), REFERENCES[0], "set the scorer's dtype to the type"),
-        (b"", "Paris", f"{at} is a str, but must be a table of texts; use data set graded"),
+        (b"", "Paris", f"{at} is a str; it must be a table of texts; use data set graded"),
         (b"", {"metric": "rouge"}, f"{at} has no text 'target'; use data set graded"),
         (
             b"",

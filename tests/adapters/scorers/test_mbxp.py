@@ -328,8 +328,8 @@ def test_missing_languages_are_named_and_nothing_is_run(
         passed([php, problem(RIGHT), ruby, php])
 
     assert str(caught.value) == (
-        "scorer mbxp: of 4 programs these cannot run here: 2 in php (php is not on PATH), 1 in "
-        "ruby (ruby is not on PATH); install what is missing, or leave MBXP out with "
+        "scorer mbxp: some of the 4 programs cannot run here: 2 in php (php is not on PATH), 1 in "
+        "ruby (ruby is not on PATH); install the missing tools, or leave MBXP out with "
         "run_generated_code = false"
     )
     assert {language: defect_of(language) for language in LANGUAGES} | {"python": "?"} == {
@@ -368,8 +368,8 @@ def test_javascript_needs_what_its_tests_import(
     monkeypatch.setattr("pytest_mlperf.adapters.scorers.code._languages.NODE_FOLDERS", ())
 
     assert defect_of("javascript") == (
-        "lodash, which the tests import, is in none of node's folders (npm install -g lodash, or "
-        "set NODE_PATH)"
+        "node cannot find the module lodash, which the tests import (npm install -g lodash, or set "
+        "NODE_PATH to its folder)"
     )
 
 
@@ -432,7 +432,7 @@ def test_wrong_options_and_inputs_are_refused_before_a_program_runs(build: Build
     inputs: list[tuple[list[bytes], list[Any], str]] = [
         ([], [], "got 0 outputs for 0 references"),
         ([b""], [], "got 1 outputs for 0 references; it needs one output per reference"),
-        ([b""], ["text"], "the reference of sample 0 is a str, but must be a table of texts"),
+        ([b""], ["text"], "the reference of sample 0 is a str; it must be a table of texts"),
         ([b""], [reference(target=1)], "the reference of sample 0 has no text 'target'; use data"),
         (
             [b"", b""],

@@ -230,7 +230,7 @@ def test_references_of_something_else_and_wrong_options_are_refused(
     build: Build, tmp_path: Path
 ) -> None:
     references: list[tuple[Any, str]] = [
-        ("8", "is a str, but must be a table of texts"),
+        ("8", "is a str; it must be a table of texts"),
         ({"target": "8"}, "has the dataset None, which is not one of OpenOrca, GSM8K, MBXP"),
         ({"dataset": "gsm8k"}, "has the dataset 'gsm8k', which is not one of .*"),
         ({"dataset": ["GSM8K"]}, r"has the dataset \['GSM8K'\], which is not one of .*"),

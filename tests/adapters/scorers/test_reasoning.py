@@ -263,7 +263,7 @@ def test_with_programs_there_is_no_whole_score_but_one_of_each_part(model: Path)
         assert left_out.keys() == {"exact_match", "livecodebench"}
         assert "run_generated_code = true" in left_out["exact_match"]
         assert scorer.left_out(GRADED) == {}
-        with pytest.raises(RunError, match="sample 1 is of the data set 'livecodebench_v6', but"):
+        with pytest.raises(RunError, match="sample 1 has dataset 'livecodebench_v6', but"):
             scorer(model=str(model), **GRADED).score(outputs, references)
 
 
@@ -292,8 +292,8 @@ def test_programs_that_are_run_count_as_all_other_samples(
 
 def test_wrong_options_and_inputs_are_refused(model: Path) -> None:
     options = [
-        ({"run_generated_code": True}, "run_generated_code and tests go together"),
-        ({"tests": "lcb"}, "run_generated_code and tests go together"),
+        ({"run_generated_code": True}, "set both options run_generated_code"),
+        ({"tests": "lcb"}, "set both options run_generated_code"),
         ({"run_generated_code": 1, "tests": "lcb"}, "is not true or false"),
         ({"processes": 0}, "is not a number, at least 1"),
     ]
@@ -301,9 +301,9 @@ def test_wrong_options_and_inputs_are_refused(model: Path) -> None:
         (
             b"",
             of("bbh", "A"),
-            "sample 1 is of the data set 'bbh', which has none of gpqa, mmlu_pro",
+            "sample 1 has dataset 'bbh', which names none of gpqa, mmlu_pro",
         ),
-        (b"", of("", "A"), "sample 1 is of the data set '', which has none of"),
+        (b"", of("", "A"), "sample 1 has dataset '', which names none of"),
         (b"", {"metric": "gpqa"}, "of sample 1 has no text 'target'; use data set graded"),
         (b"\0" * 12, of("gpqa", "A"), "set the scorer's dtype to the type"),
     ]

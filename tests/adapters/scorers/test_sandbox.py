@@ -179,7 +179,7 @@ def test_a_step_without_its_program_fails_and_a_missing_interpreter_is_no_failur
 @isolated
 def test_a_file_has_a_name_without_folders() -> None:
     for name in ("", ".", "..", "a/b", "/etc/passwd", "../x"):
-        with pytest.raises(ValueError, match="is not a name of a file without a folder"):
+        with pytest.raises(ValueError, match="is not a file name; it must not contain a folder"):
             run("pass", files={name: ""})
 
 
@@ -555,8 +555,9 @@ def test_where_no_namespace_can_be_had_nothing_is_run() -> None:
     assert "cannot make a user namespace with its own network, processes and mounts: " in reason
     assert refusal.startswith("generated code cannot be isolated here: ")
     assert refusal.endswith(
-        "; allow unprivileged user namespaces on this machine (on Ubuntu also for AppArmor), or "
-        "run in a container that allows them, or leave MBXP out with run_generated_code = false"
+        "; allow unprivileged user namespaces (Ubuntu: sudo sysctl -w "
+        "kernel.apparmor_restrict_unprivileged_userns=0), run in a container that allows them, or "
+        "leave MBXP out with run_generated_code = false"
     )
     assert reply.returncode == 0
 

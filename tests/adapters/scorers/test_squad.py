@@ -331,7 +331,7 @@ def test_wrong_inputs_and_options_are_refused() -> None:
             (
                 bytes(size),
                 (
-                    f"^scorer squad: output of sample 1 has {size} bytes, which are not two "
+                    f"^scorer squad: output of sample 1 has {size} bytes; it must be two "
                     f"logits of type float32 for each of 15 to 384 positions; set the scorer's "
                     f"dtype and max_seq_length to those of the engine's outputs$"
                 ),
@@ -342,7 +342,7 @@ def test_wrong_inputs_and_options_are_refused() -> None:
             (
                 output({}, {position: float(name)}),
                 f"^scorer squad: the end logit at position {position} of sample 1 is {name}, which "
-                "is not finite; see the engine for an overflow, or for outputs of another type "
+                "is not finite; check the engine for an overflow, or for outputs of another type "
                 "than the scorer's dtype$",
             )
             for name in ("nan", "inf")
@@ -352,8 +352,8 @@ def test_wrong_inputs_and_options_are_refused() -> None:
     references = [
         (
             wrong,
-            "^scorer squad: the reference of sample 0 is not one of data set squad; score with "
-            'squad only where the suite says dataset = { use = "squad", ... }$',
+            "^scorer squad: the reference of sample 0 does not come from data set squad; use "
+            'scorer squad only in a suite with dataset = { use = "squad", ... }$',
         )
         for wrong in (3, "text", None, {}, {"id": "q", "answers": ["x"]})
     ]

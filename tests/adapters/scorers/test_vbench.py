@@ -96,13 +96,13 @@ def test_the_command_gets_a_video_of_each_prompt_and_its_means_are_the_score(
 def test_a_judge_that_gives_no_score_is_an_error(judge: Any) -> None:
     planned: list[tuple[dict[str, Any], str]] = [
         ({"ends": 3}, "the command ended with 3: 'no network'"),
-        ({"files": 0}, "left 0 files"),
-        ({"files": 2}, "left 2 files"),
-        ({"text": "{"}, "left results that are not JSON"),
-        ({"text": "[" * 100_000}, "left results that are not JSON"),
-        ({"text": "[]"}, "left no mean of subject_consistency"),
-        ({"text": '{"subject_consistency": [NaN]}'}, "left no mean of subject_consistency"),
-        ({"text": '{"subject_consistency": [true]}'}, "left no mean of subject_consistency"),
+        ({"files": 0}, "wrote 0 files"),
+        ({"files": 2}, "wrote 2 files"),
+        ({"text": "{"}, "wrote results that are not JSON"),
+        ({"text": "[" * 100_000}, "wrote results that are not JSON"),
+        ({"text": "[]"}, "wrote no mean of subject_consistency"),
+        ({"text": '{"subject_consistency": [NaN]}'}, "wrote no mean of subject_consistency"),
+        ({"text": '{"subject_consistency": [true]}'}, "wrote no mean of subject_consistency"),
     ]
 
     def score(plan: dict[str, Any]) -> None:
@@ -117,11 +117,11 @@ def test_a_judge_that_gives_no_score_is_an_error(judge: Any) -> None:
 def test_what_is_no_video_of_a_prompt_and_wrong_options_are_refused() -> None:
     pytest.importorskip("imageio_ffmpeg")
     rows: list[tuple[list[bytes], list[Any], str]] = [
-        (OUTPUTS[:2], ["a/b", "c"], "the prompt of sample 0 cannot name a file"),
-        (OUTPUTS[:2], ["", "c"], "the prompt of sample 0 cannot name a file"),
-        (OUTPUTS[:1], ["c" * 241], "the prompt of sample 0 cannot name a file"),
+        (OUTPUTS[:2], ["a/b", "c"], "the prompt of sample 0 cannot be a file name"),
+        (OUTPUTS[:2], ["", "c"], "the prompt of sample 0 cannot be a file name"),
+        (OUTPUTS[:1], ["c" * 241], "the prompt of sample 0 cannot be a file name"),
         (OUTPUTS[:2], ["c", "c"], "sample 1 has the prompt of sample 0"),
-        ([b"\0" * 100], ["c"], "has 100 bytes, which are not frames of 16 x 32 pixels"),
+        ([b"\0" * 100], ["c"], "has 100 bytes, which is not a whole number of RGB frames"),
         ([b""], ["c"], "has 0 bytes"),
         (OUTPUTS[:1], [{"prompt": "c"}], "must be a text"),
     ]

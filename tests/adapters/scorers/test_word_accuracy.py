@@ -116,8 +116,8 @@ def test_pseudo_values_add_up_and_follow_the_change_of_one_sample(
 
 def test_an_output_that_is_no_text_names_its_sample() -> None:
     defects = [
-        (b"\1", "is 1 bytes"),
-        (np.array([1, 2, 3], "<i4").tobytes(), "is 12 bytes"),
+        (b"\1", "has 1 bytes"),
+        (np.array([1, 2, 3], "<i4").tobytes(), "has 12 bytes"),
         (
             np.array([1, 2], "<i4").tobytes(),
             r"has the number 8589934593, which is not one of 0 to 41",
@@ -125,7 +125,7 @@ def test_an_output_that_is_no_text_names_its_sample() -> None:
         (np.array([-1], "<i8").tobytes(), "has the number -1"),
         (np.array([42], "<i8").tobytes(), "has the number 42"),
         (np.array([math.nan]).tobytes(), "has the number 9221120237041090560"),
-        (bytes(8 * MAX_ANSWER_CHARACTERS + 8), "is 65544 bytes"),
+        (bytes(8 * MAX_ANSWER_CHARACTERS + 8), "has 65544 bytes"),
     ]
     rows = [(output, f"output of sample 1 {defect}") for output, defect in defects]
 

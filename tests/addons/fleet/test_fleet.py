@@ -326,7 +326,7 @@ def test_a_lost_node_is_one_error_and_the_rest_is_reported(
     [
         ("fleet.child", "infrastructure: node .*: its pytest was killed by SIGKILL"),
         ("ray::NodeCase", "infrastructure: node .* was lost while this case ran: ActorDiedError"),
-        ("fleet.bridge", "infrastructure: the cluster at .* was lost: the process that connects"),
+        ("fleet.bridge", "infrastructure: the cluster at .* was lost: the process connected"),
     ],
 )
 def test_killed_processes_are_one_error_and_the_session_ends(

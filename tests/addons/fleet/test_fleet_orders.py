@@ -137,7 +137,7 @@ def test_a_node_with_another_version_measures_nothing(pytester: pytest.Pytester)
 
     refused, over = NodeCase().begin({**order, "version": "0.0.7"}, b"")
 
-    assert refused["cause"] == f"pytest-mlperf {__version__} is there, 0.0.7 here"
+    assert refused["cause"] == f"the node has pytest-mlperf {__version__}, but pytest here 0.0.7"
     assert (over["topic"], over["ended"]) == ("over", "was not started")
 
 
@@ -164,7 +164,7 @@ def test_without_ray_one_line_says_how_to_get_it(
     assert result.ret == pytest.ExitCode.USAGE_ERROR
     assert [line for line in result.errlines if line] == [
         "ERROR: --mlperf-on ray://head:10001: Ray is not installed here: pip install "
-        "'pytest-mlperf[ray]', in the version that the cluster has"
+        "'pytest-mlperf[ray]', and use the same Ray version as the cluster"
     ]
 
 

@@ -78,7 +78,7 @@ def test_plans_that_no_cluster_accepts_are_wrong_usage(
     suite("a.mlperf.toml", "a")
     Path("plan.json").write_text(say.ends(0, "plan", "--format", "json"), "utf-8")
 
-    for more, message in (((), "--claim"), ((*WHERE, "--mount", "x"), "write CLAIM:/path")):
+    for more, message in (((), "--claim"), ((*WHERE, "--mount", "x"), "is not CLAIM:/PATH")):
         with pytest.raises(SystemExit, match="2"):
             say("kubernetes", "plan.json", *more)
         assert message in capsys.readouterr().err

@@ -76,7 +76,7 @@ def test_a_missing_accelerator_is_named_with_those_that_exist() -> None:
         "no node of the cluster has 2xB200; it has big: 8xH100 and cpu; small: 2xH100 and cpu; "
         "a100: 4xA100/A100-80G and cpu; plain: cpu"
     )
-    assert offered([HEAD]) == "nodes without GPUs and processors alone"
+    assert offered([HEAD]) == "only nodes without GPUs and free processors"
     assert offered([node("dark", 2, cpus=0)]) == "dark: 2xGPU of unknown type"
 
     nodes = [FleetNode(key=key, name=name) for key, name in (("a1b2c3d4", "x"), ("b2", "x"))]

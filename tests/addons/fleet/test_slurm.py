@@ -170,8 +170,8 @@ def test_each_accelerator_has_an_array_with_its_gpus_and_time(
     Path("plan.json").write_text(say.ends(0, "plan", "--format", "json"), "utf-8")
     assert say("slurm", "plan.json") == (
         2,
-        "pytest-mlperf: 4 suite files on cpu, and Slurm makes 3 jobs of an array at most; "
-        "name fewer suites\n",
+        "pytest-mlperf: the plan has 4 suite files on cpu; a Slurm job array has at most 3 jobs: "
+        "plan fewer suites\n",
     )
 
 

@@ -43,5 +43,5 @@ def test_more_than_github_shows_are_counted() -> None:
     warnings = [line for line in lines if line.startswith("::warning")]
     assert (len(errors), len(warnings)) == (MAX_ANNOTATIONS, MAX_ANNOTATIONS)
     assert errors[0] == "::error::1 planned test without a result; the first: t: lost"
-    assert errors[-1] == "::error::22 more; see the summary"
-    assert warnings[-1] == "::warning::3 more; see the summary"
+    assert errors[-1] == "::error::22 more tests: see the job summary"
+    assert warnings[-1] == "::warning::3 more tests: see the job summary"

@@ -223,7 +223,7 @@ def test_a_comment_and_a_summary_never_exceed_their_limits() -> None:
         assert len(text.encode()) <= 65_536
         assert text.endswith(f"\n{UNVERIFIED_LABEL}\n")
         assert text.count("<details>") == text.count("</details>")
-        assert ("more do not fit GitHub's limit: see the artifact." in text) is (count > 1)
+        assert ("left out because of GitHub's size limit: see the artifact." in text) is (count > 1)
     of_many = session(*many(result(DROP), 100))
 
     assert len(markdown.report(reported(of_many)).encode()) > 30_000

@@ -123,7 +123,7 @@ def test_interruptions_leave_nothing_and_go_on(
 
     assert process.returncode == 130
     assert stderr == (
-        "pytest-mlperf: interrupted; finished runs are kept: repeat the command to continue\n"
+        "pytest-mlperf: interrupted; finished runs are kept; repeat the command to continue\n"
     )
     assert nothing_is_left(here)
     assert children_of(here) == []
@@ -217,7 +217,7 @@ REFUSED: list[tuple[list[str], str]] = [
         "GOOD 'c1' is not an ancestor of BAD 'c0': they are in the wrong order",
     ),
     (["c1", "side", "--", FILE], "is not an ancestor of BAD 'side': they have no commit"),
-    (["c1", "main", "--", FILE], "GOOD and BAD are one commit, "),
+    (["c1", "main", "--", FILE], "GOOD and BAD are the same commit, "),
     (["c0", "v9", "--", FILE], "BAD 'v9' is not a commit here; fetch it first"),
     (["--", "--all", "c1", FILE], "GOOD '--all' is not a commit here"),
     (["c0", "c1", "--", f"{FILE}::test_performance[x]"], f"{FILE} has no case 'x'"),
@@ -228,7 +228,7 @@ REFUSED: list[tuple[list[str], str]] = [
         ["c0", "c1", "--", f"{FILE}::test_accuracy[{CASE}]"],
         "only performance tests can be bisected here",
     ),
-    (["c0", "c1", "--versions", "a==1..2", "--", FILE], "or --versions in their place"),
+    (["c0", "c1", "--versions", "a==1..2", "--", FILE], "either GOOD and BAD, or --versions"),
     (["--versions", "a==1", "--", FILE], "'a==1' is not LIBRARY==A..B"),
 ]
 
@@ -238,7 +238,7 @@ def test_unsuitable_ranges_are_refused_in_one_sentence(here: Path, say: Say) -> 
     """Outside of a repository, with wrong names, and where the accelerator is not here."""
     (here / FILE).write_text(SUITE, "utf-8")
     outside = ("bisect", "a", "b", "--", FILE)
-    assert differing(say, [(outside, 2, ("is in no git repository",))]) == []
+    assert differing(say, [(outside, 2, ("is not in a git repository",))]) == []
     repository(here, [0.002, 0.008])
     git(here, "checkout", "-q", "--orphan", "side")
     git(here, "commit", "-q", "-m", "another beginning")

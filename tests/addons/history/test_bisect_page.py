@@ -132,7 +132,7 @@ def test_of_a_drop_in_two_steps_one_is_named_and_the_other_is_noted(tmp_path: Pa
         proof = searched(search)
         assert (proof.named, proof.now, list(proof.rest)) == (True, first_bad, rest)
         text = one_line(page_of(search, proof))
-        assert "by its size this is only a part of the drop: fix it" in text
+        assert "this is only a part of the drop, by its size: fix it" in text
         assert ("a part of the drop lies elsewhere, between" in text) == bool(rest)
 
 
@@ -179,7 +179,7 @@ def test_a_hostile_subject_is_escaped_and_a_merge_is_noted(tmp_path: Path) -> No
     assert "\u202e" not in text
     assert "subject   \\x1b[2Jgone\\u202e ::error::x" in text
     title = search.builds[2].title
-    assert f"it is a merge; git log {title}^1..{title}^2 lists what came with it" in one_line(text)
+    assert f"it is a merge commit; list its commits: git log {title}^1..{title}^2" in one_line(text)
 
 
 def test_of_several_tests_those_that_dropped_are_followed(tmp_path: Path) -> None:
@@ -221,4 +221,4 @@ def test_a_disturbed_last_comparison_is_made_again(tmp_path: Path) -> None:
     proof = searched(search)
     assert (proof.before, proof.now, proof.named) == (4, 5, False)
     text = one_line(page_of(search, proof))
-    assert "no commit is named: it seems to be this one, which differs from GOOD by more" in text
+    assert "no commit is named: it seems to be this one: it is further below GOOD" in text

@@ -31,7 +31,7 @@ def test_kept_runs_are_reused(tmp_path: Path) -> None:
     assert (again.runs, again.begin("second")) == (2, ("first",))
     others = {"machine": "z", "suite": "y"}
     with pytest.raises(
-        MlperfError, match=r"the stored measurements are of another machine and suite; .*--restart"
+        MlperfError, match=r"measurements were made with another machine and suite; .*--restart"
     ):
         BisectStore(tmp_path, others, restart=False)
     assert BisectStore(tmp_path, others, restart=True).begin("third") == ("first", "second")
@@ -60,7 +60,7 @@ def test_it_has_no_path_of_this_machine_and_a_damaged_file_names_the_remedy(
 
 def test_one_question_is_bisected_by_one_process(tmp_path: Path) -> None:
     folder = tmp_path / folder_name("a", "b", "test")
-    busy = pytest.raises(MlperfError, match="another process bisects this now")
+    busy = pytest.raises(MlperfError, match="another process runs this bisect now")
 
     with alone(folder), busy, alone(folder):
         pass

@@ -148,8 +148,8 @@ def test_each_accepted_version_is_listed_with_its_gain(
         "21,493   +7.4 %    +7.0 to +7.9 %  better\n2026-08-20  trtllm 1.2.0    21,493   "
         "−0.0 %    −0.6 to +0.6 %  not proven\n2026-10-02  trtllm 1.2.1    18,976  −11.7 %  "
         "−12.3 to −11.1 %  worse\n\nnote      95 % confidence intervals, from all runs of "
-        "both sides\n          better and worse are corrected for the number of changes shown: if"
-        "\n          nothing changed, 1 trend of 20 shows any\n          "
+        "both baselines\n          better and worse are corrected for the number of changes shown: "
+        "if\n          nothing changed, 1 trend of 20 shows one\n          "
         "default noise, 0.7 % per run: this machine is not calibrated\ntotal     tokens/s "
         "−5.2 % (−5.7 to −4.6 %), worse: trtllm 1.0.0 → trtllm 1.2.1,\n          2026-03-02 "
         "to 2026-10-02\n"
@@ -168,7 +168,7 @@ def test_a_baseline_of_one_session_has_a_note_that_it_bounds_little(here: Path, 
         accept(FILE, date, name, tuple(replace(run, session=date) for run in runs))
     _, output = say("history", CASE)
     assert rows(output)[1][-1] == "not proven"
-    assert "with fewer than 4 sessions on both sides the variation between" in one_line(output)
+    assert "with fewer than 4 sessions in both baselines the variation" in one_line(output)
 
 
 def test_a_case_is_named_by_its_file_or_a_part_of_its_id(here: Path, say: Say) -> None:
@@ -268,7 +268,7 @@ def test_a_ratio_of_incomparable_sides_is_refused(here: Path, say: Say) -> None:
         expected = 4 if "metric" in reason else 2
         assert text.count("no ratio") == expected, "one a row, one a reason"
         assert "better: trtllm 1.2.0 → trtllm 1.2.1" in text
-        assert "2026-08-20 to 2026-10-02; 2 baselines before that not comparable" in text
+        assert "2026-08-20 to 2026-10-02; not comparable: 2 earlier baselines" in text
         assert widest(output) <= 80
 
 

@@ -321,7 +321,7 @@ def _trace() -> dict[str, Any]:
     return {
         "plot": "power",
         "says": (
-            f"{machine}. LoadGen's window is shaded; so is where clocks were held back: {held}. By "
+            f"{machine}. LoadGen's window is shaded; so are times with reduced clocks: {held}. By "
             "NVML, not MLPerf Power."
         ),
         "window": 15.0,

@@ -147,7 +147,7 @@ def test_a_lane_names_the_gpus_if_they_are_not_all(tmp_path: Path) -> None:
         assert [lane[0] for lane in power["held"]] == [label]
         assert [gpu["name"] for gpu in power["gpus"]] == ["GPU 0", "GPU 1", "GPU 2", "GPU 3"]
         assert power["says"].startswith("4 x NVIDIA H200, ")
-        assert f"so is where clocks were held back: {label}. By NVML" in power["says"]
+        assert f"so are times with reduced clocks: {label}. By NVML" in power["says"]
 
 
 READINGS, LOG = "power.jsonl", "performance/mlperf_log_detail.txt"

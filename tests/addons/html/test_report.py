@@ -116,7 +116,7 @@ def test_git_knows_when_each_engine_version_was_accepted(own_lab: Lab) -> None:
     document["records"][0]["history"][-1]["reason"] = "another one"
     file.write_text(json.dumps(document), "utf-8")
     page = page_of(read_results(own_lab.upgraded), own_lab.upgraded)
-    assert "another baseline was accepted since; it is not shown" in page
+    assert "was replaced after this session, so its runs are not shown" in page
     assert data_of(page)["drawn"][0][0]["base"] == []
 
 

@@ -112,9 +112,9 @@ def test_a_baseline_lies_beside_the_file_or_in_the_project(
     ("text", "message"),
     [
         ('files = ["new/*.json"', "cannot be read as TOML"),
-        ('against = ["old/*.json"]', "needs files, and either against or baseline"),
-        ('files = ["new/*.json"]', "needs files, and either against or baseline"),
-        (AGAINST + 'baseline = "x"', "needs files, and either against or baseline"),
+        ('against = ["old/*.json"]', "set files, and either against or baseline"),
+        ('files = ["new/*.json"]', "set files, and either against or baseline"),
+        (AGAINST + 'baseline = "x"', "set files, and either against or baseline"),
         (
             AGAINST + 'metric = ["ttft"]',
             "no key 'metric' in a file of judge; did you mean 'metrics'",

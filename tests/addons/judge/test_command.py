@@ -82,7 +82,7 @@ def test_one_session_a_side_is_provisional(say: Say, old: Path, slow: Path) -> N
     pair = (slow / "run-0.json", "--against", old / "run-0.json")
     text = say.ends(0, "judge", *pair)
 
-    assert first_line(text).startswith("PROVISIONAL  not proven: one session a side")
+    assert first_line(text).startswith("PROVISIONAL  not proven: one session per side")
     assert re.search(r"\d+ pairs of runs prove or exclude a drop of 3 %", " ".join(text.split()))
     say.ends(1, "judge", *pair, "--fail-on", "provisional")
 
@@ -90,19 +90,19 @@ def test_one_session_a_side_is_provisional(say: Say, old: Path, slow: Path) -> N
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (("new",), "name the other side: --against FILE ..., or --baseline NAME; or --plan"),
+        (("new",), "add --against FILE ... or --baseline NAME to compare with, or --plan"),
         (("new", "--against", "gone.json"), "gone.json: cannot be read"),
         (("new", "--baseline", "x"), "baselines/judged/x.json: no such baseline; record one with"),
-        (("new", "--baseline", "../x"), "'../x' is not a name of a baseline"),
+        (("new", "--baseline", "../x"), "'../x' is not a valid baseline name"),
         (("new", "--against", "old", "--update", "missing"), "--update needs --baseline NAME"),
         (("new", "--against", "old", "--metrics", "ttft_p50,ttft_p51"), "no metric 'ttft_p51'"),
         (("new", "--against", "old", "--ignore", "nosuch"), "--ignore 'nosuch': no such condition"),
         (
             ("new", "--baseline", "x", "--update", "missing"),
-            "--update needs --reason: why these runs are accepted",
+            "--update needs --reason TEXT, which says why",
         ),
-        (("new", "--against", "old", "--limit", "ttft"), "--limit ttft: write METRIC=SHARE"),
-        (("new", "--against", "old", "--limit", "ttft=0"), "write METRIC=SHARE"),
+        (("new", "--against", "old", "--limit", "ttft"), "--limit ttft is not METRIC=SHARE"),
+        (("new", "--against", "old", "--limit", "ttft=0"), "is not METRIC=SHARE"),
         (("new", "--against", "old", "--limit", "tfft=3%"), "no metric 'tfft' in these files"),
         (("new", "--against", "old", "--metrics", "tfft"), "no metric 'tfft' in these files"),
         (("new", "--against", "old", "--session-by", "hsot"), "no field 'hsot' for --session-by"),
@@ -113,10 +113,10 @@ def test_one_session_a_side_is_provisional(say: Say, old: Path, slow: Path) -> N
         ),
         (
             ("new", "--against", "old", "--column", "ttft_p50=x"),
-            "ttft_p50 is a time; name its unit",
+            "ttft_p50 is a time; add its unit",
         ),
-        (("new", "--against", "old", "--point", "x"), "name its metrics by --column"),
-        (("new", "--against", "new"), "are the same run, on both sides"),
+        (("new", "--against", "old", "--point", "x"), "--point needs --column"),
+        (("new", "--against", "new"), "are the same run, which cannot"),
         (
             ("new", "--against", "old", "--report", "json=old/run-0.json"),
             "--report: old/run-0.json is a result file",
@@ -138,7 +138,7 @@ def test_an_empty_name_is_no_folder(capsys: pytest.CaptureFixture[str]) -> None:
         main(["judge", "", "--against", "old"])
 
     assert ended.value.code == 2
-    assert "a name of a file is empty: is a variable unset?" in capsys.readouterr().err
+    assert "a file name is empty: is a variable unset?" in capsys.readouterr().err
 
 
 def test_a_reader_that_cannot_be_loaded_is_named(
@@ -477,7 +477,7 @@ def test_runs_of_a_baseline_are_added_once_and_may_replace_it(
 def test_one_run_never_fails_and_says_so(say: Say, here: Path, old: Path, slow: Path) -> None:
     text = say.ends(0, "judge", slow / "run-0.json", "--against", old)
 
-    assert "one run alone is never a drop: give another" in " ".join(text.split())
+    assert "one run proves no drop: give more runs" in " ".join(text.split())
 
 
 # ---------------------------------------------------------------- plans and tables

@@ -378,13 +378,13 @@ def test_equal_figures_of_a_small_table_are_two_runs(tmp_path: Path) -> None:
 
     assert [run.source for run in side.runs] == [str(first), str(second)]
     assert set(outcomes(judged(first, second)).values()) == {"PROVISIONAL"}
-    with pytest.raises(MlperfError, match="are the same run, on both sides"):
+    with pytest.raises(MlperfError, match="are the same run, which cannot"):
         judged(first, tmp_path / "c.json")
 
 
 def test_a_run_on_both_sides_is_refused(tmp_path: Path) -> None:
     one = Path(shutil.copy(DATA / "vllm-serve.json", tmp_path / "a.json"))
-    with pytest.raises(MlperfError, match="are the same run, on both sides"):
+    with pytest.raises(MlperfError, match="are the same run, which cannot"):
         judged(DATA / "vllm-serve.json", one)
 
 
@@ -431,7 +431,7 @@ def test_a_metric_of_unknown_direction_is_reported_with_a_question(tmp_path: Pat
     result = both(tmp_path, make, {"size": 10.0}, {"size": 20.0})
 
     assert outcomes(result) == {}
-    assert "which direction is better is unknown" in notes(result)
+    assert "unknown whether higher or lower is better" in notes(result)
 
 
 # ---------------------------------------------------------------- plans

@@ -232,7 +232,7 @@ def test_a_reformatted_copy_is_the_same_run(tmp_path: Path, changed: dict[str, s
     ]
 
     assert len(read(copies).runs) == 1
-    with pytest.raises(MlperfError, match="are the same run, on both sides"):
+    with pytest.raises(MlperfError, match="are the same run, which cannot"):
         judged(DATA / "vllm-serve.json", copies[1])
 
 

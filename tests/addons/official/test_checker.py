@@ -32,7 +32,7 @@ ENDS: list[tuple[str, int, str]] = [
     (
         OK,
         0,
-        "info: 0 lines; whole output and summary.csv: {folder}\nSUMMARY: submission looks OK\n",
+        "info: 0 lines; full output and summary.csv: {folder}\nSUMMARY: submission looks OK\n",
     ),
     (ERRORS, 1, "SUMMARY: submission has errors\n"),
     (

@@ -149,7 +149,7 @@ def test_of_each_region_the_scores_of_one_point_are_handed_in(say: Say, results:
     fill(Path("about.toml"), SAID, WARMUP)
     output = exports(say, "-o", "bundle")
     assert "will be refused" not in output
-    assert "scores left out, of each region one counts: r3, r7, r19" in output
+    assert "scores left out, because only one per region counts: r3, r7, r19" in output
     written = sorted(int(path.parent.name[1:]) for path in CURVE.glob("r*/accuracy_results.json"))
     assert written == [1, 4, 11, 33]
     theirs = (ANSWERS / "accuracy/accuracy_results.json").read_bytes()
@@ -200,8 +200,8 @@ def test_future_refusals_are_listed(say: Say, results: str) -> None:
     assert say("import", "endpoints", "day1", *names, "-o", "r.json")[0] == 0
     fill(Path("about.toml"), SAID, WARMUP)
     _, output = exported(say, "-o", "b")
-    assert "will be refused: requests had no seed to sample by" in output
-    assert "left requests in flight, which count as lost" in output
+    assert "will be refused: requests had no sampling seed" in output
+    assert "left requests in flight, which MLPerf counts as lost" in output
     assert "(accuracy_results.json) at a point in med_concurrency" in output
 
 
@@ -213,12 +213,12 @@ def test_nothing_is_made_up_and_nothing_is_written_over(say: Say, results: str) 
         (
             {"link_to_model": "", "filesystem": ""},
             "",
-            "about.toml does not say point.link_to_model, system.node_types[0].filesystem, which "
-            "MLPerf Endpoints asks for: fill in what is empty",
+            "about.toml: fill in these values, which MLPerf Endpoints requires: "
+            "point.link_to_model, system.node_types[0].filesystem",
         ),
-        ({"max_supported_concurrency": 32}, "", "is 32; it is a number of requests above 32"),
-        ({"system": "../up"}, "", "submission.system is '../up', which names no folder"),
-        ({}, "concurrency = 5", "point.concurrency is known from the run: leave it out"),
+        ({"max_supported_concurrency": 32}, "", "is 32; it must be a number of requests above 32"),
+        ({"system": "../up"}, "", "submission.system is '../up', which cannot be a folder name"),
+        ({}, "concurrency = 5", "remove point.concurrency: it is taken from the run"),
     ]
     for answers, more, message in rows:
         about.write_text(skeleton, "utf-8")
@@ -227,7 +227,7 @@ def test_nothing_is_made_up_and_nothing_is_written_over(say: Say, results: str) 
         assert (code, message in output) == (2, True), output
         assert not Path("bundle").exists()
     about.unlink()
-    message = "pytest-mlperf: about.toml is not there; --skeleton writes one to fill in"
+    message = "pytest-mlperf: about.toml does not exist; --skeleton writes one to fill in"
     assert exported(say, "-o", "bundle") == (2, message)
 
     about.write_text(skeleton, "utf-8")
@@ -247,9 +247,6 @@ def test_nothing_is_made_up_and_nothing_is_written_over(say: Say, results: str) 
         raw["qps"], raw["tps"], raw["latency"]["avg"] = None, None, raw["latency"]["avg"] / 2
 
     change(Path("day1/c4"), faster)
-    assert (
-        "day1 was changed: its points are not those of the results"
-        in exported(say, "-o", "other")[1]
-    )
+    assert "day1 was changed: its points differ from the results" in exported(say, "-o", "other")[1]
     shutil.rmtree("day1")
     assert "day1 is missing" in exported(say, "-o", "other")[1]

@@ -197,7 +197,7 @@ def test_a_session_began_by_its_files_where_the_client_does_not_say(
             "read_point",
             lambda path, end=ended_s: replace(read_point(path), ended_s=end),
         )
-        assert "say with --started when it began" in reads(say, 2, folder / "c4")
+        assert "add --started with the time" in reads(say, 2, folder / "c4")
 
 
 def test_the_user_says_when_sessions_began(say: Say, session: Make) -> None:
@@ -436,7 +436,7 @@ def test_inputs_without_a_session_are_refused(
     shutil.copytree(folder, "copy")
     assert "copy/c1 holds the same result as day1/c1" in imported(say, folder, "copy")[1]
     assert "day1/c1 holds the same result as day1/c1" in imported(say, folder, folder)[1]
-    assert "; copy holds some: name each session's folder" in imported(say, ".")[1]
+    assert "; copy contains some: name each session's folder" in imported(say, ".")[1]
     for name in ("nowhere", "n" * 300, "copy/c1/config.yaml"):
         assert f"{name[:99]}" in imported(say, name)[1]
         assert "cannot be read: " in imported(say, name)[1]

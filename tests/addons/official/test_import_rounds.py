@@ -189,7 +189,7 @@ def test_a_row_is_made_of_another_scenario_where_its_checker_does_it(
 ) -> None:
     log = values(logged, round_name)
     if value is None:
-        with pytest.raises(MlperfError, match=f"a result of {scenario} cannot be"):
+        with pytest.raises(MlperfError, match=f"from which no {scenario} result can"):
             result_of(tmp_path, log, scenario=scenario)
     else:
         row = result_of(tmp_path, log, scenario=scenario).row
@@ -435,8 +435,8 @@ def test_accelerators_of_several_kinds_of_nodes_are_not_counted(
     log = values("Offline", "v2.1")
     submission(tmp_path / "tree", log, accelerators_per_node="(8,4)", number_of_nodes=6)
     output = say.ends(0, "import", "mlperf", "tree", "-o", "s.json", "--rows", "r.json")
-    assert "its accelerators are not counted: '(8,4)'" in output
-    assert "not in the session: 1 result whose accelerators are not counted" in output
+    assert "its number of accelerators is not a number: '(8,4)'" in output
+    assert "not in the session: 1 result without a number of accelerators" in output
     results_in.cache_clear()
     (row,) = results_in(Path("r.json").absolute())
     assert (row.count, row.nodes, row.accelerator) == (0, 6, "NVIDIA T4")
@@ -452,7 +452,7 @@ def test_a_result_is_of_a_run_that_measures_performance(
     if read:
         assert result_of(tmp_path, log).row.value == 1234.5
     else:
-        with pytest.raises(MlperfError, match=rf"a run of mode '{mode}'"):
+        with pytest.raises(MlperfError, match=rf"the mode is '{mode}'"):
             result_of(tmp_path, log)
 
 

@@ -113,7 +113,7 @@ def test_csv_has_every_column_and_markdown_a_table_for_each_list(say: Say) -> No
     assert {row["nodes"] for row in rows} >= {"1", "18"}
     out = say.ends(0, "published", "bert-99", "--most", "1", "--format", "markdown")
     assert out.startswith("### bert-99, Offline, samples/s\n\n| value | accelerators |")
-    assert "|\n\n44 more: --most 45\n" in out
+    assert "|\n\n44 more, shown with --most 45\n" in out
     assert "trademarks of MLCommons" in out
 
 

@@ -57,7 +57,7 @@ def test_a_share_is_of_one_gpu_and_of_the_asked_round(say: Say) -> None:
 
 
 def test_unknown_rounds_tables_and_incomparable_cases_are_refused(say: Say) -> None:
-    none = "no file, and no round that has official results; did you mean 'v4.1'?"
+    none = "neither a file nor a round with official results; did you mean 'v4.1'?"
     rows = [
         (CASE, "v4.2", none),
         (CASE, "a.json", "a.json: not a table of published results"),

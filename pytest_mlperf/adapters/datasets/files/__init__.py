@@ -185,7 +185,7 @@ def check_files(paths: Sequence[Path], checksum: str | None) -> None:
         raise wrong(
             paths[0] if len(paths) == 1 else f"{paths[0].parent}: {len(paths)} files",
             f"{algorithm} is {actual}, expected {digits}: the file is damaged, incomplete or "
-            "another one",
+            "the wrong one",
             "get it from its source again, or correct checksum",
         )
 

@@ -31,7 +31,7 @@ def read_annotations(file: Path) -> tuple[list[Image], frozenset[int]]:
     for row, record in enumerate(content["images"]):
         identity, sides = record["id"], {side: int(record[side]) for side in ("height", "width")}
         if identity in images:
-            raise _wrong(file, "images", row, f"has the id {identity} of an image before it")
+            raise _wrong(file, "images", row, f"has id {identity}, as an earlier image has")
         images[identity] = (
             record["file_name"],
             {"index": row, "image_id": identity, **sides, "annotations": []},
@@ -41,7 +41,8 @@ def read_annotations(file: Path) -> tuple[list[Image], frozenset[int]]:
         for field, identities in (("image_id", images.keys()), ("category_id", categories)):
             if record[field] not in identities:
                 defect = (
-                    f"has {field} {record[field]}, which is not one of the {len(identities)} ids"
+                    f"has {field} {record[field]}, which is none of the {len(identities)} ids in "
+                    "the file"
                 )
                 raise _wrong(file, "annotations", row, defect)
         _, reference = images[record.pop("image_id")]
@@ -52,7 +53,7 @@ def read_annotations(file: Path) -> tuple[list[Image], frozenset[int]]:
 def _wrong(file: Path, name: str, row: int, defect: str) -> RunError:
     return RunError(
         "dataset",
-        f"{file}: {name}[{row}] {defect}; the file is damaged or another one: get it from its "
+        f"{file}: {name}[{row}] {defect}; the file is damaged or the wrong one: get it from its "
         "source again, or correct the option annotations",
     )
 
@@ -70,7 +71,7 @@ def _parse(file: Path) -> dict[str, list[Any]]:
         if not isinstance(records, list) or not records:
             raise wrong(
                 file,
-                f"it has no list {name!r}, or an empty one",
+                f"its list {name!r} is missing or empty",
                 "set the option annotations to a file in COCO's format, such as "
                 "openimages-mlperf.json",
             )
@@ -124,8 +125,8 @@ RECORD_TESTS: Mapping[str, Mapping[str, tuple[Test, str]]] = {
     "annotations": {
         "image_id": _WHOLE,
         "category_id": _WHOLE,
-        "bbox": (_is_box, "left, top, width and height, the last two not below 0"),
-        "area": (_is_length, "a number, 0 or more"),
+        "bbox": (_is_box, "[left, top, width, height] with width and height of at least 0"),
+        "area": (_is_length, "a number of at least 0"),
         "iscrowd": _WHOLE,
     },
     "categories": {"id": _WHOLE},
@@ -165,7 +166,7 @@ class AnnotatedOptions(ChecksumOptions):
         if not folder.is_dir():
             raise UnavailableError(
                 f"{folder}: the folder of {self.title} does not exist; {self.advice}, or set the "
-                "data set's path to where it is"
+                "data set's path to the folder that has it"
             )
         self.require(
             (

@@ -72,7 +72,8 @@ class StoredArray:
             values = np.empty(math.prod(self.shape), self.dtype)
         except MemoryError:
             raise RunError(
-                "dataset", f"{self.file}: there is no memory for {self.name}: {self.size:,} bytes"
+                "dataset",
+                f"{self.file}: not enough memory for {self.name}, which needs {self.size:,} bytes",
             ) from None
         view, filled = values.view(np.uint8).data, 0
         try:
@@ -120,7 +121,7 @@ def find_npz(path: Path) -> dict[str, StoredArray]:
             members = archive.infolist()
             if len(members) > MEMBERS_LIMIT:
                 raise ValueError(
-                    f"{len(members):,} members, and at most {MEMBERS_LIMIT:,} are read"
+                    f"it has {len(members):,} members; at most {MEMBERS_LIMIT:,} are allowed"
                 )
             for member in members:
                 if member.filename.endswith(".npy"):
@@ -138,15 +139,15 @@ def _find_member(
     if member.compress_type != zipfile.ZIP_STORED:
         if member.file_size > UNPACKED_LIMIT:
             raise ValueError(
-                f"{title} unpacks to {member.file_size:,} bytes, and at most {UNPACKED_LIMIT:,} "
-                "are read"
+                f"{title} unpacks to {member.file_size:,} bytes; at most {UNPACKED_LIMIT:,} are "
+                "allowed"
             )
         with archive.open(member) as unpacked:
             return _find(unpacked, path, name=title, size=member.file_size, packed=member.filename)
     raw.seek(member.header_offset)
     signature, name, extra = _LOCAL_HEADER.unpack(raw.read(_LOCAL_HEADER.size))
     if signature != b"PK\3\4":
-        raise ValueError(f"{member.filename} is not where its index says")
+        raise ValueError(f"{member.filename} is not at the position that the archive's index says")
     start = raw.seek(name + extra, 1)
     end = start + member.file_size
     if end > path.stat().st_size:

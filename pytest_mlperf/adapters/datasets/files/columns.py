@@ -25,7 +25,7 @@ def csv_records(
         places(path, header, columns, advice)
         for cells in filter(None, reader):
             if len(cells) != len(header):
-                defect = f"it has {len(cells)} cells, and the header {len(header)}"
+                defect = f"it has {len(cells)} cells, but the header has {len(header)}"
                 raise json_lines.broken_line(path, reader.line_num, defect)
             yield reader.line_num, dict(zip(header, cells, strict=True))
     except csv.Error as error:
@@ -51,7 +51,7 @@ def places(
         raise wrong(
             path,
             f"the {whole} has {defect}{hint}",
-            f"needed are {_listing(columns)}, it has {_listing(named)}. {advice}",
+            f"it needs {_listing(columns)}, and has {_listing(named)}. {advice}",
         )
     return {name: named.index(name) for name in columns}
 

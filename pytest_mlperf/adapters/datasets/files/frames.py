@@ -91,7 +91,7 @@ def _read_parquet(path: Path, columns: Sequence[Sequence[str]]) -> dict[str, lis
             name: _parquet_cells(table.column(labels[place])) for name, place in positions.items()
         }
     except MemoryError:
-        raise unreadable(path, "there is no memory for what it unpacks to") from None
+        raise unreadable(path, "there is not enough memory to unpack it") from None
     except (ArrowException, OSError, UnicodeDecodeError) as error:
         raise unreadable(path, f"the Parquet file is damaged ({error})") from error
 

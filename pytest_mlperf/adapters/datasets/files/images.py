@@ -102,8 +102,8 @@ def check_images(folder: Path, names: Sequence[str], listed: Path) -> list[tuple
     if missing:
         raise UnavailableError(
             f"{folder}: {len(missing)} of {len(names)} images listed in {listed} are not here, "
-            f"the first is {missing[0]!r}; complete the folder, or set count to the number of "
-            "images you have, if the list names those first"
+            f"the first is {missing[0]!r}; add the missing images or, if the list begins with the "
+            "images that you have, set count to their number"
         )
     require_pillow()
     sizes: list[tuple[int, int]] = []
@@ -138,7 +138,7 @@ def check_encoded(content: bytes) -> str | None:
         with Image.open(io.BytesIO(content), formats=PICTURE_FORMATS) as image:
             return _too_large(image)
     except UnidentifiedImageError:
-        return f"its bytes are not a picture of the formats {', '.join(PICTURE_FORMATS)}"
+        return f"its bytes are not a picture in one of the formats {', '.join(PICTURE_FORMATS)}"
     except Exception as error:  # damage makes decoders raise anything
         return f"its picture is damaged ({error})"
 
@@ -162,7 +162,7 @@ def encode_again(content: bytes) -> tuple[str, bytes]:
             name, written = turned.format or "JPEG", io.BytesIO()
             turned.save(written, format=name)
     except Exception as error:  # damage makes decoders raise anything
-        raise ValueError(f"Pillow cannot write its picture anew ({error})") from error
+        raise ValueError(f"Pillow cannot re-encode its picture ({error})") from error
     return name, written.getvalue()
 
 
@@ -170,7 +170,9 @@ def _too_large(image: Image.Image) -> str | None:
     from PIL import Image
 
     pixels, most = image.width * image.height, Image.MAX_IMAGE_PIXELS or 0
-    return f"its picture has {pixels:,} pixels, above {most:,}" if pixels > most else None
+    if pixels > most:
+        return f"its picture has {pixels:,} pixels; at most {most:,} are allowed"
+    return None
 
 
 def _inspect_all(folder: Path, names: Sequence[str]) -> Iterator[tuple[int, int] | str]:

@@ -27,7 +27,7 @@ def lines_of(path: Path) -> Iterator[str]:
             if len(line) > MAX_LINE_BYTES or total > FILE_LIMIT:
                 whole = len(line) <= MAX_LINE_BYTES
                 most = f"{(FILE_LIMIT if whole else MAX_LINE_BYTES) >> 20} MiB"
-                subject = "the file up to here" if whole else "it"
+                subject = "the file up to this line" if whole else "it"
                 raise broken_line(path, number, f"{subject} has more than {most}")
             try:
                 yield line.decode("utf-8-sig" if number == 1 else "utf-8")

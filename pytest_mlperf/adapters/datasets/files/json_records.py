@@ -62,8 +62,8 @@ def _damaged(path: Path, defect: str) -> RunError:
     return wrong(
         path,
         defect,
-        "the file is damaged, incomplete or another one: get it from its source again, or correct "
-        "the data set's path",
+        "the file is damaged, incomplete or the wrong one: get it from its source again, or "
+        "correct the data set's path",
     )
 
 

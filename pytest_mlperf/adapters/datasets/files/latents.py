@@ -52,7 +52,7 @@ def find_latents(
         presence = file is not None, f"{folder}: has neither {' nor '.join(names)}; {advice}"
     else:
         file = Path(str(option))
-        presence = file.is_file(), f"{option}: these latents are not here; {advice}"
+        presence = file.is_file(), f"{option}: this file of latents does not exist; {advice}"
     if presence[0] and file and file.suffix in TORCH and importlib.util.find_spec("torch") is None:
         raise EnvironmentFault(
             f"{file}: this file is read with torch, which is not installed; try: pip "
@@ -83,7 +83,7 @@ def read_latents(
         kind = array.dtype if isinstance(array, np.ndarray) else type(array).__name__
         raise _unfit(file, f"holds {kind}, not an array of floats")
     if array.shape != shape:
-        raise _unfit(file, f"has shape {array.shape}, not the {shape} of the option {option}")
+        raise _unfit(file, f"has shape {array.shape}, but {option} requires {shape}")
     with np.errstate(over="ignore"):
         latents = np.array(array, np.float32, order="C")
     if not np.isfinite(latents).all():

@@ -37,7 +37,7 @@ def opened(path: Path, *, compressed: bool) -> Iterator[Any]:
     except (OSError, EOFError, zlib.error) as error:
         raise unreadable(path, f"the file is damaged ({error})") from error
     except MemoryError:
-        raise unreadable(path, "there is no memory for what it unpacks to") from None
+        raise unreadable(path, "there is not enough memory to unpack it") from None
 
 
 def unreadable(path: Path, reason: str) -> RunError:

@@ -147,7 +147,7 @@ class _SparseWindow(_Window):
 
     def __init__(self, file: BufferedIOBase, max_bytes: int) -> None:
         super().__init__(file, max_bytes)
-        self._excess = "it holds much more than arrays"
+        self._excess = "it holds too much data besides its arrays"
         self._end = file.seek(0, io.SEEK_END)
         file.seek(0)
 
@@ -192,8 +192,8 @@ _MARK = _STEPS[pickle.MARK[0]]
 
 def _refuse(code: int, unpickler: _Unpickler) -> None:
     raise PickleError(
-        f"the instruction {bytes([code])!r} at byte {unpickler.window.position - 1} occurs in no "
-        "table that pandas writes"
+        f"byte {unpickler.window.position - 1} is the pickle opcode {bytes([code])!r}, which "
+        "tables written by pandas never contain"
     )
 
 

@@ -50,8 +50,8 @@ class SquadOptions(files.ChecksumOptions, dataset="squad", noun="features"):
         if self.max_query_length + _features.OTHER_PIECES >= self.max_seq_length:
             raise self.wrong(
                 f"max_query_length = {self.max_query_length!r} leaves no room for the paragraph in "
-                f"max_seq_length = {self.max_seq_length!r}; it must be at least "
-                f"{_features.OTHER_PIECES + 1} smaller",
+                f"max_seq_length = {self.max_seq_length!r}; make it smaller than max_seq_length by "
+                f"at least {_features.OTHER_PIECES + 1}",
                 option=("max_query_length", "max_seq_length"),
             )
 

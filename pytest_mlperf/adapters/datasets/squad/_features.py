@@ -56,14 +56,14 @@ def read_passages(path: Path) -> list[Passage]:
     except (ValueError, RecursionError) as error:
         raise wrong(
             path,
-            f"is not JSON ({error}): the file is incomplete or another one",
+            f"is not JSON ({error}): the file is incomplete or the wrong one",
             "get SQuAD's dev-v1.1.json again",
         ) from error
     version = _field(content, "version", str, where=str(path))
     if version != SQUAD_VERSION:
         raise wrong(
             path,
-            f"is SQuAD of version {version!r}, but MLPerf's BERT takes {SQUAD_VERSION!r}",
+            f"is SQuAD version {version!r}, but MLPerf's BERT needs version {SQUAD_VERSION!r}",
             "set path to dev-v1.1.json",
         )
     passages: list[Passage] = []
@@ -81,7 +81,7 @@ def _passage(record: Any, article: int, where: str, seen: set[str]) -> Passage:
     for number, entry in enumerate(_field(record, "qas", list, where=where), 1):
         question = _question(entry, f"{where}, question {number}")
         if question.identity in seen:
-            defect = f"the id {question.identity!r} is also that of an earlier question"
+            defect = f"an earlier question already has the id {question.identity!r}"
             raise wrong(where, defect, FILE_ADVICE)
         seen.add(question.identity)
         questions.append(question)
@@ -105,7 +105,7 @@ def _question(record: Any, where: str) -> Question:
 
 
 def _field(record: Any, key: str, kind: type[T], *, where: str) -> T:
-    expected = f"where SQuAD {SQUAD_VERSION} has an object with {key!r}, {_TYPE_NAMES[kind]}"
+    expected = f"but SQuAD {SQUAD_VERSION} needs an object with key {key!r}, {_TYPE_NAMES[kind]}"
     if not isinstance(record, dict):
         actual = f"is a value of type {type(record).__name__}"
     elif key not in record:
@@ -319,7 +319,7 @@ def _paragraph(passage: Passage, vocabulary: WordPieces) -> Paragraph:
     if not pieces:
         raise wrong(
             passage.where,
-            f"its context {passage.context[:40]!r} has no word, so its questions have no feature",
+            f"its context {passage.context[:40]!r} has no words, so no features can be made of it",
             FILE_ADVICE,
         )
     return Paragraph(

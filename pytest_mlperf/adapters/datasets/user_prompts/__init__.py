@@ -98,7 +98,7 @@ class UserPromptsOptions(FileOptions, dataset="prompts"):
         for part, column in self.columns.items():
             if part not in SAMPLE_FIELDS:
                 fields = ", ".join(SAMPLE_FIELDS)
-                defect = f"columns names {part!r}, which no sample has; valid are {fields}"
+                defect = f"key {part!r} of columns is unknown; valid are {fields}"
                 raise self.wrong(defect, option="columns")
             if type(column) is not str:
                 defect = f"columns.{part} = {column!r} is not a name of a column"
@@ -236,8 +236,8 @@ class UserPromptsDataset(PromptDataset):
             return reference
         raise RunError(
             "dataset",
-            "data set prompts: its samples have nothing that answers could be compared with; name "
-            'the column in columns, as { reference = "answer" }, or leave out the scorer',
+            "data set prompts: its samples have no references to compare answers with; set "
+            'columns = { reference = "COLUMN" }, or leave out the scorer',
         )
 
     def output_tokens(self, index: int) -> int | None:
@@ -275,5 +275,5 @@ def _length(source: SampleFile, row: int, column: str, cell: Any) -> int:
 
 def _check_kind(source: SampleFile, row: int, column: str, prompts: Sequence[Any]) -> None:
     if isinstance(prompts[0], bytes) != isinstance(prompts[-1], bytes):
-        defect = "the first prompt is text and this one token ids, or the other way round"
-        raise source.wrong(row, column, f"{defect}: they must be of one kind")
+        defect = "all prompts must be text, or all must be token ids; this one and the first differ"
+        raise source.wrong(row, column, defect)

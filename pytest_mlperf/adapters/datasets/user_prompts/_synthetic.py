@@ -106,9 +106,9 @@ class Shared:
             if whole and _is_number(value["share"]) and 0 < value["share"] <= 1:
                 return cls(**value)
         raise SuiteError(
-            f"data set prompts: shared = {value!r} is not "
-            "{ prefixes = 8, tokens = 512, share = 0.5 }, with whole numbers from 1 on and a share "
-            "above 0, at most 1",
+            f"data set prompts: shared = {value!r} must have the form "
+            "{ prefixes = 8, tokens = 512, share = 0.5 }, with whole numbers of at least 1 for "
+            "prefixes and tokens, and a share above 0 and at most 1",
             option="shared",
         )
 
@@ -205,8 +205,9 @@ class MadeUp:
         if len(whole) < 8:
             raise RunError(
                 "dataset",
-                f"data set prompts: {self.tokenizer} has fewer than 8 common English words as "
-                "one token; remove tokenizer for approximate lengths",
+                f"data set prompts: {self.tokenizer} encodes fewer than 8 common English words "
+                "as one token, so that prompts of an exact length cannot be made; remove tokenizer "
+                "for approximate lengths",
             )
         return whole
 

@@ -94,7 +94,7 @@ def _requests(
                 line, "timestamp", f"{repr(at_ms)[:40]} is not a time in milliseconds"
             )
         if at_ms < before_ms:
-            defect = f"{at_ms} is earlier than the request before, at {before_ms}"
+            defect = f"{at_ms} is earlier than {before_ms}, the timestamp of the request before"
             raise source.wrong(line, "timestamp", defect)
         before_ms = at_ms
         lengths = [
@@ -112,7 +112,7 @@ def _requests(
         )
 
 
-ADVICE = "Name the columns in columns, or set the data set's path to another file"
+ADVICE = "Set the data set's columns to the names in the file, or its path to another file"
 
 Record = tuple[int, Mapping[str, Any]]
 

@@ -138,7 +138,7 @@ class LibraryEngine(StackedEngine):
     def __enter__(self) -> Self:
         if is_speech(self._dataset) and not self.hears:
             raise self._options.refused(
-                "clips of sound are not supported here yet; use engine vllm or torch-whisper"
+                "this engine does not support audio clips; use engine vllm or torch-whisper"
             )
         return super().__enter__()
 
@@ -164,7 +164,7 @@ class LibraryEngine(StackedEngine):
             option, value = self._options.whole
             raise self._options.refused(
                 f"{option} = {value} returns whole answers, so first tokens cannot be timed; "
-                "use it only for Offline",
+                "use it only with scenario Offline",
                 option,
             )
         self._put(ids, indices, sink)
@@ -274,8 +274,8 @@ class StampGaps:
         if ours_s < theirs_s - STAMP_ROUNDING_SECONDS:
             raise impossible(
                 index,
-                f"its {token} token arrived here {(theirs_s - ours_s) * 1000.0:.1f} ms before "
-                f"{self._library}'s own time stamp",
+                f"its {token} token arrived in this process {(theirs_s - ours_s) * 1000.0:.1f} ms "
+                f"before {self._library}'s own time stamp",
             )
         self._gaps_s.setdefault(token, []).append(ours_s - theirs_s)
 
@@ -290,8 +290,9 @@ class StampGaps:
             for token, delays_s in gaps_s.items()
         ]
         line = (
-            f"engine {self._engine}: tokens arrived here later than {self._library}'s own time "
-            f"stamps by (p50 and p99): {', '.join(parts)}, over {len(gaps_s['first'])} requests"
+            f"engine {self._engine}: tokens arrived in this process later than {self._library}'s "
+            f"own time stamps, by (p50 and p99): {', '.join(parts)}, over "
+            f"{len(gaps_s['first'])} requests"
         )
         if percentile(gaps_s["first"], 0.5) <= MAX_GAP_SECONDS:
             return line

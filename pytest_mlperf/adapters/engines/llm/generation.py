@@ -100,8 +100,8 @@ class TokenPrompts:
         except TypeError:
             raise refused_sample(
                 index,
-                f"is {type(prompt).__name__}; this engine takes text or lists of token ids, and a "
-                "data set gives one of the two throughout",
+                f"is of type {type(prompt).__name__}; this engine takes text or lists of token "
+                "ids, and all samples must be of the same kind",
             ) from None
 
     def _check(self, index: int, tokens: list[int]) -> None:
@@ -121,7 +121,8 @@ class TokenPrompts:
                 raise refused_sample(
                     index,
                     f"has {len(tokens)} tokens and asks for {length} more, which do not fit the "
-                    f"model's context of {self.context}; ask for fewer, or shorten the prompt",
+                    f"model's context of {self.context}; ask for fewer tokens, or shorten the "
+                    "prompt",
                 )
             raise refused_sample(
                 index,
@@ -208,14 +209,20 @@ class TextOptions:
             names = " and ".join(unused) or "num_beams"
             raise SuiteError(
                 f"engine {engine}: temperature = {self.temperature:g} "
-                + ("draws no tokens" if unused else "samples tokens, and beam search does not")
-                + f": leave {names} out, or set temperature",
+                + (
+                    f"does not sample tokens, so {names} would have no effect; leave {names} out, "
+                    "or set temperature above 0"
+                    if unused
+                    else "samples tokens, but beam search does not; leave num_beams out, or set "
+                    "temperature = 0"
+                ),
                 option=unused or ("num_beams", "temperature"),
             )
         if logprobs_only and (self.is_drawn or num_beams > 1):
             name = "temperature" if self.is_drawn else "num_beams"
             raise SuiteError(
-                f"engine {engine}: prompt_logprobs = true generates nothing: leave {name} out",
+                f"engine {engine}: prompt_logprobs = true generates no tokens, so {name} would "
+                f"have no effect; leave {name} out",
                 option=("prompt_logprobs", name),
             )
         if logprobs_only:  # libraries and servers generate at least one token
@@ -224,7 +231,7 @@ class TextOptions:
 
     def _sampling_rules(self) -> Iterator[Rule]:
         heat, share, count, seed = self.temperature, self.top_p, self.top_k, self.seed
-        yield "temperature", heat, 0 <= heat < math.inf, "a number from 0 on"
+        yield "temperature", heat, 0 <= heat < math.inf, "a number of at least 0"
         yield "top_p", share, 0 < share <= 1, "above 0 and at most 1"
         yield "top_k", count, count is None or is_count(count), "a number of tokens, at least 1"
         is_valid = seed is None or (is_count(seed + 1) and seed < SEEDS)
@@ -269,8 +276,8 @@ class Generation(TextOptions):
             problem = "cuts text prompts; remove it for data sets with chats or sound"
             raise SuiteError(f"max_prompt_tokens {problem}", option="max_prompt_tokens")
         if self.prompt_logprobs and has_media:
-            problem = "is for prompts of text or token ids, and the data set has chats or sound"
-            advice = "use data set windows, or leave it out"
+            problem = "needs prompts of text or token ids, but the data set has chats or sound"
+            advice = "use data set windows, or leave prompt_logprobs out"
             raise SuiteError(f"prompt_logprobs {problem}; {advice}", option="prompt_logprobs")
         return TokenPrompts(
             dataset=dataset,
@@ -369,7 +376,7 @@ def refuse_times(generation: Generation, engine: str, sink: Sink) -> None:
     if generation.prompt_logprobs and sink.times_tokens:
         raise SuiteError(
             f"engine {engine}: prompt_logprobs = true generates no tokens that could be timed; set "
-            "tokens = false in [workload], or leave it out",
+            "tokens = false in [workload], or leave prompt_logprobs out",
             option="prompt_logprobs",
         )
 

@@ -205,8 +205,8 @@ def speech_clips(
     if not is_count(seconds) or positions != seconds * POSITIONS_PER_SECOND:
         raise broken(
             file,
-            f"chunk_length is {seconds!r} seconds, and the model's encoder has {positions!r} "
-            f"positions, {POSITIONS_PER_SECOND} a second; copy the file that belongs to it",
+            f"chunk_length is {seconds!r} seconds, but the model's encoder has {positions!r} "
+            f"positions, {POSITIONS_PER_SECOND} per second; copy the file of this model here",
         )
     return SpeechClips(dataset=dataset, prompt=prompt, seconds=seconds)
 

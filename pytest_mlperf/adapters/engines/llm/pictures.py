@@ -45,7 +45,10 @@ class PictureChats:
     def tokens(self, index: int, request: Mapping[str, Any]) -> list[int]:
         """Return a chat's token ids, and keep its pictures."""
         if further := sorted(set(request) - {"messages"}):
-            fault = f"asks for {', '.join(further)}; use engine openai, whose server handles it"
+            fault = (
+                f"has {', '.join(further)}, which this engine does not support; use engine openai "
+                "with a server that does"
+            )
             raise refused_sample(index, fault)
         pictures: list[bytes] = []
         try:
@@ -61,12 +64,13 @@ class PictureChats:
                 messages, add_generation_prompt=True, tokenize=True, return_dict=False
             )
         except Exception as error:  # a template may raise any error
-            raise refused_sample(index, f"is not a chat of this model: {text_of(error)}") from error
+            fault = f"does not fit the model's chat template: {text_of(error)}"
+            raise refused_sample(index, fault) from error
         if ids.count(self.picture_token) != len(pictures):
             raise refused_sample(
                 index,
-                f"has {len(pictures)} pictures, but {ids.count(self.picture_token)} places for "
-                f"them (token {self.picture_token}) after the model's chat template; use the "
+                f"has {len(pictures)} pictures, but the model's chat template writes the picture "
+                f"token {self.picture_token} {ids.count(self.picture_token)} times; use the chat "
                 "template of a model that takes pictures",
             )
         counts = iter(self._counts(index, pictures))
@@ -145,7 +149,7 @@ def _content(index: int, url: str) -> bytes:
     head, separator, encoded = url.partition(BASE64)
     if not separator or not head.startswith(DATA):
         raise refused_sample(
-            index, f"has a picture at {url[:40]!r}: nothing is downloaded; use data URLs"
+            index, f"has a picture at {url[:40]!r}, but nothing is downloaded; use data URLs"
         )
     try:
         return base64.b64decode(encoded, validate=True)

@@ -41,19 +41,20 @@ def clip_of(dataset: Dataset, index: int, seconds: float) -> NDArray[Any]:
     if not isinstance(sample, Mapping) or {"audio", "sampling_rate"} - sample.keys():
         raise refused_sample(
             index,
-            f"is {type(sample).__name__}; a Whisper model takes clips of sound, as data set "
-            "librispeech gives them: a dict of audio and sampling_rate",
+            f"is of type {type(sample).__name__}, but a Whisper model takes audio clips: a dict "
+            "with the keys audio and sampling_rate, as in data set librispeech",
         )
     audio: NDArray[np.float32] = np.asarray(sample["audio"], np.float32)
     if audio.ndim != 1 or not len(audio) or not np.isfinite(audio).all():
-        raise refused_sample(index, f"is not mono sound: an array of shape {audio.shape}")
+        fault = f"is not mono audio of finite values: an array of shape {audio.shape}"
+        raise refused_sample(index, fault)
     if sample["sampling_rate"] != RATE:
         raise refused_sample(index, f"has {sample['sampling_rate']} Hz; Whisper needs {RATE} Hz")
     if len(audio) > seconds * RATE:
         raise refused_sample(
             index,
-            f"lasts {len(audio) / RATE:.2f} s, and the model hears {seconds:g} s at a time; leave "
-            "it out, or cut it",
+            f"lasts {len(audio) / RATE:.2f} s, but the model takes clips of at most {seconds:g} s; "
+            "leave the clip out, or cut it",
         )
     return audio
 
@@ -67,13 +68,13 @@ def prompt_tokens(
     if missing:
         raise broken(
             folder,
-            f"its tokenizer has no {', '.join(missing)}; use a Whisper model of many languages",
+            f"its tokenizer has no {', '.join(missing)}; use a multilingual Whisper model",
         )
     if positions is not None and len(TRANSCRIPT_START) + most > positions:
         raise SuiteError(
-            f"engine {engine}: max_new_tokens = {most} and {len(TRANSCRIPT_START)} of the prompt "
-            f"do not fit the model's {positions} positions; set max_new_tokens to at most "
-            f"{positions - len(TRANSCRIPT_START)}",
+            f"engine {engine}: max_new_tokens = {most} and the {len(TRANSCRIPT_START)} tokens of "
+            f"the prompt do not fit the model's {positions} positions; set max_new_tokens to at "
+            f"most {positions - len(TRANSCRIPT_START)}",
             option="max_new_tokens",
         )
     return [vocabulary[name] for name in TRANSCRIPT_START]

@@ -67,8 +67,8 @@ class ToolOptions:
         ]
         if unused and not offers_tools(dataset):
             raise SuiteError(
-                f"engine {engine}: {' and '.join(unused)} is for chats that offer tools, and the "
-                "data set's samples offer none; leave it out",
+                f"engine {engine}: {' and '.join(unused)} needs chats that offer tools, but the "
+                f"data set's samples offer none; leave {' and '.join(unused)} out",
                 option=unused,
             )
 
@@ -118,10 +118,13 @@ class ToolChats:
     def tokens(self, index: int, request: Mapping[str, Any]) -> list[int]:
         """Return a chat's token ids, and store what is needed to parse its answer."""
         if further := sorted(set(request) - REQUEST_FIELDS):
-            fault = f"asks for {', '.join(further)}; use engine openai, whose server handles it"
+            fault = (
+                f"has {', '.join(further)}, which this engine does not support; use engine openai "
+                "with a server that does"
+            )
             raise refused_sample(index, fault)
         if (choice := request.get("tool_choice", "auto")) != "auto":
-            fault = f'has tool_choice {choice!r:.80}; only "auto" leaves it to the model to call'
+            fault = f'has tool_choice {choice!r:.80}, but this engine supports only "auto"'
             raise refused_sample(index, fault)
         tools = request.get("tools") or []
         try:
@@ -137,7 +140,8 @@ class ToolChats:
                 **self.variables,
             )
         except Exception as error:  # a template may raise any error
-            raise refused_sample(index, f"is not a chat of this model: {text_of(error)}") from error
+            fault = f"does not fit the model's chat template: {text_of(error)}"
+            raise refused_sample(index, fault) from error
         self._offered[index] = Offered(schemas, text.rstrip().endswith(THOUGHT_START))
         return list(self.tokenizer(text, add_special_tokens=False)["input_ids"])
 
@@ -175,8 +179,8 @@ def tool_chats(
         form = TAGGED if FUNCTION in template else HERMES if CALL in template else ""
     if not form:
         raise SuiteError(
-            f"engine {engine}: the chat template in {folder} uses an unknown form of tool calls; "
-            f"set tool_format to one of {', '.join(CALL_FORMATS)} if the model writes it",
+            f"engine {engine}: the chat template in {folder} uses an unknown format of tool calls; "
+            f"set tool_format to the format that the model writes: {' or '.join(CALL_FORMATS)}",
             option="tool_format",
         )
     variables = options.chat_template_kwargs

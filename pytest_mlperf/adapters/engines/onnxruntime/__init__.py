@@ -287,7 +287,7 @@ class OnnxRuntimeEngine(TaskEngine):
         """
         self._options = chosen = OnnxRuntimeOptions(**options)
         super().__init__(dataset, chosen)
-        workers, least = chosen.workers, "a number of threads; 0: work in the submitting thread"
+        workers, least = chosen.workers, "a number of threads, or 0 for the submitting thread"
         rules = (
             number_of("threads", chosen.threads, "threads"),
             ("workers", workers, workers >= 0, least),
@@ -333,7 +333,7 @@ class OnnxRuntimeEngine(TaskEngine):
             engine=self.name,
         )
         if unreadable is not None:
-            problem = f"cannot be read to see what it holds: {unreadable}"
+            problem = f"the model file cannot be read: {unreadable}"
             raise graph.refuse(problem) from unreadable
         self._quantised = check_contents(contents, graph, self._precision, self._providers)
         self._bind(graph, self._options.workers, undo)

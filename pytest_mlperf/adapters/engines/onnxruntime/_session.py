@@ -60,7 +60,7 @@ class Providers:
             raise wrong("providers", names, fault)
         full = [_full(name) for name in requested]
         if len(set(full)) < len(full):
-            raise wrong("providers", names, "is not a list that names each provider once")
+            raise wrong("providers", names, "names a provider twice; name each provider once")
         if engine_cache == "":
             raise wrong("engine_cache", engine_cache, "is not the path of a folder")
         if engine_cache is not None and TENSORRT_PROVIDER not in full:
@@ -139,8 +139,8 @@ class Providers:
                 raise wrong(
                     "providers",
                     name,
-                    f"is none that onnxruntime knows; installed: {', '.join(installed)}; short "
-                    f"names: {', '.join(PROVIDER_NAMES)}",
+                    f"is unknown to onnxruntime; installed: {', '.join(installed)}; short names: "
+                    f"{', '.join(PROVIDER_NAMES)}",
                 )
             package = "onnxruntime-openvino" if "OpenVINO" in name else "onnxruntime-gpu"
             hint = f"pip install {package} in place of onnxruntime"
@@ -164,11 +164,11 @@ def _read_options(
     for short, options in tables.items():
         name = _full(short)
         if name not in names or name in by_provider:
-            fault = f"is not once one of the providers {', '.join(names)}"
+            fault = f"must be one of the providers {', '.join(names)}, and each only once"
             raise wrong("provider_options", short, fault)
         if name == CPU_PROVIDER and options:
-            fault = "would be ignored: this provider has no options; see threads and "
-            fault += "graph_optimization"
+            fault = "would have no effect, as this provider has no options; use the engine's "
+            fault += "threads and graph_optimization"
             raise wrong(f"provider_options.{short}", dict(options), fault)
         for key, value in options.items():
             if not isinstance(value, str | int | float):
@@ -231,7 +231,7 @@ class OnnxGraph(Graph):
             arrays: Sequence[NDArray[Any]] = self.session.run(outputs, feed)
         # onnxruntime's exceptions share no base class of their own.
         except Exception as error:
-            raise self.refuse(f"onnxruntime gave up: {' '.join(str(error).split())}") from error
+            raise self.refuse(f"onnxruntime failed: {' '.join(str(error).split())}") from error
         return arrays
 
 

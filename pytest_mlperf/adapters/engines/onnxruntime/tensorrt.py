@@ -100,11 +100,13 @@ class TensorRtPlan(TensorRtOptions):
         fits_level = level is None or 0 <= level <= 5
         fits_memory = workspace is None or workspace >= 1
         companions = ALLOWED_PRECISIONS.get(self.precision, ())
-        allowed = f"{', '.join(companions) or 'nothing'}: precision = {self.precision!r} allows no"
+        allowed = f"[], as precision = {self.precision!r} requires"
+        if companions:
+            allowed = f"a list of {', '.join(companions)}, as precision = {self.precision!r} allows"
         are_allowed = set(self.beside) <= set(companions)
         rules = (
             one_of("precision", self.precision, PRECISIONS),
-            ("beside", self.beside, are_allowed, f"a list of {allowed} others"),
+            ("beside", self.beside, are_allowed, allowed),
             one_of("fallback", self.fallback, tuple(FALLBACKS)),
             ("device", self.device, self.device >= 0, "the number of a GPU, at least 0"),
             ("optimization_level", level, fits_level, "a level of TensorRT's builder, 0 to 5"),
@@ -183,13 +185,14 @@ class TensorRtPlan(TensorRtOptions):
             if not fits(tuple(shapes[tensor.name]), tensor.shape):
                 return (
                     f"its input {tensor.name!r} has shape {tensor.shape}, but {word}_shapes has "
-                    f"{list(shapes[tensor.name])}; make both fit"
+                    f"{list(shapes[tensor.name])}; correct {word}_shapes"
                 )
         low, high = profile["min"][tensor.name][0], profile["max"][tensor.name][0]
         if varies[:1] == [0] and (low > 1 or high < batch_size):
             return (
                 f"batches have 1 to {batch_size} samples (batch_size), but min_shapes and "
-                f"max_shapes say {low} to {high} for {tensor.name!r}; make both fit"
+                f"max_shapes allow {low} to {high} for {tensor.name!r}; correct the shapes or "
+                "batch_size"
             )
         return ""
 
@@ -201,14 +204,14 @@ class TensorRtPlan(TensorRtOptions):
         if self.calibration_table is None:
             if self.native_calibration:
                 raise _wrong(
-                    "native_calibration", True, "describes calibration_table, which is not set"
+                    "native_calibration", True, "needs calibration_table, which is not set"
                 )
             return
         if self.precision != "int8":
             raise _wrong(
                 "calibration_table",
                 self.calibration_table,
-                f'is for precision = "int8", but precision = {self.precision!r}; leave it out',
+                f'needs precision = "int8", but precision = {self.precision!r}; leave it out',
             )
         if not Path(self.calibration_table).is_file():
             raise UnavailableError(
@@ -225,12 +228,12 @@ class TensorRtPlan(TensorRtOptions):
             raise _wrong(
                 "min_shapes, opt_shapes, max_shapes",
                 ", ".join(f"{word}_shapes" for word in profile),
-                "is not all three of them; set all or none",
+                "is incomplete; set all three options, or none",
             )
         for word, shapes in profile.items():
             if set(shapes) != set(profile["min"]):
                 raise _wrong(
-                    f"{word}_shapes", sorted(shapes), "names inputs other than those of min_shapes"
+                    f"{word}_shapes", sorted(shapes), "must name the same inputs as min_shapes"
                 )
             for name, lengths in shapes.items():
                 if min(lengths, default=0) < 1:
@@ -338,8 +341,8 @@ class TensorRtEngine(OnnxRuntimeEngine):
             return
         if contents is not None and "int8" not in Kinds.of(contents).quantised:
             raise engine_error(
-                f'{self._model}: precision is "int8", but the file holds no int8 operators; give '
-                "calibration_table, or a model that is quantised with QuantizeLinear and "
+                f'{self._model}: precision is "int8", but the file holds no int8 operators; set '
+                "calibration_table, or use a model that is quantised with QuantizeLinear and "
                 "DequantizeLinear",
             )
 
@@ -355,7 +358,7 @@ def placed(by_provider: Mapping[str, Mapping[str, int]] | None) -> str:
     if not counts.get(_session.TENSORRT_PROVIDER):
         others = ", ".join(f"{count} on {name}" for name, count in sorted(counts.items()))
         raise engine_error(
-            f"none of the model's operators runs on TensorRT, but {others or 'nowhere'}; see "
+            f"no operator of the model runs on TensorRT ({others or 'none runs at all'}); see "
             "onnxruntime's log for the reason",
         )
     parts = [f"{_session.TENSORRT_PROVIDER} {counts[_session.TENSORRT_PROVIDER]}"]

@@ -151,7 +151,7 @@ class OpenAiOptions(TextOptions):
     def check(self) -> None:
         timeout_s, header = self.request_timeout, self.session_header
         is_header_free = header is None or is_header(header)
-        free = 'the name of a header that requests do not have anyway, as "X-Session-ID"'
+        free = 'the name of a header that the engine does not set itself, e.g. "X-Session-ID"'
         rules = (
             one_of("api", self.api, tuple(PATHS)),
             one_of("prompts", self.prompts, PROMPT_KINDS),
@@ -179,24 +179,25 @@ class OpenAiOptions(TextOptions):
         )
         ours = RESERVED_FIELDS | {name for name in DRAWING if self.is_drawn}
         taken = ", ".join(sorted(ours & set(self.extra)))
-        text = f"extra has {taken}, which the engine sets itself; use its own options, as "
+        text = f"extra has {taken}, which the engine sets itself; use the engine's options, e.g. "
         yield taken, f"{text}max_new_tokens", "extra"
-        text = 'tokenizer is what count_tokens = "reference" counts by; set that, or leave it out'
+        text = 'tokenizer needs count_tokens = "reference"; set it, or leave tokenizer out'
         applies = self.tokenizer is not None and self.count_tokens != "reference"
         yield applies and not self.client_counts, text, "tokenizer", "count_tokens"
         both = "" if self.url is None else ", not both"
         yield (
             (self.url is None) == (self.serve is None),
-            "set either url, of a server that runs, or serve, the command that starts one" + both,
+            "set either url (of a running server) or serve (a command that starts one)" + both,
             *("url", "serve"),
         )
-        text = "env is for a server that serve starts; this one runs already"
+        text = "env needs serve, as it applies to a server that serve starts; leave env out"
         yield self.serve is None and self.env, text, "env", "serve"
-        text = "several clients need url, of a server that runs: each would start its own"
-        yield self.processes > 1 and self.url is None, text, "clients", "serve"
         text = (
-            f"concurrency = {self.concurrency} cannot be shared evenly by clients = {self.clients}"
+            f"clients = {self.clients} needs the url of a running server, as each client would "
+            "start its own; set url, or leave clients out"
         )
+        yield self.processes > 1 and self.url is None, text, "clients", "serve"
+        text = f"concurrency = {self.concurrency} must be a multiple of clients = {self.clients}"
         yield (self.concurrency or 0) % self.processes, text, "concurrency", "clients"
         variables = [*self.headers_env.values(), self.api_key_env or DEFAULT_KEY]
         text = "api_key_env and headers_env need names of environment variables, not their values"
@@ -206,7 +207,7 @@ class OpenAiOptions(TextOptions):
         bad = [
             n for n in self.headers_env if names.count(n.lower()) > 1 or not is_header(n, implied)
         ]
-        text = f"headers_env has {bad}, which requests have anyway, or is no header"
+        text = f"headers_env has {bad}: not a header, named twice, or one that the engine sets"
         yield bad, text, "headers_env"
 
 
@@ -261,7 +262,7 @@ class PromptSource:
     def tokenizer(self) -> Any:
         if self._folder is None:
             raise engine_error(
-                "this needs the model's tokenizer; set workload.model to the folder that has it"
+                "this engine needs the model's tokenizer; set workload.model to the folder with it"
             )
         tokenizer, self._facts["tokenizer_sha256"] = load_tokenizer("openai", self._folder)
         return tokenizer
@@ -348,8 +349,8 @@ class OpenAiEngine(StackedEngine):
             )
         if self._folder is None:
             raise SuiteError(
-                'engine openai: count_tokens = "reference" needs a tokenizer: set workload.model '
-                "to the folder that has it, or tokenizer",
+                'engine openai: count_tokens = "reference" needs a tokenizer; set tokenizer or '
+                "workload.model to the folder that has it",
                 option=("count_tokens", "tokenizer"),
             )
         return self._folder

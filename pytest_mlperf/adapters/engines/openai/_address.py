@@ -82,15 +82,16 @@ class Address:
         is_socket = parts.scheme == "unix" and parts.path.startswith("/") and not parts.netloc
         if parts.fragment or not (is_http or (is_socket and not parts.query)):
             raise SuiteError(
-                f'engine openai: url = {url!r} is not an address as "http://127.0.0.1:8000" or '
-                '"unix:///run/server.sock"',
+                f'engine openai: url = {url!r} is not an address such as "http://127.0.0.1:8000" '
+                'or "unix:///run/server.sock"',
                 option="url",
             )
         form = FORM.fullmatch("" if is_socket else parts.path)
         assert form is not None
         if form["path"] not in (None, PATHS[api]):
             raise SuiteError(
-                f'engine openai: url ends in {form["path"]}, and api = "{api}": leave that end out',
+                f'engine openai: url ends in {form["path"]}, but api = "{api}"; remove this end '
+                "from url",
                 option=("url", "api"),
             )
         prefix = form["api"] or ("" if form["path"] or form["azure"] else "/v1")

@@ -56,8 +56,8 @@ ABOUT_LENGTH = re.compile(
 )
 
 UNCOUNTED = (
-    "the server's streams have neither usage nor token ids, and pieces of text are not tokens: set "
-    'count_tokens = "reference" to count them by a tokenizer, or use a server that takes '
+    "the server's streams have neither usage nor token ids, so tokens cannot be counted; set "
+    'count_tokens = "reference" to count them with a tokenizer, or use a server that supports '
     "stream_options.include_usage"
 )
 
@@ -268,7 +268,7 @@ async def check_echo(client: Client, prompt: Prompt, fields: Mapping[str, Any]) 
         raise engine_error(
             f"prompt_logprobs = true, but the server at {client.url} does not give them "
             f"({failure}); use a server that answers echo = true with logprobs in /v1/completions, "
-            "as vLLM, or engine torch or vllm",
+            "such as vLLM, or use engine torch or vllm",
         ) from None
 
 
@@ -286,9 +286,9 @@ async def _form(
             if error.status is None:
                 break
     assert failure is not None
-    ways = " nor ".join(forms)
+    ways = " or as ".join(forms)
     raise _unrelated(client, failure) or engine_error(
-        f"the server at {client.url} does not answer a prompt as {ways}: {failure}"
+        f"the server at {client.url} does not accept a prompt as {ways}: {failure}"
         + _advice(client, failure, str(always["model"])),
     )
 
@@ -323,8 +323,8 @@ def _unreachable(client: Client, failure: Failed) -> RunError | None:
     advice = "start it, or let the suite do so with serve"
     if client.url.startswith("https:"):
         advice = (
-            "start it; if it has no TLS, write http; if its certificate is of an authority of "
-            "your own, name that one's file in the environment variable SSL_CERT_FILE"
+            "start it; if it has no TLS, use http:// in url; if its certificate is from your own "
+            "authority, set the environment variable SSL_CERT_FILE to that authority's file"
         )
     return engine_error(f"no server answers at {client.url} ({failure}); {advice}")
 
@@ -340,17 +340,17 @@ def _advice(client: Client, failure: Failed, model: str = "") -> str:
         name = "the name of the environment variable that holds its key"
         return f"; set api_key_env to {name}, or headers_env if the key has another header"
     if model and 400 <= status < 500 and status not in UNRELATED:
-        asked = f'the model was asked for as "{client.mask(model)}": see served_model'
+        asked = f'set served_model to the name of the model; the request had "{client.mask(model)}"'
         causes = {asked: ABOUT_MODEL, "shorten the prompts or max_new_tokens": ABOUT_LENGTH}
-        path = f"{client.path} is not a path of this server: see url and api"
+        path = f"{client.path} is not a path of this server: check url and api"
         causes |= {path: re.compile("")} if status in (404, 405) else {}
     return next((f"; {text}" for text, cause in causes.items() if cause.search(failure.detail)), "")
 
 
 def _unsupported(option: str, value: object, field: str, failure: Failed) -> RunError:
     return engine_error(
-        f"{option} = {value}, but the server does not take {field} ({failure}); leave the option "
-        "out, or use a server that has it, as vLLM",
+        f"{option} = {value}, but the server does not take the field {field} ({failure}); leave "
+        f"{option} out, or use a server that takes it, such as vLLM",
     )
 
 
@@ -365,7 +365,7 @@ async def _together(
         return await client.ask(encode(request))
     except Failed as failure:
         raise _unrelated(client, failure) or engine_error(
-            "the server takes the fields of a request one by one, but not together "
+            "the server accepts each field of a request alone, but not all together "
             f"({', '.join(sorted(fields))}): {failure}",
         ) from None
 
@@ -386,9 +386,9 @@ def check_model(client: Client, answer: StreamedAnswer, models: Sequence[str]) -
     if models and not answer.is_of(models):
         asked, name = client.mask(models[0]), client.mask(answer.model)
         raise engine_error(
-            f'"{asked}" was asked for, and "{name}" answered: ask the server that has '
-            f"it, or write what it is called: served_model; if both are one model, "
-            f'served_model_answers = ["{name}"]'
+            f'model "{asked}" was requested, but "{name}" answered; set served_model to the '
+            "model's name on this server, or url to the server that has it; if both names mean "
+            f'one model, set served_model_answers = ["{name}"]'
         )
 
 

@@ -134,7 +134,7 @@ class Client:
             async with asyncio.timeout(limit_s):
                 await self._connections.ask(request, page)
         except TimeoutError:
-            raise Failed("time-out", f"{path} was not here within {limit_s:g} s") from None
+            raise Failed("time-out", f"no answer to GET {path} within {limit_s:g} s") from None
         except (NoConnection, OSError) as error:
             raise Failed(NO_CONNECTION, self.mask(text_of(error))) from None
         if page.status != 200:
@@ -174,9 +174,11 @@ class _Response(Exchange):
             return refused(self.status, reason)
         if self._packing not in ("", "identity"):
             return Failed(
-                "no event stream", f"it is compressed ({self._packing}), which was not requested"
+                "no event stream",
+                f"the answer is compressed ({self._packing}), which was not requested",
             )
-        return Failed("no event stream", f"the answer is {self._kind or 'of no type'}: {reason}")
+        kind = self._kind or "without a content type"
+        return Failed("no event stream", f"the answer is {kind}: {reason}")
 
 
 class Streamed(Exchange):
@@ -261,7 +263,7 @@ def _so_far(answer: StreamedAnswer) -> str:
     if not answer.started:
         return "it had no text"
     tokens = answer.tokens
-    return "after text without its end" if tokens is None else f"after {tokens} tokens"
+    return "after some text" if tokens is None else f"after {tokens} tokens"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -396,9 +398,10 @@ class Bodies:
             )
         if changed:
             raise engine_error(
-                f"{len(changed)} of {len(new)} prompts are not the same token ids after they were "
-                f"made text for this server and tokenised again (the first is sample {changed[0]}"
-                "); use a server that takes prompts of token ids, as vLLM, or a data set of text",
+                f"{len(changed)} of {len(new)} prompts change when their token ids are decoded to "
+                f"text and tokenised again (the first is sample {changed[0]}), but this server "
+                "takes only text; use a server that takes token ids, such as vLLM, or a data set "
+                "of text",
             )
 
     def unload(self, indices: Sequence[int]) -> None:
@@ -460,6 +463,6 @@ def _checked(index: int, prompt: Any) -> str:
     fault = "is an empty prompt; leave it out of the data set"
     if not isinstance(prompt, str):
         fault = (
-            f"is {type(prompt).__name__}, but the first one is text; a data set gives one of both"
+            f"is of type {type(prompt).__name__}, but the first sample is text; all must be text"
         )
     raise refused_sample(index, fault)

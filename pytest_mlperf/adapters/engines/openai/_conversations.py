@@ -69,7 +69,7 @@ class TurnBodies(Bodies):
         request = self.dataset.input(index)
         messages = request.get("messages") if isinstance(request, Mapping) else None
         if not messages or not all(isinstance(each, Mapping) for each in messages):
-            fault = "is not a conversation, which has messages; a data set gives one or the other"
+            fault = "has no list of messages, but the first sample has one; all samples need one"
             raise refused_sample(index, fault)
         return dict(request)
 
@@ -88,7 +88,7 @@ class TurnBodies(Bodies):
             if message.get("role") == "user" and message.get("content") != []
         }
         if (kind := next((kind for kind in SALTS if kind in contents), None)) is None:
-            raise refused_sample(index, "is a conversation without a message of the user")
+            raise refused_sample(index, "is a conversation without a message of role user")
         first = contents[kind]
         user = dict(messages[first])
         text = encode({"content": user.pop("content")})[CONTENT_START:]

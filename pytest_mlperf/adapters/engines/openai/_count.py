@@ -83,7 +83,7 @@ class ReferenceCount:
             )
         except Exception as error:  # templates can raise anything
             raise engine_error(
-                f"the tokenizer's chat template takes no such answer: {text_of(error)}"
+                f"the tokenizer's chat template cannot format an answer: {text_of(error)}"
             ) from error
         return len(ids)
 

@@ -266,7 +266,7 @@ class StreamedAnswer:
         try:
             choices = event.get("choices") or ()
             if len(choices) > 1 or (choices and choices[0].get("index")):
-                raise Failed("several answers", f"one was asked for: {quoted(content)}")
+                raise Failed("several answers", f"one was requested: {quoted(content)}")
             self.model, self.build = (
                 str(event.get(name) or before)[:MAX_NAME_CHARACTERS]
                 for name, before in (("model", self.model), ("system_fingerprint", self.build))
@@ -294,7 +294,8 @@ class StreamedAnswer:
             self.completion_tokens = None  # an earlier count is outdated
         if reason is not None:
             if reason not in FINISHES:
-                raise Failed(f"finish_reason {str(reason)[:40]!r}", "the server gave up an answer")
+                kind = f"finish_reason {str(reason)[:40]!r}"
+                raise Failed(kind, "the server did not finish an answer")
             self.finish = reason
         first = not self.started and bool(text or substitutes or ids)
         self.started |= first
@@ -337,7 +338,7 @@ def prompt_logprobs(answer: StreamedAnswer, ids: Sequence[int]) -> list[float]:
     if len(came) < len(ids) or None in came[1:]:
         raise Failed(
             "no log-probabilities of the prompt",
-            f"{len(answer.logprobs)} came for {len(ids)} tokens and the answer",
+            f"the server gave {len(answer.logprobs)} for {len(ids)} prompt tokens and the answer",
         )
     return [math.nan, *(value for value in came[1:] if value is not None)]
 

@@ -52,7 +52,8 @@ MAX_TEMPLATE_TOKENS = 8
 """Maximum tokens of a chat's template around an answer: counted, but not in its text."""
 
 HINTS = {
-    429: "set concurrency to what the server takes at a time, or raise its limit",
+    429: "set concurrency to the number of requests that the server accepts at a time, or raise "
+    "the server's limit",
     503: "the server is overloaded or not ready; see its log",
 }
 
@@ -304,7 +305,7 @@ class Checks:
         if missing and (missing != 1 or answer.finish == "length"):
             raise Failed(
                 "token ids lost",
-                f"usage counts {tokens} tokens, and the stream had {answer.n_ids} token ids",
+                f"usage counts {tokens} tokens, but the stream had {answer.n_ids} token ids",
             )
 
     def _check_length(self, tokens: int, body: Body) -> None:
@@ -327,7 +328,7 @@ def check_prompt(counted: int | None, sent: int | None, body: Body) -> None:
     if sent is not None and (counted < sent or (body.exact and counted != sent)):
         raise Failed("another prompt", f"the server counts {counted} tokens in a prompt of {sent}")
     if counted < body.fewest:
-        least = f"one that cannot have fewer than {body.fewest}"
+        least = f"a prompt that has at least {body.fewest}"
         raise Failed("another prompt", f"the server counts {counted} tokens in {least}")
 
 

@@ -128,7 +128,7 @@ class EndpointsOptions(OpenAiOptions):
         advice = "is not supported by MLCommons' client; remove it, or configure it at the server"
         conflicts = [(is_set, f"{name} {advice}", name) for name, is_set in unknown.items()]
         taken = " and ".join(sorted(RESERVED_SETTINGS & set(self.settings)))
-        text = f"settings has {taken}, which points and min_duration of the scenario set"
+        text = f"settings has {taken}; remove it, and set points and min_duration of the scenario"
         conflicts.append((bool(taken), text, "settings"))
         text = "accuracy is a list of tables, one for each data set: write "
         text += "[[engines.options.accuracy]]"
@@ -145,13 +145,13 @@ class EndpointsOptions(OpenAiOptions):
         path, how = table.get("path"), table.get("accuracy_config")
         fault = None
         if not isinstance(how, Mapping) or not how.get("eval_method"):
-            fault = 'needs accuracy_config = { eval_method = "…" }, by which the client scores'
+            fault = 'needs accuracy_config = { eval_method = "…" }, which says how it is scored'
         elif table.get("type", ACCURACY_TYPE) != ACCURACY_TYPE:
-            fault = f"is of type {table['type']!r}; a data set here is one for accuracy"
+            fault = f"has type = {table['type']!r}; set type = {ACCURACY_TYPE!r}, or leave it out"
         elif path is not None and not Path(str(path)).is_file():
-            fault = f"names {path}, which is not a file here"
+            fault = f"has path = {str(path)!r}, but this file does not exist"
         if fault:
-            raise SuiteError(f"engine endpoints: a data set of accuracy {fault}", option="accuracy")
+            raise SuiteError(f"engine endpoints: a table of accuracy {fault}", option="accuracy")
 
 
 class EndpointsEngine(OpenAiEngine):
@@ -196,14 +196,14 @@ class EndpointsEngine(OpenAiEngine):
             if isinstance(self._dataset.input(index), Mapping):
                 raise refused_sample(
                     index,
-                    "is a turn of a conversation, and MLCommons' client is asked for single "
-                    "prompts here: use engine openai, or import what their client measured",
+                    "is a turn of a conversation, but engine endpoints sends only single prompts; "
+                    "use engine openai, or import a run of MLCommons' client",
                 )
             if own_length(self._dataset, index) is not None:
                 raise refused_sample(
                     index,
-                    "sets the length of its answer, but MLCommons' client asks for at most "
-                    "max_new_tokens in all answers: remove output_tokens from the data set",
+                    "sets the length of its answer, but MLCommons' client uses max_new_tokens for "
+                    "all answers; remove output_tokens from the data set",
                 )
         super().load_samples(indices)
         self._loaded = list(indices)
@@ -225,8 +225,8 @@ class EndpointsEngine(OpenAiEngine):
         """
         if settings.tokens and not self._tokenizer_name:
             raise engine_error(
-                "MLCommons' client counts tokens by a tokenizer: set workload.model to the folder "
-                "that has it, or option tokenizer to its name"
+                "MLCommons' client counts tokens with a tokenizer; set workload.model to the "
+                "folder that has it, or tokenizer to its name"
             )
         length_s = settings.min_duration_ms / 1000
         content = self._configuration(concurrency, settings, folder.parent / PROMPTS_FILE)
@@ -279,7 +279,7 @@ class EndpointsEngine(OpenAiEngine):
             folder.rename(pace)
         raise engine_error(
             f"MLCommons' client took less than {length_s:g} s for {requests:,} requests in "
-            f"each of {TRIES} tries: the server is not steady, see {paces}"
+            f"each of {TRIES} tries: the server's speed is not steady, see {paces}"
         )
 
     def _point(self, folder: Path) -> RecordedPoint:

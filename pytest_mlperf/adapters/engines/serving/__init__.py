@@ -133,7 +133,7 @@ def conflicts(
     """Yield checks of a server's options, for `refuse_conflicts`."""
     example = 'serve = ["vllm", "serve", "{model}", "--port", "{port}"]'
     yield not command, f"serve = {command!r} is not a list of words; e.g. {example}", "serve"
-    fault = "the first word of serve is empty; it is the program"
+    fault = "the first word of serve is empty; it must be a program"
     yield not command[0].strip(), fault, "serve"
     placeholders = [name for word in command for name in _PLACEHOLDER.findall(word)]
     choices = ", ".join(f"{{{name}}}" for name in COMMAND_PLACEHOLDERS)
@@ -177,8 +177,8 @@ def find_program(word: str) -> str:
     program = shutil.which(word, path=folders)
     if program is None:
         raise engine_error(
-            f"serve: {word} is not a program here (looked beside {sys.executable} and on "
-            "PATH); install it, or give its whole path",
+            f"serve: {word} is not a program here (looked in the folder of {sys.executable} and "
+            "on PATH); install it, or give its whole path",
         )
     return str(Path(program).absolute())
 
@@ -224,7 +224,7 @@ class ServerProcess:
             self._pid = int(first["pid"])
             return
         self.stop()
-        reason = first.get("failed", "the process that starts it did not answer")
+        reason = first.get("failed", "the process that should start it did not answer")
         raise engine_error(f"{title}: {command[0]} cannot be started: {reason}")
 
     def ended(self, within_s: float = 0.0) -> int | str | None:
@@ -384,7 +384,7 @@ class Server:
             self.log.write_bytes(b"")
             return False
         when = f" before GET {self._health} answered 200"
-        retries = f"; its port was taken, {STARTS} times with another one" if taken else ""
+        retries = f"; its port was in use in each of {STARTS} tries, on different ports" * taken
         raise engine_error(f"{self._how(end, when)}{retries}{self.log_tail()}", str(self.log))
 
     def _wait_for_health(self, port: int) -> int | str | None:
@@ -413,7 +413,7 @@ class Server:
     def _how(self, end: int | str, when: str = "") -> str:
         if end == UNKNOWN_END:
             return f"the process that supervised the server was killed{when}"
-        hint = "; serve must keep it in the foreground" if when and not int(end) else ""
+        hint = "; serve must not put it in the background" if when and not int(end) else ""
         return f"the server {ended(int(end), when)}{hint}"
 
     def _stop(self) -> None:

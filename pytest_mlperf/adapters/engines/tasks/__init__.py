@@ -72,8 +72,8 @@ class AnswerLogits(Task):
             length > self._width or (length < self._width and not self._masked)
         ):
             raise self.graph.refuse(
-                f"takes {self._width} tokens"
-                + (" at most" if self._masked else " and no mask, so no padding")
+                f"takes {'at most' if self._masked else 'exactly'} {self._width} tokens"
+                + ("" if self._masked else " (it has no mask for padding)")
                 + f", but sample {index} of the data set has {length}; set the data set's options "
                 "to match"
             )
@@ -159,8 +159,8 @@ class RawTensor(Task):
         if len({len(array) for array in sample.values()}) != 1:
             arrays = ", ".join(f"{name} {array.shape}" for name, array in sample.items())
             raise self.graph.refuse(
-                f"takes inputs with as many rows each, but sample {index} of the data set has "
-                f"{arrays}"
+                f"takes inputs with the same number of rows, but sample {index} of the data set "
+                f"has {arrays}"
             )
         return sample
 

@@ -133,8 +133,8 @@ class Detect(graphs.Task):
         ):
             raise self.graph.refuse(
                 f"gave boxes {boxes.shape}, labels {labels.shape}, scores {scores.shape} for "
-                f'{images} images; task = "detect" needs (n, 4), (n,), (n,) of one image, or all '
-                "with the batch before"
+                f'{images} images; task = "detect" needs (n, 4), (n,), (n,) for one image, or all '
+                "three with a leading batch dimension"
             )
         return [each[row] for each in outputs] if expected else outputs
 
@@ -168,7 +168,7 @@ def _pick(graph: graphs.Graph, role: str) -> graphs.Tensor:
             if tensor.name.removesuffix(":0") == name:
                 return tensor
     raise graph.refuse(
-        f"gives {', '.join(tensor.name for tensor in graph.outputs)}, and no {role}; "
+        f"has the outputs {', '.join(tensor.name for tensor in graph.outputs)}, but no {role}; "
         'task = "detect" needs the outputs boxes, labels and scores'
     )
 
@@ -194,9 +194,9 @@ class Segment(graphs.Task):
     def __post_init__(self) -> None:
         shape, overlap = self.roi_shape, self.overlap
         is_shape = len(shape) == 3 and min(shape) >= 1
-        require_options("", [("roi_shape", shape, is_shape, "three lengths of a window")])
+        require_options("", [("roi_shape", shape, is_shape, "three lengths of at least 1")])
         is_share = 0 <= overlap < 1 and 0 not in self.strides
-        share = "a share of a window, from 0 to less than 1, that leaves a step"
+        share = "a number from 0 to below 1 with a step of at least one voxel between windows"
         require_options("", [("overlap", overlap, is_share, share)])
 
     @property

@@ -31,7 +31,7 @@ class Yolo(Task):
     max_detections: int = 300
 
     def __post_init__(self) -> None:
-        share = "a share of the area of two boxes, above 0 and at most 1"
+        share = "a number above 0 and at most 1"
         rules = (
             ("iou_threshold", self.iou_threshold, 0 < self.iou_threshold <= 1, share),
             number_of("max_detections", self.max_detections, "boxes"),
@@ -84,8 +84,8 @@ class Yolo(Task):
         if not fits or len(boxes) != len(samples):
             raise self.graph.refuse(
                 f"output {self._output!r} has shape {boxes.shape} for {len(samples)} images; "
-                'task = "yolo" needs (batch, 4 + classes, places), or (batch, boxes, 6) of boxes '
-                "that the model has chosen itself"
+                'task = "yolo" needs (batch, 4 + classes, boxes), or (batch, boxes, 6) from a '
+                "model with non-maximum suppression"
             )
         for index, sample, of_image in zip(indices, samples, boxes, strict=True):
             yield self._rows(index, sample, of_image).tobytes()

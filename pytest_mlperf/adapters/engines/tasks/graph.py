@@ -65,7 +65,9 @@ class Graph:
             raise self.refuse(
                 f"gives {len(matches)} outputs ({names}); select one with the option output"
             )
-        raise self.refuse(f"gives no output {name!r}, but {names}; correct the option output")
+        raise self.refuse(
+            f"has no output {name!r}; its outputs are {names}; correct the option output"
+        )
 
 
 def check_inputs(graph: Graph, precision: str | None) -> None:

@@ -36,16 +36,16 @@ PASSED_OPTIONS = (
 RESERVED: Mapping[str, str] = {
     **{name: f"the option {name}" for name in PASSED_OPTIONS},
     "model": "the key model of [workload] or of the engine entry",
-    "tokenizer": "the tokenizer in the model's folder, which the engine reads itself",
-    "tokenizer_mode": "the tokenizer in the model's folder, which the engine reads itself",
-    "skip_tokenizer_init": "token ids, which the engine always hands over",
-    "trust_remote_code": "nothing: code of a model's folder is never run",
+    "tokenizer": "the engine, which reads the tokenizer in the model's folder itself",
+    "tokenizer_mode": "the engine, which reads the tokenizer in the model's folder itself",
+    "skip_tokenizer_init": "the engine, which always passes token ids",
+    "trust_remote_code": "the engine, which never runs code of a model's folder",
     "dtype": "precision",
-    "revision": "model: nothing is downloaded",
-    "tokenizer_revision": "model: nothing is downloaded",
-    "max_beam_width": "nothing: answers are greedy",
-    "return_perf_metrics": "nothing: the engine's own stamps are always compared with ours",
-    "backend": "nothing: this is the PyTorch backend",
+    "revision": "the engine, which downloads nothing",
+    "tokenizer_revision": "the engine, which downloads nothing",
+    "max_beam_width": "the engine, whose answers are greedy",
+    "return_perf_metrics": "the engine, which always compares the library's times with its own",
+    "backend": "the engine, which uses the PyTorch backend",
 }
 """Arguments that `llm` must not have, and their replacements."""
 
@@ -163,9 +163,9 @@ class TensorRtLlmOptions(LibraryOptions):
         ranks = self.tensor_parallel_size
         yield (
             self.llm.get("enable_attention_dp") is True and ranks == 1,
-            "llm.enable_attention_dp = true lets each GPU of tensor parallelism have requests "
-            "of its own, and adds no GPUs: set tensor_parallel_size to the GPUs of one copy of "
-            "the model, it is 1",
+            "llm.enable_attention_dp = true needs tensor_parallel_size above 1, because it gives "
+            "each of these GPUs its own requests; set tensor_parallel_size to the number of GPUs "
+            "of one copy of the model",
             *("llm", "tensor_parallel_size"),
         )
         sizes = {name: self.llm[name] for name in EXPERT_RANKS if is_count(self.llm.get(name))}
@@ -176,9 +176,9 @@ class TensorRtLlmOptions(LibraryOptions):
         product_text = " x ".join(f"llm.{name} = {size}" for name, size in sizes.items())
         yield (
             not fits and "context_parallel_size" not in self.llm,
-            f"{product_text} is {product}, but experts are divided among the GPUs of tensor "
-            f"parallelism, and tensor_parallel_size = {ranks}; set them so that "
-            + ("the product is the same" if both else "it is a multiple"),
+            f"{product_text} divides the experts among {product} GPUs, but tensor_parallel_size = "
+            f"{ranks}; "
+            + ("make both numbers equal" if both else f"make {product} a divisor of {ranks}"),
             *("llm", "tensor_parallel_size"),
         )
 
@@ -297,8 +297,9 @@ class TensorRtLlmEngine(LibraryEngine):
         longest, limit = self._task.prompts.longest, self._max_prompt_tokens
         if limit is not None and longest > limit:
             raise self._options.refused(
-                f"the longest prompt has {longest} tokens, but max_num_tokens = {limit} fit one "
-                "forward pass; set max_num_tokens higher, or enable_chunked_prefill = true",
+                f"the longest prompt has {longest} tokens, but a forward pass takes at most "
+                f"max_num_tokens = {limit}; set max_num_tokens higher, or enable_chunked_prefill = "
+                "true",
                 *("max_num_tokens", "enable_chunked_prefill"),
             )
 

@@ -226,8 +226,8 @@ class SamplingByPrompt:
 
 
 CUT_NOTE = (
-    "; TensorRT-LLM lowers it to what fits its own max_seq_len: set max_seq_len to the longest "
-    "prompt and max_new_tokens together"
+    "; TensorRT-LLM cuts answers that do not fit its max_seq_len: set max_seq_len to at least the "
+    "tokens of the longest prompt plus max_new_tokens"
 )
 
 
@@ -294,7 +294,7 @@ class RequestLoop:
             await output
         # As above.
         except Exception as error:
-            raise engine_error(f"TensorRT-LLM failed a first request: {_cause(error)}") from error
+            raise engine_error(f"TensorRT-LLM failed a test request: {_cause(error)}") from error
         return list(output.outputs[0].token_ids)
 
     def _compare(self, index: int, completion: Any, first_s: float | None) -> None:

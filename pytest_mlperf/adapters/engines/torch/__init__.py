@@ -140,7 +140,7 @@ class TorchEngine(TokenBase):
             joins = self._options.may_join and not (pictured or logprobs_only) and can_join(model)
             batching = "continuous" if joins else "dynamic"
         elif batching == "continuous" and (pictured or not can_join(model)):
-            fault = "takes no pictures, which the data set has"
+            fault = "supports no pictures, but the data set has some"
             if not pictured:
                 fault = "cannot run this model, whose layers with linear attention keep a state "
                 fault += "and no tokens"

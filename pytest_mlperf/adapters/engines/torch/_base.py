@@ -124,7 +124,8 @@ class TokenOptions(DeviceOptions, TextOptions):
             )
             yield (
                 self.weights == "dummy",
-                f'sparsity = "{sparsity}" with weights = "dummy": random weights are not sparse',
+                f'sparsity = "{sparsity}" excludes weights = "dummy", as random weights are not '
+                "sparse; leave one of them out",
                 *("sparsity", "weights"),
             )
 
@@ -244,7 +245,7 @@ class TorchModuleOptions(DeviceOptions):
         is_valid = self.compile is False or self.compile in COMPILE_MODES
         yield "compile", self.compile, is_valid, f"false or one of {', '.join(COMPILE_MODES)}"
         is_valid = self.workers >= 0
-        yield "workers", self.workers, is_valid, "a number of threads; 0: inside submit"
+        yield "workers", self.workers, is_valid, "a number of threads, or 0 for none"
         if self.batching is not None:
             yield one_of("batching", self.batching, JOINS)
         is_valid = not isinstance(self.output, int) or self.output >= 0
@@ -278,7 +279,8 @@ def quantization_table(config: Any) -> Mapping[str, Any]:
 def check_quantised(folder: Path, quantization: Mapping[str, Any], precision: str) -> None:
     if not quantization:
         if precision == STORED:
-            raise broken(folder, f'its weights are plain, and the suite says "{STORED}"')
+            problem = f'its weights are not quantised, but the suite has precision = "{STORED}"'
+            raise broken(folder, f"{problem}; set precision to {' or '.join(PLAIN_PRECISIONS)}")
         return
     with expected_types(folder / "config.json"):
         weights = quantisation_of(quantization)
@@ -286,16 +288,15 @@ def check_quantised(folder: Path, quantization: Mapping[str, Any], precision: st
     if method not in DEQUANTISATION_NOTES:
         raise broken(
             folder,
-            f"the weights are quantised in the format {method!r}; this engine takes plain weights, "
-            f"{', '.join(FORMAT_LIBRARIES)} and {STORED}",
+            f"the weights are quantised in the format {method!r}; this engine takes unquantised "
+            f"weights, or the formats {', '.join(FORMAT_LIBRARIES)} and {STORED}",
         )
     if not weights.weights or not all(precision in names for names in weights.weights):
         names = [names[0] if names else "an unknown precision" for names in weights.weights]
         stated = " and ".join(sorted(names)) or "an unknown precision"
         advice = f'; write precision = "{stated}"' if weights.names else ""
-        raise broken(
-            folder, f'config.json says {stated} weights, and the suite "{precision}"{advice}'
-        )
+        problem = f'config.json says {stated} weights, but the suite has precision = "{precision}"'
+        raise broken(folder, f"{problem}{advice}")
     if method in FORMAT_LIBRARIES:
         who = f"engine torch: {folder} is a checkpoint of {method}, which"
         require_module(who, FORMAT_LIBRARIES[method], EXTRAS[method])

@@ -126,7 +126,9 @@ def read_config(folder: Path, kind: ModelKind, *, quantised: str | None = None) 
         _base.check_quantised(folder, _base.quantization_table(config), quantised)
     elif _base.method_of(config) is not None:
         raise broken(
-            folder, "the weights are quantised already; this engine takes weights that are not"
+            folder,
+            "the weights are already quantised, but this engine takes only unquantised weights; "
+            "set model to an unquantised checkpoint",
         )
     return config
 
@@ -207,8 +209,8 @@ def _method(folder: Path, config: Any, *, dummy: bool) -> str | None:
     if method is not None and dummy:
         raise broken(
             folder,
-            f'the weights are quantised ({method}), and weights = "dummy" makes plain ones; use '
-            "the folder that they were made from",
+            f'the weights are quantised ({method}), but weights = "dummy" makes unquantised ones; '
+            "set model to the unquantised checkpoint",
         )
     return method
 
@@ -264,7 +266,7 @@ def check_logits(model: Any, folder: Path, kind: ModelKind) -> None:
     if bool(logits.isnan().any()):
         raise broken(
             folder,
-            f"the model computes no numbers (NaN) in {_devices.dtype_name(model.dtype)}; "
+            f"the model's outputs are NaN in {_devices.dtype_name(model.dtype)}; "
             "the weights are broken, or the precision is too narrow for them: try bf16 or fp32",
         )
 

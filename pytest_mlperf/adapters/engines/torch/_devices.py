@@ -37,7 +37,7 @@ def find_device(name: str, *, engine: str = "torch") -> Any:
     if not torch.cuda.is_available():
         problem = f"torch {torch.__version__} sees no CUDA device: {_no_cuda_reason()}"
     elif (device.index or 0) >= count:
-        problem = f"there are {count} CUDA devices, counted from 0"
+        problem = f"the CUDA devices of this machine are numbered 0 to {count - 1}"
     if problem is not None:
         raise EnvironmentFault(
             f"engine {engine}: device = {name!r}, but {problem}", option="device"
@@ -138,7 +138,7 @@ def require_kernels(precision: str, device: Any, *, engine: str = "torch") -> No
             reason = f"this GPU's is {capability[0]}.{capability[1]}"
         raise EnvironmentFault(
             f"engine {engine}: precision {precision!r} needs a GPU of compute capability "
-            f"{least[0]}.{least[1]} or later for its kernels, and {reason}; use another precision "
+            f"{least[0]}.{least[1]} or later for its kernels, but {reason}; use another precision "
             f"on {device}",
             option="precision",
         )
@@ -174,7 +174,7 @@ def quantise(model: Any, precision: str, *, device: Any, engine: str = "torch") 
     count = sum(isinstance(weight, TorchAOBaseTensor) for weight in matrices)
     if not count:
         raise engine_error(
-            f"engine {engine}: precision {precision!r} quantises {plan.needs}, and this model "
+            f"engine {engine}: precision {precision!r} quantises {plan.needs}, but this model "
             "has none; use another precision",
         )
     parameters = list(model.parameters())
@@ -313,8 +313,8 @@ def sparse_layers(model: Any, folder: Path) -> Iterator[tuple[str, Any]]:
         if weights.ndim > 1 and id(weights) not in covered
     ]
     if outside or not has_linear:
-        problem = f"{outside[0]} is not in a linear layer" if outside else "this model has none"
-        raise broken(folder, f'sparsity = "2:4" is for models of linear layers, and {problem}')
+        problem = f"{outside[0]} is in none" if outside else "this model has no linear layers"
+        raise broken(folder, f'sparsity = "2:4" needs all weights in linear layers, but {problem}')
 
 
 def check_layers(layers: Mapping[str, Any], folder: Path) -> str:
@@ -325,7 +325,7 @@ def check_layers(layers: Mapping[str, Any], folder: Path) -> str:
         if weights.shape[1] % SPARSE_GROUP:
             raise broken(
                 folder,
-                f"{name} has {weights.shape[1]} inputs, which are not groups of four: it "
+                f"{name} has {weights.shape[1]} inputs, which is not a multiple of four, so it "
                 'cannot be 2:4 sparse; leave sparsity = "2:4" out',
             )
         filled = weights != 0

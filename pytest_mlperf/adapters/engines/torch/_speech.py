@@ -36,8 +36,9 @@ def open_features(folder: Path, config: Any) -> Any:
     if sizes != valid:
         raise broken(
             folder / "preprocessor_config.json",
-            f"features are of {sizes[0]} Hz, {sizes[1]} mels and {sizes[2]} frames, and the model "
-            f"takes {valid[0]}, {valid[1]} and {valid[2]}; copy the file that belongs to it",
+            f"its features have {sizes[0]} Hz, {sizes[1]} mels and {sizes[2]} frames, but the "
+            f"model needs {valid[0]} Hz, {valid[1]} mels and {valid[2]} frames; copy the file of "
+            "this model here",
         )
     return extractor
 

@@ -405,7 +405,7 @@ class HttpClient:
         if isinstance(error, http.client.IncompleteRead):
             return RequestError("the connection ended in the middle of an answer", lost=True)
         if not isinstance(error, OSError):
-            return RequestError(f"what came back is not HTTP: {error}")
+            return RequestError(f"the answer is not HTTP: {error}")
         words = getattr(error, "strerror", None) or str(error) or type(error).__name__
         return RequestError(words, lost=True)
 

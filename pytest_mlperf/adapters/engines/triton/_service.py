@@ -47,7 +47,7 @@ GRPC_PORT = "{grpc_port}"
 EXIT_DELAY_SECONDS = 1.0
 """Time from a broken connection to the visible end of the process behind it."""
 
-SERVER, MODEL = "the server was not ready", "the model was not ready, or is not there"
+SERVER, MODEL = "the server was not ready", "the model was not ready, or does not exist"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -106,7 +106,7 @@ def _check_config(config: Mapping[str, Any], batch_size: int, where: str) -> Non
         raise broken(
             where,
             f"its configuration has max_batch_size = {largest}, but batch_size = "
-            f"{batch_size}; make both fit",
+            f"{batch_size}; lower batch_size, or raise max_batch_size on the server",
         )
     cache = config.get(CACHED)
     if isinstance(cache, Mapping) and cache.get("enable"):
@@ -152,7 +152,7 @@ def _tensors(metadata: Mapping[str, Any], key: str, where: str) -> tuple[Tensor,
     if not isinstance(listed, list) or not listed:
         raise broken(
             where,
-            f"its metadata names no {key}, which decide what is sent and asked for; "
+            f"its metadata names no {key}, which the engine needs for its requests; "
             "complete the model's settings on the server",
         )
     tensors = []
@@ -207,8 +207,8 @@ class ClientPool:
             self.answered += expected in ("", version)
         if expected not in ("", version):
             raise _clients.RequestError(
-                f"version {version!r} of the model answered, after version {expected!r} had; name "
-                "one by model_version, and change no model during a run"
+                f"version {version!r} of the model answered, but version {expected!r} did before; "
+                "set model_version, and do not change the model during a run"
             )
         return arrays
 
@@ -390,7 +390,7 @@ class Service:
             if lacks == MODEL and (names := client.names()) and name not in names:
                 raise broken(
                     self.where,
-                    f"the server has no such model, but {', '.join(names)}; correct served_model",
+                    f"the server has only these models: {', '.join(names)}; correct served_model",
                 )
             if time.monotonic() + pause_s > deadline:
                 log_tail = "" if self._server is None else self._server.log_tail()

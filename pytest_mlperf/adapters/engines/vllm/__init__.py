@@ -57,8 +57,8 @@ PASSED_OPTIONS = (
 RESERVED: Mapping[str, str] = {
     **{name: f"the option {name}" for name in PASSED_OPTIONS},
     **dict.fromkeys(("model", "model_weights"), "the workload's model"),
-    "tokenizer": "the tokenizer in the model's folder, which the engine reads itself",
-    "skip_tokenizer_init": "nothing: prompts are always handed over as token ids",
+    "tokenizer": "the engine, which reads the tokenizer in the model's folder itself",
+    "skip_tokenizer_init": "the engine, which always passes prompts as token ids",
     "dtype": "precision",
     "disable_log_stats": "the option request_metrics",
     "mm_processor_cache_gb": "the option mm_processor_cache_gb",
@@ -66,7 +66,7 @@ RESERVED: Mapping[str, str] = {
     "override_generation_config": "the options max_new_tokens, min_new_tokens and ignore_eos",
     **dict.fromkeys(
         ("revision", "tokenizer_revision", "code_revision", "hf_token"),
-        "nothing: nothing is downloaded",
+        "the engine, which downloads nothing",
     ),
 }
 """Arguments of vLLM that `engine_args` must not have, and their replacements."""
@@ -132,11 +132,11 @@ class VllmOptions(LibraryOptions, tools.ToolOptions):
         yield from super()._rules(precision)
         yield from self.tool_rules()
         size = self.mm_processor_cache_gb
-        yield "mm_processor_cache_gb", size, 0 <= size < math.inf, "a number of GB from 0 on"
+        yield "mm_processor_cache_gb", size, 0 <= size < math.inf, "a number of GB of at least 0"
 
     def _conflicts(self, precision: str) -> Iterator[Sequence[Any]]:
         yield from super()._conflicts(precision)
-        text = 'batch_size is for api = "offline"; with api = "async" set max_num_seqs, the number '
+        text = 'batch_size needs api = "offline"; with api = "async" set max_num_seqs, the number '
         applies = self.batch_size is not None and self.api != "offline"
         yield applies, f"{text}of samples in flight", "batch_size", "api"
         if (quantization := self.quantization) is not None:
@@ -148,8 +148,9 @@ class VllmOptions(LibraryOptions, tools.ToolOptions):
                 *("quantization", "precision"),
             )
             valid = AT_LOADING.get(quantization, QUANTISED_PRECISIONS)
-            text = f'quantization = "{quantization}" makes {" or ".join(valid)}, but precision = '
-            yield precision not in valid, f'{text}"{precision}"', "quantization", "precision"
+            text = f'quantization = "{quantization}" quantises to {" or ".join(valid)}, but '
+            text += f'precision = "{precision}"; correct one of the two'
+            yield precision not in valid, text, "quantization", "precision"
 
 
 def check_agrees(
@@ -274,7 +275,7 @@ class VllmEngine(LibraryEngine):
         sound = is_speech(self._dataset)
         if self._options.mm_processor_cache_gb and not (pictures or sound):
             raise self._options.refused(
-                "mm_processor_cache_gb is for pictures and sound, and the data set has none; leave "
+                "mm_processor_cache_gb needs pictures or sound, but the data set has none; leave "
                 "it out",
                 "mm_processor_cache_gb",
             )

@@ -171,7 +171,7 @@ def find_version() -> str:
     if (0, 2) <= tuple(map(int, re.findall(r"\d+", vllm_version)[:2])) < MIN_VLLM:
         oldest = ".".join(map(str, MIN_VLLM))
         raise EnvironmentFault(
-            f"engine vllm needs vLLM {oldest} or newer, and this is {vllm_version}; "
+            f"engine vllm needs vLLM {oldest} or newer, but this is {vllm_version}; "
             f"try: pip install 'vllm>={oldest}'"
         )
     return vllm_version
@@ -242,7 +242,7 @@ def compare(
     if theirs.num_generation_tokens != tokens:
         raise impossible(
             index,
-            f"vLLM counts {theirs.num_generation_tokens} tokens in the answer, and {tokens} came",
+            f"vLLM counts {theirs.num_generation_tokens} tokens in the answer, but {tokens} came",
         )
     if theirs.last_token_ts < theirs.first_token_ts:
         raise impossible(index, "vLLM stamped its last token before its first")

@@ -111,8 +111,8 @@ def _javascript() -> Toolchain:
     candidates = [folder for folder in folders if folder and Path(folder, "lodash").is_dir()]
     if not candidates:
         raise MissingError(
-            "lodash, which the tests import, is in none of node's folders (npm install -g lodash, "
-            "or set NODE_PATH)"
+            "node cannot find the module lodash, which the tests import (npm install -g lodash, or "
+            "set NODE_PATH to its folder)"
         )
     modules = f"{LIBRARIES_FOLDER}/node_modules"
     lodash = os.path.realpath(Path(candidates[0], "lodash"))

@@ -67,9 +67,9 @@ class Archive:
         files = sorted(self._path.glob("*.jsonl")) if self._path.is_dir() else [self._path]
         if not files or not files[0].is_file():
             raise UnavailableError(
-                f"scorer {self._scorer}: no tests of LiveCodeBench at {self._path}; get test.jsonl "
-                "and its numbered continuations of livecodebench/code_generation_lite from Hugging "
-                "Face, and set the option tests to their folder",
+                f"scorer {self._scorer}: {self._path} holds no LiveCodeBench tests; download "
+                "test.jsonl, test2.jsonl and so on of livecodebench/code_generation_lite from "
+                "Hugging Face, and set the scorer's option tests to their folder",
                 path=self._path,
                 option="tests",
             )
@@ -89,9 +89,9 @@ class Archive:
                     offset += len(line)
         if ids and not offsets:
             raise scorer_error(
-                f"scorer {self._scorer}: {self._path} has none of the {len(ids)} problems that "
-                f"the data set asks, such as {min(ids).decode()!r:.60}; set the option tests to "
-                "LiveCodeBench's files",
+                f"scorer {self._scorer}: {self._path} has no tests for any of the {len(ids)} "
+                f"problems in the data set (the first: {min(ids).decode()!r:.60}); set the "
+                "scorer's option tests to the folder with LiveCodeBench's files",
             )
         return offsets
 
@@ -104,8 +104,9 @@ class Archive:
             return _task(parse_json(line))
         except _BROKEN_ROWS as error:
             raise scorer_error(
-                f"scorer {self._scorer}: the line at byte {offset} of {path} is not a problem "
-                f"of LiveCodeBench ({type(error).__name__}: {error!s:.100}); get the file anew",
+                f"scorer {self._scorer}: the line at byte {offset} of {path} is not a "
+                f"LiveCodeBench problem ({type(error).__name__}: {error!s:.100}); download the "
+                "file again",
             ) from error
 
 
@@ -145,7 +146,7 @@ def _pickled_text(content: bytes) -> str:
     operations = list(islice(pickletools.genops(content), 6))
     names = " ".join(operation.name for operation, _, _ in operations)
     if not _TEXT_OPCODES.fullmatch(names):
-        raise ValueError(f"the tests are a pickle of more than text: {names}")
+        raise ValueError(f"the pickled tests hold more than one text, opcodes: {names}")
     return next(str(text) for operation, text, _ in operations if "UNICODE" in operation.name)
 
 
@@ -165,7 +166,7 @@ def passed_tests(
     offsets = archive.find({identifier for identifier, _ in programs})
     missing = sum(identifier not in offsets for identifier, _ in programs)
     if missing:
-        print(f"{scorer}: {missing:,} programs have no tests and count as wrong, as in MLPerf's")
+        print(f"{scorer}: {missing:,} programs have no tests and count as wrong, as in MLPerf")
     toolchain = python_toolchain(INSIDE_SCRIPT, *IMPORTABLE)
     return in_parallel(
         [

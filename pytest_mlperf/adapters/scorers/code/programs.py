@@ -148,8 +148,9 @@ def _require_toolchains(counts: Counter[str]) -> None:
     ]
     if parts:
         raise EnvironmentFault(
-            f"scorer mbxp: of {counts.total()} programs these cannot run here: {', '.join(parts)}; "
-            "install what is missing, or leave MBXP out with run_generated_code = false"
+            f"scorer mbxp: some of the {counts.total()} programs cannot run here: "
+            f"{', '.join(parts)}; install the missing tools, or leave MBXP out with "
+            "run_generated_code = false"
         )
 
 

@@ -68,8 +68,9 @@ SETUP_GRACE_SECONDS = 10.0
 CHILD = Path(__file__).with_name("sandbox_child.py")
 
 ADVICE = (
-    "allow unprivileged user namespaces on this machine (on Ubuntu also for AppArmor), or run in a "
-    "container that allows them, or leave MBXP out with run_generated_code = false"
+    "allow unprivileged user namespaces (Ubuntu: sudo sysctl -w "
+    "kernel.apparmor_restrict_unprivileged_userns=0), run in a container that allows them, or "
+    "leave MBXP out with run_generated_code = false"
 )
 
 
@@ -81,7 +82,7 @@ class UnisolatedError(EnvironmentFault):
     """
 
     def __init__(self, reason: str) -> None:
-        advice = "install it anew" if reason.startswith("cannot start ") else ADVICE
+        advice = "reinstall it" if reason.startswith("cannot start ") else ADVICE
         super().__init__(f"generated code cannot be isolated here: {reason}; {advice}")
         self.reason = reason
 
@@ -161,12 +162,11 @@ def settings(
 ) -> dict[str, Any]:
     """Return the settings for sandbox_child.py; the arguments are those of `run_isolated`."""
     if invalid := [name for name in files if "/" in name or name in {"", ".", ".."}]:
-        raise ValueError(f"{invalid[0]!r} is not a name of a file without a folder")
+        raise ValueError(f"{invalid[0]!r} is not a file name; it must not contain a folder")
     code = sandbox_filter.program(os.uname().machine)
     if code is None:
         raise UnisolatedError(
-            f"the system calls of {os.uname().machine} are not known, only those of x86_64 and "
-            "aarch64"
+            f"the sandbox supports the processors x86_64 and aarch64, not {os.uname().machine}"
         )
     contents = {
         name: text.encode() if isinstance(text, str) else text for name, text in files.items()
@@ -262,8 +262,8 @@ def _finished(lines: bytearray, stdout: bytearray, stderr: bytearray) -> StepRes
     if not reports or "done" not in reports.pop():
         log = stderr.decode(errors="replace").strip()[-500:] or "nothing"
         raise scorer_error(
-            "the sandbox of generated code ended without a result (out of memory? Last log: "
-            f"{log}); score again, with fewer processes",
+            "the sandbox for generated code ended without a result (out of memory? Last log: "
+            f"{log}); set the scorer's option processes to a smaller number",
         )
     return StepResult(
         **reports[-1],
@@ -287,7 +287,7 @@ def why_not() -> str | None:
     Returns the reason why it cannot isolate programs here; None if it can.
     """
     if platform.system() != "Linux":
-        return f"{platform.system()} has no namespaces; run on Linux"
+        return f"{platform.system()} has no user namespaces; run on Linux"
     try:
         return _tried()
     except UnisolatedError as error:

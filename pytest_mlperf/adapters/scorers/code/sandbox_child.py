@@ -142,9 +142,9 @@ def map_two(process: int) -> bool:
 
 def build(settings: Settings) -> None:
     """Mount the sandbox's root folder, the readable paths, and one writable folder."""
-    with step("keep mounts to itself"):
+    with step("make its mounts private"):
         mount(None, "/", None, MS_REC | MS_PRIVATE)
-    with step("mount a root of its own"):
+    with step("mount a new root folder"):
         mount("tmpfs", MOUNT_POINT, "tmpfs", MS_NOSUID | MS_NODEV, "size=1m,mode=0755")
         os.mkdir(MOUNT_POINT + OLD_ROOT_FOLDER)
         call(LIBC.pivot_root, MOUNT_POINT.encode(), (MOUNT_POINT + OLD_ROOT_FOLDER).encode())

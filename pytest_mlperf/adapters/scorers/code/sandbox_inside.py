@@ -82,7 +82,7 @@ def attempts(expectations: dict[str, Any]) -> Iterator[tuple[str, Callable[[], A
         yield f"write to {folder}", partial(make, f"{folder}/made-here")
     yield "become root", partial(os.setuid, 0)
     yield "make a user namespace", user_namespace
-    yield "have more memory than it should", partial(bytearray, expectations["memory_bytes"])
+    yield "exceed its memory limit", partial(bytearray, expectations["memory_bytes"])
 
 
 def findings(expectations: dict[str, Any]) -> Iterator[str]:
@@ -101,8 +101,8 @@ def findings(expectations: dict[str, Any]) -> Iterator[str]:
         yield "a program can start processes without limit"
     if count < expectations["processes"] // 2:
         yield (
-            f"a program can start only {count} processes, since others of this user count (Linux "
-            "before 5.14)"
+            f"a program can start only {count} processes, because Linux before 5.14 also counts "
+            "this user's other processes"
         )
 
 

@@ -71,7 +71,7 @@ class ClipFidOptions:
     def __post_init__(self) -> None:
         _parse_size(self.size)
         count = type(self.batch_size) is int and self.batch_size >= 1
-        expected = "a number of images, at least 1"
+        expected = "a whole number of images, at least 1"
         require_options("scorer clip_fid", [("batch_size", self.batch_size, count, expected)])
         require_choice("clip_fid", "device", self.device, DEVICES)
 
@@ -116,7 +116,7 @@ class ClipFidScorer(ScorerBase[ClipFidOptions]):
         if len(outputs) != len(references) or len(outputs) < 2:
             raise scorer_error(
                 f"scorer clip_fid: got {len(outputs)} outputs for {len(references)} references; it "
-                "needs one output per reference, and at least two: FID compares a covariance",
+                "needs one output per reference, and at least two: FID needs a covariance",
             )
         captions = [_caption(reference, n) for n, reference in enumerate(references)]
         real = read_statistics(Path(self._asked.statistics))
@@ -178,14 +178,14 @@ def _checked(
     if numbers.shape != (len(samples), *shape):
         expected = f"{(len(samples), *shape)}" + (" as in the statistics" if shape else "")
         raise scorer_error(
-            f"scorer clip_fid: {option} gave numbers of shape {numbers.shape} for {len(samples)} "
-            f"images, not {expected}; correct the scorer's {option}",
+            f"scorer clip_fid: {option} returned an array of shape {numbers.shape} for "
+            f"{len(samples)} images, not {expected}; correct the scorer's {option}",
         )
     finite = np.isfinite(numbers).reshape(len(samples), -1).all(axis=1)
     if not finite.all():
         raise scorer_error(
-            f"scorer clip_fid: what {option} gave for sample {samples[int(finite.argmin())]} is "
-            f"not finite; check the weights that the scorer's {option} names",
+            f"scorer clip_fid: {option} returned a number that is not finite for sample "
+            f"{samples[int(finite.argmin())]}; check the weights named by the scorer's {option}",
         )
     return numbers
 
@@ -216,8 +216,8 @@ def _missing(options: ClipFidOptions) -> Iterator[str]:
     if not Path(statistics).is_file():
         yield (
             f"{statistics}: the statistics of real images are not here; get MLPerf's val2014.npz "
-            "from the folder text_to_image/tools of its repository inference, or set the scorer's "
-            "statistics to the file"
+            "from the folder text_to_image/tools of github.com/mlcommons/inference, or set the "
+            "scorer's statistics to the file"
         )
 
 

@@ -93,8 +93,8 @@ class DeepSeekScorer(language.TextScorer[ReasoningOptions]):
         require_flag(self.name, "run_generated_code", settings.run_generated_code)
         if settings.run_generated_code != (settings.tests is not None):
             raise SuiteError(
-                f"scorer {self.name}: run_generated_code and tests go together: the one allows to "
-                "run programs, the other is the folder of LiveCodeBench's tests; set both, or none",
+                f"scorer {self.name}: set both options run_generated_code (run programs) and tests "
+                "(folder of LiveCodeBench's tests), or neither",
                 option=("tests", "run_generated_code"),
             )
         self._archive = Archive(self.name, settings.tests) if settings.tests is not None else None
@@ -145,13 +145,13 @@ class DeepSeekScorer(language.TextScorer[ReasoningOptions]):
 
     def _part(self, sample: int, dataset: str) -> str:
         part = next((part for key, part in self.parts.items() if key in dataset.lower()), None)
-        where = f"scorer {self.name}: sample {sample} is of the data set {dataset!r:.60}"
+        where = f"scorer {self.name}: sample {sample} has dataset {dataset!r:.60}"
         if part is None:
-            raise scorer_error(f"{where}, which has none of {', '.join(self.parts)} in its name")
+            raise scorer_error(f"{where}, which names none of {', '.join(self.parts)}")
         if part == PROGRAMS and not self._asked.has_programs:
             raise scorer_error(
-                f"{where}, but has_programs = false says that there is none with programs; leave "
-                "these samples out, or that option",
+                f"{where}, which has programs, but the option has_programs is false; leave these "
+                "samples out of the data set, or remove the option",
             )
         return part
 

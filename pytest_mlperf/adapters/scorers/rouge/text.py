@@ -75,7 +75,7 @@ def f_measures(
                 rows = list(pool.map(_measures, *zip(*sides, strict=True), chunksize=chunk))
         except BrokenProcessPool:
             raise scorer_error(
-                "scorer rouge: a helper process ended early; its last words are in this log. Out "
-                "of memory? Set the scorer's processes to a smaller number"
+                "scorer rouge: a helper process ended early; its last output is in this log. Out "
+                "of memory? Set the scorer's option processes to a smaller number"
             ) from None
     return np.array(rows, np.float64).reshape(len(sides), len(metrics)).T

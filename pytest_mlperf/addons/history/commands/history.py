@@ -22,19 +22,19 @@ from pytest_mlperf.stores.database import opened
 from pytest_mlperf.stores.sessions import Sessions
 
 HELP = """\
-Lists the accepted baselines of a case, each with its change from the one
-before and the interval of that change, and the total. Where versions have
-engine entries of their own, name the cases of all: they are one history.
-What cannot be compared has no ratio, and the reason is printed.
+Lists the accepted baselines of a case, each with its change from the previous
+one and the interval of that change, and the total change. If each version has
+its own engine entry, name the cases of all: they make one history. Baselines
+that cannot be compared have no change, and the reason is printed.
 
-Below it stand the sessions of each case, from the store (pytest
+Below, the sessions of each case are shown, from the store (pytest
 --mlperf-store), else from the results files here: a table, a plot, and where
 the level changed. Every session is one value; an unchanged case shows a
 change at most once in 100 histories of 100 sessions (docs/history.md).
 
-Exit 2 when no ratio to the newest baseline can be formed.
+Exit 2 if nothing can be compared with the newest baseline.
 
-needs: a baseline file, and git for those before it; or sessions
+needs: a baseline file, and git for earlier ones; or sessions
 
 examples:
   $ pytest-mlperf history resnet50-Offline-onnxruntime-fp16-H200
@@ -58,18 +58,18 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--metric",
         type=_metric,
         metavar="NAME",
-        help="default: the first that the newest baseline gates",
+        help="metric to show (default: the first that the newest baseline gates)",
     )
-    text = "folder of the calibration (default: those of the files and in git)"
+    text = "folder of this machine's calibration (default: the baselines' folders)"
     add(parser, "--baselines", help=text)
-    text = "results database of the sessions (default: that of the runs, else the results files)"
+    text = "results database (default: the one in the runs folder, else the results files)"
     add(parser, "--store", help=text)
     parser.add_argument(
         "--rows",
         type=whole(1),
         default=ROWS,
         metavar="N",
-        help=f"sessions that a table lists, the newest (default {ROWS})",
+        help=f"number of newest sessions in each table (default {ROWS})",
     )
     add(parser, "--runs-dir")
 
@@ -151,7 +151,7 @@ def histories_here(
         files = [file for file in sessions.files if file.parent.name not in kept]
         if files:
             notes.append(
-                f"{plural(len(files), 'session')} of {runs_dir}/runs not in the store: "
+                f"the store lacks {plural(len(files), 'session')} of {runs_dir}/runs; add with: "
                 f"pytest-mlperf store import {runs_dir}/runs/*/results.json"
             )
     else:

@@ -85,7 +85,7 @@ def _suspicious(ratios: Mapping[str, float]) -> Mapping[str, str]:
         return {}
     return {
         name: "changed by a large factor at equal throughput: its meaning differs between "
-        "releases 0.5 and 0.6 of inference-perf, which the file does not hold"
+        "inference-perf 0.5 and 0.6, and the file does not say which release wrote it"
         for name, ratio in ratios.items()
         if name.startswith(("itl", "tpot")) and not 1 / MEANING_RATIO < ratio < MEANING_RATIO
     }

@@ -112,8 +112,8 @@ def _samples(document: ResultFile) -> Iterator[ToolRun]:
         documents = [f"{line['doc_id']} {line.get('doc_hash', '')}" for line in lines]
         if len(set(documents)) < len(lines):
             raise MlperfError(
-                f"{document.path}: a document stands twice: two evaluations were appended to one "
-                "file; keep the lines of one of them"
+                f"{document.path}: a document occurs twice: the file holds two evaluations; keep "
+                "the lines of one of them"
             )
         metrics = lines[0].get("metrics")
         for metric in (

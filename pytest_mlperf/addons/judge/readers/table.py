@@ -48,11 +48,11 @@ def column_of(text: str) -> Column:
         raise ValueError(f"{text!r} is not METRIC=COLUMN[:UNIT[:higher|lower]]")
     quantity = named(metric)
     if quantity and direction and _DIRECTIONS[direction] is not quantity.direction:
-        raise ValueError(f"{text!r}: the better {metric} is {quantity.direction}")
+        raise ValueError(f"{text!r}: for {metric}, {quantity.direction} is better")
     in_seconds = quantity.unit == "s" if quantity else unit in SECONDS_PER_UNIT
     if quantity and in_seconds and unit not in SECONDS_PER_UNIT:
         units = ", ".join(("s", "ms", "us", "ns"))
-        raise ValueError(f"{text!r}: {metric} is a time; name its unit: {units}")
+        raise ValueError(f"{text!r}: {metric} is a time; add its unit, one of {units}")
     shown = "s" if in_seconds else "" if unit == "%" else unit
     defined = quantity or Quantity(metric, shown, _DIRECTIONS.get(direction, Direction.NEITHER))
     return Column(metric, name, _FACTORS.get(unit, 1.0), defined)

@@ -61,7 +61,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         type=Path,
         required=True,
         metavar="FILE",
-        help="TOML file with facts that are not measured",
+        help="TOML file with the facts that are not measured, see --skeleton",
     )
     parser.add_argument(
         "--skeleton", action="store_true", help="write a template TOML (must not exist) and exit"
@@ -82,7 +82,7 @@ def run(parsed: argparse.Namespace) -> int:
         show([f"wrote {relative(parsed.about)}: fill in what is empty"])
         return 0
     if parsed.output is None:
-        raise MlperfError("no folder for the submission; name a new one: -o FOLDER")
+        raise MlperfError("name a new folder for the submission: -o FOLDER")
     about = read_about(parsed.about)
     points = points_of(median, verdict, Path())
     write_folder(parsed.output, bundle(points, about, verdict))
@@ -101,7 +101,7 @@ def run(parsed: argparse.Namespace) -> int:
                 ]
                 * ours
             ),
-            *([f"scores left out, of each region one counts: {unused}"] if unused else []),
+            *([f"scores left out, because only one per region counts: {unused}"] if unused else []),
             *(f"will be refused: {what}" for what in shortfalls(points, about)),
             f"check it: endpoints-submission-cli check-submission {folder}",
             UNVERIFIED_LABEL,

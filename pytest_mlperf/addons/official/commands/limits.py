@@ -26,9 +26,9 @@ ROUND = "v4.1"
 HELP = """\
 Without options: every official result of MLPerf Inference v4.1 on a known GPU
 with its share of the roofline, nearest first. With --gpu and --workload:
-one limit, and the numbers that it is made of. The certain limit counts only
-what cannot be less; the estimated one what the mean sample of the data set
-needs.
+one limit, and how it is computed. The certain limit counts only the work that
+no implementation can avoid; the estimated limit counts the work that the mean
+sample of the data set needs.
 
 needs: nothing; the results come with the package
 
@@ -63,7 +63,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         default=[],
         dest="figures",
         metavar="NAME=NUMBER",
-        help="a figure of the run: " + ", ".join(sorted(WorkloadLimit.FIGURES)),
+        help="set a figure of the run, one of " + ", ".join(sorted(WorkloadLimit.FIGURES)),
     )
 
 
@@ -72,13 +72,11 @@ def run(parsed: argparse.Namespace) -> int:
     about = None if parsed.workload is None else work_named(parsed.workload)
     if parsed.gpu is not None:
         if about is None:
-            raise MlperfError("--gpu asks for one limit: add --workload")
+            raise MlperfError("--gpu needs --workload, which names the limit to compute")
         show(_single_limit(parsed, width()))
         return 0
     if parsed.precision or parsed.count != 1 or parsed.technique or parsed.figures:
-        raise MlperfError(
-            "--precision, --count, --technique and --set apply to one limit: add --gpu"
-        )
+        raise MlperfError("--precision, --count, --technique and --set need --gpu and --workload")
     show(results_table(about.name if about else None, width()))
     return 0
 
@@ -254,7 +252,7 @@ def _made_of(bound: WorkloadLimit, unit: str) -> Iterator[tuple[str, str]]:
         term = limit.term
         yield "certain", _level(limit.certain, term.resource, term.capacity, term.amount, unit)
     ceiling = rounded(limit.ceiling or 0.0)
-    yield "invalid", f"above {ceiling} {unit}: the highest clock, a cache full of weights"
+    yield "invalid", f"above {ceiling} {unit} (highest clock, and weights in the cache)"
     if limit.estimated is None:
         yield "estimated", limit.why_no_estimate or ""
     elif best := limit.estimated_term:
@@ -280,7 +278,7 @@ def _precision(bound: WorkloadLimit) -> str:
     name = bound.seen.precision or "not set: the fastest"
     text = f"{name}, {_scaled(bound.peak, 'FLOP/s')} dense for each GPU"
     weight = bound.weight_bytes
-    return text + (f", {weight:.4g} B a weight" if weight else "")
+    return text + (f", {weight:.4g} B per weight" if weight else "")
 
 
 def _level(rate: float, resource: str, capacity: float, amount: float, unit: str) -> str:

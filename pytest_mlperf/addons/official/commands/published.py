@@ -22,10 +22,10 @@ from pytest_mlperf.rounds.published import OfficialResult, benchmarks, official_
 
 HELP = """\
 Lists what MLCommons published of the rounds v4.1, v5.1, v6.0 and v6.1: closed
-division, best first. Results stand together only where they can be compared:
-of one workload, scenario, unit, statistic and harness; a mean latency is never
-listed with a 90th percentile. What only LoadGen's other scenarios imply is
-marked with ~, the open division with *, preview and RDI systems with ^.
+division, best first. A list holds only comparable results: the same workload,
+scenario, unit, statistic and harness; a mean latency is never listed with a
+90th percentile. Results derived from another scenario of LoadGen are marked
+with ~, the open division with *, preview and RDI systems with ^.
 
 needs: nothing; the results come with the package
 
@@ -70,7 +70,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         type=Path,
         metavar="FILE",
         dest="file",
-        help="the results of a file that import mlperf --rows wrote",
+        help="list the results of a file from import mlperf --rows instead",
     )
     parser.add_argument("--round", metavar="ROUND", help=", ".join(rounds_with_results()))
     parser.add_argument(
@@ -79,8 +79,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="NAME",
         help=", ".join(SCENARIO_ABBREVIATIONS),
     )
-    parser.add_argument("--accelerator", metavar="NAME", help="a class, a kind or a part of a name")
-    parser.add_argument("--submitter", metavar="NAME", help="a part of the name")
+    parser.add_argument("--accelerator", metavar="NAME", help="class, GPU model or part of a name")
+    parser.add_argument("--submitter", metavar="NAME", help="part of the submitter's name")
     parser.add_argument(
         "--division", choices=("closed", "open", "all"), default="closed", help="default: closed"
     )
@@ -90,14 +90,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--format",
         choices=OUTPUT_FORMATS,
         default="table",
-        help="default: a table; csv and json have all",
+        help="default: table; csv and json contain all columns",
     )
     parser.add_argument(
         "--most",
         type=whole(1),
         default=MAX_GROUP_RESULTS,
         metavar="N",
-        help=f"results of each group in a table; default: {MAX_GROUP_RESULTS}",
+        help=f"maximum results per group in a table; default: {MAX_GROUP_RESULTS}",
     )
 
 
@@ -252,7 +252,7 @@ def listing(
         if len(rows) > most:
             if markdown:
                 yield ""
-            yield f"{len(rows) - most:,} more: --most {len(rows)}"
+            yield f"{len(rows) - most:,} more, shown with --most {len(rows)}"
         yield ""
     marks = "~ inferred from another scenario; * open division; ^ not yet available or RDI. "
     note = f"{relative(file)}: {UNVERIFIED_LABEL}" if file else NOTE

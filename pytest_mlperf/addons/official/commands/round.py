@@ -33,7 +33,7 @@ SCENARIO_ABBREVIATIONS = {
 HELP = """\
 Prints the rules of an MLPerf Inference round: LoadGen's seeds, and for each
 workload its data set, accuracy gates, latency limits, scenarios and compliance
-tests. Suites in the official profile follow all of them, those in the quick
+tests. Suites in the official profile follow all rules, suites in the quick
 profile only the limits.
 
 needs: nothing
@@ -346,7 +346,7 @@ def _tokens(workload: RoundWorkload) -> Iterator[str]:
 
 def _systems(workload: RoundWorkload) -> Iterator[str]:
     if not workload.systems:
-        yield "none: the checker lists it neither for datacenter nor for edge"
+        yield "none: MLCommons' checker lists it neither for datacenter nor for edge"
     for kind, system in workload.systems.items():
         text = f"{kind} {', '.join(system.required)}"
         if system.optional:

@@ -22,14 +22,13 @@ from pytest_mlperf.rounds.published import OfficialResult, official_results
 COLUMNS = ("A", "best", "share", "unit", "round", "submitter", "system")
 
 COMPARISON_NOTE = (
-    "of one GPU; beside the best result of the closed division, by LoadGen, on an available system "
-    "with the same kind of GPU. No verdict: nothing is judged here"
+    "per GPU, compared with the best result of the closed division, by LoadGen, on an available "
+    "system with the same kind of GPU. No verdict: nothing is judged here"
 )
 
 HELP = """\
 Shows which share of the best official result each case reached, per GPU. A is
-given as for `compare`: results, LIBRARY==VERSION or a git ref. Nothing is
-judged.
+what `compare` takes: results, LIBRARY==VERSION or a git ref. Nothing is judged.
 
 Exit 2 if no official result is comparable.
 
@@ -85,7 +84,7 @@ def results_of(text: str | None) -> tuple[OfficialResult, ...]:
     if Path(text).is_file():
         return results_in(Path(text))
     raise MlperfError(
-        f"--of {text!r}: no file, and no round that has official results{nearest(text, rounds)}"
+        f"--of {text!r}: neither a file nor a round with official results{nearest(text, rounds)}"
     )
 
 

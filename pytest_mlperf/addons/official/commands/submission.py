@@ -91,15 +91,15 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         action="append",
         default=[],
         metavar="NAME=MLPERF",
-        help="export: which of MLPerf's workloads one of your own stands for",
+        help="export: the MLPerf workload that your workload NAME stands for",
     )
     parser.add_argument(
         "--rehearsal",
         action="store_true",
-        help="export: write the tree all the same, also of the quick profile; no submission",
+        help="export: write a tree for practice, also from the quick profile or with errors",
     )
     parser.add_argument("--submitter", metavar="NAME", help="init: who submits")
-    parser.add_argument("--system", metavar="ID", help="init: id of the system, names folders")
+    parser.add_argument("--system", metavar="ID", help="init: id of the system, used in paths")
     parser.add_argument("--division", choices=DIVISIONS, default=DIVISIONS[0], help="init")
     parser.add_argument(
         "--type",
@@ -129,7 +129,7 @@ def _init(parsed: argparse.Namespace) -> int:
     (folder,) = _only(parsed.paths, "folder")
     lacking = [f"--{name}" for name in ("submitter", "system") if getattr(parsed, name) is None]
     if lacking:
-        raise MlperfError(f"{' and '.join(lacking)} missing: both name folders of the tree")
+        raise MlperfError(f"add {' and '.join(lacking)}, used in the paths of the tree")
     content = {
         SYSTEM_FILE: json_file(_described(parsed)),
         IMPLEMENTATION_FILE: (TEMPLATES / "implementation.json").read_bytes(),
@@ -153,7 +153,7 @@ def _init(parsed: argparse.Namespace) -> int:
 def _described(parsed: argparse.Namespace) -> dict[str, object]:
     machine = detect(gpus=split(parsed.accelerator)[1] != "cpu")
     if not machine.has(parsed.accelerator):
-        raise MlperfError(f"{parsed.accelerator} is not here; here: {machine.seen}")
+        raise MlperfError(f"this machine has no {parsed.accelerator}; it has {machine.seen}")
     facts = {
         "division": parsed.division,
         "submitter": parsed.submitter,
@@ -167,7 +167,7 @@ def _described(parsed: argparse.Namespace) -> dict[str, object]:
 def _export(parsed: argparse.Namespace, rules: Round) -> int:
     if parsed.form is None or parsed.output is None:
         raise MlperfError(
-            "name the folder that submission init made with --form, and a new one with -o"
+            "add --form with the folder from submission init, and -o with a new folder"
         )
     if os.path.lexists(parsed.output):
         raise MlperfError(f"{parsed.output} exists; nothing was written: name a new folder")
@@ -188,15 +188,13 @@ def _export(parsed: argparse.Namespace, rules: Round) -> int:
                 )
             if entry.mapped and not parsed.rehearsal:
                 raise MlperfError(
-                    f"{entry.mapped} is not one of MLPerf's workloads: only the open division "
-                    "takes it"
+                    f"{entry.mapped} is not one of MLPerf's workloads: it can only be submitted "
+                    "to the open division"
                 )
     tree = tree_of(entries, form, rules, rehearsal=parsed.rehearsal)
     refused = [f"not allowed: {one}" for one in refusals(entries, form, tree, rules)]
     if refused and not parsed.rehearsal:
-        show(
-            [*refused, "nothing was written; --rehearsal writes it all the same", UNVERIFIED_LABEL]
-        )
+        show([*refused, "nothing was written; for practice, use --rehearsal", UNVERIFIED_LABEL])
         return 1
     write_folder(parsed.output, tree)
     title = plural(len(entries), "result")
@@ -224,9 +222,9 @@ def _benchmarks(texts: list[str]) -> Mapping[str, str]:
 def _check(parsed: argparse.Namespace, rules: Round) -> int:
     (tree,) = _only(parsed.paths, "tree")
     if parsed.checker is None:
-        raise MlperfError(f"MLCommons' own checker judges a tree: {how_to_get(rules.name)}")
+        raise MlperfError(f"check needs MLCommons' own checker: {how_to_get(rules.name)}")
     if not any(tree.glob("*/*/results/*")):
-        raise MlperfError(f"no results are in {tree}: closed/SUBMITTER/results/SYSTEM/...")
+        raise MlperfError(f"{tree} has no results (closed/SUBMITTER/results/SYSTEM/...)")
     code, lines = run_checker(tree, rules.name, parsed.checker)
     show([UNVERIFIED_LABEL, *lines])
     return code

@@ -84,7 +84,7 @@ def _below(folder: Path, top: Path, deepest: int) -> Iterator[ResultPlace]:
         return
     if deepest == 0:
         raise MlperfError(
-            f"{folder}: more than {MAX_FOLDER_DEPTH} folders deep; name one of those below"
+            f"{folder}: more than {MAX_FOLDER_DEPTH} folders deep; name a folder below it"
         )
     try:
         inside = sorted(os.scandir(folder), key=lambda entry: entry.name)

@@ -79,7 +79,7 @@ def read_log(run: Path, root: Path) -> Detail:
         log = _summary(summary, text_of(summary, root, MAX_SUMMARY_BYTES))
         clocks = {match[1].lower(): match[2].strip() for match in _CLOCK.finditer(text)}
         return replace(log, values={**log.values, **clocks})
-    raise MlperfError(f"{run}: neither {DETAIL} nor {SUMMARY_LOG}: nothing of LoadGen lies there")
+    raise MlperfError(f"{run} has no LoadGen log, neither {DETAIL} nor {SUMMARY_LOG}")
 
 
 def is_summary(log: Detail) -> bool:
@@ -108,7 +108,7 @@ def _summary(path: Path, content: str) -> Detail:
     lines = [match for line in content.splitlines() if (match := _SUMMARY_LINE.fullmatch(line))]
     texts = {match[1]: match[2].strip() for match in lines}
     if missing := [name for name in ("Scenario", "Mode", "Result is") if name not in texts]:
-        raise MlperfError(f"{path} is cut, or no summary of LoadGen: it has no {missing[0]!r}")
+        raise MlperfError(f"{path} is cut off or not a LoadGen summary: it has no {missing[0]!r}")
     values: dict[str, Any] = {
         key: _number(path, name, texts[name]) for name, key in _NAMES.items() if name in texts
     }

@@ -57,7 +57,7 @@ def power_of(
 def _shares(log: Detail, scenario: Scenario) -> float:
     queries = queries_of(log)
     if not queries:
-        raise MlperfError(f"{log.path}: no result_query_count, by which energy is shared")
+        raise MlperfError(f"{log.path}: no result_query_count, which energy per query needs")
     if scenario == Scenario.MULTI_STREAM != log.values.get("effective_scenario"):
         return queries / 8
     legacy = scenario == Scenario.MULTI_STREAM and "result_query_count" not in log.values
@@ -87,5 +87,5 @@ def _samples(path: Path, content: str) -> Iterator[tuple[float, float]]:
             if not abs(watts) <= MAX_SYSTEM_WATTS:
                 raise ValueError
         except (ValueError, IndexError):
-            raise MlperfError(f"{path}:{number}: no sample of PTDaemon") from None
+            raise MlperfError(f"{path}:{number}: not a PTDaemon sample") from None
         yield moment.timestamp(), watts

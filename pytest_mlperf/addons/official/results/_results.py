@@ -70,11 +70,11 @@ def read_result(at: ResultPlace, named: str | None = None) -> RecordedResult:
     log = logs[0]
     if log.values.get("effective_test_mode") not in PERFORMANCE_MODES:
         mode = shown(log.values.get("effective_test_mode"))
-        raise MlperfError(f"{log.path}: a run of mode {mode}; a result is of PerformanceOnly")
+        raise MlperfError(f"{log.path}: the mode is {mode}; a result needs PerformanceOnly")
     logged = str(log.values.get("effective_scenario"))
     scenario = at.scenario or Scenarios.get(logged.lower())
     if scenario is None:
-        raise MlperfError(f"{log.path}: no scenario of MLPerf: {shown(logged)}")
+        raise MlperfError(f"{log.path}: {shown(logged)} is not a scenario of MLPerf")
     rules = round_of(log)
     model = _model(at, named or at.model, rules)
     value = value_of(log, model, scenario, rules)
@@ -109,7 +109,7 @@ def read_result(at: ResultPlace, named: str | None = None) -> RecordedResult:
     notes = [*_notes(log, broken), power[2] if power else ""]
     if per_node is None:
         counts = shown(system[PER_NODE])
-        notes.append(f"{at.folder}: its accelerators are not counted: {counts}")
+        notes.append(f"{at.folder}: its number of accelerators is not a number: {counts}")
     return RecordedResult(
         place=at,
         row=row,
@@ -125,7 +125,7 @@ def _notes(log: Detail, broken_rules: Sequence[str]) -> Iterator[str]:
     if is_summary(log):
         yield f"{log.path}: the summary was read, as there is no detail log of JSON lines"
     if broken_rules:
-        yield f"{log.path}: no round accepts it: {'; '.join(broken_rules)}"
+        yield f"{log.path}: breaks the round's rules: {'; '.join(broken_rules)}"
     if (lasted_s := _lasted_s(log)) <= 0:
         order = f"power_end is {duration(-lasted_s)} before power_begin"
         yield f"{log.path}: {order if lasted_s else 'it lasted 0 s'}"
@@ -133,10 +133,10 @@ def _notes(log: Detail, broken_rules: Sequence[str]) -> Iterator[str]:
 
 def _unmeasured(logs: Sequence[Detail], *, inferred: bool, counted: bool) -> str:
     reasons = {
-        "made of another scenario's run": inferred,
-        "read from summaries, which do not say when they were": not all(map(_timed, logs)),
+        "derived from another scenario's run": inferred,
+        "read from summaries, which have no time": not all(map(_timed, logs)),
         "whose logs end before they begin": any(_lasted_s(log) <= 0 for log in logs),
-        "whose accelerators are not counted": not counted,
+        "without a number of accelerators": not counted,
     }
     return next((reason for reason, holds in reasons.items() if holds), "")
 
@@ -213,7 +213,7 @@ def _system_file(at: ResultPlace) -> Path:
 def _system(at: ResultPlace) -> Mapping[str, Any]:
     path = _system_file(at)
     if not path.exists():
-        raise MlperfError(f"{path}: missing; accelerator and their number are described there")
+        raise MlperfError(f"{path} is missing; it names the accelerator and their number")
     return _described(path, at.root)
 
 
@@ -224,7 +224,7 @@ def _count(at: ResultPlace, system: Mapping[str, Any], key: str) -> int | None:
     if _COUNTS.fullmatch(text):
         return None
     if not re.fullmatch(r"[0-9]{1,9}", text) or int(text) > MAX_ACCELERATORS:
-        raise MlperfError(f"{_system_file(at)}: {key} is {shown(text)}, no count")
+        raise MlperfError(f"{_system_file(at)}: {key} is {shown(text)}, not a count")
     return int(text)
 
 

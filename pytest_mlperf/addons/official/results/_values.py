@@ -93,7 +93,7 @@ def value_of(log: Detail, model: str, scenario: Scenario, rules: Round | None) -
     key = key if inferred else _key(log, model, scenario, rules)
     if not key or not since(rules, first):
         raise MlperfError(
-            f"{log.path}: a run of {logged}; a result of {scenario} cannot be derived from it"
+            f"{log.path}: a run of {logged}, from which no {scenario} result can be derived"
         )
     number = _number(log, key)
     if scenario == Scenario.OFFLINE and key.endswith(
@@ -145,5 +145,5 @@ def _key(log: Detail, model: str, scenario: Scenario, rules: Round | None) -> st
 def _number(log: Detail, key: str) -> float:
     value = log.values.get(key)
     if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value < math.inf:
-        raise MlperfError(f"{log.path}: {key} is {value!r}; a result needs it")
+        raise MlperfError(f"{log.path}: {key} is {value!r}; it must be a number above 0")
     return float(value)

@@ -75,7 +75,7 @@ def read_form(folder: Path) -> Form:
     """Read the form from a folder; raise MlperfError for missing or invalid values."""
     if not folder.is_dir():
         raise MlperfError(
-            f"{folder} is not a folder: make one with pytest-mlperf submission init, and fill it in"
+            f"{folder} is not a folder: create it with pytest-mlperf submission init; fill it in"
         )
     description = _table(folder / SYSTEM_FILE)
     system = description.pop("id", "")
@@ -90,12 +90,12 @@ def read_form(folder: Path) -> Form:
     )
     if form.division not in DIVISIONS:
         named = description.get("division")
-        raise MlperfError(f"{folder / SYSTEM_FILE}: division is {named!r}; it is closed or open")
+        raise MlperfError(f"{folder / SYSTEM_FILE}: division is {named!r}; set closed or open")
     for key, name in (("id", form.system), ("submitter", form.submitter)):
         if not FOLDER_PATTERN.fullmatch(name):
             raise MlperfError(
-                f"{folder / SYSTEM_FILE}: {key} is {name!r}, which names a folder: letters, "
-                "digits, '_', '.', '+' and inner '-' only, 64 at most"
+                f"{folder / SYSTEM_FILE}: {key} is {name!r}, which is not a folder name: use only "
+                "letters, digits, '_', '.', '+' and inner '-', at most 64"
             )
     return form
 

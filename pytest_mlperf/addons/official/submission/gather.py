@@ -62,7 +62,7 @@ def gather(
     """
     timed = list(_of_kinds(sessions, Kind.PERFORMANCE))
     if not timed:
-        raise MlperfError(f"{sessions[0][0]}: no performance test is in these results")
+        raise MlperfError(f"{sessions[0][0]}: these results have no performance test")
     _require_one_system(timed)
     entries: dict[tuple[str, str], Entry] = {}
     for file, result in timed:
@@ -170,7 +170,7 @@ def _workload(
     if name not in benchmarks:
         raise MlperfError(
             f"{where}: {name} is not a workload of {rules.name}{nearest(name, rules.names)}; "
-            f"say which it stands for: --benchmark {name}=resnet50"
+            f"name the workload it stands for: --benchmark {name}=resnet50"
         )
     workload = rules.find(benchmarks[name])
     if workload is None:
@@ -210,8 +210,8 @@ def _logs(where: str, folder: Path) -> Path:
     for name in (DETAIL_LOG, SUMMARY_LOG, "run.json"):
         if not (folder / name).is_file():
             raise MlperfError(
-                f"{where}: {folder} has no {name}: the run's folder must be there as LoadGen left "
-                "it; a rate that was searched is measured once more with target_qps"
+                f"{where}: {folder} has no {name}: keep the run's folder as LoadGen left it; "
+                "after a search of the rate, measure once more with target_qps"
             )
     return folder
 
@@ -220,8 +220,8 @@ def _answers(where: str, folder: Path) -> Path:
     blocks = sorted((folder / "accuracy").glob("block-*"))
     if len(blocks) > 1:
         raise MlperfError(
-            f"{where}: the accuracy run was made in {len(blocks)} parts, as the quick profile "
-            "does beside accepted scores: measure it with --mlperf-profile official"
+            f"{where}: the accuracy run was made in {len(blocks)} parts, as in the quick profile "
+            "with an accuracy baseline: measure it with --mlperf-profile official"
         )
     if not blocks or not all(
         (blocks[0] / name).is_file() for name in (DETAIL_LOG, SUMMARY_LOG, ANSWERS_LOG)

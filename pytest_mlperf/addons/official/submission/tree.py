@@ -33,10 +33,10 @@ CUT_MARK = b"\n\n...\n\n"
 NOTICE = "REHEARSAL.md"
 
 REHEARSAL = f"""\
-# A rehearsal, and no submission
+# A rehearsal, not a submission
 
-Runs of the quick profile, or workloads that are none of MLPerf's, are in this tree: it shows what a
-submission is made of. MLCommons' checker refuses it. {UNVERIFIED_LABEL}
+This tree has runs of the quick profile, or workloads that MLPerf does not have. It shows what a
+submission contains. MLCommons' checker refuses it. {UNVERIFIED_LABEL}
 """
 
 
@@ -131,7 +131,7 @@ def _measurements(entry: Entry, leaf: Leaf, form: Form) -> Iterator[tuple[str, b
     yield leaf.implementation(case.engine), json_file(table)
     folder = leaf.measurements
     yield f"{folder}/user.conf", _conf("What the submitter chose.", chosen)
-    yield f"{folder}/mlperf.conf", _conf("What the round asks for.", constant)
+    yield f"{folder}/mlperf.conf", _conf("What the round requires.", constant)
     yield f"{folder}/README.md", _readme(entry, form).encode()
 
 
@@ -140,7 +140,7 @@ def _attributes(entry: Entry) -> Mapping[str, object]:
     try:
         return dict(parse_json(file.read_bytes())["settings"]["loadgen"])
     except (OSError, ValueError, KeyError, TypeError):
-        raise MlperfError(f"{file} does not say what LoadGen was told: measure again") from None
+        raise MlperfError(f"{file} lacks the settings that LoadGen got: measure again") from None
 
 
 def _ms(value: object) -> object:

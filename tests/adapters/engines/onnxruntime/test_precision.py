@@ -308,7 +308,7 @@ def test_a_file_that_only_onnxruntime_can_read_is_refused(
         raise ValueError(f"no field of {path.name}")
 
     monkeypatch.setattr(onnxruntime, "read", refuse)
-    problem = "cannot be read to see what it holds: no field of "
+    problem = "the model file cannot be read: no field of "
     with pytest.raises(RunError, match=problem), engine(made(tmp_path, "fp32"), []):
         pass
 

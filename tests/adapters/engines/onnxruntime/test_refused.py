@@ -103,7 +103,7 @@ MODELS: list[Row] = [
         TENSOR,
         r"gives 2 outputs \(probability, logit\); select one with the option output",
     ),
-    (recommender, {**TENSOR, "output": "other"}, "gives no output 'other', but probability, logit"),
+    (recommender, {**TENSOR, "output": "other"}, "has no output 'other'; its outputs are"),
     (encoding(names=("words", *MASKED[1:])), ANSWER, "has no input input_ids, but words, "),
     (encoding(outputs=("one", "two")), ANSWER, 'gives one, two; task = "answer" needs one output'),
     (encoding(batch=4), ANSWER, "batch dimension is fixed at 4"),
@@ -111,7 +111,7 @@ MODELS: list[Row] = [
     (encoder, SEGMENT, r"takes input_ids .*, input_mask .*; task = "),
     # Its boxes would be mixed.
     (partial(detector, batch="batch"), {"task": "detect"}, r"no batch dimension\), but batch_size"),
-    (without_boxes, DETECT, "gives labels, scores, and no boxes"),
+    (without_boxes, DETECT, "has the outputs labels, scores, but no boxes"),
     (recommender, DETECT, r"no input of shape \(batch, channels, height, width\)"),
     (recommender, YOLO, r'task = "yolo" runs models with one input \(batch, 3, heig'),
 ]
@@ -172,12 +172,12 @@ SAMPLES: list[SampleRow] = [
         r"'dense' takes .*\('pairs', 3\), bu",
     ),
     (encoding(integer=INT32), ANSWER, WIDE, r"type int32, but .* is int64 from 1 to 2147483648"),
-    (encoding(width=4), ANSWER, QUESTION, r"takes 4 tokens at most, but sample 0 "),
+    (encoding(width=4), ANSWER, QUESTION, r"takes at most 4 tokens, but sample 0 "),
     (
         encoding(names=MASKED[::2], width=40),
         ANSWER,
         QUESTION,
-        r"takes 40 tokens and no mask, so no",
+        r"takes exactly 40 tokens \(it has no mask",
     ),
     refused_sample(
         r"one shape \(seq,\), but sample 0 .*_mask \(2,\)", input_mask=np.ones(2, np.int64)
@@ -217,7 +217,7 @@ def summed(folder: Path) -> str:
 
 ANSWERS: list[SampleRow] = [
     refused_sample(
-        r"model\.onnx: onnxruntime gave up: .*indices", input_ids=QUESTION["input_ids"] + 50
+        r"model\.onnx: onnxruntime failed: .*indices", input_ids=QUESTION["input_ids"] + 50
     ),
     (three_logits, ANSWER, QUESTION, r"gave \(1, \d+, 3\) for inputs of shape \(1, \d+\)"),
     (summed, TENSOR, np.ones(2), r"output 'y' has shape \(\) for a batch of 1; task = "),

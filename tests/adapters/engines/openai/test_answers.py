@@ -211,7 +211,7 @@ EMPTY, LOST = piece("", finish="stop"), piece("w", ids=[1, 2, 3], finish="stop")
 FAILING: list[tuple[list[bytes], dict[str, Any], str]] = [
     (ended_after(3, 9, last=EMPTY), {}, "1 x empty answer; first: sample 0: empty answer"),
     ([LAST, DONE], {}, "uncounted answer: it had neither usage nor"),
-    (ended_after(3, 9, last=LOST), {}, "usage counts 9 tokens, and the stream had 3 token ids"),
+    (ended_after(3, 9, last=LOST), {}, "usage counts 9 tokens, but the stream had 3 token ids"),
     (ended_after(2, 9), {}, "another prompt: the server counts 2 tokens in a prompt of 3"),
     (ended_after(3, 9), {"ignore_eos": True}, "not obeyed: an answer ended after 9 of 32 tokens"),
     (ended_after(3, 9), {"min_new_tokens": 10}, "too few tokens: 9, but min_new_tokens = 10"),
@@ -254,7 +254,7 @@ def test_a_sample_that_is_no_prompt_is_named() -> None:
 
     rows = [
         (["text", ""], "sample 1 of the data set is an empty prompt"),
-        (["text", [5]], "sample 1 of the data set is list, but the first one is text"),
+        (["text", [5]], "sample 1 of the data set is of type list, but the first sample"),
         ([[5], []], "sample 1 of the data set is an empty prompt"),
         ([[5], [1024]], "sample 1 .* has token id 1024, but the model's vocabulary"),
         ([[5], [5] * 490], "sample 1 .* has 490 tokens, and max_new_tokens = 32 more"),

@@ -140,12 +140,12 @@ BROKEN: list[tuple[bytes | list[bytes], str]] = [
     (b"HTTP/1.1 101 Switching Protocols\r\n" + UPGRADE, "not HTTP: the server changes the protoc"),
     (
         OK + KIND + b"Content-Encoding: gzip\r\n" + LENGTH + WHOLE,
-        "it is compressed (gzip), which was not requested",
+        "the answer is compressed (gzip), which was not requested",
     ),
     (b"HTTP/1.1 302 Found\r\nLocation: http://other/\r\n\r\n", "HTTP 302 (Found)"),
     (CHUNKED + chunks(b"data: " + b"x" * (1 << 21)), "malformed event: it has more than 1 MiB"),
     (CHUNKED + chunks(b'data: {"choices":[{"text":"\xc3\x28"}]}\n\n'), "malformed event: "),
-    (OK + b"Content-Length: 3\r\n\r\nhey", "the answer is of no type: hey"),
+    (OK + b"Content-Length: 3\r\n\r\nhey", "the answer is without a content type: hey"),
     (b"HTTP/1.1 500 No\r\n\r\n" + b"e" * 200_000, "HTTP 500 (Internal Server Error): eee"),
 ]
 
@@ -153,9 +153,9 @@ BROKEN: list[tuple[bytes | list[bytes], str]] = [
 def test_an_invalid_answer_is_reported() -> None:
     assert unrefused(ask, Failed, BROKEN) == []
     message = (
-        "connection closed before an answer: the server closed the connection, after an earlier "
-        "answer on it; the server must keep idle connections longer than 1 s, or send 'Connection: "
-        "close'"
+        "connection closed before an answer: the server closed the connection, which was "
+        "reused after an earlier answer; the server must keep idle connections longer than 1 s, or "
+        "send 'Connection: close'"
     )
     with pytest.raises(Failed, match=re.escape(message)):
         ask(CHUNKED + chunks(WHOLE) + LAST, b"")

@@ -122,7 +122,7 @@ def test_salts_are_70_bits_in_as_many_words() -> None:
 
 def test_prompts_that_cannot_be_sent_are_refused_before_a_run() -> None:
     half = {"messages": [{"role": "user", "content": "a\ud800"}]}
-    no_turn = "sample 1 of the data set is not a conversation"
+    no_turn = "sample 1 of the data set has no list of messages"
     rows: list[tuple[Sequence[Any], dict[str, Any], str]] = [
         (TURNS, {}, 'the data set has conversations: set api = "chat"'),
         (
@@ -130,7 +130,7 @@ def test_prompts_that_cannot_be_sent_are_refused_before_a_run() -> None:
             {**CHAT, "max_prompt_tokens": 9},
             "conversations, which are not cut: leave max_pro",
         ),
-        ([*TURNS, "x"], CHAT, "sample 3 of the data set is not a conversation, which has messages"),
+        ([*TURNS, "x"], CHAT, "sample 3 of the data set has no list of messages, but the first"),
         ([TURNS[0], {"messages": [1]}], CHAT, no_turn),
         (
             [TURNS[0], {"messages": [SYSTEM]}],
@@ -153,5 +153,5 @@ def test_prompts_that_cannot_be_sent_are_refused_before_a_run() -> None:
         assert not asked_of(server)
     names = ["Content-Length", "host", "X Session", "X-A\r\nHost: b", "", "X-" + "a" * 64, "Ä"]
     for name in names:
-        with pytest.raises(SuiteError, match="is not the name of a header that requests do not h"):
+        with pytest.raises(SuiteError, match="is not the name of a header that the engine does"):
             open_engine("http://127.0.0.1:1", TURNS, session_header=name, **CHAT)

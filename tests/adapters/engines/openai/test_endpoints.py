@@ -184,7 +184,7 @@ def test_a_point_that_is_always_too_short_is_one_error(tmp_path: Path, url: str)
 
     assert error_of(events)["message"].startswith(
         "MLCommons' client took less than 100 s for 4,032 requests in each of 3 tries: the "
-        "server is"
+        "server's speed is"
     ), error_of(events)
     tries = {path.name for path in (tmp_path / "performance/paces").glob("c4*") if path.is_dir()}
     assert tries == {"c4", "c4.1", "c4.2", "c4.3"}
@@ -303,7 +303,7 @@ def test_options_that_the_client_does_not_have_are_refused() -> None:
             engine(**{option: value})
         assert error.value.options == (option,), value
     turn = {"messages": [{"role": "user", "content": "x"}]}
-    with pytest.raises(RunError, match="is a turn of a conversation, and MLCommons' client is"):
+    with pytest.raises(RunError, match="is a turn of a conversation, but engine endpoints"):
         engine(turn).load_samples([0])
 
 

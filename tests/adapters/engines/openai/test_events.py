@@ -230,9 +230,9 @@ ONE: dict[str, Any] = {"text": "a", "finish_reason": "stop"}
 BROKEN = [
     *((part, "malformed event", detail) for part, detail in MALFORMED),
     *((part, "error in the stream", detail) for part, detail in IN_STREAM),
-    (piece("", finish="abort"), "finish_reason 'abort'", "gave up an answer"),
-    (event({"choices": [ONE] * 2}), "several answers", "one was asked for"),
-    (event({"choices": [{"index": 1, **ONE}]}), "several answers", "one was asked for"),
+    (piece("", finish="abort"), "finish_reason 'abort'", "did not finish an answer"),
+    (event({"choices": [ONE] * 2}), "several answers", "one was requested"),
+    (event({"choices": [{"index": 1, **ONE}]}), "several answers", "one was requested"),
 ]
 
 

@@ -50,7 +50,7 @@ FAILURES = [
     (
         failure("429 Too Many Requests", "slow down"),
         "HTTP 429 (rate limit); first: sample 0: HTTP 429 (rate limit): slow down; set "
-        "concurrency to what the server takes at a time, or raise its limit",
+        "concurrency to the number of requests that the server accepts at a time, or raise",
     ),
     (failure("503 Service Unavailable", "warm"), "warm; the server is overloaded or not ready"),
     (failure("499 Gone Fishing", "x"), "HTTP 499 (unknown status): x"),

@@ -39,7 +39,7 @@ def named(model: str, manner: Manner = Manner()) -> Script:  # noqa: B008 - a fr
 
 def refused(other: str) -> contextlib.AbstractContextManager[Any]:
     """Expect an error that names the model that answered, or no error if it is ""."""
-    text = f'"(gpt|minimax)" was asked for, and "{other}" answered: .*_answers = ."{other}"'
+    text = f'"(gpt|minimax)" was requested, but "{other}" answered; .*_answers = ."{other}"'
     return pytest.raises(RunError, match=text) if other else contextlib.nullcontext()
 
 
@@ -109,7 +109,7 @@ def test_a_prompt_that_was_cut_is_an_error(wants_output: bool) -> None:
     rows: list[tuple[dict[str, Any], int, str]] = [
         ({"model": str(TINY)}, 20, f"counts 20 tokens in a prompt of {TOKENS + 1}"),
         ({"model": str(TINY), "api": "chat"}, 20, f"counts 20 tokens in a prompt of {TOKENS}"),
-        ({}, 20, "counts 20 tokens in one that cannot have fewer than 24"),
+        ({}, 20, "counts 20 tokens in a prompt that has at least 24"),
         ({}, 30, ""),
     ]
     for options, counted, text in rows:

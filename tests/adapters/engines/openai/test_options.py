@@ -28,32 +28,32 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
     ({"api": "chat", "prompts": "tokens"}, 'a chat takes text only; set api = "completions"'),
     ({"prompt_logprobs": True, "api": "chat"}, "prompt_logprobs = true sends token ids to /v1/"),
     ({"prompt_logprobs": True, "prompts": "text"}, "prompt_logprobs = true sends token ids"),
-    ({"prompt_logprobs": True, "temperature": 1.0}, "generates nothing: leave temperature out"),
+    ({"prompt_logprobs": True, "temperature": 1.0}, "generates no tokens, so temperature would"),
     ({"max_new_tokens": 0}, "max_new_tokens = 0 is not at least 1"),
     ({"min_new_tokens": -1}, "min_new_tokens = -1 is not from 0 to max_new_tokens = 32"),
     ({"min_new_tokens": 33}, "min_new_tokens = 33 is not from 0 to max_new_tokens = 32"),
     ({"max_prompt_tokens": 0}, "max_prompt_tokens = 0 is not at least 1"),
     ({"concurrency": 0}, "concurrency = 0 is not a number of requests, at least 1"),
     ({"clients": 0}, "clients = 0 is not a number of processes, at least 1"),
-    ({"clients": 2, "concurrency": 5}, "concurrency = 5 cannot be shared evenly by clients"),
-    ({"clients": 2, "url": None, "serve": SERVE}, "several clients need url, of a server"),
+    ({"clients": 2, "concurrency": 5}, "concurrency = 5 must be a multiple of clients = 2"),
+    ({"clients": 2, "url": None, "serve": SERVE}, "clients = 2 needs the url of a running"),
     ({"request_timeout": 0}, "request_timeout = 0 is not a number of seconds above 0"),
     ({"extra": {"top_k": 1, "max_tokens": 3}}, "extra has max_tokens, which the engine sets"),
-    ({"url": None}, "set either url, of a server that runs, or serve"),
-    ({"serve": SERVE}, "the command that starts one, not both"),
+    ({"url": None}, "set either url (of a running server) or serve"),
+    ({"serve": SERVE}, "(a command that starts one), not both"),
     ({"url": None, "serve": SERVE}, "serve has {model}, but the suite names no model"),
     ({"url": None, "serve": ["vllm", "serve"]}, "serve does not give the server its port"),
-    ({"env": {"A": "1"}}, "env is for a server that serve starts"),
+    ({"env": {"A": "1"}}, "env needs serve, as it applies to a server"),
     ({"url": "ftp://x"}, "url = 'ftp://x' is not an address"),
     ({"api_key_env": "sk-s3cret"}, "need names of environment variables, not their values"),
     ({"headers_env": {"api-key": "sk-s3cret"}}, "need names of environment variables, not their"),
-    ({"headers_env": {"a b": "K"}}, "headers_env has ['a b'], which requests have anyway, or is"),
-    ({"headers_env": {"Host": "K"}}, "headers_env has ['Host'], which requests have anyway"),
-    ({"headers_env": {"X-A": "K", "x-a": "L"}}, "headers_env has ['X-A', 'x-a'], which"),
-    ({"headers_env": {"X-A": "K"}, "session_header": "x-a"}, "headers_env has ['X-A'], which"),
+    ({"headers_env": {"a b": "K"}}, "headers_env has ['a b']: not a header, named twice, or one"),
+    ({"headers_env": {"Host": "K"}}, "headers_env has ['Host']: not a header, named twice"),
+    ({"headers_env": {"X-A": "K", "x-a": "L"}}, "headers_env has ['X-A', 'x-a']: not"),
+    ({"headers_env": {"X-A": "K"}, "session_header": "x-a"}, "headers_env has ['X-A']: not a"),
     (
         {"headers_env": {"Authorization": "K"}, "api_key_env": "L"},
-        "headers_env has ['Authorization'], which requests have anyway",
+        "headers_env has ['Authorization']: not a header, named twice",
     ),
 ]
 
@@ -92,19 +92,19 @@ def test_an_address_is_that_of_a_server_its_api_or_its_requests() -> None:
         address = Address.of(url, api)
         assert (address.root, address.api, address.query) == expected, url
     refused = {
-        **dict.fromkeys(("", "127.0.0.1:8000", "http://", "http://a:port"), "is not an address as"),
-        **dict.fromkeys(("http://a..b", f"http://{'a' * 70}"), "is not an address as"),
+        **dict.fromkeys(("", "127.0.0.1:8000", "http://", "http://a:port"), "is not an address"),
+        **dict.fromkeys(("http://a..b", f"http://{'a' * 70}"), "is not an address such"),
         **dict.fromkeys(
             ("http://a:0", "http://a b", "http://a\\b", "http://a "), "is not an address"
         ),
-        **dict.fromkeys(("http://a#b", "unix://host/a", "unix:a.sock"), "is not an address as"),
+        **dict.fromkeys(("http://a#b", "unix://host/a", "unix:a.sock"), "is not an address such"),
         "http://me:s3cret@host:1": "url has a user or password, which would be recorded",
         **{
             f"http://a/?{name}=s3cret": f"url has {name} in its query"
             for name in ("code", "apikey", "accessToken", "auth", "pwd", "sig", "X-Goog-Credential")
         },
         "http://a/?api-version=1&subscription-key=s3cret": "has subscription-key in its query",
-        "http://a/v1/completions": 'url ends in /completions, and api = "chat"',
+        "http://a/v1/completions": 'url ends in /completions, but api = "chat"',
     }
     for url, message in refused.items():
         with pytest.raises(SuiteError, match=message) as caught:

@@ -159,7 +159,7 @@ def test_a_server_that_ends_at_once_is_one_clear_error() -> None:
     empty = r"its log .*\.log is empty"
     part = r"\\x07:\u200b:error:\u200b:"
     for behaviour, message in {
-        "ends": f"ended with exit code 0 {early}serve must keep it in the foreground; {empty}",
+        "ends": f"ended with exit code 0 {early}serve must not put it in the background; {empty}",
         "killed": f"was killed by SIGKILL {early}if nobody killed it, {memory}; {empty}",
         "137": f"ended with exit code 137 {early}if .*{memory}; its log .* ends: .*",
         "out of CUDA memory": f"ended with exit code 1 {early}"
@@ -205,7 +205,7 @@ def test_a_taken_port_is_replaced_by_another_one(tmp_path: Path) -> None:
     with scripted("taken once", tmp_path) as server:
         assert "in use" not in server.log.read_text("utf-8")
     message = error_of(scripted("taken", tmp_path / "twice"))
-    assert "answered 200; its port was taken, 3 times with another one; its log " in message
+    assert "answered 200; its port was in use in each of 3 tries, on different ports; " in message
     assert message.endswith("OSError: [Errno 98] Address already in use")
     starts = [(folder / "starts").read_text("ascii") for folder in (tmp_path, tmp_path / "twice")]
     assert starts == ["++", "+++"]
@@ -279,7 +279,7 @@ def test_a_missing_program_is_named(tmp_path: Path) -> None:
     program = tmp_path / "program"
     program.write_text("no code", "ascii")
     program.chmod(0o755)
-    looked = f"looked beside {sys.executable} and on PATH"
+    looked = f"looked in the folder of {sys.executable} and on PATH"
     for word, message in (
         (
             "no-such-program",

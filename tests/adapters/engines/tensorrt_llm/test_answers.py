@@ -181,7 +181,7 @@ def test_the_log_compares_stamps(counting: Path, capfd: pytest.CaptureFixture[st
         model.unload_samples(range(2))
 
     (line,) = [each for each in capfd.readouterr().err.splitlines() if "own time stamps" in each]
-    assert line.startswith("engine tensorrt_llm: tokens arrived here later than TensorRT-LLM's ")
+    assert line.startswith("engine tensorrt_llm: tokens arrived in this process later than ")
     assert "over 2 requests" in line
 
 

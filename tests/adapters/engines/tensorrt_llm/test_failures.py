@@ -114,8 +114,8 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
     ),
     (
         {"max_num_tokens": 1, "dataset": Samples([[9, 9], [8], [7]])},
-        "engine tensorrt_llm: the longest prompt has 2 tokens, but max_num_tokens = 1 fit one "
-        "forward pass; set max_num_tokens higher, or enable_chunked_prefill = true",
+        "engine tensorrt_llm: the longest prompt has 2 tokens, but a forward pass takes at most "
+        "max_num_tokens = 1; set max_num_tokens higher, or enable_chunked_prefill = true",
     ),
     (
         {"max_seq_len": 100},
@@ -140,7 +140,7 @@ FAILED: list[tuple[dict[str, Any], str]] = [
         {"fail": 4, "told_error": True},
         "TensorRT-LLM failed sample 1 of the data set: CUDA error: out of memory",
     ),
-    ({"fail": 0}, f"TensorRT-LLM failed a first request: RuntimeError: {BROKEN}"),
+    ({"fail": 0}, f"TensorRT-LLM failed a test request: RuntimeError: {BROKEN}"),
     (
         {"cancel": 5},
         (
@@ -178,8 +178,8 @@ LENGTHS: list[tuple[str, str, dict[str, Any], str]] = [
         "longest",
         {"dataset": ONE},
         "the answer to sample 0 of the data set was cut at 3 tokens, before max_new_tokens = 128; "
-        "TensorRT-LLM lowers it to what fits its own max_seq_len: set max_seq_len to the longest "
-        "prompt and max_new_tokens together",
+        "TensorRT-LLM cuts answers that do not fit its max_seq_len: set max_seq_len to at least "
+        "the tokens of the longest prompt plus max_new_tokens",
     ),
     (
         "counting",

@@ -67,19 +67,19 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
     ({"max_prompt_tokens": 0}, "max_prompt_tokens = 0 is not at least 1"),
     (
         {"llm": {"enable_attention_dp": True}},
-        "llm.enable_attention_dp = true lets each GPU of tensor parallelism have requests of "
-        "its own, and adds no GPUs: set tensor_parallel_size to the GPUs of one copy of the "
-        "model, it is 1",
+        "llm.enable_attention_dp = true needs tensor_parallel_size above 1, because it gives each "
+        "of these GPUs its own requests; set tensor_parallel_size to the number of GPUs of one "
+        "copy of the model",
     ),
     (
         {"tensor_parallel_size": 4, "llm": {"moe_expert_parallel_size": 8}},
-        "llm.moe_expert_parallel_size = 8 is 8, but experts are divided among the GPUs of "
-        "tensor parallelism, and tensor_parallel_size = 4; set them so that it is a multiple",
+        "llm.moe_expert_parallel_size = 8 divides the experts among 8 GPUs, but "
+        "tensor_parallel_size = 4; make 8 a divisor of 4",
     ),
     (
         {"tensor_parallel_size": 8}
         | {"llm": {"moe_expert_parallel_size": 2, "moe_tensor_parallel_size": 2}},
-        "llm.moe_tensor_parallel_size = 2 x llm.moe_expert_parallel_size = 2 is 4, but",
+        "llm.moe_tensor_parallel_size = 2 x llm.moe_expert_parallel_size = 2 divides the experts",
     ),
 ]
 

@@ -121,7 +121,7 @@ def test_a_narrower_type_changes_predictions_alone(model: Path) -> None:
 
 def test_a_sample_or_a_model_that_does_not_fit_is_named(model: Path, tmp_path: Path) -> None:
     table: list[tuple[Any, str]] = [
-        ({**request(1), "user": 10}, "has number 10, but the model's table has 10 users"),
+        ({**request(1), "user": 10}, "has users up to number 10, but the model's table has"),
         ({**request(1), "candidates": np.array([40, 1, 2])}, "the model's table has 40 items"),
         ({"dense": np.zeros(3)}, "is not a request; use the data set streaming"),
     ]
@@ -130,7 +130,7 @@ def test_a_sample_or_a_model_that_does_not_fit_is_named(model: Path, tmp_path: P
     models: list[tuple[Change, str]] = [
         (config_with(**change), problem)
         for change, problem in (
-            ({"model_type": "dlrm-v2"}, 'is not of a model_type "dlrm-v3"'),
+            ({"model_type": "dlrm-v2"}, 'has another model_type than "dlrm-v3"'),
             ({"num_layers": 3}, "the checkpoint lacks layers.2"),
             ({"num_items": 41}, "items.weight is .* and should be"),
             ({"num_items": 3}, "has more categories than items"),

@@ -87,7 +87,7 @@ def set_nan(tensors: dict[str, Any]) -> None:
 NAME = "model.layers.0.mlp.up_proj.weight"
 
 BROKEN = [
-    (without(WEIGHTS), r'no model\.safetensors; weights = "dummy" runs'),
+    (without(WEIGHTS), r'no model\.safetensors; copy it here, or set weights = "dummy"'),
     (cut, r"model\.safetensors: is cut short or is not a safetensors file"),
     (
         text_of(WEIGHTS, "not weights" * 100),
@@ -95,13 +95,13 @@ BROKEN = [
     ),
     (lose_a_shard, r"model-00002-of-\d+\.safetensors: is missing, but .*index\.json names it"),
     (break_index, r"index\.json: is not an index of safetensors files"),
-    (to_bin, r"weights as \.bin files only, .* convert them once"),
+    (to_bin, r"weights only as \.bin files, .* convert them once"),
     (weights_with(lambda tensors: tensors.pop(NAME)), f"the checkpoint lacks {NAME}"),
     (
         weights_with(lambda tensors: tensors.update({NAME: torch.zeros(3, 320)})),
         f"do not fit config.json: {NAME} is [3, 320] and should be [640, 320]",
     ),
-    (weights_with(set_nan), "computes no numbers (NaN) in float32"),
+    (weights_with(set_nan), "the model's outputs are NaN in float32"),
     (config_with(architectures=["BertModel"]), "BertModel in config.json is not a causal lang"),
     (
         config_with(architectures=None),

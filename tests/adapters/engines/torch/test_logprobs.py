@@ -102,8 +102,8 @@ def test_weights_that_are_no_numbers_are_named(random: Path, tmp_path: Path) -> 
 def test_unsupported_evaluations_are_refused(random: Path) -> None:
     options: list[tuple[dict[str, Any], str]] = [
         ({"prompt_logprobs": 1}, "prompt_logprobs = 1 is not true or false"),
-        ({"temperature": 1.0}, "prompt_logprobs = true generates nothing: leave temperature out"),
-        ({"num_beams": 2}, "prompt_logprobs = true generates nothing: leave num_beams out"),
+        ({"temperature": 1.0}, "prompt_logprobs = true generates no tokens, so temp"),
+        ({"num_beams": 2}, "prompt_logprobs = true generates no tokens, so num_beams"),
         ({"batching": "continuous"}, '"continuous" gives no log-probabilities of prompts'),
     ]
 

@@ -146,8 +146,8 @@ def test_int4_keeps_sixteen_values_per_group() -> None:
 
 def test_a_model_without_layers_to_quantise_is_refused() -> None:
     table = [
-        (torch.nn.Conv1d(4, 4, 3), "int8", "linear layers, and"),
-        (torch.nn.Linear(40, 32), "int4", "linear layers whose inputs are a multiple of 16, and"),
+        (torch.nn.Conv1d(4, 4, 3), "int8", "linear layers, but"),
+        (torch.nn.Linear(40, 32), "int4", "linear layers whose inputs are a multiple of 16, but"),
     ]
     rows = [
         (*row, f"precision {row[1]!r} quantises {needs} this model has none; use another")
@@ -170,8 +170,8 @@ def test_gpus_without_kernels_are_refused(monkeypatch: pytest.MonkeyPatch) -> No
     ):  # fmt: skip
         check(precision, capability)
     rows = [
-        ("int4", (7, 5), "8.0 or later for its kernels, and this GPU's is 7.5; use another"),
-        ("fp8", (8, 6), "8.9 or later for its kernels, and this GPU's is 8.6; use another"),
+        ("int4", (7, 5), "8.0 or later for its kernels, but this GPU's is 7.5; use another"),
+        ("fp8", (8, 6), "8.9 or later for its kernels, but this GPU's is 8.6; use another"),
     ]
     assert unrefused(check, EnvironmentFault, rows) == []
 

@@ -68,7 +68,7 @@ SINGLE: dict[str, list[tuple[str, Any, str]]] = {
     ],
     "torch-module": [
         ("weights", "random", "is not one of checkpoint, dummy"),
-        ("workers", -1, "is not a number of threads; 0: inside submit"),
+        ("workers", -1, "is not a number of threads, or 0 for none"),
         ("batching", "sort", "is not one of stack, concat, pad"),
         ("output", -1, "is not a name, or a position counted from 0"),
         ("compile", "fast", "is not false or one of default, reduce-overhead, "),
@@ -151,7 +151,7 @@ def test_precisions_need_kernels_and_torchao(kind: Kind, monkeypatch: pytest.Mon
     """torchao itself has no kernels for fp8 there."""
     kernels = (
         f"engine {kind.name}: precision 'fp8' needs a GPU of compute capability 8.9 or later for "
-        "its kernels, and a CPU has none; use another precision on cpu"
+        "its kernels, but a CPU has none; use another precision on cpu"
     )
     extra = "which is not installed; try: pip install 'pytest-mlperf[quantization]'"
     rows = [

@@ -151,7 +151,7 @@ def test_data_and_models_that_do_not_fit_are_named(model: Path) -> None:
     narrow = Graph()
     narrow.features["fos"] = narrow.features["fos"][:, :5]
     rows: list[tuple[Any, str]] = [
-        (narrow, "nodes of kind fos have 5 features, the model takes 6"),
+        (narrow, "nodes of kind fos have 5 features, but the model takes 6"),
         (Samples([{"paper": 1}]), "the data set has no graph; use the data set igbh"),
     ]
     assert unrefused(lambda dataset: classes(model, dataset), RunError, rows) == []

@@ -100,7 +100,7 @@ def test_models_that_cannot_be_sparse_are_refused_before_loading(sparse: Path) -
     rows = [
         ({"sparsity": "1:4"}, "sparsity = '1:4' is not one of 2:4"),
         ({"precision": "int8"}, 'needs precision = fp32 or bf16 or fp16, not "int8"'),
-        ({"weights": "dummy"}, 'with weights = "dummy": random weights are not sparse'),
+        ({"weights": "dummy"}, 'excludes weights = "dummy", as random weights are not'),
     ]
 
     def make(options: dict[str, Any]) -> None:
@@ -116,7 +116,7 @@ def test_experts_that_cannot_be_checked_are_refused(tmp_path: Path) -> None:
     heads = {"num_hidden_layers": 1, "num_attention_heads": 2, "num_key_value_heads": 1}
     save(MixtralForCausalLM(MixtralConfig(**sizes, **heads)), tmp_path)
 
-    expected = r"is for models of linear layers, and model\.layers\.0\.mlp"
+    expected = r"needs all weights in linear layers, but model\.layers\.0\.mlp"
     with pytest.raises(RunError, match=expected):
         describe(tmp_path, sparsity="2:4")
 
@@ -152,7 +152,7 @@ def test_the_check_is_the_rule_written_down(rows: list[list[float]]) -> None:
 
 
 def test_inputs_that_are_no_groups_of_four_cannot_be_sparse() -> None:
-    with pytest.raises(RunError, match="odd has 6 inputs, which are not groups of four"):
+    with pytest.raises(RunError, match="odd has 6 inputs, which is not a multiple of four"):
         check_layers({"odd": torch.nn.Linear(6, 4)}, Path("model"))
 
 

@@ -169,13 +169,13 @@ def test_what_is_measured_needs_no_text(folder: Path, expected: list[tuple[bytes
 
 def test_a_sample_that_is_no_clip_for_it_is_refused(folder: Path) -> None:
     table: list[tuple[Any, str]] = [
-        ("text", "is str; a Whisper model takes clips of sound"),
-        ({"audio": CLIPS[0]["audio"]}, "is dict; a Whisper model takes clips"),
+        ("text", "is of type str, but a Whisper model takes audio clips"),
+        ({"audio": CLIPS[0]["audio"]}, "is of type dict, but a Whisper model"),
         ({**CLIPS[0], "sampling_rate": 8000}, "has 8000 Hz; Whisper needs 16000 Hz"),
-        (sound(1.2), "lasts 1.20 s, and the model hears 1 s at a time; leave it out"),
-        ({**CLIPS[0], "audio": np.zeros((2, 80))}, "is not mono sound: an array of shape (2, 80)"),
-        ({**CLIPS[0], "audio": np.array([])}, "is not mono sound: an array of shape (0,)"),
-        ({**CLIPS[0], "audio": np.array([np.nan])}, "is not mono sound"),
+        (sound(1.2), "lasts 1.20 s, but the model takes clips of at most 1 s; leave"),
+        ({**CLIPS[0], "audio": np.zeros((2, 80))}, "finite values: an array of shape (2, 80)"),
+        ({**CLIPS[0], "audio": np.array([])}, "is not mono audio of finite values: an"),
+        ({**CLIPS[0], "audio": np.array([np.nan])}, "is not mono audio"),
     ]
     clips = [CLIPS[0], *(clip for clip, _ in table)]
     with open_engine(folder, clips) as engine:
@@ -200,10 +200,10 @@ def test_a_folder_that_cannot_work_is_refused(folder: Path, tmp_path: Path) -> N
     assert broken_but_accepted(folder, tmp_path, load, [
         (
             json_with("preprocessor_config.json", feature_size=80),
-            "features are of 16000 Hz, 80 mels and 100 frames, and the model takes",
+            "features have 16000 Hz, 80 mels and 100 frames, but the model needs",
         ),
         (without("preprocessor_config.json"), "transformers cannot read preprocessor_config.json"),
-        (break_tokenizer, "its tokenizer has no <|transcribe|>; use a Whisper model of many"),
+        (break_tokenizer, "its tokenizer has no <|transcribe|>; use a multilingual"),
         (
             config_with(architectures=["BartForConditionalGeneration"]),
             "BartForConditionalGeneration in config.json is not a Whisper model; this engine runs",

@@ -64,12 +64,12 @@ BEFORE: list[tuple[dict[str, Any], dict[str, Any], str]] = [
     (
         {"models": ["one", "two"], "ready_after": None},
         {"served_model": "three"},
-        "the server has no such model, but one, two; correct served_model",
+        "the server has only these models: one, two; correct served_model",
     ),
     (
         {"ready_after": None},
         {"start_timeout": 0.1},
-        "within start_timeout = 0.1 s, the model was not ready, or is not there",
+        "within start_timeout = 0.1 s, the model was not ready, or does not exist",
     ),
     ({}, {"model_version": "3"}, "HTTP 404 Not Found: nothing is at"),
     ({}, {"task": "answer"}, "has no input input_ids, but row"),
@@ -129,7 +129,7 @@ AMID = {
     r"answer has float32 of shape \(2, 5\)",
     "double": r"output 'scores' is float32 of .* but an answer has float64 of shape \(2, 4\)",
     "short": r"its answer to 2 samples cannot be read: cannot reshape array of size 1 into shape",
-    "reload": r"a request failed \(version '2' of the model answered, after version '1' had",
+    "reload": r"a request failed \(version '2' of the model answered, but version '1' did",
     "hang": r"a request failed \(no answer within 1 s\)",
     "half": r"the server is gone \(the connection ended in the middle of an answer\)",
     "kill": r"the server is gone \(.*; the server was killed by SIGKILL.* the last line of the log",

@@ -102,7 +102,7 @@ def test_answers_are_reported_whole_in_offline_unless_the_suite_sets_otherwise(
             assert engine.describe().get("stream", "") == str(options.get("stream", "")).lower()
             if options and not streamed:
                 with pytest.raises(
-                    SuiteError, match="tokens cannot be timed; use it only for Offline"
+                    SuiteError, match="tokens cannot be timed; use it only with scenario"
                 ):
                     engine.submit([5, 6], [0, 1], Recorder(expected=2))
         assert len(sink.reports(100)) == streamed + 1
@@ -116,7 +116,7 @@ def test_stamps_are_logged_at_unload(counting: Path, capsys: pytest.CaptureFixtu
         engine.unload_samples([0, 1])
 
     log = capsys.readouterr().err
-    assert log.count("engine vllm: tokens arrived here later than vLLM's own time stamps") == 1
+    assert log.count("engine vllm: tokens arrived in this process later than vLLM's own") == 1
     assert "over 2 requests" in log
 
 

@@ -41,7 +41,7 @@ def test_a_fault_ends_the_run(counting: Path) -> None:
         "dies": "vLLM failed sample 2 of the data set: EngineDeadError: EngineCore encountered",
         "aborts": "was stopped by vLLM after 1 tokens: finish_reason is 'abort'",
         "early": "ms before vLLM's own time stamp; one of the two clocks",
-        "miscounts": "tokens in the answer, and 4 came",
+        "miscounts": "tokens in the answer, but 4 came",
         "foreign_end": "ended with token 0, which is not an end token of the model (2)",
     }.items():
         with (
@@ -106,7 +106,7 @@ def test_a_vllm_that_is_too_old_or_cannot_be_imported_is_named(
     counting: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("STANDIN_VLLM_VERSION", "0.17.0")
-    with pytest.raises(EnvironmentFault, match=r"needs vLLM 0.20 or newer, and this is 0.17.0"):
+    with pytest.raises(EnvironmentFault, match=r"needs vLLM 0.20 or newer, but this is 0.17.0"):
         describe(counting)
     forget()
     (tmp_path / "vllm").mkdir()

@@ -40,14 +40,14 @@ def test_a_wrong_option_is_refused_in_a_sentence(folder: Path, tmp_path: Path) -
         ({"max_new_tokens": 0}, "max_new_tokens = 0 is not at least 1"),
         ({"min_new_tokens": 129}, "min_new_tokens = 129 is not from 0 to max_new_tokens = 128"),
         ({"max_prompt_tokens": 0}, "max_prompt_tokens = 0 is not at least 1"),
-        ({"mm_processor_cache_gb": -1}, "mm_processor_cache_gb = -1 is not a number of GB from 0"),
-        ({"batch_size": 8}, 'batch_size is for api = "offline"'),
+        ({"mm_processor_cache_gb": -1}, "mm_processor_cache_gb = -1 is not a number of GB of"),
+        ({"batch_size": 8}, 'batch_size needs api = "offline"'),
         ({"api": "offline", "batch_size": 0}, "batch_size = 0 is not a whole number"),
         ({"precision": "tf32"}, "precision = 'tf32' is not one of fp32, bf16, fp16, fp8"),
         ({"quantization": "fp8"}, 'precision = "bf16" says that they are not'),
         (
             {"quantization": "fp8", "precision": "int4"},
-            'quantization = "fp8" makes fp8, but precision = "int4"',
+            'quantization = "fp8" quantises to fp8, but precision = "int4"',
         ),
         *(
             ({"engine_args": {name: 1}}, rf"engine_args\.{name} is set by .*leave it out")

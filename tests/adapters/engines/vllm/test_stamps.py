@@ -52,8 +52,8 @@ def test_sentences_name_the_library_whose_stamps_they_are() -> None:
     for ours_ms in range(1, 101):
         gaps.add(0, "first", 0.5 + ours_ms / 1e3 / 10, 0.5)
     assert gaps.take() == (
-        "engine tensorrt_llm: tokens arrived here later than TensorRT-LLM's own time stamps "
-        "by (p50 and p99): first token 5.0 and 9.9 ms, over 100 requests"
+        "engine tensorrt_llm: tokens arrived in this process later than TensorRT-LLM's own time "
+        "stamps, by (p50 and p99): first token 5.0 and 9.9 ms, over 100 requests"
     )
     assert gaps.take() == ""
     gaps.add(0, "first", 0.75, 0.5)
@@ -64,9 +64,9 @@ def test_sentences_name_the_library_whose_stamps_they_are() -> None:
     with pytest.raises(RunError) as refused:
         gaps.add(7, "first", 0.5, 0.75)
     assert str(refused.value) == (
-        "sample 7 of the data set: its first token arrived here 250.0 ms before TensorRT-LLM's "
-        "own time stamp; one of the two clocks is wrong, so no token time of this run can be "
-        "trusted"
+        "sample 7 of the data set: its first token arrived in this process 250.0 ms before "
+        "TensorRT-LLM's own time stamp; one of the two clocks is wrong, so no token time of this "
+        "run can be trusted"
     )
 
 
@@ -80,10 +80,10 @@ def test_no_stamp_that_is_possible_is_refused(theirs_s: float, late_s: float) ->
 
 def test_impossible_stamps_end_the_run() -> None:
     table = [
-        ((9.9, 11.1), theirs(10.0, 11.0), "its first token arrived here 100.0 ms before vLLM"),
-        ((10.1, 10.9), theirs(10.0, 11.0), "its last token arrived here 100.0 ms before vLLM"),
+        ((9.9, 11.1), theirs(10.0, 11.0), "its first token arrived in this process 100.0 ms"),
+        ((10.1, 10.9), theirs(10.0, 11.0), "its last token arrived in this process 100.0 ms"),
         ((10.1, 11.1), theirs(11.0, 10.0), "vLLM stamped its last token before its first"),
-        ((10.1, 11.1), theirs(10.0, 11.0, 4), "vLLM counts 4 tokens in the answer, and 3 came"),
+        ((10.1, 11.1), theirs(10.0, 11.0, 4), "vLLM counts 4 tokens in the answer, but 3 came"),
     ]
     rows = [(new_gaps(), 7, 3, *row, f"^sample 7 of the data set.*{said}") for *row, said in table]
     assert unrefused(compare, RunError, rows) == []

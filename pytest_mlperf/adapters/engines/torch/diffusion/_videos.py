@@ -84,8 +84,8 @@ class Videos(_images.MediaBatches):
             value = getattr(options, name)
             if value % step != over % step:
                 raise SuiteError(
-                    f"engine {ENGINE}: {name} = {value} does not fit this model, which makes "
-                    f"multiples of {step}{' and one more' if over else ''}",
+                    f"engine {ENGINE}: {name} = {value} does not fit this model; it must be a "
+                    f"multiple of {step}{', plus 1' if over else ''}",
                     option=name,
                 )
         frames = (options.frames - 1) // temporal + 1

@@ -25,7 +25,7 @@ def sizes_in(folder: Path, kind: Callable[..., S], model_type: str) -> S:
     file = folder / "config.json"
     config = read_json(file)
     if config.pop("model_type", model_type) != model_type:
-        raise broken(file, f'is not of a model_type "{model_type}"')
+        raise broken(file, f'has another model_type than "{model_type}"')
     defaults = {f.name: f.default for f in dataclasses.fields(kind)}  # type: ignore[arg-type]
     for name, value in config.items():
         if name not in defaults:
@@ -35,7 +35,7 @@ def sizes_in(folder: Path, kind: Callable[..., S], model_type: str) -> S:
         whole = all(type(number) is int and number >= 1 for number in numbers)
         if isinstance(value, list) is not listed or not numbers or not whole:
             form = "a list of whole numbers" if listed else "a whole number"
-            raise broken(file, f"{name} = {value!r} is not {form} from 1 on")
+            raise broken(file, f"{name} = {value!r} is not {form} of at least 1")
     parsed: dict[str, Any] = {
         name: tuple(value) if isinstance(value, list) else value for name, value in config.items()
     }

@@ -77,7 +77,7 @@ def read_sizes(folder: Path) -> LayerSizes:
         (
             len(sizes.hotness) != len(sizes.num_embeddings_per_feature),
             f"hotness has {len(sizes.hotness)} features and num_embeddings_per_feature "
-            f"{len(sizes.num_embeddings_per_feature)}; they should have as many",
+            f"{len(sizes.num_embeddings_per_feature)}; both need the same number",
         ),
         (
             sizes.dense_arch_layer_sizes[-1] != sizes.embedding_dim,
@@ -89,7 +89,7 @@ def read_sizes(folder: Path) -> LayerSizes:
             f"the last of over_arch_layer_sizes is {sizes.over_arch_layer_sizes[-1]} and should "
             "be 1",
         ),
-        (len(sizes.over_arch_layer_sizes) < 2, "over_arch_layer_sizes should have two or more"),
+        (len(sizes.over_arch_layer_sizes) < 2, "over_arch_layer_sizes needs two or more sizes"),
     ):
         if is_invalid:
             raise broken(file, problem)

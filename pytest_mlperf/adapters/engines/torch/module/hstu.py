@@ -123,8 +123,8 @@ class Hstu(torch.nn.Module):
         ):
             if (most := parts[first:last, 1].max(initial=0)) >= count:
                 raise Mismatch(
-                    f"has number {most:,}, but the model's table has {count:,} {things}; use the "
-                    "data set that the model is made for"
+                    f"has {things} up to number {most:,}, but the model's table has {count:,} "
+                    f"{things}; use the data set that the model is made for"
                 )
         return parts
 

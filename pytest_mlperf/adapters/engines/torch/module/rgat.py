@@ -230,7 +230,7 @@ class Rgat(torch.nn.Module):
         for kind, rows in features.items():
             if rows.shape[1] != self._sizes.features:
                 raise engine_error(
-                    f"nodes of kind {kind} have {rows.shape[1]} features, the model takes "
+                    f"nodes of kind {kind} have {rows.shape[1]} features, but the model takes "
                     f"{self._sizes.features}; use the data that the model is made for"
                 )
         self._features = features

@@ -33,12 +33,13 @@ pytest-mlperf bisect [options] GOOD BAD -- TEST ...
        pytest-mlperf bisect [options] --versions LIB==A..B -- TEST ..."""
 
 HELP = """\
-Measures BAD and commits between GOOD and BAD in turns with GOOD, as `turns`
-does, until one commit is left, and that beside its parent. As few runs are made
-as the rule needs to decide; all comparisons share its error rates: an innocent
-commit is named at most 1 % of the time. What cannot run is skipped. Suites
-and data are those of the working folder, the code measured is the commit's.
-Every finished pair of runs is kept: after Ctrl-C the same command goes on.
+Measures BAD, then commits between GOOD and BAD, in runs interleaved with GOOD
+(as `turns` does) until one commit is left, and compares it with its parent. A
+comparison ends as soon as it is decided. All comparisons share their error
+rates: an innocent commit is named at most 1 % of the time. Commits that cannot
+run are skipped. Suites and data come from the working folder, the measured code
+from the commit. Finished pairs of runs are kept: after Ctrl-C, repeat the
+command to continue.
 
 Exit 0 when a commit is named, 1 when none is (BAD is not worse, the drop is
 spread or undecided), 2 when nothing could be judged.
@@ -58,25 +59,25 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.usage = USAGE
     refs = [
         parser.add_argument("good", metavar="GOOD", help="an earlier commit"),
-        parser.add_argument("bad", metavar="BAD", help="a later one that is slower"),
+        parser.add_argument("bad", metavar="BAD", help="a later commit that is slower"),
     ]
     parser.add_argument(
         "tests",
         nargs="+",
         metavar="TEST",
-        help="tests of performance: node ids, suite files, or names of cases",
+        help="performance tests: node ids, suite files or case names",
     )
     parser.add_argument(
         "--versions",
         action=_InPlaceOf,
         refs=refs,
         metavar="LIB==A..B",
-        help="versions of a library that pip can install, in place of GOOD and BAD",
+        help="search the versions of a library that pip can install, instead of GOOD and BAD",
     )
     text = f"maximum pairs of runs per comparison, at least 2 (default {PAIRS})"
     add(parser, "--pairs", default=PAIRS, help=text)
     parser.add_argument(
-        "--restart", action="store_true", help="start again: forget what was measured so far"
+        "--restart", action="store_true", help="start again, and ignore earlier measurements"
     )
     add(parser, "--runs-dir")
 
@@ -97,14 +98,14 @@ class _InPlaceOf(argparse.Action):
 def run(parsed: argparse.Namespace) -> int:
     """Run the bisect; return 0 if it names a single commit or version, else 1."""
     if parsed.versions and parsed.good:
-        raise MlperfError("name GOOD and BAD, or --versions in their place")
+        raise MlperfError("name either GOOD and BAD, or --versions")
     run_id = new_id()
     folder = parsed.runs_dir / "runs" / run_id
     plan = interleaved(*performance_tests(parsed.tests), folder, parsed.pairs)
     builds = _builds(parsed, plan)
     for test, case in plan.cases.items():
         if not case.job.limits:
-            raise MlperfError(f"{test} gates nothing: its suite has no [limits] to judge by")
+            raise MlperfError(f"{test} cannot be judged: its suite has no [limits]")
     plan.begin()
     question = (builds[0].name, builds[-1].name, parsed.versions or "", *sorted(plan.cases))
     kept = parsed.runs_dir / "bisect" / folder_name(*question)
@@ -116,7 +117,7 @@ def run(parsed: argparse.Namespace) -> int:
             remove_left(plan.noisiest.planned.path, folder.parent)
             return _searched(Bisection(builds, plan, store, progress), store)
     except KeyboardInterrupt:
-        raise KeyboardInterrupt("finished runs are kept: repeat the command to continue") from None
+        raise KeyboardInterrupt("finished runs are kept; repeat the command to continue") from None
 
 
 def _searched(search: Bisection, store: BisectStore) -> int:
@@ -128,8 +129,8 @@ def _searched(search: Bisection, store: BisectStore) -> int:
     if end.mark is not Mark.BAD:
         words = {
             Mark.GOOD: "BAD is not worse than GOOD: a drop of the limit is excluded",
-            Mark.UNDECIDED: "undecided whether BAD is worse than GOOD; --restart --pairs 12 allows "
-            "more runs",
+            Mark.UNDECIDED: "undecided whether BAD is worse than GOOD; allow more runs with "
+            "--restart --pairs 12",
         }
         say(fold(f"{words[end.mark]}; nothing was searched", width()))
         return 1
@@ -151,7 +152,7 @@ def _tell(search: Bisection, comparison: Comparison) -> None:
 def _builds(parsed: argparse.Namespace, plan: InterleavedCases) -> list[BuildAt]:
     pythons = {case.job.elsewhere for case in plan.cases.values()} if parsed.versions else {None}
     if len(pythons) > 1:
-        raise MlperfError("these tests run in several Pythons; bisect those of one at a time")
+        raise MlperfError("these tests run in several Pythons; bisect the tests of one Python")
     if parsed.versions:
         return versions(parsed.versions, pythons.pop())
     return commits(plan.noisiest.planned.path.resolve().parent, parsed.good, parsed.bad)

@@ -37,8 +37,8 @@ def heading(search: Bisection, tests: Sequence[str], kept: int) -> list[str]:
     last, noun = search.last, _noun(search)
     usual = steps(last) + 1 + (last > 1)
     text = (
-        f"{plural(last - 1, noun)} in between: {plural(usual, 'comparison')} where each "
-        f"is decided, at most {most_comparisons(last)}, of 4 runs and more each"
+        f"{plural(last - 1, noun)} in between: {plural(usual, 'comparison')} if each "
+        f"is decided, at most {most_comparisons(last)}, with 4 or more runs each"
     )
     if kept:
         text += f"; continues with {unbroken(plural(kept, 'run'))} of the last call"
@@ -84,10 +84,10 @@ def log(search: Bisection, noise: str, folder: str) -> list[str]:
     count = sum(one.runs for one in search.log)
     runs = f"{plural(count, 'run')} in {plural(len(search.log), 'comparison')}"
     runs += f", {skipped} skipped" * bool(skipped)
-    runs += f"; those made now in {folder}" * bool(search.measured)
+    runs += f"; the new ones are in {folder}" * bool(search.measured)
     notes = [
-        "each was run in turns with the good one, a fresh process each; intervals hold for all "
-        "comparisons together: the end that is better in 99 of 100 bisects, the worse one in 95",
+        "each ran interleaved with the good one, every run in a new process; intervals hold for "
+        "all comparisons together: the better end in 99 of 100 bisects, the worse end in 95",
         noise,
         "accuracy was not run",
     ]
@@ -134,8 +134,8 @@ def _range(search: Bisection, proof: Proof) -> list[str]:
         reason = f"it is one of these {count}, of which all but the last were skipped or undecided"
     elif count == 1:
         reason = (
-            "it seems to be this one, which differs from GOOD by more than the one before it; "
-            "beside each other they stayed undecided"
+            "it seems to be this one: it is further below GOOD than the one before it, but the "
+            "direct comparison of these two stayed undecided"
         )
     else:
         reason = (
@@ -162,17 +162,17 @@ def _notes(search: Bisection, proof: Proof) -> list[str]:
     whole = search.log[0].ratios[proof.metric]
     if is_part(proof.speed, whole):
         notes.append(
-            "by its size this is only a part of the drop: fix it, then measure and bisect again"
+            "this is only a part of the drop, by its size: fix it, then measure and bisect again"
         )
     for x, y in proof.rest:
         speed = across(*(search.speeds(proof.metric)[place] for place in (x, y)))
         notes.append(
             f"a part of the drop lies elsewhere, between {builds[x].title} and {builds[y].title}: "
-            f"{_change(proof.metric, speed)}; bisect these to find it, with a limit below it"
+            f"{_change(proof.metric, speed)}; to find it, bisect these two with a smaller limit"
         )
     if proof.named and build.merged:
         notes.append(
-            f"it is a merge; git log {build.title}^1..{build.title}^2 lists what came with it"
+            f"it is a merge commit; list its commits: git log {build.title}^1..{build.title}^2"
         )
     return notes
 

@@ -10,18 +10,18 @@ from pytest_mlperf.cli.arguments import add
 from pytest_mlperf.judge.rule_r import GATING_RUNS
 
 HELP = f"""\
-import mlperf reads trees of MLPerf submissions, whole repositories of results
-or a part, and folders of LoadGen's logs, of any release. Each result gets the
-value and the unit of its round's table; --rows writes these, which published
-takes with --from and share with --of. Logs on their own do not say what they
-are of: --workload, --precision and --accelerator do.
+import mlperf reads trees of MLPerf submissions (whole repositories of results
+or parts of them) and folders with LoadGen's logs, of any release. Each result
+gets the value and the unit of its round's table; --rows writes such rows, for
+published --from and share --of. Logs alone do not name what was measured: add
+--workload, --precision and --accelerator.
 
 import endpoints reads folders that `inference-endpoint benchmark` wrote with
 load pattern concurrency. A FOLDER is one process of the server: a folder of
 run folders, one for each concurrency, or a single run folder. All sessions of a
-command are of one build and have the same points; another model, configuration,
-data set or client between them is refused. What was not complete, had failed
-requests or did not hold its concurrency is INVALID.
+command must be of one build and have the same points; sessions with another
+model, configuration, data set or client are refused. A point is INVALID if it
+was not complete, had failed requests or did not hold its concurrency.
 
 Writes a results file that compare, update and report take; a baseline needs
 {GATING_RUNS} sessions. The folders stay where they are, and belong in no git.
@@ -49,17 +49,17 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "sessions", nargs="+", type=Path, metavar="FOLDER", help="a tree, logs, or one session"
     )
     for name, meaning in (
-        ("precision", "of its weights, e.g. fp8"),
+        ("precision", "precision of the weights: fp8"),
         ("accelerator", "class and count: H200, 8xH100, cpu"),
     ):
-        parser.add_argument(f"--{name}", metavar="NAME", help=f"{meaning}; submissions say it")
-    parser.add_argument("--engine", metavar="NAME", help="what answered (default: as it says)")
-    parser.add_argument("--workload", metavar="NAME", help="default: as its files say")
+        parser.add_argument(f"--{name}", metavar="NAME", help=f"{meaning} (submissions have it)")
+    parser.add_argument("--engine", metavar="NAME", help="engine (default: as in the files)")
+    parser.add_argument("--workload", metavar="NAME", help="workload (default: as in the files)")
     parser.add_argument(
         "--system",
         default="",
         metavar="NAME",
-        help="which machines served: results of different ones are never compared",
+        help="machines that served; results of different systems are never compared",
     )
     parser.add_argument(
         "--started",
@@ -72,7 +72,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "-o", "--output", type=Path, metavar="FILE", help="results file (default: in the runs dir)"
     )
     parser.add_argument(
-        "--rows", type=Path, metavar="FILE", help="mlperf: write rows as a round's table has them"
+        "--rows", type=Path, metavar="FILE", help="mlperf: write rows like a round's table"
     )
     add(parser, "--runs-dir")
 

@@ -41,13 +41,13 @@ def run(parsed: argparse.Namespace) -> int:
     """Import the sessions' run folders; return 1 if the result is INVALID."""
     for option in ("precision", "accelerator"):
         if not getattr(parsed, option):
-            raise MlperfError(f"the client's files do not say their {option}: add --{option}")
+            raise MlperfError(f"the client's files do not contain the {option}: add --{option}")
     if parsed.rows:
         raise MlperfError("--rows is for import mlperf: a curve is not a row of a round's table")
     if parsed.started and len(parsed.started) != len(parsed.sessions):
         raise MlperfError(
-            f"--started is there {plural(len(parsed.started), 'time')} for "
-            f"{plural(len(parsed.sessions), 'session')}: name one for each, in their order"
+            f"{plural(len(parsed.started), 'time')} by --started, but "
+            f"{plural(len(parsed.sessions), 'session')}: give one for each session, in order"
         )
     notes: list[str] = []
     try:
@@ -78,7 +78,7 @@ def _points(folder: Path, notes: list[str]) -> list[RecordedPoint]:
     if not runs and is_run_folder(folder):
         return [read_point(folder)]  # raises the error about the missing file
     if not runs:
-        hint = f"; {below} holds some: name each session's folder" if below else ""
+        hint = f"; {below} contains some: name each session's folder" if below else ""
         raise MlperfError(
             f"{folder}: not a folder that MLCommons' endpoints client wrote, nor one that "
             f"contains such folders{hint}"
@@ -88,8 +88,8 @@ def _points(folder: Path, notes: list[str]) -> list[RecordedPoint]:
     for a, b in pairwise(points):
         if a.concurrency == b.concurrency:
             raise MlperfError(
-                f"{a.folder} and {b.folder} both have concurrency {a.concurrency}: a session "
-                "has each point once; does one belong to another session?"
+                f"{a.folder} and {b.folder} both have concurrency {a.concurrency}, but a session "
+                "has each point only once; does one belong to another session?"
             )
         if a.servers != b.servers:
             raise _differs("endpoint_config.endpoints", (a, a.servers), (b, b.servers))
@@ -102,8 +102,8 @@ def _require_one_build(sessions: Sequence[Sequence[RecordedPoint]]) -> None:
     for point in every:
         if point.digest in digests:
             raise MlperfError(
-                f"{point.folder} holds the same result as {digests[point.digest]}: a copy is "
-                "not another session"
+                f"{point.folder} holds the same result as {digests[point.digest]}: leave out "
+                "the copy"
             )
         digests[point.digest] = point.folder
         for key in sorted({*first.facts, *point.facts}):
@@ -115,8 +115,8 @@ def _require_one_build(sessions: Sequence[Sequence[RecordedPoint]]) -> None:
         if [point.concurrency for point in points] != expected:
             raise MlperfError(
                 f"{points[0].folder}: its session has the points "
-                f"{[point.concurrency for point in points]}, that of {first.folder} {expected}: "
-                "sessions of one curve have the same"
+                f"{[point.concurrency for point in points]}, that of {first.folder} {expected}; "
+                "all sessions of one curve must have the same points"
             )
 
 
@@ -125,8 +125,8 @@ def _differs(
 ) -> MlperfError:
     (a, theirs), (b, ours) = expected, actual
     return MlperfError(
-        f"{key} differs: {shown(theirs)} in {a.folder}, {shown(ours)} in {b.folder}; points "
-        "and sessions of one import are of one build and load"
+        f"{key} differs: {shown(theirs)} in {a.folder}, {shown(ours)} in {b.folder}; all points "
+        "and sessions of one import must have the same build and load"
     )
 
 
@@ -157,7 +157,7 @@ def _begun(points: Sequence[RecordedPoint]) -> dt.datetime:
         return dt.datetime.fromtimestamp(min(p.ended_s - p.duration_s for p in points), dt.UTC)
     except (ValueError, OverflowError, OSError):
         raise MlperfError(
-            f"{points[0].folder}: its files have no time; say with --started when it began"
+            f"{points[0].folder}: its files have no time; add --started with the time of its start"
         ) from None
 
 

@@ -59,7 +59,7 @@ def run(parsed: argparse.Namespace) -> int:
     places = list(dict.fromkeys(p for folder in parsed.sessions for p in result_folders(folder)))
     if not places:
         named = ", ".join(map(str, parsed.sessions))
-        raise MlperfError(f"{named}: it contains no result and no log of LoadGen")
+        raise MlperfError(f"{named}: contains no results and no LoadGen logs")
     results, refused = _read(places, parsed)
     if not results:
         more = f" (and {len(refused) - 1:,} more)" if len(refused) > 1 else ""
@@ -94,7 +94,7 @@ def _read(
     for location in places:
         if unnamed and not location.division:
             options = ", ".join(f"--{option}" for option in unnamed)
-            refused.append(f"{location.folder}: logs do not say what they are of: add {options}")
+            refused.append(f"{location.folder}: logs do not name what was measured: add {options}")
             continue
         if (location.folder / "performance" / SUMMARY_NAME).exists():
             how = as_typed("import", ["endpoints", location.folder], {})
@@ -117,11 +117,11 @@ def _counted(results: Sequence[RecordedResult]) -> Iterator[str]:
         power = sum(row.power is not None for row in rows)
         inferred = sum(row.inferred for row in rows)
         parts = (
-            plural(count, "result") + (f" of {name}" if name else " of no round that is here"),
+            plural(count, "result") + (f" of {name}" if name else " of an unknown round"),
             plural(len(submitters), "submitter") if submitters else "",
             plural(len(systems), "system") if systems else "",
             f"{power:,} with power" if power else "",
-            f"{inferred:,} made of another scenario's run" if inferred else "",
+            f"{inferred:,} derived from another scenario's run" if inferred else "",
         )
         yield ", ".join(filter(None, parts))
 
