@@ -17,7 +17,7 @@ from pytest_mlperf.reports.terminal import text
 from pytest_mlperf.reports.terminal.layout import relative
 from pytest_mlperf.run.project import ignored_in_git
 
-MAX_NAME_CHARACTERS = 60
+MAX_FOLDER_CHARACTERS = 60
 
 
 def session(cases: Sequence[CaseResult], versions: Mapping[str, str]) -> Results:
@@ -27,7 +27,7 @@ def session(cases: Sequence[CaseResult], versions: Mapping[str, str]) -> Results
 
 def name_of(text: str) -> str:
     """Return a text as part of a case's id: "Llama 2/70B" is "llama-2-70b"."""
-    words = re.sub(r"[^a-z0-9._+]+", "-", text.lower())[:MAX_NAME_CHARACTERS]
+    words = re.sub(r"[^a-z0-9._+]+", "-", text.lower())[:MAX_FOLDER_CHARACTERS]
     return re.sub(r"^[^a-z0-9]+|[-.]+$", "", words)
 
 
