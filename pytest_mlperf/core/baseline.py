@@ -235,7 +235,7 @@ def find(baseline: Baseline, identity: Mapping[str, Property]) -> Record | None:
 def nearest(
     baseline: Baseline, identity: Mapping[str, Property]
 ) -> tuple[Record, list[Difference]] | None:
-    """Return the record with the fewest differences, and these; None if there is no record."""
+    """Return the record with the fewest differences, and these; None without records."""
     pairs = [(record, differences(record.identity, identity)) for record in baseline.records]
     return min(pairs, key=lambda pair: len(pair[1]), default=None)
 

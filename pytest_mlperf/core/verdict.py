@@ -69,7 +69,7 @@ class InterleavedRuns:
         build: Description of the other build; "" without runs.
         pairs: Number of pairs of runs up to the decision.
         runs: Number of runs that `Verdict.runs` lacks; for a confirmation, runs of both builds.
-        reason: Why there is no decision; "" if there is a decision.
+        reason: Why nothing is decided; "" after a decision.
         other_runs: Runs of the other build with `--mlperf-against`, oldest first; the n-th is
             paired with the verdict's n-th run.
         other_subject: Machine, engine and data of these runs.

@@ -72,7 +72,7 @@ class Live:
 
     @property
     def columns(self) -> int:
-        """The terminal's width, determined outside pytest's capture; 80 if there is no terminal."""
+        """The terminal's width, determined outside pytest's capture; 80 without a terminal."""
         with self._uncaptured():
             return int(self._writer.fullwidth) if self._writer else 80
 

@@ -65,7 +65,7 @@ class RoundMetric:
     margin: float | None = None
 
     def bounds(self, target: float) -> Ends:
-        """Return the lowest and highest score that pass a target; None if there is no bound.
+        """Return the lowest and highest score that pass a target; None without a bound.
 
         If lower is better, a score may exceed its reference by the share 1 - target. MLPerf's
         checker compares dlrm-v3's normalized entropy, for which lower is better, with ">= 0.999 x

@@ -39,7 +39,7 @@ from pytest_mlperf.suite.values import KeyPath
 def score_bounds(
     suite: Suite, scenario: RoundScenario, lower: Collection[str]
 ) -> Mapping[str, GateWindow] | None:
-    """Return the accuracy gate's bounds by score; None if there is no reference score.
+    """Return the accuracy gate's bounds by score; None without a reference score.
 
     A tiny twin of an MLPerf workload has its own reference scores and MLPerf's relative bounds.
 

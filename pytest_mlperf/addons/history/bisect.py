@@ -92,7 +92,7 @@ class Comparison:
     def headline(self) -> MetricOf | None:
         """Test and metric to show: one that dropped, else an undecided one, else the first.
 
-        None if there is no ratio.
+        None without a ratio.
         """
         order = (Answer.FAIL, Answer.INCONCLUSIVE)
         ranked = (m for word in order for m, r in self.ratios.items() if r.outcome is word)

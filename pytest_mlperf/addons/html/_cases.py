@@ -175,7 +175,7 @@ def _steps(days: Sequence[float]) -> list[float | int]:
 
 
 def engine_version(fingerprint: Mapping[str, str]) -> str:
-    """Return the engine's name and version from a fingerprint, as far as it has them."""
+    """Return the engine's name and version, those that the fingerprint has."""
     engine = fingerprint.get("engine.engine") or fingerprint.get("engine", "").rpartition(":")[2]
     version = fingerprint.get("engine.version") or fingerprint.get(f"engine.{engine}", "")
     return f"{engine} {version}".strip()[:MAX_REASON_CHARACTERS]

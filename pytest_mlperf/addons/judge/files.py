@@ -98,7 +98,7 @@ class ResultFile:
 
     @cached_property
     def rows(self) -> list[dict[str, str]]:
-        """Rows of a CSV file by column heading; empty if the text is no CSV."""
+        """Rows of a CSV file by column heading; empty if the text is not CSV."""
         heading = self.text.partition("\n")[0]
         separator = max(",;\t", key=heading.count)
         if self.text.lstrip()[:1] in ("{", "[") or separator not in heading:

@@ -48,7 +48,7 @@ def explains_gap(
 
 
 def load_of(runs: Sequence[Run]) -> Note:
-    """Return a note on the load in the busiest run or, if there is no load, on a late client."""
+    """Return a note on the load in the busiest run or, without load, on a late client."""
     seen = [
         run.load.contention for run in runs if run.load.contention and run.load.contention.share
     ]

@@ -133,7 +133,7 @@ def is_drop(verdict: Verdict) -> bool:
 
 
 def accept(result: CaseResult) -> str | None:
-    """Return the command that accepts a drop; None if there is no drop or it cannot be recorded."""
+    """Return the command that accepts a drop; None without a drop that can be recorded."""
     if not is_drop(result.verdict) or not may_be_recorded(result):
         return None
     if result.verdict.replaces_baseline:

@@ -58,7 +58,7 @@ class Checkpoint:
 
 
 def builds_folder(runs: Path) -> Path:
-    """Return the folder of checkpoints: PYTEST_MLPERF_BUILDS, else `builds` beside all runs."""
+    """Return the folder of checkpoints: PYTEST_MLPERF_BUILDS, else `builds` next to all runs."""
     if shared := os.environ.get(_store.SHARED):
         return Path(shared).expanduser().absolute()
     return (runs.parent.parent if runs.parent.name == "runs" else runs.parent) / "builds"

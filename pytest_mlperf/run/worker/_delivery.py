@@ -80,7 +80,7 @@ MAX_TOKEN_ID = 2**24
 
 
 def ids_in(output: bytes) -> int | None:
-    """Return how many int64 or int32 token ids `output` has; None if it is no list of ids."""
+    """Return how many int64 or int32 token ids `output` has; None if it is not a list of ids."""
     for width, kind in ((8, "q"), (4, "i")):
         ids = array(kind, b"" if len(output) % width else output)
         if ids and min(ids) >= 0 and max(ids) < MAX_TOKEN_ID:

@@ -47,7 +47,7 @@ SPIN_BELOW_S = 1e-3
 class HandicapEngine(EngineAround):
     """Make an engine's work take 1 / (1 - handicap) times as long.
 
-    The completing thread waits before it reports. Work that proceeds meanwhile, as on an
+    The completing thread waits before it reports. Work that goes on in this time, as on an
     accelerator or a server, hides part of the wait.
     """
 

@@ -255,7 +255,7 @@ class Replica:
         return {name: seconds + way.get(name, 0.0) for name, seconds in late.items()}
 
     def _use_null(self, tokens: int | None) -> None:
-        """Use a null server that answers with `tokens` tokens; None: use the engine again."""
+        """Use a null server that answers with `tokens` tokens; None to use the engine again."""
         self._read_on(self._engine.event_loop())
         self._null.close()
         self._asked = self._engine

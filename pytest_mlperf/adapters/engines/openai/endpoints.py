@@ -141,7 +141,7 @@ class EndpointsOptions(OpenAiOptions):
             self._check_accuracy(table)
 
     def _check_accuracy(self, table: Mapping[str, Any]) -> None:
-        """Raise SuiteError for a data set that the client cannot score, as far as known here."""
+        """Raise SuiteError for a data set that the client is known not to score."""
         path, how = table.get("path"), table.get("accuracy_config")
         fault = None
         if not isinstance(how, Mapping) or not how.get("eval_method"):

@@ -86,7 +86,7 @@ def _match(
 ) -> bool:
     """Match each right call with the first unmatched call that fits; return whether all match.
 
-    There is no backtracking, as in BFCL.
+    As in BFCL, a choice is never revised.
     """
     left = list(calls)
     for right in allowed:
