@@ -183,7 +183,7 @@ class CaseAccuracy:
         return replace(ruling, notes=(*ruling.notes, *more))
 
     def noted(self, latest: ScoredPass, answer: Ruling) -> Ruling:
-        """Add a note to a ruling if the answers may not become the first accuracy baseline."""
+        """Add a note to a ruling if the answers cannot become the first accuracy baseline."""
         unfit = None if self.accepted else self._unfit(latest)
         return replace(answer, notes=(*answer.notes, unfit)) if unfit else answer
 

@@ -268,7 +268,7 @@ estimate would be too small. A drop beyond that variance is not added.
 
 
 def grow(case: CaseRuns, answer: Ruling) -> Ruling:
-    """Append this session's runs to a baseline from too few days; on refusal add a note."""
+    """Append this session's runs to a baseline of too few days, or add to `answer` why not."""
     record, session = case.record, case.runs[0].session
     if record is None or record.days >= DAYS or session in record.sessions:
         return answer

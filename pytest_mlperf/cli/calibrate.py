@@ -255,7 +255,7 @@ class Repeated(CaseRunner):
     def process(
         self, *, performance: bool, ask: Ask | None, at: SearchState | None = None
     ) -> ProcessResult:
-        """Run one fresh process and store its overhead in `start_s`."""
+        """Run one new process; store its time outside the timed part in `start_s` [s]."""
         began = time.monotonic()
         process = super().process(performance=performance, ask=ask, at=at)
         run = process.run

@@ -117,7 +117,7 @@ class InterleavedCases:
 
     @property
     def noise(self) -> str:
-        """Source of the noise of the noisiest case, in words."""
+        """Text on where the noise estimate of the noisiest case comes from."""
         return self.noisiest.noise or not_calibrated(self.noisiest.rule)
 
     def begin(self) -> None:

@@ -249,7 +249,7 @@ OVERRIDES = ("-o", "--override-ini")
 
 
 def reproducing(arguments: Iterable[str]) -> tuple[str, ...]:
-    """Return the command-line arguments that repeat a measurement, without options that record."""
+    """Return the arguments that repeat a measurement, without options that write baselines."""
     kept: list[str] = []
     option = ""  # whose value may follow
     for argument in map(str, arguments):

@@ -78,7 +78,7 @@ TEST_KINDS = {f"test_{kind.lower()}": kind for kind in Kind}
 
 
 def kind_of(item: pytest.Item) -> Kind:
-    """Return whether a test judges accuracy, performance, …; outside suites it is performance."""
+    """Return what a test judges, by its name; performance for tests outside suites."""
     return TEST_KINDS.get(getattr(item, "originalname", ""), Kind.PERFORMANCE)
 
 
@@ -207,7 +207,7 @@ class MlperfSession:
         return self.phase.many or (self.folder / HELD_FOLDER).exists()
 
     def phase_of(self, planned: Testable) -> Phase:
-        """Return whether a case is judged jointly with others; outside suites it is not."""
+        """Return the phase of a case: joint judgement is only for cases of suites."""
         return self.phase if (planned.path, planned.case.id) in self.kinds else LONE_PHASE
 
     def waits(self, planned: Testable, verdict: Verdict) -> bool:

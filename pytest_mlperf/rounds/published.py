@@ -98,7 +98,7 @@ class OfficialResult:
 
     @property
     def benchmark(self) -> str:
-        """Name of the model in the newest rounds."""
+        """Benchmark, by its name in the newest rounds: "resnet" for "resnet50"."""
         return "resnet" if self.model == "resnet50" else self.model
 
     @property
@@ -132,7 +132,7 @@ def official_results(name: str | None = None) -> tuple[OfficialResult, ...]:
 
 
 def benchmarks(workload: str) -> frozenset[str]:
-    """Return the names that results have for a workload; a name with a target is only itself."""
+    """Return the workload's names in official results: "bert" gives "bert-99" and "bert-99.9"."""
     rounds = [load_round(name).find(workload) for name in ROUNDS]
     names = {workload, *(name for about in rounds if about for name in about.checker_names)}
     return frozenset(names & {result.benchmark for result in official_results()})

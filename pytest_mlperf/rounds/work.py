@@ -43,7 +43,7 @@ def known_work() -> Mapping[str, WorkloadWork]:
 
 
 def find_work(name: str) -> WorkloadWork | None:
-    """Return a workload's work by any of its names in any round; None if not in the table."""
+    """Return operations and bytes of a workload's samples, by any of its names; None if unknown."""
     for round_name in reversed(ROUNDS):
         workload = load_round(round_name).find(name)
         if workload is not None and workload.name in known_work():

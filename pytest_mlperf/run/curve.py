@@ -172,8 +172,8 @@ def curve_validity(
     """Return the reasons why a curve's points (concurrencies or rates) must not be judged.
 
     Requests of an open loop must not be late for its `gated` metrics; for `client` see
-    `Engine.client_lateness`. The engine sends at most `at_a_time` requests at once; None is no limit.
-    `may_fail` is the share of a point's requests that may fail. `load` is None if unknown.
+    `Engine.client_lateness`. The engine sends at most `at_a_time` requests at once; None is no
+    limit. `may_fail` is the share of a point's requests that may fail. `load` is None if unknown.
     """
     seen: list[Findings] = []
     users = core_users(load, fmean(point.client_busy for point in log.points))

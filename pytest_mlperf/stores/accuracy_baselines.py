@@ -192,8 +192,8 @@ def _scores_among(names: Iterable[str], *, path: Path) -> list[str]:
 def _load(path: Path) -> tuple[AccuracyBaseline, Path, bytes] | None:
     """Return a baseline, and the path and bytes of its scores.
 
-    Reads again if another process replaces both files in between. Raises BaselineError if the scores
-    are missing or damaged.
+    Reads again if another process replaces both files in between. Raises BaselineError if the
+    scores are missing or damaged.
     """
     baseline = ACCURACY_DOCUMENT.load(path)
     while baseline is not None:

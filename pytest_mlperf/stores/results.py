@@ -37,7 +37,7 @@ def _verdict() -> TypeAdapter[Verdict]:
 
 
 def write_results(path: Path, results: Results, *, readable: bool = True) -> str:
-    """Write a results file atomically; return "", or why it is too large to be read.
+    """Write a results file atomically; return "", or why commands will not read it.
 
     If `readable` is set, such a file is not written, and MlperfError is raised.
     """

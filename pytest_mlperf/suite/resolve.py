@@ -162,7 +162,7 @@ def points_in_words(scenario: ScenarioEntry) -> str:
 def needing(
     planned: Planned, *, scorer: bool
 ) -> Iterator[tuple[job.Part, registry.Group, str, bool]]:
-    """Yield (part, registry group, name, whether only for scoring) of extensions in this Python."""
+    """Yield (part, registry group, name, is for scoring) of what a case loads in this Python."""
     step, scores = planned.engine.build, scorer and bool(planned.scorer_name)
     is_here = not planned.elsewhere
     if is_here:

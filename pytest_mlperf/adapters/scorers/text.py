@@ -143,7 +143,7 @@ Part = tuple[dict[str, Row], dict[str, float]]
 
 
 def right_shares(metric: str, samples: Sequence[int], right: Sequence[bool], total: int) -> Part:
-    """Return the scores of a part with these samples: 100 if right, else 0, and their mean."""
+    """Return each sample's score, 100 or 0, and their mean; `total` is the size of the data set."""
     if not samples:
         return {}, {}
     row = spread(samples, [100.0 * is_right for is_right in right], total)

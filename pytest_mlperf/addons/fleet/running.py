@@ -200,7 +200,7 @@ class Fleet:
         )
 
     def _next(self) -> Event:
-        """Wait for the next event of a case and return it; update the list of nodes while waiting."""
+        """Wait for the next event of a case, updating the list of nodes; return the event."""
         with self._state.live as live:
             while True:
                 event = self._link.event(POLL_SECONDS)

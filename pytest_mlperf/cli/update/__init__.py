@@ -136,7 +136,7 @@ def _made(
 
 
 def _place(root: Path) -> Path:
-    """Return the relative path for a copy of `root`: as in the working folder, or "elsewhere"."""
+    """Return `root` relative to the working folder; "elsewhere" if it lies outside."""
     here, there = Path.cwd().resolve(), root.resolve()
     inside = there != here and there.is_relative_to(here)
     return there.relative_to(here) if inside else Path("elsewhere")
@@ -176,7 +176,7 @@ def _run(command: Sequence[str]) -> int:
 
 
 def taken(test: ToMeasure, made: CaseResult | None, copy: Path, terms: Terms) -> Proposal | Kept:
-    """Return the proposal for newly made runs; BaselineError if their values are refused."""
+    """Return the proposal for a test's new runs, or `Kept`; raise BaselineError for unfit runs."""
     if made is None:
         raise BaselineError("pytest did not measure it; see its output above")
     require_fit(made)

@@ -379,7 +379,10 @@ def _sd_between(shares: SessionShare, inside: Fit, within: float, sd: float) -> 
 
 
 def total_variance(spread: SeriesSpread, share: float) -> float:
-    """Estimate a run's variance between sessions, between runs and within, by both mean squares."""
+    """Estimate a run's total variance from the mean squares between sessions and between runs.
+
+    `share` is the share of the total variance that lies between sessions.
+    """
     squares = spread.run_df * spread.run
     if spread.between is not None:
         scale = 1 + spread.runs_per_session * share / (1 - share)
@@ -456,7 +459,10 @@ def _ratio(excesses: Sequence[tuple[float, float, int]]) -> float:
 
 
 def _excess(runs: Sequence[Value], rule: RuleR) -> tuple[float, float, int] | None:
-    """Return a build's df · (mean square between sessions / run variance - 1), weight and df."""
+    """Return (df · (mean square between sessions / run variance - 1), weight, df) of a build.
+
+    The weight is that of the build in the pooled estimate. None with fewer than two sessions.
+    """
     sessions = by_session(runs, log_scale())
     if len(sessions) < 2:
         return None

@@ -110,7 +110,7 @@ class GpuLog:
             self.reasons.append((time_s, mask))
 
     def add_state(self, state: dict[str, Any]) -> None:
-        """Add a record of slower quantities; note a lost GPU, though it may still answer."""
+        """Add readings of clocks, temperatures and errors; XID 79 marks the GPU as lost."""
         self.states.append(state)
         self._ask(state["time"], [state[name] for name in state if name not in ("time", "gpu")])
         if OFF_THE_BUS in (state.get("xids") or ()):

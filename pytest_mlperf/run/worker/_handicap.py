@@ -81,7 +81,7 @@ class SlowSink:
         self._thread = threading.local()
 
     def __getattr__(self, name: str) -> Any:
-        """Return an attribute of the other sink, for reports that cost no work."""
+        """Return an attribute of the wrapped sink, for calls that the handicap does not delay."""
         return getattr(self.sink, name)
 
     def expect(self, ids: Sequence[int]) -> None:

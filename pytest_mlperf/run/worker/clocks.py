@@ -132,7 +132,7 @@ class TokenTimes:
     def streamed(
         self, ids: Sequence[int], after_first: Sequence[int | None], hidden: Counts
     ) -> None:
-        """Record each answer's tokens after its first message, and its hidden tokens."""
+        """Record the numbers of tokens after the first message and of hidden tokens, by answer."""
         for sample, after, unseen in zip(ids, after_first, hidden or [0] * len(ids), strict=False):
             if stamps := self._seen.get(sample):
                 stamps.after, stamps.hidden = after or 0, unseen

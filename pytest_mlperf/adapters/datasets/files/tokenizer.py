@@ -21,7 +21,7 @@ def require_tokenizer(folder: str) -> None:
 
 
 def load_tokenizer(dataset: str, folder: str) -> Any:
-    """Return the tokenizer in a folder by transformers; download nothing and do not run its code."""
+    """Return the tokenizer in a folder by transformers; nothing is downloaded or run from it."""
     try:
         import transformers
     except ImportError as error:

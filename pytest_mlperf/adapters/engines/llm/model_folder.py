@@ -354,8 +354,8 @@ def check_agrees(
 ) -> None:
     """Raise SuiteError if the weights in a folder do not have a precision.
 
-    `words` are the engine's names of quantised precisions. If the checkpoint names no such precision,
-    any is accepted. `otherwise` is the advice in the error for unquantised weights.
+    `words` are the engine's names of quantised precisions. If the checkpoint names none, any
+    is accepted. `otherwise` is the advice in the error for unquantised weights.
     """
     if quantisation.method is None:
         if precision in PLAIN_PRECISIONS:
