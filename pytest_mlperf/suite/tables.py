@@ -112,7 +112,7 @@ class BuildStep(ExtensionTable):
         return self.use.rpartition(":")[2]
 
     def label(self, name: str | None, engine: str, precision: str) -> str:
-        """Return an engine entry's name in test ids; the recipe is in it unless it is the precision."""
+        """Return an engine entry's name in test ids; without the recipe if it is the precision."""
         title = name or f"{engine}-{self.builder}"
         return title if self.recipe == precision else f"{title}-{self.recipe}"
 

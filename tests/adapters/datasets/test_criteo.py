@@ -160,11 +160,11 @@ def test_a_wrong_trace_names_its_line(tmp_path: Path) -> None:
     rows = [
         ("", "the trace lists no sample"),
         ("0, 5, 5\n6, 8, 2\n", r":2: '6, 8, 2' must be \"START, END, PAIRS\", where START is 5"),
-        ("0, 5, 4\n", ":1: '0, 5, 4' is not"),
-        ("0, 0, 0\n", ":1: '0, 0, 0' is not"),
-        ("0, 5\n", ":1: '0, 5' is not"),
-        ("[0, 5, 5]\n", "is not"),
-        ("ü\n", ":1: .* is not"),
+        ("0, 5, 4\n", ":1: '0, 5, 4' must be "),
+        ("0, 0, 0\n", ":1: '0, 0, 0' must be "),
+        ("0, 5\n", ":1: '0, 5' must be "),
+        ("[0, 5, 5]\n", "must be "),
+        ("ü\n", ":1: .* must be "),
         (
             "0, 5, 5\n5, 502, 497\n",
             ":2: the sample ends at pair 502, but the data set has only 501",

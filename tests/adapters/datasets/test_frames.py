@@ -417,7 +417,7 @@ def test_an_extension_code_is_refused_even_where_it_is_registered() -> None:
         data = pickle.dumps(os.system, protocol=2)
         assert pickle.loads(data) is os.system
 
-        with pytest.raises(PickleError, match=r"the instruction b'\\x82'"):
+        with pytest.raises(PickleError, match=r"the pickle opcode b'\\x82'"):
             parsed(data)
     finally:
         copyreg.remove_extension("posix", "system", 240)
@@ -425,11 +425,11 @@ def test_an_extension_code_is_refused_even_where_it_is_registered() -> None:
 
 def test_content_that_no_writer_produces_is_refused() -> None:
     rows = [
-        (written(b"Pabc\n", protocol=2), "the instruction b'P'"),
-        (written(text("abc"), pickle.BINPERSID), "the instruction b'Q'"),
-        (written(pickle.NEXT_BUFFER, protocol=5), r"the instruction b'\\x97'"),
-        (written(b"(", named("builtins", "slice"), b"o"), "the instruction b'o'"),
-        (written(pickle.PROTO, b"\x02"), r"the instruction b'\\x80'"),
+        (written(b"Pabc\n", protocol=2), "the pickle opcode b'P'"),
+        (written(text("abc"), pickle.BINPERSID), "the pickle opcode b'Q'"),
+        (written(pickle.NEXT_BUFFER, protocol=5), r"the pickle opcode b'\\x97'"),
+        (written(b"(", named("builtins", "slice"), b"o"), "the pickle opcode b'o'"),
+        (written(pickle.PROTO, b"\x02"), r"the pickle opcode b'\\x80'"),
         (b"(lp0\n.", "not a pickle of protocol 2 to 5"),
         (written(protocol=6), "not a pickle of protocol 2 to 5"),
         (written(text("os"), b")R"), "damaged"),

@@ -135,10 +135,10 @@ WRONG: list[tuple[Change, str]] = [
     (lambda clip: clip["files"][0].update(speed=0.9), NO_FILE),
     (lambda clip: clip["files"][0].update(fname=7), NO_FILE),
     (lambda clip: clip.update(files=2 * clip["files"]), NO_FILE),
-    (lambda clip: clip.pop("original_num_samples"), "is None, no number of samples"),
+    (lambda clip: clip.pop("original_num_samples"), "is None, not a number of samples"),
     (lambda clip: clip.update(original_num_samples=True), "is True, not a number of"),
     (lambda clip: clip["files"][0].update(fname="a/.."), "is not FOLDER/CLIP"),
-    (lambda clip: clip["files"][0].update(fname="/a.wav"), "has no folder and name"),
+    (lambda clip: clip["files"][0].update(fname="/a.wav"), "is not FOLDER/CLIP"),
     (lambda clip: clip["files"][0].update(fname=""), "is not FOLDER/CLIP"),
     (lambda clip: clip.update(original_num_samples=15999), "has 16000 samples, but the list"),
 ]
