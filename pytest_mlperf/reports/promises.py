@@ -55,7 +55,7 @@ def guarantee_of(guarantee: Guarantee, metric: MetricVerdict, *, provisional: bo
 
 def _measuring(guarantee: Guarantee, lacks: Why) -> str:
     if lacks == "old":
-        return f"renew it with a session of its build on another day: {APPEND_OPTIONS}"
+        return f"renew it by running the baseline's build on another day: {APPEND_OPTIONS}"
     missing = DAYS - guarantee.days
     if missing <= 0:
         return "to measure it, run on several other days: pytest-mlperf calibrate"
@@ -91,10 +91,10 @@ def _lacks(metric: MetricVerdict, until: str | None) -> str:
 
 def _cure(metric: MetricVerdict) -> str:
     if metric.baseline.lacks != "few sessions":
-        steps = f"add a session of its build on another day ({APPEND_OPTIONS})"
+        steps = f"run the baseline's build again on another day ({APPEND_OPTIONS})"
     elif metric.baseline.days < DAYS:
         more = plural(DAYS - metric.baseline.days, "more day")
-        steps = f"run its build with {MISSING_OPTION} on {more}"
+        steps = f"run the baseline's build with {MISSING_OPTION} on {more}"
     else:
         steps = f"calibrate on other days ({CALIBRATE})"
     return f"{steps}, or {_BUILD}" if metric.direction == "drop" else steps

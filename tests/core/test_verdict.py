@@ -46,10 +46,15 @@ BUILD = ", or compare with the old build in one session: --mlperf-against REF"
 
 UNTIL = "2026-12-05"
 
-APPEND = 'add a session of its build on another day (--mlperf-update=append --mlperf-reason "...")'
+APPEND = (
+    'run the baseline\'s build again on another day (--mlperf-update=append --mlperf-reason "...")'
+)
 
 
-OF_DAYS = "baseline has {} of 4 days: run its build with --mlperf-update=missing on {} more day{}"
+OF_DAYS = (
+    "baseline has {} of 4 days: run the baseline's build with --mlperf-update=missing on {} more "
+    "day{}"
+)
 CALIBRATE = (
     "5 days of baseline do not show the day-to-day variation: calibrate on other days "
     "(pytest-mlperf calibrate)"

@@ -50,8 +50,8 @@ def test_rates_and_times_are_by_the_second_count() -> None:
         (
             97,
             (
-                "the reference tokenizer counts 97 tokens, the server 100 (-3.0%): the server's "
-                "end tokens or hidden tokens, or another tokenizer"
+                "the reference tokenizer counts 97 tokens, the server 100 (-3.0%): the server "
+                "counts end tokens or hidden tokens too, or uses another tokenizer"
             ),
         ),
         (

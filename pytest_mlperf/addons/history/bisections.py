@@ -77,7 +77,7 @@ class BisectStore:
         if other:
             raise MlperfError(
                 f"the stored measurements were made with another {' and '.join(other)}; "
-                "restore it, or start again with --restart"
+                "use that one, or discard them with --restart"
             )
 
     @property

@@ -428,7 +428,7 @@ def recounted(
     if theirs and abs(ours - theirs) > COUNT_SLACK_SHARE * theirs:
         cause = "it is not the tokenizer of the served model"
         if ours < theirs:
-            cause = "the server's end tokens or hidden tokens, or another tokenizer"
+            cause = "the server counts end tokens or hidden tokens too, or uses another tokenizer"
         note = (
             f"the reference tokenizer counts {ours:,} tokens, the server {theirs:,} "
             f"({ours / theirs - 1:+.1%}): {cause}"

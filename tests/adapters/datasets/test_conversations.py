@@ -180,7 +180,12 @@ BAD: list[tuple[list[Any], int, str, str]] = [
         *(3, "role", "this turn has tool results, but the assistant"),
     ),
     (changed(1, tool_calls=[CALL]), 3, "role", "the assistant called tools before it"),
-    (changed(2, conversation_id=...), 3, "conversation_id", "it is missing; every turn needs an id"),
+    (
+        changed(2, conversation_id=...),
+        3,
+        "conversation_id",
+        "it is missing; every turn needs an id",
+    ),
     (changed(2, conversation_id=""), 3, "conversation_id", "'' is not an id"),
     (
         [*CHAT[:2], *AGENT, *CHAT[2:]],

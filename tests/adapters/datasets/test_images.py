@@ -138,6 +138,6 @@ def test_missing_images_are_counted_and_the_first_is_named(folder: Path) -> None
 
     with pytest.raises(
         UnavailableError,
-        match=r"2 of 3 images listed in map\.txt are not here, the first is 'b\.jpg'; add the missing",
+        match=r"2 of 3 images listed in map\.txt are not here, the first is 'b\.jpg'; add",
     ):
         check_images(folder, names, MAP)

@@ -263,7 +263,9 @@ def test_with_programs_there_is_no_whole_score_but_one_of_each_part(model: Path)
         assert left_out.keys() == {"exact_match", "livecodebench"}
         assert "run_generated_code = true" in left_out["exact_match"]
         assert scorer.left_out(GRADED) == {}
-        with pytest.raises(RunError, match="sample 1 has dataset 'livecodebench_v6', which has programs, but"):
+        with pytest.raises(
+            RunError, match="sample 1 has dataset 'livecodebench_v6', which has programs, but"
+        ):
             scorer(model=str(model), **GRADED).score(outputs, references)
 
 

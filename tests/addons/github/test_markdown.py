@@ -238,7 +238,7 @@ def test_provisional_outcomes_are_counted_apart_with_their_remedy() -> None:
         for n in range(4)
     ]
     passed = session(*(result(one) for one in [*others, verdicts.NO_BASELINE]))
-    missing = "baseline has 1 of 4 days: run its build with "
+    missing = "baseline has 1 of 4 days: run the baseline's build with "
 
     comment_text = comment.report(reported(passed))
 

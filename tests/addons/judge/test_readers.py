@@ -685,7 +685,9 @@ def test_nan_is_no_figure(tmp_path: Path) -> None:
 
 def test_a_file_of_two_formats_is_refused(tmp_path: Path) -> None:
     content = {**document("vllm-throughput.json"), **document("vllm-latency.json")}
-    with pytest.raises(MlperfError, match="looks like output of vllm bench latency and of vllm bench thr"):
+    with pytest.raises(
+        MlperfError, match="looks like output of vllm bench latency and of vllm bench thr"
+    ):
         read([write(tmp_path / "r.json", content)])
 
 

@@ -208,7 +208,10 @@ def test_the_user_says_when_sessions_began(say: Say, session: Make) -> None:
         "2026-11-21T07:00:00+00:00",
         "2026-11-22T08:00:00+00:00",
     ]
-    for wrong, reason in ((times[:2], "1 time by --started, but 2 sessions"), (("--started", "noon"), "1 time")):
+    for wrong, reason in (
+        (times[:2], "1 time by --started, but 2 sessions"),
+        (("--started", "noon"), "1 time"),
+    ):
         assert reason in imported(say, *two, options=wrong)[1]
     assert "is not a time" in imported(say, two[0], options=("--started", "noon"))[1]
 

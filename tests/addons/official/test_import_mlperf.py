@@ -196,7 +196,7 @@ def test_a_missing_file_is_one_error(
     os.mkfifo(tree / SERVER / LOG)
     assert "a pipe" in refused(say, tree / SERVER)
     (tmp_path / "deep" / "/".join("d" * 30)).mkdir(parents=True)
-    assert "folders deep" in refused(say, tmp_path / "deep")
+    assert "levels of folders" in refused(say, tmp_path / "deep")
     monkeypatch.chdir(tree)
     (tree / "empty").mkdir()
     for line in ("nowhere", "empty", "v0.5", "v0.5 --workload x", "v0.5 --started 1"):

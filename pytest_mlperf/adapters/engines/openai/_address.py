@@ -90,8 +90,8 @@ class Address:
         assert form is not None
         if form["path"] not in (None, PATHS[api]):
             raise SuiteError(
-                f'engine openai: url ends in {form["path"]}, but api = "{api}"; remove this end '
-                "from url",
+                f'engine openai: url ends in {form["path"]}, but api = "{api}"; remove this '
+                "end, or set the api that it names",
                 option=("url", "api"),
             )
         prefix = form["api"] or ("" if form["path"] or form["azure"] else "/v1")

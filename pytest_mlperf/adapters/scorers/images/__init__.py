@@ -179,7 +179,7 @@ def _checked(
         expected = f"{(len(samples), *shape)}" + (" as in the statistics" if shape else "")
         raise scorer_error(
             f"scorer clip_fid: {option} returned an array of shape {numbers.shape} for "
-            f"{len(samples)} images, not {expected}; correct the scorer's {option}",
+            f"{len(samples)} images, not {expected}; correct the network of option {option}",
         )
     finite = np.isfinite(numbers).reshape(len(samples), -1).all(axis=1)
     if not finite.all():

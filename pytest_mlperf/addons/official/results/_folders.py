@@ -82,9 +82,10 @@ def _below(folder: Path, top: Path, deepest: int) -> Iterator[ResultPlace]:
     if logged or (folder / "performance").is_dir():
         yield _located(folder, top)
         return
-    if deepest == 0:
+    if deepest < 0:
         raise MlperfError(
-            f"{folder}: more than {MAX_FOLDER_DEPTH} folders deep; name a folder below it"
+            f"{top}: no results in the first {MAX_FOLDER_DEPTH} levels of folders, down to "
+            f"{folder}; give a folder closer to the results"
         )
     try:
         inside = sorted(os.scandir(folder), key=lambda entry: entry.name)
