@@ -27,6 +27,7 @@ from pytest_mlperf.core.noise.calibration import (
     settings_of,
 )
 from pytest_mlperf.hardware.machine import detect
+from pytest_mlperf.run.conditions import ControlRun
 from pytest_mlperf.stores import calibration
 from tests.cli.lab import ROOT
 from tests.cli.text import Say, differing, one_line
@@ -66,7 +67,7 @@ STEADY = engine("steady", '["cpu", "H200"]', latency_s=0.001, batch_size=4)
 @pytest.fixture
 def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """Return a project with one suite, without measurements of the machine's own speed."""
-    monkeypatch.setattr("pytest_mlperf.run.conditions.control", lambda *_, **__: ({}, ""))
+    monkeypatch.setattr("pytest_mlperf.run.conditions.control", lambda *_, **__: ControlRun())
     path = tmp_path / "project"
     (path / "suites").mkdir(parents=True)
     (path / "baselines").mkdir()

@@ -74,7 +74,7 @@ def test_texts_tell_the_formats_of_imagenet_and_the_precisions_of_engines(say: S
     output = say.ends(0, "options", "imagenet")
     options = {option.name: option.text for option in read("datasets", "imagenet").options}
     assert '"ILSVRC2012_val_00000001.JPEG 65"' in options["map"]
-    assert "Classes are counted from 0" in options["map"]
+    assert "a class counted from 0" in options["map"]
     assert "red, green and blue, in this order" in options["mean"]
     assert "scale of 0 to 255" in options["mean"]
     assert "scale 0 to 255" in options["std"]

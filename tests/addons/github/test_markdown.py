@@ -200,7 +200,7 @@ def test_foreign_text_is_words_and_nothing_else() -> None:
     ]
     for url, there in rows:
         text = commented(result(OK), arguments={"run_url": url})
-        assert ("More in [the run](" in text) is there
+        assert ("Details: [the run](" in text) is there
 
 
 @given(text=st.text(max_size=60))
