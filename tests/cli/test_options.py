@@ -76,8 +76,8 @@ def test_texts_tell_the_formats_of_imagenet_and_the_precisions_of_engines(say: S
     assert '"ILSVRC2012_val_00000001.JPEG 65"' in options["map"]
     assert "a class counted from 0" in options["map"]
     assert "red, green and blue, in this order" in options["mean"]
-    assert "scale of 0 to 255" in options["mean"]
-    assert "scale 0 to 255" in options["std"]
+    assert "for pixels from 0 to 255" in options["mean"]
+    assert "for pixels from 0 to 255" in options["std"]
     assert all(text in one_line(output) for text in options.values())
     names = ("onnxruntime", "torch", "torch-module", "torch-whisper")
     precisions = {"fp32", "bf16", "fp16", "int8", "int4", "fp8"}
