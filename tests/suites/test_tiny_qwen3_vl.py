@@ -73,7 +73,7 @@ def test_the_picture_decides_and_not_the_text(twin: Twin) -> None:
 def test_continuous_batching_takes_no_pictures(twin: Twin) -> None:
     engine = TorchEngine(**twin.engine_options(twin.dataset, batching="continuous"))
 
-    with pytest.raises(SuiteError, match='batching = "continuous" takes no pictures'), engine:
+    with pytest.raises(SuiteError, match='batching = "continuous" supports no pictures'), engine:
         pass
 
 

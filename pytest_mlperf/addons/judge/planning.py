@@ -86,7 +86,7 @@ def schedule(runs: Sequence[ToolRun], settings: Settings) -> Iterator[str]:
     yield f"run the old build (A) and the new one (B) on one host, in this order: {order}"
     if seconds := [run.duration_s for run in runs if run.duration_s]:
         total = 2 * pairs * median(seconds)
-        yield f"this takes about {duration(total)}, going by the runs in these files"
+        yield f"measuring takes about {duration(total)}, by the runs in these files"
     yield (
         "then: pytest-mlperf judge B/* --against A/*; it takes the order from the time stamps in "
         "the files, and the verdict is final on the same day"

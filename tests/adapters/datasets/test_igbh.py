@@ -151,6 +151,7 @@ def test_edges_and_labels_that_cannot_be_are_named(tmp_path: Path) -> None:
     np.save(data_folder / "author" / "node_feat.npy", np.float32(1))
     with pytest.raises(RunError, match=rf"has shape \(\), but needs rows of {FEATURES} numbers"):
         IgbhDataset(path=str(tmp_path), features=FEATURES)
+    shutil.rmtree(tmp_path / "full")
     written(tmp_path)
     np.save(data_folder / "paper" / "node_label_2K.npy", np.float32(1))
     with pytest.raises(RunError, match=r"rows have shape \(\), not 1 numbers each"):

@@ -61,7 +61,7 @@ def test_defects_are_refused_with_a_message(folder: Path) -> None:
         (
             {},
             RunError,
-            r"has shape \(1, 4, 3, 2, 2\), not the \(1, 16, 21, 90, 160\) of the option",
+            r"has shape \(1, 4, 3, 2, 2\), but shape requires \(1, 16, 21, 90, 160\);",
         ),
         ({"shape": [1, 2]}, SuiteError, r"shape = \[1, 2\] is not five lengths"),
         ({"latents": True}, SuiteError, "latents = True is not the path of a file, or false"),

@@ -103,7 +103,7 @@ def test_defects_are_named(tmp_path: Path, path: str) -> None:
         ([{"tokens": [1]}], "no document has two or more tokens"),
         ([{"tokens": [1, -1]}], "line 1, column 'tokens': a token is negative"),
         ([{"tokens": [1, 2]}, {"tokens": []}], "line 2, column 'tokens': the document is empty"),
-        ([{"tokens": "1 2"}], "is neither text nor a list of token ids"),
+        ([{"tokens": "1 2"}], "a value of type str is not a list of whole numbers"),
         ([{"words": "a"}], "line 1, column 'text': the line has neither this key nor 'tokens'"),
         (["[1]"], "line 1: it is of type list, not a JSON object"),
         (["{"], "line 1: it is not JSON"),

@@ -157,7 +157,7 @@ def test_wrong_options_and_files_that_are_not_here_are_refused_at_once(real: Pat
         ({"size": [4]}, r"size = \[4\] is neither"),
         ({"size": [4, -6]}, r"size = \[4, -6\] is neither"),
         ({"size": "46"}, "size = '46' is neither"),
-        ({"batch_size": 0}, "batch_size = 0 is not a number of images"),
+        ({"batch_size": 0}, "batch_size = 0 is not a whole number of images, at least 1"),
         ({"batch_size": 1.5}, r"batch_size = 1\.5 is not"),
         ({"device": "gpu"}, "device = 'gpu' is not one of cpu, cuda"),
     ]

@@ -216,6 +216,8 @@ def test_a_folder_without_a_tokenizer_is_unavailable_and_wrong_options_are_refus
         ({"model": None}, "neither its option tokenizer nor the workload's model"),
     ]
 
-    assert decoder(tmp_path / "gone", tokenizer=str(folder)).folder == folder
+    ids = byte_level().encode("here").ids
+    elsewhere = decoder(tmp_path / "gone", tokenizer=str(folder))
+    assert elsewhere.decode([int64(*ids)]).texts == ["here"]
     assert differences(decoder, UnavailableError, folders) == []
     assert differences(lambda options: decoder(tmp_path, **options), SuiteError, options) == []

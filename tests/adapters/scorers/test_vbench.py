@@ -127,8 +127,8 @@ def test_what_is_no_video_of_a_prompt_and_wrong_options_are_refused() -> None:
     ]
     options: list[tuple[dict[str, Any], str]] = [
         ({"command": "vbench {videos} {output}"}, "command = 'vbench"),
-        ({"command": ["vbench", "{videos}"]}, "with {videos} and {output} in them"),
-        ({"command": ["{videos}{output}"]}, "with {videos} and {output} in them"),
+        ({"command": ["vbench", "{videos}"]}, "which must hold {videos} and {output}"),
+        ({"command": ["{videos}{output}"]}, "which must hold {videos} and {output}"),
         ({"command": ["v", "{videos}", "{output}"], "fps": 0}, "fps = 0"),
     ]
     scorer = VBenchScorer(command=["true", "{videos}", "{output}"], **SIZE)

@@ -773,4 +773,4 @@ def test_16_many_rows_are_judged_together(tmp_path: Path, slower: int | None) ->
 
     assert drops == ([] if slower is None else ["b117"])
     assert len(low) >= 5
-    assert "200 metrics together" in result.how
+    assert "200 metrics judged jointly" in result.how

@@ -21,7 +21,9 @@ def csv_records(
     csv.field_size_limit(json_lines.MAX_LINE_BYTES)
     reader = csv.reader(json_lines.lines_of(path), delimiter=delimiter, strict=True)
     try:
-        header = next(reader, [])
+        header = next(reader, None)
+        if header is None:
+            raise wrong(path, "the file has no lines", "get it from its source again")
         places(path, header, columns, advice)
         for cells in filter(None, reader):
             if len(cells) != len(header):

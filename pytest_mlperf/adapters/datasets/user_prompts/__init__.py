@@ -11,6 +11,8 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any
 
+import numpy as np
+
 from pytest_mlperf import RunError
 from pytest_mlperf.adapters.datasets.files import FileOptions, encode, find_file, require_enough
 from pytest_mlperf.adapters.datasets.files.frames import require_pyarrow
@@ -29,6 +31,7 @@ from pytest_mlperf.adapters.datasets.user_prompts._synthetic import (
     Shared,
 )
 from pytest_mlperf.adapters.datasets.user_prompts._trace import Replayed, Request, read, read_trace
+from pytest_mlperf.extension import nearest
 
 ENDINGS = (".jsonl", ".csv", ".parquet")
 
@@ -97,8 +100,7 @@ class UserPromptsOptions(FileOptions, dataset="prompts"):
         self._refuse(made_up, "applies to generated prompts; remove it, or remove path")
         for part, column in self.columns.items():
             if part not in SAMPLE_FIELDS:
-                fields = ", ".join(SAMPLE_FIELDS)
-                defect = f"key {part!r} of columns is unknown; valid are {fields}"
+                defect = f"key {part!r} of columns is unknown{nearest(part, SAMPLE_FIELDS)}"
                 raise self.wrong(defect, option="columns")
             if type(column) is not str:
                 defect = f"columns.{part} = {column!r} is not a name of a column"
@@ -265,6 +267,9 @@ def _value(source: SampleFile, row: int, column: str, part: str, cell: Any) -> A
         if not cell:
             raise source.wrong(row, column, "the prompt is empty")
         return encode(cell)
+    if not isinstance(cell, list | np.ndarray):
+        defect = f"a value of type {type(cell).__name__} is neither text nor a list of token ids"
+        raise source.wrong(row, column, defect)
     return token_list(source, row, column, cell, "prompt")
 
 

@@ -55,7 +55,7 @@ class Providers:
         engine_cache: str | None,
     ) -> Self:
         requested = [CPU_PROVIDER] if names is None else names
-        if not requested:
+        if not requested or isinstance(requested, str):
             fault = f'is not a list of execution providers, e.g. ["{CPU_PROVIDER}"]'
             raise wrong("providers", names, fault)
         full = [_full(name) for name in requested]

@@ -164,7 +164,12 @@ SAMPLES: list[SampleRow] = [
     ),
     (recommender, LOGIT, {"dense": np.ones(3)}, "has no 'sparse_0'; it has dense; use a data set"),
     (recommender, LOGIT, {}, "has no 'dense'; it has nothing"),
-    (recommender, LOGIT, {**PAIRS, "dense": np.ones((99, 3))}, r"as many rows .* dense \(99, 3\)"),
+    (
+        recommender,
+        LOGIT,
+        {**PAIRS, "dense": np.ones((99, 3))},
+        r"the same number of rows, but .* dense \(99, 3\)",
+    ),
     (
         recommender,
         LOGIT,

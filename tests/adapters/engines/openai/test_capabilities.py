@@ -331,6 +331,7 @@ def test_a_server_without_log_probabilities_of_prompts_is_refused() -> None:
     silent = refusal(Manner(echoes=False), prompt_logprobs=True)
     strict = refusal(Manner(refuses=frozenset({"echo"})), prompt_logprobs=True)
 
-    assert "does not give them (no log-probabilities of the prompt: 0 came for 4 tokens" in silent
+    assert "does not give them (no log-probabilities of the prompt: the server gave 0" in silent
+    assert "the server gave 0 for 4 prompt tokens and the answer); use" in silent
     assert "use a server that answers echo = true with logprobs in /v1/completions" in silent
     assert "Unexpected fields in the request: ['echo']" in strict

@@ -294,7 +294,8 @@ def refusal(script: Script, **options: Any) -> str:
     return str(caught.value)
 
 
-ABOUT_MODEL, ABOUT_LENGTH = "see served_model", "shorten the prompts or max_new_tokens"
+ABOUT_MODEL = "set served_model to the name of the model; the request had"
+ABOUT_LENGTH = "shorten the prompts or max_new_tokens"
 ABOUT_KEY, ABOUT_PATH = "set api_key_env to the name", "is not a path of this server"
 ADVICE = (ABOUT_MODEL, ABOUT_LENGTH, ABOUT_KEY, ABOUT_PATH, "check the value", "redirects are not")
 

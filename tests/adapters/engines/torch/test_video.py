@@ -217,7 +217,7 @@ def test_options_and_latents_that_mean_nothing_are_refused(folder: Path, tmp_pat
         ({"boundary": 1.5}, "boundary = 1.5 is not a share of noise"),
         ({"precision": "int8"}, "precision = 'int8' is not one of"),
         ({"steps": 0}, "steps = 0 is not a number of steps"),
-        ({"frames": 10}, "frames = 10 .* multiples of 4 and one more"),
+        ({"frames": 10}, "frames = 10 .* must be a multiple of 4, plus 1"),
     ]
     assert unrefused(load, SuiteError, [(folder, *row) for row in table]) == []
     cut = {"dataset": Prompts(NOISE[..., :2])}

@@ -173,7 +173,10 @@ def test_a_sample_that_is_no_clip_for_it_is_refused(folder: Path) -> None:
         ({"audio": CLIPS[0]["audio"]}, "is of type dict, but a Whisper model"),
         ({**CLIPS[0], "sampling_rate": 8000}, "has 8000 Hz; Whisper needs 16000 Hz"),
         (sound(1.2), "lasts 1.20 s, but the model takes clips of at most 1 s; leave"),
-        ({**CLIPS[0], "audio": np.zeros((2, 80))}, "finite values: an array of shape (2, 80)"),
+        (
+            {**CLIPS[0], "audio": np.zeros((2, 80))},
+            "is not mono audio of finite values: an array of shape (2, 80)",
+        ),
         ({**CLIPS[0], "audio": np.array([])}, "is not mono audio of finite values: an"),
         ({**CLIPS[0], "audio": np.array([np.nan])}, "is not mono audio"),
     ]
@@ -221,7 +224,7 @@ def test_wrong_options_are_refused_at_once(folder: Path) -> None:
     ]
     assert unrefused(lambda at, options: open_engine(at, **options), SuiteError, rows) == []
     load(folder, {"max_new_tokens": 20})
-    room = "max_new_tokens = 21 and 4 of the prompt do not fit the model's 24 positions"
+    room = "max_new_tokens = 21 and the 4 tokens of the prompt do not fit the model's 24 positions"
     assert unrefused(load, SuiteError, [(folder, {"max_new_tokens": 21}, room)]) == []
 
 

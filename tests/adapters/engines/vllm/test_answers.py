@@ -151,7 +151,8 @@ def test_random_weights_need_no_files(counting: Path, tmp_path: Path) -> None:
     (tmp_path / "config.json").write_bytes((counting / "config.json").read_bytes())
 
     assert describe(tmp_path, load_format="dummy")["weights"] == "dummy"
-    with pytest.raises(RunError, match=r'has no model\.safetensors; load_format = "dummy"'):
+    advice = r'has no model\.safetensors; copy it here, or set load_format = "dummy"'
+    with pytest.raises(RunError, match=advice):
         describe(tmp_path)
 
 
