@@ -121,8 +121,9 @@ class Formerly:
         if source is None or source.theirs is not None:
             return ""
         return (
-            f"baseline of {self.date} names the client, not the hardware of the server; if that "
-            "is the same now, move the baseline: pytest-mlperf machine --adopt"
+            f"the baseline of {self.date} was stored for the client machine, not for the server's "
+            "hardware; if the server has the same hardware as then, move the baseline: "
+            "pytest-mlperf machine --adopt"
         )
 
     @property

@@ -111,8 +111,8 @@ class Searches:
         if names:
             raise RunError(
                 "engine",
-                f"{', '.join(names)} cannot have a limit: the engine does not report the "
-                f"times for it; measured were {', '.join(run.metrics)}",
+                f"find has a limit on {', '.join(names)}, which the engine does not report; "
+                f"it reports {', '.join(run.metrics)}",
                 str(Path(run.folder) / DETAIL),
             )
         return tried(rate, run.metrics, self._limits, late=run.limit_missed, folder=run.folder)
@@ -166,13 +166,13 @@ def condition_differs(job: MeasuredCase, record: Record) -> str | None:
     ours, theirs = job.facts.get(KEY), record.fingerprint.get(KEY)
     if ours == theirs:
         return None
-    fixed = "" if record.target_qps is None else f" {record.target_qps:g}/s"
-    noun, offers, offered = "rate", "offers a fixed rate", f"was offered{fixed}"
+    noun, offers, offered = "rate", "sends a fixed rate", "was measured"
+    offered += f" at {record.target_qps:g}/s" if record.target_qps else " at a fixed rate"
     if job.case.scenario == Scenario.CONCURRENCY:
-        noun, offers, offered = CONCURRENCY, "measures points", "measured points"
+        noun, offers, offered = CONCURRENCY, "measures fixed points", "was measured at fixed points"
     return (
-        f"condition differs: suite {f'finds a {noun} at {ours}' if ours else offers}, "
-        f"baseline {f'found one at {theirs}' if theirs else offered}"
+        f"condition differs: the suite {f'searches the {noun} at {ours}' if ours else offers}, the "
+        f"baseline {f'searched it at {theirs}' if theirs else offered}"
     )
 
 

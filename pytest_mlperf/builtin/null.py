@@ -35,7 +35,7 @@ class NullOptions:
 class NullEngine(Engine):
     """Answer each sample after `latency_s` with its index as 8 bytes, little-endian."""
 
-    first_suite: ClassVar[str] = "nothing: it runs as it stands"
+    first_suite: ClassVar[str] = "nothing; the suite runs unchanged"
     libraries: ClassVar[tuple[str, ...]] = ()
     options: ClassVar[type] = NullOptions
 

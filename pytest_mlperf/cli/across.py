@@ -127,8 +127,8 @@ def across(
     pairs = list(_pairs(a, b))
     if not pairs:
         raise MlperfError(
-            "A and B have no workload and scenario in common; different engines or precisions are "
-            "compared only if each side has one case of that work"
+            "A and B have no workload and scenario in common; cases of different engines or "
+            "precisions are compared only if A and B each have exactly one case of the workload"
         )
     return [_compared(one, other, prices, roots) for one, other in pairs]
 

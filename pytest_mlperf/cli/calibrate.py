@@ -328,7 +328,10 @@ def _ready(
         if wrong := [error for error in errors if isinstance(error, SuiteError)]:
             raise wrong[0]
         if case.scenario.find:
-            left_out.append(f"{case.case.id}: a throughput search has no fixed rate")
+            left_out.append(
+                f"{case.case.id}: find determines its load by a search, so its noise cannot be "
+                "estimated"
+            )
         elif isinstance(job, Problems):
             left_out.append(f"{case.case.id}: {'; also '.join(map(str, errors))}")
         else:
@@ -415,10 +418,10 @@ class Page:
         ]
         advised = [each for each in lengths if each is not None]
         if not advised:
-            return f"{text}; best length unknown: no noise within a run was recorded"
+            return f"{text}; best length unknown: the runs do not record their own noise"
         best = max(advised)
         right = (
-            " (the present one is as good)"
+            " (the current length is as good)"
             if best / NEAR_BEST_FACTOR <= length <= best * NEAR_BEST_FACTOR
             else ""
         )
@@ -428,8 +431,8 @@ class Page:
         usual, here = self.default, self.learnt.noise
         head = f"estimated for {self.accelerator}"
         rows = (
-            ("noise of a run, s0", percent(usual.prior_sd), percent(here.prior_sd)),
-            ("its weight in runs, nu0", f"{usual.prior_df:.2g}", f"{here.prior_df:.2g}"),
+            ("noise between runs, s0", percent(usual.prior_sd), percent(here.prior_sd)),
+            ("degrees of freedom, nu0", f"{usual.prior_df:.2g}", f"{here.prior_df:.2g}"),
             (
                 "share between sessions, phi",
                 f"{usual.session_share:.2g}",
@@ -443,8 +446,8 @@ class Page:
         df, sd = (f"{100 * weight:.0f} %" for weight in learnt.weights)
         text = (
             f"estimated from {plural(learnt.cases, 'case')}, {plural(learnt.runs, 'run')} on "
-            f"{plural(learnt.sessions, 'day')}; of s0 {sd} is from these "
-            f"runs, of nu0 {df}; the rest is from the defaults; {self._sure()}"
+            f"{plural(learnt.sessions, 'day')}; these runs "
+            f"determine {sd} of s0 and {df} of nu0, the defaults the rest; {self._sure()}"
         )
         yield from fold(text, self.width)
 
@@ -464,8 +467,8 @@ class Page:
             measured = {series.metric for series in case.series}
             if lacking := [METRICS[name].title for name in case.limits if name not in measured]:
                 yield (
-                    f"{case.case}: {', '.join(lacking)} left out: not measured, or too few "
-                    "queries, in some runs"
+                    f"{case.case}: {', '.join(lacking)} left out, because some runs did not "
+                    "measure it or had too few queries"
                 )
         runs = [run for case in self.machine.cases for run in case.runs]
         newest = max(runs, key=lambda run: run.started).session
@@ -485,7 +488,8 @@ class Page:
         unable = sum(proves > bound for bound, proves in limits)
         if unable:
             yield (
-                f"{unable} of {plural(len(limits), 'limit')} cannot be proven at this noise; "
+                "at this noise, a drop as large as the limit cannot be detected for "
+                f"{unable} of {plural(len(limits), 'limit')}; "
                 "reduce the noise, record more sessions (--mlperf-update=append) or widen the limit"
             )
         if self.settings.max_runs != USUAL_BASELINE_RUNS:

@@ -152,7 +152,8 @@ def compare_case(
         return ComparedCase(case=case, outcome=Outcome.INVALID, reason=str(error))
     if len(a.runs) < GATING_RUNS:
         notes.append(
-            f"advisory: A has {len(a.runs)} of the {GATING_RUNS} runs that a verdict needs"
+            f"advisory: A has {plural(len(a.runs), 'run')}; a drop is proven only with at least "
+            f"{GATING_RUNS} runs"
         )
     changed = changes(a.fingerprint, b.fingerprint)
     if a.surroundings and b.surroundings:
@@ -182,7 +183,7 @@ def judged_how(compared: Sequence[ComparedCase]) -> list[str]:
         return []
     among, of = ("", 100) if count == 1 else (f", {count} metrics together", 20)
     return [
-        f"all runs of both sides judged once, session by session{among}; false alarms: at most 1 "
+        f"A and B were compared once, with all runs, by session{among}; false alarms: at most 1 "
         f"comparison in {of}"
     ]
 

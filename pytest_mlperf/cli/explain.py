@@ -244,7 +244,7 @@ def _open(look: Judged, metric: str, rule: RuleR) -> str:
     if look.runs_used == 1 and not is_worse(metric, _signed(look.limit, metric), worst):
         return "improvement needs a second run"
     last = "; no runs left" if look.runs_used == rule.max_runs else ""
-    return f"both 0 and {limit(metric, look.limit)} are possible{last}"
+    return f"no change and the limit {limit(metric, look.limit)} are both possible{last}"
 
 
 def _remarks(metric: MetricVerdict, last: Judged, rule: RuleR) -> Iterator[str]:
@@ -273,8 +273,9 @@ def _remarks(metric: MetricVerdict, last: Judged, rule: RuleR) -> Iterator[str]:
         )
     yield _otherwise(last, metric.metric)
     yield (
-        f"The bounds of the change are one-sided. Error: {percent(rule.beta)} at worst over "
-        f"{rule.max_runs} interim analyses, {percent(rule.alpha)} at best over {rule.max_runs - 1}."
+        "The bounds are one-sided. Probability that one is wrong in any interim analysis: at worst "
+        f"{percent(rule.beta)} ({rule.max_runs} analyses), at best {percent(rule.alpha)} "
+        f"({rule.max_runs - 1} analyses)."
     )
 
 
@@ -298,7 +299,7 @@ def _otherwise(last: Judged, metric: str) -> str:
     text = f"At this noise, a change {better} {change(passes)} passes"
     final = ""
     if last.outcome is Answer.PROVISIONAL or last.lacks:
-        final = " Both are provisional until session variance cannot reverse them."
+        final = " Both verdicts stay provisional until session variance cannot reverse them."
     if last.runs_used == 1:
         return f"{text}; a drop needs two runs.{final}"
     if math.isclose(passes, fails):
@@ -325,8 +326,8 @@ def turns(verdict: Verdict, claim: RatioVerdict, rule: RuleR, width: int) -> lis
     sides = [verdict.runs[side::2][: claim.pairs] for side in (0, 1)]
     judged = partial(ratios_of, limits={name: 0.0}, rule=rule, least=claim.least)
     ends = (
-        "the claim is proven if the whole interval reaches it, and refuted if the interval ends "
-        "below it"
+        "the claim is proven if the whole interval is at or above it, and refuted if the whole "
+        "interval is below it"
     )
     table_lines = _pairs(name, sides, judged, PAIR_SAYS, ends, width)
     return [head, *table_lines, *(f"{INDENT}{run.folder}" for run in verdict.runs)]
@@ -343,7 +344,7 @@ def against(
     head = f"{title(name)}: a is this build, b the other; limit {bound}; {metric.outcome}"
     sides = [one[: metric.runs] for one in (verdict.runs, verdict.other_runs)]
     judged = partial(ratios_of, limits=limits, rule=rule)
-    ends = f"{bound} is excluded if the whole interval is above it, and a drop proven below 1"
+    ends = f"ok if the whole interval is above the limit {bound}, drop if it is below 1"
     both = [run for pair in zip(verdict.runs, verdict.other_runs, strict=False) for run in pair]
     times_of_day = [
         f"{INDENT}{run.started[11:19]} {run.folder}"

@@ -48,7 +48,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--adopt", action="store_true", help="move the servers' baselines to their identity"
     )
-    parser.add_argument("--watch", type=float, metavar="S", help="print energy every S seconds")
+    parser.add_argument("--watch", type=float, metavar="S", help="print GPU energy every S seconds")
 
 
 def run(parsed: argparse.Namespace) -> int:
@@ -98,8 +98,8 @@ def _adopted(planned: Planned, machine: Machine, file: Path) -> Iterator[str]:
         return
     if len(records) > 1:
         raise BaselineError(
-            f"{relative(old_file)}: {len(records)} clients have a record of this server; which one "
-            "is right is not known: remove the others by hand"
+            f"{relative(old_file)}: {len(records)} client machines have a baseline of this server; "
+            "delete the records of all but one from the file, then run this again"
         )
     moved = tuple(replace(r, identity=identity) if r is records[0] else r for r in old.records)
     baselines.save(file, replace(old, accelerator=case.accelerator, records=moved))

@@ -82,7 +82,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         **REPEATABLE,
         type=accelerator,
         metavar="NAME",
-        help="an accelerator with a runner, repeatable; plan only cases for these",
+        help="plan only cases on this accelerator, which a runner has; repeatable",
     )
     parser.add_argument(
         "--profile", choices=["quick", "official"], help="plan every suite in this profile"

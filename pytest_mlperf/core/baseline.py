@@ -88,7 +88,7 @@ class BaselineRun:
         if self.busy is not None and not 0 <= self.busy <= 1:
             raise ValueError(f"busy is {self.busy!r}; must be from 0 to 1")
         if not all(0 <= share < 1 for share in self.late.values()):
-            raise ValueError(f"late is {self.late!r}; each must be from 0 to below 1")
+            raise ValueError(f"late is {self.late!r}; each value must be at least 0 and below 1")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -285,7 +285,7 @@ def unknown_facts(
         if (key in baseline) != (key in current)
     }
     if "dataset" in current and "inputs.first" not in current:
-        lacking["inputs"] = "inputs: not compared, inputs of this type have no digest"
+        lacking["inputs"] = "inputs: not compared, because inputs of this type have no checksum"
     if "inputs" in lacking:
         lacking.pop("inputs after the first", None)
     if "engine.weights" in baseline or "engine.weights" in current:
@@ -320,8 +320,8 @@ def append_runs(
     ]
     if changed:
         raise BaselineError(
-            f"cannot append to the baseline: {', '.join(changed)} differ from its runs; "
-            "measure what it was recorded with, or record anew with "
+            f"cannot append to the baseline: {', '.join(changed)} changed since its runs; "
+            "restore the values of the baseline, or record a new one: "
             '--mlperf-update=replace --mlperf-reason "..."'
         )
     return dataclasses.replace(record, runs=(*record.runs, *runs))
@@ -378,7 +378,10 @@ class Rerun:
 
     def __post_init__(self) -> None:
         if not 0 <= self.sd < math.inf or self.passes < 1:
-            raise ValueError(f"re-run sd {self.sd!r} from {self.passes!r} passes")
+            raise ValueError(
+                f"sd is {self.sd!r}, passes is {self.passes!r}; sd must be finite and at least 0, "
+                "passes at least 1"
+            )
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -106,17 +106,17 @@ def same_speed(reference: SpeedScore, test: SpeedScore, *, one_sample: bool = Fa
     slack = _slack(reference, ours)
     if not faults and theirs > ours * (1 + slack):
         difference = f"{change(theirs / ours - 1)} from {ours:,.6g}"
-        words = f"the score is {theirs:,.6g} ({difference}): more than {_share(slack)} apart"
+        words = f"the score is {theirs:,.6g} ({difference}); at most ±{_share(slack)} is allowed"
         if one_sample:
             words = (
                 f"{theirs:,.6g} samples/s if one sample is repeated ({difference}/s with all "
-                f"samples): more than {_share(slack)} faster, as if answers were cached"
+                f"samples); at most +{_share(slack)} is allowed: the engine may cache answers"
             )
         faults.append(words)
     if not faults and not one_sample and theirs < ours * (1 - slack):
         faults.append(
-            f"the score is {theirs:,.6g} ({change(theirs / ours - 1)} from {ours:,.6g}): more "
-            f"than {_share(slack)} apart"
+            f"the score is {theirs:,.6g} ({change(theirs / ours - 1)} from {ours:,.6g}); at most "
+            f"±{_share(slack)} is allowed"
         )
     return _speed(ours, theirs, faults)
 
@@ -129,7 +129,7 @@ def other_seeds_speed(reference: SpeedScore, test: SpeedScore) -> Finding:
     if not faults and (moved >= slack if reference.is_latency else moved <= -slack):
         faults.append(
             f"with other seeds the score is {test.value:,.6g} ({change(moved)} from "
-            f"{reference.value:,.6g}): more than {_share(slack)} worse"
+            f"{reference.value:,.6g}); at most {_share(slack)} worse is allowed"
         )
     return _speed(reference.value, test.value, faults)
 
@@ -207,7 +207,7 @@ def same_answers(accuracy: Iterable[LoggedAnswer], timed: Iterable[LoggedAnswer]
     if differing:
         faults.append(f"{differing:,} of {matched:,} answers differ from the accuracy run's")
     elif not matched:
-        faults.append("none of the logged answers is to a sample of the accuracy run")
+        faults.append("no logged answer belongs to a sample of the accuracy run")
     elif whole:
         notes.append(
             f"{whole:,} of {matched:,} answers differ after their first element; the "
@@ -332,7 +332,7 @@ def same_predictions(accuracy: Iterable[LoggedAnswer], timed: Iterable[LoggedAns
             (differing, f"entropies of {differing:,} of {matched:,} samples differ by over 0.1 %"),
             (misshapen, f"{misshapen:,} samples have more or fewer predictions than labels"),
             (unmatched, f"{unmatched:,} samples are not in the accuracy run"),
-            (not matched, "none of the logged answers is to a sample of the accuracy run"),
+            (not matched, "no logged answer belongs to a sample of the accuracy run"),
         )
         if wrong
     ]
@@ -377,8 +377,8 @@ def same_scores(
 ) -> tuple[str, ...]:
     """Return messages on scores of a TEST01 run that differ by more than `slack` (shares)."""
     return tuple(
-        f"{name} is {timed.get(name, 0):g}, not {baseline.get(name, 0):g}: more than "
-        f"{_share(most)} apart"
+        f"{name} is {timed.get(name, 0):g} in the test run and {baseline.get(name, 0):g} in the "
+        f"accuracy run; at most {_share(most)} apart is allowed"
         for name, most in slack.items()
         if not timed.get(name) or abs(1 - baseline.get(name, 0.0) / timed[name]) > most
     )

@@ -248,13 +248,14 @@ def in_words(seen: Contention) -> str:
         figures.append(f"other processes used {used}" + (f" ({names})" if names else ""))
     if seen.waited_s is not None:
         figures.append(
-            f"its threads waited {_short(seen.waited_s)} s of {seen.window_s:.3g} s for a core"
+            f"the run's threads waited {_short(seen.waited_s)} s of {seen.window_s:.3g} s for a "
+            "core"
         )
     if seen.stolen_s and seen.stolen_s > MIN_TOLD_SHARE * seen.window_s:
         figures.append(f"the hypervisor took {_short(seen.stolen_s)} s")
     if seen.throttled_s and seen.throttled_s > MIN_TOLD_SHARE * seen.window_s:
-        figures.append(f"a processor quota held it back for {_short(seen.throttled_s)} s")
+        figures.append(f"a CPU quota throttled the run for {_short(seen.throttled_s)} s")
     if seen.memory_some_s and seen.memory_some_s > MIN_TOLD_SHARE * seen.window_s:
-        faults = "" if seen.faults is None else f", {seen.faults:,} of its pages came from disk"
+        faults = "" if seen.faults is None else f", and {seen.faults:,} pages were read from disk"
         figures.append(f"memory was short for {_short(seen.memory_some_s)} s{faults}")
-    return "; ".join(figures) or "it tells no more"
+    return "; ".join(figures) or "no details were recorded"

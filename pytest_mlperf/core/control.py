@@ -102,7 +102,7 @@ class ControlComparison:
         return (
             f"the machine is {'fast' if self.faster else 'slow'}: {name} "
             f"{_with_prefix(self.now, unit)} now, {_with_prefix(self.baseline, unit)} when the "
-            f"baseline was recorded ({change(self.share)}, its own spread {percent(self.sd)})"
+            f"baseline was recorded ({change(self.share)}; normal variation {percent(self.sd)})"
         )
 
 

@@ -273,7 +273,7 @@ FLAWS = {
     "empty": "empty",
     "cut_reasoning": "cut while reasoning",
     "refused": "refused",
-    "bad_calls": "with calls that are not JSON",
+    "bad_calls": "with tool calls that are not JSON",
 }
 
 

@@ -208,7 +208,7 @@ def first_runs(
         ours = first.get(current_runs[0].session, current_runs[0].hardware.warmed)
     if ours is None or None in theirs or ours in theirs or not theirs:
         return ()
-    words = {True: "after other work", False: "of a session"}
+    words = {True: "after other tests", False: "at session start"}
     return (f"machine.first_run {words[not ours]} → {words[ours]}",)
 
 

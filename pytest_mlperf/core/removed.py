@@ -27,7 +27,7 @@ class Removed:
         return f"{owner}{self.kind} {self.name} was removed: {self.instead}"
 
 
-_FIGURES = 'read the table "Published figures that cannot be" in docs/limits.md'
+_FIGURES = 'see the table "Impossible published figures" in docs/limits.md'
 _SPEED = (
     "leave it out. The engine generates with transformers' own generate; use engine vllm or "
     "tensorrt_llm to measure speed"

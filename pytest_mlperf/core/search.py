@@ -186,7 +186,7 @@ class SearchPlan:
             (0 < self.start < math.inf, "start", "finite and above 0"),
             (0 < self.step <= MAX_LOG_STEP, "step", "above 0 and at most log 2"),
             (0 < self.precision < 1, "precision", "between 0 and 1"),
-            (self.max_runs >= 2, "max_runs", "at least 2: a bracket has two ends"),
+            (self.max_runs >= 2, "max_runs", "at least 2, one on each side of the limit"),
         )
 
 

@@ -76,7 +76,7 @@ def require_bounded(content: bytes | str, max_values: int) -> None:
 
 def _bounded(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     if len(pairs) > MAX_KEYS:
-        raise ValueError(f"an object of more than {MAX_KEYS:,} keys")
+        raise ValueError(f"an object has more than {MAX_KEYS:,} keys")
     return dict(pairs)
 
 
@@ -93,7 +93,7 @@ def parse_toml(text: str) -> dict[str, Any]:
     """Return the tables of a TOML text of bounded depth; raise ValueError if it is malformed."""
     plain = _TOML_QUOTED.sub("", text.replace("\\\\", "").replace('\\"', ""))
     if _DEEP_KEY.search(plain):
-        raise ValueError(f"a key of more than {MAX_KEY_PARTS} parts")
+        raise ValueError(f"a dotted key has more than {MAX_KEY_PARTS} parts")
     brackets = plain.encode("utf-8", "replace").translate(_STEPS, _NO_BRACKETS)
     if max(accumulate(memoryview(brackets).cast("b"), initial=0)) > MAX_DEPTH:
         raise ValueError(_TOO_DEEP)

@@ -43,7 +43,7 @@ LASTING_ERRORS = (
 )
 """Errors after which an immediate retry is useless."""
 
-IMPOSSIBLE_VALUE = "nothing that a board can show"
+IMPOSSIBLE_VALUE = "an implausible value"
 
 RETRIES = 3
 
@@ -278,7 +278,7 @@ class Probe:
     def settle(self, *, at_end: bool = False) -> None:
         """Set `failure` if no read gave a value; if values were implausible, only `at_end`."""
         if self.way is None and self.failure is None and (at_end or self.last != IMPOSSIBLE_VALUE):
-            self.failure = f"{self.ways[0].name} never answered, last with: {self.last}"
+            self.failure = f"{self.ways[0].name} gave no value; last answer: {self.last}"
 
     def _ask(self, method: ReadMethod) -> Any:
         """Call a read method; retry only if the previous read succeeded, to limit the cost."""

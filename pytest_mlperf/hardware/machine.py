@@ -66,8 +66,8 @@ def _uuid_of(
         products = sorted({name.partition(" MIG ")[0] for name in names})
         if fitting and environ.get(ORDER_VARIABLE) != PCI_ORDER and len(products) > 1:
             raise AmbiguousOrder(
-                f"{DEVICES_VARIABLE} names GPU {word} by its place in CUDA's order, fastest "
-                f"first, which is not known where products differ ({', '.join(products)}): set "
+                f"{DEVICES_VARIABLE} names GPU {word} by its index in CUDA's order, fastest "
+                f"first, which is unknown for different products ({', '.join(products)}): set "
                 f"{ORDER_VARIABLE}={PCI_ORDER}, or name GPUs by UUID as nvidia-smi -L prints them"
             )
     return fitting[0]["uuid"] if fitting else None
@@ -454,7 +454,7 @@ def ask_nvml(limit_s: float = NVML_TIMEOUT_SECONDS) -> nvidia.NvmlReport:
     try:
         report: nvidia.NvmlReport = json.loads(printed)
     except ValueError:
-        return _none(f"NVML could not be queried: {last_line(errors) or 'no word'}")
+        return _none(f"NVML could not be queried: {last_line(errors) or 'no error message'}")
     return report
 
 

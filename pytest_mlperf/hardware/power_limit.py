@@ -135,7 +135,7 @@ def set_limit(device: _nvml.NvmlDevice, watts: int, folder: Path) -> None:
     low, high = read(nvml.nvmlDeviceGetPowerManagementLimitConstraints, handle)
     if not low <= watts * 1000 <= high:
         takes = f"{low / 1000:g} to {high / 1000:g} W"
-        raise Refused("suite", f"power_limit_w = {watts}: {uuid} can be set to {takes}")
+        raise Refused("suite", f"power_limit_w = {watts}: {uuid} allows {takes}")
     was = read(nvml.nvmlDeviceGetPowerManagementLimit, handle)
     enforced = read(nvml.nvmlDeviceGetEnforcedPowerLimit, handle)
     if abs(was - watts * 1000) > OFF_MW:
@@ -149,8 +149,8 @@ def set_limit(device: _nvml.NvmlDevice, watts: int, folder: Path) -> None:
     if abs(enforced - watts * 1000) > OFF_MW:
         raise Refused(
             "gpu",
-            f"{uuid} was set to {watts} W and keeps to {enforced / 1000:g} W: something other "
-            "than the driver limits it too (nvidia-smi -q -d POWER)",
+            f"{uuid}: the power limit was set to {watts} W, but {enforced / 1000:g} W is in "
+            "force; see what else limits it: nvidia-smi -q -d POWER",
         )
 
 
@@ -183,12 +183,15 @@ def restore(library: _nvml.NvmlLibrary, note: LimitNote, folder: Path) -> str:
             _nvml.patiently(nvml, nvml.nvmlDeviceSetPowerManagementLimit, handle, note.was_mw)
             current = read(nvml.nvmlDeviceGetPowerManagementLimit, handle)
             if abs(current - note.was_mw) > OFF_MW:
-                raise Refused("gpu", f"{uuid} was set back to {old} and has {current / 1000:g} W")
+                raise Refused(
+                    "gpu",
+                    f"{uuid}: the power limit was set back to {old}, but is {current / 1000:g} W",
+                )
     except nvml.NVMLError as error:
         raise Refused(
             "gpu",
-            f"{uuid} still has the power limit of {new} that a case set, and had {old} before "
-            f"({_nvml.words(error)}): sudo nvidia-smi -i {uuid} -pl {note.was_mw / 1000:g}",
+            f"{uuid}: the power limit that a case set ({new}) was not restored to {old} "
+            f"({_nvml.words(error)}); run: sudo nvidia-smi -i {uuid} -pl {note.was_mw / 1000:g}",
         ) from None
     _forget(folder, uuid)
     return done

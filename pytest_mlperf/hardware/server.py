@@ -84,7 +84,7 @@ def _reported(
         raise _fault(
             f"the suite says {accelerator}, and {source} reports "
             f"{machine.names.removesuffix('cpu').rstrip(', ') or 'no GPU'}: correct accelerators, "
-            "or ask the machine on which the server runs"
+            "or run the probe on the server's machine"
         )
     properties = machine.identity(accelerator) | ({"node": node} if node else {})
     if len(gpus) > split(accelerator)[0]:
@@ -223,7 +223,7 @@ def of_probe(answer: bytes, accelerator: str, url: str) -> ServerIdentity:
         raise _fault(f"the probe reports: {report.trouble}")
     host, _, port = place_of(url).partition("/")[0].rpartition(":")
     is_closed = port.isdigit() and report.ports and int(port) not in report.ports
-    closed = f"the probe's machine does not listen on port {port}: it may be another one"
+    closed = f"the probe's machine does not listen on port {port}: is it the server's machine?"
     count, kind = split(accelerator)
     busy = sum((gpu.memory_used_gib or math.inf) >= USED_GIB for gpu in report.gpus)
     idle = f"the suite says {accelerator}, and only {busy} GPUs hold a model: correct accelerators"

@@ -47,7 +47,7 @@ def rule_among(rule: RuleR, pairs: int) -> RuleR:
         with p below 5 % / `pairs` for any result of the other pairs, so more runs are not needed.
     """
     if pairs < 1:
-        raise ValueError(f"{pairs} pairs; a session that is judged has at least one")
+        raise ValueError(f"pairs is {pairs}; it must be at least 1")
     return (
         rule
         if pairs <= MAX_LONE_PAIRS

@@ -60,16 +60,16 @@ class Suspicion:
         """Return a line on why earlier PROVISIONAL drops are unknown; None if they are known."""
         left, reason = self._left, self._left.defect
         if left.tests and left.tests.isdisjoint(result.test for result in results):
-            reason = reason or f"{self._named} has results of other tests"
+            reason = reason or f"{self._named} has no results of these tests"
         if self._named and not left.tests:
-            reason = reason or f"{self._named} has no results of a session"
+            reason = reason or f"{self._named} contains no test results"
         if not left.is_any and os.environ.get("CI"):
             reason = (
                 reason
                 or "results of the last session are missing (name them: --mlperf-suspects FILE)"
             )
         judged = any(result.verdict.baseline.id for result in results)
-        return f"{reason}; PROVISIONAL drops count as new" if reason and judged else None
+        return f"{reason}; each PROVISIONAL drop counts as the first" if reason and judged else None
 
     def marked(self, result: CaseResult) -> CaseResult:
         """Return a result with `suspected` set to the earlier verdict of its test in `before`."""

@@ -122,7 +122,7 @@ def siblings_of(verdict: Verdict, others: Sequence[Verdict], direction: int) -> 
     way = "worse" if direction < 0 else "better"
     if rest.cases and len(rest.same) * 2 > len(rest.cases):
         names = ", ".join(sorted({test.engine for test in rest.cases}))
-        also = f", and {engine.counted} others of {mine}" if engine.cases else ""
+        also = f", and {engine.counted} other cases of {mine}" if engine.cases else ""
         says = (
             f"{rest.counted} cases of other engines on {here} ({names}) got {way} as well, by "
             f"{_by(rest.same)}{also}: likely the machine, its driver, or something that all of "
@@ -275,10 +275,10 @@ MAX_NAMED = 4
 """Changes that a cause names; it counts the others."""
 
 HEADS = {
-    "data": "data other than the baseline's: ",
-    "inputs": "inputs differ, input() of the data set returned others for the baseline: ",
+    "data": "the data differ from the baseline's: ",
+    "inputs": "the data set's input() returned other values than for the baseline: ",
     LOADED_FILES: "files that the run loaded changed: ",
-    OTHER_FILES: "files changed, but the run is not known to load any of them: ",
+    OTHER_FILES: "files changed, but it is unknown whether the run loaded them: ",
 }
 """Text before the lines of a part."""
 

@@ -467,7 +467,7 @@ def invalid_runs(verdict: Verdict) -> str | None:
     again = verdict.measured_again
     keys = {reason.key for reason in verdict.reasons}
     if again and all(reason.key in keys for run in again for reason in run.invalid):
-        return f"{plural(len(again), 'run')} before it INVALID for the same reason"
+        return f"{plural(len(again), 'earlier run')} also INVALID for the same reason"
     note = repeated(again)
     return sentence(note) if note else None
 
@@ -527,7 +527,7 @@ def section(causes: Sequence[Cause], others: int, width: int) -> list[str]:
     """Return the lines on likely causes for `explain`; the heading has the number of tests."""
     if not causes:
         return []
-    beside = f", beside {others} other tests of the session" if others > 1 else ""
+    beside = f", compared with {others} other tests" if others > 1 else ""
     lines = [
         line for text in _numbered(causes) for line in fold(text, width, first="  ", rest="    ")
     ]

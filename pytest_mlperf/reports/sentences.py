@@ -119,8 +119,8 @@ def _zero(of: Mapping[str, Any]) -> str:
 def _sessions_unknown(of: Mapping[str, Any]) -> str:
     heads = {"ok": "probably ok: ", "drop": "probably a regression: ", None: ""}
     return (
-        f"{heads[of['direction']]}{of['sessions']} sessions do not show the day-to-day variation; "
-        f"record {of['more']} more on other days to be sure"
+        f"{heads[of['direction']]}{of['sessions']} sessions are too few to know the day-to-day "
+        f"variation; record {of['more']} more on other days"
     )
 
 
@@ -155,7 +155,7 @@ def _score_change(of: Mapping[str, Any]) -> str:
 
 
 def _most(of: Mapping[str, Any]) -> str:
-    return f"max_new_tokens = {of['limit']}" if of["limit"] else "their most tokens"
+    return f"max_new_tokens = {of['limit']}" if of["limit"] else "their token limit"
 
 
 def _reasoning(of: Mapping[str, Any]) -> str:
@@ -310,13 +310,14 @@ _SENTENCES: Mapping[NoteKey, str | Callable[[Mapping[str, Any]], str]] = {
     ),
     "metric": _metric,
     "compared_before": lambda of: (
-        f"compared{_by(of)} before it was added: {of['outcome']} {sentence(of['headline'])}"
+        f"judged{_by(of)} before this session was added to the baseline: {of['outcome']} "
+        f"{sentence(of['headline'])}"
     ),
     "other_count": _other_count,
     "missing": _missing,
     "zero": _zero,
     "fewer_queries": lambda of: (
-        f"{of['count']:,} of {of['needed']:,} queries a run"
+        f"{of['count']:,} queries per run, {of['needed']:,} are needed"
         + ("" if of["baseline"] is None else f" ({of['baseline']:,} in the baseline)")
     ),
     "not_gated": f"{{metrics:titles}}: not gated, {BUFFERED}",
@@ -332,7 +333,7 @@ _SENTENCES: Mapping[NoteKey, str | Callable[[Mapping[str, Any]], str]] = {
         + f" among {of['among']:,} {of.get('noun', 'pairs')} judged together, p={of['p']:.1g}"
     ),
     "suspect_among": lambda of: (
-        f"a drop if judged alone, none among {of['among']:,} {of.get('noun', 'pairs')} judged "
+        f"a drop if judged alone, but not among {of['among']:,} {of.get('noun', 'pairs')} judged "
         f"together, p={of['p']:.1g}"
     ),
     "sessions_unknown": _sessions_unknown,
@@ -370,9 +371,9 @@ _SENTENCES: Mapping[NoteKey, str | Callable[[Mapping[str, Any]], str]] = {
         else "no value"
     ),
     "not_idle": lambda of: (
-        f"load may have cost up to {percent(of['share'])} of "
-        + ("1 run" if of["of"] == 1 else f"one of {of['of']} runs")
-        + f": {of['load']}"
+        "load may have slowed "
+        + ("the run" if of["of"] == 1 else f"one of {of['of']} runs")
+        + f" by up to {percent(of['share'])}: {of['load']}"
     ),
     "load_not_measured": f"load unknown in {{count}} of {{of:plural run}}: {NOT_MEASURED}",
 }
@@ -380,7 +381,7 @@ _SENTENCES: Mapping[NoteKey, str | Callable[[Mapping[str, Any]], str]] = {
 
 
 def _by(of: Mapping[str, Any]) -> str:
-    return "" if of["judged"] >= of["of"] else f" {of['judged']} of these {of['of']} runs"
+    return "" if of["judged"] >= of["of"] else f" with {of['judged']} of these {of['of']} runs"
 
 
 def machine_speed(comparisons: Sequence[ControlComparison]) -> str:
@@ -389,7 +390,7 @@ def machine_speed(comparisons: Sequence[ControlComparison]) -> str:
         f"{QUANTITIES[each.quantity][0]} {change(each.share)}" for each in comparisons
     )
     least = " and ".join(dict.fromkeys(percent(each.least) for each in comparisons))
-    return f"{figures}; here it detects a machine that is slower by {least} or more"
+    return f"{figures}; it detects only a slowdown of {least} or more on this machine"
 
 
 def search_result(search: SearchOutcome) -> str:

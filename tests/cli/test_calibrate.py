@@ -95,7 +95,7 @@ def test_two_sessions_are_made_in_turns_learnt_from_and_stored(project: Path, sa
     assert "left out: 2 cases on H200, which is not on this machine\n" in output
     assert re.search(r"\n4 of 4  first-SingleStream-steady-fp32-cpu  \d+\.\d s, start-up", output)
     assert re.search(
-        r"estimated from 2 cases, 4 runs on 1 day; of s0 \d+ % is from these runs", output
+        r"estimated from 2 cases, 4 runs on 1 day; these runs determine \d+ % of s0", output
     )
     assert "note: all runs are from one day; calibrate again on another day" in one_line(output)
     assert output.endswith(
@@ -268,6 +268,6 @@ def test_a_metric_that_some_runs_lack_is_left_out_aloud() -> None:
 
     text = " ".join("\n".join(page.lines()).split())
 
-    assert "note: a-Server-e-fp16-H200: p99 latency left out: not measured" in text
+    assert "note: a-Server-e-fp16-H200: p99 latency left out, because some runs did" in text
     assert "phi is the default, so s0 has no confidence interval" in text
     assert "(90 %" not in text

@@ -43,7 +43,7 @@ def test_an_upgrade_that_costs_most_of_the_speed_is_a_drop(lab: Lab, say: Say) -
         f"{CASE} PERF DROP samples/s  480  240  −50.0 % −55.0 to −45.0 % −30 % 6, 2 "
         "changed engine.acme 1.0 → 2.0 "
         f"note {CASE}: default noise, 5 % per run: this machine is not calibrated "
-        "all runs of both sides judged once, session by session; false alarms: at most 1 "
+        "A and B were compared once, with all runs, by session; false alarms: at most 1 "
         "comparison in 100 "
         "1 case on both sides: 1 PERF DROP"
     )
@@ -187,7 +187,7 @@ def test_what_two_files_have_in_common_is_judged(here: Path, say: Say) -> None:
             measured(*STEADY[:3]),
             measured(50.0, 50.1),
             0,
-            ("INCONCLUSIVE samples/s", "advisory: A has 3 of the 5 runs"),
+            ("INCONCLUSIVE samples/s", "advisory: A has 3 runs; a drop is proven only"),
         ),
         ([both, bert(1.0)], [gptj, both], 0, (*only, "1 case on both sides: 1 ok")),
         (measured(1.0), bert(1.0), 2, ("0 cases on both sides no case could be judged",)),
@@ -366,7 +366,7 @@ def test_many_cases_are_judged_together(here: Path, say: Say) -> None:
 
     sides(side(1.0), side(0.965))
     output = say.ends(0, "compare", "a.json", "b.json")
-    assert "SUSPECT samples/s, a drop if judged alone, none among 50 metrics" in one_line(output)
+    assert "SUSPECT samples/s, a drop if judged alone, but not among 50 metrics" in one_line(output)
     assert output.splitlines()[-1].startswith("50 cases on both sides: 1 SUSPECT")
     sides(side(1.0), side(0.7))
     output = say.ends(1, "compare", "a.json", "b.json")

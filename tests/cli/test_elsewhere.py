@@ -106,7 +106,7 @@ def test_a_python_or_a_command_that_starts_no_worker_is_told(tmp_path: Path) -> 
     )
     for command, reason in (
         (["false"], "command false does not start: exit code 1"),
-        (["echo", "hello"], "command echo hello is not a Python: it prints 'hello "),
+        (["echo", "hello"], "command echo hello does not run Python: it printed 'hello "),
     ):
         assert shutil.which(command[0])
         assert first(state(tmp_path, f"command = {command}")).reason.startswith(reason)

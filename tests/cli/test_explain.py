@@ -94,7 +94,7 @@ def test_the_causes_are_found_in_the_whole_session(own_lab: Lab, say: Say) -> No
     output = say.ends(0, "explain", PERFORMANCE)
     (fell,) = {abs(m.change or 0.0) for m in drop.verdict.metrics if m.outcome}
     cause_text = (
-        "Likely causes, each with its evidence, beside 3 other tests of the session 1. "
+        "Likely causes, each with its evidence, compared with 3 other tests 1. "
         "engine.acme 1.0 → 2.0 since the baseline; no other recorded fact changed 2. "
         f"acme:Acme got worse in 2 of 2 other models too, by {percent(fell)}; cases of "
         "other engines on cpu: 0 of 1"

@@ -134,7 +134,7 @@ def test_a_session_that_was_added_elsewhere_is_added_here(say: Say) -> None:
     assert [len(record.runs), len(record.sessions)] == [10, 2]
     assert [entry.action for entry in record.history] == ["record", "append"]
     assert record.session_noise["throughput"].df == 1.0
-    assert "  kept: the baseline has these runs already\n" in say.ends(
+    assert "  kept: these runs are already in the baseline\n" in say.ends(
         0, "update", *WRITE, "--no-runs"
     )
 
@@ -154,7 +154,7 @@ def test_outliers_and_unlike_first_runs_are_left_out_and_told(say: Say) -> None:
     FILE.unlink()
     save(measured(90.0, *usual, outcome=Outcome.RECORDED))
     assert "  the first run of a session differs by −10.3 %" in say.ends(0, "update", *WRITE)
-    assert "has these runs already" in say.ends(0, "update", *WRITE)
+    assert "these runs are already in" in say.ends(0, "update", *WRITE)
     chosen = ("--case", CASE.id)
     save(measured(*(value + 0.01 for value in usual), outcome=Outcome.OK))
     say.ends(0, "update", *WRITE, *chosen)
@@ -166,7 +166,7 @@ def test_outliers_and_unlike_first_runs_are_left_out_and_told(say: Say) -> None:
 
     FILE.unlink()
     save(measured(100.0, 100.1, 60.0, 100.2, 100.1))
-    assert "only 4 of 5 runs are consistent; run it again" in say.ends(1, "update", *WRITE)
+    assert "only 4 of 5 runs are left; a baseline needs 5" in say.ends(1, "update", *WRITE)
     assert not FILE.exists()
 
 
@@ -175,7 +175,7 @@ def test_a_baseline_that_stays_is_replaced_by_better_values_and_keeps_its_histor
     again = measured(100.2, outcome=Outcome.OK)
     save(again)
     assert (
-        f"to replace it: --case {CASE.id}; 1 of 4 days; to add one on another day: "
+        f"to replace it: --case {CASE.id}; the baseline has 1 of 4 days; to add another day: "
         f'pytest "{again.test}" --mlperf-update=missing'
     ) in one_line(say.ends(0, "update"))
     save(measured(*(110.0,) * 8, outcome=Outcome.IMPROVED))
@@ -190,7 +190,7 @@ def test_a_baseline_that_stays_is_replaced_by_better_values_and_keeps_its_histor
     ]
     assert record.history[1].old["throughput"] == pytest.approx(100.499, abs=0.01)
     content = FILE.read_bytes()
-    assert "  kept: the baseline has these runs already\n" in say.ends(0, "update", *WRITE)
+    assert "  kept: these runs are already in the baseline\n" in say.ends(0, "update", *WRITE)
     assert FILE.read_bytes() == content
 
 
@@ -225,8 +225,8 @@ def test_scores_are_kept_where_their_session_looked_for_them_by_a_pass_of_the_en
         "nothing to write, 1 refused",
     ]
     for file, expected in (
-        ("kept/accuracy/resnet50/ort.fp16.json", "  refused: judged against kept/"),
-        ("baselines/accuracy/resnet50/ort.fp32.json", "  kept: compared with the scores of a ref"),
+        ("kept/accuracy/resnet50/ort.fp16.json", "  refused: the session was judged"),
+        ("baselines/accuracy/resnet50/ort.fp32.json", "  kept: judged against a reference ("),
         ("baselines/accuracy/resnet50/ort.fp16.json", "scores need the whole data set; "),
     ):
         scores = {
@@ -264,7 +264,8 @@ def test_baselines_of_another_folder_must_be_named(say: Say) -> None:
     used = "kept/H200/quick/resnet50/Offline.ort.fp16.json"
     kept = measured(verdict={"baseline": BaselineReference(file=used)})
     assert refusal(kept, say) == (
-        f"judged against {used}, not {FILE}; name the baselines folder: --baselines DIR"
+        f"the session was judged against {used}, not {FILE}; name the folder of its baselines: "
+        "--baselines DIR"
     )
     output = say.ends(0, "update", "--baselines", "kept", *WRITE)
     assert output.endswith("; review and commit: git add kept\n")
@@ -344,7 +345,8 @@ REFUSED: list[tuple[CaseResult, str]] = [
             outcome=Outcome.RECORDED,
             verdict={"baseline": BaselineReference(file=f".mlperf/update-x1/{KEPT}")},
         ),
-        f"judged against {KEPT}, not {FILE}; name the baselines folder: --baselines DIR",
+        f"the session was judged against {KEPT}, not {FILE}; name the folder of its baselines: "
+        "--baselines DIR",
     ),
     *(
         (

@@ -137,9 +137,9 @@ BUSY = seen(
 
 HOSTILE = "\x1b[2J::error::"
 WORDS = (
-    "other processes used 1.3 of 2 cores (cc1plus 0.9, python 0.4); its threads waited 3.4 s of "
-    "10 s for a core; the hypervisor took 0.3 s; memory was short for 0.4 s, 1,200 of its pages "
-    "came from disk"
+    "other processes used 1.3 of 2 cores (cc1plus 0.9, python 0.4); the run's threads waited "
+    "3.4 s of 10 s for a core; the hypervisor took 0.3 s; memory was short for "
+    "0.4 s, and 1,200 pages were read from disk"
 )
 
 
@@ -154,7 +154,7 @@ def test_a_busy_machine_is_reported_with_its_figures() -> None:
     assert busiest([quiet, BUSY, None]) == Note.of("not_idle", share=BUSY.share, of=3, load=WORDS)
     assert not [text for text in ("\x1b", "::error") if text in busy_text]
     assert in_words(seen(foreign_s=1e-13)).startswith("other processes used 0 of 2 cores")
-    assert "its threads waited 1,234 s of 10 s" in in_words(seen(waited_s=1234.4))
+    assert "the run's threads waited 1,234 s of 10 s" in in_words(seen(waited_s=1234.4))
 
 
 CLIENT_BUSY = {"issue_p50": 0.0, "loop_p50": 0.001, "issue_p99": 0.006, "loop_p99": 0.65}

@@ -86,7 +86,7 @@ def test_both_speeds_are_reported_with_their_spread_and_detectable_change() -> N
         off = ControlComparison(quantity=quantity, now=current, baseline=baseline, sd=sd)
         assert off.in_words == (
             f"the machine is {speed} {stored.split()[1]} now, {stored} when the baseline was "
-            f"recorded ({change} %, its own spread {100 * sd:g} %)"
+            f"recorded ({change} %; normal variation {100 * sd:g} %)"
         )
 
     earlier = [{MATMUL: 1e12 * x, COPY: 2e10} for x in (0.5, 1.0, 2.0, 1.0)]
@@ -95,11 +95,11 @@ def test_both_speeds_are_reported_with_their_spread_and_detectable_change() -> N
 
     assert steady(saw) is True
     assert machine_speed(saw) == (
-        "matrix product −22.0 %, copy −25.0 %; here it detects a machine that is slower by "
-        "26.9 % or more"
+        "matrix product −22.0 %, copy −25.0 %; it detects only a slowdown of 26.9 % or "
+        "more on this machine"
     )
     assert machine_speed(unlike).endswith(
-        "here it detects a machine that is slower by 84 % and 29 % or more"
+        "it detects only a slowdown of 84 % and 29 % or more on this machine"
     )
     assert steady(compared([{}], [{}] * 8, floor=0.07)) is None
     assert steady(compared([{COPY: 1e10}], [{COPY: 1e10}], floor=0.07)) is None

@@ -141,7 +141,7 @@ def test_a_counter_that_cannot_be_used_is_not_used_and_a_trace_with_holes_is_no_
     for readings, note, invalid in (
         (reset(whole), "was reset", ["the energy counter went back from 5,"]),
         ([replace(r, value=7.0) for r in whole], "does not change", []),
-        ([r for r in whole if r.time_s > 10.5], "was not read before and after the run", []),
+        ([r for r in whole if r.time_s > 10.5], "was not read both before and after the run", []),
         ([r for r in whole if not 29.2 < r.time_s < 30.4], "was not read for 1.", []),
     ):
         energy = measured(steady(300), counter=readings, trace=power)
@@ -151,7 +151,7 @@ def test_a_counter_that_cannot_be_used_is_not_used_and_a_trace_with_holes_is_no_
         assert [text[:36] for text in energy.invalid] == invalid
     for readings, note in (
         ([r for r in power if not 15 < r.time_s < 16], "has a gap of 1.0 s"),
-        ([r for i, r in enumerate(power) if i % 3], "has 67% of its samples"),
+        ([r for i, r in enumerate(power) if i % 3], "has only 67% of the expected samples"),
         ([r for r in power if r.time_s > 12], "does not cover the run"),
     ):
         energy = measured(steady(300), counter=whole, trace=readings)
@@ -174,10 +174,10 @@ def test_a_counter_that_its_witness_contradicts_is_not_judged() -> None:
     cases: list[tuple[int | None, bool, list[str], list[str]]] = [
         (None, True, [DISAGREE], []),
         (300, True, [DISAGREE], []),
-        (None, False, [f"{DISAGREE}; which one is right is unknown: this sensor may see only a "
-                       f"part of the time"], []),
+        (None, False, [f"{DISAGREE}; which is right is unknown: this sensor may measure "
+                       f"only a part of the time"], []),
         (300, False, [], [f"{DISAGREE}; the driver's mean power agrees with the counter, so "
-                          "this value is used"]),
+                          "the counter is used"]),
         (330, False, ["counter and the driver's mean power disagree: 6,000 J and 6,600 J"], []),
     ]  # fmt: skip
     for average, covers, invalid, notes in cases:

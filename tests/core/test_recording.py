@@ -215,7 +215,7 @@ def test_facts_that_one_side_lacks_are_neither_equal_nor_changed() -> None:
     served = {**less["engine.weights_sha256"], "options": '{"url": "http://127.0.0.1:8000"}'}
     behind = "weights: unknown, the server at the url does not report them"
     no_inputs = {key: value for key, value in whole.items() if not key.startswith("inputs.")}
-    of_a_kind = "inputs: not compared, inputs of this type have no digest"
+    of_a_kind = "inputs: not compared, because inputs of this type have no checksum"
     cases: list[tuple[dict[str, str], dict[str, str], tuple[str, ...]]] = [
         (whole, whole, ()),
         ({"engine": "pytest-benchmark"}, {"engine": "pytest-benchmark"}, ()),

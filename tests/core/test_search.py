@@ -157,7 +157,7 @@ def test_a_plan_that_cannot_be_meant_is_refused() -> None:
         ({"start": 0.0}, "start is 0.0; it must be finite and above 0"),
         ({"step": 1.0}, "step is 1.0; it must be above 0 and at most log 2"),
         ({"precision": 0.0}, "precision is 0.0; it must be between 0 and 1"),
-        ({"max_runs": 1}, "max_runs is 1; it must be at least 2: a bracket has two ends"),
+        ({"max_runs": 1}, "max_runs is 1; it must be at least 2, one on each side of the limit"),
     ]
     for change, message in refused:
         with pytest.raises(ValueError, match=f"^{message}$"):

@@ -22,7 +22,7 @@ from pytest_mlperf.core.untrusted import (
 
 DEEP = "nested too deeply (more than 50 levels)"
 
-PARTS = "a key of more than 16 parts"
+PARTS = "a dotted key has more than 16 parts"
 
 JSON_DEFECTS = {
     "[" * 5_000_000: DEEP,

@@ -131,7 +131,7 @@ def test_each_failure_has_its_reaction(fake: Fake, opened: NvmlLibrary) -> None:
         elif rules == "4":
             assert counter.failure == f"{COUNTER}: Insufficient Permissions (4)"
         else:
-            assert counter.failure == f"{COUNTER} never answered, last with: Unknown Error (999)"
+            assert counter.failure == f"{COUNTER} gave no value; last answer: Unknown Error (999)"
 
     assert reactions == READS
 

@@ -72,7 +72,7 @@ def test_the_limit_before_is_noted_and_given_back(
 SET = "nvmlDeviceSetPowerManagementLimit"
 
 REFUSED: list[tuple[str, str, int, str, str]] = [
-    ("", "GPU-0", 705, "suite", r"power_limit_w = 705: GPU-0 can be set to 200 to 700 W"),
+    ("", "GPU-0", 705, "suite", r"power_limit_w = 705: GPU-0 allows 200 to 700 W"),
     ("", "GPU-0", 195, "suite", r"power_limit_w = 195: .* 200 to 700 W"),
     (f"fail {SET} 4", "GPU-0", 500, "permission", "sudo nvidia-smi -i GPU-0 -pl 500"),
     (f"fail {SET} 3", "GPU-0", 500, "suite", "the limit of GPU-0 cannot be set"),
@@ -98,7 +98,7 @@ def test_a_limit_that_cannot_be_set_is_refused_in_one_sentence(
         assert (fake.limit_w(), noted(folder)) == (None, {})
 
     fake.write("device", f"{H200} enforced=450")
-    with pytest.raises(Refused, match="GPU-0 was set to 500 W and keeps to 450 W"):
+    with pytest.raises(Refused, match="GPU-0: the power limit was set to 500 W, but 450 W"):
         set_to(opened, folder, 500)
     power_limit.restore_all(opened, ["GPU-0"], folder)
     assert fake.limit_w() == 700
@@ -122,7 +122,7 @@ def test_a_limit_that_cannot_be_restored_has_the_command_for_it(
     restored = power_limit.restore_all(opened, ["GPU-0", "GPU-1"], folder)
 
     (trouble,) = restored["troubles"]
-    assert trouble.startswith("GPU-0 still has the power limit of 500 W that a case set, and had")
+    assert trouble.startswith("GPU-0: the power limit that a case set (500 W) was not restored")
     assert trouble.endswith("sudo nvidia-smi -i GPU-0 -pl 700")
     assert (fake.limit_w(0), fake.limit_w(1)) == (500, 700)
     assert noted(folder).keys() == {"GPU-0"}
@@ -234,7 +234,7 @@ def test_the_limit_left_by_a_killed_process_can_be_restored(fake: Fake, folder: 
     code, _ = guard.end()
     assert guard.first == {
         "layer": "suite",
-        "refused": "power_limit_w = 500: GPU-1 can be set to 200 to 400 W",
+        "refused": "power_limit_w = 500: GPU-1 allows 200 to 400 W",
     }
     assert code == 0
     assert (fake.limit_w(0), fake.limit_w(1), noted(folder)) == (700, None, {})

@@ -103,8 +103,8 @@ def test_instances_are_named_by_their_uuid_or_their_older_address() -> None:
         with pytest.raises(AmbiguousOrder) as caught:
             visible(MIXED, {"CUDA_VISIBLE_DEVICES": "1", **order})
         assert str(caught.value) == (
-            "CUDA_VISIBLE_DEVICES names GPU 1 by its place in CUDA's order, fastest first, which "
-            "is not known where products differ (NVIDIA A100-PCIE-40GB, NVIDIA H200): set "
+            "CUDA_VISIBLE_DEVICES names GPU 1 by its index in CUDA's order, fastest first, which "
+            "is unknown for different products (NVIDIA A100-PCIE-40GB, NVIDIA H200): set "
             "CUDA_DEVICE_ORDER=PCI_BUS_ID, or name GPUs by UUID as nvidia-smi -L prints them"
         )
 

@@ -94,8 +94,8 @@ def test_bad_data_and_scorers_are_one_sentence_and_only_crashes_have_a_traceback
     assert breaks.endswith("own_scorers.py:13)")
     assert sentences == {
         "refuses": "ERROR scorer: the output of sample 3 has 7 bytes, not 8; correct the engine",
-        "reference": "ERROR scorer: [workload] reference names em, which the scorer did not give: "
-        "it gave exact_match; correct reference, or the scorer's options",
+        "reference": "ERROR scorer: [workload] reference names em, but the scorer returned only "
+        "exact_match; correct reference, or the scorer's options",
     }
     traced = {
         name for name, (_, text) in failures_by_test.items() if "Traceback (most recent" in text

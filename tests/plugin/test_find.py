@@ -258,8 +258,8 @@ def test_another_condition_than_the_baselines_is_reported_before_anything_runs(
     project: Project,
 ) -> None:
     rows = [
-        ("latency_p50 < 12 ms", "found one at latency_p50 < 12 ms"),
-        (None, "was offered 500/s"),
+        ("latency_p50 < 12 ms", "searched it at latency_p50 < 12 ms"),
+        (None, "was measured at 500/s"),
     ]
     for number, (old_search, theirs) in enumerate(rows):
         searched_baseline(project, old_search)
@@ -270,7 +270,8 @@ def test_another_condition_than_the_baselines_is_reported_before_anything_runs(
         verdict = project.verdicts(f"{number}.json")["performance"]
         assert verdict.outcome is Outcome.INVALID
         assert verdict.headline == (
-            f"condition differs: suite finds a rate at latency_p50 < 10 ms, baseline {theirs}"
+            "condition differs: the suite searches the rate at latency_p50 < 10 ms, the baseline "
+            f"{theirs}"
         )
     assert project.run_folders() == []
 

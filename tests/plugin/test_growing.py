@@ -66,7 +66,7 @@ def test_a_baseline_grows_by_two_runs_a_session_until_it_has_four_days(project: 
         assert APPEND_RUNS <= added <= 2 * APPEND_RUNS
         grew = f"baseline grew to {record.days} of 4 days ({size} runs)"
         assert f"{grew} in baselines/cpu/quick/first/Offline.null.fp32.json" in output_of(result)
-        judged = rf"compared ([1-{added - 1}] of these {added} runs )?before it was added: "
+        judged = rf"judged (with [1-{added - 1}] of these {added} runs )?before this session was"
         assert re.search(judged, output_of(result))
         assert ("not counted as a new day" in output_of(result)) is (day == 0)
     full = project.baseline_file().read_bytes()

@@ -137,7 +137,7 @@ def test_a_suspect_passes_then_comes_first_in_the_next_session_and_falls_among_o
     assert (
         sentence(of(many, "doubt").verdict.headline)
         .split("; ", 1)[1]
-        .startswith("a drop if judged alone, none among 22 pairs judged together, p=0.00")
+        .startswith("a drop if judged alone, but not among 22 pairs judged together, p=0.00")
     )
     assert "22 pairs judged together: 1 SUSPECT (first in the next session, and alone)" in " ".join(
         section(result)
@@ -168,7 +168,7 @@ def test_a_suspect_passes_then_comes_first_in_the_next_session_and_falls_among_o
     lines = section(result)
     assert "25 pairs judged together: 3 PERF DROP, 1 PROVISIONAL drop" in lines
     common = " ".join(str(result.stdout).split())
-    cause = "data other than the baseline's: dataset absent → "
+    cause = "the data differ from the baseline's: dataset absent → "
     assert f"3 of 5 tests regressed; likely: {cause}" in common
     assert "; micro-benchmark of the machine: not run. Cases: " in common
     assert "2 similar messages left out below; -v prints all" in common

@@ -212,7 +212,7 @@ def test_the_limit_is_restored_after_an_error_and_watched_while_measured(
     assert loaded(project)[:2] == ["500000", "700000"]
     assert {*loaded(project)[2:]} == {"500000"}
     text = " ".join(result.stdout.str().split())
-    assert "power_limit_w = 800: GPU-0 can be set to 200 to 700 W" in text
+    assert "power_limit_w = 800: GPU-0 allows 200 to 700 W" in text
     overruled = results(project)["Overruled-500W"].verdict
     assert [reason.key for reason in overruled.reasons] == [Key.POWER_LIMIT_CHANGED]
     assert (fake.limit_w(), notes(tmp_path)) == (650, [])

@@ -15,7 +15,7 @@ from tests.plugin.simulated import null_engine, simulate
 
 pytestmark = pytest.mark.process
 
-FORGOTTEN = "PROVISIONAL drops count as new"
+FORGOTTEN = "each PROVISIONAL drop counts as the first"
 DROP_ONLY = ("suites", "-o", "mlperf_control=off", "-o", "mlperf_wait_idle=0")
 
 
@@ -101,7 +101,7 @@ def test_a_memory_that_tells_nothing_of_these_tests_fails_none_and_says_so(
         (text[: len(text) // 2], f"results.json: not a results file*; {FORGOTTEN}"),
         (
             text.replace("suites/first", "suites/other"),
-            f"last has results of other tests; {FORGOTTEN}",
+            f"last has no results of these tests; {FORGOTTEN}",
         ),
         (json.dumps({**results, "suspects": [{**suspect, **day}]}), "*on 2999-01-01, later than*"),
         (json.dumps({**results, "suspects": [{**suspect, "baseline": "another"}]}), "warning *"),

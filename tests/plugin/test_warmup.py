@@ -31,5 +31,6 @@ def test_a_warm_up_does_not_count_and_a_first_run_without_one_is_noted(project: 
         *[True] * (len(case_result.verdict.runs) - 1),
     ]
     assert (
-        "machine.first_run after other work → of a session" in case_result.verdict.baseline.changed
+        "machine.first_run after other tests → at session start"
+        in case_result.verdict.baseline.changed
     )

@@ -265,7 +265,7 @@ def test_the_reason_of_an_invalid_test_is_printed_once() -> None:
 
     assert sum("other processes used" in line for line in lines) == 1
     assert "  performance  INVALID" in lines
-    assert invalid_runs(verdict) == "2 runs before it INVALID for the same reason"
+    assert invalid_runs(verdict) == "2 earlier runs also INVALID for the same reason"
     other = replace(again, invalid=(Reason(key=Key.TOO_SHORT, text="too short"),))
     assert "too short" in str(invalid_runs(replace(verdict, invalid_runs=(other, run))))
     whole = " ".join(summary(results, 80, colour=False))

@@ -42,4 +42,4 @@ def test_a_section_says_how_many_other_tests_were_looked_at() -> None:
 
     assert section([], 5, 80) == []
     assert section([HINT], 0, 80) == [title, f"  {HINT.says}"]
-    assert section([HINT], 7, 80)[0] == f"{title}, beside 7 other tests of the session"
+    assert section([HINT], 7, 80)[0] == f"{title}, compared with 7 other tests"

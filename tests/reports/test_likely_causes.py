@@ -71,25 +71,25 @@ def test_changes_since_the_baseline_are_reported() -> None:
          ["engine.weights_sha256 6b57b985… → 27eeeb34…, options {} → {broken since the "
           f"baseline{ALONE}"]),
         ([f"dataset {DIGEST} → {DIGEST[::-1]}", "engine.version 1 → 2"],
-         ["data other than the baseline's: dataset 6b57b985… → 27eeeb34…",
+         ["the data differ from the baseline's: dataset 6b57b985… → 27eeeb34…",
           "engine.version 1 → 2 since the baseline"]),
         ([LOADED], [f"files that the run loaded changed: {LOADED[13:]}{ALONE}"]),
         ([LOADED, OTHER],
          [f"files that the run loaded changed: {LOADED[13:]}",
-          f"files changed, but the run is not known to load any of them: {OTHER[12:]}"]),
+          f"files changed, but it is unknown whether the run loaded them: {OTHER[12:]}"]),
         ([LOADED, "engine.version 1 → 2", "inputs.first 3f → 4a"],
-         ["inputs differ, input() of the data set returned others for the baseline: "
+         ["the data set's input() returned other values than for the baseline: "
           "inputs.first 3f → 4a", "engine.version 1 → 2 since the baseline",
           f"files that the run loaded changed: {LOADED[13:]}"]),
         ([LOADED, "inputs.first 3f → 4a"],
          [f"files that the run loaded changed: {LOADED[13:]}",
-          "inputs differ, input() of the data set returned others for the baseline: "
+          "the data set's input() returned other values than for the baseline: "
           "inputs.first 3f → 4a"]),
         ([OTHER, "engine.version 1 → 2"],
          ["engine.version 1 → 2 since the baseline",
-          f"files changed, but the run is not known to load any of them: {OTHER[12:]}"]),
+          f"files changed, but it is unknown whether the run loaded them: {OTHER[12:]}"]),
         (['dataset.options {"samples": 32} → {"samples": 64}'],
-         [f"data other than the baseline's: dataset.options: samples 32 → 64{ALONE}"]),
+         [f"the data differ from the baseline's: dataset.options: samples 32 → 64{ALONE}"]),
     ]  # fmt: skip
     for changed, expected in cases:
         assert texts_of(causes(drop(*changed), None, ())) == expected
@@ -137,7 +137,7 @@ def test_where_else_it_fell_tells_engine_from_machine() -> None:
                   "engines on H200: 0 of 2", DRIVER]),
         ([*SAME, *FELL],
          [DRIVER, "2 of 2 cases of other engines on H200 (trt, vllm) got worse as well, by 4 % "
-                  "to 5 %, and 3 of 3 others of ort: likely the machine, its driver, or "
+                  "to 5 %, and 3 of 3 other cases of ort: likely the machine, its driver, or "
                   "something that all of them use",
           ENGINE]),
         ([sibling("bert", "ort", 0.0), sibling("gptj", "ort", 0.02), *OTHERS],

@@ -121,11 +121,12 @@ SENTENCES: tuple[tuple[Note, str], ...] = (
     ),
     (
         Note.of("compared_before", judged=1, of=2, **QUOTED),
-        f"compared 1 of these 2 runs before it was added: PERF DROP {FELL_TEXT}",
+        "judged with 1 of these 2 runs before this session was added to the baseline: PERF DROP "
+        f"{FELL_TEXT}",
     ),
     (
         Note.of("compared_before", judged=2, of=2, **QUOTED),
-        f"compared before it was added: PERF DROP {FELL_TEXT}",
+        f"judged before this session was added to the baseline: PERF DROP {FELL_TEXT}",
     ),
     (Note.of("not_recorded", note=MISSING), "nothing recorded: not measured in run 2 of 3"),
     (
@@ -178,14 +179,14 @@ SENTENCES: tuple[tuple[Note, str], ...] = (
         "nothing was drafted in 1 of 2 runs",
     ),
     (Note.of("few_queries", needed=1000), "under 1,000 queries a run, only reported"),
-    (FEWER, "54 of 100 queries a run (120 in the baseline)"),
+    (FEWER, "54 queries per run, 100 are needed (120 in the baseline)"),
     (
         Note.of("fewer_queries", count=781, needed=1000, baseline=None),
-        "781 of 1,000 queries a run",
+        "781 queries per run, 1,000 are needed",
     ),
     (
         Note.of("of_metric", metric="tpot_p90@16", note=FEWER),
-        "p90 TPOT at 16: 54 of 100 queries a run (120 in the baseline)",
+        "p90 TPOT at 16: 54 queries per run, 100 are needed (120 in the baseline)",
     ),
     (
         Note.of("not_gated", metrics=("ttft_p50@4", "ttft_p50@8", "tpot_p50")),
@@ -213,9 +214,9 @@ SENTENCES: tuple[tuple[Note, str], ...] = (
     ),
     (
         Note.of("left_out", metric="tpot_p90@16", note=FEWER),
-        "p90 TPOT at 16: 54 of 100 queries a run (120 in the baseline); left out unless its drop "
-        "is proven. A slower run that is bounded by time has fewer queries: raise min_query_count "
-        "or min_duration, or record again with --mlperf-update=replace.",
+        "p90 TPOT at 16: 54 queries per run, 100 are needed (120 in the baseline); left out unless "
+        "its drop is proven. A slower run that is bounded by time has fewer queries: raise "
+        "min_query_count or min_duration, or record again with --mlperf-update=replace.",
     ),
     (
         Note.of("energy_in_part", metric="samples_per_joule", runs=(1, 3), of=4),
@@ -236,7 +237,7 @@ SENTENCES: tuple[tuple[Note, str], ...] = (
     ),
     (
         Note.of("suspect_among", among=25, p=0.009),
-        "a drop if judged alone, none among 25 pairs judged together, p=0.009",
+        "a drop if judged alone, but not among 25 pairs judged together, p=0.009",
     ),
     (
         Note.of("suspect_again", since="2026-11-20", p=0.004),
@@ -258,8 +259,8 @@ SENTENCES: tuple[tuple[Note, str], ...] = (
     (Note.of("one_run"), "one run is never enough to fail"),
     (
         Note.of("sessions_unknown", sessions=2, more=2, direction="drop"),
-        "probably a regression: 2 sessions do not show the day-to-day variation; record 2 more on "
-        "other days to be sure",
+        "probably a regression: 2 sessions are too few to know the day-to-day variation; record "
+        "2 more on other days",
     ),
     (
         Note.of(
@@ -331,10 +332,10 @@ SENTENCES: tuple[tuple[Note, str], ...] = (
         Note.of("empty_answers", count=20, of=60, reasoning=18, limit="64"),
         "20 of 60 answers are empty: 18 cut at max_new_tokens = 64 while reasoning",
     ),
-    (CUT, "4 of 60 answers are cut at their most tokens (5 % allowed)"),
+    (CUT, "4 of 60 answers are cut at their token limit (5 % allowed)"),
     (
         Note.of("unfit_answers", note=CUT),
-        "nothing recorded: 4 of 60 answers are cut at their most tokens (5 % allowed); raise "
+        "nothing recorded: 4 of 60 answers are cut at their token limit (5 % allowed); raise "
         "max_new_tokens, or accept it with --mlperf-accept-cut",
     ),
     (
@@ -436,7 +437,7 @@ SENTENCES: tuple[tuple[Note, str], ...] = (
     (BUSY, "load may have cost up to 20 %: others used 0.4 of 2 cores"),
     (
         Note.of("not_idle", share=0.34, of=3, load="others used 1 of 2 cores"),
-        "load may have cost up to 34 % of one of 3 runs: others used 1 of 2 cores",
+        "load may have slowed one of 3 runs by up to 34 %: others used 1 of 2 cores",
     ),
     (Note.of("load_unknown", count=1, of=2), "load unknown in 1 of 2 runs"),
     (

@@ -81,7 +81,7 @@ def test_a_log_of_another_type_is_read_as_the_engine_answered_and_an_older_one_a
         (
             '{"answer_forms": ["int64", "int32"]}',
             b"12345",
-            "5 bytes are not a multiple of one int32",
+            "an answer of 5 bytes is not a whole number of int32",
         ),
         ('{"answer_forms": ["int64", "text"]}', b"1234", "answers cannot be converted"),
         ('{"answer_forms": 3}', b"", "cannot read .*run.json"),

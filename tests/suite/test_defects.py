@@ -94,7 +94,7 @@ DIGITS = (
     "value has 5000 digits"
 )
 LARGE = " larger than 4 MiB, not a suite; write a TOML file per workload"
-PARTS = " not TOML: a key of more than 16 parts"
+PARTS = " not TOML: a dotted key has more than 16 parts"
 SAVE = "save the file as UTF-8"
 
 NO_SUITES: tuple[tuple[bytes, str], ...] = (

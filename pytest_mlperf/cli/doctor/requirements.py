@@ -294,7 +294,7 @@ def _answers(build: Build, folder: Path, question: Mapping[str, Any]) -> list[Ma
     except NoEventError as error:
         printed = broken(repr(done.stdout[:80]))
         raise EnvironmentFault(
-            f"{build.title} is not a Python: it prints {printed} ({error})"
+            f"{build.title} does not run Python: it printed {printed} ({error})"
         ) from None
     if not events:
         last = (done.stderr.strip().splitlines() or [f"exit code {done.returncode}"])[-1]

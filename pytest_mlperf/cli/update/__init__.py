@@ -185,12 +185,12 @@ def taken(test: ToMeasure, made: CaseResult | None, copy: Path, terms: Terms) ->
     assert new is not None
     if apart := changes(old.fingerprint, new.fingerprint):
         raise BaselineError(
-            f"changed since that session: {', '.join(apart[:3])}; run pytest again, then accept "
-            "the new session"
+            f"the build or its options changed since that session ({', '.join(apart[:3])}); run "
+            "pytest again, then accept the new session"
         )
     if made.verdict.outcome is not Outcome.RECORDED:
         if made.verdict.kind == Kind.ACCURACY:
-            return Kept(reason=f"no scores to keep: {sentence(made.verdict.headline)}")
+            return Kept(reason=f"no new scores to record: {sentence(made.verdict.headline)}")
         raise BaselineError(first_line(made.verdict))
     if made.verdict.kind == Kind.ACCURACY:
         return _scores(test, made, copy, terms)

@@ -123,7 +123,9 @@ def root_of(result: CaseResult, folder: Path | None) -> Path:
     if folder:
         return folder
     if result.suite == IMPORTED:
-        raise BaselineError("imported results; name their baselines folder: --baselines DIR")
+        raise BaselineError(
+            "imported results have no suite; name their baselines folder: --baselines DIR"
+        )
     if not in_project(result.suite):
         raise BaselineError(
             f"{result.suite} does not exist; run this in pytest's root folder, or name the "
@@ -157,7 +159,7 @@ def _speed(
     file, old = recorded(root, result)
     fresh = tuple(map(baseline_run, verdict.runs))
     if old and any(run in old.runs for run in fresh):
-        return Kept(reason="the baseline has these runs already")
+        return Kept(reason="these runs are already in the baseline")
     if not terms.baselines:
         _same_place(result, file)
     grows = old is not None and _grows(result, old)
@@ -202,7 +204,7 @@ def _stays(result: CaseResult, old: Record | None) -> str:
     if old is None or old.days >= DAYS:
         return reason
     more = f'pytest "{result.test}" {MISSING_OPTION}'
-    return f"{reason}; {old.days} of {DAYS} days; to add one on another day: {more}"
+    return f"{reason}; the baseline has {old.days} of {DAYS} days; to add another day: {more}"
 
 
 def require_accepted(result: CaseResult, worse: str, terms: Terms) -> None:
@@ -235,8 +237,8 @@ def _same_place(result: CaseResult, file: Path) -> None:
         same = False
     if not same:
         raise BaselineError(
-            f"judged against {used}, not {relative(file)}; name the baselines folder: "
-            "--baselines DIR"
+            f"the session was judged against {used}, not {relative(file)}; name the folder of its "
+            "baselines: --baselines DIR"
         )
 
 
@@ -245,7 +247,7 @@ def _scores(result: CaseResult, root: Path, terms: Terms) -> ToMeasure | Kept:
     assert verdict.subject is not None
     file = scores_file(root, result)
     if verdict.baseline.file and Path(verdict.baseline.file).name != file.name:
-        return Kept(reason=f"compared with the scores of a reference, {verdict.baseline.file}")
+        return Kept(reason=f"judged against a reference ({verdict.baseline.file}), not a baseline")
     if not terms.baselines:
         _same_place(result, file)
     old = accuracy_baselines.ACCURACY_DOCUMENT.load(file)
@@ -395,7 +397,10 @@ def record_of(
     extended = old if action == "append" else None
     fresh = screened(verdict.runs, result.limits, rule, extended)
     if extended is None and len(fresh.runs) < GATING_RUNS:
-        few = f"only {len(fresh.runs)} of {len(verdict.runs)} runs are consistent"
+        few = (
+            f"without outliers, only {len(fresh.runs)} of {len(verdict.runs)} runs are left; a "
+            f"baseline needs {GATING_RUNS}"
+        )
         raise BaselineError(f"{few}; run it again")
     # A session that was judged has left out its own first run already.
     skipped = old is not None and old.skips_first_run and verdict.outcome is not Outcome.RECORDED

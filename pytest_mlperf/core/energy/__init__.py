@@ -195,7 +195,7 @@ def _by_counter(
     elif not covers and counted.gain is not None:
         still_j = abs(counted.gain - 1) * joules
         apart_j = still_j if off_j is None else min(off_j, still_j)
-        right = "they agree while the power was constant"
+        right = "both agree while the power is constant"
     elif not covers:
         share = LOCKED_DOUBT_SHARE
     uncertainty_j, own_j = (
@@ -209,10 +209,10 @@ def _by_counter(
         if not covers and second_j is not None:
             note = f"counter and the driver's mean power {disagree}{second_j:,.0f} J"
         elif not covers:
-            note += "; which one is right is unknown: this sensor may see only a part of the time"
+            note += "; which is right is unknown: this sensor may measure only a part of the time"
         return replace(energy, invalid=(*energy.invalid, note))
     if right and off_j is not None and off_j > max(AGREEMENT * joules, ends_j):
-        return replace(energy, notes=(*energy.notes, f"{note}; {right}, so this value is used"))
+        return replace(energy, notes=(*energy.notes, f"{note}; {right}, so the counter is used"))
     return energy
 
 

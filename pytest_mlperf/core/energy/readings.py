@@ -161,7 +161,7 @@ def traced(
         return Traced(why_not=f"the power trace has a gap of {gap:.1f} s")
     if rate_hz and len(inside) < MIN_SAMPLES_SHARE * rate_hz * (end_s - begin_s):
         share = len(inside) / (rate_hz * (end_s - begin_s))
-        return Traced(why_not=f"the power trace has {share:.0%} of its samples")
+        return Traced(why_not=f"the power trace has only {share:.0%} of the expected samples")
     total, read_s = cumulated(trace), beat_s(trace)
     late = max(0.0, min(delay_s(trace, covers=covers), trace[-1].time_s - end_s))
     first, last = (at(total, end + late) for end in (begin_s, end_s))
@@ -303,9 +303,7 @@ def misreads(count: int) -> tuple[str, ...]:
     """Return a note on the number of misread counter values; () if there are none."""
     often = "once" if count == 1 else f"{count} times"
     return (
-        (f"the energy counter was misread {often}, and then returned to its course",)
-        if count
-        else ()
+        (f"the energy counter was misread {often}; misread values are left out",) if count else ()
     )
 
 
@@ -463,12 +461,12 @@ def _why_not(
 ) -> str:
     begin_s, end_s = ends
     if counter[0].time_s > begin_s or counter[-1].time_s < end_s:
-        return "the energy counter was not read before and after the run"
+        return "the energy counter was not read both before and after the run"
     unread_s = max(_gap_at(counter, end) for end in ends)
     if unread_s > MAX_TRACE_GAP_SECONDS:
         return f"the energy counter was not read for {unread_s:.1f} s at one end of the run"
     if steps[0].time_s > begin_s or steps[-1].time_s < end_s:
-        return "the energy counter did not change before and after the run"
+        return "the energy counter had no update before the run, or none after it"
     still_s = max(_gap_at(steps, end) for end in ends)
     if still_s > MAX_STEP_SECONDS:
         return f"the energy counter did not change for {still_s:.1f} s at one end of the run"

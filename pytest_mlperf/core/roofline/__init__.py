@@ -107,7 +107,7 @@ def _fewer_calls(name: str, *, guided: bool) -> Callable[[Changed, Circumstances
         result = _reduced(result, steps=steps, calls=calls)
         if seen.steps is None or not (guided or seen.calls):
             return _unknown(
-                result, f"{name}: set steps, the denoising steps of an image, and their calls"
+                result, f"{name}: set steps (denoising steps per image) and calls (per step)"
             )
         return result
 

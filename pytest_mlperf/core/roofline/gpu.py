@@ -165,7 +165,7 @@ def _value(where: str, figure: Any) -> float:
     else:
         raise SuiteError(f"{expected}, not {figure!r}")
     if not kind.least <= value < math.inf:
-        raise SuiteError(f"{expected}; {figure!r} is too little for {kind.units[0]}")
+        raise SuiteError(f"{expected}; {figure!r} is too small for a value in {kind.units[0]}")
     return value
 
 
@@ -175,8 +175,8 @@ def _refuse_sparse(peaks: Mapping[str, float]) -> None:
     narrow = max((peaks[key] for key in ("fp8", "int8") if key in peaks), default=None)
     if wide is not None and narrow is not None and narrow > 2.5 * wide:
         raise SuiteError(
-            f"fp8 or int8 is {narrow / wide:.3g} times fp16, so one figure is dense and the "
-            "other with 2:4 sparsity; set dense figures: half of those with sparsity"
+            f"fp8 or int8 is {narrow / wide:.3g} times fp16, so it is probably a peak with 2:4 "
+            "sparsity; set dense peaks, which are half as high"
         )
 
 
@@ -279,7 +279,7 @@ class PerDollar:
 def fewest_gpus(weight_bytes: float, memory: float) -> int:
     """Return the fewest GPUs that hold a model's weights, including all experts."""
     if not (0 < weight_bytes < math.inf and 0 < memory < math.inf):
-        raise ValueError(f"{weight_bytes!r} B of weights, {memory!r} B of memory: must be positive")
+        raise ValueError(f"weight_bytes={weight_bytes!r}, memory={memory!r}; both must be positive")
     return math.ceil(weight_bytes / memory)
 
 
@@ -290,7 +290,7 @@ def per_dollar(
     if not 0 <= rate < math.inf:
         raise ValueError(f"the rate is {rate!r}; must be finite, at least 0")
     if gpus < 1 or holding < 1:
-        raise ValueError(f"{gpus} GPUs, {holding} of them for one model: must be at least 1")
+        raise ValueError(f"gpus={gpus}, holding={holding}; both must be at least 1")
     paid = max(gpus, holding)
     dollars_per_s = price.usd_per_gpu_hour * paid / SECONDS_PER_HOUR
     return PerDollar(value=rate / dollars_per_s, of=of, gpus=paid, price=price)

@@ -76,7 +76,7 @@ class Circumstances:
                 raise ValueError(f"{field.name} is {value!r}; must be above 0 and at most 1")
         if self.replica_gpus is not None and self.replica_gpus > self.gpus:
             raise ValueError(
-                f"replica_gpus is {self.replica_gpus}; must be at most {self.gpus}, gpus"
+                f"replica_gpus is {self.replica_gpus}; must be at most gpus, {self.gpus}"
             )
 
 

@@ -273,7 +273,7 @@ def _incomplete(missing: Sequence[str], scores: Mapping[str, float], whose: str)
     asks = f"{whose} gate needs {names}", "see the scorer's options"
     if whose == OWN_REFERENCE:
         asks = f"[workload] reference names {names}", "correct reference, or the scorer's options"
-    text = f"{asks[0]}, which the scorer did not give: it gave {', '.join(scores)}; {asks[1]}"
+    text = f"{asks[0]}, but the scorer returned only {', '.join(scores)}; {asks[1]}"
     return RunError("scorer", text)
 
 

@@ -101,9 +101,9 @@ def other_count(
 ) -> Note | None:
     """Return a note if a counter is outside the range of its baseline values; else None."""
     if not theirs or not ours:
-        raise ValueError(f"nothing to compare: {len(theirs)} baseline values and {len(ours)} now")
+        raise ValueError(f"{metric}: {len(theirs)} baseline values and {len(ours)} now; need both")
     if not all(math.isfinite(value) for value in (*theirs, *ours, tolerance)) or tolerance < 0:
-        raise ValueError(f"counters {[*theirs, *ours]}, tolerance {tolerance!r}: must be finite")
+        raise ValueError(f"{metric}: {[*theirs, *ours]}, tolerance {tolerance!r}: must be finite")
     low = min(value - tolerance * abs(value) for value in theirs)
     high = max(value + tolerance * abs(value) for value in theirs)
     least, most = min(ours), max(ours)

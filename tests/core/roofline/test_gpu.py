@@ -200,15 +200,15 @@ def test_figures_that_cannot_be_are_refused() -> None:
         ({"fp99": 1e12}, "unknown 'fp99'; known: fp64, fp32, tf32, bf16"),
         ({}, "set at least one dense peak, e.g. fp16 = 989e12, fp8 = 1979e12"),
         ({"bandwidth": 1e12}, "set at least one dense peak"),
-        ({"fp16": 989}, f'fp16 {UNIT}1979e12 or "1979 TFLOP/s"; 989 is too little for FLOP/s'),
+        ({"fp16": 989}, f'fp16 {UNIT}1979e12 or "1979 TFLOP/s"; 989 is too small for'),
         ({"fp16": "989 TB/s"}, f"fp16 {UNIT}1979e12 or \"1979 TFLOP/s\", not '989 TB/s'"),
         ({"fp16": 1e14, "bandwidth": 4800}, 'bandwidth must be a number in B/s, or a text with its '
-         'unit: 4800e9 or "4.8 TB/s"; 4800 is too little for B/s'),
+         'unit: 4800e9 or "4.8 TB/s"; 4800 is too small for a value in B/s'),
         ({"fp16": 1e14, "memory": 141}, "memory must be a number in B, or a text with its unit: "
-         '141e9 or "141 GB"; 141 is too little for B'),
+         '141e9 or "141 GB"; 141 is too small for a value in B'),
         *(({"fp16": odd}, f"fp16 {UNIT}") for odd in (True, math.nan, math.inf, "1.2.3 T")),
         ({"fp16": 1e14, "source": 3}, "source must be text, not 3"),
-        ({"fp16": 989e12, "fp8": 3958e12}, "fp8 or int8 is 4 times fp16, so one figure is dense "),
+        ({"fp16": 989e12, "fp8": 3958e12}, "fp8 or int8 is 4 times fp16, so it is probably a peak"),
         ({"fp16": 1e14, "stated_clock": 1.8e9}, "set both stated_clock, for which the peaks are "),
     ]  # fmt: skip
     for figures, message in cases:

@@ -233,7 +233,7 @@ def test_observed_sizes_below_the_data_set_s_lower_the_certain_work() -> None:
         ({"work_share": 0}, "work_share is 0; must be above 0 and at most 1"),
         ({"input_tokens": -1}, "input_tokens is -1; must be finite, at least 0"),
         ({"output_tokens": math.nan}, "output_tokens is nan; must be finite, at least 0"),
-        ({"gpus": 2, "replica_gpus": 4}, "replica_gpus is 4; must be at most 2, gpus"),
+        ({"gpus": 2, "replica_gpus": 4}, "replica_gpus is 4; must be at most gpus, 2"),
     ):
         with pytest.raises(ValueError, match=message):
             Circumstances(**figures)

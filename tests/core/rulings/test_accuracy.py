@@ -326,5 +326,5 @@ def test_more_passes_are_averaged_and_an_impossible_one_is_refused() -> None:
         spread = pooled(*(repeated(*side) if side else {} for side in (old, new)))["s"]
         assert (spread.sd, spread.correlation, spread.passes) == pytest.approx(expected)
     for fields in ((-1.0, None, 1), (math.nan, None, 1), (1.0, None, 0)):
-        with pytest.raises(ValueError, match="re-run sd"):
+        with pytest.raises(ValueError, match="sd must be finite and at"):
             repeated(*fields)

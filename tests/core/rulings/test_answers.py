@@ -83,7 +83,7 @@ def test_flaws_that_chance_explains_are_none_that_rose() -> None:
 def test_the_answers_of_a_pass_are_one_line() -> None:
     accuracy = passed(40, 20, empty=20, cut_reasoning=18, bad_calls=1, prompt_tokens=9)
     assert accuracy.answers_in_words == (
-        "40 stop, 20 length; 20 empty, 18 cut while reasoning, 1 with calls that are not JSON"
+        "40 stop, 20 length; 20 empty, 18 cut while reasoning, 1 with tool calls that are not JSON"
     )
     assert accuracy.answers == {
         "answers": 60,
