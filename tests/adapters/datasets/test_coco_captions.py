@@ -179,7 +179,8 @@ def test_latents_of_torch_are_read_before_those_of_numpy(build: Build, folder: P
 
 def test_a_table_that_is_wrong_says_where(build: Build, folder: Path) -> None:
     rows: list[Any] = [
-        ("", "tsv: the table has no column 'id'; it needs 'id', 'caption', and has none"),
+        ("", "tsv: the file has no lines; get it from its source again"),
+        ("\n", "tsv: the table has no column 'id'; it needs 'id', 'caption', and has none"),
         (table(), "tsv: there are no captions; get it from its source again"),
         (table(row(1, "A."), header="a\tb"), "tsv: the table has no column 'id', the nearest is"),
         ("id\ttext\n1\tA.\n", "tsv: the table has no column 'caption', the nearest is"),

@@ -154,7 +154,7 @@ def test_edges_and_labels_that_cannot_be_are_named(tmp_path: Path) -> None:
     shutil.rmtree(tmp_path / "full")
     written(tmp_path)
     np.save(data_folder / "paper" / "node_label_2K.npy", np.float32(1))
-    with pytest.raises(RunError, match=r"rows have shape \(\), not 1 numbers each"):
+    with pytest.raises(RunError, match=r"has shape \(\), but needs rows of 1 numbers"):
         IgbhDataset(path=str(tmp_path), features=FEATURES, classes=70)
 
 

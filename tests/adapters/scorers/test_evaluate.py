@@ -216,7 +216,7 @@ def test_metrics_that_could_change_and_wrong_options_are_refused(
         ("evaluate:", 'write "evaluate:PATH"'),
         (
             "evaluate:rouge",
-            "'rouge' is not a file or folder here, and .* where REVISION is a commit",
+            "'rouge' is not a file or folder here; .* where REVISION is a commit",
         ),
         ("evaluate:org/rouge", "where REVISION is a commit"),
         ("evaluate:org/rouge@main", "where REVISION is a commit"),

@@ -173,7 +173,10 @@ def test_a_malformed_reply_is_one_wrong_answer_that_is_counted(name: str, templa
 
 
 def test_a_judge_that_never_answers_is_an_error_and_no_score(template: str) -> None:
-    with judge() as url, pytest.raises(RunError, match=r"judged no answer http://127.0.0.1"):
+    with (
+        judge() as url,
+        pytest.raises(RunError, match=r"judge at http://127.0.0.1.* judged no answer"),
+    ):
         judged(url, template, [("down", "x", "x")] * 2)
 
 

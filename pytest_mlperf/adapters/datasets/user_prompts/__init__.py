@@ -11,8 +11,6 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any
 
-import numpy as np
-
 from pytest_mlperf import RunError
 from pytest_mlperf.adapters.datasets.files import FileOptions, encode, find_file, require_enough
 from pytest_mlperf.adapters.datasets.files.frames import require_pyarrow
@@ -31,6 +29,7 @@ from pytest_mlperf.adapters.datasets.user_prompts._synthetic import (
     Shared,
 )
 from pytest_mlperf.adapters.datasets.user_prompts._trace import Replayed, Request, read, read_trace
+from pytest_mlperf.adapters.lazy import np
 from pytest_mlperf.extension import nearest
 
 ENDINGS = (".jsonl", ".csv", ".parquet")

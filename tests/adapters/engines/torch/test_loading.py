@@ -159,10 +159,10 @@ def test_a_sample_that_is_no_prompt_is_named_before_the_run(counting: Path) -> N
             "set max_new_tokens to at most 112",
         ),
         ([9] * 512, "has 512 tokens and leaves no room for max_new_tokens = 128"),
-        ("text", "is str"),
-        ([5, 1.5], "is list; this engine takes text or lists"),
-        (None, "is NoneType"),
-        ({"ids": [5]}, "is dict"),
+        ("text", "is of type str"),
+        ([5, 1.5], "is of type list; this engine takes text or lists"),
+        (None, "is of type NoneType"),
+        ({"ids": [5]}, "is of type dict"),
     ]
 
     def load(prompt: Any) -> None:
