@@ -679,7 +679,7 @@ FAULTS = (
     Fault(
         name="two builds behind one address",
         look=two_builds,
-        words=["several builds of the server answered, by system_fingerprint"],
+        words=["answers came from several builds of the server (system_fingerprint)"],
         tests=["test_builds_that_change_are_counted"],
     ),
     Fault(
@@ -691,7 +691,7 @@ FAULTS = (
     Fault(
         name="a second begin token",
         look=second_begin_token,
-        words=["it adds some, as a begin token that prompts have already"],
+        words=["it adds tokens, such as a begin token that the prompts already contain"],
         tests=["test_a_second_begin_token_is_counted"],
     ),
     Fault(

@@ -44,15 +44,17 @@ TESTS: Mapping[str, AuditTest] = {
         verified=VERIFIED_FILES,
     ),
     "TEST04": AuditTest(
-        shows="one sample asked again and again is not answered faster",
+        shows="a sample that is sent repeatedly is not answered faster",
         needs=("run",),
         verified=SPEED,
     ),
     "TEST05": AuditTest(shows="other seeds give the same speed", needs=("run",), verified=SPEED),
     "TEST06": AuditTest(
-        shows="tokens that were counted are those that were answered", logs=False, answers=True
+        shows="token counts match the tokens in the answers", logs=False, answers=True
     ),
-    "TEST07": AuditTest(shows="a timed run is as accurate on a small set", answers=True),
+    "TEST07": AuditTest(
+        shows="a timed run on a small data set is as accurate as required", answers=True
+    ),
     "TEST08": AuditTest(
         shows="predictions of a timed run are those of the accuracy run", needs=("answers",)
     ),

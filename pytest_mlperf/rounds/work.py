@@ -55,7 +55,7 @@ def work_named(name: str) -> WorkloadWork:
     """Return a workload's work by any of its names; raise MlperfError if the table lacks it."""
     about = find_work(name)
     if about is None:
-        raise MlperfError(f"the work of {name!r} is unknown{nearest(name, known_work())}")
+        raise MlperfError(f"no operation counts for workload {name!r}{nearest(name, known_work())}")
     return about
 
 
@@ -72,10 +72,10 @@ def parse_work(figures: Mapping[str, Any]) -> AnyWork:
     needed = {field.name: field for field in fields(work) if field.name != "share"}
     counts = {name: value for name, value in figures.items() if name != "kind"}
     if unknown := sorted(set(counts) - set(needed)):
-        raise ValueError(f"unknown {unknown[0]!r}; a {kind} has {', '.join(needed)}")
+        raise ValueError(f"unknown key {unknown[0]!r}; kind {kind!r} has {', '.join(needed)}")
     required = [name for name, field in needed.items() if field.default is MISSING]
     if missing := [name for name in required if name not in counts]:
-        raise ValueError(f"{', '.join(missing)} missing; a {kind} needs {', '.join(required)}")
+        raise ValueError(f"{', '.join(missing)} missing; kind {kind!r} needs {', '.join(required)}")
     for name, value in counts.items():
         if needed[name].type == "str":
             if not isinstance(value, str):

@@ -86,14 +86,16 @@ def environment(packages: Sequence[str], python: Sequence[str], folder: Path) ->
             done = run_pip(python, "-m", "venv", "--without-pip", str(home), limit_s=INSTALL_S)
             if done.returncode:
                 words = " ".join((done.stderr or done.stdout).split())
-                raise RunError("worker", f"{python[0]} -m venv {home}: {words}")
+                raise RunError("worker", f"{python[0]} -m venv {home} failed: {words}")
             _install(packages, python, ("--python", str(program), *PIP))
             behind = run_pip(python, "-c", PRINT_PATH, limit_s=INSTALL_S).stdout
             (packages_folder,) = home.glob("lib/python*/site-packages")
             (packages_folder / "behind.pth").write_text(behind, "utf-8")
             (home / READY_FILE).touch()
     except atomic.BusyError:
-        raise RunError("worker", f"another session has installed {home} for too long") from None
+        raise RunError(
+            "worker", f"another session is still installing {home}; end it, and run again"
+        ) from None
     except (atomic.NoLocksError, OSError) as error:
         raise RunError("worker", f"{folder} cannot be written: {error}") from None
     return program
@@ -114,7 +116,7 @@ def _install(wheels: Sequence[str], python: Sequence[str], options: Sequence[str
         raise RunError(
             "worker",
             f"{named} cannot be installed by {python[0]} -m pip: {last.removeprefix('ERROR: ')}; "
-            "without network name a .whl file, or a folder of them in PIP_FIND_LINKS",
+            "without a network, name a .whl file, or set PIP_FIND_LINKS to a folder of them",
         )
 
 
@@ -219,7 +221,8 @@ def _environment_of(earlier: EarlierBuild, folder: Path) -> Elsewhere:
     if named and len(python) > 1:
         raise RunError(
             "worker",
-            f"pip cannot install beside the entry's {named.title}: name the other one, command:...",
+            f"pip cannot install into the entry's {named.title}: name the environment with the "
+            "other version, command:...",
         )
     environments = folder.parents[2] / "environments"  # next to the runs of all sessions
     program = environment(earlier.requirements, python, environments)
@@ -369,8 +372,8 @@ def _submodules(top: Path, commit: str) -> list[str]:
     if changed:
         raise RunError(
             "worker",
-            f"{commit[:COMMIT_DIGITS]} has another state of its submodule {changed[0]}, which is "
-            "not checked out beside this one: name the Python of a checkout, python:PATH",
+            f"{commit[:COMMIT_DIGITS]} has another commit of submodule {changed[0]}, which cannot "
+            "be checked out separately: name the Python of a full checkout, python:PATH",
         )
     tree = _git(top, "ls-tree", "-r", commit).splitlines()
     return [line.partition("\t")[2] for line in tree if line.startswith(SUBMODULE_MODE)]

@@ -101,7 +101,7 @@ def read_curve(path: Path) -> CurveLog:
                 if name != "duration_s" and name not in METRICS:
                     raise ValueError(f"unknown metric {name!r}")
                 if not 0 < value < math.inf:
-                    raise ValueError(f"{name} at {point.point} is {value!r}")
+                    raise ValueError(f"{name} at {point.point} is {value!r}; it must be positive")
         return CurveLog(
             path=str(path),
             samples=int(content["samples"]),
@@ -372,7 +372,7 @@ def read_recorded(path: Path, harness: str) -> tuple[CurveLog, Findings]:
         raise RunError("engine", str(error), str(path.parent)) from error
     for point, _ in points:
         if (measured_by := endpoints.version_of(point.facts)) != harness:
-            text = f"{measured_by} measured, not {harness}: it was replaced during the run"
+            text = f"measured by {measured_by}, not by {harness}: it was replaced during the run"
             raise RunError("engine", text, str(point.folder))
     log = CurveLog(
         path=str(path),

@@ -286,14 +286,20 @@ def check(scores: Scores, indices: Sequence[int]) -> None:
     """Raise RunError unless each sample in `indices` has a finite score or None."""
     for name, values in scores.per_sample.items():
         if len(values) != len(indices):
-            count = f"{len(values)} of {name} for {len(indices)} samples"
+            count = f"{len(values)} scores of {name} for {len(indices)} samples"
             raise RunError("scorer", f"the scorer gave {count}")
         for index, value in zip(indices, values, strict=True):
             if value is not None and not math.isfinite(value):
-                raise RunError("scorer", f"the scorer gave {value!r} as {name} of sample {index}")
+                raise RunError(
+                    "scorer",
+                    f"the scorer gave {value!r} as {name} of sample {index}; it must be finite, or "
+                    "None",
+                )
     for name, value in scores.aggregate.items():
         if not math.isfinite(value):
-            raise RunError("scorer", f"the scorer gave {value!r} as {name} of the data set")
+            raise RunError(
+                "scorer", f"the scorer gave {value!r} as {name} of the data set; it must be finite"
+            )
 
 
 if __name__ == "__main__":

@@ -147,7 +147,9 @@ class ServerSources:
                 page = read_page(entry.exporter)
                 reports["exporter"] = of_exporter(page, entry.gpus, name)
         except PageError as error:
-            raise RunError("server", f"exporter: {error}; start it, or correct it") from None
+            raise RunError(
+                "server", f"exporter: {error}; start it, or correct its address"
+            ) from None
         if entry.kubernetes:
             reports["kubernetes"] = of_kubernetes(_kubectl, entry.kubernetes, name)
         pages, headers, starts = _pages(self.url)

@@ -24,7 +24,9 @@ class WorkQueue:
     def __init__(self, work: Work, *, threads: int = 1, max_batch: int | None = None) -> None:
         """Start `threads` that call `work` with at most `max_batch` samples (None: no limit)."""
         if threads < 1 or (max_batch is not None and max_batch < 1):
-            raise ValueError(f"threads={threads!r}, max_batch={max_batch!r}; both at least 1")
+            raise ValueError(
+                f"threads={threads!r}, max_batch={max_batch!r}; both must be at least 1"
+            )
         self._work = work
         self._max_batch = max_batch
         self._pieces: SimpleQueue[Piece | None] = SimpleQueue()

@@ -220,7 +220,7 @@ def _scores_of(path: Path, baseline: AccuracyBaseline) -> tuple[Path, bytes]:
     else:
         if hashlib.sha256(content).hexdigest() == baseline.scores_sha256:
             return file, content
-        defect = f"holds scores other than those that {path.name} was written with"
+        defect = f"its SHA-256 is not the scores_sha256 in {path.name}"
     raise BaselineError(f"{file}: {defect}; {_cure(path, file)}")
 
 

@@ -32,7 +32,7 @@ def artefact_fault(ids: Sequence[int], artefacts: Sequence[Mapping[str, bytes]])
 
 def _fault_of(artefacts: object) -> str:
     if not isinstance(artefacts, Mapping):
-        return f"a {type(artefacts).__name__}; it takes a table of bytes by name"
+        return f"a {type(artefacts).__name__}; it takes a dict of bytes by name"
     if len(artefacts) > MAX_SAMPLE_ARTEFACTS:
         return (
             f"{len(artefacts):,} artefacts; {MAX_SAMPLE_ARTEFACTS} at most are kept: "

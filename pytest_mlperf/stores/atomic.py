@@ -198,7 +198,8 @@ def open_regular(name: str, folder: int) -> int:
     if stat.S_ISREG(about.st_mode) and about.st_nlink <= 1:
         return descriptor
     os.close(descriptor)
-    raise OSError(errno.EPERM, "a pipe, a device or a hard link, where a lock is needed", name)
+    unfit = "it is a pipe, a device or a hard link; a lock must be a plain file"
+    raise OSError(errno.EPERM, unfit, name)
 
 
 def _has_descriptors() -> bool:
@@ -367,7 +368,7 @@ def _open(folder: Path, stack: contextlib.ExitStack) -> tuple[LockedFolder, int]
                 continue
             except NotADirectoryError:
                 raise NotADirectoryError(
-                    errno.ENOTDIR, "a link, where a folder is needed", str(folder / PLACE)
+                    errno.ENOTDIR, "it is a link; it must be a folder", str(folder / PLACE)
                 ) from None
             except BaseException:
                 with contextlib.suppress(OSError):  # leave nothing behind on a full disk

@@ -161,7 +161,7 @@ class Document(Generic[T]):
 
     def _migrate(self, raw: Any) -> dict[str, Any]:
         if not isinstance(raw, dict):
-            raise ValueError(f"holds {type(raw).__name__}, not the object of a {self._title}")
+            raise ValueError(f"must hold a JSON object, not {type(raw).__name__}")
         schema = raw.get("schema")
         if not isinstance(schema, int) or isinstance(schema, bool):
             raise ValueError(f"schema is {schema!r}; must be a whole number up to {self._schema}")
@@ -184,8 +184,8 @@ def written_to(path: Path) -> Path:
     root = next((one for one in (folder, *folder.parents) if (one / ".git").exists()), folder)
     if not target.is_relative_to(root):
         raise BaselineError(
-            f"{path}: links to {target}, outside {root}, where nothing is written; put the file "
-            "in its place, or name the folder that holds it with --mlperf-baselines"
+            f"{path}: links to {target} outside {root}, which is not written; replace the link by "
+            "the file, or name the folder that holds it with --mlperf-baselines"
         )
     return target
 

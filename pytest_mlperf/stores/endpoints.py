@@ -360,7 +360,8 @@ def _metrics(
         if MIN_RATE <= value <= MAX_RATE:
             metrics[name] = value
         elif requests:
-            notes.append(f"{name} is left out: {quantity(name, value)} by the client's stamps")
+            shown_value = quantity(name, value)
+            notes.append(f"{name} is left out: by the client's time stamps it is {shown_value}")
     if "tpot_p90" in metrics:
         metrics["tps_per_user"] = 1 / metrics["tpot_p90"]
     return metrics, tuple(notes)
@@ -381,7 +382,7 @@ def _require_agreement(summary: _Block, key: str, amount: float | None, duration
     if not math.isclose(stated, amount / duration_s, rel_tol=RATE_SLACK_SHARE):
         raise summary.wrong(
             key,
-            f"is {stated:.6g}, but {amount:,.0f} in {duration_s:.6g} s are "
+            f"is {stated:.6g}, but the counts give {amount:,.0f} / {duration_s:.6g} s = "
             f"{amount / duration_s:.6g}: the unit differs, or the file was changed",
         )
 

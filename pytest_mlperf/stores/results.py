@@ -139,7 +139,7 @@ def results_schema() -> dict[str, Any]:
         "type": "string",
         "pattern": "^[0-9a-f]{64}$",
         "title": "Digest",
-        "description": "SHA-256 of the rest as JSON without spaces, its keys sorted",
+        "description": "SHA-256 of the other keys as JSON without spaces, with sorted keys",
     }
     return {
         "$schema": "https://json-schema.org/draft/2020-12/schema",

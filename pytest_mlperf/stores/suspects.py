@@ -77,7 +77,7 @@ def update(path: Path, change: Callable[[tuple[Suspect, ...]], Iterable[Suspect]
             _write(path, change, None)
     except BusyError:
         raise MlperfError(
-            f"{path}: another session keeps the suspects for {LOCK_TIMEOUT_SECONDS:g} s; "
+            f"{path}: another session has kept it locked for {LOCK_TIMEOUT_SECONDS:g} s; "
             f"end it, or remove {path.parent / '.writing'}"
         ) from None
     except OSError as error:

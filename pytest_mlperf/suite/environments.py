@@ -60,7 +60,9 @@ def other_build(planned: Planned, table: BaselineEngine) -> EarlierBuild:
     """Return a case's build for `--mlperf-against`; raise RunError if it cannot be measured."""
     use, url = planned.engine.use, planned.options.get("url")
     if registry.harness(use):
-        raise RunError("against", f"{use} measures a server that runs: it has no other build")
+        raise RunError(
+            "against", f"{use} measures a running server, so it cannot start another build"
+        )
     if url and registry.is_client(use):
         raise RunError(
             "against",

@@ -121,7 +121,7 @@ def find_defects(scenario: Any, limits: Mapping[str, float], *, tokens: bool) ->
         yield ("find",), f"write find or {fixed}, not both: a search finds the {noun} itself"
     yield from _bounds_defects(find, is_rate=is_rate)
     if find.precision > MAX_PRECISION_SHARE:
-        yield ("find", "precision"), f"a precision above {MAX_PRECISION_SHARE:.0%} finds no rate"
+        yield ("find", "precision"), f"must be at most {MAX_PRECISION_SHARE:.0%} of the rate"
     where = ("find", "subject_to")
     names = [condition.metric for condition in find.subject_to]
     for name in dict.fromkeys(name for name in names if names.count(name) > 1):
@@ -134,8 +134,9 @@ def find_defects(scenario: Any, limits: Mapping[str, float], *, tokens: bool) ->
         if bound is not None and int(percentile) <= 99 and condition.below > bound:
             yield (
                 where,
-                f"{condition.in_words} can never decide: LoadGen's own limit is {base}_p99 "
-                f"{quantity(condition.metric, bound)}; write a shorter one, or raise {base}_limit",
+                f"{condition.in_words} has no effect: LoadGen's limit {base}_p99 < "
+                f"{quantity(condition.metric, bound)} is stricter; lower this bound, or raise "
+                f"{base}_limit",
             )
 
 

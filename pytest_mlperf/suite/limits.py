@@ -114,7 +114,8 @@ def limit_defects(
     copies = any(e.replicas_on(name) > 1 for e in engines for name in e.accelerators)
     for where, table in tables:
         if SLOWEST_REPLICA in table and not copies:
-            yield (*where, SLOWEST_REPLICA), "no engine entry has replicas"
+            message = "no engine entry has replicas, which this limit compares; remove it"
+            yield (*where, SLOWEST_REPLICA), message
     yield from _gated_nowhere(limits, scenarios, judged)
     for index, scenario in enumerate(scenarios):
         measured = gateable(scenario) | {*of_server(scenario.limits, scenario), *SERVER_METRICS}
@@ -136,7 +137,7 @@ def _gated_nowhere(
         if any(name in gateable(scenario) for scenario in scenarios):
             key = f'"{name}"' if point_of(name) else name
             advice = f"write limits = {{ {key} = … }} in the scenario that should gate it"
-            yield ("limits", name), f"no scenario gates this by itself; {advice}"
+            yield ("limits", name), f"no scenario gates this metric by default; {advice}"
         elif point_of(name):
             message = "no scenario has this point, or measures this metric at its points"
             yield ("limits", name), message

@@ -146,11 +146,11 @@ class Suite(Table):
         if self.workload.scorer or (rules.scorer if rules else not self.tokens):
             return ""
         unscored = f"no scorer for the answers of {self.workload.name}"
-        scorer = 'a scorer: scorer = { use = "rouge" }, with references in the data set'
+        scorer = 'add scorer = { use = "rouge" }, and references in the data set'
         if rules:
             gates = f", which MLPerf gates by {', '.join(rules.metrics)}" if rules.metrics else ""
             unscored = f"there is no scorer for {rules.name} of {self.round}{gates}"
-            scorer = 'a scorer of your own: scorer = { use = "package.module:name" }'
+            scorer = 'add your own: scorer = { use = "package.module:name" }'
         return f"performance only: {unscored}; a wrong model would pass; {scorer}"
 
     @property
@@ -431,15 +431,15 @@ def _loop(scenario: ScenarioEntry, index: int) -> Iterator[values.Defect]:
         yield (*where, "seed_set"), f"no seed set {shown(scenario.seed_set)}; published: {names}"
     for name in NOT_OF_LOOPS:
         if getattr(scenario, name) is not None:
-            yield (*where, name), f"{scenario.name} has no rate and no limits; it has points"
+            yield (*where, name), f"{scenario.name} takes points, not {name}; remove it"
     if (scenario.max_failed or 0.0) > MAX_FAILED_SHARE:
-        message = f"at most {MAX_FAILED_SHARE:.0%}: with more failures nothing useful is measured"
+        message = f"must be at most {MAX_FAILED_SHARE:.0%}, or nothing useful is measured"
         yield (*where, "max_failed"), message
     if (scenario.arrivals == "gamma") != (scenario.burstiness is not None):
         yield (
             (*where, "arrivals" if scenario.arrivals == "gamma" else "burstiness"),
-            'arrivals = "gamma" and burstiness, its shape, belong together: 1 is Poisson, less is '
-            "burstier",
+            'burstiness is the shape of arrivals = "gamma": write both or neither (1 is Poisson, '
+            "less is burstier)",
         )
 
 
@@ -550,9 +550,9 @@ def _engines(suite: Suite) -> Iterator[values.Defect]:
 def _server(entry: EngineEntry, index: int) -> Iterator[values.Defect]:
     where, accelerators = ("engines", index, "server"), entry.accelerators
     if entry.server and not all(entry.options_on(name).get("url") for name in accelerators):
-        yield where, "only an entry with the option url measures a server elsewhere"
+        yield where, "this table is only for engines with the option url; set url, or remove it"
     elif entry.server and entry.server.accelerator not in {None, *accelerators}:
-        message = f"accelerators says {', '.join(accelerators)}: write one of the two"
+        message = f"contradicts accelerators ({', '.join(accelerators)}): remove one of the two"
         yield (*where, "accelerator"), message
 
 

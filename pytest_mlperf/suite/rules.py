@@ -167,7 +167,7 @@ def _harness_defects(suite: Suite, entry: tables.EngineEntry, index: int) -> Ite
             "write a separate suite",
         )
     if entry.baseline_engine is not None:
-        message = f"{entry.use} has no build to measure again; remove baseline_engine"
+        message = f"{entry.use} measures a running server; remove baseline_engine"
         yield ("engines", index, "baseline_engine"), message
 
 
@@ -258,7 +258,7 @@ def _wrong_product(accelerator: str, replicas: int, sizes: Mapping[str, int]) ->
     remedies = [f"replicas = {count // per_replica}"] if count % per_replica == 0 else []
     if sizes and count % replicas == 0:
         remedies.append(f"{next(iter(sizes))} so that the product is {count}")
-    remedies.append("accelerators to as many as are used")
+    remedies.append("accelerators to the number that is used")
     return (
         f'{product} use {used} GPU{"s" * (used != 1)}, but "{accelerator}" has {count}: speed and '
         f"energy are those of all of them; set {', or '.join(remedies)}"
@@ -271,7 +271,7 @@ def _wrong_replicas(accelerator: str, replicas: int) -> str:
         return ""
     fitting = ", ".join(str(n) for n in range(1, count + 1) if count % n == 0)
     return (
-        f'{replicas} replicas do not divide the GPUs of "{accelerator}": write {fitting}, or '
+        f'{replicas} replicas cannot equally share "{accelerator}": write {fitting}, or '
         '"all" for one on each GPU'
     )
 

@@ -184,8 +184,8 @@ def _maximum(value: object) -> int:
     if is_maximum(value):
         return value
     raise ValueError(
-        f"{shown(value)} is not a maximum; write a number of requests above {ULTRA_LOW}, which are "
-        f"ultra-low, and up to {MAX_CONCURRENCY:,}"
+        f"{shown(value)} is not a maximum; write a number of requests above {ULTRA_LOW}, where "
+        f"region ultra_low ends, and up to {MAX_CONCURRENCY:,}"
     )
 
 

@@ -159,8 +159,8 @@ def check_builder(
     demand(
         bool(built.distributions),
         f"{title}: distributions is empty",
-        "name the packages whose versions affect the result; otherwise another version gives "
-        "no new build",
+        "name the packages whose versions affect the result; otherwise a new version does not "
+        "cause a new build",
     )
     if source is None:
         return {}
@@ -168,7 +168,7 @@ def check_builder(
         built.calibrates == bool(prompts),
         f"{title}: recipe {recipe!r} has calibrates = {built.calibrates}, and "
         f"{len(prompts)} prompts were given",
-        "give prompts to a recipe that looks at samples, and to no other",
+        "pass prompts if calibrates is true, and none if it is false",
     )
     with tempfile.TemporaryDirectory() as target:
         return _check_build(built, title, source, Path(target), prompts)
@@ -200,12 +200,12 @@ def _check_build(
     demand(
         all(isinstance(text, str) for pair in facts.items() for text in pair),
         f"{title}: build() returned {facts!r}",
-        "return text by name: how weights were quantised",
+        "return a dict of strings that says how weights were quantised",
     )
     demand(
         all(0 <= done <= total for done, total, _ in progress),
         f"{title}: progress() was given {progress[:3]}",
-        "give what is done, of how many, and of what: (3, 64, 'samples')",
+        "pass the number done, the total and the unit: (3, 64, 'samples')",
     )
     return facts
 
@@ -356,7 +356,7 @@ def check_scorer(
         demand(
             artefacts is not None and all({*needed} <= each.keys() for each in artefacts),
             f"{title}: its attribute artefacts has {', '.join(needed)}",
-            "pass check_scorer a table of artefacts for each sample, as an engine attaches it",
+            "pass check_scorer a dict of artefacts for each sample, as an engine attaches it",
         )
         parts.append(artefacts or ())
     scores = built.score(*parts)
@@ -390,9 +390,9 @@ def _check_metrics(scores: Scores, title: str, declared: Collection[str] | None)
     )
     demand(
         declared is None or names <= set(declared),
-        f"{title}: it gives {', '.join(sorted(names))}; its attribute metrics has "
+        f"{title}: it returns {', '.join(sorted(names))}; its attribute metrics has "
         f"{', '.join(declared or ())}",
-        "name them all there: suites are checked against it",
+        "list every metric in metrics: suites are checked against it",
     )
     for name, values in scores.per_sample.items():
         counted = [value for value in values if value is not None]
@@ -404,8 +404,8 @@ def _check_metrics(scores: Scores, title: str, declared: Collection[str] | None)
             isclose(mean, aggregate, rel_tol=1e-3, abs_tol=ROUNDING_SLACK)
             or isclose(total, aggregate),
             f"{title}: the mean of {name} by sample is {mean:.6g}, its aggregate {aggregate:.6g}",
-            "give scores by sample whose mean, of a count whose sum, is the aggregate, or name the "
-            "metric in whole",
+            "the mean of the scores by sample (of a count: the sum) must be the aggregate; if it "
+            "cannot be, name the metric in whole",
         )
 
 
@@ -424,7 +424,7 @@ def _check_order(
     for name, value in scores.aggregate.items():
         demand(
             _close(value, back.aggregate[name]),
-            f"{title}: {name} is {value!r}, and {back.aggregate[name]!r} in another order",
+            f"{title}: {name} is {value!r}, but {back.aggregate[name]!r} for reversed samples",
             "no score may depend on the order of samples",
         )
 
@@ -447,8 +447,8 @@ def _check_nonsense(
             except Exception as error:
                 kind = type(error).__name__
                 raise AssertionError(
-                    f"{title}: {kind} is raised for the {subject} {nonsense!r}: score what an "
-                    'engine should not answer as wrong, or raise RunError("scorer", ...) with what '
+                    f"{title}: {kind} is raised for the {subject} {nonsense!r}: score a "
+                    'malformed answer as wrong, or raise RunError("scorer", ...) that says what '
                     "is needed"
                 ) from error
 
@@ -474,7 +474,7 @@ def check_addon(addon: ModuleType) -> frozenset[str]:
     demand(
         built_for == hookspecs.API,
         f"{subject} has API = {built_for}",
-        f"this interface is API = {hookspecs.API}",
+        f"this pytest-mlperf needs API = {hookspecs.API}",
     )
     hooks = {name: hook for name, hook in vars(addon).items() if name.startswith("mlperf_")}
     demand(bool(hooks), f"{subject} has no hook", f"write one of {', '.join(sorted(HOOKS))}")

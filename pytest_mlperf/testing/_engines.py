@@ -197,7 +197,7 @@ class _EngineTrial:
         demand(
             all(isinstance(text, str) for text in texts),
             f"{self.title}: describe() returned {first!r}",
-            "return text by name: versions and settings",
+            "return a dict of strings: versions and settings",
         )
         demand(
             first == second,
@@ -279,7 +279,7 @@ class _EngineTrial:
                 output is None or len(output) == 8 * count,
                 f"{self.title}, samples {way}: an answer has {len(output or b'')} bytes "
                 f"and {count} tokens",
-                "give the generated tokens as int64, little-endian, and their number",
+                "return the generated token ids as little-endian int64, and their number",
             )
             demand(
                 not first or (count >= 2 and reports[0] == "first"),
@@ -305,7 +305,8 @@ class _EngineTrial:
         fault = next(map(sentence, notes), None)
         if self.same_answers:
             other = (i for i, each in counts.items() if {*each} != {lengths[i]})
-            fault = next((f"{counts[i]} at sample {i}, was {lengths[i]}" for i in other), None)
+            words = (f"{counts[i]} at sample {i}, whose answer has {lengths[i]}" for i in other)
+            fault = next(words, None)
         demand(
             not fault,
             f"{self.title}, samples {way}: n_tokens is not the length of the answers: {fault}",

@@ -241,8 +241,8 @@ class RecordingSink:
 
     def _keep_outputs(self, ids: Sequence[int], outputs: Sequence[object] | None) -> None:
         if (outputs is not None) is not self.wants_output:
-            rule = "needs outputs" if self.wants_output else "takes none: they only cost time"
-            self.faults.append(f"done() {rule} where wants_output is {self.wants_output}")
+            rule = "needs outputs" if self.wants_output else "takes no outputs"
+            self.faults.append(f"done() {rule} if wants_output is {self.wants_output}")
         if outputs is None:
             return
         if len(outputs) != len(ids):
@@ -257,7 +257,7 @@ class RecordingSink:
     def _keep_counts(self, ids: Sequence[int], n_tokens: Sequence[int] | None) -> None:
         if self._counts_tokens is not None and (n_tokens is not None) is not self._counts_tokens:
             rule = "needs n_tokens" if self._counts_tokens else "takes no n_tokens"
-            self.faults.append(f"done() {rule} here, and was given {n_tokens!r}")
+            self.faults.append(f"done() {rule} in this run, but was given {n_tokens!r}")
         self._keep_beside(self.n_tokens, ids, n_tokens, "done", "counts")
 
     def _keep_beside(

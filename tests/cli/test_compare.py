@@ -45,7 +45,7 @@ def test_an_upgrade_that_costs_most_of_the_speed_is_a_drop(lab: Lab, say: Say) -
         f"note {CASE}: default noise, 5 % per run: this machine is not calibrated "
         "A and B were compared once, with all runs, by session; false alarms: at most 1 "
         "comparison in 100 "
-        "1 case on both sides: 1 PERF DROP"
+        "1 case in both results: 1 PERF DROP"
     )
     assert widest(output) <= 80
 
@@ -75,7 +75,7 @@ def test_a_session_is_named_by_file_folder_run_or_its_beginning(lab: Lab, say: S
         assert f"session {lab.recorded.parent.name}" in one_line(output)
         assert "changed   no recorded difference" in output
         # Runs that scatter as little as on a machine at rest exclude the limit for good.
-        assert re.fullmatch("1 case on both sides: 1 (ok|PROVISIONAL)", output.splitlines()[-1])
+        assert re.fullmatch("1 case in both results: 1 (ok|PROVISIONAL)", output.splitlines()[-1])
 
 
 def test_two_commits_are_compared_by_their_baselines(own_lab: Lab, say: Say) -> None:
@@ -189,8 +189,8 @@ def test_what_two_files_have_in_common_is_judged(here: Path, say: Say) -> None:
             0,
             ("INCONCLUSIVE samples/s", "advisory: A has 3 runs; a drop is proven only"),
         ),
-        ([both, bert(1.0)], [gptj, both], 0, (*only, "1 case on both sides: 1 ok")),
-        (measured(1.0), bert(1.0), 2, ("0 cases on both sides no case could be judged",)),
+        ([both, bert(1.0)], [gptj, both], 0, (*only, "1 case in both results: 1 ok")),
+        (measured(1.0), bert(1.0), 2, ("0 cases in both results no case could be judged",)),
         (
             both,
             measured(-1.0),
@@ -201,7 +201,7 @@ def test_what_two_files_have_in_common_is_judged(here: Path, say: Say) -> None:
             ),
         ),
     ]
-    nothing = "1 case on both sides: 1 INVALID no case could be judged"
+    nothing = "1 case in both results: 1 INVALID no case could be judged"
     rows += [(a, b, 2, (f" INVALID {reason}", nothing)) for a, b, reason in INVALID]
     for a, b, code, texts in rows:
         sides(a, b)
@@ -367,7 +367,7 @@ def test_many_cases_are_judged_together(here: Path, say: Say) -> None:
     sides(side(1.0), side(0.965))
     output = say.ends(0, "compare", "a.json", "b.json")
     assert "SUSPECT samples/s, a drop if judged alone, but not among 50 metrics" in one_line(output)
-    assert output.splitlines()[-1].startswith("50 cases on both sides: 1 SUSPECT")
+    assert output.splitlines()[-1].startswith("50 cases in both results: 1 SUSPECT")
     sides(side(1.0), side(0.7))
     output = say.ends(1, "compare", "a.json", "b.json")
     assert "the only drop among 50 metrics judged together" in one_line(output)

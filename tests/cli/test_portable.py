@@ -160,7 +160,7 @@ def test_judging_commands_work_without_measuring_libraries_and_without_unix(own_
 
     assert run(lacking, "-c", JUDGE, folder=folder).stdout == "['pytest_mlperf']\n"
     assert say("--version")[0] == 0
-    assert "1 case on both sides: 1 " in say("compare", old, new)[1]
+    assert "1 case in both results: 1 " in say("compare", old, new)[1]
     for form in ("text", "html", "json", "markdown", "csv", "junit"):
         assert say("report", new, "--format", form, "-o", f"out/{form}")[0] == 0
         assert (folder / "out" / form).stat().st_size

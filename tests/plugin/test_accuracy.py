@@ -210,7 +210,7 @@ def test_scores_are_accepted_judged_and_replaced(own_project: Project) -> None:
     for harm, message in (
         (
             lambda: kept.write_bytes(b"x"),
-            "scores other than those that Answers.fp32.json was written with",
+            "its SHA-256 is not the scores_sha256 in Answers.fp32.json",
         ),
         (kept.unlink, "No such file"),
         (lambda: file.write_text("{"), "is not JSON"),

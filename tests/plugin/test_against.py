@@ -419,7 +419,7 @@ def test_a_submodule_must_be_the_same(
     verdict = lab.verdict("v2")
 
     assert verdict.outcome is Outcome.ERROR
-    assert "has another state of its submodule part" in sentence(verdict.headline)
+    assert "has another commit of submodule part" in sentence(verdict.headline)
     assert simulation.tasks
 
 

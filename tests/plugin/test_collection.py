@@ -96,8 +96,8 @@ def test_a_suite_outside_of_the_arguments_is_one_line_and_not_read(project: Proj
 
     assert alone.ret == pytest.ExitCode.NO_TESTS_COLLECTED
     assert last_line(two) == "1 passed"
-    assert section(alone) == ["1 suite not collected (pytest suites)"]
-    assert section(two) == ["2 suites not collected (pytest suites)"]
+    assert section(alone) == ["1 suite not collected; run: pytest suites"]
+    assert section(two) == ["2 suites not collected; run: pytest suites"]
 
 
 def test_a_report_is_placed_at_the_suite_file_and_the_line_of_its_engine(project: Project) -> None:

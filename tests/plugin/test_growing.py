@@ -48,8 +48,8 @@ def test_a_baseline_grows_by_two_runs_a_session_until_it_has_four_days(project: 
     dropped.stdout.fnmatch_lines(["PERF DROP samples/s ?9*"])
     text = " ".join(dropped.stdout.str().split())
     assert (
-        "no session added to the baseline (1 of 4 days): this session is PERF DROP, although"
-        in text
+        "no session added to the baseline, which has 1 of 4 days: this session is PERF DROP, "
+        "although" in text
     )
     file.write_bytes(recorded)
     size = len(project.recorded().runs)
@@ -112,9 +112,10 @@ def test_only_the_same_code_and_build_is_added_and_a_committed_baseline_changes_
 
     assert len(grown.sessions) == 2
     assert len({run.commit for run in grown.runs}) == 2
-    assert "(2 of 4 days): files were changed and not committed (" in output_of(dirty)
-    assert re.search(r"\(2 of 4 days\): commit \w{12} → \w{12}: only a", output_of(changed))
-    not_grown = "no session added to the baseline (2 of 4 days): engine.batch_size 16 → 8; options "
+    assert "which has 2 of 4 days: files were changed and not committed (" in output_of(dirty)
+    commits = r"which has 2 of 4 days: commit \w{12} → \w{12}: only a"
+    assert re.search(commits, output_of(changed))
+    not_grown = "no session added to the baseline, which has 2 of 4 days: engine.batch_size 16 → "
     assert not_grown in output_of(other)
     assert "only a session of the same build can be added" in output_of(other)
     assert project.recorded() == grown

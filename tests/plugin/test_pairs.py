@@ -81,7 +81,7 @@ def test_a_claim_that_does_not_hold_fails_with_the_numbers(project: Project) -> 
             r"side +metric +now  ratio .* claim  verdict",
             r"slow-fp32-cpu  samples/s .* >= 1\.5x  PAIR FAIL",
             r"fast-fp32-cpu  samples/s +\d+",
-            r"rule      \d runs of each, interleaved, in fresh processes;",
+            r"rule      \d runs of each entry, interleaved, in fresh processes;",
         ],
         consecutive=False,
     )

@@ -147,4 +147,4 @@ def test_a_workload_without_a_score_is_noted_after_collection_in_plan_and_in_the
     (note,) = (
         n for n in map(sentence, project.verdicts()["performance"].notes) if n.startswith(gap)
     )
-    assert note.endswith('a scorer of your own: scorer = { use = "package.module:name" }')
+    assert note.endswith('add your own: scorer = { use = "package.module:name" }')

@@ -275,7 +275,7 @@ def test_a_servers_energy_is_gated_by_its_probe_and_by_its_exporter(
             assert "the probe was not read to the end of the run: the probe printed no" in text
         else:
             assert set(outcomes(project).values()) == {Outcome.ERROR}
-            assert "answers 503; start it, or correct it" in text
+            assert "answers 503; start it, or correct its address" in text
 
 
 def test_doctor_and_machine_show_the_hardware_and_its_source(served: Served) -> None:

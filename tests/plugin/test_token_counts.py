@@ -55,7 +55,7 @@ replicas = {replicas}
 options = {{ {options} }}
 {scenarios}
 """
-COUNTED = "timed runs have 28.5 tokens per sample, but the answers of the accuracy pass 9.5"
+COUNTED = "timed runs have 28.5 tokens per sample, but answers of the accuracy pass have 9.5"
 UNCOUNTED = (
     "the token counts of timed runs were not checked: there is no accuracy pass to "
     "compare them with"

@@ -104,7 +104,7 @@ def test_a_project_without_named_suites_keeps_xdists_own_scheduler(project: Proj
 
     result.stdout.fnmatch_lines(["scheduling tests via LoadScheduling"])
     assert last_line(result) == "1 passed"
-    assert section(result) == ["1 suite not collected (pytest suites)"]
+    assert section(result) == ["1 suite not collected; run: pytest suites"]
 
 
 def test_two_pytest_processes_take_turns_on_one_accelerator(project: Project) -> None:

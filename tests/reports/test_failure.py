@@ -100,7 +100,7 @@ def test_unchanged_and_unjudged_metrics_are_listed_too() -> None:
     baseline = verdicts.DROP.baseline
     expected = {
         f"changed   {unchanged}": {"baseline": replace(baseline, changed=())},
-        f"changed   nothing that both sides record\nunknown   {behind}\n": {
+        f"changed   nothing that is recorded for both builds\nunknown   {behind}\n": {
             "baseline": replace(baseline, changed=(), unknown=(behind,)),
         },
         f"changed   a 1 → 2\nunknown   {behind}\n": {

@@ -44,9 +44,13 @@ def results(
 
 def test_a_shift_counts_beyond_the_variance_of_sessions_and_scatter_costs() -> None:
     rows: list[Any] = [
-        ({"shift": -0.03, "machine": 0.02}, "all 200 metrics moved −3", ", so it is ignored"),
-        ({"shift": -0.05}, "all 200 metrics moved −4.", ", so it counts"),
-        ({"sd": 3 * SE}, "runs of this session vary ", ": only a drop that much larger fails"),
+        (
+            {"shift": -0.03, "machine": 0.02},
+            "all 200 metrics moved by −3",
+            ", so this change is ignored",
+        ),
+        ({"shift": -0.05}, "all 200 metrics moved by −4.", ", so this change counts"),
+        ({"sd": 3 * SE}, "runs of this session vary ", ": a drop must be that much larger to fail"),
     ]
     for fields, begin, end in rows:
         (message,) = machine_wide(results(**fields))

@@ -335,7 +335,8 @@ def test_latencies_at_different_rates_have_no_ratio() -> None:
 
     assert speed(block, "int8").ratio is None
     assert entry(block, "int8").notes == (
-        "offered 120/s, the reference 100/s: latencies at different rates cannot be compared",
+        "measured at 120/s, the reference at 100/s: latencies at different rates cannot be "
+        "compared",
     )
 
 

@@ -13,7 +13,7 @@ SENTENCES: tuple[tuple[Note, str], ...] = (
     (N("in_runs", count=2, of=3, note=N("run_too_short")), "in 2 of 3 runs: the run was too short"),
     (
         N("at", point=64.0, note=N("stalled", count=1, of=10)),
-        "at 64: 1 of 10 parts of the window have less than half of the usual work",
+        "at 64: in 1 of 10 parts of the window, less than half of the usual work was done",
     ),
     (
         N("measured_again", count=2, reasons=(N("run_too_short"), "lost")),
@@ -51,7 +51,7 @@ SENTENCES: tuple[tuple[Note, str], ...] = (
     ),
     (
         N("sign", text=N("stalled", count=1, of=10), name="", seconds=None, share=None, point=64.0),
-        "at 64: 1 of 10 parts of the window have less than half of the usual work",
+        "at 64: in 1 of 10 parts of the window, less than half of the usual work was done",
     ),
     (
         N(
@@ -294,7 +294,8 @@ SENTENCES: tuple[tuple[Note, str], ...] = (
         (
             "overloaded: requests in flight grew from 8 to 80, and 70 of 400 were not "
             "answered at the "
-            "end. Use a lower rate, or a longer window if single answers take as long as it"
+            "end. Use a lower rate, or a longer window (min_duration) if one answer can "
+            "take as long as the window"
         ),
     ),
     (
@@ -331,8 +332,8 @@ SENTENCES: tuple[tuple[Note, str], ...] = (
     (
         N("not_held_by_rate", seen=3.2, of=4),
         (
-            "3.2 of 4 requests were in flight on average, by "
-            "rate and mean latency: the run is too short for its "
+            "3.2 of 4 requests were in flight on average (computed "
+            "from rate and mean latency): the run is too short for its "
             "start and end, or client or server held requests "
             "back"
         ),
@@ -350,14 +351,14 @@ SENTENCES: tuple[tuple[Note, str], ...] = (
     ),
     (
         N("stalled", count=1, of=10),
-        ("1 of 10 parts of the window have less than half of the usual work"),
+        ("in 1 of 10 parts of the window, less than half of the usual work was done"),
     ),
     (
         N("prompts_longer", counted=1001, sent=1000),
         (
             "the server counts 1,001 tokens in prompts of "
-            "1,000: it adds some, such as a begin token "
-            "that the prompts have already"
+            "1,000: it adds tokens, such as a begin token "
+            "that the prompts already contain"
         ),
     ),
     (
@@ -371,7 +372,7 @@ SENTENCES: tuple[tuple[Note, str], ...] = (
     ),
     (
         N("builds_differ", builds="a (3), b (1)"),
-        ("several builds of the server answered, by system_fingerprint: a (3), b (1)"),
+        ("answers came from several builds of the server (system_fingerprint): a (3), b (1)"),
     ),
     (
         N("cache_unknown"),
@@ -470,7 +471,7 @@ SENTENCES: tuple[tuple[Note, str], ...] = (
     ),
     (
         N("miscounted", timed="12.3", answers="14"),
-        ("timed runs have 12.3 tokens per sample, but the answers of the accuracy pass 14"),
+        ("timed runs have 12.3 tokens per sample, but answers of the accuracy pass have 14"),
     ),
     (
         N(

@@ -81,8 +81,8 @@ def test_suites_that_were_not_asked_for_are_one_line(
         tmp_path / "suites" / "b.mlperf.toml",
         tmp_path / "other" / "c.mlperf.toml",
     ]
-    assert notices(here, {}, "cpu", 80) == ["3 suites not collected (pytest other suites)"]
-    assert notices(here[:1], {}, "cpu", 80) == ["1 suite not collected (pytest suites)"]
+    assert notices(here, {}, "cpu", 80) == ["3 suites not collected; run: pytest other suites"]
+    assert notices(here[:1], {}, "cpu", 80) == ["1 suite not collected; run: pytest suites"]
     monkeypatch.chdir(tmp_path)
     assert relative(tmp_path / "a" / "b.json") == "a/b.json"
     assert relative(Path("/elsewhere/b.json")) == "/elsewhere/b.json"

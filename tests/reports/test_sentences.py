@@ -131,7 +131,7 @@ SENTENCES: tuple[tuple[Note, str], ...] = (
     (Note.of("not_recorded", note=MISSING), "nothing recorded: not measured in run 2 of 3"),
     (
         Note.of("not_grown", days=2, needed=4, note="INVALID: text"),
-        "no session added to the baseline (2 of 4 days): INVALID: text",
+        "no session added to the baseline, which has 2 of 4 days: INVALID: text",
     ),
     (Note.of("no_metric"), "not in the baseline"),
     (Note.of("no_metric_in_a"), "not in A"),
@@ -198,7 +198,7 @@ SENTENCES: tuple[tuple[Note, str], ...] = (
     ),
     (
         Note.of("in_part", metric="goodput", count=7, of=8),
-        "goodput/s: 7 of 8 runs of the baseline have it; only these are compared",
+        "goodput/s: only 7 of 8 runs of the baseline have this metric; these are compared",
     ),
     (
         Note.of("gated_buffered", metrics=("ttft_p50",)),
@@ -245,16 +245,16 @@ SENTENCES: tuple[tuple[Note, str], ...] = (
     ),
     (
         Note.of("still_suspect", since="2026-11-20", needed=0.0012, p=0.004),
-        "SUSPECT since 2026-11-20, p=0.004; a drop below p=0.0012",
+        "SUSPECT since 2026-11-20, p=0.004; a drop only if p < 0.0012",
     ),
     (
         Note.of("few_sessions", since=None),
-        "judged with all other pairs, whose baselines have too few sessions",
+        "judged together with all other pairs, but their baselines have too few sessions",
     ),
     (
         Note.of("few_sessions", since="2026-11-20"),
-        "judged with all other pairs, whose baselines have too few sessions; SUSPECT since "
-        "2026-11-20",
+        "judged together with all other pairs, but their baselines have too few sessions; "
+        "SUSPECT since 2026-11-20",
     ),
     (Note.of("one_run"), "one run is never enough to fail"),
     (
@@ -314,14 +314,17 @@ SENTENCES: tuple[tuple[Note, str], ...] = (
         "top1 76.000, every sample of 1,024 scored as in the baseline",
     ),
     (Note.of("no_scores"), "the baseline has no scores by sample"),
-    (Note.of("whole_only", metrics=("fid", "clip")), "fid, clip: only for the whole data set"),
+    (
+        Note.of("whole_only", metrics=("fid", "clip")),
+        "fid, clip: judged only on the whole data set",
+    ),
     (
         Note.of("score_added", metric="top1", sample=7),
-        "top1: sample 7 has a score, but none in the baseline: other data?",
+        "top1: sample 7 has a score now, but none in the baseline. Did the data change?",
     ),
     (
         Note.of("score_lost", metric="top1", sample=7),
-        "top1: sample 7 has no score, but one in the baseline: other data?",
+        "top1: sample 7 has no score now, but one in the baseline. Did the data change?",
     ),
     (
         Note.of("below_chance", metric="top1", score=0.0, chance=10.0),

@@ -67,7 +67,7 @@ def test_invalid_artefacts_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
         *(([{name: b""}], re.escape(f"an artefact named {name!r}")) for name in names),
         ([{"text\n": b""}], "an artefact named 'text"),
         ([{"x" * 65: b""}], "64 at most"),
-        ([b"text"], "with a bytes; it takes a table of bytes by name"),
+        ([b"text"], "with a bytes; it takes a dict of bytes by name"),
         ([{"text": "text"}], "'text' of type 'str'; it must be bytes"),
         ([{"text": bytearray(b"text")}], "of type 'bytearray'"),
         ([{f"part-{number}": b"" for number in range(17)}], "17 artefacts; 16 at most"),

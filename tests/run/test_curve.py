@@ -337,7 +337,9 @@ def test_a_curve_has_the_mean_of_its_points_and_their_reasons() -> None:
 
     parts = [(10, 100, 0.4)] * (WINDOW_PARTS - 1) + [(1, 10, 4.0)]
     notes = notes_of(curve_figures(log_of(point(parts=parts)), "cpu"))
-    assert notes == ("at 4: 1 of 10 parts of the window have less than half of the usual work",)
+    assert notes == (
+        "at 4: in 1 of 10 parts of the window, less than half of the usual work was done",
+    )
 
 
 @FEWER

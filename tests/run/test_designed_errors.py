@@ -59,9 +59,9 @@ def test_an_error_of_our_own_is_one_sentence_without_log_and_traceback(tmp_path:
     cases: list[tuple[dict[str, Any], str]] = [
         (
             other_data,
-            "dataset: the data set has 32 samples, MLPerf's resnet50 has 50,000: it is another "
-            "one, or incomplete; correct its path, or for a part of it set count in the quick "
-            'profile, or give the workload a name of its own with twin_of = "..."',
+            "dataset: the data set has 32 samples, MLPerf's resnet50 has 50,000: it is a different "
+            "one, or incomplete; correct its path, or set count in the quick profile to use a part "
+            'of it, or rename the workload and add twin_of = "..."',
         ),
         (
             onnx,

@@ -509,7 +509,7 @@ def test_one_of_two_gpus_that_only_holds_a_context_is_named(fake: Fake) -> None:
     (reason,) = idle.invalid
     assert reason.key is Key.GPU_UNUSED
     assert "no utilisation in any of" in sentence(reason.text)
-    assert "115 W, 80 W before the engine was loaded" in sentence(reason.text)
+    assert "115 W (80 W before engine load)" in sentence(reason.text)
 
 
 def test_an_instance_in_a_container_has_a_speed_and_no_energy(fake: Fake) -> None:

@@ -279,7 +279,7 @@ def test_an_unavailable_wheel_names_the_remedy(
 
     assert str(raised.value).startswith(f"dialect==0.9 cannot be installed by {sys.executable}")
     assert "No matching distribution found for dialect==0.9" in str(raised.value)
-    assert str(raised.value).endswith("name a .whl file, or a folder of them in PIP_FIND_LINKS")
+    assert str(raised.value).endswith("a .whl file, or set PIP_FIND_LINKS to a folder of them")
     assert list((tmp_path / "wheels").iterdir()) == []
 
 

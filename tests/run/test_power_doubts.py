@@ -271,7 +271,7 @@ def idle(watts: float = 500.0, **changes: Any) -> GpuLog:
 
 def test_one_sign_of_work_is_enough() -> None:
     assert texts(doubts_of(idle())) == (
-        "the GPU did not do the work: 500 W, 500 W before the engine was loaded, no utilisation, "
+        "the GPU did not do the work: 500 W (500 W before engine load), no utilisation, "
         "no process, no memory taken",
     )
     signs: list[dict[str, Any]] = [
@@ -305,7 +305,7 @@ def test_a_context_alone_does_no_work() -> None:
     assert reason.key is Key.GPU_UNUSED
     assert sentence(reason.text) == (
         "the GPU did not do the work: no utilisation in any of 501 readings over 99.8 s, "
-        "515 W, 500 W before the engine was loaded"
+        "515 W (500 W before engine load)"
     )
     power = [replace(r, value=700.0) if i % 100 == 0 else r for i, r in enumerate(plain.trace)]
     late = {"time": END_S + 0.1, "utilization_percent": 40}

@@ -73,7 +73,7 @@ def test_rates_and_times_are_by_the_second_count() -> None:
     assert of_one_piece["tokens_per_second"] == 10
     assert not [name for name in of_one_piece if name.startswith(("tpot_", "tps_"))]
 
-    with pytest.raises(RunError, match="1 of 2 answers were not counted again"):
+    with pytest.raises(RunError, match="the reference tokenizer did not count 1 of 2 answers"):
         recounted(METRICS, [ended(1), ended(2)], {1: (10, 9)}, 1.0)
 
 

@@ -129,7 +129,7 @@ def test_a_description_that_never_ends_is_abandoned(monkeypatch: pytest.MonkeyPa
     )
     over.set()
 
-    message = "Hangs: no details, because describing it failed or took 0.05 s"
+    message = "Hangs: no details, because describing the error failed or took over 0.05 s"
     assert description["message"] == message
     assert raised["message"].startswith(f"{message} (in caused, ")
 

@@ -311,7 +311,7 @@ def test_an_address_of_no_exporter_is_one_error(url: str) -> None:
 def test_an_exporter_that_is_not_there_is_one_error() -> None:
     with exporting(page("", 404)) as server:
         exported = sources(exporter=server.url)
-        with pytest.raises(RunError, match=r"exporter: .* answers 404; start it, or correct it"):
+        with pytest.raises(RunError, match=r"exporter: .* 404; start it, or correct its address"):
             exported.ask()
 
 

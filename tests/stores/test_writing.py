@@ -211,7 +211,7 @@ def test_a_link_that_leads_astray_or_is_in_the_place_of_the_lock_is_not_followed
     for name, target, message in (
         ("x.json", "../elsewhere.json", "links to .*/elsewhere.json, outside "),
         ("x.json", "x.json", "a circular link"),
-        (atomic.PLACE, "../elsewhere.json", "a link, where a folder is needed"),
+        (atomic.PLACE, "../elsewhere.json", "it is a link; it must be a folder"),
     ):
         (folder / "x.json").unlink(missing_ok=True)
         (folder / name).symlink_to(target)

@@ -38,7 +38,7 @@ def test_a_maximum_makes_seven_points_that_cover_every_region() -> None:
         points = points_up_to(highest)
         assert len(points) == len(set(points)) == 7
         assert uncovered(points, highest) == []
-    assert uncovered([64, 128], 128) == ["no point is ultra-low (1 to 32)"]
+    assert uncovered([64, 128], 128) == ["no point is in region ultra_low (1 to 32 requests)"]
     assert uncovered([1, 64], 128) == [
         "it has 2 of 7 required points",
         "no point is in region low_concurrency",

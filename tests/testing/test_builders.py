@@ -97,8 +97,8 @@ WRONG: list[tuple[type[Builder], str]] = [
     (writing("target/weights.bin"), r"wrote weights\.bin, which can carry code: write safetensors"),
     (writing("source/cache.json"), r"changed files of .+: write into target alone"),
     (WritesNothing, "wrote nothing: write config.json and safetensors"),
-    (CountsTooFar, "progress.. was given .+: give what is done, of how many"),
-    (ReturnsNumbers, "returned .+'layers': 2.+: return text by name"),
+    (CountsTooFar, "progress.. was given .+: pass the number done, the total"),
+    (ReturnsNumbers, "returned .+'layers': 2.+: return a dict of strings"),
 ]
 
 

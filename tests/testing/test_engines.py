@@ -219,7 +219,7 @@ WRONG: list[tuple[type[Engine], str]] = [
         "id 0, which was never submitted|samples are not completed",
     ),
     (answering(lambda _: [b"same"]), r"done\(\) was given 1 outputs for \d ids"),
-    (ALWAYS, r"done\(\) takes none: they only cost time where wants_output is False"),
+    (ALWAYS, r"done\(\) takes no outputs if wants_output is False"),
     (
         working(lambda _, ids, indices, sink: sink.done(ids)),
         r"done\(\) needs outputs where wants_output is True",
@@ -230,7 +230,7 @@ WRONG: list[tuple[type[Engine], str]] = [
     (returning("accepted_drafts", 2.5), r"\(\) returned 2\.5: return a number of tokens, or None"),
     (returning("stage_seconds", {"unet": 1e6}), r"returns 1e\+06 s in all, of a run of .+ s"),
     (working(time_tokens), r"first_tokens\(\) was called where times_tokens is false"),
-    (returning("describe", {"version": 3}), r"returned \{'version': 3\}: return text by name"),
+    (returning("describe", {"version": 3}), r"returned \{'version': 3\}: return a dict of strings"),
     (DescribesChance, r"describe\(\) returned .+, then .+: return what stays the same"),
     (ForgetsItself, "__enter__ returned None: let it return self"),
     (HidesErrors, "__exit__ returned True, which hides errors"),
@@ -344,10 +344,10 @@ def test_a_wrong_language_model_is_found() -> None:
         (TooManyTokens, "an answer of 3 tokens has 3 tokens after its first: call next_tokens"),
         (FirstAtLast, "which was completed before|was reported as"),
         (OneToken, "an answer has 2 tokens at least"),
-        (NarrowTokens, "an answer has 12 bytes and 3 tokens: give the generated tokens as int64"),
+        (NarrowTokens, "has 12 bytes and 3 tokens: return the generated token ids as little-"),
         (
             CountsMoreWhenTimed,
-            r"n_tokens is not the length of the answers: \[9\] at sample 0, was 3",
+            r"n_tokens is not the length of the answers: \[9\] at sample 0, whose answer has 3",
         ),
         (CountsNothing, r"done\(\) needs n_tokens here"),
     ]
@@ -355,6 +355,6 @@ def test_a_wrong_language_model_is_found() -> None:
         with pytest.raises(AssertionError, match=problem):
             check(engine, tokens=True)
     with pytest.raises(
-        AssertionError, match="have 9 tokens per sample, but the answers of the accuracy pass 3"
+        AssertionError, match="have 9 tokens per sample, but answers of the accuracy pass have 3"
     ):
         check(CountsMoreWhenTimed, tokens=True, same_answers=False)

@@ -125,16 +125,16 @@ def test_a_wrong_scorer_is_found() -> None:
         ),
         (
             giving(lambda _, s: scores(s, mean(s) / 100)),
-            r"by sample is 75, its aggregate 0\.75: give",
+            r"by sample is 75, its aggregate 0\.75: the mean",
         ),
         (
             giving(lambda _, s: scores(s, mean(s), lower=UNKNOWN)),
             "name a metric without an aggregate",
         ),
-        (UNDECLARED, "it gives same; its attribute metrics has other: name them all there"),
+        (UNDECLARED, "it returns same; its attribute metrics has other: list every metric"),
         (ByPlace, "same by sample changes with the order of the samples"),
         (Changes, r"score\(\) changed the references: copy what you change"),
-        (Crashes, "UnicodeDecodeError is raised for the output .+: score what an engine should"),
+        (Crashes, "UnicodeDecodeError is raised for the output .+: score a malformed answer"),
     ]
     for scorer, problem in rows:
         with pytest.raises(AssertionError, match=problem) as caught:

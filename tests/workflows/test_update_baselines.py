@@ -245,7 +245,7 @@ def name_that_is_a_path(job: Runner) -> None:
 
 
 UNTAKEN: list[tuple[Callable[[Runner], object], str]] = [
-    (other_scores, "holds scores other than those"),
+    (other_scores, "its SHA-256 is not the scores_sha256 in"),
     (scores_of_gigabytes, "unpacks to more than 64 MiB"),
     (lambda job: baseline_of(job).write_bytes(b" " * (8 * 2**20 + 1)), "larger than 8 MiB"),
     (another_case, "is of another case than its name"),

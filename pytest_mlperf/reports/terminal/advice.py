@@ -189,7 +189,7 @@ def _words(results: Results) -> str:
         parts.append(unbroken(plural(leaning, "PROVISIONAL drop")))
     if counts[Outcome.SUSPECT]:
         suspect = unbroken(f"{counts[Outcome.SUSPECT]} SUSPECT")
-        parts.append(f"{suspect} (first in the next session, and alone)")
+        parts.append(f"{suspect} (to be run first next time, and judged alone)")
     return ", ".join(parts) or "no drop"
 
 
@@ -214,16 +214,16 @@ def _null_lines(null: Null) -> Iterator[str]:
     if not null.is_machines or abs(null.shift) > null.spread:
         shift = change(math.expm1(null.shift))
         differ = f"day-to-day variation of this machine is {percent(round(null.spread, 4))}"
-        taken = "so it is ignored" if null.is_machines else "so it counts"
-        yield f"all {null.pairs} metrics moved {shift}; {differ}, {taken}"
+        taken = "is ignored" if null.is_machines else "counts"
+        yield f"all {null.pairs} metrics moved by {shift}; {differ}, so this change {taken}"
     if null.scale > NOTABLE:
         yield (
             f"runs of this session vary {null.scale:.1f} times as much as expected: "
-            "only a drop that much larger fails"
+            "a drop must be that much larger to fail"
         )
     between = math.sqrt(1 + null.excess)
     if between > NOTABLE:
         yield (
             f"sessions of one metric vary {between:.1f} times as much as expected: "
-            "only a drop larger than that fails"
+            "a drop must exceed this variation to fail"
         )

@@ -129,4 +129,4 @@ def _notes(compared: Sequence[ComparedCase]) -> list[str]:
 def _counts(compared: Sequence[ComparedCase]) -> str:
     counts = Counter(entry.outcome for entry in compared)
     shown = ", ".join(unbroken(f"{counts[word]} {word}") for word in SEVERITY if counts[word])
-    return f"{plural(len(compared), 'case')} on both sides{': ' if shown else ''}{shown}"
+    return f"{plural(len(compared), 'case')} in both results{': ' if shown else ''}{shown}"

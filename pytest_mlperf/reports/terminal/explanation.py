@@ -182,11 +182,11 @@ def _paired(paired: PairedVerdict) -> str:
         "of them with another score"
     )
     if paired.worst is None or paired.best is None or paired.bound is None:
-        return f"{counts}; a count of output, compared and not judged"
+        return f"{counts}; it counts output, so it is compared but not judged"
     plain = "" if paired.p is None else f"; p = {paired.p:.2g} by the plain paired test"
     return (
         f"{counts}; change at worst {points(paired.worst)} points, at best {points(paired.best)}: "
-        f"it passes when the worst is inside {points(paired.bound)}, and is a drop when the "
+        f"the test passes if the worst is within {points(paired.bound)}, and it is a drop if the "
         f"best is {'above' if paired.lower else 'below'} 0{plain}"
     )
 

@@ -219,7 +219,8 @@ def _entry(
         speed = _speed(performance, other, metric)
         if other and _other_rate(performance, other):
             notes.append(
-                f"offered {performance.target_qps:g}/s, the reference {other.target_qps:g}/s: "
+                f"measured at {performance.target_qps:g}/s, the reference at "
+                f"{other.target_qps:g}/s: "
                 "latencies at different rates cannot be compared"
             )
     if speed and case == against:

@@ -58,7 +58,7 @@ def plan(
     on_top = "loading and accuracy passes come on top"
     if timed:
         rest = f"; {on_top} for the others" if timed < len(cases) else ""
-        on_top = f"with loading and accuracy passes where sessions are named{rest}"
+        on_top = f"times from sessions include loading and accuracy passes{rest}"
     least, most = sum(c.first_s for c in costs), sum(c.at_most_s(max_runs) for c in costs)
     usual = sum(cost.usual_s() for cost in costs)
     return [
@@ -105,7 +105,7 @@ def notices(
             above = [parent for parent in path.parents if parent.name == "suites"]
             folders.add(relative(above[-1] if above else path.parent))
         count = plural(len(uncollected), "suite")
-        lines.append(f"{count} not collected (pytest {visible(' '.join(sorted(folders)))})")
+        lines.append(f"{count} not collected; run: pytest {visible(' '.join(sorted(folders)))}")
     if not_here:
         names = ", ".join(f"{name} ({count})" for name, count in sorted(not_here.items()))
         count = plural(sum(not_here.values()), "test")

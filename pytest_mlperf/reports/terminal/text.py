@@ -145,7 +145,8 @@ def _reasons(
         )
         yield paragraph("rule", counts, width)
     if verdict.ratio:
-        counts = f"{plural(verdict.ratio.pairs, 'run')} of each, interleaved, in fresh processes"
+        runs = plural(verdict.ratio.pairs, "run")
+        counts = f"{runs} of each entry, interleaved, in fresh processes"
         yield paragraph("rule", f"{counts}; {PAIR_PROMISE}", width)
     if verdict.baseline.source:
         file = verdict.baseline.file
@@ -159,7 +160,7 @@ def _changed(verdict: Verdict, likely_causes: Sequence[Cause]) -> list[str]:
     baseline = verdict.baseline
     if baseline.changed or any(cause.strength is Strength.NONE for cause in likely_causes):
         return unexplained(baseline.changed, likely_causes)
-    return ["nothing that both sides record" if baseline.unknown else NO_DIFFERENCE]
+    return ["nothing that is recorded for both builds" if baseline.unknown else NO_DIFFERENCE]
 
 
 def _rule(verdict: Verdict, judged: MetricVerdict, *, together: bool) -> str:

@@ -51,9 +51,9 @@ class Checkpoint:
         if loaded and not self.weights_sha256.startswith(loaded):
             raise RunError(
                 "build",
-                f"{self.folder}: its weights are not those that were built (SHA-256 {loaded}, "
-                f"built {self.weights_sha256[: len(loaded)]}): remove {self.folder.parent} to "
-                "build them again",
+                f"{self.folder}: the engine loaded weights with SHA-256 {loaded}, but those that "
+                f"were built have {self.weights_sha256[: len(loaded)]}: remove "
+                f"{self.folder.parent} to build them again",
             )
 
 

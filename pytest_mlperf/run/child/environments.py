@@ -72,7 +72,7 @@ def main(file: str, key: str) -> None:
     try:
         worker = importlib.import_module("pytest_mlperf.run.worker.worker")
     except ImportError as error:
-        events.fail(f"{here} lacks what a worker imports: {error}")
+        events.fail(f"{here} cannot import the worker: {error}")
     worker.main([file, "--events", str(events.descriptor)])
 
 

@@ -248,7 +248,7 @@ class Child:
 
     def _died(self, process: EventProcess) -> RunError:
         if not process.ends_within(KILL_GRACE_SECONDS):
-            return self._error("closed its pipe, but did not end")
+            return self._error(f"the {self.whose} closed its event pipe, but did not end")
         return self._error(f"the {self.whose} {ended(process.returncode)}")
 
     def _error(self, message: str) -> RunError:
@@ -462,7 +462,7 @@ class WorkerProcess:
 
     def _died(self) -> RunError:
         if not self._process.ends_within(KILL_GRACE_SECONDS):
-            return self._error("closed its pipe but did not end")
+            return self._error("the worker closed its event pipe, but did not end")
         code = self._process.returncode
         how = ended(code, f" during {self._phase_words}")
         if code == -signal.SIGSEGV and self._phase in {"performance", "accuracy"}:

@@ -159,7 +159,7 @@ def described(layer: str, error: BaseException) -> dict[str, Any]:
     if chain:
         return chain[0]
     kind = type(error).__name__
-    reason = f"describing it failed or took {DESCRIBING_S:g} s"
+    reason = f"describing the error failed or took over {DESCRIBING_S:g} s"
     message = f"{kind}: no details, because {reason}{_place(error)}"
     return _fields(layer, kind, message, designed=False, trace="")
 

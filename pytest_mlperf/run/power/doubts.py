@@ -47,7 +47,7 @@ def did_nothing(gpu: GpuLog, begin_s: float, end_s: float, *, busy: float) -> st
     idle_w = [r.value for r in gpu.trace if r.time_s <= first_s + REST_SECONDS]
     inside = [r.value for r in gpu.trace if begin_s <= r.time_s <= end_s]
     power = (median(idle_w), fmean(inside)) if idle_w and inside else None
-    signs = [f"{power[1]:.0f} W, {power[0]:.0f} W before the engine was loaded"] if power else []
+    signs = [f"{power[1]:.0f} W ({power[0]:.0f} W before engine load)"] if power else []
     # A reading up to a second later still averages over the window's end.
     use = gpu.series("utilization_percent", begin_s, end_s + MAX_MEAN_SECONDS)
     use = () if gpu.facts.get("instance") or gpu.facts.get("instances", 0) != 0 else use

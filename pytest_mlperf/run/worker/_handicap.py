@@ -53,7 +53,7 @@ class HandicapEngine(EngineAround):
 
     def __init__(self, engine: Engine, handicap: float) -> None:
         if not 0 <= handicap < 1:
-            raise ValueError(f"handicap={handicap!r}; at least 0 and below 1")
+            raise ValueError(f"handicap={handicap!r}; must be at least 0 and below 1")
         super().__init__(engine)
         self._stretch = handicap / (1 - handicap)
         self._slow: SlowSink | None = None

@@ -42,10 +42,10 @@ NO_TPOT = "TPOT says nothing of how fast a user sees tokens"
 
 BUFFERED = (
     "TPOT, times between tokens and speed per user are not known, and TTFT is the time to first "
-    "read. A proxy or gateway holds them back (nginx: set proxy_buffering off, or send "
+    "read. A proxy or gateway buffers answers (nginx: set proxy_buffering off, or send "
     "X-Accel-Buffering: no), or the server does not stream"
 )
-HIDDEN_TOKENS_NOTE = "TPOT and speed per user are of the visible ones, tokens/s of all"
+HIDDEN_TOKENS_NOTE = "TPOT and speed per user count visible tokens, tokens/s counts all"
 HIDES_UNCOUNTED = (
     "the server counts tokens that it never sends, as hidden reasoning, and does not say how many: "
     "TPOT and speed per user count them too"

@@ -400,7 +400,8 @@ def recounted(
     """
     missing = [one.sample for one in ended if one.sample not in counts]
     if missing:
-        raise RunError("engine", f"{len(missing)} of {len(ended)} answers were not counted again")
+        count = f"{len(missing)} of {len(ended)} answers"
+        raise RunError("engine", f"the reference tokenizer did not count {count}")
     theirs = sum(one.tokens for one in ended)
     ours = sum(counts[one.sample][0] for one in ended)
     kept = {

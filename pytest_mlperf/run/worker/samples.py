@@ -135,8 +135,8 @@ def check_count(samples: int, expected: Expected) -> None:
         raise RunError(
             "dataset",
             f"the data set has {samples:,} samples, {expected.whose} has {expected.samples:,}: it "
-            "is another one, or incomplete; correct its path, or for a part of it set count in the "
-            'quick profile, or give the workload a name of its own with twin_of = "..."',
+            "is a different one, or incomplete; correct its path, or set count in the quick "
+            'profile to use a part of it, or rename the workload and add twin_of = "..."',
         )
 
 
@@ -146,7 +146,7 @@ def check_digest(digest: object, expected: Expected) -> str:
         raise RunError(
             "dataset",
             f"the data set's digest is {reprlib.repr(digest)}; it must be a text that changes when "
-            "the content does, such as a SHA-256: results of other data are told apart by it",
+            "the content does, such as a SHA-256, because it identifies the data of a result",
         )
     if expected.digest is not None and digest != expected.digest:
         raise RunError(

@@ -602,7 +602,7 @@ def require_room(described: Mapping[str, str], points: Sequence[float]) -> None:
     if points and most.isdigit() and int(most) < max(points):
         raise RunError(
             "engine",
-            f"a point of {max(points):,} requests in flight, but the engine sends {most} at a "
+            f"points has {max(points):,} requests in flight, but the engine sends {most} at a "
             f"time: set its option concurrency to {max(points)}, or remove the point",
         )
 
@@ -629,7 +629,7 @@ def described_by(engine: Engine) -> dict[str, str]:
             "engine",
             f"describe() returns {size:,} characters, {MAX_DESCRIPTION_CHARACTERS:,} at "
             "most are kept: return "
-            "versions and settings; of a file its digest",
+            "versions and settings, and of a file only its digest",
         )
     return facts
 

@@ -81,7 +81,7 @@ def test_missing_options_are_asked_for_and_wrong_ones_refused(say: Say) -> None:
             0,
             "bert on 1xH200-SXM: no limit known for the precision 'fp6'; known: fp64, fp32,",
         ),
-        ("--workload llama2-70", 2, "the work of 'llama2-70' is unknown; did you mean"),
+        ("--workload llama2-70", 2, "no operation counts for workload 'llama2-70'; did you mean"),
         ("--gpu H200", 2, "--gpu needs --workload, which names the limit"),
         ("--precision fp8", 2, "--precision, --count, --technique and --set need --gpu"),
         (f"{bert} --count 0", 2, "gpus is 0; must be at least 1"),

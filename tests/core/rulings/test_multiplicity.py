@@ -279,5 +279,5 @@ def test_a_suspect_of_the_last_session_is_judged_alone() -> None:
         (verdict_settled,) = settle([verdict(metric(p))], [], pairs, RULE, suspects)
         assert verdict_settled.outcome is (Outcome.SUSPECT if least else Outcome.PERF_DROP)
         assert least is None or (
-            f"; a drop below p={least}, " in sentence(verdict_settled.headline)
+            f"; a drop only if p < {least}, " in sentence(verdict_settled.headline)
         )

@@ -155,7 +155,7 @@ def test_the_clients_files_are_read_as_imports_are(measured: Path, tmp_path: Pat
             failures.append((folder, str(error.value)))
     assert failures == []
     with pytest.raises(
-        RunError, match=rf"{re.escape(NAME)} measured, not MLCommons endpoints 0\.2\.0"
+        RunError, match=rf"by {re.escape(NAME)}, not by MLCommons endpoints 0\.2\.0"
     ):
         read_recorded(measured / "curve.json", "MLCommons endpoints 0.2.0")
     shutil.copytree(measured, tmp_path / "lost")
