@@ -147,7 +147,7 @@ def test_runs_of_another_build_are_not_taken_for_the_session_s(own_lab: Lab) -> 
         chosen=frozenset(),
         measure=True,
     )
-    with pytest.raises(BaselineError, match=r"engine\.acme 2\.0 → 1\.0; run pytest again"):
+    with pytest.raises(BaselineError, match=r"engine\.acme 2\.0 → 1\.0\); run pytest again, then"):
         taken(to_measure, made, Path("baselines"), terms)
     with pytest.raises(BaselineError, match="pytest did not measure it; see its output above"):
         taken(to_measure, None, Path("baselines"), terms)

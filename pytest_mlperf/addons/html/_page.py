@@ -115,8 +115,8 @@ def _proof(results: Results) -> Iterator[tuple[Tone, str]]:
     ]
     weak = sum(m.baseline.detectable > m.limit for m in gated if m.baseline.detectable and m.limit)
     if weak:
-        text = f"{weak} of {plural(len(gated), 'limit')} below what the baseline can prove"
-        yield "open", f"{text}: record more runs, or widen limits."
+        text = f"The baselines cannot prove {weak} of {plural(len(gated), 'limit')}"
+        yield "open", f"{text}: record more runs, or widen the limits."
     elif gated:
         yield "good", f"Every baseline can prove its limit ({len(gated)})."
 

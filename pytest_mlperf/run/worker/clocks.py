@@ -13,7 +13,6 @@ from statistics import fmean, stdev
 from time import perf_counter
 
 from pytest_mlperf.core.extension import Counts
-from pytest_mlperf.core.numbers import percent
 from pytest_mlperf.stores import atomic
 
 QUANTILES = {"p50": 0.5, "p90": 0.9, "p99": 0.99}
@@ -211,21 +210,21 @@ class TokenTimes:
         notes = {}
         if self._together > TOGETHER_TOKENS_SHARE * len(self._gaps) and not self.buffered:
             share = round(self._together / len(self._gaps), 2)
-            text = f"{percent(share)} of the tokens came together with others: {NO_GAPS}"
+            text = f"{share * 100:.3g} % of the tokens came together with others: {NO_GAPS}"
             notes[TOGETHER_NOTE] = text
         if self.buffered:
             share = round(self._buffered / self._samples, 2)
-            text = f"{percent(share)} of the answers came in one read, or in few: {BUFFERED}"
+            text = f"{share * 100:.3g} % of the answers came in one read, or in few: {BUFFERED}"
             notes[BUFFERED_NOTE] = text
         if self.hidden:
             share = round(self.hidden / self.tokens, 2)
-            text = f"{percent(share)} of the tokens were hidden, as reasoning: {HIDDEN_TOKENS_NOTE}"
+            text = f"{share * 100:.3g} % of the tokens were hidden, as reasoning: {HIDDEN_TOKENS_NOTE}"
             notes[HIDDEN_NOTE] = text
         elif self._uncounted:
             notes[HIDDEN_NOTE] = HIDES_UNCOUNTED
         if self._in_one_piece:
             share = round(1 - len(self._decode) / len(self._tpot), 2)
-            notes[ONE_PIECE_NOTE] = f"{percent(share)} of the answers came in one piece: {NO_TPOT}"
+            notes[ONE_PIECE_NOTE] = f"{share * 100:.3g} % of the answers came in one piece: {NO_TPOT}"
         return notes
 
     @property

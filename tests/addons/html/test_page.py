@@ -148,7 +148,7 @@ def test_doubts_precede_the_figures() -> None:
         (
             [result(replace(verdicts.OK, metrics=(WEAK,)))],
             "open",
-            "1 of 1 limit below what the baseline can prove: record more runs, or widen limits.",
+            "The baselines cannot prove 1 of 1 limit: record more runs, or widen the limits.",
         ),
         (
             [result(verdicts.ACC_DROP), result(verdicts.OK)],

@@ -5,6 +5,7 @@ from __future__ import annotations
 import glob
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from difflib import get_close_matches
 from functools import cached_property
 from itertools import islice
 from pathlib import Path
@@ -23,14 +24,9 @@ from pytest_mlperf.adapters.datasets.prompts import (
     TokenLists,
     token_list,
 )
-from pytest_mlperf.adapters.datasets.user_prompts._synthetic import (
-    Lengths,
-    MadeUp,
-    Shared,
-)
+from pytest_mlperf.adapters.datasets.user_prompts._synthetic import Lengths, MadeUp, Shared
 from pytest_mlperf.adapters.datasets.user_prompts._trace import Replayed, Request, read, read_trace
 from pytest_mlperf.adapters.lazy import np
-from pytest_mlperf.extension import nearest
 
 ENDINGS = (".jsonl", ".csv", ".parquet")
 
@@ -99,7 +95,11 @@ class UserPromptsOptions(FileOptions, dataset="prompts"):
         self._refuse(made_up, "applies to generated prompts; remove it, or remove path")
         for part, column in self.columns.items():
             if part not in SAMPLE_FIELDS:
-                defect = f"key {part!r} of columns is unknown{nearest(part, SAMPLE_FIELDS)}"
+                near = [
+                    f"did you mean {one!r}?" for one in get_close_matches(part, SAMPLE_FIELDS, 1)
+                ]
+                hint = "".join(near) or f"valid are {', '.join(SAMPLE_FIELDS)}"
+                defect = f"key {part!r} of columns is unknown; {hint}"
                 raise self.wrong(defect, option="columns")
             if type(column) is not str:
                 defect = f"columns.{part} = {column!r} is not a name of a column"

@@ -26,11 +26,7 @@ from transformers.generation.continuous_batching.cb_logits_processors import (
 
 from pytest_mlperf import RunError, Sink, SuiteError
 from pytest_mlperf.adapters.engines import engine_error
-from pytest_mlperf.adapters.engines.llm.generation import (
-    Answers,
-    Generation,
-    logprobs_output,
-)
+from pytest_mlperf.adapters.engines.llm.generation import Answers, Generation, logprobs_output
 from pytest_mlperf.adapters.engines.llm.pictures import PictureChats
 from pytest_mlperf.adapters.engines.torch._base import TextModel, TorchOptions
 from pytest_mlperf.adapters.engines.torch._devices import enough_memory
