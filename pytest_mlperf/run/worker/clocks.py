@@ -217,14 +217,14 @@ class TokenTimes:
             text = f"{share * 100:.3g} % of the answers came in one read, or in few: {BUFFERED}"
             notes[BUFFERED_NOTE] = text
         if self.hidden:
-            share = round(self.hidden / self.tokens, 2)
-            text = f"{share * 100:.3g} % of the tokens were hidden, as reasoning: {HIDDEN_TOKENS_NOTE}"
+            share = 100 * round(self.hidden / self.tokens, 2)
+            text = f"{share:.3g} % of the tokens were hidden, as reasoning: {HIDDEN_TOKENS_NOTE}"
             notes[HIDDEN_NOTE] = text
         elif self._uncounted:
             notes[HIDDEN_NOTE] = HIDES_UNCOUNTED
         if self._in_one_piece:
-            share = round(1 - len(self._decode) / len(self._tpot), 2)
-            notes[ONE_PIECE_NOTE] = f"{share * 100:.3g} % of the answers came in one piece: {NO_TPOT}"
+            share = 100 * round(1 - len(self._decode) / len(self._tpot), 2)
+            notes[ONE_PIECE_NOTE] = f"{share:.3g} % of the answers came in one piece: {NO_TPOT}"
         return notes
 
     @property
