@@ -184,7 +184,7 @@ def test_unbuildable_inputs_are_refused_before_anything_is_built(lab: Lab) -> No
         lab.build(more=', python = "nowhere/bin/python"')
     assert state_of(job_of(lab.planned()).build, lab.path / ".mlperf") == ""
     for more, message in (
-        (", calibration = 4", r"sample \d+ of the data set is int; "),
+        (", calibration = 4", r"sample \d+ of the data set is of type int; "),
         (", calibration = 40", "calibration needs 40 samples, the data set has 32"),
         ("", "has no safetensors files to quantise"),
     ):
