@@ -95,12 +95,9 @@ class UserPromptsOptions(FileOptions, dataset="prompts"):
         self._refuse(made_up, "applies to generated prompts; remove it, or remove path")
         for part, column in self.columns.items():
             if part not in SAMPLE_FIELDS:
-                near = [
-                    f"did you mean {one!r}?" for one in get_close_matches(part, SAMPLE_FIELDS, 1)
-                ]
-                hint = "".join(near) or f"valid are {', '.join(SAMPLE_FIELDS)}"
-                defect = f"key {part!r} of columns is unknown; {hint}"
-                raise self.wrong(defect, option="columns")
+                fields, near = ", ".join(SAMPLE_FIELDS), get_close_matches(part, SAMPLE_FIELDS, 1)
+                hint = f"did you mean {near[0]!r}?" if near else f"valid are {fields}"
+                raise self.wrong(f"key {part!r} of columns is unknown; {hint}", option="columns")
             if type(column) is not str:
                 defect = f"columns.{part} = {column!r} is not a name of a column"
                 raise self.wrong(defect, option="columns")
