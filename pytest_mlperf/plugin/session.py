@@ -92,6 +92,27 @@ def of(config: pytest.Config) -> MlperfSession:
     return cast(MlperfSession, config.stash[SESSION])
 
 
+def skips_fail(options: Options) -> bool:
+    """Return whether a test that cannot run fails, which is the default in CI."""
+    return fails_on("skips", options.fail_on, usual=bool(os.environ.get("CI")))
+
+
+def _is_named(options: Options, planned: Testable) -> bool:
+    return is_named(planned.case.accelerator, pretended=options.pretend in planned.accelerators)
+
+
+def _with_facts(state: MlperfSession, planned: Testable, result: CaseResult) -> CaseResult:
+    calls = state.addons.call(
+        "mlperf_case_facts",
+        as_facts,
+        result=result,
+        planned=planned,
+        options=state.options.by_name,
+    )
+    facts = {title: fact for added in calls for title, fact in added.items()}
+    return stored(state.config.rootpath, replace(result, facts=facts)) if facts else result
+
+
 class MlperfSession:
     """Hold the state of a session from collection to summary."""
 
@@ -176,7 +197,7 @@ class MlperfSession:
             verdict = self.bench.verdict(planned, kind, tests, self.phase_of(planned))
         if not self.waits(planned, verdict):
             verdict = self.with_criteria(planned, verdict)
-        return unjudged_told(verdict, fail_on=self.options.fail_on, named=self._is_named(planned))
+        return unjudged_told(verdict, fail_on=self.options.fail_on, named=_is_named(self.options, planned))
 
     def with_criteria(self, planned: Testable | None, verdict: Verdict) -> Verdict:
         """Apply the criteria of add-ons (hook `mlperf_verdict`) to a verdict."""
@@ -237,11 +258,6 @@ class MlperfSession:
             )
         return self._bench
 
-    @property
-    def skips_fail(self) -> bool:
-        """Whether a test that cannot run fails, which is the default in CI."""
-        return fails_on("skips", self.options.fail_on, usual=bool(os.environ.get("CI")))
-
     def close(self) -> None:
         """Delete temporary files of the session."""
         if self._bench:
@@ -249,12 +265,7 @@ class MlperfSession:
 
     def fails(self, planned: Testable, verdict: Verdict) -> bool:
         """Whether a verdict fails its test under this session's options."""
-        return fails(verdict, fail_on=self.options.fail_on, named=self._is_named(planned))
-
-    def _is_named(self, planned: Testable) -> bool:
-        return is_named(
-            planned.case.accelerator, pretended=self.options.pretend in planned.accelerators
-        )
+        return fails(verdict, fail_on=self.options.fail_on, named=_is_named(self.options, planned))
 
     def message_of(self, result: CaseResult) -> str:
         """Return the failure message of a result."""
@@ -318,18 +329,7 @@ class MlperfSession:
             expected_failures=known_failures(planned),
             rests_on=digests,
         )
-        return self.suspicion.marked(self._with_facts(planned, stored(root, result)))
-
-    def _with_facts(self, planned: Testable, result: CaseResult) -> CaseResult:
-        calls = self.addons.call(
-            "mlperf_case_facts",
-            as_facts,
-            result=result,
-            planned=planned,
-            options=self.options.by_name,
-        )
-        facts = {title: fact for added in calls for title, fact in added.items()}
-        return stored(self.config.rootpath, replace(result, facts=facts)) if facts else result
+        return self.suspicion.marked(_with_facts(self, planned, stored(root, result)))
 
     def record(self, report: Any) -> None:
         """Store the result in a report; an xdist controller gets results from reports only."""

@@ -15,7 +15,7 @@ from pytest_mlperf.core.numbers import plural
 from pytest_mlperf.core.results import Results
 from pytest_mlperf.plugin.addons import EXIT_ENVIRONMENT, AddOns, as_lines
 from pytest_mlperf.plugin.report_json import entries
-from pytest_mlperf.plugin.session import SKIPS_FAIL, MlperfSession
+from pytest_mlperf.plugin.session import SKIPS_FAIL, MlperfSession, skips_fail
 from pytest_mlperf.reports.failures import failure_groups, group_sentences, repeated
 from pytest_mlperf.reports.terminal import selection, text
 from pytest_mlperf.reports.terminal.layout import fold, relative
@@ -48,8 +48,8 @@ def finish(state: MlperfSession, session: pytest.Session) -> None:
     if state.results or state.skipped or reports:
         _write(state, session, reports)
     if state.unjudged:
-        state.notice(state.unjudged + (f" ({SKIPS_FAIL})" if state.skips_fail else ""))
-        if state.skips_fail:
+        state.notice(state.unjudged + (f" ({SKIPS_FAIL})" if skips_fail(state.options) else ""))
+        if skips_fail(state.options):
             session.exitstatus = session.exitstatus or pytest.ExitCode.TESTS_FAILED
     for line in state.addons.warnings:
         state.notice(line)
