@@ -197,7 +197,9 @@ class MlperfSession:
             verdict = self.bench.verdict(planned, kind, tests, self.phase_of(planned))
         if not self.waits(planned, verdict):
             verdict = self.with_criteria(planned, verdict)
-        return unjudged_told(verdict, fail_on=self.options.fail_on, named=_is_named(self.options, planned))
+        return unjudged_told(
+            verdict, fail_on=self.options.fail_on, named=_is_named(self.options, planned)
+        )
 
     def with_criteria(self, planned: Testable | None, verdict: Verdict) -> Verdict:
         """Apply the criteria of add-ons (hook `mlperf_verdict`) to a verdict."""
