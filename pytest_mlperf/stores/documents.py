@@ -184,8 +184,8 @@ def written_to(path: Path) -> Path:
     root = next((one for one in (folder, *folder.parents) if (one / ".git").exists()), folder)
     if not target.is_relative_to(root):
         raise BaselineError(
-            f"{path}: links to {target} outside {root}, which is not written; replace the link by "
-            "the file, or name the folder that holds it with --mlperf-baselines"
+            f"{path}: links to {target}, outside {root}, and only files in it are written; replace "
+            "the link by the file, or name the folder that holds it with --mlperf-baselines"
         )
     return target
 

@@ -84,9 +84,9 @@ def test_a_record_replaces_the_one_of_its_hardware_in_place_or_is_added() -> Non
 def test_runs_of_something_else_are_never_appended() -> None:
     """Means are geometric over the runs that have the metric."""
     for fingerprint, difference in (
-        ({"engine": "1.2.1", "weights": "sha256:ab"}, "engine ('1.2.0' → '1.2.1') differ "),
-        ({"engine": "1.2.0"}, "weights ('sha256:ab' → 'absent') differ "),
-        ({"engine": "1.2.0", "weights": "sha256:ab", "tp": "2"}, "tp ('absent' → '2') differ "),
+        ({"engine": "1.2.1", "weights": "sha256:ab"}, "engine ('1.2.0' → '1.2.1') changed "),
+        ({"engine": "1.2.0"}, "weights ('sha256:ab' → 'absent') changed "),
+        ({"engine": "1.2.0", "weights": "sha256:ab", "tp": "2"}, "tp ('absent' → '2') changed "),
         ({"engine": "2"}, "engine ('1.2.0' → '2'), weights ('sha256:ab' → 'absent') "),
     ):
         with pytest.raises(BaselineError) as refusal:

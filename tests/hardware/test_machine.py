@@ -314,7 +314,7 @@ def test_a_number_that_may_mean_another_gpu_is_not_guessed(
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0")
     machine_seen = look()
     assert machine_seen.gpus == ()
-    assert "products differ (NVIDIA A100-PCIE-40GB, NVIDIA H200)" in (
+    assert "for different products (NVIDIA A100-PCIE-40GB, NVIDIA H200)" in (
         machine_seen.nvml_trouble or ""
     )
     monkeypatch.setenv("CUDA_DEVICE_ORDER", "PCI_BUS_ID")
