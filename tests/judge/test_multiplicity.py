@@ -148,7 +148,7 @@ def test_the_p_value_is_the_smallest_of_its_looks_and_one_after_a_pass() -> None
         for others in (0, MANY):
             with pytest.raises(ValueError, match=r"p value of 'x' is .*from 0 to 1"):
                 among({"x": p} | named([1.0] * others), RULE)
-    with pytest.raises(ValueError, match="at least one"):
+    with pytest.raises(ValueError, match="pairs is 0; it must be at least 1"):
         rule_among(RULE, 0)
     with pytest.raises(ValueError, match="between 0 and 1"):
         benjamini_hochberg({}, 1.0)

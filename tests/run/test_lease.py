@@ -356,7 +356,7 @@ def test_a_lease_that_is_a_link_or_not_a_file_is_refused(
     else:
         lock.hardlink_to(victim)
 
-    refused(f"cannot open {folder}/cpu.lock: a pipe, a device or a hard link")
+    refused(f"cannot open {folder}/cpu.lock: it is a pipe, a device or a hard link")
     assert victim.read_text() == "text"
 
 

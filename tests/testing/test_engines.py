@@ -222,7 +222,7 @@ WRONG: list[tuple[type[Engine], str]] = [
     (ALWAYS, r"done\(\) takes no outputs if wants_output is False"),
     (
         working(lambda _, ids, indices, sink: sink.done(ids)),
-        r"done\(\) needs outputs where wants_output is True",
+        r"done\(\) needs outputs if wants_output is True",
     ),
     (BY_BATCH, r"the answer to sample \d+ is .+ before: answers must not depend"),
     (FAILS, "failed\\(\\) was given 'out of memory'; it takes an exception object"),
@@ -349,7 +349,7 @@ def test_a_wrong_language_model_is_found() -> None:
             CountsMoreWhenTimed,
             r"n_tokens is not the length of the answers: \[9\] at sample 0, whose answer has 3",
         ),
-        (CountsNothing, r"done\(\) needs n_tokens here"),
+        (CountsNothing, r"done\(\) needs n_tokens in this run, but was given None"),
     ]
     for engine, problem in wrong:
         with pytest.raises(AssertionError, match=problem):

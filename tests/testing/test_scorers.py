@@ -118,7 +118,10 @@ def test_a_wrong_scorer_is_found() -> None:
             giving(lambda _, s: {"same": mean(s)}),
             "returned {'same': 75.0}: return pytest_mlperf.Scores",
         ),
-        (giving(lambda _, s: scores(s[1:], mean(s))), "the scorer gave 3 of same for 4 samples"),
+        (
+            giving(lambda _, s: scores(s[1:], mean(s))),
+            "the scorer gave 3 scores of same for 4 samples",
+        ),
         (
             giving(lambda _, s: scores(s, float("nan"))),
             "the scorer gave nan as same of the data set",
