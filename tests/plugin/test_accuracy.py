@@ -341,7 +341,7 @@ def test_scores_of_one_session_are_judged_each_by_its_baseline(own_project: Proj
     assert "a drop smaller than the margin is proven" in sentence(verdicts["margin"].notes[0])
     assert verdicts["subset"].metrics == ()
     assert sentence(verdicts["not-a-number"].headline).endswith(
-        "the scorer gave nan as quality of sample 7"
+        "nan as quality of sample 7; it must be finite, or None"
     )
     text = " ".join(" ".join(section(result)).split())
     assert "all 400 samples were compared. Use a larger data set or a wider margin" in text
