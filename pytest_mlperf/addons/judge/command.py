@@ -206,7 +206,7 @@ def _compared(base: Side, now: Side, settings: Settings) -> FileComparison:
             raise MlperfError(f"--ignore {name!r}: no such condition{nearest(name, facts)}")
     notes = (*base.notes, *now.notes, *result.notes)
     if result.one_session:
-        notes += (next(filter(PAIRS_TEXT.match, schedule((*base.runs, *now.runs), settings)), ""),)
+        notes += (next(filter(PAIRS_TEXT.match, schedule(base.runs, settings)), ""),)
     return replace(result, notes=tuple(dict.fromkeys(filter(None, notes))))
 
 

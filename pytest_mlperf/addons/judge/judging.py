@@ -39,6 +39,8 @@ IMPLAUSIBLE = "implausible change"
 CURVE = "curve"
 """Name of the point that judges all points of a curve as one."""
 
+NO_HOST = "the runs alternate, but the files name no host: if all ran on one, add --ignore host"
+
 
 def compare(base: Sequence[ToolRun], now: Sequence[ToolRun], settings: Settings) -> FileComparison:
     """Judge the runs `now` against the runs `base`.
@@ -50,6 +52,8 @@ def compare(base: Sequence[ToolRun], now: Sequence[ToolRun], settings: Settings)
     old, new = (points_by_case(side, settings) for side in (base, now))
     shared = [key for key in old if key in new]
     interleaved = bool(shared) and all(in_turns(old[key], new[key], settings) for key in shared)
+    on_one_host = replace(settings, ignored=(*settings.ignored, "host"))
+    hostless = shared and all(in_turns(old[key], new[key], on_one_host) for key in shared)
     sessions = tuple(len({m.session for ms in side.values() for m in ms}) for side in (old, new))
     cases = [PointCase(key, old[key], new[key], settings) for key in shared]
     rows = [*_missing(old, new, settings), *(row for case in cases for row in case.settled)]
@@ -67,6 +71,8 @@ def compare(base: Sequence[ToolRun], now: Sequence[ToolRun], settings: Settings)
     )
     rows += [_of_scores(one, RuleA(alpha=alpha, beta=RULE.beta)) for one in scored]
     notes = [*_gaps(old, base, "baseline"), *_gaps(new, now, "new")]
+    if hostless and not interleaved:
+        notes.append(NO_HOST)
     notes += (note for case in cases for note in case.notes)
     order = {key: place for place, key in enumerate([*old, *new])}
     rows.sort(key=lambda row: (order.get((row.tool, row.point), len(order)), *_in_order(row)))

@@ -38,6 +38,9 @@ def old(here: Path) -> Path:
     return serving(here / "old", side=0, slower=1.0, first_day=1)
 
 
+SAME_DAY = (("a", 1.0), ("b", 1.1))
+
+
 @pytest.fixture
 def new(here: Path) -> Path:
     return serving(here / "new", side=1, slower=1.0, first_day=11)
@@ -85,6 +88,23 @@ def test_one_session_a_side_is_provisional(say: Say, old: Path, slow: Path) -> N
     assert first_line(text).startswith("PROVISIONAL  not proven: one session per side")
     assert re.search(r"\d+ pairs of runs prove or exclude a drop of 3 %", " ".join(text.split()))
     say.ends(1, "judge", *pair, "--fail-on", "provisional")
+
+
+def test_the_change_between_the_sides_is_no_noise_of_the_plan(say: Say, here: Path) -> None:
+    """Runs of one day without a host are one session, also those of two sides."""
+    sides = [serving(here / name, side=0, slower=slower, first_day=1) for name, slower in SAME_DAY]
+    for side in sides:
+        for file in side.iterdir():
+            write(file, {**json.loads(file.read_text()), "date": "20261101-080000"})
+    pairs = r"\d+ pairs of runs prove or exclude a drop"
+    planned = re.search(pairs, say.ends(0, "judge", sides[0], "--plan"))
+    noted = re.search(
+        pairs, " ".join(say.ends(0, "judge", sides[1], "--against", sides[0]).split())
+    )
+
+    assert planned is not None
+    assert noted is not None
+    assert noted[0] == planned[0]
 
 
 @pytest.mark.parametrize(

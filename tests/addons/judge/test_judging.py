@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from pytest_mlperf import MlperfError
-from pytest_mlperf.addons.judge.judging import CURVE, compare
+from pytest_mlperf.addons.judge.judging import CURVE, NO_HOST, compare
 from pytest_mlperf.addons.judge.model import Fact, ToolPoint, ToolRun
 from pytest_mlperf.addons.judge.planning import needed_pairs, plans, schedule
 from pytest_mlperf.addons.judge.rows import FileComparison, Settings, usual
@@ -129,6 +129,7 @@ def test_runs_in_turns_need_one_known_host() -> None:
 
     assert (in_pairs(apart), in_pairs(unknown), in_pairs(stated)) == (False, False, True)
     assert unknown.one_session
+    assert [NO_HOST in result.notes for result in (apart, unknown, stated)] == [False, True, False]
 
 
 def test_blocks_of_runs_are_not_in_turns() -> None:
