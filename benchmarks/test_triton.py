@@ -85,7 +85,8 @@ def test_a_request_costs_little_more_than_by_hand(
     spent: dict[str, list[tuple[float, float]]] = {"engine": [], "by hand": []}
     with opened:
         opened.load_samples(range(len(IMAGES)))
-        netloc = opened._service._address.netloc
+        address = opened._service._address
+        netloc = f"{address.host}:{address.port}"
         ways: dict[str, Callable[[], None]] = {
             "engine": lambda: by_engine(opened),
             "by hand": lambda: by_hand(netloc, module),

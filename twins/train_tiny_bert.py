@@ -39,10 +39,10 @@ from transformers import BertConfig, BertForQuestionAnswering
 from pytest_mlperf.adapters.datasets.squad import SquadDataset
 from pytest_mlperf.adapters.datasets.squad._features import (
     Feature,
-    FeatureBuilder,
     Passage,
     Question,
     WordPieces,
+    features_of,
 )
 from pytest_mlperf.adapters.scorers.squad import SquadScorer, text_scores
 
@@ -165,18 +165,12 @@ class Row(NamedTuple):
     end: int
 
 
-def builder() -> FeatureBuilder:
-    """Return what makes features, as the data set of the suite does."""
-    numbered = {piece: number for number, piece in enumerate(vocabulary())}
-    return FeatureBuilder(
-        pieces=WordPieces(numbered),
-        max_seq_length=MAX_SEQ_LENGTH,
-        doc_stride=DOC_STRIDE,
-        max_query_length=MAX_QUERY_LENGTH,
-    )
+def word_pieces() -> WordPieces:
+    """Return the vocabulary, as the data set of the suite has it."""
+    return WordPieces({piece: number for number, piece in enumerate(vocabulary())})
 
 
-def rows(making: FeatureBuilder, paragraph: Paragraph) -> Iterator[Row]:
+def rows(pieces: WordPieces, paragraph: Paragraph) -> Iterator[Row]:
     """Yield the features of a paragraph's first QUESTIONS questions."""
     asked = {str(number): each for number, each in enumerate(paragraph.asked[:QUESTIONS])}
     passage = Passage(
@@ -188,36 +182,43 @@ def rows(making: FeatureBuilder, paragraph: Paragraph) -> Iterator[Row]:
             for identity, each in asked.items()
         ],
     )
-    (last,) = making.pieces.numbers(["[SEP]"])
-    for feature in making.features(passage):
+    (last,) = pieces.numbers(["[SEP]"])
+    features = features_of(
+        passage,
+        pieces,
+        max_seq_length=MAX_SEQ_LENGTH,
+        doc_stride=DOC_STRIDE,
+        max_query_length=MAX_QUERY_LENGTH,
+    )
+    for feature in features:
         window = feature.paragraph.numbers[feature.start : feature.start + feature.length]
-        start, end = span(making, paragraph, asked[feature.question.identity], feature)
+        start, end = span(pieces, paragraph, asked[feature.question.identity], feature)
         numbers = [*feature.numbers.tolist(), *window.tolist(), last]
         yield Row(numbers, len(feature.numbers), start, end)
 
 
 def span(
-    making: FeatureBuilder, paragraph: Paragraph, asked: Asked, feature: Feature
+    pieces: WordPieces, paragraph: Paragraph, asked: Asked, feature: Feature
 ) -> tuple[int, int]:
     """Return the places of the first answer's first and last piece in a feature, or 0 and 0."""
     begin, text = asked.answers[0]
     word = paragraph.context.count(" ", 0, begin)
     first = feature.paragraph.word_of_piece.index(word)
-    last = first + len(making.pieces.split(text)) - 1
+    last = first + len(pieces.split(text)) - 1
     if first < feature.start or last >= feature.start + feature.length:
         return 0, 0
     shift = len(feature.numbers) - feature.start
     return first + shift, last + shift
 
 
-def draw_pool(making: FeatureBuilder, excluded: set[str], random: Random, step: int) -> list[Row]:
+def draw_pool(pieces: WordPieces, excluded: set[str], random: Random, step: int) -> list[Row]:
     """Draw the features of a pool that begins with a step, of paragraphs that are not excluded."""
     longest = 2 + (SENTENCES - 2) * min(1.0, step / EASY_STEPS)
     drawn: list[Row] = []
     while len(drawn) < BATCH * POOL:
         paragraph = draw(random, sentences=random.randint(2, round(longest)))
         if paragraph.context not in excluded:
-            drawn += rows(making, paragraph)
+            drawn += rows(pieces, paragraph)
     return drawn[: BATCH * POOL]
 
 
@@ -256,7 +257,7 @@ def bert_tiny() -> BertForQuestionAnswering:
     )
 
 
-def train(making: FeatureBuilder, excluded: set[str], checkpoint: Path) -> BertForQuestionAnswering:
+def train(pieces: WordPieces, excluded: set[str], checkpoint: Path) -> BertForQuestionAnswering:
     """Train on features of paragraphs that are not excluded, from the checkpoint if there is one.
 
     The loss is the mean of those of start and end.
@@ -268,7 +269,7 @@ def train(making: FeatureBuilder, excluded: set[str], checkpoint: Path) -> BertF
         PLAN,
         batches=lambda first_step: PLAN.batches(
             first_step,
-            lambda random, step: draw_pool(making, excluded, random, step),
+            lambda random, step: draw_pool(pieces, excluded, random, step),
             lambda row: len(row.numbers),
         ),
         loss_of=lambda some: [model(**pad(some)).loss],
@@ -418,7 +419,7 @@ def main() -> None:
         max_query_length=MAX_QUERY_LENGTH,
         pad=False,
     )
-    model = train(builder(), {each.context for each in paragraphs}, checkpoint)
+    model = train(word_pieces(), {each.context for each in paragraphs}, checkpoint)
     write_model(model)
     by_torch, by_onnx = answer_torch(model, dataset), answer_onnx(dataset)
     apart = max(float(np.abs(a - b).max()) for a, b in zip(by_torch, by_onnx, strict=True))
