@@ -9,7 +9,6 @@ import sys
 from collections.abc import Collection, Mapping
 from dataclasses import replace
 from importlib.metadata import distributions
-from pathlib import Path
 from typing import Any
 
 from pytest_mlperf.bench.accuracy import ScoredPass
@@ -134,7 +133,7 @@ class OtherBuild:
             raise RunError("against", "pytest-benchmark tests have no other build to compare")
         earlier = other_build(case.planned, self._table)
         conditions, commit = case.conditions, case.conditions.commit
-        build = self._build(earlier, conditions.folder)
+        build = self._build(earlier, case)
         here = not build.commit and list(build.python) == [sys.executable]
         if (here or build.commit == commit) and not conditions.handicap:
             raise RunError("against", f"{build.title} is this build; name another to compare with")
@@ -156,11 +155,15 @@ class OtherBuild:
             title=build.title,
         )
 
-    def _build(self, earlier: EarlierBuild, folder: Path) -> Build:
+    def _build(self, earlier: EarlierBuild, case: CaseRuns) -> Build:
+        folder = case.conditions.folder
         key = replace(earlier, suite=earlier.suite.parent)
         if not self._builds:
             remove_left(earlier.suite, folder.parent)
         if key not in self._builds:
+            if earlier.requirements:
+                packages = " ".join(earlier.requirements)
+                case.show(f"preparing {packages}, which pip installs the first time")
             try:
                 build = baseline_build(earlier, folder, SIDE_LABEL)
                 self._builds[key] = self._stack.enter_context(build)
@@ -177,7 +180,7 @@ class OtherBuild:
         Returns "" if the content of the build cannot be determined.
         """
         earlier = other_build(case.of_suite, self._table)
-        build = self._build(earlier, case.conditions.folder)
+        build = self._build(earlier, case)
         is_fixed = build.commit or earlier.requirements
         if earlier.elsewhere is not None or not is_fixed or commit is None:
             return ""

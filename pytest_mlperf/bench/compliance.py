@@ -109,7 +109,7 @@ def _notes(test: str, faults: tuple[str, ...], notes: tuple[str, ...]) -> tuple[
         return notes
     files = " and ".join(TESTS[test].verified)
     return (
-        f"MLPerf checks that {TESTS[test].shows}; {files} of this run show that it fails",
+        f"MLPerf checks that {TESTS[test].shows}; this run fails the check, see its {files}",
         *notes,
     )
 

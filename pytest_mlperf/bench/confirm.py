@@ -107,7 +107,7 @@ MORE_SESSIONS = (
     ", or append sessions of that build, on other days, to its baseline (--mlperf-update=append)"
 )
 
-OTHER_CHANGES_NOTE = "other changes may be the cause: git cannot show that there were none; "
+OTHER_CHANGES_NOTE = "the cause may be code that changed since the baseline's commit; "
 
 UNCHANGED = (
     "not confirmed: engine, weights, options, data and commit are the baseline's, so the "

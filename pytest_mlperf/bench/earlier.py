@@ -80,7 +80,8 @@ def _restored(options: Mapping[str, Any], today: Mapping[str, Any]) -> dict[str,
 
 def deciding(case: CaseRuns) -> str:
     """Return advice for deciding on a drop if the baseline's options cannot be restored."""
-    usual, record, planned = "name it with --mlperf-against", case.record, case.planned
+    usual = "name the baseline's build with --mlperf-against"
+    record, planned = case.record, case.planned
     if not isinstance(planned, Planned):
         return "check that build out, and measure the test there"
     if record is None or case.subject is None:

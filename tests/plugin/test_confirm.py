@@ -426,7 +426,7 @@ def test_a_provisional_drop_that_the_baseline_s_build_has_too_is_none(
 
 
 def test_without_another_build_a_drop_states_its_evidence(lab: Lab) -> None:
-    commit, named = "0123456789ab", "name it with --mlperf-against"
+    commit, named = "0123456789ab", "name the baseline's build with --mlperf-against"
     ref = f"run pytest {SUITE} --mlperf-against {commit}"
     code, unknown = (
         (Confirmation.NO_BUILD, NO_BUILD + decides + MORE_SESSIONS) for decides in (ref, named)
@@ -627,7 +627,7 @@ def test_a_baseline_that_cannot_be_measured_again_decides_with_a_reason(
             {"engine.pydantic": "1.0"},
             "run pytest suites/first.mlperf.toml --mlperf-against pip:pydantic==1.0",
         ),
-        ("", {"dataset": "c"}, "name it with --mlperf-against"),
+        ("", {"dataset": "c"}, "name the baseline's build with --mlperf-against"),
         ("", {"options": "["}, "the baseline's options are no longer valid: "),
         ("", {"options": "[" * 99_999}, "the baseline's options are no longer valid: "),
         ("", {"options": '{"a": "…/b/c"}'}, "the baseline has only the end of this path: …/b/c"),

@@ -113,7 +113,7 @@ def _shown(path: Path, gpus: Sequence[GpuLog], window: Span) -> Span:
     pad_s = max(MARGIN_SECONDS, MARGIN_SHARE * (end_s - begin_s))
     first_s, last_s = max(min(times), begin_s - pad_s), min(max(times), end_s + pad_s)
     if not (end_s > begin_s and first_s < end_s and last_s > begin_s):
-        raise RunError("sampler", f"{path} has no readings of LoadGen's window")
+        raise RunError("sampler", f"{path} has no GPU readings of the timed part")
     return min(first_s, begin_s), max(last_s, end_s)
 
 

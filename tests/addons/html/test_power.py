@@ -167,7 +167,7 @@ def test_unreadable_files_are_reported(tmp_path: Path) -> None:
             read_power(folder)
     folder = sampled(tmp_path / "run")
     detail(folder / "performance", "11-20-2025 13:00:00.000", "11-20-2025 13:00:10.000")
-    with pytest.raises(RunError, match=r"power\.jsonl has no readings of LoadGen's window"):
+    with pytest.raises(RunError, match=r"power\.jsonl has no GPU readings of the timed part"):
         read_power(folder)
     with pytest.raises(RunError, match="the wall clock was set during the run"):
         read_power(sampled(tmp_path / "set", wall_at_end=3.0))
