@@ -16,7 +16,8 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from pytest_mlperf.hardware.clock import ClockWatch
-from pytest_mlperf.hardware.host import text_at, usable_cores
+from pytest_mlperf.hardware.host import usable_cores
+from pytest_mlperf.hardware.probe import text_at
 
 CLOCK_TICK_SECONDS = 1 / os.sysconf("SC_CLK_TCK") if hasattr(os, "sysconf") else 0.01
 Key = tuple[int, int]

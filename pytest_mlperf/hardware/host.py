@@ -8,8 +8,7 @@ import re
 from collections.abc import Mapping, Set
 from pathlib import Path
 
-from pytest_mlperf.hardware.probe import cores, cpu_model, line_at
-from pytest_mlperf.hardware.probe import text_at as text_at  # noqa: PLC0414 - for importers
+from pytest_mlperf.hardware.probe import cores, cpu_model, line_at, text_at
 
 Property = str | int | float | bool | None
 

@@ -16,10 +16,10 @@ from pathlib import Path
 
 from pytest_mlperf.core.server.identity import SOURCE, ServerIdentity
 from pytest_mlperf.hardware import host, nvidia, power_limit
-from pytest_mlperf.hardware.host import LINUX, Property, text_at, usable_cores
+from pytest_mlperf.hardware.host import LINUX, Property, usable_cores
 from pytest_mlperf.hardware.leases import lease_place
 from pytest_mlperf.hardware.power_limit import LimitNote
-from pytest_mlperf.hardware.probe import hashed, rounded_w
+from pytest_mlperf.hardware.probe import hashed, rounded_w, text_at
 from pytest_mlperf.processes import answer_of, last_line
 
 DEVICES_VARIABLE, ORDER_VARIABLE = "CUDA_VISIBLE_DEVICES", "CUDA_DEVICE_ORDER"

@@ -11,8 +11,7 @@ from pathlib import Path, PurePosixPath
 from typing import Any, Self
 
 from pytest_mlperf import Engine, RunError, SuiteError
-from pytest_mlperf.adapters.conventions import lfs_pointer
-from pytest_mlperf.adapters.conventions import not_installed as not_installed
+from pytest_mlperf.adapters.conventions import lfs_pointer, not_installed
 from pytest_mlperf.extension import Rule, text_of
 
 MAX_INDEX_BYTES = 64 * 2**20

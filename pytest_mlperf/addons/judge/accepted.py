@@ -21,8 +21,6 @@ from pytest_mlperf.stores.documents import Document
 
 FOLDER = Path("baselines") / "judged"
 
-UNCHANGED = "not changed"
-
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,79}")
 
 
@@ -102,16 +100,16 @@ def update(
     file, today = place(name), dt.datetime.now(dt.UTC).date().isoformat()
     if not reason.strip(" ."):
         raise MlperfError("--update needs --reason TEXT, which says why these runs are accepted")
-    words = ""
+    words, changed = "", False
 
     def put(there: AcceptedRuns | None) -> AcceptedRuns:
-        nonlocal words
+        nonlocal words, changed
         kept = _runs(there) if there and action == "missing" else ()
         words = _refusal(kept, verdict, session_by)
         if there and words:
             return there
         accepted = (*kept, *(_lean(run, today) for run in runs))
-        words = f"{plural(len(accepted), 'run')} accepted; commit it"
+        words, changed = f"{plural(len(accepted), 'run')} accepted; commit it", True
         entry = BaselineUpdate(
             action=action if there else "record",
             date=today,
@@ -123,7 +121,7 @@ def update(
         return baseline_of(name, accepted, history)
 
     DOCUMENT.update(file, put)
-    return f"{file}: {words}", not words.startswith(UNCHANGED)
+    return f"{file}: {words}", changed
 
 
 _REFUSED = {Outcome.PERF_DROP, Outcome.ACC_DROP, Outcome.INVALID, Outcome.SUSPECT}
@@ -136,9 +134,9 @@ def _refusal(
         return ""
     drops = verdict is not None and any(row.direction == "drop" for row in verdict.rows)
     if verdict is not None and (drops or verdict.outcome in _REFUSED):
-        return f"{UNCHANGED}: {headline(verdict)}; to accept it, use --update replace"
+        return f"not changed: {headline(verdict)}; to accept it, use --update replace"
     sessions = len({session_of(run, session_by) for run in kept})
-    enough = f"{UNCHANGED}: it has {sessions} sessions, which is enough"
+    enough = f"not changed: it has {sessions} sessions, which is enough"
     return enough if sessions >= DAYS else ""
 
 

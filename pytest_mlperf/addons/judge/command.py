@@ -154,7 +154,7 @@ def _update(parsed: argparse.Namespace, now: Side) -> int:
     kept = {run.digest for run in accepted.load(parsed.baseline)} if exists else set()
     fresh = tuple(run for run in now.runs if run.digest not in kept)
     if not (fresh or replacing):
-        show([f"{accepted.place(parsed.baseline)}: {accepted.UNCHANGED}: it has these runs"])
+        show([f"{accepted.place(parsed.baseline)}: not changed: it has these runs"])
         return 0
     if judging := bool(kept and fresh):
         result, sides = judged(parsed, replace(now, runs=fresh))

@@ -11,7 +11,8 @@ from pathlib import Path
 from typing import Any, get_args
 
 from pytest_mlperf import Dataset, SuiteError, UnavailableError
-from pytest_mlperf.adapters.engines import broken, is_count, not_installed, weight_files
+from pytest_mlperf.adapters.conventions import not_installed
+from pytest_mlperf.adapters.engines import broken, is_count, weight_files
 from pytest_mlperf.adapters.engines.llm.generation import Generation
 from pytest_mlperf.adapters.engines.llm.pictures import PictureChats, picture_processor
 from pytest_mlperf.adapters.engines.llm.speech import SpeechClips, prompt_tokens

@@ -11,7 +11,8 @@ from pathlib import Path
 from typing import Any
 
 from pytest_mlperf import Dataset
-from pytest_mlperf.adapters.engines import broken, not_installed, refused_sample, require_module
+from pytest_mlperf.adapters.conventions import not_installed
+from pytest_mlperf.adapters.engines import broken, refused_sample, require_module
 from pytest_mlperf.extension import text_of
 
 PICTURE_FORMATS = ("JPEG", "PNG", "WEBP", "GIF", "BMP", "TIFF")

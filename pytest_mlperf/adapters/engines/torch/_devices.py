@@ -23,7 +23,8 @@ from typing import Any
 import torch
 
 from pytest_mlperf import EnvironmentFault
-from pytest_mlperf.adapters.engines import broken, engine_error, not_installed
+from pytest_mlperf.adapters.conventions import not_installed
+from pytest_mlperf.adapters.engines import broken, engine_error
 from pytest_mlperf.extension import PLAIN_PRECISIONS, text_of
 
 TORCH_DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}

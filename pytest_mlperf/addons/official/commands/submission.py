@@ -31,8 +31,8 @@ from pytest_mlperf.cli.output import show
 from pytest_mlperf.cli.stored_results import results_path
 from pytest_mlperf.core.results import UNVERIFIED_LABEL
 from pytest_mlperf.extension import nearest, plural, read_results
-from pytest_mlperf.hardware.host import text_at
 from pytest_mlperf.hardware.machine import Machine, detect, split
+from pytest_mlperf.hardware.probe import text_at
 from pytest_mlperf.reports.terminal.layout import relative
 from pytest_mlperf.rounds import ROUNDS, Round, load_round
 from pytest_mlperf.stores.atomic import write_folder

@@ -11,7 +11,8 @@ import torch
 from torch.utils._pytree import tree_leaves, tree_map
 
 from pytest_mlperf import Dataset, MlperfError, Sink, SuiteError
-from pytest_mlperf.adapters.engines import engine_error, not_installed, refused_sample
+from pytest_mlperf.adapters.conventions import not_installed
+from pytest_mlperf.adapters.engines import engine_error, refused_sample
 from pytest_mlperf.adapters.engines.torch import _devices as devices
 from pytest_mlperf.adapters.engines.torch._base import QUANTISED_PRECISIONS, TorchModuleOptions
 from pytest_mlperf.adapters.lazy import np
