@@ -270,7 +270,7 @@ def _decided(
         headline = f"{title} {in_short} by A/B; both no change and {limit} remain possible"
         note = Note.of("ab_open", **turns)
     else:
-        headline = f"{METRICS[name].title} {in_short} by A/B; {limit} is excluded"
+        headline = f"{METRICS[name].title} {in_short} by A/B; a drop of {limit} is ruled out"
         finding = SMALL_DROP_NOTE if worse(ratios) else AS_SLOW
         note = Note.of("ab_no_drop", **turns, finding=finding)
         note = Note.of("ab_decided", **turns) if passed else note

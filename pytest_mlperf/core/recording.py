@@ -69,7 +69,7 @@ def failing_today(
     smaller = f"smaller changes need a baseline of {DAYS} days, or --mlperf-against"
     if interleaves:
         smaller = "smaller changes are measured again, interleaved with the baseline's build"
-    return f"today a change of {' or '.join(drops)} fails; {smaller}" if drops else None
+    return f"a change of {' or '.join(drops)} already fails; {smaller}" if drops else None
 
 
 Action = Literal["record", "append", "replace"]

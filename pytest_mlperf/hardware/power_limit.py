@@ -98,8 +98,8 @@ def _write(folder: Path, note: LimitNote) -> None:
     except OSError as error:
         raise Refused(
             "gpu",
-            f"{path} cannot be written: {error.strerror}; the power limit of {note.uuid} must "
-            "be noted there before it is changed",
+            f"the power limit of {note.uuid} was not changed, because the present one cannot be "
+            f"saved in {path}: {error.strerror}; make the folder writable",
         ) from None
 
 

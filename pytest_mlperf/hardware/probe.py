@@ -47,7 +47,7 @@ class Nvml:
         self._buffer, self._pointer = ctypes.create_string_buffer, ctypes.c_void_p
         self._library = ctypes.CDLL("libnvidia-ml.so.1")
         if self._library.nvmlInitWithFlags(0):
-            raise OSError("the driver does not start: run nvidia-smi there")
+            raise OSError("the NVIDIA driver does not start: run nvidia-smi on that host")
 
     def call(self, name: str, *arguments: Any, form: str = "I", count: int = 1) -> Any:
         """Call an NVML function with `count` outputs of format `form`; return the first."""

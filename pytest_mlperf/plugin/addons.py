@@ -263,7 +263,7 @@ def as_facts(value: object) -> dict[str, str]:
     facts: Mapping[Any, Any] = value if isinstance(value, Mapping) else {None: None}
     words = [word for pair in facts.items() for word in pair]
     if not all(isinstance(word, str) for word in words) or len(facts) > MAX_FACTS:
-        raise TypeError(f"returned {value!r:.80}, not a mapping of at most {MAX_FACTS} strings")
+        raise TypeError(f"returned {value!r:.80}, not a mapping of at most {MAX_FACTS} texts")
     return {title[:80]: fact[:MAX_FACT_CHARACTERS] for title, fact in facts.items()}
 
 

@@ -83,15 +83,15 @@ def _metric(of: Mapping[str, Any]) -> str:
         return f"{subject}: {note or 'no record of this machine'}"
     bound = limit(metric, of["limit"])
     if of["outcome"] in {Outcome.OK, Outcome.IMPROVED}:
-        reason = f"inside {bound}"
+        reason = f"within limit {bound}"
     elif of["outcome"] == Outcome.PROVISIONAL:
         reason = f"{of['direction']} {note}"
     elif of["outcome"] == Outcome.INCONCLUSIVE:
-        reason = note or f"{bound} undecided"
+        reason = note or f"undecided at {bound}"
     else:
         higher = METRICS[metric].direction is Direction.HIGHER
         beyond = of["high"] < -of["limit"] if higher else of["low"] > of["limit"]
-        reason = note or f"{bound} {'exceeded' if beyond else 'not excluded'}"
+        reason = note or f"limit {bound} {'' if beyond else 'possibly '}exceeded"
     return f"{subject} {change(of['change'])} ({interval(of['low'], of['high'])}); {reason}"
 
 
@@ -148,10 +148,10 @@ def _score_change(of: Mapping[str, Any]) -> str:
     if of["low"] is not None and of["high"] is not None:
         text += f" ({points(of['low'])} to {points(of['high'])})"
     if of["outcome"] == Outcome.OK:
-        return f"{text}; inside {bound}"
+        return f"{text}; within limit {bound}"
     if of["outcome"] == Outcome.ACC_DROP:
-        return f"{text}; {bound} {'exceeded' if of['beyond'] else 'not excluded'}"
-    return f"{text}; {bound} undecided"
+        return f"{text}; limit {bound} {'' if of['beyond'] else 'possibly '}exceeded"
+    return f"{text}; undecided at {bound}"
 
 
 def _most(of: Mapping[str, Any]) -> str:

@@ -122,7 +122,7 @@ def read_regular(path: Path, max_bytes: int) -> bytes:
                 raise UnfitError(f"larger than {size_in_words(max_bytes)}")
         end = os.fstat(file.fileno())
     if (begin.st_size, begin.st_mtime_ns) != (end.st_size, end.st_mtime_ns):
-        raise UnfitError("changed while it was read")
+        raise UnfitError("changed while it was read (try again)")
     if content.startswith(POINTER) and len(content) <= MAX_POINTER_BYTES:
         advice = "a Git LFS pointer, not the file itself; run: git lfs pull"
         raise PointerError(errno.ENODATA, advice)

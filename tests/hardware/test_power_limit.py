@@ -105,7 +105,7 @@ def test_a_limit_that_cannot_be_set_is_refused_in_one_sentence(
 
     (folder / "GPU-0.power-limit.json").mkdir()
     with pytest.raises(
-        Refused, match=r"cannot be written: .* must be noted there before it is changed"
+        Refused, match=r"was not changed, because the present one cannot be saved in .*; make"
     ):
         set_to(opened, folder, 500)
     assert (fake.limit_w(), noted(folder)) == (700, {})

@@ -359,7 +359,7 @@ def test_a_provisional_drop_is_red_once_runs_in_turns_prove_it(
 
     assert answer.outcome is failing
     assert sentence(answer.headline) == (
-        "samples/s −50.0 % (−55.0 to −45.0 %); −40 % exceeded, accuracy not checked"
+        "samples/s −50.0 % (−55.0 to −45.0 %); limit −40 % exceeded, accuracy not checked"
     )
     (metric,) = answer.metrics
     assert (metric.outcome, metric.confirmed, metric.direction) == (failing, True, None)

@@ -60,10 +60,10 @@ def _read_checksums(checksums: str) -> dict[str, str]:
     except (ValueError, RecursionError) as error:
         raise damaged(path, f"it is not JSON ({error})") from error
     if not isinstance(content, dict) or not all(
-        isinstance(md5, str) and re.fullmatch("[0-9a-f]{32}", md5) for md5 in content.values()
+        isinstance(md5, str) and re.fullmatch("(?i)[0-9a-f]{32}", md5) for md5 in content.values()
     ):
         raise damaged(path, "it is not a JSON object of file names and MD5 sums")
-    return content
+    return {name: md5.lower() for name, md5 in content.items()}
 
 
 LIST = "preprocessed_files.pkl"

@@ -144,8 +144,9 @@ class StreamingDataset(FileDataset[tuple[int, int, int]]):
         if len(ends) != len(self._places) or ends != sorted(ends) or ends[-1:] != [len(users)]:
             raise wrong(
                 self._folder / "users_cumsum_per_ts.csv",
-                f"time step {step} must list {len(self._places)} cumulative numbers of users, one "
-                f"per file, up to the {len(users)} users in {file.name}, but ends with {ends[-3:]}",
+                f"time step {step} needs {len(self._places)} rising numbers, one per file, up to "
+                f"{len(users)}, the number of users in {file.name}; it has {len(ends)}, which end "
+                f"with {ends[-3:]}",
                 ADVICE,
             )
         begin = 0

@@ -55,7 +55,7 @@ def accepted_drop(points: Sequence[TrendPoint], metric: MetricVerdict, rule: Rul
     return (
         f"{definition.title} {change(mean)} ({interval(low, high)}) over "
         f"{len(points) - points.index(first)} accepted baselines since {first.date[:10]}; "
-        f"{limit(metric.metric, most)} exceeded"
+        f"limit {limit(metric.metric, most)} exceeded"
     )
 
 

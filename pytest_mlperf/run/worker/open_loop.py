@@ -73,8 +73,8 @@ def recorded(dataset: Dataset, settings: LoadGenSettings) -> Sequence[float]:
     if times[-1] < ramp_s * max(settings.points):
         raise RunError(
             "dataset",
-            f"the trace lasts {times[-1]:g} s, and its first {ramp_s * max(settings.points):g} s "
-            "do not count: lower ramp, or use a longer trace",
+            f"the trace lasts {times[-1]:g} s, but the ramp, which is not measured, takes "
+            f"{ramp_s * max(settings.points):g} s of it: lower ramp, or use a longer trace",
         )
     return times
 

@@ -158,8 +158,9 @@ def test_checksums_are_compared_where_asked_for(folder: Path, tmp_path: Path) ->
     sums = tmp_path / "checksum_inference.json"
     files = [folder / f"{name}.pkl" for name in NAMES]
     digits = {file.name: hashlib.md5(file.read_bytes()).hexdigest() for file in files}
-    sums.write_text(json.dumps(digits))
-    same(build(folder, checksums=str(sums)), NAMES)
+    for spelled in (digits, {name: md5.upper() for name, md5 in digits.items()}):
+        sums.write_text(json.dumps(spelled))
+        same(build(folder, checksums=str(sums)), NAMES)
     image, label = volumes(NAMES[1])
     (folder / f"{NAMES[1]}.pkl").write_bytes(pickle.dumps([image + 1, label]))
     with pytest.raises(RunError, match=r"case_00000.pkl: md5 is \w+, expected \w+: the file"):

@@ -117,7 +117,9 @@ def _one(case: Case, kept: Record, *, fell: bool, number: int) -> CaseResult:
         low=share - 0.006,
         high=share + 0.006,
     )
-    headline = f"samples/s {share:+.1%}; " + ("−3 % exceeded" if fell else "inside −3 %")
+    headline = f"samples/s {share:+.1%}; " + (
+        "limit −3 % exceeded" if fell else "within limit −3 %"
+    )
     file = f"baselines/{case.accelerator}/quick/{case.workload}/Offline.{case.engine}.fp8.json"
     return result(
         replace(

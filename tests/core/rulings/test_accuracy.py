@@ -83,10 +83,10 @@ def moved(by: float) -> list[float]:
 def test_worse_is_lower_or_higher_as_the_scorer_says() -> None:
     """A worsening smaller than the margin is mentioned."""
     for change, lower, outcome, headline in (
-        (-2.0, False, Outcome.ACC_DROP, "s −2.00 points (−2.07 to −1.92); −0.50 exceeded"),
-        (+2.0, False, Outcome.OK, "s +2.00 points (+1.81 to +2.08); inside −0.50"),
-        (+2.0, True, Outcome.ACC_DROP, "s +2.00 points (+1.92 to +2.07); +0.50 exceeded"),
-        (-2.0, True, Outcome.OK, "s −2.00 points (−2.08 to −1.93); inside +0.50"),
+        (-2.0, False, Outcome.ACC_DROP, "s −2.00 points (−2.07 to −1.92); limit −0.50 exceeded"),
+        (+2.0, False, Outcome.OK, "s +2.00 points (+1.81 to +2.08); within limit −0.50"),
+        (+2.0, True, Outcome.ACC_DROP, "s +2.00 points (+1.92 to +2.07); limit +0.50 exceeded"),
+        (-2.0, True, Outcome.OK, "s −2.00 points (−2.08 to −1.93); within limit +0.50"),
     ):
         ruling = ruled({"s": SAME}, {"s": moved(change)}, lower=("s",) if lower else ())
         (paired,) = ruling.paired
@@ -182,7 +182,7 @@ def test_scores_without_a_change_state_their_detectable_change() -> None:
     assert alike.values["unseen"] == pytest.approx(0.1, abs=0.005)
     assert wide.notes == ()
     assert (part.outcome, part.more) == (Outcome.INCONCLUSIVE, True)
-    assert sentence(part.headline) == "s +0.00 points (−0.34 to +0.00); −0.10 undecided"
+    assert sentence(part.headline) == "s +0.00 points (−0.34 to +0.00); undecided at −0.10"
 
 
 def test_samples_that_change_by_groups_are_judged_by_them_with_a_note() -> None:
@@ -266,7 +266,7 @@ def test_samples_that_show_too_little_of_chance_decide_nothing_with_a_reason() -
     assert enough.outcome is Outcome.ACC_DROP
     assert "chance_unseen" not in map(key_of, enough.notes)
     assert (little.outcome, little.more) == (Outcome.INCONCLUSIVE, False)
-    assert sentence(little.headline) == "map −2.00 points; −0.50 undecided"
+    assert sentence(little.headline) == "map −2.00 points; undecided at −0.50"
     assert little.notes[0] == Note.of(
         "chance_unseen", metric="map", samples=N, seen=0.254, needed=0.5
     )

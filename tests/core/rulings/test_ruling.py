@@ -250,14 +250,14 @@ def test_reported_metrics_follow_gated_ones() -> None:
 
 def test_the_headline_ends_in_the_position_of_the_interval() -> None:
     for metric, old, new_value, prior_sd, ending in (
-        ("throughput", 100.0, 100.0, 0.007, "; inside −3 %"),
-        ("throughput", 100.0, 110.0, 0.007, "; inside −3 %"),
-        ("throughput", 100.0, 90.0, 0.007, "; −3 % exceeded"),
-        ("throughput", 100.0, 97.4, 0.007, "; −3 % not excluded"),
-        ("throughput", 100.0, 99.0, 0.05, "; −3 % undecided"),
-        ("latency_p99", 0.030, 0.030, 0.02, "; inside +10 %"),
-        ("latency_p99", 0.030, 0.045, 0.02, "; +10 % exceeded"),
-        ("latency_p99", 0.030, 0.0325, 0.02, "; +10 % not excluded"),
+        ("throughput", 100.0, 100.0, 0.007, "; within limit −3 %"),
+        ("throughput", 100.0, 110.0, 0.007, "; within limit −3 %"),
+        ("throughput", 100.0, 90.0, 0.007, "; limit −3 % exceeded"),
+        ("throughput", 100.0, 97.4, 0.007, "; limit −3 % possibly exceeded"),
+        ("throughput", 100.0, 99.0, 0.05, "; undecided at −3 %"),
+        ("latency_p99", 0.030, 0.030, 0.02, "; within limit +10 %"),
+        ("latency_p99", 0.030, 0.045, 0.02, "; limit +10 % exceeded"),
+        ("latency_p99", 0.030, 0.0325, 0.02, "; limit +10 % possibly exceeded"),
     ):
         rule, limits = replace(RULE, prior_sd=prior_sd), {metric: METRICS[metric].limit}
         fresh: dict[str, Any] = {metric: new_value}

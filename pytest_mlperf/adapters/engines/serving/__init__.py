@@ -224,7 +224,7 @@ class ServerProcess:
             self._pid = int(first["pid"])
             return
         self.stop()
-        reason = first.get("failed", "the process that should start it did not answer")
+        reason = first.get("failed", "the launcher process did not answer")
         raise engine_error(f"{title}: {command[0]} cannot be started: {reason}")
 
     def ended(self, within_s: float = 0.0) -> int | str | None:

@@ -287,12 +287,12 @@ def _defect(weights: Mapping[str, Any], expected: Mapping[str, tuple[int, ...]])
     import torch
 
     if missing := [name for name in expected if name not in weights]:
-        return f"{len(missing)} of {len(expected)} weights are missing, first {missing[0]!r}"
+        return f"{len(missing)} of {len(expected)} weights are missing, such as {missing[0]!r}"
     for name, value in weights.items():
         if name not in expected and not str(name).endswith(COUNTER):
-            return f"it also has {name!r}"
+            return f"the network has no weight {name!r}"
         if not isinstance(value, torch.Tensor):
-            return f"{name!r} is a {type(value).__name__}, no tensor"
+            return f"{name!r} is a {type(value).__name__}, not a tensor"
         if name in expected and (*value.shape,) != expected[name]:
             return f"{name!r} has shape {(*value.shape,)}, not {expected[name]}"
         if name in expected and value.dtype != torch.float32:
