@@ -103,7 +103,7 @@ def declared(
 
 @cache
 def current(target: str) -> str:
-    """Return a target "package.module:name" with the present path of a module that was moved."""
+    """Return a target "package.module:name" with the new path if its module was moved."""
     name = target.removeprefix(f"{__package__}.")
     if name != target:
         for former, present in ALIASES.items():
@@ -196,7 +196,7 @@ def imported(noun: str, target: str, options: Mapping[str, Any] | None = None) -
 
 
 def look(use: str) -> Callable[..., None] | None:
-    """Return a data set's class method `look`, which finds its files on disk; None if absent."""
+    """Return the class method `look` of a data set, which finds its files; None if absent."""
     finds: Callable[..., None] | None = class_attribute("datasets", use, "look")
     return finds
 
@@ -208,7 +208,7 @@ def parallelism(use: str, options: Mapping[str, Any]) -> Mapping[str, Any] | Non
 
 
 def works_on(use: str, options: Mapping[str, Any]) -> tuple[str, str] | None:
-    """Return (name of the option that selects an engine's device, device); None if unknown."""
+    """Return (option, value) by which an engine's options select the device; None if unknown."""
     ask = class_attribute("engines", use, "works_on")
     return None if ask is None else ask(options)
 

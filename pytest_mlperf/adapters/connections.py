@@ -208,7 +208,7 @@ class Connections:
     def __init__(self, url: str, *, keeps: bool = True) -> None:
         """Store the server's URL, or "unix:" and a socket's path; connect later.
 
-        If `keeps` is False, each request opens a new connection.
+        If `keep_alive` is False, each request opens a new connection.
         """
         self._hung_up = 0 if keeps else 2
         parts = urlsplit(url)
@@ -341,7 +341,7 @@ class Connections:
 
 
 def library(who: str = "engine openai", extra: str = "openai") -> Any:
-    """Return httptools; if missing, the error names `who` needs it and the extra to install."""
+    """Import httptools; if missing, the error says that `user` needs it and names the pip extra."""
     try:
         import httptools
     except ImportError as error:

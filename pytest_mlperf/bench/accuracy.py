@@ -183,7 +183,7 @@ class CaseAccuracy:
         return replace(ruling, notes=(*ruling.notes, *more))
 
     def noted(self, latest: ScoredPass, answer: Ruling) -> Ruling:
-        """Add a note to a ruling if the answers cannot become the first accuracy baseline."""
+        """Return the ruling, with a note if the answers cannot be the first accuracy baseline."""
         unfit = None if self.accepted else self._unfit(latest)
         return replace(answer, notes=(*answer.notes, unfit)) if unfit else answer
 
@@ -229,7 +229,7 @@ class CaseAccuracy:
         return {name: rerun.sd for name, rerun in reruns.items()}
 
     def _apart(self, latest: ScoredPass) -> dict[str, Rerun]:
-        """Return by metric how a pass of the baseline's build differs from the baseline."""
+        """Return how re-run scores of the baseline's build differ, by metric; else {}."""
         accuracy = latest.accuracy
         if self.accepted is None or not accuracy.full or not self._same_build(latest.subject):
             return {}
@@ -247,7 +247,7 @@ class CaseAccuracy:
     def record(
         self, latest: ScoredPass, policy: Policy, answer: Ruling, *, commit: str | None
     ) -> Ruling:
-        """Store the scores of a pass over the whole data set; return the ruling RECORDED."""
+        """Store the scores of a whole pass; return RECORDED, or a ruling with the refusal."""
         if policy.update == "append":
             return self._repeated(latest, policy, answer)
         if answer.outcome is Outcome.ACC_DROP and not policy.accept_regression:

@@ -62,13 +62,13 @@ MOST_PAIRS = 6
 
 
 class OtherSide(CaseRunner):
-    """Run the build of `--mlperf-against`; its failures are an ERROR, not a verdict."""
+    """Run a case with the build of `--mlperf-against`; its failures become errors, not verdicts."""
 
     title = ""
     _unjudgeable: Unjudgeable | None = None
 
     def add_run(self, *, ask: Ask | None = None) -> Run:
-        """Add one valid run; the reasons of an INVALID run name the build, and end its runs."""
+        """Add a valid run; after an INVALID one, raise Unjudgeable with the build's name."""
         if self._unjudgeable:
             raise self._unjudgeable
         try:
@@ -123,7 +123,7 @@ class OtherBuild:
         return sides.title if sides else None
 
     def sides(self, case: CaseRuns) -> Interleaved:
-        """Return a case and its other build; raise RunError if that cannot be measured."""
+        """Return a case and its other build, to interleave; raise RunError if that build fails."""
         if id(case) not in self._sides:
             self._sides[id(case)] = self._made(case)
         return self._sides[id(case)]
@@ -175,7 +175,7 @@ class OtherBuild:
         return made
 
     def _accuracy_key(self, case: CaseRuns, commit: str | None, subject: Subject) -> str:
-        """Return the key of the other build's pass, by build, suite, data and machine.
+        """Return a cache key of the other build's accuracy pass, by build, suite, data, machine.
 
         Returns "" if the content of the build cannot be determined.
         """

@@ -73,6 +73,7 @@ def noise_of_sessions(
     Args:
         file: Baseline file of the record: ROOT/ACCELERATOR/PROFILE/WORKLOAD/CASE.json.
         runs_dir: Folder of earlier sessions' results, or None.
+        same_code: Returns whether two commits have the same code.
     """
     machine = calibrated(closed_root(file), case.accelerator, record.identity)
     cases = machine.cases if machine else ()
@@ -268,7 +269,7 @@ estimate would be too small. A drop beyond that variance is not added.
 
 
 def grow(case: CaseRuns, answer: Ruling) -> Ruling:
-    """Append this session's runs to a baseline of too few days, or add to `answer` why not."""
+    """Append this session's runs to a baseline of too few days, or note in `ruling` why not."""
     record, session = case.record, case.runs[0].session
     if record is None or record.days >= DAYS or session in record.sessions:
         return answer

@@ -68,7 +68,7 @@ def fails_on(word: str, fail_on: Collection[str], *, usual: bool) -> bool:
 def fails(verdict: Verdict, *, fail_on: Collection[str], named: bool) -> bool:
     """Return whether a verdict fails its test under the session's options.
 
-    `named`: the accelerator can have a shared baseline, so NO BASELINE fails in CI.
+    `shareable`: the accelerator can have a shared baseline, so NO BASELINE fails in CI.
     """
     outcome = verdict.outcome
     if outcome in {Outcome.INCONCLUSIVE, Outcome.SUSPECT, Outcome.PROVISIONAL}:
@@ -84,10 +84,7 @@ def is_named(accelerator: str, *, pretended: bool) -> bool:
 
 
 def unjudged_told(verdict: Verdict, *, fail_on: Collection[str], named: bool) -> Verdict:
-    """Add a note to a verdict NO BASELINE if it passes in CI although nothing was judged.
-
-    `named`: the accelerator can have a shared baseline; then the verdict fails and gets no note.
-    """
+    """Add a note to NO BASELINE in CI that nothing was judged, unless `can_share_baseline`."""
     usual = not named and not {"no-baseline", "no:no-baseline"}.intersection(fail_on)
     if verdict.outcome is not Outcome.NO_BASELINE or not usual or not os.environ.get("CI"):
         return verdict
@@ -131,7 +128,7 @@ def broken(
 
 
 def energy_notes(runs: Sequence[Run]) -> list[Words]:
-    """Return notes on the runs, including energy and power source of the last run."""
+    """Return notes on all runs, and the energy, power source and GPUs of the last run."""
     if not runs:
         return []
     last, notes = runs[-1], of_all_runs(runs)
@@ -209,7 +206,7 @@ def _unknown_energy(run: Run) -> dict[Hashable, Words]:
 
 
 def each_once(noted: Sequence[Mapping[Hashable, Words]]) -> list[Words]:
-    """Return one note per key, with the text of the last run that has the key."""
+    """Merge notes of runs: one per key, with the last run's text and the number of runs with it."""
     lines = []
     for kind in dict.fromkeys(kind for by_kind in noted for kind in by_kind):
         *others, last = [by_kind[kind] for by_kind in noted if kind in by_kind]
@@ -532,7 +529,7 @@ def _expected(planned: Testable, verdict: Verdict) -> Verdict:
 def tree_changes(
     policy: Policy, commit: str | None, job: MeasuredCase, suite: Path, imported: Sequence[str]
 ) -> tuple[list[str], list[str]]:
-    """List files changed since a baseline's commit, and reasons why that is unknown."""
+    """Return lines on files changed since a baseline's commit, and reasons why some are unknown."""
     if commit is None:
         return [], []
     loaded = {os.path.realpath(path) for path in (*imported, str(suite), *_named(job, suite))}
@@ -561,7 +558,7 @@ def tree_changes(
 
 
 def _named(job: MeasuredCase, suite: Path) -> Iterator[str]:
-    """Yield existing paths in a case's settings, except the suite's folder and its parents."""
+    """Yield existing paths in a case's settings, except the suite's folders, and source files."""
     if not isinstance(job, Job):
         return
     factories = [job.engine, job.dataset, *filter(None, [job.scoring.scorer])]

@@ -126,7 +126,7 @@ class CaseRuns(CaseRunner):
 
     @cached_property
     def scores(self) -> CaseAccuracy:
-        """Comparison of the case's scores with its accuracy baseline."""
+        """Accuracy comparison of the case: its scores against its accuracy baseline."""
         whole = self.policy.update is not None or self.policy.against is not None
         return CaseAccuracy(self.of_suite, self._root, whole=whole)
 
@@ -241,7 +241,7 @@ class CaseRuns(CaseRunner):
 
     @property
     def set_by(self) -> str | None:
-        """Date, commit and reason of the last acceptance of the baseline, or None."""
+        """Date, commit and reason of the baseline's last acceptance; None without a baseline."""
         return set_by(self.record.history) if self.record else None
 
     def changes(self, subject: Subject) -> tuple[str, ...]:
@@ -279,7 +279,7 @@ class CaseRuns(CaseRunner):
     def process(
         self, *, performance: bool, ask: Ask | None, at: SearchState | None = None
     ) -> ProcessResult:
-        """Run a fresh process and store its results; after an error, always raise it again."""
+        """Run a worker process and store its results; after an error, each call raises it again."""
         # INVALID runs affect neither compliance tests nor accuracy passes.
         timed = performance and not (at and at.audit)
         if self._broken and (timed or not isinstance(self._broken, Unjudgeable)):
@@ -309,7 +309,7 @@ class CaseRuns(CaseRunner):
         return process
 
     def _counted(self, run: Run) -> Run:
-        """Mark a run INVALID if its token counts differ from those of the scored answers."""
+        """Return the run, INVALID if its token counts differ from those of scored answers."""
         if self.subject is None or not any(n.startswith("tokens_per_sample") for n in run.metrics):
             return run
         facts, sides = self.subject.fingerprint, list[Iterable[tuple[int, float | None]]]()

@@ -55,7 +55,7 @@ def why_no_build(case: CaseRuns) -> Confirmation | None:
 
 
 def _sides(case: CaseRuns, earlier: EarlierSide | None, stack: contextlib.ExitStack) -> Interleaved:
-    """Return this build and the baseline's, which exists until the stack is closed.
+    """Return this build and the baseline's, to interleave; closing `stack` removes the baseline's.
 
     `earlier` is the case with the baseline's options if they differ. Raises MlperfError if the
     baseline's build is unavailable.
@@ -79,9 +79,9 @@ def _sides(case: CaseRuns, earlier: EarlierSide | None, stack: contextlib.ExitSt
 
 
 def _require_same(sides: Interleaved, record: Record | None, *, restored: bool) -> None:
-    """Raise NotComparable if the old side ran another build than the baseline's record describes.
+    """Raise NotComparable if the old runs are not of the build in the baseline's record.
 
-    Today's options may differ unless the record's were `restored`.
+    Options may differ, unless the runs use the `restored` options of the record.
     """
     side = sides.old
     if not side.runs or side.subject is None or record is None:
@@ -218,7 +218,7 @@ def _to_confirm(metric: MetricVerdict, policy: Policy) -> bool:
 
 
 def _leans(metric: MetricVerdict) -> bool:
-    """Check whether a metric is undecided but probably dropped."""
+    """Check whether only session variance or machine load keeps a metric from being a drop."""
     undecided = metric.outcome in {Outcome.PROVISIONAL, Outcome.INCONCLUSIVE}
     return undecided and metric.direction == "drop"
 
@@ -280,7 +280,7 @@ def _decided(
 
 
 def worse(ratios: Mapping[str, Ratio]) -> list[str]:
-    """Return the metrics that interleaved runs prove worse, by any amount."""
+    """Return metrics whose confidence interval of the ratio lies below 1 (worse), by any amount."""
     return [name for name, ratio in ratios.items() if ratio.high < 1]
 
 

@@ -67,7 +67,7 @@ def _stored(value: Any) -> Any:
 
 
 def _restored(options: Mapping[str, Any], today: Mapping[str, Any]) -> dict[str, Any]:
-    """Return recorded options with full paths; values of `today` replace unchanged ones."""
+    """Return recorded options with full paths: from `current` if equal, else by expanding "~"."""
 
     def whole(text: str) -> str:
         if f"{OUTSIDE_MARK}/" in text:
@@ -79,7 +79,7 @@ def _restored(options: Mapping[str, Any], today: Mapping[str, Any]) -> dict[str,
 
 
 def deciding(case: CaseRuns) -> str:
-    """Return advice for deciding on a drop if the baseline's options cannot be restored."""
+    """Return how to decide about a drop, as text, if the baseline's options cannot be restored."""
     usual = "name the baseline's build with --mlperf-against"
     record, planned = case.record, case.planned
     if not isinstance(planned, Planned):

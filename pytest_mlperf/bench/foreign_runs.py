@@ -37,7 +37,7 @@ LOOKS = 5
 
 
 def checked(case: Case, where: str = "") -> Case:
-    """Check a case's names for use in test ids and paths; MlperfError if one is unsafe."""
+    """Return a case with safe names, else raise MlperfError; `where` begins its message."""
     try:
         for name in (case.workload, case.engine, case.precision):
             checked_name(name)

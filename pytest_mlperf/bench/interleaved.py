@@ -65,12 +65,12 @@ class Interleaved:
 
     @property
     def pairs(self) -> int:
-        """Number of pairs that count."""
+        """Number of complete pairs of an old and a new run."""
         return min(len(self.old.runs), len(self.new.runs))
 
     @property
     def runs(self) -> int:
-        """Number of runs of both sides, with those that do not count."""
+        """Number of runs of both sides, including INVALID and excluded ones."""
         sides = (self.old, self.new)
         return sum(len(one.runs) + len(one.invalid_runs) + len(one.left_out) for one in sides)
 
@@ -81,7 +81,7 @@ class Interleaved:
 
     @property
     def left_out(self) -> str:
-        """How many pairs were left out because of load; "" if none."""
+        """Text on the pairs left out because of load: their number and the reason; "" if none."""
         if not self.missing:
             return ""
         runs = 2 * len(self.old.left_out)
@@ -140,14 +140,14 @@ class Interleaved:
         return decided(new, old, limits, rule, missing=self.missing, least=self.least)
 
     def means(self, metric: str, pairs: int) -> tuple[float, float]:
-        """Return the geometric means of both sides' first runs, the old side's first."""
+        """Return a metric's geometric means over the first `pairs` runs: (old build, new build)."""
         old, new = (values(side.runs, metric)[:pairs] for side in (self.old, self.new))
         return mean_value(old), mean_value(new)
 
     def verdicts(
         self, ratios: Mapping[str, Ratio], limits: Mapping[str, float], failing: Outcome
     ) -> list[MetricVerdict]:
-        """Return the verdicts by `ratios`; a proven drop has the outcome `failing`."""
+        """Return one verdict per ratio; a proven drop has the outcome `failing`."""
         verdicts = []
         for name, ratio in ratios.items():
             moved, low, high = raw(name, ratio)
@@ -179,9 +179,9 @@ def decided(
 ) -> dict[str, Ratio]:
     """Return the ratios by metric once a drop is proven or all metrics are decided; else {}.
 
-    `missing` is the number of pairs that were left out; they count towards the maximum. `least` is
-    a claim to decide in place of a drop. Raises NotComparable if a metric is missing or may not be
-    judged.
+    `missing` is the number of pairs that were left out; they count towards the maximum. `least`
+    is a ratio to prove in place of a drop. Raises NotComparable if a metric is missing or may not
+    be judged.
     """
     pairs = min(len(new), len(old))
     last = missing > 0 and pairs + missing >= rule.max_runs
@@ -207,7 +207,7 @@ def ratios_of(
     rule: RuleR,
     least: float | None = None,
 ) -> dict[str, Ratio]:
-    """Return the ratio of each metric with enough queries by all pairs, see `decided`."""
+    """Judge the ratio new / old of each metric with enough queries: for a drop, or for `claim`."""
     runs = [*new, *old]
     judged = countable(runs, limits)
     if not judged:
@@ -244,7 +244,7 @@ def in_words(metric: str, ratio: Ratio | RelativeSpeed) -> str:
 
 
 def raw(metric: str, ratio: Ratio | RelativeSpeed) -> tuple[float, float, float]:
-    """Return (change, lower, upper) of a metric's value; `ratio` is above 1 for better."""
+    """Return a metric's relative change and its confidence bounds; `ratio` above 1 is better."""
     if METRICS[metric].direction is Direction.HIGHER:
         return ratio.ratio - 1, ratio.low - 1, ratio.high - 1
     return 1 / ratio.ratio - 1, 1 / ratio.high - 1, 1 / ratio.low - 1

@@ -109,7 +109,7 @@ def held_to_best(case: CaseRunner, answer: Ruling) -> Ruling:
 
 
 def below_best(case: CaseRunner) -> str | None:
-    """Return a headline if the case's share of the best official result is below the limit."""
+    """Return a headline if the case's share of the best official result is too low, else None."""
     least = case.planned.suite.of_best
     if least is None or isinstance(placing := _standing(case), str) or placing.share >= least:
         return None

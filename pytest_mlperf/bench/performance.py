@@ -225,7 +225,7 @@ def traded(metrics: Sequence[MetricVerdict]) -> tuple[str, ...]:
 
 
 def answer_of(case: CaseRuns, ruling: Ruling, limits: Mapping[str, float]) -> Ruling:
-    """Complete a ruling: whether accuracy was checked, and advice on missing metrics."""
+    """Complete a ruling: note if accuracy was not checked, and advice on missing metrics."""
     unvouched = case.unchecked
     notes = sample.remedies(case.runs, limits, case.record) if case.runs else ()
     return Ruling(
@@ -250,7 +250,7 @@ def first_line(case: CaseRuns, ruling: Ruling) -> Words:
 
 
 def accuracy_failed(case: CaseRuns, *, required: bool = False) -> Ruling | None:
-    """Return INVALID for a speed or energy test if accuracy failed, else None."""
+    """Return INVALID if accuracy failed, else None; `required` measures it if it is missing."""
     official = case.planned.suite.profile == "official"
     accuracy = case.find_accuracy(required=official or required)
     answer = case.judge_accuracy() if accuracy else None
@@ -261,7 +261,7 @@ def accuracy_failed(case: CaseRuns, *, required: bool = False) -> Ruling | None:
 
 
 def unless_off(case: CaseRuns, answer: Ruling, phase: Phase) -> Ruling:
-    """Change a ruling to INVALID if the machine's own speed has changed."""
+    """Return INVALID if a metric and the machine's own speed changed, else the ruling."""
     leans = any(metric.direction == "drop" for metric in answer.metrics)
     changed = (
         answer.outcome in CHANGED_OUTCOMES or leans or (phase.many and may_fall(answer.metrics))
@@ -286,7 +286,7 @@ def _locked_clock(case: CaseRuns) -> Note | None:
 
 
 def reported(case: CaseRuns, answer: Ruling) -> tuple[Words, ...]:
-    """Return notes on gated metrics that are only reported because of too few queries."""
+    """Return notes on the gated metrics that were not judged, as runs have too few queries."""
     if not case.runs or answer.outcome is Outcome.INCONCLUSIVE:
         return ()
     kept = None if answer.outcome is Outcome.RECORDED else case.record
@@ -460,7 +460,7 @@ def judge_efficiency(case: CaseRuns, kinds: Collection[Kind], phase: Phase = LON
 
 
 def energy_limits(case: CaseRuns, runs: Sequence[Run]) -> tuple[Mapping[str, float], Ruling | None]:
-    """Return (limits of the energy metrics to judge, INVALID ruling if some are unusable).
+    """Return (limits of the energy metrics to judge, a ruling if others cannot be judged).
 
     Raises UnavailableError if the energy of the case is unknown.
     """

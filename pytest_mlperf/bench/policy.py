@@ -58,14 +58,14 @@ class Policy:
     judged_pairs: int = 1
 
     def shown(self, path: Path) -> str:
-        """Return a path for messages: relative to `root` if it is below it."""
+        """Return a path as text for messages: relative to `root` if it is below it."""
         resolved, root = path.resolve(), self.root.resolve()
         return str(resolved.relative_to(root)) if resolved.is_relative_to(root) else str(path)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Phase:
-    """Describe a phase: `pairs` counts the (case, metric) pairs that are judged together."""
+    """Hold the number of (case, metric) pairs to judge; `once`: judge the first runs, add none."""
 
     pairs: int = 1
     once: bool = False
@@ -77,7 +77,7 @@ class Phase:
 
     @property
     def together(self) -> int:
-        """Number of pairs that are judged together; 0 if each is judged on its own."""
+        """Number of pairs that are judged jointly; 0 if each is judged on its own."""
         return self.pairs if self.many else 0
 
 
@@ -96,7 +96,7 @@ def gated_pairs(planned: Testable, kind: Kind, *, power: bool, meter: bool) -> i
 
 @dataclass(frozen=True, kw_only=True)
 class Formerly:
-    """Describe the baseline of the most similar machine, as this one has no baseline."""
+    """Describe the most similar machine's baseline, for a machine that has none."""
 
     date: str
     differences: tuple[Difference, ...]
@@ -108,7 +108,7 @@ class Formerly:
 
     @property
     def brief(self) -> str:
-        """First difference between the machines as text, for a headline."""
+        """First difference between the baseline's machine and this one as text, for a headline."""
         more = len(self.differences) - 1
         return self._of_client or f"{self._begin} {_changed(self.differences[0])}" + (
             f" and {more} more" * bool(more)
@@ -116,7 +116,7 @@ class Formerly:
 
     @property
     def _of_client(self) -> str:
-        """Message if the baseline was stored for the client, not the remote server; else ""."""
+        """Message if the baseline is the client machine's, not the remote server's; else ""."""
         source = next((one for one in self.differences if one.name == SOURCE), None)
         if source is None or source.theirs is not None:
             return ""
@@ -132,13 +132,13 @@ class Formerly:
 
 
 def formerly(baseline: Baseline, identity: Mapping[str, Property]) -> Formerly | None:
-    """Return the date and differences of the record of the most similar machine, or None."""
+    """Return date and hardware differences of the most similar machine's record; None if none."""
     closest = nearest(baseline, identity)
     return Formerly(date=accepted(closest[0]), differences=tuple(closest[1])) if closest else None
 
 
 def accepted(record: Record) -> str:
-    """Return the day of a record's last acceptance."""
+    """Return the date of a record's last acceptance, else of its last run."""
     return record.history[-1].date if record.history else record.runs[-1].started[:10]
 
 
@@ -151,7 +151,7 @@ def _changed(difference: Difference) -> str:
 def applied_before(
     loaded: Baseline | None, identity: Mapping[str, Property], root: Path, file: Path, case: Case
 ) -> Formerly | None:
-    """Find a case's baseline on the most similar machine, else for another GPU count."""
+    """Describe the baseline of the most similar machine, else for another GPU count; or None."""
     former = formerly(loaded, identity) if loaded else None
     if former is None and SOURCE in identity and (old := of_unnamed(root, file)):
         former = formerly(old, identity)
@@ -170,7 +170,7 @@ def of_unnamed(root: Path, file: Path) -> Baseline | None:
 
 
 def _of_other_counts(root: Path, file: Path, case: Case) -> Iterator[Formerly]:
-    """Yield the baselines of the case for other counts of the same accelerator."""
+    """Yield date and count of the case's baselines for other counts of the same accelerator."""
     _, kind = split(case.accelerator)
     behind = file.relative_to(root).parts[1:]
     for folder in sorted(root.iterdir()) if root.is_dir() else ():
@@ -215,5 +215,5 @@ def calibrated_rule(
 def rule_beside(
     file: Path, accelerator: str, identity: Mapping[str, Property], max_runs: int
 ) -> tuple[RuleR, str | None]:
-    """Call `calibrated_rule` for the baselines folder that contains `file`."""
+    """Return (rule R, source of its noise) for the baseline `file`; None without calibration."""
     return calibrated_rule(closed_root(file), accelerator, identity, max_runs)

@@ -177,7 +177,7 @@ def condition_differs(job: MeasuredCase, record: Record) -> str | None:
 
 
 def _unpointed(run: Run) -> Run:
-    """Remove "@64" from the metric names of a search, because each search finds another one."""
+    """Remove the point, as in "@64", from metric names: each search ends at another concurrency."""
     metrics, server = (
         {name.partition("@")[0]: value for name, value in figures.items()}
         for figures in (run.metrics, run.serving.server)
@@ -186,7 +186,7 @@ def _unpointed(run: Run) -> Run:
 
 
 def _made(attempt: Callable[[SearchState], Run], at: SearchState) -> Run:
-    """Make a run; if early stopping is all that failed, mark it as a missed latency limit."""
+    """Make a run; if only early stopping makes it INVALID, set its `limit_missed` instead."""
     run = attempt(at)
     if not run.invalid or run.queries < ENOUGH_QUERIES:
         return run
@@ -221,11 +221,11 @@ class Unjudgeable(Exception):
 
 
 class Rated(Protocol):
-    """Define what `valid_run` needs of a case: job, rate of the next run, and INVALID runs."""
+    """Define the protocol of a case for `valid_run`: job, rate of the next run, INVALID runs."""
 
     @property
     def job(self) -> MeasuredCase:
-        """Case with the settings for its runs."""
+        """Settings to measure and judge the case."""
 
     rate: float | None
     invalid_runs: list[Run]
@@ -318,7 +318,7 @@ class CaseRunner:
 
     @property
     def job(self) -> MeasuredCase:
-        """Case with the settings for its runs."""
+        """Settings to measure and judge the case."""
         return self._job(scorer=False)
 
     def _job(self, *, scorer: bool) -> MeasuredCase:
@@ -348,7 +348,7 @@ class CaseRunner:
 
     @property
     def suite_job(self) -> Job:
-        """Case of a suite with the settings of its runs."""
+        """The case as a `Job`, a case of a suite; it must not be a pytest-benchmark test."""
         assert isinstance(self.job, Job)
         return self.job
 
@@ -401,7 +401,7 @@ class CaseRunner:
     def process(
         self, *, performance: bool, ask: Ask | None, at: SearchState | None = None
     ) -> ProcessResult:
-        """Run a fresh process of the case; store the rate that it probed, if any."""
+        """Run a process that times the case (`performance`), scores it (`ask` given), or both."""
         self._processes += 1
         audit = at.audit if at else None
         job = self._job(scorer=ask is not None)

@@ -246,7 +246,7 @@ def lines(
     notes: Sequence[str],
     width: int,
 ) -> Iterator[str]:
-    """Yield the report: both sides, a table per pair of cases, prices and notes."""
+    """Yield the report: names of sides A and B, a table per pair of cases, prices and notes."""
     for label, name in zip("AB", names, strict=True):
         yield from paragraph(label, name, width)
     for pair in compared:

@@ -255,7 +255,7 @@ class Repeated(CaseRunner):
     def process(
         self, *, performance: bool, ask: Ask | None, at: SearchState | None = None
     ) -> ProcessResult:
-        """Run one new process; store its time outside the timed part in `start_s` [s]."""
+        """Run a process as the base class does; store its time beyond the run's in `start_s`."""
         began = time.monotonic()
         process = super().process(performance=performance, ask=ask, at=at)
         run = process.run

@@ -197,7 +197,7 @@ def planned_here() -> Sequence[Planned]:
 
 
 def _limits_of(suites: Mapping[tuple[str, str], Limits]) -> Callable[[Measured, Measured], Limits]:
-    """Return a function for a case's limits, from the results, its suite, or the defaults."""
+    """Return a function that finds two cases' limits: in results, the suite or the defaults."""
 
     def limits(a: Measured, b: Measured) -> Limits:
         bounds = b.limits or a.limits or suites.get((b.case.id, b.profile))
@@ -430,7 +430,7 @@ class Measured:
 
     @property
     def division(self) -> str:
-        """MLPerf division; a fingerprint states it only if it is open."""
+        """MLPerf division of the fingerprint, "closed" or "open"; default: "closed"."""
         return self.fingerprint.get("division", "closed")
 
 

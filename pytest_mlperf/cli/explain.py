@@ -103,7 +103,7 @@ def run(parsed: argparse.Namespace) -> int:
 def choose(
     name: str, sessions: Iterable[tuple[Path, Results]]
 ) -> tuple[Path, Results, list[CaseResult]]:
-    """Find the newest session with a case; return (file, results, tests of the case)."""
+    """Return the newest session with a case or test `name`: (file, results, tests of the case)."""
     measured: list[str] = []
     for path, results in sessions:
         tests = [one for one in results.cases if f"::{one.test}".endswith(f"::{name}")]
@@ -280,7 +280,7 @@ def _remarks(metric: MetricVerdict, last: Judged, rule: RuleR) -> Iterator[str]:
 
 
 def thresholds(look: Judged, metric: str) -> tuple[float, float]:
-    """Return (largest drop that passes, smallest drop that is proven) for equally noisy runs.
+    """Return (largest drop that passes, smallest drop that is proven) as shares, at equal noise.
 
     The width of the confidence interval is assumed constant, because it depends on noise only.
     """

@@ -37,7 +37,7 @@ class UnreadableExtension(EnvironmentFault):
 class Extension:
     """Describe an engine, data set, scorer or builder with its declared options.
 
-    `libraries` has the libraries that it uses: whether they are installed, and the extra with them.
+    `libraries` maps each library it uses to "installed" (bool) and "extra" (the pip extra with it).
     """
 
     group: registry.Group
@@ -55,7 +55,7 @@ class Extension:
 
 
 def read(group: registry.Group, name: str) -> Extension:
-    """Import a registered extension and read its declaration."""
+    """Import a registered extension; return its options, precisions and required libraries."""
     entry = registry.registered(group)[name]
     try:
         factory = registry.resolve(entry.value)

@@ -61,7 +61,7 @@ def progress(line: str) -> None:
 
 
 def print_what_the_terminal_can() -> None:
-    """Configure stdout to print "?" for characters that its encoding lacks."""
+    """Configure stdout and stderr to print "?" for characters that their encoding lacks."""
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="replace")

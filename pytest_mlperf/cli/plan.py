@@ -258,7 +258,7 @@ def _case(case: SuiteTest, cost: CaseCost, max_runs: int, held: Promises) -> dic
 
 
 def matrix(jobs: Mapping[str, Mapping[str, int]]) -> dict[str, list[dict[str, Any]]]:
-    """Return a GitHub Actions matrix: one job with a time limit per accelerator and suite."""
+    """Return a GitHub Actions matrix: one job per accelerator and suite, limited by its minutes."""
     rows = [
         {
             "accelerator": name,

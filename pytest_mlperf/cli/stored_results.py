@@ -116,7 +116,7 @@ def not_one_case(name: str, cases: Sequence[str], where: str = "") -> MlperfErro
 
 
 def whole_results(path: Path, allowed: Path | None) -> tuple[Results, list[str]]:
-    """Read results; if `allowed` (signers) is given, verify the signature and name the signer."""
+    """Read results; with a file of allowed signers verify them, and return notes on the signer."""
     if allowed is None:
         return read_results(path), []
     content = content_of(path, TITLE)  # once: the bytes that were signed are those that are used
@@ -151,7 +151,7 @@ def rule_here(
 
 
 def not_calibrated(rule: RuleR) -> str:
-    """Return the source of the noise as text if the machine is not calibrated."""
+    """Return the text that default noise is used, because the machine is not calibrated."""
     return f"default noise, {percent(rule.prior_sd)} per run: this machine is not calibrated"
 
 

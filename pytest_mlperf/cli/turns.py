@@ -41,7 +41,7 @@ class TurnsResult:
     """Hold the result of one case's interleaved runs.
 
     Attributes:
-        rows: Outcome and table row of each metric; one without figures if there is a reason.
+        rows: Outcome and table row of each metric; a single row without values if not judged.
         reason: Why the case was not judged, or "".
     """
 

@@ -168,7 +168,7 @@ class Record:
         return len(set(self.groups.values()))
 
     def noise_of(self, metric: str | None) -> SessionNoise | None:
-        """Return a metric's between-session noise; None if unknown or not combined by day."""
+        """Return a metric's noise between sessions; None if unknown or if it counts days twice."""
         noise = self.session_noise.get(metric or "")
         return noise if noise and (noise.by_days or len(self.sessions) == self.days) else None
 
@@ -276,7 +276,7 @@ def changed_keys(old: Mapping[str, str], new: Mapping[str, str]) -> list[str]:
 def unknown_facts(
     baseline: Mapping[str, str], current: Mapping[str, str], whose: str = "the baseline"
 ) -> tuple[str, ...]:
-    """Return as text the properties that only one of two fingerprints has."""
+    """Return texts on the properties that only one fingerprint has; `title` names the baseline."""
     lacking = {
         name: f"{name}: not recorded in {whose}"
         if key in current
@@ -434,12 +434,12 @@ class AccuracyBaseline:
 
 
 def steps_per_point(values: Sequence[float | None]) -> int:
-    """Return the resolution for storing scores: 100 steps, or 10,000 if all are from -1 to 1."""
+    """Return the stored steps per score point: 10,000 if all scores are from -1 to 1, else 100."""
     return 10_000 if all(value is None or -1 <= value <= 1 for value in values) else 100
 
 
 def kept(values: Sequence[float | None], steps: int) -> list[float | None]:
-    """Round scores to the resolution with which baselines store and compare them."""
+    """Round scores to multiples of 1 / `steps`, as baselines store them; keep None."""
     return [None if value is None else round(value * steps) / steps for value in values]
 
 

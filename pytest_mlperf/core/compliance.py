@@ -224,7 +224,7 @@ def _accuracy(lines: Sequence[str], faults: Sequence[str], notes: Sequence[str] 
 def tokens_as_counted(
     timed: Iterable[LoggedAnswer], *, scenario: Scenario, end: int, width: int
 ) -> Finding:
-    """Check TEST06: token counts, at most one end token, and the first token as reported."""
+    """Check TEST06: token counts, the first token, and at most one end token (id `end_token`)."""
     answers = list(timed)
     checked = scenario != Scenario.OFFLINE
     # As in the reference, an empty report does not contradict.
@@ -375,7 +375,7 @@ def _inside(value: float) -> float:
 def same_scores(
     baseline: Mapping[str, float], timed: Mapping[str, float], slack: Mapping[str, float]
 ) -> tuple[str, ...]:
-    """Return messages on scores of a TEST01 run that differ by more than `slack` (shares)."""
+    """Return messages on scores of the TEST01 run that differ by more than `allowed` (shares)."""
     return tuple(
         f"{name} is {timed.get(name, 0):g} in the test run and {baseline.get(name, 0):g} in the "
         f"accuracy run; at most {_share(most)} apart is allowed"
@@ -385,7 +385,7 @@ def same_scores(
 
 
 def as_accurate(score: float, least: float) -> Finding:
-    """Check TEST07: the score of the timed run on a small data set is at least `least`."""
+    """Check TEST07: the score of the timed run on a small data set is at least `min_score`."""
     faults = [] if score >= least else [f"the score is {score:g}; at least {least:g} is required"]
     return _accuracy([f"'exact_match': {score}", f"Accuracy threshold: {least}"], faults)
 

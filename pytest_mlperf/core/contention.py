@@ -180,7 +180,7 @@ def lost_share(seen: Contention, *, on_cpu: bool, memory: float = 0.0) -> float 
 
 
 def tolerated(limits: Mapping[str, float]) -> float:
-    """Return the share of speed that other load may cost a run judged by these limits."""
+    """Return the share of speed that other load may cost a run; `limits` are shares by metric."""
     return max(TOLERATED_SHARE, OF_LIMIT * min(limits.values(), default=0.0))
 
 

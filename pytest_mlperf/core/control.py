@@ -87,12 +87,12 @@ class ControlComparison:
 
     @property
     def off(self) -> bool:
-        """Whether the difference is significant."""
+        """Whether the difference exceeds `DEVIATIONS` standard deviations."""
         return self.deviations > DEVIATIONS
 
     @property
     def least(self) -> float:
-        """Smallest slowdown of the machine that would be significant, as a share."""
+        """Minimum detectable slowdown of the machine (`DEVIATIONS` standard errors), as a share."""
         return -math.expm1(-DEVIATIONS * self.sd * math.sqrt(1 + 2 / self.baseline_values))
 
     @property
@@ -146,18 +146,18 @@ def compared(
 
 
 def floor_of(accelerator: str) -> float:
-    """Return the lower bound of the relative standard deviation, by kind of accelerator."""
+    """Return the lowest relative sd of the micro-benchmark to assume for this accelerator."""
     return FLOOR_CPU if accelerator == "cpu" else FLOOR_GPU
 
 
 def furthest(comparisons: Sequence[ControlComparison]) -> ControlComparison | None:
-    """Return the most significant difference, or None if no difference is significant."""
+    """Return the difference with most standard deviations; None if none is significant."""
     worst = max(comparisons, key=lambda figure: figure.deviations, default=None)
     return worst if worst and worst.off else None
 
 
 def steady(comparisons: Sequence[ControlComparison]) -> bool | None:
-    """Return whether no difference is significant; None if nothing could be compared."""
+    """Return whether no micro-benchmark figure changed significantly; None if none was compared."""
     return furthest(comparisons) is None if comparisons else None
 
 
@@ -207,7 +207,7 @@ CAP_OFF = 0.10
 
 
 def clocks_moved(current: Sequence[State], baseline: Sequence[State]) -> str | None:
-    """Return as text how clocks and power cap changed since the baseline, or None."""
+    """Return the changes of clocks and power cap since the baseline as text; None without one."""
     moves = []
     clock = _both(CLOCK, current, baseline)
     if clock and abs(clock[0] / clock[1] - 1) > CLOCK_OFF:
@@ -225,7 +225,7 @@ def clocks_moved(current: Sequence[State], baseline: Sequence[State]) -> str | N
 def locked_clock_moved(
     current: Sequence[State], baseline: Sequence[State], clocks: object
 ) -> Note | None:
-    """Return how a locked SM clock of `clocks` MHz changed, or None (also if it is "free")."""
+    """Return a note if GPUs with a locked SM clock changed it, else None; "free" is unlocked."""
     both = _both(CLOCK, current, baseline)
     if clocks in (None, "free") or both is None or abs(both[0] / both[1] - 1) <= CLOCK_OFF:
         return None

@@ -178,7 +178,7 @@ ARGUMENT = re.compile(r"(\*{0,2}\w+(?:, *\*{0,2}\w+)*)(?: *\([^()]*\))?:(?: |$)(
 def parse(
     text: str | None, sections: Sequence[str] = ARGUMENTS
 ) -> tuple[tuple[str, ...], dict[str, str]]:
-    """Return a docstring's blocks before the first section, and the arguments' descriptions."""
+    """Return a docstring's paragraphs before the first section, and argument texts by name."""
     prose: list[str] = []
     arguments: list[str] = []
     section = ""

@@ -184,7 +184,7 @@ def points_of_session(results: Results) -> Iterator[tuple[CaseSeries, SessionPoi
 def _other_point(
     result: CaseResult, metric: MetricVerdict, point: SessionPoint
 ) -> SessionPoint | None:
-    """Return the value of the other build with which runs were interleaved; None without one."""
+    """Return the history point of the other, interleaved build; None without one."""
     verdict, other = result.verdict, result.verdict.interleaved
     value = metric.baseline.value
     if not verdict.other_runs or not verdict.kind.is_of_runs or not value:

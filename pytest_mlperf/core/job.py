@@ -163,7 +163,7 @@ MERGE_BASE = "merge-base"
 
 @dataclass(frozen=True, kw_only=True)
 class CalibrationData:
-    """Select calibration samples; `registered`: the data set is an installed extension."""
+    """Select calibration samples; `registered` if an installed extension has the data set."""
 
     dataset: Factory
     count: int | None
@@ -196,7 +196,7 @@ class CheckpointBuild:
 class Search:
     """Describe a search for the highest rate within latency limits, from `start` samples/s.
 
-    `start` of None: from a measured rate. With `bounds`, search the number of requests in flight.
+    None as `start` begins at a measured rate. With `bounds`, search the requests in flight instead.
     """
 
     conditions: tuple[Condition, ...]
@@ -298,7 +298,7 @@ class MeasuredCase:
 
     @property
     def scored(self) -> Self:
-        """The same case with the data set of its accuracy pass for timed runs too."""
+        """The same case; if its accuracy pass has another data set, timed runs use that too."""
         return self
 
 
@@ -339,7 +339,7 @@ class Job(MeasuredCase):
 
     @property
     def scored(self) -> Self:
-        """The same case with the data set of its accuracy pass for timed runs too."""
+        """The same case; if its accuracy pass has another data set, timed runs use that too."""
         return self if self.scoring.data is None else self.on(self.scoring.data)
 
     def on(self, data: ScoredData) -> Self:

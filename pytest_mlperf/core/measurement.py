@@ -371,7 +371,7 @@ def digest(output: bytes) -> int:
 
 
 def others(baseline: Sequence[int] | None, scored: Scored) -> int | None:
-    """Return how many outputs differ from the baseline's; None if unknown."""
+    """Return how many outputs have another digest than the baseline's; None if unknown."""
     if baseline is None or scored.outputs is None:
         return None
     pairs = zip(scored.indices, scored.outputs, strict=True)

@@ -359,7 +359,7 @@ _GATED: dict[Scenario, tuple[str, ...]] = {
 
 
 def of_curve(scenario: Scenario, measured: Collection[str]) -> tuple[str, ...]:
-    """Return the gated metrics of a curve, whole and at measured points; () without a curve."""
+    """Return a curve's gated metrics: of the whole and at measured points; () if no curve."""
     for tokens in (True, False) if scenario.is_curve else ():
         wholes = gated_metrics(scenario, tokens=tokens)
         points = [n for n in measured if "@" in n and n.partition("@")[0] in wholes]
@@ -371,7 +371,7 @@ def of_curve(scenario: Scenario, measured: Collection[str]) -> tuple[str, ...]:
 def gated_metrics(
     scenario: Scenario, *, tokens: bool = False, searched: bool = False
 ) -> tuple[str, ...]:
-    """Return the gated metrics; `tokens`: with token times, `searched`: of a searched rate."""
+    """Return gated metrics; `tokens`: if tokens are timed, `searched`: if the rate is searched."""
     if searched and scenario != Scenario.CONCURRENCY:
         return ("throughput",)
     if searched:

@@ -31,7 +31,7 @@ from pytest_mlperf.judge.inputs import DAYS
 
 
 def same_day(record: Record) -> str | None:
-    """Return a note if an earlier session of the record has the last one's day; else None."""
+    """Return a note if the record has another session on the day of its last one; else None."""
     groups, last = record.groups, record.runs[-1]
     if list(groups.values()).count(groups[last.session]) < 2:
         return None
@@ -39,7 +39,7 @@ def same_day(record: Record) -> str | None:
 
 
 def lacking(record: Record) -> str | None:
-    """Return a note with advice if a record has sessions on too few days; else None."""
+    """Return advice if a record's sessions are on fewer than `DAYS` days; else None."""
     has = record.days
     if has >= DAYS:
         return None
@@ -58,7 +58,7 @@ def lacking(record: Record) -> str | None:
 def failing_today(
     record: Record, limits: Mapping[str, float], rule: rule_r.RuleR, *, interleaves: bool
 ) -> str | None:
-    """Return a note on the drop that already fails with a baseline of one day, or None."""
+    """Return a note on the drops that a baseline of a single day can already fail, or None."""
     if record.days > 1 or len(record.runs) < rule_r.GATING_RUNS:
         return None
     drops = []
@@ -167,7 +167,7 @@ MIN_STEP_SHARE = 0.1
 
 
 def step(metric: str, before: float | None, after: float) -> str:
-    """Return the change of an accepted value: "throughput 1,000 -> 990 (-1 %)"."""
+    """Format the change of an accepted value: "throughput 1,000 -> 990 (-1 %)"."""
     if before is None:
         return f"{metric} new {quantity(metric, after)}"
     moved = change(after / before - 1)
@@ -201,7 +201,7 @@ def changes(old: Mapping[str, str], new: Mapping[str, str]) -> tuple[str, ...]:
 def first_runs(
     current_runs: Sequence[Run], baseline_runs: Sequence[BaselineRun]
 ) -> tuple[str, ...]:
-    """Return a note if first runs came after other tests only now, or only in the baseline."""
+    """Return a note if other tests preceded the first runs on one side only; () otherwise."""
     first = {run.session: run.hardware.warmed for run in reversed(baseline_runs)}
     ours, theirs = None, set(first.values())
     if current_runs:  # for a session that is already recorded: its first recorded run
@@ -213,7 +213,7 @@ def first_runs(
 
 
 def set_by(history: Sequence[HistoryEntry | Accepted]) -> str | None:
-    """Return date, commit and reason of the baseline's last acceptance; None without one."""
+    """Return text on the last acceptance: date, commit and reason; None without acceptances."""
     if not history:
         return None
     last = history[-1]
@@ -221,7 +221,7 @@ def set_by(history: Sequence[HistoryEntry | Accepted]) -> str | None:
 
 
 def recorded(record: Record, limits: Mapping[str, float], runs: int) -> tuple[MetricVerdict, ...]:
-    """Return the verdict RECORDED for each gated metric of a record that was just written."""
+    """Return RECORDED for each metric in `limits` after writing a record with `runs` new runs."""
     means = geometric_means(record.runs)
     return tuple(
         MetricVerdict(

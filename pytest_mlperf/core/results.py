@@ -283,7 +283,7 @@ OPEN = {Outcome.INCONCLUSIVE, Outcome.PROVISIONAL}
 def remaining(
     suspects: Iterable[Suspect], results: Iterable[CaseResult], *, date: str, cleared: bool = False
 ) -> tuple[Suspect, ...]:
-    """Return new suspects, then earlier ones not tested; with `cleared` also tests that passed."""
+    """Return new suspects, then earlier ones not tested; `cleared` adds tests that passed."""
     earlier = newest(suspects)
     tested = [
         _after(result, suspected(earlier, result), date)
@@ -361,7 +361,7 @@ def suspected(suspects: Iterable[Suspect], result: CaseResult) -> Suspect | None
 
 
 def again(results: Iterable[CaseResult]) -> dict[int, Before]:
-    """Return earlier SUSPECT verdicts of the same tests, by index in `results`."""
+    """Return date and metrics of earlier SUSPECT verdicts of the tests, by index in `results`."""
     return {
         index: Before(suspect.date[:10], suspect.metrics)
         for index, result in enumerate(results)
@@ -410,7 +410,7 @@ def performance(results: Results) -> list[CaseResult]:
 
 
 def absent(planned: Iterable[str], merged: Results) -> list[Absent]:
-    """Return the planned tests without a verdict in the merged results."""
+    """Return the planned tests without a verdict in the merged results, each with the reason."""
     judged = {result.test for result in merged.cases}
     never = "not in any results file: the test was deselected, or its session ended before it ran"
     return [

@@ -137,7 +137,7 @@ def tried(
     late: bool = False,
     folder: str = "",
 ) -> Tried:
-    """Return the latency of a run that is worst relative to its limit; `late`: run is INVALID."""
+    """Return the entry of a run in a rate search: its most critical latency, and if limits held."""
     first = max(conditions, key=lambda condition: metrics[condition.metric] / condition.below)
     value = metrics[first.metric]
     return Tried(
@@ -191,7 +191,7 @@ class SearchPlan:
 
 
 def narrow_step(limit: float) -> float:
-    """Return the first step of log rate if a rate is known: twice the throughput limit."""
+    """Return a rate search's first step of log rate: about twice the tolerated throughput drop."""
     least, most = BASELINE_STEP_BOUNDS
     return math.log1p(min(max(2 * limit, least), most))
 
@@ -220,7 +220,7 @@ def next_rate(tries: Sequence[Tried], plan: SearchPlan) -> float | None:
 def _allowed(
     rate: float, plan: SearchPlan, low: Tried | None = None, high: Tried | None = None
 ) -> float | None:
-    """Return the allowed rate nearest to `rate` between two tries; None if there is none."""
+    """Return `rate`, or the nearest whole concurrency between two tries; None if there is none."""
     if plan.bounds is None:
         return rate
     least = low.rate + 1 if low else plan.bounds[0]
@@ -229,7 +229,7 @@ def _allowed(
 
 
 def load(rate: float, whole: bool, unit: str = "/s") -> str:
-    """Return "69.7/s" for a rate, or "32 requests in flight" for a `whole` number of requests."""
+    """Return a rate as "69.7/s", or a concurrency as "32 requests in flight"."""
     return f"{plural(round(rate), 'request')} in flight" if whole else quantity("", rate) + unit
 
 
@@ -243,7 +243,7 @@ def bracket(tries: Sequence[Tried]) -> tuple[Tried | None, Tried | None]:
 
 
 def result(tries: Sequence[Tried], plan: SearchPlan, at: str) -> SearchOutcome:
-    """Return the outcome of a search; raise NoRate if all rates met the limits, or none did."""
+    """Return a rate search's outcome; raise NoRate if all rates or none meet `limit_text`."""
     low, high = bracket(tries)
     whole = plan.bounds is not None
     noun, start = ("concurrency", "start or bounds") if whole else ("rate", "start")
@@ -289,7 +289,7 @@ def _is_narrow(low: Tried, high: Tried, plan: SearchPlan) -> bool:
 
 
 def _meeting(low: Tried, high: Tried) -> float:
-    """Return the log distance from `low` to the interpolated rate at which the excess is 0."""
+    """Return the log distance from `low` to the rate at which latency / limit interpolates to 1."""
     return _width(low, high) * -low.excess / (high.excess - low.excess)
 
 

@@ -23,7 +23,7 @@ LATENCY = "latency_p50"
 class StageTime:
     """Hold the median time of a stage [s per sample]; "stage_queue@64" is at concurrency 64.
 
-    `moved`: outside the baseline runs' range, and changed by over `STAGE_SHARE`, `WHOLE_SHARE`.
+    `moved`: out of the baseline runs' range, by over `STAGE_SHARE` of it and `WHOLE_SHARE` of all.
     """
 
     metric: str

@@ -44,7 +44,7 @@ class TrendPoint:
 
 
 def versions(points: Sequence[TrendPoint]) -> list[str]:
-    """Return the distinguishing versions of each point's engine, see `engine_versions`."""
+    """Return a label per point: the versions that differ, or the engine's version if none does."""
     return engine_versions([(point.fingerprint, point.case.engine) for point in points])
 
 

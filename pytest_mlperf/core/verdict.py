@@ -177,7 +177,7 @@ class Unchecked(StrEnum):
 
     @property
     def note(self) -> Note:
-        """Note for the headline of a verdict on speed or energy."""
+        """Note for a verdict's headline that accuracy was not checked, for this reason."""
         return Note.of("unchecked", state=str(self))
 
 
@@ -477,7 +477,7 @@ class Verdict:
 
     @property
     def steady(self) -> bool | None:
-        """Whether the micro-benchmark is as fast as in the baseline; None if not compared."""
+        """Whether the micro-benchmark shows the machine's speed unchanged; None if not compared."""
         return steady(self.machine)
 
     @property
@@ -500,6 +500,6 @@ class Verdict:
 
 
 def deciding_of(metrics: Sequence[MetricVerdict], outcome: Outcome | None) -> MetricVerdict | None:
-    """Return the first metric with this outcome, preferably a provisional drop; or None."""
+    """Return the first metric with this outcome, a provisional drop preferred; else None."""
     of_it = [metric for metric in metrics if metric.outcome is outcome]
     return next((m for m in of_it if m.direction == "drop"), of_it[0] if of_it else None)

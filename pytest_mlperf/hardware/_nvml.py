@@ -198,7 +198,7 @@ def instances(nvml: Any, handle: Any) -> tuple[list[Any], bool]:
 
 
 def patiently(nvml: Any, ask: Callable[..., Any], *arguments: Any, quantity: str = "") -> Any:
-    """Call a function of the binding; retry after transient errors and implausible values."""
+    """Call a function of NVML's binding; retry after transient errors and implausible values."""
     retries = RETRIES
     while True:
         try:
@@ -222,7 +222,7 @@ def words(error: Any) -> str:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ReadMethod:
-    """Name a way to read a quantity: `read(pynvml, handle)`, which returns None on a miss."""
+    """Hold a named function to read a quantity: `read(pynvml, handle)` returns None on a miss."""
 
     name: str
     read: Callable[[Any, Any], Any]
@@ -276,7 +276,7 @@ class Probe:
         return next((value for value in tries if value is not None), None)
 
     def settle(self, *, at_end: bool = False) -> None:
-        """Set `failure` if no read gave a value; if values were implausible, only `at_end`."""
+        """Set `failure` if no read gave a value; after implausible values only if `at_end`."""
         if self.way is None and self.failure is None and (at_end or self.last != IMPOSSIBLE_VALUE):
             self.failure = f"{self.ways[0].name} gave no value; last answer: {self.last}"
 
@@ -308,7 +308,7 @@ class Probe:
         raise Lost("NVML was shut down twice by something in this process", UNINITIALIZED)
 
     def _tries_next(self, error: Any) -> bool:
-        """Record a failed read; return whether to try another method at once."""
+        """Record a failed read; return whether to try the next read method at once."""
         code, self._well, self.last = error.value, False, words(error)
         if code == NO_PERMISSION:
             self.failure, self.forbidden = f"{self.ways[0].name}: {words(error)}", True
@@ -380,12 +380,12 @@ def averages(gpu: Mapping[str, Property]) -> bool:
 
 
 def scope(gpu: Mapping[str, Property], probe: Probe) -> str:
-    """Return "module" if power or energy include CPU and memory, else "gpu"."""
+    """Return "module" if the GPU's power or energy includes CPU and memory, else "gpu"."""
     return "module" if "module" in (probe.way or "") or grace(gpu) else "gpu"
 
 
 def grace(gpu: Mapping[str, Property]) -> bool:
-    """Return whether the GPU shares a module and its energy counter with a CPU."""
+    """Return whether the GPU shares a module and its energy counter with a CPU (GH200, GB200)."""
     return re.search(r"\bG[HB]\d", str(gpu["name"])) is not None
 
 

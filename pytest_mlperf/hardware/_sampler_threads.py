@@ -53,7 +53,7 @@ class ReadCost(NamedTuple):
 
 
 def dearest(costs: Iterable[tuple[float, float]]) -> ReadCost:
-    """Return the highest CPU time and the highest wall time among GPUs of reading a group."""
+    """Return the highest CPU time and highest wall time [s] of the GPUs' (CPU, wall) costs."""
     return ReadCost(*map(max, zip(*costs, strict=True)))
 
 
@@ -264,7 +264,7 @@ class GpuThread(threading.Thread):
 
 
 class Sampler:
-    """Read each GPU in its own thread, and write the records."""
+    """Read each GPU in its own thread; pass each record as a JSON line to `write`."""
 
     def __init__(
         self,

@@ -54,7 +54,7 @@ class Thread:
 
 
 def processes(root: Path) -> dict[Key, ProcessUsage]:
-    """Return every visible process."""
+    """Return the resource use of every visible process, by pid and start time."""
     usage = {}
     for pid in _numbers(root / "proc"):
         raw = _read(root / f"proc/{pid}/stat")
@@ -148,7 +148,7 @@ def session_of(pid: int) -> int | None:
 
 
 def threads(root: Path, pids: Set[int]) -> dict[Key, Thread]:
-    """Return the threads of some processes."""
+    """Return the threads of some processes by (process id, thread id)."""
     threads_by_key = {}
     for pid in pids:
         for tid in _numbers(root / f"proc/{pid}/task"):
@@ -228,7 +228,7 @@ class UsageTotals:
 
 
 class Watch:
-    """Read counters of a group of processes, and of the cores that they may use."""
+    """Read CPU and memory counters of a process and its descendants, and of their cores."""
 
     def __init__(
         self,
@@ -256,7 +256,7 @@ class Watch:
         self._clock = clock
 
     def read(self) -> UsageTotals:
-        """Read all totals; takes a millisecond for fifty processes."""
+        """Read the CPU, memory and process totals; takes a millisecond for fifty processes."""
         root, everyone = self._root, processes(self._root)
         servers = listeners(root, self._port) if self._port else set()
         leaders = {self._leader, self._session or self._leader, *servers}
@@ -450,7 +450,7 @@ class Window:
         self._looks = 0
 
     def look(self) -> None:
-        """Read the counters at a run's start or end; skip the reading if the format is unknown."""
+        """Read the counters at a run's start or end; a failed reading is left out."""
         self._looks += 1
         if self._looks == 1:
             self._clock.start()
@@ -461,7 +461,7 @@ class Window:
 
     @property
     def seen(self) -> dict[str, Any] | None:
-        """Differences between both readings, by names of `Contention`; None if one is missing."""
+        """Load between both readings, as fields of `Contention`; None if a reading is missing."""
         return self._watch.between(*self._edges) if len(self._edges) == 2 else None
 
     @property

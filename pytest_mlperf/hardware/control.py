@@ -87,7 +87,7 @@ class UnavailableControl(Exception):
 
 
 def on_cpu(sizes: ControlSizes = CPU_SIZES) -> dict[str, float]:
-    """Measure a float32 matrix product and a single-threaded copy with numpy."""
+    """Measure a float32 matrix product [FLOP/s] and a single-threaded copy [B/s] with numpy."""
     try:
         import numpy as np
     except ImportError:
@@ -110,7 +110,7 @@ def on_cpu(sizes: ControlSizes = CPU_SIZES) -> dict[str, float]:
 
 
 def on_gpus(count: int) -> dict[str, float]:
-    """Measure each GPU with torch; return the lowest figures or raise UnavailableControl."""
+    """Run the micro-benchmark per GPU; return the lowest results or raise UnavailableControl."""
     try:
         import torch
     except ImportError:
@@ -182,7 +182,7 @@ def between(devices: Sequence[str], sizes: ControlSizes) -> float:
 
 
 def ends(device: str, other: str, sizes: Sequence[int]) -> tuple[Any, Any]:
-    """Return buffers on two devices, of the first size [bytes] that fits on both."""
+    """Return a buffer on each device, both of the first size [bytes] that fits on both."""
     import torch
 
     for size in sizes:
@@ -203,7 +203,7 @@ def buffers(device: str, sizes: Sequence[int]) -> tuple[Any, Any]:
 
 
 def by_clock(work: Callable[[], object], batch: int) -> Callable[[], float]:
-    """Return a function that calls `work` `batch` times and returns the mean seconds per call."""
+    """Return a function that calls `work` `batch` times and returns wall-clock seconds per call."""
 
     def repeat() -> float:
         begun_s = perf_counter()
@@ -251,7 +251,7 @@ def rates(matmul_s: float, copy_s: float, matrix: int, copied_bytes: int) -> dic
 
 
 def library(*facts: str) -> float:
-    """Return a checksum (CRC-32) of a library's name, versions and thread settings, as a number."""
+    """Return the CRC-32 of `facts` (a library's name, versions) and thread settings, as a float."""
     settings = [f"{name}={os.environ.get(name, '')}" for name in THREADS]
     return float(zlib.crc32("\n".join([*facts, *settings]).encode()))
 

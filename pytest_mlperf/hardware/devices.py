@@ -24,7 +24,7 @@ UNRELEASED = (0, 2)
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Understood:
-    """Hold the forms of GPU names that a library rejects since a version, with effect and fix."""
+    """Hold the forms of GPU names that a library rejects from version `since` on, with errors."""
 
     since: tuple[int, ...] = (0,)
     refused: Mapping[Form, str] = field(default_factory=dict)
@@ -67,7 +67,7 @@ TABLE: Mapping[str, tuple[Understood, ...]] = {
 
 
 def understood(library: str, release: str | None) -> Understood:
-    """Return the row of `TABLE` for a library's version; the newest row if it is unknown."""
+    """Return the GPU names that a library's version rejects; the newest entry if it is unknown."""
     rows = TABLE.get(library, (Understood(),))
     numbers = tuple(map(int, re.findall(r"\d+", release or "")[:2]))
     return rows[-1] if numbers < UNRELEASED else [row for row in rows if row.since <= numbers][-1]

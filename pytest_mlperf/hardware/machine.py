@@ -176,13 +176,13 @@ class Machine:
         return sorted(self.uuids(accelerator)) or ["cpu"]
 
     def choice(self, accelerator: str) -> list[str]:
-        """Return all GPUs of an accelerator's class; [] if too few, or for the CPU."""
+        """Return UUIDs of all GPUs of an accelerator's class; [] if too few, or for the CPU."""
         count, name = split(accelerator)
         every = [str(gpu["uuid"]) for gpu in self.gpus if _class(gpu) == name]
         return every if len(every) >= count else []
 
     def as_in(self, identity: Mapping[str, Property]) -> Machine:
-        """Return a copy with the server, `shared`, `harness` and `limit_w` that an identity has."""
+        """Return a copy with the server, `shared`, `harness` and `limit_w` of a stored identity."""
         if SOURCE in identity:
             theirs = {name: value for name, value in identity.items() if name != "harness"}
             server = self.of_server(ServerIdentity(properties=theirs))
@@ -196,7 +196,7 @@ class Machine:
         )
 
     def of_server(self, server: ServerIdentity) -> Machine:
-        """Return a copy without GPUs, as client of a server on another machine."""
+        """Return a copy with the identity of a remote server in place of this machine's GPUs."""
         return replace(self, gpus=(), server=server)
 
     def only(self, accelerator: str, uuids: Collection[str]) -> Machine:

@@ -38,7 +38,7 @@ class MemoryTaken(TypedDict):
 
 
 def taken(earlier_use: Mapping[str, int | None], limit_s: float) -> dict[str, MemoryTaken]:
-    """Wait until GPUs are free or time is over; return memory use by UUID, {} if NVML fails."""
+    """Wait at most `limit_s` for GPUs to be free; return memory use by UUID, {} if NVML fails."""
     command = [sys.executable, "-m", __name__, str(limit_s), json.dumps({**earlier_use})]
     try:
         answer = answer_of(
@@ -57,7 +57,7 @@ def wait(
     *,
     sleep: Callable[[float], None] = time.sleep,
 ) -> dict[str, MemoryTaken]:
-    """Poll until all GPUs are free, or the time is over; see `taken`."""
+    """Poll until all GPUs are free or `limit_s` is over; return their memory use by UUID."""
     with contextlib.closing(_nvml.NvmlLibrary(nvml)) as library:
         devices = {uuid: _device(library, uuid) for uuid in earlier_use}
         last: Mapping[str, int | None] = {}
@@ -82,7 +82,7 @@ def wait(
 
 
 def _free(used: int | None, earlier_use: int | None, last_use: int | None) -> bool:
-    """Return whether use is back at the earlier level or, if that is unknown, stopped falling."""
+    """Check that `used` bytes are back at `earlier_use` or, if that is None, no longer fall."""
     if used is None:
         return True
     if earlier_use is not None:

@@ -130,7 +130,7 @@ def _path(
 
 
 def _ends(device: NvmlDevice, buses: Collection[str]) -> Counter[str] | None:
-    """Count a GPU's active links by remote end: the switch or a GPU's bus; None if unknown."""
+    """Count a GPU's active NVLinks by remote end: SWITCH or a GPU's bus; None if unknown."""
     nvml, ends = device.library.nvml, Counter[str]()
     try:
         links = patiently(nvml, links_up, nvml, device.handle)
@@ -168,7 +168,7 @@ def ask(device: NvmlDevice, function: str, *more: Any, quantity: str = "") -> An
 
 
 def unread(sampled: Mapping[str, Probe]) -> dict[str, str]:
-    """Try pending reads a last time; return the reason of failure by quantity."""
+    """Try pending reads a last time; return why each remaining quantity cannot be read."""
     for probe in sampled.values():
         probe.answer()
         probe.settle(at_end=True)

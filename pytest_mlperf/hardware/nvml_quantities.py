@@ -214,7 +214,7 @@ def _throttle_fields(driver: str) -> Callable[[Any, Any], Any]:
 
 
 def _violations(nvml: Any, handle: Any) -> Any:
-    """Read throttled times [ns] by policy from old drivers; "thermal" is SW and HW slowdown."""
+    """Return throttled times [ns] by policy, from old drivers; "thermal" is SW plus HW slowdown."""
     ask = _function(nvml, "nvmlDeviceGetViolationStatus")
     counted = _answers(nvml, range(len(POLICIES)), lambda policy: ask(handle, policy).violationTime)
     return {POLICIES[policy]: held_ns for policy, held_ns in counted.items()}

@@ -218,7 +218,7 @@ END_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
 def keep(library: _nvml.NvmlLibrary, uuids: Sequence[str], watts: int, folder: Path) -> bool:
-    """Set a limit on GPUs until stdin closes; return whether all limits were restored."""
+    """Set a power limit [W] on GPUs until stdin closes; return whether all limits were restored."""
     try:
         refused = _set_all(library, uuids, watts, folder)
         _print_line({"layer": refused.layer, "refused": str(refused)} if refused else {})

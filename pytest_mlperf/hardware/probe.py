@@ -50,7 +50,7 @@ class Nvml:
             raise OSError("the NVIDIA driver does not start: run nvidia-smi on that host")
 
     def call(self, name: str, *arguments: Any, form: str = "I", count: int = 1) -> Any:
-        """Call an NVML function with `count` outputs of format `form`; return the first."""
+        """Call an NVML function with `count` outputs of struct format `form`; return the first."""
         buffers = [self._buffer(struct.calcsize(form)) for _ in range(count)]
         function = getattr(self._library, name, None)
         if function is None or function(*arguments, *buffers):

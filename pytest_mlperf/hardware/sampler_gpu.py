@@ -103,7 +103,7 @@ class SampledGpu:
 
 
 def watch_periods(gpus: Sequence[SampledGpu], seconds: float, stop: threading.Event) -> None:
-    """Measure the period of each GPU's energy counter; note lost GPUs."""
+    """Measure the update period of each GPU's energy counter for `seconds`; record lost GPUs."""
     live = [gpu for gpu in gpus if gpu.probes["energy_j"].failure is None]
     pause = max(COUNTER_POLL_SECONDS, 4 * sum(gpu.cost(["energy_j"])[1] for gpu in live))
     changes: dict[int, list[tuple[float, float]]] = {gpu.index: [] for gpu in live}
@@ -133,7 +133,7 @@ def silent_part(index: int, uuid: str, error: _nvml.UnavailableNvml | _nvml.Lost
 
 
 def timed(probe: _nvml.Probe) -> tuple[float, Any]:
-    """Return the monotonic time at the middle of a reading [s], and the value that was read."""
+    """Read a quantity; return the monotonic time at the middle of the call [s], and the value."""
     begin = time.monotonic()
     value = probe.read()
     return (begin + time.monotonic()) / 2, value
@@ -142,7 +142,7 @@ def timed(probe: _nvml.Probe) -> tuple[float, Any]:
 def begin(
     library: _nvml.NvmlLibrary, uuids: Sequence[str], driver: str
 ) -> tuple[list[SampledGpu], list[dict[str, Any]]]:
-    """Open the GPUs; return those that answer, and the "ready" entries of all others."""
+    """Open the GPUs; return those that answer, and the other GPUs' entries in record "ready"."""
     gpus: list[SampledGpu] = []
     silent: list[dict[str, Any]] = []
     for index, uuid in enumerate(uuids):
@@ -178,7 +178,7 @@ AT_REST = ("utilization_percent", "processes", "memory_used")
 
 
 def read_at_rest(gpus: Sequence[SampledGpu], stop: threading.Event) -> None:
-    """Read each GPU's state before an engine loads; note lost GPUs.
+    """Store each GPU's state before an engine loads; mark GPUs that stop answering as lost.
 
     The state shows whether other processes use the GPU. NVML's utilisation is a mean of up to a
     second, and still includes the micro-benchmark that has just ended. Busy GPUs are therefore read

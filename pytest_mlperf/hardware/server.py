@@ -161,7 +161,7 @@ def _no_json(source: str, answer: bytes) -> RunError:
 
 
 def _document(answer: bytes, source: str = "") -> Any:
-    """Return a JSON document; if it is malformed, None, or raise RunError with its source."""
+    """Parse a JSON answer; if malformed, raise RunError with its `source`, or return None if ""."""
     with contextlib.suppress(ValueError):
         return parse_json(answer)
     if source:
@@ -207,7 +207,7 @@ _PROBED = TypeAdapter(_Probed)
 
 
 def of_probe(answer: bytes, accelerator: str, url: str) -> ServerIdentity:
-    """Return the hardware in the JSON of a probe; raise RunError if the accelerator is missing."""
+    """Parse the JSON of a probe to a server's hardware; RunError if `accelerator` is missing."""
     try:
         report = _PROBED.validate_json(answer, strict=True)
     except ValidationError as error:
@@ -240,7 +240,7 @@ def of_probe(answer: bytes, accelerator: str, url: str) -> ServerIdentity:
 
 
 def of_exporter(page: bytes, chosen: Sequence[str], accelerator: str) -> ServerIdentity:
-    """Return the GPUs on a DCGM exporter's page; raise RunError if the accelerator is missing."""
+    """Return a server's identity from a DCGM exporter's page; RunError without the accelerator."""
     gpus = read_exporter(page, chosen)
     if not gpus:
         raise _fault("the exporter reports no GPU: name the exporter beside the server")
@@ -311,7 +311,7 @@ def of_kubernetes(get: Callable[..., bytes], place: str, accelerator: str) -> Se
 def of_server(
     pages: Mapping[str, bytes], headers: Mapping[str, str], accelerator: str
 ) -> ServerIdentity | None:
-    """Return the GPUs that TGI's header or NIM's manifest names; None if neither names any."""
+    """Return a server's identity by the GPUs in TGI's header or NIM's manifest, or None."""
     match = re.fullmatch(r"(?:(\d{1,3})-)?(nvidia.*|amd.*)", headers.get("x-compute-type", ""))
     names = [match[2].upper()] * int(match[1] or 1) if match else []
     tags = json.dumps(_document(pages.get("/v1/manifest", b"")))

@@ -48,7 +48,7 @@ class Decision:
 
     @property
     def low(self) -> float:
-        """Lower end of the interval."""
+        """Lower end of the confidence interval that decided."""
         return self.interval[0]
 
     @property

@@ -124,7 +124,7 @@ def _split(xs: Sequence[float]) -> int | None:
 
 @lru_cache(maxsize=1024)
 def _rare(count: int) -> tuple[tuple[float, float, float], ...]:
-    """Return (mean of the rank sum, threshold, standard deviation) for each possible split.
+    """Return (expected rank sum, threshold, standard deviation) for each split of `count` sessions.
 
     The exact rank test is made only if the squared deviation from the mean exceeds the threshold.
     """

@@ -67,7 +67,7 @@ def mcnemar_mid_p(down: int, up: int) -> float:
 
 
 def newcombe(counts: tuple[int, int, int, int], alpha: float, beta: float) -> tuple[float, float]:
-    """Return the interval of the change in the share of correct samples by Newcombe's method 10.
+    """Return Newcombe's interval (method 10) of the change in the share of correct samples.
 
     The counts are the samples correct in both passes, only before, only now, and in neither.
     `alpha` is the error probability of the upper bound, `beta` that of the lower bound.
@@ -82,7 +82,7 @@ def newcombe(counts: tuple[int, int, int, int], alpha: float, beta: float) -> tu
     phi = (both * neither - lost * won) / math.sqrt(product) if product else 0.0
 
     def reach(p: float, z: float) -> tuple[float, float]:
-        """Return the distances from a proportion to its lower and upper Wilson bound."""
+        """Return the distances from a proportion to its lower and upper Wilson bound at `z` sd."""
         centre = (p + z * z / (2 * n)) / (1 + z * z / n)
         half = z * math.sqrt(p * (1 - p) / n + z * z / (4 * n * n)) / (1 + z * z / n)
         return p - (centre - half), centre + half - p
@@ -177,7 +177,7 @@ def merged(changes: Mapping[float, int]) -> Mapping[float, int]:
 
 
 def _tilted(centred: list[tuple[float, int]], tilt: float) -> tuple[float, float]:
-    """Return the exponentially tilted mean m, and r*: P(mean < m) ≈ Φ(r*) by saddle point."""
+    """Return (m, r*): a value set by `tilt`, and P(weighted mean < m) ≈ Φ(r*) by saddlepoint."""
     shares = [(value, number, number / (1 - tilt * value)) for value, number in centred]
     mean = math.fsum(value * share for value, _, share in shares) / math.fsum(
         share for _, _, share in shares
@@ -205,7 +205,7 @@ MIN_GROUPS = 4
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Errors:
-    """Hold the error probabilities of the upper bound, the lower bound, and the rare-loss bound."""
+    """Hold the error probabilities of bounds of a mean change: upper, lower, Gaffke's lower."""
 
     alpha: float
     beta: float
@@ -234,7 +234,7 @@ def bounds_of(
     errors: Errors,
     leverage: Leverage | None = None,
 ) -> ChangeBounds:
-    """Return the bounds of the mean change from baseline to current scores."""
+    """Return bounds of the mean score change: paired t, or Newcombe's method for binary scores."""
     differences = [new - old for old, new in zip(baseline, current, strict=True)]
     bounds = by_spread(Counter(differences), errors)
     if leverage is not None and any(differences):
@@ -287,10 +287,10 @@ def with_rare(
     *,
     all_seen: bool,
 ) -> float:
-    """Return the smaller of `low` and a lower bound that is valid if only few samples lose.
+    """Return the smaller of `low` and Gaffke's lower bound, which is valid if few samples lose.
 
-    That bound assumes one more loss: the largest in `changes`, and if samples are missing (not
-    `all_seen`), at least `usual_loss(possible)`.
+    Gaffke's bound assumes one more loss: the largest in `changes`, and if samples are missing (not
+    `all_seen`), at least `usual_loss(possible)`. Both mappings have numbers of samples.
     """
     seen = max(0.0, -min(changes))
     unseen = seen if all_seen else max(seen, usual_loss(possible))

@@ -37,7 +37,7 @@ Pair = TypeVar("Pair", bound=Hashable)
 
 
 def rule_among(rule: RuleR, pairs: int) -> RuleR:
-    """Return rule R with the alpha at which the runs of one of `pairs` pairs end.
+    """Return rule R with an alpha small enough to end the runs of one of `pairs` pairs early.
 
     With this rule `judge` asks for more runs until the pair passes, its p value is far below 5 % /
     `pairs`, or the maximum is reached. Reported intervals and detectable changes use the original
@@ -64,7 +64,7 @@ def level_again(rule: RuleR, pairs: int) -> float:
 
 
 def among(p_values: Mapping[Pair, float], rule: RuleR) -> dict[Pair, Decision]:
-    """Judge all gated pairs of a session jointly by their p values; a pair not judged has p = 1."""
+    """Judge all pairs (p = 1 if not judged): few each at alpha, many by Benjamini-Hochberg."""
     alone = {pair for pair, p in p_values.items() if p < rule.alpha}
     many = len(p_values) > MAX_LONE_PAIRS
     _check(p_values)
@@ -160,7 +160,10 @@ class Null:
         return self.shift > -self.allowed
 
     def p_value(self, looks: Sequence[Compared], rule: RuleR) -> float:
-        """Return a pair's p value over its interim analyses; the first one is ignored."""
+        """Return the one-sided p value of a pair's drop, by all interim analyses but the first.
+
+        It is Bonferroni's p value of Student's t tests, or the empirical one in `seen` if larger.
+        """
         shift = self.shift if self.is_machines else 0.0
         p, farthest = 1.0, 0.0
         for change, se, df in looks[1:]:
@@ -171,7 +174,7 @@ class Null:
         return max(p, self._as_seen(farthest))
 
     def _as_seen(self, away: float) -> float:
-        """Return the empirical p value of a drop by `away` standard errors, from `seen`."""
+        """Return the empirical p value in `seen` of a drop by `away` standard errors."""
         if not self.seen:
             return 0.0
         farther = len(self.seen) - bisect_left(self.seen, away)
@@ -223,7 +226,7 @@ def estimate(
 
 
 def _spread(medians: Sequence[float], unit: float, rule: RuleR) -> tuple[float, float]:
-    """Return the sd of a session's common effect, and the prediction bound t·sd·√(1 + 1/df)."""
+    """Return session effects' sd (prior variance φ·`unit`²), prediction bound t·sd·√(1 + 1/df)."""
     count = len(medians)
     df = max(count, 1)
     # A session against the mean of the others has count / (count - 1) times its own variance.
@@ -233,7 +236,7 @@ def _spread(medians: Sequence[float], unit: float, rule: RuleR) -> tuple[float, 
 
 
 def _scale(compared: Iterable[Compared], *, two_sided: bool) -> float:
-    """Return max(1, ratio of the quantiles of change/se to those of Student's t)."""
+    """Return the largest ratio of change/se quantiles to those of Student's t, at least 1."""
     changes = list(compared)
     df = median(df for _, _, df in changes)
     away = sorted((abs(c) if two_sided else c) / se for c, se, _ in changes)

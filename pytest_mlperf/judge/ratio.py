@@ -117,7 +117,7 @@ def _judge(
 def _look(
     logs: Sequence[float], runs: Sequence[Value], rule: RuleR
 ) -> tuple[float, float, float, float]:
-    """Return (low, mean, high) of the log ratios, and the standard deviation of a pair's."""
+    """Return the mean log ratio with its one-sided t bounds (low, mean, high), and a pair's sd."""
     k, mean = len(logs), fmean(logs)
     squares = math.fsum((x - mean) ** 2 for x in logs)
     within = fmean(run.within_se**2 for run in runs)
@@ -125,7 +125,7 @@ def _look(
     worst_sd, worst_df = _spread(squares, k, within, rule.prior_df, MAX_NOISE_RATIO, rule)
 
     def reach(error: float) -> float:
-        """Return the distance from the mean to its one-sided bound with this error: t·sd/√k."""
+        """Return the half width t·sd/√k of the mean's confidence interval at a one-sided error."""
         usual, rare = ((1 - WORST_SHARE) * error, WORST_SHARE * error)
         far = t_isf(usual * _weight(k, rule.max_runs), df) * sd
         return min(far, t_isf(rare / (rule.max_runs - 1), worst_df) * worst_sd) / math.sqrt(k)
@@ -157,7 +157,7 @@ def pairs_to_decide(ratio: Ratio, direction: Direction, limit: float, rule: Rule
 def _spread(
     squares: float, k: int, within: float, prior_df: float, times: float, rule: RuleR
 ) -> tuple[float, float]:
-    """Return the moderated standard deviation of a pair's log ratio, and degrees of freedom."""
+    """Return (moderated standard deviation of a pair's log ratio, its degrees of freedom)."""
     # For two runs of one session, whose common part cancels in their ratio.
     expected = 2 * ((1 - rule.session_share) * (times * rule.prior_sd) ** 2 + within)
     df = max(prior_df + k - 1, 1.0)
@@ -166,7 +166,7 @@ def _spread(
 
 
 def _weight(k: int, last: int) -> float:
-    """Return the share of the error that the analysis after k pairs spends, (k-1)² / Σ (i-1)²."""
+    """Return the share of the error probability for the analysis of k pairs: (k-1)² / Σ (i-1)²."""
     k = max(k, FIRST_LOOK)
     return (k - 1) ** 2 / sum((look - 1) ** 2 for look in range(FIRST_LOOK, last + 1))
 

@@ -162,7 +162,7 @@ def final_until(runs: Iterable[tuple[float | None, float]]) -> float | None:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class _Variances:
-    """Hold a mean difference, its variance, and the variance's components with their df."""
+    """Hold a mean log change, its variance, and the variance's parts as (variance, df) pairs."""
 
     change: float
     variance: float
@@ -173,7 +173,7 @@ class _Variances:
     of_sessions: float
 
     def proves(self, distance: float, p: float) -> bool:
-        """Check whether an error of the mean difference by `distance` has a probability below p.
+        """Check whether a mean difference of `distance` is significant at `p` (one-sided t test).
 
         It tries larger session variances too, because a smaller one must not prove less.
         """
@@ -189,12 +189,12 @@ class _Variances:
         return False
 
     def is_likely(self, distance: float) -> bool:
-        """Check whether days of the baseline would rarely differ by `distance`."""
+        """Check by a t test whether `distance` is beyond the baseline's day-to-day variation."""
         between, df = self.parts[0]
         return t_sf(distance / math.sqrt(between), df) < MIN_DAY_CHANCE
 
     def holds(self, distance: float, p: float) -> float:
-        """Return the session sd at which a difference by `distance` has p value `p`."""
+        """Return the between-session sd at which `distance` has the one-sided p value `p`."""
         error = max(0.0, distance) / t_isf(p, self.run_df)
         return math.sqrt(max(0.0, error**2 - self.run * self.of_runs) / self.of_sessions)
 
@@ -249,7 +249,7 @@ def _between(sample: Sample, run: float, across: float, size: float) -> tuple[fl
 
 
 def final(plain: Answer, robust: Robustness, *, last: bool) -> Answer:
-    """Replace a pass or fail by MORE or PROVISIONAL if session variance could reverse it."""
+    """Replace a pass or fail that session variance could reverse by PROVISIONAL or MORE."""
     if plain is Answer.PASS:
         return Answer.PASS if robust.passing.robust else Answer.PROVISIONAL
     if plain is not Answer.FAIL or robust.failing.robust:

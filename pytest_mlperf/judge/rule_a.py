@@ -26,7 +26,7 @@ four analyses 4.93 % of all drops of the margin pass, below the allowed 5 %."""
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class RuleA:
-    """Hold the probability that an unchanged case fails, and that a drop of the margin passes."""
+    """Hold error probabilities: `alpha`, no change fails; `beta`, a drop of the margin passes."""
 
     alpha: float = 0.01
     beta: float = 0.05
@@ -67,7 +67,7 @@ class ScorePairs:
 class Paired(Decision):
     """Hold the paired comparison of one metric; the defaults are for a metric without samples.
 
-    `p`, `groups` and `widened` are those of `ChangeBounds`.
+    `p` (of any drop), `groups` and `widened` (standard error factor) are those of `ChangeBounds`.
 
     Attributes:
         change: Mean difference [points]; negative is worse.
@@ -91,12 +91,12 @@ class Paired(Decision):
 
 
 def looks(samples: int, *, sequential: bool) -> tuple[int, ...]:
-    """Return after how many samples the interim analyses are made; the last includes all."""
+    """Return the number of samples at each interim analysis (if `sequential`), and at the end."""
     return (*(look for look in LOOK_SAMPLES if sequential and look < samples), samples)
 
 
 def errors_at(position: int, at: Sequence[int], rule: RuleA = DEFAULT) -> Errors:
-    """Return the errors that analysis number `position` (from 0) spends; `at`: sample counts."""
+    """Return the errors (alpha, beta) that interim analysis `position` (from 0) may spend."""
     last = position == len(at) - 1
     early = FIRST_LOOK if position == 0 else LATER_LOOKS
     return Errors(
@@ -109,7 +109,7 @@ def errors_at(position: int, at: Sequence[int], rule: RuleA = DEFAULT) -> Errors
 def judge_pairs(
     metrics: Mapping[str, ScorePairs], at: Sequence[int], rule: RuleA = DEFAULT
 ) -> dict[str, Paired]:
-    """Judge the metrics of a case at each interim analysis; a metric's first decision is final.
+    """Judge a case's metrics when `at` samples are scored; a metric's first decision is final.
 
     The case passes if every lower bound excludes a drop of the margin. A metric fails if a drop is
     proven and a drop of the margin is not excluded. Holm's procedure keeps alpha over all metrics.
@@ -136,11 +136,11 @@ def judge_pairs(
 
 
 def least_shown(pairs: ScorePairs, share: float, at: Sequence[int]) -> float:
-    """Return the smallest margin that this test can decide with sampled answers [points].
+    """Return the smallest margin that rule A can decide with sampled answers [points].
 
-    It is twice the half-width of the bound at the last analysis. With this margin an unchanged
-    model passes with probability 1 - beta, and a drop of the margin with probability beta. `share`
-    is the number of scored samples, relative to the data set.
+    It is twice the half-width of the bound at the last of the `analyses` (sample counts). With it
+    an unchanged model passes with probability 1 - beta, a drop of the margin with probability beta.
+    `share` is the number of scored samples, relative to the data set.
     """
     errors = errors_at(len(at) - 1, at)
     no_margin = replace(pairs, margin=sys.float_info.max)
@@ -165,7 +165,7 @@ def holm(p_values: Mapping[Name, float], alpha: float) -> set[Name]:
 
 
 def correlated(first: Sequence[float], second: Sequence[float]) -> float | None:
-    """Return the correlation of two passes' scores; None if all scores of a pass are equal."""
+    """Return Pearson's r of two passes' scores; None if all scores of a pass are equal."""
     try:
         return correlation(first, second)
     except StatisticsError:

@@ -74,7 +74,7 @@ class RuleR:
     def inside_sessions(
         self, squares: float, run_df: int, within: float = 0.0
     ) -> tuple[float, float]:
-        """Return the moderated variance of a run in its session, and its degrees of freedom."""
+        """Return (run variance in sessions, df): `squares` / `run_df`, moderated by the prior."""
         expected = (1 - self.session_share) * self.prior_sd**2 + within
         df = self.prior_df + run_df
         return max((self.prior_df * expected + squares) / df, self.floor_sd**2), df
@@ -159,7 +159,7 @@ class Judged(Decision):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class _RunLook:
-    """Hold statistics after k runs: the log ratio `d` to the baseline, and the effects of load."""
+    """Hold the mean log ratio `d` of `k` runs to a baseline, its error and the effects of load."""
 
     k: int
     d: float
@@ -217,7 +217,7 @@ def judge(
 def walk(
     baseline: Sequence[Value], runs: Sequence[Value], scale: Scale, bound: float, rule: RuleR
 ) -> Judged:
-    """Test after each run until a decision; `bound` and the rule's figures are on `scale`."""
+    """Apply the t test of rule R after each run until it decides; limit `bound` is on `scale`."""
     p_value = 1.0
     for k in range(1, min(len(runs), rule.max_runs) + 1):
         look = look_at(baseline, runs[:k], scale, rule)
@@ -324,7 +324,7 @@ def _robustness(
 
 
 def _outliers(baseline: Sequence[Value], runs: Sequence[Value], scale: Scale, rule: RuleR) -> int:
-    """Return the number of runs that are much worse than every baseline run; 0 if all are.
+    """Count runs below all baseline runs and their t prediction bound; return 0 if all runs are.
 
     Rule R detects a drop in every run. This number shows a drop in only some processes.
     """
@@ -351,7 +351,7 @@ def _decide(look: _RunLook, bound: float, rule: RuleR) -> Answer:
 def look_at(
     baseline: Sequence[Value], runs: Sequence[Value], scale: Scale, rule: RuleR
 ) -> _RunLook:
-    """Return the statistics of the difference between runs and a baseline on a scale."""
+    """Return the difference of the scaled means of runs and baseline, with moderated sd, se, df."""
     x0, x1 = [scale(run) for run in baseline], [scale(run) for run in runs]
     df = rule.prior_df + len(x0) - 1 + len(x1) - 1
     sd = moderated_sd([*baseline, *runs], squares(x0) + squares(x1), df, rule)
@@ -384,7 +384,7 @@ def moderated_sd(runs: Sequence[Value], squares: float, df: float, rule: RuleR) 
 
 
 def _se_factor(baseline: Sequence[Value], k: int, rule: RuleR) -> float:
-    """Return the standard error of the mean log change, divided by the sd of a run."""
+    """Return the standard error of the mean log change of `count` runs, per sd of a run."""
     n0, phi = len(baseline), rule.session_share
     sessions = Counter(run.session for run in baseline).values()
     v0 = phi * sum((m / n0) ** 2 for m in sessions) + (1 - phi) / n0

@@ -294,7 +294,7 @@ def as_collector(value: object) -> pytest.Collector:
 
 
 def as_true(value: object) -> bool:
-    """Validate the value that an add-on returned from `mlperf_runtestloop`."""
+    """Return True if an add-on's `mlperf_runtestloop` returned True; else raise TypeError."""
     if value is not True:
         raise TypeError(f"returned {value!r:.80}, not True or None")
     return True

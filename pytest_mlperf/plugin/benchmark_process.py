@@ -120,7 +120,7 @@ class _OneTest:
         return report
 
     def answer(self, code: int) -> dict[str, Any]:
-        """Return the test's times, or raise its error; `code` is pytest's exit code."""
+        """Return a test's times and statistics, or raise its error; `code`: pytest's exit code."""
         if self._broke:
             raise RunError(LAYER, self._broke)
         if self._skipped is not None:
@@ -152,7 +152,7 @@ class _OneTest:
 
 
 def within(rounds: Sequence[float]) -> dict[str, float]:
-    """Return the relative standard errors of the median and the mean round, by batch means."""
+    """Return relative standard errors of "time_median" and "time_mean" by batch means, or {}."""
     size = len(rounds) // BATCHES
     if size < 2:
         return {}

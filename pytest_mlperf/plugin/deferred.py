@@ -107,7 +107,7 @@ def _depends(held: Held) -> bool:
 
 
 class Holding:
-    """Defer undecided tests to the end of the session; a pytest plugin, used with many pairs."""
+    """Defer undecided tests to the session's end, to judge many pairs jointly; a pytest plugin."""
 
     def __init__(self, session: Judging) -> None:
         self._session = session
@@ -147,13 +147,13 @@ class Holding:
         return result is not None and result.pairs > 0 and self.is_open(result.verdict)
 
     def is_open(self, verdict: Verdict) -> bool:
-        """Check whether the other verdicts of the session can still change a verdict."""
+        """Check whether verdicts on other tests of the session can still change this verdict."""
         pairs = self._session.phase.pairs
         certain = self._all_ran and is_certain(verdict, self._nulls, pairs, RuleR())
         return is_open(verdict) and not certain
 
     def take(self, packed: Iterable[str]) -> None:
-        """Add the tests that an xdist worker deferred."""
+        """Add the tests that an xdist worker deferred, from their JSON texts."""
         self._held += [unpack(self._config, text) for text in packed]
 
     def stop(self, session: pytest.Session | None) -> None:

@@ -51,7 +51,7 @@ class _Clock:
 
 
 def feed(request: pytest.FixtureRequest, verdict: Verdict) -> None:
-    """Pass the time of each run to the `benchmark` fixture as a round, once per test."""
+    """Pass each run's time as a round to pytest-benchmark's `benchmark` fixture, once per test."""
     timing = entry(verdict)
     if timing is None or request.node.stash.get(_FED, False):
         return

@@ -41,7 +41,7 @@ REPORTS = "mlperf-reports"
 
 
 def late(module: str) -> Any:
-    """Import a module of `pytest_mlperf.plugin` by name, once it is needed."""
+    """Import and return the module `pytest_mlperf.plugin.NAME`, only once it is needed."""
     return import_module(f"pytest_mlperf.plugin.{module}")
 
 

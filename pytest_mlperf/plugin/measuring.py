@@ -218,7 +218,7 @@ def pairs_of(planned: Testable, kind: Kind, options: Options) -> int:
 
 
 def planned_pairs(manifest: Path, tests: Collection[str], pairs: int) -> int:
-    """Return the number of gated pairs in a plan that several sessions share; at least `pairs`."""
+    """Return the number of gated (case, metric) pairs in a plan of `tests`; at least `pairs`."""
     try:
         plan = read_manifest(manifest)
     except MlperfError as error:

@@ -68,7 +68,7 @@ def auto_always_never(text: str) -> str:
 
 
 def reference(text: str) -> str:
-    """Validate the value of `--mlperf-against`; raise MlperfError if it names no build."""
+    """Return the value of `--mlperf-against`; raise MlperfError if it names no build."""
     from pytest_mlperf.suite.environments import reference
 
     reference(text)
@@ -105,7 +105,7 @@ def _is_value(metavar: str, text: str) -> bool:
 
 
 def _set_by(metavar: str, text: str, default: object = None, **more: Any) -> Any:
-    """Declare an option as a dataclass field; `metavar` gives its type or its valid words."""
+    """Return a dataclass field for an option; `metavar` is its type or words: DIR, "no|yes"."""
     if set(metavar.split("|")) <= {"DIR", "FILE"}:
         more = {"convert": Path, **more}
     return field(default=default, metadata={"option": option_of(metavar, text, default, more)})

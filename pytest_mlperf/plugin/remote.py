@@ -69,8 +69,8 @@ class RemoteReports:
     def add(self, data: Mapping[str, Any]) -> str | None:
         """Add a report; return the test's node id if the test is complete and logged, else None.
 
-        Other machines report concurrently, but the terminal groups letters by file: only whole
-        tests are logged.
+        Other machines report concurrently, but the terminal prints status letters by file:
+        only complete tests are logged.
         """
         state = self._state
         hook = state.config.hook

@@ -25,7 +25,7 @@ PLANNED: pytest.StashKey[Testable] = pytest.StashKey()
 
 
 class LeftOut(Skipped):
-    """Skip a test; the skip report names the case's line in the suite."""
+    """Skip a test; pytest's report then shows the line of the case in its suite."""
 
 
 PROPERTY = "mlperf."

@@ -88,7 +88,7 @@ class SessionProgress:
         return replace(result, verdict=replace(result.verdict, notes=notes))
 
     def note(self, result: CaseResult, keeping: Keeping) -> None:
-        """Add a test's result to the journal."""
+        """Add a test's result to the journal; `keeping` collects the error if that fails."""
         if self._broken:
             return
         if not keeping.keep("the journal of the session", lambda: self._add(result)):

@@ -221,7 +221,7 @@ class MlperfSession:
 
     @cached_property
     def holding(self) -> Holding:
-        """Plugin that defers tests to the end of the session; used only if `holds`."""
+        """Plugin that defers tests to the end of the session; used only if `holds` is true."""
         return Holding(self)
 
     @property
@@ -230,7 +230,7 @@ class MlperfSession:
         return self.phase.many or (self.folder / HELD_FOLDER).exists()
 
     def phase_of(self, planned: Testable) -> Phase:
-        """Return the phase of a case: joint judgement is only for cases of suites."""
+        """Return how a case is judged: jointly with the session, or alone if not of a suite."""
         return self.phase if (planned.path, planned.case.id) in self.kinds else LONE_PHASE
 
     def waits(self, planned: Testable, verdict: Verdict) -> bool:
@@ -277,7 +277,7 @@ class MlperfSession:
         return text.failure(result.verdict, result, width, likely)
 
     def keep(self, item: pytest.Item, planned: Testable, verdict: Verdict) -> CaseResult:
-        """Attach a verdict to the test, for reports and the results file."""
+        """Attach a verdict to its test, for reports and the results file; return the result."""
         rate = self.bench.rate(planned)
         waits = self.waits(planned, verdict)
         failed = not waits and self.fails(planned, verdict)
@@ -357,7 +357,7 @@ class MlperfSession:
         errors: list[str],
         unjudged: str,
     ) -> None:
-        """Set this controller's notices to those of an xdist worker: all select the same cases."""
+        """Copy an xdist worker's selection, deferred tests and warnings to this controller."""
         self.phase = Phase(pairs=pairs)
         if held:
             self.holding.take(held)

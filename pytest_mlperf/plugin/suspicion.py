@@ -57,7 +57,7 @@ class Suspicion:
         return self._left.suspects
 
     def line(self, results: Sequence[CaseResult]) -> str | None:
-        """Return a line on why earlier PROVISIONAL drops are unknown; None if they are known."""
+        """Return why earlier PROVISIONAL drops are unknown; None if they are known."""
         left, reason = self._left, self._left.defect
         if left.tests and left.tests.isdisjoint(result.test for result in results):
             reason = reason or f"{self._named} has no results of these tests"
@@ -76,7 +76,7 @@ class Suspicion:
         return replace(result, suspected=suspected(self.before, result))
 
     def ended(self, result: CaseResult) -> CaseResult:
-        """Return a result; fail it if it is the second PROVISIONAL drop in a row."""
+        """Return a result; if it is its test's second PROVISIONAL drop in a row, it fails."""
         verdict = self.last_word(result, result.verdict)
         if verdict is result.verdict:
             return result
@@ -93,7 +93,7 @@ class Suspicion:
         return remaining(self.before, results, date=self._date)
 
     def remember(self, results: Iterable[CaseResult]) -> None:
-        """Store the tests of `after(results)` in a file, except for a pull request's build."""
+        """Store tests that stay SUSPECT or PROVISIONAL after `results`; not in a pull request."""
         tested = list(results)
         if any(result.verdict.baseline.id for result in tested) and not _of_pull_request():
             suspects.update(

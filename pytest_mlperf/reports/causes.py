@@ -37,7 +37,7 @@ UNCHANGED_OUTCOMES = frozenset({Outcome.OK, Outcome.IMPROVED})
 
 
 class Points(NamedTuple):
-    """Hold a sentence on other cases, and the part that it clearly points to."""
+    """Hold a sentence on other cases, and the part that it blames: "engine", "machine" or ""."""
 
     says: str = ""
     points_to: Literal["engine", "machine", ""] = ""
@@ -108,7 +108,7 @@ def moved(verdict: Verdict) -> int | None:
 
 
 def siblings_of(verdict: Verdict, others: Sequence[Verdict], direction: int) -> Points:
-    """Return a sentence on how the session's other cases of this kind of test changed."""
+    """Return how other cases of the session changed in a direction, -1 (worse) or +1 (better)."""
     session = others if isinstance(others, Siblings) else Siblings(others)
     kind, mine, here = verdict.kind, _engine(verdict), verdict.case.accelerator
     of_engine, of_machine = (
@@ -433,7 +433,7 @@ def _worst_at(facts: _Facts, point: float | None) -> str:
 
 
 def _stages(facts: _Facts) -> Iterator[Cause]:
-    """Yield the stages whose time changed; this is only a hint if all of several changed."""
+    """Yield changed stages as causes: hints, unless others are unchanged and the direction fits."""
     for point, stages in islice(_stage_times(facts).items(), MAX_CURVE_POINTS):
         if not (changed := [stage for stage in stages if stage.moved]):
             continue
@@ -481,7 +481,7 @@ _SIGNS = {
 
 
 def _seen(facts: _Facts) -> Iterator[Cause]:
-    """Yield GPU problems that runs showed; most are only hints, as the baseline may share them."""
+    """Yield the GPU problems in the runs; most are hints, as the baseline may share them."""
     if facts.direction > 0 or facts.verdict.kind == Kind.ACCURACY:
         return
     runs = facts.verdict.runs
@@ -551,7 +551,7 @@ _RULES: tuple[Callable[[_Facts], Iterable[Cause]], ...] = (
 
 @dataclass(frozen=True, kw_only=True)
 class _MachineChange:
-    """Hold a quantity's change from the baseline, and whether it is notable or beyond chance."""
+    """Hold a machine quantity's change: notable if `differs`, significant if `beyond`."""
 
     says: str
     share: float

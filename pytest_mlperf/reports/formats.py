@@ -53,7 +53,7 @@ class BrokenFormat(Format):
 
 @cache
 def formats() -> Mapping[str, Format]:
-    """Return all formats by name, in alphabetical order; load their declarations once."""
+    """Return all report formats by name, in alphabetical order; load their declarations once."""
     loaded = declared(
         "formats", Format, lambda reason, module: BrokenFormat(module=module, reason=reason)
     )

@@ -208,12 +208,12 @@ def notes_of(verdict: Verdict) -> list[str]:
 
 
 def shown(value: float | None, write: Callable[[float], str] = "{:.3f}".format) -> str:
-    """Format a number; return "" for None."""
+    """Format a number by `write`; return "" for None."""
     return "" if value is None else write(value)
 
 
 def span(low: float | None, high: float | None, write: Callable[[float], str]) -> str:
-    """Return an interval as text; "" if an end is None."""
+    """Return the interval "LOW to HIGH" in the number format `write`; "" if an end is None."""
     return "" if low is None or high is None else f"{write(low)} to {write(high)}"
 
 
@@ -371,7 +371,7 @@ MAX_LISTED_CHANGES = 4
 
 
 def declared(result: CaseResult) -> dict[str, str]:
-    """Return by label the open-division techniques and the other Python that the suite declares."""
+    """Return rows by label: open-division techniques, and another Python of the engine."""
     rows = {}
     if result.division == "open":
         rows["division"] = ": ".join(filter(None, ("open division", ", ".join(result.techniques))))
@@ -473,7 +473,7 @@ def invalid_runs(verdict: Verdict) -> str | None:
 
 
 def machine(verdict: Verdict) -> str | None:
-    """Return what the machine's micro-benchmark showed, as text; None if it was not run."""
+    """Return the speed change by the machine's micro-benchmark as text; None if it was not run."""
     if not verdict.machine:
         return None
     off = "" if verdict.steady else ", beyond chance"
@@ -511,7 +511,7 @@ def beside(result: CaseResult) -> list[str]:
 
 
 def strongest(causes: Sequence[Cause]) -> tuple[list[str], list[str]]:
-    """Return the strongest cause, or the note that none was found, and the other causes."""
+    """Return [the strongest cause's text, or that none was found], and the texts of the others."""
     says = [cause.says for cause in causes]
     first = -1 if causes and causes[-1].strength is Strength.NONE else 0
     return says[first:][:1], says[:first] if first else says[1:]
@@ -524,7 +524,7 @@ def unexplained(changed: Sequence[str], causes: Sequence[Cause]) -> list[str]:
 
 
 def section(causes: Sequence[Cause], others: int, width: int) -> list[str]:
-    """Return the lines on likely causes for `explain`; the heading has the number of tests."""
+    """Return lines on likely causes for `explain`; the heading counts the tests compared with."""
     if not causes:
         return []
     beside = f", compared with {others} other tests" if others > 1 else ""

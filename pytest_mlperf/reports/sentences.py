@@ -182,7 +182,7 @@ def gate_result(gate: Gate) -> str:
 
 
 def _sign(of: Mapping[str, Any]) -> str:
-    """Return a warning about a run (`SignKey`) as a sentence, with its duration, load and GPU."""
+    """Format a warning about a run, given a `Sign`'s fields, with its duration, load and GPU."""
     text, seconds, share, name = sentence(of["text"]), of["seconds"], of["share"], of["name"]
     if share is not None:
         lasted = f"{share:.0%}" if seconds is None else f"{seconds:.2f} s, {share:.1%} of the run"
@@ -192,7 +192,7 @@ def _sign(of: Mapping[str, Any]) -> str:
 
 
 def _signs(of: Mapping[str, Any]) -> str:
-    """Return one sentence for equal warnings about several GPUs, or several loads of a curve."""
+    """Join warnings into one text; merge equal ones about several GPUs, or loads of a curve."""
     signs = [note.values for note in of["signs"]]
     if len({sentence(sign["text"]) for sign in signs}) > 1 and not _alike(signs):
         return "; ".join(map(_sign, signs))

@@ -252,7 +252,7 @@ class Round:
         return [name for workload in self.workloads.values() for name in workload.names]
 
     def find(self, name: str) -> RoundWorkload | None:
-        """Return the workload of a name, limited to the target in the name; None if unknown."""
+        """Return a workload by name, with only the target of that name ("bert-99.9"), or None."""
         return self._by_name.get(name)
 
     @cached_property

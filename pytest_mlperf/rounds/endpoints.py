@@ -92,7 +92,7 @@ def scored_points(points: Sequence[int]) -> frozenset[int]:
 
 
 def uncovered(points: Sequence[int], highest: int) -> list[str]:
-    """Return messages on the rules that the points of a curve break; [] if they break none."""
+    """Return messages on the rules that a curve's concurrencies break; [] if they break none."""
     if min(points) > ULTRA_LOW:
         return [f"no point is in region ultra_low (1 to {ULTRA_LOW} requests)"]
     present = {region_of(point, points, highest) for point in points}

@@ -40,7 +40,7 @@ SCORES_SHAPE = events.record(
 
 @dataclass(frozen=True, kw_only=True)
 class Ask:
-    """Define when to score an accuracy pass (`looks`) and whether it may end there (`enough`)."""
+    """Define after how many samples to score an accuracy pass, and whether it is then `enough`."""
 
     looks: Callable[[int], Sequence[int]]
     enough: Callable[[Accuracy, Scored, Subject], bool]
@@ -48,7 +48,7 @@ class Ask:
 
 @dataclass(frozen=True, kw_only=True)
 class Scoring:
-    """Hold the inputs of a scorer; `model` is for scorers that need its tokenizer."""
+    """Describe a scoring process: data set, scorer, folder; `model` is the tokenizer's folder."""
 
     folder: Path
     dataset: Factory

@@ -35,7 +35,7 @@ ONLY_WHEELS = ("--no-deps", "--only-binary=:all:")
 
 
 def installed(wheels: Sequence[str], python: Sequence[str], folder: Path) -> Path:
-    """Install wheels in a folder of their own unless it exists; return the folder."""
+    """Return the subfolder of `folder` with these wheels; install them if it does not exist."""
     wheels_folder = folder / _key(wheels, python)
     if wheels_folder.is_dir():
         return wheels_folder
@@ -123,7 +123,7 @@ def _install(wheels: Sequence[str], python: Sequence[str], options: Sequence[str
 def run_pip(
     python: Sequence[str], *arguments: str, limit_s: float
 ) -> subprocess.CompletedProcess[str]:
-    """Run a Python; raise RunError if it cannot start, TimeoutExpired after `limit_s`."""
+    """Run Python with arguments; raise RunError if it cannot start, TimeoutExpired if too late."""
     try:
         return subprocess.run(
             [*python, *arguments],
@@ -183,7 +183,7 @@ class Build:
 
 @contextlib.contextmanager
 def build_for(named: Elsewhere, folder: Path, suite: Path | None) -> Iterator[Build]:
-    """Yield the build for a suite's other Python; then remove its copy of this package."""
+    """Copy this package for a suite's other Python; yield the build, then remove the copy."""
     code = folder / "code"
     try:
         _copy_package(code)
@@ -322,7 +322,7 @@ def remove_left(suite: Path, runs: Path) -> None:
 
 
 def commit_named(folder: Path, ref: str) -> str:
-    """Return the full hash of a ref, or of the merge base with the target branch."""
+    """Return the full hash of a ref; for `MERGE_BASE`, of the merge base with the target branch."""
     if ref != MERGE_BASE:
         return _commit(folder, ref)
     targets = [f"origin/{name}" for key in TARGETS if (name := os.environ.get(key))]

@@ -76,7 +76,7 @@ def hold(
 ) -> Iterator[HeldLeases]:
     """Lease the processors and `count` free GPUs, preferring the first of `gpus`; yield them.
 
-    A waiting process leases nothing but its place in the queue. `fits` checks whether a set of GPUs
+    RunError after `limit_s`; until then `waiting` gets progress texts. `fits` checks whether GPUs
     may be used together. `alone` keeps other processes from measuring on this machine.
     """
     until_s = time.monotonic() + limit_s
@@ -112,7 +112,7 @@ def _take(
     *,
     alone: bool,
 ) -> HeldLeases:
-    """Lease the processors and `count` GPUs, or raise `_Busy` and lease nothing."""
+    """Lease `count` GPUs that `fits` accepts, and the processors; else raise `_Busy`."""
     free: dict[str, contextlib.ExitStack] = {}
     leases: dict[str, int] = {}
     held: tuple[str, ...] = ()
@@ -200,7 +200,7 @@ _NOTHING: Mapping[str, str] = MappingProxyType({})
 def control(
     gpus: int, *, limit_s: float = 60.0, environment: Mapping[str, str] = _NOTHING
 ) -> ControlRun:
-    """Measure the speed of an idle machine: 0.6 s on a CPU, some seconds on GPUs.
+    """Run the micro-benchmark on an idle machine: 0.6 s on a CPU, some seconds on GPUs.
 
     The caller holds the machine's lease. The slowest of `gpus` counts; 0 for the CPU. `environment`
     makes only these GPUs visible.
@@ -226,7 +226,7 @@ def _is_idle(seen: Contention) -> bool:
 
 
 def _read(returncode: int, out: bytes, err: bytes) -> Control | str:
-    """Return the values of a micro-benchmark, or why there are none."""
+    """Return the values that a micro-benchmark printed, or a text on why there are none."""
     if returncode:
         ended = f"exit code {returncode}"
         if returncode < 0:
@@ -273,7 +273,7 @@ WATCH_SECONDS = 0.2
 
 
 def others_now() -> Contention:
-    """Measure how much other processes use the processor now."""
+    """Measure for `WATCH_SECONDS` how much other processes use the processor."""
     watch = Watch(os.getpid(), session=session_of(os.getpid()))
     start = watch.read()
     time.sleep(WATCH_SECONDS)
@@ -452,7 +452,7 @@ class LostGpus:
                     write_text(file, text)
 
     def among(self, uuids: Sequence[str]) -> dict[str, str]:
-        """Return the recorded message of each of these GPUs that is lost, by UUID."""
+        """Return the recorded message of each lost GPU among `uuids`, by UUID."""
         texts = {}
         for uuid in uuids:
             with contextlib.suppress(OSError):
@@ -486,7 +486,7 @@ class WarmUps:
     folder: Path
 
     def ensure(self, job: MeasuredCase, names: Sequence[str], make: Callable[[], object]) -> bool:
-        """Warm up an unused accelerator with `make`; return whether it has been used by then."""
+        """Warm up unused accelerators by `make`, if due; return whether they are used by now."""
         if self.used(names):
             return True
         pretended = self.mode == "auto" and list(names) == ["cpu"]

@@ -141,7 +141,7 @@ def curve_figures(log: CurveLog, accelerator: str) -> Figures:
 
 
 def lengths_within(log: CurveLog) -> dict[str, float]:
-    """Return the relative standard error of the mean answer length at each point."""
+    """Return the relative standard error of tokens per sample at each point, by metric name."""
     return {
         at_point("tokens_per_sample", point.point): point.length_se
         for point in log.points
@@ -150,7 +150,7 @@ def lengths_within(log: CurveLog) -> dict[str, float]:
 
 
 def curve_finishes(log: CurveLog) -> dict[str, int]:
-    """Return the counts of finish reasons at each point."""
+    """Return counts by finish reason and point: {"length@64": 12}."""
     return {
         at_point(reason, point.point): count
         for point in log.points
@@ -275,7 +275,7 @@ def _reasons(point: PointWindow, users: Note) -> Iterator[Reason]:
 
 
 def unsteady(point: PointWindow) -> Iterator[Reason]:
-    """Yield a reason if the throughput of a closed loop drifted within a point."""
+    """Yield a reason if a closed loop's throughput drifted within a point, by linear regression."""
     moved, p_value = drift(_work(point))
     if abs(moved) > DRIFT_SHARE and p_value < DRIFT_RISK:
         yield _at(point, Reason.of(Key.NOT_STEADY, "throughput_drifts", moved=moved))
@@ -286,7 +286,7 @@ def _work(point: PointWindow) -> list[int]:
 
 
 def drift(values: Sequence[float]) -> tuple[float, float]:
-    """Fit a line; return its change over all values, relative to the mean, and two-sided p."""
+    """Return a fitted line's total change, relative to the mean, and its two-sided p (t test)."""
     count, mean = len(values), fmean(values) if values else 0.0
     if count < 3 or not mean:
         return 0.0, 1.0
@@ -388,7 +388,7 @@ def read_recorded(path: Path, harness: str) -> tuple[CurveLog, Findings]:
 
 
 def _tracked(point: endpoints.RecordedPoint, clock_s: float) -> PointWindow:
-    """Convert a recorded point; count its completions in each of `WINDOW_PARTS` equal parts."""
+    """Convert a recorded point; add `clock_offset_s` to its times; count completions per part."""
     events = endpoints.read_events(point.folder)
     begin_s, end_s = events.begin_ns / 1e9, events.end_ns / 1e9
     parts = [0] * WINDOW_PARTS

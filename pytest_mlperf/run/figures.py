@@ -52,12 +52,12 @@ class Findings:
 
     @classmethod
     def signed(cls, signs: Iterable[Sign], **fields: Any) -> Self:
-        """Return findings with these warnings (`Sign`)."""
+        """Return findings with these warnings (`Sign`) and values of other fields."""
         return cls(signs=tuple(signs), **fields)
 
 
 def together(*witnesses: Findings) -> dict[str, Any]:
-    """Merge the findings of all sources into one mapping of fields."""
+    """Merge findings into one mapping of fields; metrics, notes and warnings are combined."""
     fields = {f.name: getattr(one, f.name) for one in witnesses for f in dataclasses.fields(one)}
     return {
         **fields,
@@ -74,7 +74,7 @@ _GROUPS = {"load": measurement.RunLoad, "hardware": RunHardware, "serving": RunS
 
 
 def grouped(**fields: Any) -> dict[str, Any]:
-    """Move merged fields into the objects that `Run` groups them in; return its arguments."""
+    """Move fields into the objects that group them in `Run`; return the arguments of `Run`."""
     for name, group in _GROUPS.items():
         group_fields = [field.name for field in dataclasses.fields(group) if field.name in fields]
         fields[name] = group(**{key: fields.pop(key) for key in group_fields})
@@ -106,7 +106,7 @@ class Load(Findings):
 
 @dataclass(frozen=True, kw_only=True)
 class Replicated(Findings):
-    """Hold the results of each replica in a run."""
+    """Hold the findings of a run with several replicas: the results of each."""
 
     replicas: tuple[ReplicaRun, ...] = ()
 
@@ -184,7 +184,7 @@ def per_gpu(metrics: Mapping[str, float], accelerator: str) -> dict[str, float]:
 def client_findings(
     metrics: Mapping[str, float], client: Mapping[str, float], job: MeasuredCase
 ) -> Findings:
-    """Warn of a client that sent requests late; its delay is an upper bound of the effect."""
+    """Return findings with a warning if client delays may be much of a gated latency."""
     note = client_note(metrics, {**job.limits, **job.latency_limits}, client)
     if note is None:
         return Findings()
@@ -196,7 +196,7 @@ CLOCK_SHARE = 0.1
 
 
 def clock_findings(job: MeasuredCase, moved_s: float, window_s: float) -> Findings:
-    """Invalidate a run if a change of the wall clock may affect its shortest window."""
+    """Return INVALID if the wall-clock step is too large for the run's shortest time window [s]."""
     smallest = min(job.limits.values(), default=min(each.limit for each in METRICS.values()))
     if abs(moved_s) <= max(MIN_MOVE_SECONDS, CLOCK_SHARE * smallest * window_s):
         return Findings()
@@ -215,7 +215,7 @@ SAMPLE_TIME_METRICS = ("throughput", "tokens_per_second", "tokens_per_second_per
 
 
 def start_findings(job: Job, seen: Mapping[str, float]) -> Findings:
-    """Report a slow start of a run (`worker.clocks.slow_start`) if it affects a gated metric."""
+    """Report a slow start that affects a gated metric; `effects` is the result of `slow_start`."""
     names = {name: name for name in job.limits if name in seen}
     paced = job.settings.scenario == Scenario.SERVER
     if not paced:
@@ -255,7 +255,7 @@ def length_findings(settings: LoadGenSettings, duration_s: float, *, probed: boo
 
 
 def load_findings(job: MeasuredCase, seen: Mapping[str, Any] | None) -> Load:
-    """Return other processes' load in a run; `seen` is the worker's `Contention`, or None."""
+    """Return other processes' load in a run, from the worker's `Contention` as a dict (or None)."""
     if seen is None:
         return Load()
     contention = Contention(
@@ -284,7 +284,7 @@ def _not_positive(name: str, value: float, log: str) -> RunError:
 
 
 def _unknown(ours: Mapping[str, float], theirs: Mapping[str, float]) -> Note | None:
-    """Return a note if LoadGen's p99 exceeds ours, which makes goodput by our stamps unknown."""
+    """Return a note that goodput is unknown if LoadGen's p99 exceeds ours by far, else None."""
     name = next((n for n in ("ttft_p99", "latency_p99") if n in ours and n in theirs), None)
     if name is None or theirs[name] <= ours[name] * (1 + LATE_SHARE) + LATE_SECONDS:
         return None

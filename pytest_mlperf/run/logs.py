@@ -249,7 +249,7 @@ def parse_text(path: Path, content: str, *, old: bool = False) -> Detail:
 
 
 def _require_end(path: Path, values: Mapping[str, Any], last: str | None, *, old: bool) -> None:
-    """Raise RunError unless a log's `last` key is LoadGen's end key; `old` logs may lack it."""
+    """Raise RunError unless a log ends with LoadGen's end key; with `old`, old logs may lack it."""
     end = END_KEY.get(values.get("effective_test_mode", ""), "num_errors")
     if last == end:
         return

@@ -68,7 +68,7 @@ class WorkerProgress:
         self._show(type(text)(f"{self._head}: {text}"))
 
     def on_event(self, event: Event) -> None:
-        """Handle an event of the worker."""
+        """Show a worker's event on the terminal; store its rate, times and expected samples."""
         match event:
             case {"event": "loading"}:
                 self.show("loading")
@@ -297,7 +297,7 @@ def _observed(
 def _repeated_rate(
     case: _Measured, settings: LoadGenSettings, finished: Event | None
 ) -> float | None:
-    """Return the rate [1/s] that gives later runs at least as many queries; None if unknown."""
+    """Return the rate [1/s] at which later runs get as many queries as this; None if unknown."""
     rate, work_s = case.progress.target_qps, settings.fixed_work_s
     streams = settings.scenario.answers_one_at_a_time
     if not (finished and rate and work_s and case.progress.probed and streams):
@@ -430,7 +430,7 @@ def _accuracy(
 def _warmed(
     job: MeasuredCase, conditions: Conditions, show: Callable[[str], None], task: ProcessTask
 ) -> bool | None:
-    """Warm up the accelerator if needed; return whether it is warm, or None if not recorded."""
+    """Warm up a cold accelerator before a timed run; return if it is warm, None if not recorded."""
     if conditions.warmups is None:
         return None
     names = conditions.machine.leases(job.accelerator)

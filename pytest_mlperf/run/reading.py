@@ -164,7 +164,7 @@ class Evidence:
 
 @dataclass(frozen=True, kw_only=True)
 class Validity(Findings):
-    """Hold LoadGen's result whether a run is valid, as findings."""
+    """Hold the findings from LoadGen's decision whether a run is valid."""
 
     limit_missed: bool = False
 
@@ -298,7 +298,7 @@ def _read_curve(
 
 @dataclass(frozen=True)
 class Spell:
-    """Hold begin and end of a run for which no log is used, in seconds since the epoch."""
+    """Hold begin and end [s since the epoch] of a timed run that has no LoadGen log."""
 
     window_s: tuple[float, float]
 

@@ -48,7 +48,7 @@ BATCH_KEY = "work.batch"
 
 @dataclass(frozen=True, kw_only=True)
 class Nearness(Findings):
-    """Hold a run's share of the roofline, as findings."""
+    """Hold a run's findings on its share of the roofline."""
 
     light: tuple[Light, ...] = ()
 
@@ -62,9 +62,10 @@ def light_findings(
     sizes: Mapping[str, float],
     drafts: int | None = None,
 ) -> Nearness:
-    """Return a run's share of the roofline; the run is INVALID if it exceeds the limit.
+    """Return a run's shares of the roofline; the run is INVALID if it exceeds the limit.
 
-    `drafts` is the number of accepted draft tokens; None if none or unknown.
+    `engine` has the engine's facts, and `sizes` the data set's mean sizes. `drafts` is the number
+    of accepted draft tokens; None if none or unknown.
     """
     count, kind = split(job.accelerator)
     gpu = gpu_of(job, identity)
@@ -104,7 +105,7 @@ def _drafts(a_step: float, *, undeclared: bool) -> Sign:
 
 
 def tokens_a_step(figures: Figures, drafts: int) -> float | None:
-    """Return the mean tokens per decoding step with `drafts` accepted draft tokens, or None."""
+    """Return the mean tokens per step with `drafts` accepted draft tokens; None if too many."""
     decoded = (figures.metrics.get("tokens_per_sample", 0.0) - 1) * figures.samples
     return decoded / (decoded - drafts) if decoded > drafts else None
 

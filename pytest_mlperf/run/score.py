@@ -115,7 +115,7 @@ class Progress:
             self._reporter.event("progress", done=self._read, total=self._total, what=unit)
 
     def watched(self, read: Callable[[int], T]) -> Callable[[int], T]:
-        """Return a function that calls `read` and counts the item as progress."""
+        """Wrap `read`, which returns an item by index, so that each call counts as progress."""
 
         def watching(index: int) -> T:
             item = read(index)
@@ -147,7 +147,7 @@ class Lazy(Sequence[T]):
 
 
 class Outputs(Lazy[bytes]):
-    """Hash outputs when the scorer reads them, so that images are read only once."""
+    """Give outputs to the scorer, and hash each when it is read, so that it is read only once."""
 
     def __init__(self, outputs: Sequence[bytes]) -> None:
         super().__init__(range(len(outputs)), self._digested)
@@ -169,7 +169,7 @@ class Outputs(Lazy[bytes]):
 
 
 def build(noun: str, factory: Mapping[str, Any], **arguments: Any) -> Any:
-    """Build the data set or scorer that a task's spec describes."""
+    """Create a data set or scorer from "target" and "options"; `noun` names it in errors."""
     options = factory["options"]
     return imported(noun, factory["target"], options)(**arguments, **options)
 

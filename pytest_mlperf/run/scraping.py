@@ -126,7 +126,7 @@ class Scraper:
         *,
         period_s: float = POLL_SECONDS,
     ) -> None:
-        """Prepare a thread that calls `take` with the time and all pages every `period_s`."""
+        """Prepare a thread that calls `callback` with time and pages every `period_s` seconds."""
         self._pages = [MetricsPage(url) if isinstance(url, str) else url for url in urls]
         self._take, self._period_s = take, period_s
         self._over = threading.Event()

@@ -84,7 +84,7 @@ class ServerLog:
 
 @dataclass(frozen=True, kw_only=True)
 class Served(Findings):
-    """Hold a server's metrics in a run's windows, see `server_seen`."""
+    """Hold findings on a server in a run, and its metrics by name, see `server_seen`."""
 
     server: Mapping[str, float] = field(default_factory=dict)
 
@@ -160,7 +160,7 @@ def _share_at(point: float | None) -> str:
 
 
 def answer_findings(answers: Answers, fingerprint: Mapping[str, str], seen: Served) -> Findings:
-    """Report properties of a server's answers that affect the run's metrics."""
+    """Return warnings on a server's answers: longer prompts, mixed builds, unknown cache hits."""
     return Findings.signed(_answer_signs(answers, fingerprint, seen))
 
 

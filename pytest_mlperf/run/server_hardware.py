@@ -103,7 +103,7 @@ class ProbePage(MetricsPage):
 
 @dataclass(frozen=True, kw_only=True)
 class ServerSources:
-    """Sources of the identity of the server at `url`; variables of `entry` are expanded."""
+    """Hold the sources of a server's hardware identity; variables in `entry` are expanded."""
 
     url: str
     accelerator: str = "cpu"
@@ -197,7 +197,7 @@ def is_own_address(url: str) -> bool:
 
 @functools.cache
 def own_node() -> str:
-    """Return the node that a probe of this machine reports, whichever GPUs are visible here."""
+    """Return the id (a hash) of this machine, equal to that in a probe run on it."""
     printed = output_of("the probe of this machine", [sys.executable, "-I", "-S", "-"], _script())
     return str(parse_json(_json_line(printed))["node"])
 

@@ -36,7 +36,7 @@ OUTPUTS = "output digests"
 
 
 def pack(scores: Scores, steps: Mapping[str, int], outputs: Sequence[int] | None) -> bytes:
-    """Return an .npz archive of scores in whole steps, as uint16 if they fit, else int32."""
+    """Return an .npz archive of scores times `steps`, rounded to uint16 if they fit, else int32."""
     np, arrays = foreign.numpy(), {}
     for name in sorted(scores):
         there = [value for value in scores[name] if value is not None]
@@ -250,7 +250,7 @@ def _scores_file(path: Path, baseline: AccuracyBaseline) -> Path:
 def _checked(
     path: Path, baseline: AccuracyBaseline, file: Path, read: Callable[[], Found]
 ) -> Found:
-    """Return the result of `read`; raise BaselineError if the archive in `file` is damaged."""
+    """Return `read()`; raise BaselineError if the archive is damaged or too large for memory."""
     try:
         return read()
     except foreign.BROKEN_ARCHIVES as error:

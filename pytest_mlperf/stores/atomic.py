@@ -88,7 +88,7 @@ def _replace(path: Path, content: bytes) -> None:
 
 
 def _write(name: str, content: bytes, locked: LockedFolder, *, unnamed: bool) -> bool:
-    """Write a file under a name; return False if the file system lacks unnamed files."""
+    """Write a file, if `unnamed` by O_TMPFILE; return False if the file system lacks that."""
     temporary = _temporary_name()
     try:
         descriptor = _create(temporary, locked.unfinished, 0o666, unnamed=unnamed)
@@ -245,7 +245,7 @@ def sync_folder(folder: Path) -> None:
 
 
 class Keeping:
-    """Write files, and collect terminal lines about results and errors."""
+    """Run functions that write files; collect a terminal message on each in `lines`."""
 
     def __init__(self) -> None:
         self.lines: list[str] = []
@@ -265,7 +265,7 @@ class Keeping:
 
 
 def unforeseen(failure: str, error: Exception) -> str:
-    """Return a terminal line for an unexpected error, with advice to free space or report."""
+    """Return a terminal line: ERROR, the text `failure`, the unexpected error, and what to do."""
     if isinstance(error, OSError) and error.errno in DISK_FULL:
         return visible(f"ERROR {failure}: {error.filename}: {error.strerror}; free some space")
     reason = visible(f"{type(error).__name__}: {text_of(error)}")
@@ -311,7 +311,7 @@ LOCK = ".gitignore"
 
 @contextlib.contextmanager
 def alone_in(folder: Path, *, timeout_s: float) -> Iterator[LockedFolder]:
-    """Lock a folder, creating it if needed; yield a subfolder for unfinished files.
+    """Lock a folder, created if missing; yield it with a subfolder for unfinished files.
 
     Raises:
         BusyError: Another process held the lock for longer than `timeout_s`.

@@ -496,7 +496,7 @@ def events_of(folder: Path, *kinds: bytes) -> Iterator[dict[str, Any]]:
 
 
 def _unpaired(folder: Path) -> str:
-    """Return a note that the client's scores are not judged, with the reason or a remedy."""
+    """Return a note on why the endpoint client's scores are not judged, or on how to judge them."""
     missing = " and ".join(
         name for name in (EVENTS_FILE, SAMPLES_FILE) if not (folder / name).exists()
     )
@@ -506,7 +506,7 @@ def _unpaired(folder: Path) -> str:
 
 
 def _accuracy(path: Path, unpaired: str) -> tuple[tuple[Reason, ...], tuple[str, ...]]:
-    """Return reasons why a run's answers are incomplete, and notes with the client's scores."""
+    """Return reasons for lost answers, and notes on the client's scores with `unpaired_note`."""
     entries = _Block(path, read_foreign(path, RESULT_TITLE), "").raw.get("accuracy_scores")
     if not isinstance(entries, list):
         raise MlperfError(f"{path}: accuracy_scores must be a list, not {shown(entries)}")

@@ -91,7 +91,7 @@ READ_BYTES = 2**20  # per read: `max_bytes` would allocate its whole size at onc
 
 
 class UnfitError(ValueError):
-    """Report that a file cannot be read safely; the text says what it is: "a pipe"."""
+    """Report that a file cannot be read safely; the text is the reason, e.g. "a pipe"."""
 
 
 class PointerError(OSError):
@@ -153,7 +153,7 @@ def lines_of(path: Path, max_line_bytes: int) -> Iterator[bytes]:
 
 
 class Shape(Generic[Document]):
-    """Check documents strictly: no type is converted, numbers are finite.
+    """Validate documents of one type strictly: no value is converted, numbers are finite.
 
     The type is wrapped in a tuple: pydantic then applies this configuration to a dataclass, and
     domain classes stay independent of pydantic.

@@ -55,7 +55,7 @@ ENERGY_PLACES: Places = {
 
 
 def moved(content: Any, places: Places) -> Any:
-    """Rename keys of a JSON object, also into nested objects; return other content unchanged."""
+    """Rename keys of a JSON object ("GROUP.NAME" into object GROUP); return other content as is."""
     if not isinstance(content, dict):
         return content
     present: dict[str, Any] = {}

@@ -38,7 +38,7 @@ _REFERENCE_KINDS: Mapping[str, str] = {
 
 
 def reference(text: str) -> BaselineEngine:
-    """Parse the value of `--mlperf-against`; raise MlperfError if it does not name a build."""
+    """Parse `--mlperf-against`, e.g. "git:main"; raise MlperfError if it does not name a build."""
     kind, colon, value = text.partition(":")
     if not colon:
         kind, value = "git", text
@@ -99,7 +99,7 @@ def earlier_build(planned: Planned) -> EarlierBuild | None:
 
 
 def find(planned: Planned, where: KeyPath, named: Named) -> Elsewhere | None:
-    """Return the Python that a table names, or None; UnavailableError if it is missing."""
+    """Return the Python that a suite table names, else None; UnavailableError if it is missing."""
     name = "python" if named.python is not None else "command"
     named_value = getattr(named, name)
     if named_value is None:

@@ -131,7 +131,7 @@ def limit_defects(
 def _gated_nowhere(
     limits: Mapping[str, Any], scenarios: Sequence[ScenarioEntry], judged: Collection[str]
 ) -> Iterator[Defect]:
-    """Yield the suite's limits without effect: no scenario gates the metric or has its point."""
+    """Yield a defect for each limit of the suite on a metric that no scenario gates."""
     held = {*judged, *EFFICIENCY, *SERVER_METRICS}
     for name in (one for one in limits if one in METRICS and one not in held):
         if any(name in gateable(scenario) for scenario in scenarios):

@@ -126,7 +126,7 @@ def _keys(source: str) -> tuple[str, ...]:
 
 
 def _indexed(keys: Sequence[str], *, array: bool, last: dict[KeyPath, int]) -> KeyPath:
-    """Return the key path of a table header; for `[[table]]` with the index of the table."""
+    """Return a table header's key path, with indices for `[[table]]`, counted in `last`."""
     path: KeyPath = ()
     for depth, key in enumerate(keys, start=1):
         path = (*path, key)

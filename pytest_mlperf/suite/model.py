@@ -573,7 +573,7 @@ def _power_limits(entry: EngineEntry, index: int) -> Iterator[values.Defect]:
 
 
 def _failures(suite: Suite) -> Iterator[values.Defect]:
-    """Yield expected failures whose engine, metric or other field is not in the suite."""
+    """Yield the [[expected_failures]] whose engine, metric or other field is not in the suite."""
     reference = suite.workload.reference or (suite.rules.metrics if suite.rules else {})
     choices: dict[str, list[str]] = {
         "scenario": [scenario.name for scenario in suite.scenarios],

@@ -125,7 +125,7 @@ def _advice(path: Path, text: str) -> str:
 
 
 def _first_weights(model: Path) -> Path:
-    """Return the model file to check: in a folder, the first usable weights, if any.
+    """Return the model file to check: in a folder, the first weights that are not defective.
 
     Weights in an unused format may be left as Git LFS pointers on purpose.
     """
@@ -154,7 +154,7 @@ def _defect(file: Path) -> str:
 def available(
     suite: Path, where: tuple[str | int, ...], options: Mapping[str, Any]
 ) -> dict[str, Any]:
-    """Expand `${VAR}` in options; raise UnavailableError with all variables that are unset."""
+    """Expand `${VAR}` in options; raise UnavailableError with unset variables and their place."""
     try:
         return expand(options)
     except SuiteError as error:

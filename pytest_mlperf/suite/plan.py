@@ -74,7 +74,7 @@ def gate_samples(suite: Suite, scenario: RoundScenario) -> int | None:
 def _own_metric(
     name: str, reference: float, rules: RoundWorkload | None, *, lower: bool
 ) -> RoundMetric:
-    """Return a metric with the suite's reference score, and the round's tolerance as a share."""
+    """Return the round's metric with the suite's reference score, and the tolerance as a share."""
     official = rules.metrics.get(name) if rules else None
     if official is None:
         better: Literal["higher", "lower"] = "lower" if lower else "higher"
@@ -211,12 +211,12 @@ class Planned:
 
     @property
     def baseline_engine(self) -> BaselineEngine | None:
-        """Build of the baseline for this engine, as the suite names it; None without one."""
+        """Build of the engine that the suite names as baseline of this entry; None without one."""
         return self.engine.baseline_engine
 
     @property
     def find(self) -> FindEntry | None:
-        """Search for the highest load; None if the suite sets the load."""
+        """Settings of the search for the highest load; None if the suite sets the load."""
         return self.scenario.find
 
     @property
@@ -291,7 +291,7 @@ class Planned:
         return CaseData(self.suite, self.scenario, self.round_scenario)
 
     def bounds(self, lower: Collection[str]) -> Mapping[str, GateWindow] | None:
-        """Return the accuracy gate's bounds by score (`score_bounds`); None without a gate."""
+        """Return the gate's bounds by score, or None; less is better for the scores in `lower`."""
         return score_bounds(self.suite, self.round_scenario, lower)
 
     @property

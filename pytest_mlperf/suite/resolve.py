@@ -162,7 +162,7 @@ def points_in_words(scenario: ScenarioEntry) -> str:
 def needing(
     planned: Planned, *, scorer: bool
 ) -> Iterator[tuple[job.Part, registry.Group, str, bool]]:
-    """Yield (part, registry group, name, is for scoring) of what a case loads in this Python."""
+    """Yield (part, registry group, name, is for scoring) of a case's extensions in this Python."""
     step, scores = planned.engine.build, scorer and bool(planned.scorer_name)
     is_here = not planned.elsewhere
     if is_here:
@@ -443,7 +443,7 @@ def _calibration(
 
 @contextlib.contextmanager
 def _placed(planned: Planned, table: KeyPath, options: Iterable[str]) -> Iterator[None]:
-    """Prefix an error with the suite's file and the line of the wrong option."""
+    """Prefix errors of the `with` block with the suite's file and the wrong option's line."""
     try:
         yield
     except SuiteError as error:

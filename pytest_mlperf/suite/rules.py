@@ -308,7 +308,7 @@ def _defects(suite: Suite, entry: tables.EngineEntry, step: tables.BuildStep) ->
 
 
 def _built(step: tables.BuildStep) -> Generator[Defect, None, Builder | None]:
-    """Yield the defects of a registered builder's options; return the builder, None if invalid."""
+    """Create a registered builder, or yield the errors in its options and return None."""
     entry, options = registry.registered("builders").get(step.use), step.options
     if entry is None or unset_in(options):
         return None
@@ -342,7 +342,7 @@ def _fit(entry: tables.EngineEntry, step: tables.BuildStep, builder: Builder) ->
 
 
 def _unread(use: str, step: tables.BuildStep, builder: Builder) -> str:
-    """Return an error if engine `use` cannot load the built checkpoint; "" if it can or may."""
+    """Return a message if engine `use` states that it cannot load the built checkpoint, else ""."""
     if not builder.format or _reads(use, builder):
         return ""
     others = [name for name in registry.registered("engines") if _reads(name, builder, stated=True)]

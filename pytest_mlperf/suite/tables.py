@@ -354,7 +354,7 @@ class EngineEntry(Table):
         return {**self.options, **overrides}
 
     def key_of(self, accelerator: str, at_fault: Iterable[str]) -> tuple[str, ...]:
-        """Return the key path of the first wrong option (`at_fault`), else that of all options."""
+        """Return the key path of the first of `wrong_options`, else that of all options."""
         overrides = self.on[accelerator].options if accelerator in self.on else {}
         for name in at_fault:
             if name == "precision":
@@ -484,7 +484,7 @@ class ScenarioEntry(Table):
     @model_validator(mode="before")
     @classmethod
     def _points_of_a_maximum(cls, raw: object) -> object:
-        """Derive `points` from `max_concurrency` if only that is set; it is checked later."""
+        """Derive `points` from `max_concurrency` if only that is set and valid."""
         if not isinstance(raw, dict) or "points" in raw:
             return raw
         highest = raw.get("max_concurrency")
@@ -549,7 +549,7 @@ MAX_COMMAND_WORDS = 4
 
 
 class Named(Protocol):
-    """Define a table of a suite that may name another Python."""
+    """Define a suite table whose extension may run in another Python, set by path or command."""
 
     @property
     def python(self) -> str | None:
@@ -563,7 +563,7 @@ class Named(Protocol):
 
 
 def title_of(named: Named) -> str:
-    """Return a table's Python for messages, or ""; keep variables, which may be secret."""
+    """Return a table's Python or command for messages, or ""; leave out its secret variables."""
     if named.python is not None:
         return f"python {named.python}"
     words = named.command or []

@@ -21,7 +21,7 @@ def wrong_values(group: Group, use: str, options: Mapping[str, Any]) -> dict[str
 
 
 def wrong_options(factory: Callable[..., Any], options: Mapping[str, Any]) -> dict[str, str]:
-    """Return a message by option whose value does not fit its annotation; unknown ones fit all."""
+    """Return an error message by option, for values that do not fit the type annotation."""
     types = {name: annotation_of(factory, name) for name in options}
     return {
         name: f"{name} is {shown(value)}; {kind(types[name], article=True)} is needed"
@@ -37,7 +37,7 @@ def annotation_of(factory: Callable[..., Any], name: str) -> Any:
 
 
 def fits(value: Any, annotation: Any) -> bool:
-    """Return whether a value fits an annotation; True if in doubt."""
+    """Return whether a value fits an annotation; True if pydantic cannot check the annotation."""
     if any(get_origin(one) is Callable for one in (annotation, *get_args(annotation))):
         return True  # may be the name of a callable
     try:
@@ -79,6 +79,6 @@ def try_engine(use: str, *, options: Mapping[str, Any], model: str | None, preci
 
 
 def written(at_fault: Iterable[str], options: Iterable[str]) -> tuple[str, ...]:
-    """Return the key path of the first wrong option (`at_fault`) in `options`; () if none."""
+    """Return the key path of the first wrong option that an entry sets; () if it sets none."""
     present = set(options)
     return next(((option,) for option in at_fault if option in present), ())

@@ -109,7 +109,7 @@ def name_of(factory: Callable[..., Any]) -> str:
 
 
 def frozen(value: object) -> bytes:
-    """Serialise a sample to bytes, equal for equal samples."""
+    """Serialise a sample to bytes that are equal for equal samples."""
     try:
         return pickle.dumps(value)
     except Exception:  # a sample may be any object of a library

@@ -296,7 +296,7 @@ class _EngineTrial:
             )
 
     def _count_alike(self, index_of: Mapping[int, int], sink: RecordingSink, way: str) -> None:
-        """Check that token counts without outputs equal the lengths of the answers."""
+        """Check that runs without outputs report token counts equal to the answers' lengths."""
         lengths = {index: len(answer) // 8 for index, answer in self.answers.items()}
         counts: dict[int, list[int]] = {}
         for sample, index in index_of.items():

@@ -127,7 +127,7 @@ class TorchAoUnetBuilder(RecipeBuilder):
         }
 
     def look(self, pipe: Any, prompts: Prompts, progress: Progress) -> None:
-        """Calibrate: run the first denoising steps for each caption, each with its own noise."""
+        """Run the first denoising steps for each caption, each with its own noise, to calibrate."""
         import torch
 
         def stop(pipe: Any, step: int, _: Any, tensors: dict[str, Any]) -> dict[str, Any]:
@@ -147,7 +147,7 @@ class TorchAoUnetBuilder(RecipeBuilder):
                 progress(done, len(prompts), "samples")
 
     def _quantise(self, layer: Any, most: Any, *, smooth: bool = True) -> None:
-        """Quantise a layer's weights; `most` is the largest magnitude of each input channel."""
+        """Quantise a layer's weights by its inputs' maxima; `smooth` applies SmoothQuant first."""
         import torch
         from torchao.float8.inference import Float8MMConfig
         from torchao.quantization import Float8Tensor, Int8Tensor, PerRow, PerTensor

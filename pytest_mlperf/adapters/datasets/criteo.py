@@ -303,7 +303,7 @@ class Rows:
 
 
 class Places(NamedTuple):
-    """Hold the paths of the files; `sparse` is a .npz archive, or a folder with 0.npy to 25.npy."""
+    """Hold paths of the data set's files; `sparse`: a .npz archive, or a folder 0.npy to 25.npy."""
 
     dense: Path
     labels: Path

@@ -126,9 +126,9 @@ class WindowsDataset(files.FileDataset[TokenWindow]):
 
 
 def cut(document: int, tokens: int, length: int, stride: int) -> Iterator[TokenWindow]:
-    """Yield the windows of a document of `tokens` tokens, see `WindowsOptions`.
+    """Yield windows of up to `length` tokens, one every `stride`, over a document of `tokens`.
 
-    >>> [tuple(window)[1:] for window in cut(0, 9, 4, 2)]
+    >>> [tuple(window)[1:] for window in token_windows(0, 9, 4, 2)]
     [(0, 4, 3), (2, 6, 2), (4, 8, 2), (6, 9, 1)]
     """
     end = 0

@@ -125,7 +125,7 @@ def number_of(name: str, value: object, things: str) -> Rule:
 
 
 def refuse_conflicts(engine: str, conflicts: Iterable[Sequence[Any]]) -> None:
-    """Raise SuiteError for the first that applies: whether it does, its text, and its options."""
+    """Raise SuiteError for the first conflict (condition, message, options…) that is true."""
     for applies, fault, *options in conflicts:
         if applies:
             raise SuiteError(f"engine {engine}: {fault}", option=tuple(options))

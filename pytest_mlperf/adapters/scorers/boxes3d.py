@@ -131,7 +131,7 @@ def thresholds_of(scores: Sequence[float], boxes: int) -> list[float]:
 class ClassFrame:
     """Hold the boxes and detections of one class in one sample.
 
-    An entry of `truths` is (whether the box counts, [(index of detection, overlap), ...]).
+    An entry of `truths` is (whether a box must be found, [(index of detection, overlap), ...]).
     """
 
     truths: list[tuple[bool, list[tuple[int, float]]]]
@@ -187,7 +187,7 @@ def first_match(frame: ClassFrame) -> tuple[set[int], set[int]]:
 def count(frame: ClassFrame, threshold: float) -> tuple[int, int]:
     """Match each box with the detection of the largest overlap, among scores >= `threshold`.
 
-    Returns the numbers of correct detections, and of matched detections that are not neutral.
+    Returns the numbers of correct and of matched detections; too small (neutral) ones do not count.
     """
     right = 0
     matched: set[int] = set()
@@ -225,7 +225,7 @@ def average_precision(frames: Sequence[ClassFrame]) -> float:
 
 
 def wrong(sample: int, defect: str) -> RunError:
-    """Return an error about a sample with its defect, a clause."""
+    """Return a RunError on a sample; `defect` is a predicate, such as "has no boxes"."""
     return scorers.scorer_error(f"scorer pointpainting: sample {sample} {defect}")
 
 

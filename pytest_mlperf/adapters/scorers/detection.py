@@ -148,7 +148,7 @@ def _read_box(box: Mapping[str, Any]) -> tuple[float, ...]:
 
 
 def wrong(sample: int, defect: str) -> RunError:
-    """Return an error about a sample with its defect, a clause."""
+    """Return an error about a sample; `defect` is a clause that follows "sample N"."""
     return scorers.scorer_error(f"scorer map: sample {sample} {defect}")
 
 

@@ -226,7 +226,7 @@ class _Reply(Exchange):
 
 
 def verdict(reply: str) -> bool:
-    """Return the value of "correct" in the judge's JSON reply, or in its first fenced block."""
+    """Return the value of "correct" in the judge's JSON reply; False if it cannot be parsed."""
     _, fence, rest = reply.partition(CODE_FENCE)
     fenced, closed, _ = rest.partition(CODE_FENCE)
     text = fenced if fence and closed else reply

@@ -43,7 +43,7 @@ class Shares:
         self._of_samples = np.zeros(samples)
 
     def add(self, weights: NDArray[np.int64] | NDArray[np.float64]) -> None:
-        """Add a part of the mean, such as a class, by its samples' weights, not all 0."""
+        """Add a component of the score, such as a class, by its samples' weights (not all 0)."""
         shares = weights / weights.sum()
         squares = shares**2
         total = float(squares.sum())
@@ -54,10 +54,7 @@ class Shares:
         self._of_samples += visible
 
     def leverage(self, largest: float) -> Leverage:
-        """Return the leverage over all parts.
-
-        `largest` is the maximum change of a part's score, in units of the score.
-        """
+        """Return the leverage; `max_change` is a part's largest change of score, in its unit."""
         visible, squares = float(self._of_samples.sum()), float(np.square(self._of_samples).sum())
         return Leverage(
             seen=min(1.0, max(0.0, visible / self._variance)),

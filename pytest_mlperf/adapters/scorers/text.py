@@ -143,7 +143,7 @@ Part = tuple[dict[str, Row], dict[str, float]]
 
 
 def right_shares(metric: str, samples: Sequence[int], right: Sequence[bool], total: int) -> Part:
-    """Return each sample's score, 100 or 0, and their mean; `total` is the size of the data set."""
+    """Return each sample's score (100 right, 0 wrong, None if not in `samples`), and the mean."""
     if not samples:
         return {}, {}
     row = spread(samples, [100.0 * is_right for is_right in right], total)
@@ -151,7 +151,7 @@ def right_shares(metric: str, samples: Sequence[int], right: Sequence[bool], tot
 
 
 def spread(samples: Sequence[int], values: Sequence[float], total: int) -> Row:
-    """Return the scores of all samples, from those of some; None for the others."""
+    """Return `total` scores: `values` at the positions `samples`, None elsewhere."""
     row: Row = [None] * total
     for sample, value in zip(samples, values, strict=True):
         row[sample] = value
@@ -374,7 +374,7 @@ def is_light(settings: Mapping[str, Any], content: Mapping[str, Any], named: set
     """Return whether tokenizer.json alone decodes in the same way as transformers' AutoTokenizer.
 
     transformers must use the decoder in that file or an equal one, and the file must have all
-    special tokens that other files name (`named`). `settings` is the content of
+    special tokens that other files name (`special_names`). `settings` is the content of
     tokenizer_config.json, `content` that of tokenizer.json; both are empty if the file is missing.
     """
     kind = str(settings.get("tokenizer_class")).removesuffix("Fast")

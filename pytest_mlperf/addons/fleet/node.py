@@ -90,7 +90,7 @@ class NodeCase:
         return [{"topic": "begun", "project": here, "notices": notices}]
 
     def _end_with(self, raylet: int) -> None:
-        """Stop the case when the process `raylet`, Ray's daemon on this node, ends.
+        """Stop the case when the process `raylet_pid`, Ray's daemon on this node, ends.
 
         Ray itself notices that much later.
         """
@@ -191,10 +191,7 @@ def _node_environment() -> dict[str, str]:
 
 
 def _undone() -> list[str]:
-    """Restore this process's niceness and out-of-memory priority, which Ray has changed.
-
-    Returns a warning for each change that cannot be undone.
-    """
+    """Undo Ray's changes of niceness and out-of-memory priority; return warnings if that fails."""
     with contextlib.suppress(OSError):
         Path("/proc/self/oom_score_adj").write_text("0")
     with contextlib.suppress(OSError):

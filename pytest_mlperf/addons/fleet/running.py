@@ -200,7 +200,7 @@ class Fleet:
         )
 
     def _next(self) -> Event:
-        """Wait for the next event of a case, updating the list of nodes; return the event."""
+        """Return the next event of a case, or "looked" as soon as the list of nodes changes."""
         with self._state.live as live:
             while True:
                 event = self._link.event(POLL_SECONDS)
@@ -292,7 +292,7 @@ class Fleet:
         )
 
     def _finish(self, group: CaseGroup, node: str, notices: Sequence[Any] | None) -> None:
-        """Add a node's warnings and errors, and its results that the session judges at its end."""
+        """Add a node's warnings, errors and deferred test reports; None has nothing to add."""
         if notices is None:
             return
         not_here, _, _, held, warnings, errors, *_ = notices

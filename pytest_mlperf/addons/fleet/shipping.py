@@ -73,7 +73,7 @@ def _nameless(member: tarfile.TarInfo) -> tarfile.TarInfo:
 
 
 def take_back(archive: Path, *, runs_dir: Path, root: Path) -> None:
-    """Unpack the runs of a case into `runs_dir`, and the baselines that it wrote below `root`."""
+    """Unpack a case's runs into `runs_dir` and new baselines below `root`; delete the archive."""
     with tarfile.open(archive) as packed:
         for member in packed.getmembers():
             root_name, _, name = member.name.partition("/")

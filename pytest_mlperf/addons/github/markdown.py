@@ -129,7 +129,7 @@ def _notes(result: CaseResult) -> list[str]:
 
 
 def settling_lines(results: Results) -> Iterator[str]:
-    """Yield what to do about undecided verdicts, and which cases were measured again, and why."""
+    """Yield Markdown: actions for undecided verdicts, then why cases were measured again."""
     actions = (f"- {escape(cases)}: {escape(text)}\n" for text, cases in settling(results.cases))
     yield from section("Provisional", actions)
     facts = ((result.verdict.case.id, facts_of(result)) for result in results.cases)
@@ -139,7 +139,7 @@ def settling_lines(results: Results) -> Iterator[str]:
 
 
 def results_table(title: str, results: Iterable[CaseResult], *, open_: bool) -> Iterator[str]:
-    """Yield a table row by row, so that `within` can shorten it; collapsed unless `open_`."""
+    """Yield a Markdown table of results row by row; inside a closed <details> unless `open_`."""
     listed = list(results)
     if not listed:
         return

@@ -46,7 +46,7 @@ DOUBTFUL = 2
 
 
 class _Broke(Exception):
-    """Report that a build has no runs that can be compared; the text is the cause."""
+    """Report that a build has no comparable runs; the text is the cause."""
 
 
 class _BisectSide(CaseRunner):
@@ -177,7 +177,7 @@ class Bisection:
         return {one.now: one for one in self.log if one.before == 0}
 
     def first(self) -> Comparison:
-        """Compare the last build with the good one; from now on use the metrics that dropped."""
+        """Compare the last build with the good one; then compare only metrics that dropped."""
         end = self.compare(0, self.last, every=True)
         followed: dict[str, dict[str, float]] = {}
         for (test, name), ratio in end.ratios.items():
@@ -289,7 +289,7 @@ class Bisection:
         return ratios
 
     def _side(self, stack: ExitStack, test: str, index: int, *, later: bool) -> CaseRunner:
-        """Return the runner of one build; the build is removed when the stack is closed."""
+        """Build a commit, return its runner; `stack` removes it; a `later` failure is _Broke."""
         case, build_at = self._cases[test], self.builds[index]
         earlier = build_at.earlier(case.planned.path, case.job.elsewhere)
         label = f"{FOLDER_LABEL}-{build_at.title}"

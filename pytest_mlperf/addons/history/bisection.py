@@ -40,12 +40,12 @@ def mark_of(decisions: Iterable[Answer]) -> Mark:
 
 
 def steps(last: int) -> int:
-    """Return the number of commits that a bisect compares if every comparison is decided."""
+    """Return the number of comparisons of a bisect of `last` commits, if all are decided."""
     return math.ceil(math.log2(last))
 
 
 def most_comparisons(last: int) -> int:
-    """Return the maximum number of comparisons, with spare ones for undecided results."""
+    """Return the maximum comparisons of a bisect of commits 0 to `last`, including repeats."""
     return 1 + steps(last) + SPARE_COMPARISONS + 1
 
 
@@ -54,7 +54,7 @@ def shared(rule: RuleR, last: int, metrics: int) -> RuleR:
 
     By Bonferroni's inequality, the guarantees then hold for the whole bisect: an unchanged build is
     a proven drop with a probability of at most `alpha`, and a drop of the limit is excluded with a
-    probability of at most `beta`.
+    probability of at most `beta`. Builds are numbered from 0 to `last_build`.
     """
     parts = most_comparisons(last)
     return replace(rule, alpha=rule.alpha / (parts * metrics), beta=rule.beta / parts)

@@ -116,10 +116,7 @@ def folder_name(*question: str) -> str:
 
 @contextlib.contextmanager
 def alone(folder: Path) -> Iterator[None]:
-    """Lock the folder; raise MlperfError if another bisect uses it.
-
-    If the file system has no locks, nothing is checked.
-    """
+    """Lock the folder (if its disk can) in a `with` block; MlperfError if another bisect has it."""
     with contextlib.ExitStack() as stack:
         try:
             with contextlib.suppress(atomic.NoLocksError):

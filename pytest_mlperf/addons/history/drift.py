@@ -71,8 +71,8 @@ def drift_of(
 ) -> Criterion | None:
     """Judge the total change over accepted baselines as an additional criterion of a verdict.
 
-    `baselines` are those of this machine, oldest first; those accepted before the day `since` are
-    ignored. Returns None if no metric drifted.
+    `baselines` are those of this machine, oldest first; those before the day `since` are ignored.
+    With mode "warn" the criterion cannot fail the test. Returns None if no metric drifted.
     """
     if verdict.kind not in DROP_OUTCOMES:
         return None

@@ -168,8 +168,8 @@ def trend_of(
 ) -> Trend:
     """Return the changes from baseline to baseline, oldest first, and the total change.
 
-    Better and worse changes are adjusted for multiple testing, see `proven`. `metric` None selects
-    the first known metric of the last baseline.
+    Better and worse changes are adjusted for multiple testing, see `holm_adjusted`. `metric` None
+    selects the first known metric of the last baseline.
     """
     last = points[-1]
     name = metric or next((name for name in last.means if name in METRICS), "throughput")
@@ -195,7 +195,7 @@ def trend_of(
 
 
 def trend(history: Trend, width: int) -> list[str]:
-    """Return lines with a table of the changes, reasons for missing ones, and the total change."""
+    """Return lines with a table of a metric's changes, reasons for gaps, and the total change."""
     cases = dict.fromkeys(point.case.id for point in history.points)
     rows = _trend_rows(history, several=len(cases) > 1)
     columns = [name if name != "value" else title(history.metric) for name in TREND_COLUMNS]

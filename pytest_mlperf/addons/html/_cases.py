@@ -254,7 +254,7 @@ def _over_rates(result: CaseResult, record: Record | None) -> Iterator[Packed]:
 
 
 def _on_step(row: Sequence[Any], rows: Sequence[Sequence[Any]]) -> bool:
-    """Return whether no other point of `rows` is at least as good in total and per-user speed."""
+    """Return whether no other row of the same build is as good in total and per-user speed."""
     (when, point, user, rate, *_) = row
     return not any(
         other[0] == when and other[1] != point and other[2] >= user and other[3] >= rate
@@ -310,7 +310,7 @@ def _points(timed: str, runs: Sequence[Mapping[str, float]]) -> list[tuple[float
 
 
 def _row(when: str, share: float, seconds: float, limit_text: str = "") -> list[Any]:
-    """Return the plot's row for a percentile.
+    """Return a plot row for a percentile: [series, label, x, milliseconds, text, limit text].
 
     Its x coordinate is log10(1 / (1 - share)), which spreads out the tail.
     """

@@ -117,7 +117,7 @@ def _falls(metric: str) -> bool:
 def _shares(
     change: MetricVerdict | PairedVerdict, limit: float | None, *, falls: bool
 ) -> dict[str, float | None]:
-    """Return a change and its interval in multiples of the limit.
+    """Return a change ("used") and its interval ("low", "high") in multiples of the limit.
 
     -1 is a drop by the limit; values above 0 are better.
     """

@@ -77,7 +77,7 @@ def about(results: Results) -> list[tuple[str, str]]:
 
 
 def doubts(results: Results) -> Iterator[tuple[Tone, str]]:
-    """Yield (tone, sentence) about what weakens or supports the session's verdicts."""
+    """Yield (tone, sentence) on facts that weaken or support the session's verdicts."""
     cases = results.cases
     for share in sorted({result.handicap for result in cases if result.handicap}):
         text = f"Slowed on purpose (--mlperf-handicap {100 * share:g} %): cannot be recorded."
@@ -166,7 +166,7 @@ def render(
     *,
     largest: int = MAX_HTML_BYTES,
 ) -> str:
-    """Return the HTML page, with at most `largest` bytes.
+    """Return the HTML page, with at most `max_bytes` bytes.
 
     If it would be larger, older history is omitted first, then passed cases; the page says so.
     """
@@ -211,7 +211,7 @@ def _of_cases(
     points: int,
     listed: int,
 ) -> dict[str, Any]:
-    """Return template data of the first `listed` cases; plots over time have at most `points`."""
+    """Return template data of the first `max_cases` cases, with `max_points` per plot over time."""
     cases = every[:listed]
     sections, environments = shown(cases, causes)
     drawn, left_out = _case_figures(cases, beside, points)

@@ -166,7 +166,7 @@ def decimate(points: Sequence[Point], columns: int) -> list[Point]:
 
 
 def broken(kept: Sequence[Point], points: Sequence[Point]) -> list[tuple[float, float | None]]:
-    """Return the points `kept`, with a None value inserted wherever `points` has a long gap.
+    """Return the `drawn` points, with a None value inserted wherever `points` has a long gap.
 
     A gap is longer than `SILENT` median intervals; None interrupts the line in the plot.
     """
@@ -186,9 +186,9 @@ def broken(kept: Sequence[Point], points: Sequence[Point]) -> list[tuple[float, 
 def _held_back(
     gpus: Sequence[GpuLog], shown: Span, window: Span
 ) -> list[tuple[str, str, list[Span]]]:
-    """Return (label, tone, time spans) of each throttling reason over all GPUs, the worst first.
+    """Return (label, tone, spans [s]) of each throttling reason over all GPUs, the worst first.
 
-    Only spans within `shown` are returned, relative to the start of `window`.
+    Only spans within `visible` are returned, relative to the start of `window`.
     """
     spans: dict[str, list[Span]] = {}
     shares: dict[str, dict[int, float]] = {}
@@ -326,7 +326,7 @@ def _positive(value: object) -> TypeGuard[float]:
 
 
 def moments_of(folder: Path) -> list[list[float]]:
-    """Return latency over time in a run, as in `RunFiles.moments`; [] if it was not stored."""
+    """Return rows (time, p50, p99 [s], queries in flight) over a run; [] if not stored."""
     path = _file(folder, LATENCIES)
     if path is None:
         return []

@@ -177,7 +177,7 @@ def _update(parsed: argparse.Namespace, now: Side) -> int:
 
 
 def judged(parsed: argparse.Namespace, now: Side) -> tuple[FileComparison, tuple[str, str]]:
-    """Make the comparison that the options define; also return labels of baseline and new runs."""
+    """Compare new runs with the baseline of the options; also return labels (baseline, new)."""
     settings = _settings(parsed)
     if parsed.against:
         base = side_of(parsed, parsed.against)

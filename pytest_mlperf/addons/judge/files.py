@@ -381,7 +381,7 @@ def _shape(document: ResultFile) -> str:
 def _in_folder(
     folder: Path, unknown: list[str], above: frozenset[Path] = frozenset()
 ) -> Iterator[ResultFile]:
-    """Yield a folder that is one result, else those inside; add unreadable names to `unknown`."""
+    """Yield a folder that is one result, else the results in it; add other names to `unknown`."""
     above |= {folder.resolve()}
     whole = ResultFile(path=folder)
     if any(r.of_folders and _fits(name, r, whole) for name, r in readers().items()):

@@ -43,7 +43,7 @@ NO_HOST = "the runs alternate, but the files name no host: if all ran on one, ad
 
 
 def compare(base: Sequence[ToolRun], now: Sequence[ToolRun], settings: Settings) -> FileComparison:
-    """Judge the runs `now` against the runs `base`.
+    """Judge new runs against baseline runs.
 
     If runs of both sides alternated on one host, pairs of neighbouring runs are compared, else all
     runs with a between-session variance. The probability of any false drop in the comparison is at
@@ -121,7 +121,7 @@ def _missing(old: Points, new: Points, settings: Settings) -> Iterator[Row]:
 
 
 def _gaps(side: Points, runs: Sequence[ToolRun], name: str) -> Iterator[str]:
-    """Yield the points that some runs of a tool lack, which has several points in a run."""
+    """Yield a note for each point of a curve that some runs of the same tool lack."""
     several = {run.tool for run in runs if len(run.points) > 1}
     totals = Counter(run.tool for run in runs)
     for (tool, point), measured in side.items():
@@ -257,7 +257,7 @@ def _of_pairs(task: JudgedMetric, rule: RuleR) -> Row:
 
 
 def _guarded(task: JudgedMetric, row: Row, settings: Settings) -> Row:
-    """Return the row as INVALID if its change is implausible or a condition of it is unknown."""
+    """Return the row as INVALID if its change is implausible or rests on an unknown condition."""
     factor = task.ratio**row.sign
     plausible = 1 / IMPLAUSIBLE_LOSS < factor < IMPLAUSIBLE_GAIN
     if not plausible and IMPLAUSIBLE not in settings.ignored:

@@ -22,7 +22,7 @@ FEW = 100
 
 @dataclass(frozen=True, kw_only=True)
 class JudgedMetric:
-    """Hold the values of a metric; a change is INVALID if `guard` (an unknown condition) is set."""
+    """Hold a metric's old and new values; with a `guard` (unrecorded fact) changes are INVALID."""
 
     row: Row
     old: Sequence[Value]
@@ -87,7 +87,7 @@ class PointCase:
                 self._compare(name, facts)
 
     def _compare(self, name: str, facts: Sequence[Fact]) -> None:
-        """Compare a fact of all runs, those of the baseline first, with the first recorded one."""
+        """Note runs that lack a fact; if it differs, store why its metrics cannot be compared."""
         bases = next((fact.bases for fact in facts if fact.bases), ())
         first = next((index for index, fact in enumerate(facts) if fact.value is not None), None)
         if first is None:
@@ -109,7 +109,7 @@ class PointCase:
                     self._differing.setdefault(base, reason)
 
     def _broken(self) -> bool:
-        """Return whether whole benchmarks failed; if so, add a row with the verdict on that."""
+        """Add a row if a whole benchmark failed in a run; return whether one was added."""
         texts = [[m.point.broken for m in side if m.point.broken] for side in (self.old, self.new)]
         if not any(texts):
             return False
@@ -127,7 +127,7 @@ class PointCase:
         return True
 
     def _requests(self) -> bool:
-        """Judge the share of failed requests; return True if no other metric is comparable."""
+        """Judge the share of failed requests; return True if it rules out all other metrics."""
         shares = [[_failed(m.point) for m in side] for side in (self.old, self.new)]
         recorded = [[share for share in side if share is not None] for side in shares]
         allowed = self.settings.limits.get(SUCCESS, 0.0)
@@ -146,7 +146,7 @@ class PointCase:
         return True
 
     def _names(self) -> list[str]:
-        """Return the metrics that a run of either side measured."""
+        """Return the metrics that any baseline run or new run measured."""
         return list(dict.fromkeys(n for m in (*self.old, *self.new) for n in m.point.metrics))
 
     def _judged_names(self) -> list[str]:
@@ -205,7 +205,7 @@ class PointCase:
             self.notes.append(f"not measured on either side, and not judged: {text}")
 
     def _check_meaning(self) -> None:
-        """Mark metrics INVALID if their definition seems to differ between versions of the tool."""
+        """Mark metrics INVALID if a change suggests that the tool's new version redefined them."""
         reader = readers().get(self.key[0])
         if reader is None or reader.suspicious is None:
             return

@@ -24,7 +24,7 @@ class Settings:
 
     Attributes:
         limits: Smallest relevant change for the worse, as a share, by "ttft_p99" or "ttft".
-        metrics: Metrics ("ttft_p99") or quantities ("ttft") to judge; empty for those of `usual`.
+        metrics: Metrics ("ttft_p99") or quantities ("ttft") to judge; empty: `default_metrics`.
         allow_missing: Whether a task or concurrency that one side lacks is noted, not INVALID.
         ignored: Names of conditions that may differ.
         session_by: Field that identifies a run's session; None for day, host and commit.
@@ -41,7 +41,7 @@ class Settings:
         return self.limits.get(metric, self.limits.get(split(metric)[0], quantity.limit))
 
     def names(self, metric: str) -> bool:
-        """Check whether the user selected a metric, by "ttft_p99" or its quantity "ttft"."""
+        """Check whether the user selected a metric: its name "ttft_p99" or its quantity "ttft"."""
         return any(name in self.metrics for name in (metric, split(metric)[0]))
 
 

@@ -90,7 +90,7 @@ class Looks:
     answers: dict[KeyPath, requirements.OtherPython] = field(default_factory=dict)
 
     def ask(self, planned: Planned, job: Job) -> requirements.OtherPython:
-        """Check a case in its engine's other Python; cache the answer by engine entry."""
+        """Return (versions, errors) of the Python of a case's engine; cached by engine entry."""
         key = (*planned.engine_key, planned.case.accelerator if planned.engine.on else "")
         if key not in self.answers:
             self.answers[key] = requirements.look_there(planned, job, self.runs_dir)
@@ -358,7 +358,7 @@ def brief(checks: Sequence[Check]) -> list[Check]:
 
 
 def shortened(text: Sequence[str]) -> list[str]:
-    """Cut the middle out of a page of more than `MAX_LINES` lines; keep the verdict."""
+    """Cut a page's middle to fit `MAX_LINES` lines; keep the last block, which has the verdict."""
     if len(text) <= MAX_LINES:
         return list(text)
     end = len(text) - text[::-1].index("") - 1

@@ -52,7 +52,7 @@ Failures = Mapping[str, str]
 def finished(
     command: Sequence[str], limit_s: float, **more: Any
 ) -> subprocess.CompletedProcess[str]:
-    """Run a command until it ends; capture its output as text."""
+    """Run a command for at most `limit_s`, with captured text; `options` are for subprocess.run."""
     texts: Any = {"capture_output": True, "text": True, "errors": "replace"}
     return subprocess.run(command, timeout=limit_s, check=False, **texts, **more)
 
@@ -82,10 +82,7 @@ def require_library(planned: Planned, job: Job) -> None:
 
 
 def import_errors(planned: Planned, job: Job) -> Iterator[MlperfError]:
-    """Import the suite's own classes in fresh processes; yield errors with their suite keys.
-
-    `look_there` checks the classes that another Python imports.
-    """
+    """Import the suite's own classes that this Python needs; yield errors with their suite keys."""
     data, scored = job.dataset, job.scoring.data
     parts: list[tuple[registry.Group, KeyPath, Factory | None]] = [
         ("scorers", ("workload", "scorer"), job.scoring.scorer),
@@ -120,7 +117,7 @@ def library_trouble(use: str) -> str:
 
 @lru_cache(maxsize=256)
 def _asked(question: str, title: str = "checking the engine's library") -> tuple[str, ...]:
-    """Run a check in a new process; return its error as (class, message, options)."""
+    """Run a check, described as JSON, in a new process; return (error class, message, options)."""
     command = [sys.executable, "-m", "pytest_mlperf.cli.doctor.requirements"]
     try:
         done = finished(command, IMPORT_TIMEOUT_SECONDS, input=question)
@@ -186,7 +183,7 @@ def importing(modules: Sequence[str]) -> dict[str, str]:
 
 
 def lacking(group: registry.Group, use: str, failures: Failures) -> tuple[str, str] | None:
-    """Return (missing library of an extension, remedy), or None."""
+    """Return (problem with an extension's first missing library, remedy), or None."""
     for library in declared(group, use):
         trouble = ""
         if not is_here(library):

@@ -75,7 +75,7 @@ Outcomes = Iterator[tuple[ToMeasure, Proposal | Kept | str]]
 
 
 def elsewhere(test: ToMeasure, machine: Machine) -> str | None:
-    """Return why the missing runs of a test cannot be made on this machine, or None."""
+    """Return why the missing runs of a test cannot be made on this machine; None if they can."""
     verdict = test.result.verdict
     assert verdict.subject is not None
     accelerator = verdict.case.accelerator
@@ -96,7 +96,7 @@ def elsewhere(test: ToMeasure, machine: Machine) -> str | None:
 def measured(
     tests: Sequence[ToMeasure], terms: Terms, runs_dir: Path, runs: int | None
 ) -> Outcomes:
-    """Make the missing runs (or `runs`) of tests; yield (test, proposal or reason for refusal)."""
+    """Measure the missing runs (or `runs`) of tests; yield (test, proposal or refusal text)."""
     groups: dict[tuple[Path, tuple[str, ...]], list[ToMeasure]] = defaultdict(list)
     for test in tests:
         groups[test.root, repeated(test.result.arguments)].append(test)
@@ -136,7 +136,7 @@ def _made(
 
 
 def _place(root: Path) -> Path:
-    """Return `root` relative to the working folder; "elsewhere" if it lies outside."""
+    """Return `root` relative to the working folder; Path("elsewhere") if it is not inside."""
     here, there = Path.cwd().resolve(), root.resolve()
     inside = there != here and there.is_relative_to(here)
     return there.relative_to(here) if inside else Path("elsewhere")
@@ -176,7 +176,7 @@ def _run(command: Sequence[str]) -> int:
 
 
 def taken(test: ToMeasure, made: CaseResult | None, copy: Path, terms: Terms) -> Proposal | Kept:
-    """Return the proposal for a test's new runs, or `Kept`; raise BaselineError for unfit runs."""
+    """Propose new runs as baseline, or return `Kept` with a reason; BaselineError if unfit."""
     if made is None:
         raise BaselineError("pytest did not measure it; see its output above")
     require_fit(made)
@@ -235,14 +235,14 @@ AGAIN = (
 
 @dataclass
 class Acceptance:
-    """Collect proposals, tests to measure, and the number of refusals."""
+    """Collect the decisions on tests: proposals, tests to measure, and the number of refusals."""
 
     proposals: list[Proposal] = field(default_factory=list)
     to_measure: list[ToMeasure] = field(default_factory=list)
     refused: int = 0
 
     def take(self, result: CaseResult, outcome: Proposal | ToMeasure | Kept | str) -> None:
-        """Record and print the decision on one test."""
+        """Store and print the decision on a test; a str `outcome` is why it is refused."""
         case = result.verdict.case.id
         head = case if result.verdict.kind == Kind.PERFORMANCE else f"{case} accuracy"
         if isinstance(outcome, str):

@@ -92,9 +92,9 @@ class Kept:
 def consider(
     result: CaseResult, terms: Terms, energy: CaseResult | None = None
 ) -> PerformanceProposal | ToMeasure | Kept:
-    """Decide how to accept a test's values; raise BaselineError if they are refused.
+    """Decide whether to propose a test's values as a baseline, to measure more runs, or neither.
 
-    `energy` is the result of the case's efficiency test, which shares the baseline record.
+    `energy` is the result of the case's efficiency test. Raises BaselineError for refused values.
     """
     require_fit(result)
     root = root_of(result, terms.baselines)
@@ -104,7 +104,7 @@ def consider(
 
 
 def require_fit(result: CaseResult) -> None:
-    """Raise BaselineError if a result may never become a baseline."""
+    """Raise BaselineError for a handicap, a pretended accelerator, or a failed or empty result."""
     verdict = result.verdict
     measured = verdict.accuracy if verdict.kind == Kind.ACCURACY else verdict.runs
     if result.handicap or result.pretended:
@@ -186,7 +186,7 @@ def _speed(
 
 
 def _grows(result: CaseResult, old: Record) -> bool:
-    """Check that the session adds runs of the baseline's own build to a young baseline."""
+    """Check whether the session adds runs of an unchanged build to a baseline of < `DAYS` days."""
     verdict = result.verdict
     passed = verdict.replaces_baseline and verdict.outcome is Outcome.OK
     return (
@@ -208,14 +208,14 @@ def _stays(result: CaseResult, old: Record | None) -> str:
 
 
 def require_accepted(result: CaseResult, worse: str, terms: Terms) -> None:
-    """Raise BaselineError if values got worse and --accept-regression lacks the case."""
+    """Raise BaselineError if values got `worse` (not "") and --accept-regression lacks the case."""
     case = result.verdict.case.id
     if worse and case not in terms.regressions:
         raise BaselineError(f"worse: {worse}; to accept: --accept-regression {shlex.quote(case)}")
 
 
 def _stands(result: CaseResult, old: Record | None, energy: CaseResult | None) -> bool:
-    """Check that the baseline need not change: same build, and no drop in speed or energy."""
+    """Check that a baseline needs no update: same build, and no drop in speed or energy."""
     words = {one.verdict.outcome for one in (result, energy) if one}
     unmoved = {Outcome.OK, Outcome.PROVISIONAL, Outcome.INCONCLUSIVE}
     dropped = any(is_drop(one.verdict) for one in (result, energy) if one)
@@ -322,7 +322,7 @@ class PerformanceProposal:
         return worsened(self.old.runs if self.old else (), self.new.runs, self.limits)
 
     def lines(self) -> Iterator[str]:
-        """Yield one line of text per changed metric, with old and new value."""
+        """Yield one line per metric with old and new score, then one on the number of samples."""
         old = geometric_means(self.old.runs) if self.old else {}
         new = geometric_means(self.new.runs)
         for metric in filter(new.__contains__, self.limits):
@@ -359,7 +359,7 @@ class AccuracyProposal:
         return self.file.parents[2]
 
     def lines(self) -> Iterator[str]:
-        """Yield one line of text per changed metric, with old and new value."""
+        """Yield one line per metric with old and new score, then one on the number of samples."""
         for metric, new in self.new.scores.items():
             old = self.old.scores.get(metric) if self.old else None
             if old is None:

@@ -356,7 +356,8 @@ def together(
     """Add the energies of the GPUs in a window; joules are None if one is unknown.
 
     Correlated uncertainties (gain and lag of the counters) are added; independent ones (ends of the
-    window) are combined as the root of the sum of squares. `names` has display names by UUID.
+    window) are combined as the root of the sum of squares. `names` has display names by UUID. With
+    `doubts` the energy is not gated; they become its notes.
 
     Source: JCGM 100:2008 (GUM), 5.1.2 and 5.2.2, note 1: inputs of correlation 0 and 1.
     """
@@ -381,7 +382,7 @@ def together(
 
 
 def once_each(sentences: Sequence[tuple[str, Sequence[str]]]) -> tuple[str, ...]:
-    """Merge equal sentences about GPUs; name the GPUs unless a sentence is about all of them."""
+    """Merge equal sentences of several GPUs; name the GPUs unless a sentence is about all."""
     apart = [(gpu, text) for gpu, texts in sentences for text in texts]
     return tuple(of_gpus(apart, len(sentences), every=""))
 

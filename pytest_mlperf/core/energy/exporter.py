@@ -117,7 +117,7 @@ class ExporterLook:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class _Counted:
-    """Hold a GPU's energy in a window according to its counter, or the reasons `why_not`."""
+    """Hold a GPU's energy [J] in a window by its counter; None for the reasons in `why_not`."""
 
     joules: float | None = None
     uncertainty_j: float | None = None

@@ -38,7 +38,7 @@ class MeterReading:
 
     @property
     def good(self) -> bool:
-        """Whether the reading succeeded."""
+        """Whether the meter's power is above 0 and plausible."""
         return self.watts > 0 and possible("wall_w", self.watts) is not None
 
 

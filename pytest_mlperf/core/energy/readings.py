@@ -64,7 +64,7 @@ def without_misreads(
 ) -> tuple[Sequence[Reading], int]:
     """Remove misread values of an energy counter; return (good readings, number of removed ones).
 
-    Good readings rise by at most `most_per_s` [W]. None are returned if the counter was reset.
+    Good readings rise by at most `max_power_w` [W]. None are returned if the counter was reset.
     """
     rises = ((b.value - a.value, b.time_s - a.time_s) for a, b in pairwise(readings))
     if all(rise >= 0 and rise / most_per_s <= took_s for rise, took_s in rises):
@@ -150,7 +150,10 @@ def traced(
     rate_hz: float | None = None,
     covers: bool = True,
 ) -> Traced:
-    """Integrate a power trace over a window, shifted by the sensor's delay."""
+    """Integrate a power trace over a window, shifted by the sensor's delay.
+
+    `rate_hz` is the planned sampling rate; `covers`: the sensor measures without gaps.
+    """
     if len(trace) < 2:
         return Traced(why_not="no power trace")
     if trace[0].time_s > begin_s or trace[-1].time_s < end_s:
@@ -243,7 +246,7 @@ def count(
     covers: bool = True,
     period_s: float | None = None,
 ) -> CounterEnergy:
-    """Return a counter's energy in a window; `period_s` is the known time between its steps."""
+    """Return a counter's energy in a window; `covers`: the power sensor measures without gaps."""
     if not counter:
         return CounterEnergy(why_not="no energy counter")
     ends = (begin_s, end_s)
@@ -335,7 +338,10 @@ def _hidden_j(
     behind_s: float,
     blur_s: float,
 ) -> float:
-    """Return the uncertainty [J] of a counter between two steps with times known to ± `blur_s`."""
+    """Return the uncertainty [J] of an energy counter's value between two of its steps.
+
+    `reading` is that value; the counter is `behind_s` late, and steps are known to ± `blur_s`.
+    """
     earlier, later = around(steps, then.time_s)
     near_s = max(
         NEAR_SECONDS, *(5 * beat_s(readings) for readings in (trace, steps) if readings[1:])
@@ -380,7 +386,7 @@ def steps_of(counter: Sequence[Reading]) -> list[Reading]:
 
 
 def evenly(steps: Sequence[Reading], read_s: float) -> list[Reading]:
-    """Move counter steps to a regular period if their jitter is explained by polling."""
+    """Move counter steps to fitted regular times, unless many would move over `read_s` [s]."""
     moments = [reading.time_s - steps[0].time_s for reading in steps]
     numbers = _numbers(moments)
     fitted = linear_regression(numbers, moments)
@@ -392,7 +398,7 @@ def evenly(steps: Sequence[Reading], read_s: float) -> list[Reading]:
 
 
 def _numbers(moments: Sequence[float]) -> list[int]:
-    """Return the number of the counter's period in which each moment lies."""
+    """Return the index of the counter's refresh period in which each update (time [s]) lies."""
     gaps = [later - earlier for earlier, later in pairwise(moments)]
     hole_s = HOLE_FACTOR * median(gaps)
     beat = fmean(gap for gap in gaps if gap <= hole_s)
@@ -446,7 +452,7 @@ def lag_of(steps: Sequence[Reading], trace: Sequence[Reading]) -> float | None:
 def _along(
     steps: Sequence[Reading], total: Sequence[Reading], time_s: float, behind_s: float
 ) -> float:
-    """Interpolate an energy counter between steps, in proportion to the power trace's energy."""
+    """Interpolate an energy counter by the cumulated power `lag_s` earlier, else linearly."""
     earlier, later = around(steps, time_s)
     if not total or earlier.time_s - behind_s < total[0].time_s:
         return at(steps, time_s)

@@ -37,20 +37,20 @@ class SessionShare:
 
     @property
     def mean(self) -> float:
-        """Posterior mean of the share: the mean of its distribution times the prior."""
+        """Posterior mean of φ: its distribution `weights` times the prior density φ^-0.5."""
         weights = [w * before for w, before in zip(self.weights, _EXPECTED, strict=True)]
         total = math.fsum(weights)
         return math.fsum(w * share for w, share in zip(weights, _CELL_SHARES, strict=True)) / total
 
     def quantile(self, chance: float) -> float:
-        """Return the quantile of the share at a probability."""
+        """Return a quantile of φ, the sessions' share of the variance, at probability `chance`."""
         sums = accumulate(self.weights)
         return next(
             (s for s, below in zip(_CELL_SHARES, sums, strict=True) if below >= chance), 1.0
         )
 
     def variance(self, chance: float, inside: float, within: float, log_se: float) -> float:
-        """Return the quantile of s0², the variance of a run without the noise within it.
+        """Return the `probability` quantile of s0², a run's variance beyond the noise within it.
 
         Args:
             inside: Variance of runs of one session beyond `within`: (1 - φ)·(s0² + w²) - w².
@@ -160,7 +160,7 @@ class Unit:
 
 @dataclass(frozen=True, slots=True)
 class Fit:
-    """Hold estimates of the prior's df ν0 and variance s0², and the data's weights in them."""
+    """Hold estimates of ν0 (`df`) and s0² (`variance`), its log's error, and the data's weights."""
 
     df: float
     variance: float
@@ -172,8 +172,8 @@ class Fit:
 def fit(units: Sequence[Unit], default_df: float, default: float, cases: int) -> Fit:
     """Fit V_c / (s0² + w_c²) ~ F(d_c, ν0), the model of rule R, by moments of log V.
 
-    The estimates are shrunk towards the defaults. Metrics of a case share its runs, so the number
-    of cases determines the weight of the data.
+    A unit is one V_c with d_c and w_c². The estimates are shrunk towards the defaults. Metrics of a
+    case share its runs, so the number of cases determines the weight of the data.
 
     Source: G. K. Smyth, 2004, section 6.2, with an expected variance per case; the shrinkage is
         ours.
@@ -209,7 +209,7 @@ def fit(units: Sequence[Unit], default_df: float, default: float, cases: int) ->
 
 
 def _centred(unit: Unit, expected: float) -> float:
-    """Return log(V / (s0² + w²)) minus E log(χ²/d), for V with d degrees of freedom."""
+    """Return log(V / (s0² + w²)) - E log(χ²/d): V, w² and d of `unit`, s0² is `expected`."""
     ratio = max(unit.variance, FLOOR_SD**2) / (expected + unit.within)
     return math.log(ratio) - digamma(unit.df / 2) + math.log(unit.df / 2)
 
@@ -311,9 +311,9 @@ class Learnt:
     """Hold the estimated noise of an accelerator and the amount of data.
 
     Attributes:
-        sd, share: 90 % confidence intervals of s0 and φ; None for one session.
+        sd, share: 90 % confidence intervals of sd s0 and session share φ; None for one session.
         cases: Cases with at least two runs in one session.
-        weights: Weights of the data in ν0 and s0; the defaults have the remaining weight.
+        weights: Weights of the data in ν0 (prior df) and s0; the defaults have the rest.
     """
 
     noise: Noise
@@ -326,7 +326,7 @@ class Learnt:
 
 
 def spread(runs: Sequence[Value]) -> SeriesSpread | None:
-    """Return the variances of a series, or None if no session has two runs."""
+    """Return variances inside runs, of runs and of sessions; None if no session has two runs."""
     groups = scatter(by_session(runs, log_scale()))
     if groups.run_df < 1:
         return None
@@ -343,10 +343,10 @@ def spread(runs: Sequence[Value]) -> SeriesSpread | None:
 def learn(series: Sequence[Series], default: Noise) -> Learnt:
     """Estimate the noise from A/A runs, shrunk towards the default if there are few.
 
-    The first step estimates ν0 and the variance between runs of one session. Divided by that, the
-    mean squares between sessions give the distribution of φ. Then ν0 and s0 are estimated from both
-    mean squares. The interval of s0 includes the uncertainty of φ. With one session φ stays the
-    default, and s0 is the deviation between runs divided by √(1 - φ).
+    Noise is `prior_df` (ν0), `prior_sd` (s0) and `session_share` (φ). The first step estimates ν0
+    and the variance between runs of one session. Divided by it, mean squares between sessions give
+    φ's distribution; both mean squares give ν0 and s0. The interval of s0 includes φ's uncertainty.
+    With one session φ stays the default, and s0 is the deviation between runs / √(1 - φ).
     """
     usable = [(one, variances) for one in series if (variances := spread(one.runs)) is not None]
     if not usable:
@@ -401,7 +401,7 @@ def moderated(spread: SeriesSpread, noise: Noise) -> float:
 def _session_share(
     usable: Sequence[tuple[Series, SeriesSpread]], inside: Fit
 ) -> tuple[SessionShare | None, int]:
-    """Return the distribution of φ, and its degrees of freedom.
+    """Return the distribution of φ and its degrees of freedom; (None, 0) if φ is unknown.
 
     The ratio of a case's mean square between sessions to its moderated variance between runs is
     (1 + n0·φ/(1-φ)) · F(S-1, ν0+f). Cases share the machine of a session, so they count as one.

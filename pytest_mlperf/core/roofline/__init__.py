@@ -43,7 +43,7 @@ class Changed:
 
 @dataclass(frozen=True, slots=True)
 class Effect:
-    """Describe a technique: the work it applies to, figures it needs, and how it changes work."""
+    """Describe a technique: kinds of work it applies to, figures it needs, and its `change`."""
 
     kinds: tuple[type, ...]
     needs: tuple[str, ...]
@@ -82,7 +82,7 @@ def _share(technique: str) -> Callable[[Changed, Circumstances], Changed]:
 
 
 def _reduced(result: Changed, **figures: Any) -> Changed:
-    """Return the change with these figures in both its least and its likely work."""
+    """Replace these figures in both the certain and the estimated work of a change."""
     certain, likely = (
         None if work is None else replace(work, **figures)
         for work in (result.certain, result.estimated)
@@ -251,7 +251,7 @@ def share_of_limit(
     work: AnyWork | None,
     seen: Circumstances,
 ) -> Limit:
-    """Return the physical limit of a result on its GPUs, or why it is unknown."""
+    """Return the physical limit of a result on its GPUs; an unknown one is None with a reason."""
     empty = Limit(metric=metric, value=value)
     reason = _why_unknown(metric, accelerator, gpu, work, seen)
     if reason or gpu is None or work is None:
@@ -385,7 +385,7 @@ class Light:
 
     @property
     def beyond(self) -> str:
-        """Message for a run whose result exceeds the ceiling and so may not be judged."""
+        """Message on a result above `ceiling`, the hardware limit, which may not be judged."""
         title, limit = METRICS[self.metric].title, self.ceiling or 0.0
         return (
             f"{title} is {self.says}: the limit at the highest clock is "
@@ -420,7 +420,7 @@ def lights(
 
 
 def about(scenario: Scenario, metrics: Mapping[str, float]) -> str:
-    """Return the main metric of a scenario: tokens or samples per second, or a latency."""
+    """Return the name of a scenario's main metric: tokens or samples per second, or a latency."""
     if scenario.answers_one_at_a_time:
         return gated_metrics(scenario)[0]
     return "tokens_per_second" if "tokens_per_second" in metrics else "throughput"

@@ -70,7 +70,10 @@ def hardware(
 def samples(
     work: AnyWork, has: Hardware, seen: Circumstances, *, certain: bool, drafts: float | None = 1.0
 ) -> list[Term]:
-    """Return the limits [samples/s] by compute and memory; [] if sample sizes are unknown."""
+    """Return the limits [samples/s] by compute and memory; [] if sample sizes are unknown.
+
+    `certain` counts only unavoidable work; `drafts` are tokens per step, None without a bound.
+    """
     if isinstance(work, Decode):
         if not seen.output_tokens:
             return []
@@ -84,7 +87,7 @@ def samples(
 def tokens(
     work: Decode, has: Hardware, seen: Circumstances, *, certain: bool, drafts: float | None = 1.0
 ) -> list[Term]:
-    """Return the limits [tokens/s] by compute and, unless drafts are unbounded, by memory."""
+    """Return limits [tokens/s] by compute and, unless `drafts` (tokens a step) is None, memory."""
     flop = work.least_token(seen) if certain else work.estimate_token(seen)
     if not flop:
         return []
@@ -98,7 +101,7 @@ def tokens(
 
 
 def likely_batch(work: Decode, has: Hardware, seen: Circumstances) -> float | None:
-    """Return one model copy's batch: `seen.batch`, or what fits in memory; None if unknown.
+    """Return one model copy's batch: what fits in memory, at most `seen.batch`; None if unknown.
 
     This is an estimate for sequences of full length; the KV cache may also use host memory.
     """
@@ -112,7 +115,7 @@ def likely_batch(work: Decode, has: Hardware, seen: Circumstances) -> float | No
 
 
 def step_bytes(work: Decode, has: Hardware, seen: Circumstances, *, certain: bool) -> float | None:
-    """Return the bytes read by one decoding step; None if the format is unknown."""
+    """Return the bytes read per decoding step, without KV cache if `certain`; None if unknown."""
     if has.weight is None:
         return None
     if certain:
@@ -132,7 +135,7 @@ def decode_rate(work: Decode, has: Hardware, *, batch: float, context: float) ->
 
 
 def prefill_rate(work: Decode, has: Hardware, *, length: float) -> float:
-    """Return a prompt's tokens per second, for prompts of `length` tokens."""
+    """Return the prompt tokens/s at the peak FLOP rate, for prompts of `length` tokens."""
     return has.flops / work.prompt_flop(length)
 
 
@@ -145,7 +148,7 @@ def shortest(
     certain: bool,
     drafts: float | None,
 ) -> list[Term]:
-    """Return lower bounds of a latency [s] by compute and memory; GPUs may share a sample."""
+    """Return bounds of a latency [s] by compute and memory; `certain`: for the least work."""
     if not isinstance(work, Decode):
         flop = work.smallest if certain else work.estimate(seen)
         return [] if not flop else [_time("compute", flop, has.flops)]

@@ -286,7 +286,7 @@ def fewest_gpus(weight_bytes: float, memory: float) -> int:
 def per_dollar(
     rate: float, price: GpuPrice, *, gpus: int, holding: int = 1, of: str = "tokens"
 ) -> PerDollar:
-    """Return the output per dollar: rate x 3600 s / (USD per GPU-hour x max(gpus, holding))."""
+    """Return output per dollar: rate x 3600 s / (USD per GPU-hour x max(gpus, weight_gpus))."""
     if not 0 <= rate < math.inf:
         raise ValueError(f"the rate is {rate!r}; must be finite, at least 0")
     if gpus < 1 or holding < 1:

@@ -82,7 +82,7 @@ class Circumstances:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class _Work:
-    """Describe the work of a sample, by default the same for each; `kind` is a word for messages.
+    """Describe the FLOP of a sample, by default the same for each; `kind` names it in messages.
 
     `share` is the remaining share of the reference's weights and work.
     """
@@ -99,7 +99,7 @@ class _Work:
         return self.smallest
 
     def estimate(self, _seen: Circumstances) -> float | None:
-        """Return the FLOP of the mean sample by a run's figures; None if they are unknown."""
+        """Return the FLOP of the run's mean sample; None if it is unknown."""
         return self.smallest
 
 
@@ -147,7 +147,7 @@ class Decode(_Work):
 
     @property
     def shared(self) -> float:
-        """Weights that every token uses: attention, router and output layer."""
+        """Number of weights that every token uses: attention, router and output layer."""
         if self.used:
             return self.used * self.share
         attention = 2 * self.width * (self.heads + self.kv_heads) * self.head_dim
@@ -155,10 +155,10 @@ class Decode(_Work):
         return (self.layers * (attention + router) + self.width * self.vocabulary) * self.share
 
     def weights(self, sequences: float | None = None) -> float:
-        """Return the weights read by a step for this many tokens: E (1 - (1 - k/E)^B) experts.
+        """Return the weights read by a decoding step: those of E (1 - (1 - k/E)^B) of E experts.
 
-        Without `sequences` all tokens choose the same experts, the lower bound. The input embedding
-        is a look-up.
+        B is `sequences`, each with k experts; without it all use the same, the lower bound.
+        The input embedding is a look-up.
         """
         hit: float = self.active
         if sequences is not None and self.experts > 1:
@@ -193,7 +193,7 @@ class Decode(_Work):
         return self.token_flop + self.sample_flop * self.share
 
     def estimate(self, seen: Circumstances) -> float | None:
-        """Return the FLOP of a sample of the run's mean lengths; None if they are unknown."""
+        """Return the FLOP per sample at the run's mean token counts; None if these are unknown."""
         per_token = self.estimate_token(seen)
         return None if per_token is None else per_token * (seen.output_tokens or 0.0)
 
@@ -208,7 +208,7 @@ class Decode(_Work):
         return step + (prompt + self.sample_flop * self.share) / seen.output_tokens
 
     def least_token(self, seen: Circumstances) -> float:
-        """Return the least FLOP per output token."""
+        """Return the least FLOP per output token, with its share of the work before the first."""
         overhead = self.sample_flop * self.share / seen.output_tokens if seen.output_tokens else 0.0
         return self.beams * self.token_flop + overhead
 
@@ -240,7 +240,7 @@ class Encoder(_Work):
         return self.flop(1.0)
 
     def least(self, seen: Circumstances) -> float:
-        """Return the FLOP at the mean length, capped at `least_tokens`; of 1 token if unknown."""
+        """Return the minimum FLOP: at the mean length up to `least_tokens`; 1 token if unknown."""
         if seen.tokens is None:
             return self.smallest
         return self.flop(min(self.least_tokens, seen.tokens))
@@ -276,16 +276,16 @@ class Parts(_Work):
 
     @property
     def kind(self) -> str:
-        """Kind of network, with the name of its parts."""
+        """Name of the network type for messages: "network over windows"."""
         return f"network over {self.part}s"
 
     @property
     def smallest(self) -> float:
-        """FLOP of one part."""
+        """FLOP of the smallest sample, which has one part."""
         return self.part_flop * self.share
 
     def least(self, seen: Circumstances) -> float:
-        """Return the FLOP of the mean part count, capped at `least_parts`; 1 part if unknown."""
+        """Return the FLOP of a mean sample: at most `least_parts` parts, 1 part if unknown."""
         if seen.parts is None:
             return self.smallest
         return min(self.least_parts, seen.parts) * self.smallest

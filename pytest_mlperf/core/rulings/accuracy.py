@@ -27,7 +27,7 @@ GROUPED_ERROR_RATIO = 1.5
 
 @dataclass(frozen=True, kw_only=True)
 class PassContext:
-    """Hold context of an accuracy pass; `drawn`: answers are sampled, so margins may be widened."""
+    """Hold the baseline's output digests, if the pass has its build, and if answers are sampled."""
 
     same_build: bool = False
     outputs: Sequence[int] | None = None
@@ -56,7 +56,7 @@ def _limit(subject: Subject) -> str:
 def unfit_answers(
     accuracy: Accuracy, subject: Subject, cut_share: float | None = None
 ) -> Note | None:
-    """Return why answers are unfit for a first baseline (too many empty or cut); None if fit."""
+    """Return why answers are unfit for a first baseline (too many empty or truncated), or None."""
     counts, allowed = accuracy.answers, CUT_SHARE if cut_share is None else cut_share
     answers, empty, cut = (counts.get(name, 0) for name in ("answers", "empty", "cut"))
     if accuracy.fixed_lengths:
@@ -88,7 +88,7 @@ def risen_flaws(accuracy: Accuracy, subject: Subject) -> Note | None:
 
 
 def notes_of_outputs(scored: Scored, rescored: int, context: PassContext) -> tuple[Note, ...]:
-    """Return a note on changed outputs, or on `rescored` samples with unchanged outputs."""
+    """Return a note if outputs changed, or if only scores (of `rescored` samples) did; else ()."""
     changed = others(context.outputs, scored)
     if changed is None:
         return ()
@@ -164,7 +164,7 @@ def rule_on_scores(
     """Judge the scores of a pass by rule A, in the order in which its samples were measured.
 
     Metrics that only a whole data set has (mAP) are judged by pseudo-values after the last sample,
-    with their share of alpha. A sequential pass may stop at any interim analysis. `beside` adds
+    with their share of alpha. A sequential pass may stop at any interim analysis. `context` adds
     notes, and widens the margins for sampled answers.
     """
     position = {index: place for place, index in enumerate(scored.indices)}
@@ -246,7 +246,7 @@ def _up(values: Values, *, lower: bool) -> list[float | None]:
 def _applies_otherwise(
     metric: str, baseline: Values, current: Values, indices: Sequence[int], *, full: bool
 ) -> Note | None:
-    """Return a note on the first sample with a score in only one of the passes, or None."""
+    """Return a note on the first sample whose score is new or, if `full`, missing; else None."""
     for index, old, new in zip(indices, baseline, current, strict=True):
         if old is None and new is not None:
             return Note.of("score_added", metric=metric, sample=index)
@@ -349,7 +349,7 @@ def _headline(verdict: PairedVerdict, total: int) -> Note:
 def apart(
     baseline: AccuracyBaseline, accepted: Mapping[str, Values], scored: Scored
 ) -> dict[str, Rerun]:
-    """Return the rerun differences by metric, from another full pass of the baseline's build."""
+    """Return each metric's rerun sd and correlation, from a second full pass of the same build."""
     reruns = {}
     for name, values in scored.per_sample.items():
         if name in accepted and name not in {*COUNTS, OUTPUT_TOKENS}:
@@ -360,7 +360,7 @@ def apart(
 
 
 def pooled(old: Mapping[str, Rerun], new: Mapping[str, Rerun]) -> dict[str, Rerun]:
-    """Average earlier rerun differences with those of new passes, by metric."""
+    """Pool earlier rerun statistics with those of new passes, by metric, weighted by passes."""
     reruns = dict(old)
     for name, added in new.items():
         earlier = old.get(name)
@@ -378,7 +378,7 @@ def pooled(old: Mapping[str, Rerun], new: Mapping[str, Rerun]) -> dict[str, Reru
 
 
 def _rerun(first: Sequence[float], second: Sequence[float]) -> Rerun:
-    """Return the sd of a score over reruns, sd(differences) / √(2 n), and the correlation."""
+    """Estimate the noise of a score over reruns: sd(differences) / √(2 n), and the correlation."""
     n = len(first)
     differences = [b - a for a, b in zip(first, second, strict=True)]
     mean = fmean(differences)

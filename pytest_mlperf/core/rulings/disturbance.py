@@ -33,7 +33,7 @@ def explains_miss(run: Run, limits: Mapping[str, float], tolerated: float) -> bo
 def explains_gap(
     a: Run, b: Run, metrics: Collection[str], tolerated: float, least: float = 1.0
 ) -> bool:
-    """Check whether a load difference above `tolerated` may explain why a/b misses `least`."""
+    """Check whether a has more load (by `tolerated`) and a/b is below `least`, or the reverse."""
     more = (share_of(a) or 0.0) - (share_of(b) or 0.0)
     if abs(more) <= tolerated:
         return False
@@ -48,7 +48,7 @@ def explains_gap(
 
 
 def load_of(runs: Sequence[Run]) -> Note:
-    """Return a note on the load in the busiest run or, without load, on a late client."""
+    """Return a note on the other load in the busiest run or, without load, on a late client."""
     seen = [
         run.load.contention for run in runs if run.load.contention and run.load.contention.share
     ]
@@ -61,7 +61,7 @@ def load_of(runs: Sequence[Run]) -> Note:
 def load_notes(
     runs: Sequence[Run], kept: Sequence[BaselineRun], tolerated: float
 ) -> tuple[Note, ...]:
-    """Return notes on high load and on unknown load; none if `tolerated` is infinite."""
+    """Return notes on other processes' load, high or unknown; none if `tolerated` is infinite."""
     if math.isinf(tolerated):
         return ()
     busy = busiest([run.load.contention for run in runs])

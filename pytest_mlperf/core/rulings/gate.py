@@ -18,7 +18,7 @@ from pytest_mlperf.judge.rule_a import holm
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class GateWindow:
-    """Hold the bounds of a mean score, and the range `least` to `most` of a sample's score."""
+    """Hold the bounds of a mean score, None if unset; samples score from `least` to `most`."""
 
     reference: float
     low: float | None
@@ -73,6 +73,7 @@ def below(excess: Sequence[float | None], most: float, total: int) -> float:
     Args:
         excess: Distance of each sample above the bound, in random order; None counts as 0.
         most: Largest possible value of a sample, above 0.
+        total: Number of samples in the data set.
 
     Source: I. Waudby-Smith, A. Ramdas, "Estimating means of bounded random variables by betting",
         Journal of the Royal Statistical Society B 86 (2024), sections 4 and 5.
@@ -97,10 +98,10 @@ def below(excess: Sequence[float | None], most: float, total: int) -> float:
 
 
 def below_by_influence(values: Sequence[float], bound: float, width: float) -> float:
-    """Return the p value, from a part, of the hypothesis that a score reaches a bound.
+    """Return the p value of "the score reaches `bound`", by the empirical Bernstein inequality.
 
-    Use it for a score that is the mean of pseudo-values (`Scores.whole`). These may spread further
-    than `width`, the score's range. A normal interval would be too narrow for them.
+    Use it for a score that is the mean of pseudo-values (`Scores.whole`), known for some samples.
+    These may spread further than `width`, the score's range: a normal interval is too narrow.
 
     Source: A. Maurer, M. Pontil, "Empirical Bernstein bounds and sample variance penalization",
         COLT 2009, theorem 4.
@@ -134,7 +135,7 @@ of SQuAD are about one article, and the first hours of a day's clicks differ fro
 
 @dataclass(frozen=True, kw_only=True)
 class _Series:
-    """Hold one score of a part, with its estimate for the whole data set.
+    """Hold one score of the scored samples: each sample's value, and the estimate for the data set.
 
     Attributes:
         per_sample: Factor from a score's bound to the sample mean's bound; below 1 for a sum.
@@ -190,7 +191,7 @@ def _series(measured: Pass, name: str) -> _Series | None:
 
 
 def _p(series: _Series, window: GateWindow, sign: int, bound: float, total: int) -> float:
-    """Return p of the hypothesis that the whole set meets a bound: lower (sign 1), upper (-1)."""
+    """Return the p value of "the whole set meets its lower (sign 1) or upper (-1) bound"."""
     there = [value for value in series.values if value is not None]
     if series.influence:
         if window.least is None or window.most is None or sign < 0:
@@ -217,9 +218,9 @@ def gate(
 ) -> Ruling:
     """Compare scores with their bounds; `bounds` is None without a reference score.
 
-    Scores of a whole data set are compared without a test. A part fails if a test proves that the
-    whole set misses a bound; a part never passes. A missing score is an error if `complete`. The
-    standard deviation of re-runs (`rerun_sd`) only adds notes, because the gate is MLPerf's.
+    Scores of a whole data set are compared directly. A part fails if a one-sided test proves
+    that the whole set misses a bound; a part never passes. A missing score is an error if
+    `complete`. `rerun_sd`, the standard deviation of re-runs, only adds notes.
     """
     if bounds is None:
         return _undecided(measured, GateState.NONE)
@@ -324,7 +325,7 @@ def _metric(name: str, score: float, window: GateWindow, whose: str) -> tuple[No
 
 
 def combine(gated: Ruling, ruling: Ruling | None, missing: Words) -> Ruling:
-    """Combine the rulings of gate and baseline comparison; either can fail the test."""
+    """Combine the rulings of accuracy gate and baseline; add `missing_note` without a baseline."""
     paired = ruling.paired if ruling else ()
     if gated.outcome is Outcome.GATE_FAIL:
         if ruling is None:

@@ -41,7 +41,7 @@ class MachineSession(NamedTuple):
 
 
 class Before(NamedTuple):
-    """Hold the date since which a test is SUSPECT (a drop only if judged alone), and metrics."""
+    """Hold the day since which a test is SUSPECT (a drop only if judged alone), and its metrics."""
 
     date: str
     metrics: Collection[str]
@@ -67,7 +67,7 @@ def _fails_beside(verdict: Verdict) -> bool:
 def is_certain(
     verdict: Verdict, nulls: Mapping[MachineSession, Null], pairs: int, rule: RuleR
 ) -> bool:
-    """Check whether a verdict is a drop whatever the results of other pairs (case, metric)."""
+    """Check whether a drop has p < FALSE_SHARE / `pairs` by its session's null distribution."""
     null = nulls.get(machine_of(verdict), Null())
     drops = [m for m in verdict.metrics if m.outcome in DROP_OUTCOMES.values() and _counts(m)]
     return any(p_among(m, null, rule) < FALSE_SHARE / pairs for m in drops)
@@ -91,10 +91,10 @@ def interrupted(verdict: Verdict) -> Verdict:
 
 
 def reopened(verdict: Verdict, pairs: int) -> Verdict:
-    """Reset outcomes that depend on other pairs (case, metric), to judge them among more pairs.
+    """Reset unproven drops and SUSPECT metrics to INCONCLUSIVE, to judge them among more pairs.
 
-    A drop that interleaved runs proved stays a drop. So does a drop with p < FALSE_SHARE / `pairs`
-    in results of older versions, which have no interim analyses.
+    `pairs` is the number of pairs (case, metric). A drop that interleaved runs proved stays a drop,
+    as does one with p < FALSE_SHARE / `pairs` in old results, which have no interim analyses.
     """
     depends = {*DROP_OUTCOMES.values(), Outcome.SUSPECT}
 
@@ -161,7 +161,7 @@ def settle(
 
     A metric is a drop if the Benjamini-Hochberg procedure rejects its p value given all pairs. A
     metric that would be a drop only if judged alone is SUSPECT. Passed and unmeasured pairs have p
-    = 1. A test that was SUSPECT before is judged at `level_again`.
+    = 1. `suspects`, earlier SUSPECT tests by index in `open_`, are judged at a level of their own.
     """
     verdicts = [*open_, *final]
     by_machine = nulls(verdicts, rule)

@@ -99,7 +99,7 @@ def _compared(
 def other_count(
     metric: str, theirs: Sequence[float], ours: Sequence[float], *, tolerance: float = 0.0
 ) -> Note | None:
-    """Return a note if a counter is outside the range of its baseline values; else None."""
+    """Return a note if a count is outside its baseline range, widened by a share `tolerance`."""
     if not theirs or not ours:
         raise ValueError(f"{metric}: {len(theirs)} baseline values and {len(ours)} now; need both")
     if not all(math.isfinite(value) for value in (*theirs, *ours, tolerance)) or tolerance < 0:
@@ -122,7 +122,7 @@ def other_cached(
     baseline_runs: Sequence[Run | BaselineRun],
     key: NoteKey = "other_cached",
 ) -> Note | None:
-    """Return a note if the share of cached prompt tokens differs from the baseline's, or None."""
+    """Return the note `key` if the share of cached prompt tokens differs from the baseline's."""
     for name in sorted({name for run in current_runs for name in run.serving.server}):
         sides = [
             [run.serving.server[name] for run in side if name in run.serving.server]
@@ -152,9 +152,9 @@ MIN_SHARED_SAMPLES = 10
 def other_length(
     current_runs: Sequence[Run], baseline_runs: Sequence[Run | BaselineRun]
 ) -> Note | None:
-    """Return a note if answers at a concurrency or rate changed in mean length, else None.
+    """Return a note if the mean answer length changed at a concurrency or rate, else None.
 
-    Samples answered on both sides are compared in pairs: chance decides which ones end in time.
+    Samples that both sets of runs answered are compared in pairs, as others end by chance.
     """
     points = sorted(
         {point for run in current_runs for name in run.metrics if (point := point_of(name))}
@@ -182,10 +182,10 @@ def _paired(
     name: str,
     chance: float,
 ) -> tuple[tuple[float, float], float] | None:
-    """Return ((baseline, current) mean length of common samples, tolerance); None if too few.
+    """Return ((baseline, current) mean answer length of common samples, tolerance); None if few.
 
     For n samples of lengths x and y, R = mean y / mean x has the standard error
-    √(Σ(y - R·x)² / (n(n - 1))) / mean x. The relative tolerance has the error `chance`.
+    √(Σ(y - R·x)² / (n(n - 1))) / mean x. The tolerance is a constant + t(chance / 2)·se.
 
     Source: W. G. Cochran, Sampling Techniques, 3rd ed. 1977, 2.11 (the ratio estimate).
     """
@@ -318,7 +318,7 @@ def rule_on(
 ) -> Ruling:
     """Judge the valid runs of one case, oldest first, by rule R; `limits` are shares.
 
-    With many (case, metric) pairs, a drop is proven only if no other pair can change it.
+    A proven drop has the outcome `failing`; if `pairs` > 1, no other pair may be able to change it.
     """
     judging = _Judging(
         rule=rule,
@@ -356,7 +356,7 @@ def rule_on(
 def ruling_of(
     metrics: Sequence[MetricVerdict], reported: Sequence[MetricVerdict] = (), *, more: bool = False
 ) -> Ruling:
-    """Combine the verdicts on all metrics of a case into the ruling on the case."""
+    """Combine the verdicts on a case's metrics into a ruling; `more`: another run could decide."""
     # A failing metric decides before a SUSPECT one, and a drop before a metric that could not be
     # judged.
     failing = [metric for metric in metrics if metric.fails]
@@ -396,11 +396,12 @@ def values(
     margin: bool = True,
     by_day: bool = True,
 ) -> list[Value]:
-    """Return rule R's input for each run, measured or from a baseline, that has the metric.
+    """Return rule R's input for each run that has the metric.
 
     Args:
-        margin: Add the margin for shared memory bandwidth to the load of measured runs.
-        by_day: Merge sessions of one day; False if both sides may share the day.
+        tolerated: Largest slowdown by other load that is ignored, as a share; all if infinite.
+        margin: Whether to add the margin for shared memory bandwidth to measured runs' load.
+        by_day: Whether to merge sessions of one day; False if both sides may share the day.
     """
     groups = day_groups((r.session, r.started, r.hardware.ids) for r in runs) if by_day else {}
     return [
@@ -417,14 +418,14 @@ def values(
 
 
 def share_of(run: Run | BaselineRun) -> float | None:
-    """Return an upper bound of the share of speed that load took from a run, or None."""
+    """Return an upper bound of a run's loss of speed to other processes' load; None if unknown."""
     if isinstance(run, BaselineRun):
         return run.busy
     return run.load.contention.share if run.load.contention else None
 
 
 def lost_of(run: Run | BaselineRun, metric: str, tolerated: float, *, margin: bool = True) -> float:
-    """Return an upper bound of the log change of a metric by load and a late client."""
+    """Return the log change of a metric that load above `tolerated` and a late client may cause."""
     if math.isinf(tolerated):
         return 0.0
     late = (
@@ -451,12 +452,12 @@ class _Judging:
     failing: Outcome
 
     def sharing(self, name: str, limits: Mapping[str, float]) -> _Judging:
-        """Return the rules for one of several metrics that share the false-alarm probability."""
+        """Return the rules for one metric of a curve, whose metrics share one error probability."""
         rule, among = (sharing(one, name, limits) for one in (self.rule, self.among))
         return replace(self, rule=rule, among=among)
 
     def knowing(self, noise: SessionNoise | None) -> _Judging:
-        """Return the rules with `noise` or their own session noise, whichever is better known."""
+        """Return the rules with `noise`, unless their own has more degrees of freedom."""
         noise = surer(noise, self.rule.session_noise)
         rule, among = (replace(one, session_noise=noise) for one in (self.rule, self.among))
         return replace(self, rule=rule, among=among)
@@ -548,7 +549,7 @@ def _note(judged: Judged, outcome: Outcome, judging: _Judging) -> Note | None:
 
 
 def of_load(lost: float, lost_before: float, key: NoteKey = "load_explains") -> Note | None:
-    """Return a note on how much load slowed current and baseline runs (log); None if both 0."""
+    """Return a note on slowdowns (log) by load in current and baseline runs; None if both are 0."""
     if not lost and not lost_before:
         return None
     return Note.of(key, now=-math.expm1(-lost), before=-math.expm1(-lost_before))

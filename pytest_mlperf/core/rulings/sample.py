@@ -44,7 +44,7 @@ def buffered(runs: Sequence[Run], metric: str) -> bool:
 
 
 def ungated(runs: Sequence[Run], limits: Collection[str], record: Record | None) -> set[str]:
-    """Return metrics that lack values because tokens arrived all at once; {} if all metrics do."""
+    """Return metrics not to gate, as tokens arrived all at once; empty if none would be left."""
     recorded = {name for run in (record.runs if record else ()) for name in run.metrics}
     held = {name for name in limits if name not in recorded and buffered(runs, name)}
     return held if len(held) < len(limits) else set()
@@ -84,7 +84,7 @@ def too_few(runs: Sequence[Run], metric: str, record: Record | None) -> Note | N
 def only_reported(
     runs: Sequence[Run], limits: Mapping[str, float], record: Record | None = None
 ) -> tuple[Note, ...]:
-    """Return a note for each limit that is not gated: too few queries or buffered answers."""
+    """Return notes on limits that are not gated: too few queries, or buffered answers."""
     gated = countable(runs, limits, record)
     left_out = [name for name in limits if name not in gated]
     held = tuple(name for name in left_out if buffered(runs, name))
@@ -146,7 +146,7 @@ def unmeasured(metric: str, limit: float, note: Note) -> MetricVerdict:
 
 
 def of_few(verdict: MetricVerdict, few: Note, failing: Outcome) -> MetricVerdict:
-    """Adjust a verdict from too few queries: a drop stays; else INVALID or INCONCLUSIVE."""
+    """Adjust a verdict from too few queries: keep a drop, else set INVALID or INCONCLUSIVE."""
     if verdict.outcome is failing or verdict.direction == "drop":
         return replace(verdict, note=verdict.note or few)
     gates = verdict.baseline.runs >= GATING_RUNS
@@ -163,7 +163,7 @@ def with_zeros(
     failing: Outcome,
     max_runs: int,
 ) -> tuple[MetricVerdict, bool]:
-    """Judge a metric that is 0 in some runs (a drop if in two); return (verdict, undecided)."""
+    """Judge a metric that is 0 in some runs (in two: a drop); return (verdict, needs more runs)."""
     first = next(index for index, run in enumerate(runs) if metric in run.zero)
     others = [run for run in runs if metric in run.metrics]
     count = len(runs) - len(others)
@@ -201,7 +201,7 @@ def _stays(runs: Sequence[Run], metric: str, record: Record | None) -> bool:
 
 
 def _before(runs: Sequence[Run], metric: str, record: Record) -> int | None:
-    """Return the fewest queries of a baseline run (estimated in old records); None if unknown."""
+    """Return the fewest queries of a baseline run; an estimate for old records, None if unknown."""
     counts = [count for run in record.runs if (count := _queries(run, metric)) is not None]
     if counts or any(run.serving.requests for run in runs):
         return min(counts, default=None)

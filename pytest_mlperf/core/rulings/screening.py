@@ -25,10 +25,10 @@ def outliers(
 ) -> list[int]:
     """Return the indexes of outliers among runs; `p` is the test's error probability.
 
-    Each run is compared with the other runs of its session, by the scatter within sessions. The
-    farthest run is removed and the rest compared again. All runs removed up to the last significant
-    one are outliers, so that outliers do not mask each other. If these are more than a quarter but
-    at most half of the runs, none is an outlier: the baseline would be steadier than the machine.
+    Each run is compared with `kept` and the others of its session, by the scatter within sessions.
+    The farthest run is removed and the rest compared again. All runs removed up to the last
+    significant one are outliers, so that outliers do not mask each other. If these are more than a
+    quarter but at most half of the runs, none is: the baseline would be steadier than the machine.
 
     Source: generalised extreme Studentized deviate (B. Rosner, Technometrics 25, 1983,
         doi:10.1080/00401706.1983.10487848), with the variance moderated as in rule R.
@@ -67,7 +67,7 @@ def first_run_effect(
 
     A session of m runs has the weight w = (m - 1)/m, and the difference d between the first run and
     the mean of the others. The effect is D = Σwd/Σw; it is proven if |D|·√Σw/s exceeds the quantile
-    of t. s² is the scatter of the later runs plus Σw(d - D)², over Σ(m - 1) - 1.
+    of two-sided t. s² is the scatter of the later runs plus Σw(d - D)², over Σ(m - 1) - 1.
 
     Source: least squares for a two-way layout of sessions and positions.
     """
@@ -85,7 +85,7 @@ def first_run_effect(
 
 
 class Screened(NamedTuple):
-    """Hold the runs to record, notes on omitted runs, and whether first runs are omitted."""
+    """Hold runs to record, notes on omitted runs, and whether sessions' first runs are omitted."""
 
     runs: tuple[Run, ...]
     notes: tuple[Note, ...]
@@ -101,9 +101,9 @@ def value_of(run: Run, names: Collection[str]) -> Note:
 def screened(
     runs: Sequence[Run], limits: Mapping[str, float], rule: RuleR, old: Record | None = None
 ) -> Screened:
-    """Return the runs that may be recorded, for a new baseline or to extend an old one.
+    """Return the runs to record in a new baseline, or to add to the record `old`.
 
-    If there is one session and its first run is an outlier, first runs count as different.
+    Outliers are omitted, and the first run of each session if first runs differ from others.
     """
     names, sessions = countable(runs, limits, old), [run.session for run in runs]
     first, baseline_runs = {sessions.index(one) for one in sessions}, old.runs if old else ()

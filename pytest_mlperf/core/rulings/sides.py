@@ -39,7 +39,7 @@ class RatioSpread:
         return t_isf(error, self.df) * self.se
 
     def p(self, change: float) -> float:
-        """Return the one-sided p value of a change."""
+        """Return the one-sided p value of a log change, by the t distribution with `df`."""
         return t_sf(change / self.se, self.df)
 
 
@@ -67,7 +67,7 @@ class Pooled:
 
     @property
     def change(self) -> float:
-        """Log ratio of `now` to `before`."""
+        """Log ratio of candidate to baseline: `now` - `before`."""
         return self.now - self.before
 
     def reach(self, error: float) -> float:
@@ -75,14 +75,14 @@ class Pooled:
         return max(one.reach(error) for one in (self.spread, self.least, self.separate))
 
     def p(self, sign: int, lost: float = 0.0) -> float:
-        """Return the p value of a rise (sign 1) or drop (-1) beyond the effect `lost` of load."""
+        """Return the one-sided p value of a rise (sign 1) or drop (-1) beyond `lost` by load."""
         away = sign * self.change - lost
         return max(one.p(away) for one in (self.spread, self.least, self.separate))
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class _Side:
-    """Hold the sessions of one build: mean log value, run count, weight; squares inside them."""
+    """Hold mean log value, run count and weight per session of a build; squares inside sessions."""
 
     means: Sequence[float]
     counts: Sequence[int]
@@ -99,16 +99,16 @@ class _Side:
 
     @property
     def of_sessions(self) -> float:
-        """Var(mean) / session variance = Σw², by session effects alone."""
+        """Variance of the weighted mean per unit of between-session variance: Σw²."""
         return math.fsum(w * w for w in self.weights)
 
     @property
     def of_runs(self) -> float:
-        """Var(mean) / run variance = Σw²/m for m runs in a session, by run noise alone."""
+        """Factor of the run variance in Var(mean): Σw²/m for sessions of weight w with m runs."""
         return math.fsum(w * w / m for w, m in zip(self.weights, self.counts, strict=True))
 
     def between(self) -> tuple[float, float, float]:
-        """Return n·Σw(x - mean)² over the n session means x of weight w.
+        """Return the sum of squares between n session means x of weight w: n·Σw(x - mean)².
 
         The second and third value are its expectation per unit of session and of run variance.
         """

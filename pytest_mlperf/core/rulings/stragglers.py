@@ -55,7 +55,7 @@ def stragglers(
 
 
 def _bound(mean: float, values: Sequence[float], alpha: float, *, apart: float = 0.0) -> float:
-    """Return mean + t(alpha, n-1)·s·√(apart + 1/n); `apart` = 1 gives a prediction bound."""
+    """Return the upper t bound mean + t·s·√(apart + 1/n), a prediction bound if `apart` is 1."""
     if len(values) < 2:
         return math.inf
     factor = math.sqrt(apart + 1 / len(values))

@@ -32,7 +32,7 @@ class ServerIdentity:
     """Describe the hardware of a server on another machine.
 
     Attributes:
-        properties: Hardware properties that must equal those of a baseline; one names their source.
+        properties: Hardware properties and their source, all of which must equal a baseline's.
         surroundings: Properties outside the identity whose changes are reported.
         facts: Software of the server, for the fingerprint.
         notes: Remarks for each verdict.

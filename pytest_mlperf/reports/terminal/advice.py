@@ -198,7 +198,7 @@ NOTABLE = 1.2
 
 
 def machine_wide(results: Results) -> list[str]:
-    """Return notes on machines whose pairs shifted jointly, or scattered more than usual."""
+    """Return notes on machines whose metrics all shifted or whose runs vary more than expected."""
     if not results.pairs:
         return []
     shown = nulls((result.verdict for result in results.cases), RuleR())

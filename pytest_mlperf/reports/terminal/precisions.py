@@ -149,7 +149,7 @@ def precision_section(
 
 
 def blocks_of(results: Iterable[CaseResult]) -> list[Block]:
-    """Return the blocks of entries to compare, in the order of the session's tests."""
+    """Return a block per group of cases that differ only in engine or precision, in test order."""
     cases: dict[Case, dict[str, CaseResult]] = defaultdict(dict)
     for result in results:
         if result.verdict.kind in {Kind.ACCURACY, Kind.PERFORMANCE}:
@@ -166,7 +166,7 @@ def blocks_of(results: Iterable[CaseResult]) -> list[Block]:
 
 
 def _width(case: Case) -> tuple[int, int]:
-    """Return a sort key of a precision: more bits first, then bf before fp before int."""
+    """Return a case's sort key by precision: more bits first, then bf before fp before int."""
     bits = re.search(r"\d+", case.precision)
     kinds = ("bf", "fp", "int")
     kind = next((i for i, name in enumerate(kinds) if case.precision.startswith(name)), len(kinds))
@@ -397,7 +397,7 @@ def _speed_cells(entry: PrecisionEntry, block: Block) -> Row:
 
 
 def remarks(blocks: Sequence[Block]) -> list[str]:
-    """Return the notes on entries, with their case ids, and explanations of the columns."""
+    """Return the entries' notes with their case ids, then explanations of the table's columns."""
     notes = [
         f"{entry.case.id}: {note}"
         for block in blocks

@@ -97,7 +97,7 @@ def notices(
     *,
     action: str = "deselected",
 ) -> list[str]:
-    """Return lines on uncollected suites, and on tests for accelerators that are not here."""
+    """Return lines on uncollected suites, and on the numbers of tests by absent accelerator."""
     lines = []
     if uncollected:
         folders = set()

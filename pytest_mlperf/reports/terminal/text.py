@@ -164,7 +164,7 @@ def _changed(verdict: Verdict, likely_causes: Sequence[Cause]) -> list[str]:
 
 
 def _rule(verdict: Verdict, judged: MetricVerdict, *, together: bool) -> str:
-    """Return the number of runs and the error guarantee of a verdict as text."""
+    """Return a metric's run counts and error guarantee as text; `joint`: tests judged jointly."""
     if verdict.replaces_baseline:
         return PROMISE
     counts = f"{plural(judged.runs, 'run')} now, {judged.baseline.runs} in the baseline"
@@ -327,7 +327,7 @@ def _advice(results: Results, width: int) -> Iterator[list[str]]:
 
 
 def _sentences(results: Results) -> Iterator[tuple[str, str, str]]:
-    """Yield label, case id and text of the notes on tests that did not fail."""
+    """Yield (label, case id, text) of the summary's notes; labels are "warning", "changed" etc."""
     changes = {
         (result.verdict.case.id, result.verdict.baseline.changed)
         for result in results.cases

@@ -164,7 +164,7 @@ class CheckpointStore:
 
     @contextlib.contextmanager
     def alone(self, key: str, *, limit_s: float, waiting: Callable[[str], None]) -> Iterator[None]:
-        """Lock a checkpoint while the `with` block runs; call `waiting` if it is locked already."""
+        """Lock a checkpoint in the `with` block; call `waiting` while another process locks it."""
         with _writable(self.folder):
             if os.environ.get(SHARED):
                 atomic.require_descriptors()

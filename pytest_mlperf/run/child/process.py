@@ -82,7 +82,10 @@ class EventProcess(ChildProcess):
         on_stdout: bool = True,
         follows: Mapping[str, Collection[str]] | None = None,
     ) -> None:
-        """Start the child; its events use stdout, else the descriptor that `--events` names."""
+        """Start the child; it sends events to stdout (`on_stdout`) or the descriptor of `--events`.
+
+        `kinds` has the fields by event name; errors name `layer` and call the child `whose`.
+        """
         self._pipe, end = os.pipe()
         try:
             super().__init__(
@@ -112,7 +115,7 @@ class EventProcess(ChildProcess):
         return self._events.next(timeout_s)
 
     def stop(self, *, alone_s: float = 0.0) -> None:
-        """End the child's process group, and close the pipe."""
+        """End the process group, `alone_s` [s] after the child's stdin closes; close the pipe."""
         self.end(alone_s=alone_s, term_s=KILL_GRACE_SECONDS)
         os.close(self._pipe)
 

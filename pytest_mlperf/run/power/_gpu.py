@@ -127,7 +127,7 @@ class GpuLog:
 
     @property
     def silent(self) -> bool:
-        """Whether NVML returned only errors after `last_s`."""
+        """Whether NVML gave no value in the last `MAX_SILENCE_SECONDS` of calls."""
         return self.lost is None and 0 < self.last_s < self.asked_s - MAX_SILENCE_SECONDS
 
     @property
@@ -173,7 +173,7 @@ class GpuLog:
         return tuple(sorted(spans, key=lambda span: (span.begin_s, span.reason)))
 
     def held_back_s(self, begin_s: float, end_s: float) -> dict[str, float]:
-        """Return the time in a window for which each reason limited the clocks [s].
+        """Return for each reason how long it limited the GPU's clocks in a window [s].
 
         This is the maximum of the GPU's own counter and the sampled time: samples miss short
         events, and a driver may not support the counter.
@@ -246,7 +246,7 @@ class GpuLog:
         return rates
 
     def at_ends(self, name: str, begin_s: float, end_s: float) -> tuple[Any, Any] | None:
-        """Return the readings just before and after a window, else the nearest; None if unread."""
+        """Return a quantity's readings around a window, or the nearest ones; None if unread."""
         read = [(s["time"], s[name]) for s in self.states if s.get(name) is not None]
         if not read:
             return None
@@ -256,7 +256,7 @@ class GpuLog:
         return last_before, next((value for time_s, value in read if time_s >= end_s), read[-1][1])
 
     def series(self, name: str, begin_s: float, end_s: float) -> tuple[Reading, ...]:
-        """Return a slower quantity's readings in a window, e.g. "sm_mhz", "temperature_c"."""
+        """Return the readings of a slowly sampled quantity in a window, e.g. "temperature_c"."""
         return tuple(
             Reading(time_s=state["time"], value=state[name])
             for state in self.states
@@ -278,7 +278,7 @@ class GpuLog:
 
     @property
     def before_us(self) -> Processes:
-        """Processes on the GPU at the sampler's start."""
+        """Processes on the GPU at the sampler's start: bytes by pid, None if unknown."""
         return dict(self.facts.get("processes") or ())
 
     def processes_seen(self, begin_s: float, end_s: float) -> set[int] | None:
@@ -292,7 +292,7 @@ class GpuLog:
         return pids - self.before_us.keys() if listed else None
 
     def foreign(self, warm_s: float) -> Processes:
-        """Return processes that started after the warm-up, so that they cannot be the engine's."""
+        """Return memory [bytes] by pid of processes begun after the warm-up: not the engine's."""
         listed = [
             (s["time"], s["processes"]) for s in self.states if s.get("processes") is not None
         ]

@@ -139,7 +139,7 @@ def doubts(
 ) -> Doubts:
     """Return reasons to reject a GPU's measurements in a window; a lost GPU is checked elsewhere.
 
-    `warm_s` is the end of the warm-up: later processes are foreign.
+    `warm_s` is the end of the warm-up; processes that start later are not the engine's.
     `limit_w` is the session's power limit, None if unknown. The engine had work for a share `busy`.
     `linked` means that the GPU exchanges data with others, so that its NVLinks are checked.
     """
@@ -224,7 +224,7 @@ def _others(gpu: GpuLog, warm_s: float) -> Iterator[Reason | Sign]:
 
 
 def _limits(gpu: GpuLog, end_s: float, expected_w: float | None) -> Iterator[Reason]:
-    """Return a reason if the power limit, which selects the baseline, is not the session's."""
+    """Yield a reason if the GPU's power limit is not the one that selected the baseline."""
     read = [expected_w, gpu.limit_w, *(r.value for r in _until(gpu, "limit_w", end_s))]
     watts = [limit_w for limit_w in read if limit_w is not None]
     farthest = max(watts, key=lambda w: abs(w - watts[0]), default=0.0)

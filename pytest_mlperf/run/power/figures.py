@@ -38,7 +38,7 @@ _UNKNOWN: Mapping[str, UsedGpu] = MappingProxyType({})
 
 @dataclass(frozen=True, kw_only=True)
 class Sampled(Findings):
-    """Hold the findings from the power samples of a run."""
+    """Hold the findings from a run's power samples; `energy_unknown` is why there is no energy."""
 
     energy_unknown: str | None = None
     state: State = field(default_factory=dict)
@@ -53,9 +53,9 @@ def sampled(
     warm_s: float,
     used: Mapping[str, UsedGpu] = _UNKNOWN,
 ) -> Sampled:
-    """Return a run's energy, and reasons not to judge the run or its energy.
+    """Return a run's energy from GPU samples, and reasons not to judge the run or its energy.
 
-    Processes that start after `warm_s` are foreign. `used` has the session's GPUs by UUID.
+    GPU processes that start after `warm_s` are other users'. `used` has the session's GPUs by UUID.
     """
     if unsampled := _unsampled(log, used):
         return unsampled
@@ -106,7 +106,7 @@ def sampled(
 
 
 def _unsampled(log: PowerLog, used: Mapping[str, UsedGpu]) -> Sampled | None:
-    """Return findings without an energy if the run's window is unknown or no GPU was read."""
+    """Return findings without an energy if GPUs were not read or the clock stepped, else None."""
     unknown = CLOCK_SET if log.clock_stepped else log.unavailable
     if not unknown:
         return None
@@ -127,7 +127,7 @@ def _of_all(gpu_doubts: Mapping[str, Doubts], names: Mapping[str, str]) -> Itera
 
 
 def _unwatched(log: PowerLog, seconds: float, used: Mapping[str, UsedGpu]) -> tuple[str, Sign]:
-    """Return why the energy is unknown if the sampler stopped after some seconds, and a note."""
+    """Return (reason, warning) for unknown energy: sampling stopped `seconds` into the run."""
     how = f"the sampler stopped ({log.broke or 'for an unknown reason'})"
     if log.ended:
         gpus = [gpu for gpu in log.gpus if gpu.silent]
@@ -138,13 +138,13 @@ def _unwatched(log: PowerLog, seconds: float, used: Mapping[str, UsedGpu]) -> tu
 
 
 def _without_idleness(doubts: Doubts) -> Doubts:
-    """Return doubts without GPU_UNUSED, which a short observation cannot prove."""
+    """Remove GPU_UNUSED from the reasons to reject a window, which is too short to prove it."""
     kept = tuple(reason for reason in doubts.invalid if reason.key is not Key.GPU_UNUSED)
     return dataclasses.replace(doubts, invalid=kept)
 
 
 def _busy(run: Figures) -> float:
-    """Return the share of a run with work in the engine: queries · p50 latency / duration."""
+    """Return the share of a run with work in the engine, queries · latency / time; 1 if unknown."""
     latency_s = run.metrics.get("latency_p50")
     if latency_s is None or not run.duration_s:
         return 1.0
@@ -255,7 +255,7 @@ def findings_of(figures: Figures, seen: EnergyReading) -> Findings:
 def metered(
     figures: Figures, meter: Meter, timed: TimedLog, *, clock_set: bool = False
 ) -> Findings:
-    """Return a run's energy by a wall meter; if its file is broken, only a note, not an error."""
+    """Return a run's energy by a wall meter; only a note if the file is broken or the clock set."""
     begin_s, end_s = timed.window_s
     try:
         if clock_set:

@@ -302,7 +302,7 @@ class PowerSampling:
 
     @property
     def log(self) -> PowerLog:
-        """Records of the child, once it has stopped."""
+        """Records that the sampler process wrote; it must have stopped."""
         assert self._process is None, "the sampler still runs"
         if self._log is None:
             if self.unavailable and not self.ready:

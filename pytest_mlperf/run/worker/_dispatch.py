@@ -159,14 +159,14 @@ class Dispatcher:
         return number
 
     def _take(self, replica: ReplicaProcess, samples: int, work: float) -> None:
-        """Count samples as submitted to a replica; the caller must hold the lock."""
+        """Count samples, and their `work`, as submitted to a replica; requires holding the lock."""
         replica.given_s = perf_counter()
         if not replica.tally.open:
             replica.alive_s = replica.given_s
         replica.tally.give(replica.given_s, samples, work)
 
     def _submit_gathered(self, queries: list[tuple[int, int]]) -> None:
-        """Submit queries to one replica if all are fast, else each query to the least loaded."""
+        """Send queries to one replica if all answer in `SHORT_ANSWER_SECONDS`, else one by one."""
         parts: dict[int, list[tuple[int, int]]] = {}
         with self._lock:
             whole = len(queries) > 1 and all(
@@ -201,7 +201,7 @@ class Dispatcher:
     def _next_part(
         self, replica: ReplicaProcess
     ) -> tuple[ReplicaProcess, Sequence[int], Sequence[int]] | None:
-        """Return the next part of the waiting samples, or None; the caller must hold the lock."""
+        """Return (replica, ids, indices) to submit next, or None; the caller must hold the lock."""
         waiting = self._waiting
         if waiting is None:
             return None

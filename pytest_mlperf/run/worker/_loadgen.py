@@ -278,7 +278,7 @@ def _issue(
 def _edges(
     engine: Engine, sink: GuardedSink, indices: Sequence[int] | None, at_edges: Callable[[], None]
 ) -> tuple[Callable[[list[int]], None], Callable[[list[int]], None]]:
-    """Return LoadGen's callbacks (load samples, unload samples); they report errors to `sink`."""
+    """Return LoadGen's callbacks (load, unload); `indices` maps its samples to the data set's."""
 
     def translate(samples: list[int]) -> list[int]:
         return samples if indices is None else [indices[sample] for sample in samples]

@@ -134,7 +134,7 @@ class Lists:
         self._left: dict[int, int] = {}
 
     def add(self, number: int, ids: Sequence[int]) -> None:
-        """Store ids under the worker's list number if they are many; they must not change."""
+        """Store `MIN_REMEMBERED_LENGTH` or more ids by list number; they must not change later."""
         if len(ids) >= MIN_REMEMBERED_LENGTH:
             self._lists[number], self._left[number] = ids, len(ids)
             self._expected[ids[0]] = (number, 0)
@@ -154,7 +154,7 @@ class Lists:
         return number, start, len(ids)
 
     def real(self, ids: Sequence[Any]) -> Sequence[Any]:
-        """Return the worker's ids for a replica's ids; keep ids that are in no stored list."""
+        """Convert a replica's ids, positions in stored lists, to the worker's; keep other ids."""
         if not self._lists:
             return ids
         return [self._id(each) if isinstance(each, int) else each for each in ids]
@@ -186,7 +186,7 @@ def joined(messages: Iterable[Message]) -> Sequence[Message]:
 
 
 def _adds(previous: list[Any], message: Message) -> bool:
-    """Append `message` to `previous` if they may be merged; return whether they were."""
+    """Merge `message` into `previous` if both are of one kind and moment; return whether it was."""
     kind, stamp_s, *_ = message
     if kind != previous[0] or kind not in (FIRST, NEXT, DONE):
         return False

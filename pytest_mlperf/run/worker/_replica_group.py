@@ -40,7 +40,7 @@ MAX_SNAPSHOTS = 4096
 
 
 class Snapshot(NamedTuple):
-    """Hold a replica's totals at a time; `waited_s` is the sum of its samples' waiting times."""
+    """Hold a replica's totals until `time_s`: samples done, busy time, samples' waiting time."""
 
     time_s: float
     done: float
@@ -151,7 +151,7 @@ def shares(tallies: Sequence[Tally], *, lists: bool) -> list[list[float]]:
 
 
 def _speed(part: Snapshot, *, lists: bool) -> float:
-    """Return a replica's speed from its totals in a part of a run; 0 if it completed no sample."""
+    """Return a replica's work / busy time if queries are `lists`, else 1 / latency; 0 if idle."""
     over_s = part.busy_s if lists else part.waited_s
     return (part.work if lists else part.done) / over_s if part.done >= 1 and over_s > 0 else 0.0
 
@@ -282,7 +282,7 @@ class ReplicaGroup:
         return list(self._answers(wire.ANSWER, doing))
 
     def _answers(self, kind: str, doing: str) -> Iterator[wire.Message]:
-        """Yield each replica's answer; end the run if one is late."""
+        """Yield each replica's message of a kind; end the run if it is late or of another kind."""
         patience_s, asked_s = self._spec.replica_patience_s, perf_counter()
         for replica in self.processes:
             replica.alive_s = asked_s

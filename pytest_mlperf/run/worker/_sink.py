@@ -129,10 +129,10 @@ MAX_STAMPS = 2048
 
 
 class Stamps:
-    """Hold times and counts of completions, in bounded memory for any length of a run.
+    """Hold times and counts of completions, thinned out so that a long run needs no more memory.
 
     Attributes:
-        left: Samples until the next stamp; a race of threads only loses or adds a stamp.
+        left: Completions until the next stamp; a race of threads only loses or adds a stamp.
     """
 
     __slots__ = ("_every", "_kept", "left")
@@ -241,7 +241,7 @@ class AnswerTokens:
         return self._index_of.get(sample)
 
     def keep(self, ids: Sequence[int], n_tokens: Sequence[int | None]) -> None:
-        """Add the token counts of answers; ignore None (not counted by the engine)."""
+        """Add the token counts of answers by sample id; ignore None (not counted by the engine)."""
         for sample, tokens in zip(ids, n_tokens, strict=True):
             index = self._index_of.pop(sample, -1)
             if tokens is not None:
@@ -329,18 +329,18 @@ class GuardedSink:
 
     @property
     def as_streamed(self) -> dict[str, Any]:
-        """How answers were streamed, as fields of `RunFinished`."""
+        """Fields of `RunFinished` on streaming: is TPOT corrected, share of hidden tokens."""
         times = self._times or TokenTimes()
         return {"corrected": times.corrected, "hidden_share": times.hidden_share}
 
     @property
     def over_time(self) -> list[list[float]]:
-        """Latencies over the run in rows, see `clocks.moments`; empty if not recorded."""
+        """Latencies over the run: [middle, p50, p99, unfinished] per part; [] if not recorded."""
         return []
 
     @property
     def slow_start(self) -> dict[str, float]:
-        """Effect of a slow start on each time: log(value / value without the start), by name."""
+        """Effect of a slow start by metric: log(value / value without the start); {} if none."""
         return {}
 
     def repeated(self) -> str | None:
@@ -360,7 +360,7 @@ class GuardedSink:
         )
 
     def cut(self, position: int) -> None:
-        """Record that the ids issued last complete in two independent parts, cut at a position."""
+        """Split the list of ids issued last at a position; its two parts complete independently."""
         self._outstanding.cut(position)
 
     def use_clock(self, clock: Clock) -> None:

@@ -101,7 +101,7 @@ class TokenTimes:
             self._seen[sample] = _Stamps(now_s)
 
     def first_s(self, sample: int) -> float | None:
-        """Return the time of an open sample's first token; None if it has none."""
+        """Return when the first token of a sample in flight arrived [s]; None if it has none."""
         stamps = self._seen.get(sample)
         return stamps.first_s if stamps else None
 
@@ -110,7 +110,7 @@ class TokenTimes:
         self._seen.pop(sample, None)
 
     def restart(self, ids: Sequence[int]) -> None:
-        """Restart these samples' inter-token gap, to exclude the time of LoadGen's call."""
+        """Begin the samples' next inter-token gap now, to exclude LoadGen's callback time."""
         now_s = self.clock()
         for sample in ids:
             if stamps := self._seen.get(sample):
@@ -137,7 +137,7 @@ class TokenTimes:
                 stamps.after, stamps.hidden = after or 0, unseen
 
     def after_first(self, sample: int, tokens: int) -> int:
-        """Return the visible tokens after a sample's first message; all but one if not reported."""
+        """Return how many of the `tokens` follow the first message; if unknown, all but one."""
         stamps = self._seen.get(sample)
         if stamps is None or stamps.after == NOT_TOLD:
             return tokens - 1
@@ -174,7 +174,7 @@ class TokenTimes:
     def _take_gaps(
         self, gaps: array[float], after: int, decode_s: float, *, by_reads: bool
     ) -> None:
-        """Record a sample's inter-token gaps, and its tokens per second after the first message."""
+        """Record gaps and decode speed; if `by_reads`, `later_tokens` excludes the first read's."""
         mean_s = decode_s / after
         least_s = min(TOGETHER_SHARE * mean_s, TOGETHER_SECONDS)
         self._gaps.extend(gaps)
@@ -245,7 +245,7 @@ class TokenTimes:
 
     @property
     def _in_one_piece(self) -> bool:
-        """Whether over `TOGETHER_TOKENS_SHARE` of answers arrived at once: TPOT is then unknown."""
+        """Whether more answers than `TOGETHER_TOKENS_SHARE` came whole: no speed per user."""
         return len(self._decode) < (1 - TOGETHER_TOKENS_SHARE) * len(self._tpot)
 
 
@@ -344,7 +344,7 @@ def slow_start(costs_s: Sequence[float], prefix: str, queries: int = 0) -> dict[
 
 
 def write(folder: Path, rows: Sequence[Sequence[float]]) -> None:
-    """Write the result of `moments` next to LoadGen's logs, unless it is empty."""
+    """Write rows of `moments` (latencies over a run) to a file in `folder`, unless empty."""
     if rows:
         atomic.write_text(
             folder / LATENCIES_FILE, json.dumps({"schema": 1, "moments": rows}) + "\n"

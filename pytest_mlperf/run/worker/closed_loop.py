@@ -90,7 +90,7 @@ class SlotSink(GuardedSink):
         return len(self._under_way)
 
     def take_slot(self, sample: int, request: Asked, slot: int) -> None:
-        """Record a request that is about to be submitted."""
+        """Record a slot's request just before it is submitted under the id `sample`."""
         self.expect([sample])
         with self._lock:
             now_s = perf_counter()
@@ -229,14 +229,14 @@ class SlotSink(GuardedSink):
 
 
 class Edge(Protocol):
-    """Define the callback for the begin and end of a window."""
+    """Define the callback that is called when a measurement window begins and when it ends."""
 
     def __call__(self, *, first: bool) -> None:
         """Handle the begin of a window if `first`, else its end."""
 
 
 def order(settings: LoadGenSettings, run: str) -> list[float]:
-    """Return a curve's points, shuffled by the run's name, so that heating affects all alike."""
+    """Return a curve's points, shuffled (seed: run name) so that heating affects all alike."""
     points = list(settings.points)
     random.Random(f"{settings.seeds.schedule} {run}").shuffle(points)
     return points
@@ -261,14 +261,14 @@ class Loop:
     def run(self, name: str, alone_s: float, at_edges: Callable[[], None]) -> dict[str, Any]:
         """Measure all points, and return the log for `CURVE_LOG`.
 
-        The run's `name` decides the order of points; `alone_s` is one request's latency. `at_edges`
-        is called at the begin of the first window and at the end of the last one.
+        The run's `name` decides the order of points; `single_latency_s` is that of one request.
+        `at_edges` is called at the begin of the first window and at the end of the last one.
         """
         ordered_points, sink, points = order(self._settings, name), self._sink, list[PointWindow]()
         completed: list[int] = []
 
         def edge(*, first: bool) -> None:
-            """Count completions at a window's edges; call `at_edges` at the first and last one."""
+            """Store the completed count at a window's edge; call `at_edges` at first and last."""
             if first and not points:
                 at_edges()
             if not first or not points:
@@ -292,7 +292,7 @@ class Loop:
         }
 
     def _point(self, point: float, alone_s: float, edge: Edge) -> PointWindow:
-        """Measure one point: warm up, open a window, and wait until no request is in flight."""
+        """Measure one point: warm up, open a window (`on_edge` at both ends), await all answers."""
         raise NotImplementedError
 
     def _counted(self, window: PointWindow) -> PointWindow:
@@ -392,17 +392,17 @@ class ClosedLoop(Loop):
 
 @dataclass
 class Pulse:
-    """Count the reports of an engine's harness as progress, in place of a sink."""
+    """Count the progress reports of an engine's own harness, in the form of a sink."""
 
     completed: int = 0
     outstanding: int = 0
     faults: Faults = field(default_factory=Faults)
 
     def repeated(self) -> None:
-        """Return None, as a harness reports no sample indices that could repeat."""
+        """Do nothing: a harness reports no sample indices, so lost repeats cannot be detected."""
 
     def beat(self) -> None:
-        """Count a report."""
+        """Count a progress report of the engine's harness."""
         self.completed += 1
 
 
@@ -413,7 +413,7 @@ def measured(
     pulse: Pulse,
     at_edges: Callable[[], None],
 ) -> dict[str, Any]:
-    """Let the engine's own harness measure all points; return the log. Results are in `folder`."""
+    """Let the engine's harness measure all points into `folder`; return order and clock offsets."""
     offsets_s, points = dict[str, float](), order(settings, folder.parent.name)
     at_edges()
     for point in points:
@@ -466,7 +466,7 @@ def _reach(
     settings: LoadGenSettings,
     fail: Fail,
 ) -> float | None:
-    """Return the client's maximum requests/s for mean-length answers; None if it has no test."""
+    """Measure the client's maximum requests/s at a point's load; None without a null server."""
     concurrency = int(point_row["point"])
     if point_row["open"] is not None or point_row["paused"]:
         concurrency = max(MIN_LOOP_REQUESTS, math.ceil(point_row["under_way"]))

@@ -60,7 +60,7 @@ class Conversations:
 
 
 def conversations(dataset: Dataset, alone: Sequence[int]) -> Conversations:
-    """Group samples by the data set's `pause_s`; if it has none, use the samples in `alone`."""
+    """Group samples by the data set's `pause_s`; without it, each of `indices` is independent."""
     ask = getattr(dataset, "pause_s", None)
     if not callable(ask):
         return Conversations(alone)

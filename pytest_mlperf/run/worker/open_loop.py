@@ -22,7 +22,7 @@ Arrival = tuple[float, int]
 
 
 def gaps(settings: LoadGenSettings, rate: float, draw: random.Random) -> Iterator[float]:
-    """Yield the times between arrivals [s]; the iterator never ends."""
+    """Yield endless times between arrivals [s]: constant, gamma or exponential by `settings`."""
     shape = settings.burstiness or 1.0
     while True:
         if settings.arrivals == "constant":
@@ -109,7 +109,7 @@ class OpenLoop(Loop):
     def _planned(
         self, point: float
     ) -> tuple[Iterator[Arrival], Sequence[Arrival], Iterator[Arrival], float]:
-        """Return the arrivals before, in and after a window, and the window's length [s]."""
+        """Return arrivals before, in and after the window of a load level, and its length [s]."""
         settings, lasts_s = self._settings, self._settings.min_duration_ms / 1000
         if not self._trace:
             drawn = self._drawn(self._draw(point))
@@ -165,7 +165,7 @@ class OpenLoop(Loop):
         self._engine.submit([sample], [index], self._sink)
 
     def _over(self, meter: WindowMeter, due_s: float) -> bool:
-        """Wait until `due_s`; return True early if all requests that count are completed."""
+        """Wait for `due_s` or the end of all counted requests; return True if these have ended."""
         self._wait(lambda: not meter.left or perf_counter() >= due_s, due_s)
         return not meter.left
 

@@ -126,7 +126,7 @@ class PointWindow:
 
 @dataclass(slots=True)
 class PointRequest:
-    """Hold a request in flight, whose latency counts from `from_s`.
+    """Hold a request in flight; `from_s` is when it was due, from which its latency counts.
 
     Attributes:
         finish: Finish reason; None if not reported.
@@ -151,7 +151,7 @@ class PointRequest:
         tokens: int | None = None,
         after: int = 0,
     ) -> Record:
-        """Return the request's row, with times relative to the window's begin [s]."""
+        """Return the request's row, see `REQUEST_COLUMNS`; times [s] are relative to `begun_s`."""
         ttft_s = None if first_s is None else first_s - self.from_s
         tpot_s = None
         if first_s is not None and end_s is not None and after > 0:
@@ -206,7 +206,7 @@ class WindowMeter:
             self.left += 1
 
     def lose(self, request: PointRequest, now_s: float) -> None:
-        """Record a failed request."""
+        """Remove a failed request from those in flight; count it if it belongs to the window."""
         self._leave(request, now_s)
         self._failed += request.counts
 
@@ -219,7 +219,7 @@ class WindowMeter:
         first_s: float | None,
         after: int,
     ) -> None:
-        """Record a completed request, with `after` tokens after its first message."""
+        """Record a completed request: its tokens, and how many came after its first message."""
         inside = now_s <= self._until_s
         self._leave(request, now_s)
         if inside:
@@ -255,7 +255,7 @@ class WindowMeter:
         *,
         timed: bool,
     ) -> PointWindow:
-        """End the window; `under_way_s` has the monotonic begins of the requests in flight."""
+        """End the window, return its results; `in_flight_begins_s` are of unfinished requests."""
         now_s, begun_s = perf_counter(), self.begun_s
         end_s = min(now_s, self._until_s)
         still_s = [from_s for from_s in under_way_s if from_s < end_s]
@@ -321,7 +321,7 @@ class WindowMeter:
         return metrics
 
     def parts(self, tokens: Sequence[int]) -> Iterator[tuple[int, int, float]]:
-        """Yield `PointWindow.parts` by the tokens of each request that counts, once closed."""
+        """Yield (requests, tokens, mean latency [s]) per part of a window; `tokens` by request."""
         requests, sums, took_s = [0] * WINDOW_PARTS, [0] * WINDOW_PARTS, [0.0] * WINDOW_PARTS
         for at_s, seconds, count in zip(self._placed_s, self._took_s, tokens, strict=True):
             part = int((at_s - self.begun_s) / self._duration_s * WINDOW_PARTS)
@@ -340,7 +340,7 @@ def _relative_se(counts: Sequence[int]) -> float:
 
 
 def lengths(answers: Mapping[int, tuple[int, int]]) -> str:
-    """Return the tokens of the first samples as a line for a baseline: "3:37 8:45"."""
+    """Format the token counts of the first samples as "INDEX:TOKENS …" for a baseline."""
     return " ".join(f"{n}:{tokens}" for _, (n, tokens) in sorted(answers.items())[:KEPT_ANSWERS])
 
 

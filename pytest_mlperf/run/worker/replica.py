@@ -64,7 +64,7 @@ class ReplicaSink:
     def ended(
         self, ids: Sequence[int], reasons: Sequence[str], prompt_tokens: Counts = None
     ) -> None:
-        """Report finish reasons."""
+        """Send finish reasons and prompt lengths [tokens] to the worker."""
         self._put((wire.ENDED, perf_counter(), [*ids], [*map(str, reasons)], prompt_tokens))
 
     def attach(self, ids: Sequence[int], artefacts: Sequence[Mapping[str, bytes]]) -> None:
@@ -79,7 +79,7 @@ class ReplicaSink:
     def done(
         self, ids: Sequence[int], outputs: Outputs = None, n_tokens: Sequence[int] | None = None
     ) -> None:
-        """Report completions, with outputs if they are read."""
+        """Send completions and token counts to the worker, with outputs only if requested."""
         kept = outputs if self.wants_output else None
         self._replica.open -= len(ids)
         done = self._replica.lists.locate(ids) or [*ids]
@@ -99,7 +99,7 @@ class Replica:
     """Load one engine, and serve it through a pipe.
 
     Attributes:
-        open: Samples submitted and not completed; threads may race on it.
+        open: Number of samples in flight; threads change it without a lock.
         lists: Long lists that the worker sent.
         sessions: Conversation by sample, until the engine calls `Sink.session`.
     """
@@ -172,7 +172,7 @@ class Replica:
             return
 
     def _read_on(self, loop: AbstractEventLoop | None) -> None:
-        """Receive samples in an event loop's thread; the main thread gets the other commands."""
+        """Receive samples in an event loop's thread, or in the main thread if `loop` is None."""
         previous_loop, self._loop = self._loop, loop
         pipe = self._pipe.fileno()
 

@@ -40,7 +40,7 @@ class Samples:
         return len(self._samples)
 
     def input(self, index: int) -> Any:
-        """Return the value at an index."""
+        """Return the JSON value of a sample."""
         return self._samples[index]
 
     def reference(self, index: int) -> None:

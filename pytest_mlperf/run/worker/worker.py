@@ -133,10 +133,10 @@ def longest_warmup_s(settings: LoadGenSettings) -> float:
 def warm_up(
     driver: Driver, settings: LoadGenSettings, shortest_s: float, least: int = 1
 ) -> tuple[float, float]:
-    """Submit `least` queries or more, for `shortest_s` or longer, until the rate is steady.
+    """Submit queries until the rate is steady: `min_queries` or more, for `min_s` or longer.
 
-    If the rate is unknown, it lasts the maximum time, as a slow start may look steady for a while.
-    Returns its duration [s], and samples/s by the median query time of its last window.
+    Without a target rate, this lasts the maximum time, as a slow start may look steady for a while.
+    Returns the duration [s], and samples/s by the median query time of the last window.
     """
     samples, lists, before_s = query_size(settings), 0, 0.0
     longest_s = longest_warmup_s(settings)
@@ -159,9 +159,9 @@ def warm_up(
 def full_rate(
     driver: Driver, reached: float, enough: float, settings: LoadGenSettings, most: int
 ) -> float:
-    """Measure the rate again with larger queries until it is `enough`; return samples/s.
+    """Measure the rate again with larger queries until it is `min_rate`; return samples/s.
 
-    `reached` is the rate of the warm-up. Batches of Offline and Server double up to `most` samples;
+    `reached` is the rate of the warm-up. Batches of Offline and Server double up to `max_samples`;
     other scenarios repeat their query for the longest warm-up time.
     """
     samples, begun_s, longest_s = query_size(settings), perf_counter(), longest_warmup_s(settings)
@@ -184,7 +184,7 @@ def probe_offline(driver: Driver) -> float:
 
 
 def probe_stream(driver: Driver, samples: int) -> float:
-    """Submit single queries for a while; return queries/s by their median latency."""
+    """Submit one query at a time for `MIN_PROBE_SECONDS`; return 1 / median latency [1/s]."""
     latencies_s: list[float] = []
     begun_s = perf_counter()
     while perf_counter() - begun_s < MIN_PROBE_SECONDS:
@@ -195,7 +195,7 @@ def probe_stream(driver: Driver, samples: int) -> float:
 def probe_server(
     peak_qps: float, settings: LoadGenSettings, attempt: Callable[[LoadGenSettings], Detail]
 ) -> float:
-    """Try falling rates; return the first with latencies far enough below limits, else the last."""
+    """Try falling rates; return the first with headroom below latency limits, else the last."""
     for share in SERVER_SHARES:
         trial = dataclasses.replace(
             settings,
@@ -489,7 +489,7 @@ class EngineWorker:
         *,
         pulse: Pulse | None = None,
     ) -> Iterator[Window]:
-        """Report the begin and end of a run; end the worker if the sink recorded faults."""
+        """Enclose a run: report its begin, end and result; end the worker on faults in the sink."""
         with self._reporter.blaming("dataset"):
             require_same(self._dataset, self._samples)
         folder.mkdir(parents=True)
@@ -597,7 +597,7 @@ def result_of(
 
 
 def require_room(described: Mapping[str, str], points: Sequence[float]) -> None:
-    """Raise RunError if the engine sends fewer requests at a time than a point of the curve."""
+    """Raise RunError if the engine's maximum concurrency is below a point of the curve."""
     most = described.get("concurrency", "")
     if points and most.isdigit() and int(most) < max(points):
         raise RunError(

@@ -220,7 +220,7 @@ class _Sqlite:
         }
 
     def tune(self) -> None:
-        """Set persistent database options, once the database is known to be this package's."""
+        """Set WAL mode, which the file keeps; only for a database known to be this package's."""
         # In WAL mode readers and a writer do not block each other. The file keeps the mode; SQLite
         # refuses at once if it is in use, and a later writer sets it.
         with contextlib.suppress(StoreError):

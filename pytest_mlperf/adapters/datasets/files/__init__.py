@@ -42,7 +42,7 @@ class FileOptions:
     def find(self) -> Any:
         """Find and return the paths of the files for `FileDataset._read`; read no file.
 
-        Of a tuple the first file, or of a list all files, must have the option `checksum`.
+        Option `checksum` is compared with the first item of a tuple, or with every file of a list.
         """
         raise NotImplementedError
 
@@ -70,7 +70,7 @@ class FileOptions:
             )
 
     def wrong(self, defect: str, *, option: str | Sequence[str]) -> SuiteError:
-        """Return the error for a wrong option."""
+        """Return a SuiteError with the text `defect` for an option of this data set."""
         return SuiteError(f"{self.owner}: {defect}", option=option)
 
     @staticmethod

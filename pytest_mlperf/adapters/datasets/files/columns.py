@@ -42,7 +42,7 @@ def places(
     advice: str = ADVICE,
     whole: str = "table",
 ) -> dict[str, int]:
-    """Return the position of each column; raise RunError for a missing or repeated one."""
+    """Return each column's position in `labels`; raise RunError for a missing or repeated one."""
     named = [label if isinstance(label, str) else repr(label) for label in labels]
     for name in columns:
         if named.count(name) == 1:

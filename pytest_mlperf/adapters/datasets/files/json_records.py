@@ -77,7 +77,7 @@ class _Text:
         self.at = 0
 
     def sign(self) -> str:
-        """Skip white space and return the next character; "" at the end."""
+        """Skip white space; return the next character without reading it; "" at the end."""
         while True:
             space = _SPACE.match(self._buffer, self.at)
             assert space is not None
@@ -100,7 +100,7 @@ class _Text:
                 return value
 
     def line(self, error: Exception) -> int:
-        """Return the line, from 1 on, of an error that `value` raised."""
+        """Return the line number, from 1, of an error that method `value` raised."""
         return self._lines + self._buffer.count("\n", 0, getattr(error, "pos", self.at))
 
     def _more(self) -> bool:

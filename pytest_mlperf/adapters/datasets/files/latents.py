@@ -33,7 +33,7 @@ class LatentDataset(FileDataset[S]):
 
 
 def latents_rule(option: object) -> Rule:
-    """Return the rule of the option `latents`."""
+    """Return the rule for `require_options` on option `latents`: a path, False or None."""
     valid = option is None or option is False or (isinstance(option, str) and option != "")
     return "latents", option, valid, "the path of a file, or false"
 
@@ -41,7 +41,7 @@ def latents_rule(option: object) -> Rule:
 def find_latents(
     option: str | bool | None, folder: Path, names: Sequence[str], advice: str
 ) -> tuple[Path | None, tuple[bool, str]]:
-    """Return the file of latents (None if the engine draws them), and an entry for `require`.
+    """Return the file of latents (None if the engine draws them), and (it exists, error message).
 
     Raises EnvironmentFault for a file of torch.save if torch is not installed.
     """

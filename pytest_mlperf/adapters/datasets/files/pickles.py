@@ -62,7 +62,7 @@ def parse(file: BufferedIOBase, names: Container[tuple[str, str]], *, max_bytes:
 
 
 def outline(file: BufferedIOBase, names: Container[tuple[str, str]]) -> Any:
-    """Return a pickle's content as `parse` does, but with a Place instead of each byte string."""
+    """Parse a pickle as `parse` does, but return each byte string's position (Place) instead."""
     return _load(_Outliner(_SparseWindow(file, OUTLINE_LIMIT), names))
 
 
@@ -115,7 +115,7 @@ class _Window:
         return taken
 
     def take_match(self, pattern: re.Pattern[bytes], longest: int) -> bytes | None:
-        """Consume and return the next bytes if they match a pattern of at most `longest` bytes."""
+        """Consume and return the next bytes if they match a pattern, of at most `max_bytes`."""
         if self._at + longest > len(self._bytes):
             self._fill(longest)
         match = pattern.match(self._bytes, self._at)

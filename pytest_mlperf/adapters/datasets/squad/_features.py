@@ -153,7 +153,7 @@ def _clean(character: str, category: str) -> str | None:
 
 
 def _split(character: str, category: str) -> str | None:
-    """Return None for an accent, and put spaces around punctuation marks and ASCII symbols."""
+    """Return a character, with spaces around it if punctuation or symbol; None for an accent."""
     if category == "Mn":
         return None
     symbol = "!" <= character <= "~" and not character.isalnum()
@@ -333,7 +333,7 @@ def _paragraph(passage: Passage, vocabulary: WordPieces) -> Paragraph:
 
 
 def split_windows(pieces: int, room: int, stride: int) -> list[tuple[int, int]]:
-    """Return (start, length) of the windows over `pieces` pieces; `room` is the maximum length."""
+    """Return (start, length) of the windows over `pieces`: up to `max_length`, every `stride`."""
     windows = [(0, min(pieces, room))]
     while sum(windows[-1]) < pieces:
         start = windows[-1][0] + min(windows[-1][1], stride)

@@ -148,7 +148,7 @@ class MadeUp:
         return cached / total if total else 0.0
 
     def _drawn(self, index: int) -> tuple[int, int | None, random.Random]:
-        """Return a prompt's length, the index of its shared prefix or None, and its generator."""
+        """Draw a prompt's length and shared prefix (index or None); return its generator third."""
         draw = random.Random(f"prompts {VERSION} {self.seed} {index}")
         count = self.input.draw(draw.random())
         if self.shared is None or draw.random() >= self.shared.share:

@@ -37,7 +37,7 @@ class Request:
 
 @dataclass(frozen=True, kw_only=True)
 class Replayed(_synthetic.MadeUp):
-    """Generate prompts with a trace's lengths; blocks with equal ids have equal text."""
+    """Generate prompts with the lengths in a trace; blocks with equal ids get equal text."""
 
     requests: Sequence[Request]
     input: _synthetic.Lengths = ANY_LENGTHS
@@ -45,7 +45,7 @@ class Replayed(_synthetic.MadeUp):
     shared: None = None
 
     def prompt(self, index: int) -> str:
-        """Return a text that shares a prefix with prompts whose first blocks have the same ids."""
+        """Return the text of a prompt; prompts whose first block ids are equal share a prefix."""
         request, words = self.requests[index], list[str]()
         for block in request.blocks[: -(-request.input // BLOCK_TOKENS)]:
             draw = random.Random(f"block {_synthetic.VERSION} {self.seed} {block}")

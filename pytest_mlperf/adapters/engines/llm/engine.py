@@ -225,7 +225,7 @@ class GenerateTask:
     def report(
         self, request: StreamedRequest, row: Sequence[int], prompt: int | None = None
     ) -> None:
-        """Report an answer; `prompt` is the prompt's token count if the library adds tokens."""
+        """Report an answer; `prompt_tokens` is the prompt's count if the library adds tokens."""
         outputs, counts = self.answers.checked([request.index], [row], request.sink)
         (reason,) = self.answers.reasons([row])
         tokens = len(self.prompts[request.index]) if prompt is None else prompt
@@ -235,7 +235,7 @@ class GenerateTask:
         return self.generation.of(self.prompts.lengths.get(index))
 
     def check(self, index: int, row: Sequence[int], finish_reason: Any, cut: str = "") -> None:
-        """Raise RunError if an answer ended unexpectedly; `cut` is appended to a length error."""
+        """Raise RunError unless an answer ended by end token or length limit; `cut` is a hint."""
         ends, limit = self.generation.ends, self.generation_of(index).max_new_tokens
         if finish_reason == "stop" and (not row or row[-1] not in ends):
             fault = (

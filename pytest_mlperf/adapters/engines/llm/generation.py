@@ -270,7 +270,7 @@ class Generation(TextOptions):
         chats: Chats | None = None,
         clips: SpeechClips | None = None,
     ) -> TokenPrompts:
-        """Return prompts checked against the vocabulary and smallest context; None is unknown."""
+        """Return prompts, checked against vocabulary size and context lengths; None if unknown."""
         has_media = chats is not None or clips is not None
         if self.max_prompt_tokens is not None and has_media:
             problem = "cuts text prompts; remove it for data sets with chats or sound"
@@ -350,7 +350,7 @@ def packed(ids: Sequence[int]) -> bytes:
 
 
 def logprobs_output(index: int, tokens: Sequence[int], logprobs: Sequence[float]) -> bytes:
-    """Return an evaluated prompt serialised by `pack_logprobs`; the first value is ignored."""
+    """Serialise a prompt's log-probabilities by `pack_logprobs`; the first token's is ignored."""
     if len(logprobs) != len(tokens):
         raise refused_sample(
             index,
@@ -428,7 +428,7 @@ class Answers:
         watch_ends: bool,
         output: Callable[[int, Tokens], bytes] | None = None,
     ) -> None:
-        """Raise for a model that never ends if `watch_ends`; `output` encodes index and tokens."""
+        """Set the encoder `output` (index, tokens); `check_ends` makes endless answers an error."""
         self._generation = generation
         self._output = output or (lambda _, row: packed(row))
         self._counts, self._lock = Counter[str](), threading.Lock()
@@ -459,7 +459,7 @@ class Answers:
     def checked(
         self, indices: Sequence[int], rows: Sequence[Tokens], sink: Sink
     ) -> tuple[list[bytes] | None, list[int]]:
-        """Check answers; return their outputs (None if not wanted), and their token counts."""
+        """Check answers; return outputs (None if `sink` wants none) and token counts."""
         counts = [len(row) for row in rows]
         empty = sum(not len(row) or row[0] in self._generation.ends for row in rows)
         with self._lock:

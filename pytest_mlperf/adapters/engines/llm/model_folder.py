@@ -108,7 +108,7 @@ def _size(value: int | None) -> int | None:
 
 
 def end_tokens(folder: Path, named: Any) -> tuple[int, ...]:
-    """Return the end tokens in generation_config.json, else `named`, those in config.json."""
+    """Return the end token ids in generation_config.json, else `config_value` of config.json."""
     file = folder / "generation_config.json"
     generation_eos = read_json(file).get("eos_token_id") if file.is_file() else None
     eos = named if generation_eos is None else generation_eos
@@ -128,7 +128,7 @@ def check_ends(folder: Path, eos: tuple[int, ...]) -> None:
 
 
 def with_ends(generation: Generation, folder: Path, config: Config, *, dummy: bool) -> Generation:
-    """Return the settings of generation with the model's end tokens."""
+    """Return settings with the model's end tokens, which are checked unless weights are dummy."""
     if config.vocabulary is None:
         raise broken(folder / "config.json", "names no vocab_size, so this is not a language model")
     if not (generation.ignore_eos or dummy):
@@ -198,7 +198,7 @@ POSITIONS_PER_SECOND = 50
 def speech_clips(
     engine: str, folder: Path, dataset: Dataset, tokenizer: Any, context: int | None, most: int
 ) -> SpeechClips:
-    """Return a Whisper model's clip handling; prompt and `most` tokens must fit into `context`."""
+    """Return a Whisper model's clip handling; raise if prompt and `max_new_tokens` do not fit."""
     prompt = prompt_tokens(engine, tokenizer, folder, context, most)
     positions = read_json(folder / "config.json").get("max_source_positions")
     file = folder / "preprocessor_config.json"

@@ -31,7 +31,7 @@ def spelled(text: str) -> bytes:
 
 
 def transcripts(tokenizer: Any) -> Callable[[int, Sequence[int]], bytes]:
-    """Return the function that encodes a transcript's tokens as `spelled` does."""
+    """Return a function (index, tokens) that encodes a transcript as int64 character codes."""
     return lambda _, row: spelled(tokenizer.decode(list(row), skip_special_tokens=True))
 
 
@@ -62,7 +62,7 @@ def clip_of(dataset: Dataset, index: int, seconds: float) -> NDArray[Any]:
 def prompt_tokens(
     engine: str, tokenizer: Any, folder: Path, positions: int | None, most: int
 ) -> list[int]:
-    """Return the tokens that begin each transcript; raise if they and `most` more do not fit."""
+    """Return the tokens that begin each transcript; raise if `max_new_tokens` more do not fit."""
     vocabulary = tokenizer.get_vocab()
     missing = [name for name in TRANSCRIPT_START if name not in vocabulary]
     if missing:

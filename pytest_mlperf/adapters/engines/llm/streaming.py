@@ -190,7 +190,7 @@ class StreamedRequest:
         ended.done.append((self.sample, output, tokens))
 
     def streamed(self, after_first: int | None, hidden: int | None) -> None:
-        """Report, before `done`, how the answer was streamed, see `Sink.streamed`."""
+        """Report, before `done`, tokens received after the first message, and hidden tokens."""
         if self.sink.times_tokens:
             self._ends.of(self.sink).streamed.append((self.sample, after_first, hidden))
 
@@ -205,7 +205,7 @@ class StreamedRequest:
 
 @dataclass(slots=True)
 class _Ended:
-    """Collect the samples of a sink that ended: streaming data, reasons, outputs, token counts."""
+    """Collect ended samples for a sink: streaming data, finish reasons, outputs, token counts."""
 
     sink: Sink
     streamed: list[tuple[int, int | None, int | None]] = field(default_factory=list)

@@ -145,7 +145,7 @@ QUANTISED_OPERATORS = (
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Kinds:
-    """Count the quantised operators by precision, and hold the type of most other weights."""
+    """Count a model's `quantised` operators by precision; `weights` is its main float type."""
 
     quantised: Mapping[str, Counter[str]]
     weights: str | None

@@ -180,7 +180,7 @@ def _read_options(
 
 
 def wrong(option: str, value: object, fault: str, *, engine: str = "onnxruntime") -> SuiteError:
-    """Return the error of an option, which may be a key of a table: "table.key"."""
+    """Return the SuiteError "OPTION = VALUE FAULT"; the option may be a table's: "table.key"."""
     text = f"engine {engine}: {option} = {value!r} {fault}"
     return SuiteError(text, option=option.partition(".")[0])
 

@@ -249,7 +249,7 @@ async def probe(
 async def _answer(
     client: Client, refusals: dict[str, Failed], fields: Mapping[str, Any], name: str, value: Any
 ) -> StreamedAnswer | None:
-    """Return the answer to a request with a further field; None adds the refusal to `refusals`."""
+    """Send `fields` and `name` = `value`; return its answer, or None and set `refusals`."""
     try:
         return await client.ask(encode({**fields, name: value}))
     except Failed as failure:
@@ -275,7 +275,7 @@ async def check_echo(client: Client, prompt: Prompt, fields: Mapping[str, Any]) 
 async def _form(
     client: Client, forms: Forms, always: Mapping[str, Any], few: int
 ) -> tuple[str, Prompt, str]:
-    """Return the first prompt form that the server accepts, a prompt in it, and a length field."""
+    """Return (form, prompt, length field) of the first prompt form that the server accepts."""
     failure: Failed | None = None
     for form, make in forms.items():
         prompt = make()
@@ -357,7 +357,7 @@ def _unsupported(option: str, value: object, field: str, failure: Failed) -> Run
 async def _together(
     client: Client, prompt: Prompt, fields: Mapping[str, Any], few: int
 ) -> StreamedAnswer:
-    """Send one request with all fields that a run sends, and return its answer."""
+    """Send one request with all fields of a run, but at most `max_tokens`; return its answer."""
     request = {**prompt.fields, **fields, length_field(fields): few}
     if "min_tokens" in fields:
         request["min_tokens"] = min(few, fields["min_tokens"])

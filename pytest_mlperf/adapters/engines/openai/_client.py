@@ -51,10 +51,10 @@ class Listener:
     __slots__ = ()
 
     def heard(self, *, comments: bool = False) -> None:
-        """Restart the timeout after SSE events; `comments` is True if all were SSE comments."""
+        """Handle the arrival of SSE events; `comments` is True if all were SSE comments."""
 
     def tokens(self, count: int) -> None:
-        """Handle `count` new tokens."""
+        """Handle the arrival of `count` new tokens; by default do nothing."""
 
     def complete(self) -> None:
         """Handle the end of the answer; called at most once."""
@@ -254,7 +254,7 @@ def length_field(fields: Mapping[str, Any]) -> str:
 
 
 def sent_as(fields: Mapping[str, Any]) -> dict[str, str]:
-    """Return the fact that max_tokens is sent under another name; {} if its name is unchanged."""
+    """Return {"max_tokens": "sent as NAME"} if requests use another field name, else {}."""
     name = length_field(fields)
     return {} if name == LENGTH_FIELDS[0] else {"max_tokens": f"sent as {name}"}
 

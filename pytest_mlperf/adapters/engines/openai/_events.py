@@ -218,11 +218,11 @@ class StreamedAnswer:
         return max(1, self.visible - max(1, self.in_first))
 
     def is_of(self, models: Collection[str]) -> bool:
-        """Whether one of `models` answered, also as "name@revision"; True if not reported."""
+        """Check whether one of `models` answered, also as "name@revision"; True if not reported."""
         return not self.model or bool({self.model, self.model.partition("@")[0]} & {*models})
 
     def take(self, events: bytes) -> int:
-        """Read complete events; return the number of new token ids, or 1 for the first text.
+        """Read complete SSE events; return the number of new token ids, or 1 for the first text.
 
         To save time, only the first events, events with usage, an error or the end, and all events
         of an answer that is stored are parsed. In other events, token ids are counted by their
@@ -387,7 +387,7 @@ def _ids_in(events: bytes) -> int:
 
 
 def _only_adds(events: bytes) -> tuple[int, int] | None:
-    """Return numbers of token ids and events if each adds only text or token ids, else None."""
+    """Return the numbers of token ids and of events if each event only adds some, else None."""
     # JSON strings escape every quote, so that no text looks like one of these keys.
     count = events.count(b"}\n\ndata: {") + 1
     whole = events.startswith(b"data: {") and events.endswith(b"}\n\n")

@@ -55,7 +55,7 @@ class Salt:
     _made: dict[tuple[str, int], bytes] = field(default_factory=dict)
 
     def text(self, key: str, replaced: bytes = b"") -> bytes:
-        """Return the words of a key as a part of a request's JSON, in the place of others."""
+        """Return a key's random words as JSON text, as many as `replaced` has if `replaces`."""
         words = replaced.count(self.between) if self.replaces else SALT_WORDS
         if (made := self._made.get((key, words))) is None:
             made = salt_of(key).join(self.around)

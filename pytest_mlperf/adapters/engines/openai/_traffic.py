@@ -274,7 +274,7 @@ class Checks:
     def passed(
         self, answer: StreamedAnswer, body: Body, index: int, sink: Sink, sent: int | None
     ) -> int:
-        """Check an answer, return its tokens; `sent` is the number of prompt tokens, if known."""
+        """Return an answer's token count; raise Failed if it is wrong; `sent`: prompt tokens."""
         if counted := answer.tokens is None and self.counter is not None:
             answer.completion_tokens = self.counter.count(answer.pieces)
         tokens = answer.tokens
@@ -350,7 +350,7 @@ def calls_or_text(answer: StreamedAnswer) -> bytes:
 
 
 def _counts_unshown(answer: StreamedAnswer, tokens: int) -> bool:
-    """Return whether the server counted more tokens than the text it sent can have."""
+    """Return whether the server's count `tokens` exceeds what the received text can have."""
     # The server rewrites tool calls.
     if answer.n_ids or answer.hidden or any(kind == "tools" for kind, _ in answer.pieces):
         return False

@@ -259,7 +259,7 @@ class EndpointsEngine(OpenAiEngine):
         folder: Path,
         alive: Callable[[], None],
     ) -> None:
-        """Measure whole passes of at least `length_s`; a trial run finds how many are needed."""
+        """Measure whole passes over the data for at least `length_s`; a trial run sizes them."""
         paces, passed = folder.parent / PACES_FOLDER, len(self._loaded)
         paces.mkdir(exist_ok=True)
         pace, pace_s = paces / folder.name, PACE_SHARE * length_s
@@ -417,7 +417,7 @@ class EndpointsEngine(OpenAiEngine):
 
 
 def _window_ends(events: Path) -> Iterator[bool]:
-    """Yield whether the timed window is over by the client's events; scoring may go on."""
+    """Yield, whenever asked, whether the client's event file states the end of the timed window."""
     read, over = 0, False
     while True:
         if not over and events.exists():

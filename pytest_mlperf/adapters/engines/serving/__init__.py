@@ -130,7 +130,7 @@ _PLACEHOLDER = re.compile(r"(?<![{$])\{([A-Za-z_]\w*)\}")
 def conflicts(
     command: Sequence[str], model: str | None, health: str, start_timeout_s: float
 ) -> Iterator[Sequence[Any]]:
-    """Yield checks of a server's options, for `refuse_conflicts`."""
+    """Yield checks of a server's options: (whether it is violated, error message, option)."""
     example = 'serve = ["vllm", "serve", "{model}", "--port", "{port}"]'
     yield not command, f"serve = {command!r} is not a list of words; e.g. {example}", "serve"
     fault = "the first word of serve is empty; it must be a program"
@@ -352,7 +352,7 @@ class Server:
                 self.log.unlink()
 
     def check(self, within_s: float = 0.0) -> None:
-        """Raise RunError with the last lines of the log if the server has ended."""
+        """Raise RunError with the log's last lines if the server ended or ends in `within_s`."""
         process = self._process
         if process is None:
             raise engine_error("the server was stopped")

@@ -298,7 +298,7 @@ def importance(shape: Sequence[int]) -> NDArray[np.float32]:
 
 
 def highest(total: NDArray[np.float32], weight: NDArray[np.float32]) -> NDArray[np.uint8]:
-    """Return the class with the highest mean score, the first if equal; overwrite `total`."""
+    """Return each voxel's class with the highest mean (first if equal); overwrite `total`."""
     classes = np.empty(weight.shape, np.uint8)
     # Rounding in the division decides between nearly equal means, so it must stay.
     # Slices save memory, since argmax needs 8 bytes per voxel.

@@ -92,7 +92,7 @@ def check_inputs(graph: Graph, precision: str | None) -> None:
 
 
 def check_batch(graph: Graph, batch_size: int, *, takes_rows: bool) -> None:
-    """Refuse a fixed batch dimension, since a batch may be partial, unless samples fill it."""
+    """Refuse a fixed batch dimension unless batch_size is 1 and it is 1 (any with `takes_rows`)."""
     for tensor in graph.inputs:
         batch = tensor.shape[0]
         fills = batch == 1 or takes_rows
@@ -139,7 +139,7 @@ def take(graph: Graph, raw: Any, index: int) -> dict[str, NDArray[Any]]:
 def check_shape(
     graph: Graph, tensor: Tensor, sample: NDArray[Any], taken: Sequence[Any], index: int
 ) -> None:
-    """Raise RunError unless sample `index` has the shape `taken`; named lengths are variable."""
+    """Raise RunError unless sample `index` has the expected shape; named lengths are variable."""
     if not fits(sample.shape, taken):
         raise graph.refuse(
             f"input {tensor.name!r} takes samples of shape {tuple(taken)}, but sample {index} of "
@@ -148,7 +148,7 @@ def check_shape(
 
 
 def fits(shape: Sequence[int], taken: Sequence[int | str | None]) -> bool:
-    """Return whether a sample's shape matches the model's, where only whole numbers are fixed."""
+    """Check a sample's shape against the model's, in which only integers are fixed lengths."""
     return len(shape) == len(taken) and all(
         want == have for have, want in zip(shape, taken, strict=True) if isinstance(want, int)
     )
@@ -207,11 +207,11 @@ def _list(graph: Graph) -> str:
 
 
 class Task:
-    """Hold the options of a task, e.g. classify, and run it on the model of `bind`.
+    """Base class of tasks, e.g. classify: prepare samples for a model, and convert its outputs.
 
     Attributes:
-        graph: The model.
-        at_once: Maximum samples per call of it.
+        graph: Model that `bind` has set.
+        at_once: Maximum number of samples in a call of the model.
     """
 
     takes_rows: ClassVar[bool] = False
@@ -259,7 +259,7 @@ class Task:
         raise NotImplementedError
 
     def groups(self, samples: Sequence[Sample]) -> Iterator[list[int]]:
-        """Yield a list of positions for each key, to run samples of equal shape together."""
+        """Yield the positions of the samples to run together: those of equal shape (same `key`)."""
         if len(samples) == 1 or not self.sorts:
             yield list(range(len(samples)))
             return

@@ -68,7 +68,7 @@ def import_package() -> Any:
 
 
 def drafting(value: Any, api: Any) -> Any:
-    """Return speculative decoding settings: an object for version 1.2, a table for newer ones."""
+    """Return speculative decoding options; for TensorRT-LLM 1.2 as an object of module `api`."""
     kind = value.get("decoding_type") if isinstance(value, Mapping) else None
     name = f"{kind}DecodingConfig".replace("_", "").lower()
     cls = next((getattr(api, key) for key in dir(api) if key.lower() == name), None)
@@ -200,7 +200,7 @@ class SamplingByPrompt:
         return self._cache[key]
 
     async def find_out(self, ask: Ask, version: str) -> None:
-        """Test which tokens the library counts for min_tokens; store the result in `counted`."""
+        """Test if min_tokens counts prompt and answer, the answer or nothing; set `counted`."""
         prompt = [self.generation.padding]
         plain = {"top_k": 1, "pad_id": self.generation.padding, "detokenize": False}
         (first,) = await ask(prompt, self.make(**plain, max_tokens=1, end_id=-1, ignore_eos=True))
@@ -238,7 +238,7 @@ class DraftCount:
     accepted: float | None = None
 
     def add(self, tokens: int, a_step: float | None) -> None:
-        """Add an answer of `tokens` tokens with a mean of `a_step` tokens per step."""
+        """Count an answer's accepted draft tokens from `tokens_per_step`; none if that is None."""
         if a_step:
             self.accepted = (self.accepted or 0.0) + max(0.0, tokens - tokens / a_step)
 

@@ -242,7 +242,7 @@ class LateEnd:
         return torch.tensor(flags, dtype=torch.int32)
 
     def __call__(self, scores: Any, tensor_arg: Any) -> Any:
-        """Return scores (rows, vocabulary), with minus infinity for end tokens in flagged rows."""
+        """Return scores (rows, vocabulary): -inf for end tokens in rows flagged by `tensor_arg`."""
         young = tensor_arg[: scores.shape[0], None].bool()
         scores[:, self._ends] = scores[:, self._ends].masked_fill(young, -math.inf)
         return scores
@@ -290,7 +290,7 @@ class BatchedRequest:
 
 @dataclass(slots=True)
 class _Arrivals:
-    """Hold new results for a sink: sample ids of `first` and of `further` tokens, one per token."""
+    """Collect results for one sink: an id per first and further token, finished requests, error."""
 
     sink: Sink
     first: list[int] = field(default_factory=list)

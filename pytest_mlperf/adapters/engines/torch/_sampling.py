@@ -12,7 +12,7 @@ from pytest_mlperf.adapters.engines.llm.generation import Generation
 
 
 def numbers(generation: Generation, indices: Sequence[int], device: Any) -> Any:
-    """Return the random numbers, 0 to 1, that select samples' tokens: (tokens, rows)."""
+    """Return uniform random numbers in [0, 1) for sampling: float64, shape (tokens, samples)."""
     rows = []
     for index in indices:
         source = torch.Generator()
@@ -26,7 +26,7 @@ def numbers(generation: Generation, indices: Sequence[int], device: Any) -> Any:
 
 
 def drawn(scores: Any, numbers: Any, generation: Generation) -> Any:
-    """Sample a token for each row by inverse transform sampling: one random number per row."""
+    """Sample a token per row of logits by inverse transform; `uniforms` has one number per row."""
     ordered, tokens = (scores.double() / generation.temperature).sort(1, descending=True)
     shares = ordered.softmax(1)
     kept = shares.cumsum(1) - shares < generation.top_p

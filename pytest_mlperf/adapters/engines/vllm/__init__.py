@@ -206,10 +206,7 @@ def media_arguments(options: VllmOptions, *, pictures: bool, sees: bool) -> dict
 def most_together(
     arguments: Mapping[str, Any], settled: Mapping[str, str], batch_size: int | None
 ) -> dict[str, str]:
-    """Return the fingerprint entry "work.batch", the maximum batch size over all replicas.
-
-    `settled` has vLLM's final settings. Returns {} if max_num_seqs is unknown.
-    """
+    """Return the maximum batch size of all replicas as fact "work.batch"; {} if unknown."""
     per_copy = settled.get("settled.max_num_seqs", "")
     if not per_copy.isdecimal():
         return {}

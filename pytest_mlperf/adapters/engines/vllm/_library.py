@@ -70,7 +70,7 @@ POLL_SECONDS = 0.02
 
 
 class Started:
-    """Find and end child processes, and their descendants, that started after this object."""
+    """Find and end child processes, and descendants, that started after this object was created."""
 
     def __init__(self) -> None:
         self._earlier = set(descendants())
@@ -91,7 +91,7 @@ class Started:
         return killed
 
     def _left(self, limit_s: float) -> set[int]:
-        """Return the descendants that do not end within `limit_s`."""
+        """Return the pids of descendants that do not end within `limit_s` seconds."""
         end_s = monotonic() + limit_s
         while (pids := self.pids()) and monotonic() < end_s:
             time.sleep(POLL_SECONDS)
@@ -233,9 +233,9 @@ def _broken(error: Exception) -> EnvironmentFault:
 def compare(
     gaps: StampGaps, index: int, tokens: int, stamps_s: tuple[float, float], theirs: Any
 ) -> None:
-    """Compare our times of a request with vLLM's RequestStateStats; None if it keeps none.
+    """Add the differences of our `stamps_s` (first and last token) from vLLM's to `gaps`.
 
-    `stamps_s` are the times of the first and the last token, by `time.monotonic` as vLLM's.
+    `vllm_stats` is a RequestStateStats by `time.monotonic`; None, or without times, adds none.
     """
     if theirs is None or not theirs.first_token_ts:
         return
@@ -384,7 +384,7 @@ class AsyncBackend:
             raise _failed(f"sample {request.index} of the data set", error, self._log) from error
 
     async def _ask(self, request: StreamedRequest) -> tuple[Any, list[int], tuple[float, float]]:
-        """Generate an answer; return vLLM's last output, all tokens, and the token times."""
+        """Generate an answer; return the last output, token ids, (first, last) token time [s]."""
         prompt = await self._prompts.rendered(self._llm, request.index)
         piecewise = self._is_piecewise(request.sink)
         params = (self._piecewise if piecewise else self._whole).of(request.index)
@@ -470,7 +470,7 @@ class Prompts:
         return isinstance(self._prompts.chats, PictureChats) or self._prompts.clips is not None
 
     def of(self, index: int) -> dict[str, Any]:
-        """Return a prompt for LLM.generate; audio goes to the encoder, tokens to the decoder."""
+        """Return a sample's LLM.generate input: audio for the encoder, tokens for the decoder."""
         tokens = list(self._prompts[index])
         chats, clips = self._prompts.chats, self._prompts.clips
         if clips is not None:

@@ -282,10 +282,7 @@ MAX_MEMORY_BYTES = 256 * MIB
 
 @cache
 def why_not() -> str | None:
-    """Test the sandbox, once per process (0.1 s).
-
-    Returns the reason why it cannot isolate programs here; None if it can.
-    """
+    """Test the sandbox once per process (0.1 s); return why it cannot isolate programs, or None."""
     if platform.system() != "Linux":
         return f"{platform.system()} has no user namespaces; run on Linux"
     try:

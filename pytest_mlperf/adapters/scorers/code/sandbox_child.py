@@ -83,7 +83,7 @@ def main() -> NoReturn:
 
 @contextlib.contextmanager
 def wording(status: int) -> Iterator[None]:
-    """On an error, write its text to the file descriptor `status`, and exit."""
+    """Write the text of an error in the `with` block to descriptor `status_fd`, and exit."""
     try:
         yield
     except BaseException as error:
@@ -101,12 +101,12 @@ def step(task: str) -> Iterator[None]:
 
 
 def tell(status: int, **report: object) -> None:
-    """Write a report as one line of JSON, short enough for one atomic write."""
+    """Write a report to descriptor `status` as a line of JSON, in one atomic write."""
     os.write(status, json.dumps(report).encode() + b"\n")
 
 
 def enter() -> bool:
-    """Enter new namespaces; return whether the commands get a user id of their own."""
+    """Enter new namespaces; return whether commands can run as a second user in them."""
     uid, gid = os.geteuid(), os.getegid()
     me = os.getpid()
     mapped, unshared = os.pipe()
@@ -131,7 +131,7 @@ def enter() -> bool:
 
 
 def map_two(process: int) -> bool:
-    """Map user ids: root for mounting, nobody for commands; return False if it is not allowed."""
+    """Map a process's ids to root for mounting and nobody for commands; return False if refused."""
     try:
         for file in ("gid_map", "uid_map"):
             write(f"/proc/{process}/{file}", f"0 0 1\n{INSIDE_USER} {NOBODY_USER} 1")
@@ -250,7 +250,7 @@ def wait(process: int, wall_s: float) -> int | None:
 def start(
     settings: Settings, command: dict[str, Any], status: int, has_two_users: bool
 ) -> NoReturn:
-    """Drop privileges, set limits, and execute a command."""
+    """Drop privileges, set limits, and execute a command; write errors to descriptor `status`."""
     with wording(status), step(f"start {command['command'][0]}"):
         os.setsid()
         os.dup2(os.open("/dev/null", os.O_RDWR), 0)
@@ -281,7 +281,7 @@ def limit(name: str, value: int) -> None:
 
 
 def refuse(program: bytes) -> None:
-    """Install a seccomp filter, which denies system calls to this process from now on."""
+    """Install a seccomp filter, BPF code that denies system calls to this process from now on."""
     text = ctypes.create_string_buffer(program, len(program))
 
     class Program(ctypes.Structure):

@@ -44,7 +44,7 @@ def make(path: str) -> None:
 
 
 def user_namespace() -> None:
-    """Create a user namespace, in which a program would have privileges."""
+    """Create a user namespace, which would give privileges; raise OSError if it is refused."""
     if ctypes.CDLL(None).unshare(CLONE_NEWUSER):
         raise OSError("refused")
 
@@ -86,7 +86,7 @@ def attempts(expectations: dict[str, Any]) -> Iterator[tuple[str, Callable[[], A
 
 
 def findings(expectations: dict[str, Any]) -> Iterator[str]:
-    """Yield a sentence for each way in which the sandbox does not isolate."""
+    """Yield a sentence for each action and limit in which the sandbox fails `expectations`."""
     for escape, attempt in attempts(expectations):
         if works(attempt):
             yield f"a program can {escape}"

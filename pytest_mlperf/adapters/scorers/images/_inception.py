@@ -66,12 +66,12 @@ def conv(name: str, channels: int, height: int = 1, width: int | None = None) ->
 
 
 def shrink(name: str, channels: int, *, stride: int = 2) -> Conv:
-    """Return a 3 x 3 convolution without padding."""
+    """Return a 3 x 3 convolution without padding, by default with stride 2."""
     return Conv(name=name, channels=channels, kernel=(3, 3), stride=stride, padding=(0, 0))
 
 
 def chain(stem: str, *convolutions: tuple[int, ...]) -> Layers:
-    """Return successive convolutions by the arguments of `conv`; names are numbered from 1."""
+    """Return layers STEM_1, STEM_2, …, one per tuple of further arguments of `conv`."""
     return tuple(
         conv(f"{stem}_{number}", *arguments) for number, arguments in enumerate(convolutions, 1)
     )

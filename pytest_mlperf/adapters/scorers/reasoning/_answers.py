@@ -76,10 +76,7 @@ def choice(text: str, options: str) -> str | None:
 
 
 def final_choice(text: str, options: str) -> str | None:
-    """Return the option letter that gpt-oss's script grades (see `GptOssScorer`), or None.
-
-    `options` is "A-D" or "A-J".
-    """
+    """Return the option letter that gpt-oss's script grades, or None; `options`: "A-D" or "A-J"."""
     final = _unlisted(BOLD.sub(r"\1", final_section(text)))
     begins = _letter(options, r"[^a-zA-Z]*([OPTIONS])(?:[^a-zA-Z]|$)").match(final.strip())
     first = begins or _letter(options, r"\bAnswer\s*+[:.]?+\s*+([OPTIONS])\b").search(final)

@@ -103,7 +103,7 @@ def _vllm_point(raw: JsonObject) -> ToolPoint:
 
 
 def _served(values: Values, raw: JsonObject, *further: str) -> ToolPoint:
-    """Return the point of a file of vLLM or SGLang, whose details list the errors of requests."""
+    """Return the point of a vLLM or SGLang file; `name_parts` follow the load in its name."""
     values.latencies(raw, 1e-3)
     errors = raw.get("errors")
     listed = sum(map(bool, errors)) if isinstance(errors, list) else None

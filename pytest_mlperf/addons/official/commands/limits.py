@@ -128,7 +128,7 @@ class Limited(NamedTuple):
 
 
 def result_rows(name: str = ROUND) -> tuple[list[Limited], Mapping[str, int]]:
-    """Return a round's results, closest to the limit first, and counts of those left out."""
+    """Return a round's results by share of the roofline, and counts of those without, by reason."""
     rows: list[Limited] = []
     others: Counter[str] = Counter()
     for result in official_results(name):

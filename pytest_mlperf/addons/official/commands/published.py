@@ -102,7 +102,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(parsed: argparse.Namespace) -> int:
-    """Print the selected results."""
+    """Print the official results that the arguments select."""
     figures = list(select(parsed))
     if parsed.format == "csv":
         writer = csv.writer(sys.stdout, lineterminator="\n")
@@ -144,7 +144,7 @@ def select(parsed: argparse.Namespace) -> Iterator[PublishedFigure]:
 
 
 def figure_of(result: OfficialResult, per: str) -> PublishedFigure | None:
-    """Divide a result by accelerators or watts; None for a latency or an unknown divisor."""
+    """Divide a result by accelerators or watts ("system": by 1); None if that is undefined."""
     if per == "system":
         return PublishedFigure(result=result, value=result.value, unit=result.unit)
     if result.is_latency:
@@ -229,9 +229,9 @@ def listing(
     markdown: bool,
     file: Path | None = None,
 ) -> Iterator[str]:
-    """Yield one table per group of comparable results, with at most `most` results each.
+    """Yield one table per group of comparable results, with at most `max_rows` results each.
 
-    `file` is the results' source; None means MLCommons' published tables.
+    `file` is the results' source, None for MLCommons' tables; lines have `text_width` columns.
     """
     for (model, scenario, _unit, statistic, harness), group in groupby(
         figures, key=lambda figure: figure.result.kind

@@ -252,7 +252,7 @@ ADAPTERS = {
 
 
 def detail(round_: Round, workload: RoundWorkload, columns: int) -> Iterator[str]:
-    """Yield the rules of a workload as text, for all its accuracy targets or one."""
+    """Yield the rules of a workload as lines of text, at most `columns` wide."""
     head = f"{full_name(workload)} of MLPerf Inference {round_.name}: {workload.title}"
     yield from fold(head, columns)
     for label, text in _facts(round_, workload).items():

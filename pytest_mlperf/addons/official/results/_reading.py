@@ -12,7 +12,7 @@ MAX_DESCRIPTION_BYTES = 2**20
 
 
 def text_of(path: Path, root: Path, largest: int = MAX_LOG_BYTES) -> str:
-    """Return the text of a file below `root`, of at most `largest` bytes, else MlperfError."""
+    """Read a text file; raise MlperfError if it is outside `root` or larger than `max_bytes`."""
     try:
         if not path.resolve().is_relative_to(root.resolve()):
             raise MlperfError(f"{path}: a link that leads out of {root}; it is not followed")

@@ -65,7 +65,7 @@ class RecordedResult:
 
 
 def read_result(at: ResultPlace, named: str | None = None) -> RecordedResult:
-    """Read a result; `named` is the workload of a folder of logs; MlperfError for defects."""
+    """Read a result; a folder of logs needs `workload`; raise MlperfError for defects."""
     logs = tuple(read_log(run, at.root) for run in at.runs)
     log = logs[0]
     if log.values.get("effective_test_mode") not in PERFORMANCE_MODES:

@@ -200,7 +200,7 @@ def _accuracy(where: str, result: CaseResult, sessions: Sequence[Session]) -> tu
 
 
 def _folder_of(file: Path, folder: str | None, parts: int) -> Path:
-    """Return a run's folder: relative to the results file if it exists there, else as recorded."""
+    """Return a run's folder: its last `parts` names next to the results file, else as recorded."""
     named = Path(folder or "")
     near = file.resolve().parent.joinpath(*named.parts[-parts:])
     return near if near.is_dir() else named

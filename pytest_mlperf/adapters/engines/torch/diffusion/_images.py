@@ -96,7 +96,7 @@ def open_pipeline(
 
 
 def more_of(part: str, attention: str) -> dict[str, Any]:
-    """Return further arguments to load a part, by transformers or by diffusers."""
+    """Return extra arguments to load a pipeline part; `attention` is for text encoders only."""
     if part.startswith("text_encoder"):
         return {"attn_implementation": attention}
     return {"low_cpu_mem_usage": is_accelerate_available()}
@@ -157,7 +157,7 @@ def load_part(path: Path, kind: Any, dtype: Any, variant: str | None = None, **m
 
 @contextlib.contextmanager
 def _part(path: Path, name: str, file: str = "config.json") -> Iterator[None]:
-    """Load a part of a pipeline, whose folder must have a file; name it in any error."""
+    """Check that a folder has `file`; report errors of the `with` block as RunError with `name`."""
     if not (path / file).is_file():
         raise broken(path, f"has no {file}; copy this part of the pipeline here again")
     try:
@@ -272,7 +272,7 @@ def fits(unet: Any) -> bool:
 
 
 def install(unet: Any, every: int) -> DeepCache:
-    """Make a UNet2DConditionModel of diffusers reuse deep features; call `start` for each image."""
+    """Make a UNet compute deep features only at every `every`-th step; call `start` per image."""
     cache = DeepCache(every)
     outer = unet.down_blocks[0]
     for number, downsampler in enumerate(outer.downsamplers or ()):
@@ -366,7 +366,7 @@ class MediaBatches:
         return prompt
 
     def _generate(self, indices: Sequence[int], steps: int) -> Any:
-        """Return uint8 arrays, one per sample."""
+        """Generate samples in `steps` denoising steps; return one uint8 array each."""
         raise NotImplementedError
 
     def _latents(self, index: int, data_set_latents: Any) -> Any:

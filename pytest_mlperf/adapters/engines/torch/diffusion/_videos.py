@@ -69,7 +69,7 @@ def open_pipeline(
 
 
 class Videos(_images.MediaBatches):
-    """Keep loaded prompts, and make their videos."""
+    """Cache loaded prompts, and generate their videos in batches."""
 
     field, source, sizes = "prompt", "vbench", "frames, height, width"
     _options: VideoOptions

@@ -88,7 +88,7 @@ def _tensor(values: Any) -> Any:
 
 
 def length(sample: Tree, batching: str) -> int:
-    """Return the first dimension of a sample's tensors; 1 unless `batching.grows`."""
+    """Return the first dimension of a sample's tensors; 1 if `batching` is "stack"."""
     if batching == "stack":
         return 1
     lengths = {tuple(leaf.shape[:1]) for leaf in tree_leaves(sample)}

@@ -160,7 +160,7 @@ class EmbeddingTables(torch.nn.Module):
 
 
 def kept_table(rows: Any, kind: str) -> EmbeddingTable:
-    """Return a checkpoint's embedding table, (rows, dim), converted to one of `TABLE_KINDS`."""
+    """Convert a checkpoint's embedding table, shape (rows, dim), to `kind` of `TABLE_KINDS`."""
     if kind == "checkpoint":
         return EmbeddingTable(rows=rows)
     return _fill(len(rows), rows.shape[1], kind, lambda start, stop: rows[start:stop].float())

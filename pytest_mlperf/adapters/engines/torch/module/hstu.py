@@ -72,7 +72,7 @@ class HstuLayer(torch.nn.Module):
     def forward(self, hidden: Any, sees: Any) -> Any:
         """Return the next hidden states, shape (batch, length, width).
 
-        `sees` masks and scales the attention weights, shape (batch, 1, length, length).
+        The attention weights are multiplied by `mask`, shape (batch, 1, length, length).
         """
         parts = silu(self.inward(layer_norm(hidden, hidden.shape[-1:]))).split(self._parts, dim=-1)
         values, queries, keys = (

@@ -75,10 +75,9 @@ class Neighbours:
             self._rows[second, f"rev_{name}", first] = _sorted(*ends[::-1], counts[first])
 
     def around(self, papers: Ints, fan_outs: Sequence[int], seed: int) -> list[Level]:
-        """Return the sampled nodes around queried papers, one level per hop.
+        """Sample the nodes around queried papers; return one level per hop, after the papers' own.
 
-        The first level holds the papers themselves; `fan_outs` limits neighbours per relation and
-        hop.
+        `fan_outs` has the maximum number of neighbours per relation for each hop.
         """
         levels = [Level(nodes={"paper": papers}, roots={"paper": papers})]
         for hop, count in enumerate(fan_outs):
@@ -99,7 +98,7 @@ class Neighbours:
     def _sampled(
         self, relation: Relation, level: Level, limit: int, salt: tuple[int, int]
     ) -> tuple[Ints, Ints]:
-        """Sample neighbours of a level's nodes in a relation, at most `limit` per node.
+        """Sample up to `limit` neighbours per node of a level in a relation; `salt`: (seed, hop).
 
         Returns, for each neighbour, the index of its parent in the level, and its node number.
         """
@@ -125,7 +124,7 @@ def _sorted(sources: Any, targets: Any, count: int) -> tuple[Ints, NDArray[Any]]
 
 
 def _chance(*parts: Any) -> NDArray[np.float64]:
-    """Return pseudo-random numbers in [0, 1), hashed from `parts` by SplitMix64."""
+    """Return pseudo-random numbers in [0, 1): the SplitMix64 hash of the integers `parts`."""
     mixed = np.zeros(1, np.uint64)
     with np.errstate(over="ignore"):
         for part in parts:

@@ -30,10 +30,7 @@ def say(lines: Sequence[str]) -> None:
 
 
 def heading(search: Bisection, tests: Sequence[str], kept: int) -> list[str]:
-    """Return lines about the bisect: good and bad build, tests, and number of comparisons.
-
-    `kept` is the number of stored runs.
-    """
+    """Return lines about the bisect: good and bad build, tests, comparisons, and `stored_runs`."""
     last, noun = search.last, _noun(search)
     usual = steps(last) + 1 + (last > 1)
     text = (
