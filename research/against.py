@@ -4,8 +4,9 @@
     python research/against.py FOLDER [--work device] [--sessions 40] [--calm 1.0]
 
 Two wheels of one package differ by work that takes 0, 3, 5 or 10 % longer; the limit is 5 %. The
-work is a wait, as for a GPU (`--work device`), or a loop in Python (`--work core`). Each session is a pytest session of its own, beside 0 or 1 process that keeps a core busy. Every
-finished session is a line of FOLDER/sessions.jsonl, so the same command goes on where it ended.
+work is a wait, as for a GPU (`--work device`), or a loop in Python (`--work core`). Each
+session is a pytest session of its own, beside 0 or 1 process that keeps a core busy. Every finished
+session is a line of FOLDER/sessions.jsonl, so the same command goes on where it ended.
 """
 
 from __future__ import annotations

@@ -66,7 +66,7 @@ def _stored(value: Any) -> Any:
     return placeless(value, home=str(Path.home()))
 
 
-def _restored(options: Mapping[str, Any], today: Mapping[str, Any]) -> dict[str, Any]:
+def _restored(options: Mapping[str, Any], current: Mapping[str, Any]) -> dict[str, Any]:
     """Return recorded options with full paths: from `current` if equal, else by expanding "~"."""
 
     def whole(text: str) -> str:
@@ -74,11 +74,11 @@ def _restored(options: Mapping[str, Any], today: Mapping[str, Any]) -> dict[str,
             raise MlperfError(f"the baseline has only the end of this path: {text}")
         return _HOME.sub(lambda _: str(Path.home()), text)
 
-    same = {name: value for name, value in today.items() if _stored(value) == options.get(name)}
+    same = {name: value for name, value in current.items() if _stored(value) == options.get(name)}
     return {**every_text({n: v for n, v in options.items() if n not in same}, whole), **same}
 
 
-def deciding(case: CaseRuns) -> str:
+def decision_advice(case: CaseRuns) -> str:
     """Return how to decide about a drop, as text, if the baseline's options cannot be restored."""
     usual = "name the baseline's build with --mlperf-against"
     record, planned = case.record, case.planned

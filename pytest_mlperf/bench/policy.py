@@ -71,14 +71,14 @@ class Phase:
     once: bool = False
 
     @property
-    def many(self) -> bool:
+    def is_joint(self) -> bool:
         """Whether the pairs are judged together, with a correction for multiplicity."""
         return self.pairs > MAX_LONE_PAIRS
 
     @property
-    def together(self) -> int:
+    def joint_pairs(self) -> int:
         """Number of pairs that are judged jointly; 0 if each is judged on its own."""
-        return self.pairs if self.many else 0
+        return self.pairs if self.is_joint else 0
 
 
 LONE_PHASE = Phase()
@@ -95,7 +95,7 @@ def gated_pairs(planned: Testable, kind: Kind, *, power: bool, meter: bool) -> i
 
 
 @dataclass(frozen=True, kw_only=True)
-class Formerly:
+class OtherMachineBaseline:
     """Describe the most similar machine's baseline, for a machine that has none."""
 
     date: str
@@ -107,7 +107,7 @@ class Formerly:
         return self._of_client or f"{self._begin} {'; '.join(map(_changed, self.differences))}"
 
     @property
-    def brief(self) -> str:
+    def short_text(self) -> str:
         """First difference between the baseline's machine and this one as text, for a headline."""
         more = len(self.differences) - 1
         return self._of_client or f"{self._begin} {_changed(self.differences[0])}" + (
@@ -131,13 +131,19 @@ class Formerly:
         return f"baseline of {self.date} is for another machine:"
 
 
-def formerly(baseline: Baseline, identity: Mapping[str, Property]) -> Formerly | None:
+def most_similar_machine(
+    baseline: Baseline, identity: Mapping[str, Property]
+) -> OtherMachineBaseline | None:
     """Return date and hardware differences of the most similar machine's record; None if none."""
     closest = nearest(baseline, identity)
-    return Formerly(date=accepted(closest[0]), differences=tuple(closest[1])) if closest else None
+    return (
+        OtherMachineBaseline(date=acceptance_date(closest[0]), differences=tuple(closest[1]))
+        if closest
+        else None
+    )
 
 
-def accepted(record: Record) -> str:
+def acceptance_date(record: Record) -> str:
     """Return the date of a record's last acceptance, else of its last run."""
     return record.history[-1].date if record.history else record.runs[-1].started[:10]
 
@@ -148,28 +154,28 @@ def _changed(difference: Difference) -> str:
     return f"{difference.name} {theirs}, here {ours}"
 
 
-def applied_before(
+def former_baseline(
     loaded: Baseline | None, identity: Mapping[str, Property], root: Path, file: Path, case: Case
-) -> Formerly | None:
+) -> OtherMachineBaseline | None:
     """Describe the baseline of the most similar machine, else for another GPU count; or None."""
-    former = formerly(loaded, identity) if loaded else None
-    if former is None and SOURCE in identity and (old := of_unnamed(root, file)):
-        former = formerly(old, identity)
+    former = most_similar_machine(loaded, identity) if loaded else None
+    if former is None and SOURCE in identity and (old := unnamed_server_baseline(root, file)):
+        former = most_similar_machine(old, identity)
     return former or min(
-        _of_other_counts(root, file, case),
+        _records_of_other_counts(root, file, case),
         key=lambda other: str(other.differences[0].theirs),
         default=None,
     )
 
 
-def of_unnamed(root: Path, file: Path) -> Baseline | None:
+def unnamed_server_baseline(root: Path, file: Path) -> Baseline | None:
     """Return the baseline that an older release filed under "cpu" for a remote server, or None."""
     with contextlib.suppress(BaselineError):
         return baselines.load(root.joinpath("cpu", *file.relative_to(root).parts[1:]))
     return None
 
 
-def _of_other_counts(root: Path, file: Path, case: Case) -> Iterator[Formerly]:
+def _records_of_other_counts(root: Path, file: Path, case: Case) -> Iterator[OtherMachineBaseline]:
     """Yield date and count of the case's baselines for other counts of the same accelerator."""
     _, kind = split(case.accelerator)
     behind = file.relative_to(root).parts[1:]
@@ -182,7 +188,7 @@ def _of_other_counts(root: Path, file: Path, case: Case) -> Iterator[Formerly]:
             continue  # the damaged file is not needed
         for record in baseline.records[:1] if baseline else ():
             count = Difference(name="accelerator", theirs=folder.name, ours=case.accelerator)
-            yield Formerly(date=accepted(record), differences=(count,))
+            yield OtherMachineBaseline(date=acceptance_date(record), differences=(count,))
 
 
 def rule_for(accelerator: str, max_runs: int = 5) -> RuleR:
@@ -212,7 +218,7 @@ def calibrated_rule(
     return machine.rule(machine.settings, max_runs), machine.settings.in_words
 
 
-def rule_beside(
+def rule_of_baseline(
     file: Path, accelerator: str, identity: Mapping[str, Property], max_runs: int
 ) -> tuple[RuleR, str | None]:
     """Return (rule R, source of its noise) for the baseline `file`; None without calibration."""

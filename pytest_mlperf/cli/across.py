@@ -241,13 +241,13 @@ def _per_dollar(
 
 def lines(
     compared: Sequence[Compared],
-    names: Sequence[str],
+    side_names: Sequence[str],
     prices: Prices,
     notes: Sequence[str],
     width: int,
 ) -> Iterator[str]:
     """Yield the report: names of sides A and B, a table per pair of cases, prices and notes."""
-    for label, name in zip("AB", names, strict=True):
+    for label, name in zip("AB", side_names, strict=True):
         yield from paragraph(label, name, width)
     for pair in compared:
         work = f"{pair.a.case.workload} {pair.a.case.scenario}"

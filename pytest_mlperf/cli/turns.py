@@ -14,7 +14,7 @@ from pytest_mlperf.bench.policy import Policy
 from pytest_mlperf.bench.runner import Unjudgeable
 from pytest_mlperf.cli.arguments import add
 from pytest_mlperf.cli.output import progress, show, width
-from pytest_mlperf.cli.stored_results import case_named, folder_in, not_calibrated
+from pytest_mlperf.cli.stored_results import case_named, default_noise_text, folder_in
 from pytest_mlperf.cli.suites import find_suites
 from pytest_mlperf.core.case import Scenario
 from pytest_mlperf.core.errors import EnvironmentFault, MlperfError
@@ -95,7 +95,7 @@ def run(parsed: argparse.Namespace) -> int:
     for x, y in pairs:
         both = interleaved({"A": x, "B": y}, machine, folder, parsed.pairs)
         both.begin()
-        results.append(measured(both))
+        results.append(measure_interleaved(both))
     progress("")
     show(_page(results, (a.text, b.text), folder))
     if Outcome.PERF_DROP in _outcomes(results):
@@ -118,7 +118,7 @@ class InterleavedCases:
     @property
     def noise(self) -> str:
         """Text on where the noise estimate of the noisiest case comes from."""
-        return self.noisiest.noise or not_calibrated(self.noisiest.rule)
+        return self.noisiest.noise or default_noise_text(self.noisiest.rule)
 
     def begin(self) -> None:
         """Create the folder for the runs; raise EnvironmentFault if that fails."""
@@ -149,7 +149,7 @@ def interleaved(
     return InterleavedCases(conditions=conditions, cases=cases)
 
 
-def measured(both: InterleavedCases) -> TurnsResult:
+def measure_interleaved(both: InterleavedCases) -> TurnsResult:
     """Interleave runs of the cases A and B, and judge B by the limits of its suite."""
     a, b = (both.cases[side] for side in "AB")
     sides = Interleaved(old=a, new=b, rule=both.noisiest.rule)
@@ -200,7 +200,7 @@ def _page(results: Sequence[TurnsResult], names: tuple[str, str], folder: Path) 
     for result in results:
         lines.append(result.name)
         # Where INVALID runs ended the case, its reason stands for them.
-        again = sentence(result.sides.repeated or "")
+        again = sentence(result.sides.repeat_note or "")
         for line in filter(None, [] if result.reason else [again, result.sides.left_out]):
             lines += fold(line, columns, first="  ", rest="    ")
         lines += [f"  {next(rows)}" for _ in result.rows]

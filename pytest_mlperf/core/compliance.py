@@ -221,8 +221,8 @@ def _accuracy(lines: Sequence[str], faults: Sequence[str], notes: Sequence[str] 
     return Finding(file=ACCURACY_FILE, text=text, faults=tuple(faults), notes=tuple(notes))
 
 
-def tokens_as_counted(
-    timed: Iterable[LoggedAnswer], *, scenario: Scenario, end: int, width: int
+def check_token_counts(
+    timed: Iterable[LoggedAnswer], *, scenario: Scenario, end_token: int, token_bytes: int
 ) -> Finding:
     """Check TEST06: token counts, the first token, and at most one end token (id `end_token`)."""
     answers = list(timed)
@@ -231,8 +231,12 @@ def tokens_as_counted(
     firsts = [
         a for a in answers if checked and not a.data.startswith((a.first or b"")[: len(a.data)])
     ]
-    ends = [answer for answer in answers if _ends(answer.data, end.to_bytes(width, "little")) > 1]
-    lengths = [a for a in answers if a.tokens is None or len(a.data) // width != a.tokens]
+    ends = [
+        answer
+        for answer in answers
+        if _ends(answer.data, end_token.to_bytes(token_bytes, "little")) > 1
+    ]
+    lengths = [a for a in answers if a.tokens is None or len(a.data) // token_bytes != a.tokens]
     first = str(not firsts) if checked else "Skipped"
     faults = [
         words
@@ -271,7 +275,9 @@ def _ends(data: bytes, token: bytes) -> int:
     return count
 
 
-def as_long(timed: Iterable[LoggedAnswer], *, low: float, high: float, width: int) -> Finding:
+def check_mean_length(
+    timed: Iterable[LoggedAnswer], *, low: float, high: float, width: int
+) -> Finding:
     """Check TEST09: the mean length of answers, in tokens of `width` bytes, is in range."""
     lengths = [len(answer.data) // width for answer in timed]
     mean = sum(lengths) / len(lengths) if lengths else 0.0
@@ -372,22 +378,26 @@ def _inside(value: float) -> float:
     return min(max(value, EPSILON), 1 - EPSILON)
 
 
-def same_scores(
-    baseline: Mapping[str, float], timed: Mapping[str, float], slack: Mapping[str, float]
+def score_differences(
+    baseline: Mapping[str, float], timed: Mapping[str, float], allowed: Mapping[str, float]
 ) -> tuple[str, ...]:
     """Return messages on scores of the TEST01 run that differ by more than `allowed` (shares)."""
     return tuple(
         f"{name} is {timed.get(name, 0):g} in the test run and {baseline.get(name, 0):g} in the "
         f"accuracy run; at most {_share(most)} apart is allowed"
-        for name, most in slack.items()
+        for name, most in allowed.items()
         if not timed.get(name) or abs(1 - baseline.get(name, 0.0) / timed[name]) > most
     )
 
 
-def as_accurate(score: float, least: float) -> Finding:
+def check_accuracy(score: float, min_score: float) -> Finding:
     """Check TEST07: the score of the timed run on a small data set is at least `min_score`."""
-    faults = [] if score >= least else [f"the score is {score:g}; at least {least:g} is required"]
-    return _accuracy([f"'exact_match': {score}", f"Accuracy threshold: {least}"], faults)
+    faults = (
+        []
+        if score >= min_score
+        else [f"the score is {score:g}; at least {min_score:g} is required"]
+    )
+    return _accuracy([f"'exact_match': {score}", f"Accuracy threshold: {min_score}"], faults)
 
 
 @dataclass(frozen=True, kw_only=True)

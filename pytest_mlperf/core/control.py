@@ -86,12 +86,12 @@ class ControlComparison:
         return off / (self.sd * math.sqrt(1 + 2 / self.baseline_values))
 
     @property
-    def off(self) -> bool:
+    def is_significant(self) -> bool:
         """Whether the difference exceeds `DEVIATIONS` standard deviations."""
         return self.deviations > DEVIATIONS
 
     @property
-    def least(self) -> float:
+    def min_detectable_slowdown(self) -> float:
         """Minimum detectable slowdown of the machine (`DEVIATIONS` standard errors), as a share."""
         return -math.expm1(-DEVIATIONS * self.sd * math.sqrt(1 + 2 / self.baseline_values))
 
@@ -145,20 +145,20 @@ def compared(
     return tuple(comparisons)
 
 
-def floor_of(accelerator: str) -> float:
+def min_relative_sd(accelerator: str) -> float:
     """Return the lowest relative sd of the micro-benchmark to assume for this accelerator."""
     return FLOOR_CPU if accelerator == "cpu" else FLOOR_GPU
 
 
-def furthest(comparisons: Sequence[ControlComparison]) -> ControlComparison | None:
+def most_significant(comparisons: Sequence[ControlComparison]) -> ControlComparison | None:
     """Return the difference with most standard deviations; None if none is significant."""
     worst = max(comparisons, key=lambda figure: figure.deviations, default=None)
-    return worst if worst and worst.off else None
+    return worst if worst and worst.is_significant else None
 
 
 def steady(comparisons: Sequence[ControlComparison]) -> bool | None:
     """Return whether no micro-benchmark figure changed significantly; None if none was compared."""
-    return furthest(comparisons) is None if comparisons else None
+    return most_significant(comparisons) is None if comparisons else None
 
 
 def cannot_say(current: Sequence[Control], baseline: Sequence[Control]) -> Note | None:
@@ -206,7 +206,7 @@ CAP_OFF = 0.10
 """Change of `power_cap_share` from which it is reported."""
 
 
-def clocks_moved(current: Sequence[State], baseline: Sequence[State]) -> str | None:
+def clock_changes(current: Sequence[State], baseline: Sequence[State]) -> str | None:
     """Return the changes of clocks and power cap since the baseline as text; None without one."""
     moves = []
     clock = _both(CLOCK, current, baseline)
@@ -222,12 +222,12 @@ def clocks_moved(current: Sequence[State], baseline: Sequence[State]) -> str | N
     return ", ".join(moves) or None
 
 
-def locked_clock_moved(
-    current: Sequence[State], baseline: Sequence[State], clocks: object
+def locked_clock_change(
+    current: Sequence[State], baseline: Sequence[State], clock_setting: object
 ) -> Note | None:
     """Return a note if GPUs with a locked SM clock changed it, else None; "free" is unlocked."""
     both = _both(CLOCK, current, baseline)
-    if clocks in (None, "free") or both is None or abs(both[0] / both[1] - 1) <= CLOCK_OFF:
+    if clock_setting in (None, "free") or both is None or abs(both[0] / both[1] - 1) <= CLOCK_OFF:
         return None
     return Note.of("locked_clock", now=both[0], baseline=both[1], change=both[0] / both[1] - 1)
 

@@ -176,18 +176,18 @@ def points_of_session(results: Results) -> Iterator[tuple[CaseSeries, SessionPoi
                     accepted=result.verdict.outcome is Outcome.RECORDED,
                     fingerprint=subject.fingerprint,
                 )
-                if other := _other_point(result, metric, point):
+                if other := _other_build_point(result, metric, point):
                     yield series, other
                 yield series, point
 
 
-def _other_point(
+def _other_build_point(
     result: CaseResult, metric: MetricVerdict, point: SessionPoint
 ) -> SessionPoint | None:
     """Return the history point of the other, interleaved build; None without one."""
     verdict, other = result.verdict, result.verdict.interleaved
     value = metric.baseline.value
-    if not verdict.other_runs or not verdict.kind.is_of_runs or not value:
+    if not verdict.other_runs or not verdict.kind.compares_runs or not value:
         return None
     subject = other.other_subject if other else None
     return point._replace(

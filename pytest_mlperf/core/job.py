@@ -128,7 +128,7 @@ class AuditRun:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Elsewhere:
+class PythonEnvironment:
     """Describe another Python environment for an engine; `command` runs a script in it."""
 
     command: tuple[str, ...]
@@ -148,7 +148,7 @@ class EarlierBuild:
         key: Name of the suite's setting, for messages.
     """
 
-    elsewhere: Elsewhere | None = None
+    elsewhere: PythonEnvironment | None = None
     suite: Path
     git: str | None = None
     wheels: tuple[str, ...] = ()
@@ -182,7 +182,7 @@ class CheckpointBuild:
     written: Mapping[str, Any]
     source: Path
     calibration: CalibrationData | None
-    python: Elsewhere | None
+    python: PythonEnvironment | None
     suite: Path
     registered: bool
 
@@ -245,7 +245,7 @@ class ScoringPlan:
     problems: tuple[CaseProblem, ...] = ()
 
 
-def require(problems: Iterable[CaseProblem]) -> None:
+def raise_problems(problems: Iterable[CaseProblem]) -> None:
     """Raise one error for all problems, except missing libraries of a scorer."""
     by_kind: dict[type[errors.MlperfError], list[str]] = {}
     for problem in problems:
@@ -278,7 +278,7 @@ class MeasuredCase:
     facts: Mapping[str, str]
     find: Search | None = None
     latency_limits: Mapping[str, float] = field(default_factory=dict)
-    elsewhere: Elsewhere | None = None
+    elsewhere: PythonEnvironment | None = None
     build: CheckpointBuild | None = None
     gpu: GpuSpec | None = None
     price: GpuPrice | None = None

@@ -194,7 +194,7 @@ _FIGURE = re.compile(
 """A figure in a text; a number that names something, or a version, is not one."""
 
 
-def of_gpus(
+def gpu_sentences(
     texts: Sequence[tuple[str, str]], gpus: int, every: str = "each of {} GPUs: "
 ) -> list[str]:
     """Return sentences on (GPU name, text) pairs, merging texts that differ only in figures.

@@ -22,15 +22,15 @@ from pytest_mlperf.core.measurement import Run, Subject
 from pytest_mlperf.core.metrics import METRICS
 from pytest_mlperf.core.notes import Note
 from pytest_mlperf.core.numbers import change, percent, plural, quantity
-from pytest_mlperf.core.rulings.ruling import is_worse, values
-from pytest_mlperf.core.rulings.sample import sharing
+from pytest_mlperf.core.rulings.ruling import is_worse, rule_values
+from pytest_mlperf.core.rulings.sample import curve_rule
 from pytest_mlperf.core.verdict import GateState, MetricBaseline, MetricVerdict, Outcome, Verdict
 from pytest_mlperf.judge import rule_r
-from pytest_mlperf.judge.formulas import raw
+from pytest_mlperf.judge.formulas import to_relative_change
 from pytest_mlperf.judge.inputs import DAYS
 
 
-def same_day(record: Record) -> str | None:
+def same_day_note(record: Record) -> str | None:
     """Return a note if the record has another session on the day of its last one; else None."""
     groups, last = record.groups, record.runs[-1]
     if list(groups.values()).count(groups[last.session]) < 2:
@@ -38,7 +38,7 @@ def same_day(record: Record) -> str | None:
     return f"not counted as a new day: the baseline already has a session of {last.started[:10]}"
 
 
-def lacking(record: Record) -> str | None:
+def missing_days_advice(record: Record) -> str | None:
     """Return advice if a record's sessions are on fewer than `DAYS` days; else None."""
     has = record.days
     if has >= DAYS:
@@ -55,7 +55,7 @@ def lacking(record: Record) -> str | None:
     )
 
 
-def failing_today(
+def one_day_note(
     record: Record, limits: Mapping[str, float], rule: rule_r.RuleR, *, interleaves: bool
 ) -> str | None:
     """Return a note on the drops that a baseline of a single day can already fail, or None."""
@@ -63,9 +63,11 @@ def failing_today(
         return None
     drops = []
     for name in filter(record.minimum_detectable_change.__contains__, limits):
-        sample = values(record.runs, name, rule.tolerated)
-        drop = -rule_r.drop_final_at_once(sample, rule=sharing(rule, name, limits))
-        drops.append(f"{change(raw(drop, METRICS[name].direction))} in {METRICS[name].title}")
+        sample = rule_values(record.runs, name, rule.tolerated)
+        drop = -rule_r.drop_final_at_once(sample, rule=curve_rule(rule, name, limits))
+        drops.append(
+            f"{change(to_relative_change(drop, METRICS[name].direction))} in {METRICS[name].title}"
+        )
     smaller = f"smaller changes need a baseline of {DAYS} days, or --mlperf-against"
     if interleaves:
         smaller = "smaller changes are measured again, interleaved with the baseline's build"
@@ -153,10 +155,10 @@ def new_record(
         base,
         minimum_detectable_change={
             metric: rule_r.minimum_detectable_change(
-                values(base.runs, metric, rule.tolerated), rule=rule
+                rule_values(base.runs, metric, rule.tolerated), rule=rule
             )
             for metric in limits
-            if values(base.runs, metric)
+            if rule_values(base.runs, metric)
         },
         history=(*base.history, entry),
     )
@@ -166,7 +168,7 @@ MIN_STEP_SHARE = 0.1
 """A step of a smaller share of its limit is not called worse."""
 
 
-def step(metric: str, before: float | None, after: float) -> str:
+def value_change(metric: str, before: float | None, after: float) -> str:
     """Format the change of an accepted value: "throughput 1,000 -> 990 (-1 %)"."""
     if before is None:
         return f"{metric} new {quantity(metric, after)}"
@@ -186,7 +188,7 @@ def worsened(
             continue
         counts = abs(after[metric] / before[metric] - 1) > limits[metric] * MIN_STEP_SHARE
         if counts and is_worse(metric, before[metric], after[metric]):
-            worse.append(step(metric, before[metric], after[metric]))
+            worse.append(value_change(metric, before[metric], after[metric]))
     return worse
 
 
@@ -198,7 +200,7 @@ def changes(old: Mapping[str, str], new: Mapping[str, str]) -> tuple[str, ...]:
     )
 
 
-def first_runs(
+def first_run_change(
     current_runs: Sequence[Run], baseline_runs: Sequence[BaselineRun]
 ) -> tuple[str, ...]:
     """Return a note if other tests preceded the first runs on one side only; () otherwise."""
@@ -212,7 +214,7 @@ def first_runs(
     return (f"machine.first_run {words[not ours]} → {words[ours]}",)
 
 
-def set_by(history: Sequence[HistoryEntry | Accepted]) -> str | None:
+def acceptance_text(history: Sequence[HistoryEntry | Accepted]) -> str | None:
     """Return text on the last acceptance: date, commit and reason; None without acceptances."""
     if not history:
         return None
@@ -220,7 +222,9 @@ def set_by(history: Sequence[HistoryEntry | Accepted]) -> str | None:
     return f"set {last.date}" + (f" at {last.commit}" if last.commit else "") + f': "{last.reason}"'
 
 
-def recorded(record: Record, limits: Mapping[str, float], runs: int) -> tuple[MetricVerdict, ...]:
+def recorded_verdicts(
+    record: Record, limits: Mapping[str, float], new_runs: int
+) -> tuple[MetricVerdict, ...]:
     """Return RECORDED for each metric in `limits` after writing a record with `runs` new runs."""
     means = geometric_means(record.runs)
     return tuple(
@@ -232,14 +236,14 @@ def recorded(record: Record, limits: Mapping[str, float], runs: int) -> tuple[Me
             baseline=MetricBaseline(
                 detectable=record.minimum_detectable_change.get(name), runs=len(record.runs)
             ),
-            runs=runs,
+            runs=new_runs,
         )
         for name, limit in limits.items()
         if name in means
     )
 
 
-def provable(record: Record) -> str:
+def detectable_effects(record: Record) -> str:
     """Return the minimum detectable effects as text: "… regression 4.1 % in samples/s"."""
     shares = record.minimum_detectable_change.items()
     if not shares:
@@ -266,7 +270,7 @@ MISSES = 2
 """Runs that miss their latency limit before the rate counts as too high; one may be chance."""
 
 
-def why_never(verdict: Verdict) -> Note | None:
+def recording_obstacle(verdict: Verdict) -> Note | None:
     """Return why a verdict's scores and speed may not be recorded, or None if they may."""
     if verdict.gate is not None and verdict.gate.state is GateState.FAILED:
         return verdict.gate.note

@@ -181,7 +181,7 @@ class Unchecked(StrEnum):
         return Note.of("unchecked", state=str(self))
 
 
-def beside_accuracy(headline: Words, unchecked: Unchecked | None) -> Words:
+def with_unchecked_note(headline: Words, unchecked: Unchecked | None) -> Words:
     """Return a headline on speed or energy, with a note if accuracy was not checked."""
     note = unchecked and unchecked.note
     return Note.of("with_unchecked", headline=headline, note=note) if note else headline
@@ -499,7 +499,9 @@ class Verdict:
         return self.invalid_runs[:-1] if self.reasons else self.invalid_runs
 
 
-def deciding_of(metrics: Sequence[MetricVerdict], outcome: Outcome | None) -> MetricVerdict | None:
+def deciding_metric(
+    metrics: Sequence[MetricVerdict], outcome: Outcome | None
+) -> MetricVerdict | None:
     """Return the first metric with this outcome, a provisional drop preferred; else None."""
     of_it = [metric for metric in metrics if metric.outcome is outcome]
     return next((m for m in of_it if m.direction == "drop"), of_it[0] if of_it else None)

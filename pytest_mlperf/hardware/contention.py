@@ -77,12 +77,12 @@ def processes(root: Path) -> dict[Key, ProcessUsage]:
     return usage
 
 
-def family(everyone: Mapping[Key, ProcessUsage], leader: int) -> set[int]:
+def process_tree(processes: Mapping[Key, ProcessUsage], leader: int) -> set[int]:
     """Return the pids of a process group or session and of all its descendants."""
-    inside = {pid for (pid, _), each in everyone.items() if leader in (pid, *each.groups)}
+    inside = {pid for (pid, _), each in processes.items() if leader in (pid, *each.groups)}
     grew = True
     while grew:
-        children = {pid for (pid, _), each in everyone.items() if each.parent in inside}
+        children = {pid for (pid, _), each in processes.items() if each.parent in inside}
         grew = not children <= inside
         inside |= children
     return inside
@@ -227,7 +227,7 @@ class UsageTotals:
     swapped_in: int | None
 
 
-class Watch:
+class ContentionMonitor:
     """Read CPU and memory counters of a process and its descendants, and of their cores."""
 
     def __init__(
@@ -260,7 +260,7 @@ class Watch:
         root, everyone = self._root, processes(self._root)
         servers = listeners(root, self._port) if self._port else set()
         leaders = {self._leader, self._session or self._leader, *servers}
-        group = set[int]().union(*(family(everyone, leader) for leader in leaders))
+        group = set[int]().union(*(process_tree(everyone, leader) for leader in leaders))
         busy_s, stolen_s = self._processor()
         memory = _pressure(root, "memory")
         cpu = _pressure(root, "cpu")
@@ -281,7 +281,7 @@ class Watch:
     def peak_bytes(self) -> int | None:
         """Return the peak memory of the watched processes [bytes]; None if unknown."""
         with contextlib.suppress(OSError, ValueError, IndexError):
-            return peak_bytes(self._root, family(processes(self._root), self._leader))
+            return peak_bytes(self._root, process_tree(processes(self._root), self._leader))
         return None
 
     def between(self, start: UsageTotals, end: UsageTotals) -> dict[str, Any]:
@@ -443,7 +443,7 @@ def _lines(path: Path) -> list[str]:
 class Window:
     """Read the counters and the wall clock at the start and at the end of a run."""
 
-    def __init__(self, watch: Watch) -> None:
+    def __init__(self, watch: ContentionMonitor) -> None:
         self._watch = watch
         self._edges: list[UsageTotals] = []
         self._clock = ClockWatch()

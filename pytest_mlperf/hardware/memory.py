@@ -37,7 +37,9 @@ class MemoryTaken(TypedDict):
     processes: list[list[int | None]]
 
 
-def taken(earlier_use: Mapping[str, int | None], limit_s: float) -> dict[str, MemoryTaken]:
+def wait_for_memory(
+    earlier_use: Mapping[str, int | None], limit_s: float
+) -> dict[str, MemoryTaken]:
     """Wait at most `limit_s` for GPUs to be free; return memory use by UUID, {} if NVML fails."""
     command = [sys.executable, "-m", __name__, str(limit_s), json.dumps({**earlier_use})]
     try:
@@ -50,7 +52,7 @@ def taken(earlier_use: Mapping[str, int | None], limit_s: float) -> dict[str, Me
     return last
 
 
-def wait(
+def wait_until_free(
     nvml: Any,
     earlier_use: Mapping[str, int | None],
     limit_s: float,
@@ -65,7 +67,7 @@ def wait(
         while True:
             earlier, last = last, {uuid: _read(d, "memory_used") for uuid, d in devices.items()}
             free = {
-                uuid: _free(used, earlier_use[uuid], earlier.get(uuid))
+                uuid: _is_memory_released(used, earlier_use[uuid], earlier.get(uuid))
                 for uuid, used in last.items()
             }
             if all(free.values()) or time.monotonic() > until_s:
@@ -81,7 +83,7 @@ def wait(
         }
 
 
-def _free(used: int | None, earlier_use: int | None, last_use: int | None) -> bool:
+def _is_memory_released(used: int | None, earlier_use: int | None, last_use: int | None) -> bool:
     """Check that `used` bytes are back at `earlier_use` or, if that is None, no longer fall."""
     if used is None:
         return True
@@ -91,7 +93,7 @@ def _free(used: int | None, earlier_use: int | None, last_use: int | None) -> bo
 
 
 def _device(library: _nvml.NvmlLibrary, uuid: str) -> _nvml.NvmlDevice:
-    handle = _nvml.patiently(library.nvml, library.nvml.nvmlDeviceGetHandleByUUID, uuid)
+    handle = _nvml.call_nvml(library.nvml, library.nvml.nvmlDeviceGetHandleByUUID, uuid)
     return _nvml.NvmlDevice(library=library, uuid=uuid, handle=handle)
 
 
@@ -106,7 +108,7 @@ def main() -> None:
     signal.alarm(int(float(limit_s) + NVML_START_SECONDS) + 1)
     nvml = _nvml.binding()
     try:
-        json.dump(wait(nvml, json.loads(earlier_use), float(limit_s)), sys.stdout)
+        json.dump(wait_until_free(nvml, json.loads(earlier_use), float(limit_s)), sys.stdout)
     except (nvml.NVMLError, _nvml.UnavailableNvml, _nvml.Lost) as error:
         raise SystemExit(str(error)) from None
 

@@ -105,7 +105,7 @@ def _split(xs: Sequence[float]) -> int | None:
     far = [
         (((total - middle) / sd) ** 2, at, total)
         for at, (total, (middle, least, sd)) in enumerate(
-            zip(sums, _rare(count), strict=True), MIN_SIDE_SESSIONS
+            zip(sums, _split_thresholds(count), strict=True), MIN_SIDE_SESSIONS
         )
         if (total - middle) ** 2 >= least
     ]
@@ -123,7 +123,7 @@ def _split(xs: Sequence[float]) -> int | None:
 
 
 @lru_cache(maxsize=1024)
-def _rare(count: int) -> tuple[tuple[float, float, float], ...]:
+def _split_thresholds(count: int) -> tuple[tuple[float, float, float], ...]:
     """Return (expected rank sum, threshold, standard deviation) for each split of `count` sessions.
 
     The exact rank test is made only if the squared deviation from the mean exceeds the threshold.

@@ -127,7 +127,7 @@ def bound_of(direction: Direction, limit: float) -> float:
     return -math.log1p(limit)
 
 
-def raw(x: float, direction: Direction) -> float:
+def to_relative_change(x: float, direction: Direction) -> float:
     """Convert a log ratio, below 0 if worse, to the relative change of the metric's value."""
     # exp overflows above 709; such a bound only means "huge".
     return math.expm1(min(x if direction is Direction.HIGHER else -x, 700.0))

@@ -151,7 +151,7 @@ def low_of_rare(changes: Mapping[float, int], unseen: float, error: float) -> fl
             at = (near[0] + far[0]) / 2
         else:
             at = near[0] + (far[0] - near[0]) * near[1] / (near[1] - far[1])
-        bound, deviate = _tilted(centred, at / least)
+        bound, deviate = _saddlepoint_deviate(centred, at / least)
         lowest, gap = mean + bound, deviate - quantile
         if abs(gap) < CLOSE:
             break
@@ -176,7 +176,7 @@ def merged(changes: Mapping[float, int]) -> Mapping[float, int]:
     return {sums[index] / count: count for index, count in counts.items()}
 
 
-def _tilted(centred: list[tuple[float, int]], tilt: float) -> tuple[float, float]:
+def _saddlepoint_deviate(centred: list[tuple[float, int]], tilt: float) -> tuple[float, float]:
     """Return (m, r*): a value set by `tilt`, and P(weighted mean < m) ≈ Φ(r*) by saddlepoint."""
     shares = [(value, number, number / (1 - tilt * value)) for value, number in centred]
     mean = math.fsum(value * share for value, _, share in shares) / math.fsum(
@@ -204,7 +204,7 @@ MIN_GROUPS = 4
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Errors:
+class ErrorProbabilities:
     """Hold the error probabilities of bounds of a mean change: upper, lower, Gaffke's lower."""
 
     alpha: float
@@ -227,16 +227,16 @@ class ChangeBounds:
     widened: float = 1.0
 
 
-def bounds_of(
+def change_bounds(
     baseline: Sequence[float],
     current: Sequence[float],
     groups: Sequence[int] | None,
-    errors: Errors,
+    errors: ErrorProbabilities,
     leverage: Leverage | None = None,
 ) -> ChangeBounds:
     """Return bounds of the mean score change: paired t, or Newcombe's method for binary scores."""
     differences = [new - old for old, new in zip(baseline, current, strict=True)]
-    bounds = by_spread(Counter(differences), errors)
+    bounds = paired_t_bounds(Counter(differences), errors)
     if leverage is not None and any(differences):
         n = len(differences)
         se, df = error_of(differences, leverage)
@@ -251,7 +251,7 @@ def bounds_of(
     return replace(grouped, low=low, high=high, p=max(bounds.p, grouped.p))
 
 
-def by_spread(changes: Mapping[float, int], errors: Errors) -> ChangeBounds:
+def paired_t_bounds(changes: Mapping[float, int], errors: ErrorProbabilities) -> ChangeBounds:
     """Return paired-t bounds of the mean change; `changes` is the number of samples by change."""
     n = sum(changes.values())
     mean = math.fsum(change * count for change, count in changes.items()) / n
@@ -279,11 +279,11 @@ def error_of(differences: Sequence[float], leverage: Leverage) -> tuple[float, f
     return math.sqrt(variance), min(n - 1, leverage.df, changed)
 
 
-def with_rare(
+def with_rare_losses(
     low: float,
     changes: Mapping[float, int],
     possible: Mapping[float, int],
-    errors: Errors,
+    errors: ErrorProbabilities,
     *,
     all_seen: bool,
 ) -> float:
@@ -298,7 +298,7 @@ def with_rare(
 
 
 def _by_t(
-    mean: float, se: float, df: float, errors: Errors, *, changed: int | None = None
+    mean: float, se: float, df: float, errors: ErrorProbabilities, *, changed: int | None = None
 ) -> ChangeBounds:
     """Return the bounds mean ± t·se by Student's t with `df`, and the p value of a drop.
 
@@ -317,7 +317,10 @@ def _by_t(
 
 
 def _by_flips(
-    baseline: Sequence[float], current: Sequence[float], spread: ChangeBounds, errors: Errors
+    baseline: Sequence[float],
+    current: Sequence[float],
+    spread: ChangeBounds,
+    errors: ErrorProbabilities,
 ) -> ChangeBounds:
     down = sum(new < old for old, new in zip(baseline, current, strict=True))
     up = sum(new > old for old, new in zip(baseline, current, strict=True))
@@ -333,7 +336,9 @@ def _by_flips(
     return ChangeBounds(low=low * (most - least), high=high * (most - least), p=p)
 
 
-def _by_groups(differences: Sequence[float], groups: Sequence[int], errors: Errors) -> ChangeBounds:
+def _by_groups(
+    differences: Sequence[float], groups: Sequence[int], errors: ErrorProbabilities
+) -> ChangeBounds:
     cluster = clustered(differences, groups)
     mean = math.fsum(differences) / len(differences)
     bounds = _by_t(mean, cluster.se, cluster.df, errors)

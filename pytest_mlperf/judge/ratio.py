@@ -96,7 +96,7 @@ def _judge(
     sign = 1 if direction is Direction.HIGHER else -1
     logs = [sign * (math.log(x.value) - math.log(y.value)) for x, y in zip(a, b, strict=True)]
     for k in range(1, min(len(logs), rule.max_runs) + 1):
-        low, mean, high, sd = _look(logs[:k], [*a[:k], *b[:k]], rule)
+        low, mean, high, sd = _estimate(logs[:k], [*a[:k], *b[:k]], rule)
         decision = Answer.MORE if k < rule.max_runs else Answer.INCONCLUSIVE
         if k >= FIRST_LOOK and low >= passing:
             decision = Answer.PASS
@@ -114,7 +114,7 @@ def _judge(
     )
 
 
-def _look(
+def _estimate(
     logs: Sequence[float], runs: Sequence[Value], rule: RuleR
 ) -> tuple[float, float, float, float]:
     """Return the mean log ratio with its one-sided t bounds (low, mean, high), and a pair's sd."""
@@ -127,7 +127,7 @@ def _look(
     def reach(error: float) -> float:
         """Return the half width t·sd/√k of the mean's confidence interval at a one-sided error."""
         usual, rare = ((1 - WORST_SHARE) * error, WORST_SHARE * error)
-        far = t_isf(usual * _weight(k, rule.max_runs), df) * sd
+        far = t_isf(usual * _error_share(k, rule.max_runs), df) * sd
         return min(far, t_isf(rare / (rule.max_runs - 1), worst_df) * worst_sd) / math.sqrt(k)
 
     return mean - reach(rule.beta), mean, mean + reach(rule.alpha), sd
@@ -145,7 +145,7 @@ def pairs_to_decide(ratio: Ratio, direction: Direction, limit: float, rule: Rule
     """
     mean, bound = math.log(ratio.ratio), bound_of(direction, limit)
     for pairs in range(ratio.pairs + 1, MAX_PAIRS + 1):
-        share = (1 - WORST_SHARE) * _weight(pairs, pairs)
+        share = (1 - WORST_SHARE) * _error_share(pairs, pairs)
         se = ratio.sd / math.sqrt(pairs)
         if mean - t_isf(rule.beta * share, pairs - 1) * se >= bound:
             return pairs
@@ -155,17 +155,22 @@ def pairs_to_decide(ratio: Ratio, direction: Direction, limit: float, rule: Rule
 
 
 def _spread(
-    squares: float, k: int, within: float, prior_df: float, times: float, rule: RuleR
+    sum_of_squares: float,
+    pairs: int,
+    within_variance: float,
+    prior_df: float,
+    sd_factor: float,
+    rule: RuleR,
 ) -> tuple[float, float]:
     """Return (moderated standard deviation of a pair's log ratio, its degrees of freedom)."""
     # For two runs of one session, whose common part cancels in their ratio.
-    expected = 2 * ((1 - rule.session_share) * (times * rule.prior_sd) ** 2 + within)
-    df = max(prior_df + k - 1, 1.0)
-    sd = math.sqrt((prior_df * expected + squares) / (prior_df + k - 1))
+    expected = 2 * ((1 - rule.session_share) * (sd_factor * rule.prior_sd) ** 2 + within_variance)
+    df = max(prior_df + pairs - 1, 1.0)
+    sd = math.sqrt((prior_df * expected + sum_of_squares) / (prior_df + pairs - 1))
     return max(sd, math.sqrt(2) * rule.floor_sd), df
 
 
-def _weight(k: int, last: int) -> float:
+def _error_share(k: int, last: int) -> float:
     """Return the share of the error probability for the analysis of k pairs: (k-1)² / Σ (i-1)²."""
     k = max(k, FIRST_LOOK)
     return (k - 1) ** 2 / sum((look - 1) ** 2 for look in range(FIRST_LOOK, last + 1))

@@ -20,7 +20,7 @@ from typing import Any
 import pytest
 
 from pytest_mlperf.core.errors import RunError, UnavailableError
-from pytest_mlperf.hardware.contention import Watch, Window
+from pytest_mlperf.hardware.contention import ContentionMonitor, Window
 from pytest_mlperf.plugin.options import RUN_OF_BENCHMARK
 from pytest_mlperf.run.child.reporter import Reporter, guard_group, leave, one_line
 
@@ -70,7 +70,7 @@ class _OneTest:
     def __init__(self, test: str, handicap: float) -> None:
         self._test = test
         self._handicap = handicap
-        self._window = Window(Watch(os.getpid()))
+        self._window = Window(ContentionMonitor(os.getpid()))
         self._call: dict[str, Any] = {}
         self._broke = ""
         self._skipped: str | None = None
@@ -140,7 +140,7 @@ class _OneTest:
                 "time_min": float(stats.min),
                 "time_mean": float(stats.mean),
             },
-            "within_se": within(stats.data),
+            "within_se": round_errors(stats.data),
             "rounds": len(stats.data),
             "iterations": int(iterations),
             "total_s": float(stats.total) * iterations,
@@ -151,7 +151,7 @@ class _OneTest:
         }
 
 
-def within(rounds: Sequence[float]) -> dict[str, float]:
+def round_errors(rounds: Sequence[float]) -> dict[str, float]:
     """Return relative standard errors of "time_median" and "time_mean" by batch means, or {}."""
     size = len(rounds) // BATCHES
     if size < 2:

@@ -13,7 +13,7 @@ from pytest_mlperf.core.results import (
     Suspect,
     expect,
     newest,
-    remaining,
+    next_suspects,
     second_day,
     suspected,
 )
@@ -52,7 +52,7 @@ class Suspicion:
         )
 
     @property
-    def before(self) -> tuple[Suspect, ...]:
+    def earlier_suspects(self) -> tuple[Suspect, ...]:
         """Tests that were SUSPECT or PROVISIONAL in earlier sessions."""
         return self._left.suspects
 
@@ -73,24 +73,24 @@ class Suspicion:
 
     def marked(self, result: CaseResult) -> CaseResult:
         """Return a result with `suspected` set to the earlier verdict of its test in `before`."""
-        return replace(result, suspected=suspected(self.before, result))
+        return replace(result, suspected=suspected(self.earlier_suspects, result))
 
-    def ended(self, result: CaseResult) -> CaseResult:
+    def fail_repeated_drop(self, result: CaseResult) -> CaseResult:
         """Return a result; if it is its test's second PROVISIONAL drop in a row, it fails."""
-        verdict = self.last_word(result, result.verdict)
+        verdict = self.final_verdict(result, result.verdict)
         if verdict is result.verdict:
             return result
         verdict = expect(verdict, result.expected_failures, dt.datetime.now(dt.UTC).date())
         return replace(result, verdict=verdict, failed=result.failed or verdict.fails)
 
-    def last_word(self, result: CaseResult, verdict: Verdict) -> Verdict:
+    def final_verdict(self, result: CaseResult, verdict: Verdict) -> Verdict:
         """Return the verdict; a second PROVISIONAL drop of the result's test in a row is final."""
         suspect = None if result.handicap or result.pretended else result.suspected
         return second_day(verdict, suspect, self._date, at_once=self._at_once)
 
     def after(self, results: Sequence[CaseResult]) -> tuple[Suspect, ...]:
         """Return the tests that are still SUSPECT or PROVISIONAL and must be measured again."""
-        return remaining(self.before, results, date=self._date)
+        return next_suspects(self.earlier_suspects, results, date=self._date)
 
     def remember(self, results: Iterable[CaseResult]) -> None:
         """Store tests that stay SUSPECT or PROVISIONAL after `results`; not in a pull request."""
@@ -98,8 +98,8 @@ class Suspicion:
         if any(result.verdict.baseline.id for result in tested) and not _of_pull_request():
             suspects.update(
                 self._file,
-                lambda there: remaining(
-                    [*there, *self.before], tested, date=self._date, cleared=True
+                lambda there: next_suspects(
+                    [*there, *self.earlier_suspects], tested, date=self._date, cleared=True
                 ),
             )
 

@@ -19,7 +19,7 @@ from pytest_mlperf.core.measurement import Accuracy, Scored, Subject
 from pytest_mlperf.core.search import CONDITIONS
 from pytest_mlperf.judge.inputs import Leverage
 from pytest_mlperf.run.child import events
-from pytest_mlperf.run.child.process import Child, Designed, Patience, WorkerProcess
+from pytest_mlperf.run.child.process import Child, DeliberateError, Patience, WorkerProcess
 from pytest_mlperf.run.logs import DETAIL, parse_detail
 from pytest_mlperf.run.score import ACCURACY_LOG
 
@@ -39,7 +39,7 @@ SCORES_SHAPE = events.record(
 
 
 @dataclass(frozen=True, kw_only=True)
-class Ask:
+class ScoringSchedule:
     """Define after how many samples to score an accuracy pass, and whether it is then `enough`."""
 
     looks: Callable[[int], Sequence[int]]
@@ -71,7 +71,7 @@ class AccuracyPass:
         self,
         worker: WorkerProcess,
         dataset: Mapping[str, Any],
-        ask: Ask,
+        ask: ScoringSchedule,
         scoring: Scoring,
         subject: Subject,
     ) -> None:
@@ -159,7 +159,7 @@ def score_logs(
     try:
         child.run()
     except UnavailableError as error:  # the run succeeded, so do not skip it
-        raise Designed("scorer", str(error), str(child.log)) from None
+        raise DeliberateError("scorer", str(error), str(child.log)) from None
     answer = _scores_in(scoring.folder / "scores.json")
     samples = len(answer["indices"])
     accuracy = Accuracy(

@@ -9,7 +9,7 @@ from pathlib import Path
 from pytest_mlperf.core.errors import RunError
 from pytest_mlperf.core.untrusted_text import broken, some
 from pytest_mlperf.hardware.leases import file_name
-from pytest_mlperf.hardware.memory import MemoryTaken, taken
+from pytest_mlperf.hardware.memory import MemoryTaken, wait_for_memory
 from pytest_mlperf.stores import atomic
 
 MEMORY_FREE_SECONDS = 60.0
@@ -37,10 +37,10 @@ def require_free(
         return
     places = {uuid: folder / ".memory" / file_name(uuid) for uuid in gpus}
     least_taken = {uuid: _noted(place) for uuid, place in places.items()}
-    last = taken(least_taken, limit_s if None in least_taken.values() else 0.0)
+    last = wait_for_memory(least_taken, limit_s if None in least_taken.values() else 0.0)
     if held := [uuid for uuid, taken_now in last.items() if not taken_now["free"]]:
         waiting(f"waiting for the last process on {', '.join(held)} to free its GPU memory")
-        last = taken(least_taken, limit_s)
+        last = wait_for_memory(least_taken, limit_s)
     for uuid, taken_now in last.items():
         used, least = taken_now["used"], least_taken[uuid]
         if least is not None and used is not None and not taken_now["free"]:

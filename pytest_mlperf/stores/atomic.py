@@ -59,7 +59,7 @@ def write_bytes(path: Path, content: bytes, locked: LockedFolder | None = None) 
     Args:
         locked: Locked folder of the file; None writes without a lock.
     """
-    with naming_disk(path), contextlib.ExitStack() as stack:
+    with explain_full_disk(path), contextlib.ExitStack() as stack:
         if locked is None:
             path.parent.mkdir(parents=True, exist_ok=True)
             if not _has_descriptors():
@@ -217,7 +217,7 @@ DISK_FULL = frozenset({errno.ENOSPC, errno.EDQUOT})
 
 
 @contextlib.contextmanager
-def naming_disk(path: Path) -> Iterator[None]:
+def explain_full_disk(path: Path) -> Iterator[None]:
     """Add the file system and its free space to the message of a disk-full error."""
     try:
         yield
@@ -244,7 +244,7 @@ def sync_folder(folder: Path) -> None:
         os.fsync(descriptor)
 
 
-class Keeping:
+class WriteMessages:
     """Run functions that write files; collect a terminal message on each in `lines`."""
 
     def __init__(self) -> None:
@@ -310,7 +310,7 @@ LOCK = ".gitignore"
 
 
 @contextlib.contextmanager
-def alone_in(folder: Path, *, timeout_s: float) -> Iterator[LockedFolder]:
+def locked_folder(folder: Path, *, timeout_s: float) -> Iterator[LockedFolder]:
     """Lock a folder, created if missing; yield it with a subfolder for unfinished files.
 
     Raises:
@@ -319,7 +319,7 @@ def alone_in(folder: Path, *, timeout_s: float) -> Iterator[LockedFolder]:
     """
     require_descriptors()
     with contextlib.ExitStack() as stack:
-        with naming_disk(folder):
+        with explain_full_disk(folder):
             locked, descriptor = _acquire(folder, time.monotonic() + timeout_s, stack)
         try:
             _clear(locked)
@@ -466,7 +466,10 @@ def write_folder(folder: Path, content: Mapping[str, bytes | Path]) -> None:
     if os.path.lexists(folder):
         raise MlperfError(f"{folder} exists; nothing was written: name a new folder")
     try:
-        with alone_in(folder.parent, timeout_s=FOLDER_WAIT_S) as locked, naming_disk(folder):
+        with (
+            locked_folder(folder.parent, timeout_s=FOLDER_WAIT_S) as locked,
+            explain_full_disk(folder),
+        ):
             temporary = _temporary_name()
             os.mkdir(temporary, dir_fd=locked.unfinished)
             with opened_folder(temporary, locked.unfinished) as inside:

@@ -152,7 +152,7 @@ def lines_of(path: Path, max_line_bytes: int) -> Iterator[bytes]:
             yield line
 
 
-class Shape(Generic[Document]):
+class StrictValidator(Generic[Document]):
     """Validate documents of one type strictly: no value is converted, numbers are finite.
 
     The type is wrapped in a tuple: pydantic then applies this configuration to a dataclass, and
@@ -227,7 +227,7 @@ def json_of(path: Path | str, title: str, content: bytes, *, repeated_keys: bool
     return encodable(value) if b"\\u" in content else value
 
 
-def unreadable(content: bytes) -> str:
+def rejection_reason(content: bytes) -> str:
     """Return why `read_foreign` would reject content that is about to be written, or ""."""
     if len(content) > MAX_FILE_BYTES:
         return f"{len(content):,} bytes; at most {size_in_words(MAX_FILE_BYTES)} can be read"
@@ -343,11 +343,11 @@ def as_document(
     path: Path | str,
     raw: Any,
     title: str,
-    shape: Shape[Document],
+    shape: StrictValidator[Document],
     newest: int,
     cure: str,
     migrations: Mapping[int, Migration] = MappingProxyType({}),
-    items: tuple[str, Shape[Any]] | None = None,
+    items: tuple[str, StrictValidator[Any]] | None = None,
 ) -> Document:
     """Convert a JSON value to a document; raise MlperfError if it does not fit the shape.
 

@@ -14,7 +14,7 @@ from pydantic import BaseModel, ValidationError
 
 from pytest_mlperf.core.errors import SuiteError
 from pytest_mlperf.core.untrusted import parse_toml
-from pytest_mlperf.core.untrusted_text import meant, merge_conflict, nearest, shown
+from pytest_mlperf.core.untrusted_text import merge_conflict, nearest, quoted, spelling_hint
 from pytest_mlperf.stores.foreign import UnfitError, read_regular
 from pytest_mlperf.suite.model import Inconsistent, Suite
 from pytest_mlperf.suite.values import Defect, KeyPath
@@ -189,7 +189,7 @@ def _syntax(message: str, text: str) -> str:
     if line or location == "end of document":
         number = int(line[1]) if line else text.rstrip().count("\n") + 1
         content = f"{text}\n".split("\n")[number - 1].strip()
-        return f"{number}: not TOML: {reason}: {shown(content)}"
+        return f"{number}: not TOML: {reason}: {quoted(content)}"
     return f" not TOML: {message.partition(';')[0]}"
 
 
@@ -224,8 +224,8 @@ def _message(where: KeyPath, kind: str, message: str, value: object) -> str:
     words = _WORDS.get(kind) or message.replace("Input should be", "must be")
     if kind in {"literal_error", "enum"}:
         choices = re.findall("'([^']*)'", message)
-        return f"{words}, not {shown(value)}{meant(str(value), choices)}"
-    return words if "not" in words or kind == "missing" else f"{words}, not {shown(value)}"
+        return f"{words}, not {quoted(value)}{spelling_hint(str(value), choices)}"
+    return words if "not" in words or kind == "missing" else f"{words}, not {quoted(value)}"
 
 
 def _sibling_keys(where: KeyPath) -> list[str]:

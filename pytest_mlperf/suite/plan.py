@@ -57,7 +57,9 @@ def score_bounds(
         return None
     return {
         name: _bounds(
-            _own_metric(name, reference, rules, lower=name in lower), workload.target, rules
+            _suite_metric(name, reference, rules, is_lower_better=name in lower),
+            workload.target,
+            rules,
         )
         for name, reference in workload.reference.items()
     }
@@ -71,13 +73,13 @@ def gate_samples(suite: Suite, scenario: RoundScenario) -> int | None:
     return scenario.accuracy_samples or rules.accuracy_samples or rules.dataset_samples
 
 
-def _own_metric(
-    name: str, reference: float, rules: RoundWorkload | None, *, lower: bool
+def _suite_metric(
+    name: str, reference: float, rules: RoundWorkload | None, *, is_lower_better: bool
 ) -> RoundMetric:
     """Return the round's metric with the suite's reference score, and the tolerance as a share."""
     official = rules.metrics.get(name) if rules else None
     if official is None:
-        better: Literal["higher", "lower"] = "lower" if lower else "higher"
+        better: Literal["higher", "lower"] = "lower" if is_lower_better else "higher"
         return RoundMetric(name=name, checker="", reference=reference, better=better)
     share = official.share
     if official.within:

@@ -24,7 +24,7 @@ from pydantic import (
 
 from pytest_mlperf.core import metrics
 from pytest_mlperf.core.case import SUITE_SCENARIOS, AllowedWords, Arrivals, Scenario
-from pytest_mlperf.core.untrusted_text import shown
+from pytest_mlperf.core.untrusted_text import quoted
 from pytest_mlperf.hardware.machine import split
 from pytest_mlperf.rounds.endpoints import points_up_to, seed_sets
 from pytest_mlperf.suite import values
@@ -82,8 +82,8 @@ def _calibration(value: object) -> object:
         return value
     if isinstance(value, bool) or not isinstance(value, int) or value < 1:
         raise ValueError(
-            f"{shown(value)} is not a calibration; write a number of samples of the workload's own "
-            'data set, or a data set: { use = "openorca", path = "...", count = 64 }'
+            f"{quoted(value)} is not a calibration; write a number of samples of the workload's "
+            'own data set, or a data set: { use = "openorca", path = "...", count = 64 }'
         )
     return value
 
@@ -122,7 +122,9 @@ _SHA256 = "^[0-9a-f]{64}$"
 
 def _digest(value: str) -> str:
     if not re.fullmatch(_SHA256, value):
-        raise ValueError(f"{shown(value)} is not a SHA-256: write 64 hexadecimal digits (0-9, a-f)")
+        raise ValueError(
+            f"{quoted(value)} is not a SHA-256: write 64 hexadecimal digits (0-9, a-f)"
+        )
     return value
 
 
@@ -353,10 +355,10 @@ class EngineEntry(Table):
         overrides = self.on[accelerator].options if accelerator in self.on else {}
         return {**self.options, **overrides}
 
-    def key_of(self, accelerator: str, at_fault: Iterable[str]) -> tuple[str, ...]:
+    def key_of(self, accelerator: str, wrong_options: Iterable[str]) -> tuple[str, ...]:
         """Return the key path of the first of `wrong_options`, else that of all options."""
         overrides = self.on[accelerator].options if accelerator in self.on else {}
-        for name in at_fault:
+        for name in wrong_options:
             if name == "precision":
                 return (name,)
             if name in overrides:
@@ -548,7 +550,7 @@ MAX_COMMAND_WORDS = 4
 """Longer commands are shown by their first two words and their last one."""
 
 
-class Named(Protocol):
+class PythonTable(Protocol):
     """Define a suite table whose extension may run in another Python, set by path or command."""
 
     @property
@@ -562,10 +564,10 @@ class Named(Protocol):
         ...
 
 
-def title_of(named: Named) -> str:
+def title_of(table: PythonTable) -> str:
     """Return a table's Python or command for messages, or ""; leave out its secret variables."""
-    if named.python is not None:
-        return f"python {named.python}"
-    words = named.command or []
+    if table.python is not None:
+        return f"python {table.python}"
+    words = table.command or []
     shortened = [*words[:2], "…", words[-1]] if len(words) > MAX_COMMAND_WORDS else words
     return f"command {' '.join(shortened)}" if words else ""

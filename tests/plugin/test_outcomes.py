@@ -271,7 +271,9 @@ def test_which_outcomes_fail(pytester: pytest.Pytester, monkeypatch: pytest.Monk
     for outcome, ci, option, profile, accelerator, fails in rows:
         monkeypatch.setenv("CI", "true" if ci else "")
         options = [f"--mlperf-fail-on={option}"] if option else []
-        plugin_session = session.of(pytester.parseconfig(*options, f"--mlperf-profile={profile}"))
+        plugin_session = session.session_state(
+            pytester.parseconfig(*options, f"--mlperf-profile={profile}")
+        )
         suite = Project(pytester).suite(accelerators=[accelerator])
         (planned,) = in_profile(plan_suite(suite), plugin_session.options.profile)
         verdict = Verdict(case=planned.case, kind=Kind.PERFORMANCE, outcome=outcome, headline="")
@@ -301,7 +303,7 @@ def test_a_pretended_accelerator_has_no_baseline_to_miss(
     pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("CI", "true")
-    plugin_session = session.of(pytester.parseconfig("--mlperf-pretend=H200"))
+    plugin_session = session.session_state(pytester.parseconfig("--mlperf-pretend=H200"))
     (planned,) = plan_suite(Project(pytester).suite(accelerators=["H200"]))
 
     verdict = Verdict(

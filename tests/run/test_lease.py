@@ -50,7 +50,7 @@ def hold(
     limit_s: float = 1,
     waiting: Callable[[str], None] = pytest.fail,
 ) -> AbstractContextManager[HeldLeases]:
-    return conditions.hold(gpus, count, alone=alone, limit_s=limit_s, waiting=waiting)
+    return conditions.lease_hardware(gpus, count, alone=alone, limit_s=limit_s, waiting=waiting)
 
 
 def holder(*gpus: str, count: int = 1, alone: bool = True) -> subprocess.Popen[str]:

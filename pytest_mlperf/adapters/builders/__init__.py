@@ -131,7 +131,9 @@ def name_of_output(model: Any) -> list[str]:
     return [name for name, layer in model.named_modules() if layer is last]
 
 
-def look(model: Any, prompts: Prompts, max_prompt_tokens: int, progress: Progress) -> None:
+def run_calibration(
+    model: Any, prompts: Prompts, max_prompt_tokens: int, progress: Progress
+) -> None:
     """Run the model on each calibration prompt, as a batch of one without padding."""
     import torch
 

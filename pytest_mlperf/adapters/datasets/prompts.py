@@ -124,10 +124,10 @@ class TemplateOptions(files.ChecksumOptions):
 
     def __post_init__(self) -> None:
         self.check()
-        _ = self.filled
+        _ = self.parsed_template
 
     @property
-    def filled(self) -> Template | None:
+    def parsed_template(self) -> Template | None:
         """The option `template`, parsed; None if the prompts are token ids."""
         return None if self.template is None else Template(self.owner, self.template, self.valid)
 

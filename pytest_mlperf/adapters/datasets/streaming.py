@@ -172,13 +172,13 @@ class StreamingDataset(FileDataset[tuple[int, int, int]]):
             )
         rows = Lines(self._folder / "requests_per_ts.csv")
         return {
-            step: (_whole(rows.file, rows.whole(starts[step])), counted[step])
+            step: (_whole(rows.file, rows.line_from(starts[step])), counted[step])
             for step in range(options.first_step, options.steps)
         }
 
     def _line(self, user: int) -> bytes:
         number, row = divmod(user, self._users)
-        return self._rows[number].whole(int(self._places[number][row]))
+        return self._rows[number].line_from(int(self._places[number][row]))
 
     def _parsed(self, line: bytes, step: int, user: int) -> list[NDArray[Any]]:
         fields, options = _fields(line), self._asked
@@ -240,7 +240,7 @@ class Lines:
         self._open = os.open(file, os.O_RDONLY)
         weakref.finalize(self, os.close, self._open)
 
-    def whole(self, start: int) -> bytes:
+    def line_from(self, start: int) -> bytes:
         """Return the line that begins at a byte offset, without its line end."""
         line, piece = b"", 1 << 14
         while b"\n" not in line[-piece:]:

@@ -92,7 +92,9 @@ class WindowsDataset(files.FileDataset[TokenWindow]):
         windows = [
             window
             for index, tokens in enumerate(self._documents)
-            for window in cut(index, len(tokens), options.length, options.stride or options.length)
+            for window in token_windows(
+                index, len(tokens), options.length, options.stride or options.length
+            )
         ]
         if not windows:
             raise files.wrong(
@@ -125,7 +127,7 @@ class WindowsDataset(files.FileDataset[TokenWindow]):
         return self._documents[window.document][window.start : window.end]
 
 
-def cut(document: int, tokens: int, length: int, stride: int) -> Iterator[TokenWindow]:
+def token_windows(document: int, tokens: int, length: int, stride: int) -> Iterator[TokenWindow]:
     """Yield windows of up to `length` tokens, one every `stride`, over a document of `tokens`.
 
     >>> [tuple(window)[1:] for window in token_windows(0, 9, 4, 2)]

@@ -53,13 +53,13 @@ class Shares:
         self._variance += total
         self._of_samples += visible
 
-    def leverage(self, largest: float) -> Leverage:
+    def leverage(self, max_change: float) -> Leverage:
         """Return the leverage; `max_change` is a part's largest change of score, in its unit."""
         visible, squares = float(self._of_samples.sum()), float(np.square(self._of_samples).sum())
         return Leverage(
             seen=min(1.0, max(0.0, visible / self._variance)),
             df=max(1.0, visible**2 / squares - 1) if squares else 1.0,
-            hidden=largest / self._parts if self._alone else 0.0,
+            hidden=max_change / self._parts if self._alone else 0.0,
         )
 
 

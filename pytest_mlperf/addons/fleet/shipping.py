@@ -72,7 +72,7 @@ def _nameless(member: tarfile.TarInfo) -> tarfile.TarInfo:
     return member
 
 
-def take_back(archive: Path, *, runs_dir: Path, root: Path) -> None:
+def unpack_results(archive: Path, *, runs_dir: Path, root: Path) -> None:
     """Unpack a case's runs into `runs_dir` and new baselines below `root`; delete the archive."""
     with tarfile.open(archive) as packed:
         for member in packed.getmembers():

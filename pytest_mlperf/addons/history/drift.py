@@ -14,7 +14,7 @@ from pytest_mlperf.core.rulings.multiplicity import DROP_OUTCOMES
 from pytest_mlperf.core.trend import TrendPoint
 from pytest_mlperf.extension import METRICS, Criterion, MetricVerdict
 from pytest_mlperf.judge import RuleR
-from pytest_mlperf.judge.formulas import bound_of, raw
+from pytest_mlperf.judge.formulas import bound_of, to_relative_change
 
 
 def accepted_drop(points: Sequence[TrendPoint], metric: MetricVerdict, rule: RuleR) -> str | None:
@@ -51,7 +51,9 @@ def accepted_drop(points: Sequence[TrendPoint], metric: MetricVerdict, rule: Rul
     down = math.hypot(step.reach(rule.beta), max(recent - ends[0], 0.0))
     if total + up >= 0 or total > bound_of(direction, most):
         return None
-    low, mean, high = sorted(raw(x, direction) for x in (total - down, total, total + up))
+    low, mean, high = sorted(
+        to_relative_change(x, direction) for x in (total - down, total, total + up)
+    )
     return (
         f"{definition.title} {change(mean)} ({interval(low, high)}) over "
         f"{len(points) - points.index(first)} accepted baselines since {first.date[:10]}; "

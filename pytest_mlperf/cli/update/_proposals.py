@@ -11,13 +11,13 @@ from typing import Literal
 
 from pytest_mlperf.bench.baseline import noise_of_sessions
 from pytest_mlperf.bench.case import baseline_file, baselines_root, load_checked
-from pytest_mlperf.bench.policy import rule_beside
+from pytest_mlperf.bench.policy import rule_of_baseline
 from pytest_mlperf.core.baseline import (
     AccuracyBaseline,
     Baseline,
     Record,
     changed_keys,
-    find,
+    find_record,
     geometric_means,
     with_record,
 )
@@ -32,8 +32,8 @@ from pytest_mlperf.core.recording import (
     baseline_run,
     empty_baseline,
     new_record,
-    step,
-    why_never,
+    recording_obstacle,
+    value_change,
     worsened,
 )
 from pytest_mlperf.core.results import IMPORTED, CaseResult
@@ -89,7 +89,7 @@ class Kept:
     reason: str
 
 
-def consider(
+def proposal_for(
     result: CaseResult, terms: Terms, energy: CaseResult | None = None
 ) -> PerformanceProposal | ToMeasure | Kept:
     """Decide whether to propose a test's values as a baseline, to measure more runs, or neither.
@@ -114,7 +114,7 @@ def require_fit(result: CaseResult) -> None:
         raise BaselineError(first_line(verdict))
     if verdict.subject is None or not measured:
         raise BaselineError("nothing was measured")
-    if reason := why_never(verdict):
+    if reason := recording_obstacle(verdict):
         raise BaselineError(sentence(reason))
 
 
@@ -149,7 +149,7 @@ def recorded(root: Path, result: CaseResult) -> tuple[Path, Record | None]:
     assert subject is not None
     file = baseline_file(baselines_root(root, Path(), result.division), case, result.profile)
     loaded = load_checked(file, case)
-    return file, find(loaded, subject.identity) if loaded else None
+    return file, find_record(loaded, subject.identity) if loaded else None
 
 
 def _speed(
@@ -162,12 +162,12 @@ def _speed(
         return Kept(reason="these runs are already in the baseline")
     if not terms.baselines:
         _same_place(result, file)
-    grows = old is not None and _grows(result, old)
-    if not grows and _stands(result, old, energy) and case.id not in terms.chosen:
+    grows = old is not None and _adds_runs(result, old)
+    if not grows and _is_unchanged(result, old, energy) and case.id not in terms.chosen:
         return Kept(reason=_stays(result, old))
     limits = {**(energy.limits if energy else {}), **result.limits}
     if grows:
-        return record_of(result, file, old, limits, action="append", reason=terms.reason)
+        return performance_proposal(result, file, old, limits, action="append", reason=terms.reason)
     if len(fresh) < GATING_RUNS:
         for judged in filter(None, (result, energy)):
             if is_drop(judged.verdict):
@@ -180,12 +180,12 @@ def _speed(
     if unfit := unrecordable(verdict.runs, result.limits, None):
         raise BaselineError(f"{unfit}; run it again, or remove the metric from [limits]")
     action: Action = "replace" if old else "record"
-    proposal = record_of(result, file, old, limits, action=action, reason=terms.reason)
+    proposal = performance_proposal(result, file, old, limits, action=action, reason=terms.reason)
     require_accepted(result, "; ".join(proposal.worse), terms)
     return proposal
 
 
-def _grows(result: CaseResult, old: Record) -> bool:
+def _adds_runs(result: CaseResult, old: Record) -> bool:
     """Check whether the session adds runs of an unchanged build to a baseline of < `DAYS` days."""
     verdict = result.verdict
     passed = verdict.replaces_baseline and verdict.outcome is Outcome.OK
@@ -214,7 +214,7 @@ def require_accepted(result: CaseResult, worse: str, terms: Terms) -> None:
         raise BaselineError(f"worse: {worse}; to accept: --accept-regression {shlex.quote(case)}")
 
 
-def _stands(result: CaseResult, old: Record | None, energy: CaseResult | None) -> bool:
+def _is_unchanged(result: CaseResult, old: Record | None, energy: CaseResult | None) -> bool:
     """Check that a baseline needs no update: same build, and no drop in speed or energy."""
     words = {one.verdict.outcome for one in (result, energy) if one}
     unmoved = {Outcome.OK, Outcome.PROVISIONAL, Outcome.INCONCLUSIVE}
@@ -326,7 +326,7 @@ class PerformanceProposal:
         old = geometric_means(self.old.runs) if self.old else {}
         new = geometric_means(self.new.runs)
         for metric in filter(new.__contains__, self.limits):
-            yield f"  {step(metric, old.get(metric), new[metric])}"
+            yield f"  {value_change(metric, old.get(metric), new[metric])}"
         yield from (f"  {note}" for note in map(sentence, self.notes))
         yield f"  {len(self.new.runs)} runs -> {relative(self.file)}"
 
@@ -335,7 +335,7 @@ class PerformanceProposal:
         baselines.update(self.file, self._put)
 
     def _put(self, current: Baseline | None) -> Baseline:
-        if (find(current, self.new.identity) if current else None) != self.old:
+        if (find_record(current, self.new.identity) if current else None) != self.old:
             raise BaselineError(f"{self.file}: {CHANGED_NOTE}")
         case, result = self.result.verdict.case, self.result
         empty = empty_baseline(case, round_name=result.round, profile=result.profile)
@@ -381,7 +381,7 @@ class AccuracyProposal:
 Proposal = PerformanceProposal | AccuracyProposal
 
 
-def record_of(
+def performance_proposal(
     result: CaseResult,
     file: Path,
     old: Record | None,
@@ -393,7 +393,9 @@ def record_of(
     """Create the proposal for a performance test's runs."""
     verdict, case = result.verdict, result.verdict.case
     assert verdict.subject is not None
-    rule = rule_beside(file, case.accelerator, verdict.subject.identity, USUAL_BASELINE_RUNS)[0]
+    rule = rule_of_baseline(file, case.accelerator, verdict.subject.identity, USUAL_BASELINE_RUNS)[
+        0
+    ]
     extended = old if action == "append" else None
     fresh = screened(verdict.runs, result.limits, rule, extended)
     if extended is None and len(fresh.runs) < GATING_RUNS:

@@ -19,7 +19,7 @@ from typing import Literal
 
 from pytest_mlperf.core.energy import readings
 from pytest_mlperf.core.numbers import Count, NotNegative, Seconds
-from pytest_mlperf.core.reason import of_gpus
+from pytest_mlperf.core.reason import gpu_sentences
 
 PAD_S = 0.5
 """Time before and after a window whose power shows the possible error at its ends."""
@@ -132,8 +132,10 @@ def measure(
     window_s = end_s - begin_s
     if not window_s > 0:
         raise ValueError(f"the window ends {-window_s:g} s before it begins")
-    counted = readings.count(counter, trace, begin_s, end_s, covers=covers, period_s=period_s)
-    seen = readings.traced(trace, begin_s, end_s, rate_hz=rate_hz, covers=covers)
+    counted = readings.counter_energy(
+        counter, trace, begin_s, end_s, covers=covers, period_s=period_s
+    )
+    seen = readings.integrate_trace(trace, begin_s, end_s, rate_hz=rate_hz, covers=covers)
     joules = seen.joules if counted.joules is None else counted.joules
     energy = Energy(
         joules=joules,
@@ -347,7 +349,7 @@ class EnergyReading:
         return None if self.joules is None or not self.window_s else self.joules / self.window_s
 
 
-def together(
+def sum_energies(
     energies: Mapping[str, Energy],
     *,
     doubts: tuple[str, ...] = (),
@@ -364,7 +366,7 @@ def together(
     members = list(energies.values())
     window_s = members[0].window_s
     joules = _sum([e.joules for e in members])
-    texts = once_each(
+    texts = merge_sentences(
         [(names.get(uuid, uuid), (*one.invalid, *one.notes)) for uuid, one in energies.items()]
     )
     return EnergyReading(
@@ -381,10 +383,10 @@ def together(
     )
 
 
-def once_each(sentences: Sequence[tuple[str, Sequence[str]]]) -> tuple[str, ...]:
+def merge_sentences(by_gpu: Sequence[tuple[str, Sequence[str]]]) -> tuple[str, ...]:
     """Merge equal sentences of several GPUs; name the GPUs unless a sentence is about all."""
-    apart = [(gpu, text) for gpu, texts in sentences for text in texts]
-    return tuple(of_gpus(apart, len(sentences), every=""))
+    apart = [(gpu, text) for gpu, texts in by_gpu for text in texts]
+    return tuple(gpu_sentences(apart, len(by_gpu), every=""))
 
 
 def _uncertainty(energies: Sequence[Energy]) -> float | None:

@@ -17,12 +17,12 @@ from pytest_mlperf.core.energy.readings import (
     MAX_WATTS,
     Reading,
     at,
-    beat_s,
+    median_interval_s,
     misreads,
     slopes,
     without_misreads,
 )
-from pytest_mlperf.core.plausible import possible
+from pytest_mlperf.core.plausible import plausible_reading
 from pytest_mlperf.core.prometheus import PageSample, page_samples
 
 POWER_METRIC, ENERGY_METRIC = "DCGM_FI_DEV_POWER_USAGE", "DCGM_FI_DEV_TOTAL_ENERGY_CONSUMPTION"
@@ -93,11 +93,11 @@ def _with(gpu: ExportedGpu, sample: PageSample) -> ExportedGpu:
     if sample.labels.get("GPU_I_ID"):
         gpu = replace(gpu, parts=True)
     if sample.name == LIMIT_METRIC:
-        return replace(gpu, limit_w=possible("limit_w", sample.value))
+        return replace(gpu, limit_w=plausible_reading("limit_w", sample.value))
     if sample.name != ENERGY_METRIC:
-        return replace(gpu, watts=possible("power_w", sample.value) or gpu.watts)
+        return replace(gpu, watts=plausible_reading("power_w", sample.value) or gpu.watts)
     # The lower one of two samples of a GPU is stale.
-    joules = max(possible("energy_j", sample.value / 1000) or 0.0, gpu.joules or 0.0)
+    joules = max(plausible_reading("energy_j", sample.value / 1000) or 0.0, gpu.joules or 0.0)
     return replace(gpu, joules=joules or None)
 
 
@@ -116,7 +116,7 @@ class ExporterLook:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class _Counted:
+class _CounterEnergy:
     """Hold a GPU's energy [J] in a window by its counter; None for the reasons in `why_not`."""
 
     joules: float | None = None
@@ -167,7 +167,7 @@ def exported_energy(
         readings=min(c.readings for c in counted.values()),
         parts={uuid: c.joules for uuid, c in counted.items()},
     )
-    if why_not := energy.once_each([(uuid, c.why_not) for uuid, c in counted.items()]):
+    if why_not := energy.merge_sentences([(uuid, c.why_not) for uuid, c in counted.items()]):
         return replace(whole, notes=(*why_not, *lost))
     whole = replace(
         whole,
@@ -176,11 +176,11 @@ def exported_energy(
     )
     doubts = (
         *lost,
-        *energy.once_each([(uuid, c.doubts) for uuid, c in counted.items()]),
+        *energy.merge_sentences([(uuid, c.doubts) for uuid, c in counted.items()]),
         *_doubts(whole, gpus.values(), expected),
         *_beside_powers(whole, _powers(near, begin_s, end_s)),
     )
-    notes = energy.once_each([(uuid, c.notes) for uuid, c in counted.items()])
+    notes = energy.merge_sentences([(uuid, c.notes) for uuid, c in counted.items()])
     if lost:
         whole = replace(whole, joules=None, uncertainty_j=None, parts=dict.fromkeys(counted))
     return replace(whole, notes=(*doubts, *notes), gated=not doubts)
@@ -222,7 +222,7 @@ def _beside_powers(whole: EnergyReading, watts: Sequence[float]) -> Iterator[str
 
 def _counted(
     looks: Sequence[ExporterLook], uuid: str, begin_s: float, end_s: float, *, moving: bool
-) -> _Counted:
+) -> _CounterEnergy:
     read = [
         Reading(time_s=look.time_s, value=gpu.joules)
         for look in looks
@@ -236,23 +236,24 @@ def _counted(
     ]
     inside = [change for change in changes if begin_s <= change.time_s <= end_s]
     if read and not series:
-        return _Counted(why_not=("the energy counter was reset during the run",))
+        return _CounterEnergy(why_not=("the energy counter was reset during the run",))
     if len(inside) < 2:
         still = _stands_still(series, end_s - begin_s, moving=moving)
-        return _Counted(readings=len(inside), why_not=(still,))
+        return _CounterEnergy(readings=len(inside), why_not=(still,))
     joules = at(changes, end_s) - at(changes, begin_s)
     if joules > MAX_WATTS * (end_s - begin_s):
         text = (
             f"the energy counter rises faster than any board can draw power: {ENERGY_METRIC} "
             "must be in mJ"
         )
-        return _Counted(readings=len(inside), why_not=(text,))
+        return _CounterEnergy(readings=len(inside), why_not=(text,))
     moments = [begin_s, *(change.time_s for change in inside), end_s]
     longest_s = max(later - earlier for earlier, later in pairwise(moments))
-    interval_s = beat_s(inside)
-    return _Counted(
+    interval_s = median_interval_s(inside)
+    return _CounterEnergy(
         joules=joules,
-        uncertainty_j=(interval_s + beat_s(series) + COUNTER_UPDATE_SECONDS) * max(slopes(changes)),
+        uncertainty_j=(interval_s + median_interval_s(series) + COUNTER_UPDATE_SECONDS)
+        * max(slopes(changes)),
         interval_s=interval_s,
         readings=len(inside),
         doubts=tuple(_sparse(len(inside), interval_s, longest_s)),

@@ -18,7 +18,7 @@ from statistics import median
 from pytest_mlperf.core import energy
 from pytest_mlperf.core.energy import EnergyReading, Source
 from pytest_mlperf.core.errors import SuiteError
-from pytest_mlperf.core.plausible import possible
+from pytest_mlperf.core.plausible import plausible_reading
 
 TIME_COLUMNS = ("time", "time_s", "timestamp")
 POWER_COLUMNS = ("watts", "power_w")
@@ -39,7 +39,7 @@ class MeterReading:
     @property
     def good(self) -> bool:
         """Whether the meter's power is above 0 and plausible."""
-        return self.watts > 0 and possible("wall_w", self.watts) is not None
+        return self.watts > 0 and plausible_reading("wall_w", self.watts) is not None
 
 
 def parse_meter(text: str, *, name: str, local_offset_s: float = 0.0) -> tuple[MeterReading, ...]:

@@ -49,7 +49,7 @@ class SessionShare:
             (s for s, below in zip(_CELL_SHARES, sums, strict=True) if below >= chance), 1.0
         )
 
-    def variance(self, chance: float, inside: float, within: float, log_se: float) -> float:
+    def variance(self, probability: float, inside: float, within: float, log_se: float) -> float:
         """Return the `probability` quantile of s0², a run's variance beyond the noise within it.
 
         Args:
@@ -67,7 +67,7 @@ class SessionShare:
             )
 
         low, high = math.log(inside) - 10 * log_se - 1, math.log(inside + within) + 10 * log_se + 8
-        return math.exp(_root(lambda log: chance - below(math.exp(log)), low, high))
+        return math.exp(_root(lambda log: probability - below(math.exp(log)), low, high))
 
 
 def session_share(ratio: float, *, runs_per_session: float, df: int, run_df: float) -> SessionShare:
@@ -150,7 +150,7 @@ MIN_DF, MAX_DF = 1.0, 30.0
 
 
 @dataclass(frozen=True, slots=True)
-class Unit:
+class SeriesVariance:
     """Hold the variance of one series, its degrees of freedom, and its within-run variance."""
 
     variance: float
@@ -169,7 +169,9 @@ class Fit:
     df_weight: float
 
 
-def fit(units: Sequence[Unit], default_df: float, default: float, cases: int) -> Fit:
+def fit(
+    units: Sequence[SeriesVariance], default_df: float, default_variance: float, cases: int
+) -> Fit:
     """Fit V_c / (s0² + w_c²) ~ F(d_c, ν0), the model of rule R, by moments of log V.
 
     A unit is one V_c with d_c and w_c². The estimates are shrunk towards the defaults. Metrics of a
@@ -198,7 +200,7 @@ def fit(units: Sequence[Unit], default_df: float, default: float, cases: int) ->
     error = (trigamma(df / 2) + fmean(trigamma(unit.df / 2) for unit in units)) / cases / share**2
     guess = (2 * math.log(DEFAULT_FACTOR)) ** 2
     weight = guess / (guess + error)
-    mixed = math.exp(weight * root + (1 - weight) * math.log(default))
+    mixed = math.exp(weight * root + (1 - weight) * math.log(default_variance))
     return Fit(
         df=df,
         variance=max(mixed, FLOOR_SD**2),
@@ -208,7 +210,7 @@ def fit(units: Sequence[Unit], default_df: float, default: float, cases: int) ->
     )
 
 
-def _centred(unit: Unit, expected: float) -> float:
+def _centred(unit: SeriesVariance, expected: float) -> float:
     """Return log(V / (s0² + w²)) - E log(χ²/d): V, w² and d of `unit`, s0² is `expected`."""
     ratio = max(unit.variance, FLOOR_SD**2) / (expected + unit.within)
     return math.log(ratio) - digamma(unit.df / 2) + math.log(unit.df / 2)
@@ -355,11 +357,15 @@ def learn(series: Sequence[Series], default: Noise) -> Learnt:
     cases = len({one.case for one, _ in usable})
     sessions = len({run.session for one, _ in usable for run in one.runs})
     inside = (1 - default.session_share) * default.prior_sd**2
-    units = [Unit(variances.run, variances.run_df, variances.within) for variances in spreads]
+    units = [
+        SeriesVariance(variances.run, variances.run_df, variances.within) for variances in spreads
+    ]
     first = fit(units, default.prior_df, inside, cases)
     shares, session_df = _session_share(usable, first)
     share = shares.mean if shares else default.session_share
-    units = [Unit(total_variance(s, share), s.run_df + s.between_df, s.within) for s in spreads]
+    units = [
+        SeriesVariance(total_variance(s, share), s.run_df + s.between_df, s.within) for s in spreads
+    ]
     last = fit(units, default.prior_df, default.prior_sd**2, cases)
     sd = math.sqrt(last.variance)
     return Learnt(
@@ -399,7 +405,7 @@ def moderated(spread: SeriesSpread, noise: Noise) -> float:
 
 
 def _session_share(
-    usable: Sequence[tuple[Series, SeriesSpread]], inside: Fit
+    spreads: Sequence[tuple[Series, SeriesSpread]], run_prior: Fit
 ) -> tuple[SessionShare | None, int]:
     """Return the distribution of φ and its degrees of freedom; (None, 0) if φ is unknown.
 
@@ -408,11 +414,11 @@ def _session_share(
     """
     squares = weight = run_df = 0.0
     between_df, names = 0, set()
-    for series, spread in usable:
+    for series, spread in spreads:
         if spread.between is None:
             continue
-        df = inside.df + spread.run_df
-        expected = inside.df * (inside.variance + spread.within) + spread.run_df * spread.run
+        df = run_prior.df + spread.run_df
+        expected = run_prior.df * (run_prior.variance + spread.within) + spread.run_df * spread.run
         squares += spread.between_df * spread.between * df / max(expected, df * FLOOR_SD**2)
         weight += spread.between_df * spread.runs_per_session
         run_df += df

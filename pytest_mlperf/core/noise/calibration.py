@@ -271,7 +271,7 @@ def best_length(
     return min(max(best, MIN_RUN_SECONDS), MAX_RUN_SECONDS)
 
 
-def most_runs(gated: Sequence[tuple[Sequence[Value], float]], noise: Noise) -> int:
+def runs_to_detect(gated: Sequence[tuple[Sequence[Value], float]], noise: Noise) -> int:
     """Return the fewest runs that detect drops by all detectable limits in `gated`, or default."""
     last = noise.rule(MAX_BASELINE_RUNS)
     able = [one for one in gated if minimum_detectable_change(one[0], rule=last) <= one[1]]

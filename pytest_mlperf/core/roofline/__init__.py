@@ -50,7 +50,7 @@ class Effect:
     change: Callable[[Changed, Circumstances], Changed]
 
 
-def changed(work: AnyWork, seen: Circumstances) -> Changed:
+def reduced_work(work: AnyWork, seen: Circumstances) -> Changed:
     """Return the reference model's work, reduced by the techniques that the run declares."""
     result = Changed(certain=work, estimated=work)
     for name in dict.fromkeys(seen.techniques):
@@ -76,12 +76,12 @@ def _share(technique: str) -> Callable[[Changed, Circumstances], Changed]:
         if seen.work_share is None:
             reason = f"{technique}: set work_share, the share of the work that is left"
             return _nothing(result, reason)
-        return _reduced(result, share=seen.work_share)
+        return _with_figures(result, share=seen.work_share)
 
     return change
 
 
-def _reduced(result: Changed, **figures: Any) -> Changed:
+def _with_figures(result: Changed, **figures: Any) -> Changed:
     """Replace these figures in both the certain and the estimated work of a change."""
     certain, likely = (
         None if work is None else replace(work, **figures)
@@ -104,7 +104,7 @@ def _fewer_calls(name: str, *, guided: bool) -> Callable[[Changed, Circumstances
         assert isinstance(certain, Diffusion)
         calls = min(seen.calls or (certain.calls if guided else 1), certain.calls)
         steps = 1 if seen.steps is None else min(seen.steps, certain.steps)
-        result = _reduced(result, steps=steps, calls=calls)
+        result = _with_figures(result, steps=steps, calls=calls)
         if seen.steps is None or not (guided or seen.calls):
             return _unknown(
                 result, f"{name}: set steps (denoising steps per image) and calls (per step)"
@@ -118,10 +118,10 @@ def _part_of_network(result: Changed, seen: Circumstances) -> Changed:
     assert isinstance(result.certain, Diffusion)
     if seen.network_share is None:
         return _unknown(
-            _reduced(result, network_share=1 / result.certain.steps),
+            _with_figures(result, network_share=1 / result.certain.steps),
             "deepcache: set network_share, the mean share of the network that a call computes",
         )
-    return _reduced(result, network_share=seen.network_share)
+    return _with_figures(result, network_share=seen.network_share)
 
 
 def _drafts(result: Changed, seen: Circumstances) -> Changed:
@@ -187,19 +187,19 @@ class Limit:
     why_no_estimate: str | None = None
 
     @property
-    def of_certain(self) -> float | None:
+    def certain_share(self) -> float | None:
         """Share of the certain limit that the result reaches, e.g. 0.62; None without a limit."""
         return self._share(self.certain)
 
     @property
-    def of_estimated(self) -> float | None:
+    def estimated_share(self) -> float | None:
         """Share of the estimated limit that the result reaches; None without an estimate."""
         return self._share(self.estimated)
 
     @property
     def share(self) -> float | None:
         """Roofline share: of the estimated limit if there is one, else of the certain one."""
-        return self.of_certain if self.estimated is None else self.of_estimated
+        return self.certain_share if self.estimated is None else self.estimated_share
 
     @property
     def impossible(self) -> bool:
@@ -210,7 +210,7 @@ class Limit:
     @property
     def near(self) -> bool:
         """Whether the result is near or beyond the estimated limit and should be checked."""
-        return self.of_estimated is not None and self.of_estimated > NEAR_LIMIT_SHARE
+        return self.estimated_share is not None and self.estimated_share > NEAR_LIMIT_SHARE
 
     def _share(self, limit: float | None) -> float | None:
         if self.value is None or limit is None:
@@ -225,8 +225,8 @@ def in_words(limit: Limit) -> str:
     share = limit.share
     if share is None:
         return limit.why_unknown or "no limit was requested"
-    if limit.impossible and limit.of_certain is not None:
-        far = f"{100 * limit.of_certain:,.0f} % of the roofline"
+    if limit.impossible and limit.certain_share is not None:
+        far = f"{100 * limit.certain_share:,.0f} % of the roofline"
         return f"{far}, which is physically impossible ({limit.binds})"
     return share_in_words(share, limit.binds, estimated=limit.estimated is not None)
 
@@ -256,7 +256,7 @@ def share_of_limit(
     reason = _why_unknown(metric, accelerator, gpu, work, seen)
     if reason or gpu is None or work is None:
         return replace(empty, why_unknown=reason, why_no_estimate=reason)
-    change = changed(work, seen)
+    change = reduced_work(work, seen)
     term = _term(metric, gpu, seen, change, certain=True)
     if term is None:
         reason = change.reason or _why_no_terms(metric, change)
@@ -293,11 +293,11 @@ def _term(
         seen = replace(seen, gpus=seen.replica_gpus or seen.gpus)
     has = bounds.hardware(gpu, seen, best=best, sparse=change.sparse)
     if time:
-        terms = bounds.shortest(metric, work, has, seen, certain=certain, drafts=drafts)
+        terms = bounds.latency_bounds(metric, work, has, seen, certain=certain, drafts=drafts)
     elif metric == "throughput":
-        terms = bounds.samples(work, has, seen, certain=certain, drafts=drafts)
+        terms = bounds.sample_limits(work, has, seen, certain=certain, drafts=drafts)
     elif isinstance(work, Decode):
-        terms = bounds.tokens(work, has, seen, certain=certain, drafts=drafts)
+        terms = bounds.token_limits(work, has, seen, certain=certain, drafts=drafts)
     else:
         return None
     # The longest time or the lowest rate limits the whole.
@@ -359,7 +359,7 @@ def _is_time(metric: str) -> bool:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Light:
+class RooflineShare:
     """Compare one metric of a run with its physical limit (the roofline).
 
     Attributes:
@@ -394,7 +394,7 @@ class Light:
         )
 
 
-def lights(
+def roofline_shares(
     metrics: Mapping[str, float],
     scenario: Scenario,
     *,
@@ -402,9 +402,9 @@ def lights(
     gpu: GpuSpec | None,
     work: AnyWork | None,
     seen: Circumstances,
-) -> tuple[Light, ...]:
+) -> tuple[RooflineShare, ...]:
     """Return the roofline shares of a run's metrics, main metric first; at least one entry."""
-    first = about(scenario, metrics)
+    first = main_metric(scenario, metrics)
     names = [first, *(n for n in metrics if n not in {first, *EFFICIENCY, *UNGATED})]
     limits = [
         share_of_limit(n, metrics[n], accelerator=accelerator, gpu=gpu, work=work, seen=seen)
@@ -412,14 +412,14 @@ def lights(
         if n in METRICS
     ]
     with_limit = [limit for limit in limits if limit.certain is not None]
-    copied = [field.name for field in fields(Light) if field.name != "says"]
+    copied = [field.name for field in fields(RooflineShare) if field.name != "says"]
     return tuple(
-        Light(says=in_words(limit), **{name: getattr(limit, name) for name in copied})
+        RooflineShare(says=in_words(limit), **{name: getattr(limit, name) for name in copied})
         for limit in with_limit or limits[:1]
     )
 
 
-def about(scenario: Scenario, metrics: Mapping[str, float]) -> str:
+def main_metric(scenario: Scenario, metrics: Mapping[str, float]) -> str:
     """Return the name of a scenario's main metric: tokens or samples per second, or a latency."""
     if scenario.answers_one_at_a_time:
         return gated_metrics(scenario)[0]

@@ -67,7 +67,7 @@ def hardware(
     )
 
 
-def samples(
+def sample_limits(
     work: AnyWork, has: Hardware, seen: Circumstances, *, certain: bool, drafts: float | None = 1.0
 ) -> list[Term]:
     """Return the limits [samples/s] by compute and memory; [] if sample sizes are unknown.
@@ -78,13 +78,13 @@ def samples(
         if not seen.output_tokens:
             return []
         length = seen.output_tokens
-        terms = tokens(work, has, seen, certain=certain, drafts=drafts)
+        terms = token_limits(work, has, seen, certain=certain, drafts=drafts)
         return [replace(t, rate=t.rate / length, amount=t.amount * length) for t in terms]
     flop = work.least(seen) if certain else work.estimate(seen)
     return [] if not flop else [_rate("compute", flop, has.flops)]
 
 
-def tokens(
+def token_limits(
     work: Decode, has: Hardware, seen: Circumstances, *, certain: bool, drafts: float | None = 1.0
 ) -> list[Term]:
     """Return limits [tokens/s] by compute and, unless `drafts` (tokens a step) is None, memory."""
@@ -100,18 +100,18 @@ def tokens(
     return terms
 
 
-def likely_batch(work: Decode, has: Hardware, seen: Circumstances) -> float | None:
+def likely_batch(work: Decode, hardware: Hardware, seen: Circumstances) -> float | None:
     """Return one model copy's batch: what fits in memory, at most `seen.batch`; None if unknown.
 
     This is an estimate for sequences of full length; the KV cache may also use host memory.
     """
-    if has.memory is None or has.weight is None or seen.input_tokens is None:
+    if hardware.memory is None or hardware.weight is None or seen.input_tokens is None:
         return seen.batch
     length = seen.input_tokens + work.beams * (seen.output_tokens or 0.0)
-    room = has.memory - (work.shared + work.experts * work.expert) * has.weight
+    room = hardware.memory - (work.shared + work.experts * work.expert) * hardware.weight
     if not length or room <= 0:
         return seen.batch
-    return max(1.0, min(room / (length * work.kv_bytes(has.kv)), seen.batch or math.inf))
+    return max(1.0, min(room / (length * work.kv_bytes(hardware.kv)), seen.batch or math.inf))
 
 
 def step_bytes(work: Decode, has: Hardware, seen: Circumstances, *, certain: bool) -> float | None:
@@ -134,15 +134,15 @@ def decode_rate(work: Decode, has: Hardware, *, batch: float, context: float) ->
     return batch / max(read / (has.bandwidth or float("inf")), batch * flop / has.flops)
 
 
-def prefill_rate(work: Decode, has: Hardware, *, length: float) -> float:
+def prefill_rate(work: Decode, hardware: Hardware, *, length: float) -> float:
     """Return the prompt tokens/s at the peak FLOP rate, for prompts of `length` tokens."""
-    return has.flops / work.prompt_flop(length)
+    return hardware.flops / work.prompt_flop(length)
 
 
-def shortest(
+def latency_bounds(
     metric: str,
     work: AnyWork,
-    has: Hardware,
+    hardware: Hardware,
     seen: Circumstances,
     *,
     certain: bool,
@@ -151,20 +151,20 @@ def shortest(
     """Return bounds of a latency [s] by compute and memory; `certain`: for the least work."""
     if not isinstance(work, Decode):
         flop = work.smallest if certain else work.estimate(seen)
-        return [] if not flop else [_time("compute", flop, has.flops)]
+        return [] if not flop else [_time("compute", flop, hardware.flops)]
     kind = metric.partition("_")[0]
     if kind == "latency":
-        return _whole(work, has, seen, certain=certain, drafts=drafts)
+        return _whole(work, hardware, seen, certain=certain, drafts=drafts)
     if kind in {"ttft", "first"}:
-        return _first(work, has, seen, certain=certain)
+        return _first(work, hardware, seen, certain=certain)
     if kind == "itl" and drafts != 1.0:
         return []  # a step gives several tokens at once, with no time between them
     # Every token is computed, also a drafted one; the weights are read once per step.
-    terms = [_time("compute", work.beams * work.token_flop, has.flops)]
+    terms = [_time("compute", work.beams * work.token_flop, hardware.flops)]
     # The acceptance is a mean: a request of easy tokens may have much more.
     if drafts is None or (certain and drafts != 1.0):
         return terms
-    return terms + _reading(work, has, seen, 1 / drafts, certain=certain)
+    return terms + _reading(work, hardware, seen, 1 / drafts, certain=certain)
 
 
 def _first(work: Decode, has: Hardware, seen: Circumstances, *, certain: bool) -> list[Term]:

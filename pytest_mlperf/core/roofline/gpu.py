@@ -113,10 +113,10 @@ def parse_gpu(accelerator: str, figures: Mapping[str, Any]) -> GpuSpec:
 
 def any_of(specs: Sequence[GpuSpec]) -> GpuSpec:
     """Return upper bounds over several GPU models, if it is unknown which one is present."""
-    return reduce(_either, specs)
+    return reduce(_upper_bounds, specs)
 
 
-def _either(a: GpuSpec, b: GpuSpec) -> GpuSpec:
+def _upper_bounds(a: GpuSpec, b: GpuSpec) -> GpuSpec:
     """Return upper bounds over two GPU models; a figure is None if unknown for one of them."""
     peaks = {key: max(a.peaks[key], b.peaks[key]) for key in a.peaks if key in b.peaks}
     bandwidth, memory = _most(a.bandwidth, b.bandwidth), _most(a.memory, b.memory)
@@ -284,13 +284,13 @@ def fewest_gpus(weight_bytes: float, memory: float) -> int:
 
 
 def per_dollar(
-    rate: float, price: GpuPrice, *, gpus: int, holding: int = 1, of: str = "tokens"
+    rate: float, price: GpuPrice, *, gpus: int, weight_gpus: int = 1, unit: str = "tokens"
 ) -> PerDollar:
     """Return output per dollar: rate x 3600 s / (USD per GPU-hour x max(gpus, weight_gpus))."""
     if not 0 <= rate < math.inf:
         raise ValueError(f"the rate is {rate!r}; must be finite, at least 0")
-    if gpus < 1 or holding < 1:
-        raise ValueError(f"gpus={gpus}, holding={holding}; both must be at least 1")
-    paid = max(gpus, holding)
+    if gpus < 1 or weight_gpus < 1:
+        raise ValueError(f"gpus={gpus}, holding={weight_gpus}; both must be at least 1")
+    paid = max(gpus, weight_gpus)
     dollars_per_s = price.usd_per_gpu_hour * paid / SECONDS_PER_HOUR
-    return PerDollar(value=rate / dollars_per_s, of=of, gpus=paid, price=price)
+    return PerDollar(value=rate / dollars_per_s, of=unit, gpus=paid, price=price)

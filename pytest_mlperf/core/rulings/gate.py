@@ -63,7 +63,7 @@ MAX_LOOKS = 5
 """Most interim analyses of a part, over which other tests than `below` split their error."""
 
 
-def below(excess: Sequence[float | None], most: float, total: int) -> float:
+def betting_p_value(excess: Sequence[float | None], most: float, total: int) -> float:
     """Return the p value, from a part, of the hypothesis that a data set's mean is at least 0.
 
     Before each sample a bettor bets that the sample is below the mean that the rest of the data set
@@ -134,7 +134,7 @@ of SQuAD are about one article, and the first hours of a day's clicks differ fro
 
 
 @dataclass(frozen=True, kw_only=True)
-class _Series:
+class _ScoreSeries:
     """Hold one score of the scored samples: each sample's value, and the estimate for the data set.
 
     Attributes:
@@ -165,13 +165,13 @@ def proven_misses(measured: Pass, bounds: Mapping[str, GateWindow]) -> dict[str,
             p_values[name, sign] = 1.0
             if series is not None and window.missed(series.score) == bound:
                 needed = bound - sign * slack
-                p_values[name, sign] = _p(series, window, sign, needed, measured.total)
+                p_values[name, sign] = _miss_p_value(series, window, sign, needed, measured.total)
                 scores[name, sign] = series.score
     rejected = holm(p_values, ALPHA)
     return {name: score for (name, sign), score in scores.items() if (name, sign) in rejected}
 
 
-def _series(measured: Pass, name: str) -> _Series | None:
+def _series(measured: Pass, name: str) -> _ScoreSeries | None:
     accuracy, scored = measured.accuracy, measured.scored
     printed, values = accuracy.scores.get(name), scored.per_sample.get(name, ())
     there = [value for value in values if value is not None]
@@ -184,13 +184,15 @@ def _series(measured: Pass, name: str) -> _Series | None:
     share = 1 / measured.total
     for aggregate, score, per_sample in ((mean, printed, 1.0), (summed, mean / share, share)):
         if abs(printed - aggregate) <= ROUNDING_SLACK + 1e-6 * abs(aggregate):
-            return _Series(
+            return _ScoreSeries(
                 values=ordered, score=score, per_sample=per_sample, influence=name in accuracy.whole
             )
     return None
 
 
-def _p(series: _Series, window: GateWindow, sign: int, bound: float, total: int) -> float:
+def _miss_p_value(
+    series: _ScoreSeries, window: GateWindow, sign: int, bound: float, total: int
+) -> float:
     """Return the p value of "the whole set meets its lower (sign 1) or upper (-1) bound"."""
     there = [value for value in series.values if value is not None]
     if series.influence:
@@ -201,7 +203,7 @@ def _p(series: _Series, window: GateWindow, sign: int, bound: float, total: int)
     if best is None or max(sign * (value - best) for value in there) > 0:
         return 1.0
     excess = [None if value is None else sign * (value - needed) for value in series.values]
-    return below(excess, sign * (best - needed), total)
+    return betting_p_value(excess, sign * (best - needed), total)
 
 
 NEAR_GATE_DEVIATIONS = 2.0
@@ -324,7 +326,7 @@ def _metric(name: str, score: float, window: GateWindow, whose: str) -> tuple[No
     )
 
 
-def combine(gated: Ruling, ruling: Ruling | None, missing: Words) -> Ruling:
+def combine(gated: Ruling, ruling: Ruling | None, missing_note: Words) -> Ruling:
     """Combine the rulings of accuracy gate and baseline; add `missing_note` without a baseline."""
     paired = ruling.paired if ruling else ()
     if gated.outcome is Outcome.GATE_FAIL:
@@ -334,7 +336,7 @@ def combine(gated: Ruling, ruling: Ruling | None, missing: Words) -> Ruling:
         return replace(gated, paired=paired, notes=notes)
     if ruling is None:
         kept = gated.gate is not None and gated.gate.kept
-        note = Note.of("only_gate", note=missing) if kept else missing
+        note = Note.of("only_gate", note=missing_note) if kept else missing_note
         outcome = Outcome.OK if kept else Outcome.NO_BASELINE
         return replace(gated, outcome=outcome, notes=(*gated.notes, note))
     return Ruling(

@@ -18,22 +18,22 @@ from pytest_mlperf.core.metrics import (
     METRICS,
     PREFIX_HIT_SHARE,
     at_point,
-    in_order,
+    metric_sort_key,
     point_of,
 )
 from pytest_mlperf.core.notes import Note, NoteKey, Words
 from pytest_mlperf.core.numbers import rounded
 from pytest_mlperf.core.rulings.outcomes import outcome_of
 from pytest_mlperf.core.rulings.sample import (
+    adjust_for_few_queries,
     countable,
-    in_zeros,
+    curve_rule,
+    judge_zeros,
     missing,
-    of_few,
-    sharing,
     too_few,
     ungated,
     unmeasured,
-    with_zeros,
+    zero_note,
 )
 from pytest_mlperf.core.verdict import (
     Gate,
@@ -45,26 +45,26 @@ from pytest_mlperf.core.verdict import (
     PairedVerdict,
     Unchecked,
     Verdict,
-    deciding_of,
+    deciding_metric,
     worst,
 )
 from pytest_mlperf.judge.decision import Answer
 from pytest_mlperf.judge.formulas import t_isf
-from pytest_mlperf.judge.inputs import Direction, SessionNoise, surer
+from pytest_mlperf.judge.inputs import Direction, SessionNoise, better_known
 from pytest_mlperf.judge.multiplicity import MAX_LONE_PAIRS, rule_among
 from pytest_mlperf.judge.rule_r import (
     GATING_RUNS,
     Judged,
     RuleR,
     Value,
-    as_alone,
+    interim_statistics,
     judge,
     log_scale,
-    look_at,
+    without_multiplicity,
 )
 
 
-def looks_at(
+def interim_analyses(
     baseline: Sequence[Value], runs: Sequence[Value], *, direction: Direction, rule: RuleR
 ) -> tuple[InterimAnalysis, ...]:
     """Return rule R's interim analyses: after the first run, after two runs, and so on."""
@@ -91,22 +91,33 @@ def _compared(
     rule: RuleR,
     session: str = "",
 ) -> InterimAnalysis:
-    look = look_at(baseline, runs, log_scale(direction), rule)
+    look = interim_statistics(baseline, runs, log_scale(direction), rule)
     change = look.d if session else look.best
     return InterimAnalysis(change=change, se=look.se, df=look.df, session=session)
 
 
-def other_count(
-    metric: str, theirs: Sequence[float], ours: Sequence[float], *, tolerance: float = 0.0
+def count_outside_range(
+    metric: str,
+    baseline_values: Sequence[float],
+    values: Sequence[float],
+    *,
+    tolerance: float = 0.0,
 ) -> Note | None:
     """Return a note if a count is outside its baseline range, widened by a share `tolerance`."""
-    if not theirs or not ours:
-        raise ValueError(f"{metric}: {len(theirs)} baseline values and {len(ours)} now; need both")
-    if not all(math.isfinite(value) for value in (*theirs, *ours, tolerance)) or tolerance < 0:
-        raise ValueError(f"{metric}: {[*theirs, *ours]}, tolerance {tolerance!r}: must be finite")
-    low = min(value - tolerance * abs(value) for value in theirs)
-    high = max(value + tolerance * abs(value) for value in theirs)
-    least, most = min(ours), max(ours)
+    if not baseline_values or not values:
+        raise ValueError(
+            f"{metric}: {len(baseline_values)} baseline values and {len(values)} now; need both"
+        )
+    if (
+        not all(math.isfinite(value) for value in (*baseline_values, *values, tolerance))
+        or tolerance < 0
+    ):
+        raise ValueError(
+            f"{metric}: {[*baseline_values, *values]}, tolerance {tolerance!r}: must be finite"
+        )
+    low = min(value - tolerance * abs(value) for value in baseline_values)
+    high = max(value + tolerance * abs(value) for value in baseline_values)
+    least, most = min(values), max(values)
     if low <= least and most <= high:
         return None
     value = least if least < low else most
@@ -117,7 +128,7 @@ HITS_APART = 0.02
 """Tolerated difference of the share of prompt tokens in a server's cache."""
 
 
-def other_cached(
+def cache_share_note(
     current_runs: Sequence[Run],
     baseline_runs: Sequence[Run | BaselineRun],
     key: NoteKey = "other_cached",
@@ -149,7 +160,7 @@ LENGTH_FALSE = 0.01
 MIN_SHARED_SAMPLES = 10
 
 
-def other_length(
+def length_change(
     current_runs: Sequence[Run], baseline_runs: Sequence[Run | BaselineRun]
 ) -> Note | None:
     """Return a note if the mean answer length changed at a concurrency or rate, else None.
@@ -161,22 +172,22 @@ def other_length(
     )
     for name in (at_point("tokens_per_sample", point) for point in points):
         ours, theirs, chance = (
-            values(current_runs, name),
-            values(baseline_runs, name),
+            rule_values(current_runs, name),
+            rule_values(baseline_runs, name),
             LENGTH_FALSE / len(points),
         )
         if ours and theirs:
-            means, tolerance = _paired(baseline_runs, current_runs, name, chance) or (
+            means, tolerance = _answer_lengths(baseline_runs, current_runs, name, chance) or (
                 (mean_value(theirs), mean_value(ours)),
                 _tolerance(theirs, ours, chance),
             )
             counts = ([mean] for mean in means)
-            if other := other_count(name, *counts, tolerance=tolerance):
+            if other := count_outside_range(name, *counts, tolerance=tolerance):
                 return other
     return None
 
 
-def _paired(
+def _answer_lengths(
     baseline_runs: Sequence[Run | BaselineRun],
     current_runs: Sequence[Run],
     name: str,
@@ -320,13 +331,13 @@ def rule_on(
 
     A proven drop has the outcome `failing`; if `pairs` > 1, no other pair may be able to change it.
     """
-    judging = _Judging(
+    judging = _MetricRules(
         rule=rule,
         among=rule if pairs == 1 else rule_among(rule, pairs),
         pairs=pairs,
         failing=failing,
     )
-    names = sorted({n for run in runs for n in run.metrics if n in METRICS}, key=in_order)
+    names = sorted({n for run in runs for n in run.metrics if n in METRICS}, key=metric_sort_key)
     measured = [name for name in names if name not in EFFICIENCY]
     believed = [n for n in measured if all(r.may_judge(n) for r in runs if n in r.metrics)]
     held = ungated(runs, limits, record)
@@ -366,7 +377,7 @@ def ruling_of(
     outcome = worst(outcomes) if outcomes else Outcome.INCONCLUSIVE
     if outcome is Outcome.OK and Outcome.IMPROVED in outcomes:
         outcome = Outcome.IMPROVED
-    deciding = deciding_of(metrics, outcome if outcomes else None)
+    deciding = deciding_metric(metrics, outcome if outcomes else None)
     headline = headline_of(outcome, deciding) if deciding else Note.of("nothing_gated")
     return Ruling(
         outcome=outcome,
@@ -384,11 +395,11 @@ def noted_in_headline(verdict: Verdict) -> MetricVerdict | None:
         outcome = next((metric.outcome for metric in verdict.metrics if metric.fails), None)
     elif outcome is Outcome.INCONCLUSIVE and not any(m.outcome for m in verdict.metrics):
         outcome = None
-    metric = deciding_of(verdict.metrics, outcome)
+    metric = deciding_metric(verdict.metrics, outcome)
     return None if metric is None or outcome in {Outcome.OK, Outcome.IMPROVED} else metric
 
 
-def values(
+def rule_values(
     runs: Sequence[Run | BaselineRun],
     metric: str,
     tolerated: float = math.inf,
@@ -410,21 +421,23 @@ def values(
             within_se=run.within_se.get(metric, 0.0),
             session=groups.get(run.session, run.session),
             day=day_of(run.started),
-            lost=lost_of(run, metric, tolerated, margin=margin),
+            lost=max_log_loss(run, metric, tolerated, memory_margin=margin),
         )
         for run in runs
         if metric in run.metrics
     ]
 
 
-def share_of(run: Run | BaselineRun) -> float | None:
+def load_share(run: Run | BaselineRun) -> float | None:
     """Return an upper bound of a run's loss of speed to other processes' load; None if unknown."""
     if isinstance(run, BaselineRun):
         return run.busy
     return run.load.contention.share if run.load.contention else None
 
 
-def lost_of(run: Run | BaselineRun, metric: str, tolerated: float, *, margin: bool = True) -> float:
+def max_log_loss(
+    run: Run | BaselineRun, metric: str, tolerated: float, *, memory_margin: bool = True
+) -> float:
     """Return the log change of a metric that load above `tolerated` and a late client may cause."""
     if math.isinf(tolerated):
         return 0.0
@@ -433,17 +446,17 @@ def lost_of(run: Run | BaselineRun, metric: str, tolerated: float, *, margin: bo
         if isinstance(run, BaselineRun)
         else late_share(metric, run.metrics[metric], run.load.client)
     )
-    share, points = share_of(run) or 0.0, len({*map(point_of, run.metrics)} - {None})
+    share, points = load_share(run) or 0.0, len({*map(point_of, run.metrics)} - {None})
     if share <= tolerated:
         share = 0.0
-    elif margin and isinstance(run, Run) and run.load.contention:
+    elif memory_margin and isinstance(run, Run) and run.load.contention:
         share = run.load.contention.drop_share or share
     of_load = lost_change(metric, share, points=points)
     return of_load - math.log1p(-late)
 
 
 @dataclass(frozen=True, kw_only=True)
-class _Judging:
+class _MetricRules:
     """Hold rule R for one metric and, as `among`, rule R corrected for all (case, metric) pairs."""
 
     rule: RuleR
@@ -451,20 +464,20 @@ class _Judging:
     pairs: int
     failing: Outcome
 
-    def sharing(self, name: str, limits: Mapping[str, float]) -> _Judging:
+    def sharing(self, name: str, limits: Mapping[str, float]) -> _MetricRules:
         """Return the rules for one metric of a curve, whose metrics share one error probability."""
-        rule, among = (sharing(one, name, limits) for one in (self.rule, self.among))
+        rule, among = (curve_rule(one, name, limits) for one in (self.rule, self.among))
         return replace(self, rule=rule, among=among)
 
-    def knowing(self, noise: SessionNoise | None) -> _Judging:
+    def with_noise(self, noise: SessionNoise | None) -> _MetricRules:
         """Return the rules with `noise`, unless their own has more degrees of freedom."""
-        noise = surer(noise, self.rule.session_noise)
+        noise = better_known(noise, self.rule.session_noise)
         rule, among = (replace(one, session_noise=noise) for one in (self.rule, self.among))
         return replace(self, rule=rule, among=among)
 
 
 def _gated(
-    name: str, limit: float, runs: Sequence[Run], record: Record | None, judging: _Judging
+    name: str, limit: float, runs: Sequence[Run], record: Record | None, judging: _MetricRules
 ) -> tuple[MetricVerdict, bool]:
     if lacking := missing(runs, name):
         return unmeasured(name, limit, lacking), False
@@ -472,39 +485,45 @@ def _gated(
     if few and name not in countable(runs, {name: limit}, record):
         return _reported(name, runs, record, note=few), False
     tolerated = judging.rule.tolerated
-    current = values(runs, name, tolerated)
-    baseline = values(record.runs, name, tolerated) if record else []
+    current = rule_values(runs, name, tolerated)
+    baseline = rule_values(record.runs, name, tolerated) if record else []
     if not baseline:
         return _without_baseline(name, limit, runs, record), False
     if record and len(current) < len(runs):
         again = partial(_gated, name, limit, record=record, judging=judging)
-        return with_zeros(name, limit, runs, record, again, judging.failing, judging.rule.max_runs)
-    judging = judging.knowing(record.noise_of(name) if record else None)
+        return judge_zeros(name, limit, runs, record, again, judging.failing, judging.rule.max_runs)
+    judging = judging.with_noise(record.noise_of(name) if record else None)
     verdict, more = _compared_by_rule(name, limit, baseline, current, judging)
-    return (of_few(verdict, few, judging.failing) if few and not more else verdict), more
+    return (
+        adjust_for_few_queries(verdict, few, judging.failing) if few and not more else verdict
+    ), more
 
 
 def _without_baseline(
     name: str, limit: float, runs: Sequence[Run], record: Record | None
 ) -> MetricVerdict:
-    current = values(runs, name)
+    current = rule_values(runs, name)
     return MetricVerdict(
         metric=name,
         outcome=Outcome.NO_BASELINE,
         now=mean_value(current) if len(current) == len(runs) else 0.0,
         limit=limit,
         runs=len(runs),
-        note=in_zeros(runs, name) or (Note.of("no_metric") if record else None),
+        note=zero_note(runs, name) or (Note.of("no_metric") if record else None),
     )
 
 
 def _compared_by_rule(
-    name: str, limit: float, baseline: Sequence[Value], current: Sequence[Value], judging: _Judging
+    name: str,
+    limit: float,
+    baseline: Sequence[Value],
+    current: Sequence[Value],
+    judging: _MetricRules,
 ) -> tuple[MetricVerdict, bool]:
     direction = METRICS[name].direction
     judged = judge(baseline, current, direction=direction, limit=limit, rule=judging.among)
     if judging.among != judging.rule:
-        judged = as_alone(judged, baseline, direction, judging.rule)
+        judged = without_multiplicity(judged, baseline, direction, judging.rule)
     outcome = outcome_of(judged, judging.failing, advisory=judged.advisory)
     used = current[: judged.runs_used]
     # A provisional drop from too few baseline runs has no direction.
@@ -533,12 +552,12 @@ def _compared_by_rule(
         robust=judged.robust,
         likely=judged.likely,
         outliers=judged.outliers,
-        analyses=looks_at(baseline, used, direction=direction, rule=judging.rule),
+        analyses=interim_analyses(baseline, used, direction=direction, rule=judging.rule),
     )
     return verdict, judged.outcome is Answer.MORE
 
 
-def _note(judged: Judged, outcome: Outcome, judging: _Judging) -> Note | None:
+def _note(judged: Judged, outcome: Outcome, judging: _MetricRules) -> Note | None:
     if outcome is Outcome.PROVISIONAL:
         return Note.of("if_sessions", robust_to=judged.robust_to or 0.0)
     if judged.advisory:
@@ -558,13 +577,13 @@ def of_load(lost: float, lost_before: float, key: NoteKey = "load_explains") -> 
 def _reported(
     name: str, runs: Sequence[Run], record: Record | None, note: Note | None = None
 ) -> MetricVerdict:
-    current = values(runs, name)
+    current = rule_values(runs, name)
     if len(current) < len(runs) and not note:
         note = Note.of("in_some_runs", count=len(current), of=len(runs))
-    return reported(name, current, values(record.runs, name) if record else [], note)
+    return ungated_metric(name, current, rule_values(record.runs, name) if record else [], note)
 
 
-def reported(
+def ungated_metric(
     name: str, current: Sequence[Value], baseline: Sequence[Value], note: Note | None = None
 ) -> MetricVerdict:
     """Return the entry of a metric that is not gated, with its baseline value if there is one."""
@@ -581,11 +600,11 @@ def reported(
 
 
 def _work(name: str, runs: Sequence[Run], record: Record | None) -> Note | None:
-    theirs = [v.value for v in values(record.runs, name)] if record else []
+    theirs = [v.value for v in rule_values(record.runs, name)] if record else []
     if name not in COUNTS or not theirs or any(run.serving.requests for run in runs):
         return None
-    ours = [v.value for v in values(runs, name)]
-    return other_count(name, theirs, ours, tolerance=0.02)
+    ours = [v.value for v in rule_values(runs, name)]
+    return count_outside_range(name, theirs, ours, tolerance=0.02)
 
 
 def mean_value(sample: Sequence[Value]) -> float:

@@ -11,9 +11,9 @@ from pytest_mlperf.core.baseline import BaselineRun, Record
 from pytest_mlperf.core.measurement import Run
 from pytest_mlperf.core.metrics import METRICS
 from pytest_mlperf.core.notes import Note
-from pytest_mlperf.core.rulings.ruling import values
+from pytest_mlperf.core.rulings.ruling import rule_values
 from pytest_mlperf.core.rulings.sample import countable
-from pytest_mlperf.judge.formulas import raw, scatter, squares, t_isf
+from pytest_mlperf.judge.formulas import scatter, squares, t_isf, to_relative_change
 from pytest_mlperf.judge.rule_r import RuleR, Scale, Value, by_session, log_scale, moderated_sd
 
 SCREEN = 0.01
@@ -111,7 +111,7 @@ def screened(
 
     def sample(side: Sequence[Run | BaselineRun], name: str) -> list[Value]:
         # Without the margin, as in a baseline's runs.
-        return values(side, name, rule.tolerated, margin=False, by_day=False)
+        return rule_values(side, name, rule.tolerated, margin=False, by_day=False)
 
     def odd(name: str, without: Collection[int]) -> set[int]:
         places = [n for n, run in enumerate(runs) if name in run.metrics and n not in without]
@@ -129,7 +129,11 @@ def screened(
     effects = {} if skips else {name: share for name in names if (share := effect(name))}
     without = first if effects else set[int]()
     notes = [
-        Note.of("first_run_differs", metric=name, change=raw(share, METRICS[name].direction))
+        Note.of(
+            "first_run_differs",
+            metric=name,
+            change=to_relative_change(share, METRICS[name].direction),
+        )
         for name, share in [*effects.items()][:1]
     ]
     strange = {n: name for name in names for n in odd(name, without)}

@@ -43,10 +43,10 @@ def stragglers(
             continue
         alpha = FALSE_ALARM / len(runs[0][0])
         bounds = [replica.share or 1.0 for replica in mine]
-        bounds.append(_bound(fmean(values), values, alpha))
+        bounds.append(_upper_bound(fmean(values), values, alpha))
         if len(runs) == 1:
             others = [replica.share or 1.0 for replica in runs[0][0] if replica is not mine[0]]
-            bounds.append(_bound(fmean(values), others, alpha, apart=1.0))
+            bounds.append(_upper_bound(fmean(values), others, alpha, apart=1.0))
         if max(bounds) < 1 - MIN_LAG_SHARE:
             lag = f"{percent(1 - fmean(values))} behind the median of {len(runs[-1][0])} replicas"
             differs = _differs(mine[-1], runs[-1][1])
@@ -54,7 +54,9 @@ def stragglers(
     return tuple(text for _, text in sorted(behind))
 
 
-def _bound(mean: float, values: Sequence[float], alpha: float, *, apart: float = 0.0) -> float:
+def _upper_bound(
+    mean: float, values: Sequence[float], alpha: float, *, apart: float = 0.0
+) -> float:
     """Return the upper t bound mean + t·s·√(apart + 1/n), a prediction bound if `apart` is 1."""
     if len(values) < 2:
         return math.inf

@@ -145,7 +145,7 @@ def read_server(page: bytes) -> dict[str, float]:
     return values
 
 
-def together(pages: Sequence[Mapping[str, float]]) -> dict[str, float]:
+def merge_servers(pages: Sequence[Mapping[str, float]]) -> dict[str, float]:
     """Merge the metrics of servers with copies of one model: sums, except those in `OF_COPIES`."""
     names = dict.fromkeys(name for page in pages for name in page)
     return {

@@ -61,16 +61,22 @@ class ServerIdentity:
         return f"{self.surroundings[HARDWARE]} ({self.properties[SOURCE]})"
 
 
-def doubts(first: ServerIdentity, last: ServerIdentity) -> Iterator[str]:
+def identity_reasons(
+    identity_before: ServerIdentity, identity_after: ServerIdentity
+) -> Iterator[str]:
     """Yield why a run may not be judged, by the server's identity before and after the run."""
-    if changed := differences(first.properties, last.properties):
+    if changed := differences(identity_before.properties, identity_after.properties):
         texts = (f"{one.name} was {one.theirs}, is {one.ours}" for one in changed)
         yield f"the server runs on other hardware than before the run: {'; '.join(texts)}"
-    elapsed_s = last.time_s - first.time_s
-    if first.joules and first.joules == last.joules and elapsed_s >= MIN_STALE_SECONDS:
+    elapsed_s = identity_after.time_s - identity_before.time_s
+    if (
+        identity_before.joules
+        and identity_before.joules == identity_after.joules
+        and elapsed_s >= MIN_STALE_SECONDS
+    ):
         yield (
             f"the exporter is stale: no energy counter on its page changed in {elapsed_s:.0f} s; "
             "restart the exporter, because the hardware that it names may be gone"
         )
-    if last.idle:
-        yield last.idle
+    if identity_after.idle:
+        yield identity_after.idle

@@ -19,7 +19,7 @@ from pytest_mlperf.core.numbers import plural, points, quantity, times
 from pytest_mlperf.core.results import CaseResult, Results
 from pytest_mlperf.core.verdict import Outcome, Verdict, worst
 from pytest_mlperf.judge.inputs import Direction
-from pytest_mlperf.reports.rows import shown, span
+from pytest_mlperf.reports.rows import number_text, span
 from pytest_mlperf.reports.sentences import first_line, sentence
 from pytest_mlperf.reports.terminal.layout import Row, TextTable, fold, paragraphs
 
@@ -161,11 +161,11 @@ def blocks_of(results: Iterable[CaseResult]) -> list[Block]:
     return [
         _block(profile, against, [(case, cases[case]) for case in group])
         for (_, _, _, profile), every in groups.items()
-        for against, group in _by_reference(sorted(every, key=_width))
+        for against, group in _by_reference(sorted(every, key=_precision_key))
     ]
 
 
-def _width(case: Case) -> tuple[int, int]:
+def _precision_key(case: Case) -> tuple[int, int]:
     """Return a case's sort key by precision: more bits first, then bf before fp before int."""
     bits = re.search(r"\d+", case.precision)
     kinds = ("bf", "fp", "int")
@@ -377,9 +377,9 @@ def _rows(block: Block, *, several: bool, whole: bool) -> Iterator[Row]:
 def _score_cells(score: Score, entry: PrecisionEntry) -> Row:
     return {
         "metric": title(score.metric),
-        "score": shown(score.value),
-        "needed": shown(score.needed),
-        "points": shown(score.change, points),
+        "score": number_text(score.value),
+        "needed": number_text(score.needed),
+        "points": number_text(score.change, points),
         "interval": span(score.low, score.high, points),
         "samples": entry.part,
     }
@@ -391,7 +391,7 @@ def _speed_cells(entry: PrecisionEntry, block: Block) -> Row:
         return {title(block.metric): str(entry.performance or "")}
     return {
         title(block.metric): quantity(block.metric, speed.value),
-        "speed": shown(speed.ratio, times),
+        "speed": number_text(speed.ratio, times),
         "spread": span(speed.low, speed.high, times),
     }
 

@@ -10,7 +10,7 @@ from typing import Any, Self
 
 from pytest_mlperf.core.energy import Energy, measure
 from pytest_mlperf.core.energy.readings import Reading, at, without_misreads
-from pytest_mlperf.hardware.nvml_quantities import REASONS, highest
+from pytest_mlperf.hardware.nvml_quantities import REASONS, reading_limits
 
 RISING_COUNTS = {
     "ecc_uncorrected": "uncorrected memory errors (ECC)",
@@ -146,7 +146,7 @@ class GpuLog:
             rate_hz=self.rate_hz,
             covers=bool(self.facts.get("covers")),
             average=self.series("average_w", begin_s, end_s) if self.facts.get("averages") else (),
-            most_w=dict(highest(self.facts.get("identity", {}))).get("power_w", math.inf),
+            most_w=dict(reading_limits(self.facts.get("identity", {}))).get("power_w", math.inf),
             period_s=self.facts.get("counter_period_s"),
         )
         if "energy_j" in self.forbidden:
@@ -156,7 +156,7 @@ class GpuLog:
         lost = (f"the GPU was lost: {self.lost}",) if self.lost else ()
         return replace(energy, invalid=(*energy.invalid, *lost), notes=(*energy.notes, *notes))
 
-    def spans(self) -> tuple[Span, ...]:
+    def clock_limits(self) -> tuple[Span, ...]:
         """Return when and why the GPU's clocks were limited, in order of time."""
         spans: list[Span] = []
         since: dict[int, float] = {}
@@ -172,14 +172,14 @@ class GpuLog:
             spans += [Span(reason=_name(b), begin_s=t, end_s=end_s) for b, t in since.items()]
         return tuple(sorted(spans, key=lambda span: (span.begin_s, span.reason)))
 
-    def held_back_s(self, begin_s: float, end_s: float) -> dict[str, float]:
+    def limited_s(self, begin_s: float, end_s: float) -> dict[str, float]:
         """Return for each reason how long it limited the GPU's clocks in a window [s].
 
         This is the maximum of the GPU's own counter and the sampled time: samples miss short
         events, and a driver may not support the counter.
         """
         held_s: dict[str, float] = {}
-        for span in self.spans():
+        for span in self.clock_limits():
             inside = min(span.end_s, end_s) - max(span.begin_s, begin_s)
             if inside > 0:
                 held_s[span.reason] = held_s.get(span.reason, 0.0) + inside
@@ -272,12 +272,12 @@ class GpuLog:
         if heat := [r.value for r in self.series("temperature_c", begin_s, end_s)]:
             state["temperature_c"] = max(heat)
         if self.reasons:
-            capped_s = self.held_back_s(begin_s, end_s).get("sw_power_cap", 0.0)
+            capped_s = self.limited_s(begin_s, end_s).get("sw_power_cap", 0.0)
             state["power_cap_share"] = capped_s / (end_s - begin_s)
         return state
 
     @property
-    def before_us(self) -> Processes:
+    def initial_processes(self) -> Processes:
         """Processes on the GPU at the sampler's start: bytes by pid, None if unknown."""
         return dict(self.facts.get("processes") or ())
 
@@ -289,16 +289,16 @@ class GpuLog:
             if state.get("processes") is not None and begin_s <= state["time"] <= end_s
         ]
         pids = {pid for processes in listed for pid, _ in processes}
-        return pids - self.before_us.keys() if listed else None
+        return pids - self.initial_processes.keys() if listed else None
 
-    def foreign(self, warm_s: float) -> Processes:
+    def foreign_processes(self, warmup_end_s: float) -> Processes:
         """Return memory [bytes] by pid of processes begun after the warm-up: not the engine's."""
         listed = [
             (s["time"], s["processes"]) for s in self.states if s.get("processes") is not None
         ]
-        expected = set(self.before_us)
-        late = [time_s for time_s, _ in listed if time_s >= warm_s]
-        settled_s = late[0] if late else warm_s
+        expected = set(self.initial_processes)
+        late = [time_s for time_s, _ in listed if time_s >= warmup_end_s]
+        settled_s = late[0] if late else warmup_end_s
         foreign: Processes = {}
         for time_s, processes in listed:
             for pid, memory in processes:

@@ -24,7 +24,7 @@ from typing import Any, Self
 
 from pytest_mlperf.core.energy import PAD_S
 from pytest_mlperf.core.errors import RunError, text_of
-from pytest_mlperf.core.reason import of_gpus
+from pytest_mlperf.core.reason import gpu_sentences
 from pytest_mlperf.core.untrusted_text import broken
 from pytest_mlperf.hardware.machine import UsedGpu
 from pytest_mlperf.hardware.rapl import CLOCK_STEP_S
@@ -97,7 +97,7 @@ class PowerLog:
             return self._lost(same[0], used, begin_s)
         names = {gpu.uuid: used[gpu.uuid].name if gpu.uuid in used else gpu.uuid for gpu in same}
         text = self._how(min(same, key=lambda gpu: gpu.lost_s or 0.0), begin_s)
-        return of_gpus([(names[gpu.uuid], text) for gpu in same], len(self.gpus))[0]
+        return gpu_sentences([(names[gpu.uuid], text) for gpu in same], len(self.gpus))[0]
 
     def lost_gpus(self, used: Mapping[str, UsedGpu]) -> dict[str, str]:
         """Return a message for each GPU that no later run can use, by UUID."""

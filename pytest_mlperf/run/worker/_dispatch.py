@@ -14,7 +14,7 @@ from typing import Any
 from pytest_mlperf.core.case import Scenario
 from pytest_mlperf.core.extension import Sink
 from pytest_mlperf.run.worker import _pipe as wire
-from pytest_mlperf.run.worker._replica_group import ReplicaProcess, shares
+from pytest_mlperf.run.worker._replica_group import ReplicaProcess, relative_speeds
 from pytest_mlperf.run.worker._sink import GuardedSink
 
 REPLICA_PARTS = 4
@@ -114,7 +114,7 @@ class Dispatcher:
         else:
             with self._lock:
                 replica = self._replicas[self._least()]
-                self._take(replica, len(ids), len(ids))
+                self._count_submitted(replica, len(ids), len(ids))
             self._send(replica, ids, indices)
 
     def completed(self, replica: ReplicaProcess, ids: Any) -> Sequence[Any]:
@@ -135,7 +135,7 @@ class Dispatcher:
     def runs(self) -> list[dict[str, Any]]:
         """Return the current run's results for each replica, as fields of `ReplicaRun`."""
         with self._lock:
-            speeds = shares(
+            speeds = relative_speeds(
                 [r.tally for r in self._replicas], lists=self._scenario == Scenario.OFFLINE
             )
             return [
@@ -158,12 +158,12 @@ class Dispatcher:
         self._next = (number + 1) % count
         return number
 
-    def _take(self, replica: ReplicaProcess, samples: int, work: float) -> None:
+    def _count_submitted(self, replica: ReplicaProcess, samples: int, work: float) -> None:
         """Count samples, and their `work`, as submitted to a replica; requires holding the lock."""
         replica.given_s = perf_counter()
         if not replica.tally.open:
             replica.alive_s = replica.given_s
-        replica.tally.give(replica.given_s, samples, work)
+        replica.tally.count_submitted(replica.given_s, samples, work)
 
     def _submit_gathered(self, queries: list[tuple[int, int]]) -> None:
         """Send queries to one replica if all answer in `SHORT_ANSWER_SECONDS`, else one by one."""
@@ -174,7 +174,7 @@ class Dispatcher:
             )
             for group in [queries] if whole else [[query] for query in queries]:
                 number = self._least()
-                self._take(self._replicas[number], len(group), len(group))
+                self._count_submitted(self._replicas[number], len(group), len(group))
                 parts.setdefault(number, []).extend(group)
         for number, group in parts.items():
             ids, indices = zip(*group, strict=True)
@@ -212,7 +212,7 @@ class Dispatcher:
         if not waiting.lists:
             self._waiting = None
         work = sum(map(self.costs.__getitem__, indices)) if self.costs else len(ids)
-        self._take(replica, len(ids), work)
+        self._count_submitted(replica, len(ids), work)
         return replica, ids, indices
 
     def _full(self, samples: int) -> int:

@@ -237,7 +237,7 @@ def run(
             probe.write(b"LoadGen's logs go here")
     except OSError as error:
         raise RunError("loadgen", f"cannot write into {folder}: {error.strerror}") from error
-    load, unload = _edges(engine, sink, indices, at_edges)
+    load, unload = _sample_callbacks(engine, sink, indices, at_edges)
     suite = mlperf_loadgen.ConstructFastSUT(_issue(engine, sink, indices), lambda: None)
     library = mlperf_loadgen.ConstructQSL(plan.total_samples, plan.loaded_samples, load, unload)
     with _collector_off():
@@ -275,7 +275,7 @@ def _issue(
     return issue
 
 
-def _edges(
+def _sample_callbacks(
     engine: Engine, sink: GuardedSink, indices: Sequence[int] | None, at_edges: Callable[[], None]
 ) -> tuple[Callable[[list[int]], None], Callable[[list[int]], None]]:
     """Return LoadGen's callbacks (load, unload); `indices` maps its samples to the data set's."""

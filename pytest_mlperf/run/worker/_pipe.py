@@ -153,7 +153,7 @@ class Lists:
             del self._lists[number]
         return number, start, len(ids)
 
-    def real(self, ids: Sequence[Any]) -> Sequence[Any]:
+    def worker_ids(self, ids: Sequence[Any]) -> Sequence[Any]:
         """Convert a replica's ids, positions in stored lists, to the worker's; keep other ids."""
         if not self._lists:
             return ids
@@ -173,11 +173,11 @@ class Lists:
         return ids
 
 
-def joined(messages: Iterable[Message]) -> Sequence[Message]:
+def merge_messages(messages: Iterable[Message]) -> Sequence[Message]:
     """Merge consecutive messages of equal kind and about equal time, as each costs much to send."""
     result: list[list[Any]] = [[None]]
     for message in messages:
-        if not _adds(result[-1], message):
+        if not _try_merge(result[-1], message):
             result.append([*message])
     for message in result:
         if len(message) > 2 and type(message[2]) is list:
@@ -185,7 +185,7 @@ def joined(messages: Iterable[Message]) -> Sequence[Message]:
     return result[1:]
 
 
-def _adds(previous: list[Any], message: Message) -> bool:
+def _try_merge(previous: list[Any], message: Message) -> bool:
     """Merge `message` into `previous` if both are of one kind and moment; return whether it was."""
     kind, stamp_s, *_ = message
     if kind != previous[0] or kind not in (FIRST, NEXT, DONE):

@@ -39,7 +39,7 @@ SNAPSHOT_SECONDS = 0.02
 MAX_SNAPSHOTS = 4096
 
 
-class Snapshot(NamedTuple):
+class ReplicaTotals(NamedTuple):
     """Hold a replica's totals until `time_s`: samples done, busy time, samples' waiting time."""
 
     time_s: float
@@ -64,9 +64,9 @@ class Tally:
         self._submitted, self.samples, self._work = 0, 0, 0.0
         self._busy_s = self._waited_s = self._changed_s = self._kept_s = 0.0
         self._apart_s = SNAPSHOT_SECONDS
-        self._kept: list[Snapshot] = []
+        self._kept: list[ReplicaTotals] = []
 
-    def give(self, now_s: float, samples: int, work: float) -> None:
+    def count_submitted(self, now_s: float, samples: int, work: float) -> None:
         """Count samples as submitted; `work` is their total work, in any unit."""
         self._change(now_s)
         if not self._kept:
@@ -95,7 +95,7 @@ class Tally:
             self._apart_s *= 2
         # Large samples go first, so completed ones are as large on average as submitted ones.
         work = self._work * self.samples / self._submitted if self._submitted else 0.0
-        self._kept.append(Snapshot(now_s, self.samples, self._busy_s, self._waited_s, work))
+        self._kept.append(ReplicaTotals(now_s, self.samples, self._busy_s, self._waited_s, work))
         self._kept_s = now_s
 
     @property
@@ -108,21 +108,21 @@ class Tally:
         """Mean latency by Little's law: total waiting time over the number of samples."""
         return self._waited_s / self.samples if self.samples else 0.0
 
-    def parts(self, edges_s: Sequence[float]) -> list[Snapshot]:
+    def parts(self, edges_s: Sequence[float]) -> list[ReplicaTotals]:
         until = [self._at(time_s) for time_s in edges_s]
         return [
-            Snapshot(*(b - a for a, b in zip(before, after, strict=True)))
+            ReplicaTotals(*(b - a for a, b in zip(before, after, strict=True)))
             for before, after in pairwise(until)
         ]
 
-    def _at(self, time_s: float) -> Snapshot:
+    def _at(self, time_s: float) -> ReplicaTotals:
         """Interpolate the totals at a time between two snapshots."""
         after = bisect_left(self._kept, (time_s,))
         if after == 0 or after == len(self._kept):
             return self._kept[min(after, len(self._kept) - 1)]
         low, high = self._kept[after - 1], self._kept[after]
         way = (time_s - low.time_s) / (high.time_s - low.time_s)
-        return Snapshot(*(a + way * (b - a) for a, b in zip(low, high, strict=True)))
+        return ReplicaTotals(*(a + way * (b - a) for a, b in zip(low, high, strict=True)))
 
     @property
     def ends_s(self) -> tuple[float, float]:
@@ -130,7 +130,7 @@ class Tally:
         return (self._kept[0].time_s, self._kept[-1].time_s) if self._kept else (0.0, 0.0)
 
 
-def shares(tallies: Sequence[Tally], *, lists: bool) -> list[list[float]]:
+def relative_speeds(tallies: Sequence[Tally], *, lists: bool) -> list[list[float]]:
     """Return each replica's speed relative to the median replica, in equal parts of a run.
 
     Speed is work per busy second in scenarios with many samples per query (`lists`), else the
@@ -150,7 +150,7 @@ def shares(tallies: Sequence[Tally], *, lists: bool) -> list[list[float]]:
     return compared
 
 
-def _speed(part: Snapshot, *, lists: bool) -> float:
+def _speed(part: ReplicaTotals, *, lists: bool) -> float:
     """Return a replica's work / busy time if queries are `lists`, else 1 / latency; 0 if idle."""
     over_s = part.busy_s if lists else part.waited_s
     return (part.work if lists else part.done) / over_s if part.done >= 1 and over_s > 0 else 0.0
@@ -208,7 +208,7 @@ class ReplicaProcess:
         return grown
 
     def unpacked(self, ids: bytes | list[int | str]) -> Sequence[Any]:
-        return self.lists.real(wire.unpacked(ids))
+        return self.lists.worker_ids(wire.unpacked(ids))
 
     def error(self, how: str, *, quoted: bool = True) -> LoggedError:
         last = log_tail(str(self.log), 1) if quoted else []
@@ -295,7 +295,7 @@ class ReplicaGroup:
                     if kind == wire.LOADED:
                         self._look_at_logs()
                     if perf_counter() - replica.alive_s > patience_s:
-                        self._silent(replica, f"not ended {doing}")
+                        self._fail_hung_replica(replica, f"not ended {doing}")
                         return
             first, *_ = answer or (None,)
             if answer is None or first != kind:
@@ -388,9 +388,11 @@ class ReplicaGroup:
                     replica.tally.open > 0
                     and now_s - replica.alive_s > self._spec.replica_patience_s
                 ):
-                    self._silent(replica, f"{replica.tally.open:,} samples and completed none")
+                    self._fail_hung_replica(
+                        replica, f"{replica.tally.open:,} samples and completed none"
+                    )
 
-    def _silent(self, replica: ReplicaProcess, doing: str) -> None:
+    def _fail_hung_replica(self, replica: ReplicaProcess, doing: str) -> None:
         """End the run because a replica hangs; first write its thread stacks to its log."""
         with contextlib.suppress(OSError):
             replica.process.send_signal(signal.SIGUSR1)

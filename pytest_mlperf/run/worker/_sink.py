@@ -240,7 +240,7 @@ class AnswerTokens:
         """Return the data set index of a sample that has no token count yet; None if unknown."""
         return self._index_of.get(sample)
 
-    def keep(self, ids: Sequence[int], n_tokens: Sequence[int | None]) -> None:
+    def add_counts(self, ids: Sequence[int], n_tokens: Sequence[int | None]) -> None:
         """Add the token counts of answers by sample id; ignore None (not counted by the engine)."""
         for sample, tokens in zip(ids, n_tokens, strict=True):
             index = self._index_of.pop(sample, -1)

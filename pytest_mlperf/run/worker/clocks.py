@@ -109,7 +109,7 @@ class TokenTimes:
         """Drop the time stamps of a sample that does not count."""
         self._seen.pop(sample, None)
 
-    def restart(self, ids: Sequence[int]) -> None:
+    def restart_gaps(self, ids: Sequence[int]) -> None:
         """Begin the samples' next inter-token gap now, to exclude LoadGen's callback time."""
         now_s = self.clock()
         for sample in ids:
@@ -163,7 +163,7 @@ class TokenTimes:
         if after > 0:
             self._tpot.append(tpot_s)
             self._gaps_due += tokens - 1 - hidden
-            self._take_gaps(stamps.gaps, after, decode_s, by_reads=by_reads)
+            self._record_gaps(stamps.gaps, after, decode_s, by_reads=by_reads)
         self._buffered += by_reads and not after
         if self._limits_s and ttft_s <= self._limits_s[0] and tpot_s <= self._limits_s[1]:
             self.met += 1
@@ -171,18 +171,18 @@ class TokenTimes:
             return f"{len(stamps.gaps) + 1} of its {tokens - hidden} tokens were reported"
         return None
 
-    def _take_gaps(
-        self, gaps: array[float], after: int, decode_s: float, *, by_reads: bool
+    def _record_gaps(
+        self, gaps: array[float], later_tokens: int, decode_s: float, *, by_reads: bool
     ) -> None:
         """Record gaps and decode speed; if `by_reads`, `later_tokens` excludes the first read's."""
-        mean_s = decode_s / after
+        mean_s = decode_s / later_tokens
         least_s = min(TOGETHER_SHARE * mean_s, TOGETHER_SECONDS)
         self._gaps.extend(gaps)
         self._together += sum(map(least_s.__ge__, gaps))
         if not by_reads:
-            after -= next((n for n, gap in enumerate(gaps) if gap > least_s), len(gaps))
-        if after and mean_s > MIN_TOKEN_SECONDS:
-            self._decode.append(decode_s / after)
+            later_tokens -= next((n for n, gap in enumerate(gaps) if gap > least_s), len(gaps))
+        if later_tokens and mean_s > MIN_TOKEN_SECONDS:
+            self._decode.append(decode_s / later_tokens)
 
     def metrics(self) -> Mapping[str, float]:
         """Return metrics by name in SI units; omit metrics for which time stamps are missing."""

@@ -26,7 +26,7 @@ from pytest_mlperf.rounds.endpoints import scored_points
 from pytest_mlperf.run.worker._delivery import count_fault, token_fault
 from pytest_mlperf.run.worker._sink import MAX_FINISH_CHARACTERS, Clock, Fail, Faults, GuardedSink
 from pytest_mlperf.run.worker.clocks import TokenTimes
-from pytest_mlperf.run.worker.conversations import Asked, Conversations, Slots
+from pytest_mlperf.run.worker.conversations import Conversations, NextRequest, Slots
 from pytest_mlperf.run.worker.point_window import (
     NOTE,
     REFERENCE,
@@ -35,7 +35,7 @@ from pytest_mlperf.run.worker.point_window import (
     PointWindow,
     Record,
     WindowMeter,
-    lengths,
+    first_lengths,
     recounted,
 )
 
@@ -89,7 +89,7 @@ class SlotSink(GuardedSink):
         """Requests in flight."""
         return len(self._under_way)
 
-    def take_slot(self, sample: int, request: Asked, slot: int) -> None:
+    def expect_request(self, sample: int, request: NextRequest, slot: int) -> None:
         """Record a slot's request just before it is submitted under the id `sample`."""
         self.expect([sample])
         with self._lock:
@@ -111,7 +111,7 @@ class SlotSink(GuardedSink):
         """Record an open loop's request before it is submitted; metrics include it if `counts`."""
         self.expect([sample])
         with self._lock:
-            request = PointRequest(Asked(index), due_s, perf_counter(), 0, counts)
+            request = PointRequest(NextRequest(index), due_s, perf_counter(), 0, counts)
             self._under_way[sample] = request
             if self._window is not None:
                 self._window.arrive(request, len(self._under_way))
@@ -174,7 +174,7 @@ class SlotSink(GuardedSink):
             elif self.times_tokens and (odd := self._times.end(sample, tokens, request.from_s)):
                 self.faults.add(f"sample with id {sample!r}: {odd}")
             if window and tokens is None:
-                window.lose(request, now_s)
+                window.record_failure(request, now_s)
             elif window and tokens is not None:
                 window.complete(sample, request, now_s, tokens, first_s, after)
                 if request.counts and tokens:
@@ -228,14 +228,14 @@ class SlotSink(GuardedSink):
             return self.closed.close(under_way_s, self._pauses_s, self._times, timed=timed)
 
 
-class Edge(Protocol):
+class WindowCallback(Protocol):
     """Define the callback that is called when a measurement window begins and when it ends."""
 
     def __call__(self, *, first: bool) -> None:
         """Handle the begin of a window if `first`, else its end."""
 
 
-def order(settings: LoadGenSettings, run: str) -> list[float]:
+def shuffled_points(settings: LoadGenSettings, run: str) -> list[float]:
     """Return a curve's points, shuffled (seed: run name) so that heating affects all alike."""
     points = list(settings.points)
     random.Random(f"{settings.seeds.schedule} {run}").shuffle(points)
@@ -258,13 +258,19 @@ class Loop:
         self._asked, self._settings = conversations, settings
         self._ids = itertools.count(1)
 
-    def run(self, name: str, alone_s: float, at_edges: Callable[[], None]) -> dict[str, Any]:
+    def run(
+        self, name: str, single_latency_s: float, at_edges: Callable[[], None]
+    ) -> dict[str, Any]:
         """Measure all points, and return the log for `CURVE_LOG`.
 
         The run's `name` decides the order of points; `single_latency_s` is that of one request.
         `at_edges` is called at the begin of the first window and at the end of the last one.
         """
-        ordered_points, sink, points = order(self._settings, name), self._sink, list[PointWindow]()
+        ordered_points, sink, points = (
+            shuffled_points(self._settings, name),
+            self._sink,
+            list[PointWindow](),
+        )
         completed: list[int] = []
 
         def edge(*, first: bool) -> None:
@@ -279,7 +285,7 @@ class Loop:
         sink.recounts = self._engine.counted_again() is not None
         for point in ordered_points:
             sink.point = point
-            window = self._counted(self._point(point, alone_s, edge))
+            window = self._with_recounts(self._measure_point(point, single_latency_s, edge))
             points.append(replace(window, answer_counts=dict(self._engine.answer_counts())))
         sink.point = 0.0
         return {
@@ -291,11 +297,13 @@ class Loop:
             "points": [asdict(row) for row in sorted(points, key=attrgetter("point"))],
         }
 
-    def _point(self, point: float, alone_s: float, edge: Edge) -> PointWindow:
+    def _measure_point(
+        self, point: float, single_latency_s: float, on_edge: WindowCallback
+    ) -> PointWindow:
         """Measure one point: warm up, open a window (`on_edge` at both ends), await all answers."""
         raise NotImplementedError
 
-    def _counted(self, window: PointWindow) -> PointWindow:
+    def _with_recounts(self, window: PointWindow) -> PointWindow:
         """Return a closed window, with tokens recounted by a reference tokenizer if one is used."""
         if not self._sink.recounts:
             return window
@@ -310,7 +318,7 @@ class Loop:
             metrics=metrics,
             parts=list(closed.parts(tokens)),
             notes={**window.notes, **({NOTE: note} if note else {})},
-            lengths=lengths({i: (n, counts[i][0]) for i, (n, _) in closed.answers.items()}),
+            lengths=first_lengths({i: (n, counts[i][0]) for i, (n, _) in closed.answers.items()}),
         )
 
     def _draw(self, point: float) -> random.Random:
@@ -325,7 +333,7 @@ class ClosedLoop(Loop):
 
     _conversations = 0
 
-    def _point(self, point: float, alone_s: float, edge: Edge) -> PointWindow:
+    def _measure_point(self, point: float, alone_s: float, edge: WindowCallback) -> PointWindow:
         settings, sink, concurrency = self._settings, self._sink, int(point)
         self._slots = Slots(self._asked, self._draw(concurrency), self._conversations)
         ramp_s = alone_s if settings.ramp_ms is None else settings.ramp_ms / 1000
@@ -386,12 +394,12 @@ class ClosedLoop(Loop):
 
     def _issue(self, slot: int) -> None:
         sample, request = next(self._ids), self._slots.next(slot)
-        self._sink.take_slot(sample, request, slot)
+        self._sink.expect_request(sample, request, slot)
         self._engine.submit([sample], [request.index], self._sink)
 
 
 @dataclass
-class Pulse:
+class HarnessProgress:
     """Count the progress reports of an engine's own harness, in the form of a sink."""
 
     completed: int = 0
@@ -406,15 +414,15 @@ class Pulse:
         self.completed += 1
 
 
-def measured(
+def run_engine_harness(
     engine: Engine,
     settings: LoadGenSettings,
     folder: Path,
-    pulse: Pulse,
+    pulse: HarnessProgress,
     at_edges: Callable[[], None],
 ) -> dict[str, Any]:
     """Let the engine's harness measure all points into `folder`; return order and clock offsets."""
-    offsets_s, points = dict[str, float](), order(settings, folder.parent.name)
+    offsets_s, points = dict[str, float](), shuffled_points(settings, folder.parent.name)
     at_edges()
     for point in points:
         name = f"c{point:g}"
@@ -452,14 +460,14 @@ def with_reach(
     """
     brief = dataclasses.replace(settings, min_duration_ms=lasts_ms, ramp_ms=0, arrivals="")
     return [
-        {**point_row, "client_reach": _reach(point_row, engine, loaded, brief, fail)}
+        {**point_row, "client_reach": _client_limit(point_row, engine, loaded, brief, fail)}
         if point_row["client_busy"] >= MAX_IDLE_CORES and point_row["requests"]
         else dict(point_row)
         for point_row in points
     ]
 
 
-def _reach(
+def _client_limit(
     point_row: Mapping[str, Any],
     engine: Engine,
     loaded: Sequence[int],

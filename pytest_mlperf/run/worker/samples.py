@@ -119,7 +119,7 @@ def count(dataset: Dataset) -> int:
     return samples
 
 
-def require_same(dataset: Dataset, samples: int) -> None:
+def require_same_length(dataset: Dataset, samples: int) -> None:
     """Raise RunError if the data set's length has changed."""
     if (length := len(dataset)) != samples:
         raise RunError(

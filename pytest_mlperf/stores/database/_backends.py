@@ -12,7 +12,7 @@ from typing import Any
 from urllib.parse import unquote
 
 from pytest_mlperf.core.errors import EnvironmentFault, MlperfError, text_of
-from pytest_mlperf.core.untrusted_text import shown, visible
+from pytest_mlperf.core.untrusted_text import quoted, visible
 from pytest_mlperf.stores.atomic import disk_of
 
 LOCK_TIMEOUT_SECONDS = 10.0
@@ -213,7 +213,7 @@ class _Sqlite:
             # Views, triggers and virtual tables may run forever, or change what is written.
             if kind not in ("table", "index") or "VIRTUAL" in str(statement)[:20].upper():
                 raise StoreError(
-                    f"{self._file}: contains {kind} {shown(name)}, which is not part of a store"
+                    f"{self._file}: contains {kind} {quoted(name)}, which is not part of a store"
                 )
         return {
             name for kind, name, _ in rows if kind == "table" and not name.startswith("sqlite_")

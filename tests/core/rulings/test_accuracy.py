@@ -13,7 +13,13 @@ import pytest
 from pytest_mlperf.core.baseline import AccuracyBaseline, Rerun, steps_per_point
 from pytest_mlperf.core.measurement import Accuracy, Scored
 from pytest_mlperf.core.notes import Note, NoteKey, Words
-from pytest_mlperf.core.rulings.accuracy import Margin, PassContext, apart, pooled, rule_on_scores
+from pytest_mlperf.core.rulings.accuracy import (
+    Margin,
+    PassContext,
+    pooled,
+    rerun_noise,
+    rule_on_scores,
+)
 from pytest_mlperf.core.rulings.ruling import Ruling
 from pytest_mlperf.core.verdict import Outcome
 from pytest_mlperf.judge.inputs import Leverage
@@ -69,7 +75,7 @@ def ruled(
         range(total),
         margin=lambda name: Margin(value=(margin or {}).get(name, 0.5), is_share=False),
         sequential=True,
-        beside=PassContext(same_build=same_build, outputs=outputs[0] if outputs else None),
+        context=PassContext(same_build=same_build, outputs=outputs[0] if outputs else None),
     )
 
 
@@ -296,9 +302,11 @@ def test_the_spread_of_a_score_is_estimated_from_two_passes() -> None:
     some: list[float | None] = [None if i % 2 else float(i) for i in range(SAMPLES)]
     single: list[float | None] = [1.0, *[None] * (SAMPLES - 1)]
 
-    spread = apart(baseline(s=100), {"s": baseline_pass}, scored(s=new_pass))["s"]
-    still = apart(baseline(s=100), {"s": [round(value, 2) for value in same]}, scored(s=same))["s"]
-    left = apart(
+    spread = rerun_noise(baseline(s=100), {"s": baseline_pass}, scored(s=new_pass))["s"]
+    still = rerun_noise(
+        baseline(s=100), {"s": [round(value, 2) for value in same]}, scored(s=same)
+    )["s"]
+    left = rerun_noise(
         baseline(s=100, gen_len=100, one=100),
         {"s": some, "gen_len": some, "one": single},
         scored(s=some, gen_len=some, fresh=some, one=single),

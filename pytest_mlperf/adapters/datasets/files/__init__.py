@@ -200,9 +200,9 @@ def require_enough(source: object, count: int | None, total: int, noun: str) -> 
         )
 
 
-def first_file(places: Iterable[Path]) -> Path | None:
+def first_file(paths: Iterable[Path]) -> Path | None:
     """Return the first of these paths that is a file, or None."""
-    return next((place for place in places if place.is_file()), None)
+    return next((place for place in paths if place.is_file()), None)
 
 
 def find_file(

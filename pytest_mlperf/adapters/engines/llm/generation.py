@@ -425,7 +425,7 @@ class Answers:
         self,
         generation: Generation,
         *,
-        watch_ends: bool,
+        check_ends: bool,
         output: Callable[[int, Tokens], bytes] | None = None,
     ) -> None:
         """Set the encoder `output` (index, tokens); `check_ends` makes endless answers an error."""
@@ -433,7 +433,7 @@ class Answers:
         self._output = output or (lambda _, row: packed(row))
         self._counts, self._lock = Counter[str](), threading.Lock()
         eos = ", ".join(map(str, generation.eos))
-        watching = watch_ends and bool(generation.ends)
+        watching = check_ends and bool(generation.ends)
         check = f"eos_token_id ({eos}) of the model"
         self._watch = EndWatch(generation, watching=watching, check=check)
         self.expect = self._watch.expect
@@ -442,7 +442,7 @@ class Answers:
         self, ids: Sequence[int], indices: Sequence[int], rows: Sequence[Tokens], sink: Sink
     ) -> None:
         """Report samples as completed; each row has generated tokens only, no prompt or padding."""
-        outputs, counts = self.checked(indices, rows, sink)
+        outputs, counts = self.check_answers(indices, rows, sink)
         sink.ended(ids, self.reasons(rows))
         sink.done(ids, outputs, counts)
 
@@ -456,7 +456,7 @@ class Answers:
             counts, self._counts = self._counts, Counter()
         return counts
 
-    def checked(
+    def check_answers(
         self, indices: Sequence[int], rows: Sequence[Tokens], sink: Sink
     ) -> tuple[list[bytes] | None, list[int]]:
         """Check answers; return outputs (None if `sink` wants none) and token counts."""

@@ -107,11 +107,11 @@ def _size(value: int | None) -> int | None:
     raise TypeError(f"{value!r:.40} is not a size")
 
 
-def end_tokens(folder: Path, named: Any) -> tuple[int, ...]:
+def end_tokens(folder: Path, config_value: Any) -> tuple[int, ...]:
     """Return the end token ids in generation_config.json, else `config_value` of config.json."""
     file = folder / "generation_config.json"
     generation_eos = read_json(file).get("eos_token_id") if file.is_file() else None
-    eos = named if generation_eos is None else generation_eos
+    eos = config_value if generation_eos is None else generation_eos
     tokens = eos if isinstance(eos, list) else [eos]
     with expected_types(folder / "config.json" if generation_eos is None else file):
         return tuple(sorted({int(token) for token in tokens if token is not None and token >= 0}))
@@ -127,7 +127,9 @@ def check_ends(folder: Path, eos: tuple[int, ...]) -> None:
         )
 
 
-def with_ends(generation: Generation, folder: Path, config: Config, *, dummy: bool) -> Generation:
+def with_end_tokens(
+    generation: Generation, folder: Path, config: Config, *, dummy: bool
+) -> Generation:
     """Return settings with the model's end tokens, which are checked unless weights are dummy."""
     if config.vocabulary is None:
         raise broken(folder / "config.json", "names no vocab_size, so this is not a language model")
@@ -196,10 +198,15 @@ POSITIONS_PER_SECOND = 50
 
 
 def speech_clips(
-    engine: str, folder: Path, dataset: Dataset, tokenizer: Any, context: int | None, most: int
+    engine: str,
+    folder: Path,
+    dataset: Dataset,
+    tokenizer: Any,
+    max_positions: int | None,
+    max_new_tokens: int,
 ) -> SpeechClips:
     """Return a Whisper model's clip handling; raise if prompt and `max_new_tokens` do not fit."""
-    prompt = prompt_tokens(engine, tokenizer, folder, context, most)
+    prompt = prompt_tokens(engine, tokenizer, folder, max_positions, max_new_tokens)
     positions = read_json(folder / "config.json").get("max_source_positions")
     file = folder / "preprocessor_config.json"
     seconds: Any = read_json(file).get("chunk_length")

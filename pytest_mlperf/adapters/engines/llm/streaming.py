@@ -184,7 +184,7 @@ class StreamedRequest:
         prompt_tokens: int | None = None,
     ) -> None:
         """Report a completed sample; `tokens`, `reason` and `prompt_tokens` are None if unknown."""
-        ended = self._ends.of(self.sink)
+        ended = self._ends.collector_for(self.sink)
         if reason is not None:
             ended.reasons.append((self.sample, reason, prompt_tokens))
         ended.done.append((self.sample, output, tokens))
@@ -192,7 +192,7 @@ class StreamedRequest:
     def streamed(self, after_first: int | None, hidden: int | None) -> None:
         """Report, before `done`, tokens received after the first message, and hidden tokens."""
         if self.sink.times_tokens:
-            self._ends.of(self.sink).streamed.append((self.sample, after_first, hidden))
+            self._ends.collector_for(self.sink).streamed.append((self.sample, after_first, hidden))
 
     def held_up(self, events: int) -> bool:
         return self._lateness.held_up(self.sent_s, events)
@@ -204,7 +204,7 @@ class StreamedRequest:
 
 
 @dataclass(slots=True)
-class _Ended:
+class _EndedSamples:
     """Collect ended samples for a sink: streaming data, finish reasons, outputs, token counts."""
 
     sink: Sink
@@ -227,13 +227,13 @@ class Ends:
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self._loop = loop
-        self._ended: dict[int, _Ended] = {}
+        self._ended: dict[int, _EndedSamples] = {}
 
-    def of(self, sink: Sink) -> _Ended:
+    def collector_for(self, sink: Sink) -> _EndedSamples:
         """Return the collector for samples of a sink that end in this pass of the event loop."""
         if not self._ended:
             self._loop.call_soon(self._tell)
-        return self._ended.setdefault(id(sink), _Ended(sink))
+        return self._ended.setdefault(id(sink), _EndedSamples(sink))
 
     def _tell(self) -> None:
         gathered, self._ended = self._ended, {}

@@ -349,7 +349,7 @@ def calls_or_text(answer: StreamedAnswer) -> bytes:
     return (json.dumps(calls) if calls else joined(answer.text)).encode()
 
 
-def _counts_unshown(answer: StreamedAnswer, tokens: int) -> bool:
+def _counts_hidden_tokens(answer: StreamedAnswer, tokens: int) -> bool:
     """Return whether the server's count `tokens` exceeds what the received text can have."""
     # The server rewrites tool calls.
     if answer.n_ids or answer.hidden or any(kind == "tools" for kind, _ in answer.pieces):
@@ -438,7 +438,7 @@ class Traffic:
             self.kept[request.sample] = answer.pieces
         if answer.keeps:
             self._looked += 1
-            self._hides |= _counts_unshown(answer, tokens)
+            self._hides |= _counts_hidden_tokens(answer, tokens)
         unsized = not (answer.in_first or answer.finish == "tool_calls" or self._hides)
         if unsized and request.sink.times_tokens and self.kept is None:
             self.seen["unsized_tokens"] += answer.visible
@@ -454,7 +454,7 @@ class Traffic:
         prompt = answer.prompt_tokens if sent is None else sent
         request.done(output_bytes, None if evaluates else tokens, reason, prompt)
 
-    def _note(self, answer: StreamedAnswer, sent: int | None) -> None:
+    def _note(self, answer: StreamedAnswer, sent_tokens: int | None) -> None:
         """Count an answer under the names of `Engine.answer_counts`, such as "empty"."""
         seen = self.seen
         seen["answers"] += 1
@@ -467,9 +467,9 @@ class Traffic:
         if reads and any(not isinstance(one["function"]["arguments"], dict) for one in calls):
             seen["bad_calls"] += 1
         if answer.prompt_tokens is not None:
-            if sent is not None:
+            if sent_tokens is not None:
                 seen["prompt_tokens"] += answer.prompt_tokens
-                seen["expected_tokens"] += sent + self._checks.template
+                seen["expected_tokens"] += sent_tokens + self._checks.template
             if answer.cached is not None:
                 seen["cached_tokens"] += answer.cached
                 seen["cacheable_tokens"] += answer.prompt_tokens
@@ -494,7 +494,7 @@ class Traffic:
         flight = Flight(run, request, body, answer, self._report, task, salt)
         run.begin(flight)
         try:
-            await self._client.stream(body.of(salt), answer, flight, header)
+            await self._client.stream(body.with_salt(salt), answer, flight, header)
         except Failed as failure:
             run.failed(flight, failure)
         except RunError as error:

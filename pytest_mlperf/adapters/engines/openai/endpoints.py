@@ -307,7 +307,7 @@ class EndpointsEngine(OpenAiEngine):
         chat, key = self._options.api == "chat", secrets.token_hex(8)
         with file.open("w", encoding="utf-8") as lines:
             for index in self._loaded:
-                request = json.loads(self._source.bodies[index].of(key))
+                request = json.loads(self._source.bodies[index].with_salt(key))
                 prompt = request["messages"][0]["content"] if chat else request["prompt"]
                 if not chat and isinstance(prompt, str):
                     raise engine_error(
@@ -373,7 +373,7 @@ class EndpointsEngine(OpenAiEngine):
         log, quiet_s = folder.with_name(f"{folder.name}.log"), self._options.request_timeout
         limit_s = MAX_DURATION_RATIO * expected_s + 2 * quiet_s + START_TIMEOUT_SECONDS
         files = log, folder / EVENTS_FILE
-        window = _window_ends(files[1]) if scores else itertools.repeat(False)
+        window = _poll_window_end(files[1]) if scores else itertools.repeat(False)
         log.write_bytes(b"")
         command = [*self._ours.client, "-m", "inference_endpoint.main", "benchmark"]
         environment = {**_environment(), **self._key}
@@ -416,7 +416,7 @@ class EndpointsEngine(OpenAiEngine):
         return engine_error(f"MLCommons' client {how}{tail}", str(log))
 
 
-def _window_ends(events: Path) -> Iterator[bool]:
+def _poll_window_end(events: Path) -> Iterator[bool]:
     """Yield, whenever asked, whether the client's event file states the end of the timed window."""
     read, over = 0, False
     while True:

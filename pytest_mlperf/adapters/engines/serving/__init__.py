@@ -46,7 +46,7 @@ def whole_number(value: object) -> int:
     return value
 
 
-def words(value: object) -> str:
+def message_text(value: object) -> str:
     """Return a JSON value as text for a message, or a note that it is nested too deep."""
     try:
         return str(value)

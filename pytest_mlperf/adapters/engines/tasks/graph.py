@@ -112,13 +112,13 @@ SEGMENTS = frozenset({"segment_ids", "token_type_ids"})
 """Names of an encoder's inputs in MLPerf's models and in those of transformers."""
 
 
-def names(tensor: Tensor) -> frozenset[str]:
+def input_names(tensor: Tensor) -> frozenset[str]:
     """Return the names that a data set may use for this input; an ending ":0" is removed."""
     name = tensor.name.removesuffix(":0")
     return next((each for each in (IDS, MASK, SEGMENTS) if name in each), frozenset({name}))
 
 
-def take(graph: Graph, raw: Any, index: int) -> dict[str, NDArray[Any]]:
+def input_arrays(graph: Graph, raw: Any, index: int) -> dict[str, NDArray[Any]]:
     """Convert a sample to an array for each model input, in the input's type; check no shapes.
 
     `raw` is one array for a model with one input, or a dict of arrays by name; names that the model
@@ -137,20 +137,20 @@ def take(graph: Graph, raw: Any, index: int) -> dict[str, NDArray[Any]]:
 
 
 def check_shape(
-    graph: Graph, tensor: Tensor, sample: NDArray[Any], taken: Sequence[Any], index: int
+    graph: Graph, tensor: Tensor, sample: NDArray[Any], expected: Sequence[Any], index: int
 ) -> None:
     """Raise RunError unless sample `index` has the expected shape; named lengths are variable."""
-    if not fits(sample.shape, taken):
+    if not matches_shape(sample.shape, expected):
         raise graph.refuse(
-            f"input {tensor.name!r} takes samples of shape {tuple(taken)}, but sample {index} of "
-            f"the data set has shape {sample.shape}; set the data set's options to match"
+            f"input {tensor.name!r} takes samples of shape {tuple(expected)}, but sample {index} "
+            f"of the data set has shape {sample.shape}; set the data set's options to match"
         )
 
 
-def fits(shape: Sequence[int], taken: Sequence[int | str | None]) -> bool:
+def matches_shape(shape: Sequence[int], model_shape: Sequence[int | str | None]) -> bool:
     """Check a sample's shape against the model's, in which only integers are fixed lengths."""
-    return len(shape) == len(taken) and all(
-        want == have for have, want in zip(shape, taken, strict=True) if isinstance(want, int)
+    return len(shape) == len(model_shape) and all(
+        want == have for have, want in zip(shape, model_shape, strict=True) if isinstance(want, int)
     )
 
 
@@ -163,7 +163,7 @@ def _by_name(graph: Graph, raw: Mapping[str, Any], index: int) -> dict[str, Any]
             flat[name] = value
     arrays = {}
     for tensor in graph.inputs:
-        matching = names(tensor).intersection(flat)
+        matching = input_names(tensor).intersection(flat)
         if not matching:
             raise graph.refuse(
                 f"takes {_list(graph)}, but sample {index} of the data set has no {tensor.name!r}; "
@@ -236,7 +236,7 @@ class Task:
         )
 
     def prepare(self, raw: Any, index: int) -> Sample:
-        sample = take(self.graph, raw, index)
+        sample = input_arrays(self.graph, raw, index)
         for tensor in self.graph.inputs:
             check_shape(self.graph, tensor, sample[tensor.name], tensor.shape[1:], index)
         return sample

@@ -85,7 +85,7 @@ def attempts(expectations: dict[str, Any]) -> Iterator[tuple[str, Callable[[], A
     yield "exceed its memory limit", partial(bytearray, expectations["memory_bytes"])
 
 
-def findings(expectations: dict[str, Any]) -> Iterator[str]:
+def isolation_faults(expectations: dict[str, Any]) -> Iterator[str]:
     """Yield a sentence for each action and limit in which the sandbox fails `expectations`."""
     for escape, attempt in attempts(expectations):
         if works(attempt):
@@ -107,6 +107,6 @@ def findings(expectations: dict[str, Any]) -> Iterator[str]:
 
 
 if __name__ == "__main__":
-    for sentence in findings(json.loads(sys.argv[1])):
+    for sentence in isolation_faults(json.loads(sys.argv[1])):
         print(sentence)
     print("checked")

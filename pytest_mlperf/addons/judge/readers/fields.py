@@ -140,9 +140,9 @@ class JsonObject(dict[str, Any]):
         """Return the value of the first key that is present, as text; None if none is."""
         return next(iter(self.texts(*keys).values()), None)
 
-    def facts(self, names: Mapping[str, str], tolerance: float = 0.0) -> dict[str, Fact]:
+    def facts(self, keys_by_title: Mapping[str, str], tolerance: float = 0.0) -> dict[str, Fact]:
         """Return the value at each dotted key as a Fact, by title, with this `tolerance`."""
-        paths = {title: key.split(".") for title, key in names.items()}
+        paths = {title: key.split(".") for title, key in keys_by_title.items()}
         return {
             title: Fact(self.at(*path).plain(key), (), tolerance)
             for title, (*path, key) in paths.items()

@@ -178,8 +178,8 @@ def _overview(round_: Round, columns: int) -> Iterator[str]:
         by.setdefault(workload.harnesses, []).append(workload.name)
     for harnesses, workloads in by.items():
         if len(harnesses) > 1 or not round_.workloads[workloads[0]].loadgen:
-            names = ", ".join(workloads)
-            yield from fold(f"measured by {' or '.join(harnesses)}: {names}", columns)
+            listed = ", ".join(workloads)
+            yield from fold(f"measured by {' or '.join(harnesses)}: {listed}", columns)
     yield f"more: pytest-mlperf round {round_.name} WORKLOAD"
 
 

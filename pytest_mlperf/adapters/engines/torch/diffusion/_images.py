@@ -60,7 +60,9 @@ def open_pipeline(
     dtype = devices.base_dtype(precision, checkpoint_dtype, device)
     with quiet_and_offline(), quiet():
         parts = {
-            name: load_part(folder / name, kind, dtype, variant, **more_of(name, options.attention))
+            name: load_part(
+                folder / name, kind, dtype, variant, **load_arguments(name, options.attention)
+            )
             for name, kind in kinds.items()
         }
         tokenizers = {
@@ -95,7 +97,7 @@ def open_pipeline(
     return pipe, facts
 
 
-def more_of(part: str, attention: str) -> dict[str, Any]:
+def load_arguments(part: str, attention: str) -> dict[str, Any]:
     """Return extra arguments to load a pipeline part; `attention` is for text encoders only."""
     if part.startswith("text_encoder"):
         return {"attn_implementation": attention}
@@ -140,7 +142,7 @@ def check_index(
 
 
 def load_part(path: Path, kind: Any, dtype: Any, variant: str | None = None, **more: Any) -> Any:
-    with _part(path, kind.__name__):
+    with _loading_part(path, kind.__name__):
         model, info = kind.from_pretrained(
             path,
             dtype=dtype,
@@ -156,7 +158,7 @@ def load_part(path: Path, kind: Any, dtype: Any, variant: str | None = None, **m
 
 
 @contextlib.contextmanager
-def _part(path: Path, name: str, file: str = "config.json") -> Iterator[None]:
+def _loading_part(path: Path, name: str, file: str = "config.json") -> Iterator[None]:
     """Check that a folder has `file`; report errors of the `with` block as RunError with `name`."""
     if not (path / file).is_file():
         raise broken(path, f"has no {file}; copy this part of the pipeline here again")
@@ -170,7 +172,7 @@ def _part(path: Path, name: str, file: str = "config.json") -> Iterator[None]:
 
 
 def load_scheduler(path: Path, kind: Any) -> Any:
-    with _part(path, "the scheduler", "scheduler_config.json"):
+    with _loading_part(path, "the scheduler", "scheduler_config.json"):
         return kind.from_pretrained(path, local_files_only=True)
 
 
@@ -226,7 +228,7 @@ class DeepCache:
         self._steps += 1
 
 
-class _Deep(torch.nn.Module):
+class _SkippableBlock(torch.nn.Module):
     """Run a block at full steps of DeepCache; at other steps skip it and return its input."""
 
     def __init__(self, block: Any, cache: DeepCache) -> None:
@@ -249,7 +251,7 @@ class _Deep(torch.nn.Module):
         return hidden_states
 
 
-class _DeepDown(_Deep):
+class _DeepDown(_SkippableBlock):
     """Skip a down block at steps that reuse features; return its input for the up blocks too."""
 
     def _skipped(self, hidden_states: Any) -> Any:
@@ -257,7 +259,7 @@ class _DeepDown(_Deep):
         return hidden_states, (hidden_states,) * layers
 
 
-class _LastDeepUp(_Deep):
+class _LastDeepUp(_SkippableBlock):
     """Store the last deep up block's output at full steps; return it at steps that skip blocks."""
 
     def forward(self, hidden_states: Any, *rest: Any, **named: Any) -> Any:
@@ -271,19 +273,19 @@ def fits(unet: Any) -> bool:
     return len(unet.down_blocks) > 1 and len(unet.up_blocks) > 1
 
 
-def install(unet: Any, every: int) -> DeepCache:
+def install_deep_cache(unet: Any, every: int) -> DeepCache:
     """Make a UNet compute deep features only at every `every`-th step; call `start` per image."""
     cache = DeepCache(every)
     outer = unet.down_blocks[0]
     for number, downsampler in enumerate(outer.downsamplers or ()):
-        outer.downsamplers[number] = _Deep(downsampler, cache)
+        outer.downsamplers[number] = _SkippableBlock(downsampler, cache)
     for number in range(1, len(unet.down_blocks)):
         unet.down_blocks[number] = _DeepDown(unet.down_blocks[number], cache)
     if unet.mid_block is not None:
-        unet.mid_block = _Deep(unet.mid_block, cache)
+        unet.mid_block = _SkippableBlock(unet.mid_block, cache)
     last = len(unet.up_blocks) - 2
     for number in range(last):
-        unet.up_blocks[number] = _Deep(unet.up_blocks[number], cache)
+        unet.up_blocks[number] = _SkippableBlock(unet.up_blocks[number], cache)
     unet.up_blocks[last] = _LastDeepUp(unet.up_blocks[last], cache)
     unet.register_forward_pre_hook(cache.step)
     return cache
@@ -296,7 +298,7 @@ def _cache(unet: Any, every: int) -> DeepCache | None:
             "which this is not; set deepcache = 1",
             option="deepcache",
         )
-    return install(unet, every) if every > 1 else None
+    return install_deep_cache(unet, every) if every > 1 else None
 
 
 def _size(pipe: Any, options: DiffusionOptions) -> tuple[int, int]:

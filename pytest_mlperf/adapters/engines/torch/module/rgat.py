@@ -24,7 +24,7 @@ from numpy.typing import NDArray
 from torch.nn.functional import leaky_relu
 
 from pytest_mlperf.adapters.engines import broken, engine_error
-from pytest_mlperf.adapters.engines.torch.module._folder import filled, sizes_in
+from pytest_mlperf.adapters.engines.torch.module._folder import module_with_weights, sizes_in
 from pytest_mlperf.adapters.engines.torch.module._runner import Mismatch
 
 Ints = NDArray[np.int64]
@@ -74,7 +74,7 @@ class Neighbours:
             self._rows[first, name, second] = _sorted(*ends, counts[second])
             self._rows[second, f"rev_{name}", first] = _sorted(*ends[::-1], counts[first])
 
-    def around(self, papers: Ints, fan_outs: Sequence[int], seed: int) -> list[Level]:
+    def sampled_levels(self, papers: Ints, fan_outs: Sequence[int], seed: int) -> list[Level]:
         """Sample the nodes around queried papers; return one level per hop, after the papers' own.
 
         `fan_outs` has the maximum number of neighbours per relation for each hop.
@@ -246,7 +246,9 @@ class Rgat(torch.nn.Module):
 
     def scores(self, paper: Any) -> Any:
         """Return the score of every class for each paper, shape (papers, classes)."""
-        levels = self._neighbours.around(paper.numpy(), self._sizes.fan_outs[::-1], self.seed)
+        levels = self._neighbours.sampled_levels(
+            paper.numpy(), self._sizes.fan_outs[::-1], self.seed
+        )
         hidden = [
             {kind: self._loaded(kind, nodes) for kind, nodes in level.nodes.items()}
             for level in levels
@@ -301,6 +303,6 @@ def rgat(*, model: str, weights: str = "checkpoint", seed: int = 0) -> Rgat:
     sizes = sizes_in(folder, RgatSizes, "rgat")
     if sizes.hidden % sizes.heads:
         raise broken(folder / "config.json", "hidden is not a multiple of heads")
-    module: Rgat = filled(folder, weights, lambda: Rgat(sizes, seed))
+    module: Rgat = module_with_weights(folder, weights, lambda: Rgat(sizes, seed))
     module.facts |= {"fan_outs": str(list(sizes.fan_outs)), "sampling_seed": str(seed)}
     return module
