@@ -494,6 +494,22 @@ def events_of(folder: Path, *kinds: bytes) -> Iterator[dict[str, Any]]:
         raise MlperfError(f"{path}: incomplete, or not events of endpoints: {error}") from None
 
 
+def accuracy_records(folder: Path) -> tuple[dict[str, Any], Iterator[dict[str, Any]]]:
+    """Return a run's samples by data set and request, and its events of requests and answers.
+
+    Raises MlperfError if a file is missing or malformed; for the events when they are read.
+    """
+    for name in (SAMPLES_FILE, EVENTS_FILE):
+        if not (folder / name).exists():
+            raise MlperfError(
+                f"{folder}: has no {name}, so answers cannot be matched to samples, and scores "
+                "cannot be judged"
+            )
+    path = folder / SAMPLES_FILE
+    samples = _Block(path, read_foreign(path, RESULT_TITLE), "").raw
+    return samples, events_of(folder, b'"sample.issued"', b'"sample.complete"')
+
+
 # --- accuracy_results.json -----------------------------------------------------------------
 
 

@@ -15,9 +15,8 @@ from typing import Any
 
 import pytest
 
-from pytest_mlperf.adapters.engines.recorded import RecordedEngine
+from pytest_mlperf.adapters.engines.recorded import RecordedEngine, read_answers
 from pytest_mlperf.core.errors import RunError, UnavailableError
-from pytest_mlperf.stores.endpoints_answers import read_answers
 from pytest_mlperf.testing import check_engine
 from tests.adapters.engines.recording import Samples
 from tests.adapters.engines.word_model import save_model
@@ -129,7 +128,11 @@ REFUSED: dict[str, tuple[Edit, list[str], str]] = {
         "has accuracy answers for these data sets: none",
     ),
     "two": (mapped(lambda raw: raw.update(more={"x": 1})), PROMPTS, "'questions', 'more'; name on"),
-    "half": (mapped(lambda raw: raw["questions"].update(x=0.5)), PROMPTS, "is not a sample: 0.5"),
+    "half": (
+        mapped(lambda raw: raw["questions"].update(x=0.5)),
+        PROMPTS,
+        "is not a sample: 0.5",
+    ),
     "an empty answer": (text(3, ""), PROMPTS, "1 of 60 samples of 'questions' have no answer"),
     "a part": (mapped(id), PROMPTS[:50], "has answers to 60 samples of 'questions', but the"),
     "another order": (mapped(id), [*PROMPTS[1:], PROMPTS[0]], "differs from the client's prompt"),
