@@ -79,10 +79,10 @@ def read_answers(folder: Path, dataset: str | None) -> RecordedAnswers:
     counted = {request: sample for sample, request in first.items()}
     prompts, answers = dict[int, str | list[int] | None](), dict[int, RecordedAnswer]()
     for event in events:
-        request, kind, data = (event.get(n) for n in ("sample_uuid", "event_type", "data"))
-        if not isinstance(request, str) or request not in counted:
+        uuid, kind, data = (event.get(name) for name in ("sample_uuid", "event_type", "data"))
+        if not isinstance(uuid, str) or uuid not in counted:
             continue
-        sample = counted[request]
+        sample = counted[uuid]
         if kind == ISSUED:
             prompts[sample] = _prompt(data)
         elif kind == COMPLETE and (texts := _texts(data)) is not None:
