@@ -372,35 +372,36 @@ def _data(suite: Suite) -> Iterator[values.Defect]:
 
 
 def _scenarios(suite: Suite) -> Iterator[values.Defect]:
-    rules, names = suite.rules, set()
+    names = [scenario.name for scenario in suite.scenarios]
     for index, scenario in enumerate(suite.scenarios):
-        where = ("scenarios", index, "name")
-        if scenario.name in names:
-            yield where, f"duplicate case: {scenario.name} is listed twice"
-        names.add(scenario.name)
-        has_it = rules is not None and scenario.name in rules.scenarios
-        if scenario.name == Scenario.INTERACTIVE and not suite.tokens and not has_it:
-            yield where, "Interactive is for language models only"
-        elif scenario.name.is_curve:
-            yield from _loop(scenario, index)
-        elif suite.is_mlperf and rules and scenario.name not in rules.scenarios:
-            yield (
-                where,
-                f"{suite.workload.name} has no {scenario.name} in {suite.round}; "
-                f"it has {', '.join(rules.scenarios)}",
-            )
-        for key, owners in OF_LOOPS.items():
-            if scenario.name not in owners and getattr(scenario, key) is not None:
-                has = "has" if len(owners) == 1 else "have"
-                message = f"{scenario.name} has no {key}; {' and '.join(owners)} {has}"
-                yield ("scenarios", index, key), message
-        if not scenario.name.is_curve:
-            yield from _latency_limits(suite, scenario, index)
-        if scenario.find:
-            constants = suite.rules.scenarios.get(scenario.name) if suite.rules else None
-            limits = limits_of(scenario, constants, tokens=suite.tokens)
-            defects = find_defects(scenario, limits, tokens=suite.tokens)
-            yield from ((("scenarios", index, *where), what) for where, what in defects)
+        where = ("scenarios", index)
+        if scenario.name in names[:index]:
+            yield (*where, "name"), f"duplicate case: {scenario.name} is listed twice"
+        yield from values.under(where, _scenario(suite, scenario))
+
+
+def _scenario(suite: Suite, scenario: ScenarioEntry) -> Iterator[values.Defect]:
+    rules = suite.rules
+    constants = rules.scenarios.get(scenario.name) if rules else None
+    if scenario.name == Scenario.INTERACTIVE and not suite.tokens and not constants:
+        yield ("name",), "Interactive is for language models only"
+    elif scenario.name.is_curve:
+        yield from _loop(scenario)
+    elif suite.is_mlperf and rules and not constants:
+        yield (
+            ("name",),
+            f"{suite.workload.name} has no {scenario.name} in {suite.round}; "
+            f"it has {', '.join(rules.scenarios)}",
+        )
+    for key, owners in OF_LOOPS.items():
+        if scenario.name not in owners and getattr(scenario, key) is not None:
+            has = "has" if len(owners) == 1 else "have"
+            yield (key,), f"{scenario.name} has no {key}; {' and '.join(owners)} {has}"
+    if not scenario.name.is_curve:
+        yield from _latency_limits(suite, scenario)
+    if scenario.find:
+        limits = limits_of(scenario, constants, tokens=suite.tokens)
+        yield from find_defects(scenario, limits, tokens=suite.tokens)
 
 
 _LOOPS = (Scenario.CONCURRENCY, Scenario.OPEN_LOOP)
@@ -420,42 +421,38 @@ MAX_FAILED_SHARE = 0.1
 NOT_OF_LOOPS = ("target_qps", "min_query_count", "latency_limit", "ttft_limit", "tpot_limit")
 
 
-def _loop(scenario: ScenarioEntry, index: int) -> Iterator[values.Defect]:
-    where, is_open = ("scenarios", index), scenario.name == Scenario.OPEN_LOOP
+def _loop(scenario: ScenarioEntry) -> Iterator[values.Defect]:
+    is_open = scenario.name == Scenario.OPEN_LOOP
     if scenario.points is None and scenario.find is None:
         needs = "requests per second" if is_open else "requests in flight"
-        yield (*where, "name"), f"{scenario.name} needs points: {needs}"
+        yield ("name",), f"{scenario.name} needs points: {needs}"
     elif not is_open and (parts := [x for x in scenario.run_points if type(x) is not int]):
         defect = (
             f"{list(scenario.run_points)} are not points; write numbers of requests: [1, 8, 64]"
         )
         if parts == [x for x in parts if x < 1]:
             defect = f"a point is a number of requests from 1 to {values.MAX_CONCURRENCY:,}"
-        yield (*where, "points"), defect
+        yield ("points",), defect
     if scenario.max_concurrency and scenario.points != points_up_to(scenario.max_concurrency):
-        message = "write points or max_concurrency, not both"
-        yield (*where, "points"), message
+        yield ("points",), "write points or max_concurrency, not both"
     if scenario.seed_set is not None and scenario.seed_set not in seed_sets():
         names = ", ".join(seed_sets())
-        yield (
-            (*where, "seed_set"),
-            f"no seed set {quoted(scenario.seed_set)}; published: {names}",
-        )
+        yield ("seed_set",), f"no seed set {quoted(scenario.seed_set)}; published: {names}"
     for name in NOT_OF_LOOPS:
         if getattr(scenario, name) is not None:
-            yield (*where, name), f"{scenario.name} takes points, not {name}; remove it"
+            yield (name,), f"{scenario.name} takes points, not {name}; remove it"
     if (scenario.max_failed or 0.0) > MAX_FAILED_SHARE:
         message = f"must be at most {MAX_FAILED_SHARE:.0%}, or nothing useful is measured"
-        yield (*where, "max_failed"), message
+        yield ("max_failed",), message
     if (scenario.arrivals == "gamma") != (scenario.burstiness is not None):
         yield (
-            (*where, "arrivals" if scenario.arrivals == "gamma" else "burstiness"),
+            ("arrivals" if scenario.arrivals == "gamma" else "burstiness",),
             'burstiness is the shape of arrivals = "gamma": write both or neither (1 is Poisson, '
             "less is burstier)",
         )
 
 
-def _latency_limits(suite: Suite, scenario: ScenarioEntry, index: int) -> Iterator[values.Defect]:
+def _latency_limits(suite: Suite, scenario: ScenarioEntry) -> Iterator[values.Defect]:
     needed = ("ttft_limit", "tpot_limit") if suite.tokens else ("latency_limit",)
     written = [
         name
@@ -465,8 +462,7 @@ def _latency_limits(suite: Suite, scenario: ScenarioEntry, index: int) -> Iterat
     for name in written:
         if name not in needed:
             kind = "a language model" if suite.tokens else "not a language model (tokens = true)"
-            message = f"{suite.workload.name} is {kind}: write {' and '.join(needed)}"
-            yield ("scenarios", index, name), message
+            yield (name,), f"{suite.workload.name} is {kind}: write {' and '.join(needed)}"
     if not scenario.name.rate_is_condition or suite.is_mlperf:
         return
     rules = suite.rules
@@ -474,8 +470,7 @@ def _latency_limits(suite: Suite, scenario: ScenarioEntry, index: int) -> Iterat
         return
     if missing := [name for name in needed if name not in written]:
         example = " and ".join(f'{name} = "{EXAMPLES[name]}"' for name in missing)
-        message = f"no latency limit is known for {suite.workload.name}: write {example}"
-        yield ("scenarios", index, "name"), message
+        yield ("name",), f"no latency limit is known for {suite.workload.name}: write {example}"
 
 
 def _rates(suite: Suite) -> Iterator[values.Defect]:
@@ -532,15 +527,7 @@ def _engines(suite: Suite) -> Iterator[values.Defect]:
     index_by_case: dict[str, int] = {}
     for index, entry in enumerate(suite.engines):
         where = ("engines", index)
-        if not NAME_PATTERN.fullmatch(entry.label):
-            yield (*where, "use"), f'{entry.use!r} needs name = "..." beside it'
-        if entry.techniques and suite.division == "closed":
-            yield (
-                (*where, "techniques"),
-                f'{", ".join(entry.techniques)}: write division = "open" at the top of the suite',
-            )
-        yield from _power_limits(entry, index)
-        yield from _server(entry, index)
+        yield from values.under(where, _entry(suite, entry))
         for copy, accelerator in ((o, name) for o in entry.at_limits for name in o.accelerators):
             # As in test ids: different splits into name and precision can be the same id.
             key = f"{copy.label}-{copy.precision}-{accelerator}"
@@ -553,22 +540,24 @@ def _engines(suite: Suite) -> Iterator[values.Defect]:
             elif copy.accelerators.count(accelerator) > 1:
                 message = f"duplicate case: {accelerator!r} is listed twice"
                 yield (*where, "accelerators"), message
-        for name in entry.on:
-            if name not in entry.accelerators:
-                message = f"this entry does not run on {name!r}; it runs on "
-                yield (*where, "on", name), message + ", ".join(entry.accelerators)
 
 
-def _server(entry: EngineEntry, index: int) -> Iterator[values.Defect]:
-    where, accelerators = ("engines", index, "server"), entry.accelerators
-    if entry.server and not all(entry.options_on(name).get("url") for name in accelerators):
-        yield where, "this table is only for engines with the option url; set url, or remove it"
-    elif entry.server and entry.server.accelerator not in {None, *accelerators}:
-        message = f"contradicts accelerators ({', '.join(accelerators)}): remove one of the two"
-        yield (*where, "accelerator"), message
-
-
-def _power_limits(entry: EngineEntry, index: int) -> Iterator[values.Defect]:
+def _entry(suite: Suite, entry: EngineEntry) -> Iterator[values.Defect]:
+    accelerators = ", ".join(entry.accelerators)
+    if not NAME_PATTERN.fullmatch(entry.label):
+        yield ("use",), f'{entry.use!r} needs name = "..." beside it'
+    if entry.techniques and suite.division == "closed":
+        techniques = ", ".join(entry.techniques)
+        yield ("techniques",), f'{techniques}: write division = "open" at the top of the suite'
+    for name in entry.on:
+        if name not in entry.accelerators:
+            yield ("on", name), f"this entry does not run on {name!r}; it runs on {accelerators}"
+    if entry.server and not all(entry.options_on(n).get("url") for n in entry.accelerators):
+        message = "this table is only for engines with the option url; set url, or remove it"
+        yield ("server",), message
+    elif entry.server and entry.server.accelerator not in {None, *entry.accelerators}:
+        message = f"contradicts accelerators ({accelerators}): remove one of the two"
+        yield ("server", "accelerator"), message
     for name in dict.fromkeys(entry.accelerators):
         override = entry.on[name].power_limit_w if name in entry.on else None
         kind = split(name)[1]
@@ -578,7 +567,7 @@ def _power_limits(entry: EngineEntry, index: int) -> Iterator[values.Defect]:
         if lack and entry.limits_on(name):
             where = ("on", name, "power_limit_w") if override else ("power_limit_w",)
             yield (
-                ("engines", index, *where),
+                where,
                 f"{name} {lack}; for other accelerators of the entry, write it under "
                 '[engines.on."H200"]',
             )
