@@ -21,12 +21,10 @@ from pytest_mlperf.core.metrics import (
     OFFLINE,
     RATES,
     RESOURCES,
-    SAMPLES_PER_JOULE,
     SEARCH_METRICS,
     SERVED,
     SERVER_METRICS,
     SLOWEST_REPLICA,
-    TOKENS_PER_JOULE,
     UNGATED,
     at_point,
     is_stage,
@@ -80,15 +78,6 @@ def gated_server_metrics(limits: Mapping[str, Any], scenario: ScenarioEntry) -> 
         for point in points
     }
     return [name for name, base in every.items() if not limits.keys().isdisjoint({name, base})]
-
-
-def efficiency_limits(limits: Mapping[str, Any], *, tokens: bool) -> dict[str, float]:
-    """Return the limits of efficiency metrics; default: samples or tokens per joule."""
-    suite_limits = {
-        name: share(limits[name][METRICS[name].limit_key]) for name in limits if name in EFFICIENCY
-    }
-    default = TOKENS_PER_JOULE if tokens else SAMPLES_PER_JOULE
-    return suite_limits or {default: METRICS[default].limit}
 
 
 def limit_defects(

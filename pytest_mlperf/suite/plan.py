@@ -13,7 +13,14 @@ from pytest_mlperf import registry
 from pytest_mlperf.core.case import AUDITS, Case, Kind, Phase, Profile, Scenario
 from pytest_mlperf.core.errors import SuiteError
 from pytest_mlperf.core.job import LOADED_QUERIES, Expected, Factory
-from pytest_mlperf.core.metrics import COUNTS, EFFICIENCY, METRICS, SLOWEST_REPLICA
+from pytest_mlperf.core.metrics import (
+    COUNTS,
+    EFFICIENCY,
+    METRICS,
+    SAMPLES_PER_JOULE,
+    SLOWEST_REPLICA,
+    TOKENS_PER_JOULE,
+)
 from pytest_mlperf.core.rulings.accuracy import DEFAULT_MARGIN, Margin
 from pytest_mlperf.core.rulings.gate import GateWindow
 from pytest_mlperf.hardware.contention import port_here
@@ -21,7 +28,6 @@ from pytest_mlperf.rounds import RoundMetric, RoundScenario, RoundWorkload
 from pytest_mlperf.rounds.compliance import constants
 from pytest_mlperf.suite.claims import claim_defects
 from pytest_mlperf.suite.find import USUAL_RUNS, FindEntry
-from pytest_mlperf.suite.limits import efficiency_limits
 from pytest_mlperf.suite.load import all_defects, line_of, lines_of_tables, load_suite
 from pytest_mlperf.suite.model import Suite
 from pytest_mlperf.suite.places import place_of
@@ -33,36 +39,7 @@ from pytest_mlperf.suite.tables import (
     ScenarioEntry,
     title_of,
 )
-from pytest_mlperf.suite.values import KeyPath
-
-
-def score_bounds(
-    suite: Suite, scenario: RoundScenario, lower: Collection[str]
-) -> Mapping[str, GateWindow] | None:
-    """Return the accuracy gate's bounds by score; None without a reference score.
-
-    A tiny twin of an MLPerf workload has its own reference scores and MLPerf's relative bounds.
-
-    Args:
-        scenario: The round's constants of the scenario, which may have its own gates.
-        lower: Metrics for which the scorer declares that lower is better.
-    """
-    rules, workload = suite.rules, suite.workload
-    if suite.scorer_gap:
-        return None
-    if suite.is_mlperf and rules:
-        metrics = {**rules.metrics, **scenario.metrics}
-        return {name: _bounds(own, rules.targets[0], rules) for name, own in metrics.items()}
-    if workload.reference is None:
-        return None
-    return {
-        name: _bounds(
-            _suite_metric(name, reference, rules, is_lower_better=name in lower),
-            workload.target,
-            rules,
-        )
-        for name, reference in workload.reference.items()
-    }
+from pytest_mlperf.suite.values import KeyPath, share
 
 
 def gate_samples(suite: Suite, scenario: RoundScenario) -> int | None:
@@ -90,16 +67,10 @@ def _suite_metric(
 
 def _bounds(metric: RoundMetric, target: float, rules: RoundWorkload | None) -> GateWindow:
     low, high = metric.bounds(target)
-    return GateWindow(
-        reference=metric.reference, low=low, high=high, most=_highest_score(metric, rules)
-    )
-
-
-def _highest_score(metric: RoundMetric, rules: RoundWorkload | None) -> float | None:
-    """Return a sample's maximum score: 100, or the output token limit; None if it has none."""
+    most = None if metric.name in COUNTS or metric.reference > 100 else 100.0
     if metric.name == "tokens_per_sample":
-        return rules.lengths.max_output_tokens if rules else None
-    return None if metric.name in COUNTS or metric.reference > 100 else 100.0
+        most = rules.lengths.max_output_tokens if rules else None
+    return GateWindow(reference=metric.reference, low=low, high=high, most=most)
 
 
 QUICK_DURATION_S = 60.0
@@ -293,8 +264,27 @@ class Planned:
         return CaseData(self.suite, self.scenario, self.round_scenario)
 
     def bounds(self, lower: Collection[str]) -> Mapping[str, GateWindow] | None:
-        """Return the gate's bounds by score, or None; less is better for the scores in `lower`."""
-        return score_bounds(self.suite, self.round_scenario, lower)
+        """Return the accuracy gate's bounds by score; None without a reference score.
+
+        A tiny twin of an MLPerf workload has its own reference scores and MLPerf's relative bounds.
+        `lower` has the metrics for which the scorer declares that lower is better.
+        """
+        rules, workload = self.suite.rules, self.suite.workload
+        if self.suite.scorer_gap:
+            return None
+        if self.suite.is_mlperf and rules:
+            metrics = {**rules.metrics, **self.round_scenario.metrics}
+            return {name: _bounds(own, rules.targets[0], rules) for name, own in metrics.items()}
+        if workload.reference is None:
+            return None
+        return {
+            name: _bounds(
+                _suite_metric(name, reference, rules, is_lower_better=name in lower),
+                workload.target,
+                rules,
+            )
+            for name, reference in workload.reference.items()
+        }
 
     @property
     def round_scenario(self) -> RoundScenario:
@@ -314,8 +304,11 @@ class Planned:
 
     @property
     def efficiency_limits(self) -> dict[str, float]:
-        """Metrics of `test_efficiency` with their limits, as shares."""
-        return efficiency_limits(self.suite.limits, tokens=self.suite.tokens)
+        """Metrics of `test_efficiency` with their limits; default: samples or tokens per joule."""
+        limits = self.suite.limits
+        gated = {n: share(limits[n][METRICS[n].limit_key]) for n in limits if n in EFFICIENCY}
+        default = TOKENS_PER_JOULE if self.suite.tokens else SAMPLES_PER_JOULE
+        return gated or {default: METRICS[default].limit}
 
     @property
     def seconds_per_run(self) -> float:
