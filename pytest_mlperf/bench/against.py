@@ -34,17 +34,12 @@ from pytest_mlperf.core.measurement import Run, Subject
 from pytest_mlperf.core.metrics import METRICS
 from pytest_mlperf.core.notes import Note, Words
 from pytest_mlperf.core.numbers import percent, plural
-from pytest_mlperf.core.reason import Reason
 from pytest_mlperf.core.recording import MISSES, baseline_run, new_record
 from pytest_mlperf.core.rulings.disturbance import is_loaded
 from pytest_mlperf.core.rulings.multiplicity import DROP_OUTCOMES
 from pytest_mlperf.core.rulings.ruling import Ruling, rule_on, ruling_of
 from pytest_mlperf.core.rulings.sample import curve_rule
-from pytest_mlperf.core.verdict import (
-    Confirmation,
-    InterleavedRuns,
-    Outcome,
-)
+from pytest_mlperf.core.verdict import Confirmation, InterleavedRuns, Outcome
 from pytest_mlperf.judge.decision import Answer
 from pytest_mlperf.judge.multiplicity import rule_among
 from pytest_mlperf.judge.ratio import FIRST_LOOK, Ratio, pairs_to_decide
@@ -74,8 +69,11 @@ class OtherBuildRunner(CaseRunner):
         try:
             return super().add_run(ask=ask)
         except Unjudgeable as error:
-            reasons = [_named(self.title, reason) for reason in error.run.invalid]
-            self._unjudgeable = Unjudgeable(replace(error.run, invalid=tuple(reasons)))
+            reasons = tuple(
+                replace(reason, text=Note.of("of_case", case=self.title, note=reason.text))
+                for reason in error.run.invalid
+            )
+            self._unjudgeable = Unjudgeable(replace(error.run, invalid=reasons))
             raise self._unjudgeable from None
 
     def process(self, **task: Any) -> ProcessResult:
@@ -88,10 +86,6 @@ class OtherBuildRunner(CaseRunner):
         done = replace(done, subject=_comparable(done.subject))
         self.subject = self.subject and _comparable(self.subject)
         return done
-
-
-def _named(title: str, reason: Reason) -> Reason:
-    return replace(reason, text=Note.of("of_case", case=title, note=reason.text))
 
 
 def _comparable(subject: Subject) -> Subject:
@@ -124,11 +118,8 @@ class OtherBuild:
 
     def sides(self, case: CaseRuns) -> Interleaved:
         """Return a case and its other build, to interleave; raise RunError if that build fails."""
-        if id(case) not in self._sides:
-            self._sides[id(case)] = self._made(case)
-        return self._sides[id(case)]
-
-    def _made(self, case: CaseRuns) -> Interleaved:
+        if sides := self._sides.get(id(case)):
+            return sides
         if not isinstance(case.planned, Planned):
             raise RunError("against", "pytest-benchmark tests have no other build to compare")
         earlier = other_build(case.planned, self._table)
@@ -148,12 +139,10 @@ class OtherBuild:
             job=case.job,
         )
         side.title = build.title
-        return Interleaved(
-            new=case,
-            old=side,
-            rule=rule_among(case.rule, max(self._policy.judged_pairs, 1)),
-            title=build.title,
-        )
+        rule = rule_among(case.rule, max(self._policy.judged_pairs, 1))
+        sides = Interleaved(new=case, old=side, rule=rule, title=build.title)
+        self._sides[id(case)] = sides
+        return sides
 
     def _build(self, earlier: EarlierBuild, case: CaseRuns) -> Build:
         folder = case.conditions.folder

@@ -130,14 +130,13 @@ class Interleaved:
             NotComparable: A metric is missing, or may not be judged.
             Unjudgeable: Every try of a run was INVALID.
         """
-        while not (ratios := self._decided(limits)):
+        sides = self.new.runs, self.old.runs
+        while not (
+            ratios := decided(*sides, limits, self.rule, missing=self.missing, least=self.least)
+        ):
             self.add_pair(limits)
             self.done()
         return ratios
-
-    def _decided(self, limits: Mapping[str, float]) -> dict[str, Ratio]:
-        new, old, rule = self.new.runs, self.old.runs, self.rule
-        return decided(new, old, limits, rule, missing=self.missing, least=self.least)
 
     def means(self, metric: str, pairs: int) -> tuple[float, float]:
         """Return a metric's geometric means over the first `pairs` runs: (old build, new build)."""

@@ -8,7 +8,6 @@ from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from statistics import geometric_mean
-from typing import Protocol
 
 from pytest_mlperf.core.baseline import Record
 from pytest_mlperf.core.case import Scenario
@@ -87,7 +86,7 @@ class Searches:
         self._rates = [run.metrics[self._metric] for run in runs if self._metric in run.metrics]
         self._done = 0
 
-    def run(self, case: Rated, attempt: Callable[[SearchState], Run]) -> Run:
+    def run(self, case: CaseRunner, attempt: Callable[[SearchState], Run]) -> Run:
         """Make one search; the returned run has the found throughput or concurrency.
 
         Its other metrics were measured at the highest rate within the limits. Raises Unjudgeable
@@ -128,7 +127,7 @@ class Searches:
 
     def _best(
         self,
-        case: Rated,
+        case: CaseRunner,
         tries: Sequence[SearchRun],
         runs: Sequence[Run],
         plan: SearchPlan,
@@ -229,21 +228,7 @@ class Unjudgeable(Exception):
         return Note.of("reasons", reasons=tuple(reason.text for reason in self.run.invalid))
 
 
-class Rated(Protocol):
-    """Define the protocol of a case for `valid_run`: job, rate of the next run, INVALID runs."""
-
-    @property
-    def job(self) -> MeasuredCase:
-        """Settings to measure and judge the case."""
-
-    rate: float | None
-    invalid_runs: list[Run]
-
-    def add_clients(self) -> None:
-        """Use more client processes for the next run, if possible."""
-
-
-def valid_run(case: Rated, attempt: Callable[[], Run]) -> Run:
+def valid_run(case: CaseRunner, attempt: Callable[[], Run]) -> Run:
     """Call `attempt` until it returns a valid run; add INVALID ones to the case.
 
     The next attempt has a higher rate in Offline, and more client processes if the client was slow.

@@ -391,7 +391,7 @@ def _less(end: float | None, start: float | None) -> float | None:
 def _pressure(root: Path, resource: str) -> tuple[float, float] | None:
     groups = (folder / f"{resource}.pressure" for folder in _groups(root))
     for path in (*groups, root / "proc/pressure" / resource):
-        rows = {words[0]: words[-1] for line in _lines(path) if (words := line.split())}
+        rows = _table(path)
         totals = [rows.get(name, "").removeprefix("total=") for name in ("some", "full")]
         if totals[0].isdecimal():
             some, full = (int(total) * 1e-6 if total.isdecimal() else 0.0 for total in totals)
@@ -405,7 +405,7 @@ def _throttled(root: Path) -> Iterator[tuple[str, tuple[float, float]]]:
     Both values are upper bounds: the sum over all cores, and whole quota periods.
     """
     for folder in _groups(root):
-        rows = dict(pair for line in _lines(folder / "cpu.stat") if len(pair := line.split()) == 2)
+        rows = _table(folder / "cpu.stat")
         quota = " ".join(_lines(folder / "cpu.max")).split()[1:]
         quota = quota or _lines(folder / "cpu.cfs_period_us")
         period_s = int(quota[0]) * 1e-6 if quota and quota[0].isdecimal() else QUOTA_PERIOD_SECONDS
@@ -430,10 +430,13 @@ def _groups(root: Path) -> Iterator[Path]:
 
 
 def _swapped_in(root: Path) -> int | None:
-    counts = [
-        line.split()[1] for line in _lines(root / "proc/vmstat") if line.startswith("pswpin ")
-    ]
-    return int(counts[0]) if counts else None
+    count = _table(root / "proc/vmstat").get("pswpin")
+    return None if count is None else int(count)
+
+
+def _table(path: Path) -> dict[str, str]:
+    """Return the last word of each line by its first word."""
+    return {words[0]: words[-1] for line in _lines(path) if (words := line.split())}
 
 
 def _lines(path: Path) -> list[str]:
