@@ -493,7 +493,7 @@ def _notes(case: CaseRuns, outcome: Outcome) -> tuple[Words, ...]:
     remarks = (clock_note(case.runs, case.record, outcome), *load, case.noise)
     behind = stragglers([(run.replicas, run.hardware.gpus) for run in case.runs])
     seen = case.runs[-1].serving.server if case.runs else {}
-    server = server_in_words(seen) if seen else ""
+    server = case.conditions.machine.server
     skipped = [
         Note.of("first_run_skipped", value=value_of(run, case.planned.limits))
         for run in case.left_out
@@ -501,13 +501,13 @@ def _notes(case: CaseRuns, outcome: Outcome) -> tuple[Words, ...]:
     lines: tuple[Words | None, ...] = (
         *case.planned.suite.gaps,
         *skipped,
-        *case.server_remarks,
+        *(server.remarks if server else ()),
         case.uncounted,
         f"{case.clients} client processes sent the requests" if case.clients > 1 else "",
         *behind,
         *energy_notes(case.runs),
     )
-    return tuple(filter(None, (*lines, server, *remarks)))
+    return tuple(filter(None, (*lines, server_in_words(seen), *remarks)))
 
 
 def guarantee_of_ruling(case: CaseRuns, ruling: Ruling) -> Guarantee | None:

@@ -133,7 +133,9 @@ def confirm(case: CaseRuns, answer: Ruling, *, failing: Outcome = Outcome.PERF_D
     a reason, if the baseline's build is unavailable or fails, or another build was started.
     """
     policy = case.policy
-    if not _may_confirm(case, answer):
+    judged = answer.outcome in DROPS | {Outcome.PROVISIONAL, Outcome.INCONCLUSIVE}
+    seems = any(_probably_dropped(m) or _needs_confirmation(case, m) for m in answer.metrics)
+    if policy.confirm == "never" or not judged or not (seems or answer.outcome in DROPS):
         return answer
     dropped = _metrics_to_repeat(case, answer)
     if not dropped:
@@ -186,12 +188,6 @@ def note_unconfirmed(verdict: Verdict, policy: Policy) -> Verdict:
 
 
 # --- metrics to confirm ----------------------------------------------------------------------
-
-
-def _may_confirm(case: CaseRuns, answer: Ruling) -> bool:
-    seems = any(_probably_dropped(m) or _needs_confirmation(case, m) for m in answer.metrics)
-    judged = answer.outcome in DROPS | {Outcome.PROVISIONAL, Outcome.INCONCLUSIVE}
-    return judged and (seems or answer.outcome in DROPS) and case.policy.confirm != "never"
 
 
 def _needs_confirmation(case: CaseRuns, metric: MetricVerdict) -> bool:

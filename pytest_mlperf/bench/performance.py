@@ -10,6 +10,7 @@ from pytest_mlperf.bench.case import CaseRuns
 from pytest_mlperf.bench.official import below_best, held_to_best
 from pytest_mlperf.bench.policy import LONE_PHASE, Phase, Update
 from pytest_mlperf.bench.runner import Unjudgeable, condition_differs
+from pytest_mlperf.core import recording
 from pytest_mlperf.core.baseline import Record, has_salt, may_be_cached
 from pytest_mlperf.core.case import Kind
 from pytest_mlperf.core.control import locked_clock_change
@@ -29,18 +30,6 @@ from pytest_mlperf.core.metrics import (
 from pytest_mlperf.core.notes import Note, Words
 from pytest_mlperf.core.numbers import change, plural, quantity
 from pytest_mlperf.core.reason import Key
-from pytest_mlperf.core.recording import (
-    APPEND_RUNS,
-    MISSES,
-    baseline_run,
-    detectable_effects,
-    detectable_notes,
-    missing_days_advice,
-    one_day_note,
-    recorded_verdicts,
-    value_change,
-    worsened,
-)
 from pytest_mlperf.core.rulings import sample
 from pytest_mlperf.core.rulings.disturbance import explains_miss, is_loaded, load_note
 from pytest_mlperf.core.rulings.multiplicity import may_fall
@@ -82,16 +71,16 @@ CHANGED_OUTCOMES = {Outcome.PERF_DROP, Outcome.POWER_DROP, Outcome.IMPROVED}
 
 def judge_performance(case: CaseRuns, kinds: Collection[Kind], phase: Phase = LONE_PHASE) -> Ruling:
     """Make the missing runs of a case; judge all its runs by rule R, or record them."""
-    recording = _recording(case)
-    if differs := _other_rate(case, recording):
+    update = _recording(case)
+    if differs := _other_rate(case, update):
         return differs
     try:
         case.first(kinds)
-        if failed := accuracy_failed(case, required=bool(recording)):
+        if failed := accuracy_failed(case, required=bool(update)):
             return failed
-        return _record(case, recording) if recording else _judged(case, phase)
+        return _record(case, update) if update else _judged(case, phase)
     except Unjudgeable as error:
-        if recording:
+        if update:
             raise
         return _dropped_all_the_same(case, error, phase)
 
@@ -295,9 +284,9 @@ def unjudged_notes(case: CaseRuns, answer: Ruling) -> tuple[Words, ...]:
     return sample.only_reported(case.runs, case.planned.limits, kept)
 
 
-def _other_rate(case: CaseRuns, recording: Update | None) -> Ruling | None:
+def _other_rate(case: CaseRuns, update: Update | None) -> Ruling | None:
     record, planned = case.record, case.planned
-    if record is None or recording == "replace":
+    if record is None or update == "replace":
         return None
     ours, theirs = (about.get("points") for about in (case.job.facts, record.fingerprint))
     loaded = planned.case.scenario.rate_is_condition and not planned.find
@@ -318,11 +307,11 @@ def limit_missed(case: CaseRuns) -> Ruling | None:
     if len(case.runs) == 1 and case.runs[0].limit_missed:
         case.add_run()
     missed = [run for run in case.runs if run.limit_missed]
-    if len(missed) < MISSES:
+    if len(missed) < recording.MISSES:
         return None
     limits, tolerated = case.job.latency_limits, case.rule.tolerated
     proven = [run for run in missed if not explains_miss(run, limits, tolerated)]
-    if len(proven) < MISSES:
+    if len(proven) < recording.MISSES:
         note = Note.of("load_missed_limit", load=load_note(missed))
         return Ruling(outcome=Outcome.INCONCLUSIVE, headline=note)
     ruling = rule_on(case.runs, case.record, case.planned.limits, case.rule)
@@ -377,7 +366,7 @@ def _unequal_work(case: CaseRuns, old: Record | None) -> Ruling | None:
 
 
 def _record(case: CaseRuns, action: Update) -> Ruling:
-    least = APPEND_RUNS if action == "append" else case.policy.baseline_runs
+    least = recording.APPEND_RUNS if action == "append" else case.policy.baseline_runs
     while len(case.runs) < least:
         case.add_run()
     old = case.record if action == "append" else None
@@ -398,7 +387,7 @@ def _record(case: CaseRuns, action: Update) -> Ruling:
         headline = f"nothing recorded, worse than the baseline: {'; '.join(steps)}"
         return replace(judged, outcome=Outcome.PERF_DROP, headline=headline, notes=fresh.notes)
     case.record = record = write(case, action, fresh)
-    metrics = recorded_verdicts(
+    metrics = recording.recorded_verdicts(
         record, sample.countable(case.runs, case.planned.limits), len(fresh.runs)
     )
     headline = f"{plural(len(record.runs), 'run')} in {case.policy.shown(case.file)}"
@@ -407,18 +396,18 @@ def _record(case: CaseRuns, action: Update) -> Ruling:
     if action == "replace":
         before, after = record.history[-1].old, record.history[-1].new
         moves = tuple(
-            value_change(m.metric, before.get(m.metric), after[m.metric]) for m in metrics
+            recording.value_change(m.metric, before.get(m.metric), after[m.metric]) for m in metrics
         )
         remarks.append(Note.of("replaced", steps=moves))
     interleaves = case.planned.baseline_engine is not None
-    today = one_day_note(record, case.planned.limits, case.rule, interleaves=interleaves)
-    remarks += [*fresh.notes, *filter(None, [missing_days_advice(record), today])]
+    today = recording.one_day_note(record, case.planned.limits, case.rule, interleaves=interleaves)
+    remarks += [*fresh.notes, *filter(None, [recording.missing_days_advice(record), today])]
     if is_loaded(record.runs, case.rule.tolerated):
         remarks.append(Note.of("recorded_under_load"))
     notes = (
-        f"{headline}; {detectable_effects(record)}; commit it",
+        f"{headline}; {recording.detectable_effects(record)}; commit it",
         *remarks,
-        *detectable_notes(metrics),
+        *recording.detectable_notes(metrics),
     )
     return Ruling(outcome=Outcome.RECORDED, headline=headline, metrics=metrics, notes=notes)
 
@@ -428,7 +417,7 @@ def _worsened(case: CaseRuns, fresh: Screened) -> list[str]:
     if old is None or accepted or _other_rate(case, None) or other_work(case, case.runs):
         return []
     limits = {**case.planned.efficiency_limits, **case.planned.limits}
-    return worsened(old.runs, tuple(map(baseline_run, fresh.runs)), limits)
+    return recording.worsened(old.runs, tuple(map(recording.baseline_run, fresh.runs)), limits)
 
 
 def judge_efficiency(case: CaseRuns, kinds: Collection[Kind], phase: Phase = LONE_PHASE) -> Ruling:
@@ -446,7 +435,7 @@ def judge_efficiency(case: CaseRuns, kinds: Collection[Kind], phase: Phase = LON
         if unfit and not gated:
             return unfit
         if case.record and case.record.runs[-1].session == case.runs[-1].session:
-            metrics = recorded_verdicts(case.record, gated, len(case.runs))
+            metrics = recording.recorded_verdicts(case.record, gated, len(case.runs))
             headline = f"{plural(len(case.record.runs), 'run')}, recorded by the performance test"
             return Ruling(outcome=Outcome.RECORDED, headline=headline, metrics=metrics)
         ruling = rule_on(case.runs, case.record, gated, case.rule, Outcome.POWER_DROP, phase.pairs)

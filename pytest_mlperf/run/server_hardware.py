@@ -23,17 +23,9 @@ from pytest_mlperf.core.prometheus import page_samples
 from pytest_mlperf.core.server.identity import ServerIdentity
 from pytest_mlperf.core.untrusted import parse_json
 from pytest_mlperf.core.untrusted_text import broken
-from pytest_mlperf.hardware import probe
+from pytest_mlperf.hardware import probe, server
 from pytest_mlperf.hardware.contention import LINUX, listeners
 from pytest_mlperf.hardware.machine import Machine
-from pytest_mlperf.hardware.server import (
-    PAGES,
-    START_METRIC,
-    identified,
-    identify_by_exporter,
-    of_kubernetes,
-    parse_probe,
-)
 from pytest_mlperf.processes import ChildProcess
 from pytest_mlperf.run.scraping import MetricsPage, PageError, read_page
 from pytest_mlperf.suite.pairs import Testable
@@ -141,19 +133,21 @@ class ServerSources:
         reports, entry, name = {}, self.entry, self.accelerator
         if entry.probe:
             answer = _json_line(output_of("the probe", shlex.split(entry.probe), _script()))
-            reports["probe"] = parse_probe(answer, name, self.url)
+            reports["probe"] = server.parse_probe(answer, name, self.url)
         try:
             if entry.exporter:
                 page = read_page(entry.exporter)
-                reports["exporter"] = identify_by_exporter(page, entry.gpus, name)
+                reports["exporter"] = server.identify_by_exporter(page, entry.gpus, name)
         except PageError as error:
             raise RunError(
                 "server", f"exporter: {error}; start it, or correct its address"
             ) from None
         if entry.kubernetes:
-            reports["kubernetes"] = of_kubernetes(_kubectl, entry.kubernetes, name)
+            reports["kubernetes"] = server.of_kubernetes(_kubectl, entry.kubernetes, name)
         pages, headers, starts = _pages(self.url)
-        return identified(self.url, name, reports, pages, headers, starts, time_s=time.monotonic())
+        return server.identified(
+            self.url, name, reports, pages, headers, starts, time_s=time.monotonic()
+        )
 
     def machine(self, client: Machine) -> Machine:
         """Return the machine on which the server runs, which may be `client`.
@@ -163,16 +157,16 @@ class ServerSources:
         """
         if not self.entry.probe and self.is_here and client.has(self.accelerator):
             return client
-        server = self.ask()
-        if not self.entry.probe or server.properties.get("node") != own_node_id():
-            return client.with_server(server)
+        identity = self.ask()
+        if not self.entry.probe or identity.properties.get("node") != own_node_id():
+            return client.with_server(identity)
         if not is_own_address(self.url):
             raise RunError(
                 "server",
                 f"the probe reports this machine, and {self.url} is another one: run the probe "
                 "beside the server, e.g. ssh HOST python3 -",
             )
-        return client if client.has(self.accelerator) else client.with_server(server)
+        return client if client.has(self.accelerator) else client.with_server(identity)
 
     @property
     def is_here(self) -> bool:
@@ -256,12 +250,12 @@ def _pages(url: str) -> tuple[dict[str, bytes], dict[str, str], frozenset[float]
     pages: dict[str, bytes] = {}
     headers: dict[str, str] = {}
     starts: set[float] = set()
-    for path in [*PAGES, *["/metrics"] * (CONNECTIONS - 1)]:
+    for path in [*server.PAGES, *["/metrics"] * (CONNECTIONS - 1)]:
         page = MetricsPage(base + path)
         with contextlib.suppress(PageError), contextlib.closing(page):
             pages[path] = page.read()
         if not page.headers:  # no server answers
             break
         headers |= page.headers
-        starts |= {one.value for one in page_samples(pages.get(path, b""), {START_METRIC})}
+        starts |= {one.value for one in page_samples(pages.get(path, b""), {server.START_METRIC})}
     return pages, headers, frozenset(starts)

@@ -20,22 +20,9 @@ from pytest_mlperf.rounds import ROUNDS, RoundWorkload, load_round
 from pytest_mlperf.rounds.endpoints import points_up_to, seed_sets
 from pytest_mlperf.rounds.published import benchmarks, official_results
 from pytest_mlperf.rounds.work import find_work, parse_work
-from pytest_mlperf.suite import values
+from pytest_mlperf.suite import tables, values
 from pytest_mlperf.suite.find import find_defects, limits_of
 from pytest_mlperf.suite.limits import gated_server_metrics, limit_defects, margin_of
-from pytest_mlperf.suite.tables import (
-    OF_BEST,
-    AccuracyLimit,
-    DatasetSource,
-    EngineEntry,
-    ExpectedFailure,
-    PairEntry,
-    Price,
-    ScenarioEntry,
-    Table,
-    Workload,
-    limits_schema,
-)
 
 Figures = Mapping[str, Mapping[str, Any]]
 """Peaks, bandwidth and memory of GPUs by class, from the suite's `[accelerators]`."""
@@ -87,7 +74,7 @@ class Inconsistent(ValueError):
         self.defects = defects
 
 
-class Suite(Table):
+class Suite(tables.Table):
     """One suite file: one workload, its engines and its scenarios."""
 
     schema_: Literal[1] = Field(alias="schema")
@@ -98,21 +85,21 @@ class Suite(Table):
     """official: MLPerf's own durations and counts."""
     division: Literal["closed", "open"] = "closed"
     """open: other weights and shortcuts are allowed; has separate baselines."""
-    workload: Workload
-    engines: list[EngineEntry] = Field(min_length=1)
-    scenarios: list[ScenarioEntry] = Field(min_length=1)
-    limits: Annotated[dict[str, Any], WithJsonSchema(limits_schema(accuracy=True))] = Field(
+    workload: tables.Workload
+    engines: list[tables.EngineEntry] = Field(min_length=1)
+    scenarios: list[tables.ScenarioEntry] = Field(min_length=1)
+    limits: Annotated[dict[str, Any], WithJsonSchema(tables.limits_schema(accuracy=True))] = Field(
         default_factory=dict
     )
     """The smallest change that matters, by metric."""
-    prices: dict[values.Accelerator, Price] = Field(
+    prices: dict[values.Accelerator, tables.Price] = Field(
         default_factory=dict, json_schema_extra={"additionalProperties": False}
     )
     accelerators: Annotated[dict[StrictStr, dict[str, Any]], WithJsonSchema(FIGURES_SCHEMA)] = (
         Field(default_factory=dict)
     )
-    expected_failures: list[ExpectedFailure] = Field(default_factory=list)
-    pairs: list[PairEntry] = Field(default_factory=list)
+    expected_failures: list[tables.ExpectedFailure] = Field(default_factory=list)
+    pairs: list[tables.PairEntry] = Field(default_factory=list)
     """Claims that one engine entry beats another."""
 
     @model_validator(mode="after")
@@ -202,8 +189,8 @@ class Suite(Table):
         )
 
     def data_of(
-        self, scenario: ScenarioEntry, phase: Phase
-    ) -> tuple[values.KeyPath, DatasetSource]:
+        self, scenario: tables.ScenarioEntry, phase: Phase
+    ) -> tuple[values.KeyPath, tables.DatasetSource]:
         """Return the key and the data set that a scenario uses in a phase.
 
         A scenario's `dataset` is for both phases, unless it has an `accuracy_dataset`.
@@ -212,13 +199,13 @@ class Suite(Table):
         if phase == "compliance" and tested:
             return (*WORKLOAD, "compliance_dataset"), tested
         names = ("accuracy_dataset", "dataset") if phase == "accuracy" else ("dataset",)
-        tables = (
+        owners = (
             (("scenarios", self.scenarios.index(scenario)), scenario),
             (WORKLOAD, self.workload),
         )
         return next(
             ((*where, name), source)
-            for where, table in tables
+            for where, table in owners
             for name in names
             if (source := getattr(table, name)) is not None
         )
@@ -255,12 +242,12 @@ class Suite(Table):
         return self.workload.twin_of is None and self.rules is not None
 
     @property
-    def entries(self) -> list[EngineEntry]:
+    def entries(self) -> list[tables.EngineEntry]:
         """Engine entries; one with several power limits is listed once for each of them."""
         return [one for entry in self.engines for one in entry.at_limits]
 
     @property
-    def reference_engine(self) -> EngineEntry | None:
+    def reference_engine(self) -> tables.EngineEntry | None:
         """Engine entry whose scores are the accuracy baseline of all entries, or None."""
         reference = self._accuracy.reference
         return next((e for e in self.engines if reference in (e.label, e.full_label)), None)
@@ -286,15 +273,15 @@ class Suite(Table):
         return GpuPrice(**price.model_dump()) if price else None
 
     @property
-    def _accuracy(self) -> AccuracyLimit:
-        return AccuracyLimit.model_validate(self.limits.get("accuracy", {}))
+    def _accuracy(self) -> tables.AccuracyLimit:
+        return tables.AccuracyLimit.model_validate(self.limits.get("accuracy", {}))
 
     @property
     def min_official_share(self) -> float | None:
         """Minimum share of the best official result; None if the suite sets none."""
-        return values.share(self.limits[OF_BEST]) if OF_BEST in self.limits else None
+        return values.share(self.limits[tables.OF_BEST]) if tables.OF_BEST in self.limits else None
 
-    def judged_metrics(self, scenario: ScenarioEntry) -> list[str]:
+    def judged_metrics(self, scenario: tables.ScenarioEntry) -> list[str]:
         """Return the metrics that a scenario gates: its defaults, and those in its `limits`.
 
         Metrics of a server are also gated if they are in the suite's `[limits]`.
@@ -306,7 +293,7 @@ class Suite(Table):
         server_metrics = gated_server_metrics({**self.limits, **scenario.limits}, scenario)
         return list(dict.fromkeys((*defaults, *own_metrics, *server_metrics)))
 
-    def gated(self, scenario: ScenarioEntry) -> dict[str, float]:
+    def gated(self, scenario: tables.ScenarioEntry) -> dict[str, float]:
         """Return the metrics that are gated in a scenario, with their limits as shares.
 
         A limit comes from the scenario's `limits`, else from the suite's `[limits]`, else from the
@@ -364,9 +351,9 @@ def _data(suite: Suite) -> Iterator[values.Defect]:
             reason = f"only {test} uses it, which {suite.round} does not require for this workload"
             yield (*WORKLOAD, key), f"{reason}: remove it"
     if not (suite.workload.scorer or (rules and rules.scorer)):
-        tables = [(WORKLOAD, suite.workload.accuracy_dataset)]
-        tables += [(("scenarios", i), s.accuracy_dataset) for i, s in enumerate(suite.scenarios)]
-        for where, source in tables:
+        sources = [(WORKLOAD, suite.workload.accuracy_dataset)]
+        sources += [(("scenarios", i), s.accuracy_dataset) for i, s in enumerate(suite.scenarios)]
+        for where, source in sources:
             if source:
                 yield (*where, "accuracy_dataset"), "nothing scores it: add a scorer to [workload]"
 
@@ -380,7 +367,7 @@ def _scenarios(suite: Suite) -> Iterator[values.Defect]:
         yield from values.under(where, _scenario(suite, scenario))
 
 
-def _scenario(suite: Suite, scenario: ScenarioEntry) -> Iterator[values.Defect]:
+def _scenario(suite: Suite, scenario: tables.ScenarioEntry) -> Iterator[values.Defect]:
     rules = suite.rules
     constants = rules.scenarios.get(scenario.name) if rules else None
     if scenario.name == Scenario.INTERACTIVE and not suite.tokens and not constants:
@@ -421,7 +408,7 @@ MAX_FAILED_SHARE = 0.1
 NOT_OF_LOOPS = ("target_qps", "min_query_count", "latency_limit", "ttft_limit", "tpot_limit")
 
 
-def _loop(scenario: ScenarioEntry) -> Iterator[values.Defect]:
+def _loop(scenario: tables.ScenarioEntry) -> Iterator[values.Defect]:
     is_open = scenario.name == Scenario.OPEN_LOOP
     if scenario.points is None and scenario.find is None:
         needs = "requests per second" if is_open else "requests in flight"
@@ -452,7 +439,7 @@ def _loop(scenario: ScenarioEntry) -> Iterator[values.Defect]:
         )
 
 
-def _latency_limits(suite: Suite, scenario: ScenarioEntry) -> Iterator[values.Defect]:
+def _latency_limits(suite: Suite, scenario: tables.ScenarioEntry) -> Iterator[values.Defect]:
     needed = ("ttft_limit", "tpot_limit") if suite.tokens else ("latency_limit",)
     written = [
         name
@@ -488,8 +475,8 @@ def _rates(suite: Suite) -> Iterator[values.Defect]:
 def _limits(suite: Suite) -> Iterator[values.Defect]:
     judged = {name for scenario in suite.scenarios for name in suite.judged_metrics(scenario)}
     yield from limit_defects(suite.limits, suite.scenarios, suite.engines, judged)
-    name, where = suite.workload.name, ("limits", OF_BEST)
-    if OF_BEST not in suite.limits:
+    name, where = suite.workload.name, ("limits", tables.OF_BEST)
+    if tables.OF_BEST not in suite.limits:
         return
     if suite.division == "open":
         yield where, "official results are of the closed division; remove this limit"
@@ -542,7 +529,7 @@ def _engines(suite: Suite) -> Iterator[values.Defect]:
                 yield (*where, "accelerators"), message
 
 
-def _entry(suite: Suite, entry: EngineEntry) -> Iterator[values.Defect]:
+def _entry(suite: Suite, entry: tables.EngineEntry) -> Iterator[values.Defect]:
     accelerators = ", ".join(entry.accelerators)
     if not NAME_PATTERN.fullmatch(entry.label):
         yield ("use",), f'{entry.use!r} needs name = "..." beside it'

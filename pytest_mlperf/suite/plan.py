@@ -10,35 +10,22 @@ from pathlib import Path
 from typing import Any, Literal
 
 from pytest_mlperf import registry
+from pytest_mlperf.core import metrics
 from pytest_mlperf.core.case import AUDITS, Case, Kind, Phase, Profile, Scenario
 from pytest_mlperf.core.errors import SuiteError
 from pytest_mlperf.core.job import LOADED_QUERIES, Expected, Factory
-from pytest_mlperf.core.metrics import (
-    COUNTS,
-    EFFICIENCY,
-    METRICS,
-    SAMPLES_PER_JOULE,
-    SLOWEST_REPLICA,
-    TOKENS_PER_JOULE,
-)
 from pytest_mlperf.core.rulings.accuracy import DEFAULT_MARGIN, Margin
 from pytest_mlperf.core.rulings.gate import GateWindow
 from pytest_mlperf.hardware.contention import port_here
 from pytest_mlperf.rounds import RoundMetric, RoundScenario, RoundWorkload
 from pytest_mlperf.rounds.compliance import constants
+from pytest_mlperf.suite import tables
 from pytest_mlperf.suite.claims import claim_defects
 from pytest_mlperf.suite.find import USUAL_RUNS, FindEntry
 from pytest_mlperf.suite.load import all_defects, line_of, lines_of_tables, load_suite
 from pytest_mlperf.suite.model import Suite
 from pytest_mlperf.suite.places import place_of
 from pytest_mlperf.suite.rules import accelerator_defects, build_defects, source_defects
-from pytest_mlperf.suite.tables import (
-    BaselineEngine,
-    DatasetSource,
-    EngineEntry,
-    ScenarioEntry,
-    title_of,
-)
 from pytest_mlperf.suite.values import KeyPath, share
 
 
@@ -67,7 +54,7 @@ def _suite_metric(
 
 def _bounds(metric: RoundMetric, target: float, rules: RoundWorkload | None) -> GateWindow:
     low, high = metric.bounds(target)
-    most = None if metric.name in COUNTS or metric.reference > 100 else 100.0
+    most = None if metric.name in metrics.COUNTS or metric.reference > 100 else 100.0
     if metric.name == "tokens_per_sample":
         most = rules.lengths.max_output_tokens if rules else None
     return GateWindow(reference=metric.reference, low=low, high=high, most=most)
@@ -91,10 +78,10 @@ class CaseData:
     """Select the data sets for timing and scoring a case; often both are the same."""
 
     suite: Suite
-    scenario: ScenarioEntry
+    scenario: tables.ScenarioEntry
     constants: RoundScenario
 
-    def source(self, phase: Phase) -> DatasetSource:
+    def source(self, phase: Phase) -> tables.DatasetSource:
         """Return the data set of a phase as written in the suite file."""
         return self.suite.data_of(self.scenario, phase)[1]
 
@@ -155,8 +142,8 @@ class Planned:
     path: Path
     line: int
     index: int
-    engine: EngineEntry
-    scenario: ScenarioEntry
+    engine: tables.EngineEntry
+    scenario: tables.ScenarioEntry
     fewest_runs: int = 1
     audited: bool = False
 
@@ -183,7 +170,7 @@ class Planned:
         return self.engine.limit_w
 
     @property
-    def baseline_engine(self) -> BaselineEngine | None:
+    def baseline_engine(self) -> tables.BaselineEngine | None:
         """Build of the engine that the suite names as baseline of this entry; None without one."""
         return self.engine.baseline_engine
 
@@ -195,7 +182,7 @@ class Planned:
     @property
     def elsewhere(self) -> str:
         """Other Python of the engine, as the suite writes it; "" if it is this Python."""
-        return "" if registry.harness(self.engine.use) else title_of(self.engine)
+        return "" if registry.harness(self.engine.use) else tables.title_of(self.engine)
 
     @property
     def harness(self) -> str:
@@ -211,7 +198,7 @@ class Planned:
         kinds = {
             Kind.ACCURACY: bool(self.scorer_name),
             Kind.PERFORMANCE: True,
-            Kind.EFFICIENCY: bool(EFFICIENCY & set(self.suite.limits)),
+            Kind.EFFICIENCY: bool(metrics.EFFICIENCY & set(self.suite.limits)),
         }
         return (*(kind for kind, has in kinds.items() if has), *self.audits)
 
@@ -240,12 +227,12 @@ class Planned:
         return Factory(target=target, options=source.options if source else {})
 
     @property
-    def accuracy_reference(self) -> EngineEntry:
+    def accuracy_reference(self) -> tables.EngineEntry:
         """Engine entry whose scores are this case's accuracy baseline, at any power limit."""
         return self.suite.reference_engine or self.entry
 
     @property
-    def entry(self) -> EngineEntry:
+    def entry(self) -> tables.EngineEntry:
         """Engine entry as the suite writes it, with all its power limits."""
         return self.suite.engines[self.index]
 
@@ -273,8 +260,8 @@ class Planned:
         if self.suite.scorer_gap:
             return None
         if self.suite.is_mlperf and rules:
-            metrics = {**rules.metrics, **self.round_scenario.metrics}
-            return {name: _bounds(own, rules.targets[0], rules) for name, own in metrics.items()}
+            official = {**rules.metrics, **self.round_scenario.metrics}
+            return {name: _bounds(own, rules.targets[0], rules) for name, own in official.items()}
         if workload.reference is None:
             return None
         return {
@@ -299,16 +286,17 @@ class Planned:
         """Gated performance metrics with their limits, as shares."""
         limits = self.suite.gated(self.scenario)
         if self.engine.replicas_on(self.case.accelerator) == 1:
-            limits.pop(SLOWEST_REPLICA, None)
+            limits.pop(metrics.SLOWEST_REPLICA, None)
         return limits
 
     @property
     def efficiency_limits(self) -> dict[str, float]:
         """Metrics of `test_efficiency` with their limits; default: samples or tokens per joule."""
         limits = self.suite.limits
-        gated = {n: share(limits[n][METRICS[n].limit_key]) for n in limits if n in EFFICIENCY}
-        default = TOKENS_PER_JOULE if self.suite.tokens else SAMPLES_PER_JOULE
-        return gated or {default: METRICS[default].limit}
+        names = (name for name in limits if name in metrics.EFFICIENCY)
+        gated = {name: share(limits[name][metrics.METRICS[name].limit_key]) for name in names}
+        default = metrics.TOKENS_PER_JOULE if self.suite.tokens else metrics.SAMPLES_PER_JOULE
+        return gated or {default: metrics.METRICS[default].limit}
 
     @property
     def seconds_per_run(self) -> float:
@@ -338,7 +326,9 @@ class Planned:
         scenario = self.case.scenario
         loaded = scenario.rate_is_condition or scenario is Scenario.MULTI_STREAM
         loadgen = LOADED_QUERIES if loaded else QUICK_QUERIES_OTHERWISE
-        gated = (METRICS[n].min_queries for n in self.limits if not self.scenario.run_points)
+        gated = (
+            metrics.METRICS[n].min_queries for n in self.limits if not self.scenario.run_points
+        )
         return self.scenario.min_query_count or max((loadgen, *gated))
 
     @property
