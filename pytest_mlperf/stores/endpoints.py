@@ -57,15 +57,15 @@ EPOCH_NS = range(10**18, 4 * 10**18)
 """Plausible start times: releases so far write 0 or a monotonic clock instead."""
 
 FACTS = (
-    "model_params",
-    "dataset",
-    "submission_ref",
-    "settings.load_pattern",
-    "settings.warmup",
-    "settings.runtime.scheduler_random_seed",
-    "settings.runtime.dataloader_random_seed",
-    "settings.client.stream_all_chunks",
-    "endpoint_config.api_type",
+    "model_params.",
+    "dataset.",
+    "submission_ref.",
+    "settings.load_pattern.",
+    "settings.warmup.",
+    "settings.runtime.scheduler_random_seed.",
+    "settings.runtime.dataloader_random_seed.",
+    "settings.client.stream_all_chunks.",
+    "endpoint_config.api_type.",
 )
 """Configuration keys that describe load and answers, by prefix; `dataset` is that of speed."""
 
@@ -129,9 +129,7 @@ def read_point(folder: Path) -> RecordedPoint:
     requests, duration_s = summary.count("n_samples_completed"), summary.seconds("duration_ns")
     metrics, notes = _metrics(summary, requests, duration_s) if duration_s else ({}, ())
     scores = file_of(folder, ACCURACY_FILE)
-    unscored, accuracy = (
-        _client_accuracy(scores, _unjudged_scores_note(folder)) if scores else ((), ())
-    )
+    unscored, accuracy = _client_accuracy(folder, scores) if scores else ((), ())
     invalid = (
         *_failures(summary, config, concurrency),
         *_doubts(summary, concurrency, requests, duration_s),
@@ -140,7 +138,7 @@ def read_point(folder: Path) -> RecordedPoint:
         "harness": MLC_ENDPOINTS,
         "harness.version": _short(str(raw.get("version"))),
         "harness.git_sha": _short(str(raw.get("git_sha") or "unknown")),
-        **{k: v for k, v in config.items() if _is_fact(k)},
+        **{k: v for k, v in config.items() if f"{k}.".startswith(FACTS) and k not in BY_POINT},
     }
     at = f"at {concurrency:,}: "
     return RecordedPoint(
@@ -165,10 +163,6 @@ def read_point(folder: Path) -> RecordedPoint:
 def version_of(facts: Mapping[str, str]) -> str:
     """Return the client's version: "MLCommons endpoints 0.1.0 (ea33275)"."""
     return f"{facts['harness']} {facts['harness.version']} ({facts['harness.git_sha']})"
-
-
-def _is_fact(key: str) -> bool:
-    return any(f"{key}.".startswith(f"{fact}.") for fact in FACTS) and key not in BY_POINT
 
 
 def _ended_s(path: Path, summary: _Block, duration_s: float) -> float:
@@ -513,18 +507,12 @@ def accuracy_records(folder: Path) -> tuple[dict[str, Any], Iterator[dict[str, A
 # --- accuracy_results.json -----------------------------------------------------------------
 
 
-def _unjudged_scores_note(folder: Path) -> str:
-    """Return a note on why the endpoint client's scores are not judged, or on how to judge them."""
-    missing = " and ".join(
-        name for name in (EVENTS_FILE, SAMPLES_FILE) if not (folder / name).exists()
-    )
-    if missing:
-        return f"not judged: without {missing} answers cannot be matched to samples"
-    return "not judged here; engine recorded can score the answers, sample by sample"
-
-
-def _client_accuracy(path: Path, unpaired_note: str) -> tuple[tuple[Reason, ...], tuple[str, ...]]:
-    """Return reasons for lost answers, and notes on the client's scores with `unpaired_note`."""
+def _client_accuracy(folder: Path, path: Path) -> tuple[tuple[Reason, ...], tuple[str, ...]]:
+    """Return reasons for lost answers, and notes on the client's scores, which are not judged."""
+    advice = "not judged here; engine recorded can score the answers, sample by sample"
+    if missing := [name for name in (EVENTS_FILE, SAMPLES_FILE) if not (folder / name).exists()]:
+        names = " and ".join(missing)
+        advice = f"not judged: without {names} answers cannot be matched to samples"
     entries = _Block(path, read_foreign(path, RESULT_TITLE), "").raw.get("accuracy_scores")
     if not isinstance(entries, list):
         raise MlperfError(f"{path}: accuracy_scores must be a list, not {quoted(entries)}")
@@ -540,5 +528,5 @@ def _client_accuracy(path: Path, unpaired_note: str) -> tuple[tuple[Reason, ...]
         score, of = raw.get("score"), entry.number("total_samples") or 0
         is_number = isinstance(score, int | float)  # ROUGE has a table of scores
         text = f"{entry.number('score'):.4g}" if is_number else quoted(score)
-        notes.append(f"accuracy by the client: {name} {text} on {of:,.0f} samples, {unpaired_note}")
+        notes.append(f"accuracy by the client: {name} {text} on {of:,.0f} samples, {advice}")
     return tuple(invalid), tuple(notes)

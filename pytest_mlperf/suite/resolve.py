@@ -9,7 +9,7 @@ import contextlib
 import functools
 import json
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -221,18 +221,11 @@ def settings_of(planned: Planned, *, target_qps: float | None = None) -> job.Loa
 
 
 def _seeds(planned: Planned) -> job.Seeds:
-    rules, published = load_round(planned.suite.round), planned.scenario.seed_set
+    seeds, published = load_round(planned.suite.round).seeds, planned.scenario.seed_set
     if published is None:
-        return job.Seeds(
-            qsl=rules.qsl_seed, sample_index=rules.sample_index_seed, schedule=rules.schedule_seed
-        )
-    seeds = seed_sets()[published]
-    return job.Seeds(
-        qsl=rules.qsl_seed,
-        sample_index=seeds.sample_index,
-        schedule=seeds.scheduler,
-        model=seeds.model,
-    )
+        return seeds
+    own = seed_sets()[published]
+    return replace(seeds, sample_index=own.sample_index, schedule=own.scheduler, model=own.model)
 
 
 # --- model, data set, scorer -----------------------------------------------------------------

@@ -151,9 +151,9 @@ def _tidy(value: Any) -> Any:
 
 def _seeds(round_: Round) -> dict[str, int]:
     return {
-        "qsl": round_.qsl_seed,
-        "sample_index": round_.sample_index_seed,
-        "schedule": round_.schedule_seed,
+        "qsl": round_.seeds.qsl,
+        "sample_index": round_.seeds.sample_index,
+        "schedule": round_.seeds.schedule,
     }
 
 
