@@ -163,12 +163,6 @@ def threads(root: Path, pids: Set[int]) -> dict[Key, Thread]:
     return threads_by_key
 
 
-def peak_bytes(root: Path, pids: Set[int]) -> int | None:
-    """Return the sum of the processes' peak memory, an upper bound; None if unknown."""
-    peaks_kib = [_status(root / f"proc/{pid}", b"VmHWM") or 0 for pid in pids]
-    return sum(peaks_kib) * 1024 or None
-
-
 def _status(folder: Path, field: bytes) -> int | None:
     _, separator, rest = _read(folder / "status").partition(b"\n%s:" % field)
     return int(rest.split()[0]) if separator else None
@@ -279,9 +273,13 @@ class ContentionMonitor:
         )
 
     def peak_bytes(self) -> int | None:
-        """Return the peak memory of the watched processes [bytes]; None if unknown."""
+        """Return the sum of the processes' peak memory [bytes], an upper bound; None if unknown."""
         with contextlib.suppress(OSError, ValueError, IndexError):
-            return peak_bytes(self._root, process_tree(processes(self._root), self._leader))
+            folders = [
+                self._root / f"proc/{pid}"
+                for pid in process_tree(processes(self._root), self._leader)
+            ]
+            return sum(_status(folder, b"VmHWM") or 0 for folder in folders) * 1024 or None
         return None
 
     def between(self, start: UsageTotals, end: UsageTotals) -> dict[str, Any]:

@@ -311,9 +311,9 @@ def _system(raw: Mapping[str, Any]) -> Systems:
 
 
 def _metrics(raw: Mapping[str, Any]) -> dict[str, RoundMetric]:
-    return {name: RoundMetric(name=name, **_with_ends(value)) for name, value in raw.items()}
-
-
-def _with_ends(raw: Mapping[str, Any]) -> dict[str, Any]:
-    ends = {key: raw[key] for key in ("share", "within") if key in raw}
-    return {**raw, **{key: (own.get("low"), own.get("high")) for key, own in ends.items()}}
+    metrics = {}
+    for name, own in raw.items():
+        bounds = {key: own[key] for key in ("share", "within") if key in own}
+        ends = {key: (bound.get("low"), bound.get("high")) for key, bound in bounds.items()}
+        metrics[name] = RoundMetric(name=name, **{**own, **ends})
+    return metrics

@@ -39,6 +39,7 @@ PROBE_SECONDS = 10.0
 MAX_OUTPUT_BYTES = 8 * 2**20
 """Most output of such a command; kubectl prints some 20 kB for a node."""
 
+SCRIPT = Path(probe.__file__)
 KILL_WAIT_SECONDS = 5.0
 WATCH_SECONDS = 0.25
 API_PATH = re.compile(r"(/v\d+)?(/(chat/)?completions)?/?(\?.*)?$")
@@ -66,7 +67,7 @@ class ProbePage(MetricsPage):
         if self._failure:  # a command that fails is not started again and again during a run
             raise PageError(self._failure)
         try:
-            self._child = child = self._child or _started(self._command, _script())
+            self._child = child = self._child or _started(self._command, SCRIPT)
             deadline_s, newest = time.monotonic() + PROBE_SECONDS, b""
             while line := child.line(deadline_s, MAX_OUTPUT_BYTES):
                 newest, deadline_s = line, 0.0
@@ -132,7 +133,7 @@ class ServerSources:
         """Ask all sources; raise RunError if one fails, is invalid or contradicts another."""
         reports, entry, name = {}, self.entry, self.accelerator
         if entry.probe:
-            answer = _json_line(output_of("the probe", shlex.split(entry.probe), _script()))
+            answer = _json_line(output_of("the probe", shlex.split(entry.probe), SCRIPT))
             reports["probe"] = server.parse_probe(answer, name, self.url)
         try:
             if entry.exporter:
@@ -143,7 +144,10 @@ class ServerSources:
                 "server", f"exporter: {error}; start it, or correct its address"
             ) from None
         if entry.kubernetes:
-            reports["kubernetes"] = server.of_kubernetes(_kubectl, entry.kubernetes, name)
+            command = "kubectl", "get", "-o", "json"
+            reports["kubernetes"] = server.of_kubernetes(
+                lambda *words: output_of("kubectl", [*command, *words]), entry.kubernetes, name
+            )
         pages, headers, starts = _pages(self.url)
         return server.identified(
             self.url, name, reports, pages, headers, starts, time_s=time.monotonic()
@@ -192,7 +196,7 @@ def is_own_address(url: str) -> bool:
 @functools.cache
 def own_node_id() -> str:
     """Return the id (a hash) of this machine, equal to that in a probe run on it."""
-    printed = output_of("the probe of this machine", [sys.executable, "-I", "-S", "-"], _script())
+    printed = output_of("the probe of this machine", [sys.executable, "-I", "-S", "-"], SCRIPT)
     return str(parse_json(_json_line(printed))["node"])
 
 
@@ -231,17 +235,9 @@ def output_of(title: str, command: Sequence[str], stdin: Path = Path(os.devnull)
     return printed
 
 
-def _script() -> Path:
-    return Path(probe.__file__)
-
-
 def _json_line(printed: bytes) -> bytes:
     lines = [line for line in printed.splitlines() if line.lstrip().startswith(b"{")]
     return lines[-1] if lines else printed
-
-
-def _kubectl(*words: str) -> bytes:
-    return output_of("kubectl", ["kubectl", "get", "-o", "json", *words])
 
 
 def _pages(url: str) -> tuple[dict[str, bytes], dict[str, str], frozenset[float]]:

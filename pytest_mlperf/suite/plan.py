@@ -22,7 +22,7 @@ from pytest_mlperf.rounds.compliance import constants
 from pytest_mlperf.suite import tables
 from pytest_mlperf.suite.claims import claim_defects
 from pytest_mlperf.suite.find import USUAL_RUNS, FindEntry
-from pytest_mlperf.suite.load import all_defects, line_of, lines_of_tables, load_suite
+from pytest_mlperf.suite.load import all_defects, line_of, load_suite
 from pytest_mlperf.suite.model import Suite
 from pytest_mlperf.suite.places import place_of
 from pytest_mlperf.suite.rules import accelerator_defects, build_defects, source_defects
@@ -366,8 +366,7 @@ def plan_suite(path: Path) -> list[Planned]:
     checks = (accelerator_defects, source_defects, claim_defects, build_defects)
     if defects := [defect for check in checks for defect in check(suite)]:
         raise all_defects(path, text, defects)
-    lines = lines_of_tables(text, "engines") or [line_of(text, ("engines",))]
-    return planned_cases(suite, path, lambda index: lines[min(index, len(lines) - 1)])
+    return planned_cases(suite, path, lambda index: line_of(text, ("engines", index)))
 
 
 def in_profile(

@@ -179,7 +179,10 @@ def server_seen(
     for point, (begin_s, end_s) in windows.items():
         at = "" if point is None else f"at {point:,}: "
         inside = [one.values for one in readings if begin_s <= one.time_s <= end_s]
-        seen = {**_gauges(inside), **_counts(inside)}
+        series = {name: [one[name] for one in inside if name in one] for name in GAUGES}
+        seen = {name: fmean(numbers) for name, numbers in series.items() if numbers}
+        seen |= {f"{name}_max": max(series[name]) for name in PEAKS if series[name]}
+        seen |= _counts(inside)
         values |= {n if point is None else at_point(n, point): v for n, v in seen.items()}
         counts = ([one[name] for one in inside if name in one] for name in COUNTERS)
         if any(after < before for series in counts for before, after in pairwise(series)):
@@ -187,12 +190,6 @@ def server_seen(
                 f"{at}the server's counters began anew in the window: it was started again"
             )
     return values, tuple(notes)
-
-
-def _gauges(inside: Sequence[Mapping[str, float]]) -> dict[str, float]:
-    series = {name: [one[name] for one in inside if name in one] for name in GAUGES}
-    means = {name: fmean(values) for name, values in series.items() if values}
-    return {**means, **{f"{name}_max": max(series[name]) for name in PEAKS if series[name]}}
 
 
 def _counts(inside: Sequence[Mapping[str, float]]) -> dict[str, float]:
