@@ -191,7 +191,7 @@ def note_unconfirmed(verdict: Verdict, policy: Policy) -> Verdict:
 
 
 def _needs_confirmation(case: CaseRuns, metric: MetricVerdict) -> bool:
-    """Check if a provisional ok needs confirmation by the baseline build that the suite names."""
+    """Check if the suite's baseline build must confirm a PROVISIONAL ok (few days or "always")."""
     named = case.planned.baseline_engine is not None
     few = metric.baseline.days < DAYS or case.policy.confirm == "always"
     return metric.outcome is Outcome.PROVISIONAL and metric.direction == "ok" and named and few

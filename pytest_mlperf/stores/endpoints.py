@@ -508,7 +508,7 @@ def accuracy_records(folder: Path) -> tuple[dict[str, Any], Iterator[dict[str, A
 
 
 def _client_accuracy(folder: Path, path: Path) -> tuple[tuple[Reason, ...], tuple[str, ...]]:
-    """Return reasons for lost answers, and notes on the client's scores, which are not judged."""
+    """Return (reasons if answers are lost, texts on the client's scores, which are not judged)."""
     advice = "not judged here; engine recorded can score the answers, sample by sample"
     if missing := [name for name in (EVENTS_FILE, SAMPLES_FILE) if not (folder / name).exists()]:
         names = " and ".join(missing)

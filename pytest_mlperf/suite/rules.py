@@ -47,13 +47,15 @@ def source_defects(suite: Suite) -> Iterator[Defect]:
         suite.data_of(s, p) for s in suite.scenarios for p in get_args(Phase)
     ).items():
         options = dataset.options if dataset.path is None else {**dataset.options, "path": ""}
-        refused = [*_refused("datasets", dataset.use, options)]
+        refused = [*_table_errors("datasets", dataset.use, options)]
         yield from under(key, refused or _dataset_defects(dataset))
     if scorer:
-        yield from under(("workload", "scorer"), _refused("scorers", scorer.use, scorer.options))
+        yield from under(
+            ("workload", "scorer"), _table_errors("scorers", scorer.use, scorer.options)
+        )
     elif suite.rules and suite.rules.scorer:
         use = suite.rules.scorer
-        for _, message in _refused("scorers", use, {}):
+        for _, message in _table_errors("scorers", use, {}):
             yield ("workload",), f'{message}; write scorer = {{ use = "{use}", ... }} with it'
     for index, entry in enumerate(suite.engines):
         defects = (_entry_defects(suite, entry, name) for name in dict.fromkeys(entry.accelerators))
@@ -61,15 +63,15 @@ def source_defects(suite: Suite) -> Iterator[Defect]:
     yield from _reference_defects(suite)
 
 
-def _refused(
+def _table_errors(
     group: registry.Group,
     use: str,
     options: Mapping[str, Any],
     key_of: Callable[[Iterable[str]], KeyPath] | None = None,
 ) -> Iterator[Defect]:
-    """Yield the errors of an extension's name and options, by key below its table.
+    """Yield (key path in its table, message) for each error in an extension's name and options.
 
-    `key_of` returns the key of the first of these options that the suite sets.
+    `key_of` returns the key path of the first option, among those given, that the suite sets.
     """
     key_of = key_of or partial(first_wrong_path, options=options)
     try:
@@ -102,7 +104,7 @@ def _dataset_defects(source: tables.DatasetSource) -> Iterator[Defect]:
 
 def _entry_defects(suite: Suite, entry: EngineEntry, accelerator: str) -> Iterator[Defect]:
     options = entry.options_on(accelerator)
-    refused = list(_refused("engines", entry.use, options, partial(entry.key_of, accelerator)))
+    refused = list(_table_errors("engines", entry.use, options, partial(entry.key_of, accelerator)))
     yield from refused
     if refused:
         return
@@ -273,13 +275,13 @@ def build_defects(suite: Suite) -> Iterator[Defect]:
 def _defects(suite: Suite, entry: EngineEntry, step: tables.BuildStep) -> Iterator[Defect]:
     if entry.model is None and suite.workload.model is None:
         yield (), "no model to quantise; set workload.model to the model's folder"
-    refused = list(_refused("builders", step.use, {**step.options, "recipe": step.recipe}))
+    refused = list(_table_errors("builders", step.use, {**step.options, "recipe": step.recipe}))
     yield from refused
     if refused:
         return
     if isinstance(source := step.calibration, tables.CalibrationSource):
         path = {} if source.path is None else {"path": ABSENT}
-        defects = _refused("datasets", source.use, {**source.options, **path})
+        defects = _table_errors("datasets", source.use, {**source.options, **path})
         yield from under(("calibration",), defects)
     builder = yield from _checked_builder(step)
     if builder is not None:
@@ -335,6 +337,6 @@ def _load_error(use: str, step: tables.BuildStep, builder: Builder) -> str:
 
 
 def _can_load(use: str, builder: Builder, *, stated: bool = False) -> bool:
-    """Return whether an engine can load a builder's checkpoints; if undeclared, `not stated`."""
+    """Check if an engine loads a builder's checkpoints; if it declares none, False if `stated`."""
     formats = registry.class_attribute("engines", use, "checkpoints")
     return not stated if formats is None else builder.precision in formats.get(builder.format, ())
