@@ -149,6 +149,15 @@ def replace_scores(
     return whole
 
 
+def copy(source: Path, path: Path) -> None:
+    """Copy an accuracy baseline and its scores to another path."""
+    if (both := _load(source)) is None:
+        raise BaselineError(f"{source}: is gone")
+    baseline, _, content = both
+    with ACCURACY_DOCUMENT.alone(path) as locked:
+        _put_both(path, baseline, content, locked)
+
+
 def _put_both(
     path: Path, baseline: AccuracyBaseline, content: bytes, locked: atomic.LockedFolder
 ) -> None:
