@@ -11,19 +11,11 @@ from dataclasses import replace
 from importlib.metadata import distributions
 from typing import Any
 
+from pytest_mlperf.bench import performance
 from pytest_mlperf.bench.accuracy import ScoredPass
 from pytest_mlperf.bench.case import CaseRuns
 from pytest_mlperf.bench.earlier import ENGINE_PREFIX
 from pytest_mlperf.bench.interleaved import Interleaved, NotComparable
-from pytest_mlperf.bench.performance import (
-    accuracy_failed,
-    complete_ruling,
-    energy_limits,
-    invalid,
-    limit_missed,
-    other_work,
-    undecided,
-)
 from pytest_mlperf.bench.policy import Policy
 from pytest_mlperf.bench.runner import CaseRunner, Unjudgeable
 from pytest_mlperf.core.baseline import Record
@@ -191,13 +183,9 @@ class OtherBuild:
         sides, unjudgeable = self.sides(case), None
         scored = Kind.ACCURACY in kinds and bool(case.planned.scorer_name)
         if any(kind.compares_runs for kind in kinds) and not case.runs:
-            ask = (
-                case.scores.pass_request
-                if scored and case.shares_data and not case.accuracy
-                else None
-            )
+            asks = scored and case.shares_data and not case.accuracy
             try:
-                sides.add_pair(case.planned.limits, ask=ask)
+                sides.add_pair(case.planned.limits, case.scores.pass_request if asks else None)
             except Unjudgeable as error:  # scores of INVALID runs are valid
                 unjudgeable = error
         if scored and case.accuracy is None and case.unscored is None:
@@ -244,12 +232,12 @@ class OtherBuild:
         """Interleave runs of both builds until all metrics of a test are decided."""
         sides = self.sides(case)
         self.first(case, kinds)
-        if failed := accuracy_failed(case):
+        if failed := performance.accuracy_failed(case):
             return failed
         efficiency, other_runs = kind == Kind.EFFICIENCY, sides.old.runs
         limits = case.planned.efficiency_limits if efficiency else case.planned.limits
         if efficiency and case.runs:
-            limits, unfit = energy_limits(case, [*case.runs, *other_runs])
+            limits, unfit = performance.energy_limits(case, [*case.runs, *other_runs])
             if unfit:
                 return unfit
         try:
@@ -257,14 +245,16 @@ class OtherBuild:
             while not limits and sides.pairs < FIRST_LOOK:
                 sides.add_pair(limits)
         except NotComparable as error:
-            return replace(invalid(case, error.reason), outcome=error.outcome)
+            return replace(performance.invalid(case, error.reason), outcome=error.outcome)
         record = _record(case, sides)
         # If both sides missed a latency limit, the rate is too high for both.
         case.record = None if sum(run.limit_missed for run in other_runs) >= MISSES else record
-        missed, case.record = limit_missed(case), record
-        if other := missed or other_work(case, case.runs):
+        missed, case.record = performance.limit_missed(case), record
+        if other := missed or performance.other_work(case, case.runs):
             return other
-        answer = complete_ruling(case, _ruling(case, sides, ratios, limits, kind), limits)
+        answer = performance.complete_ruling(
+            case, _ruling(case, sides, ratios, limits, kind), limits
+        )
         return replace(answer, notes=(*_notes(case, sides, ratios, limits), *answer.notes))
 
 
@@ -308,7 +298,7 @@ def _ruling(
     ruling = ruling_of(metrics, [m for m in others if timed and m.metric not in ratios])
     # The work of neighbours, and their idling, use energy too.
     loaded = is_loaded([*case.runs, *sides.old.runs], case.rule.tolerated)
-    return undecided(ruling) if loaded and not timed else ruling
+    return performance.undecided(ruling) if loaded and not timed else ruling
 
 
 def _record(case: CaseRuns, sides: Interleaved) -> Record:

@@ -289,12 +289,12 @@ def _refused(case: CaseRuns, record: Record, answer: Ruling) -> str | None:
     day, latest = day_of(case.runs[0].started), max(run.started for run in record.runs)
     if day is not None and day < (day_of(latest) or day):
         return f"the baseline has a session of {latest[:10]}, later than this one: was a clock set?"
-    environment = (
-        recording.changes(record.surroundings, case.subject.surroundings)
-        if record.surroundings
-        else ()
-    )
-    if environment and any(metric.direction == "drop" for metric in answer.metrics):
+    environment = recording.changes(record.surroundings, case.subject.surroundings)
+    if (
+        record.surroundings
+        and environment
+        and any(metric.direction == "drop" for metric in answer.metrics)
+    ):
         return f"slower, and {'; '.join(environment)}, which may be the cause"
     return None
 

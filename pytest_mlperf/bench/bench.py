@@ -139,11 +139,8 @@ def energy_notes(runs: Sequence[Run]) -> list[Words]:
         if used := _used(last, power):
             notes += [*used, *([f"by GPU: {by_gpu}"] if by_gpu else []), *power.notes]
     notes += merge_notes([_unknown_energy(run) for run in runs])
-    for source, head in (
-        (Source.HOST, "the host's energy: "),
-        (Source.METER, ""),
-        (Source.EXPORTER, ""),
-    ):
+    heads = {Source.HOST: "the host's energy: ", Source.METER: "", Source.EXPORTER: ""}
+    for source, head in heads.items():
         if seen := last.energy.get(source):
             notes += [*_used(last, seen), *(head + note for note in seen.notes)]
     return list(dict.fromkeys(notes))
@@ -435,6 +432,7 @@ class Bench:
         if self._conditions.handicap:
             slowed = f"work was slowed by --mlperf-handicap {self._conditions.handicap:.0%}"
             notes = (slowed, *notes)
+        guarantee = guarantee_of_ruling(case, answer) if stored and not scores else None
         cost = None
         if kind != Kind.ACCURACY and subject is not None and case.job.price:
             cost = cost_of(case.suite_job, case.runs, subject.identity)
@@ -457,9 +455,7 @@ class Bench:
                 file=None if self._other else self._policy.shown(against.file),
                 source=self._other.title(case) if self._other else against.last_acceptance,
                 id=case.record.id if stored and case.record and kind in DROP_OUTCOMES else "",
-                guarantee=guarantee_of_ruling(case, answer)
-                if stored and kind != Kind.ACCURACY
-                else None,
+                guarantee=guarantee,
             ),
             notes=notes,
             cost=cost,

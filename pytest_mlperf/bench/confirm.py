@@ -242,13 +242,8 @@ def _decided(
     pairs, in_short = ratios[name].pairs, in_words(name, ratios[name])
     turns: dict[str, Words] = {"turns": f"{plural(pairs, 'pair')}, {in_short}", "how": how}
     all_excluded = len(excluded) == len(dropped)
-    state = (
-        Confirmation.PROVEN
-        if proven
-        else Confirmation.EXCLUDED
-        if all_excluded
-        else Confirmation.UNDECIDED
-    )
+    state = Confirmation.EXCLUDED if all_excluded else Confirmation.UNDECIDED
+    state = Confirmation.PROVEN if proven else state
     about = InterleavedRuns(
         state=state, metrics=tuple(dropped), build=sides.title, pairs=pairs, runs=sides.runs
     )

@@ -107,16 +107,7 @@ class Suite(tables.Table):
         if self.round not in ROUNDS:
             message = f"no round {self.round!r}; rounds: {', '.join(ROUNDS)}"
             raise Inconsistent([(("round",), message)])
-        checks = (
-            _workload,
-            _data,
-            _scenarios,
-            _rates,
-            _limits,
-            _physics,
-            _engines,
-            _failure_defects,
-        )
+        checks = (_data, _scenarios, _rates, _limits, _physics, _engines, _failure_defects)
         defects = [defect for check in checks for defect in check(self)]
         if defects:
             raise Inconsistent(defects)
@@ -318,30 +309,29 @@ def _workload(suite: Suite) -> Iterator[values.Defect]:
     workload, workloads = suite.workload, load_round(suite.round).names
     twin = workload.twin_of
     if twin is not None and twin not in workloads:
-        message = f"{twin!r} is not a workload of {suite.round}{nearest(twin, workloads)}"
-        yield ("workload", "twin_of"), message
+        yield ("twin_of",), f"{twin!r} is not a workload of {suite.round}{nearest(twin, workloads)}"
     if twin is not None and workload.name in workloads:
-        message = f"{workload.name!r} is MLPerf's own name; give the twin a name of its own"
-        yield ("workload", "name"), message
+        yield ("name",), f"{workload.name!r} is MLPerf's own name; give the twin a name of its own"
     if suite.profile == "official" and suite.unofficial:
-        yield ("workload", "name"), suite.unofficial
+        yield ("name",), suite.unofficial
     for key in ("reference", "timed_tokens") if suite.is_mlperf else ():
         if getattr(workload, key):
             yield (
-                ("workload", key),
+                (key,),
                 f"{workload.name} has MLPerf's reference scores; "
                 'only a twin (twin_of = "...") or your own workload can have its own',
             )
     if workload.reference and workload.scorer is None and suite.rules is None:
         message = 'nothing scores this workload: add scorer = { use = "top1" }, or twin_of = "..."'
-        yield ("workload", "reference"), message
+        yield ("reference",), message
     if suite.is_mlperf and workload.tokens not in {None, suite.rules and suite.rules.tokens}:
-        yield ("workload", "tokens"), f"{workload.name} has MLPerf's own rules; remove tokens"
+        yield ("tokens",), f"{workload.name} has MLPerf's own rules; remove tokens"
     if workload.target > 1:
-        yield ("workload", "target"), "must be at most 100 % of the reference"
+        yield ("target",), "must be at most 100 % of the reference"
 
 
 def _data(suite: Suite) -> Iterator[values.Defect]:
+    yield from values.under(WORKLOAD, _workload(suite))
     if gap := suite.data_gap:
         yield gap
     rules = suite.rules

@@ -257,15 +257,12 @@ def dataset_of(planned: Planned, phase: Phase = "performance") -> job.Factory:
 def _dataset_at(
     planned: Planned, key: KeyPath, source: DatasetSource | CalibrationSource
 ) -> job.Factory:
-    path, options = places.all_of(
-        lambda: (
-            {}
-            if source.path is None
-            else {"path": places.resolve_path(planned.path, (*key, "path"), source.path)}
-        ),
+    path, where = source.path, (*key, "path")
+    resolved, options = places.all_of(
+        lambda: {} if path is None else {"path": places.resolve_path(planned.path, where, path)},
         lambda: places.expand_variables(planned.path, key, source.options),
     )
-    options = {**options, **path}
+    options |= resolved
     if look := registry.file_finder(source.use):
         with _located_errors(planned, key, set(options) - {"path"}):
             look(**options)

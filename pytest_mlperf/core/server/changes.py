@@ -67,13 +67,9 @@ class ServerChange:
 
 def server_value(quantity: str, value: float) -> str:
     """Format the value of a server metric."""
-    return (
-        percent(value)
-        if quantity in _SHARES
-        else f"{value:,.0f}"
-        if value >= 100
-        else f"{value:.3g}"
-    )
+    if quantity in _SHARES:
+        return percent(value)
+    return f"{value:,.0f}" if value >= 100 else f"{value:.3g}"
 
 
 def server_figures(
