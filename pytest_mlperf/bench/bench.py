@@ -243,11 +243,7 @@ class Bench:
             self._other.close()
 
     def verdict(
-        self,
-        planned: PlannedCase,
-        kind: Kind,
-        kinds: Collection[Kind],
-        phase: Phase = LONE_PHASE,
+        self, planned: PlannedCase, kind: Kind, kinds: Collection[Kind], phase: Phase = LONE_PHASE
     ) -> Verdict:
         """Make the missing runs of one test and return its verdict.
 

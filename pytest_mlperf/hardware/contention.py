@@ -275,11 +275,9 @@ class ContentionMonitor:
     def peak_bytes(self) -> int | None:
         """Return the sum of the processes' peak memory [bytes], an upper bound; None if unknown."""
         with contextlib.suppress(OSError, ValueError, IndexError):
-            folders = [
-                self._root / f"proc/{pid}"
-                for pid in process_tree(processes(self._root), self._leader)
-            ]
-            return sum(_status(folder, b"VmHWM") or 0 for folder in folders) * 1024 or None
+            pids = process_tree(processes(self._root), self._leader)
+            peaks_kib = (_status(self._root / f"proc/{pid}", b"VmHWM") or 0 for pid in pids)
+            return sum(peaks_kib) * 1024 or None
         return None
 
     def between(self, start: UsageTotals, end: UsageTotals) -> dict[str, Any]:
@@ -288,7 +286,10 @@ class ContentionMonitor:
         It is a dict because a worker's Python may have only LoadGen and numpy.
         """
         window_s = end.at_s - start.at_s
-        own_s = _own_s(start, end)
+        used_s, earlier_s = (
+            sum(usage.used_s + usage.reaped_s for usage in _watched(edge)) for edge in (end, start)
+        )
+        own_s = max(0.0, used_s - earlier_s) if start.group and end.group else None
         busy_s = _less(end.busy_s, start.busy_s)
         foreign_s = None if busy_s is None or own_s is None else max(0.0, busy_s - own_s)
         waited_s, switches = _waited(start.threads, end.threads)
@@ -333,13 +334,6 @@ class ContentionMonitor:
         # user, nice, system, idle, iowait, irq, softirq, steal; guests are part of user and nice.
         busy = sum(sum(row[:3]) + row[5] + row[6] for row in watched)
         return busy, sum(row[7] for row in watched)
-
-
-def _own_s(start: UsageTotals, end: UsageTotals) -> float | None:
-    used, earlier = (
-        [usage.used_s + usage.reaped_s for usage in _watched(reading)] for reading in (end, start)
-    )
-    return max(0.0, sum(used) - sum(earlier)) if start.group and end.group else None
 
 
 def _faults(reading: UsageTotals) -> int:
@@ -442,35 +436,29 @@ def _lines(path: Path) -> list[str]:
 
 
 class Window:
-    """Read CPU and memory counters and the wall clock at the start and at the end of a run."""
+    """Read CPU and memory counters and the wall clock at the start and at the end of a run.
+
+    Attributes:
+        clock: Steps of the wall clock in between.
+    """
 
     def __init__(self, watch: ContentionMonitor) -> None:
-        self._watch = watch
+        self.watch = watch
         self._edges: list[UsageTotals] = []
-        self._clock = ClockWatch()
+        self.clock = ClockWatch()
         self._looks = 0
 
     def read_edge(self) -> None:
         """Read the counters: the first call at a run's start, the second at its end."""
         self._looks += 1
         if self._looks == 1:
-            self._clock.start()
+            self.clock.start()
         elif self._looks == 2:
-            self._clock.stop()
+            self.clock.stop()
         with contextlib.suppress(OSError, ValueError, IndexError):
-            self._edges.append(self._watch.read())
+            self._edges.append(self.watch.read())
 
     @property
     def seen(self) -> dict[str, Any] | None:
         """Load between both readings, as fields of `Contention`; None if a reading is missing."""
-        return self._watch.between(*self._edges) if len(self._edges) == 2 else None
-
-    @property
-    def clock_moved_s(self) -> float:
-        """Largest step of the wall clock between start and end [s]."""
-        return self._clock.moved_s
-
-    @property
-    def peak_bytes(self) -> int | None:
-        """Peak memory of the watched processes that still exist [bytes]; None if unknown."""
-        return self._watch.peak_bytes()
+        return self.watch.between(*self._edges) if len(self._edges) == 2 else None

@@ -186,7 +186,10 @@ def read_configuration(folder: Path) -> dict[str, str]:
         content = yaml.safe_load(text)
         if not isinstance(content, dict):
             raise MlperfError(f"{path}: not a configuration of endpoints: {quoted(content)}")
-        dataset = _performance_dataset(content.pop("datasets", None) or [])
+        # A TypeError if it is no list.
+        tables = [each for each in content.pop("datasets", None) or [] if isinstance(each, dict)]
+        timed = (table for table in tables if table.get("type", "performance") == "performance")
+        dataset = next(timed, tables[0] if tables else {})
         return encodable(dict(sorted(_flat({**content, "dataset": dataset}, ""))))
     except (yaml.YAMLError, *BROKEN_YAML) as error:
         line = " ".join(str(error).split())
@@ -211,13 +214,6 @@ def _yaml(who: str) -> Any:
             "pip install 'pytest-mlperf[endpoints]'"
         ) from None
     return yaml
-
-
-def _performance_dataset(datasets: Any) -> Any:
-    """Return the first data set of type "performance", or the first one if there is none."""
-    tables = [each for each in datasets if isinstance(each, dict)]  # a TypeError if it is no list
-    speed = (each for each in tables if each.get("type", "performance") == "performance")
-    return next(speed, tables[0] if tables else {})
 
 
 def _flat(value: Any, name: str) -> Iterator[tuple[str, str]]:

@@ -51,10 +51,7 @@ COUNTERS: Mapping[str, tuple[str, ...]] = {
         "trtllm_spec_decode_num_draft_tokens_total",
         "llamacpp:spec_decode_num_draft_tokens_total",
     ),
-    "drafts": (
-        "vllm:spec_decode_num_drafts_total",
-        "llamacpp:spec_decode_num_drafts_total",
-    ),
+    "drafts": ("vllm:spec_decode_num_drafts_total", "llamacpp:spec_decode_num_drafts_total"),
     "preemptions": (
         "vllm:num_preemptions_total",
         "sglang:num_retracted_reqs_total",
@@ -93,12 +90,8 @@ GAUGES: Mapping[str, tuple[str, ...]] = {
 """Gauges by quantity, in the same way; a vLLM "perc" of 1 is a share of 1."""
 
 OF_COPIES: Mapping[str, Callable[[Sequence[float]], float]] = {
-    "waiting": sum,
-    "running": sum,
     "kv_cache_use": max,
-    "prefix_hit_share": fmean,
-    "draft_acceptance": fmean,
-    "draft_length": fmean,
+    **dict.fromkeys(("prefix_hit_share", "draft_acceptance", "draft_length"), fmean),
 }
 """How gauges of several copies of a model combine: requests add up, and the fullest cache
 counts."""
