@@ -312,8 +312,8 @@ def _system(raw: Mapping[str, Any]) -> Systems:
 
 def _metrics(raw: Mapping[str, Any]) -> dict[str, RoundMetric]:
     metrics = {}
-    for name, own in raw.items():
-        bounds = {key: own[key] for key in ("share", "within") if key in own}
+    for name, table in raw.items():
+        bounds = {key: table[key] for key in ("share", "within") if key in table}
         ends = {key: (bound.get("low"), bound.get("high")) for key, bound in bounds.items()}
-        metrics[name] = RoundMetric(name=name, **{**own, **ends})
+        metrics[name] = RoundMetric(name=name, **{**table, **ends})
     return metrics

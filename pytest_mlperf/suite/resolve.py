@@ -224,8 +224,8 @@ def _seeds(planned: Planned) -> job.Seeds:
     seeds, published = load_round(planned.suite.round).seeds, planned.scenario.seed_set
     if published is None:
         return seeds
-    own = seed_sets()[published]
-    return replace(seeds, sample_index=own.sample_index, schedule=own.scheduler, model=own.model)
+    new = seed_sets()[published]
+    return replace(seeds, sample_index=new.sample_index, schedule=new.scheduler, model=new.model)
 
 
 # --- model, data set, scorer -----------------------------------------------------------------
