@@ -287,7 +287,7 @@ def _read(library: _nvml.NvmlLibrary) -> NvmlReport:
     for gpu in gpus:
         gpu["paths"] = reached.get(gpu["uuid"], {})
     if not count:
-        troubles.append("NVIDIA's driver runs, and lists no GPU")
+        troubles.append("NVIDIA's driver is loaded, but lists no GPU")
     return {"gpus": gpus, "trouble": "; ".join(troubles) or None}
 
 
@@ -338,7 +338,7 @@ def _instance(device: _nvml.NvmlDevice, handle: Any, whole: GpuState) -> GpuStat
     uuid = decoded(query(instance, "nvmlDeviceGetUUID"))
     name = decoded(query(instance, "nvmlDeviceGetName"))
     if uuid is None:
-        raise _nvml.UnavailableNvml("an instance of it does not report its UUID")
+        raise _nvml.UnavailableNvml("one of its MIG instances does not report a UUID")
     profile = re.search(r"\bMIG (\S+)$", name or "")
     memory = query(instance, "nvmlDeviceGetMemoryInfo")
     number = [query(instance, f"nvmlDeviceGet{kind}InstanceId") for kind in ("Gpu", "Compute")]

@@ -182,7 +182,7 @@ def read_configuration(folder: Path) -> dict[str, str]:
     text = content_of(path, "configuration of endpoints", MAX_CONFIG_BYTES)
     try:
         if any(isinstance(token, yaml.AliasToken) for token in yaml.scan(text)):
-            raise ValueError("YAML aliases, which the client never writes")
+            raise ValueError("it has YAML aliases, which the client never writes")
         content = yaml.safe_load(text)
         if not isinstance(content, dict):
             raise MlperfError(f"{path}: not a configuration of endpoints: {quoted(content)}")
@@ -238,13 +238,16 @@ def _concurrency(folder: Path, config: Mapping[str, str], summary: _Block) -> in
     pattern = config.get("settings.load_pattern.type", "")
     if pattern != "concurrency":
         raise MlperfError(
-            f"{folder}: load pattern {quoted(pattern)}: only runs of concurrency, which are points "
-            "of a curve, can be imported"
+            f"{folder}: its load pattern is {quoted(pattern)}; only runs with the load pattern "
+            "'concurrency' can be imported, as points of a curve"
         )
     text = config.get("settings.load_pattern.target_concurrency", "")
     number = int(text) if text.isascii() and text.isdigit() and len(text) < 8 else 0
     if not 1 <= number < 10**7:
-        raise MlperfError(f"{folder / CONFIG}: target_concurrency is {quoted(text)}")
+        raise MlperfError(
+            f"{folder / CONFIG}: target_concurrency is {quoted(text)}; must be a whole number from "
+            "1 to 9,999,999"
+        )
     stated = summary.block("run_config").block("load_pattern").number("target_concurrency")
     if stated is not None and stated != number:
         raise MlperfError(
@@ -505,7 +508,7 @@ def accuracy_records(folder: Path) -> tuple[dict[str, Any], Iterator[dict[str, A
 
 def _client_accuracy(folder: Path, path: Path) -> tuple[tuple[Reason, ...], tuple[str, ...]]:
     """Return (reasons if answers are lost, texts on the client's scores, which are not judged)."""
-    advice = "not judged here; engine recorded can score the answers, sample by sample"
+    advice = "not judged here; a suite with engine recorded scores the answers, sample by sample"
     if missing := [name for name in (EVENTS_FILE, SAMPLES_FILE) if not (folder / name).exists()]:
         names = " and ".join(missing)
         advice = f"not judged: without {names} answers cannot be matched to samples"

@@ -42,5 +42,5 @@ class Sessions:
         """Messages about the results files that were not read."""
         notes = [f"left out: {reason}" for reason in self.unreadable]
         if (count := len(self.files)) > MAX_SESSIONS:
-            notes.append(f"only the newest {MAX_SESSIONS} of {count} sessions")
+            notes.append(f"only the newest {MAX_SESSIONS} of {count} sessions were read")
         return notes

@@ -75,8 +75,8 @@ def limit_defects(
     ):
         yield (
             ("limits", OF_BEST),
-            "no scenario can be compared with official results; that needs Offline, or find in "
-            "Server or Interactive",
+            "no scenario can be compared with official results; add Offline, or find in Server or "
+            "Interactive",
         )
     copies = any(e.replicas_on(name) > 1 for e in engines for name in e.accelerators)
     for where, table in tables:
@@ -109,7 +109,10 @@ def _gated_nowhere(
             advice = f"write limits = {{ {key} = … }} in the scenario that should gate it"
             yield ("limits", name), f"no scenario gates this metric by default; {advice}"
         elif metrics.point_of(name):
-            message = "no scenario has this point, or measures this metric at its points"
+            message = (
+                f"no scenario measures {name}: correct the number after @, which must be one of "
+                "points, or the metric"
+            )
             yield ("limits", name), message
 
 
@@ -126,7 +129,7 @@ def _table_defects(
             continue
         if name in metrics.UNGATED or metrics.is_stage(name):
             kind = " a count: it is" if name in metrics.COUNTS else ""
-            yield where, f"{name} is{kind} reported, and cannot be gated"
+            yield where, f"{name} is{kind} reported, and cannot be gated; remove this limit"
             continue
         if name not in metrics.METRICS or name in metrics.OF_BENCHMARKS:
             names = [

@@ -318,8 +318,8 @@ def _workload(suite: Suite) -> Iterator[values.Defect]:
         if getattr(workload, key):
             yield (
                 (key,),
-                f"{workload.name} has MLPerf's reference scores; "
-                'only a twin (twin_of = "...") or your own workload can have its own',
+                f"{key} of {workload.name} is MLPerf's; remove it, or rename the workload and add "
+                'twin_of = "..."',
             )
     if workload.reference and workload.scorer is None and suite.rules is None:
         message = 'nothing scores this workload: add scorer = { use = "top1" }, or twin_of = "..."'
@@ -414,7 +414,7 @@ def _loop(scenario: tables.ScenarioEntry) -> Iterator[values.Defect]:
         yield ("points",), "write points or max_concurrency, not both"
     if scenario.seed_set is not None and scenario.seed_set not in seed_sets():
         names = ", ".join(seed_sets())
-        yield ("seed_set",), f"no seed set {quoted(scenario.seed_set)}; published: {names}"
+        yield ("seed_set",), f"unknown seed set {quoted(scenario.seed_set)}; published are: {names}"
     for name in NOT_OF_LOOPS:
         if getattr(scenario, name) is not None:
             yield (name,), f"{scenario.name} takes points, not {name}; remove it"
@@ -522,10 +522,14 @@ def _engines(suite: Suite) -> Iterator[values.Defect]:
 def _entry(suite: Suite, entry: tables.EngineEntry) -> Iterator[values.Defect]:
     accelerators = ", ".join(entry.accelerators)
     if not NAME_PATTERN.fullmatch(entry.label):
-        yield ("use",), f'{entry.use!r} needs name = "..." beside it'
+        message = f'{entry.use!r} cannot be part of a test id; add name = "..." to this entry'
+        yield ("use",), message
     if entry.techniques and suite.division == "closed":
-        techniques = ", ".join(entry.techniques)
-        yield ("techniques",), f'{techniques}: write division = "open" at the top of the suite'
+        yield (
+            ("techniques",),
+            f"{', '.join(entry.techniques)}: not allowed in the closed division; write "
+            'division = "open" at the top of the suite',
+        )
     for name in entry.on:
         if name not in entry.accelerators:
             yield ("on", name), f"this entry does not run on {name!r}; it runs on {accelerators}"
@@ -545,7 +549,7 @@ def _entry(suite: Suite, entry: tables.EngineEntry) -> Iterator[values.Defect]:
             where = ("on", name, "power_limit_w") if override else ("power_limit_w",)
             yield (
                 where,
-                f"{name} {lack}; for other accelerators of the entry, write it under "
+                f"{name} {lack}; set power_limit_w for other accelerators under "
                 '[engines.on."H200"]',
             )
 

@@ -56,7 +56,8 @@ def source_defects(suite: Suite) -> Iterator[Defect]:
     elif suite.rules and suite.rules.scorer:
         use = suite.rules.scorer
         for _, message in _table_errors("scorers", use, {}):
-            yield ("workload",), f'{message}; write scorer = {{ use = "{use}", ... }} with it'
+            cure = f'set it in [workload]: scorer = {{ use = "{use}", OPTION = ... }}'
+            yield ("workload",), f"{message}; {cure}"
     for index, entry in enumerate(suite.engines):
         defects = (_entry_defects(suite, entry, name) for name in dict.fromkeys(entry.accelerators))
         yield from under(("engines", index), dict.fromkeys(chain.from_iterable(defects)))
@@ -132,7 +133,7 @@ def _entry_defects(suite: Suite, entry: EngineEntry, accelerator: str) -> Iterat
     if entry.baseline_engine is not None and options.get("url") and registry.is_client(entry.use):
         yield (
             ("baseline_engine",),
-            "both builds would use the same server, that of url: remove baseline_engine, start a "
+            "both builds would use the same server (option url): remove baseline_engine, start a "
             "server for each build, and compare two engine entries: pytest-mlperf turns --help",
         )
     yield from _harness_defects(suite, entry)

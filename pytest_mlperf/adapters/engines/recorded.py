@@ -103,9 +103,13 @@ def read_answers(folder: Path, dataset: str | None) -> RecordedAnswers:
 
 def _only_dataset(folder: Path, by_dataset: Mapping[str, Any]) -> str:
     names = [name for name in by_dataset if name not in PHASES]
-    if len(names) != 1:
-        several = f"{', '.join(map(repr, names))}; name one with dataset" if names else "none"
-        raise MlperfError(f"{folder}: has accuracy answers for these data sets: {several}")
+    if not names:
+        raise MlperfError(
+            f"{folder}: has no accuracy answers; let the client answer an accuracy data set too"
+        )
+    if len(names) > 1:
+        several = " or ".join(map(repr, names))
+        raise MlperfError(f"{folder}: has answers to several data sets; set dataset to {several}")
     return names[0]
 
 
@@ -116,7 +120,8 @@ def _samples(folder: Path, by_dataset: Mapping[str, Any], dataset: str) -> dict[
     for request, sample in samples.items():
         if type(sample) is not int or sample < 0:
             raise MlperfError(
-                f"{folder}: {dataset!r:.60}: {request!r:.60} is not a sample: {sample!r:.60}"
+                f"{folder}: {dataset!r:.60}.{request:.60} is {sample!r:.60}; must be the number of "
+                "a sample"
             )
     return samples
 
