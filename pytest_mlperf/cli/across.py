@@ -35,8 +35,6 @@ DEVICE_RATES = ("tokens_per_second", "throughput")
 
 NO_VERDICT = "no verdict: the ratios compare hardware, not code, so the exit code is always 0"
 
-COLUMNS = ("per", "metric", "A", "B", "B / A", "interval")
-
 HELP = """\
 Compares the same work on different hardware: ratios per system, GPU, watt and
 dollar, with confidence intervals. A and B are given as for `compare`: results,
@@ -254,7 +252,7 @@ def lines(
         text = f"{work}: A {_about(pair.a)}, B {_about(pair.b)}"
         yield from ("", *paragraph("case", text, width))
         if pair.rows:
-            yield from table(COLUMNS, pair.rows, width, left=["per", "metric"])
+            yield from table(pair.rows, width, left=["per", "metric"])
         yield from paragraphs("note", pair.notes, width)
     yield ""
     used = {split(side.case.accelerator)[1] for pair in compared for side in (pair.a, pair.b)}

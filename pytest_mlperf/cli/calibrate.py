@@ -13,6 +13,7 @@ import time
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import islice
 from pathlib import Path
 from statistics import median
 
@@ -347,8 +348,6 @@ def _rate(planned: Planned, machine: Machine, baselines: Path | None) -> float |
     return record.target_qps if record else None
 
 
-COLUMNS = ("metric", "runs", "inside", "run to run", "session", "usual", "proves", "limit")
-
 BaselineRuns = Mapping[tuple[str, str], Sequence[Value]]
 """Values of the recorded baselines' runs, by case id and metric."""
 
@@ -379,11 +378,11 @@ class Page:
         yield ""
         yield from fold(f"noise of {self.accelerator} ({named})", self.width, rest="  ")
         rows = [self._row(case, series) for case in self.machine.cases for series in case.series]
-        table_lines = iter(table(COLUMNS, rows, self.width - 2, left=["metric"], spare=["runs"]))
-        yield f"  {next(table_lines)}"
+        lines = iter(table(rows, self.width, left=["metric"], spare=["runs"], indent="  "))
+        yield next(lines)
         for case in self.machine.cases:
             yield case.case + (f" ({case.profile})" if case.profile != "quick" else "")
-            yield from (f"  {next(table_lines)}" for _ in case.series)
+            yield from islice(lines, len(case.series))
             yield from fold(self._length(case), self.width, first="  ", rest="  ")
         yield ""
         yield from self._settings()
@@ -441,7 +440,7 @@ class Page:
             ("maximum runs, K", str(USUAL_BASELINE_RUNS), str(self.settings.max_runs)),
         )
         cells = [{head: what, "usual": before, "here": now} for what, before, now in rows]
-        yield from table([head, "usual", "here"], cells, self.width, left=[head])
+        yield from table(cells, self.width, left=[head])
         learnt = self.learnt
         df, sd = (f"{100 * weight:.0f} %" for weight in learnt.weights)
         text = (

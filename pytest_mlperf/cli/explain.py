@@ -206,8 +206,7 @@ def explain_analyses(
     )
     lines = [head, *wrapped(noise_line, width)]
     rows = [_look(look, metric.metric, rule) for look in made]
-    columns = ["runs", "change", "at worst", "at best", "decision"]
-    lines += [f"{INDENT}{line}" for line in table(columns, rows, width - 2, left=["decision"])]
+    lines += table(rows, width, left=["decision"], indent=INDENT)
     for remark in _remarks(metric, last, rule):
         lines += wrapped(remark, width)
     return lines
@@ -381,10 +380,9 @@ def _pairs(
         }
         for k, (look, a, b) in enumerate(zip(looks, *sides, strict=False), start=1)
     ]
-    columns = ["pair", "a", "b", "ratio", "interval", "decision"]
-    table_lines = table(columns, rows, width - 2, left=["decision"], spare=["ratio"])
+    table_lines = table(rows, width, left=["decision"], spare=["ratio"], indent=INDENT)
     noise = (
         f"Each row covers all pairs so far; the standard deviation between pairs is "
         f"{percent(looks[-1].sd)}. From pair {FIRST_LOOK} on, {ends}."
     )
-    return [*wrapped(noise, width), *(f"{INDENT}{line}" for line in table_lines)]
+    return [*wrapped(noise, width), *table_lines]

@@ -6,6 +6,7 @@ import argparse
 import dataclasses
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import islice
 from pathlib import Path
 
 from pytest_mlperf.bench.case import CaseRuns
@@ -188,22 +189,17 @@ def _outcomes(results: Sequence[TurnsResult]) -> list[Outcome]:
 def _page(results: Sequence[TurnsResult], names: tuple[str, str], folder: Path) -> list[str]:
     columns = width()
     lines = [*paragraph("A", names[0], columns), *paragraph("B", names[1], columns)]
-    head, *body = table(
-        ["verdict", "metric", "A", "B", "ratio", "interval", "limit", "pairs"],
-        [{"verdict": str(word), **row} for result in results for word, row in result.rows],
-        columns - 2,
-        left=["verdict", "metric"],
-        spare=["pairs", "A", "limit"],
-    )
-    lines += ["", f"  {head}"]
-    rows = iter(body)
+    cells = [{"verdict": str(word), **row} for result in results for word, row in result.rows]
+    left, spare = ["verdict", "metric"], ["pairs", "A", "limit"]
+    rows = iter(table(cells, columns, left=left, spare=spare, indent="  "))
+    lines += ["", next(rows)]
     for result in results:
         lines.append(result.name)
         # Where INVALID runs ended the case, its reason stands for them.
         again = sentence(result.sides.repeat_note or "")
         for line in filter(None, [] if result.reason else [again, result.sides.left_out]):
             lines += fold(line, columns, first="  ", rest="    ")
-        lines += [f"  {next(rows)}" for _ in result.rows]
+        lines += islice(rows, len(result.rows))
         lines += fold(result.reason, columns, first="    ", rest="    ") if result.reason else []
     notes = [
         "ratio: how many times better B is than A; the ends of its interval decide",

@@ -84,9 +84,7 @@ def replica_table(runs: Sequence[Run]) -> TextTable | None:
     if not (runs and runs[-1].replicas):
         return None
     gpus = {gpu.uuid: gpu for gpu in runs[-1].hardware.gpus}
-    columns = ("replica", "samples", "samples/s", "mean latency", "of the median")
     return TextTable(
-        columns=(*columns, "power", "SM clock", "heat", "power capped"),
         rows=[
             _replica_cells(one, [gpus[uuid] for uuid in one.gpus if uuid in gpus])
             for one in runs[-1].replicas
@@ -103,17 +101,8 @@ def gpu_table(runs: Sequence[Run]) -> TextTable | None:
     """
     if not (runs and runs[-1].hardware.gpus):
         return None
-    columns = (
-        "GPU",
-        "energy",
-        "power",
-        "SM clock",
-        "heat",
-        "power capped",
-        "NVLink sent / received",
-    )
     rows = [_gpu_cells(gpu) for gpu in runs[-1].hardware.gpus]
-    return TextTable(columns=columns, rows=rows, left=("GPU",), spare=("SM clock", "heat"))
+    return TextTable(rows=rows, left=("GPU",), spare=("SM clock", "heat"))
 
 
 def server_table(runs: Sequence[Run]) -> TextTable | None:
@@ -131,7 +120,7 @@ def server_table(runs: Sequence[Run]) -> TextTable | None:
             cells[name] = f"{value}, {most}" if most else value
         rows.append(cells)
     columns = ("server", *QUANTITIES.values())
-    return TextTable(columns=columns, rows=rows, left=("server",), spare=())
+    return TextTable(columns=columns, rows=rows, left=("server",))
 
 
 def all_tables(verdict: Verdict) -> Iterator[TextTable]:

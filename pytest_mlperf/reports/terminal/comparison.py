@@ -64,19 +64,14 @@ def comparison(
 def _table(compared: Sequence[ComparedCase], width: int) -> list[str]:
     rows = [(entry, row) for entry in compared for row in _rows(entry)]
     cells = [row for _, row in rows]
-    head, *body = table(
-        COLUMNS,
-        cells,
-        width - 2,
-        left=["verdict", "metric"],
-        spare=["runs", "limit", "A", "interval"],
-    )
-    lines, last = [f"  {head}"], ""
+    left, spare = ["verdict", "metric"], ["runs", "limit", "A", "interval"]
+    head, *body = table(cells, width, left=left, spare=spare, columns=COLUMNS, indent="  ")
+    lines, last = [head], ""
     for (entry, row), text in zip(rows, body, strict=True):
         if entry.case != last:
             last = entry.case
             lines.append(entry.case)
-        lines.append(f"  {text}")
+        lines.append(text)
         if entry.reason and row.get("verdict"):
             lines += fold(entry.reason, width, first="    ", rest="    ")
     return lines

@@ -230,14 +230,15 @@ def summary(
     columns = ["test", "verdict", "metric", "now", "vs base", "interval", "limit"]
     cells = [row for _, row in listed]
     head, *body = table(
-        columns,
         cells,
-        width - 2,
+        width,
         left=["test", "verdict", "metric"],
         spare=["interval", "limit", "vs base"],
+        columns=columns,
+        indent="  ",
         colour=colour,
     )
-    lines = [f"  {head}"]
+    lines = [head]
     test_width, verdict_width = column_widths(columns[:2], cells)
     indent = 2 + test_width + 2 + verdict_width + 2
     last = ""
@@ -249,12 +250,12 @@ def summary(
             for fact in () if shown else _facts(of_case[last]):
                 lines += fold(fact, width, first="  ", rest="    ")
         if row.get("metric") or (failures_shown and result.failed):
-            lines.append(f"  {text}")
+            lines.append(text)
             continue
         # Nothing was measured: the reason replaces the figures.
         first, *rest = fold(sentence(result.verdict.headline), width - indent) or [""]
         gap = " " * (verdict_width - len(row["verdict"]) + 2)
-        lines.append(f"  {text}{gap}{first}")
+        lines.append(f"{text}{gap}{first}")
         lines += [" " * indent + part for part in rest]
     if unlisted:
         more = ", ".join(unbroken(f"{count} {word}") for word, count in unlisted.items())
