@@ -32,6 +32,7 @@ from pytest_mlperf.core.rulings.criteria import with_criterion
 from pytest_mlperf.core.rulings.multiplicity import DROP_OUTCOMES
 from pytest_mlperf.core.untrusted_text import visible
 from pytest_mlperf.core.verdict import Outcome, Verdict
+from pytest_mlperf.plugin import measuring
 from pytest_mlperf.plugin.addons import (
     EXIT_ENVIRONMENT,
     AddOnError,
@@ -40,15 +41,6 @@ from pytest_mlperf.plugin.addons import (
     as_facts,
 )
 from pytest_mlperf.plugin.deferred import HELD_FOLDER, DeferredTests
-from pytest_mlperf.plugin.measuring import (
-    Live,
-    bench_for,
-    most_runs,
-    pairs_of,
-    planned_pairs,
-    reproducing,
-    with_relative_paths,
-)
 from pytest_mlperf.plugin.options import SESSION, Options, read_options, run_id
 from pytest_mlperf.plugin.report_json import SkippedCase, case_result, planned_of, put
 from pytest_mlperf.plugin.resume import SessionProgress
@@ -112,11 +104,9 @@ def _with_facts(state: MlperfSession, planned: Testable, result: CaseResult) -> 
         options=state.options.by_name,
     )
     facts = {title: fact for added in calls for title, fact in added.items()}
-    return (
-        with_relative_paths(state.config.rootpath, replace(result, facts=facts))
-        if facts
-        else result
-    )
+    if not facts:
+        return result
+    return measuring.with_relative_paths(state.config.rootpath, replace(result, facts=facts))
 
 
 class MlperfSession:
@@ -133,7 +123,7 @@ class MlperfSession:
         self.skipped: dict[str, str] = {}
         self.unjudged = ""
         self.results: list[CaseResult] = []
-        self.live = Live(config)
+        self.live = measuring.Live(config)
         self.phase = LONE_PHASE
         self.judged_pairs = 1
         self.keeping = WriteMessages()
@@ -164,9 +154,9 @@ class MlperfSession:
                 if key not in self.live.seconds:
                     sides = 2 if self.options.against else 1
                     self.live.seconds[key] = sides * cost_of(planned, {}).usual_s(runs)
-                pairs += pairs_of(planned, kind, self.options)
+                pairs += measuring.pairs_of(planned, kind, self.options)
         if pairs and self.options.manifest:
-            pairs = planned_pairs(self.options.manifest, tests, pairs)
+            pairs = measuring.planned_pairs(self.options.manifest, tests, pairs)
         if pairs:
             pairs = max(pairs, self._orders.get("mlperf_pairs", 0))
         self.judged_pairs = pairs
@@ -257,7 +247,7 @@ class MlperfSession:
                     "name another folder: --mlperf-runs-dir DIR",
                     returncode=EXIT_ENVIRONMENT,
                 )
-            self._bench = bench_for(
+            self._bench = measuring.bench_for(
                 self.options,
                 self.folder,
                 commit=self.commit,
@@ -306,13 +296,12 @@ class MlperfSession:
         """Return a test's result, with facts of add-ons; `rate` is (target_qps, its source)."""
         arguments = self._orders.get("mlperf_arguments")
         if arguments is None:
-            arguments = reproducing(self.config.invocation_params.args)
+            arguments = measuring.reproducing(self.config.invocation_params.args)
         judged = isinstance(planned, PlannedBenchmark)
         if judged and not any(argument.startswith(JUDGE) for argument in arguments):
             arguments = (JUDGE, *arguments)  # which an ini file may ask for
-        limits, suite, options, root = (
-            planned.limits, planned.suite, self.options, self.config.rootpath
-        )  # fmt: skip
+        limits, suite, options = planned.limits, planned.suite, self.options
+        root = self.config.rootpath
         if verdict.kind == Kind.EFFICIENCY and not isinstance(planned, PlannedPair):
             limits = planned.efficiency_limits
         files = [root / file for file in (planned.path, verdict.baseline.file) if file]
@@ -329,7 +318,7 @@ class MlperfSession:
             limits=limits,
             scored=Kind.ACCURACY in planned.kinds,
             handicap=options.handicap,
-            max_runs=most_runs(options),
+            max_runs=measuring.most_runs(options),
             arguments=tuple(arguments),
             pretended=options.pretend in planned.accelerators,
             target_qps=rate[0],
@@ -341,7 +330,9 @@ class MlperfSession:
             expected_failures=known_failures(planned),
             rests_on=digests,
         )
-        return self.suspicion.marked(_with_facts(self, planned, with_relative_paths(root, result)))
+        return self.suspicion.marked(
+            _with_facts(self, planned, measuring.with_relative_paths(root, result))
+        )
 
     def record(self, report: Any) -> None:
         """Store the result in a report; an xdist controller gets results from reports only."""
@@ -398,7 +389,7 @@ class MlperfSession:
             versions=versions,
             deselected=dict(self.selection.not_here),
             cases=by_case(self.results) if self.phase.is_joint else tuple(self.results),
-            skipped=with_relative_paths(self.config.rootpath, dict(self.skipped)),
+            skipped=measuring.with_relative_paths(self.config.rootpath, dict(self.skipped)),
             pairs=self.phase.joint_pairs,
             suspects=self.suspicion.after(self.results),
             resumes=self.progress.resumes,

@@ -176,10 +176,10 @@ def _lines(state: MlperfSession, width: int, *, colour: bool, failures_shown: bo
     if state.options.plan and state.plan:
         options, conditions = state.options, state.options.conditions
         runs, warmup, idle_s = options.max_runs, conditions.warmup, conditions.wait_idle
-        cases = list({(test.path, test.case.id): test for test in state.plan}.values())
-        costs = measured_costs(cases, Sessions(options.runs_dir))
-        lines += plan(cases, state.kinds, width, max_runs=runs, measured=costs, idle_s=idle_s)
-        more = extra_time_lines(cases, max_runs=runs, warmup=warmup, confirm=options.confirm)
+        tests = list({(test.path, test.case.id): test for test in state.plan}.values())
+        costs = measured_costs(tests, Sessions(options.runs_dir))
+        lines += plan(tests, state.kinds, width, max_runs=runs, measured=costs, idle_s=idle_s)
+        more = extra_time_lines(tests, max_runs=runs, warmup=warmup, confirm=options.confirm)
         return lines + [line for text in more for line in fold(text, width)]
     if resumes := state.progress.resumes:
         lines.append(f"continues interrupted session {resumes}")

@@ -14,17 +14,9 @@ from itertools import islice
 from statistics import fmean, geometric_mean, median
 from typing import Literal, NamedTuple
 
-from pytest_mlperf.core import metrics
+from pytest_mlperf.core import control, metrics
 from pytest_mlperf.core.baseline import BaselineRun, Record
 from pytest_mlperf.core.case import Kind
-from pytest_mlperf.core.control import (
-    CAP,
-    CLOCK,
-    QUANTITIES,
-    clock_changes,
-    compared,
-    min_relative_sd,
-)
 from pytest_mlperf.core.measurement import Run
 from pytest_mlperf.core.numbers import change, percent, plural, points, quantity
 from pytest_mlperf.core.reason import Sign, SignKey
@@ -495,11 +487,12 @@ def _gpu_problems(facts: _CauseInput) -> Iterator[Cause]:
         return
     runs = facts.verdict.runs
     baseline_runs = facts.baseline.runs if facts.baseline else ()
-    compared = all(any(CAP in run.hardware.state for run in side) for side in (runs, baseline_runs))
+    sides = (runs, baseline_runs)
+    recorded = all(any(control.CAP in run.hardware.state for run in side) for side in sides)
     signs: dict[tuple[str, SignKey], list[Sign]] = {}
     for sign in (sign for run in runs for sign in run.signs):
         evidence = sign.key in _SIGNS or sign.share is not None
-        if evidence and not (compared and sign.key is SignKey.SW_POWER_CAP):
+        if evidence and not (recorded and sign.key is SignKey.SW_POWER_CAP):
             signs.setdefault((sign.gpu, sign.key), []).append(sign)
     for (_, key), alike in signs.items():
         where = f"in {len(alike)} of {len(runs)} runs: " if len(runs) > 1 else ""
@@ -570,13 +563,13 @@ class _MachineChange:
 
 def _clocks(runs: Sequence[Run], baseline: Sequence[BaselineRun]) -> _MachineChange | None:
     ours, theirs = (
-        [run.hardware.state for run in side if run.hardware.state.get(CLOCK, 0.0) > 0]
+        [run.hardware.state for run in side if run.hardware.state.get(control.CLOCK, 0.0) > 0]
         for side in (runs, baseline)
     )
     if not ours or not theirs:
         return None
-    here, there = (median(state[CLOCK] for state in side) for side in (ours, theirs))
-    moved = clock_changes(ours, theirs)
+    here, there = (median(state[control.CLOCK] for state in side) for side in (ours, theirs))
+    moved = control.clock_changes(ours, theirs)
     return _MachineChange(
         says=moved or f"SM clock {here:.0f} MHz, {there:.0f} MHz in the baseline",
         share=here / there - 1,
@@ -615,11 +608,11 @@ def _control(
     sides = [run.hardware.control for run in runs], [run.hardware.control for run in baseline]
     if not all(any(side) for side in sides):
         return
-    for figure in compared(*sides, floor=min_relative_sd(accelerator)):
+    for figure in control.compared(*sides, floor=control.min_relative_sd(accelerator)):
         within = "beyond" if figure.is_significant else "within"
         yield _MachineChange(
             says=(
-                f"the machine's micro-benchmark: {QUANTITIES[figure.quantity][0]} "
+                f"the machine's micro-benchmark: {control.QUANTITIES[figure.quantity][0]} "
                 f"{change(figure.share)} against the baseline, {within} its normal variation "
                 f"of {percent(figure.min_detectable_slowdown)}"
             ),

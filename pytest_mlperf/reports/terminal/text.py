@@ -14,47 +14,12 @@ from pytest_mlperf.core.reason import ranges_of
 from pytest_mlperf.core.results import IMPORTED, UNVERIFIED_LABEL, CaseResult, Results
 from pytest_mlperf.core.untrusted_text import clean, visible
 from pytest_mlperf.core.verdict import SEVERITY, MetricVerdict, Outcome, Verdict
+from pytest_mlperf.reports import promises, rows
 from pytest_mlperf.reports.causes import Cause, Siblings, Strength, causes
 from pytest_mlperf.reports.failures import NO_DIFFERENCE, failure_groups, group_sentences
 from pytest_mlperf.reports.formats import ReportedSession
-from pytest_mlperf.reports.promises import (
-    BELOW_LIMIT_PROMISE,
-    FALSE_ALARM_PROMISE,
-    LIMIT_PROMISE,
-    final_word,
-    guarantee_of,
-    renewal,
-)
-from pytest_mlperf.reports.rows import (
-    changed,
-    cost,
-    declared,
-    extra_facts,
-    gate,
-    invalid_runs,
-    notes_of,
-    roofline_text,
-    rows,
-    searched,
-    strongest_cause,
-    unexplained,
-    verdict_tables,
-)
 from pytest_mlperf.reports.sentences import first_line, gate_result, sentence
-from pytest_mlperf.reports.terminal.advice import (
-    JUDGE,
-    accept,
-    finalizing_advice,
-    in_short,
-    joint_verdict_notes,
-    lines_of,
-    may_be_recorded,
-    record,
-    rerun_command,
-    what_decides,
-    without_file,
-)
-from pytest_mlperf.reports.terminal.advice import PROMISE as PROMISE_TOGETHER
+from pytest_mlperf.reports.terminal import advice
 from pytest_mlperf.reports.terminal.layout import (
     column_widths,
     fold,
@@ -66,10 +31,10 @@ from pytest_mlperf.reports.terminal.layout import (
 )
 from pytest_mlperf.reports.terminal.precisions import precision_lines
 
-PROMISE = f"{LIMIT_PROMISE}; {BELOW_LIMIT_PROMISE}"
+PROMISE = f"{promises.LIMIT_PROMISE}; {promises.BELOW_LIMIT_PROMISE}"
 
 ACCURACY_PROMISE = (
-    f"{FALSE_ALARM_PROMISE}, misses of a regression as large as the margin at most 5 %"
+    f"{promises.FALSE_ALARM_PROMISE}, misses of a regression as large as the margin at most 5 %"
 )
 
 PAIR_PROMISE = (
@@ -90,15 +55,15 @@ def failure(
     """Return the message of a failed test: verdict, command, likely cause, then the evidence."""
     lines = fold(first_line(verdict), width, rest="  ")
     if result.suite != IMPORTED:
-        lines.append(line("reproduce", rerun_command(result)))
-    first, others = strongest_cause(likely_causes)
+        lines.append(line("reproduce", advice.rerun_command(result)))
+    first, others = rows.strongest_cause(likely_causes)
     lines += paragraphs("likely", first, width)
     lines.append(line("case", f"{verdict.case.id}  {result.suite}:{result.line}"))
-    for name, text in declared(result).items():
+    for name, text in rows.declared(result).items():
         lines += paragraph(name, text, width)
     if verdict.kind == Kind.ACCURACY and verdict.gate:
         lines += paragraph("gate", gate_result(verdict.gate), width)
-    tables = [one.lines(width) for one in verdict_tables(verdict)]
+    tables = [one.lines(width) for one in rows.verdict_tables(verdict)]
     for table_lines in tables:
         lines += ["", *table_lines]
     lines += [""] if tables else []
@@ -120,13 +85,13 @@ def failure_message(results: Results, columns: int) -> Callable[[CaseResult], st
 def _reasons(
     verdict: Verdict, result: CaseResult, width: int, likely_causes: Sequence[Cause]
 ) -> Iterator[list[str]]:
-    yield paragraphs("note", notes_of(verdict), width)
-    yield paragraphs("invalid", [text for text in (invalid_runs(verdict),) if text], width)
-    yield paragraphs("search", searched(verdict), width)
-    if text := roofline_text(verdict):
+    yield paragraphs("note", rows.notes_of(verdict), width)
+    yield paragraphs("invalid", [text for text in (rows.invalid_runs(verdict),) if text], width)
+    yield paragraphs("search", rows.searched(verdict), width)
+    if text := rows.roofline_text(verdict):
         yield paragraph("physics", text, width)
     yield paragraphs("fact", [f"{title}: {fact}" for title, fact in result.facts.items()], width)
-    if text := cost(verdict):
+    if text := rows.cost(verdict):
         yield paragraph("cost", text, width)
     if verdict.outcome is Outcome.NO_BASELINE:
         yield paragraph("rule", NOT_COMPARED, width)
@@ -159,7 +124,7 @@ def _reasons(
 def _changed(verdict: Verdict, likely_causes: Sequence[Cause]) -> list[str]:
     baseline = verdict.baseline
     if baseline.changed or any(cause.strength is Strength.NONE for cause in likely_causes):
-        return unexplained(baseline.changed, likely_causes)
+        return rows.unexplained(baseline.changed, likely_causes)
     return ["nothing that is recorded for both builds" if baseline.unknown else NO_DIFFERENCE]
 
 
@@ -170,23 +135,23 @@ def _evidence_text(verdict: Verdict, judged: MetricVerdict, *, joint: bool) -> s
     counts = f"{plural(judged.runs, 'run')} now, {judged.baseline.runs} in the baseline"
     promise = verdict.baseline.guarantee
     if promise is not None:
-        counts += f" of {plural(promise.days, 'day')}{renewal(promise)}"
+        counts += f" of {plural(promise.days, 'day')}{promises.renewal(promise)}"
     if joint and judged.baseline.lacks is None:
-        return f"{counts}; {PROMISE_TOGETHER}"
+        return f"{counts}; {advice.PROMISE}"
     if promise is None:
         return f"{counts}; {PROMISE}"
     provisional = verdict.outcome is Outcome.PROVISIONAL
-    return f"{counts}; {guarantee_of(promise, judged, provisional=provisional)}"
+    return f"{counts}; {promises.guarantee_of(promise, judged, provisional=provisional)}"
 
 
 def _next_steps(verdict: Verdict, result: CaseResult, width: int) -> Iterator[list[str]]:
     if verdict.outcome is Outcome.INCONCLUSIVE:
-        yield paragraph("undecided", what_decides(verdict), width)
-    if remedy := final_word(verdict):
+        yield paragraph("undecided", advice.what_decides(verdict), width)
+    if remedy := promises.final_word(verdict):
         yield paragraph("settle", remedy, width)
-    if command := accept(result):
+    if command := advice.accept(result):
         yield [line("accept", command)]
-    if command := record(result):
+    if command := advice.record(result):
         yield [line("record", command)]
     if verdict.logs.file:
         yield [line("log", verdict.logs.file)]
@@ -226,7 +191,7 @@ def summary(
     """
     of_case, unlisted = _listed(results)
     tests = [result for case in of_case.values() for result in case]
-    listed = [(result, row) for result in tests for row in rows(result)]
+    listed = [(result, row) for result in tests for row in rows.rows(result)]
     columns = ["test", "verdict", "metric", "now", "vs base", "interval", "limit"]
     cells = [row for _, row in listed]
     head, *body = table(
@@ -264,7 +229,7 @@ def summary(
         lines += precision_lines(results, width)
     for block in _advice(results, width):
         lines += block
-    for text in joint_verdict_notes(results):
+    for text in advice.joint_verdict_notes(results):
         lines += fold(text, width)
     lines += fold(_counts(results), width)
     lines.append(UNVERIFIED_LABEL)
@@ -292,9 +257,9 @@ def _facts(tests: Sequence[CaseResult]) -> Iterator[str]:
     fullest = max(
         tests, key=lambda test: (len(test.verdict.runs), test.verdict.kind != Kind.ACCURACY)
     )
-    yield from declared(tests[-1]).values()
-    yield from filter(None, (gate(test.verdict) for test in tests))
-    yield from extra_facts(fullest)
+    yield from rows.declared(tests[-1]).values()
+    yield from filter(None, (rows.gate(test.verdict) for test in tests))
+    yield from rows.extra_facts(fullest)
 
 
 NEXT_SESSION_NOTE = "the test fails if the next session, on another day, sees this drop again"
@@ -308,13 +273,14 @@ def _advice(results: Results, width: int) -> Iterator[list[str]]:
     missing = [
         result
         for result in results.cases
-        if result.verdict.outcome is Outcome.NO_BASELINE and may_be_recorded(result)
+        if result.verdict.outcome is Outcome.NO_BASELINE and advice.may_be_recorded(result)
     ]
     if missing:
         suites = " ".join(sorted({result.suite for result in missing}))
-        judge = f"{JUDGE} " * any(r.verdict.case.scenario == Scenario.BENCHMARK for r in missing)
+        benchmarks = any(r.verdict.case.scenario == Scenario.BENCHMARK for r in missing)
+        judge = f"{advice.JUDGE} " * benchmarks
         yield [line("record", f"pytest {suites} {judge}{MISSING_OPTION}")]
-    for remedy, cases in finalizing_advice(results.cases):
+    for remedy, cases in advice.finalizing_advice(results.cases):
         yield paragraph("settle", f"{cases}: {remedy}", width)
     texts = defaultdict[str, list[tuple[str, str]]](list)
     for label, case, text in _labelled_notes(results):
@@ -322,7 +288,7 @@ def _advice(results: Results, width: int) -> Iterator[list[str]]:
     for label, of_label in texts.items():
         merged = of_label
         if len(results.cases) > MAX_LISTED_TESTS:
-            merged = [(in_short(cases), text) for cases, text in ranges_of(of_label)]
+            merged = [(advice.in_short(cases), text) for cases, text in ranges_of(of_label)]
         for case, text in dict.fromkeys(merged):
             yield paragraph(label, f"{case}: {text}", width)
 
@@ -339,8 +305,8 @@ def _labelled_notes(results: Results) -> Iterator[tuple[str, str, str]]:
     loads: list[tuple[float, str, str]] = []
     for result in results.cases:
         verdict, case = result.verdict, result.verdict.case.id
-        advice = {
-            Outcome.INCONCLUSIVE: ("undecided", what_decides(verdict)),
+        reasons = {
+            Outcome.INCONCLUSIVE: ("undecided", advice.what_decides(verdict)),
             Outcome.SUSPECT: ("suspect", sentence(verdict.headline)),
             Outcome.IMPROVED: ("improved", f"keep it with {unbroken(REPLACE_OPTIONS)}"),
             Outcome.EXPECTED: ("expected", sentence(verdict.headline)),
@@ -348,18 +314,18 @@ def _labelled_notes(results: Results) -> Iterator[tuple[str, str, str]]:
         if verdict.warns and not (result.failed or result.expected_failures):
             likely = any(metric.seems_drop and metric.likely for metric in verdict.metrics)
             yield "warning", case, NEXT_SESSION_NOTE if likely else WARNING_NOTE
-        if verdict.outcome in advice:
-            label, text = advice[verdict.outcome]
+        if verdict.outcome in reasons:
+            label, text = reasons[verdict.outcome]
             yield label, case, text
         if result.failed:
             continue
-        if since := changed(verdict, apart=of_case[case] > 1):
+        if since := rows.changed(verdict, apart=of_case[case] > 1):
             yield "changed", case, since
         shares = {note: share for note in verdict.notes if (share := _load_share(note)) is not None}
         loads += [(share, case, sentence(note)) for note, share in shares.items()]
         notes = tuple(note for note in verdict.notes if note not in shares)
-        for text in lines_of(replace(verdict, notes=notes)):
-            yield "note", case, without_file(verdict, text) if many else text
+        for text in advice.lines_of(replace(verdict, notes=notes)):
+            yield "note", case, advice.without_file(verdict, text) if many else text
     if loads:
         _, case, text = max(loads)
         others = len({other for _, other, _ in loads} - {case})
