@@ -554,8 +554,8 @@ def recorded(
 ) -> Record | None:
     """Return the baseline record of a case on this machine, or None."""
     root = baselines_root(folder, planned.path, planned.suite.division)
-    loaded = load_checked(baseline_file(root, planned.case, planned.suite.profile), planned.case)
-    return find_record(loaded, identity) if loaded else None
+    file = baseline_file(root, planned.case, planned.suite.profile)
+    return find_record(load_checked(file, planned.case), identity)
 
 
 def baseline_runs(

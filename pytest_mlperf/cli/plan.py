@@ -9,6 +9,7 @@ import math
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict
+from itertools import groupby
 from pathlib import Path
 from typing import Any
 
@@ -169,28 +170,25 @@ def on_fleet(planned: Sequence[SuiteTest], fleet: Sequence[str]) -> list[SuiteTe
 
 def with_pairs(planned: Sequence[Planned]) -> list[SuiteTest]:
     """Return all cases; the claim pairs of a suite follow its cases."""
-    suites: dict[Path, list[Planned]] = defaultdict(list)
-    for case in planned:
-        suites[case.path].append(case)
     tests: list[SuiteTest] = []
-    for cases in suites.values():
+    for _, suite in groupby(planned, key=lambda case: case.path):
+        cases = list(suite)
         tests += [*cases, *plan_pairs(cases)]
     return tests
 
 
 def _table(planned: Sequence[SuiteTest], measured: Costs, max_runs: int) -> list[str]:
     kinds = {(case.path, case.case.id): set(case.kinds) for case in planned}
-    lines = selection.plan(planned, kinds, width(), max_runs=max_runs, measured=measured)
     rows = [
         f"{name} {' to '.join(f'{each:.2g}' if each < 10 else f'{each:.0f}' for each in hours)}"
         for name, hours in accelerator_hours(planned, measured, max_runs).items()
     ]
-    spent, baselines = (
+    more = [
+        *extra_time_lines(planned, max_runs=max_runs),
         f"accelerator-hours: {', '.join(rows)}",
         guarantee_summary(planned, error_guarantees(planned)),
-    )
-    texts = (*extra_time_lines(planned, max_runs=max_runs), spent, baselines)
-    return [*lines, *(line for text in texts for line in fold(text, width()))]
+    ]
+    return selection.plan(planned, kinds, width(), max_runs=max_runs, measured=measured, more=more)
 
 
 def accelerator_hours(

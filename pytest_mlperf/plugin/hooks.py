@@ -250,7 +250,7 @@ def pytest_configure_node(node: Any) -> None:
 def pytest_testnodedown(node: Any) -> None:
     # A worker that crashed has no output.
     if notices := getattr(node, "workeroutput", {}).get("mlperf_notices"):
-        late("session").session_state(node.config).copy_notices(*notices)
+        late("session").session_state(node.config).copy_notices(notices)
 
 
 @pytest.hookimpl(optionalhook=True, tryfirst=True)

@@ -342,29 +342,24 @@ class MlperfSession:
             self.progress.add_result(result, self.keeping)
 
     @property
-    def notices(self) -> tuple[Any, ...]:
+    def notices(self) -> dict[str, Any]:
         """Deselected tests, deferred reports and errors of a worker, for the xdist controller."""
-        held = self.holding.packed if self.holds else []
-        faults = (list(self.addons.warnings), list(self.addons.errors))
-        return (*self.selection.notices, self.phase.pairs, held, *faults, self.unjudged)
+        return {
+            "selection": self.selection.notices,
+            "pairs": self.phase.pairs,
+            "deferred": self.holding.packed if self.holds else [],
+            "faults": (list(self.addons.warnings), list(self.addons.errors)),
+            "unjudged": self.unjudged,
+        }
 
-    def copy_notices(
-        self,
-        deselected: dict[str, int],
-        uncollected: list[str],
-        pairs: int,
-        deferred_tests: list[str],
-        warnings: list[str],
-        errors: list[str],
-        unjudged: str,
-    ) -> None:
-        """Copy an xdist worker's selection, deferred tests and warnings to this controller."""
-        self.phase = Phase(pairs=pairs)
-        if deferred_tests:
-            self.holding.add_deferred(deferred_tests)
-        self.selection.take(deselected, uncollected)
-        self.addons.take(warnings, errors)
-        self.unjudged = unjudged
+    def copy_notices(self, notices: Mapping[str, Any]) -> None:
+        """Copy the `notices` of an xdist worker to this controller."""
+        self.phase = Phase(pairs=notices["pairs"])
+        if deferred := notices["deferred"]:
+            self.holding.add_deferred(deferred)
+        self.selection.take(*notices["selection"])
+        self.addons.take(*notices["faults"])
+        self.unjudged = notices["unjudged"]
 
     @cached_property
     def commit(self) -> str | None:

@@ -50,33 +50,19 @@ def verdict_tables(verdict: Verdict) -> Iterator[TextTable]:
     """Yield the tables of a verdict: its paired scores, metrics, or claim about engine entries."""
     left = ("side", "metric", "verdict")
     if verdict.paired:
-        yield TextTable(
-            columns=("metric", "baseline", "now", "points", "interval", "margin", "verdict"),
-            rows=[*map(paired_cells, verdict.paired)],
-            left=left,
-            spare=("interval", "baseline"),
-        )
+        columns = ("metric", "baseline", "now", "points", "interval", "margin", "verdict")
+        rows = [*map(paired_cells, verdict.paired)]
+        yield TextTable(rows=rows, left=left, spare=("interval", "baseline"), columns=columns)
     if verdict.metrics and verdict.kind == Kind.ACCURACY:
-        yield TextTable(
-            columns=("metric", "reference", "needed", "now", "change", "verdict"),
-            rows=[*map(score_cells, verdict.metrics)],
-            left=left,
-            spare=("change",),
-        )
+        rows = [*map(score_cells, verdict.metrics)]
+        yield TextTable(rows=rows, left=left, spare=("change",))
     elif verdict.metrics:
-        yield TextTable(
-            columns=("metric", "baseline", "now", "change", "interval", "limit", "verdict"),
-            rows=[metric_cells(metric) for metric in verdict.metrics if _is_shown(metric)],
-            left=left,
-            spare=("interval", "baseline"),
-        )
+        columns = ("metric", "baseline", "now", "change", "interval", "limit", "verdict")
+        rows = [metric_cells(metric) for metric in verdict.metrics if _is_shown(metric)]
+        yield TextTable(rows=rows, left=left, spare=("interval", "baseline"), columns=columns)
     if verdict.ratio:
-        yield TextTable(
-            columns=("side", "metric", "now", "ratio", "interval", "claim", "verdict"),
-            rows=[*_sides(verdict.case, verdict.ratio)],
-            left=left,
-            spare=("verdict", "metric", "interval"),
-        )
+        rows = [*_sides(verdict.case, verdict.ratio)]
+        yield TextTable(rows=rows, left=left, spare=("verdict", "metric", "interval"))
 
 
 def replica_table(runs: Sequence[Run]) -> TextTable | None:

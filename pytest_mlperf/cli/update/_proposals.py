@@ -148,8 +148,7 @@ def recorded(root: Path, result: CaseResult) -> tuple[Path, Record | None]:
     case, subject = result.verdict.case, result.verdict.subject
     assert subject is not None
     file = baseline_file(baselines_root(root, Path(), result.division), case, result.profile)
-    loaded = load_checked(file, case)
-    return file, find_record(loaded, subject.identity) if loaded else None
+    return file, find_record(load_checked(file, case), subject.identity)
 
 
 def _speed(
@@ -335,7 +334,7 @@ class PerformanceProposal:
         baselines.update(self.file, self._put)
 
     def _put(self, current: Baseline | None) -> Baseline:
-        if (find_record(current, self.new.identity) if current else None) != self.old:
+        if find_record(current, self.new.identity) != self.old:
             raise BaselineError(f"{self.file}: {CHANGED_NOTE}")
         case, result = self.result.verdict.case, self.result
         empty = empty_baseline(case, round_name=result.round, profile=result.profile)

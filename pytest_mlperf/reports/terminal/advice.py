@@ -132,35 +132,22 @@ def is_drop(verdict: Verdict) -> bool:
     return verdict.outcome in _DROPS or verdict.warns
 
 
-def accept(result: CaseResult) -> str | None:
-    """Return the command that accepts a drop; None without a drop that can be recorded."""
-    if not is_drop(result.verdict) or not may_be_recorded(result):
-        return None
-    if result.verdict.replaces_baseline:
-        case = shlex.quote(result.verdict.case.id)
-        return f'pytest-mlperf update --write --accept-regression {case} --reason "..."'
-    return f"{rerun_command(result)} {ACCEPT_OPTIONS}"
-
-
-def record(result: CaseResult) -> str | None:
-    """Return the command that records a first baseline; None if one exists."""
-    if result.verdict.outcome is not Outcome.NO_BASELINE or not may_be_recorded(result):
-        return None
-    return f"{rerun_command(result)} {MISSING_OPTION}"
-
-
 def commands(result: CaseResult) -> Iterator[tuple[str, str]]:
     """Yield the commands that repeat a test, accept its drop, or record its value."""
-    verdict, outcome = result.verdict, result.verdict.outcome
+    verdict, outcome, again = result.verdict, result.verdict.outcome, rerun_command(result)
     if (result.failed or outcome is Outcome.INCONCLUSIVE) and result.suite != IMPORTED:
-        yield "reproduce", rerun_command(result)
-    if command := accept(result):
-        yield "accept", command
-    keeps = outcome is Outcome.IMPROVED and not verdict.replaces_baseline
-    if keeps and may_be_recorded(result):
-        yield "keep", f"{rerun_command(result)} {REPLACE_OPTIONS}"
-    if command := record(result):
-        yield "record", command
+        yield "reproduce", again
+    if not may_be_recorded(result):
+        return
+    if is_drop(verdict) and verdict.replaces_baseline:
+        case = shlex.quote(verdict.case.id)
+        yield "accept", f'pytest-mlperf update --write --accept-regression {case} --reason "..."'
+    elif is_drop(verdict):
+        yield "accept", f"{again} {ACCEPT_OPTIONS}"
+    if outcome is Outcome.IMPROVED and not verdict.replaces_baseline:
+        yield "keep", f"{again} {REPLACE_OPTIONS}"
+    if outcome is Outcome.NO_BASELINE:
+        yield "record", f"{again} {MISSING_OPTION}"
 
 
 PROMISE = (

@@ -30,6 +30,7 @@ def plan(
     max_runs: int,
     measured: Costs | None = None,
     idle_s: float = WAIT_IDLE_S,
+    more: Sequence[str] = (),
 ) -> list[str]:
     """Return lines on the cases of a session and their shortest and longest time.
 
@@ -37,6 +38,7 @@ def plan(
         tests: Kinds of test of each case, by suite file and case id.
         measured: Costs in earlier sessions; other cases are estimated from their suite.
         idle_s: Maximum wait for an idle machine.
+        more: Texts to add.
     """
     costs = [cost_of(planned, measured or {}) for planned in cases]
     rows = [
@@ -57,32 +59,23 @@ def plan(
         on_top = f"times from sessions include loading and accuracy passes{rest}"
     least, most = sum(c.first_s for c in costs), sum(c.at_most_s(max_runs) for c in costs)
     usual = sum(cost.usual_s() for cost in costs)
-    return [
-        *table(rows, width, left=["case", "from", "tests"], spare=["tests", "from"]),
-        *gaps(cases, width),
-        *(t for name, n in there.items() for t in fold(f"{plural(n, 'case')} in {name}", width)),
-        *fold(
-            f"{plural(len(cases), 'case')}: usually {duration(usual)}{idle_in_words(idle_s)}; "
-            f"{duration(least)} if one run decides each, {duration(most)} if all {max_runs} are "
-            f"needed; {on_top}",
-            width,
-        ),
-        *fold(
-            f"with --mlperf-against, which measures another build too, about {duration(2 * usual)}",
-            width,
-        ),
-    ]
+    total = (
+        f"{plural(len(cases), 'case')}: usually {duration(usual)}{idle_in_words(idle_s)}; "
+        f"{duration(least)} if one run decides each, {duration(most)} if all {max_runs} are "
+        f"needed; {on_top}"
+    )
+    against = "with --mlperf-against, which measures another build too, about"
+    elsewhere = (f"{plural(count, 'case')} in {name}" for name, count in there.items())
+    texts = (*gaps(cases), *elsewhere, total, f"{against} {duration(2 * usual)}", *more)
+    lines = table(rows, width, left=["case", "from", "tests"], spare=["tests", "from"])
+    return [*lines, *(line for text in texts for line in fold(text, width))]
 
 
-def gaps(cases: Iterable[Testable], width: int) -> list[str]:
-    """Return lines on how the cases deviate from the requirements of their MLPerf round."""
+def gaps(cases: Iterable[Testable]) -> list[str]:
+    """Return how the cases deviate from the requirements of their MLPerf round."""
     suites = [case.suite for case in cases if isinstance(case, Planned)]
     counts = Counter(gap for suite in suites for gap in suite.gaps)
-    return [
-        line
-        for gap, count in counts.items()
-        for line in fold(f"{plural(count, 'case')}: {gap}", width)
-    ]
+    return [f"{plural(count, 'case')}: {gap}" for gap, count in counts.items()]
 
 
 def notices(
@@ -111,15 +104,6 @@ def notices(
             f"{count} {action}, accelerator not here: {names}; here: {present_accelerators}", width
         )
     return lines
-
-
-def skips(reasons: Mapping[str, int], width: int) -> list[str]:
-    """Return the number of skipped tests for each reason, as lines."""
-    return [
-        line
-        for reason, count in reasons.items()
-        for line in fold(f"{plural(count, 'test')} {reason.replace('Skipped', 'skipped')}", width)
-    ]
 
 
 def extra_time_lines(

@@ -149,10 +149,8 @@ def _next_steps(verdict: Verdict, result: CaseResult, width: int) -> Iterator[li
         yield paragraph("undecided", advice.what_decides(verdict), width)
     if remedy := promises.final_word(verdict):
         yield paragraph("settle", remedy, width)
-    if command := advice.accept(result):
-        yield [line("accept", command)]
-    if command := advice.record(result):
-        yield [line("record", command)]
+    commands = advice.commands(result)
+    yield [line(name, command) for name, command in commands if name in {"accept", "record"}]
     if verdict.logs.file:
         yield [line("log", verdict.logs.file)]
         yield [line("", text) for text in verdict.logs.tail]
