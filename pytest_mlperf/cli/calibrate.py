@@ -123,22 +123,18 @@ def run(parsed: argparse.Namespace) -> int:
     # GPUs at another power limit are another machine, as is the machine of a server.
     machines = [dataclasses.replace(server_machine(p, machine), limit_w=p.limit_w) for p in planned]
     groups: dict[tuple[Path, str, str], list[Planned]] = defaultdict(list)
-    identities = {}
     for case, its_machine in zip(planned, machines, strict=True):
         name = case.case.accelerator
         if its_machine.has(name):
             root = baselines_root(parsed.baselines, case.path, "closed")
-            identity = its_machine.identity(name)
-            group = calibration.path_for(root, name), name, json.dumps(identity)
-            groups[group].append(case)
-            identities[group] = identity
+            identity = json.dumps(its_machine.identity(name))
+            groups[calibration.path_for(root, name), name, identity].append(case)
     for file, name, _ in groups:
         calibration.load(file, name)  # a damaged one must not cost a measurement
     broken = _measure(planned, machine, machines, session, parsed) if parsed.runs else 0
     learnt = 0
-    for group, cases in groups.items():
-        file, name, _ = group
-        identity = identities[group]
+    for (file, name, text), cases in groups.items():
+        identity = json.loads(text)
         samples = baseline_runs(cases, identity, parsed.baselines)
         learnt += learn_and_show(file, name, identity, parsed.runs_dir, samples, write=parsed.write)
     if learnt and parsed.write:

@@ -20,6 +20,7 @@ from pytest_mlperf.reports.terminal.layout import fold, paragraph, paragraphs
 from pytest_mlperf.suite.libraries import DISTRIBUTION, NOUNS, declared_libraries, extras, is_here
 
 JSON_VERSION = 1
+OPTION_KEYS = ("type", "required", "default", "text")
 INDENT = "      "
 
 Named = tuple[registry.Group, str]
@@ -150,12 +151,7 @@ def document(extension: Extension) -> dict[str, Any]:
         "given": dict(extension.declaration.supplied),
         "precisions": list(extension.precisions),
         "options": {
-            option.name: {
-                "type": option.type,
-                "required": option.required,
-                "default": option.default,
-                "text": option.text,
-            }
+            option.name: {key: getattr(option, key) for key in OPTION_KEYS}
             for option in extension.options
         },
         "takes_more": extension.declaration.takes_more,

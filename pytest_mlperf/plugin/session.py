@@ -17,7 +17,6 @@ import pytest
 
 from pytest_mlperf.bench.bench import (
     Bench,
-    can_share_baseline,
     fails,
     fails_on,
     known_failures,
@@ -32,14 +31,7 @@ from pytest_mlperf.core.rulings.criteria import with_criterion
 from pytest_mlperf.core.rulings.multiplicity import DROP_OUTCOMES
 from pytest_mlperf.core.untrusted_text import visible
 from pytest_mlperf.core.verdict import Outcome, Verdict
-from pytest_mlperf.plugin import measuring
-from pytest_mlperf.plugin.addons import (
-    EXIT_ENVIRONMENT,
-    AddOnError,
-    addons_of,
-    as_criterion,
-    as_facts,
-)
+from pytest_mlperf.plugin import addons, measuring
 from pytest_mlperf.plugin.deferred import HELD_FOLDER, DeferredTests
 from pytest_mlperf.plugin.options import SESSION, Options, read_options, run_id
 from pytest_mlperf.plugin.report_json import SkippedCase, case_result, planned_of, put
@@ -89,16 +81,10 @@ def skips_fail(options: Options) -> bool:
     return fails_on("skips", options.fail_on, usual=bool(os.environ.get("CI")))
 
 
-def _is_named(options: Options, planned: Testable) -> bool:
-    return can_share_baseline(
-        planned.case.accelerator, pretended=options.pretend in planned.accelerators
-    )
-
-
 def _with_facts(state: MlperfSession, planned: Testable, result: CaseResult) -> CaseResult:
     calls = state.addons.call(
         "mlperf_case_facts",
-        as_facts,
+        addons.as_facts,
         result=result,
         planned=planned,
         options=state.options.by_name,
@@ -116,7 +102,7 @@ class MlperfSession:
         self.config = config
         self._orders: Mapping[str, Any] = getattr(config, "workerinput", {})
         self.options: Options = read_options(config)
-        self.addons = addons_of(config)
+        self.addons = addons.addons_of(config)
         self.run_id = run_id(config)
         self.folder = self.options.runs_dir / "runs" / self.run_id
         self.selection = Selection(self.options)
@@ -193,17 +179,14 @@ class MlperfSession:
             verdict = self.bench.verdict(planned, kind, tests, self.judging_phase(planned))
         if not self.waits(planned, verdict):
             verdict = self.with_criteria(planned, verdict)
-        return with_unjudged_note(
-            verdict,
-            fail_on=self.options.fail_on,
-            can_share_baseline=_is_named(self.options, planned),
-        )
+        pretended = self.options.pretend in planned.accelerators
+        return with_unjudged_note(verdict, fail_on=self.options.fail_on, pretended=pretended)
 
     def with_criteria(self, planned: Testable | None, verdict: Verdict) -> Verdict:
         """Apply the criteria of add-ons (hook `mlperf_verdict`) to a verdict."""
         calls = self.addons.call(
             "mlperf_verdict",
-            as_criterion,
+            addons.as_criterion,
             verdict=verdict,
             baselines=AcceptedBaselines(verdict, self.config.rootpath),
             planned=planned,
@@ -213,7 +196,7 @@ class MlperfSession:
         try:
             for criterion in calls:
                 last = with_criterion(last, criterion)
-        except AddOnError as error:
+        except addons.AddOnError as error:
             return replace(verdict, outcome=Outcome.ERROR, headline=str(error))
         return last
 
@@ -245,7 +228,7 @@ class MlperfSession:
                 pytest.exit(
                     f"mlperf: {self.options.runs_dir} cannot be written ({error.strerror}); "
                     "name another folder: --mlperf-runs-dir DIR",
-                    returncode=EXIT_ENVIRONMENT,
+                    returncode=addons.EXIT_ENVIRONMENT,
                 )
             self._bench = measuring.bench_for(
                 self.options,
@@ -265,9 +248,8 @@ class MlperfSession:
 
     def fails(self, planned: Testable, verdict: Verdict) -> bool:
         """Whether a verdict fails its test under this session's options."""
-        return fails(
-            verdict, fail_on=self.options.fail_on, shareable=_is_named(self.options, planned)
-        )
+        pretended = self.options.pretend in planned.accelerators
+        return fails(verdict, fail_on=self.options.fail_on, pretended=pretended)
 
     def message_of(self, result: CaseResult) -> str:
         """Return the failure message of a result."""

@@ -7,12 +7,7 @@ import shlex
 from collections import Counter
 from collections.abc import Iterator, Sequence
 
-from pytest_mlperf.core.guarantees import (
-    ACCEPT_OPTIONS,
-    APPEND_OPTIONS,
-    MISSING_OPTION,
-    REPLACE_OPTIONS,
-)
+from pytest_mlperf.core import guarantees
 from pytest_mlperf.core.metrics import title
 from pytest_mlperf.core.numbers import change, percent, plural
 from pytest_mlperf.core.results import IMPORTED, Absent, CaseResult, Results
@@ -86,14 +81,15 @@ def what_decides(verdict: Verdict) -> str:
     if metric.note:
         if metric.interrupted:
             return f"{sentence(metric.note)}; run it again"
-        advice = f". Add a session to the baseline: {unbroken(APPEND_OPTIONS)}"
+        advice = f". Add a session to the baseline: {unbroken(guarantees.APPEND_OPTIONS)}"
         return sentence(metric.note) + advice * (metric.baseline.runs < GATING_RUNS)
     detectable = metric.baseline.detectable
     shown = percent(detectable) if detectable else "unknown"
     return (
         f"smallest detectable regression of {title(metric.metric)} after "
         f"{plural(metric.runs, 'run')}: {shown}. Use a longer baseline "
-        f"({unbroken(APPEND_OPTIONS)}), more runs (--mlperf-max-runs) or an idle machine."
+        f"({unbroken(guarantees.APPEND_OPTIONS)}), more runs (--mlperf-max-runs) or an idle "
+        "machine."
     )
 
 
@@ -143,11 +139,11 @@ def commands(result: CaseResult) -> Iterator[tuple[str, str]]:
         case = shlex.quote(verdict.case.id)
         yield "accept", f'pytest-mlperf update --write --accept-regression {case} --reason "..."'
     elif is_drop(verdict):
-        yield "accept", f"{again} {ACCEPT_OPTIONS}"
+        yield "accept", f"{again} {guarantees.ACCEPT_OPTIONS}"
     if outcome is Outcome.IMPROVED and not verdict.replaces_baseline:
-        yield "keep", f"{again} {REPLACE_OPTIONS}"
+        yield "keep", f"{again} {guarantees.REPLACE_OPTIONS}"
     if outcome is Outcome.NO_BASELINE:
-        yield "record", f"{again} {MISSING_OPTION}"
+        yield "record", f"{again} {guarantees.MISSING_OPTION}"
 
 
 PROMISE = (
