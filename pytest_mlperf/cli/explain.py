@@ -76,11 +76,8 @@ def run(parsed: argparse.Namespace) -> int:
     """Explain the verdicts on one case; the exit code does not depend on them."""
     sessions = Sessions(parsed.runs_dir)
     name, text = parsed.case, parsed.results or parsed.file
-    if (
-        text is None
-        and name
-        and (name.endswith(".json") or stored_results.results_file(name, parsed.runs_dir))
-    ):
+    alone = name and text is None
+    if alone and (name.endswith(".json") or stored_results.results_file(name, parsed.runs_dir)):
         name, text = "", name
     file = stored_results.results_path(text, parsed.runs_dir) if text else None
     try:
