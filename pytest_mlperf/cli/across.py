@@ -25,7 +25,7 @@ from pytest_mlperf.hardware.machine import split
 from pytest_mlperf.hardware.specs import find_gpu, known_gpus
 from pytest_mlperf.judge.inputs import Direction
 from pytest_mlperf.judge.rule_r import RuleR
-from pytest_mlperf.reports.terminal.layout import Row, paragraph, paragraphs, table
+from pytest_mlperf.reports.terminal.layout import Row, paragraphs, table
 from pytest_mlperf.stores.foreign import read_toml
 from pytest_mlperf.suite.load import defects_in
 from pytest_mlperf.suite.tables import Price
@@ -237,12 +237,11 @@ def lines(
     width: int,
 ) -> Iterator[str]:
     """Yield the report: names of sides A and B, a table per pair of cases, prices and notes."""
-    for label, name in zip("AB", side_names, strict=True):
-        yield from paragraph(label, name, width)
+    yield from (*paragraphs("A", side_names[:1], width), *paragraphs("B", side_names[1:], width))
     for pair in compared:
         work = f"{pair.a.case.workload} {pair.a.case.scenario}"
         text = f"{work}: A {_about(pair.a)}, B {_about(pair.b)}"
-        yield from ("", *paragraph("case", text, width))
+        yield from ("", *paragraphs("case", [text], width))
         if pair.rows:
             yield from table(pair.rows, width, left=["per", "metric"])
         yield from paragraphs("note", pair.notes, width)

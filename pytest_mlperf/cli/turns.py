@@ -27,7 +27,7 @@ from pytest_mlperf.core.verdict import SEVERITY, Outcome
 from pytest_mlperf.hardware.machine import Machine, detect, split
 from pytest_mlperf.judge.ratio import Ratio
 from pytest_mlperf.reports.sentences import sentence
-from pytest_mlperf.reports.terminal.layout import Row, fold, paragraph, paragraphs, table, unbroken
+from pytest_mlperf.reports.terminal.layout import Row, fold, paragraphs, table, unbroken
 from pytest_mlperf.run.conditions import WARM_FOLDER, Conditions, WarmUps
 from pytest_mlperf.run.project import new_id
 from pytest_mlperf.suite.claims import Side, accelerators_of, side_of
@@ -188,7 +188,7 @@ def _outcomes(results: Sequence[TurnsResult]) -> list[Outcome]:
 
 def _page(results: Sequence[TurnsResult], names: tuple[str, str], folder: Path) -> list[str]:
     columns = width()
-    lines = [*paragraph("A", names[0], columns), *paragraph("B", names[1], columns)]
+    lines = [*paragraphs("A", names[:1], columns), *paragraphs("B", names[1:], columns)]
     cells = [{"verdict": str(word), **row} for result in results for word, row in result.rows]
     left, spare = ["verdict", "metric"], ["pairs", "A", "limit"]
     rows = iter(table(cells, columns, left=left, spare=spare, indent="  "))
@@ -207,7 +207,7 @@ def _page(results: Sequence[TurnsResult], names: tuple[str, str], folder: Path) 
         *dict.fromkeys(result.noise for result in results if not result.reason),
     ]
     lines += paragraphs("note", notes, columns)
-    lines += paragraph("runs", str(folder), columns)
+    lines += paragraphs("runs", [str(folder)], columns)
     outcomes = _outcomes(results)
     counts = ", ".join(unbroken(f"{outcomes.count(w)} {w}") for w in SEVERITY if w in outcomes)
     return [*lines, *fold(counts, columns)]

@@ -68,7 +68,7 @@ def lines(result: FileComparison, sides: Sequence[str], width: int) -> list[str]
     text.append("")
     text += paragraphs("changed", list(result.changed), width)
     text += paragraphs("note", list(result.notes), width)
-    text += paragraphs("judged", [result.how] if result.how else [], width)
+    text += paragraphs("judged", [result.how], width)
     counts = Counter(str(row.outcome) for row in result.rows if row.outcome)
     listing = ", ".join(f"{count} {word}" for word, count in counts.items())
     others = len(result.rows) - len(rows)

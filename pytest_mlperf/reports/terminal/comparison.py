@@ -12,7 +12,7 @@ from pytest_mlperf.core.verdict import SEVERITY, MetricVerdict, Outcome
 from pytest_mlperf.reports.failures import NO_DIFFERENCE
 from pytest_mlperf.reports.rows import metric_cells
 from pytest_mlperf.reports.sentences import sentence
-from pytest_mlperf.reports.terminal.layout import Row, fold, paragraph, paragraphs, table, unbroken
+from pytest_mlperf.reports.terminal.layout import Row, fold, paragraphs, table, unbroken
 
 COLUMNS = ("verdict", "metric", "A", "B", "change", "interval", "limit", "runs")
 
@@ -48,11 +48,7 @@ def comparison(
         sides: Descriptions of A and B.
         alone: Ids of cases that only one of them has, by "A" and "B".
     """
-    lines = [
-        line
-        for label, text in zip("AB", sides, strict=True)
-        for line in paragraph(label, text, width)
-    ]
+    lines = [*paragraphs("A", sides[:1], width), *paragraphs("B", sides[1:], width)]
     lines += ["", *_table(compared, width)] if compared else []
     lines += paragraphs("changed", _changed(compared), width)
     for label, cases in alone.items():

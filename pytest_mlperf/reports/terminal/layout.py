@@ -7,7 +7,7 @@ Every input text may be untrusted. The output has no control characters except t
 from __future__ import annotations
 
 import textwrap
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain
 from pathlib import Path
@@ -64,18 +64,13 @@ def line(label: str, text: str) -> str:
     return f"{label:<{LABEL_COLUMNS - 1}} {visible(text)}"
 
 
-def paragraph(label: str, text: str, width: int) -> list[str]:
-    """Return a labelled paragraph, wrapped between words."""
-    return fold(text, width, first=line(label, ""), rest=" " * LABEL_COLUMNS)
-
-
-def paragraphs(label: str, texts: Sequence[str], width: int) -> list[str]:
-    """Return one paragraph per text; the first has the label."""
-    return [
-        line
-        for index, text in enumerate(texts)
-        for line in paragraph("" if index else label, text, width)
-    ]
+def paragraphs(label: str, texts: Iterable[str | None], width: int) -> list[str]:
+    """Return one paragraph per text that is not None or ""; the first has the label."""
+    lines: list[str] = []
+    for text in filter(None, texts):
+        head = line("" if lines else label, "")
+        lines += fold(text, width, first=head, rest=" " * LABEL_COLUMNS)
+    return lines
 
 
 def fold(text: str, width: int, *, first: str = "", rest: str = "") -> list[str]:

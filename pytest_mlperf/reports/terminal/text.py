@@ -24,7 +24,6 @@ from pytest_mlperf.reports.terminal.layout import (
     column_widths,
     fold,
     line,
-    paragraph,
     paragraphs,
     table,
     unbroken,
@@ -60,9 +59,9 @@ def failure(
     lines += paragraphs("likely", first, width)
     lines.append(line("case", f"{verdict.case.id}  {result.suite}:{result.line}"))
     for name, text in rows.declared(result).items():
-        lines += paragraph(name, text, width)
+        lines += paragraphs(name, [text], width)
     if verdict.kind == Kind.ACCURACY and verdict.gate:
-        lines += paragraph("gate", gate_result(verdict.gate), width)
+        lines += paragraphs("gate", [gate_result(verdict.gate)], width)
     tables = [one.lines(width) for one in rows.verdict_tables(verdict)]
     for table_lines in tables:
         lines += ["", *table_lines]
@@ -86,20 +85,18 @@ def _reasons(
     verdict: Verdict, result: CaseResult, width: int, likely_causes: Sequence[Cause]
 ) -> Iterator[list[str]]:
     yield paragraphs("note", rows.notes_of(verdict), width)
-    yield paragraphs("invalid", [text for text in (rows.invalid_runs(verdict),) if text], width)
+    yield paragraphs("invalid", [rows.invalid_runs(verdict)], width)
     yield paragraphs("search", rows.searched(verdict), width)
-    if text := rows.roofline_text(verdict):
-        yield paragraph("physics", text, width)
+    yield paragraphs("physics", [rows.roofline_text(verdict)], width)
     yield paragraphs("fact", [f"{title}: {fact}" for title, fact in result.facts.items()], width)
-    if text := rows.cost(verdict):
-        yield paragraph("cost", text, width)
+    yield paragraphs("cost", [rows.cost(verdict)], width)
     if verdict.outcome is Outcome.NO_BASELINE:
-        yield paragraph("rule", NOT_COMPARED, width)
+        yield paragraphs("rule", [NOT_COMPARED], width)
     by_rule = [metric for metric in verdict.metrics if metric.baseline.runs and metric.outcome]
     same = [metric for metric in by_rule if metric.outcome is verdict.outcome]
     judged = next(iter(same or by_rule), None)
     if verdict.kind == Kind.PERFORMANCE and judged:
-        yield paragraph("rule", _evidence_text(verdict, judged, joint=bool(result.pairs)), width)
+        yield paragraphs("rule", [_evidence_text(verdict, judged, joint=bool(result.pairs))], width)
     compared = next((m for m in verdict.paired if m.outcome), None)
     if compared:
         total = verdict.accuracy.total if verdict.accuracy else compared.samples
@@ -108,15 +105,15 @@ def _reasons(
             f"{compared.samples:,}{of} samples compared in pairs: "
             f"{compared.down:,} worse, {compared.up:,} better; {ACCURACY_PROMISE}"
         )
-        yield paragraph("rule", counts, width)
+        yield paragraphs("rule", [counts], width)
     if verdict.ratio:
         runs = plural(verdict.ratio.pairs, "run")
         counts = f"{runs} of each entry, interleaved, in fresh processes"
-        yield paragraph("rule", f"{counts}; {PAIR_PROMISE}", width)
+        yield paragraphs("rule", [f"{counts}; {PAIR_PROMISE}"], width)
     if verdict.baseline.source:
         file = verdict.baseline.file
         yield [line("baseline", file)] if file else []
-        yield paragraph("" if file else "baseline", verdict.baseline.source, width)
+        yield paragraphs("" if file else "baseline", [verdict.baseline.source], width)
         yield paragraphs("changed", _changed(verdict, likely_causes), width)
         yield paragraphs("unknown", verdict.baseline.unknown, width)
 
@@ -146,9 +143,8 @@ def _evidence_text(verdict: Verdict, judged: MetricVerdict, *, joint: bool) -> s
 
 def _next_steps(verdict: Verdict, result: CaseResult, width: int) -> Iterator[list[str]]:
     if verdict.outcome is Outcome.INCONCLUSIVE:
-        yield paragraph("undecided", advice.what_decides(verdict), width)
-    if remedy := promises.final_word(verdict):
-        yield paragraph("settle", remedy, width)
+        yield paragraphs("undecided", [advice.what_decides(verdict)], width)
+    yield paragraphs("settle", [promises.final_word(verdict)], width)
     commands = advice.commands(result)
     yield [line(name, command) for name, command in commands if name in {"accept", "record"}]
     if verdict.logs.file:
@@ -279,7 +275,7 @@ def _advice(results: Results, width: int) -> Iterator[list[str]]:
         judge = f"{advice.JUDGE} " * benchmarks
         yield [line("record", f"pytest {suites} {judge}{MISSING_OPTION}")]
     for remedy, cases in advice.finalizing_advice(results.cases):
-        yield paragraph("settle", f"{cases}: {remedy}", width)
+        yield paragraphs("settle", [f"{cases}: {remedy}"], width)
     texts = defaultdict[str, list[tuple[str, str]]](list)
     for label, case, text in _labelled_notes(results):
         texts[label].append((case, text))
@@ -288,7 +284,7 @@ def _advice(results: Results, width: int) -> Iterator[list[str]]:
         if len(results.cases) > MAX_LISTED_TESTS:
             merged = [(advice.in_short(cases), text) for cases, text in ranges_of(of_label)]
         for case, text in dict.fromkeys(merged):
-            yield paragraph(label, f"{case}: {text}", width)
+            yield paragraphs(label, [f"{case}: {text}"], width)
 
 
 def _labelled_notes(results: Results) -> Iterator[tuple[str, str, str]]:
