@@ -148,7 +148,7 @@ class MlperfSession:
         self.judged_pairs = pairs
         if Phase(pairs=pairs).is_joint and not self.options.against:
             self.phase = Phase(pairs=pairs, once=True)
-            self.config.pluginmanager.register(self.holding, "mlperf-holding")
+            self.config.pluginmanager.register(self.deferral_plugin, "mlperf-holding")
 
     @cached_property
     def progress(self) -> SessionProgress:
@@ -201,8 +201,8 @@ class MlperfSession:
         return last
 
     @cached_property
-    def holding(self) -> DeferredTests:
-        """Plugin that defers tests to the end of the session; used only if `holds` is true."""
+    def deferral_plugin(self) -> DeferredTests:
+        """Plugin that defers tests to the session's end; registered only if `holds` is true."""
         return DeferredTests(self)
 
     @property
@@ -216,7 +216,7 @@ class MlperfSession:
 
     def waits(self, planned: Testable, verdict: Verdict) -> bool:
         """Whether a verdict is final only at the end of the session."""
-        return self.judging_phase(planned).is_joint and self.holding.may_change(verdict)
+        return self.judging_phase(planned).is_joint and self.deferral_plugin.may_change(verdict)
 
     @property
     def bench(self) -> Bench:
@@ -329,7 +329,7 @@ class MlperfSession:
         return {
             "selection": self.selection.notices,
             "pairs": self.phase.pairs,
-            "deferred": self.holding.packed if self.holds else [],
+            "deferred": self.deferral_plugin.packed if self.holds else [],
             "faults": (list(self.addons.warnings), list(self.addons.errors)),
             "unjudged": self.unjudged,
         }
@@ -338,9 +338,9 @@ class MlperfSession:
         """Copy the `notices` of an xdist worker to this controller."""
         self.phase = Phase(pairs=notices["pairs"])
         if deferred := notices["deferred"]:
-            self.holding.add_deferred(deferred)
+            self.deferral_plugin.add_deferred(deferred)
         self.selection.take(*notices["selection"])
-        self.addons.take(*notices["faults"])
+        self.addons.add_messages(*notices["faults"])
         self.unjudged = notices["unjudged"]
 
     @cached_property

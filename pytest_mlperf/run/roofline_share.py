@@ -105,7 +105,7 @@ def _drafts(a_step: float, *, undeclared: bool) -> Sign:
 
 
 def tokens_a_step(figures: Figures, drafts: int) -> float | None:
-    """Return the mean tokens per step with `drafts` accepted draft tokens; None if too many."""
+    """Return tokens per decoding step: n / (n - `drafts`); None if `drafts` (accepted) reach n."""
     decoded = (figures.metrics.get("tokens_per_sample", 0.0) - 1) * figures.samples
     return decoded / (decoded - drafts) if decoded > drafts else None
 

@@ -58,7 +58,7 @@ def failure(
     first, others = rows.strongest_cause(likely_causes)
     lines += paragraphs("likely", first, width)
     lines.append(line("case", f"{verdict.case.id}  {result.suite}:{result.line}"))
-    for name, text in rows.declared(result).items():
+    for name, text in rows.setup_rows(result).items():
         lines += paragraphs(name, [text], width)
     if verdict.kind == Kind.ACCURACY and verdict.gate:
         lines += paragraphs("gate", [gate_result(verdict.gate)], width)
@@ -251,7 +251,7 @@ def _facts(tests: Sequence[CaseResult]) -> Iterator[str]:
     fullest = max(
         tests, key=lambda test: (len(test.verdict.runs), test.verdict.kind != Kind.ACCURACY)
     )
-    yield from rows.declared(tests[-1]).values()
+    yield from rows.setup_rows(tests[-1]).values()
     yield from filter(None, (rows.gate(test.verdict) for test in tests))
     yield from rows.extra_facts(fullest)
 

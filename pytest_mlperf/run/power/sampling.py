@@ -123,7 +123,7 @@ class PowerLog:
         if not self.gpus or not self.offsets_s or self.unavailable:
             return None
         end_s = self.monotonic(end_s)
-        if any(self.watched_s(gpu, end_s) < end_s for gpu in self.gpus):
+        if any(self.read_until_s(gpu, end_s) < end_s for gpu in self.gpus):
             return None
         seen = [[r.value for r in gpu.series("memory_used", 0.0, end_s)] for gpu in self.gpus]
         return sum(map(max, seen)) if all(seen) else None
@@ -136,7 +136,7 @@ class PowerLog:
         read = [gpu.last_s for gpu in self.gpus if not gpu.lost and not gpu.unavailable]
         return min(read, default=0.0)
 
-    def watched_s(self, gpu: GpuLog, end_s: float) -> float:
+    def read_until_s(self, gpu: GpuLog, end_s: float) -> float:
         """Return the monotonic time up to which a GPU was read, at most `end_s`."""
         until_s = end_s if self.watched_until_s is None else self.watched_until_s
         return min(end_s, until_s, gpu.last_s if gpu.silent else end_s)
