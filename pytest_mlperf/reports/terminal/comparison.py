@@ -77,18 +77,16 @@ def _rows(entry: ComparedCase) -> list[Row]:
     gated = [metric for metric in entry.metrics if metric.outcome is not None]
     if entry.reason or not (gated or entry.metrics):
         return [{"verdict": str(entry.outcome)}]
-    return [_cells(metric, entry) for metric in gated or entry.metrics[:1]]
-
-
-def _cells(metric: MetricVerdict, entry: ComparedCase) -> Row:
-    cells = metric_cells(metric)
-    return {
-        **cells,
-        "verdict": str(metric.outcome or entry.outcome),  # what it leans to is noted
-        "A": cells["baseline"],
-        "B": cells["now"],
-        "runs": f"{metric.baseline.runs}, {metric.runs}",
-    }
+    return [
+        {
+            **(cells := metric_cells(metric)),
+            "verdict": str(metric.outcome or entry.outcome),  # what it leans to is noted
+            "A": cells["baseline"],
+            "B": cells["now"],
+            "runs": f"{metric.baseline.runs}, {metric.runs}",
+        }
+        for metric in gated or entry.metrics[:1]
+    ]
 
 
 def _changed(compared: Sequence[ComparedCase]) -> list[str]:
