@@ -29,8 +29,8 @@ from pytest_mlperf.cli.update._proposals import (
     Terms,
     ToMeasure,
     proposal_for,
+    record_command,
     recorded,
-    recording,
     require_accepted,
     require_fit,
     scores_file,
@@ -74,7 +74,7 @@ def machine_mismatch(test: ToMeasure, machine: Machine) -> str | None:
     verdict = test.result.verdict
     assert verdict.subject is not None
     accelerator = verdict.case.accelerator
-    there, command = verdict.subject.identity, recording(test.result)
+    there, command = verdict.subject.identity, record_command(test.result)
     machine = machine.with_identity(there)
     if not machine.has(accelerator):
         return (
