@@ -269,8 +269,8 @@ def test_another_build_than_the_baseline_s_decides_nothing(
     assert answer.outcome is Outcome.PERF_DROP
     assert tuple(map(sentence, answer.notes)) == (
         (
-            "not confirmed by A/B: baseline_engine is not the baseline's build: engine.acme 0.9 "
-            "there, 1.0 here"
+            "not confirmed by A/B: baseline_engine is not the baseline's build: engine.acme is "
+            "1.0, but 0.9 in the baseline"
         ),
         "busy",
     )

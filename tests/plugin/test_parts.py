@@ -79,4 +79,4 @@ def test_a_test_that_is_not_planned_and_a_manifest_that_is_none_are_refused(
 
     assert late.ret == none.ret == pytest.ExitCode.USAGE_ERROR
     late.stderr.fnmatch_lines(["*--mlperf-manifest: *plan.json does not contain suites/late*"])
-    none.stderr.fnmatch_lines(["*--mlperf-manifest: *not a manifest of a plan; make one:*"])
+    none.stderr.fnmatch_lines(["*--mlperf-manifest: *not a manifest of a plan; create one:*"])
