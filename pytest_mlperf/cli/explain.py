@@ -34,7 +34,7 @@ from pytest_mlperf.reports.causes import causes
 from pytest_mlperf.reports.rows import cause_lines
 from pytest_mlperf.reports.sentences import sentence
 from pytest_mlperf.reports.terminal import text
-from pytest_mlperf.reports.terminal.explanation import environment, evidence, wrapped
+from pytest_mlperf.reports.terminal.explanation import INDENT, environment, evidence, wrapped
 from pytest_mlperf.reports.terminal.layout import relative, table
 from pytest_mlperf.stores.results import read_results
 from pytest_mlperf.stores.sessions import Sessions
@@ -148,7 +148,7 @@ def _explain(result: CaseResult, path: Path, results: Results) -> Iterator[str]:
     yield f"{results.started[:16].replace('T', ' ')} UTC{at}, profile {result.profile}"
     yield f"from {relative(path.absolute())}"
     yield ""
-    yield from text.failure(verdict, result, width()).splitlines()
+    yield from text.failure(result, width()).splitlines()
     yield from evidence(result, record.runs if record else (), judged, width(), likely)
 
 
@@ -160,8 +160,6 @@ def rule_of_pair(result: CaseResult, folders: Iterable[Path]) -> RuleR:
     root, identity = nearest_baselines(suite), verdict.subject.identity
     return calibrated_rule(root, verdict.case.accelerator, identity, result.max_runs)[0]
 
-
-INDENT = "  "
 
 PAIR_SAYS = {Answer.PASS: "proven", Answer.FAIL: "refuted", Answer.MORE: "another pair"}
 DROP_SAYS = {Answer.PASS: "ok", Answer.FAIL: "drop", Answer.MORE: "another pair"}

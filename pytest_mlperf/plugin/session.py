@@ -256,7 +256,7 @@ class MlperfSession:
         width = self._orders.get("mlperf_columns") or self.live.columns
         record = self._bench.record(result.verdict.case) if self._bench else None
         likely = causes(result.verdict, record, [one.verdict for one in self.results])
-        return text.failure(result.verdict, result, width, likely)
+        return text.failure(result, width, likely)
 
     def keep(self, item: pytest.Item, planned: Testable, verdict: Verdict) -> CaseResult:
         """Attach a verdict to its test, for reports and the results file; return the result."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
+from itertools import chain
 
 from pytest_mlperf.core.case import Kind, Scenario
 from pytest_mlperf.core.guarantees import MISSING_OPTION, REPLACE_OPTIONS
@@ -48,10 +49,9 @@ NOT_COMPARED = (
 )
 
 
-def failure(
-    verdict: Verdict, result: CaseResult, width: int, likely_causes: Sequence[Cause] = ()
-) -> str:
+def failure(result: CaseResult, width: int, likely_causes: Sequence[Cause] = ()) -> str:
     """Return the message of a failed test: verdict, command, likely cause, then the evidence."""
+    verdict = result.verdict
     lines = fold(first_line(verdict), width, rest="  ")
     if result.suite != IMPORTED:
         lines.append(line("reproduce", advice.rerun_command(result)))
@@ -67,23 +67,19 @@ def failure(
         lines += ["", *table_lines]
     lines += [""] if tables else []
     lines += paragraphs("also", others, width)
-    for block in (
-        *_reasons(verdict, result, width, likely_causes),
-        *_next_steps(verdict, result, width),
-    ):
-        lines += block
+    blocks = chain(_reasons(result, width, likely_causes), _next_steps(result, width))
+    lines += chain.from_iterable(blocks)
     return "\n".join(visible(text.rstrip()) for text in lines)
 
 
 def failure_message(results: Results, columns: int) -> Callable[[CaseResult], str]:
     """Return a function that formats a test's failure message as in the pytest session."""
     verdicts = Siblings(result.verdict for result in results.cases)
-    return lambda r: failure(r.verdict, r, columns, causes(r.verdict, None, verdicts))
+    return lambda r: failure(r, columns, causes(r.verdict, None, verdicts))
 
 
-def _reasons(
-    verdict: Verdict, result: CaseResult, width: int, likely_causes: Sequence[Cause]
-) -> Iterator[list[str]]:
+def _reasons(result: CaseResult, width: int, likely_causes: Sequence[Cause]) -> Iterator[list[str]]:
+    verdict = result.verdict
     yield paragraphs("note", rows.notes_of(verdict), width)
     yield paragraphs("invalid", [rows.invalid_runs(verdict)], width)
     yield paragraphs("search", rows.searched(verdict), width)
@@ -141,7 +137,8 @@ def _evidence_text(verdict: Verdict, judged: MetricVerdict, *, joint: bool) -> s
     return f"{counts}; {promises.guarantee_of(promise, judged, provisional=provisional)}"
 
 
-def _next_steps(verdict: Verdict, result: CaseResult, width: int) -> Iterator[list[str]]:
+def _next_steps(result: CaseResult, width: int) -> Iterator[list[str]]:
+    verdict = result.verdict
     if verdict.outcome is Outcome.INCONCLUSIVE:
         yield paragraphs("undecided", [advice.what_decides(verdict)], width)
     yield paragraphs("settle", [promises.final_word(verdict)], width)
