@@ -105,7 +105,7 @@ def _siblings(file: Path, record: Record) -> Iterator[list[Value]]:
             loaded = baselines.load(path)
         except BaselineError:
             continue  # reported when a case is judged by it
-        other = find_record(loaded, record.identity) if loaded else None
+        other = find_record(loaded, record.identity)
         if other:
             yield from (rule_values(other.runs, name) for name in other.minimum_detectable_change)
 

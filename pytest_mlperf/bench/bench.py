@@ -65,29 +65,25 @@ def fails_on(word: str, fail_on: Collection[str], *, usual: bool) -> bool:
     return word in fail_on or (usual and f"no:{word}" not in fail_on)
 
 
-def fails(verdict: Verdict, *, fail_on: Collection[str], shareable: bool) -> bool:
-    """Return whether a verdict fails its test under the session's options.
-
-    `shareable`: the accelerator can have a shared baseline, so NO BASELINE fails in CI.
-    """
+def fails(verdict: Verdict, *, fail_on: Collection[str], pretended: bool) -> bool:
+    """Return whether a verdict fails its test; `pretended`: the accelerator is simulated."""
     outcome = verdict.outcome
     if outcome in {Outcome.INCONCLUSIVE, Outcome.SUSPECT, Outcome.PROVISIONAL}:
         return verdict.fails or fails_on("inconclusive", fail_on, usual=False)
     if outcome is Outcome.NO_BASELINE:
-        return fails_on("no-baseline", fail_on, usual=bool(os.environ.get("CI")) and shareable)
+        usual = bool(os.environ.get("CI")) and _can_share_baseline(verdict, pretended=pretended)
+        return fails_on("no-baseline", fail_on, usual=usual)
     return verdict.fails
 
 
-def can_share_baseline(accelerator: str, *, pretended: bool) -> bool:
-    """Return whether an accelerator can have a shared baseline: neither CPU nor simulated."""
-    return accelerator != "cpu" and not pretended
+def _can_share_baseline(verdict: Verdict, *, pretended: bool) -> bool:
+    return verdict.case.accelerator != "cpu" and not pretended
 
 
-def with_unjudged_note(
-    verdict: Verdict, *, fail_on: Collection[str], can_share_baseline: bool
-) -> Verdict:
-    """Add a note to NO BASELINE in CI that nothing was judged, unless `can_share_baseline`."""
-    usual = not can_share_baseline and not {"no-baseline", "no:no-baseline"}.intersection(fail_on)
+def with_unjudged_note(verdict: Verdict, *, fail_on: Collection[str], pretended: bool) -> Verdict:
+    """Add a note to NO BASELINE in CI on a CPU or a simulated GPU that nothing was judged."""
+    shareable = _can_share_baseline(verdict, pretended=pretended)
+    usual = not shareable and not {"no-baseline", "no:no-baseline"}.intersection(fail_on)
     if verdict.outcome is not Outcome.NO_BASELINE or not usual or not os.environ.get("CI"):
         return verdict
     note = (

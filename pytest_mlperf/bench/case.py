@@ -123,7 +123,7 @@ class CaseRuns(CaseRunner):
         loaded = load_checked(self.file, case)
         if loaded is None:
             require_checked_out(self.file, self._root, planned.path)
-        record = find_record(loaded, identity) if loaded else None
+        record = find_record(loaded, identity)
         if record is None:
             self.formerly = former_baseline(loaded, identity, self._root, self.file, case)
         if self.policy.update:  # do not measure what cannot be recorded

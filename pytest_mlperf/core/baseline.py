@@ -226,9 +226,10 @@ def differences(theirs: Mapping[str, Property], ours: Mapping[str, Property]) ->
     ]
 
 
-def find_record(baseline: Baseline, identity: Mapping[str, Property]) -> Record | None:
-    """Return the record of exactly this hardware, or None."""
-    same = (one for one in baseline.records if not differences(one.identity, identity))
+def find_record(baseline: Baseline | None, identity: Mapping[str, Property]) -> Record | None:
+    """Return the record of exactly this hardware; None without one, or without a baseline."""
+    records = baseline.records if baseline else ()
+    same = (one for one in records if not differences(one.identity, identity))
     return next(same, None)
 
 

@@ -180,9 +180,8 @@ def results_table(workload: str | None, columns: int) -> Iterator[str]:
     )
     yield ""
     left = ["workload", "run", "GPUs", "submitter", "unit"]
-    names = [*left[:4], "value", "unit", "limit", "certain", "estimated"]
     cells = [_row(*row) for row in rows]
-    yield from table(names, cells, columns, left=left, spare=["submitter", "unit"])
+    yield from table(cells, columns, left=left, spare=["submitter", "unit"])
     yield ""
     yield from _summary(rows, columns)
     if workload is None:
