@@ -317,7 +317,7 @@ def _fresh(case: CaseRuns, record: Record) -> Screened | Words:
     if unfit := apart or unrecordable(fresh.runs, case.planned.limits, record):
         return unfit
     if control := case.compare_machine():
-        return control.in_words
+        return control.note
     believed = [n for n in case.planned.efficiency_limits if all(r.may_judge(n) for r in case.runs)]
     limits = {name: case.planned.efficiency_limits[name] for name in believed}
     if limits:
@@ -340,10 +340,10 @@ def _grown(case: CaseRuns, answer: Ruling, old: Record, fresh: Screened) -> Ruli
         return replace(answer, notes=(*answer.notes, others))
     case.record = record
     size = f"{record.days} of {DAYS} days ({len(record.runs)} runs)"
-    headline = f"baseline grew to {size}"
+    headline, file = f"baseline grew to {size}", case.policy.shown(case.file)
     judged = max((metric.runs for metric in answer.metrics), default=len(runs))
     notes: tuple[Words, ...] = (
-        f"{headline} in {case.policy.shown(case.file)}; {provable(record)}. Commit the file.",
+        Note.of("record_made", runs=f"{headline} in {file}", note=provable(record)),
         answer.quoted("compared_before", judged=judged, of=len(runs)),
         *fresh.notes,
         *filter(None, [same_day(record)]),

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from statistics import fmean, median
 
 from pytest_mlperf.core.notes import Note
-from pytest_mlperf.core.numbers import MINUS, Count, NotNegative, Number, Positive, change, percent
+from pytest_mlperf.core.numbers import Count, NotNegative, Number, Positive
 
 Control = Mapping[str, Positive]
 """Results of the micro-benchmark, each positive; empty if it was not made.
@@ -96,14 +96,10 @@ class ControlComparison:
         return -math.expm1(-DEVIATIONS * self.sd * math.sqrt(1 + 2 / self.baseline_values))
 
     @property
-    def in_words(self) -> str:
-        """Both values, their difference, and its size in standard deviations, as text."""
-        name, unit = QUANTITIES[self.quantity]
-        return (
-            f"the machine is {'fast' if self.faster else 'slow'}: {name} "
-            f"{_with_prefix(self.now, unit)} now, {_with_prefix(self.baseline, unit)} when the "
-            f"baseline was recorded ({change(self.share)}; normal variation {percent(self.sd)})"
-        )
+    def note(self) -> Note:
+        """Both values, their difference, and the normal variation."""
+        values = {"now": self.now, "baseline": self.baseline, "change": self.share, "sd": self.sd}
+        return Note.of("machine_moved", quantity=self.quantity, **values)
 
 
 def compared(
@@ -186,7 +182,8 @@ def _comparable(
     return [math.log(c[quantity]) for c in mine], [math.log(c[quantity]) for c in theirs]
 
 
-def _with_prefix(value: float, unit: str) -> str:
+def with_prefix(value: float, unit: str) -> str:
+    """Return a value with three digits and a prefix of its unit: "1.45 TFLOP/s"."""
     rounded = float(f"{value:.3g}")
     factor, prefix = next((each for each in _PREFIXES if rounded >= each[0]), (1.0, ""))
     digits = f"{value / factor:#.3g}".removesuffix(".")
@@ -206,20 +203,16 @@ CAP_OFF = 0.10
 """Change of `power_cap_share` from which it is reported."""
 
 
-def clocks_moved(current: Sequence[State], baseline: Sequence[State]) -> str | None:
-    """Return as text how clocks and power cap changed since the baseline, or None."""
-    moves = []
-    clock = _both(CLOCK, current, baseline)
-    if clock and abs(clock[0] / clock[1] - 1) > CLOCK_OFF:
-        moves.append(f"SM clock {change(clock[0] / clock[1] - 1)}")
-    cap = _both(CAP, current, baseline)
-    if cap and (moves or abs(cap[0] - cap[1]) > CAP_OFF):
-        moves.append(f"power cap share {percent(cap[1])} → {percent(cap[0])}")
-    heat = _both(HEAT, current, baseline)
-    if moves and heat:
-        rise = heat[0] - heat[1]
-        moves.append(f"{'+' if rise >= 0 else MINUS}{abs(rise):.0f} °C")
-    return ", ".join(moves) or None
+def clocks_moved(current: Sequence[State], baseline: Sequence[State]) -> Note | None:
+    """Return how clocks and power cap changed since the baseline, or None."""
+    clock, cap, heat = (_both(name, current, baseline) for name in (CLOCK, CAP, HEAT))
+    moved = clock[0] / clock[1] - 1 if clock else 0.0
+    moved = moved if abs(moved) > CLOCK_OFF else 0.0
+    if not moved and (cap is None or abs(cap[0] - cap[1]) <= CAP_OFF):
+        return None
+    now, old = cap or (None, None)
+    rise = heat[0] - heat[1] if heat else None
+    return Note.of("clocks_moved", change=moved, cap=now, old_cap=old, hotter_c=rise)
 
 
 def locked_clock_moved(

@@ -194,15 +194,14 @@ _FIGURE = re.compile(
 """A figure in a text; a number that names something, or a version, is not one."""
 
 
-def of_gpus(
-    texts: Sequence[tuple[str, str]], gpus: int, every: str = "each of {} GPUs: "
-) -> list[str]:
+def of_gpus(texts: Sequence[tuple[str, str]], gpus: int) -> list[str]:
     """Return sentences on (GPU name, text) pairs, merging texts that differ only in figures.
 
     "4 of 8 GPUs (4 to 7): the GPU did not do the work: no utilisation in any of 34 to 36 readings".
     """
     alike = ranges_of(texts)
-    heads = [every.format(gpus) if len(of) == gpus else _some(of, gpus) for of, _ in alike]
+    every = f"each of {gpus} GPUs: "
+    heads = [every if len(of) == gpus else _some(of, gpus) for of, _ in alike]
     return [f"{head}{text}" for head, (_, text) in zip(heads, alike, strict=True)]
 
 

@@ -439,7 +439,7 @@ def _stages(facts: _Facts) -> Iterator[Cause]:
             continue
         still = [stage.title for stage in stages if not stage.moved]
         fits = any((s.current_s > s.baseline_s) == (facts.direction < 0) for s in changed)
-        says = " and ".join(stage.says for stage in changed)
+        says = " and ".join(sentence(stage.note) for stage in changed)
         says += f"; {' and '.join(still)} as before" if still else ""
         tells = fits and (still or len(stages) == 1)
         strength = Strength.PLAUSIBLE if tells else Strength.HINT
@@ -507,8 +507,8 @@ def _seen(facts: _Facts) -> Iterator[Cause]:
 
 def _replicas(facts: _Facts) -> Iterator[Cause]:
     if facts.direction < 0 and facts.verdict.kind != Kind.ACCURACY:
-        for says in stragglers([(run.replicas, run.hardware.gpus) for run in facts.verdict.runs]):
-            yield Cause(rule="replicas", says=says, strength=Strength.PLAUSIBLE)
+        for note in stragglers([(run.replicas, run.hardware.gpus) for run in facts.verdict.runs]):
+            yield Cause(rule="replicas", says=sentence(note), strength=Strength.PLAUSIBLE)
 
 
 def _machine(facts: _Facts) -> Iterator[Cause]:
@@ -569,7 +569,9 @@ def _clocks(runs: Sequence[Run], baseline: Sequence[BaselineRun]) -> _MachineCha
     here, there = (median(state[CLOCK] for state in side) for side in (ours, theirs))
     moved = clocks_moved(ours, theirs)
     return _MachineChange(
-        says=moved or f"SM clock {here:.0f} MHz, {there:.0f} MHz in the baseline",
+        says=sentence(moved)
+        if moved
+        else f"SM clock {here:.0f} MHz, {there:.0f} MHz in the baseline",
         share=here / there - 1,
         differs=moved is not None,
     )

@@ -319,14 +319,15 @@ class PerformanceProposal:
     @property
     def worse(self) -> list[str]:
         """The gated metrics that get worse or are lost, each with its old and new value."""
-        return worsened(self.old.runs if self.old else (), self.new.runs, self.limits)
+        steps = worsened(self.old.runs if self.old else (), self.new.runs, self.limits)
+        return [*map(sentence, steps)]
 
     def lines(self) -> Iterator[str]:
         """Yield one line of text per changed metric, with old and new value."""
         old = geometric_means(self.old.runs) if self.old else {}
         new = geometric_means(self.new.runs)
         for metric in filter(new.__contains__, self.limits):
-            yield f"  {step(metric, old.get(metric), new[metric])}"
+            yield f"  {sentence(step(metric, old.get(metric), new[metric]))}"
         yield from (f"  {note}" for note in map(sentence, self.notes))
         yield f"  {len(self.new.runs)} runs -> {relative(self.file)}"
 
