@@ -17,7 +17,7 @@ from pytest_mlperf.core.errors import RunError, UnavailableError
 from pytest_mlperf.core.job import AuditRun, Job, ScoredData
 from pytest_mlperf.core.measurement import Accuracy, Run, median_run
 from pytest_mlperf.core.metrics import official_metric
-from pytest_mlperf.core.notes import Words
+from pytest_mlperf.core.notes import Note, Words
 from pytest_mlperf.core.rulings.disturbance import load_of
 from pytest_mlperf.core.rulings.ruling import Ruling, lost_of
 from pytest_mlperf.core.verdict import Outcome
@@ -93,25 +93,20 @@ def judge_audit(case: CaseRuns, test: str) -> tuple[Ruling, Path]:
     faults, more = audit.faults, audit.notes
     if test == Kind.TEST01 and answers and not audit.findings[0].passed:
         faults, more = _scored(case, audit, logs, workload)
-    headline = "; ".join(faults) if faults else TESTS[test].shows
+    headline = Note.of("audit", test=test, reasons=faults or (TESTS[test].shows,))
     outcome = Outcome.GATE_FAIL if faults else Outcome.OK
     notes: tuple[Words, ...] = _notes(test, faults, more)
     slow = test in SPEEDS and audit.findings[-1].faults
     runs = (reference, run) if reference and slow and set(faults) == set(slow) else None
     if runs and _load_explains(test, logs, runs, case.rule.tolerated):
         outcome, notes = Outcome.INCONCLUSIVE, (load_of(runs), *notes)
-    ruling = Ruling(outcome=outcome, headline=f"{test}: {headline}", notes=notes)
-    return ruling, logs.folder
+    return Ruling(outcome=outcome, headline=headline, notes=notes), logs.folder
 
 
-def _notes(test: str, faults: tuple[str, ...], notes: tuple[str, ...]) -> tuple[str, ...]:
-    if not faults:
-        return notes
+def _notes(test: str, faults: tuple[Note, ...], notes: tuple[Note, ...]) -> tuple[Note, ...]:
     files = " and ".join(TESTS[test].verified)
-    return (
-        f"MLPerf checks that {TESTS[test].shows}; this run fails the check, see its {files}",
-        *notes,
-    )
+    failed = Note.of("audit_failed", shows=TESTS[test].shows, files=files)
+    return (failed, *notes) if faults else notes
 
 
 def _data(case: CaseRuns) -> ScoredData:
@@ -223,7 +218,7 @@ def _length(case: CaseRuns, workload: RoundWorkload) -> tuple[float, float]:
 
 def _scored(
     case: CaseRuns, audit: rules.Audit, logs: _Logs, workload: RoundWorkload
-) -> tuple[tuple[str, ...], tuple[str, ...]]:
+) -> tuple[tuple[Note, ...], tuple[Note, ...]]:
     """Return (faults, notes) of TEST01; other answers pass if their scores are close enough."""
     assert logs.answers is not None
     timed = engine_answers(logs.timed / ACCURACY_LOG)
@@ -240,8 +235,7 @@ def _scored(
     speed = audit.findings[1].faults
     if apart:
         return (*audit.findings[0].faults, *apart, *speed), audit.notes
-    alike = "the answers differ but their scores agree, which is what the checker requires"
-    return speed, (*audit.findings[0].faults, alike, *audit.notes)
+    return speed, (*audit.findings[0].faults, Note.of("scores_agree"), *audit.notes)
 
 
 def _scores_of(
