@@ -29,7 +29,7 @@ from pytest_mlperf.core.errors import BaselineError, MlperfError, RunError
 from pytest_mlperf.core.job import AuditRun, Job
 from pytest_mlperf.core.measurement import Accuracy, Run, Scored, Subject
 from pytest_mlperf.core.metrics import OUTPUT_TOKENS
-from pytest_mlperf.core.notes import Note
+from pytest_mlperf.core.notes import Note, Words
 from pytest_mlperf.core.paths import placeless
 from pytest_mlperf.core.reason import Key, Reason
 from pytest_mlperf.core.recording import changes, first_runs, set_by
@@ -234,7 +234,7 @@ class CaseRuns(CaseRunner):
         return self._broken.run.invalid if isinstance(self._broken, Unjudgeable) else ()
 
     @property
-    def server_remarks(self) -> tuple[str, ...]:
+    def server_remarks(self) -> tuple[Words, ...]:
         """Remarks on the hardware of a remote server; () if there is none."""
         server = self.conditions.machine.server
         return server.remarks if server else ()
