@@ -206,13 +206,14 @@ CAP_OFF = 0.10
 def clocks_moved(current: Sequence[State], baseline: Sequence[State]) -> Note | None:
     """Return how clocks and power cap changed since the baseline, or None."""
     clock, cap, heat = (_both(name, current, baseline) for name in (CLOCK, CAP, HEAT))
-    moved = clock[0] / clock[1] - 1 if clock else 0.0
-    moved = moved if abs(moved) > CLOCK_OFF else 0.0
-    if not moved and (cap is None or abs(cap[0] - cap[1]) <= CAP_OFF):
-        return None
-    now, old = cap or (None, None)
-    rise = heat[0] - heat[1] if heat else None
-    return Note.of("clocks_moved", change=moved, cap=now, old_cap=old, hotter_c=rise)
+    moves = []
+    if clock and abs(clock[0] / clock[1] - 1) > CLOCK_OFF:
+        moves.append(Note.of("clock_change", change=clock[0] / clock[1] - 1))
+    if cap and (moves or abs(cap[0] - cap[1]) > CAP_OFF):
+        moves.append(Note.of("cap_change", old=cap[1], new=cap[0]))
+    if moves and heat:
+        moves.append(Note.of("heat_change", rise_c=heat[0] - heat[1]))
+    return Note.of("clocks_moved", moves=tuple(moves)) if moves else None
 
 
 def locked_clock_moved(

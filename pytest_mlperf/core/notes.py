@@ -67,7 +67,7 @@ NoteKey = Literal[
     # Machine and server
     "machine_moved", "clocks_moved", "replica_behind", "above_ceiling", "hardware_declared",
     "hardware_unknown", "server_hardware_changed", "was", "exporter_stale", "server_restarted",
-    "stage_takes",
+    "stage_takes", "clock_change", "cap_change", "heat_change",
     # Roofline
     "roofline_share", "roofline_exceeded", "no_limit_asked", "no_limit", "no_formula",
     "gpu_unknown", "work_unknown", "format_unknown", "peak_unknown", "work_varies", "no_tokens",

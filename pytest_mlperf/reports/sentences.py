@@ -464,7 +464,7 @@ def _filled(template: str | Sequence[str], values: Mapping[str, Any]) -> str:
     for part in template:
         of = [values[name] for _, name, _, _ in _TEMPLATES.parse(part) if name]
         text += _filled(part, values) if not of or (any(of) and None not in of) else ""
-    return text.lstrip(",; ")
+    return text.removeprefix("; ")
 
 
 def sentence(words: Words) -> str:

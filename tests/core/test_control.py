@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
+from typing import Any
 
 import numpy as np
 import pytest
@@ -250,23 +251,23 @@ LOCKED: list[State] = [{"sm_mhz": 1900.0, "power_cap_share": 0.31, "temperature_
 
 def test_changed_clocks_are_reported_with_their_numbers() -> None:
     """From 1.5 % of the clock, or 10 points of the cap, on; only a locked clock may not move."""
-    cases: list[tuple[State, tuple[object, ...] | None]] = [
-        ({"sm_mhz": 1900.0, "power_cap_share": 0.31, "temperature_c": 60.0}, None),
-        ({"sm_mhz": 1875.0, "power_cap_share": 0.40, "temperature_c": 75.0}, None),
+    cases: list[tuple[State, dict[str, list[float]]]] = [
+        ({"sm_mhz": 1900.0, "power_cap_share": 0.31, "temperature_c": 60.0}, {}),
+        ({"sm_mhz": 1875.0, "power_cap_share": 0.40, "temperature_c": 75.0}, {}),
         (
             {"sm_mhz": 1860.0, "power_cap_share": 0.58, "temperature_c": 71.0},
-            (-0.021, 0.31, 0.58, 11),
+            {"clock_change": [-0.021], "cap_change": [0.31, 0.58], "heat_change": [11.0]},
         ),
-        ({"sm_mhz": 1900.0, "power_cap_share": 0.42}, (0, 0.31, 0.42, None)),
-        ({"sm_mhz": 1950.0}, (0.026, None, None, None)),
-        ({}, None),
+        ({"sm_mhz": 1900.0, "power_cap_share": 0.42}, {"cap_change": [0.31, 0.42]}),
+        ({"sm_mhz": 1950.0}, {"clock_change": [0.026]}),
+        ({}, {}),
     ]
-    for current, difference in cases:
+    for current, changes in cases:
         note = clocks_moved([current], LOCKED)
-        figures = [note.values[n] for n in ("change", "old_cap", "cap", "hotter_c")] if note else []
-        assert figures == [
-            value if value is None else pytest.approx(value, abs=5e-4) for value in difference or ()
-        ]
+        moves: Any = note.values["moves"] if note else ()
+        assert [move.key for move in moves] == [*changes]
+        for move in moves:
+            assert [*move.values.values()] == pytest.approx(changes[move.key], abs=5e-4)
     assert clocks_moved(LOCKED, [{}, {}]) is None
     assert clocks_moved(LOCKED, [{"sm_mhz": 0.0}]) is None
 

@@ -29,7 +29,11 @@ MOVED: dict[str, Any] = {"score": 80.0, "reference": 100.0, "change": -0.2, "all
 STEP = N("step", metric="throughput", old=1000.0, new=990.0)
 LEAST = N("detectable", share=0.041, metric="throughput", limit=None)
 CHANGED = N("changed", name="content", old="6b57", new="27ee")
-CLOCKS: dict[str, Any] = {"change": -0.021, "old_cap": 0.31, "cap": 0.58, "hotter_c": 11.0}
+MOVES = (
+    N("clock_change", change=-0.021),
+    N("cap_change", old=0.31, new=0.58),
+    N("heat_change", rise_c=11.0),
+)
 ENERGY_METRIC = "DCGM_FI_DEV_TOTAL_ENERGY_CONSUMPTION"
 
 SENTENCES: tuple[tuple[Note, str], ...] = (
@@ -365,13 +369,11 @@ SENTENCES: tuple[tuple[Note, str], ...] = (
         "the scorer differs from the baseline's: rouge:1 → rouge:2",
     ),
     (
-        N("beside_record", note=N("clocks_moved", **CLOCKS)),
+        N("beside_record", note=N("clocks_moved", moves=MOVES)),
         "compared with the baseline: SM clock −2.1 %, power cap share 31 % → 58 %, +11 °C",
     ),
-    (
-        N("clocks_moved", **{**CLOCKS, "change": 0.0, "hotter_c": None}),
-        "power cap share 31 % → 58 %",
-    ),
+    (N("clocks_moved", moves=MOVES[1:2]), "power cap share 31 % → 58 %"),
+    *zip(MOVES, ("SM clock −2.1 %", "power cap share 31 % → 58 %", "+11 °C"), strict=True),
     (
         N("machine_moved", quantity=COPY, now=1.25e10, baseline=2e10, change=-0.375, sd=0.07),
         "the machine is slow: copy 12.5 GB/s now, 20.0 GB/s when the baseline was recorded "

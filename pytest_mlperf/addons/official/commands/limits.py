@@ -206,9 +206,8 @@ def _summary(rows: Sequence[Limited], columns: int) -> Iterator[str]:
         columns,
     )
     for result, bound in rows:
-        if reason := bound.limit.why_unknown:
-            text = f"no limit for {result.system}, {result.model}: {sentence(reason)}"
-            yield from fold(text, columns)
+        if reason := sentence(bound.limit.why_unknown or ""):
+            yield from fold(f"no limit for {result.system}, {result.model}: {reason}", columns)
 
 
 def _row(result: OfficialResult, bound: WorkloadLimit) -> dict[str, str]:
