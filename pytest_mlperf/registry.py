@@ -102,8 +102,8 @@ def declared(
 
 
 @cache
-def current(target: str) -> str:
-    """Return a target "package.module:name" with the present path of a module that was moved."""
+def current_target(target: str) -> str:
+    """Return a target "package.module:name" with the new path if its module was moved."""
     name = target.removeprefix(f"{__package__}.")
     if name != target:
         for former, present in ALIASES.items():
@@ -118,9 +118,9 @@ def target(group: AnyGroup, use: str) -> str:
     if reason := clash(group, use):
         raise SuiteError(f"{group[:-1]} {use!r}: {reason}; remove all but one")
     if use in installed:
-        return current(installed[use].value)
+        return current_target(installed[use].value)
     if re.fullmatch(r"[A-Za-z_][\w.]*:[A-Za-z_]\w*", use):
-        return current(use)
+        return current_target(use)
 
     raise SuiteError(
         f"no {group[:-1]} {use!r} is installed{nearest(use, installed)} "
@@ -130,8 +130,8 @@ def target(group: AnyGroup, use: str) -> str:
 
 def name_of(group: Group, target: str) -> str:
     """Return the registered name of the target "package.module:name", else the target itself."""
-    names = {current(entry.value): name for name, entry in registered(group).items()}
-    return names.get(current(target), target)
+    names = {current_target(entry.value): name for name, entry in registered(group).items()}
+    return names.get(current_target(target), target)
 
 
 def check_options(group: Group, use: str, options: Mapping[str, Any]) -> None:
@@ -171,7 +171,7 @@ def first_suites() -> dict[str, tuple[str, str]]:
 
 def resolve(name: str) -> Any:
     """Import "package.module:name"; raise ImportError or AttributeError if it is missing."""
-    module, _, attribute = current(name).partition(":")
+    module, _, attribute = current_target(name).partition(":")
     return getattr(importlib.import_module(module), attribute)
 
 
@@ -195,8 +195,8 @@ def imported(noun: str, target: str, options: Mapping[str, Any] | None = None) -
     return factory
 
 
-def look(use: str) -> Callable[..., None] | None:
-    """Return a data set's class method `look`, which finds its files on disk; None if absent."""
+def file_finder(use: str) -> Callable[..., None] | None:
+    """Return the class method `look` of a data set, which finds its files; None if absent."""
     finds: Callable[..., None] | None = class_attribute("datasets", use, "look")
     return finds
 
@@ -207,8 +207,8 @@ def parallelism(use: str, options: Mapping[str, Any]) -> Mapping[str, Any] | Non
     return None if ask is None else ask(options)
 
 
-def works_on(use: str, options: Mapping[str, Any]) -> tuple[str, str] | None:
-    """Return (name of the option that selects an engine's device, device); None if unknown."""
+def device_option(use: str, options: Mapping[str, Any]) -> tuple[str, str] | None:
+    """Return (option, value) by which an engine's options select the device; None if unknown."""
     ask = class_attribute("engines", use, "works_on")
     return None if ask is None else ask(options)
 

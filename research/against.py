@@ -1,11 +1,12 @@
 #!/usr/bin/env python3
 """Measure how often `--mlperf-against` sees a known slowdown: the table of docs/decisions.md.
 
-    python research/against.py FOLDER [--sessions 40] [--calm 1.0]
+    python research/against.py FOLDER [--work device] [--sessions 40] [--calm 1.0]
 
-Two wheels of one package differ by a busy loop that is 0, 3, 5 or 10 % longer; the limit is 5 %.
-Each session is a pytest session of its own, beside 0 or 1 process that keeps a core busy. Every
-finished session is a line of FOLDER/sessions.jsonl, so the same command goes on where it ended.
+Two wheels of one package differ by work that takes 0, 3, 5 or 10 % longer; the limit is 5 %. The
+work is a wait, as for a GPU (`--work device`), or a loop in Python (`--work core`). Each
+session is a pytest session of its own, beside 0 or 1 process that keeps a core busy. Every finished
+session is a line of FOLDER/sessions.jsonl, so the same command goes on where it ended.
 """
 
 from __future__ import annotations
@@ -28,21 +29,30 @@ from pytest_mlperf.stores.results import read_results
 SLOWDOWNS = (0, 3, 5, 10)
 NEIGHBOURS = (0, 1)
 LIMIT = "5%"
-LOOPS = 4000
-"""Iterations of the busy loop for a sample, about 0.2 ms."""
-
 POLL_SECONDS = 20.0
 
-PACKAGE = """\
+PACKAGES = {
+    "device": """\
+import time
+
+VERSION = "1.{slowdown}"
+
+
+def answer(samples):
+    time.sleep(0.0002 * {factor} * samples)
+""",
+    "core": """\
 VERSION = "1.{slowdown}"
 
 
 def answer(samples):
     total = 0
-    for _ in range({loops} * samples):
+    for _ in range(round(4000 * {factor}) * samples):
         total += 1
     return total
-"""
+""",
+}
+"""Module that takes about 0.2 ms for a sample, by kind of work."""
 ENGINE = """\
 from pytest_mlperf import Engine
 
@@ -87,10 +97,10 @@ throughput = {{ max_drop = "{LIMIT}" }}
 """
 
 
-def write_wheel(folder: Path, slowdown: int) -> None:
+def write_wheel(folder: Path, work: str, slowdown: int) -> None:
     """Write the wheel of a version, and its module in a folder of its own."""
-    version, loops = f"1.{slowdown}", round(LOOPS * (100 + slowdown) / 100)
-    text = PACKAGE.format(slowdown=slowdown, loops=loops)
+    version = f"1.{slowdown}"
+    text = PACKAGES[work].format(slowdown=slowdown, factor=1 + slowdown / 100)
     about = f"busyloop-{version}.dist-info"
     tag = "Wheel-Version: 1.0\nGenerator: research\nRoot-Is-Purelib: true\nTag: py3-none-any\n"
     files = {
@@ -107,14 +117,14 @@ def write_wheel(folder: Path, slowdown: int) -> None:
     (here / "busyloop.py").write_text(text, "utf-8")
 
 
-def prepare(folder: Path) -> None:
+def prepare(folder: Path, work: str) -> None:
     """Write the project and its wheels."""
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "busy_engine.py").write_text(ENGINE, "utf-8")
     (folder / "pytest.ini").write_text("[pytest]\npythonpath = .\n", "utf-8")
     (folder / "busy.mlperf.toml").write_text(SUITE, "utf-8")
     for slowdown in SLOWDOWNS:
-        write_wheel(folder, slowdown)
+        write_wheel(folder, work, slowdown)
 
 
 def session(folder: Path, slowdown: int, neighbours: int) -> Mapping[str, object]:
@@ -181,12 +191,13 @@ def main() -> None:
     """Run the missing sessions when the machine is calm, then print the table."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("folder", type=Path)
+    parser.add_argument("--work", choices=PACKAGES, default="device")
     parser.add_argument("--sessions", type=int, default=40)
     parser.add_argument("--calm", type=float, default=1.0, help="largest load average of a start")
     parser.add_argument("--only-table", action="store_true")
     parsed = parser.parse_args()
     folder = parsed.folder.resolve()
-    prepare(folder)
+    prepare(folder, parsed.work)
     file = folder / "sessions.jsonl"
     file.touch()
     for number in range(0 if parsed.only_table else parsed.sessions):

@@ -20,7 +20,7 @@ from dataclasses import dataclass
 from itertools import accumulate
 from statistics import fmean
 
-from pytest_mlperf.core.energy import PAD_S, Energy, measure, together
+from pytest_mlperf.core.energy import PAD_S, Energy, measure, sum_energies
 from pytest_mlperf.core.energy.readings import Reading
 from pytest_mlperf.reports.terminal.layout import table
 from pytest_mlperf.run.power.sampling import COUNTER_MARGIN_SECONDS
@@ -374,7 +374,7 @@ def shape_windows(
                     load, board.sensor, begin_s, window_s, rng.randrange(2**31), board
                 )
                 truth_j += load(begin_s + window_s) - load(begin_s)
-            whole = together(energies)
+            whole = sum_energies(energies)
             assert whole.joules is not None
             assert whole.uncertainty_j is not None
             yield Measured(

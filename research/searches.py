@@ -26,11 +26,11 @@ from pytest_mlperf.core.search import (
     NoRate,
     SearchOutcome,
     SearchPlan,
-    Tried,
-    narrow_step,
+    SearchRun,
+    first_search_step,
     next_rate,
-    result,
-    tried,
+    search_entry,
+    search_outcome,
 )
 from pytest_mlperf.judge.decision import Answer
 from pytest_mlperf.judge.inputs import Direction, SessionNoise
@@ -159,7 +159,7 @@ class Session:
         Raises:
             NoRate: None was found.
         """
-        tries: list[Tried] = []
+        tries: list[SearchRun] = []
         while (rate := next_rate(tries, plan)) is not None:
             served = self._served * math.exp(self._random.gauss(0, self._machine.of_run))
             stalls = self._random.random() < self._machine.stalls
@@ -167,14 +167,14 @@ class Session:
             stall = (when, self._machine.stall_s if stalls else 0.0)
             works = _works(self._machine.of_sample, self._random.getrandbits(64))
             took = latency_s(rate, served, stall, works)
-            tries.append(tried(rate, {CONDITION.metric: took}, [CONDITION]))
-        return result(tries, plan, CONDITION.in_words)
+            tries.append(search_entry(rate, {CONDITION.metric: took}, [CONDITION]))
+        return search_outcome(tries, plan, CONDITION.in_words)
 
 
 def near(rates: Sequence[float]) -> SearchPlan:
     """Return a search from rates that were found before."""
     mean = geometric_mean(rates)
-    return SearchPlan(start=mean, step=narrow_step(LIMIT))
+    return SearchPlan(start=mean, step=first_search_step(LIMIT))
 
 
 def baseline(machine: Machine, random_: random.Random) -> list[tuple[SearchOutcome, str]]:

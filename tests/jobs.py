@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from pytest_mlperf.core.job import Job, require
+from pytest_mlperf.core.job import Job, raise_problems
 from pytest_mlperf.suite.plan import Planned
 from pytest_mlperf.suite.resolve import Problems, resolve
 
@@ -11,6 +11,6 @@ def job_of(planned: Planned, *, scorer: bool = False) -> Job:
     """Return a case, resolved; what keeps it from running is raised."""
     job = resolve(planned, scorer=scorer)
     if isinstance(job, Problems):
-        require(job.problems)
+        raise_problems(job.problems)
     assert isinstance(job, Job), job
     return job

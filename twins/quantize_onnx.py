@@ -32,7 +32,7 @@ from onnxruntime.quantization import (
 from onnxruntime.transformers.float16 import convert_float_to_float16
 
 from pytest_mlperf import registry
-from pytest_mlperf.adapters.engines.onnxruntime import Kinds, read
+from pytest_mlperf.adapters.engines.onnxruntime import ModelPrecision, read
 from pytest_mlperf.adapters.engines.onnxruntime._session import Providers, open_graph
 from pytest_mlperf.adapters.engines.tasks import TASKS, make_task
 from pytest_mlperf.suite.plan import plan_suite
@@ -98,7 +98,7 @@ def quantise(
         with _quiet():
             quantize_dynamic(model, copy, op_types_to_quantize=["MatMul"], **WEIGHTS)
     found = read(copy)
-    if precision != "fp16" and (found is None or not Kinds.of(found).quantised):
+    if precision != "fp16" and (found is None or not ModelPrecision.of(found).quantised):
         raise SystemExit(f"{model} has no layers that can be {precision}")
 
 
@@ -266,7 +266,7 @@ def main() -> None:
     found = read(given.copy)
     assert found is not None
     print(
-        f"{given.copy}: {Kinds.of(found)}, {given.copy.stat().st_size:,} of "
+        f"{given.copy}: {ModelPrecision.of(found)}, {given.copy.stat().st_size:,} of "
         f"{given.model.stat().st_size:,} bytes"
     )
 

@@ -9,7 +9,7 @@ from itertools import pairwise
 from statistics import fmean, median, stdev
 
 from pytest_mlperf.core.energy import readings as counters
-from pytest_mlperf.core.energy.readings import Reading, beat_s
+from pytest_mlperf.core.energy.readings import Reading, median_interval_s
 
 WITHIN = 0.05
 """Power is idle again within this share of the level that it settles at."""
@@ -59,7 +59,7 @@ def steps_of(counter: Sequence[Reading], trace: Sequence[Reading]) -> Steps | No
     if len(steps) < 3:
         return None
     lag_s = counters.lag_of(steps, trace)
-    return Steps(period_s=beat_s(steps), lag_s=lag_s, steps=len(steps))
+    return Steps(period_s=median_interval_s(steps), lag_s=lag_s, steps=len(steps))
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

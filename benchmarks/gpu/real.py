@@ -111,7 +111,7 @@ def _row(shape: shapes.Shape, timed: Timed, limit: Limit, energy: Energy) -> tup
     counted = f"{shape.parameters:,}" + (f", not {shape.expected:,}!" if wrong else "")
     of = [
         "unknown" if share is None else f"{100 * share:.3g}"
-        for share in (limit.of_certain, limit.of_estimated)
+        for share in (limit.certain_share, limit.estimated_share)
     ]
     return (
         shape.name,

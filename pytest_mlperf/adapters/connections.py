@@ -144,9 +144,9 @@ class HttpConnection(asyncio.Protocol):
     def _take(self, data: bytes) -> None:
         try:
             self._parser.feed_data(data)
-        except library().HttpParserError as error:
+        except load_httptools().HttpParserError as error:
             fault: Exception | None = ConnectionAbortedError(f"no HTTP: {text_of(error)}")
-        except library().HttpParserUpgrade:
+        except load_httptools().HttpParserUpgrade:
             fault = ConnectionAbortedError("not HTTP: the server changes the protocol")
         else:
             fault = None
@@ -205,12 +205,12 @@ class HttpConnection(asyncio.Protocol):
 class Connections:
     """Manage connections to one server, one per request in flight, on one event loop."""
 
-    def __init__(self, url: str, *, keeps: bool = True) -> None:
+    def __init__(self, url: str, *, keep_alive: bool = True) -> None:
         """Store the server's URL, or "unix:" and a socket's path; connect later.
 
-        If `keeps` is False, each request opens a new connection.
+        If `keep_alive` is False, each request opens a new connection.
         """
-        self._hung_up = 0 if keeps else 2
+        self._hung_up = 0 if keep_alive else 2
         parts = urlsplit(url)
         self._socket = parts.path if parts.scheme == "unix" else ""
         self._secure = parts.scheme == "https"
@@ -236,7 +236,7 @@ class Connections:
     async def open(self) -> None:
         """Prepare for connections on the running loop; send nothing."""
         self._loop = asyncio.get_running_loop()
-        self._parser = library().HttpResponseParser
+        self._parser = load_httptools().HttpResponseParser
         self._context = None
         if self._secure:
             self._context = ssl.create_default_context()
@@ -269,7 +269,7 @@ class Connections:
         else:
             connection.drop()
 
-    async def rest(self) -> None:
+    async def check_closing(self) -> None:
         """Check outside a run whether the server closes a connection after a streamed answer.
 
         Some servers (llama.cpp) close connections without notice, so that a request in flight would
@@ -340,12 +340,12 @@ class Connections:
         return list(dict.fromkeys(str(info[4][0]) for info in infos))
 
 
-def library(who: str = "engine openai", extra: str = "openai") -> Any:
-    """Return httptools; if missing, the error names `who` needs it and the extra to install."""
+def load_httptools(user: str = "engine openai", extra: str = "openai") -> Any:
+    """Import httptools; if missing, the error says that `user` needs it and names the pip extra."""
     try:
         import httptools
     except ImportError as error:
-        raise not_installed(who, str(error.name), extra) from error
+        raise not_installed(user, str(error.name), extra) from error
     return httptools
 
 

@@ -40,10 +40,13 @@ def pack_logprobs(tokens: Sequence[int], logprobs: Sequence[float]) -> bytes:
     return records.tobytes()
 
 
-def not_installed(who: str, library: str, extra: str, *, option: str = "") -> EnvironmentFault:
-    """Return the error for a missing library; `extra` is the pip extra that installs it."""
+def not_installed(
+    component: str, library: str, extra: str, *, option: str = ""
+) -> EnvironmentFault:
+    """Return the error that `component` needs a library, which the pip extra `extra` installs."""
     return EnvironmentFault(
-        f"{who} needs {library}, which is not installed; try: pip install 'pytest-mlperf[{extra}]'",
+        f"{component} needs {library}, which is not installed; "
+        f"try: pip install 'pytest-mlperf[{extra}]'",
         option=option or (),
     )
 

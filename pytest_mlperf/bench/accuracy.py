@@ -16,7 +16,7 @@ from pytest_mlperf.core.baseline import (
     AccuracyBaseline,
     Rerun,
     is_drawn,
-    kept,
+    rounded_scores,
     steps_per_point,
     unknown_facts,
     why_not_comparable,
@@ -24,12 +24,12 @@ from pytest_mlperf.core.baseline import (
 from pytest_mlperf.core.errors import BaselineError
 from pytest_mlperf.core.measurement import Accuracy, Scored, Subject
 from pytest_mlperf.core.notes import Note, Words
-from pytest_mlperf.core.recording import changes, set_by
+from pytest_mlperf.core.recording import acceptance_text, changes
 from pytest_mlperf.core.rulings.accuracy import (
     PassContext,
-    apart,
     below_chance,
     pooled,
+    rerun_noise,
     risen_flaws,
     rule_on_scores,
     unfit_answers,
@@ -37,8 +37,8 @@ from pytest_mlperf.core.rulings.accuracy import (
 from pytest_mlperf.core.rulings.gate import OWN_REFERENCE, Pass, combine, gate
 from pytest_mlperf.core.rulings.ruling import Ruling
 from pytest_mlperf.core.verdict import Outcome
-from pytest_mlperf.judge.rule_a import looks
-from pytest_mlperf.run.accuracy import Ask, fixed_order
+from pytest_mlperf.judge.rule_a import analysis_sizes
+from pytest_mlperf.run.accuracy import ScoringSchedule, fixed_order
 from pytest_mlperf.run.project import require_checked_out
 from pytest_mlperf.stores import accuracy_baselines
 from pytest_mlperf.suite.plan import Planned, gate_samples
@@ -83,8 +83,8 @@ class CaseAccuracy:
     """Judge and record the scores of a case.
 
     Attributes:
-        file: File of the accuracy baseline, of the case's own or the suite's reference entry.
-        by_reference: Name of the reference entry; None if the case's own baseline is used.
+        file: File of the accuracy baseline: that of the suite's reference entry, else the case's.
+        by_reference: Name of the suite's reference entry; None if `file` belongs to the case.
         other: Accuracy of the build that replaces the baseline (`--mlperf-against`), or None.
     """
 
@@ -117,10 +117,11 @@ class CaseAccuracy:
                 )
 
     @property
-    def ask(self) -> Ask:
+    def pass_request(self) -> ScoringSchedule:
         """Request for an accuracy pass that ends as soon as its scores allow a decision."""
-        return Ask(
-            looks=lambda samples: looks(samples, sequential=self.sequential), enough=self._enough
+        return ScoringSchedule(
+            looks=lambda samples: analysis_sizes(samples, sequential=self.sequential),
+            enough=self._enough,
         )
 
     @property
@@ -136,9 +137,9 @@ class CaseAccuracy:
         return self.by_reference is None and planned.data.accuracy_scenario == planned.scenario.name
 
     @property
-    def set_by(self) -> str | None:
+    def last_acceptance(self) -> str | None:
         """Date, commit and reason of the last acceptance of scores; None without baseline."""
-        return set_by(self.accepted.baseline.history) if self.accepted else None
+        return acceptance_text(self.accepted.baseline.history) if self.accepted else None
 
     def changes(self, subject: Subject) -> tuple[str, ...]:
         """Return as text how a measured system differs from that of the accepted scores."""
@@ -182,8 +183,8 @@ class CaseAccuracy:
             more = tuple(filter(None, [risen_flaws(accuracy, latest.subject)]))
         return replace(ruling, notes=(*ruling.notes, *more))
 
-    def noted(self, latest: ScoredPass, answer: Ruling) -> Ruling:
-        """Add a note to a ruling if the answers cannot become the first accuracy baseline."""
+    def with_unfit_note(self, latest: ScoredPass, answer: Ruling) -> Ruling:
+        """Return the ruling, with a note if answers are unfit to be the first accuracy baseline."""
         unfit = None if self.accepted else self._unfit(latest)
         return replace(answer, notes=(*answer.notes, unfit)) if unfit else answer
 
@@ -206,7 +207,7 @@ class CaseAccuracy:
             fixed_order(total),
             margin=self._planned.margin,
             sequential=self.sequential,
-            beside=PassContext(
+            context=PassContext(
                 same_build=self._same_build(latest.subject),
                 outputs=self.accepted.outputs,
                 drawn=is_drawn(latest.subject) and self._planned.suite.margin is None,
@@ -225,17 +226,17 @@ class CaseAccuracy:
     def _rerun_sd(self, latest: ScoredPass) -> dict[str, float]:
         if self.accepted is None or self.by_reference:
             return {}
-        reruns = self.accepted.baseline.rerun or self._apart(latest)
+        reruns = self.accepted.baseline.rerun or self._rerun_differences(latest)
         return {name: rerun.sd for name, rerun in reruns.items()}
 
-    def _apart(self, latest: ScoredPass) -> dict[str, Rerun]:
-        """Return by metric how a pass of the baseline's build differs from the baseline."""
+    def _rerun_differences(self, latest: ScoredPass) -> dict[str, Rerun]:
+        """Return score noise by metric from a full rerun of the baseline's build; {} if not one."""
         accuracy = latest.accuracy
         if self.accepted is None or not accuracy.full or not self._same_build(latest.subject):
             return {}
         if accuracy.total != self.accepted.baseline.samples:
             return {}
-        return apart(self.accepted.baseline, self.accepted.scores, latest.scored)
+        return rerun_noise(self.accepted.baseline, self.accepted.scores, latest.scored)
 
     def records(self, policy: Policy) -> bool:
         """Return whether this session shall record scores, according to its update action."""
@@ -247,7 +248,7 @@ class CaseAccuracy:
     def record(
         self, latest: ScoredPass, policy: Policy, answer: Ruling, *, commit: str | None
     ) -> Ruling:
-        """Store the scores of a pass over the whole data set; return the ruling RECORDED."""
+        """Store the scores of a whole pass; return RECORDED, or `answer` with a refusal's cause."""
         if policy.update == "append":
             return self._repeated(latest, policy, answer)
         if answer.outcome is Outcome.ACC_DROP and not policy.accept_regression:
@@ -289,7 +290,7 @@ class CaseAccuracy:
 
     def _repeat(self, latest: ScoredPass) -> dict[str, Rerun]:
         """Add a repeated pass to the baseline's rerun statistics; return these by metric."""
-        new = self._apart(latest)
+        new = self._rerun_differences(latest)
         if self.accepted is None or not new:
             return {}
         digest = self.accepted.baseline.scores_sha256
@@ -307,7 +308,7 @@ class CaseAccuracy:
         return baseline.rerun
 
     def _accept(self, latest: ScoredPass, *, reason: str, commit: str | None) -> None:
-        again = self._apart(latest)
+        again = self._rerun_differences(latest)
         repeated = self.accepted.baseline.scores_sha256 if self.accepted else None
 
         def put(old: AccuracyBaseline | None) -> AccuracyBaseline:
@@ -318,7 +319,9 @@ class CaseAccuracy:
 
         outputs, per_sample = latest.scored.outputs, latest.scored.per_sample
         written = accuracy_baselines.replace_scores(self.file, put, per_sample, outputs)
-        scores = {name: kept(values, written.steps[name]) for name, values in per_sample.items()}
+        scores = {
+            name: rounded_scores(values, written.steps[name]) for name, values in per_sample.items()
+        }
         self.accepted = ScoredBaseline(baseline=written, scores=scores, outputs=outputs)
 
     def _new_baseline(
@@ -356,7 +359,7 @@ class CaseAccuracy:
         new = self._new_baseline(other, None, reason=title, commit=commit)
         per_sample = other.scored.per_sample
         steps = {name: steps_per_point(values) for name, values in per_sample.items()}
-        scores = {name: kept(values, steps[name]) for name, values in per_sample.items()}
+        scores = {name: rounded_scores(values, steps[name]) for name, values in per_sample.items()}
         baseline, outputs = replace(new, steps=steps), other.scored.outputs
         self.accepted = ScoredBaseline(baseline=baseline, scores=scores, outputs=outputs)
         self.by_reference, self.other = None, other.accuracy

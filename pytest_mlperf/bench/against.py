@@ -17,7 +17,7 @@ from pytest_mlperf.bench.earlier import ENGINE_PREFIX
 from pytest_mlperf.bench.interleaved import Interleaved, NotComparable
 from pytest_mlperf.bench.performance import (
     accuracy_failed,
-    answer_of,
+    complete_ruling,
     energy_limits,
     invalid,
     limit_missed,
@@ -39,7 +39,7 @@ from pytest_mlperf.core.recording import MISSES, baseline_run, new_record
 from pytest_mlperf.core.rulings.disturbance import is_loaded
 from pytest_mlperf.core.rulings.multiplicity import DROP_OUTCOMES
 from pytest_mlperf.core.rulings.ruling import Ruling, rule_on, ruling_of
-from pytest_mlperf.core.rulings.sample import sharing
+from pytest_mlperf.core.rulings.sample import curve_rule
 from pytest_mlperf.core.verdict import (
     Confirmation,
     InterleavedRuns,
@@ -48,7 +48,7 @@ from pytest_mlperf.core.verdict import (
 from pytest_mlperf.judge.decision import Answer
 from pytest_mlperf.judge.multiplicity import rule_among
 from pytest_mlperf.judge.ratio import FIRST_LOOK, Ratio, pairs_to_decide
-from pytest_mlperf.run.accuracy import Ask, accuracy_key
+from pytest_mlperf.run.accuracy import ScoringSchedule, accuracy_key
 from pytest_mlperf.run.builds import Build, baseline_build, remove_left
 from pytest_mlperf.run.measure import ProcessResult
 from pytest_mlperf.run.project import CHANGED_MARK, changes_digest
@@ -61,14 +61,14 @@ MOST_PAIRS = 6
 """Largest number of pairs of runs, unless `--mlperf-max-runs` is larger."""
 
 
-class OtherSide(CaseRunner):
-    """Run the build of `--mlperf-against`; its failures are an ERROR, not a verdict."""
+class OtherBuildRunner(CaseRunner):
+    """Run a case with the build of `--mlperf-against`; its failures become errors, not verdicts."""
 
     title = ""
     _unjudgeable: Unjudgeable | None = None
 
-    def add_run(self, *, ask: Ask | None = None) -> Run:
-        """Add one valid run; the reasons of an INVALID run name the build, and end its runs."""
+    def add_run(self, *, ask: ScoringSchedule | None = None) -> Run:
+        """Add a valid run; after an INVALID one, raise Unjudgeable with the build's name."""
         if self._unjudgeable:
             raise self._unjudgeable
         try:
@@ -79,7 +79,7 @@ class OtherSide(CaseRunner):
             raise self._unjudgeable from None
 
     def process(self, **task: Any) -> ProcessResult:
-        """Run a fresh process; convert any error to a RunError of layer "against"."""
+        """Run a new process of the other build; turn any error into a RunError of "against"."""
         try:
             done = super().process(**task)
         except MlperfError as error:
@@ -123,7 +123,7 @@ class OtherBuild:
         return sides.title if sides else None
 
     def sides(self, case: CaseRuns) -> Interleaved:
-        """Return a case and its other build; raise RunError if that cannot be measured."""
+        """Return the case paired with its runs of the other build; RunError if that build fails."""
         if id(case) not in self._sides:
             self._sides[id(case)] = self._made(case)
         return self._sides[id(case)]
@@ -138,7 +138,7 @@ class OtherBuild:
         if (here or build.commit == commit) and not conditions.handicap:
             raise RunError("against", f"{build.title} is this build; name another to compare with")
         commit = build.commit or commit
-        side = OtherSide(
+        side = OtherBuildRunner(
             case.planned,
             replace(conditions, handicap=0.0, commit=commit),
             case.show,
@@ -175,7 +175,7 @@ class OtherBuild:
         return made
 
     def _accuracy_key(self, case: CaseRuns, commit: str | None, subject: Subject) -> str:
-        """Return the key of the other build's pass, by build, suite, data and machine.
+        """Return a cache key of the other build's accuracy pass, by build, suite, data, machine.
 
         Returns "" if the content of the build cannot be determined.
         """
@@ -198,17 +198,21 @@ class OtherBuild:
     # --- judging -------------------------------------------------------------------------
 
     def first(self, case: CaseRuns, kinds: Collection[Kind]) -> None:
-        """Make the first runs of both builds, and the accuracy passes that `kinds` need."""
+        """Make the first pair of runs and both builds' accuracy passes, if `kinds` need them."""
         sides, unjudgeable = self.sides(case), None
         scored = Kind.ACCURACY in kinds and bool(case.planned.scorer_name)
-        if any(kind.is_of_runs for kind in kinds) and not case.runs:
-            ask = case.scores.ask if scored and case.shares_data and not case.accuracy else None
+        if any(kind.compares_runs for kind in kinds) and not case.runs:
+            ask = (
+                case.scores.pass_request
+                if scored and case.shares_data and not case.accuracy
+                else None
+            )
             try:
                 sides.add_pair(case.planned.limits, ask=ask)
             except Unjudgeable as error:  # scores of INVALID runs are valid
                 unjudgeable = error
         if scored and case.accuracy is None and case.unscored is None:
-            case.process(performance=False, ask=case.scores.ask)
+            case.process(performance=False, ask=case.scores.pass_request)
         if scored and case.accuracy is not None and not case.scores.accepted:
             self._compare_scores(case, sides)
         if unjudgeable:
@@ -222,7 +226,7 @@ class OtherBuild:
         if stored and stored.subject:
             accuracy, scored, other = stored.accuracy, stored.scored, stored.subject
         else:
-            done = side.process(performance=False, ask=case.scores.ask)
+            done = side.process(performance=False, ask=case.scores.pass_request)
             if done.accuracy is None or done.scored is None:
                 reason = done.unscored or "gives no scores, because its weights are dummy"
                 raise RunError("against", f"{sides.title}: {reason}")
@@ -271,7 +275,7 @@ class OtherBuild:
         missed, case.record = limit_missed(case), record
         if other := missed or other_work(case, case.runs):
             return other
-        answer = answer_of(case, _ruling(case, sides, ratios, limits, kind), limits)
+        answer = complete_ruling(case, _ruling(case, sides, ratios, limits, kind), limits)
         return replace(answer, notes=(*_notes(case, sides, ratios, limits), *answer.notes))
 
 
@@ -285,7 +289,7 @@ def _notes(
     for name, ratio in ratios.items():
         if ratio.outcome is not Answer.INCONCLUSIVE:
             continue
-        rule, direction = sharing(sides.rule, name, ratios), METRICS[name].direction
+        rule, direction = curve_rule(sides.rule, name, ratios), METRICS[name].direction
         needed = pairs_to_decide(ratio, direction, limits[name], rule)
         varies = f"{METRICS[name].title} varies by {percent(ratio.sd)} between pairs"
         more = f"about {needed} pairs would decide (--mlperf-max-runs {needed})"

@@ -16,7 +16,7 @@ from pytest_mlperf.core.baseline import (
     Record,
     changed_keys,
     differences,
-    find,
+    find_record,
     with_record,
 )
 from pytest_mlperf.core.case import Case, Kind
@@ -29,17 +29,17 @@ from pytest_mlperf.core.recording import (
     APPEND_RUNS,
     baseline_run,
     changes,
+    detectable_effects,
     empty_baseline,
     new_record,
-    provable,
-    same_day,
+    same_day_note,
 )
 from pytest_mlperf.core.results import CaseResult, Results
-from pytest_mlperf.core.rulings.ruling import Ruling, rule_on, values
+from pytest_mlperf.core.rulings.ruling import Ruling, rule_on, rule_values
 from pytest_mlperf.core.rulings.sample import countable, unrecordable
 from pytest_mlperf.core.rulings.screening import Screened, screened
 from pytest_mlperf.core.verdict import Outcome
-from pytest_mlperf.judge.inputs import DAYS, SessionNoise, surer
+from pytest_mlperf.judge.inputs import DAYS, SessionNoise, better_known
 from pytest_mlperf.judge.rule_r import RuleR, Value
 from pytest_mlperf.run.project import code_differs
 from pytest_mlperf.stores import baselines
@@ -73,6 +73,7 @@ def noise_of_sessions(
     Args:
         file: Baseline file of the record: ROOT/ACCELERATOR/PROFILE/WORKLOAD/CASE.json.
         runs_dir: Folder of earlier sessions' results, or None.
+        same_code: Returns whether two commits have the same code.
     """
     machine = calibrated(closed_root(file), case.accelerator, record.identity)
     cases = machine.cases if machine else ()
@@ -83,14 +84,14 @@ def noise_of_sessions(
         if (one.case, one.profile) != (case.id, profile)
         for series in one.series
     ]
-    earlier = list(_earlier(record, case, profile, runs_dir, same_code))
+    earlier = list(_earlier_runs(record, case, profile, runs_dir, same_code))
     sibling_runs = [*_siblings(file, record), *others]
     previous_runs = old.runs if old and old.runs[0] not in record.runs else ()
     noise_by_metric = {}
     for metric in metrics:
         builds: list[Sequence[Value]] = [
-            values([*record.runs, *earlier], metric),
-            values(previous_runs, metric),
+            rule_values([*record.runs, *earlier], metric),
+            rule_values(previous_runs, metric),
         ]
         builds += [one.values(metric) for one in ours if metric in one.limits]
         noise = session_noise(builds, sibling_runs, rule=rule)
@@ -98,7 +99,7 @@ def noise_of_sessions(
             ratio = float(f"{noise.ratio:.3g}")
             noise = SessionNoise(ratio=ratio, df=round(noise.df, 2), by_days=True)
         stored = old.noise_of(metric) if old else None
-        if learnt := surer(noise, stored):
+        if learnt := better_known(noise, stored):
             noise_by_metric[metric] = learnt
     return noise_by_metric
 
@@ -112,12 +113,12 @@ def _siblings(file: Path, record: Record) -> Iterator[list[Value]]:
             loaded = baselines.load(path)
         except BaselineError:
             continue  # reported when a case is judged by it
-        other = find(loaded, record.identity) if loaded else None
+        other = find_record(loaded, record.identity) if loaded else None
         if other:
-            yield from (values(other.runs, name) for name in other.minimum_detectable_change)
+            yield from (rule_values(other.runs, name) for name in other.minimum_detectable_change)
 
 
-def _earlier(
+def _earlier_runs(
     record: Record,
     case: Case,
     profile: str,
@@ -162,8 +163,8 @@ def _read(path: Path, changed_ns: int) -> Results | None:
         return None
 
 
-def screen(case: CaseRuns, count: int, old: Record | None) -> Screened:
-    """Select the runs to record; replace unusable ones by up to max(2, `count` / 2) extra runs.
+def select_runs(case: CaseRuns, count: int, old: Record | None) -> Screened:
+    """Select the runs to record; replace outliers by up to max(2, `count` / 2) extra runs.
 
     `count` is the number of runs to record; `old` is the record that they are appended to.
     """
@@ -198,7 +199,7 @@ def write(
 
     def put(stored: Baseline | None) -> Baseline:
         baseline = stored or empty
-        present = find(baseline, identity)
+        present = find_record(baseline, identity)
         if (present is None) != (began_with is None):
             change = "recorded it" if present else "removed it"
             raise BaselineError(
@@ -209,7 +210,7 @@ def write(
             return baseline
         return with_record(baseline, _new_record(case, action, fresh, reason, present))
 
-    record = find(baselines.update(case.file, put), identity)
+    record = find_record(baselines.update(case.file, put), identity)
     assert record is not None
     return record
 
@@ -267,16 +268,16 @@ estimate would be too small. A drop beyond that variance is not added.
 """
 
 
-def grow(case: CaseRuns, answer: Ruling) -> Ruling:
-    """Append this session's runs to a baseline of too few days, or add to `answer` why not."""
+def extend_baseline(case: CaseRuns, ruling: Ruling) -> Ruling:
+    """Append this session's runs to a baseline of too few days, or note in `ruling` why not."""
     record, session = case.record, case.runs[0].session
     if record is None or record.days >= DAYS or session in record.sessions:
-        return answer
-    fresh = _refused(case, record, answer) or _fresh(case, record)
+        return ruling
+    fresh = _refused(case, record, ruling) or _runs_to_append(case, record)
     if not isinstance(fresh, Screened):
         stays = Note.of("not_grown", days=record.days, needed=DAYS, note=fresh)
-        return replace(answer, notes=(*answer.notes, stays))
-    return _grown(case, answer, record, fresh)
+        return replace(ruling, notes=(*ruling.notes, stays))
+    return _grown(case, ruling, record, fresh)
 
 
 def _refused(case: CaseRuns, record: Record, answer: Ruling) -> str | None:
@@ -302,12 +303,12 @@ def _refused(case: CaseRuns, record: Record, answer: Ruling) -> str | None:
     return None
 
 
-def _fresh(case: CaseRuns, record: Record) -> Screened | Words:
-    """Return runs to append (make missing ones), or the reason why none may be appended."""
+def _runs_to_append(case: CaseRuns, record: Record) -> Screened | Words:
+    """Make missing runs; return the screened runs to append, or the reason to append none."""
     try:
         while len(case.runs) < APPEND_RUNS:
             case.add_run()
-        fresh = screen(case, APPEND_RUNS, record)
+        fresh = select_runs(case, APPEND_RUNS, record)
     except Unjudgeable as error:
         return Note.of("invalid", note=error.run.invalid[0].text)
     if any(run.limit_missed for run in case.runs):
@@ -343,10 +344,10 @@ def _grown(case: CaseRuns, answer: Ruling, old: Record, fresh: Screened) -> Ruli
     headline, file = f"baseline grew to {size}", case.policy.shown(case.file)
     judged = max((metric.runs for metric in answer.metrics), default=len(runs))
     notes: tuple[Words, ...] = (
-        Note.of("record_made", runs=f"{headline} in {file}", note=provable(record)),
+        Note.of("record_made", runs=f"{headline} in {file}", note=detectable_effects(record)),
         answer.quoted("compared_before", judged=judged, of=len(runs)),
         *fresh.notes,
-        *filter(None, [same_day(record)]),
+        *filter(None, [same_day_note(record)]),
     )
     metrics = tuple(
         metric

@@ -16,13 +16,13 @@ from pytest_mlperf.bench.accuracy import CaseAccuracy
 from pytest_mlperf.bench.against import OtherBuild
 from pytest_mlperf.bench.case import CaseRuns
 from pytest_mlperf.bench.compliance import judge_audit
-from pytest_mlperf.bench.confirm import confirm, not_made
+from pytest_mlperf.bench.confirm import confirm, note_unconfirmed
 from pytest_mlperf.bench.pair import judge_pair
 from pytest_mlperf.bench.policy import LONE_PHASE, Phase, Policy
 from pytest_mlperf.bench.runner import Unjudgeable, unforeseen
 from pytest_mlperf.core.baseline import AccuracyBaseline, Record, unknown_facts
 from pytest_mlperf.core.case import Case, Kind
-from pytest_mlperf.core.control import clocks_moved
+from pytest_mlperf.core.control import clock_changes
 from pytest_mlperf.core.energy import EnergyReading, Source
 from pytest_mlperf.core.errors import (
     BaselineError,
@@ -37,8 +37,8 @@ from pytest_mlperf.core.measurement import GpuRun, Run
 from pytest_mlperf.core.notes import Note, Words
 from pytest_mlperf.core.numbers import quantity
 from pytest_mlperf.core.reason import Sign, SignKey
-from pytest_mlperf.core.results import Known, expect
-from pytest_mlperf.core.rulings.disturbance import load_notes
+from pytest_mlperf.core.results import KnownFailure, expect
+from pytest_mlperf.core.rulings.disturbance import cpu_load_notes
 from pytest_mlperf.core.rulings.multiplicity import DROP_OUTCOMES
 from pytest_mlperf.core.rulings.ruling import Ruling
 from pytest_mlperf.core.rulings.screening import value_of
@@ -47,7 +47,7 @@ from pytest_mlperf.core.server.changes import server_in_words
 from pytest_mlperf.core.untrusted_text import some
 from pytest_mlperf.core.verdict import BaselineReference, Logs, Outcome, Verdict
 from pytest_mlperf.processes import log_tail
-from pytest_mlperf.run.child.process import Designed
+from pytest_mlperf.run.child.process import DeliberateError
 from pytest_mlperf.run.conditions import Conditions
 from pytest_mlperf.run.project import CHANGED_MARK, files_since
 from pytest_mlperf.run.roofline_share import cost_of
@@ -65,30 +65,29 @@ def fails_on(word: str, fail_on: Collection[str], *, usual: bool) -> bool:
     return word in fail_on or (usual and f"no:{word}" not in fail_on)
 
 
-def fails(verdict: Verdict, *, fail_on: Collection[str], named: bool) -> bool:
+def fails(verdict: Verdict, *, fail_on: Collection[str], shareable: bool) -> bool:
     """Return whether a verdict fails its test under the session's options.
 
-    `named`: the accelerator can have a shared baseline, so NO BASELINE fails in CI.
+    `shareable`: the accelerator can have a shared baseline, so NO BASELINE fails in CI.
     """
     outcome = verdict.outcome
     if outcome in {Outcome.INCONCLUSIVE, Outcome.SUSPECT, Outcome.PROVISIONAL}:
         return verdict.fails or fails_on("inconclusive", fail_on, usual=False)
     if outcome is Outcome.NO_BASELINE:
-        return fails_on("no-baseline", fail_on, usual=bool(os.environ.get("CI")) and named)
+        return fails_on("no-baseline", fail_on, usual=bool(os.environ.get("CI")) and shareable)
     return verdict.fails
 
 
-def is_named(accelerator: str, *, pretended: bool) -> bool:
+def can_share_baseline(accelerator: str, *, pretended: bool) -> bool:
     """Return whether an accelerator can have a shared baseline: neither CPU nor simulated."""
     return accelerator != "cpu" and not pretended
 
 
-def unjudged_told(verdict: Verdict, *, fail_on: Collection[str], named: bool) -> Verdict:
-    """Add a note to a verdict NO BASELINE if it passes in CI although nothing was judged.
-
-    `named`: the accelerator can have a shared baseline; then the verdict fails and gets no note.
-    """
-    usual = not named and not {"no-baseline", "no:no-baseline"}.intersection(fail_on)
+def with_unjudged_note(
+    verdict: Verdict, *, fail_on: Collection[str], can_share_baseline: bool
+) -> Verdict:
+    """Add a note to NO BASELINE in CI that nothing was judged, unless `can_share_baseline`."""
+    usual = not can_share_baseline and not {"no-baseline", "no:no-baseline"}.intersection(fail_on)
     if verdict.outcome is not Outcome.NO_BASELINE or not usual or not os.environ.get("CI"):
         return verdict
     note = (
@@ -116,7 +115,7 @@ def broken(
     if isinstance(error, RunError):
         layer, log = error.layer, error.log
     # Our own errors are sentences for the user, which a traceback would hide.
-    tail = [] if isinstance(error, Designed) else log_tail(log)
+    tail = [] if isinstance(error, DeliberateError) else log_tail(log)
     return Verdict(
         case=case,
         kind=kind,
@@ -131,15 +130,15 @@ def broken(
 
 
 def energy_notes(runs: Sequence[Run]) -> list[Words]:
-    """Return notes on the runs, including energy and power source of the last run."""
+    """Return notes on all runs, and the energy, power source and GPUs of the last run."""
     if not runs:
         return []
-    last, notes = runs[-1], of_all_runs(runs)
+    last, notes = runs[-1], notes_of_runs(runs)
     if power := last.energy.get(Source.NVML):
         by_gpu = ", ".join(map(_of_gpu, last.hardware.gpus))
         if used := _used(last, power):
             notes += [*used, *([f"by GPU: {by_gpu}"] if by_gpu else []), *power.notes]
-    notes += each_once([_unknown_energy(run) for run in runs])
+    notes += merge_notes([_unknown_energy(run) for run in runs])
     for source in (Source.HOST, Source.METER, Source.EXPORTER):
         if seen := last.energy.get(source):
             of_host = [Note.of("host_energy", note=note) for note in seen.notes]
@@ -175,15 +174,15 @@ def clock_note(runs: Sequence[Run], record: Record | None, outcome: Outcome) -> 
         return None
     if not any(run.hardware.state for run in runs):
         return None
-    moved = clocks_moved(
+    moved = clock_changes(
         [run.hardware.state for run in runs], [run.hardware.state for run in record.runs]
     )
     return Note.of("beside_record", note=moved) if moved else None
 
 
-def of_all_runs(runs: Sequence[Run]) -> list[Words]:
+def notes_of_runs(runs: Sequence[Run]) -> list[Words]:
     """Return the notes of all runs, each note once, with the values of the last run."""
-    return each_once([_noted(run) for run in runs])
+    return merge_notes([_noted(run) for run in runs])
 
 
 def _noted(run: Run) -> dict[Hashable, Words]:
@@ -205,12 +204,12 @@ def _unknown_energy(run: Run) -> dict[Hashable, Words]:
     return {broke or run.energy_unknown: f"energy unknown: {run.energy_unknown}"}
 
 
-def each_once(noted: Sequence[Mapping[Hashable, Words]]) -> list[Words]:
-    """Return one note per key, with the text of the last run that has the key."""
+def merge_notes(notes_by_run: Sequence[Mapping[Hashable, Words]]) -> list[Words]:
+    """Merge notes of runs: one per key, with the last run's text and the number of runs with it."""
     lines = []
-    for kind in dict.fromkeys(kind for by_kind in noted for kind in by_kind):
-        *others, last = [by_kind[kind] for by_kind in noted if kind in by_kind]
-        count, of = len(others) + 1, len(noted)
+    for kind in dict.fromkeys(kind for by_kind in notes_by_run for kind in by_kind):
+        *others, last = [by_kind[kind] for by_kind in notes_by_run if kind in by_kind]
+        count, of = len(others) + 1, len(notes_by_run)
         lines.append(last if count == of else Note.of("in_runs", count=count, of=of, note=last))
     return lines
 
@@ -303,7 +302,9 @@ class Bench:
                 ruling = replace(ruling, interleaved=self._other.interleaved(case, ruling))
             verdict = self._verdict(case, kind, ruling)
         except Unjudgeable as error:
-            verdict = self._verdict(case, kind, performance.unjudged(case, error.run), error.run)
+            verdict = self._verdict(
+                case, kind, performance.invalid_run_ruling(case, error.run), error.run
+            )
         return _expected(planned, verdict)
 
     def record(self, case: Case) -> Record | None:
@@ -347,7 +348,7 @@ class Bench:
         if scores.records(policy) and answer.outcome is not Outcome.GATE_FAIL:
             commit = self._conditions.commit
             return scores.record(case.scored_pass, policy, answer, commit=commit)
-        return scores.noted(case.scored_pass, answer)
+        return scores.with_unfit_note(case.scored_pass, answer)
 
     def _audited(self, case: CaseRuns, test: Kind) -> Verdict:
         ruling, folder = judge_audit(case, test)
@@ -369,7 +370,7 @@ class Bench:
         else:
             ruling = performance.judge_performance(case, kinds, phase)
             answer = self._confirmed(case, ruling, Outcome.PERF_DROP)
-        return replace(answer, notes=(*answer.notes, *performance.reported(case, answer)))
+        return replace(answer, notes=(*answer.notes, *performance.unjudged_notes(case, answer)))
 
     def _efficiency(self, case: CaseRuns, kinds: Collection[Kind], phase: Phase) -> Ruling:
         if self._other:
@@ -410,7 +411,7 @@ class Bench:
 
     def unconfirmed(self, verdict: Verdict) -> Verdict:
         """Add a note to a drop that the session ended before the drop was confirmed."""
-        return not_made(verdict, self._policy)
+        return note_unconfirmed(verdict, self._policy)
 
     # --- verdicts ------------------------------------------------------------------------
 
@@ -451,9 +452,11 @@ class Bench:
                 changed=changed,
                 unknown=unknown,
                 file=None if self._other else self._policy.shown(against.file),
-                source=self._other.title(case) if self._other else against.set_by,
+                source=self._other.title(case) if self._other else against.last_acceptance,
                 id=case.record.id if stored and case.record and kind in DROP_OUTCOMES else "",
-                guarantee=promised(case, answer) if stored and kind != Kind.ACCURACY else None,
+                guarantee=guarantee_of_ruling(case, answer)
+                if stored and kind != Kind.ACCURACY
+                else None,
             ),
             notes=notes,
             cost=cost,
@@ -483,7 +486,7 @@ class Bench:
 
 def _notes(case: CaseRuns, outcome: Outcome) -> tuple[Words, ...]:
     kept = case.record.runs if case.record else ()
-    load = load_notes(case.runs, kept, case.rule.tolerated)
+    load = cpu_load_notes(case.runs, kept, case.rule.tolerated)
     remarks = (clock_note(case.runs, case.record, outcome), *load, case.noise)
     behind = stragglers([(run.replicas, run.hardware.gpus) for run in case.runs])
     seen = case.runs[-1].serving.server if case.runs else {}
@@ -504,9 +507,9 @@ def _notes(case: CaseRuns, outcome: Outcome) -> tuple[Words, ...]:
     return tuple(filter(None, (*lines, server, *remarks)))
 
 
-def promised(case: CaseRuns, answer: Ruling) -> Guarantee | None:
+def guarantee_of_ruling(case: CaseRuns, ruling: Ruling) -> Guarantee | None:
     """Return the error guarantee of a ruling; None if nothing was compared with a baseline."""
-    judged = next((m.metric for m in answer.metrics if m.baseline.runs and m.outcome), None)
+    judged = next((m.metric for m in ruling.metrics if m.baseline.runs and m.outcome), None)
     if case.record is None or judged is None:
         return None
     today = dt.datetime.now(dt.UTC)
@@ -515,9 +518,9 @@ def promised(case: CaseRuns, answer: Ruling) -> Guarantee | None:
     )
 
 
-def known_failures(planned: Testable) -> tuple[Known, ...]:
+def known_failures(planned: Testable) -> tuple[KnownFailure, ...]:
     """Return the failures that a suite declares as expected."""
-    return tuple(Known(**entry.model_dump()) for entry in planned.suite.expected_failures)
+    return tuple(KnownFailure(**entry.model_dump()) for entry in planned.suite.expected_failures)
 
 
 def _expected(planned: Testable, verdict: Verdict) -> Verdict:
@@ -529,10 +532,12 @@ def _expected(planned: Testable, verdict: Verdict) -> Verdict:
 def tree_changes(
     policy: Policy, commit: str | None, job: MeasuredCase, suite: Path, imported: Sequence[str]
 ) -> tuple[list[str], list[str]]:
-    """List files changed since a baseline's commit, and reasons why that is unknown."""
+    """Return lines on files changed since a baseline's commit, and reasons why some are unknown."""
     if commit is None:
         return [], []
-    loaded = {os.path.realpath(path) for path in (*imported, str(suite), *_named(job, suite))}
+    loaded = {
+        os.path.realpath(path) for path in (*imported, str(suite), *_setting_paths(job, suite))
+    }
     recorded = [policy.baselines] if policy.baselines else []
     files = files_since(policy.root, commit.removesuffix(CHANGED_MARK), loaded, recorded)
     if files is None:
@@ -557,8 +562,8 @@ def tree_changes(
     return lines, [unknown] if new else []
 
 
-def _named(job: MeasuredCase, suite: Path) -> Iterator[str]:
-    """Yield existing paths in a case's settings, except the suite's folder and its parents."""
+def _setting_paths(job: MeasuredCase, suite: Path) -> Iterator[str]:
+    """Yield the existing paths in a case's settings, and the source files of its adapters."""
     if not isinstance(job, Job):
         return
     factories = [job.engine, job.dataset, *filter(None, [job.scoring.scorer])]

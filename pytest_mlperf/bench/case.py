@@ -11,20 +11,31 @@ from pathlib import Path
 from typing import Literal
 
 from pytest_mlperf.bench.accuracy import CaseAccuracy, ScoredPass
-from pytest_mlperf.bench.policy import Formerly, Policy, applied_before, rule_beside
+from pytest_mlperf.bench.policy import (
+    OtherMachineBaseline,
+    Policy,
+    former_baseline,
+    rule_of_baseline,
+)
 from pytest_mlperf.bench.runner import CaseRunner, SearchState, Unjudgeable, unforeseen
 from pytest_mlperf.core.baseline import (
     Baseline,
     Property,
     Record,
-    find,
+    find_record,
     has_salt,
     is_drawn,
     unknown_facts,
 )
-from pytest_mlperf.core.case import Case, Kind, one_file
-from pytest_mlperf.core.contention import tolerated
-from pytest_mlperf.core.control import ControlComparison, cannot_say, compared, floor_of, furthest
+from pytest_mlperf.core.case import Case, Kind, same_file_key
+from pytest_mlperf.core.contention import tolerated_load_share
+from pytest_mlperf.core.control import (
+    ControlComparison,
+    cannot_say,
+    compared,
+    min_relative_sd,
+    most_significant,
+)
 from pytest_mlperf.core.errors import BaselineError, MlperfError, RunError
 from pytest_mlperf.core.job import AuditRun, Job
 from pytest_mlperf.core.measurement import Accuracy, Run, Scored, Subject
@@ -32,10 +43,10 @@ from pytest_mlperf.core.metrics import OUTPUT_TOKENS
 from pytest_mlperf.core.notes import Note, Words
 from pytest_mlperf.core.paths import placeless
 from pytest_mlperf.core.reason import Key, Reason
-from pytest_mlperf.core.recording import changes, first_runs, set_by
+from pytest_mlperf.core.recording import acceptance_text, changes, first_run_change
 from pytest_mlperf.core.rulings.ruling import Ruling, miscounted
 from pytest_mlperf.core.verdict import Outcome, Unchecked
-from pytest_mlperf.run.accuracy import Ask, accuracy_key
+from pytest_mlperf.run.accuracy import ScoringSchedule, accuracy_key
 from pytest_mlperf.run.answers import token_counts
 from pytest_mlperf.run.conditions import Conditions, on_server, placed
 from pytest_mlperf.run.measure import ProcessResult
@@ -78,10 +89,12 @@ class CaseRuns(CaseRunner):
         self.policy = policy
         self._root = baselines_root(policy.baselines, planned.path, planned.suite.division)
         self.file = baseline_file(self._root, case, planned.suite.profile)
-        self.formerly: Formerly | None = None
+        self.formerly: OtherMachineBaseline | None = None
         self.record = None if policy.against else self._load(planned, identity)
-        rule, self.noise = rule_beside(self.file, case.accelerator, calibrated, policy.max_runs)
-        bound = tolerated(planned.limits) if conditions.watched else math.inf
+        rule, self.noise = rule_of_baseline(
+            self.file, case.accelerator, calibrated, policy.max_runs
+        )
+        bound = tolerated_load_share(planned.limits) if conditions.watched else math.inf
         self.rule = replace(rule, tolerated=bound)
         suite_rate = (
             planned.scenario.rate_on(case.accelerator) if isinstance(planned, Planned) else None
@@ -110,14 +123,14 @@ class CaseRuns(CaseRunner):
         self._broken: RunError | Unjudgeable | None = None
 
     def _load(self, planned: PlannedCase, identity: Mapping[str, Property]) -> Record | None:
-        """Return the baseline record for this machine; if there is none, set `formerly`."""
+        """Return this machine's record; if None, set `formerly` to the most similar machine's."""
         case = planned.case
         loaded = load_checked(self.file, case)
         if loaded is None:
             require_checked_out(self.file, self._root, planned.path)
-        record = find(loaded, identity) if loaded else None
+        record = find_record(loaded, identity) if loaded else None
         if record is None:
-            self.formerly = applied_before(loaded, identity, self._root, self.file, case)
+            self.formerly = former_baseline(loaded, identity, self._root, self.file, case)
         if self.policy.update:  # do not measure what cannot be recorded
             folder = next(parent for parent in self.file.parents if parent.exists())
             if not folder.is_dir() or not os.access(folder, os.W_OK):
@@ -126,7 +139,7 @@ class CaseRuns(CaseRunner):
 
     @cached_property
     def scores(self) -> CaseAccuracy:
-        """Comparison of the case's scores with its accuracy baseline."""
+        """Accuracy comparison of the case: its scores against its accuracy baseline."""
         whole = self.policy.update is not None or self.policy.against is not None
         return CaseAccuracy(self.of_suite, self._root, whole=whole)
 
@@ -139,17 +152,17 @@ class CaseRuns(CaseRunner):
         missing = self.accuracy is None and self.unscored is None
         accuracy = Kind.ACCURACY in kinds and missing and bool(self.planned.scorer_name)
         together = self.shares_data
-        timed = any(kind.is_of_runs for kind in kinds) and not self.runs
+        timed = any(kind.compares_runs for kind in kinds) and not self.runs
         if timed:
-            self.add_run(ask=self.scores.ask if accuracy and together else None)
+            self.add_run(ask=self.scores.pass_request if accuracy and together else None)
             if self.record and self.record.skips_first_run and self.policy.update != "replace":
                 self.left_out.append(self.runs.pop())
                 self.add_run()
         if accuracy and not (timed and together):
-            self.process(performance=False, ask=self.scores.ask)
+            self.process(performance=False, ask=self.scores.pass_request)
 
-    def add_run(self, *, ask: Ask | None = None) -> Run:
-        """Add one valid run; once Unjudgeable was raised, always raise it again."""
+    def add_run(self, *, ask: ScoringSchedule | None = None) -> Run:
+        """Measure and add a valid run; `ask` scores it too. Once Unjudgeable, always raise that."""
         try:
             return super().add_run(ask=ask)
         except Unjudgeable as error:
@@ -174,11 +187,11 @@ class CaseRuns(CaseRunner):
         if required and self.unscored:
             raise self.unscored
         if required and (self.accuracy is None or partial):
-            self.process(performance=False, ask=self.scores.ask)
+            self.process(performance=False, ask=self.scores.pass_request)
             if self.unscored:
                 raise self.unscored
             for run in list(self.runs):  # the answers to check them are new
-                if (counted := self._counted(run)).invalid:
+                if (counted := self._with_count_check(run)).invalid:
                     self.runs.remove(run)
                     self.invalid_runs.append(counted)
                     self._broken = Unjudgeable(counted)
@@ -224,13 +237,13 @@ class CaseRuns(CaseRunner):
         with placed(accelerator, self.conditions, self.show) as lease:
             latest = lease.control(accelerator).values
         speeds = [*(run.hardware.control for run in self.runs), latest]
-        self.machine = compared(speeds, baseline, floor=floor_of(accelerator))
+        self.machine = compared(speeds, baseline, floor=min_relative_sd(accelerator))
         self.uncompared = cannot_say(speeds, baseline)
-        return furthest(self.machine)
+        return most_significant(self.machine)
 
     @property
     def reasons(self) -> tuple[Reason, ...]:
-        """Reasons why the last run is INVALID if no more runs are made; else empty."""
+        """Reasons why an INVALID run ended the measurement of this case; () if none did."""
         return self._broken.run.invalid if isinstance(self._broken, Unjudgeable) else ()
 
     @property
@@ -240,19 +253,19 @@ class CaseRuns(CaseRunner):
         return server.remarks if server else ()
 
     @property
-    def set_by(self) -> str | None:
-        """Date, commit and reason of the last acceptance of the baseline, or None."""
-        return set_by(self.record.history) if self.record else None
+    def last_acceptance(self) -> str | None:
+        """Date, commit and reason of the baseline's last acceptance; None without a baseline."""
+        return acceptance_text(self.record.history) if self.record else None
 
     def changes(self, subject: Subject) -> tuple[str, ...]:
-        """Return as text how system and first runs differ from the baseline's."""
+        """Return texts on differences from the baseline: build, surroundings, tests before it."""
         if self.record is None:
             return ()
         around = self.record.surroundings
         return (
             *changes(self.record.fingerprint, subject.fingerprint),
             *(changes(around, subject.surroundings) if around else ()),
-            *first_runs(self.runs, self.record.runs),
+            *first_run_change(self.runs, self.record.runs),
         )
 
     @property
@@ -277,9 +290,9 @@ class CaseRuns(CaseRunner):
         return run
 
     def process(
-        self, *, performance: bool, ask: Ask | None, at: SearchState | None = None
+        self, *, performance: bool, ask: ScoringSchedule | None, at: SearchState | None = None
     ) -> ProcessResult:
-        """Run a fresh process and store its results; after an error, always raise it again."""
+        """Run a worker process and store its results; after an error, each call raises it again."""
         # INVALID runs affect neither compliance tests nor accuracy passes.
         timed = performance and not (at and at.audit)
         if self._broken and (timed or not isinstance(self._broken, Unjudgeable)):
@@ -305,11 +318,11 @@ class CaseRuns(CaseRunner):
             kept = placeless(replace(process.accuracy, folder=folder), home=str(Path.home()))
             self._passes.save(self._accuracy_key, kept, process.scored)
         if process.run and not (at and at.audit):  # a compliance test uses other samples
-            return replace(process, run=self._counted(process.run))
+            return replace(process, run=self._with_count_check(process.run))
         return process
 
-    def _counted(self, run: Run) -> Run:
-        """Mark a run INVALID if its token counts differ from those of the scored answers."""
+    def _with_count_check(self, run: Run) -> Run:
+        """Return the run, INVALID if its token counts differ from those of scored answers."""
         if self.subject is None or not any(n.startswith("tokens_per_sample") for n in run.metrics):
             return run
         facts, sides = self.subject.fingerprint, list[Iterable[tuple[int, float | None]]]()
@@ -356,11 +369,11 @@ def baselines_root(folder: Path | None, suite: Path, division: str) -> Path:
 def clashes(
     planned: Sequence[Planned], claimed: dict[str, tuple[Path, str]], folder: Path | None
 ) -> Iterator[str]:
-    """Yield an error for each case that shares its baseline file; add new files to `claimed`."""
+    """Yield an error per case whose file is in `claimed`, (suite, id) by file; add other files."""
     first = planned[0]
     root = baselines_root(folder, first.path, first.suite.division)
     for plan in planned:
-        key = one_file(f"{root}/{plan.suite.profile}/{plan.case.id}")
+        key = same_file_key(f"{root}/{plan.suite.profile}/{plan.case.id}")
         other, name = claimed.setdefault(key, (plan.path, plan.case.id))
         if name != plan.case.id:
             yield (

@@ -18,8 +18,8 @@ from pytest_mlperf.core.job import AuditRun, Job, ScoredData
 from pytest_mlperf.core.measurement import Accuracy, Run, median_run
 from pytest_mlperf.core.metrics import official_metric
 from pytest_mlperf.core.notes import Note, Words
-from pytest_mlperf.core.rulings.disturbance import load_of
-from pytest_mlperf.core.rulings.ruling import Ruling, lost_of
+from pytest_mlperf.core.rulings.disturbance import load_note
+from pytest_mlperf.core.rulings.ruling import Ruling, max_log_loss
 from pytest_mlperf.core.verdict import Outcome
 from pytest_mlperf.rounds import SCENARIOS, RoundWorkload
 from pytest_mlperf.rounds.compliance import (
@@ -27,7 +27,7 @@ from pytest_mlperf.rounds.compliance import (
     accuracy_lines,
     audit_settings,
     constants,
-    other_seeds,
+    test05_seeds,
 )
 from pytest_mlperf.run.accuracy import Scoring, score_logs
 from pytest_mlperf.run.answers import answer_forms, engine_answers, logged_answers, write_answers
@@ -99,7 +99,7 @@ def judge_audit(case: CaseRuns, test: str) -> tuple[Ruling, Path]:
     slow = test in SPEEDS and audit.findings[-1].faults
     runs = (reference, run) if reference and slow and set(faults) == set(slow) else None
     if runs and _load_explains(test, logs, runs, case.rule.tolerated):
-        outcome, notes = Outcome.INCONCLUSIVE, (load_of(runs), *notes)
+        outcome, notes = Outcome.INCONCLUSIVE, (load_note(runs), *notes)
     return Ruling(outcome=outcome, headline=headline, notes=notes), logs.folder
 
 
@@ -123,7 +123,7 @@ def _measured(case: CaseRuns, test: str, rate: float, data: ScoredData | None) -
     workload = case.of_suite.suite.rules
     assert workload is not None
     settings = audit_settings(test, workload.name)
-    seeds = other_seeds(case.of_suite.suite.round) if test == Kind.TEST05 else None
+    seeds = test05_seeds(case.of_suite.suite.round) if test == Kind.TEST05 else None
     audit = AuditRun(test=test, settings=settings, seeds=seeds, data=data)
     for _ in range(INVALID_TRIES):
         run = case.audit(audit, rate)
@@ -136,7 +136,11 @@ def _measured(case: CaseRuns, test: str, rate: float, data: ScoredData | None) -
 def _answers(case: CaseRuns) -> Path:
     accuracy: Accuracy | None = case.find_accuracy(required=True)
     if accuracy is None or not accuracy.full:
-        raise RunError("scorer", "a compliance test needs answers to the whole data set")
+        raise RunError(
+            "scorer",
+            "a compliance test compares its answers with an accuracy run on the whole data set, "
+            "which this case lacks; set a scorer, and no count or shorter run",
+        )
     blocks = sorted((Path(accuracy.folder) / "accuracy").glob(f"block-*/{ACCURACY_LOG}"))
     if len(blocks) != 1:
         raise UnavailableError(
@@ -166,7 +170,9 @@ def _findings(
     if test == Kind.TEST06:
         end = constants()["tokens"]["end"]
         scenario = case.of_suite.case.scenario
-        return (rules.tokens_as_counted(timed, scenario=scenario, end=end, width=width),)
+        return (
+            rules.check_token_counts(timed, scenario=scenario, end_token=end, token_bytes=width),
+        )
     if data:
         suite = case.of_suite.suite.workload  # a twin has its own reference
         least = (suite.reference or {}).get("exact_match", 0.0) * suite.target
@@ -175,14 +181,14 @@ def _findings(
         samples = int(parse_detail(logs.timed / DETAIL).values.get("qsl_reported_total_count", 0))
         job = case.scoring_job.on(data)
         scores = _scores_of(case, job, logs.folder / "scored", outputs, samples)
-        return (rules.as_accurate(scores.get("exact_match", 0.0), least),)
-    return (rules.as_long(timed, low=bounds[0], high=bounds[1], width=width),)
+        return (rules.check_accuracy(scores.get("exact_match", 0.0), least),)
+    return (rules.check_mean_length(timed, low=bounds[0], high=bounds[1], width=width),)
 
 
 def _load_explains(test: str, logs: _Logs, runs: tuple[Run, Run], tolerated: float) -> bool:
     scores = _score(logs.reference_logs), _score(logs.timed)
     metric = official_metric(scores[0].scenario)
-    lost = [lost_of(run, metric, tolerated) for run in runs]
+    lost = [max_log_loss(run, metric, tolerated) for run in runs]
     return rules.load_explains(test, scores, lost)
 
 
@@ -231,7 +237,7 @@ def _scored(
         text = "\n".join(accuracy_lines(scores[name], metrics)) + "\n"
         atomic.write_text(logs.folder / f"{name}_accuracy.txt", text)
     slack = {name: METRIC_SLACK_SHARES.get(name, 1 - workload.targets[0]) for name in metrics}
-    apart = rules.same_scores(scores["baseline"], scores["compliance"], slack)
+    apart = rules.score_differences(scores["baseline"], scores["compliance"], slack)
     speed = audit.findings[1].faults
     if apart:
         return (*audit.findings[0].faults, *apart, *speed), audit.notes

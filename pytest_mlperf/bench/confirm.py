@@ -8,8 +8,8 @@ from dataclasses import replace
 from functools import partial
 
 from pytest_mlperf.bench.case import CaseRuns
-from pytest_mlperf.bench.earlier import ENGINE_PREFIX, EarlierSide, deciding, earlier_side
-from pytest_mlperf.bench.interleaved import Interleaved, NotComparable, in_words, raw
+from pytest_mlperf.bench.earlier import ENGINE_PREFIX, EarlierSide, decision_advice, earlier_side
+from pytest_mlperf.bench.interleaved import Interleaved, NotComparable, in_words, metric_change
 from pytest_mlperf.bench.policy import Policy
 from pytest_mlperf.bench.runner import CaseRunner, Unjudgeable
 from pytest_mlperf.core.baseline import Record, changed_keys, unknown_facts
@@ -25,7 +25,7 @@ from pytest_mlperf.core.verdict import (
     MetricVerdict,
     Outcome,
     Verdict,
-    beside_accuracy,
+    with_unchecked_note,
     worst,
 )
 from pytest_mlperf.judge.decision import Answer
@@ -55,7 +55,7 @@ def why_no_build(case: CaseRuns) -> Confirmation | None:
 
 
 def _sides(case: CaseRuns, earlier: EarlierSide | None, stack: contextlib.ExitStack) -> Interleaved:
-    """Return this build and the baseline's, which exists until the stack is closed.
+    """Return this build and the baseline's, to interleave; closing `stack` removes the baseline's.
 
     `earlier` is the case with the baseline's options if they differ. Raises MlperfError if the
     baseline's build is unavailable.
@@ -79,9 +79,9 @@ def _sides(case: CaseRuns, earlier: EarlierSide | None, stack: contextlib.ExitSt
 
 
 def _require_same(sides: Interleaved, record: Record | None, *, restored: bool) -> None:
-    """Raise NotComparable if the old side ran another build than the baseline's record describes.
+    """Raise NotComparable if the old runs are not of the build in the baseline's record.
 
-    Today's options may differ unless the record's were `restored`.
+    Options may differ, unless the runs use the `restored` options of the record.
     """
     side = sides.old
     if not side.runs or side.subject is None or record is None:
@@ -135,12 +135,12 @@ def confirm(case: CaseRuns, answer: Ruling, *, failing: Outcome = Outcome.PERF_D
     policy = case.policy
     if not _may_confirm(case, answer):
         return answer
-    dropped = _dropped(case, answer)
+    dropped = _metrics_to_repeat(case, answer)
     if not dropped:
         return answer if policy.confirm == "auto" else _uncompared(answer, NO_METRIC, {})
     why_not, root = why_no_build(case), policy.baselines
     few = any(metric.baseline.days < DAYS for metric in dropped.values())
-    decides = deciding(case) + MORE_SESSIONS * few
+    decides = decision_advice(case) + MORE_SESSIONS * few
     limits = {name: m.limit for name, m in dropped.items() if m.limit is not None}
     sides, state = None, NOT_COMPARABLE
     with contextlib.ExitStack() as stack:
@@ -170,14 +170,14 @@ def confirm(case: CaseRuns, answer: Ruling, *, failing: Outcome = Outcome.PERF_D
     how = Note.of(
         "interleaved",
         build=sides.title,
-        again=sides.repeated,
+        again=sides.repeat_note,
         left_out=sides.left_out,
         folder=policy.shown(case.conditions.folder),
     )
     return _decided(answer, ratios, dropped, sides, how, failing, also)
 
 
-def not_made(verdict: Verdict, policy: Policy) -> Verdict:
+def note_unconfirmed(verdict: Verdict, policy: Policy) -> Verdict:
     """Add a note to a drop that the session ended before the drop was confirmed."""
     names = tuple(m.metric for m in verdict.metrics if _to_confirm(m, policy))
     if not names or verdict.outcome not in DROPS:
@@ -190,36 +190,40 @@ def not_made(verdict: Verdict, policy: Policy) -> Verdict:
 
 
 def _may_confirm(case: CaseRuns, answer: Ruling) -> bool:
-    seems = any(_leans(m) or _is_open_ok(case, m) for m in answer.metrics)
+    seems = any(_probably_dropped(m) or _needs_confirmation(case, m) for m in answer.metrics)
     judged = answer.outcome in DROPS | {Outcome.PROVISIONAL, Outcome.INCONCLUSIVE}
     return judged and (seems or answer.outcome in DROPS) and case.policy.confirm != "never"
 
 
-def _is_open_ok(case: CaseRuns, metric: MetricVerdict) -> bool:
-    """Check if a provisional ok needs confirmation by the baseline build that the suite names."""
+def _needs_confirmation(case: CaseRuns, metric: MetricVerdict) -> bool:
+    """Check if the suite's baseline build must confirm a PROVISIONAL ok (few days or "always")."""
     named = case.planned.baseline_engine is not None
     few = metric.baseline.days < DAYS or case.policy.confirm == "always"
     return metric.outcome is Outcome.PROVISIONAL and metric.direction == "ok" and named and few
 
 
-def _dropped(case: CaseRuns, answer: Ruling) -> dict[str, MetricVerdict]:
+def _metrics_to_repeat(case: CaseRuns, answer: Ruling) -> dict[str, MetricVerdict]:
     """Return the metrics to measure again, by name; {} if a latency limit was missed twice."""
     if sum(run.limit_missed for run in case.runs) > 1:
         return {}
     return {
-        m.metric: m for m in answer.metrics if _to_confirm(m, case.policy) or _is_open_ok(case, m)
+        m.metric: m
+        for m in answer.metrics
+        if _to_confirm(m, case.policy) or _needs_confirmation(case, m)
     }
 
 
 def _to_confirm(metric: MetricVerdict, policy: Policy) -> bool:
-    if metric.limit is None or not (metric.outcome in DROPS or _leans(metric)):
+    if metric.limit is None or not (metric.outcome in DROPS or _probably_dropped(metric)):
         return False
     few = metric.baseline.days < DAYS
-    return policy.confirm == "always" or (policy.confirm == "auto" and (few or _leans(metric)))
+    return policy.confirm == "always" or (
+        policy.confirm == "auto" and (few or _probably_dropped(metric))
+    )
 
 
-def _leans(metric: MetricVerdict) -> bool:
-    """Check whether a metric is undecided but probably dropped."""
+def _probably_dropped(metric: MetricVerdict) -> bool:
+    """Check whether only session variance or machine load keeps a metric from being a drop."""
     undecided = metric.outcome in {Outcome.PROVISIONAL, Outcome.INCONCLUSIVE}
     return undecided and metric.direction == "drop"
 
@@ -239,7 +243,7 @@ def _decided(
     proven = [name for name, ratio in ratios.items() if ratio.outcome is Answer.FAIL]
     excluded = [name for name, ratio in ratios.items() if ratio.outcome is Answer.PASS]
     undecided = [name for name in ratios if name not in excluded]
-    name = (*proven, *undecided, *worse(ratios), *ratios)[0]
+    name = (*proven, *undecided, *proven_worse(ratios), *ratios)[0]
     pairs, in_short = ratios[name].pairs, in_words(name, ratios[name])
     turns: dict[str, Words] = {"turns": f"{plural(pairs, 'pair')}, {in_short}", "how": how}
     all_excluded = len(excluded) == len(dropped)
@@ -271,8 +275,8 @@ def _decided(
         headline = f"{title} {in_short} by A/B; both no change and {limit} remain possible"
         note = Note.of("ab_open", **turns)
     else:
-        headline = f"{METRICS[name].title} {in_short} by A/B; {limit} is excluded"
-        finding = SMALL_DROP_NOTE if worse(ratios) else AS_SLOW
+        headline = f"{METRICS[name].title} {in_short} by A/B; a drop of {limit} is ruled out"
+        finding = SMALL_DROP_NOTE if proven_worse(ratios) else AS_SLOW
         note = Note.of("ab_no_drop", **turns, finding=finding)
         note = Note.of("ab_decided", **turns) if passed else note
     outcomes = [m.outcome for m in metrics if m.outcome is not None]
@@ -280,8 +284,8 @@ def _decided(
     return _ended(replace(ruling, notes=(stored, *answer.notes)), about, note)
 
 
-def worse(ratios: Mapping[str, Ratio]) -> list[str]:
-    """Return the metrics that interleaved runs prove worse, by any amount."""
+def proven_worse(ratios: Mapping[str, Ratio]) -> list[str]:
+    """Return metrics whose confidence interval of the ratio lies below 1 (worse), by any amount."""
     return [name for name, ratio in ratios.items() if ratio.high < 1]
 
 
@@ -296,7 +300,7 @@ def _proven(answer: Ruling, proven: list[str], failing: Outcome) -> Ruling:
     )
     if answer.outcome in DROPS:
         return replace(answer, metrics=metrics)
-    headline = beside_accuracy(ruling_of(metrics).headline, answer.unchecked)
+    headline = with_unchecked_note(ruling_of(metrics).headline, answer.unchecked)
     return replace(answer, outcome=failing, headline=headline, metrics=metrics)
 
 
@@ -305,7 +309,7 @@ def _settled(metric: MetricVerdict, ratio: Ratio) -> MetricVerdict:
     return replace(
         metric,
         outcome=Outcome.OK if excluded else Outcome.INCONCLUSIVE,
-        note=f"A/B {change(raw(metric.metric, ratio)[0])}",
+        note=f"A/B {change(metric_change(metric.metric, ratio)[0])}",
         p=None,
         direction=None,
     )

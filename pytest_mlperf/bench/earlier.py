@@ -28,7 +28,7 @@ _HOME = re.compile(r"(?<![\w.~/])~(?=/|$)")
 
 
 class EarlierSide(NamedTuple):
-    """Hold a case with the baseline's engine options; `title` names the options."""
+    """Hold a case's `job` with the engine options that its baseline recorded, and their `title`."""
 
     job: Job
     title: str
@@ -66,20 +66,20 @@ def _stored(value: Any) -> Any:
     return placeless(value, home=str(Path.home()))
 
 
-def _restored(options: Mapping[str, Any], today: Mapping[str, Any]) -> dict[str, Any]:
-    """Return recorded options with full paths; values of `today` replace unchanged ones."""
+def _restored(options: Mapping[str, Any], current: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a baseline's `options` with "~" expanded; those that equal `current` are copied."""
 
     def whole(text: str) -> str:
         if f"{OUTSIDE_MARK}/" in text:
             raise MlperfError(f"the baseline has only the end of this path: {text}")
         return _HOME.sub(lambda _: str(Path.home()), text)
 
-    same = {name: value for name, value in today.items() if _stored(value) == options.get(name)}
+    same = {name: value for name, value in current.items() if _stored(value) == options.get(name)}
     return {**every_text({n: v for n, v in options.items() if n not in same}, whole), **same}
 
 
-def deciding(case: CaseRuns) -> str:
-    """Return advice for deciding on a drop if the baseline's options cannot be restored."""
+def decision_advice(case: CaseRuns) -> str:
+    """Return advice on how to decide about a drop if the baseline's options cannot be restored."""
     usual = "name the baseline's build with --mlperf-against"
     record, planned = case.record, case.planned
     if not isinstance(planned, Planned):

@@ -11,12 +11,12 @@ from pathlib import Path
 from typing import Any
 
 from pytest_mlperf.bench.case import baseline_file, load_checked
-from pytest_mlperf.core.baseline import Baseline, Record, differences, find, geometric_means
+from pytest_mlperf.core.baseline import Baseline, Record, differences, find_record, geometric_means
 from pytest_mlperf.core.case import Case
 from pytest_mlperf.core.errors import BaselineError
-from pytest_mlperf.core.recording import set_by
+from pytest_mlperf.core.recording import acceptance_text
 from pytest_mlperf.core.results import CaseResult
-from pytest_mlperf.core.trend import TrendPoint, distinct, versions
+from pytest_mlperf.core.trend import TrendPoint, distinct, version_labels
 from pytest_mlperf.core.verdict import Verdict
 from pytest_mlperf.run.project import git, git_text
 from pytest_mlperf.stores import baselines
@@ -29,7 +29,7 @@ def judged_against(result: CaseResult, folders: Iterable[Path]) -> Path | None:
     Results may be untrusted, so the recorded path must end like the path of this case's baseline.
     """
     verdict = result.verdict
-    if not verdict.kind.is_of_runs or not verdict.baseline.file:
+    if not verdict.kind.compares_runs or not verdict.baseline.file:
         return None
     named = Path(verdict.baseline.file)
     end = baseline_file(Path(), verdict.case, result.profile).parts
@@ -57,7 +57,7 @@ def tracked_baselines() -> Iterator[tuple[Path, Case]]:
     for file in map(Path, git_text("ls-files", "-z", "--", "*.json").split("\0")):
         loaded = None
         with contextlib.suppress(BaselineError):
-            loaded = baselines.load(file) if baselines.is_place(file) else None
+            loaded = baselines.load(file) if baselines.is_baseline_path(file) else None
         if loaded:
             yield file, case_of(loaded)
 
@@ -74,13 +74,13 @@ class JudgedBaseline:
         """Baseline record of the verdict's machine, or None."""
         subject = self._verdict.subject
         loaded = load_checked(self.file, self._verdict.case) if self.file and subject else None
-        return find(loaded, subject.identity) if loaded and subject else None
+        return find_record(loaded, subject.identity) if loaded and subject else None
 
     @property
     def was_replaced(self) -> bool:
         """Whether another baseline was accepted after the verdict."""
         source = self._verdict.baseline.source
-        return bool(self.record and source and set_by(self.record.history) != source)
+        return bool(self.record and source and acceptance_text(self.record.history) != source)
 
     @property
     def versions(self) -> list[tuple[str, str]]:
@@ -93,7 +93,7 @@ class JudgedBaseline:
             for point in points_of(self.file, [])
             if point.fingerprint and not differences(point.identity, identity)
         ]
-        marks = [("", ""), *zip((p.date for p in points), versions(points), strict=True)]
+        marks = [("", ""), *zip((p.date for p in points), version_labels(points), strict=True)]
         return [after for before, after in pairwise(marks) if before[1] != after[1]]
 
 
@@ -202,7 +202,7 @@ def _point(baseline: Baseline, record: Record, commit: str) -> TrendPoint:
 def _from_history(
     newest: tuple[TrendPoint, Record], kept: Sequence[TrendPoint]
 ) -> Iterator[TrendPoint]:
-    """Yield acceptances that only the newest baseline's history lists; they have no runs."""
+    """Yield the acceptances in the newest record's history that `kept` lacks; they have no runs."""
     point, record = newest
     kept_means = [one.means for one in kept]
     for entry, after in zip_longest(record.history, record.history[1:]):

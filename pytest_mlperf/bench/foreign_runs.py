@@ -11,16 +11,16 @@ from pathlib import Path
 
 from pytest_mlperf import __version__
 from pytest_mlperf.bench.case import baseline_file, load_checked
-from pytest_mlperf.bench.policy import rule_beside
+from pytest_mlperf.bench.policy import rule_of_baseline
 from pytest_mlperf.bench.runner import Unjudgeable
-from pytest_mlperf.core.baseline import Baseline, find, with_record
+from pytest_mlperf.core.baseline import Baseline, find_record, with_record
 from pytest_mlperf.core.case import Case, Division, Kind, Profile, Scenario
 from pytest_mlperf.core.errors import BaselineError, MlperfError
 from pytest_mlperf.core.measurement import Run, Subject
 from pytest_mlperf.core.metrics import METRICS, gated_metrics
 from pytest_mlperf.core.notes import Note, Words
 from pytest_mlperf.core.numbers import plural
-from pytest_mlperf.core.recording import baseline_run, empty_baseline, new_record, set_by
+from pytest_mlperf.core.recording import acceptance_text, baseline_run, empty_baseline, new_record
 from pytest_mlperf.core.results import IMPORTED, CaseResult, Results
 from pytest_mlperf.core.rulings.ruling import rule_on
 from pytest_mlperf.core.rulings.sample import countable
@@ -36,8 +36,8 @@ LOOKS = 5
 """Number of analyses that rule R's errors are split over, the default of a session."""
 
 
-def checked(case: Case, where: str = "") -> Case:
-    """Check a case's names for use in test ids and paths; MlperfError if one is unsafe."""
+def safe_case(case: Case, where: str = "") -> Case:
+    """Return a case with safe names, else raise MlperfError; `where` begins its message."""
     try:
         for name in (case.workload, case.engine, case.precision):
             checked_name(name)
@@ -74,7 +74,7 @@ def judge_runs(
     Raises:
         MlperfError: A name, metric or value is invalid, or the baseline cannot be read.
     """
-    case = checked(case)
+    case = safe_case(case)
     limits = usual_limits(case, runs) if limits is None else limits
     for metric, limit in limits.items():
         if metric.partition("@")[0] not in METRICS:
@@ -148,18 +148,18 @@ def _against(
     file: Path, verdict: Verdict, subject: Subject, limits: Mapping[str, float]
 ) -> Verdict:
     loaded = load_checked(file, verdict.case)
-    record = find(loaded, subject.identity) if loaded else None
+    record = find_record(loaded, subject.identity) if loaded else None
     compared = replace(
         verdict,
         baseline=BaselineReference(
             file=str(file),
-            source=set_by(record.history) if record else None,
+            source=acceptance_text(record.history) if record else None,
             id=record.id if record else "",
         ),
     )
     if verdict.outcome is Outcome.INVALID:
         return compared
-    rule = rule_beside(file, verdict.case.accelerator, subject.identity, LOOKS)[0]
+    rule = rule_of_baseline(file, verdict.case.accelerator, subject.identity, LOOKS)[0]
     ruling = rule_on(verdict.runs, record, limits, rule)
     return replace(
         compared, outcome=ruling.outcome, headline=ruling.headline, metrics=ruling.metrics
@@ -188,11 +188,11 @@ def accept_runs(
     if not reason.strip(" ."):
         raise BaselineError(f"{case.id}: the reason is empty; say why the value is accepted")
     subject, file = verdict.subject, baseline_file(Path(baselines), case, result.profile)
-    rule = rule_beside(file, case.accelerator, subject.identity, LOOKS)[0]
+    rule = rule_of_baseline(file, case.accelerator, subject.identity, LOOKS)[0]
 
     def put(there: Baseline | None) -> Baseline:
         baseline = there or empty_baseline(case, round_name=result.round, profile=result.profile)
-        old = find(baseline, subject.identity)
+        old = find_record(baseline, subject.identity)
         record = new_record(
             tuple(map(baseline_run, verdict.runs)),
             old,

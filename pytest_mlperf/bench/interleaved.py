@@ -8,20 +8,20 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from pytest_mlperf.bench.runner import CaseRunner
-from pytest_mlperf.core.measurement import Run, repeated
+from pytest_mlperf.core.measurement import Run, repeat_note
 from pytest_mlperf.core.metrics import METRICS
 from pytest_mlperf.core.notes import Note, Words
 from pytest_mlperf.core.numbers import change, interval, plural
 from pytest_mlperf.core.rulings.disturbance import explains_gap
 from pytest_mlperf.core.rulings.outcomes import outcome_of
-from pytest_mlperf.core.rulings.ruling import mean_value, values
-from pytest_mlperf.core.rulings.sample import countable, fewest, sharing
+from pytest_mlperf.core.rulings.ruling import mean_value, rule_values
+from pytest_mlperf.core.rulings.sample import countable, curve_rule, fewest_queries
 from pytest_mlperf.core.verdict import MetricBaseline, MetricVerdict, Outcome
 from pytest_mlperf.judge.decision import Answer
 from pytest_mlperf.judge.inputs import Direction
 from pytest_mlperf.judge.ratio import Ratio, RelativeSpeed, judge_drop, judge_ratio
 from pytest_mlperf.judge.rule_r import RuleR
-from pytest_mlperf.run.accuracy import Ask
+from pytest_mlperf.run.accuracy import ScoringSchedule
 
 REPEATS = 2
 """Repeats of a pair whose difference load may explain, before it is left out."""
@@ -65,12 +65,12 @@ class Interleaved:
 
     @property
     def pairs(self) -> int:
-        """Number of pairs that count."""
+        """Number of complete pairs of an old and a new run."""
         return min(len(self.old.runs), len(self.new.runs))
 
     @property
     def runs(self) -> int:
-        """Number of runs of both sides, with those that do not count."""
+        """Number of runs of both sides, including INVALID and excluded ones."""
         sides = (self.old, self.new)
         return sum(len(one.runs) + len(one.invalid_runs) + len(one.left_out) for one in sides)
 
@@ -81,7 +81,7 @@ class Interleaved:
 
     @property
     def left_out(self) -> str:
-        """How many pairs were left out because of load; "" if none."""
+        """Text on the pairs left out because of load: their number and the reason; "" if none."""
         if not self.missing:
             return ""
         runs = 2 * len(self.old.left_out)
@@ -89,11 +89,11 @@ class Interleaved:
         return f"{plural(self.missing, 'pair')} ({runs} runs) left out: {reason}"
 
     @property
-    def repeated(self) -> Note | None:
+    def repeat_note(self) -> Note | None:
         """Note on the INVALID runs that were repeated, or None."""
-        return repeated([*self.old.invalid_runs, *self.new.invalid_runs])
+        return repeat_note([*self.old.invalid_runs, *self.new.invalid_runs])
 
-    def add_pair(self, metrics: Collection[str], ask: Ask | None = None) -> bool:
+    def add_pair(self, metrics: Collection[str], ask: ScoringSchedule | None = None) -> bool:
         """Add a run to both sides; repeat the pair if load may explain its difference.
 
         `ask` is an accuracy pass for the first process of the new side. Returns whether the pair
@@ -140,17 +140,17 @@ class Interleaved:
         return decided(new, old, limits, rule, missing=self.missing, least=self.least)
 
     def means(self, metric: str, pairs: int) -> tuple[float, float]:
-        """Return the geometric means of both sides' first runs, the old side's first."""
-        old, new = (values(side.runs, metric)[:pairs] for side in (self.old, self.new))
+        """Return a metric's geometric means over the first `pairs` runs: (old build, new build)."""
+        old, new = (rule_values(side.runs, metric)[:pairs] for side in (self.old, self.new))
         return mean_value(old), mean_value(new)
 
     def verdicts(
         self, ratios: Mapping[str, Ratio], limits: Mapping[str, float], failing: Outcome
     ) -> list[MetricVerdict]:
-        """Return the verdicts by `ratios`; a proven drop has the outcome `failing`."""
+        """Return one verdict per ratio; a proven drop has the outcome `failing`."""
         verdicts = []
         for name, ratio in ratios.items():
-            moved, low, high = raw(name, ratio)
+            moved, low, high = metric_change(name, ratio)
             old, new = self.means(name, ratio.pairs)
             verdict = MetricVerdict(
                 metric=name,
@@ -179,9 +179,9 @@ def decided(
 ) -> dict[str, Ratio]:
     """Return the ratios by metric once a drop is proven or all metrics are decided; else {}.
 
-    `missing` is the number of pairs that were left out; they count towards the maximum. `least` is
-    a claim to decide in place of a drop. Raises NotComparable if a metric is missing or may not be
-    judged.
+    `missing` is the number of pairs that were left out; they count towards the maximum. `least`
+    is a ratio to prove in place of a drop. Raises NotComparable if a metric is missing or may not
+    be judged.
     """
     pairs = min(len(new), len(old))
     last = missing > 0 and pairs + missing >= rule.max_runs
@@ -205,23 +205,26 @@ def ratios_of(
     old: Sequence[Run],
     limits: Mapping[str, float],
     rule: RuleR,
-    least: float | None = None,
+    claim: float | None = None,
 ) -> dict[str, Ratio]:
-    """Return the ratio of each metric with enough queries by all pairs, see `decided`."""
+    """Judge the ratio new / old of each metric with enough queries: for a drop, or for `claim`."""
     runs = [*new, *old]
     judged = countable(runs, limits)
     if not judged:
-        few = min(fewest(runs, name) for name in limits)
+        few = min(fewest_queries(runs, name) for name in limits)
         raise NotComparable(f"{few:,} queries per run are too few for {', '.join(limits)}")
     ratios = {}
     for metric, limit in judged.items():
         _require(metric, runs)
-        sides, direction = (values(new, metric), values(old, metric)), METRICS[metric].direction
-        if least is None:
-            shared = sharing(rule, metric, judged)
+        sides, direction = (
+            (rule_values(new, metric), rule_values(old, metric)),
+            METRICS[metric].direction,
+        )
+        if claim is None:
+            shared = curve_rule(rule, metric, judged)
             ratios[metric] = judge_drop(*sides, direction=direction, limit=limit, rule=shared)
         else:
-            ratios[metric] = judge_ratio(*sides, direction=direction, least=least, rule=rule)
+            ratios[metric] = judge_ratio(*sides, direction=direction, least=claim, rule=rule)
     return ratios
 
 
@@ -239,12 +242,12 @@ def _require(metric: str, runs: Sequence[Run]) -> None:
 
 def in_words(metric: str, ratio: Ratio | RelativeSpeed) -> str:
     """Return a metric's change and confidence interval as text: "−6.1 % (−7.0 to −5.2 %)"."""
-    middle, low, high = raw(metric, ratio)
+    middle, low, high = metric_change(metric, ratio)
     return f"{change(middle)} ({interval(low, high)})"
 
 
-def raw(metric: str, ratio: Ratio | RelativeSpeed) -> tuple[float, float, float]:
-    """Return (change, lower, upper) of a metric's value; `ratio` is above 1 for better."""
+def metric_change(metric: str, ratio: Ratio | RelativeSpeed) -> tuple[float, float, float]:
+    """Return a metric's relative change and its confidence bounds; `ratio` above 1 is better."""
     if METRICS[metric].direction is Direction.HIGHER:
         return ratio.ratio - 1, ratio.low - 1, ratio.high - 1
     return 1 / ratio.ratio - 1, 1 / ratio.high - 1, 1 / ratio.low - 1

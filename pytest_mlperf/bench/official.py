@@ -39,7 +39,7 @@ class Placing:
 
     @property
     def best_value(self) -> float:
-        """Value of the official result per GPU."""
+        """Value of the best official result per GPU."""
         return self.best.value / self.best.count
 
     @property
@@ -54,7 +54,7 @@ class Placing:
         return f"{100 * self.share:.3g} % of the best official result per GPU ({who})"
 
 
-def placed(
+def compare_with_official(
     case: Case,
     identity: Mapping[str, object],
     runs: Sequence[Run],
@@ -97,7 +97,7 @@ def held_to_best(case: CaseRunner, answer: Ruling) -> Ruling:
 
     A failed ruling is returned unchanged; without a comparable result a note is added.
     """
-    if answer.outcome.fails or not case.runs or case.planned.suite.of_best is None:
+    if answer.outcome.fails or not case.runs or case.planned.suite.min_official_share is None:
         return answer
     if isinstance(placing := _standing(case), str):
         note = f"of_best_published: nothing to compare with: {placing}"
@@ -109,8 +109,8 @@ def held_to_best(case: CaseRunner, answer: Ruling) -> Ruling:
 
 
 def below_best(case: CaseRunner) -> str | None:
-    """Return a headline if the case's share of the best official result is below the limit."""
-    least = case.planned.suite.of_best
+    """Return a headline if the case's share of the best official result is too low, else None."""
+    least = case.planned.suite.min_official_share
     if least is None or isinstance(placing := _standing(case), str) or placing.share >= least:
         return None
     return f"{placing.in_short}; limit {100 * least:.3g} %"
@@ -119,7 +119,7 @@ def below_best(case: CaseRunner) -> str | None:
 def _standing(case: CaseRunner) -> Placing | str:
     searched = case.planned.find is not None
     identity = case.subject.identity if case.subject else {}
-    return placed(case.planned.case, identity, case.runs, searched=searched)
+    return compare_with_official(case.planned.case, identity, case.runs, searched=searched)
 
 
 @cache

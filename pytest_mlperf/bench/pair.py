@@ -16,7 +16,7 @@ from pytest_mlperf.core.metrics import METRICS
 from pytest_mlperf.core.notes import Note, Words
 from pytest_mlperf.core.numbers import quantity, times
 from pytest_mlperf.core.rulings.outcomes import outcome_of
-from pytest_mlperf.core.rulings.sample import fewest
+from pytest_mlperf.core.rulings.sample import fewest_queries
 from pytest_mlperf.core.verdict import Logs, Outcome, RatioVerdict, Verdict
 from pytest_mlperf.judge.decision import Answer
 from pytest_mlperf.run.conditions import Conditions
@@ -95,7 +95,7 @@ def _not_comparable(pair: PlannedPair, case: CaseRuns) -> Words | None:
     metric, name = METRICS[pair.metric], _name(case)
     if any(pair.metric not in run.metrics for run in case.runs):
         return f"{metric.title} is not measured with {name}"
-    count = fewest(case.runs, pair.metric)
+    count = fewest_queries(case.runs, pair.metric)
     if count < metric.min_queries:
         return (
             f"{metric.title} needs {metric.min_queries:,} queries per run, {name} had {count:,}: "

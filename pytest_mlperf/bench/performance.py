@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 
-from pytest_mlperf.bench.baseline import grow, screen, write
+from pytest_mlperf.bench.baseline import extend_baseline, select_runs, write
 from pytest_mlperf.bench.case import CaseRuns
 from pytest_mlperf.bench.official import below_best, held_to_best
 from pytest_mlperf.bench.policy import LONE_PHASE, Phase, Update
 from pytest_mlperf.bench.runner import Unjudgeable, condition_differs
 from pytest_mlperf.core.baseline import Record, has_salt, may_be_cached
 from pytest_mlperf.core.case import Kind
-from pytest_mlperf.core.control import locked_clock_moved
+from pytest_mlperf.core.control import locked_clock_change
 from pytest_mlperf.core.errors import BaselineError, UnavailableError
 from pytest_mlperf.core.guarantees import REPLACE_OPTIONS
 from pytest_mlperf.core.job import LoadGenSettings
@@ -33,27 +33,27 @@ from pytest_mlperf.core.recording import (
     APPEND_RUNS,
     MISSES,
     baseline_run,
+    detectable_effects,
     detectable_notes,
-    failing_today,
-    lacking,
-    provable,
-    recorded,
-    step,
+    missing_days_advice,
+    one_day_note,
+    recorded_verdicts,
+    value_change,
     worsened,
 )
 from pytest_mlperf.core.rulings import sample
-from pytest_mlperf.core.rulings.disturbance import explains_miss, is_loaded, load_of
+from pytest_mlperf.core.rulings.disturbance import explains_miss, is_loaded, load_note
 from pytest_mlperf.core.rulings.multiplicity import may_fall
 from pytest_mlperf.core.rulings.ruling import (
     Ruling,
+    cache_share_note,
     headline_of,
-    other_cached,
-    other_length,
+    length_change,
     rule_on,
     ruling_of,
 )
 from pytest_mlperf.core.rulings.screening import Screened
-from pytest_mlperf.core.verdict import MetricVerdict, Outcome, beside_accuracy
+from pytest_mlperf.core.verdict import MetricVerdict, Outcome, with_unchecked_note
 
 REPLACE = f"or record again with {REPLACE_OPTIONS}"
 
@@ -93,7 +93,7 @@ def judge_performance(case: CaseRuns, kinds: Collection[Kind], phase: Phase = LO
     except Unjudgeable as error:
         if recording:
             raise
-        return _dropped_all_the_same(case, error, phase)
+        return _proven_drop(case, error, phase)
 
 
 def _judged(case: CaseRuns, phase: Phase) -> Ruling:
@@ -107,14 +107,16 @@ def _judged(case: CaseRuns, phase: Phase) -> Ruling:
             break
         case.add_run()
     ruling = _found_under_load(case, ruling)
-    answer = unless_off(case, answer_of(case, ruling, case.planned.limits), phase)
+    answer = invalid_if_machine_changed(
+        case, complete_ruling(case, ruling, case.planned.limits), phase
+    )
     answer = held_to_best(case, answer)
     final = not (phase.once and ruling.more)
-    return grow(case, answer) if case.policy.update == "missing" and final else answer
+    return extend_baseline(case, answer) if case.policy.update == "missing" and final else answer
 
 
-def _dropped_all_the_same(case: CaseRuns, error: Unjudgeable, phase: Phase) -> Ruling:
-    """Return a drop that is proven although the last run is INVALID, else raise `error`."""
+def _proven_drop(case: CaseRuns, error: Unjudgeable, phase: Phase) -> Ruling:
+    """Return a ruling on a drop proven despite the INVALID last run; raise `error` without one."""
     runs, slow = list(case.runs), [run for run in case.invalid_runs if run.too_slow]
     for run in slow if not is_loaded(slow, case.rule.tolerated) else ():
         # The relative standard error of a rate of n requests is 1 / √n.
@@ -131,7 +133,7 @@ def _dropped_all_the_same(case: CaseRuns, error: Unjudgeable, phase: Phase) -> R
     ruling = _found_under_load(case, ruling)
     if not ruling.dropped:
         raise error
-    answer = unless_off(case, answer_of(case, ruling, limits), phase)
+    answer = invalid_if_machine_changed(case, complete_ruling(case, ruling, limits), phase)
     note = Note.of("last_invalid", reason=error.note)
     return replace(answer, notes=(note, *answer.notes))
 
@@ -157,7 +159,7 @@ def undecided(ruling: Ruling) -> Ruling:
 
 
 def other_work(case: CaseRuns, runs: Sequence[Run]) -> Ruling | None:
-    """Return INVALID if prompts, cache hits or answer lengths differ from the baseline's."""
+    """Rule INVALID if prompts, cache hits or answer lengths differ from the baseline; else None."""
     if case.record is None or case.subject is None:
         return None
     facts, recorded = case.subject.fingerprint, case.record.fingerprint
@@ -167,10 +169,10 @@ def other_work(case: CaseRuns, runs: Sequence[Run]) -> Ruling | None:
         differs = f"{same} all send the same prompts, but {other_runs} do not"
         return invalid(case, differs, SALT_BACK)
     gated = any(name.startswith(PREFIX_HIT_SHARE) for name in case.planned.limits)
-    cached = None if has_salt(facts) or gated else other_cached(runs, case.record.runs)
+    cached = None if has_salt(facts) or gated else cache_share_note(runs, case.record.runs)
     if cached:
         return invalid(case, cached, CACHE_BACK)
-    other = other_length(runs, case.record.runs)
+    other = length_change(runs, case.record.runs)
     return None if other is None else invalid(case, other, LENGTH_BACK)
 
 
@@ -200,13 +202,13 @@ CAUSED_BY_LOAD = frozenset(
 """Reasons of INVALID runs that other processes on the machine can cause."""
 
 
-def unjudged(case: CaseRuns, run: Run) -> Ruling:
+def invalid_run_ruling(case: CaseRuns, run: Run) -> Ruling:
     """Return the ruling on an INVALID run: INCONCLUSIVE if the machine's load can explain it."""
     ruling = invalid(case, *(reason.text for reason in run.invalid))
     keys = {reason.key for reason in run.invalid}
     if case.policy.update or keys - CAUSED_BY_LOAD or not is_loaded([run], case.rule.tolerated):
         return ruling
-    note = Note.of("load_invalid", load=load_of([run]))
+    note = Note.of("load_invalid", load=load_note([run]))
     return replace(ruling, outcome=Outcome.INCONCLUSIVE, notes=(*ruling.notes, note))
 
 
@@ -224,24 +226,24 @@ def traded(metrics: Sequence[MetricVerdict]) -> tuple[str, ...]:
     return (f"traded {lost} for {won}: a gain at one point does not make up for a loss at another",)
 
 
-def answer_of(case: CaseRuns, ruling: Ruling, limits: Mapping[str, float]) -> Ruling:
-    """Complete a ruling: whether accuracy was checked, and advice on missing metrics."""
+def complete_ruling(case: CaseRuns, ruling: Ruling, limits: Mapping[str, float]) -> Ruling:
+    """Complete a ruling: note if accuracy was not checked, and advice on missing metrics."""
     unvouched = case.unchecked
     notes = sample.remedies(case.runs, limits, case.record) if case.runs else ()
     return Ruling(
         outcome=ruling.outcome,
-        headline=beside_accuracy(first_line(case, ruling), unvouched),
+        headline=with_unchecked_note(first_line(case, ruling), unvouched),
         unchecked=unvouched,
         metrics=ruling.metrics,
-        notes=(*traded(ruling.metrics), *notes, *sample.in_part(case.record, limits)),
+        notes=(*traded(ruling.metrics), *notes, *sample.partial_metric_notes(case.record, limits)),
     )
 
 
 def first_line(case: CaseRuns, ruling: Ruling) -> Words:
-    """Return a ruling's headline, with the search conditions or the most similar baseline."""
+    """Return a ruling's headline; it adds search conditions, or another machine's baseline."""
     find, deciding = case.planned.find, ruling.deciding
     if ruling.outcome is Outcome.NO_BASELINE and case.formerly and deciding:
-        return f"{METRICS[deciding.metric].title}: {case.formerly.brief}"
+        return f"{METRICS[deciding.metric].title}: {case.formerly.short_text}"
     metric = deciding.metric if deciding else ""
     if not find or deciding is None or metric not in SEARCH_METRICS or deciding.now is None:
         return ruling.headline
@@ -250,7 +252,7 @@ def first_line(case: CaseRuns, ruling: Ruling) -> Words:
 
 
 def accuracy_failed(case: CaseRuns, *, required: bool = False) -> Ruling | None:
-    """Return INVALID for a speed or energy test if accuracy failed, else None."""
+    """Return INVALID if accuracy failed, else None; `required` measures it if it is missing."""
     official = case.planned.suite.profile == "official"
     accuracy = case.find_accuracy(required=official or required)
     answer = case.judge_accuracy() if accuracy else None
@@ -260,11 +262,11 @@ def accuracy_failed(case: CaseRuns, *, required: bool = False) -> Ruling | None:
     return replace(invalid(case, headline), by_scores=True)
 
 
-def unless_off(case: CaseRuns, answer: Ruling, phase: Phase) -> Ruling:
-    """Change a ruling to INVALID if the machine's own speed has changed."""
+def invalid_if_machine_changed(case: CaseRuns, answer: Ruling, phase: Phase) -> Ruling:
+    """Return INVALID if a metric and the machine's own speed changed, else the ruling."""
     leans = any(metric.direction == "drop" for metric in answer.metrics)
     changed = (
-        answer.outcome in CHANGED_OUTCOMES or leans or (phase.many and may_fall(answer.metrics))
+        answer.outcome in CHANGED_OUTCOMES or leans or (phase.is_joint and may_fall(answer.metrics))
     )
     if not changed:
         return answer
@@ -282,11 +284,11 @@ def _locked_clock(case: CaseRuns) -> Note | None:
     if case.record is None or clocks is None:
         return None
     recorded = [run.hardware.state for run in case.record.runs]
-    return locked_clock_moved([run.hardware.state for run in case.runs], recorded, clocks)
+    return locked_clock_change([run.hardware.state for run in case.runs], recorded, clocks)
 
 
-def reported(case: CaseRuns, answer: Ruling) -> tuple[Words, ...]:
-    """Return notes on gated metrics that are only reported because of too few queries."""
+def unjudged_notes(case: CaseRuns, answer: Ruling) -> tuple[Words, ...]:
+    """Return notes on the gated metrics that were not judged, as runs have too few queries."""
     if not case.runs or answer.outcome is Outcome.INCONCLUSIVE:
         return ()
     kept = None if answer.outcome is Outcome.RECORDED else case.record
@@ -321,10 +323,10 @@ def limit_missed(case: CaseRuns) -> Ruling | None:
     limits, tolerated = case.job.latency_limits, case.rule.tolerated
     proven = [run for run in missed if not explains_miss(run, limits, tolerated)]
     if len(proven) < MISSES:
-        note = Note.of("load_missed_limit", load=load_of(missed))
+        note = Note.of("load_missed_limit", load=load_note(missed))
         return Ruling(outcome=Outcome.INCONCLUSIVE, headline=note)
     ruling = rule_on(case.runs, case.record, case.planned.limits, case.rule)
-    figures = against_limits(proven, case.suite_job.settings)
+    figures = exceeded_latencies(proven, case.suite_job.settings)
     if case.record:
         outcome, headline = (
             Outcome.PERF_DROP,
@@ -335,7 +337,7 @@ def limit_missed(case: CaseRuns) -> Ruling | None:
     return Ruling(outcome=outcome, headline=f"{headline}: {figures}", metrics=ruling.metrics)
 
 
-def against_limits(missed: Sequence[Run], settings: LoadGenSettings) -> str:
+def exceeded_latencies(missed: Sequence[Run], settings: LoadGenSettings) -> str:
     """Return as text the latencies that exceed a limit, each with the limit."""
     limits = {
         "ttft_p99": settings.ttft_limit_ns,
@@ -366,9 +368,9 @@ def _recording(case: CaseRuns) -> Update | None:
     return update
 
 
-def _unlike(case: CaseRuns, old: Record | None) -> Ruling | None:
-    """Return INVALID if runs did different work from each other or the baseline, else None."""
-    uneven = other_cached(case.runs[1:], case.runs[:1], "cached_unevenly")
+def _unequal_work(case: CaseRuns, old: Record | None) -> Ruling | None:
+    """Return INVALID if runs differ in cache hits, or from the baseline's in work; else None."""
+    uneven = cache_share_note(case.runs[1:], case.runs[:1], "cached_unevenly")
     if uneven and case.subject and not has_salt(case.subject.fingerprint):
         return invalid(case, Note.of("not_recorded", note=uneven), CACHE_BACK)
     return other_work(case, case.runs) if old else None
@@ -379,9 +381,9 @@ def _record(case: CaseRuns, action: Update) -> Ruling:
     while len(case.runs) < least:
         case.add_run()
     old = case.record if action == "append" else None
-    if unfit := limit_missed(case) or _unlike(case, old):
+    if unfit := limit_missed(case) or _unequal_work(case, old):
         return unfit
-    fresh = screen(case, least, old)
+    fresh = select_runs(case, least, old)
     if below := below_best(case):
         return Ruling(outcome=Outcome.GATE_FAIL, headline=Note.of("not_recorded", note=below))
     if reason := sample.unrecordable(case.runs, case.planned.limits, old):
@@ -396,20 +398,24 @@ def _record(case: CaseRuns, action: Update) -> Ruling:
         worse = Note.of("record_worse", steps=tuple(steps))
         return replace(judged, outcome=Outcome.PERF_DROP, headline=worse, notes=fresh.notes)
     case.record = record = write(case, action, fresh)
-    metrics = recorded(record, sample.countable(case.runs, case.planned.limits), len(fresh.runs))
+    metrics = recorded_verdicts(
+        record, sample.countable(case.runs, case.planned.limits), len(fresh.runs)
+    )
     headline = f"{plural(len(record.runs), 'run')} in {case.policy.shown(case.file)}"
     remarks: list[Words] = []
     remarks += [f"recorded in addition: {case.formerly.in_words}"] if case.formerly else []
     if action == "replace":
         before, after = record.history[-1].old, record.history[-1].new
-        moves = tuple(step(m.metric, before.get(m.metric), after[m.metric]) for m in metrics)
+        moves = tuple(
+            value_change(m.metric, before.get(m.metric), after[m.metric]) for m in metrics
+        )
         remarks.append(Note.of("replaced", steps=moves))
     interleaves = case.planned.baseline_engine is not None
-    today = failing_today(record, case.planned.limits, case.rule, interleaves=interleaves)
-    remarks += [*fresh.notes, *filter(None, [lacking(record), today])]
+    today = one_day_note(record, case.planned.limits, case.rule, interleaves=interleaves)
+    remarks += [*fresh.notes, *filter(None, [missing_days_advice(record), today])]
     if is_loaded(record.runs, case.rule.tolerated):
         remarks.append(Note.of("recorded_under_load"))
-    made = Note.of("record_made", runs=headline, note=provable(record))
+    made = Note.of("record_made", runs=headline, note=detectable_effects(record))
     notes = (made, *remarks, *detectable_notes(metrics))
     return Ruling(outcome=Outcome.RECORDED, headline=headline, metrics=metrics, notes=notes)
 
@@ -437,7 +443,7 @@ def judge_efficiency(case: CaseRuns, kinds: Collection[Kind], phase: Phase = LON
         if unfit and not gated:
             return unfit
         if case.record and case.record.runs[-1].session == case.runs[-1].session:
-            metrics = recorded(case.record, gated, len(case.runs))
+            metrics = recorded_verdicts(case.record, gated, len(case.runs))
             headline = f"{plural(len(case.record.runs), 'run')}, recorded by the performance test"
             return Ruling(outcome=Outcome.RECORDED, headline=headline, metrics=metrics)
         ruling = rule_on(case.runs, case.record, gated, case.rule, Outcome.POWER_DROP, phase.pairs)
@@ -451,13 +457,13 @@ def judge_efficiency(case: CaseRuns, kinds: Collection[Kind], phase: Phase = LON
         [*case.runs, *kept], case.rule.tolerated
     ):  # neighbours' work, and their idling, use energy too
         ruling = undecided(ruling)
-    answer = answer_of(case, ruling, gated)
+    answer = complete_ruling(case, ruling, gated)
     others = [
         Note.of("unjudged", metric=name, reasons=(_unknown(case, name),))
         for name in limits
         if name not in gated
     ]
-    return unless_off(case, replace(answer, notes=(*answer.notes, *others)), phase)
+    return invalid_if_machine_changed(case, replace(answer, notes=(*answer.notes, *others)), phase)
 
 
 class EnergyUnknownError(UnavailableError):
@@ -469,7 +475,7 @@ class EnergyUnknownError(UnavailableError):
 
 
 def energy_limits(case: CaseRuns, runs: Sequence[Run]) -> tuple[Mapping[str, float], Ruling | None]:
-    """Return (limits of the energy metrics to judge, INVALID ruling if some are unusable).
+    """Return (limits of energy metrics to judge, ruling on those that cannot be judged or None).
 
     Raises EnergyUnknownError if the energy of the case is unknown.
     """

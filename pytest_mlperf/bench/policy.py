@@ -58,34 +58,34 @@ class Policy:
     judged_pairs: int = 1
 
     def shown(self, path: Path) -> str:
-        """Return a path for messages: relative to `root` if it is below it."""
+        """Return a path as text for messages: relative to `root` if it is below it."""
         resolved, root = path.resolve(), self.root.resolve()
         return str(resolved.relative_to(root)) if resolved.is_relative_to(root) else str(path)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Phase:
-    """Describe a phase: `pairs` counts the (case, metric) pairs that are judged together."""
+    """Hold the number of (case, metric) pairs of the session; with `once`, no runs are added."""
 
     pairs: int = 1
     once: bool = False
 
     @property
-    def many(self) -> bool:
+    def is_joint(self) -> bool:
         """Whether the pairs are judged together, with a correction for multiplicity."""
         return self.pairs > MAX_LONE_PAIRS
 
     @property
-    def together(self) -> int:
-        """Number of pairs that are judged together; 0 if each is judged on its own."""
-        return self.pairs if self.many else 0
+    def joint_pairs(self) -> int:
+        """Number of pairs that are judged jointly; 0 if each is judged on its own."""
+        return self.pairs if self.is_joint else 0
 
 
 LONE_PHASE = Phase()
 
 
 def gated_pairs(planned: Testable, kind: Kind, *, power: bool, meter: bool) -> int:
-    """Return the number of (case, metric) pairs that a test adds to a joint judgement."""
+    """Return a test's number of gated (case, metric) pairs; `power`, `meter`: sources of energy."""
     if isinstance(planned, PlannedPair):
         return 0  # pairs have no baseline
     if kind == Kind.PERFORMANCE:
@@ -95,8 +95,8 @@ def gated_pairs(planned: Testable, kind: Kind, *, power: bool, meter: bool) -> i
 
 
 @dataclass(frozen=True, kw_only=True)
-class Formerly:
-    """Describe the baseline of the most similar machine, as this one has no baseline."""
+class OtherMachineBaseline:
+    """Describe the most similar machine's baseline, for a machine that has none."""
 
     date: str
     differences: tuple[Difference, ...]
@@ -107,8 +107,8 @@ class Formerly:
         return self._of_client or f"{self._begin} {'; '.join(map(_changed, self.differences))}"
 
     @property
-    def brief(self) -> str:
-        """First difference between the machines as text, for a headline."""
+    def short_text(self) -> str:
+        """First difference between the baseline's machine and this one as text, for a headline."""
         more = len(self.differences) - 1
         return self._of_client or f"{self._begin} {_changed(self.differences[0])}" + (
             f" and {more} more" * bool(more)
@@ -116,7 +116,7 @@ class Formerly:
 
     @property
     def _of_client(self) -> str:
-        """Message if the baseline was stored for the client, not the remote server; else ""."""
+        """Message if the baseline is the client machine's, not the remote server's; else ""."""
         source = next((one for one in self.differences if one.name == SOURCE), None)
         if source is None or source.theirs is not None:
             return ""
@@ -131,14 +131,20 @@ class Formerly:
         return f"baseline of {self.date} is for another machine:"
 
 
-def formerly(baseline: Baseline, identity: Mapping[str, Property]) -> Formerly | None:
-    """Return the date and differences of the record of the most similar machine, or None."""
+def most_similar_machine(
+    baseline: Baseline, identity: Mapping[str, Property]
+) -> OtherMachineBaseline | None:
+    """Return date and hardware differences of the most similar machine's record; None if none."""
     closest = nearest(baseline, identity)
-    return Formerly(date=accepted(closest[0]), differences=tuple(closest[1])) if closest else None
+    return (
+        OtherMachineBaseline(date=acceptance_date(closest[0]), differences=tuple(closest[1]))
+        if closest
+        else None
+    )
 
 
-def accepted(record: Record) -> str:
-    """Return the day of a record's last acceptance."""
+def acceptance_date(record: Record) -> str:
+    """Return the date of a record's last acceptance, else of its last run."""
     return record.history[-1].date if record.history else record.runs[-1].started[:10]
 
 
@@ -148,29 +154,29 @@ def _changed(difference: Difference) -> str:
     return f"{difference.name} {theirs}, here {ours}"
 
 
-def applied_before(
+def former_baseline(
     loaded: Baseline | None, identity: Mapping[str, Property], root: Path, file: Path, case: Case
-) -> Formerly | None:
-    """Find a case's baseline on the most similar machine, else for another GPU count."""
-    former = formerly(loaded, identity) if loaded else None
-    if former is None and SOURCE in identity and (old := of_unnamed(root, file)):
-        former = formerly(old, identity)
+) -> OtherMachineBaseline | None:
+    """Describe the baseline of the most similar machine, else for another GPU count; or None."""
+    former = most_similar_machine(loaded, identity) if loaded else None
+    if former is None and SOURCE in identity and (old := unnamed_server_baseline(root, file)):
+        former = most_similar_machine(old, identity)
     return former or min(
-        _of_other_counts(root, file, case),
+        _records_of_other_counts(root, file, case),
         key=lambda other: str(other.differences[0].theirs),
         default=None,
     )
 
 
-def of_unnamed(root: Path, file: Path) -> Baseline | None:
+def unnamed_server_baseline(root: Path, file: Path) -> Baseline | None:
     """Return the baseline that an older release filed under "cpu" for a remote server, or None."""
     with contextlib.suppress(BaselineError):
         return baselines.load(root.joinpath("cpu", *file.relative_to(root).parts[1:]))
     return None
 
 
-def _of_other_counts(root: Path, file: Path, case: Case) -> Iterator[Formerly]:
-    """Yield the baselines of the case for other counts of the same accelerator."""
+def _records_of_other_counts(root: Path, file: Path, case: Case) -> Iterator[OtherMachineBaseline]:
+    """Yield date and difference of the case's baselines for other counts of the accelerator."""
     _, kind = split(case.accelerator)
     behind = file.relative_to(root).parts[1:]
     for folder in sorted(root.iterdir()) if root.is_dir() else ():
@@ -182,7 +188,7 @@ def _of_other_counts(root: Path, file: Path, case: Case) -> Iterator[Formerly]:
             continue  # the damaged file is not needed
         for record in baseline.records[:1] if baseline else ():
             count = Difference(name="accelerator", theirs=folder.name, ours=case.accelerator)
-            yield Formerly(date=accepted(record), differences=(count,))
+            yield OtherMachineBaseline(date=acceptance_date(record), differences=(count,))
 
 
 def rule_for(accelerator: str, max_runs: int = 5) -> RuleR:
@@ -212,8 +218,8 @@ def calibrated_rule(
     return machine.rule(machine.settings, max_runs), machine.settings.in_words
 
 
-def rule_beside(
+def rule_of_baseline(
     file: Path, accelerator: str, identity: Mapping[str, Property], max_runs: int
 ) -> tuple[RuleR, str | None]:
-    """Call `calibrated_rule` for the baselines folder that contains `file`."""
+    """Return rule R for the baseline `file`, and its noise's source (None without calibration)."""
     return calibrated_rule(closed_root(file), accelerator, identity, max_runs)

@@ -13,7 +13,14 @@ from typing import Protocol
 from pytest_mlperf.core.baseline import Record
 from pytest_mlperf.core.case import Scenario
 from pytest_mlperf.core.errors import RunError
-from pytest_mlperf.core.job import LOADED_QUERIES, AuditRun, Job, MeasuredCase, Search, require
+from pytest_mlperf.core.job import (
+    LOADED_QUERIES,
+    AuditRun,
+    Job,
+    MeasuredCase,
+    Search,
+    raise_problems,
+)
 from pytest_mlperf.core.measurement import Run, Subject
 from pytest_mlperf.core.metrics import CONCURRENCY, SEARCH_METRICS
 from pytest_mlperf.core.notes import Note
@@ -24,15 +31,15 @@ from pytest_mlperf.core.search import (
     Condition,
     NoRate,
     SearchPlan,
-    Tried,
-    narrow_step,
+    SearchRun,
+    first_search_step,
     next_rate,
-    result,
-    tried,
+    search_entry,
+    search_outcome,
 )
 from pytest_mlperf.hardware.host import usable_cores
 from pytest_mlperf.registry import clients_of
-from pytest_mlperf.run.accuracy import Ask
+from pytest_mlperf.run.accuracy import ScoringSchedule
 from pytest_mlperf.run.builds import Build
 from pytest_mlperf.run.child.reporter import one_line
 from pytest_mlperf.run.conditions import Conditions
@@ -80,8 +87,8 @@ class Searches:
         self._rates = [run.metrics[self._metric] for run in runs if self._metric in run.metrics]
         self._done = 0
 
-    def run(self, case: Rated, attempt: Callable[[SearchState], Run]) -> Run:
-        """Make one search; the returned run has the found throughput or concurrency.
+    def run(self, case: RatedCase, attempt: Callable[[SearchState], Run]) -> Run:
+        """Search the highest rate or concurrency within limits; return a run that has it as metric.
 
         Its other metrics were measured at the highest rate within the limits. Raises Unjudgeable
         if no rate was found, or a run is INVALID for a reason other than latency.
@@ -91,11 +98,11 @@ class Searches:
         inside = replace(self._conditions, folder=folder)
         plan = self._plan()
         runs: list[Run] = []
-        tries: list[Tried] = []
+        tries: list[SearchRun] = []
         rate = next_rate(tries, plan) if plan else None
         while not tries or rate is not None:
             at = SearchState(rate=rate, conditions=inside)
-            run = _unpointed(valid_run(case, partial(_made, attempt, at)))
+            run = _without_points(valid_run(case, partial(_attempt_run, attempt, at)))
             rate = rate or run.target_qps
             plan = plan or self._planned_from(rate)
             runs.append(run)
@@ -106,7 +113,7 @@ class Searches:
         self._rates.append(best.metrics[self._metric])
         return best
 
-    def _tried(self, rate: float, run: Run) -> Tried:
+    def _tried(self, rate: float, run: Run) -> SearchRun:
         names = [one.metric for one in self._limits if one.metric not in run.metrics]
         if names:
             raise RunError(
@@ -115,18 +122,20 @@ class Searches:
                 f"it reports {', '.join(run.metrics)}",
                 str(Path(run.folder) / DETAIL),
             )
-        return tried(rate, run.metrics, self._limits, late=run.limit_missed, folder=run.folder)
+        return search_entry(
+            rate, run.metrics, self._limits, is_invalid=run.limit_missed, folder=run.folder
+        )
 
     def _best(
         self,
-        case: Rated,
-        tries: Sequence[Tried],
+        case: RatedCase,
+        tries: Sequence[SearchRun],
         runs: Sequence[Run],
         plan: SearchPlan,
         folder: Path,
     ) -> Run:
         try:
-            search = result(tries, plan, self._job.facts[KEY])
+            search = search_outcome(tries, plan, self._job.facts[KEY])
         except NoRate as error:
             invalid = replace(runs[-1], invalid=(Reason(key=Key.NO_RATE, text=str(error)),))
             case.invalid_runs.append(invalid)
@@ -147,7 +156,7 @@ class Searches:
     def _plan(self) -> SearchPlan | None:
         if self._rates:
             mean = geometric_mean(self._rates)
-            step = narrow_step(self._job.limits[self._metric])
+            step = first_search_step(self._job.limits[self._metric])
             return replace(self._planned_from(mean), step=step)
         start, bounds = self._find.start, self._find.bounds
         if start is None and bounds:
@@ -176,8 +185,8 @@ def condition_differs(job: MeasuredCase, record: Record) -> str | None:
     )
 
 
-def _unpointed(run: Run) -> Run:
-    """Remove "@64" from the metric names of a search, because each search finds another one."""
+def _without_points(run: Run) -> Run:
+    """Remove the point, as in "@64", from metric names: each search ends at another concurrency."""
     metrics, server = (
         {name.partition("@")[0]: value for name, value in figures.items()}
         for figures in (run.metrics, run.serving.server)
@@ -185,9 +194,9 @@ def _unpointed(run: Run) -> Run:
     return replace(run, metrics=metrics, serving=replace(run.serving, server=server))
 
 
-def _made(attempt: Callable[[SearchState], Run], at: SearchState) -> Run:
-    """Make a run; if early stopping is all that failed, mark it as a missed latency limit."""
-    run = attempt(at)
+def _attempt_run(attempt: Callable[[SearchState], Run], state: SearchState) -> Run:
+    """Make a run; if only early stopping makes it INVALID, set its `limit_missed` instead."""
+    run = attempt(state)
     if not run.invalid or run.queries < ENOUGH_QUERIES:
         return run
     if all(reason.key is Key.EARLY_STOPPING for reason in run.invalid):
@@ -220,21 +229,21 @@ class Unjudgeable(Exception):
         return Note.of("reasons", reasons=tuple(reason.text for reason in self.run.invalid))
 
 
-class Rated(Protocol):
-    """Define what `valid_run` needs of a case: job, rate of the next run, and INVALID runs."""
+class RatedCase(Protocol):
+    """Define what `valid_run` needs of a case: job, rate of the next run, list of INVALID runs."""
 
     @property
     def job(self) -> MeasuredCase:
-        """Case with the settings for its runs."""
+        """Settings to measure and judge the case."""
 
     rate: float | None
     invalid_runs: list[Run]
 
     def add_clients(self) -> None:
-        """Use more client processes for the next run, if possible."""
+        """Use more client processes in the next run; do nothing if their number cannot grow."""
 
 
-def valid_run(case: Rated, attempt: Callable[[], Run]) -> Run:
+def valid_run(case: RatedCase, attempt: Callable[[], Run]) -> Run:
     """Call `attempt` until it returns a valid run; add INVALID ones to the case.
 
     The next attempt has a higher rate in Offline, and more client processes if the client was slow.
@@ -318,7 +327,7 @@ class CaseRunner:
 
     @property
     def job(self) -> MeasuredCase:
-        """Case with the settings for its runs."""
+        """Settings to measure and judge the case."""
         return self._job(scorer=False)
 
     def _job(self, *, scorer: bool) -> MeasuredCase:
@@ -331,7 +340,7 @@ class CaseRunner:
                 resolved = planned.job
             self._resolved[scorer] = resolved
         if isinstance(resolved, Problems):
-            require(one for one in resolved.problems if scorer or not one.scoring)
+            raise_problems(one for one in resolved.problems if scorer or not one.scoring)
             raise AssertionError
         return resolved
 
@@ -348,7 +357,7 @@ class CaseRunner:
 
     @property
     def suite_job(self) -> Job:
-        """Case of a suite with the settings of its runs."""
+        """The case as a `Job`, a case of a suite; it must not be a pytest-benchmark test."""
         assert isinstance(self.job, Job)
         return self.job
 
@@ -363,7 +372,7 @@ class CaseRunner:
             return
         self.clients = clients
 
-    def add_run(self, *, ask: Ask | None = None) -> Run:
+    def add_run(self, *, ask: ScoringSchedule | None = None) -> Run:
         """Add one valid run from a fresh process, or the result of one rate search.
 
         `ask` requests an accuracy pass in the first process; its scores count even if the run is
@@ -399,9 +408,9 @@ class CaseRunner:
         )
 
     def process(
-        self, *, performance: bool, ask: Ask | None, at: SearchState | None = None
+        self, *, performance: bool, ask: ScoringSchedule | None, at: SearchState | None = None
     ) -> ProcessResult:
-        """Run a fresh process of the case; store the rate that it probed, if any."""
+        """Run a process that times the case (`performance`), scores it (`ask` given), or both."""
         self._processes += 1
         audit = at.audit if at else None
         job = self._job(scorer=ask is not None)

@@ -144,40 +144,40 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         return _run(sys.argv[1:] if arguments is None else arguments)
     except KeyboardInterrupt as interrupt:
-        from pytest_mlperf.cli.output import complain, progress
+        from pytest_mlperf.cli.output import print_error, progress
         from pytest_mlperf.processes import end_on_next_interrupt
 
         undo = end_on_next_interrupt()
         progress("")
-        complain("; ".join(("interrupted", *map(str, interrupt.args))))
+        print_error("; ".join(("interrupted", *map(str, interrupt.args))))
         if arguments is not None:
             undo()
         return 130
 
 
 def _run(words: Sequence[str]) -> int:
-    from pytest_mlperf.cli.output import complain, print_what_the_terminal_can
+    from pytest_mlperf.cli.output import print_error, replace_unencodable_characters
     from pytest_mlperf.core.errors import EnvironmentFault, MlperfError
-    from pytest_mlperf.core.untrusted_text import meant, nearest
+    from pytest_mlperf.core.untrusted_text import nearest, spelling_hint
 
     parser, choices = build_parser()
     if removed := _removed(words):
-        complain(removed)
+        print_error(removed)
         return 2
     if words and not words[0].startswith("-") and words[0] not in choices:
         parser.error(f"no command {words[0]!r}{nearest(words[0], choices)}")
     parsed, unknown = parser.parse_known_args(words)
     if unknown:
         command = choices[parsed.command]
-        hint = meant(unknown[0], command._option_string_actions)
+        hint = spelling_hint(unknown[0], command._option_string_actions)
         command.error(f"unknown argument {unknown[0]!r}{hint}; see {command.prog} --help")
-    print_what_the_terminal_can()
+    replace_unencodable_characters()
     try:
         code = _code_of(parsed)
         sys.stdout.flush()
         return code
     except MlperfError as error:
-        complain(str(error))
+        print_error(str(error))
         return 3 if isinstance(error, EnvironmentFault) else 2
     except BrokenPipeError:
         # The reader, e.g. `head`, closed the pipe; flushing at exit must not fail either.
@@ -188,7 +188,7 @@ def _run(words: Sequence[str]) -> int:
         if error.filename is not None or error.errno not in DISK_ERRORS:
             raise
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        complain(f"the output is incomplete: writing failed: {error.strerror}")
+        print_error(f"the output is incomplete: writing failed: {error.strerror}")
         return 2
 
 

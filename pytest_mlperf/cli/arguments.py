@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from pytest_mlperf.cli.output import as_typed, whole
+from pytest_mlperf.cli.output import as_typed, integer_type
 from pytest_mlperf.suite.values import checked_accelerator
 
 RUNS_DIR = Path(".mlperf")
@@ -55,7 +55,7 @@ ARGUMENTS: Mapping[str, Mapping[str, Any]] = {
     "--json": {"action": "store_true", "help": "print JSON"},
     "--manifest": {"type": Path, "metavar": "FILE", "help": "output of `plan --format json`"},
     "--output": {"type": Path, "metavar": "FILE", "help": "file to write (default: print)"},
-    "--pairs": {"type": whole(2), "metavar": "N"},
+    "--pairs": {"type": integer_type(2), "metavar": "N"},
     "--prices": {
         "type": Path,
         "metavar": "FILE",

@@ -20,13 +20,13 @@ from pytest_mlperf.bench.case import baseline_file, baselines_root, load_checked
 from pytest_mlperf.bench.runner import INVALID_TRIES, CaseRunner, SearchState, Unjudgeable
 from pytest_mlperf.cli.arguments import REPEATABLE, add, again
 from pytest_mlperf.cli.machine import server_machine
-from pytest_mlperf.cli.output import progress, show, whole, width
+from pytest_mlperf.cli.output import integer_type, progress, show, width
 from pytest_mlperf.cli.stored_results import folder_in
 from pytest_mlperf.cli.suites import find_suites, read_suites
-from pytest_mlperf.core.baseline import Property, Record, find
+from pytest_mlperf.core.baseline import Property, Record, find_record
 from pytest_mlperf.core.errors import EnvironmentFault, MlperfError, SuiteError
 from pytest_mlperf.core.job import Job
-from pytest_mlperf.core.measurement import Run, Subject, repeated
+from pytest_mlperf.core.measurement import Run, Subject, repeat_note
 from pytest_mlperf.core.metrics import METRICS
 from pytest_mlperf.core.noise import Learnt, Noise, Series, learn, spread, uncalibrated
 from pytest_mlperf.core.noise.calibration import (
@@ -39,18 +39,18 @@ from pytest_mlperf.core.noise.calibration import (
     best_length,
     drift,
     merged,
-    most_runs,
+    runs_to_detect,
     settings_of,
 )
 from pytest_mlperf.core.numbers import MAX_RUNS, change, duration, limit, percent, plural
-from pytest_mlperf.core.rulings.ruling import values
+from pytest_mlperf.core.rulings.ruling import rule_values
 from pytest_mlperf.core.rulings.sample import countable
 from pytest_mlperf.core.untrusted_text import clean
 from pytest_mlperf.hardware.machine import Machine, detect, split
 from pytest_mlperf.judge.rule_r import Value, minimum_detectable_change
 from pytest_mlperf.reports.sentences import sentence
 from pytest_mlperf.reports.terminal.layout import fold, relative, table
-from pytest_mlperf.run.accuracy import Ask
+from pytest_mlperf.run.accuracy import ScoringSchedule
 from pytest_mlperf.run.conditions import (
     LOST_FOLDER,
     WARM_FOLDER,
@@ -95,7 +95,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add(parser, "suites")
     parser.add_argument(
         "--runs",
-        type=whole(2, MAX_RUNS, or_zero=True),
+        type=integer_type(2, MAX_RUNS, or_zero=True),
         default=RUNS,
         metavar="N",
         help=f"runs of each case (default {RUNS}); 0: use stored runs only",
@@ -217,9 +217,9 @@ def _in_turns(cases: Sequence[Repeated], runs: int) -> None:
             case.broken = f"{tries}{reason}"
             text = f"failed: {case.broken}"
         else:
-            case.keep(run, number)
+            case.save_run(run, number)
             text = f"{run.duration_s:.1f} s, start-up {case.start_s:.1f} s"
-            if again := repeated(case.invalid_runs[count:]):
+            if again := repeat_note(case.invalid_runs[count:]):
                 text += f"; {sentence(again)}"
         position = f"{done:>{len(str(len(turns)))}} of {len(turns)}"
         progress("")
@@ -253,9 +253,9 @@ class Repeated(CaseRunner):
                 self.kept, self.rate = case.runs, case.target_qps
 
     def process(
-        self, *, performance: bool, ask: Ask | None, at: SearchState | None = None
+        self, *, performance: bool, ask: ScoringSchedule | None, at: SearchState | None = None
     ) -> ProcessResult:
-        """Run one new process; store its time outside the timed part in `start_s` [s]."""
+        """Run a process as the base class does; store its time beyond the run's in `start_s`."""
         began = time.monotonic()
         process = super().process(performance=performance, ask=ask, at=at)
         run = process.run
@@ -269,7 +269,7 @@ class Repeated(CaseRunner):
             )
         return process
 
-    def keep(self, run: Run, number: int) -> None:
+    def save_run(self, run: Run, number: int) -> None:
         """Add a run and write it to the accelerator's file, so that an interruption loses none."""
         planned, process = self.planned, self.last
         assert process is not None
@@ -537,7 +537,7 @@ def learn_and_show(
         accelerator=accelerator,
         machine=machine,
         learnt=learnt,
-        settings=settings_of(learnt, date=today, max_runs=most_runs(gated, learnt.noise)),
+        settings=settings_of(learnt, date=today, max_runs=runs_to_detect(gated, learnt.noise)),
         default=default,
         baselines=baselines,
         width=width(),
@@ -556,7 +556,7 @@ def recorded(
     """Return the baseline record of a case on this machine, or None."""
     root = baselines_root(folder, planned.path, planned.suite.division)
     loaded = load_checked(baseline_file(root, planned.case, planned.suite.profile), planned.case)
-    return find(loaded, identity) if loaded else None
+    return find_record(loaded, identity) if loaded else None
 
 
 def baseline_runs(
@@ -567,5 +567,5 @@ def baseline_runs(
     for case in planned:
         if record := recorded(case, identity, folder):
             for metric in record.runs[0].metrics:
-                runs[case.case.id, metric] = values(record.runs, metric)
+                runs[case.case.id, metric] = rule_values(record.runs, metric)
     return runs

@@ -23,15 +23,15 @@ from pytest_mlperf.core.baseline import (
     unknown_facts,
 )
 from pytest_mlperf.core.case import Case, Scenario
-from pytest_mlperf.core.contention import tolerated
+from pytest_mlperf.core.contention import tolerated_load_share
 from pytest_mlperf.core.errors import BaselineError, MlperfError
 from pytest_mlperf.core.measurement import Run
-from pytest_mlperf.core.metrics import METRICS, gated_metrics, of_curve
+from pytest_mlperf.core.metrics import METRICS, curve_metrics, gated_metrics
 from pytest_mlperf.core.numbers import plural
 from pytest_mlperf.core.recording import changes
 from pytest_mlperf.core.results import CaseResult, Results, performance
 from pytest_mlperf.core.roofline.gpu import GpuPrice
-from pytest_mlperf.core.rulings.ruling import other_length, ruling_of
+from pytest_mlperf.core.rulings.ruling import length_change, ruling_of
 from pytest_mlperf.core.rulings.sides import judge_sides, judge_together
 from pytest_mlperf.core.search import other_condition
 from pytest_mlperf.core.verdict import Outcome
@@ -94,7 +94,7 @@ def run(parsed: argparse.Namespace) -> int:
     a, b, roots = two_sides(parsed, planned)
     limits = _limits_of({(one.case.id, one.suite.profile): one.limits for one in planned})
     both = [case for case in a.cases if case in b.cases]
-    compared = together(
+    compared = judge_jointly(
         [compare_case(*pair(a.cases[case], b.cases[case]), limits, roots) for case in both]
     )
     alone = {
@@ -142,12 +142,14 @@ def compare_case(
     """Judge one case of B against A as its baseline."""
     case = b.case.id
     notes = [f"{label}: {one.reason}" for label, one in (("A", a), ("B", b)) if one.reason]
-    if reason := why_not(a, b) or sentence(other_length(b.runs, a.runs) or ""):
+    if reason := why_not(a, b) or sentence(length_change(b.runs, a.runs) or ""):
         return ComparedCase(case=case, outcome=Outcome.INVALID, reason=reason, notes=tuple(notes))
     rule, source = rule_here(roots, a.case.accelerator, a.identity)
     try:
         gated = limits(a, b)
-        metrics = judge_sides(a.runs, b.runs, gated, replace(rule, tolerated=tolerated(gated)))
+        metrics = judge_sides(
+            a.runs, b.runs, gated, replace(rule, tolerated=tolerated_load_share(gated))
+        )
     except ValueError as error:  # a file from elsewhere may hold what no run can measure
         return ComparedCase(case=case, outcome=Outcome.INVALID, reason=str(error))
     if len(a.runs) < GATING_RUNS:
@@ -167,7 +169,7 @@ def compare_case(
     )
 
 
-def together(compared: Sequence[ComparedCase]) -> list[ComparedCase]:
+def judge_jointly(compared: Sequence[ComparedCase]) -> list[ComparedCase]:
     """Judge all cases jointly, with a correction for multiple comparisons."""
     judged = judge_together([one.metrics for one in compared], RuleR().alpha)
     return [
@@ -197,7 +199,7 @@ def planned_here() -> Sequence[Planned]:
 
 
 def _limits_of(suites: Mapping[tuple[str, str], Limits]) -> Callable[[Measured, Measured], Limits]:
-    """Return a function for a case's limits, from the results, its suite, or the defaults."""
+    """Return a function from two cases to limits by metric: of results, suites or defaults."""
 
     def limits(a: Measured, b: Measured) -> Limits:
         bounds = b.limits or a.limits or suites.get((b.case.id, b.profile))
@@ -208,7 +210,7 @@ def _limits_of(suites: Mapping[tuple[str, str], Limits]) -> Callable[[Measured, 
                 scenario in {Scenario.INTERACTIVE, Scenario.CONCURRENCY} and "ttft_p50" in measured
             )
             usual = gated_metrics(scenario, tokens=timed, searched=bool(b.find))
-            names = of_curve(scenario, measured) or usual
+            names = curve_metrics(scenario, measured) or usual
             bounds = {name: METRICS[name].limit for name in names}
         gated = [one.gated for one in (a, b) if one.gated is not None]
         return {name: bound for name, bound in bounds.items() if all(name in g for g in gated)}
@@ -262,7 +264,7 @@ def commit_of(ref: str) -> str | None:
 
 
 def _is_baseline(name: str, folder: Path | None) -> bool:
-    if not baselines.is_place(Path(name)):
+    if not baselines.is_baseline_path(Path(name)):
         return False
     root = Path(name).parts[:-4]
     root = root[:-1] if root[-1] == "open" else root
@@ -430,7 +432,7 @@ class Measured:
 
     @property
     def division(self) -> str:
-        """MLPerf division; a fingerprint states it only if it is open."""
+        """MLPerf division of the fingerprint, "closed" or "open"; default: "closed"."""
         return self.fingerprint.get("division", "closed")
 
 

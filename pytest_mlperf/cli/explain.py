@@ -12,7 +12,7 @@ from pathlib import Path
 from pytest_mlperf.bench.case import load_checked, nearest_baselines
 from pytest_mlperf.bench.files import judged_against, suite_of
 from pytest_mlperf.bench.interleaved import NotComparable, ratios_of
-from pytest_mlperf.bench.policy import calibrated_rule, rule_beside, rule_for
+from pytest_mlperf.bench.policy import calibrated_rule, rule_for, rule_of_baseline
 from pytest_mlperf.cli.arguments import add
 from pytest_mlperf.cli.output import show, width
 from pytest_mlperf.cli.stored_results import (
@@ -22,23 +22,23 @@ from pytest_mlperf.cli.stored_results import (
     results_file,
     results_path,
 )
-from pytest_mlperf.core.baseline import Record, find
+from pytest_mlperf.core.baseline import Record, find_record
 from pytest_mlperf.core.errors import MlperfError
 from pytest_mlperf.core.measurement import Run
 from pytest_mlperf.core.metrics import METRICS, title
 from pytest_mlperf.core.numbers import change, interval, limit, percent, plural, quantity, times
-from pytest_mlperf.core.recording import set_by
+from pytest_mlperf.core.recording import acceptance_text
 from pytest_mlperf.core.results import CaseResult, Results
 from pytest_mlperf.core.rulings.multiplicity import DROP_OUTCOMES
-from pytest_mlperf.core.rulings.ruling import is_worse, values
+from pytest_mlperf.core.rulings.ruling import is_worse, rule_values
 from pytest_mlperf.core.verdict import MetricVerdict, RatioVerdict, Verdict
 from pytest_mlperf.judge.decision import Answer
-from pytest_mlperf.judge.inputs import Direction, surer
+from pytest_mlperf.judge.inputs import Direction, better_known
 from pytest_mlperf.judge.multiplicity import rule_among
 from pytest_mlperf.judge.ratio import FIRST_LOOK, Ratio
 from pytest_mlperf.judge.rule_r import GATING_RUNS, Judged, RuleR, judge
 from pytest_mlperf.reports.causes import causes
-from pytest_mlperf.reports.rows import section
+from pytest_mlperf.reports.rows import cause_lines
 from pytest_mlperf.reports.sentences import sentence
 from pytest_mlperf.reports.terminal import text
 from pytest_mlperf.reports.terminal.explanation import environment, evidence, wrapped
@@ -87,7 +87,9 @@ def run(parsed: argparse.Namespace) -> int:
         name, text = "", name
     file = results_path(text, parsed.runs_dir) if text else None
     try:
-        path, results, tests = choose(name, [(file, read_results(file))] if file else sessions)
+        path, results, tests = newest_session_with(
+            name, [(file, read_results(file))] if file else sessions
+        )
     except MlperfError as error:
         raise MlperfError("\n".join([str(error), *sessions.notes])) from None
     for result in tests:
@@ -100,10 +102,10 @@ def run(parsed: argparse.Namespace) -> int:
     return 0
 
 
-def choose(
+def newest_session_with(
     name: str, sessions: Iterable[tuple[Path, Results]]
 ) -> tuple[Path, Results, list[CaseResult]]:
-    """Find the newest session with a case; return (file, results, tests of the case)."""
+    """Return the newest session with a case or test `name`: (file, results, tests of the case)."""
     measured: list[str] = []
     for path, results in sessions:
         tests = [one for one in results.cases if f"::{one.test}".endswith(f"::{name}")]
@@ -129,26 +131,26 @@ def _explain(result: CaseResult, path: Path, results: Results) -> Iterator[str]:
     folders = (Path(), *path.resolve().parents)
     file = judged_against(result, folders)
     loaded = load_checked(file, verdict.case) if file else None
-    record = find(loaded, verdict.subject.identity) if loaded and verdict.subject else None
+    record = find_record(loaded, verdict.subject.identity) if loaded and verdict.subject else None
     gated = [metric for metric in verdict.metrics if metric.metric in result.limits]
     if verdict.other_runs:
         limits = {m.metric: m.limit for m in gated if m.limit and m.outcome}
         pairs = sum(len(one.limits) for one in results.cases if one.verdict.kind in DROP_OUTCOMES)
         rule = rule_among(rule_of_pair(result, folders), pairs)
         compared = [metric for metric in gated if metric.metric in limits]
-        judged = [against(verdict, metric, limits, rule, width()) for metric in compared]
+        judged = [interleaved_lines(verdict, metric, limits, rule, width()) for metric in compared]
     elif verdict.ratio:
-        judged = [turns(verdict, verdict.ratio, rule_of_pair(result, folders), width())]
+        judged = [explain_pairs(verdict, verdict.ratio, rule_of_pair(result, folders), width())]
     else:
         rule = rule_for(verdict.case.accelerator, result.max_runs)
         if file and verdict.subject:
             identity = verdict.subject.identity
-            rule = rule_beside(file, verdict.case.accelerator, identity, result.max_runs)[0]
-        judged = [looks(metric, verdict.runs, record, rule, width()) for metric in gated]
+            rule = rule_of_baseline(file, verdict.case.accelerator, identity, result.max_runs)[0]
+        judged = [explain_analyses(metric, verdict.runs, record, rule, width()) for metric in gated]
     # What was accepted since is not what the verdict was judged against.
-    same = record if record and set_by(record.history) == verdict.baseline.source else None
+    same = record if record and acceptance_text(record.history) == verdict.baseline.source else None
     others = [one.verdict for one in results.cases if one.verdict.case != verdict.case]
-    likely = section(causes(verdict, same, others), len(others), width())
+    likely = cause_lines(causes(verdict, same, others), len(others), width())
     yield f"{result.test}"
     at = f" at commit {results.commit}" if results.commit else ""
     yield f"{results.started[:16].replace('T', ' ')} UTC{at}, profile {result.profile}"
@@ -173,15 +175,15 @@ PAIR_SAYS = {Answer.PASS: "proven", Answer.FAIL: "refuted", Answer.MORE: "anothe
 DROP_SAYS = {Answer.PASS: "ok", Answer.FAIL: "drop", Answer.MORE: "another pair"}
 
 
-def looks(
+def explain_analyses(
     metric: MetricVerdict, runs: Sequence[Run], record: Record | None, rule: RuleR, width: int
 ) -> list[str]:
     """Explain each interim analysis of a gated metric; ValueError for impossible values."""
     about = METRICS[metric.metric]
     bound = limit(metric.metric, metric.limit) if metric.limit else ""
     head = f"{title(metric.metric)}: {about.direction} is better, limit {bound}; {metric.outcome}"
-    old_values = values(record.runs, metric.metric, rule.tolerated) if record else []
-    new_values = values(runs, metric.metric, rule.tolerated)
+    old_values = rule_values(record.runs, metric.metric, rule.tolerated) if record else []
+    new_values = rule_values(runs, metric.metric, rule.tolerated)
     if metric.outcome is None or metric.low is None or metric.limit is None:
         note = sentence(metric.note or "no baseline")
         return [head.replace("None", "only reported"), *wrapped(f"Not judged: {note}", width)]
@@ -189,7 +191,7 @@ def looks(
         note = "The baseline's runs are missing, so the interim analyses cannot be repeated."
         return [head, *wrapped(note, width)]
     noise = record.noise_of(metric.metric) if record else None
-    rule = replace(rule, session_noise=surer(noise, rule.session_noise))
+    rule = replace(rule, session_noise=better_known(noise, rule.session_noise))
     made = [
         judge(old_values, new_values[:k], direction=about.direction, limit=metric.limit, rule=rule)
         for k in range(1, min(len(new_values), rule.max_runs) + 1)
@@ -279,13 +281,13 @@ def _remarks(metric: MetricVerdict, last: Judged, rule: RuleR) -> Iterator[str]:
     )
 
 
-def thresholds(look: Judged, metric: str) -> tuple[float, float]:
-    """Return (largest drop that passes, smallest drop that is proven) for equally noisy runs.
+def thresholds(judged: Judged, metric: str) -> tuple[float, float]:
+    """Return (largest drop that would pass, smallest drop that would be proven) as shares.
 
     The width of the confidence interval is assumed constant, because it depends on noise only.
     """
-    worst, best = _ends(look, metric)
-    change_, bound = math.log1p(look.change), math.log1p(_signed(look.limit, metric))
+    worst, best = _ends(judged, metric)
+    change_, bound = math.log1p(judged.change), math.log1p(_signed(judged.limit, metric))
     passes = math.expm1(bound + change_ - math.log1p(worst))
     fails = math.expm1(change_ - math.log1p(best))
     # What passes is never a drop, although it may be proven to be worse than 0.
@@ -319,12 +321,12 @@ def _signed(share: float, metric: str) -> float:
     return -share if METRICS[metric].direction is Direction.HIGHER else share
 
 
-def turns(verdict: Verdict, claim: RatioVerdict, rule: RuleR, width: int) -> list[str]:
+def explain_pairs(verdict: Verdict, claim: RatioVerdict, rule: RuleR, width: int) -> list[str]:
     """Explain a claimed ratio: list the interleaved pairs, with the interval after each pair."""
     name = claim.metric
     head = f"{title(name)}: claimed >= {claim.least:g}x; {plural(claim.pairs, 'pair')} of runs"
     sides = [verdict.runs[side::2][: claim.pairs] for side in (0, 1)]
-    judged = partial(ratios_of, limits={name: 0.0}, rule=rule, least=claim.least)
+    judged = partial(ratios_of, limits={name: 0.0}, rule=rule, claim=claim.least)
     ends = (
         "the claim is proven if the whole interval is at or above it, and refuted if the whole "
         "interval is below it"
@@ -333,7 +335,7 @@ def turns(verdict: Verdict, claim: RatioVerdict, rule: RuleR, width: int) -> lis
     return [head, *table_lines, *(f"{INDENT}{run.folder}" for run in verdict.runs)]
 
 
-def against(
+def interleaved_lines(
     verdict: Verdict, metric: MetricVerdict, limits: Mapping[str, float], rule: RuleR, width: int
 ) -> list[str]:
     """Return a heading, then each pair of runs of this build (a) and the other one (b).

@@ -19,7 +19,7 @@ from pytest_mlperf.hardware.machine import detect
 from pytest_mlperf.hardware.specs import class_of
 from pytest_mlperf.run.server_hardware import ServerSources
 from pytest_mlperf.stores import atomic
-from pytest_mlperf.suite.libraries import cure, declared, is_here
+from pytest_mlperf.suite.libraries import declared_libraries, install_command, is_here
 
 FIRST_ENGINE = "null"
 """The engine whose first suite runs unchanged on every machine."""
@@ -104,9 +104,9 @@ def run(parsed: argparse.Namespace) -> int:
     texts = {suite: text, readme: template.read_text("utf-8")}
     write_all(texts)
     show(f"wrote {path}" for path in texts)
-    absent = [one for one in declared("engines", parsed.engine) if not is_here(one)]
+    absent = [one for one in declared_libraries("engines", parsed.engine) if not is_here(one)]
     if absent:
-        show([f"engine {parsed.engine} needs: {cure('engines', parsed.engine, absent)}"])
+        show([f"engine {parsed.engine} needs: {install_command('engines', parsed.engine, absent)}"])
     show(_next_steps(suites, "" if parsed.engine == FIRST_ENGINE else edits))
     return 0
 

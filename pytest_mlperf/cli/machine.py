@@ -9,11 +9,11 @@ from dataclasses import replace
 from pathlib import Path
 
 from pytest_mlperf.bench.case import baseline_file, baselines_root, load_checked
-from pytest_mlperf.bench.policy import accepted, of_unnamed
+from pytest_mlperf.bench.policy import acceptance_date, unnamed_server_baseline
 from pytest_mlperf.cli.arguments import add
 from pytest_mlperf.cli.output import show
 from pytest_mlperf.cli.suites import find_suites, read_suites
-from pytest_mlperf.core.baseline import find
+from pytest_mlperf.core.baseline import find_record
 from pytest_mlperf.core.errors import BaselineError, MlperfError
 from pytest_mlperf.core.server.identity import SOURCE
 from pytest_mlperf.hardware import probe
@@ -86,14 +86,14 @@ def in_words(planned: Planned, machine: Machine) -> str:
 
 
 def _adopted(planned: Planned, machine: Machine, file: Path) -> Iterator[str]:
-    """Move a baseline filed under the client's hardware to the server's; yield messages."""
+    """Move a baseline with the client's hardware to the server's identity; yield messages."""
     case, old_file, root = planned.case, file, file.parents[3]
     identity = machine.identity(case.accelerator)
     old = load_checked(file, case)
-    if old is None and (old := of_unnamed(root, file)):
+    if old is None and (old := unnamed_server_baseline(root, file)):
         old_file = root.joinpath("cpu", *file.relative_to(root).parts[1:])
     records = [one for one in old.records if SOURCE not in one.identity] if old else []
-    if old is None or not records or find(old, identity):
+    if old is None or not records or find_record(old, identity):
         yield "  no baseline to move"
         return
     if len(records) > 1:
@@ -105,4 +105,4 @@ def _adopted(planned: Planned, machine: Machine, file: Path) -> Iterator[str]:
     baselines.save(file, replace(old, accelerator=case.accelerator, records=moved))
     if old_file != file:
         old_file.unlink()
-    yield f"  moved the baseline of {accepted(records[0])}: {relative(file)}"
+    yield f"  moved the baseline of {acceptance_date(records[0])}: {relative(file)}"

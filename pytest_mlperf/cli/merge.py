@@ -10,10 +10,10 @@ from pathlib import Path
 
 from pytest_mlperf.cli.arguments import add
 from pytest_mlperf.cli.output import show, width
-from pytest_mlperf.cli.stored_results import results_path, whole_results
+from pytest_mlperf.cli.stored_results import results_path, verified_results
 from pytest_mlperf.core.errors import MlperfError
 from pytest_mlperf.core.numbers import plural
-from pytest_mlperf.core.results import Absent, Results, absent, merge
+from pytest_mlperf.core.results import Absent, Results, merge, unjudged_tests
 from pytest_mlperf.reports import formats
 from pytest_mlperf.reports.terminal import text
 from pytest_mlperf.reports.terminal.layout import fold
@@ -78,7 +78,7 @@ def run(parsed: argparse.Namespace) -> int:
     parts, signed = {}, []
     files = _files(parsed.results or [None], parsed.runs_dir, parsed.manifest)
     for path in files:
-        parts[str(path)], lines = whole_results(path, parsed.verify)
+        parts[str(path)], lines = verified_results(path, parsed.verify)
         signed += lines
     merged = merge(
         parts,
@@ -87,7 +87,7 @@ def run(parsed: argparse.Namespace) -> int:
         today=time.date(),
         fail_on={parsed.fail_on} - {None},
     )
-    missing = absent((one.test for one in manifest.tests), merged) if manifest else []
+    missing = unjudged_tests((one.test for one in manifest.tests), merged) if manifest else []
     file = parsed.output or files[0]
     whole = formats.ReportedSession(results=merged, file=file, absent=missing, columns=width())
     written, failures = _write_each(parsed, whole)

@@ -17,7 +17,7 @@ from pytest_mlperf.core.errors import EnvironmentFault, MlperfError, text_of
 from pytest_mlperf.core.imports import distribution
 from pytest_mlperf.core.untrusted_text import json_text, nearest
 from pytest_mlperf.reports.terminal.layout import fold, paragraph, paragraphs
-from pytest_mlperf.suite.libraries import DISTRIBUTION, NOUNS, declared, extras, is_here
+from pytest_mlperf.suite.libraries import DISTRIBUTION, NOUNS, declared_libraries, extras, is_here
 
 JSON_VERSION = 1
 INDENT = "      "
@@ -37,7 +37,7 @@ class UnreadableExtension(EnvironmentFault):
 class Extension:
     """Describe an engine, data set, scorer or builder with its declared options.
 
-    `libraries` has the libraries that it uses: whether they are installed, and the extra with them.
+    `libraries` maps each library it uses to "installed" (bool) and "extra" (the pip extra with it).
     """
 
     group: registry.Group
@@ -54,8 +54,8 @@ class Extension:
         return tuple(self.declaration.options.values())
 
 
-def read(group: registry.Group, name: str) -> Extension:
-    """Import a registered extension and read its declaration."""
+def read_extension(group: registry.Group, name: str) -> Extension:
+    """Import a registered extension; return its options, precisions and required libraries."""
     entry = registry.registered(group)[name]
     try:
         factory = registry.resolve(entry.value)
@@ -73,7 +73,7 @@ def read(group: registry.Group, name: str) -> Extension:
         distribution=entry.dist.name if entry.dist else None,
         declaration=declaration,
         precisions=tuple(getattr(factory, "precisions", ())),
-        libraries=_libraries((*declared(group, name), *optional)),
+        libraries=_libraries((*declared_libraries(group, name), *optional)),
     )
 
 
@@ -118,7 +118,7 @@ def run(parsed: argparse.Namespace) -> int:
     every = [(group, name) for group in NOUNS for name in sorted(registry.registered(group))]
     if parsed.names:
         chosen = [one for name in dict.fromkeys(parsed.names) for one in _named(name, every)]
-        extensions = [read(*one) for one in chosen]
+        extensions = [read_extension(*one) for one in chosen]
         if parsed.json:
             _print_json({one: document(e) for one, e in zip(chosen, extensions, strict=True)})
         else:
@@ -164,7 +164,7 @@ def document(extension: Extension) -> dict[str, Any]:
 
 def _document_or_error(name: Named) -> dict[str, Any]:
     try:
-        return document(read(*name))
+        return document(read_extension(*name))
     except EnvironmentFault as error:
         return {"error": str(error)}
 
@@ -193,7 +193,7 @@ def _overview(every: Sequence[Named], columns: int) -> Iterator[str]:
 
 def _summary(name: Named) -> str:
     try:
-        extension = read(*name)
+        extension = read_extension(*name)
     except UnreadableExtension as error:
         return error.reason
     foreign = extension.distribution not in (DISTRIBUTION, None)

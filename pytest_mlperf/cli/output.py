@@ -15,7 +15,9 @@ from pytest_mlperf.core.untrusted_text import clean
 MAX_COLUMNS = 120
 
 
-def whole(minimum: int, maximum: int = 1_000_000, *, or_zero: bool = False) -> Callable[[str], int]:
+def integer_type(
+    minimum: int, maximum: int = 1_000_000, *, or_zero: bool = False
+) -> Callable[[str], int]:
     """Return an argparse type for an integer within bounds (0 too, if `or_zero`)."""
 
     def convert(text: str) -> int:
@@ -49,7 +51,7 @@ def show(lines: Iterable[str]) -> None:
         print(clean(line))
 
 
-def complain(message: str) -> None:
+def print_error(message: str) -> None:
     """Print an error, of one or more lines, to standard error."""
     print("\n".join(map(clean, f"pytest-mlperf: {message}".splitlines())), file=sys.stderr)
 
@@ -60,8 +62,8 @@ def progress(line: str) -> None:
         print(f"\r\x1b[K{clean(line)[: width() - 1]}", end="", file=sys.stderr, flush=True)
 
 
-def print_what_the_terminal_can() -> None:
-    """Configure stdout to print "?" for characters that its encoding lacks."""
+def replace_unencodable_characters() -> None:
+    """Configure stdout and stderr to print "?" for characters that their encoding lacks."""
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="replace")

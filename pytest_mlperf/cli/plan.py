@@ -13,10 +13,10 @@ from pathlib import Path
 from typing import Any
 
 from pytest_mlperf.bench.case import baseline_file, baselines_root, load_checked
-from pytest_mlperf.bench.policy import Policy, gated_pairs, rule_beside
+from pytest_mlperf.bench.policy import Policy, gated_pairs, rule_of_baseline
 from pytest_mlperf.cli.across import Prices, price_in_words, read_prices
 from pytest_mlperf.cli.arguments import REPEATABLE, accelerator, add
-from pytest_mlperf.cli.output import show, whole, width
+from pytest_mlperf.cli.output import integer_type, show, width
 from pytest_mlperf.cli.suites import (
     find_suites,
     node_id,
@@ -34,7 +34,7 @@ from pytest_mlperf.judge.inputs import DAYS
 from pytest_mlperf.reports.costs import CaseCost, Costs, cost_of, measured_costs
 from pytest_mlperf.reports.terminal import selection
 from pytest_mlperf.reports.terminal.layout import fold, relative
-from pytest_mlperf.reports.terminal.selection import more
+from pytest_mlperf.reports.terminal.selection import extra_time_lines
 from pytest_mlperf.stores.results import MANIFEST_KIND, MANIFEST_SCHEMA
 from pytest_mlperf.stores.sessions import Sessions
 from pytest_mlperf.suite.model import PHASES
@@ -89,7 +89,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument(
         "--max-runs",
-        type=whole(2),
+        type=integer_type(2),
         metavar="N",
         help=f"maximum runs of a case (default {Policy.max_runs}), as --mlperf-max-runs of pytest",
     )
@@ -185,8 +185,11 @@ def _table(planned: Sequence[SuiteTest], measured: Costs, max_runs: int) -> list
         f"{name} {' to '.join(f'{each:.2g}' if each < 10 else f'{each:.0f}' for each in hours)}"
         for name, hours in accelerator_hours(planned, measured, max_runs).items()
     ]
-    spent, baselines = f"accelerator-hours: {', '.join(rows)}", in_words(planned, promises(planned))
-    texts = (*more(planned, max_runs=max_runs), spent, baselines)
+    spent, baselines = (
+        f"accelerator-hours: {', '.join(rows)}",
+        guarantee_summary(planned, error_guarantees(planned)),
+    )
+    texts = (*extra_time_lines(planned, max_runs=max_runs), spent, baselines)
     return [*lines, *(line for text in texts for line in fold(text, width()))]
 
 
@@ -211,7 +214,7 @@ def manifest(
     planned: Sequence[SuiteTest], measured: Costs, *, root: Path, max_runs: int
 ) -> dict[str, Any]:
     """Return the manifest: all tests that must report a result, and the cost of each case."""
-    held = promises(planned)
+    held = error_guarantees(planned)
     return {
         "schema": MANIFEST_SCHEMA,
         "kind": MANIFEST_KIND,
@@ -258,7 +261,7 @@ def _case(case: SuiteTest, cost: CaseCost, max_runs: int, held: Promises) -> dic
 
 
 def matrix(jobs: Mapping[str, Mapping[str, int]]) -> dict[str, list[dict[str, Any]]]:
-    """Return a GitHub Actions matrix: one job with a time limit per accelerator and suite."""
+    """Return a GitHub Actions matrix: a job for each accelerator and suite of `jobs` (minutes)."""
     rows = [
         {
             "accelerator": name,
@@ -341,19 +344,19 @@ def _pass_s(case: SuiteTest, seconds: float) -> float:
 Promises = Mapping[tuple[Path, str], Guarantee]
 
 
-def promises(planned: Iterable[SuiteTest]) -> dict[tuple[Path, str], Guarantee]:
+def error_guarantees(planned: Iterable[SuiteTest]) -> dict[tuple[Path, str], Guarantee]:
     """Return error guarantees by (suite, case id); skip missing and damaged baselines."""
     cases = (case for case in planned if isinstance(case, Planned))
     return {(case.path, case.case.id): held for case in cases if (held := _promise(case))}
 
 
-def in_words(planned: Iterable[SuiteTest], held: Promises) -> str:
+def guarantee_summary(planned: Iterable[SuiteTest], guarantees: Promises) -> str:
     """Return how many baselines permit final verdicts, as text; "" without baselines."""
     cases = sum(isinstance(case, Planned) for case in planned)
-    if not held:
+    if not guarantees:
         return ""
-    lacks = [one.lacks for one in held.values()]
-    parts = [f"{len(held)} for {plural(cases, 'case')}"]
+    lacks = [one.lacks for one in guarantees.values()]
+    parts = [f"{len(guarantees)} for {plural(cases, 'case')}"]
     if few := lacks.count("few sessions"):
         parts.append(
             f"{few} with fewer than {DAYS} days, so verdicts are provisional: repeat "
@@ -361,7 +364,7 @@ def in_words(planned: Iterable[SuiteTest], held: Promises) -> str:
         )
     if old := lacks.count("old"):
         parts.append(f"{old} too old for a final verdict")
-    if ends := sorted(p.final_until for p in held.values() if p.final_until and not p.lacks):
+    if ends := sorted(p.final_until for p in guarantees.values() if p.final_until and not p.lacks):
         parts.append(
             f"final until {ends[0]} or later; to renew one: {APPEND_OPTIONS} with the same build"
         )
@@ -376,7 +379,7 @@ def _promise(planned: Planned) -> Guarantee | None:
         if loaded is None or not loaded.records:
             return None
         record = max(loaded.records, key=lambda one: one.runs[-1].started)
-        rule, learnt = rule_beside(file, case.accelerator, record.identity, Policy.max_runs)
+        rule, learnt = rule_of_baseline(file, case.accelerator, record.identity, Policy.max_runs)
     except BaselineError:
         return None
     return guarantee(record, rule, calibrated=learnt is not None, now=dt.datetime.now(dt.UTC))

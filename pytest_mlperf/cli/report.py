@@ -10,7 +10,7 @@ from pytest_mlperf.cli.output import show, width
 from pytest_mlperf.cli.stored_results import results_path, store_here
 from pytest_mlperf.core.errors import MlperfError
 from pytest_mlperf.core.numbers import plural
-from pytest_mlperf.core.results import absent
+from pytest_mlperf.core.results import unjudged_tests
 from pytest_mlperf.reports.formats import ReportedSession, call, formats, make_report
 from pytest_mlperf.stores.atomic import write_whole
 from pytest_mlperf.stores.results import read_manifest, read_results
@@ -86,7 +86,7 @@ def run(parsed: argparse.Namespace) -> int:
     session = ReportedSession(
         results=results,
         file=path,
-        absent=absent((one.test for one in planned), results),
+        absent=unjudged_tests((one.test for one in planned), results),
         options={"store": store_here(parsed.store)},
         arguments=vars(parsed),
         columns=width(),

@@ -13,7 +13,7 @@ from pytest_mlperf.core.baseline import Property
 from pytest_mlperf.core.errors import EnvironmentFault, MlperfError
 from pytest_mlperf.core.numbers import percent
 from pytest_mlperf.core.results import Results
-from pytest_mlperf.core.untrusted_text import meant, some, visible
+from pytest_mlperf.core.untrusted_text import some, spelling_hint, visible
 from pytest_mlperf.judge.rule_r import RuleR
 from pytest_mlperf.run.project import git_text, ignored_in_git
 from pytest_mlperf.stores.foreign import content_of
@@ -111,16 +111,16 @@ def not_one_case(name: str, cases: Sequence[str], where: str = "") -> MlperfErro
     if fitting:
         matches = f" match {name!r}" if name else ", name one"
         return MlperfError(f"{len(fitting)} cases{where}{matches}: {listed}")
-    hint = meant(name, cases) or f"; known: {listed or 'none'}"
+    hint = spelling_hint(name, cases) or f"; known: {listed or 'none'}"
     return MlperfError(f"no case {name!r}{where}{hint}")
 
 
-def whole_results(path: Path, allowed: Path | None) -> tuple[Results, list[str]]:
-    """Read results; if `allowed` (signers) is given, verify the signature and name the signer."""
-    if allowed is None:
+def verified_results(path: Path, signers_file: Path | None) -> tuple[Results, list[str]]:
+    """Read results; with a file of allowed signers verify them, and return notes on the signer."""
+    if signers_file is None:
         return read_results(path), []
     content = content_of(path, TITLE)  # once: the bytes that were signed are those that are used
-    signer = verified(path, content, allowed)
+    signer = verified(path, content, signers_file)
     results = read_results(path, content)
     for case in results.cases:
         here, then = digest_of(Path(case.suite)), case.rests_on.get(case.suite)
@@ -147,11 +147,11 @@ def rule_here(
         rule, words = calibrated_rule(root, accelerator, identity, usual.max_runs)
         if words:
             return rule, words
-    return usual, not_calibrated(usual)
+    return usual, default_noise_text(usual)
 
 
-def not_calibrated(rule: RuleR) -> str:
-    """Return the source of the noise as text if the machine is not calibrated."""
+def default_noise_text(rule: RuleR) -> str:
+    """Return the text that default noise is used, because the machine is not calibrated."""
     return f"default noise, {percent(rule.prior_sd)} per run: this machine is not calibrated"
 
 

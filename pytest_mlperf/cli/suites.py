@@ -43,9 +43,9 @@ def require_accelerators(named: Iterable[str], accelerators: Iterable[str]) -> N
             )
 
 
-def places(named: Sequence[Path]) -> list[Path]:
+def search_paths(paths: Sequence[Path]) -> list[Path]:
     """Return the paths to search for suites; by default `suites/`, else the working folder."""
-    return list(named) or [DEFAULT if DEFAULT.is_dir() else Path()]
+    return list(paths) or [DEFAULT if DEFAULT.is_dir() else Path()]
 
 
 def find_suites(named: Sequence[Path]) -> list[Path]:
@@ -59,7 +59,7 @@ def find_suites(named: Sequence[Path]) -> list[Path]:
             f"no suites/ and no *{SUFFIX} in {Path.cwd()}; write a first suite: pytest-mlperf init"
         )
     files: dict[Path, None] = {}
-    for path in places(named):
+    for path in search_paths(named):
         if not path.exists():
             raise MlperfError(f"{path} does not exist; name a suite file or a folder of suites")
         if path.is_file() and not path.name.endswith(SUFFIX):
@@ -121,7 +121,7 @@ def rootdir(named: Sequence[Path]) -> Path:
 
 
 def _configuration(named: Sequence[Path]) -> tuple[Path, Mapping[str, Any]]:
-    resolved = [place.resolve() for place in places(named)]
+    resolved = [place.resolve() for place in search_paths(named)]
     folders = [place if place.is_dir() else place.parent for place in resolved]
     common = Path(os.path.commonpath(folders))
     upwards = [common, *common.parents]

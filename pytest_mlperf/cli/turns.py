@@ -14,7 +14,7 @@ from pytest_mlperf.bench.policy import Policy
 from pytest_mlperf.bench.runner import Unjudgeable
 from pytest_mlperf.cli.arguments import add
 from pytest_mlperf.cli.output import progress, show, width
-from pytest_mlperf.cli.stored_results import case_named, folder_in, not_calibrated
+from pytest_mlperf.cli.stored_results import case_named, default_noise_text, folder_in
 from pytest_mlperf.cli.suites import find_suites
 from pytest_mlperf.core.case import Scenario
 from pytest_mlperf.core.errors import EnvironmentFault, MlperfError
@@ -41,7 +41,7 @@ class TurnsResult:
     """Hold the result of one case's interleaved runs.
 
     Attributes:
-        rows: Outcome and table row of each metric; one without figures if there is a reason.
+        rows: Outcome and table row of each metric; a single row without values if not judged.
         reason: Why the case was not judged, or "".
     """
 
@@ -95,7 +95,7 @@ def run(parsed: argparse.Namespace) -> int:
     for x, y in pairs:
         both = interleaved({"A": x, "B": y}, machine, folder, parsed.pairs)
         both.begin()
-        results.append(measured(both))
+        results.append(measure_interleaved(both))
     progress("")
     show(_page(results, (a.text, b.text), folder))
     if Outcome.PERF_DROP in _outcomes(results):
@@ -112,13 +112,13 @@ class InterleavedCases:
 
     @property
     def noisiest(self) -> CaseRuns:
-        """Case whose runs vary most."""
+        """Case with the largest expected standard deviation of a run."""
         return max(self.cases.values(), key=lambda case: case.rule.prior_sd)
 
     @property
     def noise(self) -> str:
-        """Text on where the noise estimate of the noisiest case comes from."""
-        return self.noisiest.noise or not_calibrated(self.noisiest.rule)
+        """Source of the noise assumed for the noisiest case, as text: calibration or default."""
+        return self.noisiest.noise or default_noise_text(self.noisiest.rule)
 
     def begin(self) -> None:
         """Create the folder for the runs; raise EnvironmentFault if that fails."""
@@ -149,7 +149,7 @@ def interleaved(
     return InterleavedCases(conditions=conditions, cases=cases)
 
 
-def measured(both: InterleavedCases) -> TurnsResult:
+def measure_interleaved(both: InterleavedCases) -> TurnsResult:
     """Interleave runs of the cases A and B, and judge B by the limits of its suite."""
     a, b = (both.cases[side] for side in "AB")
     sides = Interleaved(old=a, new=b, rule=both.noisiest.rule)
@@ -200,7 +200,7 @@ def _page(results: Sequence[TurnsResult], names: tuple[str, str], folder: Path) 
     for result in results:
         lines.append(result.name)
         # Where INVALID runs ended the case, its reason stands for them.
-        again = sentence(result.sides.repeated or "")
+        again = sentence(result.sides.repeat_note or "")
         for line in filter(None, [] if result.reason else [again, result.sides.left_out]):
             lines += fold(line, columns, first="  ", rest="    ")
         lines += [f"  {next(rows)}" for _ in result.rows]
@@ -226,8 +226,8 @@ class TurnsArgument:
     entry: Side
 
     @property
-    def any_case(self) -> Planned:
-        """A case of the suite."""
+    def first_case(self) -> Planned:
+        """First case, for what all cases of the argument share: suite and entry."""
         return next(iter(self.cases.values()))
 
 
@@ -272,7 +272,7 @@ def cases(
     ]
     if not both:
         raise MlperfError("A and B have no scenario in common")
-    same_file = a.any_case.path.samefile(b.any_case.path)
+    same_file = a.first_case.path.samefile(b.first_case.path)
     if same_file and any(x.case == y.case for x, y in both):
         raise MlperfError("A and B are the same engine entry; name two different ones")
     named = dict.fromkeys(one.case.accelerator for two in both for one in two)
@@ -314,7 +314,7 @@ def _accelerators(a: TurnsArgument, b: TurnsArgument) -> list[tuple[str, str]]:
 
 
 def _suites_differ(a: TurnsArgument, b: TurnsArgument) -> str:
-    first, second = (side.any_case.suite for side in (a, b))
+    first, second = (side.first_case.suite for side in (a, b))
     settings = {
         "workloads": (first.workload.name, second.workload.name),
         "MLPerf workloads": (first.workload.twin_of, second.workload.twin_of),

@@ -169,7 +169,7 @@ class Record:
         return len(set(self.groups.values()))
 
     def noise_of(self, metric: str | None) -> SessionNoise | None:
-        """Return a metric's between-session noise; None if unknown or not combined by day."""
+        """Return a metric's noise between sessions; None if unknown or its df count a day twice."""
         noise = self.session_noise.get(metric or "")
         return noise if noise and (noise.by_days or len(self.sessions) == self.days) else None
 
@@ -227,7 +227,7 @@ def differences(theirs: Mapping[str, Property], ours: Mapping[str, Property]) ->
     ]
 
 
-def find(baseline: Baseline, identity: Mapping[str, Property]) -> Record | None:
+def find_record(baseline: Baseline, identity: Mapping[str, Property]) -> Record | None:
     """Return the record of exactly this hardware, or None."""
     same = (one for one in baseline.records if not differences(one.identity, identity))
     return next(same, None)
@@ -243,7 +243,7 @@ def nearest(
 
 def with_record(baseline: Baseline, record: Record) -> Baseline:
     """Return the baseline with this record added, or replacing that of the same identity."""
-    old = find(baseline, record.identity)
+    old = find_record(baseline, record.identity)
     if old is None:
         return dataclasses.replace(baseline, records=(*baseline.records, record))
     records = tuple(record if other is old else other for other in baseline.records)
@@ -275,11 +275,11 @@ def changed_keys(old: Mapping[str, str], new: Mapping[str, str]) -> list[str]:
 
 
 def unknown_facts(
-    baseline: Mapping[str, str], current: Mapping[str, str], whose: str = "the baseline"
+    baseline: Mapping[str, str], current: Mapping[str, str], title: str = "the baseline"
 ) -> tuple[str, ...]:
-    """Return as text the properties that only one of two fingerprints has."""
+    """Return texts on the properties that only one fingerprint has; `title` names the baseline."""
     lacking = {
-        name: f"{name}: not recorded in {whose}"
+        name: f"{name}: not recorded in {title}"
         if key in current
         else f"{name}: not recorded in this run"
         for key, name in ADDED_FACTS.items()
@@ -435,12 +435,12 @@ class AccuracyBaseline:
 
 
 def steps_per_point(values: Sequence[float | None]) -> int:
-    """Return the resolution for storing scores: 100 steps, or 10,000 if all are from -1 to 1."""
+    """Return the stored resolution [steps per score point]: 10,000 for scores in ±1, else 100."""
     return 10_000 if all(value is None or -1 <= value <= 1 for value in values) else 100
 
 
-def kept(values: Sequence[float | None], steps: int) -> list[float | None]:
-    """Round scores to the resolution with which baselines store and compare them."""
+def rounded_scores(values: Sequence[float | None], steps: int) -> list[float | None]:
+    """Round scores to multiples of 1 / `steps`, as baselines store them; keep None."""
     return [None if value is None else round(value * steps) / steps for value in values]
 
 

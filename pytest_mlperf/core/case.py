@@ -135,7 +135,7 @@ class Kind(WordEnum):
     TEST09 = "TEST09"
 
     @property
-    def is_of_runs(self) -> bool:
+    def compares_runs(self) -> bool:
         """Whether tests of this kind compare timed runs with those of a baseline."""
         return self in {Kind.PERFORMANCE, Kind.EFFICIENCY}
 
@@ -180,7 +180,7 @@ class Case:
         )
 
 
-def one_file(path: str) -> str:
+def same_file_key(path: str) -> str:
     """Return a key that is equal for paths of the same file if the file system ignores case."""
     return unicodedata.normalize("NFC", unicodedata.normalize("NFC", path).casefold())
 

@@ -60,7 +60,7 @@ class SpeedScore:
 
 @dataclass(frozen=True, kw_only=True)
 class Finding:
-    """Hold one check of a compliance test: name and text of its file, faults, and remarks."""
+    """Hold the result of one check: file name and text of its report, its faults, and remarks."""
 
     file: str
     text: str
@@ -77,7 +77,7 @@ class Finding:
 
 
 def speed(test: str, reference: SpeedScore, timed: SpeedScore) -> Finding:
-    """Compare the speed of a compliance run with that of the performance run."""
+    """Compare the speed of compliance test `test` with that of the performance run, `reference`."""
     if test == Kind.TEST05:
         return other_seeds_speed(reference, timed)
     return same_speed(reference, timed, one_sample=test == Kind.TEST04)
@@ -201,18 +201,22 @@ def _accuracy(lines: Sequence[str], faults: Sequence[Note], notes: Sequence[Note
     return Finding(file=ACCURACY_FILE, text=text, faults=tuple(faults), notes=tuple(notes))
 
 
-def tokens_as_counted(
-    timed: Iterable[LoggedAnswer], *, scenario: Scenario, end: int, width: int
+def check_token_counts(
+    timed: Iterable[LoggedAnswer], *, scenario: Scenario, end_token: int, token_bytes: int
 ) -> Finding:
-    """Check TEST06: token counts, at most one end token, and the first token as reported."""
+    """Check TEST06: token counts, the first token, and at most one end token (id `end_token`)."""
     answers = list(timed)
     checked = scenario != Scenario.OFFLINE
     # As in the reference, an empty report does not contradict.
     firsts = [
         a for a in answers if checked and not a.data.startswith((a.first or b"")[: len(a.data)])
     ]
-    ends = [answer for answer in answers if _ends(answer.data, end.to_bytes(width, "little")) > 1]
-    lengths = [a for a in answers if a.tokens is None or len(a.data) // width != a.tokens]
+    ends = [
+        answer
+        for answer in answers
+        if _ends(answer.data, end_token.to_bytes(token_bytes, "little")) > 1
+    ]
+    lengths = [a for a in answers if a.tokens is None or len(a.data) // token_bytes != a.tokens]
     first = str(not firsts) if checked else "Skipped"
     wrong: dict[NoteKey, Sequence[LoggedAnswer]] = {
         "first_tokens_differ": firsts,
@@ -247,7 +251,9 @@ def _ends(data: bytes, token: bytes) -> int:
     return count
 
 
-def as_long(timed: Iterable[LoggedAnswer], *, low: float, high: float, width: int) -> Finding:
+def check_mean_length(
+    timed: Iterable[LoggedAnswer], *, low: float, high: float, width: int
+) -> Finding:
     """Check TEST09: the mean length of answers, in tokens of `width` bytes, is in range."""
     lengths = [len(answer.data) // width for answer in timed]
     mean = sum(lengths) / len(lengths) if lengths else 0.0
@@ -273,7 +279,7 @@ def as_long(timed: Iterable[LoggedAnswer], *, low: float, high: float, width: in
 
 
 def same_predictions(accuracy: Iterable[LoggedAnswer], timed: Iterable[LoggedAnswer]) -> Finding:
-    """Check TEST08: timed run and accuracy run have the same normalised entropy.
+    """Check TEST08: each sample has the normalised entropy of the accuracy run, within 0.1 %.
 
     The first two numbers of a dlrm-v3 answer identify the sample; for the rest see `candidates`.
     """
@@ -343,22 +349,23 @@ def _inside(value: float) -> float:
     return min(max(value, EPSILON), 1 - EPSILON)
 
 
-def same_scores(
-    baseline: Mapping[str, float], timed: Mapping[str, float], slack: Mapping[str, float]
+def score_differences(
+    baseline: Mapping[str, float], timed: Mapping[str, float], allowed: Mapping[str, float]
 ) -> tuple[Note, ...]:
-    """Return notes on scores of a TEST01 run that differ by more than `slack` (shares)."""
-    scores = {name: (timed.get(name, 0.0), baseline.get(name, 0.0)) for name in slack}
+    """Return notes on scores of the TEST01 run that differ by more than `allowed` (shares)."""
+    scores = {name: (timed.get(name, 0.0), baseline.get(name, 0.0)) for name in allowed}
     return tuple(
-        Note.of("score_differs", metric=name, score=ours, reference=theirs, allowed=slack[name])
+        Note.of("score_differs", metric=name, score=ours, reference=theirs, allowed=allowed[name])
         for name, (ours, theirs) in scores.items()
-        if not ours or abs(1 - theirs / ours) > slack[name]
+        if not ours or abs(1 - theirs / ours) > allowed[name]
     )
 
 
-def as_accurate(score: float, least: float) -> Finding:
-    """Check TEST07: the score of the timed run on a small data set is at least `least`."""
-    faults = [] if score >= least else [Note.of("score_too_low", score=score, least=least)]
-    return _accuracy([f"'exact_match': {score}", f"Accuracy threshold: {least}"], faults)
+def check_accuracy(score: float, min_score: float) -> Finding:
+    """Check TEST07: the score of the timed run on a small data set is at least `min_score`."""
+    low = Note.of("score_too_low", score=score, least=min_score)
+    faults = [] if score >= min_score else [low]
+    return _accuracy([f"'exact_match': {score}", f"Accuracy threshold: {min_score}"], faults)
 
 
 @dataclass(frozen=True, kw_only=True)

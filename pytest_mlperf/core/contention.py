@@ -140,7 +140,7 @@ class Contention:
     drop_share: Probability | None = None
 
     @property
-    def is_told(self) -> bool:
+    def has_cpu_times(self) -> bool:
         """Whether the platform reports the processor times of processes."""
         return (self.own_s, self.foreign_s, self.waited_s) != (None, None, None)
 
@@ -179,8 +179,8 @@ def lost_share(seen: Contention, *, on_cpu: bool, memory: float = 0.0) -> float 
     return 1 - (1 - waited) * (1 - shared)
 
 
-def tolerated(limits: Mapping[str, float]) -> float:
-    """Return the share of speed that other load may cost a run judged by these limits."""
+def tolerated_load_share(limits: Mapping[str, float]) -> float:
+    """Return the share of speed that other load may cost a run; `limits` are shares by metric."""
     return max(TOLERATED_SHARE, OF_LIMIT * min(limits.values(), default=0.0))
 
 

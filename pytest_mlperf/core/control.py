@@ -86,13 +86,13 @@ class ControlComparison:
         return off / (self.sd * math.sqrt(1 + 2 / self.baseline_values))
 
     @property
-    def off(self) -> bool:
-        """Whether the difference is significant."""
+    def is_significant(self) -> bool:
+        """Whether the difference exceeds `DEVIATIONS` standard deviations."""
         return self.deviations > DEVIATIONS
 
     @property
-    def least(self) -> float:
-        """Smallest slowdown of the machine that would be significant, as a share."""
+    def min_detectable_slowdown(self) -> float:
+        """Minimum detectable slowdown of the machine (`DEVIATIONS` standard errors), as a share."""
         return -math.expm1(-DEVIATIONS * self.sd * math.sqrt(1 + 2 / self.baseline_values))
 
     @property
@@ -141,24 +141,24 @@ def compared(
     return tuple(comparisons)
 
 
-def floor_of(accelerator: str) -> float:
-    """Return the lower bound of the relative standard deviation, by kind of accelerator."""
+def min_relative_sd(accelerator: str) -> float:
+    """Return the lowest relative sd of the micro-benchmark to assume for this accelerator."""
     return FLOOR_CPU if accelerator == "cpu" else FLOOR_GPU
 
 
-def furthest(comparisons: Sequence[ControlComparison]) -> ControlComparison | None:
-    """Return the most significant difference, or None if no difference is significant."""
+def most_significant(comparisons: Sequence[ControlComparison]) -> ControlComparison | None:
+    """Return the difference with most standard deviations; None if none is significant."""
     worst = max(comparisons, key=lambda figure: figure.deviations, default=None)
-    return worst if worst and worst.off else None
+    return worst if worst and worst.is_significant else None
 
 
 def steady(comparisons: Sequence[ControlComparison]) -> bool | None:
-    """Return whether no difference is significant; None if nothing could be compared."""
-    return furthest(comparisons) is None if comparisons else None
+    """Return whether no micro-benchmark figure changed significantly; None if none was compared."""
+    return most_significant(comparisons) is None if comparisons else None
 
 
 def cannot_say(current: Sequence[Control], baseline: Sequence[Control]) -> Note | None:
-    """Return why a figure of the micro-benchmark cannot be compared; None if all can."""
+    """Return why micro-benchmarks are not comparable (not run, too few, other library), or None."""
     if not any(current):
         return Note.of("control_not_run")
     if sum(map(bool, baseline)) < MIN_SPREAD_RUNS:
@@ -203,8 +203,8 @@ CAP_OFF = 0.10
 """Change of `power_cap_share` from which it is reported."""
 
 
-def clocks_moved(current: Sequence[State], baseline: Sequence[State]) -> Note | None:
-    """Return how clocks and power cap changed since the baseline, or None."""
+def clock_changes(current: Sequence[State], baseline: Sequence[State]) -> Note | None:
+    """Return the changes of clocks and power cap since the baseline; None without one."""
     clock, cap, heat = (_both(name, current, baseline) for name in (CLOCK, CAP, HEAT))
     moves = []
     if clock and abs(clock[0] / clock[1] - 1) > CLOCK_OFF:
@@ -216,12 +216,12 @@ def clocks_moved(current: Sequence[State], baseline: Sequence[State]) -> Note | 
     return Note.of("clocks_moved", moves=tuple(moves)) if moves else None
 
 
-def locked_clock_moved(
-    current: Sequence[State], baseline: Sequence[State], clocks: object
+def locked_clock_change(
+    current: Sequence[State], baseline: Sequence[State], clock_setting: object
 ) -> Note | None:
-    """Return how a locked SM clock of `clocks` MHz changed, or None (also if it is "free")."""
+    """Return a note if GPUs with a locked SM clock changed it, else None; "free" is unlocked."""
     both = _both(CLOCK, current, baseline)
-    if clocks in (None, "free") or both is None or abs(both[0] / both[1] - 1) <= CLOCK_OFF:
+    if clock_setting in (None, "free") or both is None or abs(both[0] / both[1] - 1) <= CLOCK_OFF:
         return None
     return Note.of("locked_clock", now=both[0], baseline=both[1], change=both[0] / both[1] - 1)
 

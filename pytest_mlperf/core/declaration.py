@@ -64,8 +64,8 @@ class Declaration:
 def declaration_of(factory: Any) -> Declaration:
     """Read the options of a class or function; raise ValueError if it has no signature."""
     is_class = inspect.isclass(factory)
-    about, outer = parse(getattr(factory, "__doc__", None))
-    about_built, built = parse(factory.__init__.__doc__ if is_class else None)
+    about, outer = parse_docstring(getattr(factory, "__doc__", None))
+    about_built, built = parse_docstring(factory.__init__.__doc__ if is_class else None)
     texts = {**outer, **built}
     parameters = list(inspect.signature(factory).parameters.values())
     named = [p for p in parameters if p.kind in (p.KEYWORD_ONLY, p.POSITIONAL_OR_KEYWORD)]
@@ -99,7 +99,7 @@ def _has_later_constructor(factory: Any) -> bool:
 
 def _fields(options: type) -> Iterator[tuple[str, Option]]:
     bases = [base for base in options.__mro__ if dataclasses.is_dataclass(base)]
-    texts = ChainMap(*(parse(base.__doc__, ["Attributes"])[1] for base in bases))
+    texts = ChainMap(*(parse_docstring(base.__doc__, ["Attributes"])[1] for base in bases))
     for entry in dataclasses.fields(options):
         home = next(base for base in bases if entry.name in inspect.get_annotations(base))
         made = entry.default_factory is not dataclasses.MISSING
@@ -175,10 +175,10 @@ ARGUMENT = re.compile(r"(\*{0,2}\w+(?:, *\*{0,2}\w+)*)(?: *\([^()]*\))?:(?: |$)(
 """First line of an argument: "size: Pixels.", "size (int): Pixels." or "height, width: ..."."""
 
 
-def parse(
+def parse_docstring(
     text: str | None, sections: Sequence[str] = ARGUMENTS
 ) -> tuple[tuple[str, ...], dict[str, str]]:
-    """Return a docstring's blocks before the first section, and the arguments' descriptions."""
+    """Return a docstring's paragraphs before the first section, and argument texts by name."""
     prose: list[str] = []
     arguments: list[str] = []
     section = ""

@@ -10,7 +10,7 @@ from pytest_mlperf.core.baseline import Record
 from pytest_mlperf.core.measurement import day_of
 from pytest_mlperf.core.numbers import Count, NotNegative, Number
 from pytest_mlperf.judge.formulas import scatter
-from pytest_mlperf.judge.inputs import DAYS, surer
+from pytest_mlperf.judge.inputs import DAYS, better_known
 from pytest_mlperf.judge.robustness import Why, final_until
 from pytest_mlperf.judge.rule_r import RuleR, Value, by_session, log_scale
 
@@ -58,7 +58,7 @@ def guarantee(
     days = [day_of(run.started) for run in record.runs]
     until, today = final_until(zip(days, values, strict=True)), now.timestamp() / 86_400
     last = max((day for day in days if day is not None), default=None)
-    noise = surer(record.noise_of(gated), rule.session_noise)
+    noise = better_known(record.noise_of(gated), rule.session_noise)
     seen = max(record.days - 1.0, noise.df if noise else 0.0)
     old = until is not None and today >= until + 1
     lacks: Why | None = "few sessions" if seen < DAYS - 1 else "old" if old else None
@@ -76,7 +76,7 @@ def guarantee(
 
 
 def run_sd(record: Record, metric: str, rule: RuleR) -> float | None:
-    """Return the moderated log standard deviation of runs in a session; None without runs."""
+    """Return the log sd of runs in a session, moderated by rule R's prior; None without runs."""
     there = [run for run in record.runs if metric in run.metrics]
     if not there:
         return None

@@ -65,9 +65,8 @@ def not_imported(target: str, error: Exception) -> str:
             )
         folders = [path for path in sys.path if not is_installed(path)]
         return (
-            f"no module {error.name} in {', '.join(folders)} or the packages of {sys.executable}; "
-            "move it there, add its folder to pytest's pythonpath (pythonpath = . in pytest.ini), "
-            "or install it"
+            f"no module {error.name} in {', '.join(folders)} or the packages of {sys.executable}: "
+            "install it, or add its folder to pytest's pythonpath (pythonpath = . in pytest.ini)"
         )
     if loaded is not None and not hasattr(loaded, attribute):
         # Suggest only names that the module itself defines.

@@ -128,7 +128,7 @@ class AuditRun:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Elsewhere:
+class PythonEnvironment:
     """Describe another Python environment for an engine; `command` runs a script in it."""
 
     command: tuple[str, ...]
@@ -148,7 +148,7 @@ class EarlierBuild:
         key: Name of the suite's setting, for messages.
     """
 
-    elsewhere: Elsewhere | None = None
+    elsewhere: PythonEnvironment | None = None
     suite: Path
     git: str | None = None
     wheels: tuple[str, ...] = ()
@@ -163,7 +163,7 @@ MERGE_BASE = "merge-base"
 
 @dataclass(frozen=True, kw_only=True)
 class CalibrationData:
-    """Select calibration samples; `registered`: the data set is an installed extension."""
+    """Describe calibration samples; `registered` if an installed extension has the data set."""
 
     dataset: Factory
     count: int | None
@@ -182,7 +182,7 @@ class CheckpointBuild:
     written: Mapping[str, Any]
     source: Path
     calibration: CalibrationData | None
-    python: Elsewhere | None
+    python: PythonEnvironment | None
     suite: Path
     registered: bool
 
@@ -194,9 +194,9 @@ class CheckpointBuild:
 
 @dataclass(frozen=True, kw_only=True)
 class Search:
-    """Describe a search for the highest rate within latency limits, from `start` samples/s.
+    """Describe a search for the highest rate [samples/s] that meets latency limits.
 
-    `start` of None: from a measured rate. With `bounds`, search the number of requests in flight.
+    It begins at `start`, or a measured rate if None; with `bounds`, it searches requests in flight.
     """
 
     conditions: tuple[Condition, ...]
@@ -245,7 +245,7 @@ class ScoringPlan:
     problems: tuple[CaseProblem, ...] = ()
 
 
-def require(problems: Iterable[CaseProblem]) -> None:
+def raise_problems(problems: Iterable[CaseProblem]) -> None:
     """Raise one error for all problems, except missing libraries of a scorer."""
     by_kind: dict[type[errors.MlperfError], list[str]] = {}
     for problem in problems:
@@ -278,7 +278,7 @@ class MeasuredCase:
     facts: Mapping[str, str]
     find: Search | None = None
     latency_limits: Mapping[str, float] = field(default_factory=dict)
-    elsewhere: Elsewhere | None = None
+    elsewhere: PythonEnvironment | None = None
     build: CheckpointBuild | None = None
     gpu: GpuSpec | None = None
     price: GpuPrice | None = None
@@ -298,7 +298,7 @@ class MeasuredCase:
 
     @property
     def scored(self) -> Self:
-        """The same case with the data set of its accuracy pass for timed runs too."""
+        """Copy of the job whose timed runs use the accuracy pass's data set, if that differs."""
         return self
 
 
@@ -339,7 +339,7 @@ class Job(MeasuredCase):
 
     @property
     def scored(self) -> Self:
-        """The same case with the data set of its accuracy pass for timed runs too."""
+        """Copy of the job whose timed runs use the accuracy pass's data set, if that differs."""
         return self if self.scoring.data is None else self.on(self.scoring.data)
 
     def on(self, data: ScoredData) -> Self:

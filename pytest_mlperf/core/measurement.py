@@ -17,7 +17,7 @@ from pytest_mlperf.core.metrics import OF_ENERGY, official_metric
 from pytest_mlperf.core.notes import Note, Words
 from pytest_mlperf.core.numbers import Count, NotNegative, Number, Positive, Seconds
 from pytest_mlperf.core.reason import Key, Reason, Sign
-from pytest_mlperf.core.roofline import Light
+from pytest_mlperf.core.roofline import RooflineShare
 from pytest_mlperf.core.search import SearchOutcome
 from pytest_mlperf.judge.inputs import Leverage
 
@@ -180,7 +180,7 @@ class Run:
     serving: RunServing = RunServing()
     notes: tuple[Words, ...] = ()
     signs: tuple[Sign, ...] = ()
-    light: tuple[Light, ...] = ()
+    light: tuple[RooflineShare, ...] = ()
     search: SearchOutcome | None = None
     zero: tuple[str, ...] = ()
     replicas: tuple[ReplicaRun, ...] = ()
@@ -202,7 +202,7 @@ class Run:
         return metric in self.metrics and believed
 
 
-def repeated(runs: Sequence[Run]) -> Note | None:
+def repeat_note(runs: Sequence[Run]) -> Note | None:
     """Return a note on why INVALID runs were repeated; None if there were none."""
     latest: dict[Key, tuple[Words, ...]] = {}
     for run in runs:
@@ -370,8 +370,8 @@ def digest(output: bytes) -> int:
     return int.from_bytes(hashlib.blake2b(output, digest_size=DIGEST_BYTES).digest(), "big")
 
 
-def others(baseline: Sequence[int] | None, scored: Scored) -> int | None:
-    """Return how many outputs differ from the baseline's; None if unknown."""
+def changed_outputs(baseline: Sequence[int] | None, scored: Scored) -> int | None:
+    """Return how many outputs have another digest than the baseline's; None if unknown."""
     if baseline is None or scored.outputs is None:
         return None
     pairs = zip(scored.indices, scored.outputs, strict=True)

@@ -285,7 +285,7 @@ _OF_OTHER_TOOLS = {
 _PLACES = {name: place for place, name in enumerate(METRICS)}
 
 
-def in_order(metric: str) -> tuple[float, int, str]:
+def metric_sort_key(metric: str) -> tuple[float, int, str]:
     """Return a sort key: first by concurrency or rate ("@64"), then in the order of `METRICS`."""
     base, _, point = metric.partition("@")
     return float(point or 0), _PLACES.get(base, len(_PLACES)), base
@@ -358,20 +358,20 @@ _GATED: dict[Scenario, tuple[str, ...]] = {
 }
 
 
-def of_curve(scenario: Scenario, measured: Collection[str]) -> tuple[str, ...]:
-    """Return the gated metrics of a curve, whole and at measured points; () without a curve."""
+def curve_metrics(scenario: Scenario, measured: Collection[str]) -> tuple[str, ...]:
+    """Return a curve's gated metrics: means over the curve, then at its points; () if no curve."""
     for tokens in (True, False) if scenario.is_curve else ():
         wholes = gated_metrics(scenario, tokens=tokens)
         points = [n for n in measured if "@" in n and n.partition("@")[0] in wholes]
         if points:
-            return *wholes, *sorted(points, key=in_order)
+            return *wholes, *sorted(points, key=metric_sort_key)
     return ()
 
 
 def gated_metrics(
     scenario: Scenario, *, tokens: bool = False, searched: bool = False
 ) -> tuple[str, ...]:
-    """Return the gated metrics; `tokens`: with token times, `searched`: of a searched rate."""
+    """Return gated metrics; `tokens`: if tokens are timed, `searched`: if the rate is searched."""
     if searched and scenario != Scenario.CONCURRENCY:
         return ("throughput",)
     if searched:

@@ -38,7 +38,7 @@ BOUNDS: Mapping[str, tuple[float, float]] = {
 """Lowest and highest reading of each quantity, in the unit of its name."""
 
 
-def possible(quantity: str, reading: Any, most: float = math.inf) -> Any:
+def plausible_reading(quantity: str, reading: Any, most: float = math.inf) -> Any:
     """Return a sensor's reading; None if it is impossible for the quantity, or above `most`.
 
     Impossible values are dropped from a mapping; one in a list makes the whole list None.
@@ -46,10 +46,12 @@ def possible(quantity: str, reading: Any, most: float = math.inf) -> Any:
     if quantity not in BOUNDS:
         return reading
     if isinstance(reading, Mapping):
-        parts = {key: possible(quantity, value, most) for key, value in reading.items()}
+        parts = {key: plausible_reading(quantity, value, most) for key, value in reading.items()}
         return {key: value for key, value in parts.items() if value is not None}
     if isinstance(reading, list):
-        return None if None in (possible(quantity, one, most) for one in reading) else reading
+        return (
+            None if None in (plausible_reading(quantity, one, most) for one in reading) else reading
+        )
     if not isinstance(reading, int | float):
         return reading
     lowest, highest = BOUNDS[quantity]

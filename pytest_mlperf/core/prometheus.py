@@ -35,7 +35,7 @@ class PageSample:
 
 
 def page_samples(page: bytes, names: Collection[str]) -> Iterator[PageSample]:
-    """Yield the samples of these metrics, in order; malformed lines of the page are skipped."""
+    """Yield the samples of these Prometheus metrics in page order; skip malformed lines."""
     begins = tuple(names)
     for line in page.decode("utf-8", "replace").split("\n"):
         if not line.startswith(begins):

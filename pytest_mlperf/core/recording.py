@@ -21,24 +21,24 @@ from pytest_mlperf.core.contention import late_share
 from pytest_mlperf.core.measurement import Run, Subject
 from pytest_mlperf.core.metrics import METRICS
 from pytest_mlperf.core.notes import Note, NoteKey
-from pytest_mlperf.core.rulings.ruling import is_worse, values
-from pytest_mlperf.core.rulings.sample import sharing
+from pytest_mlperf.core.rulings.ruling import is_worse, rule_values
+from pytest_mlperf.core.rulings.sample import curve_rule
 from pytest_mlperf.core.verdict import GateState, MetricBaseline, MetricVerdict, Outcome, Verdict
 from pytest_mlperf.judge import rule_r
-from pytest_mlperf.judge.formulas import raw
+from pytest_mlperf.judge.formulas import to_relative_change
 from pytest_mlperf.judge.inputs import DAYS
 
 
-def same_day(record: Record) -> Note | None:
-    """Return a note if an earlier session of the record has the last one's day; else None."""
+def same_day_note(record: Record) -> Note | None:
+    """Return a note if the record's last session shares its day with another one; else None."""
     groups, last = record.groups, record.runs[-1]
     if list(groups.values()).count(groups[last.session]) < 2:
         return None
     return Note.of("same_day", day=last.started[:10])
 
 
-def lacking(record: Record) -> Note | None:
-    """Return a note with advice if a record has sessions on too few days; else None."""
+def missing_days_advice(record: Record) -> Note | None:
+    """Return advice if a record's sessions are on fewer than `DAYS` days; else None."""
     has = record.days
     if has >= DAYS:
         return None
@@ -48,17 +48,17 @@ def lacking(record: Record) -> Note | None:
     return Note.of("days_missing", days=has, needed=DAYS, more=DAYS - has)
 
 
-def failing_today(
+def one_day_note(
     record: Record, limits: Mapping[str, float], rule: rule_r.RuleR, *, interleaves: bool
 ) -> Note | None:
-    """Return a note on the drop that already fails with a baseline of one day, or None."""
+    """Return how large a drop must be to fail against a baseline of one day, or None."""
     if record.days > 1 or len(record.runs) < rule_r.GATING_RUNS:
         return None
     drops = []
     for name in filter(record.minimum_detectable_change.__contains__, limits):
-        sample = values(record.runs, name, rule.tolerated)
-        drop = -rule_r.drop_final_at_once(sample, rule=sharing(rule, name, limits))
-        moved = raw(drop, METRICS[name].direction)
+        sample = rule_values(record.runs, name, rule.tolerated)
+        drop = -rule_r.drop_final_at_once(sample, rule=curve_rule(rule, name, limits))
+        moved = to_relative_change(drop, METRICS[name].direction)
         drops.append(Note.of("change_in", change=moved, metric=name))
     smaller: NoteKey = "smaller_interleaved" if interleaves else "smaller_days"
     note = Note.of(smaller, needed=DAYS)
@@ -146,10 +146,10 @@ def new_record(
         base,
         minimum_detectable_change={
             metric: rule_r.minimum_detectable_change(
-                values(base.runs, metric, rule.tolerated), rule=rule
+                rule_values(base.runs, metric, rule.tolerated), rule=rule
             )
             for metric in limits
-            if values(base.runs, metric)
+            if rule_values(base.runs, metric)
         },
         history=(*base.history, entry),
     )
@@ -159,7 +159,7 @@ MIN_STEP_SHARE = 0.1
 """A step of a smaller share of its limit is not called worse."""
 
 
-def step(metric: str, before: float | None, after: float) -> Note:
+def value_change(metric: str, before: float | None, after: float) -> Note:
     """Return the change of an accepted value."""
     return Note.of("step", metric=metric, old=before, new=after)
 
@@ -176,7 +176,7 @@ def worsened(
             continue
         counts = abs(after[metric] / before[metric] - 1) > limits[metric] * MIN_STEP_SHARE
         if counts and is_worse(metric, before[metric], after[metric]):
-            worse.append(step(metric, before[metric], after[metric]))
+            worse.append(value_change(metric, before[metric], after[metric]))
     return worse
 
 
@@ -188,10 +188,10 @@ def changes(old: Mapping[str, str], new: Mapping[str, str]) -> tuple[str, ...]:
     )
 
 
-def first_runs(
+def first_run_change(
     current_runs: Sequence[Run], baseline_runs: Sequence[BaselineRun]
 ) -> tuple[str, ...]:
-    """Return a note if first runs came after other tests only now, or only in the baseline."""
+    """Return a note if the first run came after other tests only now, or only in the baseline."""
     first = {run.session: run.hardware.warmed for run in reversed(baseline_runs)}
     ours, theirs = None, set(first.values())
     if current_runs:  # for a session that is already recorded: its first recorded run
@@ -202,16 +202,18 @@ def first_runs(
     return (f"machine.first_run {words[not ours]} → {words[ours]}",)
 
 
-def set_by(history: Sequence[HistoryEntry | Accepted]) -> str | None:
-    """Return date, commit and reason of the baseline's last acceptance; None without one."""
+def acceptance_text(history: Sequence[HistoryEntry | Accepted]) -> str | None:
+    """Return text on the last acceptance: date, commit and reason; None without acceptances."""
     if not history:
         return None
     last = history[-1]
     return f"set {last.date}" + (f" at {last.commit}" if last.commit else "") + f': "{last.reason}"'
 
 
-def recorded(record: Record, limits: Mapping[str, float], runs: int) -> tuple[MetricVerdict, ...]:
-    """Return the verdict RECORDED for each gated metric of a record that was just written."""
+def recorded_verdicts(
+    record: Record, limits: Mapping[str, float], new_runs: int
+) -> tuple[MetricVerdict, ...]:
+    """Return RECORDED for each metric in `limits`, after `new_runs` runs were added to `record`."""
     means = geometric_means(record.runs)
     return tuple(
         MetricVerdict(
@@ -222,14 +224,14 @@ def recorded(record: Record, limits: Mapping[str, float], runs: int) -> tuple[Me
             baseline=MetricBaseline(
                 detectable=record.minimum_detectable_change.get(name), runs=len(record.runs)
             ),
-            runs=runs,
+            runs=new_runs,
         )
         for name, limit in limits.items()
         if name in means
     )
 
 
-def provable(record: Record) -> Note:
+def detectable_effects(record: Record) -> Note:
     """Return a note on the minimum detectable effects."""
     shares = record.minimum_detectable_change.items()
     parts = [Note.of("detectable", share=s, metric=name, limit=None) for name, s in shares]
@@ -250,7 +252,7 @@ MISSES = 2
 """Runs that miss their latency limit before the rate counts as too high; one may be chance."""
 
 
-def why_never(verdict: Verdict) -> Note | None:
+def recording_obstacle(verdict: Verdict) -> Note | None:
     """Return why a verdict's scores and speed may not be recorded, or None if they may."""
     if verdict.gate is not None and verdict.gate.state is GateState.FAILED:
         return verdict.gate.note

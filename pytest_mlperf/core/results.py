@@ -13,10 +13,10 @@ from pytest_mlperf.core.notes import Note
 from pytest_mlperf.core.numbers import AtLeastOne, Count, Positive, Runs, Seconds, Slowdown
 from pytest_mlperf.core.rulings.multiplicity import (
     DROP_OUTCOMES,
-    Before,
+    SuspectSince,
     is_open,
-    reopened,
-    settle,
+    judge_pairs_jointly,
+    reset_outcomes,
     with_metrics,
 )
 from pytest_mlperf.core.verdict import MetricVerdict, Outcome, Verdict
@@ -28,7 +28,7 @@ CASE_FIELDS = ("scenario", "engine", "precision", "accelerator")
 
 
 @dataclass(frozen=True, kw_only=True)
-class Known:
+class KnownFailure:
     """Hold a failure that a suite expects; a field of None matches everything.
 
     Attributes:
@@ -49,7 +49,7 @@ class Known:
     strict: bool = True
 
 
-def expect(verdict: Verdict, expected: Sequence[Known], today: dt.date) -> Verdict:
+def expect(verdict: Verdict, expected: Sequence[KnownFailure], today: dt.date) -> Verdict:
     """Apply a suite's expected failures to a verdict.
 
     Each failed metric needs an entry, which expires after its last day. If the failure does not
@@ -72,12 +72,14 @@ def expect(verdict: Verdict, expected: Sequence[Known], today: dt.date) -> Verdi
     return verdict
 
 
-def _entry(entries: Sequence[Known], metric: str | None, today: dt.date) -> Known | None:
+def _entry(
+    entries: Sequence[KnownFailure], metric: str | None, today: dt.date
+) -> KnownFailure | None:
     matching = [e for e in entries if e.metric in {None, metric}]
     return next((e for e in matching if today <= e.until), matching[0] if matching else None)
 
 
-def _expected(verdict: Verdict, entries: Sequence[Known], today: dt.date) -> Verdict:
+def _expected(verdict: Verdict, entries: Sequence[KnownFailure], today: dt.date) -> Verdict:
     first = min(entries, key=lambda entry: entry.until)
     until, reason = first.until, first.reason
     if today > until:
@@ -88,7 +90,7 @@ def _expected(verdict: Verdict, entries: Sequence[Known], today: dt.date) -> Ver
     return replace(verdict, outcome=Outcome.EXPECTED, headline=headline)
 
 
-def _passed(verdict: Verdict, entries: Sequence[Known], today: dt.date) -> Verdict:
+def _passed(verdict: Verdict, entries: Sequence[KnownFailure], today: dt.date) -> Verdict:
     holding = [entry for entry in entries if today <= entry.until]
     strict = next((entry for entry in holding if entry.strict), None)
     if strict:
@@ -139,7 +141,7 @@ class Suspect:
             dt.datetime.fromisoformat(text)  # dates are compared as text, so they must be dates
 
     @property
-    def age(self) -> tuple[str, str]:
+    def sort_key(self) -> tuple[str, str]:
         """Sort key, oldest first: (start of the last session, start of the first session)."""
         return self.seen or self.date, self.date
 
@@ -154,7 +156,7 @@ def newest(suspects: Iterable[Suspect]) -> tuple[Suspect, ...]:
     latest: dict[Key, Suspect] = {}
     for suspect in suspects:
         there = latest.get(suspect.key)
-        if there is None or suspect.age > there.age:
+        if there is None or suspect.sort_key > there.sort_key:
             latest[suspect.key] = suspect
     return tuple(latest.values())
 
@@ -217,7 +219,7 @@ class CaseResult:
     techniques: tuple[str, ...] = ()
     elsewhere: str = ""
     pairs: Count = 0
-    expected_failures: tuple[Known, ...] = ()
+    expected_failures: tuple[KnownFailure, ...] = ()
     suspected: Suspect | None = None
     rests_on: Mapping[str, str] = field(default_factory=dict)
     facts: Mapping[str, str] = field(default_factory=dict)
@@ -280,10 +282,10 @@ OPEN = {Outcome.INCONCLUSIVE, Outcome.PROVISIONAL}
 """Outcomes of a metric that leave it suspect if another metric of the test is."""
 
 
-def remaining(
+def next_suspects(
     suspects: Iterable[Suspect], results: Iterable[CaseResult], *, date: str, cleared: bool = False
 ) -> tuple[Suspect, ...]:
-    """Return new suspects, then earlier ones not tested; with `cleared` also tests that passed."""
+    """Return new suspects, then earlier ones not tested; `cleared` adds tests that passed."""
     earlier = newest(suspects)
     tested = [
         _after(result, suspected(earlier, result), date)
@@ -360,10 +362,10 @@ def suspected(suspects: Iterable[Suspect], result: CaseResult) -> Suspect | None
     return next((one for one in suspects if one.key == key), None)
 
 
-def again(results: Iterable[CaseResult]) -> dict[int, Before]:
-    """Return earlier SUSPECT verdicts of the same tests, by index in `results`."""
+def earlier_suspicions(results: Iterable[CaseResult]) -> dict[int, SuspectSince]:
+    """Return date and metrics of earlier SUSPECT verdicts of the tests, by index in `results`."""
     return {
-        index: Before(suspect.date[:10], suspect.metrics)
+        index: SuspectSince(suspect.date[:10], suspect.metrics)
         for index, result in enumerate(results)
         if (suspect := result.suspected) and _counts(result)
     }
@@ -409,8 +411,8 @@ def performance(results: Results) -> list[CaseResult]:
     return [result for result in results.cases if result.verdict.kind == Kind.PERFORMANCE]
 
 
-def absent(planned: Iterable[str], merged: Results) -> list[Absent]:
-    """Return the planned tests without a verdict in the merged results."""
+def unjudged_tests(planned: Iterable[str], merged: Results) -> list[Absent]:
+    """Return the planned tests without a verdict in the merged results, each with the reason."""
     judged = {result.test for result in merged.cases}
     never = "not in any results file: the test was deselected, or its session ended before it ran"
     return [
@@ -464,7 +466,7 @@ def merge(
         cases=tuple(cases[i] for i in order),
         skipped={t: why for p in results for t, why in p.skipped.items() if t not in judged},
         pairs=total if total > MAX_LONE_PAIRS else 0,
-        suspects=remaining(suspects, cases, date=started),
+        suspects=next_suspects(suspects, cases, date=started),
     )
 
 
@@ -474,11 +476,13 @@ def _is_judged(verdict: Verdict) -> bool:
 
 def _together(cases: Sequence[CaseResult], pairs: int) -> dict[str, Verdict]:
     judged = [case for case in cases if _is_judged(case.verdict)]
-    anew = {case.test: reopened(case.verdict, pairs) for case in judged}
+    anew = {case.test: reset_outcomes(case.verdict, pairs) for case in judged}
     open_ = {test: verdict for test, verdict in anew.items() if is_open(verdict)}
     final = [verdict for test, verdict in anew.items() if test not in open_]
     waiting = [case for case in judged if case.test in open_]
-    settled = settle(list(open_.values()), final, pairs, RuleR(), again(waiting))
+    settled = judge_pairs_jointly(
+        list(open_.values()), final, pairs, RuleR(), earlier_suspicions(waiting)
+    )
     return dict(zip(open_, settled, strict=True))
 
 

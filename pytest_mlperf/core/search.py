@@ -40,7 +40,7 @@ class Condition:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Tried:
+class SearchRun:
     """Hold one run of a search.
 
     Attributes:
@@ -92,7 +92,7 @@ class SearchOutcome:
     metric: str
     precision: Positive
     reached: bool
-    tried: tuple[Tried, ...]
+    tried: tuple[SearchRun, ...]
     whole: bool = False
 
     @property
@@ -129,23 +129,23 @@ class SearchOutcome:
         return math.hypot(self.resolution, self.scatter)
 
 
-def tried(
+def search_entry(
     rate: float,
     metrics: Mapping[str, float],
     conditions: Sequence[Condition],
     *,
-    late: bool = False,
+    is_invalid: bool = False,
     folder: str = "",
-) -> Tried:
-    """Return the latency of a run that is worst relative to its limit; `late`: run is INVALID."""
+) -> SearchRun:
+    """Return the entry of a run in a rate search: its most critical latency, and if limits held."""
     first = max(conditions, key=lambda condition: metrics[condition.metric] / condition.below)
     value = metrics[first.metric]
-    return Tried(
+    return SearchRun(
         rate=rate,
         metric=first.metric,
         value=value,
         limit=first.below,
-        held=value < first.below and not late,
+        held=value < first.below and not is_invalid,
         folder=folder,
     )
 
@@ -190,37 +190,37 @@ class SearchPlan:
         )
 
 
-def narrow_step(limit: float) -> float:
-    """Return the first step of log rate if a rate is known: twice the throughput limit."""
+def first_search_step(limit: float) -> float:
+    """Return a rate search's first step of log rate: about twice the tolerated throughput drop."""
     least, most = BASELINE_STEP_BOUNDS
     return math.log1p(min(max(2 * limit, least), most))
 
 
-def next_rate(tries: Sequence[Tried], plan: SearchPlan) -> float | None:
+def next_rate(tries: Sequence[SearchRun], plan: SearchPlan) -> float | None:
     """Return the rate to try next, or None when the search has ended."""
     if not tries:
-        return _allowed(plan.start, plan)
+        return _next_load(plan.start, plan)
     if len(tries) >= plan.max_runs:
         return None
     low, high = bracket(tries)
     if high is None:
         assert low is not None
-        return _allowed(low.rate * math.exp(_step(low.rate, plan)), plan, low)
+        return _next_load(low.rate * math.exp(_step(low.rate, plan)), plan, low)
     if low is None:
-        return _allowed(high.rate * math.exp(-_step(high.rate, plan)), plan, None, high)
+        return _next_load(high.rate * math.exp(-_step(high.rate, plan)), plan, None, high)
     if _is_narrow(low, high, plan):
         places = [index for index, run in enumerate(tries) if run.rate == high.rate]
         after = tries[places[0] + 1 :]
         stands_alone = len(places) == 1 and len(after) >= HELD_AFTER
         return high.rate if stands_alone and all(run.held for run in after) else None
-    inside = low.rate * math.exp(_inside(tries, low, high, math.log1p(plan.precision)))
-    return _allowed(inside, plan, low, high)
+    inside = low.rate * math.exp(_log_step(tries, low, high, math.log1p(plan.precision)))
+    return _next_load(inside, plan, low, high)
 
 
-def _allowed(
-    rate: float, plan: SearchPlan, low: Tried | None = None, high: Tried | None = None
+def _next_load(
+    rate: float, plan: SearchPlan, low: SearchRun | None = None, high: SearchRun | None = None
 ) -> float | None:
-    """Return the allowed rate nearest to `rate` between two tries; None if there is none."""
+    """Return `rate`; in a search for concurrency the nearest untried integer; None without one."""
     if plan.bounds is None:
         return rate
     least = low.rate + 1 if low else plan.bounds[0]
@@ -228,12 +228,16 @@ def _allowed(
     return min(max(float(round(rate)), least), most) if least <= most else None
 
 
-def load(rate: float, whole: bool, unit: str = "/s") -> str:
-    """Return "69.7/s" for a rate, or "32 requests in flight" for a `whole` number of requests."""
-    return f"{plural(round(rate), 'request')} in flight" if whole else quantity("", rate) + unit
+def load_text(rate: float, is_concurrency: bool, unit: str = "/s") -> str:
+    """Return a rate as "69.7/s", or a concurrency as "32 requests in flight"."""
+    return (
+        f"{plural(round(rate), 'request')} in flight"
+        if is_concurrency
+        else quantity("", rate) + unit
+    )
 
 
-def bracket(tries: Sequence[Tried]) -> tuple[Tried | None, Tried | None]:
+def bracket(tries: Sequence[SearchRun]) -> tuple[SearchRun | None, SearchRun | None]:
     """Return the tries (highest rate within the limits, lowest rate beyond); None if missing."""
     latest = {run.rate: run for run in tries}.values()
     missed = [run for run in latest if not run.held]
@@ -242,25 +246,27 @@ def bracket(tries: Sequence[Tried]) -> tuple[Tried | None, Tried | None]:
     return max(held, key=lambda run: run.rate, default=None), high
 
 
-def result(tries: Sequence[Tried], plan: SearchPlan, at: str) -> SearchOutcome:
-    """Return the outcome of a search; raise NoRate if all rates met the limits, or none did."""
+def search_outcome(tries: Sequence[SearchRun], plan: SearchPlan, limit_text: str) -> SearchOutcome:
+    """Return a rate search's outcome; raise NoRate if all rates or none meet `limit_text`."""
     low, high = bracket(tries)
     whole = plan.bounds is not None
     noun, start = ("concurrency", "start or bounds") if whole else ("rate", "start")
     if high is None:
         assert low is not None
         raise NoRate(
-            f"no {noun} found: {load(low.rate, whole)}, the highest of {len(tries)} tried, "
-            f"still meets {at} ({_measured(low)}); set {start} closer to the expected {noun}"
+            f"no {noun} found: {load_text(low.rate, whole)}, the highest of {len(tries)} tried, "
+            f"still meets {limit_text} ({_measured(low)}); set {start} closer to "
+            f"the expected {noun}"
         )
     if low is None:
         raise NoRate(
-            f"no {noun} found: {load(high.rate, whole)}, the lowest of {len(tries)} tried, "
-            f"does not meet {at} ({_measured(high)}); set a lower {start}, or a higher limit"
+            f"no {noun} found: {load_text(high.rate, whole)}, the lowest of {len(tries)} tried, "
+            f"does not meet {limit_text} ({_measured(high)}); set a lower {start}, "
+            "or a higher limit"
         )
     return SearchOutcome(
-        at=at,
-        rate=low.rate if whole else low.rate * math.exp(_meeting(low, high)),
+        at=limit_text,
+        rate=low.rate if whole else low.rate * math.exp(_zero_crossing(low, high)),
         low=low.rate,
         high=high.rate,
         metric=high.metric,
@@ -271,7 +277,7 @@ def result(tries: Sequence[Tried], plan: SearchPlan, at: str) -> SearchOutcome:
     )
 
 
-def _measured(run: Tried) -> str:
+def _measured(run: SearchRun) -> str:
     return f"{run.metric} {quantity(run.metric, run.value)}"
 
 
@@ -279,27 +285,27 @@ def _step(end: float, plan: SearchPlan) -> float:
     return min(abs(math.log(end / plan.start)) + plan.step, MAX_LOG_STEP)
 
 
-def _width(low: Tried, high: Tried) -> float:
+def _width(low: SearchRun, high: SearchRun) -> float:
     return math.log(high.rate / low.rate)
 
 
-def _is_narrow(low: Tried, high: Tried, plan: SearchPlan) -> bool:
+def _is_narrow(low: SearchRun, high: SearchRun, plan: SearchPlan) -> bool:
     highest = high.rate - 1 if plan.bounds else high.rate
     return math.log(highest / low.rate) <= math.log1p(plan.precision) + _ROUNDING
 
 
-def _meeting(low: Tried, high: Tried) -> float:
-    """Return the log distance from `low` to the interpolated rate at which the excess is 0."""
+def _zero_crossing(low: SearchRun, high: SearchRun) -> float:
+    """Return the log distance from `low` to the rate at which latency / limit interpolates to 1."""
     return _width(low, high) * -low.excess / (high.excess - low.excess)
 
 
-def _inside(tries: Sequence[Tried], low: Tried, high: Tried, narrow: float) -> float:
-    """Return the next rate to try between two tries, as a logarithm above the lower one.
+def _log_step(tries: Sequence[SearchRun], low: SearchRun, high: SearchRun, narrow: float) -> float:
+    """Return the log of the next rate over `low`'s, between the two tries that bracket the limit.
 
-    The rate is shifted from the interpolated rate towards the middle by half the required width, so
-    that one more try on the other side ends the search.
+    It is the interpolated rate at the limit, shifted towards the middle by half of `narrow`, the
+    required log width, so that one more try on the other side ends the search.
     """
-    width, meeting = _width(low, high), _meeting(low, high)
+    width, meeting = _width(low, high), _zero_crossing(low, high)
     if width <= 2 * narrow or _stalls(tries, width):
         return width / 2
     if meeting <= 0.75 * narrow:
@@ -310,7 +316,7 @@ def _inside(tries: Sequence[Tried], low: Tried, high: Tried, narrow: float) -> f
     return min(max(target, narrow), width - narrow)
 
 
-def _stalls(tries: Sequence[Tried], width: float) -> bool:
+def _stalls(tries: Sequence[SearchRun], width: float) -> bool:
     low, high = bracket(tries[:-2]) if len(tries) > 2 else (None, None)
     return low is not None and high is not None and width > _width(low, high) / 2
 
@@ -324,7 +330,7 @@ none."""
 
 
 def other_condition(a: Mapping[str, str], b: Mapping[str, str]) -> str:
-    """Return how the measuring conditions of two fingerprints differ; "" if they are equal."""
+    """Return the first measuring condition in which two fingerprints differ, as text, or ""."""
     for key, (words, nothing) in CONDITIONS.items():
         first, other = a.get(key, nothing), b.get(key, nothing)
         if first != other:

@@ -43,8 +43,8 @@ class TrendPoint:
 # --- versions --------------------------------------------------------------------------------
 
 
-def versions(points: Sequence[TrendPoint]) -> list[str]:
-    """Return the distinguishing versions of each point's engine, see `engine_versions`."""
+def version_labels(points: Sequence[TrendPoint]) -> list[str]:
+    """Return a label per point: the versions that differ, or the engine's version if none does."""
     return engine_versions([(point.fingerprint, point.case.engine) for point in points])
 
 

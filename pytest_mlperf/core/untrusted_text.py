@@ -137,16 +137,20 @@ def merge_conflict(text: str) -> tuple[int, str, str] | None:
     match = re.search(r"^<{7} ([^\n]*)\n.*?^>{7} ([^\n]*)", text, re.MULTILINE | re.DOTALL)
     if match is None:
         return None
-    return text.count("\n", 0, match.start()) + 1, shown(match[1].strip()), shown(match[2].strip())
+    return (
+        text.count("\n", 0, match.start()) + 1,
+        quoted(match[1].strip()),
+        quoted(match[2].strip()),
+    )
 
 
 def nearest(word: str, words: Iterable[str]) -> str:
     """Return a hint for an unknown word: "; did you mean 'x'?", or the list of known words."""
     names = list(words)
-    return meant(word, names) or f"; known: {', '.join(names) or 'none'}"
+    return spelling_hint(word, names) or f"; known: {', '.join(names) or 'none'}"
 
 
-def meant(word: str, words: Iterable[str]) -> str:
+def spelling_hint(word: str, words: Iterable[str]) -> str:
     """Return a hint for an unknown word: "; did you mean 'x'?", or "" if no word is similar."""
     close = closest(word, words)
     return f"; did you mean {close!r}?" if close else ""
@@ -163,6 +167,6 @@ _REPR = reprlib.Repr()
 _REPR.maxstring = _REPR.maxother = 80
 
 
-def shown(value: object) -> str:
+def quoted(value: object) -> str:
     """Return the repr of a value for a message, shortened if long."""
     return _REPR.repr(value)

@@ -177,11 +177,11 @@ class Unchecked(StrEnum):
 
     @property
     def note(self) -> Note:
-        """Note for the headline of a verdict on speed or energy."""
+        """Note for a verdict's headline that accuracy was not checked, for this reason."""
         return Note.of("unchecked", state=str(self))
 
 
-def beside_accuracy(headline: Words, unchecked: Unchecked | None) -> Words:
+def with_unchecked_note(headline: Words, unchecked: Unchecked | None) -> Words:
     """Return a headline on speed or energy, with a note if accuracy was not checked."""
     note = unchecked and unchecked.note
     return Note.of("with_unchecked", headline=headline, note=note) if note else headline
@@ -263,7 +263,7 @@ class MetricVerdict:
 
     @property
     def fails(self) -> bool:
-        """Whether this metric fails the test, also as a repeated PROVISIONAL drop (`since`)."""
+        """Whether this metric fails the test; also as a second PROVISIONAL drop in a row."""
         repeated = self.seems_drop and bool(self.since)
         return repeated or (self.outcome is not None and self.outcome.fails)
 
@@ -337,7 +337,7 @@ class PairedVerdict:
 
     @property
     def worst(self) -> float | None:
-        """Worse end of the confidence interval; None without one."""
+        """Confidence bound of `change` on the worse side; None for counts and too few samples."""
         return self.high if self.lower else self.low
 
     @property
@@ -477,7 +477,7 @@ class Verdict:
 
     @property
     def steady(self) -> bool | None:
-        """Whether the micro-benchmark is as fast as in the baseline; None if not compared."""
+        """Whether the micro-benchmark shows the machine's speed unchanged; None if not compared."""
         return steady(self.machine)
 
     @property
@@ -499,7 +499,9 @@ class Verdict:
         return self.invalid_runs[:-1] if self.reasons else self.invalid_runs
 
 
-def deciding_of(metrics: Sequence[MetricVerdict], outcome: Outcome | None) -> MetricVerdict | None:
-    """Return the first metric with this outcome, preferably a provisional drop; or None."""
+def deciding_metric(
+    metrics: Sequence[MetricVerdict], outcome: Outcome | None
+) -> MetricVerdict | None:
+    """Return the first metric with this outcome, a provisional drop preferred; else None."""
     of_it = [metric for metric in metrics if metric.outcome is outcome]
     return next((m for m in of_it if m.direction == "drop"), of_it[0] if of_it else None)

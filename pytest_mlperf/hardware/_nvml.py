@@ -24,7 +24,7 @@ from dataclasses import dataclass, field
 from math import inf
 from typing import Any
 
-from pytest_mlperf.core.plausible import possible
+from pytest_mlperf.core.plausible import plausible_reading
 from pytest_mlperf.hardware.probe import MAX_INSTANCES
 
 UNINITIALIZED, INVALID_ARGUMENT, NOT_SUPPORTED, NO_PERMISSION = 1, 2, 3, 4
@@ -74,7 +74,7 @@ class Lost(Exception):
 
 
 def binding() -> Any:
-    """Import NVIDIA's binding; raise ImportError if it is not installed."""
+    """Import and return `pynvml`, NVIDIA's NVML binding; ImportError if it is not installed."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # the deprecated package pynvml warns at its import
         return importlib.import_module("pynvml")
@@ -93,7 +93,7 @@ class NvmlLibrary:
                 "pip uninstall pynvml; pip install --force-reinstall nvidia-ml-py"
             )
         try:
-            patiently(nvml, nvml.nvmlInit)
+            call_nvml(nvml, nvml.nvmlInit)
         except nvml.NVMLError as error:
             reason = ADVICE.get(error.value, f"NVML does not start: {words(error)}")
             raise UnavailableNvml(reason, error.value) from None
@@ -156,7 +156,7 @@ def find(library: NvmlLibrary, uuid: str) -> NvmlDevice:
     """Return the physical GPU for a GPU or MIG UUID; raise UnavailableNvml if absent."""
     nvml, starts = library.nvml, library.starts
     try:
-        handle = patiently(nvml, nvml.nvmlDeviceGetHandleByUUID, uuid)
+        handle = call_nvml(nvml, nvml.nvmlDeviceGetHandleByUUID, uuid)
     except nvml.NVMLError as error:
         if error.value in {NOT_FOUND, INVALID_ARGUMENT}:
             raise UnavailableNvml(f"there is no GPU {uuid} here", error.value) from None
@@ -164,16 +164,16 @@ def find(library: NvmlLibrary, uuid: str) -> NvmlDevice:
     instance = False
     try:
         # The binding returns a ctypes number, which is truthy even if it is 0.
-        instance = bool(patiently(nvml, nvml.nvmlDeviceIsMigDeviceHandle, handle).value)
+        instance = bool(call_nvml(nvml, nvml.nvmlDeviceIsMigDeviceHandle, handle).value)
         if instance:
-            handle = patiently(nvml, nvml.nvmlDeviceGetDeviceHandleFromMigDeviceHandle, handle)
+            handle = call_nvml(nvml, nvml.nvmlDeviceGetDeviceHandleFromMigDeviceHandle, handle)
     except nvml.NVMLError as error:
         if instance:
             reason = f"the GPU of instance {uuid} cannot be queried: {words(error)}"
             raise UnavailableNvml(reason, error.value) from None
     device = NvmlDevice(library=library, uuid=uuid, handle=handle, instance=instance, starts=starts)
     try:
-        sliced = patiently(nvml, nvml.nvmlDeviceGetMigMode, handle)[0]
+        sliced = call_nvml(nvml, nvml.nvmlDeviceGetMigMode, handle)[0]
     except nvml.NVMLError as error:
         sliced = instance or error.value not in UNKNOWN_WAY | {NOT_SUPPORTED}
         device.instances = None if sliced else 0
@@ -188,7 +188,7 @@ def instances(nvml: Any, handle: Any) -> tuple[list[Any], bool]:
     handles: list[Any] = []
     for index in range(MAX_INSTANCES):
         try:
-            handles.append(patiently(nvml, nvml.nvmlDeviceGetMigDeviceHandleByIndex, handle, index))
+            handles.append(call_nvml(nvml, nvml.nvmlDeviceGetMigDeviceHandleByIndex, handle, index))
         except nvml.NVMLError as error:
             if error.value == INVALID_ARGUMENT:
                 break  # a product with fewer instances
@@ -197,12 +197,12 @@ def instances(nvml: Any, handle: Any) -> tuple[list[Any], bool]:
     return handles, True
 
 
-def patiently(nvml: Any, ask: Callable[..., Any], *arguments: Any, quantity: str = "") -> Any:
-    """Call a function of the binding; retry after transient errors and implausible values."""
+def call_nvml(nvml: Any, function: Callable[..., Any], *arguments: Any, quantity: str = "") -> Any:
+    """Call a function of NVML's binding; retry after transient errors and implausible values."""
     retries = RETRIES
     while True:
         try:
-            answer = possible(quantity, ask(*arguments))
+            answer = plausible_reading(quantity, function(*arguments))
             if quantity and answer is None:
                 raise nvml.NVMLError(nvml.NVML_ERROR_UNKNOWN)
             return answer
@@ -222,7 +222,7 @@ def words(error: Any) -> str:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ReadMethod:
-    """Name a way to read a quantity: `read(pynvml, handle)`, which returns None on a miss."""
+    """Hold a named function to read a quantity: `read(pynvml, handle)` returns None on a miss."""
 
     name: str
     read: Callable[[Any, Any], Any]
@@ -256,9 +256,9 @@ class Probe:
         nvml, highest = self.device.library.nvml, self.device.most.get(self.name, inf)
         while self.ways and self.failure is None:
             try:
-                value = possible(self.name, self._ask(self.ways[0]), highest)
+                value = plausible_reading(self.name, self._ask(self.ways[0]), highest)
             except nvml.NVMLError as error:
-                if not self._tries_next(error):
+                if not self._record_failure(error):
                     return None
                 continue
             self._well = value is not None
@@ -271,12 +271,12 @@ class Probe:
         return None
 
     def answer(self) -> Any:
-        """Read the quantity until a read gives a value or no method is left; return it or None."""
+        """Read until a method gives a value; return it, or None if no method is left."""
         tries = (self.read() for _ in range(REFUSALS * len(self.ways)))
         return next((value for value in tries if value is not None), None)
 
-    def settle(self, *, at_end: bool = False) -> None:
-        """Set `failure` if no read gave a value; if values were implausible, only `at_end`."""
+    def set_failure(self, *, at_end: bool = False) -> None:
+        """Set `failure` if no read gave a value; after implausible values only if `at_end`."""
         if self.way is None and self.failure is None and (at_end or self.last != IMPOSSIBLE_VALUE):
             self.failure = f"{self.ways[0].name} gave no value; last answer: {self.last}"
 
@@ -307,8 +307,8 @@ class Probe:
             raise Lost(f"NVML was shut down and did not start again: {error}", 1) from None
         raise Lost("NVML was shut down twice by something in this process", UNINITIALIZED)
 
-    def _tries_next(self, error: Any) -> bool:
-        """Record a failed read; return whether to try another method at once."""
+    def _record_failure(self, error: Any) -> bool:
+        """Record a failed read; return whether to try the next read method at once."""
         code, self._well, self.last = error.value, False, words(error)
         if code == NO_PERMISSION:
             self.failure, self.forbidden = f"{self.ways[0].name}: {words(error)}", True
@@ -365,7 +365,7 @@ Property = str | int | float | bool | list[int] | list[float] | None
 AMPERE = 7
 
 
-def covers(gpu: Mapping[str, Property]) -> bool:
+def measures_without_gaps(gpu: Mapping[str, Property]) -> bool:
     """Return whether the power sensor is known to measure without gaps.
 
     GA10x has no gaps. Volta, GA100 and Hopper measure 25 to 50 % of the time; others are unknown.
@@ -373,19 +373,19 @@ def covers(gpu: Mapping[str, Property]) -> bool:
     return gpu["architecture"] == AMPERE and not ga100(gpu)
 
 
-def averages(gpu: Mapping[str, Property]) -> bool:
+def reports_mean_power(gpu: Mapping[str, Property]) -> bool:
     """Return whether `average_w` is the mean of the last second (Ampere and later, not GA100)."""
     architecture = gpu["architecture"]
     return isinstance(architecture, int) and architecture >= AMPERE and not ga100(gpu)
 
 
-def scope(gpu: Mapping[str, Property], probe: Probe) -> str:
-    """Return "module" if power or energy include CPU and memory, else "gpu"."""
-    return "module" if "module" in (probe.way or "") or grace(gpu) else "gpu"
+def power_scope(gpu: Mapping[str, Property], probe: Probe) -> str:
+    """Return "module" if the GPU's power or energy includes CPU and memory, else "gpu"."""
+    return "module" if "module" in (probe.way or "") or is_grace_superchip(gpu) else "gpu"
 
 
-def grace(gpu: Mapping[str, Property]) -> bool:
-    """Return whether the GPU shares a module and its energy counter with a CPU."""
+def is_grace_superchip(gpu: Mapping[str, Property]) -> bool:
+    """Return whether the GPU shares a module and its energy counter with a CPU (GH200, GB200)."""
     return re.search(r"\bG[HB]\d", str(gpu["name"])) is not None
 
 

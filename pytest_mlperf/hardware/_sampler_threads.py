@@ -17,7 +17,7 @@ from typing import IO, Any, NamedTuple
 
 from pytest_mlperf.hardware._nvml import Lost
 from pytest_mlperf.hardware.nvml_quantities import SLOW_QUANTITIES, STATE
-from pytest_mlperf.hardware.sampler_gpu import SampledGpu, timed
+from pytest_mlperf.hardware.sampler_gpu import SampledGpu, timed_reading
 
 CPU_SHARE = 0.02
 """Share of one core that sampling one GPU may use."""
@@ -52,8 +52,8 @@ class ReadCost(NamedTuple):
     wall_s: float
 
 
-def dearest(costs: Iterable[tuple[float, float]]) -> ReadCost:
-    """Return the highest CPU time and the highest wall time among GPUs of reading a group."""
+def highest_cost(costs: Iterable[tuple[float, float]]) -> ReadCost:
+    """Return the highest CPU time and highest wall time [s] of the GPUs' (CPU, wall) costs."""
     return ReadCost(*map(max, zip(*costs, strict=True)))
 
 
@@ -114,7 +114,7 @@ def cpu_allowed(gpus: int) -> float:
 
 
 def _waiting(paid: Mapping[str, ReadCost], gpus: int) -> float:
-    """Return the share of time that each GPU's thread may wait for NVML.
+    """Return the share of time that each GPU's thread may wait for NVML; `paid`: cost of reads.
 
     If a driver is slow even at the lowest rates, the share is raised, so that one slow quantity
     does not slow down the fast ones. The CPU share is never raised.
@@ -248,23 +248,23 @@ class GpuThread(threading.Thread):
 
     def _trace(self, *, count: bool) -> None:
         probes = self.gpu.probes
-        at, watts = timed(probes["power_w"])
+        at, watts = timed_reading(probes["power_w"])
         reasons = probes["reasons"].read()
         power = "null" if watts is None else f"{watts:.3f}"
         head = f'{{"t":[{at:.6f},{self.gpu.index},{power},{"null" if reasons is None else reasons}'
         if count and probes["energy_j"].failure is None:
-            at, joules = timed(probes["energy_j"])
+            at, joules = timed_reading(probes["energy_j"])
             head += f",{at:.6f},{'null' if joules is None else f'{joules:.3f}'}"
         self._write(head + "]}")
 
     def _state(self, names: Sequence[str]) -> None:
         read: dict[str, Any] = {"time": round(time.monotonic(), 6), "gpu": self.gpu.index}
-        read |= {probe.name: probe.read() for probe in self.gpu.group(names)}
+        read |= {probe.name: probe.read() for probe in self.gpu.readable_probes(names)}
         self._write(json.dumps({"s": read}, separators=(",", ":")))
 
 
 class Sampler:
-    """Read each GPU in its own thread, and write the records."""
+    """Read each GPU in its own thread; pass each record as a JSON line to `write`."""
 
     def __init__(
         self,
@@ -307,7 +307,7 @@ class Sampler:
         ]
         if not readings or any(TOPS_HZ.keys() - costs.keys() for costs in readings):
             return
-        costs = {group: dearest(costs[group] for costs in readings) for group in TOPS_HZ}
+        costs = {group: highest_cost(costs[group] for costs in readings) for group in TOPS_HZ}
         rates = choose(costs, len(self._threads), trace_hz=self._most_hz)
         names = ("trace_hz", "state_hz", "slow_hz")
         better = [getattr(rates, name) / getattr(self._rates, name) for name in names]

@@ -54,7 +54,7 @@ class Thread:
 
 
 def processes(root: Path) -> dict[Key, ProcessUsage]:
-    """Return every visible process."""
+    """Return the resource use of every visible process, by pid and start time."""
     usage = {}
     for pid in _numbers(root / "proc"):
         raw = _read(root / f"proc/{pid}/stat")
@@ -77,12 +77,12 @@ def processes(root: Path) -> dict[Key, ProcessUsage]:
     return usage
 
 
-def family(everyone: Mapping[Key, ProcessUsage], leader: int) -> set[int]:
+def process_tree(processes: Mapping[Key, ProcessUsage], leader: int) -> set[int]:
     """Return the pids of a process group or session and of all its descendants."""
-    inside = {pid for (pid, _), each in everyone.items() if leader in (pid, *each.groups)}
+    inside = {pid for (pid, _), each in processes.items() if leader in (pid, *each.groups)}
     grew = True
     while grew:
-        children = {pid for (pid, _), each in everyone.items() if each.parent in inside}
+        children = {pid for (pid, _), each in processes.items() if each.parent in inside}
         grew = not children <= inside
         inside |= children
     return inside
@@ -148,7 +148,7 @@ def session_of(pid: int) -> int | None:
 
 
 def threads(root: Path, pids: Set[int]) -> dict[Key, Thread]:
-    """Return the threads of some processes."""
+    """Return the threads of some processes by (process id, thread id)."""
     threads_by_key = {}
     for pid in pids:
         for tid in _numbers(root / f"proc/{pid}/task"):
@@ -227,8 +227,8 @@ class UsageTotals:
     swapped_in: int | None
 
 
-class Watch:
-    """Read counters of a group of processes, and of the cores that they may use."""
+class ContentionMonitor:
+    """Read CPU and memory counters of a process and its descendants, and of their cores."""
 
     def __init__(
         self,
@@ -256,11 +256,11 @@ class Watch:
         self._clock = clock
 
     def read(self) -> UsageTotals:
-        """Read all totals; takes a millisecond for fifty processes."""
+        """Read the CPU, memory and process totals; takes a millisecond for fifty processes."""
         root, everyone = self._root, processes(self._root)
         servers = listeners(root, self._port) if self._port else set()
         leaders = {self._leader, self._session or self._leader, *servers}
-        group = set[int]().union(*(family(everyone, leader) for leader in leaders))
+        group = set[int]().union(*(process_tree(everyone, leader) for leader in leaders))
         busy_s, stolen_s = self._processor()
         memory = _pressure(root, "memory")
         cpu = _pressure(root, "cpu")
@@ -281,11 +281,11 @@ class Watch:
     def peak_bytes(self) -> int | None:
         """Return the peak memory of the watched processes [bytes]; None if unknown."""
         with contextlib.suppress(OSError, ValueError, IndexError):
-            return peak_bytes(self._root, family(processes(self._root), self._leader))
+            return peak_bytes(self._root, process_tree(processes(self._root), self._leader))
         return None
 
     def between(self, start: UsageTotals, end: UsageTotals) -> dict[str, Any]:
-        """Return the differences of two readings, by the names of `core.contention.Contention`.
+        """Return the load between two readings, as fields of `core.contention.Contention`.
 
         It is a dict because a worker's Python may have only LoadGen and numpy.
         """
@@ -441,16 +441,16 @@ def _lines(path: Path) -> list[str]:
 
 
 class Window:
-    """Read the counters and the wall clock at the start and at the end of a run."""
+    """Read CPU and memory counters and the wall clock at the start and at the end of a run."""
 
-    def __init__(self, watch: Watch) -> None:
+    def __init__(self, watch: ContentionMonitor) -> None:
         self._watch = watch
         self._edges: list[UsageTotals] = []
         self._clock = ClockWatch()
         self._looks = 0
 
-    def look(self) -> None:
-        """Read the counters at a run's start or end; skip the reading if the format is unknown."""
+    def read_edge(self) -> None:
+        """Read the counters: the first call at a run's start, the second at its end."""
         self._looks += 1
         if self._looks == 1:
             self._clock.start()
@@ -461,7 +461,7 @@ class Window:
 
     @property
     def seen(self) -> dict[str, Any] | None:
-        """Differences between both readings, by names of `Contention`; None if one is missing."""
+        """Load between both readings, as fields of `Contention`; None if a reading is missing."""
         return self._watch.between(*self._edges) if len(self._edges) == 2 else None
 
     @property

@@ -33,7 +33,7 @@ from typing import Any
 
 from pytest_mlperf.core.control import COPY, LIBRARY, MATMUL, PEER
 from pytest_mlperf.core.errors import TO_MEASURE
-from pytest_mlperf.hardware.contention import Watch, Window, session_of
+from pytest_mlperf.hardware.contention import ContentionMonitor, Window, session_of
 
 MIN_REPEATS = 5
 THREADS = ("MKL_NUM_THREADS", "OMP_NUM_THREADS", "OPENBLAS_CORETYPE", "OPENBLAS_NUM_THREADS")
@@ -86,8 +86,8 @@ class UnavailableControl(Exception):
     """Report that the benchmark cannot run here, with the reason and the fix."""
 
 
-def on_cpu(sizes: ControlSizes = CPU_SIZES) -> dict[str, float]:
-    """Measure a float32 matrix product and a single-threaded copy with numpy."""
+def measure_cpu(sizes: ControlSizes = CPU_SIZES) -> dict[str, float]:
+    """Measure a float32 matrix product [FLOP/s] and a single-threaded copy [B/s] with numpy."""
     try:
         import numpy as np
     except ImportError:
@@ -105,12 +105,12 @@ def on_cpu(sizes: ControlSizes = CPU_SIZES) -> dict[str, float]:
     config: Any = np.show_config(mode="dicts")
     return {
         **rates(matmul_s, copy_s, sizes.matrix, size),
-        LIBRARY: library("numpy", np.__version__, repr(config["Build Dependencies"])),
+        LIBRARY: library_checksum("numpy", np.__version__, repr(config["Build Dependencies"])),
     }
 
 
 def on_gpus(count: int) -> dict[str, float]:
-    """Measure each GPU with torch; return the lowest figures or raise UnavailableControl."""
+    """Run the micro-benchmark per GPU; return the lowest results or raise UnavailableControl."""
     try:
         import torch
     except ImportError:
@@ -127,7 +127,7 @@ def on_gpus(count: int) -> dict[str, float]:
         raise UnavailableControl(f"torch {torch.__version__} sees {visible} of {count} GPUs")
     devices = [f"cuda:{index}" for index in range(count)]
     figures = slowest([with_torch(device, GPU) for device in devices])
-    return {**figures, PEER: between(devices, PEERS)} if count > 1 else figures
+    return {**figures, PEER: peer_copy_rate(devices, PEERS)} if count > 1 else figures
 
 
 def with_torch(device: str, sizes: ControlSizes) -> dict[str, float]:
@@ -157,11 +157,11 @@ def with_torch(device: str, sizes: ControlSizes) -> dict[str, float]:
     copy_s = median_s(watch(lambda: target.copy_(source), sizes.batch), sizes)
     return {
         **rates(matmul_s, copy_s, sizes.matrix, source.nbytes),
-        LIBRARY: library("torch", torch.__version__, str(torch.version.cuda)),
+        LIBRARY: library_checksum("torch", torch.__version__, str(torch.version.cuda)),
     }
 
 
-def between(devices: Sequence[str], sizes: ControlSizes) -> float:
+def peer_copy_rate(devices: Sequence[str], sizes: ControlSizes) -> float:
     """Return the lowest copy rate [B/s] from a device to the next one in a ring.
 
     Pairs are measured one after the other. Without peer access torch copies through the host's
@@ -174,20 +174,22 @@ def between(devices: Sequence[str], sizes: ControlSizes) -> float:
         cuda = device.startswith("cuda")
         if cuda:
             torch.cuda.set_device(device)  # the copy is queued, and timed, where it starts
-        source, target = ends(device, other, sizes.copied_bytes)
+        source, target = copy_buffers(device, other, sizes.copied_bytes)
         watch = by_events if cuda else by_clock
         copy_s = median_s(watch(partial(target.copy_, source), sizes.batch), sizes)
         slowest_pair = min(slowest_pair, source.nbytes / copy_s)
     return slowest_pair
 
 
-def ends(device: str, other: str, sizes: Sequence[int]) -> tuple[Any, Any]:
-    """Return buffers on two devices, of the first size [bytes] that fits on both."""
+def copy_buffers(device: str, other_device: str, sizes: Sequence[int]) -> tuple[Any, Any]:
+    """Return a buffer on each device, both of the first size [bytes] that fits on both."""
     import torch
 
     for size in sizes:
         with contextlib.suppress(torch.cuda.OutOfMemoryError):
-            return tuple(torch.ones(size, dtype=torch.uint8, device=d) for d in (device, other))
+            return tuple(
+                torch.ones(size, dtype=torch.uint8, device=d) for d in (device, other_device)
+            )
     raise UnavailableControl(TOO_LITTLE)
 
 
@@ -203,7 +205,7 @@ def buffers(device: str, sizes: Sequence[int]) -> tuple[Any, Any]:
 
 
 def by_clock(work: Callable[[], object], batch: int) -> Callable[[], float]:
-    """Return a function that calls `work` `batch` times and returns the mean seconds per call."""
+    """Return a function that calls `work` `batch` times and returns wall-clock seconds per call."""
 
     def repeat() -> float:
         begun_s = perf_counter()
@@ -250,14 +252,14 @@ def rates(matmul_s: float, copy_s: float, matrix: int, copied_bytes: int) -> dic
     return {MATMUL: 2 * matrix**3 / matmul_s, COPY: 2 * copied_bytes / copy_s}
 
 
-def library(*facts: str) -> float:
-    """Return a checksum (CRC-32) of a library's name, versions and thread settings, as a number."""
+def library_checksum(*facts: str) -> float:
+    """Return the CRC-32 of `facts` (a library's name, versions) and thread settings, as a float."""
     settings = [f"{name}={os.environ.get(name, '')}" for name in THREADS]
     return float(zlib.crc32("\n".join([*facts, *settings]).encode()))
 
 
 def slowest(gpu_figures: Sequence[Mapping[str, float]]) -> dict[str, float]:
-    """Return the lowest value of each figure."""
+    """Return the lowest value of each figure over all GPUs, by name."""
     return {name: min(figures[name] for figures in gpu_figures) for name in gpu_figures[0]}
 
 
@@ -286,13 +288,13 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--cuda", type=int, default=0, metavar="COUNT", help="that many GPUs")
     options = parser.parse_args(arguments)
     figures: Mapping[str, object]
-    window = Window(Watch(os.getpid(), session=session_of(os.getpid())))
-    window.look()
+    window = Window(ContentionMonitor(os.getpid(), session=session_of(os.getpid())))
+    window.read_edge()
     try:
-        figures = on_gpus(options.cuda) if options.cuda else on_cpu()
+        figures = on_gpus(options.cuda) if options.cuda else measure_cpu()
     except UnavailableControl as error:
         figures = {"unavailable": str(error)}
-    window.look()
+    window.read_edge()
     sys.stdout.write(json.dumps({**figures, "contention": window.seen}) + "\n")
 
 

@@ -23,8 +23,8 @@ UNRELEASED = (0, 2)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Understood:
-    """Hold the forms of GPU names that a library rejects since a version, with effect and fix."""
+class DeviceNameSupport:
+    """Hold an error by form of GPU name that a library refuses from its version `since` on."""
 
     since: tuple[int, ...] = (0,)
     refused: Mapping[Form, str] = field(default_factory=dict)
@@ -32,11 +32,11 @@ class Understood:
 
 _WHOLE = "measure whole GPUs of a machine without MIG, or the instance by another engine"
 
-TABLE: Mapping[str, tuple[Understood, ...]] = {
+TABLE: Mapping[str, tuple[DeviceNameSupport, ...]] = {
     # Platform.device_id_to_physical_device_id of vllm/platforms/interface.py.
     "vllm": (
         # 0.20.0 to 0.23.0: int() of each entry.
-        Understood(
+        DeviceNameSupport(
             refused={
                 "GPU UUID": "accepts only numbers; GPUs have numbers only if none is divided by "
                 "MIG and this user may query all of them; otherwise use vLLM 0.24 or newer",
@@ -46,7 +46,7 @@ TABLE: Mapping[str, tuple[Understood, ...]] = {
         # NvmlCudaPlatform.device_control_id_to_physical_device_id of vllm/platforms/cuda.py, 0.24.0
         # to 0.33.0: nvmlDeviceGetIndex of nvmlDeviceGetHandleByUUID. For an instance this is its
         # index within its GPU, for which nvmlDeviceGetHandleByIndex then finds another GPU or none.
-        Understood(
+        DeviceNameSupport(
             since=(0, 24),
             refused={
                 "MIG UUID": f"takes the number of a MIG instance for the number of a GPU; {_WHOLE}",
@@ -57,18 +57,18 @@ TABLE: Mapping[str, tuple[Understood, ...]] = {
     # candidates (cc4777e94dda) does not read the variable. On NVIDIA's main branch since pull
     # request 12985 (May 2026) it and the memory reports read numeric entries, and take the position
     # in the list of others, to bind threads to a NUMA node and to name processes.
-    "tensorrt_llm": (Understood(),),
+    "tensorrt_llm": (DeviceNameSupport(),),
     # torch.cuda._parse_visible_devices, of 2.13: all three, in lists of one form.
-    "torch": (Understood(),),
+    "torch": (DeviceNameSupport(),),
     # Nothing in ONNX Runtime reads the variable: cudaSetDevice counts what CUDA leaves visible.
-    "onnxruntime": (Understood(),),
+    "onnxruntime": (DeviceNameSupport(),),
 }
 """By import name; libraries without an entry leave the variable to CUDA."""
 
 
-def understood(library: str, release: str | None) -> Understood:
-    """Return the row of `TABLE` for a library's version; the newest row if it is unknown."""
-    rows = TABLE.get(library, (Understood(),))
+def rejected_names(library: str, release: str | None) -> DeviceNameSupport:
+    """Return the GPU names that a library's version rejects; the newest entry if it is unknown."""
+    rows = TABLE.get(library, (DeviceNameSupport(),))
     numbers = tuple(map(int, re.findall(r"\d+", release or "")[:2]))
     return rows[-1] if numbers < UNRELEASED else [row for row in rows if row.since <= numbers][-1]
 
@@ -82,7 +82,7 @@ def check_devices(libraries: Iterable[str], environ: Mapping[str, str]) -> None:
     for library in libraries:
         release = _release(library)
         for name in names:
-            if problem := understood(library, release).refused.get(form_of(name)):
+            if problem := rejected_names(library, release).refused.get(form_of(name)):
                 raise RunError(
                     "engine",
                     f"{VARIABLE} has {name}, and {library} {release or '(version not known)'} "

@@ -175,17 +175,17 @@ class Machine:
         """Return the names of the locks (leases) for a run: its GPUs, else "cpu"."""
         return sorted(self.uuids(accelerator)) or ["cpu"]
 
-    def choice(self, accelerator: str) -> list[str]:
-        """Return all GPUs of an accelerator's class; [] if too few, or for the CPU."""
+    def matching_gpus(self, accelerator: str) -> list[str]:
+        """Return UUIDs of all GPUs of an accelerator's class; [] if too few, or for the CPU."""
         count, name = split(accelerator)
         every = [str(gpu["uuid"]) for gpu in self.gpus if _class(gpu) == name]
         return every if len(every) >= count else []
 
-    def as_in(self, identity: Mapping[str, Property]) -> Machine:
-        """Return a copy with the server, `shared`, `harness` and `limit_w` that an identity has."""
+    def with_identity(self, identity: Mapping[str, Property]) -> Machine:
+        """Return a copy with a stored identity's server or shared host, harness and power limit."""
         if SOURCE in identity:
             theirs = {name: value for name, value in identity.items() if name != "harness"}
-            server = self.of_server(ServerIdentity(properties=theirs))
+            server = self.with_server(ServerIdentity(properties=theirs))
             return replace(server, harness=str(identity.get("harness") or ""))
         limit_w = identity.get("power_limit_w") if identity.get("power_limit_set") else None
         return replace(
@@ -195,8 +195,8 @@ class Machine:
             limit_w=limit_w if isinstance(limit_w, int) else None,
         )
 
-    def of_server(self, server: ServerIdentity) -> Machine:
-        """Return a copy without GPUs, as client of a server on another machine."""
+    def with_server(self, server: ServerIdentity) -> Machine:
+        """Return a copy with the identity of a remote server in place of this machine's GPUs."""
         return replace(self, gpus=(), server=server)
 
     def only(self, accelerator: str, uuids: Collection[str]) -> Machine:
@@ -398,7 +398,7 @@ def detect(*, gpus: bool) -> Machine:
     name = text_at(LINUX / "etc/machine-id").strip()
     if not gpus:
         return Machine(cpu=cpu, host=system, machine_id=name)
-    notes = power_limit.noted(lease_place())
+    notes = power_limit.saved_limits(lease_place())
     report = ask_nvml()
     try:
         uuids = visible(report["gpus"], os.environ)
@@ -406,7 +406,7 @@ def detect(*, gpus: bool) -> Machine:
     except AmbiguousOrder as error:
         uuids, trouble = [], str(error)
     for gpu in report["gpus"]:
-        gpu["identity"] |= _limit_before(gpu, {**notes, **power_limit.noted(lease_place())})
+        gpu["identity"] |= _limit_before(gpu, {**notes, **power_limit.saved_limits(lease_place())})
     by_uuid = {gpu["uuid"]: gpu for gpu in report["gpus"]}
     # CUDA may leave out MIG or unreadable GPUs, which would shift the numbers of later ones.
     counted = not report["trouble"] and not any(gpu["identity"]["mig"] for gpu in report["gpus"])

@@ -29,35 +29,35 @@ NVML_START_SECONDS, KILL_TIMEOUT_SECONDS = 30.0, 5.0
 """Maximum time for NVML to start, and for a process that hangs in a driver to end."""
 
 
-class MemoryTaken(TypedDict):
-    """Hold a GPU's used bytes, whether it is `free` again, and its processes (pid, bytes)."""
+class GpuMemory(TypedDict):
+    """Hold a GPU's used bytes, whether its memory is free again, and its processes (pid, bytes)."""
 
     used: int | None
     free: bool
     processes: list[list[int | None]]
 
 
-def taken(earlier_use: Mapping[str, int | None], limit_s: float) -> dict[str, MemoryTaken]:
-    """Wait until GPUs are free or time is over; return memory use by UUID, {} if NVML fails."""
+def wait_for_memory(earlier_use: Mapping[str, int | None], limit_s: float) -> dict[str, GpuMemory]:
+    """Wait at most `limit_s` for GPUs to be free; return memory use by UUID, {} if NVML fails."""
     command = [sys.executable, "-m", __name__, str(limit_s), json.dumps({**earlier_use})]
     try:
         answer = answer_of(
             command, limit_s=limit_s + NVML_START_SECONDS, killed_s=KILL_TIMEOUT_SECONDS
         )
-        last: dict[str, MemoryTaken] = json.loads(answer[1]) if answer else {}
+        last: dict[str, GpuMemory] = json.loads(answer[1]) if answer else {}
     except (OSError, ValueError):
         return {}
     return last
 
 
-def wait(
+def wait_until_free(
     nvml: Any,
     earlier_use: Mapping[str, int | None],
     limit_s: float,
     *,
     sleep: Callable[[float], None] = time.sleep,
-) -> dict[str, MemoryTaken]:
-    """Poll until all GPUs are free, or the time is over; see `taken`."""
+) -> dict[str, GpuMemory]:
+    """Poll until all GPUs are free or `limit_s` is over; return their memory use by UUID."""
     with contextlib.closing(_nvml.NvmlLibrary(nvml)) as library:
         devices = {uuid: _device(library, uuid) for uuid in earlier_use}
         last: Mapping[str, int | None] = {}
@@ -65,7 +65,7 @@ def wait(
         while True:
             earlier, last = last, {uuid: _read(d, "memory_used") for uuid, d in devices.items()}
             free = {
-                uuid: _free(used, earlier_use[uuid], earlier.get(uuid))
+                uuid: _is_memory_released(used, earlier_use[uuid], earlier.get(uuid))
                 for uuid, used in last.items()
             }
             if all(free.values()) or time.monotonic() > until_s:
@@ -81,8 +81,8 @@ def wait(
         }
 
 
-def _free(used: int | None, earlier_use: int | None, last_use: int | None) -> bool:
-    """Return whether use is back at the earlier level or, if that is unknown, stopped falling."""
+def _is_memory_released(used: int | None, earlier_use: int | None, last_use: int | None) -> bool:
+    """Check that `used` bytes are back at `earlier_use` or, if that is None, no longer fall."""
     if used is None:
         return True
     if earlier_use is not None:
@@ -91,7 +91,7 @@ def _free(used: int | None, earlier_use: int | None, last_use: int | None) -> bo
 
 
 def _device(library: _nvml.NvmlLibrary, uuid: str) -> _nvml.NvmlDevice:
-    handle = _nvml.patiently(library.nvml, library.nvml.nvmlDeviceGetHandleByUUID, uuid)
+    handle = _nvml.call_nvml(library.nvml, library.nvml.nvmlDeviceGetHandleByUUID, uuid)
     return _nvml.NvmlDevice(library=library, uuid=uuid, handle=handle)
 
 
@@ -100,13 +100,13 @@ def _read(device: _nvml.NvmlDevice, quantity: str) -> Any:
 
 
 def main() -> None:
-    """Print the last memory use of GPUs; exit with an error if NVML cannot be queried."""
+    """Wait until GPUs are free; print their memory use as JSON; exit 1 if NVML fails."""
     limit_s, earlier_use = sys.argv[1:]
     # The default action ends a process even inside a call that hangs.
     signal.alarm(int(float(limit_s) + NVML_START_SECONDS) + 1)
     nvml = _nvml.binding()
     try:
-        json.dump(wait(nvml, json.loads(earlier_use), float(limit_s)), sys.stdout)
+        json.dump(wait_until_free(nvml, json.loads(earlier_use), float(limit_s)), sys.stdout)
     except (nvml.NVMLError, _nvml.UnavailableNvml, _nvml.Lost) as error:
         raise SystemExit(str(error)) from None
 

@@ -16,7 +16,7 @@ from itertools import combinations
 from typing import Any, TypedDict
 
 from pytest_mlperf.core.errors import TO_MEASURE
-from pytest_mlperf.core.plausible import possible
+from pytest_mlperf.core.plausible import plausible_reading
 from pytest_mlperf.hardware._nvml import (
     ADVICE,
     NOT_SUPPORTED,
@@ -28,9 +28,9 @@ from pytest_mlperf.hardware._nvml import (
     ReadMethod,
     UnavailableNvml,
     binding,
+    call_nvml,
     instances,
-    patiently,
-    scope,
+    power_scope,
     words,
 )
 from pytest_mlperf.hardware._nvml import Property as Quantity
@@ -60,10 +60,10 @@ def properties(
         "power_limit_w": rounded_w(limit) if isinstance(limit, float) else None,
         "ecc": bool(ecc[0]) if isinstance(ecc, list) else None,
         "clocks": pinned_clock(
-            reasons, *(ask(device, name, SM, quantity="sm_mhz") for name in CLOCKS)
+            reasons, *(query(device, name, SM, quantity="sm_mhz") for name in CLOCKS)
         ),
         "virtualization": _choice(VIRTUALIZATION, gpu["virtualization"]),
-        "power_scope": scope(gpu, sampled["power_w"]) if gpu["name"] else None,
+        "power_scope": power_scope(gpu, sampled["power_w"]) if gpu["name"] else None,
         "energy": counted or ("trace" if traced else None),
     }
 
@@ -73,7 +73,7 @@ def surroundings(device: NvmlDevice, gpu: Mapping[str, Quantity]) -> dict[str, s
     generation, width = gpu["max_pcie_generation"], gpu["max_pcie_width"]
     facts = {
         "vbios": decoded(gpu["vbios"]),
-        "gsp": decoded(ask(device, "nvmlDeviceGetGspFirmwareVersion")),
+        "gsp": decoded(query(device, "nvmlDeviceGetGspFirmwareVersion")),
         "pcie": None if generation is None or width is None else f"gen{generation} x{width}",
         "persistence": _choice(("off", "on"), gpu["persistence"]),
         "compute_mode": _choice(COMPUTE_MODES, gpu["compute_mode"]),
@@ -102,7 +102,7 @@ def paths(gpus: Mapping[str, tuple[NvmlDevice, str | None]]) -> dict[str, dict[s
         gpus: Device and bus address in sysfs, by UUID.
     """
     buses = {bus for _, bus in gpus.values() if bus}
-    ends = {uuid: _ends(device, buses) for uuid, (device, _) in gpus.items()}
+    ends = {uuid: _links_by_end(device, buses) for uuid, (device, _) in gpus.items()}
     reached: dict[str, dict[str, str | None]] = {uuid: {} for uuid in gpus}
     for uuid, peer in combinations(gpus, 2):
         path = _path(gpus[uuid][0], gpus[peer][0], ends[uuid], ends[peer], gpus[peer][1])
@@ -129,18 +129,18 @@ def _path(
     return f"{path}, no P2P" if path and denied else path
 
 
-def _ends(device: NvmlDevice, buses: Collection[str]) -> Counter[str] | None:
-    """Count a GPU's active links by remote end: the switch or a GPU's bus; None if unknown."""
+def _links_by_end(device: NvmlDevice, gpu_buses: Collection[str]) -> Counter[str] | None:
+    """Count a GPU's active NVLinks by remote end: SWITCH or a GPU's bus; None if unknown."""
     nvml, ends = device.library.nvml, Counter[str]()
     try:
-        links = patiently(nvml, links_up, nvml, device.handle)
+        links = call_nvml(nvml, links_up, nvml, device.handle)
     except nvml.NVMLError as error:
         return ends if error.value in UNKNOWN_WAY | {NOT_SUPPORTED} else None
     for link in (link for link, up in links.items() if up):
         kind = _or_none(device, "nvmlDeviceGetNvLinkRemoteDeviceType", link)
         remote = _or_none(device, "nvmlDeviceGetNvLinkRemotePciInfo", link)
         bus = _bus(remote.busId) if remote else None
-        if kind is None and bus not in buses:
+        if kind is None and bus not in gpu_buses:
             return None  # a switch, or a GPU that is hidden from here
         ends[SWITCH if kind == SWITCH_TYPE else bus or ""] += 1
     return ends
@@ -148,7 +148,7 @@ def _ends(device: NvmlDevice, buses: Collection[str]) -> Counter[str] | None:
 
 def _or_none(device: NvmlDevice, function: str, *more: Any) -> Any:
     with contextlib.suppress(Lost):
-        return ask(device, function, *more)
+        return query(device, function, *more)
     return None
 
 
@@ -157,8 +157,8 @@ def _bus(written: Any) -> str | None:
     return text[-12:].lower() if text else None
 
 
-def ask(device: NvmlDevice, function: str, *more: Any, quantity: str = "") -> Any:
-    """Return the result of one NVML function, None if it fails or does not exist."""
+def query(device: NvmlDevice, function: str, *more: Any, quantity: str = "") -> Any:
+    """Return an NVML function's result (`quantity` in errors); None if it fails or is absent."""
     if not hasattr(device.library.nvml, function):
         return None  # newer bindings drop deprecated functions
     way = ReadMethod(
@@ -167,12 +167,12 @@ def ask(device: NvmlDevice, function: str, *more: Any, quantity: str = "") -> An
     return Probe(device=device, name=quantity or function, ways=[way]).answer()
 
 
-def unread(sampled: Mapping[str, Probe]) -> dict[str, str]:
-    """Try pending reads a last time; return the reason of failure by quantity."""
-    for probe in sampled.values():
+def read_failures(probes: Mapping[str, Probe]) -> dict[str, str]:
+    """Try pending reads a last time; return why each remaining quantity cannot be read."""
+    for probe in probes.values():
         probe.answer()
-        probe.settle(at_end=True)
-    return {name: probe.failure for name, probe in sampled.items() if probe.failure}
+        probe.set_failure(at_end=True)
+    return {name: probe.failure for name, probe in probes.items() if probe.failure}
 
 
 def decoded(value: Any) -> str | None:
@@ -282,13 +282,13 @@ def _read(library: NvmlLibrary) -> NvmlReport:
     devices: dict[str, tuple[NvmlDevice, str | None]] = {}
     troubles = []
     try:
-        count = patiently(nvml, nvml.nvmlDeviceGetCount, quantity="gpus")
+        count = call_nvml(nvml, nvml.nvmlDeviceGetCount, quantity="gpus")
     except nvml.NVMLError as error:
         return {"gpus": [], "trouble": f"GPUs cannot be counted: {_advice(error)}"}
     versions = dict(_versions(nvml))
     for index in range(count):
         try:
-            handle = patiently(nvml, nvml.nvmlDeviceGetHandleByIndex, index)
+            handle = call_nvml(nvml, nvml.nvmlDeviceGetHandleByIndex, index)
             device = NvmlDevice(library=library, uuid="", handle=handle)
             states = list(_gpus(device, index, versions))
             devices |= {gpu["uuid"]: (device, gpu["bus"]) for gpu in states if not gpu["address"]}
@@ -311,9 +311,9 @@ def _advice(error: Any) -> str:
 
 def _versions(nvml: Any) -> Iterator[tuple[str, str]]:
     with contextlib.suppress(nvml.NVMLError):
-        yield "driver", decoded(patiently(nvml, nvml.nvmlSystemGetDriverVersion)) or ""
+        yield "driver", decoded(call_nvml(nvml, nvml.nvmlSystemGetDriverVersion)) or ""
     with contextlib.suppress(nvml.NVMLError):
-        cuda = patiently(nvml, nvml.nvmlSystemGetCudaDriverVersion_v2)
+        cuda = call_nvml(nvml, nvml.nvmlSystemGetCudaDriverVersion_v2)
         yield "cuda", f"{cuda // 1000}.{cuda % 1000 // 10}"
 
 
@@ -329,7 +329,7 @@ def _gpus(device: NvmlDevice, index: int, versions: Mapping[str, str]) -> Iterat
         "address": None,
         "bus": _bus(gpu["bus_id"]),
         "paths": {},
-        "unread": unread(sampled),
+        "unread": read_failures(sampled),
         "identity": properties(device, gpu, sampled),
         "surroundings": {**versions, **surroundings(device, gpu)},
     }
@@ -345,13 +345,13 @@ def _gpus(device: NvmlDevice, index: int, versions: Mapping[str, str]) -> Iterat
 
 def _instance(device: NvmlDevice, handle: Any, whole: GpuState) -> GpuState:
     instance = NvmlDevice(library=device.library, uuid="", handle=handle)
-    uuid = decoded(ask(instance, "nvmlDeviceGetUUID"))
-    name = decoded(ask(instance, "nvmlDeviceGetName"))
+    uuid = decoded(query(instance, "nvmlDeviceGetUUID"))
+    name = decoded(query(instance, "nvmlDeviceGetName"))
     if uuid is None:
         raise UnavailableNvml("an instance of it does not report its UUID")
     profile = re.search(r"\bMIG (\S+)$", name or "")
-    memory = ask(instance, "nvmlDeviceGetMemoryInfo")
-    number = [ask(instance, f"nvmlDeviceGet{kind}InstanceId") for kind in ("Gpu", "Compute")]
+    memory = query(instance, "nvmlDeviceGetMemoryInfo")
+    number = [query(instance, f"nvmlDeviceGet{kind}InstanceId") for kind in ("Gpu", "Compute")]
     is_certain = whole["parent"] is not None and None not in number
     return {
         **whole,
@@ -360,7 +360,7 @@ def _instance(device: NvmlDevice, handle: Any, whole: GpuState) -> GpuState:
         "identity": {
             **whole["identity"],
             "gpu": name or whole["identity"]["gpu"],
-            "memory_gib": memory and possible("memory_gib", round(memory.total / 2**30)),
+            "memory_gib": memory and plausible_reading("memory_gib", round(memory.total / 2**30)),
             "mig": profile[1] if profile else True,
         },
         "surroundings": {**whole["surroundings"], "card": hashed(whole["parent"] or uuid)},

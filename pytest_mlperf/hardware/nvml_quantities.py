@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from itertools import product
 from typing import Any, TypeVar
 
-from pytest_mlperf.core.plausible import possible
+from pytest_mlperf.core.plausible import plausible_reading
 from pytest_mlperf.hardware import _nvml
 
 Quantity = TypeVar("Quantity")
@@ -65,7 +65,7 @@ def probes(
     device: _nvml.NvmlDevice, gpu: Mapping[str, _nvml.Property], driver: str
 ) -> dict[str, _nvml.Probe]:
     """Return a reader for each sampled quantity; set `device.most`, the plausible maxima."""
-    device.most = dict(highest(gpu))
+    device.most = dict(reading_limits(gpu))
     throttle = [
         _nvml.ReadMethod(name="fields", read=_throttle_fields(driver)),
         _nvml.ReadMethod(name="nvmlDeviceGetViolationStatus", read=_violations),
@@ -76,11 +76,11 @@ def probes(
     return {name: _nvml.Probe(device=device, name=name, ways=list(w)) for name, w in ways.items()}
 
 
-def highest(gpu: Mapping[str, _nvml.Property]) -> Iterator[tuple[str, float]]:
+def reading_limits(gpu: Mapping[str, _nvml.Property]) -> Iterator[tuple[str, float]]:
     """Yield (quantity, largest plausible reading) pairs; larger readings are sensor errors."""
     limits, gib = gpu.get("limit_range_mw"), gpu.get("memory_gib")
     # A module's power includes that of its CPU, which the limit does not count.
-    if isinstance(limits, list) and limits[1] and not _nvml.grace(gpu):
+    if isinstance(limits, list) and limits[1] and not _nvml.is_grace_superchip(gpu):
         yield from dict.fromkeys(("power_w", "average_w"), 2e-3 * limits[1]).items()
     if isinstance(gib, int) and gib:
         yield "memory_used", (gib + 1) * 2**30
@@ -125,12 +125,12 @@ def _power(gpu: Mapping[str, _nvml.Property]) -> list[_nvml.ReadMethod]:
 
 
 def _scopes(gpu: Mapping[str, _nvml.Property], name: str, number: int) -> list[_nvml.ReadMethod]:
-    """Return the methods to read power of the GPU and of the module; on Grace, the module first."""
+    """Return methods to read power field `number` of GPU and module; on Grace, the module first."""
     ways = [
         _field(name, number, scale=1e-3),
         _field(f"{name} of the module", number, MODULE_SCOPE, scale=1e-3),
     ]
-    return ways[::-1] if _nvml.grace(gpu) else ways
+    return ways[::-1] if _nvml.is_grace_superchip(gpu) else ways
 
 
 def read_field(number: int, scope: int = 0) -> Callable[[Any, Any], Any]:
@@ -141,7 +141,7 @@ def read_field(number: int, scope: int = 0) -> Callable[[Any, Any], Any]:
 def _fields(
     nvml: Any, handle: Any, fields: Mapping[Quantity, int | tuple[int, int]]
 ) -> dict[Quantity, Any]:
-    """Read fields; raise NVMLError if the GPU is lost or no field has a value."""
+    """Read fields (number, or number and scope); NVMLError if GPU lost or no field readable."""
     entries = nvml.nvmlDeviceGetFieldValues(handle, list(fields.values()))
     codes = [entry.nvmlReturn for entry in entries]
     fatal = next(filter(_nvml.FATAL_ERRORS.__contains__, codes), 0)
@@ -157,7 +157,7 @@ def _fields(
 def _answers(
     nvml: Any, quantities: Iterable[Quantity], ask: Callable[[Quantity], Any]
 ) -> dict[Quantity, Any]:
-    """Ask for quantities one by one; raise NVMLError if the GPU is lost or none answers."""
+    """Return `ask(quantity)` by readable quantity; NVMLError if GPU lost or none is readable."""
     answers, last = {}, None
     for quantity in quantities:
         try:
@@ -214,7 +214,7 @@ def _throttle_fields(driver: str) -> Callable[[Any, Any], Any]:
 
 
 def _violations(nvml: Any, handle: Any) -> Any:
-    """Read throttled times [ns] by policy from old drivers; "thermal" is SW and HW slowdown."""
+    """Return throttled times [ns] by policy, from old drivers; "thermal" is SW plus HW slowdown."""
     ask = _function(nvml, "nvmlDeviceGetViolationStatus")
     counted = _answers(nvml, range(len(POLICIES)), lambda policy: ask(handle, policy).violationTime)
     return {POLICIES[policy]: held_ns for policy, held_ns in counted.items()}
@@ -230,7 +230,7 @@ def _processes(nvml: Any, handle: Any) -> Any:
             if kind == "Compute":
                 raise
             continue
-        memory.update({e.pid: possible("memory_used", e.usedGpuMemory) for e in listed})
+        memory.update({e.pid: plausible_reading("memory_used", e.usedGpuMemory) for e in listed})
     return [[pid, memory[pid]] for pid in sorted(memory)]
 
 

@@ -38,7 +38,7 @@ OFF_MW = 1000
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class LimitNote:
-    """Record a GPU's power limits [mW]: configured and enforced before, and set for a case."""
+    """Record a GPU's power limits [mW]: configured and enforced before a case, and set for it."""
 
     uuid: str
     was_mw: int
@@ -57,7 +57,7 @@ class Refused(Exception):
 # --- notes -----------------------------------------------------------------------------------
 
 
-def noted(folder: Path) -> dict[str, LimitNote]:
+def saved_limits(folder: Path) -> dict[str, LimitNote]:
     """Return the saved power limits in a folder, by GPU UUID."""
     with contextlib.suppress(OSError):
         files = [path for path in folder.iterdir() if path.name.endswith(NOTE_SUFFIX)]
@@ -98,8 +98,8 @@ def _write(folder: Path, note: LimitNote) -> None:
     except OSError as error:
         raise Refused(
             "gpu",
-            f"{path} cannot be written: {error.strerror}; the power limit of {note.uuid} must "
-            "be noted there before it is changed",
+            f"the power limit of {note.uuid} was not changed, because the present one cannot be "
+            f"saved in {path}: {error.strerror}; make the folder writable",
         ) from None
 
 
@@ -131,7 +131,7 @@ def set_limit(device: _nvml.NvmlDevice, watts: int, folder: Path) -> None:
         raise Refused(
             "suite", f"{uuid} is divided by MIG: its power limit is that of all instances"
         )
-    read = partial(_nvml.patiently, nvml, quantity="limit_range_mw")
+    read = partial(_nvml.call_nvml, nvml, quantity="limit_range_mw")
     low, high = read(nvml.nvmlDeviceGetPowerManagementLimitConstraints, handle)
     if not low <= watts * 1000 <= high:
         takes = f"{low / 1000:g} to {high / 1000:g} W"
@@ -141,7 +141,7 @@ def set_limit(device: _nvml.NvmlDevice, watts: int, folder: Path) -> None:
     if abs(was - watts * 1000) > OFF_MW:
         _write(folder, LimitNote(uuid=uuid, was_mw=was, enforced_mw=enforced, set_mw=watts * 1000))
         try:
-            _nvml.patiently(nvml, nvml.nvmlDeviceSetPowerManagementLimit, handle, watts * 1000)
+            _nvml.call_nvml(nvml, nvml.nvmlDeviceSetPowerManagementLimit, handle, watts * 1000)
         except nvml.NVMLError as error:
             _forget(folder, uuid)
             raise _refusal(error, uuid, watts) from None
@@ -169,10 +169,10 @@ def _refusal(error: Any, uuid: str, watts: int) -> Refused:
 def restore(library: _nvml.NvmlLibrary, note: LimitNote, folder: Path) -> str:
     """Restore a GPU's saved power limit; return a report. On Refused the file is kept."""
     nvml, uuid = library.nvml, note.uuid
-    read = partial(_nvml.patiently, nvml, quantity="limit_range_mw")
+    read = partial(_nvml.call_nvml, nvml, quantity="limit_range_mw")
     old, new = f"{note.was_mw / 1000:g} W", f"{note.set_mw / 1000:g} W"
     try:
-        handle = _nvml.patiently(nvml, nvml.nvmlDeviceGetHandleByUUID, uuid)
+        handle = _nvml.call_nvml(nvml, nvml.nvmlDeviceGetHandleByUUID, uuid)
         current = read(nvml.nvmlDeviceGetPowerManagementLimit, handle)
         done = f"{uuid}: power limit restored from {new} to {old}"
         if abs(current - note.set_mw) > OFF_MW:
@@ -180,7 +180,7 @@ def restore(library: _nvml.NvmlLibrary, note: LimitNote, folder: Path) -> str:
                 f"{uuid} keeps its power limit of {current / 1000:g} W, which another process set"
             )
         else:
-            _nvml.patiently(nvml, nvml.nvmlDeviceSetPowerManagementLimit, handle, note.was_mw)
+            _nvml.call_nvml(nvml, nvml.nvmlDeviceSetPowerManagementLimit, handle, note.was_mw)
             current = read(nvml.nvmlDeviceGetPowerManagementLimit, handle)
             if abs(current - note.was_mw) > OFF_MW:
                 raise Refused(
@@ -203,7 +203,7 @@ def restore_all(
     """Restore the noted limits of GPUs; return reports in "done" and errors in "troubles"."""
     done: list[str] = []
     troubles: list[str] = []
-    notes = noted(folder)
+    notes = saved_limits(folder)
     for uuid in filter(notes.__contains__, uuids):
         try:
             done.append(restore(library, notes[uuid], folder))
@@ -217,8 +217,8 @@ def restore_all(
 END_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
-def keep(library: _nvml.NvmlLibrary, uuids: Sequence[str], watts: int, folder: Path) -> bool:
-    """Set a limit on GPUs until stdin closes; return whether all limits were restored."""
+def hold_limit(library: _nvml.NvmlLibrary, uuids: Sequence[str], watts: int, folder: Path) -> bool:
+    """Set a power limit [W] on GPUs until stdin closes; return whether all limits were restored."""
     try:
         refused = _set_all(library, uuids, watts, folder)
         _print_line({"layer": refused.layer, "refused": str(refused)} if refused else {})
@@ -260,7 +260,7 @@ def main() -> None:
     try:
         with contextlib.closing(_nvml.NvmlLibrary(_nvml.binding())) as library:
             if command == "set":
-                restored_all = keep(library, rest[1:], int(rest[0]), Path(folder))
+                restored_all = hold_limit(library, rest[1:], int(rest[0]), Path(folder))
             else:
                 restored = restore_all(library, rest, Path(folder))
                 _print_line(restored)

@@ -47,10 +47,10 @@ class Nvml:
         self._buffer, self._pointer = ctypes.create_string_buffer, ctypes.c_void_p
         self._library = ctypes.CDLL("libnvidia-ml.so.1")
         if self._library.nvmlInitWithFlags(0):
-            raise OSError("the driver does not start: run nvidia-smi there")
+            raise OSError("the NVIDIA driver does not start: run nvidia-smi on that host")
 
     def call(self, name: str, *arguments: Any, form: str = "I", count: int = 1) -> Any:
-        """Call an NVML function with `count` outputs of format `form`; return the first."""
+        """Call an NVML function with `count` outputs of struct format `form`; return the first."""
         buffers = [self._buffer(struct.calcsize(form)) for _ in range(count)]
         function = getattr(self._library, name, None)
         if function is None or function(*arguments, *buffers):
@@ -192,7 +192,7 @@ def cpu_model(root: Path) -> str:
 
 
 def cores(root: Path) -> float:
-    """Return the cores that this process may use, within the quota of its container."""
+    """Return how many cores this process may use, by affinity and the cgroup quota below `root`."""
     affinity = getattr(os, "sched_getaffinity", None)
     count = len(affinity(0)) if affinity else os.cpu_count() or 1
     quota, _, period = line_at(root / "sys/fs/cgroup/cpu.max").partition(" ")

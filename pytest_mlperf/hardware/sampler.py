@@ -67,7 +67,7 @@ from typing import Any
 
 from pytest_mlperf.hardware import sampler_gpu
 from pytest_mlperf.hardware._nvml import NvmlLibrary, UnavailableNvml, binding
-from pytest_mlperf.hardware._sampler_threads import Sampler, Writer, choose, dearest
+from pytest_mlperf.hardware._sampler_threads import Sampler, Writer, choose, highest_cost
 from pytest_mlperf.hardware.nvml_quantities import COUNTER, SLOW_QUANTITIES, STATE, TRACE
 
 RECORDS_VERSION = 1
@@ -127,15 +127,15 @@ def _sample(
     write: Writer,
 ) -> Iterator[str]:
     versions = _versions(library.nvml)
-    gpus, silent = sampler_gpu.begin(library, options.gpu, str(versions["driver"]))
-    sampler_gpu.watch_periods(gpus, options.watch_s, stop)
+    gpus, silent = sampler_gpu.open_gpus(library, options.gpu, str(versions["driver"]))
+    sampler_gpu.measure_periods(gpus, options.watch_s, stop)
     sampler_gpu.read_at_rest(gpus, stop)
     silent += [
         sampler_gpu.silent_part(gpu.index, gpu.device.uuid, gpu.lost) for gpu in gpus if gpu.lost
     ]
     gpus = [gpu for gpu in gpus if not gpu.lost]
     groups = GROUPS.items() if gpus else ()
-    costs = {group: dearest(gpu.cost(names) for gpu in gpus) for group, names in groups}
+    costs = {group: highest_cost(gpu.cost(names) for gpu in gpus) for group, names in groups}
     rates = choose(costs, max(1, len(gpus)), trace_hz=options.hz)
     parts = [*silent, *(gpu.ready() for gpu in gpus)]
     first |= {**clocks(), **versions, "rates": asdict(rates)}
@@ -149,7 +149,7 @@ def _sample(
         raise SystemExit(HUNG_EXIT_CODE)  # a reader sees that the last record is missing
     sampler.finish()
     for probe in (probe for gpu in gpus for probe in gpu.probes.values()):
-        probe.settle(at_end=True)
+        probe.set_failure(at_end=True)
     endings = [
         {
             "index": gpu.index,

@@ -55,24 +55,26 @@ class SampledGpu:
             if (probe.way or probe.failure) and time.monotonic() >= end:
                 break
         cpu = time.thread_time() - cpu
-        probe.settle()
+        probe.set_failure()
         if walls:
             figures = median(walls), max(walls), cpu / reads
             self.cost_us[name] = tuple(round(s * 1e6, 2) for s in figures)  # type: ignore[assignment]
 
-    def group(self, names: Sequence[str]) -> list[_nvml.Probe]:
+    def readable_probes(self, names: Sequence[str]) -> list[_nvml.Probe]:
         """Return the readers of the named quantities, without those that cannot be read."""
         return [self.probes[name] for name in names if self.probes[name].failure is None]
 
     def cost(self, names: Sequence[str]) -> tuple[float, float]:
         """Return the CPU time and the wall time of reading the named quantities once [s]."""
         costs = [
-            self.cost_us[probe.name] for probe in self.group(names) if probe.name in self.cost_us
+            self.cost_us[probe.name]
+            for probe in self.readable_probes(names)
+            if probe.name in self.cost_us
         ]
         return sum(c[2] for c in costs) / 1e6, sum(c[0] for c in costs) / 1e6
 
     def ready(self) -> dict[str, Any]:
-        """Return the GPU's entry in the sampler's "ready" record."""
+        """Return identity, read methods and reading costs, for the sampler's "ready" record."""
         return {
             "index": self.index,
             "uuid": self.device.uuid,
@@ -80,9 +82,9 @@ class SampledGpu:
             "instance": self.device.instance,
             "instances": self.device.instances,
             "shared": self.device.shared,
-            "scope": _nvml.scope(self.identity, self.probes["power_w"]),
-            "covers": _nvml.covers(self.identity),
-            "averages": _nvml.averages(self.identity),
+            "scope": _nvml.power_scope(self.identity, self.probes["power_w"]),
+            "covers": _nvml.measures_without_gaps(self.identity),
+            "averages": _nvml.reports_mean_power(self.identity),
             "ways": {name: p.way for name, p in self.probes.items() if p.way},
             "unavailable_quantities": self.unavailable(),
             "forbidden": self.forbidden(),
@@ -102,8 +104,8 @@ class SampledGpu:
         return [name for name, probe in self.probes.items() if probe.forbidden]
 
 
-def watch_periods(gpus: Sequence[SampledGpu], seconds: float, stop: threading.Event) -> None:
-    """Measure the period of each GPU's energy counter; note lost GPUs."""
+def measure_periods(gpus: Sequence[SampledGpu], seconds: float, stop: threading.Event) -> None:
+    """Measure the update period of each GPU's energy counter for `seconds`; record lost GPUs."""
     live = [gpu for gpu in gpus if gpu.probes["energy_j"].failure is None]
     pause = max(COUNTER_POLL_SECONDS, 4 * sum(gpu.cost(["energy_j"])[1] for gpu in live))
     changes: dict[int, list[tuple[float, float]]] = {gpu.index: [] for gpu in live}
@@ -111,7 +113,7 @@ def watch_periods(gpus: Sequence[SampledGpu], seconds: float, stop: threading.Ev
     while live and time.monotonic() < end and not stop.wait(pause):
         for gpu in list(live):
             try:
-                at, joules = timed(gpu.probes["energy_j"])
+                at, joules = timed_reading(gpu.probes["energy_j"])
             except _nvml.Lost as error:
                 gpu.lost = error
                 live.remove(gpu)
@@ -132,17 +134,17 @@ def silent_part(index: int, uuid: str, error: _nvml.UnavailableNvml | _nvml.Lost
     return {**record, "lost": True} if gone else record
 
 
-def timed(probe: _nvml.Probe) -> tuple[float, Any]:
-    """Return the monotonic time at the middle of a reading [s], and the value that was read."""
+def timed_reading(probe: _nvml.Probe) -> tuple[float, Any]:
+    """Read a quantity; return the monotonic time at the middle of the call [s], and the value."""
     begin = time.monotonic()
     value = probe.read()
     return (begin + time.monotonic()) / 2, value
 
 
-def begin(
+def open_gpus(
     library: _nvml.NvmlLibrary, uuids: Sequence[str], driver: str
 ) -> tuple[list[SampledGpu], list[dict[str, Any]]]:
-    """Open the GPUs; return those that answer, and the "ready" entries of all others."""
+    """Open the GPUs; return those that answer, and the other GPUs' entries in record "ready"."""
     gpus: list[SampledGpu] = []
     silent: list[dict[str, Any]] = []
     for index, uuid in enumerate(uuids):
@@ -178,7 +180,7 @@ AT_REST = ("utilization_percent", "processes", "memory_used")
 
 
 def read_at_rest(gpus: Sequence[SampledGpu], stop: threading.Event) -> None:
-    """Read each GPU's state before an engine loads; note lost GPUs.
+    """Store each GPU's state before an engine loads; mark GPUs that stop answering as lost.
 
     The state shows whether other processes use the GPU. NVML's utilisation is a mean of up to a
     second, and still includes the micro-benchmark that has just ended. Busy GPUs are therefore read
@@ -191,7 +193,7 @@ def read_at_rest(gpus: Sequence[SampledGpu], stop: threading.Event) -> None:
             try:
                 gpu.first |= {
                     probe.name: value
-                    for probe in gpu.group(AT_REST)
+                    for probe in gpu.readable_probes(AT_REST)
                     if (value := probe.read()) is not None
                 }
             except _nvml.Lost as error:

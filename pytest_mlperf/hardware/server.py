@@ -116,7 +116,7 @@ def identified(
         starts: Process start times on the metrics page, read over several connections.
         time_s: Monotonic time at which the server answered [s].
     """
-    if report := of_server(pages, headers, accelerator):
+    if report := server_identity(pages, headers, accelerator):
         reports = {**reports, "server": report}
     texts = {name: reports[name].surroundings[HARDWARE] for name in SOURCES if name in reports}
     names = {str(name) for one in reports.values() if (name := one.properties.get("gpu"))}
@@ -160,8 +160,8 @@ def _no_json(source: str, answer: bytes) -> RunError:
     return _fault(f"{source} printed {text or 'nothing'!r}, which is not JSON")
 
 
-def _document(answer: bytes, source: str = "") -> Any:
-    """Return a JSON document; if it is malformed, None, or raise RunError with its source."""
+def _parse_document(answer: bytes, source: str = "") -> Any:
+    """Parse a JSON answer; if malformed, raise RunError with its `source`, or return None if ""."""
     with contextlib.suppress(ValueError):
         return parse_json(answer)
     if source:
@@ -206,8 +206,8 @@ class _Probed:
 _PROBED = TypeAdapter(_Probed)
 
 
-def of_probe(answer: bytes, accelerator: str, url: str) -> ServerIdentity:
-    """Return the hardware in the JSON of a probe; raise RunError if the accelerator is missing."""
+def parse_probe(answer: bytes, accelerator: str, url: str) -> ServerIdentity:
+    """Parse the JSON of a probe to a server's hardware; RunError if `accelerator` is missing."""
     try:
         report = _PROBED.validate_json(answer, strict=True)
     except ValidationError as error:
@@ -239,11 +239,12 @@ def of_probe(answer: bytes, accelerator: str, url: str) -> ServerIdentity:
     )
 
 
-def of_exporter(page: bytes, chosen: Sequence[str], accelerator: str) -> ServerIdentity:
-    """Return the GPUs on a DCGM exporter's page; raise RunError if the accelerator is missing."""
+def identify_by_exporter(page: bytes, chosen: Sequence[str], accelerator: str) -> ServerIdentity:
+    """Return a server's identity from a DCGM exporter's page; RunError without the accelerator."""
     gpus = read_exporter(page, chosen)
     if not gpus:
-        raise _fault("the exporter reports no GPU: name the exporter beside the server")
+        listed = f"none of gpus = {list(chosen)}: correct them" if chosen else "no GPU: correct it"
+        raise _fault(f"the page of the option exporter lists {listed}")
     return _reported(
         "the exporter",
         [
@@ -270,7 +271,7 @@ def of_kubernetes(get: Callable[..., bytes], place: str, accelerator: str) -> Se
     namespace, _, selector = place.partition("/")
     counts, gpus, drivers = Counter[str](), list[dict[str, Property]](), list[str]()
     try:
-        pods = _document(get("pods", "-n", namespace, "-l", selector), "kubectl get pods")
+        pods = _parse_document(get("pods", "-n", namespace, "-l", selector), "kubectl get pods")
         for pod in pods["items"]:
             limits = [
                 one.get("resources", {}).get("limits", {}) for one in pod["spec"]["containers"]
@@ -280,7 +281,7 @@ def of_kubernetes(get: Callable[..., bytes], place: str, accelerator: str) -> Se
             )
         if not counts:
             raise _fault("kubectl shows no pod: correct kubernetes, NAMESPACE/SELECTOR")
-        nodes = _document(get("nodes", *counts), "kubectl get nodes")
+        nodes = _parse_document(get("nodes", *counts), "kubectl get nodes")
         items = nodes.get("items", [nodes])  # one node has no list around it
         labels = {node["metadata"]["name"]: node["metadata"]["labels"] for node in items}
         for name, count in counts.items():
@@ -308,13 +309,13 @@ def of_kubernetes(get: Callable[..., bytes], place: str, accelerator: str) -> Se
     )
 
 
-def of_server(
+def server_identity(
     pages: Mapping[str, bytes], headers: Mapping[str, str], accelerator: str
 ) -> ServerIdentity | None:
-    """Return the GPUs that TGI's header or NIM's manifest names; None if neither names any."""
+    """Return a server's identity by the GPUs in TGI's header or NIM's manifest, or None."""
     match = re.fullmatch(r"(?:(\d{1,3})-)?(nvidia.*|amd.*)", headers.get("x-compute-type", ""))
     names = [match[2].upper()] * int(match[1] or 1) if match else []
-    tags = json.dumps(_document(pages.get("/v1/manifest", b"")))
+    tags = json.dumps(_parse_document(pages.get("/v1/manifest", b"")))
     profiles = sorted(set(re.findall(r'"gpu": "([^"]{1,60})"', tags)))
     names = names or (profiles if len(profiles) == 1 else [])  # else the model runs on any of them
     gpus = [{"gpu": _text(name.replace("-", " "))} for name in names]
@@ -325,7 +326,7 @@ def _software(pages: Mapping[str, bytes], headers: Mapping[str, str]) -> Iterato
     """Yield (name, value) facts on the server's software; "pages" lists the paths it serves."""
     paths = [path for path in PAGES if path in pages]
     yield f"{SERVER_FACT}pages", " ".join((broken(headers.get("server", "")), *paths))[:MAX_TEXT]
-    for document in map(_document, (pages[path] for path in paths)):
+    for document in map(_parse_document, (pages[path] for path in paths)):
         for key in SOFTWARE if isinstance(document, dict) else ():
             if isinstance(document.get(key), str | int | float):
                 yield f"{SERVER_FACT}{key}", _text(document[key])

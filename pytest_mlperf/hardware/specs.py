@@ -32,7 +32,7 @@ def known_gpus() -> Mapping[str, GpuSpec]:
 
 @cache
 def known_classes() -> Mapping[str, str]:
-    """Return the accelerator classes of the table, and "cpu", by their names in lower case."""
+    """Return the GPU classes with known peaks, and "cpu", by their names in lower case."""
     classes = {spec.accelerator for spec in known_gpus().values()}
     return {name.lower(): name for name in sorted(classes | {"cpu"})}
 

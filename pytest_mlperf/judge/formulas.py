@@ -117,7 +117,7 @@ def _beta_fraction(a: float, b: float, x: float) -> float:
 
 
 def bound_of(direction: Direction, limit: float) -> float:
-    """Return a regression by `limit` as a log ratio; below 0 is worse for either direction."""
+    """Return a regression by the share `limit` as a log ratio, negative also if lower is better."""
     if direction is Direction.HIGHER:
         if not 0 < limit < 1:
             raise ValueError(f"the largest drop is {limit!r}; it must lie between 0 and 1")
@@ -127,7 +127,7 @@ def bound_of(direction: Direction, limit: float) -> float:
     return -math.log1p(limit)
 
 
-def raw(x: float, direction: Direction) -> float:
+def to_relative_change(x: float, direction: Direction) -> float:
     """Convert a log ratio, below 0 if worse, to the relative change of the metric's value."""
     # exp overflows above 709; such a bound only means "huge".
     return math.expm1(min(x if direction is Direction.HIGHER else -x, 700.0))

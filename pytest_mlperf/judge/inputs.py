@@ -51,7 +51,7 @@ class SessionNoise:
             raise ValueError(f"df is {self.df!r}; must be above 0, at most {MAX_NOISE:,.0f}")
 
 
-def surer(first: SessionNoise | None, second: SessionNoise | None) -> SessionNoise | None:
+def better_known(first: SessionNoise | None, second: SessionNoise | None) -> SessionNoise | None:
     """Return the estimate with more degrees of freedom, `first` if equal; None if both are None."""
     learnt = [noise for noise in (first, second) if noise]
     return max(learnt, key=lambda noise: noise.df, default=None)

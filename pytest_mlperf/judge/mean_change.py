@@ -67,7 +67,7 @@ def mcnemar_mid_p(down: int, up: int) -> float:
 
 
 def newcombe(counts: tuple[int, int, int, int], alpha: float, beta: float) -> tuple[float, float]:
-    """Return the interval of the change in the share of correct samples by Newcombe's method 10.
+    """Return Newcombe's interval (method 10) of the change in the share of correct samples.
 
     The counts are the samples correct in both passes, only before, only now, and in neither.
     `alpha` is the error probability of the upper bound, `beta` that of the lower bound.
@@ -82,7 +82,7 @@ def newcombe(counts: tuple[int, int, int, int], alpha: float, beta: float) -> tu
     phi = (both * neither - lost * won) / math.sqrt(product) if product else 0.0
 
     def reach(p: float, z: float) -> tuple[float, float]:
-        """Return the distances from a proportion to its lower and upper Wilson bound."""
+        """Return the distances from a proportion to its lower and upper Wilson bound at `z` sd."""
         centre = (p + z * z / (2 * n)) / (1 + z * z / n)
         half = z * math.sqrt(p * (1 - p) / n + z * z / (4 * n * n)) / (1 + z * z / n)
         return p - (centre - half), centre + half - p
@@ -151,7 +151,7 @@ def low_of_rare(changes: Mapping[float, int], unseen: float, error: float) -> fl
             at = (near[0] + far[0]) / 2
         else:
             at = near[0] + (far[0] - near[0]) * near[1] / (near[1] - far[1])
-        bound, deviate = _tilted(centred, at / least)
+        bound, deviate = _saddlepoint_deviate(centred, at / least)
         lowest, gap = mean + bound, deviate - quantile
         if abs(gap) < CLOSE:
             break
@@ -176,8 +176,8 @@ def merged(changes: Mapping[float, int]) -> Mapping[float, int]:
     return {sums[index] / count: count for index, count in counts.items()}
 
 
-def _tilted(centred: list[tuple[float, int]], tilt: float) -> tuple[float, float]:
-    """Return the exponentially tilted mean m, and r*: P(mean < m) ≈ Φ(r*) by saddle point."""
+def _saddlepoint_deviate(centred: list[tuple[float, int]], tilt: float) -> tuple[float, float]:
+    """Return (m, r*): m follows from `tilt`, P(weighted mean < m) ≈ Φ(r*) by saddlepoint."""
     shares = [(value, number, number / (1 - tilt * value)) for value, number in centred]
     mean = math.fsum(value * share for value, _, share in shares) / math.fsum(
         share for _, _, share in shares
@@ -204,8 +204,8 @@ MIN_GROUPS = 4
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Errors:
-    """Hold the error probabilities of the upper bound, the lower bound, and the rare-loss bound."""
+class ErrorProbabilities:
+    """Hold errors of a mean change's one-sided bounds: `alpha` upper, `beta` and `rare` lower."""
 
     alpha: float
     beta: float
@@ -214,10 +214,10 @@ class Errors:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ChangeBounds:
-    """Hold the bounds of a mean change (negative is worse), and the p value of a drop of any size.
+    """Hold one-sided confidence bounds of a mean score change, and the p value of a drop.
 
-    `groups` is the number of groups, None if samples are independent. `widened` is the factor by
-    which grouping widens the standard error.
+    Below 0 is worse. `groups` is the number of groups of samples, None if samples are independent.
+    `widened` is the factor by which grouping widens the standard error.
     """
 
     low: float
@@ -227,16 +227,16 @@ class ChangeBounds:
     widened: float = 1.0
 
 
-def bounds_of(
+def change_bounds(
     baseline: Sequence[float],
     current: Sequence[float],
     groups: Sequence[int] | None,
-    errors: Errors,
+    errors: ErrorProbabilities,
     leverage: Leverage | None = None,
 ) -> ChangeBounds:
-    """Return the bounds of the mean change from baseline to current scores."""
+    """Return bounds of the mean score change: paired t, or Newcombe's method for binary scores."""
     differences = [new - old for old, new in zip(baseline, current, strict=True)]
-    bounds = by_spread(Counter(differences), errors)
+    bounds = paired_t_bounds(Counter(differences), errors)
     if leverage is not None and any(differences):
         n = len(differences)
         se, df = error_of(differences, leverage)
@@ -251,7 +251,7 @@ def bounds_of(
     return replace(grouped, low=low, high=high, p=max(bounds.p, grouped.p))
 
 
-def by_spread(changes: Mapping[float, int], errors: Errors) -> ChangeBounds:
+def paired_t_bounds(changes: Mapping[float, int], errors: ErrorProbabilities) -> ChangeBounds:
     """Return paired-t bounds of the mean change; `changes` is the number of samples by change."""
     n = sum(changes.values())
     mean = math.fsum(change * count for change, count in changes.items()) / n
@@ -261,12 +261,12 @@ def by_spread(changes: Mapping[float, int], errors: Errors) -> ChangeBounds:
 
 
 def error_of(differences: Sequence[float], leverage: Leverage) -> tuple[float, float]:
-    """Return the standard error of the mean change of pseudo-values, and its degrees of freedom.
+    """Return (standard error, degrees of freedom) of the mean of paired pseudo-value differences.
 
-    The degrees of freedom are the smaller of those from sample weights and those from the number of
-    changes. The error is infinite if `leverage.seen` is below `MIN_VARIANCE_SHARE`. Half of
-    `leverage.hidden` squared is added to the variance, as if every second comparison had a change
-    that no pseudo-value shows.
+    The observed variance is divided by `leverage.seen`; the error is infinite if that is below
+    `MIN_VARIANCE_SHARE`. Half of `leverage.hidden` squared is added, as if every second comparison
+    had a change that no pseudo-value shows. The degrees of freedom are the smallest of those of the
+    t test, `leverage.df`, and 3 (Σd²)² / Σd⁴ for deviations d from the mean difference.
     """
     n = len(differences)
     if n < 2 or leverage.seen < MIN_VARIANCE_SHARE:
@@ -279,18 +279,18 @@ def error_of(differences: Sequence[float], leverage: Leverage) -> tuple[float, f
     return math.sqrt(variance), min(n - 1, leverage.df, changed)
 
 
-def with_rare(
+def with_rare_losses(
     low: float,
     changes: Mapping[float, int],
     possible: Mapping[float, int],
-    errors: Errors,
+    errors: ErrorProbabilities,
     *,
     all_seen: bool,
 ) -> float:
-    """Return the smaller of `low` and a lower bound that is valid if only few samples lose.
+    """Return the lower of `low`, a bound of the mean change, and Gaffke's bound for rare losses.
 
-    That bound assumes one more loss: the largest in `changes`, and if samples are missing (not
-    `all_seen`), at least `usual_loss(possible)`.
+    Gaffke's bound assumes one more loss: the largest in `changes`, and if samples are missing (not
+    `all_seen`), at least `usual_loss(possible)`. Both map a value to its number of samples.
     """
     seen = max(0.0, -min(changes))
     unseen = seen if all_seen else max(seen, usual_loss(possible))
@@ -298,7 +298,7 @@ def with_rare(
 
 
 def _by_t(
-    mean: float, se: float, df: float, errors: Errors, *, changed: int | None = None
+    mean: float, se: float, df: float, errors: ErrorProbabilities, *, changed: int | None = None
 ) -> ChangeBounds:
     """Return the bounds mean ± t·se by Student's t with `df`, and the p value of a drop.
 
@@ -317,7 +317,10 @@ def _by_t(
 
 
 def _by_flips(
-    baseline: Sequence[float], current: Sequence[float], spread: ChangeBounds, errors: Errors
+    baseline: Sequence[float],
+    current: Sequence[float],
+    spread: ChangeBounds,
+    errors: ErrorProbabilities,
 ) -> ChangeBounds:
     down = sum(new < old for old, new in zip(baseline, current, strict=True))
     up = sum(new > old for old, new in zip(baseline, current, strict=True))
@@ -333,7 +336,9 @@ def _by_flips(
     return ChangeBounds(low=low * (most - least), high=high * (most - least), p=p)
 
 
-def _by_groups(differences: Sequence[float], groups: Sequence[int], errors: Errors) -> ChangeBounds:
+def _by_groups(
+    differences: Sequence[float], groups: Sequence[int], errors: ErrorProbabilities
+) -> ChangeBounds:
     cluster = clustered(differences, groups)
     mean = math.fsum(differences) / len(differences)
     bounds = _by_t(mean, cluster.se, cluster.df, errors)

@@ -37,7 +37,7 @@ Pair = TypeVar("Pair", bound=Hashable)
 
 
 def rule_among(rule: RuleR, pairs: int) -> RuleR:
-    """Return rule R with the alpha at which the runs of one of `pairs` pairs end.
+    """Return rule R with a smaller alpha for `pairs` joint pairs; as it is up to `MAX_LONE_PAIRS`.
 
     With this rule `judge` asks for more runs until the pair passes, its p value is far below 5 % /
     `pairs`, or the maximum is reached. Reported intervals and detectable changes use the original
@@ -55,7 +55,7 @@ def rule_among(rule: RuleR, pairs: int) -> RuleR:
     )
 
 
-def level_again(rule: RuleR, pairs: int) -> float:
+def repeat_level(rule: RuleR, pairs: int) -> float:
     """Return the p value below which a pair that was SUSPECT in an earlier session is a drop.
 
     It is 1 / `pairs`, at most `alpha`: with a common baseline a pair may be SUSPECT repeatedly.
@@ -63,8 +63,8 @@ def level_again(rule: RuleR, pairs: int) -> float:
     return min(rule.alpha, 1 / pairs)
 
 
-def among(p_values: Mapping[Pair, float], rule: RuleR) -> dict[Pair, Decision]:
-    """Judge all gated pairs of a session jointly by their p values; a pair not judged has p = 1."""
+def judge_jointly(p_values: Mapping[Pair, float], rule: RuleR) -> dict[Pair, Decision]:
+    """Judge pairs by p value: up to MAX_LONE_PAIRS each at alpha, more by Benjamini-Hochberg."""
     alone = {pair for pair, p in p_values.items() if p < rule.alpha}
     many = len(p_values) > MAX_LONE_PAIRS
     _check(p_values)
@@ -155,23 +155,26 @@ class Null:
         return self.sessions >= DAYS
 
     @property
-    def is_machines(self) -> bool:
+    def machine_explains_shift(self) -> bool:
         """Whether the machine's between-session variance explains the pairs' common shift."""
         return self.shift > -self.allowed
 
-    def p_value(self, looks: Sequence[Compared], rule: RuleR) -> float:
-        """Return a pair's p value over its interim analyses; the first one is ignored."""
-        shift = self.shift if self.is_machines else 0.0
+    def p_value(self, analyses: Sequence[Compared], rule: RuleR) -> float:
+        """Return the one-sided p value of a pair's drop, by all interim analyses but the first.
+
+        It is Bonferroni's p value of Student's t tests, or the empirical one in `seen` if larger.
+        """
+        shift = self.shift if self.machine_explains_shift else 0.0
         p, farthest = 1.0, 0.0
-        for change, se, df in looks[1:]:
-            variance = self.scale**2 * (se**2 + self.excess * looks[0][1] ** 2) + shift**2
+        for change, se, df in analyses[1:]:
+            variance = self.scale**2 * (se**2 + self.excess * analyses[0][1] ** 2) + shift**2
             away = -change / math.sqrt(variance)
             p = min(p, (rule.max_runs - 1) * t_sf(away, df))
             farthest = max(farthest, away)
-        return max(p, self._as_seen(farthest))
+        return max(p, self._empirical_p_value(farthest))
 
-    def _as_seen(self, away: float) -> float:
-        """Return the empirical p value of a drop by `away` standard errors, from `seen`."""
+    def _empirical_p_value(self, away: float) -> float:
+        """Return the empirical p value in `seen` of a drop by `away` standard errors."""
         if not self.seen:
             return 0.0
         farther = len(self.seen) - bisect_left(self.seen, away)
@@ -196,10 +199,12 @@ def estimate(
     shift = median(change for change, _, _ in firsts)
     unit = median(se for _, se, _ in firsts)
     common = {name: looks for name, looks in sessions.items() if len(looks) > MAX_LONE_PAIRS}
-    spread, allowed = _spread([median(c for c, _, _ in s) for s in common.values()], unit, rule)
+    spread, allowed = _session_spread(
+        [median(c for c, _, _ in s) for s in common.values()], unit, rule
+    )
     # A shift that the machine does not explain is a drop: the better half is above 0.
     middle = shift if shift > -allowed else max(shift, 0.0)
-    first = _scale([(c - middle, se, df) for c, se, df in firsts], two_sided=False)
+    first = _quantile_ratio([(c - middle, se, df) for c, se, df in firsts], two_sided=False)
     apart = []
     for looks in common.values():
         middle = median(change for change, _, _ in looks)
@@ -207,7 +212,7 @@ def estimate(
     null = Null(pairs=len(firsts), shift=shift, spread=spread, allowed=allowed)
     if not apart:  # without other sessions all excess is attributed to them
         return replace(null, excess=first**2 - 1)
-    between = _scale(apart, two_sided=True)
+    between = _quantile_ratio(apart, two_sided=True)
     excess = (between**2 - 1) * (median(se for _, se, _ in apart) / unit) ** 2
     seen = sorted(abs(change) / se / between for change, se, _ in apart)
     df = median(df for _, _, df in apart)
@@ -222,8 +227,8 @@ def estimate(
     )
 
 
-def _spread(medians: Sequence[float], unit: float, rule: RuleR) -> tuple[float, float]:
-    """Return the sd of a session's common effect, and the prediction bound t·sd·√(1 + 1/df)."""
+def _session_spread(medians: Sequence[float], unit: float, rule: RuleR) -> tuple[float, float]:
+    """Return (sd of session effects, t bound of a new one); the prior variance is φ·`unit`²."""
     count = len(medians)
     df = max(count, 1)
     # A session against the mean of the others has count / (count - 1) times its own variance.
@@ -232,8 +237,8 @@ def _spread(medians: Sequence[float], unit: float, rule: RuleR) -> tuple[float, 
     return spread, t_isf(COMMON_SHIFT_RISK, df) * spread * math.sqrt(1 + 1 / df)
 
 
-def _scale(compared: Iterable[Compared], *, two_sided: bool) -> float:
-    """Return max(1, ratio of the quantiles of change/se to those of Student's t)."""
+def _quantile_ratio(compared: Iterable[Compared], *, two_sided: bool) -> float:
+    """Return the largest ratio, at least 1, of observed to Student's t quantiles of change / se."""
     changes = list(compared)
     df = median(df for _, _, df in changes)
     away = sorted((abs(c) if two_sided else c) / se for c, se, _ in changes)

@@ -55,9 +55,9 @@ def judge_ratio(
     session, each a fresh process, so that common effects cancel.
 
     Source: moderated t (G. K. Smyth, 2004, doi:10.2202/1544-6115.1027) on the log ratio of each
-        pair, two one-sided bounds at each interim analysis. Nine tenths of the error are divided in
-        proportion to the squared degrees of freedom of the pairs, one tenth evenly for
-        `MAX_NOISE_RATIO`.
+        pair, two one-sided bounds at each interim analysis. Of the error, 90 %
+        are spent in proportion to (k - 1)² after k pairs, and 10 % evenly on bounds whose prior has
+        `MAX_NOISE_RATIO` times the noise.
     """
     if not 0 < least < math.inf:
         raise ValueError(f"the claim is {least!r}; it must be finite and above 0")
@@ -96,7 +96,7 @@ def _judge(
     sign = 1 if direction is Direction.HIGHER else -1
     logs = [sign * (math.log(x.value) - math.log(y.value)) for x, y in zip(a, b, strict=True)]
     for k in range(1, min(len(logs), rule.max_runs) + 1):
-        low, mean, high, sd = _look(logs[:k], [*a[:k], *b[:k]], rule)
+        low, mean, high, sd = _estimate(logs[:k], [*a[:k], *b[:k]], rule)
         decision = Answer.MORE if k < rule.max_runs else Answer.INCONCLUSIVE
         if k >= FIRST_LOOK and low >= passing:
             decision = Answer.PASS
@@ -114,20 +114,20 @@ def _judge(
     )
 
 
-def _look(
+def _estimate(
     logs: Sequence[float], runs: Sequence[Value], rule: RuleR
 ) -> tuple[float, float, float, float]:
-    """Return (low, mean, high) of the log ratios, and the standard deviation of a pair's."""
+    """Return (lower t bound, mean, upper t bound) of the log ratio, one-sided, and a pair's sd."""
     k, mean = len(logs), fmean(logs)
     squares = math.fsum((x - mean) ** 2 for x in logs)
     within = fmean(run.within_se**2 for run in runs)
-    sd, df = _spread(squares, k, within, PRIOR_DF, 1.0, rule)
-    worst_sd, worst_df = _spread(squares, k, within, rule.prior_df, MAX_NOISE_RATIO, rule)
+    sd, df = _pair_sd(squares, k, within, PRIOR_DF, 1.0, rule)
+    worst_sd, worst_df = _pair_sd(squares, k, within, rule.prior_df, MAX_NOISE_RATIO, rule)
 
     def reach(error: float) -> float:
-        """Return the distance from the mean to its one-sided bound with this error: t·sd/√k."""
+        """Return the half width t·sd/√k of the mean's confidence interval at a one-sided error."""
         usual, rare = ((1 - WORST_SHARE) * error, WORST_SHARE * error)
-        far = t_isf(usual * _weight(k, rule.max_runs), df) * sd
+        far = t_isf(usual * _error_share(k, rule.max_runs), df) * sd
         return min(far, t_isf(rare / (rule.max_runs - 1), worst_df) * worst_sd) / math.sqrt(k)
 
     return mean - reach(rule.beta), mean, mean + reach(rule.alpha), sd
@@ -145,7 +145,7 @@ def pairs_to_decide(ratio: Ratio, direction: Direction, limit: float, rule: Rule
     """
     mean, bound = math.log(ratio.ratio), bound_of(direction, limit)
     for pairs in range(ratio.pairs + 1, MAX_PAIRS + 1):
-        share = (1 - WORST_SHARE) * _weight(pairs, pairs)
+        share = (1 - WORST_SHARE) * _error_share(pairs, pairs)
         se = ratio.sd / math.sqrt(pairs)
         if mean - t_isf(rule.beta * share, pairs - 1) * se >= bound:
             return pairs
@@ -154,19 +154,24 @@ def pairs_to_decide(ratio: Ratio, direction: Direction, limit: float, rule: Rule
     return None
 
 
-def _spread(
-    squares: float, k: int, within: float, prior_df: float, times: float, rule: RuleR
+def _pair_sd(
+    sum_of_squares: float,
+    pairs: int,
+    within_variance: float,
+    prior_df: float,
+    sd_factor: float,
+    rule: RuleR,
 ) -> tuple[float, float]:
-    """Return the moderated standard deviation of a pair's log ratio, and degrees of freedom."""
+    """Return (moderated standard deviation of a pair's log ratio, its degrees of freedom)."""
     # For two runs of one session, whose common part cancels in their ratio.
-    expected = 2 * ((1 - rule.session_share) * (times * rule.prior_sd) ** 2 + within)
-    df = max(prior_df + k - 1, 1.0)
-    sd = math.sqrt((prior_df * expected + squares) / (prior_df + k - 1))
+    expected = 2 * ((1 - rule.session_share) * (sd_factor * rule.prior_sd) ** 2 + within_variance)
+    df = max(prior_df + pairs - 1, 1.0)
+    sd = math.sqrt((prior_df * expected + sum_of_squares) / (prior_df + pairs - 1))
     return max(sd, math.sqrt(2) * rule.floor_sd), df
 
 
-def _weight(k: int, last: int) -> float:
-    """Return the share of the error that the analysis after k pairs spends, (k-1)² / Σ (i-1)²."""
+def _error_share(k: int, last: int) -> float:
+    """Return the share of the error probability spent at k pairs: (k-1)² / Σ(i-1)², i <= last."""
     k = max(k, FIRST_LOOK)
     return (k - 1) ** 2 / sum((look - 1) ** 2 for look in range(FIRST_LOOK, last + 1))
 

@@ -81,10 +81,10 @@ class Sample:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class FinalWord:
-    """State whether a decision is final, and up to which standard deviation between sessions.
+class Finality:
+    """State whether a decision is final, and up to which sd between sessions (`robust_to`).
 
-    `lacks`: why session variance is unknown. `likely`: a second such drop on another day is final.
+    `lacks`: why that variance is unknown. `likely`: the same drop on a second day would be final.
     """
 
     robust: bool
@@ -97,12 +97,12 @@ class FinalWord:
 class Robustness:
     """Hold whether a pass and a fail would be final, given the between-session variance."""
 
-    passing: FinalWord
-    failing: FinalWord
+    passing: Finality
+    failing: Finality
 
 
 def robustness(sample: Sample, *, bound: float, alpha: float, beta: float) -> Robustness:
-    """Return the robustness of the mean difference between present runs and baseline.
+    """Return whether a pass and a fail of present runs against a baseline's sessions are final.
 
     The check spends half of `alpha` and of `beta`, at the analysis that decided. A pass excludes a
     difference of `bound`, which is below 0.
@@ -114,17 +114,17 @@ def robustness(sample: Sample, *, bound: float, alpha: float, beta: float) -> Ro
     parts = _parts(sample)
     df = max(len(sample.baseline) - 1.0, sample.noise.df if sample.noise else 0.0)
 
-    def word(distance: float, error: float, needed_df: float) -> FinalWord:
+    def word(distance: float, error: float, needed_df: float) -> Finality:
         # Age is reported first, because further old sessions would not help.
         old: Why | None = "old" if sample.old and df >= DAYS - 1 else None
         lacks = old or ("few sessions" if df < needed_df else None)
-        robust_to = parts.holds(distance, error)
+        robust_to = parts.critical_session_sd(distance, error)
         bears = lacks is None or robust_to >= MAX_SPREAD_RATIO * math.sqrt(parts.run)
         # One session shows no between-session variance.
         seen = df < 1 or parts.proves(distance, error)
         young = old is None or robust_to >= BEARS_AGE * math.sqrt(parts.run)
-        likely = len(sample.baseline) >= DAYS and young and parts.is_likely(distance)
-        return FinalWord(robust=seen and bears, robust_to=robust_to, lacks=lacks, likely=likely)
+        likely = len(sample.baseline) >= DAYS and young and parts.exceeds_day_variance(distance)
+        return Finality(robust=seen and bears, robust_to=robust_to, lacks=lacks, likely=likely)
 
     return Robustness(
         passing=word(parts.change - sample.lost_before - bound, beta / 2, DAYS - 1),
@@ -161,8 +161,8 @@ def final_until(runs: Iterable[tuple[float | None, float]]) -> float | None:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class _Variances:
-    """Hold a mean difference, its variance, and the variance's components with their df."""
+class _ChangeVariance:
+    """Hold a mean log change, its variance, and the variance's parts as (variance, df) pairs."""
 
     change: float
     variance: float
@@ -173,7 +173,7 @@ class _Variances:
     of_sessions: float
 
     def proves(self, distance: float, p: float) -> bool:
-        """Check whether an error of the mean difference by `distance` has a probability below p.
+        """Check whether a mean difference of `distance` is significant at `p` (one-sided t test).
 
         It tries larger session variances too, because a smaller one must not prove less.
         """
@@ -188,18 +188,18 @@ class _Variances:
                 return True
         return False
 
-    def is_likely(self, distance: float) -> bool:
-        """Check whether days of the baseline would rarely differ by `distance`."""
+    def exceeds_day_variance(self, distance: float) -> bool:
+        """Check by a t test whether `distance` is beyond the baseline's day-to-day variation."""
         between, df = self.parts[0]
         return t_sf(distance / math.sqrt(between), df) < MIN_DAY_CHANCE
 
-    def holds(self, distance: float, p: float) -> float:
-        """Return the session sd at which a difference by `distance` has p value `p`."""
+    def critical_session_sd(self, distance: float, p: float) -> float:
+        """Return the between-session sd at which `distance` has the one-sided p value `p`."""
         error = max(0.0, distance) / t_isf(p, self.run_df)
         return math.sqrt(max(0.0, error**2 - self.run * self.of_runs) / self.of_sessions)
 
 
-def _parts(sample: Sample) -> _Variances:
+def _parts(sample: Sample) -> _ChangeVariance:
     sizes = [len(xs) for xs in sample.baseline]
     n0, k = sum(sizes), len(sample.now)
     mean = fmean(x for xs in sample.baseline for x in xs)
@@ -207,7 +207,7 @@ def _parts(sample: Sample) -> _Variances:
     run_df = sample.prior_df + spread.run_df + (k - 1)
     run = (sample.prior_df * sample.expected + spread.inside + inside_now) / run_df
     run = max(run, sample.floor**2)
-    new, new_df = _of_now(sample, spread.inside, inside_now, run, run_df)
+    new, new_df = _present_run_variance(sample, spread.inside, inside_now, run, run_df)
     # Factor of the session variance in the variance of the mean difference.
     of_sessions = 1 + math.fsum(size**2 for size in sizes) / n0**2
     size = spread.size
@@ -216,7 +216,7 @@ def _parts(sample: Sample) -> _Variances:
     variance = session * of_sessions + run / n0 + new / k
     share = of_sessions / size
     parts = ((share * between, between_df), ((1 / n0 - share) * run, run_df), (new / k, new_df))
-    return _Variances(
+    return _ChangeVariance(
         change=fmean(sample.now) - mean,
         variance=variance,
         parts=parts,
@@ -227,16 +227,20 @@ def _parts(sample: Sample) -> _Variances:
     )
 
 
-def _of_now(
-    sample: Sample, inside: float, inside_now: float, run: float, run_df: float
+def _present_run_variance(
+    sample: Sample,
+    baseline_squares: float,
+    squares_now: float,
+    pooled_variance: float,
+    pooled_df: float,
 ) -> tuple[float, float]:
-    """Return the variance of a present run, at least the pooled one, and its degrees of freedom."""
+    """Return the variance of a current run, at least the pooled one, and its degrees of freedom."""
     if len(sample.now) == 1:
-        return run, run_df
-    base_df = run_df - (len(sample.now) - 1)
-    baseline = (sample.prior_df * sample.expected + inside) / base_df
+        return pooled_variance, pooled_df
+    base_df = pooled_df - (len(sample.now) - 1)
+    baseline = (sample.prior_df * sample.expected + baseline_squares) / base_df
     df = CANDIDATE_DF + len(sample.now) - 1
-    return max((CANDIDATE_DF * baseline + inside_now) / df, run), df
+    return max((CANDIDATE_DF * baseline + squares_now) / df, pooled_variance), df
 
 
 def _between(sample: Sample, run: float, across: float, size: float) -> tuple[float, float]:
@@ -248,12 +252,12 @@ def _between(sample: Sample, run: float, across: float, size: float) -> tuple[fl
     return (expected + across) / df, df
 
 
-def final(plain: Answer, robust: Robustness, *, last: bool) -> Answer:
-    """Replace a pass or fail by MORE or PROVISIONAL if session variance could reverse it."""
-    if plain is Answer.PASS:
+def robust_answer(answer: Answer, robust: Robustness, *, last: bool) -> Answer:
+    """Replace a pass or fail that session variance could reverse by PROVISIONAL or MORE."""
+    if answer is Answer.PASS:
         return Answer.PASS if robust.passing.robust else Answer.PROVISIONAL
-    if plain is not Answer.FAIL or robust.failing.robust:
-        return plain
+    if answer is not Answer.FAIL or robust.failing.robust:
+        return answer
     # More runs help only if the baseline shows the between-session variance.
     more = robust.failing.lacks is None and not last
     return Answer.MORE if more else Answer.PROVISIONAL

@@ -12,7 +12,7 @@ from typing import TypeVar
 
 from pytest_mlperf.judge.decision import Answer, Decision
 from pytest_mlperf.judge.inputs import Leverage
-from pytest_mlperf.judge.mean_change import Errors, bounds_of, with_rare
+from pytest_mlperf.judge.mean_change import ErrorProbabilities, change_bounds, with_rare_losses
 
 LOOK_SAMPLES = (1024, 3072, 8192, 16384)
 """Samples after which a sequential pass may stop; the last analysis is the whole data set."""
@@ -26,7 +26,7 @@ four analyses 4.93 % of all drops of the margin pass, below the allowed 5 %."""
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class RuleA:
-    """Hold the probability that an unchanged case fails, and that a drop of the margin passes."""
+    """Hold error probabilities: `alpha` of a false FAIL, `beta` of a PASS at a margin's drop."""
 
     alpha: float = 0.01
     beta: float = 0.05
@@ -67,7 +67,7 @@ class ScorePairs:
 class Paired(Decision):
     """Hold the paired comparison of one metric; the defaults are for a metric without samples.
 
-    `p`, `groups` and `widened` are those of `ChangeBounds`.
+    `p` (one-sided, of any drop), `groups` (their number), `widened`: see `ChangeBounds`.
 
     Attributes:
         change: Mean difference [points]; negative is worse.
@@ -90,26 +90,28 @@ class Paired(Decision):
     unseen: float | None = None
 
 
-def looks(samples: int, *, sequential: bool) -> tuple[int, ...]:
-    """Return after how many samples the interim analyses are made; the last includes all."""
+def analysis_sizes(samples: int, *, sequential: bool) -> tuple[int, ...]:
+    """Return the number of samples at each interim analysis (if `sequential`), and at the end."""
     return (*(look for look in LOOK_SAMPLES if sequential and look < samples), samples)
 
 
-def errors_at(position: int, at: Sequence[int], rule: RuleA = DEFAULT) -> Errors:
-    """Return the errors that analysis number `position` (from 0) spends; `at`: sample counts."""
-    last = position == len(at) - 1
+def errors_at(
+    position: int, sample_counts: Sequence[int], rule: RuleA = DEFAULT
+) -> ErrorProbabilities:
+    """Return the errors (alpha, beta) that interim analysis `position` (from 0) may spend."""
+    last = position == len(sample_counts) - 1
     early = FIRST_LOOK if position == 0 else LATER_LOOKS
-    return Errors(
-        alpha=rule.alpha / len(at),
-        beta=rule.beta / len(at),
-        rare=rule.beta / len(at) if last else rule.beta * early,
+    return ErrorProbabilities(
+        alpha=rule.alpha / len(sample_counts),
+        beta=rule.beta / len(sample_counts),
+        rare=rule.beta / len(sample_counts) if last else rule.beta * early,
     )
 
 
 def judge_pairs(
     metrics: Mapping[str, ScorePairs], at: Sequence[int], rule: RuleA = DEFAULT
 ) -> dict[str, Paired]:
-    """Judge the metrics of a case at each interim analysis; a metric's first decision is final.
+    """Judge a case's metrics when `at` samples are scored; a metric's first decision is final.
 
     The case passes if every lower bound excludes a drop of the margin. A metric fails if a drop is
     proven and a drop of the margin is not excluded. Holm's procedure keeps alpha over all metrics.
@@ -135,14 +137,14 @@ def judge_pairs(
     return decided
 
 
-def least_shown(pairs: ScorePairs, share: float, at: Sequence[int]) -> float:
-    """Return the smallest margin that this test can decide with sampled answers [points].
+def smallest_margin(pairs: ScorePairs, share: float, analyses: Sequence[int]) -> float:
+    """Return the smallest margin that rule A can decide with sampled answers [points].
 
-    It is twice the half-width of the bound at the last analysis. With this margin an unchanged
-    model passes with probability 1 - beta, and a drop of the margin with probability beta. `share`
-    is the number of scored samples, relative to the data set.
+    It is twice the half-width of the bound at the last of the `analyses` (sample counts). With it
+    an unchanged model passes with probability 1 - beta, a drop of the margin with probability beta.
+    `share` is the number of scored samples, relative to the data set.
     """
-    errors = errors_at(len(at) - 1, at)
+    errors = errors_at(len(analyses) - 1, analyses)
     no_margin = replace(pairs, margin=sys.float_info.max)
     paired = _weigh(no_margin, len(pairs.now), errors, all_seen=True)
     reach = paired.change - paired.low
@@ -164,15 +166,15 @@ def holm(p_values: Mapping[Name, float], alpha: float) -> set[Name]:
     return rejected
 
 
-def correlated(first: Sequence[float], second: Sequence[float]) -> float | None:
-    """Return the correlation of two passes' scores; None if all scores of a pass are equal."""
+def score_correlation(first: Sequence[float], second: Sequence[float]) -> float | None:
+    """Return Pearson's r of two passes' scores; None if all scores of a pass are equal."""
     try:
         return correlation(first, second)
     except StatisticsError:
         return None
 
 
-def _weigh(pairs: ScorePairs, look: int, errors: Errors, *, all_seen: bool) -> Paired:
+def _weigh(pairs: ScorePairs, look: int, errors: ErrorProbabilities, *, all_seen: bool) -> Paired:
     groups = range(look) if pairs.groups is None else pairs.groups[:look]
     there = [
         (old, new, group)
@@ -183,15 +185,15 @@ def _weigh(pairs: ScorePairs, look: int, errors: Errors, *, all_seen: bool) -> P
         return Paired()
     baseline, current = [old for old, _, _ in there], [new for _, new, _ in there]
     of_groups = None if pairs.groups is None else [group for _, _, group in there]
-    bounds = bounds_of(baseline, current, of_groups, errors, pairs.leverage)
+    bounds = change_bounds(baseline, current, of_groups, errors, pairs.leverage)
     low, values, unseen = bounds.low, {*baseline, *current}, None
     changes = Counter(new - old for old, new in zip(baseline, current, strict=True))
     if low > -pairs.margin:  # else the metric cannot pass anyway
         worst = min(0.0, *values)
         possible = Counter(old - worst for old in baseline)
-        low = with_rare(low, changes, possible, errors, all_seen=all_seen)
+        low = with_rare_losses(low, changes, possible, errors, all_seen=all_seen)
         if all_seen and len(changes) == 1 and 0.0 in changes:
-            unseen = -with_rare(low, changes, possible, errors, all_seen=False)
+            unseen = -with_rare_losses(low, changes, possible, errors, all_seen=False)
     down = sum(count for change, count in changes.items() if change < 0)
     up = sum(count for change, count in changes.items() if change > 0)
     return Paired(
@@ -204,7 +206,7 @@ def _weigh(pairs: ScorePairs, look: int, errors: Errors, *, all_seen: bool) -> P
         changed=down + up,
         down=down,
         up=up,
-        correlation=correlated(baseline, current),
+        correlation=score_correlation(baseline, current),
         groups=bounds.groups,
         widened=bounds.widened,
         leverage=pairs.leverage,

@@ -9,15 +9,15 @@ from dataclasses import dataclass, replace
 from statistics import NormalDist, fmean
 
 from pytest_mlperf.judge.decision import Answer, Decision
-from pytest_mlperf.judge.formulas import bound_of, raw, scatter, squares, t_isf, t_sf
+from pytest_mlperf.judge.formulas import bound_of, scatter, squares, t_isf, t_sf, to_relative_change
 from pytest_mlperf.judge.inputs import Direction, SessionNoise, check
 from pytest_mlperf.judge.robustness import (
     MAX_SPREAD_RATIO,
     Robustness,
     Sample,
     Why,
-    final,
     final_until,
+    robust_answer,
     robustness,
 )
 
@@ -74,7 +74,7 @@ class RuleR:
     def inside_sessions(
         self, squares: float, run_df: int, within: float = 0.0
     ) -> tuple[float, float]:
-        """Return the moderated variance of a run in its session, and its degrees of freedom."""
+        """Return (run variance, df) in sessions: `squares` on `run_df`, moderated by the prior."""
         expected = (1 - self.session_share) * self.prior_sd**2 + within
         df = self.prior_df + run_df
         return max((self.prior_df * expected + squares) / df, self.floor_sd**2), df
@@ -130,7 +130,7 @@ class Judged(Decision):
     """Hold a decision of rule R with its figures.
 
     Attributes:
-        change: Relative change of the raw value, e.g. -0.021, for either direction.
+        change: Relative change of the metric's value, e.g. -0.021, whether that is better or worse.
         sd: Relative standard deviation of a run as estimated at the decision.
         mde: Minimum detectable effect: the smallest drop that the baseline can prove, as a share.
         se: Standard error of the logarithmic change at the decision.
@@ -158,8 +158,8 @@ class Judged(Decision):
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class _RunLook:
-    """Hold statistics after k runs: the log ratio `d` to the baseline, and the effects of load."""
+class _RunStatistics:
+    """Hold the mean log ratio `d` of `k` runs to a baseline, sd, df, se, and slowdowns by load."""
 
     k: int
     d: float
@@ -208,19 +208,19 @@ def judge(
     if not baseline or not runs:
         raise ValueError(f"nothing to compare: {len(baseline)} baseline runs and {len(runs)} runs")
     bound = bound_of(direction, limit)
-    ruled = walk(baseline, runs, log_scale(direction), bound, rule)
-    low, high = sorted(raw(end, direction) for end in ruled.interval)
-    change, mde = raw(ruled.change, direction), -math.expm1(-ruled.mde)
+    ruled = judge_sequentially(baseline, runs, log_scale(direction), bound, rule)
+    low, high = sorted(to_relative_change(end, direction) for end in ruled.interval)
+    change, mde = to_relative_change(ruled.change, direction), -math.expm1(-ruled.mde)
     return replace(ruled, change=change, interval=(low, high), limit=limit, mde=mde)
 
 
-def walk(
+def judge_sequentially(
     baseline: Sequence[Value], runs: Sequence[Value], scale: Scale, bound: float, rule: RuleR
 ) -> Judged:
-    """Test after each run until a decision; `bound` and the rule's figures are on `scale`."""
+    """Apply the t test of rule R after each run until it decides; limit `bound` is on `scale`."""
     p_value = 1.0
     for k in range(1, min(len(runs), rule.max_runs) + 1):
-        look = look_at(baseline, runs[:k], scale, rule)
+        look = interim_statistics(baseline, runs[:k], scale, rule)
         if k > 1:
             p_value = min(p_value, (rule.max_runs - 1) * t_sf(-look.best / look.se, look.df))
         plain = _decide(look, bound, rule)
@@ -228,7 +228,7 @@ def walk(
         if outliers and plain is Answer.PASS and k < rule.max_runs:
             plain = Answer.MORE  # there may be more of them, with a drop in some processes
         robust = _robustness(baseline, runs[:k], scale, bound, rule)
-        decision = final(plain, robust, last=k == rule.max_runs)
+        decision = robust_answer(plain, robust, last=k == rule.max_runs)
         if decision is not Answer.MORE:
             break
     passing = plain is Answer.PASS
@@ -261,7 +261,7 @@ def walk(
     )
 
 
-def as_alone(
+def without_multiplicity(
     judged: Judged, baseline: Sequence[Value], direction: Direction, rule: RuleR
 ) -> Judged:
     """Recompute a decision's interval and detectable drop without multiplicity adjustment."""
@@ -324,9 +324,9 @@ def _robustness(
 
 
 def _outliers(baseline: Sequence[Value], runs: Sequence[Value], scale: Scale, rule: RuleR) -> int:
-    """Return the number of runs that are much worse than every baseline run; 0 if all are.
+    """Count runs worse than every baseline run and than the t prediction bound for one more run.
 
-    Rule R detects a drop in every run. This number shows a drop in only some processes.
+    Return 0 if all runs are, as rule R detects such a drop, or with fewer than 3 baseline runs.
     """
     if len(baseline) < 3:
         return 0
@@ -338,7 +338,7 @@ def _outliers(baseline: Sequence[Value], runs: Sequence[Value], scale: Scale, ru
     return count if count < len(runs) else 0
 
 
-def _decide(look: _RunLook, bound: float, rule: RuleR) -> Answer:
+def _decide(look: _RunStatistics, bound: float, rule: RuleR) -> Answer:
     # A single run that is much too fast (a boosted clock, skipped work) would hide a real drop.
     believable = look.k > 1 or look.worst <= t_isf(_TOO_FAST, look.df) * look.se
     if look.low(rule) > bound and believable:
@@ -348,15 +348,15 @@ def _decide(look: _RunLook, bound: float, rule: RuleR) -> Answer:
     return Answer.MORE if look.k < rule.max_runs else Answer.INCONCLUSIVE
 
 
-def look_at(
+def interim_statistics(
     baseline: Sequence[Value], runs: Sequence[Value], scale: Scale, rule: RuleR
-) -> _RunLook:
-    """Return the statistics of the difference between runs and a baseline on a scale."""
+) -> _RunStatistics:
+    """Return the difference of the scaled means of runs and baseline, with moderated sd, se, df."""
     x0, x1 = [scale(run) for run in baseline], [scale(run) for run in runs]
     df = rule.prior_df + len(x0) - 1 + len(x1) - 1
     sd = moderated_sd([*baseline, *runs], squares(x0) + squares(x1), df, rule)
     se = sd * _se_factor(baseline, len(x1), rule)
-    return _RunLook(
+    return _RunStatistics(
         k=len(x1),
         d=fmean(x1) - fmean(x0),
         sd=sd,
@@ -383,9 +383,9 @@ def moderated_sd(runs: Sequence[Value], squares: float, df: float, rule: RuleR) 
     return max(math.sqrt(variance), rule.floor_sd)
 
 
-def _se_factor(baseline: Sequence[Value], k: int, rule: RuleR) -> float:
-    """Return the standard error of the mean log change, divided by the sd of a run."""
+def _se_factor(baseline: Sequence[Value], count: int, rule: RuleR) -> float:
+    """Return the standard error of the mean log change of `count` runs, divided by a run's sd."""
     n0, phi = len(baseline), rule.session_share
     sessions = Counter(run.session for run in baseline).values()
     v0 = phi * sum((m / n0) ** 2 for m in sessions) + (1 - phi) / n0
-    return math.sqrt(phi + (1 - phi) / k + v0)
+    return math.sqrt(phi + (1 - phi) / count + v0)

@@ -170,7 +170,7 @@ class AddOns:
         takes = {"mlperf_collect_file": as_collector, "mlperf_runtestloop": as_true}
         return next(self.call(hook, takes[hook], **arguments), None)
 
-    def take(self, warnings: Iterable[str], errors: Iterable[str]) -> None:
+    def add_messages(self, warnings: Iterable[str], errors: Iterable[str]) -> None:
         """Add warnings and errors that an xdist worker or a cluster node reported."""
         self.warnings |= dict.fromkeys(warnings)
         self.errors |= dict.fromkeys(errors)
@@ -263,7 +263,7 @@ def as_facts(value: object) -> dict[str, str]:
     facts: Mapping[Any, Any] = value if isinstance(value, Mapping) else {None: None}
     words = [word for pair in facts.items() for word in pair]
     if not all(isinstance(word, str) for word in words) or len(facts) > MAX_FACTS:
-        raise TypeError(f"returned {value!r:.80}, not a mapping of at most {MAX_FACTS} strings")
+        raise TypeError(f"returned {value!r:.80}, not a mapping of at most {MAX_FACTS} texts")
     return {title[:80]: fact[:MAX_FACT_CHARACTERS] for title, fact in facts.items()}
 
 
@@ -294,7 +294,7 @@ def as_collector(value: object) -> pytest.Collector:
 
 
 def as_true(value: object) -> bool:
-    """Validate the value that an add-on returned from `mlperf_runtestloop`."""
+    """Return True if an add-on's `mlperf_runtestloop` returned True; else raise TypeError."""
     if value is not True:
         raise TypeError(f"returned {value!r:.80}, not True or None")
     return True

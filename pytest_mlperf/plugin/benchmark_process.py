@@ -20,7 +20,7 @@ from typing import Any
 import pytest
 
 from pytest_mlperf.core.errors import RunError, UnavailableError
-from pytest_mlperf.hardware.contention import Watch, Window
+from pytest_mlperf.hardware.contention import ContentionMonitor, Window
 from pytest_mlperf.plugin.options import RUN_OF_BENCHMARK
 from pytest_mlperf.run.child.reporter import Reporter, guard_group, leave, one_line
 
@@ -70,7 +70,7 @@ class _OneTest:
     def __init__(self, test: str, handicap: float) -> None:
         self._test = test
         self._handicap = handicap
-        self._window = Window(Watch(os.getpid()))
+        self._window = Window(ContentionMonitor(os.getpid()))
         self._call: dict[str, Any] = {}
         self._broke = ""
         self._skipped: str | None = None
@@ -96,14 +96,14 @@ class _OneTest:
         fixture = getattr(item, "funcargs", {}).get("benchmark")
         if self._handicap and fixture is not None:
             slow(fixture, self._handicap)
-        self._window.look()
+        self._window.read_edge()
         begin = time.time()
         try:
             return (yield)
         finally:
             window = {"begin": begin, "end": time.time()}
             self._call = {"window_s": window, "ended_s": time.monotonic()}
-            self._window.look()
+            self._window.read_edge()
             self._stats = getattr(fixture, "stats", None)
 
     @pytest.hookimpl(wrapper=True)
@@ -120,7 +120,7 @@ class _OneTest:
         return report
 
     def answer(self, code: int) -> dict[str, Any]:
-        """Return the test's times, or raise its error; `code` is pytest's exit code."""
+        """Return a test's times and statistics, or raise its error; `code`: pytest's exit code."""
         if self._broke:
             raise RunError(LAYER, self._broke)
         if self._skipped is not None:
@@ -140,7 +140,7 @@ class _OneTest:
                 "time_min": float(stats.min),
                 "time_mean": float(stats.mean),
             },
-            "within_se": within(stats.data),
+            "within_se": round_errors(stats.data),
             "rounds": len(stats.data),
             "iterations": int(iterations),
             "total_s": float(stats.total) * iterations,
@@ -151,8 +151,8 @@ class _OneTest:
         }
 
 
-def within(rounds: Sequence[float]) -> dict[str, float]:
-    """Return the relative standard errors of the median and the mean round, by batch means."""
+def round_errors(rounds: Sequence[float]) -> dict[str, float]:
+    """Return relative standard errors of "time_median" and "time_mean" by batch means, or {}."""
     size = len(rounds) // BATCHES
     if size < 2:
         return {}
@@ -214,7 +214,7 @@ def packed(value: Any) -> str:
 
 
 def unpacked(text: str) -> Any:
-    """Deserialise a `packed` value."""
+    """Deserialise a value from the base64 text of a pickle that `packed` returned."""
     return pickle.loads(base64.b64decode(text))  # noqa: S301 - made by the session that asks
 
 

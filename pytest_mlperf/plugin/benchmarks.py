@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from pytest_mlperf.core.case import one_file
+from pytest_mlperf.core.case import same_file_key
 from pytest_mlperf.core.errors import SuiteError
 from pytest_mlperf.core.job import BenchmarkTest
 from pytest_mlperf.core.metrics import METRICS, OF_BENCHMARKS
@@ -87,7 +87,7 @@ def take_over(config: pytest.Config, items: list[pytest.Item], options: Options)
             planned = _planned(item, config, options, shared)
         except SuiteError as error:
             raise pytest.UsageError(visible(f"{item.nodeid}: {error}")) from None
-        taken = files.setdefault(one_file(f"{planned.path}/{planned.case.id}"), item.nodeid)
+        taken = files.setdefault(same_file_key(f"{planned.path}/{planned.case.id}"), item.nodeid)
         if taken != item.nodeid:
             raise pytest.UsageError(
                 visible(f"{item.nodeid} and {taken} would share a baseline; rename one")

@@ -46,7 +46,7 @@ class SuiteFile(pytest.Module):
 
     def collect(self) -> Iterable[pytest.Item | pytest.Collector]:
         """Parse the file and make its tests."""
-        state = session.of(self.config)
+        state = session.session_state(self.config)
         try:
             audited = state.options.compliance == "yes"
             cases = in_profile(plan_suite(self.path), state.options.profile, audited=audited)
@@ -71,7 +71,7 @@ def collect_suite(path: Path, parent: pytest.Collector) -> SuiteFile | None:
     """Collect a suite only if paths or `testpaths` are set; otherwise list it as uncollected."""
     config = parent.config
     if config.args_source is config.ArgsSource.INVOCATION_DIR:
-        session.of(config).selection.uncollected.append(path)
+        session.session_state(config).selection.uncollected.append(path)
         return None
     suite: SuiteFile = SuiteFile.from_parent(parent, path=path)
     return suite
@@ -114,7 +114,7 @@ def parametrize(metafunc: pytest.Metafunc) -> None:
 
 def select(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Deselect cases whose accelerator is missing; move tests that were SUSPECT last time first."""
-    state = session.of(config)
+    state = session.session_state(config)
     planned = {id(item): planned_of(item) for item in items}
     cases = [case for case in planned.values() if case]
     # The server of a url may be here, with GPUs.
@@ -124,7 +124,7 @@ def select(config: pytest.Config, items: list[pytest.Item]) -> None:
         lost = {id(item) for item in gone}
         items[:] = [item for item in items if id(item) not in lost]
         config.hook.pytest_deselected(items=gone)
-    suspects_first(items, state.suspicion.before)
+    suspects_first(items, state.suspicion.earlier_suspects)
 
 
 def gaps(items: Iterable[pytest.Item], width: int) -> list[str]:

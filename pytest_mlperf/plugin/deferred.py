@@ -17,18 +17,18 @@ from typing import Any, Protocol
 import pytest
 from _pytest.runner import runtestprotocol
 
-from pytest_mlperf.bench.bench import Bench, fails, is_named
+from pytest_mlperf.bench.bench import Bench, can_share_baseline, fails
 from pytest_mlperf.bench.policy import Phase
 from pytest_mlperf.core.numbers import plural
-from pytest_mlperf.core.results import CaseResult, again, expect
+from pytest_mlperf.core.results import CaseResult, earlier_suspicions, expect
 from pytest_mlperf.core.rulings.multiplicity import (
     DROP_OUTCOMES,
     MachineSession,
     interrupted,
     is_certain,
     is_open,
-    nulls,
-    settle,
+    judge_pairs_jointly,
+    null_distributions,
 )
 from pytest_mlperf.core.verdict import Outcome, Verdict
 from pytest_mlperf.judge.multiplicity import Null
@@ -106,8 +106,8 @@ def _depends(held: Held) -> bool:
     return result is not None and result.pairs > 0 and is_open(result.verdict)
 
 
-class Holding:
-    """Defer undecided tests to the end of the session; a pytest plugin, used with many pairs."""
+class DeferredTests:
+    """Defer undecided tests to the session's end, to judge many pairs jointly; a pytest plugin."""
 
     def __init__(self, session: Judging) -> None:
         self._session = session
@@ -144,17 +144,17 @@ class Holding:
 
     def _waits(self, held: Held) -> bool:
         result = held.result
-        return result is not None and result.pairs > 0 and self.is_open(result.verdict)
+        return result is not None and result.pairs > 0 and self.may_change(result.verdict)
 
-    def is_open(self, verdict: Verdict) -> bool:
-        """Check whether the other verdicts of the session can still change a verdict."""
+    def may_change(self, verdict: Verdict) -> bool:
+        """Check whether verdicts on other tests of the session can still change this verdict."""
         pairs = self._session.phase.pairs
         certain = self._all_ran and is_certain(verdict, self._nulls, pairs, RuleR())
         return is_open(verdict) and not certain
 
-    def take(self, packed: Iterable[str]) -> None:
-        """Add the tests that an xdist worker deferred."""
-        self._held += [unpack(self._config, text) for text in packed]
+    def add_deferred(self, json_texts: Iterable[str]) -> None:
+        """Add the tests that an xdist worker deferred, from their JSON texts."""
+        self._held += [unpack(self._config, text) for text in json_texts]
 
     def stop(self, session: pytest.Session | None) -> None:
         """Tell xdist workers to start no further test if `-x` ended the session."""
@@ -181,7 +181,7 @@ class Holding:
         if not self._worker:  # which knows but its part
             verdicts = [result.verdict for result in self._session.results]
             verdicts += [held.result.verdict for held in self._held if held.result]
-            self._nulls, self._all_ran = nulls(verdicts, RuleR()), True
+            self._nulls, self._all_ran = null_distributions(verdicts, RuleR()), True
         self._session.phase = dataclasses.replace(self._session.phase, once=False)
         reporter: Any = self._config.pluginmanager.getplugin("terminalreporter")
         if queue and reporter and not self._worker and self._config.get_verbosity() >= 0:
@@ -229,8 +229,8 @@ class Holding:
         )
         self._session.phase = Phase(pairs=pairs)
         today = dt.datetime.now(dt.UTC).date()
-        judged_again = again([result for _, result in waiting if result])
-        settled = settle(open_, final, pairs, RuleR(), judged_again)
+        judged_again = earlier_suspicions([result for _, result in waiting if result])
+        settled = judge_pairs_jointly(open_, final, pairs, RuleR(), judged_again)
         over, interrupt = stopped, None
         for (held, result), verdict in zip(waiting, settled, strict=True):
             try:
@@ -242,12 +242,12 @@ class Holding:
             planned = planned_of(held.item) if held.item else None
             verdict = self._session.with_criteria(planned, verdict)  # noqa: PLW2901
             if result is not None:
-                verdict = self._session.suspicion.last_word(result, verdict)  # noqa: PLW2901
+                verdict = self._session.suspicion.final_verdict(result, verdict)  # noqa: PLW2901
             last = expect(verdict, result.expected_failures if result else (), today)
-            named = is_named(
+            named = can_share_baseline(
                 last.case.accelerator, pretended=result is not None and result.pretended
             )
-            failed = fails(last, fail_on=self._session.options.fail_on, named=named)
+            failed = fails(last, fail_on=self._session.options.fail_on, shareable=named)
             self._finish(held, last, failed=failed)
             self._held.remove(held)
             emit(self._config, held.reports)

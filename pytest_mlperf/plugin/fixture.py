@@ -18,8 +18,8 @@ from pytest_mlperf.core.errors import SuiteError, UnavailableError
 from pytest_mlperf.core.untrusted_text import nearest, visible
 from pytest_mlperf.core.verdict import Outcome, Verdict
 from pytest_mlperf.plugin import session
-from pytest_mlperf.plugin.report_json import PLANNED, LeftOut, put
-from pytest_mlperf.reports.for_pytest import entry
+from pytest_mlperf.plugin.report_json import PLANNED, SkippedCase, put
+from pytest_mlperf.reports.for_pytest import benchmark_rounds
 from pytest_mlperf.reports.sentences import sentence
 from pytest_mlperf.suite.load import defects_in
 from pytest_mlperf.suite.model import Suite
@@ -29,7 +29,7 @@ from pytest_mlperf.suite.plan import in_profile, planned_cases
 _FED: pytest.StashKey[bool] = pytest.StashKey()
 
 
-def is_fed(config: pytest.Config) -> bool:
+def benchmark_stores_results(config: pytest.Config) -> bool:
     """Check whether pytest-benchmark stores or compares the results of this session."""
     if not config.pluginmanager.hasplugin("benchmark") or hasattr(config, "workerinput"):
         return False
@@ -52,9 +52,9 @@ class _Clock:
         self.seconds = seconds
 
 
-def feed(request: pytest.FixtureRequest, verdict: Verdict) -> None:
-    """Pass the time of each run to the `benchmark` fixture as a round, once per test."""
-    timing = entry(verdict)
+def feed_benchmark(request: pytest.FixtureRequest, verdict: Verdict) -> None:
+    """Pass each run's time as a round to pytest-benchmark's `benchmark` fixture, once per test."""
+    timing = benchmark_rounds(verdict)
     if timing is None or request.node.stash.get(_FED, False):
         return
     request.node.stash[_FED] = True
@@ -132,15 +132,19 @@ class Mlperf:
             if session.skips_fail(options) or options.energy.power == "require":
                 text = f"{reason} ({session.SKIPS_FAIL})"
                 raise pytest.fail.Exception(text, pytrace=False) from None
-            raise LeftOut(reason) from None
+            raise SkippedCase(reason) from None
         except SuiteError as error:
             raise pytest.fail.Exception(visible(str(error), keep="\n"), pytrace=False) from None
         waits = self._session.waits(planned, verdict)
         kept = self._session.keep(item, planned, verdict)
         result = Result(kept.verdict, self._session.message_of(kept), kept.failed)
         later = waits and self._session.phase.once
-        if not (kept.failed or later) and kind == Kind.PERFORMANCE and is_fed(item.config):
-            feed(self._request, verdict)
+        if (
+            not (kept.failed or later)
+            and kind == Kind.PERFORMANCE
+            and benchmark_stores_results(item.config)
+        ):
+            feed_benchmark(self._request, verdict)
         return result
 
     def run(

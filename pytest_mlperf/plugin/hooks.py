@@ -41,7 +41,7 @@ REPORTS = "mlperf-reports"
 
 
 def late(module: str) -> Any:
-    """Import a module of `pytest_mlperf.plugin` by name, once it is needed."""
+    """Import and return the module `pytest_mlperf.plugin.NAME`, only once it is needed."""
     return import_module(f"pytest_mlperf.plugin.{module}")
 
 
@@ -97,11 +97,11 @@ def pytest_sessionstart(session: pytest.Session) -> None:
     if addons_of(config).errors and names_suites(config):
         late("session_end").refuse_broken_addons(addons_of(config))
     if options.accelerator:
-        late("session").of(config).selection.require_accelerator()
+        late("session").session_state(config).selection.require_accelerator()
     if options.resume and not options.plan:
-        state = late("session").of(config)
+        state = late("session").session_state(config)
         if state.is_worker:
-            state.progress.look()
+            state.progress.load_resumed()
         else:
             state.progress.take_over(state.selection.look_for)
 
@@ -113,7 +113,7 @@ def pytest_collect_file(file_path: Path, parent: pytest.Collector) -> pytest.Col
             addons = addons_of(parent.config)
             collector = addons.first("mlperf_collect_file", path=file_path, parent=parent)
         except AddOnError:
-            late("session").of(parent.config)  # which ends once all is collected
+            late("session").session_state(parent.config)  # which ends once all is collected
         return collector
     suite: pytest.Collector | None = late("collect").collect_suite(file_path, parent)
     return suite
@@ -139,7 +139,7 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     options = read_options(config)
     if options.benchmarks.judge_benchmarks == "yes":
-        state = late("session").of(config)
+        state = late("session").session_state(config)
         state.unjudged = late("benchmarks").take_over(config, items, options)
     if late_session(config):
         late("collect").select(config, items)
@@ -185,7 +185,7 @@ def pytest_runtestloop(session: pytest.Session) -> bool | None:
         return True if options.plan else None
     addons, state = addons_of(session.config), late_session(session.config)
     if options.distributed:
-        state = late("session").of(session.config)
+        state = late("session").session_state(session.config)
     if state is None:
         return None
     ran: bool | None = None
@@ -204,7 +204,7 @@ def pytest_runtestloop(session: pytest.Session) -> bool | None:
 @pytest.fixture
 def mlperf(request: pytest.FixtureRequest) -> Mlperf:
     """Measure an engine under LoadGen and judge it: see docs/python.md."""
-    fixture: Mlperf = late("fixture").Mlperf(late("session").of(request.config), request)
+    fixture: Mlperf = late("fixture").Mlperf(late("session").session_state(request.config), request)
     return fixture
 
 
@@ -250,7 +250,7 @@ def pytest_configure_node(node: Any) -> None:
 def pytest_testnodedown(node: Any) -> None:
     # A worker that crashed has no output.
     if notices := getattr(node, "workeroutput", {}).get("mlperf_notices"):
-        late("session").of(node.config).take_notices(*notices)
+        late("session").session_state(node.config).copy_notices(*notices)
 
 
 @pytest.hookimpl(optionalhook=True, tryfirst=True)
@@ -313,11 +313,11 @@ class _Reports:
         if report.outcome == RERUN:
             return  # the test runs again: its last report counts
         if hasattr(report, "mlperf"):
-            late("session").of(self._config).record(report)
+            late("session").session_state(self._config).record(report)
         elif hasattr(report, "mlperf_line") and hasattr(report, "node"):  # in the controller
-            late("session").of(self._config).live.tell(report.mlperf_line)
+            late("session").session_state(self._config).live.tell(report.mlperf_line)
         elif report.skipped and SUFFIX in report.nodeid and isinstance(report.longrepr, tuple):
-            late("session").of(self._config).skipped[report.nodeid] = report.longrepr[2]
+            late("session").session_state(self._config).skipped[report.nodeid] = report.longrepr[2]
 
 
 def late_session(config: pytest.Config) -> Any:

@@ -36,7 +36,7 @@ from pytest_mlperf.run.conditions import (
 from pytest_mlperf.run.power.exporter import find_exporter
 from pytest_mlperf.run.power.figures import Meter
 from pytest_mlperf.stores.results import read_manifest
-from pytest_mlperf.suite.environments import reference
+from pytest_mlperf.suite.environments import parse_against
 from pytest_mlperf.suite.pairs import Testable
 
 HEARTBEAT_S = 60.0
@@ -167,7 +167,7 @@ def bench_for(
     judged_pairs: int = 1,
 ) -> Bench:
     """Create the `Bench` that measures and judges the cases of a session."""
-    against = reference(options.against) if options.against else None
+    against = parse_against(options.against) if options.against else None
     pairs = most_runs(options)
     conditions = Conditions(
         folder=folder,
@@ -218,7 +218,7 @@ def pairs_of(planned: Testable, kind: Kind, options: Options) -> int:
 
 
 def planned_pairs(manifest: Path, tests: Collection[str], pairs: int) -> int:
-    """Return the number of gated pairs in a plan that several sessions share; at least `pairs`."""
+    """Return the number of gated (case, metric) pairs in a plan of `tests`; at least `pairs`."""
     try:
         plan = read_manifest(manifest)
     except MlperfError as error:
@@ -234,7 +234,7 @@ def planned_pairs(manifest: Path, tests: Collection[str], pairs: int) -> int:
     return max(pairs, plan.pairs)
 
 
-def stored(root: Path, value: T) -> T:
+def with_relative_paths(root: Path, value: T) -> T:
     """Make the paths in a value relative to `root`, as results must not disclose other folders."""
     return encodable(placeless(value, (str(root.resolve()), str(root)), str(Path.home())))
 

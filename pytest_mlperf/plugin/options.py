@@ -67,11 +67,11 @@ def auto_always_never(text: str) -> str:
     return one_of("auto", "always", "never")(as_flag.get(text.lower(), text))
 
 
-def reference(text: str) -> str:
-    """Validate the value of `--mlperf-against`; raise MlperfError if it names no build."""
-    from pytest_mlperf.suite.environments import reference
+def build_to_compare(text: str) -> str:
+    """Return the value of `--mlperf-against`; raise MlperfError if it names no build."""
+    from pytest_mlperf.suite.environments import parse_against
 
-    reference(text)
+    parse_against(text)
     return text
 
 
@@ -105,7 +105,7 @@ def _is_value(metavar: str, text: str) -> bool:
 
 
 def _set_by(metavar: str, text: str, default: object = None, **more: Any) -> Any:
-    """Declare an option as a dataclass field; `metavar` gives its type or its valid words."""
+    """Return a dataclass field for an option; `metavar` is its type or words: DIR, "no|yes"."""
     if set(metavar.split("|")) <= {"DIR", "FILE"}:
         more = {"convert": Path, **more}
     return field(default=default, metadata={"option": option_of(metavar, text, default, more)})
@@ -131,7 +131,7 @@ class AddedOptions:
     declared: Mapping[str, SessionOption] = field(default_factory=dict)
 
     @property
-    def elsewhere(self) -> str:
+    def remote_option(self) -> str:
         """Name of the option in use that runs cases on other machines; "" if there is none."""
         return next(
             (
@@ -315,7 +315,7 @@ class Options:
         "judge against another build, measured now in runs interleaved with this one, in place of "
         "a stored baseline: git:REF or REF, pip:NAME==VERSION, python:PATH or command:WORDS; "
         "without a value the merge base with the target branch",
-        convert=reference,
+        convert=build_to_compare,
         bare="merge-base",
     )
     runs_dir: Path = _set_by(
@@ -376,7 +376,7 @@ class Options:
     @property
     def distributed(self) -> bool:
         """Whether an add-on runs the cases on other machines."""
-        return bool(self.added.elsewhere) and not self.plan
+        return bool(self.added.remote_option) and not self.plan
 
     @property
     def by_name(self) -> Mapping[str, Any]:
@@ -586,7 +586,7 @@ def _check(config: pytest.Config, options: Options) -> None:
         _read_once(options)
     if options.distributed and getattr(config.option, "dist", "no") != "no":
         raise pytest.UsageError(
-            f"{_as_option(options.added.elsewhere)} cannot be combined with -n; remove -n"
+            f"{_as_option(options.added.remote_option)} cannot be combined with -n; remove -n"
         )
     if options.update in {"replace", "append"} and not options.reason:
         raise pytest.UsageError(

@@ -24,7 +24,7 @@ from pytest_mlperf.plugin.session import MlperfSession, kind_of
 
 
 class RemoteReports:
-    """Collect the reports of other pytest processes; log the reports of each test together."""
+    """Collect reports of other pytest processes; pass a test's reports to pytest when complete."""
 
     def __init__(self, state: MlperfSession) -> None:
         self._state = state
@@ -38,7 +38,7 @@ class RemoteReports:
             "workercount": 1,
             "testrunuid": state.run_id,
             "mlperf_run": state.run_id,
-            "mlperf_pairs": state.phase.together,
+            "mlperf_pairs": state.phase.joint_pairs,
             "mlperf_commit": state.commit,
             "mlperf_arguments": reproducing(state.config.invocation_params.args),
         }
@@ -69,8 +69,8 @@ class RemoteReports:
     def add(self, data: Mapping[str, Any]) -> str | None:
         """Add a report; return the test's node id if the test is complete and logged, else None.
 
-        Other machines report concurrently, but the terminal groups letters by file: only whole
-        tests are logged.
+        Other machines report concurrently, but the terminal prints status letters by file:
+        only complete tests are logged.
         """
         state = self._state
         hook = state.config.hook
@@ -79,7 +79,7 @@ class RemoteReports:
         result = attached(report)
         if result is not None and not report.failed:
             # A second drop in a row fails, and the other machine does not know the first.
-            last = state.suspicion.ended(result)
+            last = state.suspicion.fail_repeated_drop(result)
             message = state.message_of(last) if last.failed else None
             conclude([report], last, message, state.config.rootpath)
         reports.append(report)
@@ -91,7 +91,7 @@ class RemoteReports:
     def hold(self, reports: Iterable[Mapping[str, Any]]) -> str:
         """Defer the reports of a test that is judged jointly with others; return its node id."""
         held = list(reports)
-        self._state.holding.take([json.dumps({"reports": held})])
+        self._state.deferral_plugin.add_deferred([json.dumps({"reports": held})])
         return str(held[0]["nodeid"])
 
     def lost(self, item: pytest.Item, layer: str, cause: str) -> None:

@@ -24,8 +24,8 @@ PLANNED: pytest.StashKey[Testable] = pytest.StashKey()
 """The case of a test outside of suites."""
 
 
-class LeftOut(Skipped):
-    """Skip a test; the skip report names the case's line in the suite."""
+class SkippedCase(Skipped):
+    """Skip a test; pytest's report then shows the line of the case in its suite."""
 
 
 PROPERTY = "mlperf."
@@ -62,7 +62,7 @@ def attach(item: pytest.Item, report: pytest.TestReport, error: BaseException | 
     if result is not None:
         report.mlperf = case_result().dump_python(result, mode="json")  # type: ignore[attr-defined]
     line, skip = (item.location[1] or 0) + 1, report.longrepr
-    if isinstance(skip, tuple) and isinstance(error, LeftOut):
+    if isinstance(skip, tuple) and isinstance(error, SkippedCase):
         report.longrepr = (str(item.path), line, f"Skipped: {error.msg}")
     ours = result is not None or planned_of(item) is not None
     if ours or "mlperf" in getattr(item, "fixturenames", ()):
@@ -73,14 +73,14 @@ def attach(item: pytest.Item, report: pytest.TestReport, error: BaseException | 
 
 
 def _make_visible(exception: Any) -> None:
-    for entry in entries(exception):
+    for entry in traceback_entries(exception):
         entry.lines[:] = [visible(text, keep="\n\t") for text in entry.lines]
     for _, crash, _ in getattr(exception, "chain", ()):
         if crash:
             crash.message = visible(crash.message, keep="\n\t")
 
 
-def entries(exception: Any) -> list[Any]:
+def traceback_entries(exception: Any) -> list[Any]:
     """Return the traceback entries that pytest will print; their lines may be changed."""
     chain = getattr(exception, "chain", [(getattr(exception, "reprtraceback", None), None, None)])
     return [entry for trace, *_ in chain for entry in getattr(trace, "reprentries", ())]

@@ -23,10 +23,10 @@ from pytest_mlperf.plugin.options import Options, settings_of
 from pytest_mlperf.run.builds import commit_named
 from pytest_mlperf.run.project import changes_digest, ignored_in_git
 from pytest_mlperf.stores import journal
-from pytest_mlperf.stores.atomic import Keeping
+from pytest_mlperf.stores.atomic import WriteMessages
 from pytest_mlperf.stores.journal import Begun, Journal
 from pytest_mlperf.stores.results import digest_of
-from pytest_mlperf.suite.environments import reference
+from pytest_mlperf.suite.environments import parse_against
 
 UNDONE_OUTCOMES = {Outcome.ERROR, Outcome.INVALID}
 MAX_LISTED = 3
@@ -61,7 +61,7 @@ class SessionProgress:
                     f"no interrupted session in {runs}; start without --mlperf-resume"
                 )
             path_part("session", str(run))
-            with journal.left(runs / str(run)) as file:
+            with journal.interrupted_journal(runs / str(run)) as file:
                 begun, results = journal.read(runs / str(run))
                 accelerators = {one.verdict.case.accelerator for one in results.values()}
                 self._require_equal(begun, results, machine_with(accelerators))
@@ -73,7 +73,7 @@ class SessionProgress:
         except (MlperfError, OSError) as error:
             raise pytest.UsageError(f"--mlperf-resume: {error}") from None
 
-    def look(self) -> None:
+    def load_resumed(self) -> None:
         """Read, in an xdist worker, the results of the resumed session."""
         begun, self._before = journal.read(self._folder)
         self.resumes = begun.resumes
@@ -87,11 +87,11 @@ class SessionProgress:
         notes = tuple(dict.fromkeys((note, *result.verdict.notes)))
         return replace(result, verdict=replace(result.verdict, notes=notes))
 
-    def note(self, result: CaseResult, keeping: Keeping) -> None:
-        """Add a test's result to the journal."""
+    def add_result(self, result: CaseResult, keeping: WriteMessages) -> None:
+        """Add a test's result to the journal; `keeping` collects the error if that fails."""
         if self._broken:
             return
-        if not keeping.keep("the journal of the session", lambda: self._add(result)):
+        if not keeping.try_write("the journal of the session", lambda: self._add(result)):
             self._broken = True  # once is enough: the results themselves are written at the end
 
     def end(self, *, over: bool) -> None:
@@ -124,7 +124,7 @@ class SessionProgress:
         }
 
     def _other_commit(self) -> dict[str, str]:
-        table = reference(self._options.against) if self._options.against else None
+        table = parse_against(self._options.against) if self._options.against else None
         if table is None or table.git is None:
             return {}
         with contextlib.suppress(RunError):
@@ -150,7 +150,9 @@ class SessionProgress:
         # On a cluster it is no machine of the nodes', whose identity a verdict names.
         for result in () if self._options.distributed else results.values():
             if (subject := result.verdict.subject) and not result.pretended:
-                here = machine.as_in(subject.identity).identity(result.verdict.case.accelerator)
+                here = machine.with_identity(subject.identity).identity(
+                    result.verdict.case.accelerator
+                )
                 differing += [
                     f"{name} of the machine was {subject.identity[name]}, is {here[name]}"
                     for name in subject.identity.keys() & here.keys()

@@ -42,7 +42,7 @@ class Selection:
 
     @property
     def machine(self) -> Machine:
-        """Hardware of this machine, as `look_for` detected it."""
+        """Hardware of this machine; GPUs are included only after `look_for`."""
         return self._machine or detect(gpus=False)
 
     def is_here(self, planned: Testable) -> bool:

@@ -17,12 +17,12 @@ import pytest
 
 from pytest_mlperf.bench.bench import (
     Bench,
+    can_share_baseline,
     fails,
     fails_on,
-    is_named,
     known_failures,
     require_power_source,
-    unjudged_told,
+    with_unjudged_note,
 )
 from pytest_mlperf.bench.files import AcceptedBaselines
 from pytest_mlperf.bench.policy import LONE_PHASE, Phase
@@ -39,7 +39,7 @@ from pytest_mlperf.plugin.addons import (
     as_criterion,
     as_facts,
 )
-from pytest_mlperf.plugin.deferred import HELD_FOLDER, Holding
+from pytest_mlperf.plugin.deferred import HELD_FOLDER, DeferredTests
 from pytest_mlperf.plugin.measuring import (
     Live,
     bench_for,
@@ -47,10 +47,10 @@ from pytest_mlperf.plugin.measuring import (
     pairs_of,
     planned_pairs,
     reproducing,
-    stored,
+    with_relative_paths,
 )
 from pytest_mlperf.plugin.options import SESSION, Options, read_options, run_id
-from pytest_mlperf.plugin.report_json import LeftOut, case_result, planned_of, put
+from pytest_mlperf.plugin.report_json import SkippedCase, case_result, planned_of, put
 from pytest_mlperf.plugin.resume import SessionProgress
 from pytest_mlperf.plugin.selection import Selection
 from pytest_mlperf.plugin.suspicion import Suspicion
@@ -59,7 +59,7 @@ from pytest_mlperf.reports.costs import cost_of
 from pytest_mlperf.reports.terminal import text
 from pytest_mlperf.reports.terminal.advice import JUDGE
 from pytest_mlperf.run.project import commit_of, ignored_in_git
-from pytest_mlperf.stores.atomic import Keeping
+from pytest_mlperf.stores.atomic import WriteMessages
 from pytest_mlperf.stores.results import digest_of
 from pytest_mlperf.suite.benchmarks import PlannedBenchmark
 from pytest_mlperf.suite.pairs import PlannedPair, Testable
@@ -85,7 +85,7 @@ def kind_of(item: pytest.Item) -> Kind:
 SKIPS_FAIL = "skips fail in CI; allow them: --mlperf-fail-on=no:skips"
 
 
-def of(config: pytest.Config) -> MlperfSession:
+def session_state(config: pytest.Config) -> MlperfSession:
     """Return the MLPerf session of a pytest config; create it on the first call."""
     if SESSION not in config.stash:
         config.stash[SESSION] = MlperfSession(config)
@@ -98,7 +98,9 @@ def skips_fail(options: Options) -> bool:
 
 
 def _is_named(options: Options, planned: Testable) -> bool:
-    return is_named(planned.case.accelerator, pretended=options.pretend in planned.accelerators)
+    return can_share_baseline(
+        planned.case.accelerator, pretended=options.pretend in planned.accelerators
+    )
 
 
 def _with_facts(state: MlperfSession, planned: Testable, result: CaseResult) -> CaseResult:
@@ -110,7 +112,11 @@ def _with_facts(state: MlperfSession, planned: Testable, result: CaseResult) -> 
         options=state.options.by_name,
     )
     facts = {title: fact for added in calls for title, fact in added.items()}
-    return stored(state.config.rootpath, replace(result, facts=facts)) if facts else result
+    return (
+        with_relative_paths(state.config.rootpath, replace(result, facts=facts))
+        if facts
+        else result
+    )
 
 
 class MlperfSession:
@@ -130,7 +136,7 @@ class MlperfSession:
         self.live = Live(config)
         self.phase = LONE_PHASE
         self.judged_pairs = 1
-        self.keeping = Keeping()
+        self.keeping = WriteMessages()
         self.kinds: dict[tuple[Path, str], set[Kind]] = {}
         self.plan: list[Testable] = []
         self.claimed: dict[str, tuple[Path, str]] = {}
@@ -164,9 +170,9 @@ class MlperfSession:
         if pairs:
             pairs = max(pairs, self._orders.get("mlperf_pairs", 0))
         self.judged_pairs = pairs
-        if Phase(pairs=pairs).many and not self.options.against:
+        if Phase(pairs=pairs).is_joint and not self.options.against:
             self.phase = Phase(pairs=pairs, once=True)
-            self.config.pluginmanager.register(self.holding, "mlperf-holding")
+            self.config.pluginmanager.register(self.deferral_plugin, "mlperf-holding")
 
     @cached_property
     def progress(self) -> SessionProgress:
@@ -187,18 +193,20 @@ class MlperfSession:
         metered = self.options.metered or is_metered(planned)
         if kind == Kind.EFFICIENCY and not metered:
             if self.options.energy.power == "off":
-                raise LeftOut("efficiency not measured: mlperf_power=off")
+                raise SkippedCase("efficiency not measured: mlperf_power=off")
             require_power_source(planned.case)
         tests = self.kinds.get((planned.path, planned.case.id), {kind})
         self.live.begin(planned)
         with self.live:
             if isinstance(planned, PlannedPair):
                 return self.bench.pair(planned)
-            verdict = self.bench.verdict(planned, kind, tests, self.phase_of(planned))
+            verdict = self.bench.verdict(planned, kind, tests, self.judging_phase(planned))
         if not self.waits(planned, verdict):
             verdict = self.with_criteria(planned, verdict)
-        return unjudged_told(
-            verdict, fail_on=self.options.fail_on, named=_is_named(self.options, planned)
+        return with_unjudged_note(
+            verdict,
+            fail_on=self.options.fail_on,
+            can_share_baseline=_is_named(self.options, planned),
         )
 
     def with_criteria(self, planned: Testable | None, verdict: Verdict) -> Verdict:
@@ -220,22 +228,22 @@ class MlperfSession:
         return last
 
     @cached_property
-    def holding(self) -> Holding:
-        """Plugin that defers tests to the end of the session; used only if `holds`."""
-        return Holding(self)
+    def deferral_plugin(self) -> DeferredTests:
+        """Plugin that defers tests to the session's end; registered only if `holds` is true."""
+        return DeferredTests(self)
 
     @property
     def holds(self) -> bool:
         """Whether verdicts are deferred to the session's end and adjusted for multiplicity."""
-        return self.phase.many or (self.folder / HELD_FOLDER).exists()
+        return self.phase.is_joint or (self.folder / HELD_FOLDER).exists()
 
-    def phase_of(self, planned: Testable) -> Phase:
-        """Return the phase of a case: joint judgement is only for cases of suites."""
+    def judging_phase(self, planned: Testable) -> Phase:
+        """Return how a case is judged: jointly with the session, or alone if not of a suite."""
         return self.phase if (planned.path, planned.case.id) in self.kinds else LONE_PHASE
 
     def waits(self, planned: Testable, verdict: Verdict) -> bool:
         """Whether a verdict is final only at the end of the session."""
-        return self.phase_of(planned).many and self.holding.is_open(verdict)
+        return self.judging_phase(planned).is_joint and self.deferral_plugin.may_change(verdict)
 
     @property
     def bench(self) -> Bench:
@@ -267,7 +275,9 @@ class MlperfSession:
 
     def fails(self, planned: Testable, verdict: Verdict) -> bool:
         """Whether a verdict fails its test under this session's options."""
-        return fails(verdict, fail_on=self.options.fail_on, named=_is_named(self.options, planned))
+        return fails(
+            verdict, fail_on=self.options.fail_on, shareable=_is_named(self.options, planned)
+        )
 
     def message_of(self, result: CaseResult) -> str:
         """Return the failure message of a result."""
@@ -277,12 +287,12 @@ class MlperfSession:
         return text.failure(result.verdict, result, width, likely)
 
     def keep(self, item: pytest.Item, planned: Testable, verdict: Verdict) -> CaseResult:
-        """Attach a verdict to the test, for reports and the results file."""
+        """Attach a verdict to its test, for reports and the results file; return the result."""
         rate = self.bench.rate(planned)
         waits = self.waits(planned, verdict)
         failed = not waits and self.fails(planned, verdict)
         result = self.result_of(item, planned, verdict, failed=failed, rate=rate)
-        return put(item, result if waits else self.suspicion.ended(result))
+        return put(item, result if waits else self.suspicion.fail_repeated_drop(result))
 
     def result_of(
         self,
@@ -326,43 +336,43 @@ class MlperfSession:
             qps_source=rate[1],
             division=suite.division,
             techniques=planned.techniques,
-            pairs=self.phase_of(planned).together if verdict.kind in DROP_OUTCOMES else 0,
+            pairs=self.judging_phase(planned).joint_pairs if verdict.kind in DROP_OUTCOMES else 0,
             elsewhere=planned.elsewhere,
             expected_failures=known_failures(planned),
             rests_on=digests,
         )
-        return self.suspicion.marked(_with_facts(self, planned, stored(root, result)))
+        return self.suspicion.marked(_with_facts(self, planned, with_relative_paths(root, result)))
 
     def record(self, report: Any) -> None:
         """Store the result in a report; an xdist controller gets results from reports only."""
         result = case_result().validate_python(report.mlperf)
         self.results.append(result)
         if not self.is_worker:
-            self.progress.note(result, self.keeping)
+            self.progress.add_result(result, self.keeping)
 
     @property
     def notices(self) -> tuple[Any, ...]:
         """Deselected tests, deferred reports and errors of a worker, for the xdist controller."""
-        held = self.holding.packed if self.holds else []
+        held = self.deferral_plugin.packed if self.holds else []
         faults = (list(self.addons.warnings), list(self.addons.errors))
         return (*self.selection.notices, self.phase.pairs, held, *faults, self.unjudged)
 
-    def take_notices(
+    def copy_notices(
         self,
-        not_here: dict[str, int],
+        deselected: dict[str, int],
         uncollected: list[str],
         pairs: int,
-        held: list[str],
+        deferred_tests: list[str],
         warnings: list[str],
         errors: list[str],
         unjudged: str,
     ) -> None:
-        """Set this controller's notices to those of an xdist worker: all select the same cases."""
+        """Copy an xdist worker's selection, deferred tests and warnings to this controller."""
         self.phase = Phase(pairs=pairs)
-        if held:
-            self.holding.take(held)
-        self.selection.take(not_here, uncollected)
-        self.addons.take(warnings, errors)
+        if deferred_tests:
+            self.deferral_plugin.add_deferred(deferred_tests)
+        self.selection.take(deselected, uncollected)
+        self.addons.add_messages(warnings, errors)
         self.unjudged = unjudged
 
     @cached_property
@@ -387,9 +397,9 @@ class MlperfSession:
             commit=self.commit,
             versions=versions,
             deselected=dict(self.selection.not_here),
-            cases=by_case(self.results) if self.phase.many else tuple(self.results),
-            skipped=stored(self.config.rootpath, dict(self.skipped)),
-            pairs=self.phase.together,
+            cases=by_case(self.results) if self.phase.is_joint else tuple(self.results),
+            skipped=with_relative_paths(self.config.rootpath, dict(self.skipped)),
+            pairs=self.phase.joint_pairs,
             suspects=self.suspicion.after(self.results),
             resumes=self.progress.resumes,
         )

@@ -14,9 +14,9 @@ import pytest
 from pytest_mlperf.core.numbers import plural
 from pytest_mlperf.core.results import Results
 from pytest_mlperf.plugin.addons import EXIT_ENVIRONMENT, AddOns, as_lines
-from pytest_mlperf.plugin.report_json import entries
+from pytest_mlperf.plugin.report_json import traceback_entries
 from pytest_mlperf.plugin.session import SKIPS_FAIL, MlperfSession, skips_fail
-from pytest_mlperf.reports.failures import failure_groups, group_sentences, repeated
+from pytest_mlperf.reports.failures import duplicate_failures, failure_groups, group_sentences
 from pytest_mlperf.reports.terminal import selection, text
 from pytest_mlperf.reports.terminal.layout import fold, relative
 from pytest_mlperf.reports.terminal.selection import whole_plan
@@ -80,7 +80,7 @@ def _write(
             for line in lines:
                 state.notice(line)
     remember = partial(state.suspicion.remember, state.results)
-    state.keeping.keep("the suspects for the next session", remember)
+    state.keeping.try_write("the suspects for the next session", remember)
     if reason := state.suspicion.line(state.results):
         state.notice(reason)
     if reports:
@@ -119,7 +119,7 @@ def _keep(
     write: Callable[[], object],
     line: str | None,
 ) -> None:
-    if not state.keeping.keep(content, write, line):
+    if not state.keeping.try_write(content, write, line):
         session.exitstatus = session.exitstatus or EXIT_ENVIRONMENT
 
 
@@ -137,11 +137,11 @@ def fold_failures(state: MlperfSession, reporter: Any) -> None:
     except Exception as error:  # pytest's own summary must follow all the same
         state.notice(unforeseen("failures cannot be grouped", error))
         return
-    alike = repeated(groups) if state.config.get_verbosity() < 1 else ()
+    alike = duplicate_failures(groups) if state.config.get_verbosity() < 1 else ()
     for report in reports:
         if report.nodeid in alike:
             report._pdbshown = True  # pytest's mark of a failure that was shown already
-        for entry in entries(report.longrepr) if reporter._tw.hasmarkup else ():
+        for entry in traceback_entries(report.longrepr) if reporter._tw.hasmarkup else ():
             entry.lines[0] = f"\x1b[1;31m{entry.lines[0]}\x1b[0m"
     if lines:
         reporter.write_sep("=", "mlperf: common causes")

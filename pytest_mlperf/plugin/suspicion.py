@@ -13,7 +13,7 @@ from pytest_mlperf.core.results import (
     Suspect,
     expect,
     newest,
-    remaining,
+    next_suspects,
     second_day,
     suspected,
 )
@@ -52,12 +52,12 @@ class Suspicion:
         )
 
     @property
-    def before(self) -> tuple[Suspect, ...]:
+    def earlier_suspects(self) -> tuple[Suspect, ...]:
         """Tests that were SUSPECT or PROVISIONAL in earlier sessions."""
         return self._left.suspects
 
     def line(self, results: Sequence[CaseResult]) -> str | None:
-        """Return a line on why earlier PROVISIONAL drops are unknown; None if they are known."""
+        """Return why earlier PROVISIONAL drops are unknown; None if they are known."""
         left, reason = self._left, self._left.defect
         if left.tests and left.tests.isdisjoint(result.test for result in results):
             reason = reason or f"{self._named} has no results of these tests"
@@ -72,34 +72,34 @@ class Suspicion:
         return f"{reason}; each PROVISIONAL drop counts as the first" if reason and judged else None
 
     def marked(self, result: CaseResult) -> CaseResult:
-        """Return a result with `suspected` set to the earlier verdict of its test in `before`."""
-        return replace(result, suspected=suspected(self.before, result))
+        """Return the result with `suspected` set to its test's verdict in an earlier session."""
+        return replace(result, suspected=suspected(self.earlier_suspects, result))
 
-    def ended(self, result: CaseResult) -> CaseResult:
-        """Return a result; fail it if it is the second PROVISIONAL drop in a row."""
-        verdict = self.last_word(result, result.verdict)
+    def fail_repeated_drop(self, result: CaseResult) -> CaseResult:
+        """Return a result; if it is its test's second PROVISIONAL drop in a row, it fails."""
+        verdict = self.final_verdict(result, result.verdict)
         if verdict is result.verdict:
             return result
         verdict = expect(verdict, result.expected_failures, dt.datetime.now(dt.UTC).date())
         return replace(result, verdict=verdict, failed=result.failed or verdict.fails)
 
-    def last_word(self, result: CaseResult, verdict: Verdict) -> Verdict:
+    def final_verdict(self, result: CaseResult, verdict: Verdict) -> Verdict:
         """Return the verdict; a second PROVISIONAL drop of the result's test in a row is final."""
         suspect = None if result.handicap or result.pretended else result.suspected
         return second_day(verdict, suspect, self._date, at_once=self._at_once)
 
     def after(self, results: Sequence[CaseResult]) -> tuple[Suspect, ...]:
         """Return the tests that are still SUSPECT or PROVISIONAL and must be measured again."""
-        return remaining(self.before, results, date=self._date)
+        return next_suspects(self.earlier_suspects, results, date=self._date)
 
     def remember(self, results: Iterable[CaseResult]) -> None:
-        """Store the tests of `after(results)` in a file, except for a pull request's build."""
+        """Store tests that stay SUSPECT or PROVISIONAL after `results`; not in a pull request."""
         tested = list(results)
         if any(result.verdict.baseline.id for result in tested) and not _of_pull_request():
             suspects.update(
                 self._file,
-                lambda there: remaining(
-                    [*there, *self.before], tested, date=self._date, cleared=True
+                lambda there: next_suspects(
+                    [*there, *self.earlier_suspects], tested, date=self._date, cleared=True
                 ),
             )
 

@@ -81,7 +81,7 @@ class ChildProcess(subprocess.Popen[bytes]):
                 start_new_session=True,
             )
         except BaseException:
-            self.let_go()
+            self.close_stdin()
             raise
         finally:
             os.close(read_end)
@@ -134,7 +134,7 @@ class ChildProcess(subprocess.Popen[bytes]):
         with contextlib.suppress(ProcessLookupError, PermissionError):
             os.killpg(self.pid, number)
 
-    def let_go(self) -> None:
+    def close_stdin(self) -> None:
         """Close the child's stdin, which makes the child exit."""
         if self._commands is not None:
             os.close(self._commands)
@@ -151,7 +151,7 @@ class ChildProcess(subprocess.Popen[bytes]):
             killed_s: Maximum wait after SIGKILL [s]; None waits until the child is gone, which may
                 be never if it hangs in a driver.
         """
-        self.let_go()
+        self.close_stdin()
         exited = self.ends_within(alone_s)
         if term_s:
             self.signal_group(signal.SIGTERM)

@@ -17,7 +17,14 @@ from typing import Literal, NamedTuple
 from pytest_mlperf.core import metrics
 from pytest_mlperf.core.baseline import BaselineRun, Record
 from pytest_mlperf.core.case import Kind
-from pytest_mlperf.core.control import CAP, CLOCK, QUANTITIES, clocks_moved, compared, floor_of
+from pytest_mlperf.core.control import (
+    CAP,
+    CLOCK,
+    QUANTITIES,
+    clock_changes,
+    compared,
+    min_relative_sd,
+)
 from pytest_mlperf.core.measurement import Run
 from pytest_mlperf.core.numbers import change, percent, plural, points, quantity
 from pytest_mlperf.core.reason import Sign, SignKey
@@ -36,8 +43,8 @@ DROPS = frozenset(
 UNCHANGED_OUTCOMES = frozenset({Outcome.OK, Outcome.IMPROVED})
 
 
-class Points(NamedTuple):
-    """Hold a sentence on other cases, and the part that it clearly points to."""
+class SiblingEvidence(NamedTuple):
+    """Hold a sentence on other cases, and the part that it blames: "engine", "machine" or ""."""
 
     says: str = ""
     points_to: Literal["engine", "machine", ""] = ""
@@ -59,7 +66,7 @@ class Siblings(tuple[Verdict, ...]):
         """Judged verdicts by kind of test, and by "engine" or "accelerator" with its name."""
         last = {}
         for verdict in self:
-            way = moved(verdict)
+            way = change_direction(verdict)
             if way is not None:
                 proven = [p for p in verdict.paired if p.outcome in DROPS | {Outcome.IMPROVED}]
                 last[verdict.kind, verdict.case.id] = _Judged(
@@ -86,7 +93,7 @@ class _Group(NamedTuple):
         return f"{len(self.same)} of {len(self.cases)}"
 
 
-def moved(verdict: Verdict) -> int | None:
+def change_direction(verdict: Verdict) -> int | None:
     """Return -1 for a regression, +1 for an improvement, 0 for neither, None if not judged.
 
     The outcomes of the metrics count, because the test's own outcome may be INVALID or EXPECTED.
@@ -107,8 +114,8 @@ def moved(verdict: Verdict) -> int | None:
     return 0 if outcomes & UNCHANGED_OUTCOMES else None
 
 
-def siblings_of(verdict: Verdict, others: Sequence[Verdict], direction: int) -> Points:
-    """Return a sentence on how the session's other cases of this kind of test changed."""
+def sibling_changes(verdict: Verdict, others: Sequence[Verdict], direction: int) -> SiblingEvidence:
+    """Return how other cases of the session changed in a direction, -1 (worse) or +1 (better)."""
     session = others if isinstance(others, Siblings) else Siblings(others)
     kind, mine, here = verdict.kind, _engine(verdict), verdict.case.accelerator
     of_engine, of_machine = (
@@ -128,21 +135,21 @@ def siblings_of(verdict: Verdict, others: Sequence[Verdict], direction: int) -> 
             f"{_by(rest.same)}{also}: likely the machine, its driver, or something that all of "
             "them use"
         )
-        return Points(says, "machine" if len(rest.same) == len(rest.cases) else "")
+        return SiblingEvidence(says, "machine" if len(rest.same) == len(rest.cases) else "")
     if engine.same:
         workloads = [one.case.workload for one in (verdict, *(o.verdict for o in engine.cases))]
         models = "models" if len(set(workloads)) == len(workloads) else "cases"
         says = f"{mine} got {way} in {engine.counted} other {models} too, by {_by(engine.same)}"
         if not rest.cases:
-            return Points(says)
+            return SiblingEvidence(says)
         clear = not rest.same and len(engine.same) * 2 > len(engine.cases)
         says += f"; cases of other engines on {here}: {rest.counted}"
-        return Points(says, "engine" if clear else "")
+        return SiblingEvidence(says, "engine" if clear else "")
     counts = {f"other cases of {mine}": engine, "cases of other engines": rest}
     unlike = [f"{group.counted} {noun}" for noun, group in counts.items() if group.cases]
     if not unlike or rest.same:
-        return Points()
-    return Points(f"only this case: {' and '.join(unlike)} got {way}")
+        return SiblingEvidence()
+    return SiblingEvidence(f"only this case: {' and '.join(unlike)} got {way}")
 
 
 def _engine(verdict: Verdict) -> str:
@@ -213,12 +220,12 @@ class Cause:
 
 
 @dataclass(frozen=True, kw_only=True)
-class _Facts:
+class _CauseInput:
     """Hold the input of the rules that find causes; `direction` is -1 for worse, +1 for better."""
 
     verdict: Verdict
     baseline: Record | None
-    siblings: Points
+    siblings: SiblingEvidence
     direction: int
 
 
@@ -231,15 +238,17 @@ def causes(
     """
     # A provisional drop has causes, although it does not count for other cases yet.
     direction = (
-        -1 if any(metric.direction == "drop" for metric in verdict.metrics) else moved(verdict)
+        -1
+        if any(metric.direction == "drop" for metric in verdict.metrics)
+        else change_direction(verdict)
     )
     if not direction:
         return ()
-    facts = _Facts(
+    facts = _CauseInput(
         verdict=verdict,
         # A performance record does not explain scores.
         baseline=None if verdict.kind == Kind.ACCURACY else baseline,
-        siblings=siblings_of(verdict, siblings, direction),
+        siblings=sibling_changes(verdict, siblings, direction),
         direction=direction,
     )
     explained = sorted(
@@ -255,7 +264,7 @@ def causes(
 # --- rules -----------------------------------------------------------------------------------
 
 
-def _handicap(facts: _Facts) -> Iterator[Cause]:
+def _handicap(facts: _CauseInput) -> Iterator[Cause]:
     handicap = facts.verdict.handicap
     if handicap and facts.direction < 0:
         says = f"the handicap of {100 * handicap:.0f} %: work was slowed on purpose"
@@ -283,7 +292,7 @@ HEADS = {
 """Text before the lines of a part."""
 
 
-def _environment(facts: _Facts) -> Iterator[Cause]:
+def _environment(facts: _CauseInput) -> Iterator[Cause]:
     groups: dict[str, dict[str, str]] = {}
     for text in facts.verdict.baseline.changed:
         part = _part_of(text, facts.verdict)
@@ -311,7 +320,7 @@ def _part_of(text: str, verdict: Verdict) -> str:
     return "machine" if key.startswith("machine.") or key in surroundings else "engine"
 
 
-def _weight(name: str, siblings: Points, *, alone: bool) -> Strength:
+def _weight(name: str, siblings: SiblingEvidence, *, alone: bool) -> Strength:
     if name == OTHER_FILES:
         return Strength.HINT
     if siblings.points_to and name in {"engine", "machine", LOADED_FILES}:
@@ -334,7 +343,7 @@ def shortened(text: str) -> str:
     return re.sub(r"\b([0-9a-f]{8})[0-9a-f]{24,}\b", r"\1…", text)
 
 
-def _siblings(facts: _Facts) -> Iterator[Cause]:
+def _siblings(facts: _CauseInput) -> Iterator[Cause]:
     says, points_to = facts.siblings
     if says:
         common = "other cases changed as well"
@@ -342,7 +351,7 @@ def _siblings(facts: _Facts) -> Iterator[Cause]:
         yield Cause(rule="siblings", says=says, strength=strength, common=common)
 
 
-def _output(facts: _Facts) -> Iterator[Cause]:
+def _output(facts: _CauseInput) -> Iterator[Cause]:
     for title, old, new in _lengths(facts):
         share = new / old - 1
         if abs(share) < OUTPUT:
@@ -355,7 +364,7 @@ def _output(facts: _Facts) -> Iterator[Cause]:
         yield Cause(rule="output", says=says, strength=_either(fits))
 
 
-def _lengths(facts: _Facts) -> Iterator[tuple[str, float, float]]:
+def _lengths(facts: _CauseInput) -> Iterator[tuple[str, float, float]]:
     for paired in facts.verdict.paired:
         if paired.metric in metrics.COUNTS and paired.baseline > 0 and paired.now > 0:
             yield metrics.title(paired.metric), paired.baseline, paired.now
@@ -369,7 +378,7 @@ def _length(value: float) -> str:
     return f"{value:.1f}" if value < 1000 else quantity("", value)
 
 
-def _flaws(facts: _Facts) -> Iterator[Cause]:
+def _flaws(facts: _CauseInput) -> Iterator[Cause]:
     verdict = facts.verdict
     if verdict.kind != Kind.ACCURACY or not (verdict.accuracy and verdict.subject):
         return
@@ -378,7 +387,7 @@ def _flaws(facts: _Facts) -> Iterator[Cause]:
         yield Cause(rule="answers", says=sentence(flaws), strength=Strength.STRONG)
 
 
-def _server(facts: _Facts) -> Iterator[Cause]:
+def _server(facts: _CauseInput) -> Iterator[Cause]:
     if not (changes := _server_changes(facts)):
         return
     points = sorted(  # the largest change in the verdict's direction first
@@ -395,7 +404,7 @@ def _server(facts: _Facts) -> Iterator[Cause]:
         yield Cause(rule="server", says=says, strength=strength)
 
 
-def _server_changes(facts: _Facts) -> list[ServerChange]:
+def _server_changes(facts: _CauseInput) -> list[ServerChange]:
     if facts.baseline is None:
         return []
     sides = facts.verdict.runs, facts.baseline.runs
@@ -403,7 +412,7 @@ def _server_changes(facts: _Facts) -> list[ServerChange]:
     return server_changes(ours, theirs) if ours and theirs else []
 
 
-def _shares_at(facts: _Facts, point: float | None) -> dict[str, float]:
+def _shares_at(facts: _CauseInput, point: float | None) -> dict[str, float]:
     shares = {}
     for metric in facts.verdict.metrics:
         definition = metrics.METRICS.get(metric.metric)
@@ -423,7 +432,7 @@ def _shares_at(facts: _Facts, point: float | None) -> dict[str, float]:
     return shares
 
 
-def _worst_at(facts: _Facts, point: float | None) -> str:
+def _worst_at(facts: _CauseInput, point: float | None) -> str:
     shares = _shares_at(facts, point)
     if not shares:
         return "the server" if point is None else f"the server at {point:,}"
@@ -432,8 +441,8 @@ def _worst_at(facts: _Facts, point: float | None) -> str:
     return f"{metrics.METRICS[name].title} {change(shares[name])}"
 
 
-def _stages(facts: _Facts) -> Iterator[Cause]:
-    """Yield the stages whose time changed; this is only a hint if all of several changed."""
+def _stage_causes(facts: _CauseInput) -> Iterator[Cause]:
+    """Yield changed stages as causes: PLAUSIBLE if others did not and the sign fits, else HINT."""
     for point, stages in islice(_stage_times(facts).items(), MAX_CURVE_POINTS):
         if not (changed := [stage for stage in stages if stage.moved]):
             continue
@@ -447,13 +456,13 @@ def _stages(facts: _Facts) -> Iterator[Cause]:
         yield Cause(rule="stages", says=f"{where}{says}", strength=strength)
 
 
-def _stage_times(facts: _Facts) -> dict[float | None, list[StageTime]]:
+def _stage_times(facts: _CauseInput) -> dict[float | None, list[StageTime]]:
     if facts.baseline is None:
         return {}
     return stage_times(*([r.metrics for r in s] for s in (facts.verdict.runs, facts.baseline.runs)))
 
 
-def _errors(facts: _Facts) -> Iterator[Cause]:
+def _errors(facts: _CauseInput) -> Iterator[Cause]:
     runs = facts.verdict.runs
     missed = sum(run.limit_missed for run in runs)
     if missed and facts.direction < 0 and facts.verdict.kind != Kind.ACCURACY:
@@ -480,8 +489,8 @@ _SIGNS = {
 """Strength of signs as evidence; other clock limits, which have a share of time, are hints."""
 
 
-def _seen(facts: _Facts) -> Iterator[Cause]:
-    """Yield GPU problems that runs showed; most are only hints, as the baseline may share them."""
+def _gpu_problems(facts: _CauseInput) -> Iterator[Cause]:
+    """Yield the GPU problems in the runs; most are hints, as the baseline may share them."""
     if facts.direction > 0 or facts.verdict.kind == Kind.ACCURACY:
         return
     runs = facts.verdict.runs
@@ -505,13 +514,13 @@ def _seen(facts: _Facts) -> Iterator[Cause]:
         yield Cause(rule="seen", says=f"{where}{sentence(sign.note)}", strength=strength)
 
 
-def _replicas(facts: _Facts) -> Iterator[Cause]:
+def _replicas(facts: _CauseInput) -> Iterator[Cause]:
     if facts.direction < 0 and facts.verdict.kind != Kind.ACCURACY:
         for note in stragglers([(run.replicas, run.hardware.gpus) for run in facts.verdict.runs]):
             yield Cause(rule="replicas", says=sentence(note), strength=Strength.PLAUSIBLE)
 
 
-def _machine(facts: _Facts) -> Iterator[Cause]:
+def _machine(facts: _CauseInput) -> Iterator[Cause]:
     if facts.baseline is None:
         return
     runs, baseline_runs = facts.verdict.runs, facts.baseline.runs
@@ -531,16 +540,16 @@ def _either(fits: bool) -> Strength:
     return Strength.STRONG if fits else Strength.HINT
 
 
-_RULES: tuple[Callable[[_Facts], Iterable[Cause]], ...] = (
+_RULES: tuple[Callable[[_CauseInput], Iterable[Cause]], ...] = (
     _handicap,
     _environment,
     _siblings,
     _output,
     _flaws,
-    _seen,
+    _gpu_problems,
     _replicas,
     _server,
-    _stages,
+    _stage_causes,
     _errors,
     _machine,
 )
@@ -551,7 +560,7 @@ _RULES: tuple[Callable[[_Facts], Iterable[Cause]], ...] = (
 
 @dataclass(frozen=True, kw_only=True)
 class _MachineChange:
-    """Hold a quantity's change from the baseline, and whether it is notable or beyond chance."""
+    """Hold a machine quantity's relative change: `differs` if notable, `beyond` if significant."""
 
     says: str
     share: float
@@ -567,7 +576,7 @@ def _clocks(runs: Sequence[Run], baseline: Sequence[BaselineRun]) -> _MachineCha
     if not ours or not theirs:
         return None
     here, there = (median(state[CLOCK] for state in side) for side in (ours, theirs))
-    moved = clocks_moved(ours, theirs)
+    moved = clock_changes(ours, theirs)
     return _MachineChange(
         says=sentence(moved)
         if moved
@@ -608,29 +617,29 @@ def _control(
     sides = [run.hardware.control for run in runs], [run.hardware.control for run in baseline]
     if not all(any(side) for side in sides):
         return
-    for figure in compared(*sides, floor=floor_of(accelerator)):
-        within = "beyond" if figure.off else "within"
+    for figure in compared(*sides, floor=min_relative_sd(accelerator)):
+        within = "beyond" if figure.is_significant else "within"
         yield _MachineChange(
             says=(
                 f"the machine's micro-benchmark: {QUANTITIES[figure.quantity][0]} "
                 f"{change(figure.share)} against the baseline, {within} its normal variation "
-                f"of {percent(figure.least)}"
+                f"of {percent(figure.min_detectable_slowdown)}"
             ),
             share=figure.share,
             differs=figure.deviations > 1,
-            beyond=figure.off,
+            beyond=figure.is_significant,
         )
 
 
 # --- nothing found ---------------------------------------------------------------------------
 
 
-def _unchanged(facts: _Facts) -> Iterator[str]:
+def _unchanged(facts: _CauseInput) -> Iterator[str]:
     verdict = facts.verdict
     if verdict.baseline.source and not (verdict.baseline.changed or verdict.baseline.unknown):
         yield "engine, weights, options and data are the baseline's"
     if verdict.baseline.changed:
-        yield "what changed is only a weak hint"
+        yield "the changes listed below explain little"
     yield from verdict.baseline.unknown
     for title, old, new in _lengths(facts):
         if abs(new / old - 1) < OUTPUT:

@@ -23,7 +23,7 @@ from pytest_mlperf.reports.causes import (
 )
 from pytest_mlperf.reports.rows import all_tables
 from pytest_mlperf.reports.sentences import first_line, machine_speed
-from pytest_mlperf.reports.terminal.advice import again
+from pytest_mlperf.reports.terminal.advice import rerun_command
 
 MIN_COMMON_TESTS = 3
 """Least failed tests of a group that is reported as one failure."""
@@ -58,7 +58,7 @@ class Failure:
     @property
     def reproduce(self) -> str | None:
         """Command that repeats the test; None if another tool made its runs."""
-        return None if self.result.suite == IMPORTED else again(self.result)
+        return None if self.result.suite == IMPORTED else rerun_command(self.result)
 
     @property
     def labels(self) -> list[str]:
@@ -139,7 +139,7 @@ def failure_groups(
     return [_group(cause, members, results) for cause, members in ordered]
 
 
-def repeated(groups: Sequence[FailureGroup]) -> set[str]:
+def duplicate_failures(groups: Sequence[FailureGroup]) -> set[str]:
     """Return the node ids of tests that fail for the same reason as the first of their group."""
     common = chain.from_iterable(group.failures[1:] for group in groups if group.is_common)
     return {failure.result.test for failure in common}

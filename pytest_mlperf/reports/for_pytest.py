@@ -77,7 +77,7 @@ ROUNDS = {
 """Description of a round, by the metric that supplies its seconds."""
 
 
-def entry(verdict: Verdict) -> tuple[list[float], dict[str, Any]] | None:
+def benchmark_rounds(verdict: Verdict) -> tuple[list[float], dict[str, Any]] | None:
     """Return the round times [s] for pytest-benchmark and a description of the case, or None.
 
     Each run is a round. Its time is the time per sample in Offline, else the run's p50 latency, its

@@ -15,7 +15,7 @@ from typing import Any, TypeVar
 from pytest_mlperf.core.addons import Format
 from pytest_mlperf.core.errors import EnvironmentFault, MlperfError, text_of
 from pytest_mlperf.core.results import Absent, Results
-from pytest_mlperf.core.untrusted_text import meant
+from pytest_mlperf.core.untrusted_text import spelling_hint
 from pytest_mlperf.registry import declared, is_own, registered, title_of
 from pytest_mlperf.stores.atomic import write_whole
 
@@ -53,7 +53,7 @@ class BrokenFormat(Format):
 
 @cache
 def formats() -> Mapping[str, Format]:
-    """Return all formats by name, in alphabetical order; load their declarations once."""
+    """Return all report formats by name, in alphabetical order; load their declarations once."""
     loaded = declared(
         "formats", Format, lambda reason, module: BrokenFormat(module=module, reason=reason)
     )
@@ -65,7 +65,7 @@ def parse_report(words: str) -> tuple[str, Path]:
     form, _, file = words.partition("=")
     names = [name for name, added in formats().items() if not added.of_store]
     if form not in names or not file:
-        like = meant(form, names) if form not in names else ""
+        like = spelling_hint(form, names) if form not in names else ""
         raise ValueError(f"{words!r} is not FORMAT=FILE with one of {', '.join(names)}{like}")
     require(form)
     return form, Path(file)
@@ -83,7 +83,7 @@ def require(form: str) -> None:
 
 
 def call(form: str, function: str, kind: type[Returned], *arguments: Any) -> Returned:
-    """Call a function of a format's module; redirect what it prints to stderr.
+    """Call a function of format `form`, which returns a `kind`; redirect its stdout to stderr.
 
     Raises EnvironmentFault if a format of another package raises anything but an MlperfError.
     """

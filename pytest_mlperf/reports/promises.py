@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pytest_mlperf.core.guarantees import APPEND_OPTIONS, MISSING_OPTION, Guarantee
 from pytest_mlperf.core.numbers import percent, plural
-from pytest_mlperf.core.verdict import MetricVerdict, Outcome, Verdict, deciding_of
+from pytest_mlperf.core.verdict import MetricVerdict, Outcome, Verdict, deciding_metric
 from pytest_mlperf.judge.inputs import DAYS
 from pytest_mlperf.judge.robustness import Why
 
@@ -69,7 +69,7 @@ _BUILD = "compare with the old build in one session: --mlperf-against REF"
 
 def final_word(verdict: Verdict) -> str | None:
     """Return why a verdict is PROVISIONAL and how to make it final; None for other outcomes."""
-    metric = deciding_of(verdict.metrics, Outcome.PROVISIONAL)
+    metric = deciding_metric(verdict.metrics, Outcome.PROVISIONAL)
     if verdict.outcome is not Outcome.PROVISIONAL or metric is None:
         return None
     if verdict.baseline.source and not verdict.baseline.file:

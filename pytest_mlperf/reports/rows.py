@@ -8,7 +8,7 @@ from functools import partial
 from statistics import geometric_mean
 
 from pytest_mlperf.core.case import Case, Kind
-from pytest_mlperf.core.measurement import GpuRun, ReplicaRun, Run, repeated
+from pytest_mlperf.core.measurement import GpuRun, ReplicaRun, Run, repeat_note
 from pytest_mlperf.core.metrics import METRICS, title
 from pytest_mlperf.core.numbers import (
     change,
@@ -143,17 +143,17 @@ def all_tables(verdict: Verdict) -> Iterator[TextTable]:
 
 
 def _gpu_cells(gpu: GpuRun) -> dict[str, str]:
-    energy = shown(gpu.joules, "{:,.0f} J".format)
+    energy = number_text(gpu.joules, "{:,.0f} J".format)
     if gpu.uncertainty_j is not None:
         energy += f" ± {gpu.uncertainty_j:,.0f}"
     links = [gpu.state.get(f"nvlink_{way}") for way in ("sent", "received")]
     return {
         "GPU": gpu.name or gpu.uuid,
         "energy": energy,
-        "power": shown(gpu.mean_w, "{:.0f} W".format),
-        "SM clock": shown(gpu.state.get("sm_mhz"), "{:.0f} MHz".format),
-        "heat": shown(gpu.state.get("temperature_c"), "{:.0f} °C".format),
-        "power capped": shown(gpu.state.get("power_cap_share"), percent),
+        "power": number_text(gpu.mean_w, "{:.0f} W".format),
+        "SM clock": number_text(gpu.state.get("sm_mhz"), "{:.0f} MHz".format),
+        "heat": number_text(gpu.state.get("temperature_c"), "{:.0f} °C".format),
+        "power capped": number_text(gpu.state.get("power_cap_share"), percent),
         "NVLink sent / received": " / ".join(
             f"{rate / 1e9:.3g} GB/s" for rate in links if rate is not None
         ),
@@ -171,11 +171,11 @@ def _replica_cells(one: ReplicaRun, gpus: Sequence[GpuRun]) -> dict[str, str]:
         "samples": f"{one.samples:,}",
         "samples/s": quantity("throughput", one.throughput),
         "mean latency": quantity("latency_p50", one.latency_s),
-        "of the median": shown(one.share, percent),
-        "power": shown(sum(watts) if watts else None, "{:.0f} W".format),
-        "SM clock": shown(of("sm_mhz", min), "{:.0f} MHz".format),
-        "heat": shown(of("temperature_c", max), "{:.0f} °C".format),
-        "power capped": shown(of("power_cap_share", max), percent),
+        "of the median": number_text(one.share, percent),
+        "power": number_text(sum(watts) if watts else None, "{:.0f} W".format),
+        "SM clock": number_text(of("sm_mhz", min), "{:.0f} MHz".format),
+        "heat": number_text(of("temperature_c", max), "{:.0f} °C".format),
+        "power capped": number_text(of("power_cap_share", max), percent),
     }
 
 
@@ -207,13 +207,13 @@ def notes_of(verdict: Verdict) -> list[str]:
     return list(dict.fromkeys([*map(sentence, verdict.notes), *of_metrics]))
 
 
-def shown(value: float | None, write: Callable[[float], str] = "{:.3f}".format) -> str:
-    """Format a number; return "" for None."""
+def number_text(value: float | None, write: Callable[[float], str] = "{:.3f}".format) -> str:
+    """Format a number by `write`; return "" for None."""
     return "" if value is None else write(value)
 
 
 def span(low: float | None, high: float | None, write: Callable[[float], str]) -> str:
-    """Return an interval as text; "" if an end is None."""
+    """Return the interval "LOW to HIGH" in the number format `write`; "" if an end is None."""
     return "" if low is None or high is None else f"{write(low)} to {write(high)}"
 
 
@@ -223,12 +223,12 @@ def paired_cells(metric: PairedVerdict) -> dict[str, str]:
     direction = (" better" if is_better else " worse") if float(size) else ""
     return {
         "metric": metric.metric,
-        "baseline": shown(metric.baseline),
-        "now": shown(metric.now),
+        "baseline": number_text(metric.baseline),
+        "now": number_text(metric.now),
         "points": points(metric.change),
         "effect": f"{size} points{direction}",
         "interval": span(metric.low, metric.high, points),
-        "margin": shown(metric.bound, points),
+        "margin": number_text(metric.bound, points),
         "verdict": str(metric.outcome or "reported"),
     }
 
@@ -250,12 +250,12 @@ def score_cells(metric: MetricVerdict) -> dict[str, str]:
     gated = metric.baseline.value is not None and metric.limit is not None
     return {
         "metric": metric.metric,
-        "reference": shown(metric.baseline.value),
-        "needed": shown(
+        "reference": number_text(metric.baseline.value),
+        "needed": number_text(
             (metric.baseline.value or 0) * (1 - (metric.limit or 0)) if gated else None
         ),
-        "now": shown(metric.now),
-        "change": shown(metric.change, change),
+        "now": number_text(metric.now),
+        "change": number_text(metric.change, change),
         "verdict": str(metric.outcome or "reported"),
     }
 
@@ -266,13 +266,13 @@ def metric_cells(metric: MetricVerdict) -> dict[str, str]:
     of_metric = partial(quantity, metric.metric)
     return {
         "metric": title(metric.metric),
-        "baseline": shown(metric.baseline.value, of_metric),
-        "now": shown(metric.now, of_metric),
-        "change": shown(metric.change, change),
+        "baseline": number_text(metric.baseline.value, of_metric),
+        "now": number_text(metric.now, of_metric),
+        "change": number_text(metric.change, change),
         "interval": interval(metric.low or 0.0, metric.high or 0.0) if bounds else "",
-        "limit": shown(metric.limit, partial(limit, metric.metric)),
+        "limit": number_text(metric.limit, partial(limit, metric.metric)),
         "verdict": metric.word,
-        "effect": shown(metric.change, partial(effect, metric.metric)),
+        "effect": number_text(metric.change, partial(effect, metric.metric)),
         "outcome": str(metric.outcome or ""),
     }
 
@@ -370,8 +370,8 @@ MACHINE = "machine."
 MAX_LISTED_CHANGES = 4
 
 
-def declared(result: CaseResult) -> dict[str, str]:
-    """Return by label the open-division techniques and the other Python that the suite declares."""
+def setup_rows(result: CaseResult) -> dict[str, str]:
+    """Return table rows (text by label): open-division techniques, and the engine's own Python."""
     rows = {}
     if result.division == "open":
         rows["division"] = ": ".join(filter(None, ("open division", ", ".join(result.techniques))))
@@ -389,10 +389,10 @@ def facts_of(result: CaseResult) -> dict[str, str]:
     scored = verdict.accuracy if verdict.kind == Kind.ACCURACY else None
     of = f" of {scored.total:,}" if scored and scored.total else ""
     facts = {
-        **declared(result),
+        **setup_rows(result),
         "search": next(iter(searched(verdict)[-1:]), None),
         "invalid": invalid_runs(verdict),
-        "physics": light(verdict),
+        "physics": roofline_text(verdict),
         "cost": cost(verdict),
         "runs": judged and f"{judged.runs} now, {judged.baseline.runs} in the baseline",
         "to settle it": final_word(verdict),
@@ -403,7 +403,7 @@ def facts_of(result: CaseResult) -> dict[str, str]:
         else None,
         "baseline": verdict.baseline.source,
         "baseline file": verdict.baseline.file,
-        "machine": machine(verdict),
+        "machine": machine_speed_text(verdict),
         "files": verdict.logs.folder,
         "log": verdict.logs.file,
     }
@@ -428,7 +428,7 @@ def with_gate(verdict: Verdict) -> str:
     return words if repeats else f"{words}; {gate_words}"
 
 
-def light(verdict: Verdict) -> str | None:
+def roofline_text(verdict: Verdict) -> str | None:
     """Return how much of the roofline the runs reached, or why it is unknown; None without runs."""
     lights = [run.light[0] for run in verdict.runs if run.light]
     if verdict.ratio or not lights:
@@ -441,8 +441,8 @@ def light(verdict: Verdict) -> str | None:
     share = geometric_mean(shares)  # as the value beside it is that of all runs
     text = sentence(share_reached(share, last.binds, estimated=last.estimated is not None))
     least = METRICS[last.metric].unit == "s"
-    bound = f"{'at least' if least else 'at most'} {quantity(last.metric, most)}"
-    return f"{METRICS[last.metric].title}: {text}; {bound}"
+    bound = f"which allows {'at least' if least else 'at most'} {quantity(last.metric, most)}"
+    return f"{METRICS[last.metric].title}: {text}, {bound}"
 
 
 def cost(verdict: Verdict) -> str | None:
@@ -468,12 +468,12 @@ def invalid_runs(verdict: Verdict) -> str | None:
     keys = {reason.key for reason in verdict.reasons}
     if again and all(reason.key in keys for run in again for reason in run.invalid):
         return f"{plural(len(again), 'earlier run')} also INVALID for the same reason"
-    note = repeated(again)
+    note = repeat_note(again)
     return sentence(note) if note else None
 
 
-def machine(verdict: Verdict) -> str | None:
-    """Return what the machine's micro-benchmark showed, as text; None if it was not run."""
+def machine_speed_text(verdict: Verdict) -> str | None:
+    """Return the speed change by the machine's micro-benchmark as text; None if it was not run."""
     if not verdict.machine:
         return None
     off = "" if verdict.steady else ", beyond chance"
@@ -500,7 +500,7 @@ def searched(verdict: Verdict) -> list[str]:
     return [search_result(run.search) for run in verdict.runs if run.search]
 
 
-def beside(result: CaseResult) -> list[str]:
+def extra_facts(result: CaseResult) -> list[str]:
     """Return the facts of a test that reports list below its table, such as search and cost."""
     facts = facts_of(result)
     added = [f"{title}: {fact}" for title, fact in result.facts.items()]
@@ -510,8 +510,8 @@ def beside(result: CaseResult) -> list[str]:
     return [text for text in (*first, *added, *last) if text]
 
 
-def strongest(causes: Sequence[Cause]) -> tuple[list[str], list[str]]:
-    """Return the strongest cause, or the note that none was found, and the other causes."""
+def strongest_cause(causes: Sequence[Cause]) -> tuple[list[str], list[str]]:
+    """Return [the strongest cause's text, or that none was found], and the texts of the others."""
     says = [cause.says for cause in causes]
     first = -1 if causes and causes[-1].strength is Strength.NONE else 0
     return says[first:][:1], says[:first] if first else says[1:]
@@ -523,11 +523,11 @@ def unexplained(changed: Sequence[str], causes: Sequence[Cause]) -> list[str]:
     return [text for text in changed if text not in named]
 
 
-def section(causes: Sequence[Cause], others: int, width: int) -> list[str]:
-    """Return the lines on likely causes for `explain`; the heading has the number of tests."""
+def cause_lines(causes: Sequence[Cause], other_tests: int, width: int) -> list[str]:
+    """Return lines on likely causes for `explain`; the heading counts the tests compared with."""
     if not causes:
         return []
-    beside = f", compared with {others} other tests" if others > 1 else ""
+    beside = f", compared with {other_tests} other tests" if other_tests > 1 else ""
     lines = [
         line for text in _numbered(causes) for line in fold(text, width, first="  ", rest="    ")
     ]

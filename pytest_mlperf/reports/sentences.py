@@ -32,8 +32,8 @@ from pytest_mlperf.core.numbers import (
     quantity,
     times,
 )
-from pytest_mlperf.core.reason import DURATION_PLACEHOLDER, of_gpus, ranges_of
-from pytest_mlperf.core.search import SearchOutcome, load
+from pytest_mlperf.core.reason import DURATION_PLACEHOLDER, gpu_sentences, ranges_of
+from pytest_mlperf.core.search import SearchOutcome, load_text
 from pytest_mlperf.core.verdict import Gate, GateState, Outcome, Verdict
 from pytest_mlperf.judge.inputs import Direction
 
@@ -86,15 +86,15 @@ def _metric(of: Mapping[str, Any]) -> str:
         return f"{subject}: {note or 'no record of this machine'}"
     bound = limit(metric, of["limit"])
     if of["outcome"] in {Outcome.OK, Outcome.IMPROVED}:
-        reason = f"inside {bound}"
+        reason = f"within limit {bound}"
     elif of["outcome"] == Outcome.PROVISIONAL:
         reason = f"{of['direction']} {note}"
     elif of["outcome"] == Outcome.INCONCLUSIVE:
-        reason = note or f"{bound} undecided"
+        reason = note or f"undecided at {bound}"
     else:
         higher = METRICS[metric].direction is Direction.HIGHER
         beyond = of["high"] < -of["limit"] if higher else of["low"] > of["limit"]
-        reason = note or f"{bound} {'exceeded' if beyond else 'not excluded'}"
+        reason = note or f"limit {bound} {'' if beyond else 'possibly '}exceeded"
     return f"{subject} {change(of['change'])} ({interval(of['low'], of['high'])}); {reason}"
 
 
@@ -151,10 +151,10 @@ def _score_change(of: Mapping[str, Any]) -> str:
     if of["low"] is not None and of["high"] is not None:
         text += f" ({points(of['low'])} to {points(of['high'])})"
     if of["outcome"] == Outcome.OK:
-        return f"{text}; inside {bound}"
+        return f"{text}; within limit {bound}"
     if of["outcome"] == Outcome.ACC_DROP:
-        return f"{text}; {bound} {'exceeded' if of['beyond'] else 'not excluded'}"
-    return f"{text}; {bound} undecided"
+        return f"{text}; limit {bound} {'' if of['beyond'] else 'possibly '}exceeded"
+    return f"{text}; undecided at {bound}"
 
 
 def _most(of: Mapping[str, Any]) -> str:
@@ -184,22 +184,27 @@ def gate_result(gate: Gate) -> str:
     )
 
 
-def _sign(of: Mapping[str, Any]) -> str:
-    """Return a warning about a run (`SignKey`) as a sentence, with its duration, load and GPU."""
-    text, seconds, share, name = sentence(of["text"]), of["seconds"], of["share"], of["name"]
+def _sign_sentence(fields: Mapping[str, Any]) -> str:
+    """Format a warning about a run, given a `Sign`'s fields, with its duration, load and GPU."""
+    text, seconds, share, name = (
+        sentence(fields["text"]),
+        fields["seconds"],
+        fields["share"],
+        fields["name"],
+    )
     if share is not None:
         lasted = f"{share:.0%}" if seconds is None else f"{seconds:.2f} s, {share:.1%} of the run"
         text = text.replace(DURATION_PLACEHOLDER, lasted)
-    text = text if of["point"] is None else f"at {of['point']:,.10g}: {text}"
+    text = text if fields["point"] is None else f"at {fields['point']:,.10g}: {text}"
     return f"{name}: {text}" if name else text
 
 
-def _signs(of: Mapping[str, Any]) -> str:
-    """Return one sentence for equal warnings about several GPUs, or several loads of a curve."""
+def _joined_warnings(of: Mapping[str, Any]) -> str:
+    """Join warnings into one text; merge equal ones about several GPUs, or loads of a curve."""
     signs = [note.values for note in of["signs"]]
     if len({sentence(sign["text"]) for sign in signs}) > 1 and not _alike(signs):
-        return "; ".join(map(_sign, signs))
-    texts = [_sign({**sign, "name": "", "point": None}) for sign in signs]
+        return "; ".join(map(_sign_sentence, signs))
+    texts = [_sign_sentence({**sign, "name": "", "point": None}) for sign in signs]
     points = ", ".join(f"{sign['point']:,.10g}" for sign in signs if sign["point"] is not None)
     if points:
         ((_, text),) = ranges_of([("", text) for text in texts])
@@ -207,7 +212,9 @@ def _signs(of: Mapping[str, Any]) -> str:
     if not any(sign["name"] for sign in signs):
         return "; ".join(texts)
     names = [sign["name"] for sign in signs]
-    return "; ".join(of_gpus(list(zip(names, texts, strict=True)), max(of["gpus"], len(signs))))
+    return "; ".join(
+        gpu_sentences(list(zip(names, texts, strict=True)), max(of["gpus"], len(signs)))
+    )
 
 
 def _alike(signs: Sequence[Mapping[str, Any]]) -> bool:
@@ -216,7 +223,7 @@ def _alike(signs: Sequence[Mapping[str, Any]]) -> bool:
 
 def _of_gpus(of: Mapping[str, Any]) -> str:
     texts = list(zip(of["gpus"], map(sentence, of["notes"]), strict=True))
-    return "; ".join(of_gpus(texts, of["of"]))
+    return "; ".join(gpu_sentences(texts, of["of"]))
 
 
 _time = partial(quantity, "latency_p99")
@@ -316,8 +323,8 @@ _SENTENCES: Mapping[NoteKey, str | Callable[[Mapping[str, Any]], str]] = {
     "answers_missing": lambda of: (
         f"answers to {of['dataset']} are not complete: {of['counts'] or 'scored in part'}"
     ),
-    "sign": _sign,
-    "signs": _signs,
+    "sign": _sign_sentence,
+    "signs": _joined_warnings,
     "of_gpus": _of_gpus,
     "clock_event": lambda of: _templates()["words"].get(
         of["event"], f"clock event reason {of['event']}: {DURATION_PLACEHOLDER}"
@@ -403,20 +410,22 @@ def _by(of: Mapping[str, Any]) -> str:
 
 
 def machine_speed(comparisons: Sequence[ControlComparison]) -> str:
-    """Return the differences and the smallest detectable slowdown of the machine."""
+    """Return text on the changes of the micro-benchmark, and the least slowdown it can detect."""
     figures = ", ".join(
         f"{QUANTITIES[each.quantity][0]} {change(each.share)}" for each in comparisons
     )
-    least = " and ".join(dict.fromkeys(percent(each.least) for each in comparisons))
+    least = " and ".join(
+        dict.fromkeys(percent(each.min_detectable_slowdown) for each in comparisons)
+    )
     return f"{figures}; it detects only a slowdown of {least} or more on this machine"
 
 
 def search_result(search: SearchOutcome) -> str:
-    """Return the outcome and precision of a search."""
-    low, high = load(search.low, search.whole), load(search.high, search.whole)
+    """Return a search's result as text: rate, limits met and missed, number of runs."""
+    low, high = load_text(search.low, search.whole), load_text(search.high, search.whole)
     text = (
-        f"{load(search.rate, search.whole, ' samples/s')} at {search.at}: limits met at {low}, "
-        f"missed at {high} ({search.metric}); {len(search.tried)} runs"
+        f"{load_text(search.rate, search.whole, ' samples/s')} at {search.at}: limits met at "
+        f"{low}, missed at {high} ({search.metric}); {len(search.tried)} runs"
     )
     lacks = f"; the precision of {percent(search.precision)} was not reached"
     return text if search.reached else text + lacks

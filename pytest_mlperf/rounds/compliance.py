@@ -106,7 +106,7 @@ def audit_settings(test: str, workload: str) -> dict[str, int]:
     return mode
 
 
-def other_seeds(round_name: str) -> Seeds | None:
+def test05_seeds(round_name: str) -> Seeds | None:
     """Return a round's seeds for compliance test TEST05; None if it has no such test."""
     seeds = constants()["seeds"].get(round_name)
     return Seeds(**seeds) if seeds else None

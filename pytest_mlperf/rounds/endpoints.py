@@ -44,9 +44,9 @@ def seed_sets() -> Mapping[str, SeedSet]:
     }
 
 
-def asked_for(table: str) -> Sequence[str]:
+def required_keys(section: str) -> Sequence[str]:
     """Return the keys that the rules require in one section of a submission's description."""
-    keys: Sequence[str] = _rules()["bundle"][table]
+    keys: Sequence[str] = _rules()["bundle"][section]
     return keys
 
 
@@ -91,20 +91,24 @@ def scored_points(points: Sequence[int]) -> frozenset[int]:
     return frozenset(last.values())
 
 
-def uncovered(points: Sequence[int], highest: int) -> list[str]:
-    """Return messages on the rules that the points of a curve break; [] if they break none."""
-    if min(points) > ULTRA_LOW:
+def curve_defects(concurrencies: Sequence[int], max_concurrency: int) -> list[str]:
+    """Return messages on the rules that a curve's concurrencies break; [] if they break none."""
+    if min(concurrencies) > ULTRA_LOW:
         return [f"no point is in region ultra_low (1 to {ULTRA_LOW} requests)"]
-    present = {region_of(point, points, highest) for point in points}
+    present = {region_of(point, concurrencies, max_concurrency) for point in concurrencies}
     lacks = [
         f"no point is in region {name}"
         for name in ("low_concurrency", "med_concurrency", "high_concurrency")
         if name not in present
     ]
     few = (
-        [f"it has {len(points)} of {MIN_POINTS} required points"]
-        if len(points) < MIN_POINTS
+        [f"it has {len(concurrencies)} of {MIN_POINTS} required points"]
+        if len(concurrencies) < MIN_POINTS
         else []
     )
-    beyond = [f"{p:,} is above the maximum" for p in points if not region_of(p, points, highest)]
+    beyond = [
+        f"{p:,} is above the maximum"
+        for p in concurrencies
+        if not region_of(p, concurrencies, max_concurrency)
+    ]
     return [*few, *lacks, *beyond]

@@ -19,7 +19,7 @@ from pytest_mlperf.core.measurement import Accuracy, Scored, Subject
 from pytest_mlperf.core.search import CONDITIONS
 from pytest_mlperf.judge.inputs import Leverage
 from pytest_mlperf.run.child import events
-from pytest_mlperf.run.child.process import Child, Designed, Patience, WorkerProcess
+from pytest_mlperf.run.child.process import Child, DeliberateError, Patience, WorkerProcess
 from pytest_mlperf.run.logs import DETAIL, parse_detail
 from pytest_mlperf.run.score import ACCURACY_LOG
 
@@ -39,8 +39,8 @@ SCORES_SHAPE = events.record(
 
 
 @dataclass(frozen=True, kw_only=True)
-class Ask:
-    """Define when to score an accuracy pass (`looks`) and whether it may end there (`enough`)."""
+class ScoringSchedule:
+    """Define when to score an accuracy pass (`looks`, in samples), and if it may end (`enough`)."""
 
     looks: Callable[[int], Sequence[int]]
     enough: Callable[[Accuracy, Scored, Subject], bool]
@@ -48,7 +48,7 @@ class Ask:
 
 @dataclass(frozen=True, kw_only=True)
 class Scoring:
-    """Hold the inputs of a scorer; `model` is for scorers that need its tokenizer."""
+    """Describe a scoring process: data set, scorer, folder; `model` is the tokenizer's folder."""
 
     folder: Path
     dataset: Factory
@@ -71,7 +71,7 @@ class AccuracyPass:
         self,
         worker: WorkerProcess,
         dataset: Mapping[str, Any],
-        ask: Ask,
+        ask: ScoringSchedule,
         scoring: Scoring,
         subject: Subject,
     ) -> None:
@@ -159,7 +159,7 @@ def score_logs(
     try:
         child.run()
     except UnavailableError as error:  # the run succeeded, so do not skip it
-        raise Designed("scorer", str(error), str(child.log)) from None
+        raise DeliberateError("scorer", str(error), str(child.log)) from None
     answer = _scores_in(scoring.folder / "scores.json")
     samples = len(answer["indices"])
     accuracy = Accuracy(
@@ -181,7 +181,10 @@ def _scores_in(path: Path) -> Any:
         raise RunError("scorer", f"cannot read {path}: {error}", str(path)) from None
     if not SCORES_SHAPE(value):
         raise RunError(
-            "scorer", f"{path} does not contain the results of the scoring process", str(path)
+            "scorer",
+            f"{path}, which the scoring process wrote, is incomplete; run the test again, and "
+            "if it fails again, report it with this file",
+            str(path),
         )
     return value
 

@@ -18,11 +18,11 @@ from pytest_mlperf.run.figures import (
     Figures,
     Findings,
     clock_findings,
-    grouped,
     load_findings,
-    together,
+    merged_fields,
+    run_arguments,
 )
-from pytest_mlperf.run.reading import Evidence, Spell, energy_findings
+from pytest_mlperf.run.reading import Evidence, TimedWindow, energy_findings
 
 CHILD_SCRIPT, TASK = "plugin/benchmark_process", "benchmark"
 
@@ -92,7 +92,7 @@ def read_benchmark(evidence: Evidence, job: MeasuredCase, conditions: Conditions
             raise RunError(TASK, f"{METRICS[name].title} is {value!r} s by the test's own timer")
     window = finished["window_s"]
     # The window is the test's call, without its set-up.
-    timed = Spell((window["begin"], window["end"]))
+    timed = TimedWindow((window["begin"], window["end"]))
     figures = Figures(
         metrics=finished["times"],
         samples=finished["rounds"] * finished["iterations"],
@@ -109,8 +109,8 @@ def read_benchmark(evidence: Evidence, job: MeasuredCase, conditions: Conditions
         )
     ]
     other_findings = Findings(notes=(*evidence.control.notes, *evidence.notes))
-    about = grouped(
-        **together(figures, *energy, load, clock, other_findings),
+    about = run_arguments(
+        **merged_fields(figures, *energy, load, clock, other_findings),
         control=evidence.control.values,
         warmed=evidence.warmed,
         waited_s=evidence.waited_s,

@@ -20,7 +20,7 @@ from packaging.specifiers import SpecifierSet
 
 from pytest_mlperf.core.errors import RunError
 from pytest_mlperf.core.imports import is_installed
-from pytest_mlperf.core.job import MERGE_BASE, EarlierBuild, Elsewhere
+from pytest_mlperf.core.job import MERGE_BASE, EarlierBuild, PythonEnvironment
 from pytest_mlperf.core.results import COMMIT_DIGITS
 from pytest_mlperf.run.child.protocol import PACKAGE, import_path
 from pytest_mlperf.run.project import CHECKOUT_S, ignored_in_git, new_folder, run_git
@@ -34,16 +34,16 @@ ONLY_WHEELS = ("--no-deps", "--only-binary=:all:")
 """Install exactly the named wheels, without their dependencies, and build nothing."""
 
 
-def installed(wheels: Sequence[str], python: Sequence[str], folder: Path) -> Path:
-    """Install wheels in a folder of their own unless it exists; return the folder."""
-    wheels_folder = folder / _key(wheels, python)
+def install_wheels(wheels: Sequence[str], python_command: Sequence[str], folder: Path) -> Path:
+    """Return the subfolder of `folder` with these wheels; install them if it does not exist."""
+    wheels_folder = folder / _key(wheels, python_command)
     if wheels_folder.is_dir():
         return wheels_folder
     making = folder / f".{wheels_folder.name}.{secrets.token_hex(4)}.tmp"
     try:
         ignored_in_git(folder.parent)
         making.mkdir(parents=True)
-        _install(wheels, python, (*PIP, *ONLY_WHEELS, "--target", str(making)))
+        _install(wheels, python_command, (*PIP, *ONLY_WHEELS, "--target", str(making)))
         with contextlib.suppress(OSError):  # another process was faster; use its folder
             making.rename(wheels_folder)
     except OSError as error:
@@ -73,22 +73,22 @@ READY_FILE = "ready"
 def environment(packages: Sequence[str], python: Sequence[str], folder: Path) -> Path:
     """Return the Python of an environment with these packages; create it if it does not exist.
 
-    It also finds `python`'s packages. An incomplete environment of a killed session is removed.
+    It also sees the packages of the command `python`. Leftovers of a killed session are removed.
     """
     home = folder / _key(packages, python)
     program = home / "bin" / "python"
     try:
         ignored_in_git(folder.parent)
-        with atomic.alone_in(folder / f"{home.name}.lock", timeout_s=INSTALL_S):
+        with atomic.locked_folder(folder / f"{home.name}.lock", timeout_s=INSTALL_S):
             if (home / READY_FILE).exists():
                 return program
             shutil.rmtree(home, ignore_errors=True)
-            done = run_pip(python, "-m", "venv", "--without-pip", str(home), limit_s=INSTALL_S)
+            done = run_python(python, "-m", "venv", "--without-pip", str(home), limit_s=INSTALL_S)
             if done.returncode:
                 words = " ".join((done.stderr or done.stdout).split())
                 raise RunError("worker", f"{python[0]} -m venv {home} failed: {words}")
             _install(packages, python, ("--python", str(program), *PIP))
-            behind = run_pip(python, "-c", PRINT_PATH, limit_s=INSTALL_S).stdout
+            behind = run_python(python, "-c", PRINT_PATH, limit_s=INSTALL_S).stdout
             (packages_folder,) = home.glob("lib/python*/site-packages")
             (packages_folder / "behind.pth").write_text(behind, "utf-8")
             (home / READY_FILE).touch()
@@ -104,7 +104,7 @@ def environment(packages: Sequence[str], python: Sequence[str], folder: Path) ->
 def _install(wheels: Sequence[str], python: Sequence[str], options: Sequence[str]) -> None:
     named = " ".join(wheels)
     try:
-        done = run_pip(python, "-m", "pip", *options, "--", *wheels, limit_s=INSTALL_S)
+        done = run_python(python, "-m", "pip", *options, "--", *wheels, limit_s=INSTALL_S)
     except subprocess.TimeoutExpired:
         raise RunError(
             "worker",
@@ -120,10 +120,10 @@ def _install(wheels: Sequence[str], python: Sequence[str], options: Sequence[str
         )
 
 
-def run_pip(
+def run_python(
     python: Sequence[str], *arguments: str, limit_s: float
 ) -> subprocess.CompletedProcess[str]:
-    """Run a Python; raise RunError if it cannot start, TimeoutExpired after `limit_s`."""
+    """Run Python with arguments; raise RunError if it cannot start, TimeoutExpired if too late."""
     try:
         return subprocess.run(
             [*python, *arguments],
@@ -182,12 +182,12 @@ class Build:
 
 
 @contextlib.contextmanager
-def build_for(named: Elsewhere, folder: Path, suite: Path | None) -> Iterator[Build]:
-    """Yield the build for a suite's other Python; then remove its copy of this package."""
+def build_for(environment: PythonEnvironment, folder: Path, suite: Path | None) -> Iterator[Build]:
+    """Copy this package for a suite's other Python; yield the build, then remove the copy."""
     code = folder / "code"
     try:
         _copy_package(code)
-        yield _there(named, code, suite, baseline=False)
+        yield _there(environment, code, suite, baseline=False)
     finally:
         shutil.rmtree(code, ignore_errors=True)
 
@@ -215,7 +215,7 @@ def baseline_build(earlier: EarlierBuild, parent: Path, name: str) -> Iterator[B
             yield _there(elsewhere, code, earlier.suite, baseline=True)
 
 
-def _environment_of(earlier: EarlierBuild, folder: Path) -> Elsewhere:
+def _environment_of(earlier: EarlierBuild, folder: Path) -> PythonEnvironment:
     named = earlier.elsewhere
     python = named.command if named else (sys.executable,)
     if named and len(python) > 1:
@@ -226,10 +226,10 @@ def _environment_of(earlier: EarlierBuild, folder: Path) -> Elsewhere:
         )
     environments = folder.parents[2] / "environments"  # next to the runs of all sessions
     program = environment(earlier.requirements, python, environments)
-    return Elsewhere(command=(str(program),), title=f"pip {earlier.wheel}", key=earlier.key)
+    return PythonEnvironment(command=(str(program),), title=f"pip {earlier.wheel}", key=earlier.key)
 
 
-def _there(named: Elsewhere, code: Path, suite: Path | None, *, baseline: bool) -> Build:
+def _there(named: PythonEnvironment, code: Path, suite: Path | None, *, baseline: bool) -> Build:
     folders = [entry for entry in import_path(suite) if not is_installed(entry)]
     return Build(
         python=named.command,
@@ -245,7 +245,7 @@ def _with_wheels(earlier: EarlierBuild, folder: Path, code: Path) -> Build:
     named = earlier.elsewhere
     python = named.command if named else [sys.executable]
     wheels = folder.parents[2] / "wheels"  # next to the runs of all sessions
-    first = installed(earlier.wheels, python, wheels)
+    first = install_wheels(earlier.wheels, python, wheels)
     title = f"wheel {earlier.wheel}"
     return Build(
         python=python,
@@ -313,7 +313,7 @@ def _remove_worktree(top: Path, folder: Path) -> None:
 
 
 def remove_left(suite: Path, runs: Path) -> None:
-    """Remove the files of earlier builds that killed sessions left in the folder `runs`."""
+    """Remove git worktrees of earlier builds that killed sessions left in the folder `runs`."""
     for mark in runs.glob(f"*/*/{IN_USE_FILE}"):
         with contextlib.suppress(OSError, RunError), mark.open("ab") as file:
             atomic.lock(file.fileno())
@@ -322,7 +322,7 @@ def remove_left(suite: Path, runs: Path) -> None:
 
 
 def commit_named(folder: Path, ref: str) -> str:
-    """Return the full hash of a ref, or of the merge base with the target branch."""
+    """Return the full hash of a ref; for `MERGE_BASE`, of the merge base with the target branch."""
     if ref != MERGE_BASE:
         return _commit(folder, ref)
     targets = [f"origin/{name}" for key in TARGETS if (name := os.environ.get(key))]

@@ -23,14 +23,14 @@ from pytest_mlperf.core.errors import MlperfError, RunError
 from pytest_mlperf.core.job import LoadGenSettings, MeasuredCase
 from pytest_mlperf.core.server.identity import HARDWARE
 from pytest_mlperf.core.untrusted_text import broken
-from pytest_mlperf.hardware.contention import Watch, session_of
+from pytest_mlperf.hardware.contention import ContentionMonitor, session_of
 from pytest_mlperf.hardware.leases import file_name, opened_lease_folder
 from pytest_mlperf.hardware.machine import KILL_WAIT_SECONDS, Machine, split
 from pytest_mlperf.processes import answer_of, last_line
 from pytest_mlperf.run.child.process import Patience, Waiting
 from pytest_mlperf.run.power.exporter import Exporter, find_exporter
 from pytest_mlperf.run.power.figures import Meter
-from pytest_mlperf.run.power_limit import limited, restored
+from pytest_mlperf.run.power_limit import limited, restore_limits
 from pytest_mlperf.run.server_hardware import ServerSources
 from pytest_mlperf.stores.atomic import lock, open_regular, write_text
 from pytest_mlperf.suite.pairs import Testable
@@ -65,7 +65,7 @@ class HeldLeases:
 
 
 @contextlib.contextmanager
-def hold(
+def lease_hardware(
     gpus: Sequence[str],
     count: int,
     *,
@@ -76,7 +76,7 @@ def hold(
 ) -> Iterator[HeldLeases]:
     """Lease the processors and `count` free GPUs, preferring the first of `gpus`; yield them.
 
-    A waiting process leases nothing but its place in the queue. `fits` checks whether a set of GPUs
+    RunError after `limit_s`; until then `waiting` gets progress texts. `fits` checks whether GPUs
     may be used together. `alone` keeps other processes from measuring on this machine.
     """
     until_s = time.monotonic() + limit_s
@@ -100,25 +100,25 @@ def hold(
         # Waiting is in turn, or a case of eight GPUs would never find all of them free.
         with contextlib.ExitStack() as turn:
             patiently(lambda: turn.enter_context(_leased(TURN_LEASE)))
-            held = patiently(lambda: _take(stack, gpus, count, fits, alone=alone))
+            held = patiently(lambda: _lease_gpus(stack, gpus, count, fits, exclusive=alone))
         yield held
 
 
-def _take(
+def _lease_gpus(
     stack: contextlib.ExitStack,
     gpus: Sequence[str],
     count: int,
     fits: Callable[[Collection[str]], bool],
     *,
-    alone: bool,
+    exclusive: bool,
 ) -> HeldLeases:
-    """Lease the processors and `count` GPUs, or raise `_Busy` and lease nothing."""
+    """Lease `count` GPUs that `fits` accepts, and the processors; else raise `_Busy`."""
     free: dict[str, contextlib.ExitStack] = {}
     leases: dict[str, int] = {}
     held: tuple[str, ...] = ()
     refused: _Busy | None = None
     with contextlib.ExitStack() as taken:
-        processors = taken.enter_context(_leased(PROCESSORS, shared=not alone))
+        processors = taken.enter_context(_leased(PROCESSORS, shared=not exclusive))
         for name in gpus:
             try:
                 free[name] = taken.enter_context(contextlib.ExitStack())
@@ -200,7 +200,7 @@ _NOTHING: Mapping[str, str] = MappingProxyType({})
 def control(
     gpus: int, *, limit_s: float = 60.0, environment: Mapping[str, str] = _NOTHING
 ) -> ControlRun:
-    """Measure the speed of an idle machine: 0.6 s on a CPU, some seconds on GPUs.
+    """Run the micro-benchmark on an idle machine: 0.6 s on a CPU, some seconds on GPUs.
 
     The caller holds the machine's lease. The slowest of `gpus` counts; 0 for the CPU. `environment`
     makes only these GPUs visible.
@@ -226,7 +226,7 @@ def _is_idle(seen: Contention) -> bool:
 
 
 def _read(returncode: int, out: bytes, err: bytes) -> Control | str:
-    """Return the values of a micro-benchmark, or why there are none."""
+    """Return the values that a micro-benchmark printed, or a text on why there are none."""
     if returncode:
         ended = f"exit code {returncode}"
         if returncode < 0:
@@ -272,9 +272,9 @@ WATCH_SECONDS = 0.2
 """Time of one observation: 5 % of two cores are two ticks of the kernel."""
 
 
-def others_now() -> Contention:
-    """Measure how much other processes use the processor now."""
-    watch = Watch(os.getpid(), session=session_of(os.getpid()))
+def measure_contention() -> Contention:
+    """Measure for `WATCH_SECONDS` how much other processes use the processor."""
+    watch = ContentionMonitor(os.getpid(), session=session_of(os.getpid()))
     start = watch.read()
     time.sleep(WATCH_SECONDS)
     return Contention(**watch.between(start, watch.read()))
@@ -283,7 +283,7 @@ def others_now() -> Contention:
 class IdleWait:
     """Wait until other processes leave the processor idle, at most `limit_s` per session."""
 
-    def __init__(self, limit_s: float, look: Callable[[], Contention] = others_now) -> None:
+    def __init__(self, limit_s: float, look: Callable[[], Contention] = measure_contention) -> None:
         self._left_s, self._look = limit_s, look
 
     def wait(self, show: Callable[[str], None]) -> float:
@@ -337,7 +337,7 @@ class Conditions:
 
 
 def on_server(planned: Testable, conditions: Conditions) -> Conditions:
-    """Return a case's conditions; if its server is on another machine, they have that machine.
+    """Return a case's conditions, with the machine of its server if that is another machine.
 
     Raises:
         RunError: The hardware cannot be determined, see `ServerSources.machine`.
@@ -396,8 +396,8 @@ def placed(
         return
     machine, began_s = conditions.machine, time.monotonic()
     count, _ = split(accelerator)
-    every = machine.choice(accelerator)
-    lost = conditions.lost.among(every) if conditions.lost else {}
+    every = machine.matching_gpus(accelerator)
+    lost = conditions.lost.messages(every) if conditions.lost else {}
     gpus = [uuid for uuid in every if uuid not in lost]
     alone = not (gpus and machine.shared)
     limit_s = conditions.lease_limit_s
@@ -414,14 +414,16 @@ def placed(
             f"{accelerator} cannot be used any more in this session: "
             f"{'; '.join(lost.values())}; reset the GPU, or reboot, and start another session",
         )
-    with hold(gpus, count, alone=alone, limit_s=limit_s, waiting=waiting, fits=fits) as held:
+    with lease_hardware(
+        gpus, count, alone=alone, limit_s=limit_s, waiting=waiting, fits=fits
+    ) as held:
         chosen = machine.only(accelerator, held.gpus) if held.gpus else machine
         waited_s = time.monotonic() - began_s
         passed = [
             f"GPU not used, because of an earlier failure in this session: {text}"
             for text in lost.values()
         ]
-        killed = restored(held.gpus) if held.gpus else ()
+        killed = restore_limits(held.gpus) if held.gpus else ()
         left = [f"power limit of a killed process: {done}" for done in killed]
         watts = machine.limit_w if held.gpus else None
         with limited(held.gpus, watts, held.leases) if watts else contextlib.nullcontext():
@@ -453,8 +455,8 @@ class LostGpus:
                 if not file.exists():
                     write_text(file, text)
 
-    def among(self, uuids: Sequence[str]) -> dict[str, str]:
-        """Return the recorded message of each of these GPUs that is lost, by UUID."""
+    def messages(self, uuids: Sequence[str]) -> dict[str, str]:
+        """Return the recorded message of each lost GPU among `uuids`, by UUID."""
         texts = {}
         for uuid in uuids:
             with contextlib.suppress(OSError):
@@ -488,11 +490,11 @@ class WarmUps:
     folder: Path
 
     def ensure(self, job: MeasuredCase, names: Sequence[str], make: Callable[[], object]) -> bool:
-        """Warm up an unused accelerator with `make`; return whether it has been used by then."""
+        """Call `make` if accelerators `names` are cold and `mode` allows; return if now warm."""
         if self.used(names):
             return True
         pretended = self.mode == "auto" and list(names) == ["cpu"]
-        if pretended or not is_due(job.accelerator, job.engine_use, self.mode):
+        if pretended or not needs_warm_up(job.accelerator, job.engine_use, self.mode):
             return False
         with contextlib.suppress(MlperfError):
             make()
@@ -514,8 +516,8 @@ class WarmUps:
         return True
 
 
-def is_due(accelerator: str, engine: str, mode: str) -> bool:
-    """Check whether an accelerator needs a warm-up; on CPUs no first-run effect was measured."""
+def needs_warm_up(accelerator: str, engine: str, mode: str) -> bool:
+    """Return whether to warm up: `mode` is "always", or "auto" on a GPU with a non-null engine."""
     if mode != "auto":
         return mode == "always"
     return split(accelerator)[1] != "cpu" and engine not in IDLE_ENGINES

@@ -17,7 +17,7 @@ from pytest_mlperf.core.notes import Note
 from pytest_mlperf.core.reason import Key, Reason, Sign, SignKey
 from pytest_mlperf.core.untrusted import parse_json
 from pytest_mlperf.judge.formulas import t_sf
-from pytest_mlperf.run.figures import Figures, Findings, per_gpu, together
+from pytest_mlperf.run.figures import Figures, Findings, merged_fields, per_gpu
 from pytest_mlperf.run.worker.closed_loop import MIN_REQUESTS, MIN_SLOT_REQUESTS
 from pytest_mlperf.run.worker.point_window import (
     MAX_TURNS,
@@ -140,8 +140,8 @@ def curve_figures(log: CurveLog, accelerator: str) -> Figures:
     )
 
 
-def lengths_within(log: CurveLog) -> dict[str, float]:
-    """Return the relative standard error of the mean answer length at each point."""
+def answer_length_errors(log: CurveLog) -> dict[str, float]:
+    """Return the relative standard error of tokens per sample at each point, by metric name."""
     return {
         at_point("tokens_per_sample", point.point): point.length_se
         for point in log.points
@@ -150,7 +150,7 @@ def lengths_within(log: CurveLog) -> dict[str, float]:
 
 
 def curve_finishes(log: CurveLog) -> dict[str, int]:
-    """Return the counts of finish reasons at each point."""
+    """Return counts by finish reason and point: {"length@64": 12}."""
     return {
         at_point(reason, point.point): count
         for point in log.points
@@ -185,7 +185,7 @@ def curve_validity(
         late = _late(point, point.open, gated, client, at_a_time)
         reasons = [*at_limit, *late.invalid, *_open_reasons(point, point.open, log)]
         seen.append(replace(late, invalid=tuple(reasons)))
-    return Findings(**together(*seen))
+    return Findings(**merged_fields(*seen))
 
 
 def _client_at_limit(point: PointWindow) -> Iterator[Reason]:
@@ -271,11 +271,11 @@ def _reasons(point: PointWindow, users: Note) -> Iterator[Reason]:
         figures = {"seen": point.under_way, "of": point.point, "paused": point.paused}
         turns, key = bool(point.turns), Key.CONCURRENCY_NOT_HELD
         yield _at(point, Reason.of(key, "not_held", **figures, turns=turns, users=users))
-    yield from unsteady(point)
+    yield from throughput_drift(point)
 
 
-def unsteady(point: PointWindow) -> Iterator[Reason]:
-    """Yield a reason if the throughput of a closed loop drifted within a point."""
+def throughput_drift(point: PointWindow) -> Iterator[Reason]:
+    """Yield a reason if a closed loop's throughput drifted within a point, by linear regression."""
     moved, p_value = drift(_work(point))
     if abs(moved) > DRIFT_SHARE and p_value < DRIFT_RISK:
         yield _at(point, Reason.of(Key.NOT_STEADY, "throughput_drifts", moved=moved))
@@ -286,7 +286,7 @@ def _work(point: PointWindow) -> list[int]:
 
 
 def drift(values: Sequence[float]) -> tuple[float, float]:
-    """Fit a line; return its change over all values, relative to the mean, and two-sided p."""
+    """Return a fitted line's total change, relative to the mean, and its two-sided p (t test)."""
     count, mean = len(values), fmean(values) if values else 0.0
     if count < 3 or not mean:
         return 0.0, 1.0
@@ -296,7 +296,7 @@ def drift(values: Sequence[float]) -> tuple[float, float]:
     return slope * (count - 1) / mean, 2 * t_sf(t, df)
 
 
-def _of_turns(point: PointWindow) -> Iterator[Sign]:
+def _turn_times(point: PointWindow) -> Iterator[Sign]:
     """Yield a note that compares the median times of first and later turns (prefix cache)."""
     medians = {
         turn: (latency_s, ttft_s)[all(row[3] for row in point.turns)]
@@ -335,7 +335,7 @@ def _notes(log: CurveLog) -> Iterator[Sign]:
             counts = {"count": point.failed, "of": point.failed + point.requests}
             failed = SignKey.REQUESTS_FAILED
             yield Sign.of(failed, "some_requests_failed", point=point.point, **counts)
-        yield from _of_turns(point)
+        yield from _turn_times(point)
         work = _work(point)
         fits = not point.open and not point.paused  # paused conversations do no work
         stalled = sum(value < STALL * median(work) for value in work) if fits else 0
@@ -367,7 +367,7 @@ def read_recorded(path: Path, harness: str) -> tuple[CurveLog, Findings]:
             ),
             key=lambda pair: pair[0].concurrency,
         )
-        windows = tuple(_tracked(point, clock_s) for point, clock_s in points)
+        windows = tuple(_curve_window(point, clock_s) for point, clock_s in points)
     except MlperfError as error:
         raise RunError("engine", str(error), str(path.parent)) from error
     for point, _ in points:
@@ -382,20 +382,20 @@ def read_recorded(path: Path, harness: str) -> tuple[CurveLog, Findings]:
     )
     reasons = [reason for point, _ in points for reason in point.invalid]
     return log, Findings(
-        invalid=(*reasons, *(reason for window in windows for reason in unsteady(window))),
+        invalid=(*reasons, *(reason for window in windows for reason in throughput_drift(window))),
         notes=tuple(note for point, _ in points for note in point.notes),
     )
 
 
-def _tracked(point: endpoints.RecordedPoint, clock_s: float) -> PointWindow:
-    """Convert a recorded point; count its completions in each of `WINDOW_PARTS` equal parts."""
+def _curve_window(point: endpoints.RecordedPoint, clock_offset_s: float) -> PointWindow:
+    """Convert a recorded point; add `clock_offset_s` to its times; count completions per part."""
     events = endpoints.read_events(point.folder)
     begin_s, end_s = events.begin_ns / 1e9, events.end_ns / 1e9
     parts = [0] * WINDOW_PARTS
     for ended_ns in events.completed_ns:
         part = int((ended_ns / 1e9 - begin_s) / (end_s - begin_s) * WINDOW_PARTS)
         parts[min(WINDOW_PARTS - 1, part)] += 1
-    window = recorded_window(point, begin_s + clock_s, end_s + clock_s)
+    window = recorded_window(point, begin_s + clock_offset_s, end_s + clock_offset_s)
     return replace(window, parts=tuple((count, 0, 0.0) for count in parts))
 
 
@@ -407,7 +407,7 @@ def recorded_figures(points: Sequence[endpoints.RecordedPoint], accelerator: str
     figures = curve_figures(log, accelerator)
     return {
         "metrics": figures.metrics,
-        "within_se": lengths_within(log),
+        "within_se": answer_length_errors(log),
         "samples": samples,
         "queries": samples,
         "serving": figures.serving,

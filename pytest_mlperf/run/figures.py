@@ -52,29 +52,29 @@ class Findings:
 
     @classmethod
     def signed(cls, signs: Iterable[Sign], **fields: Any) -> Self:
-        """Return findings with these warnings (`Sign`)."""
+        """Return findings with these warnings (`Sign`) and values of other fields."""
         return cls(signs=tuple(signs), **fields)
 
 
-def together(*witnesses: Findings) -> dict[str, Any]:
-    """Merge the findings of all sources into one mapping of fields."""
-    fields = {f.name: getattr(one, f.name) for one in witnesses for f in dataclasses.fields(one)}
+def merged_fields(*findings: Findings) -> dict[str, Any]:
+    """Merge findings into one mapping of fields; metrics, notes and warnings are combined."""
+    fields = {f.name: getattr(one, f.name) for one in findings for f in dataclasses.fields(one)}
     return {
         **fields,
-        "metrics": {name: value for one in witnesses for name, value in one.metrics.items()},
-        "invalid": tuple(reason for one in witnesses for reason in one.invalid),
-        "notes": tuple(note for one in witnesses for note in one.notes),
-        "signs": tuple(sign for one in witnesses for sign in one.signs),
-        "zero": tuple(name for one in witnesses for name in one.zero),
-        "energy": {source: seen for one in witnesses for source, seen in one.energy.items()},
+        "metrics": {name: value for one in findings for name, value in one.metrics.items()},
+        "invalid": tuple(reason for one in findings for reason in one.invalid),
+        "notes": tuple(note for one in findings for note in one.notes),
+        "signs": tuple(sign for one in findings for sign in one.signs),
+        "zero": tuple(name for one in findings for name in one.zero),
+        "energy": {source: seen for one in findings for source, seen in one.energy.items()},
     }
 
 
 _GROUPS = {"load": measurement.RunLoad, "hardware": RunHardware, "serving": RunServing}
 
 
-def grouped(**fields: Any) -> dict[str, Any]:
-    """Move merged fields into the objects that `Run` groups them in; return its arguments."""
+def run_arguments(**fields: Any) -> dict[str, Any]:
+    """Return the arguments of `Run` for flat `fields`, some of which `Run` groups in objects."""
     for name, group in _GROUPS.items():
         group_fields = [field.name for field in dataclasses.fields(group) if field.name in fields]
         fields[name] = group(**{key: fields.pop(key) for key in group_fields})
@@ -83,7 +83,7 @@ def grouped(**fields: Any) -> dict[str, Any]:
 
 @dataclass(frozen=True, kw_only=True)
 class Figures(Findings):
-    """Hold metrics from LoadGen's log and our time stamps; for `requests`, `lengths` see `Run`."""
+    """Hold a run's metrics by LoadGen's log and our time stamps; counts and lengths by point."""
 
     requests: Mapping[str, int] = field(default_factory=dict)
     lengths: Mapping[str, str] = field(default_factory=dict)
@@ -106,13 +106,13 @@ class Load(Findings):
 
 @dataclass(frozen=True, kw_only=True)
 class Replicated(Findings):
-    """Hold the results of each replica in a run."""
+    """Hold the findings of a run with several replicas, and the measurements of each replica."""
 
     replicas: tuple[ReplicaRun, ...] = ()
 
 
 def replica_findings(result: Mapping[str, Any]) -> Replicated:
-    """Return each replica's results, and the slowest one's speed relative to the median."""
+    """Return each replica's results, and the slowest one's speed relative to the median speed."""
     replicas = tuple(
         ReplicaRun(**{**each, "gpus": tuple(each["gpus"]), "shares": tuple(each["shares"])})
         for each in result["replicas"]
@@ -138,7 +138,7 @@ def figures(
             raise _not_positive(name, value, detail.path)
     zero = (GOODPUT,) if goodput == 0 else ()
     if goodput:
-        if reason := _unknown(ours, theirs):
+        if reason := _unknown_goodput(ours, theirs):
             signs.append(Sign(key=SignKey.GOODPUT_UNKNOWN, text=reason))
         else:
             ours[GOODPUT] = goodput
@@ -184,7 +184,7 @@ def per_gpu(metrics: Mapping[str, float], accelerator: str) -> dict[str, float]:
 def client_findings(
     metrics: Mapping[str, float], client: Mapping[str, float], job: MeasuredCase
 ) -> Findings:
-    """Warn of a client that sent requests late; its delay is an upper bound of the effect."""
+    """Return a warning if the client's delays are a large share of a gated latency, else none."""
     note = client_note(metrics, {**job.limits, **job.latency_limits}, client)
     if note is None:
         return Findings()
@@ -195,12 +195,12 @@ CLOCK_SHARE = 0.1
 """The wall clock may move by this share of the smallest limit's share of a window."""
 
 
-def clock_findings(job: MeasuredCase, moved_s: float, window_s: float) -> Findings:
-    """Invalidate a run if a change of the wall clock may affect its shortest window."""
+def clock_findings(job: MeasuredCase, clock_step_s: float, shortest_window_s: float) -> Findings:
+    """Return INVALID if the wall-clock step is too large for the run's shortest time window [s]."""
     smallest = min(job.limits.values(), default=min(each.limit for each in METRICS.values()))
-    if abs(moved_s) <= max(MIN_MOVE_SECONDS, CLOCK_SHARE * smallest * window_s):
+    if abs(clock_step_s) <= max(MIN_MOVE_SECONDS, CLOCK_SHARE * smallest * shortest_window_s):
         return Findings()
-    return Findings(invalid=(Reason.of(Key.CLOCK_SET, "clock_moved", moved_s=moved_s),))
+    return Findings(invalid=(Reason.of(Key.CLOCK_SET, "clock_moved", moved_s=clock_step_s),))
 
 
 START_INVALID, START_TOLD = 0.5, 0.1
@@ -214,18 +214,18 @@ SAMPLE_TIME_METRICS = ("throughput", "tokens_per_second", "tokens_per_second_per
 """Metrics that the mean time per sample decides, except in Server, where the schedule does."""
 
 
-def start_findings(job: Job, seen: Mapping[str, float]) -> Findings:
-    """Report a slow start of a run (`worker.clocks.slow_start`) if it affects a gated metric."""
-    names = {name: name for name in job.limits if name in seen}
+def start_findings(job: Job, effects: Mapping[str, float]) -> Findings:
+    """Report a slow start that affects a gated metric; `effects` is the result of `slow_start`."""
+    names = {name: name for name in job.limits if name in effects}
     paced = job.settings.scenario == Scenario.SERVER
     if not paced:
         names |= {name: "latency_mean" for name in SAMPLE_TIME_METRICS if name in job.limits}
-    shares = {name: seen.get(key, 0.0) / job.limits[name] for name, key in names.items()}
+    shares = {name: effects.get(key, 0.0) / job.limits[name] for name, key in names.items()}
     name = max(shares, key=lambda metric: abs(shares[metric]), default="")
     if not name or abs(shares[name]) < START_TOLD:
         return Findings()
-    added = seen[names[name]] * (-1 if name in SAMPLE_TIME_METRICS else 1)
-    slowed = math.exp(seen[names[name].partition("_")[0]])
+    added = effects[names[name]] * (-1 if name in SAMPLE_TIME_METRICS else 1)
+    slowed = math.exp(effects[names[name].partition("_")[0]])
     limits = {"change": math.expm1(added), "limit": job.limits[name]}
     note = Note.of("slow_start", times=slowed, metric=name, **limits)
     if shares[name] > START_INVALID and (slowed > QUEUED or not paced):
@@ -254,12 +254,12 @@ def length_findings(settings: LoadGenSettings, duration_s: float, *, probed: boo
     return Findings.signed([Sign.of(SignKey.TOO_LONG, "too_long", **lengths)])
 
 
-def load_findings(job: MeasuredCase, seen: Mapping[str, Any] | None) -> Load:
-    """Return other processes' load in a run; `seen` is the worker's `Contention`, or None."""
-    if seen is None:
+def load_findings(job: MeasuredCase, measured: Mapping[str, Any] | None) -> Load:
+    """Return other processes' load in a run, from the worker's `Contention` as a dict (or None)."""
+    if measured is None:
         return Load()
     contention = Contention(
-        **{**seen, "others": dict(list(seen["others"].items())[:MAX_LISTED_PROCESSES])}
+        **{**measured, "others": dict(list(measured["others"].items())[:MAX_LISTED_PROCESSES])}
     )
     if contention.serves is False:  # its work cannot be separated from others'
         return Load(contention=contention)
@@ -283,9 +283,13 @@ def _not_positive(name: str, value: float, log: str) -> RunError:
     )
 
 
-def _unknown(ours: Mapping[str, float], theirs: Mapping[str, float]) -> Note | None:
-    """Return a note if LoadGen's p99 exceeds ours, which makes goodput by our stamps unknown."""
-    name = next((n for n in ("ttft_p99", "latency_p99") if n in ours and n in theirs), None)
-    if name is None or theirs[name] <= ours[name] * (1 + LATE_SHARE) + LATE_SECONDS:
+def _unknown_goodput(
+    our_metrics: Mapping[str, float], loadgen_metrics: Mapping[str, float]
+) -> Note | None:
+    """Return a note that goodput is unknown if LoadGen's p99 exceeds ours by far, else None."""
+    name = next(
+        (n for n in ("ttft_p99", "latency_p99") if n in our_metrics and n in loadgen_metrics), None
+    )
+    if name is None or loadgen_metrics[name] <= our_metrics[name] * (1 + LATE_SHARE) + LATE_SECONDS:
         return None
-    return Note.of("goodput_unknown", late_s=theirs[name] - ours[name])
+    return Note.of("goodput_unknown", late_s=loadgen_metrics[name] - our_metrics[name])

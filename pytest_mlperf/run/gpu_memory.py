@@ -9,7 +9,7 @@ from pathlib import Path
 from pytest_mlperf.core.errors import RunError
 from pytest_mlperf.core.untrusted_text import broken, some
 from pytest_mlperf.hardware.leases import file_name
-from pytest_mlperf.hardware.memory import MemoryTaken, taken
+from pytest_mlperf.hardware.memory import GpuMemory, wait_for_memory
 from pytest_mlperf.stores import atomic
 
 MEMORY_FREE_SECONDS = 60.0
@@ -37,10 +37,10 @@ def require_free(
         return
     places = {uuid: folder / ".memory" / file_name(uuid) for uuid in gpus}
     least_taken = {uuid: _noted(place) for uuid, place in places.items()}
-    last = taken(least_taken, limit_s if None in least_taken.values() else 0.0)
+    last = wait_for_memory(least_taken, limit_s if None in least_taken.values() else 0.0)
     if held := [uuid for uuid, taken_now in last.items() if not taken_now["free"]]:
         waiting(f"waiting for the last process on {', '.join(held)} to free its GPU memory")
-        last = taken(least_taken, limit_s)
+        last = wait_for_memory(least_taken, limit_s)
     for uuid, taken_now in last.items():
         used, least = taken_now["used"], least_taken[uuid]
         if least is not None and used is not None and not taken_now["free"]:
@@ -60,7 +60,7 @@ def _noted(file: Path) -> int | None:
         return None
 
 
-def _sentence(uuid: str, used: int, least: int, memory: MemoryTaken, limit_s: float) -> str:
+def _sentence(uuid: str, used: int, least: int, memory: GpuMemory, limit_s: float) -> str:
     holders = list(_holders(memory))
     who = f" by {some(holders, MAX_LISTED_HOLDERS)}" if holders else ""
     return (
@@ -70,7 +70,7 @@ def _sentence(uuid: str, used: int, least: int, memory: MemoryTaken, limit_s: fl
     )
 
 
-def _holders(memory: MemoryTaken) -> Iterator[str]:
+def _holders(memory: GpuMemory) -> Iterator[str]:
     for pid, used in memory["processes"]:
         name = ""
         with contextlib.suppress(OSError):  # ended, or outside this container

@@ -248,23 +248,23 @@ def parse_text(path: Path, content: str, *, old: bool = False) -> Detail:
     )
 
 
-def _require_end(path: Path, values: Mapping[str, Any], last: str | None, *, old: bool) -> None:
-    """Raise RunError unless a log's `last` key is LoadGen's end key; `old` logs may lack it."""
+def _require_end(path: Path, values: Mapping[str, Any], last_key: str | None, *, old: bool) -> None:
+    """Raise RunError unless a log ends with LoadGen's end key; with `old`, old logs may lack it."""
     end = END_KEY.get(values.get("effective_test_mode", ""), "num_errors")
-    if last == end:
+    if last_key == end:
         return
     version = str(values.get("loadgen_version", "")).split(" ")[0]
     numbers = _RELEASE.match(version)  # (0, 5) of ".5a1"
     written = tuple(int(part or 0) for part in numbers[1].split(".")) if numbers else ()
     if end in values:
-        problem = f"continues after {end!r}, with {last!r}: it is not the log of one run"
+        problem = f"continues after {end!r}, with {last_key!r}: it is not the log of one run"
     elif end == "num_errors" and written and written < COUNTS_ERRORS and old:
-        rated = last and LAST_RATE.fullmatch(last)
-        if rated or (last == LAST_TIME and not values.get("requested_use_token_latencies")):
+        rated = last_key and LAST_RATE.fullmatch(last_key)
+        if rated or (last_key == LAST_TIME and not values.get("requested_use_token_latencies")):
             return  # complete: these releases had no end key
         problem = (
             f"is truncated: LoadGen {version} ends it with {LAST_TIME!r} or a token rate, but "
-            f"the last key is {last!r}; the run did not end normally"
+            f"the last key is {last_key!r}; the run did not end normally"
         )
     elif end == "num_errors" and written and written < COUNTS_ERRORS:
         first = ".".join(map(str, COUNTS_ERRORS))
@@ -274,7 +274,7 @@ def _require_end(path: Path, values: Mapping[str, Any], last: str | None, *, old
         )
     else:
         problem = (
-            f"is truncated: LoadGen ends it with {end!r}, but the last key is {last!r}; the "
+            f"is truncated: LoadGen ends it with {end!r}, but the last key is {last_key!r}; the "
             "run did not end normally"
         )
     raise RunError("loadgen", f"{path} {problem}{_disk_cause(path)}", str(path))

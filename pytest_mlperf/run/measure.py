@@ -19,16 +19,16 @@ from pytest_mlperf.core.job import (
     Job,
     LoadGenSettings,
     MeasuredCase,
-    require,
+    raise_problems,
 )
 from pytest_mlperf.core.measurement import Accuracy, Run, Scored, Subject
 from pytest_mlperf.core.numbers import duration
 from pytest_mlperf.core.reason import Key, Reason
-from pytest_mlperf.core.server.identity import doubts
+from pytest_mlperf.core.server.identity import identity_reasons
 from pytest_mlperf.hardware.machine import Machine
 from pytest_mlperf.hardware.rapl import HostSampling
 from pytest_mlperf.registry import clients_of, harness, is_client
-from pytest_mlperf.run.accuracy import AccuracyPass, Ask, Scoring
+from pytest_mlperf.run.accuracy import AccuracyPass, Scoring, ScoringSchedule
 from pytest_mlperf.run.benchmark import benchmarked, read_benchmark
 from pytest_mlperf.run.builds import FOLDER_LABEL, Build, build_for
 from pytest_mlperf.run.checkpoints.build import Checkpoint, checkpoint_for
@@ -68,7 +68,7 @@ class WorkerProgress:
         self._show(type(text)(f"{self._head}: {text}"))
 
     def on_event(self, event: Event) -> None:
-        """Handle an event of the worker."""
+        """Show a worker's event on the terminal; store its rate, times and expected samples."""
         match event:
             case {"event": "loading"}:
                 self.show("loading")
@@ -121,17 +121,17 @@ class ProcessTask:
 
     Attributes:
         target_qps: Rate to offer; None lets the worker probe it.
-        ask: Accuracy pass to run after the performance run; None for none, as with dummy weights.
+        ask: Schedule of the accuracy pass after the performance run; None for no accuracy pass.
         number: Number of the process in the case, part of its folder's name.
         title: Name of the process in progress lines, "run 2 of at most 5".
-        label: Word in its folder's name; default: none, or `FOLDER_LABEL` with a `build`.
+        label: Word before the number in its folder's name; default with `build`: `FOLDER_LABEL`.
         warmup: Whether its run is a warm-up: short, without power samples, and not counted.
         audit: Compliance test, whose figures are never recorded as a baseline.
     """
 
     target_qps: float | None
     performance: bool
-    ask: Ask | None
+    ask: ScoringSchedule | None
     number: int
     title: str
     build: Build | None = None
@@ -157,7 +157,7 @@ def measure(
         SuiteError: Engine, data set or scorer rejects a value of the suite.
     """
     unscorable = job.scoring.problems if task.ask else ()
-    require(unscorable)
+    raise_problems(unscorable)
     unscored = [RunError(one.part, str(one.error)) for one in unscorable if one.part == "scorer"]
     case = _Measured(
         job=job,
@@ -175,12 +175,12 @@ def measure(
         hardware = replace(run.hardware, ids=placement.conditions.machine.hashes(job.accelerator))
         run = replace(run, hardware=hardware)
     if run and conditions.server and (server := conditions.machine.server):
-        reasons = doubts(server, conditions.server.ask())
+        reasons = identity_reasons(server, conditions.server.ask())
         server_reasons = [Reason(key=Key.SERVER_HARDWARE, text=text) for text in reasons]
         run = replace(run, invalid=(*server_reasons, *run.invalid))
     scores = None
     if accuracy and not unscored:
-        with _only_the_scorer(unscored):
+        with _collect_scorer_errors(unscored):
             scores = accuracy.scores()
     return ProcessResult(
         run=run,
@@ -215,7 +215,7 @@ def _work(
         if job.elsewhere and not build:
             build = stack.enter_context(build_for(job.elsewhere, case.folder, job.suite))
         placement = stack.enter_context(placed(job.accelerator, case.conditions, show))
-        warmed = None if task.warmup else _warmed(job, placement.conditions, show, task)
+        warmed = None if task.warmup else _warm_up(job, placement.conditions, show, task)
         serves = isinstance(job, Job) and (
             is_client(job.engine_use) and not job.engine.options.get("serve")
         )  # a server of the user holds the GPUs' memory
@@ -272,7 +272,7 @@ def _observed(
             sampling.linger()
         worker.wait_for("ready")
         accuracy = _accuracy(case, worker, loaded, subject)
-        with _only_the_scorer(unscored):
+        with _collect_scorer_errors(unscored):
             if accuracy:
                 accuracy.answer()
         worker.send({"command": "stop"})
@@ -281,7 +281,7 @@ def _observed(
         loaded=loaded,
         finished=finished,
         subject=subject,
-        target_qps=_repeated_rate(case, worker.spec.settings, finished),
+        target_qps=_rate_of_later_runs(case, worker.spec.settings, finished),
         probed=case.progress.probed,
         power=sampling.log if sampling else None,
         host=host.counted if host else {},
@@ -294,10 +294,10 @@ def _observed(
     return evidence, accuracy
 
 
-def _repeated_rate(
+def _rate_of_later_runs(
     case: _Measured, settings: LoadGenSettings, finished: Event | None
 ) -> float | None:
-    """Return the rate [1/s] that gives later runs at least as many queries; None if unknown."""
+    """Return the rate to set in later runs [1/s], so that all have as many queries, or None."""
     rate, work_s = case.progress.target_qps, settings.fixed_work_s
     streams = settings.scenario.answers_one_at_a_time
     if not (finished and rate and work_s and case.progress.probed and streams):
@@ -427,10 +427,10 @@ def _accuracy(
     return AccuracyPass(worker, loaded["dataset"], ask, scoring, subject)
 
 
-def _warmed(
+def _warm_up(
     job: MeasuredCase, conditions: Conditions, show: Callable[[str], None], task: ProcessTask
 ) -> bool | None:
-    """Warm up the accelerator if needed; return whether it is warm, or None if not recorded."""
+    """Warm up a cold accelerator before a timed run; return whether it is warm, None if unknown."""
     if conditions.warmups is None:
         return None
     names = conditions.machine.leases(job.accelerator)
@@ -453,7 +453,7 @@ def _warmed(
 
 
 @contextlib.contextmanager
-def _only_the_scorer(errors: list[RunError]) -> Iterator[None]:
+def _collect_scorer_errors(errors: list[RunError]) -> Iterator[None]:
     """Collect a scorer's error in `errors` instead of raising it: the engine's run stays valid."""
     try:
         yield

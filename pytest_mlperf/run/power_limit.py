@@ -46,7 +46,7 @@ def limited(gpus: Sequence[str], watts: int, leases: Sequence[int]) -> Iterator[
         guard.end(alone_s=NVML_TIMEOUT_SECONDS, killed_s=KILL_WAIT_SECONDS)
         guard.close()
         if guard.returncode != 0:
-            restored(gpus)
+            restore_limits(gpus)
 
 
 def _require_set(guard: ChildProcess) -> None:
@@ -72,10 +72,10 @@ def _require_set(guard: ChildProcess) -> None:
             raise RunError("gpu", text)
 
 
-def restored(gpus: Sequence[str]) -> tuple[str, ...]:
+def restore_limits(gpu_uuids: Sequence[str]) -> tuple[str, ...]:
     """Restore power limits that killed processes left; return a message each, or raise RunError."""
-    folder = lease_folder() if gpus else None
-    left = sorted(set(gpus) & power_limit.noted(folder).keys()) if folder else []
+    folder = lease_folder() if gpu_uuids else None
+    left = sorted(set(gpu_uuids) & power_limit.saved_limits(folder).keys()) if folder else []
     if not left:
         return ()
     command = [*_COMMAND, "restore", str(folder), *left]

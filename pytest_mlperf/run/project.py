@@ -132,7 +132,7 @@ def commit_of(folder: Path, recorded: Sequence[Path] = ()) -> str | None:
 
 
 def changes_digest(folder: Path, recorded: Sequence[Path] = ()) -> str:
-    """Return a digest of the uncommitted changes of tracked files; "" if there are none."""
+    """Return a digest of uncommitted changes of tracked files but `recorded` ones; "" if none."""
     changed = git("diff", "HEAD", *_code(folder, recorded), folder=folder)
     return hashlib.sha256(changed).hexdigest()[:12] if changed else ""
 
@@ -149,7 +149,7 @@ def code_differs(
     if earlier is None or later is None:
         return f"commit {earlier or 'unknown'} → {later or 'unknown'}"
     if unclear := next((one for one in (earlier, later) if one.endswith(CHANGED_MARK)), None):
-        return f"files were changed and not committed ({unclear})"
+        return f"{unclear.removesuffix(CHANGED_MARK)} was measured with uncommitted changes"
     if earlier == later:
         return None
     diff = None

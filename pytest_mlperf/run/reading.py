@@ -42,19 +42,19 @@ from pytest_mlperf.run.figures import (
     client_findings,
     clock_findings,
     figures,
-    grouped,
     length_findings,
     load_findings,
+    merged_fields,
     replica_findings,
+    run_arguments,
     start_findings,
-    together,
 )
 from pytest_mlperf.run.logs import DETAIL, Detail, TimedLog, parse_detail
-from pytest_mlperf.run.power.exporter import Exporter, ExporterLog, exported
-from pytest_mlperf.run.power.figures import CLOCK_SET, findings_of, metered, sampled
+from pytest_mlperf.run.power.exporter import Exporter, ExporterLog, exporter_energy
+from pytest_mlperf.run.power.figures import CLOCK_SET, findings_of, sampled, wall_meter_findings
 from pytest_mlperf.run.power.sampling import PowerLog
-from pytest_mlperf.run.roofline_share import light_findings
-from pytest_mlperf.run.server import Answers, ServerLog, answer_findings, served
+from pytest_mlperf.run.roofline_share import roofline_findings
+from pytest_mlperf.run.server import Answers, ServerLog, answer_findings, server_findings
 from pytest_mlperf.run.worker.point_window import CURVE_LOG
 from pytest_mlperf.stores.endpoints import version_of
 
@@ -74,7 +74,7 @@ def subject_of(
     `build` is the worker's environment and `python` describes it; None for this Python. `built`
     describes its checkpoint. `exporter` measures the GPUs of its server.
     """
-    python_facts = _beside(build, python) if build and python else {}
+    python_facts = _other_python_facts(build, python) if build and python else {}
     # Baselines in git must not contain a user's folders, which options may name.
     subject = Subject(
         identity=machine.identity(job.accelerator),
@@ -90,14 +90,14 @@ def subject_of(
         },
         surroundings={
             **machine.surroundings(job.accelerator),
-            "requests": _requests(job),
+            "requests": _planned_length(job),
             **({"dcgm": exporter.gpus} if exporter else {}),
         },
     )
     return placeless(subject, home=str(Path.home()))
 
 
-def _beside(build: Build, python: Event) -> dict[str, str]:
+def _other_python_facts(build: Build, python: Event) -> dict[str, str]:
     """Return facts about a worker's other Python, with its path if it is a baseline's build."""
     versions = {f"python.{name}": version for name, version in python["versions"].items()}
     facts = {"python": str(python["version"]), **versions}
@@ -109,7 +109,7 @@ def _beside(build: Build, python: Event) -> dict[str, str]:
 LOOP_SETTINGS = ("points", "ramp_ms", "arrivals", "burstiness", "audit", "max_failed")
 
 
-def _requests(job: Job) -> str:
+def _planned_length(job: Job) -> str:
     """Return a run's planned length as text, with a hash of LoadGen's settings except the rate."""
     settings = job.settings
     # Settings of our own loops must not change the hashes of other baselines.
@@ -164,7 +164,7 @@ class Evidence:
 
 @dataclass(frozen=True, kw_only=True)
 class Validity(Findings):
-    """Hold LoadGen's result whether a run is valid, as findings."""
+    """Hold the findings from LoadGen's decision whether a run is valid."""
 
     limit_missed: bool = False
 
@@ -179,10 +179,10 @@ def read_run(evidence: Evidence, job: Job, conditions: Conditions) -> Run | None
     if settings.points:
         log, seen = _read_curve(finished, evidence.loaded["engine"], job)
         timed, figures = log, curve.curve_figures(log, job.accelerator)
-        validity, finishes = Validity(**together(seen)), curve.curve_finishes(log)
+        validity, finishes = Validity(**merged_fields(seen)), curve.curve_finishes(log)
         shortest_s, scored = min(one.duration_s for one in log.points), log.scored
         # Differences between a curve's points are not scatter.
-        within = curve.lengths_within(log)
+        within = curve.answer_length_errors(log)
         late = curve.curve_lateness(log, result["client"])
         answers: Answers = {point.point: point.answer_counts for point in log.points}
         hidden = {at_point(HIDDEN_SHARE, one.point): one.hidden_share for one in log.points}
@@ -202,8 +202,8 @@ def read_run(evidence: Evidence, job: Job, conditions: Conditions) -> Run | None
     sign = Sign.of(SignKey.GPUS_DIFFER, "gpus_differ", differences="; ".join(differing))
     used = replace(settings, target_qps=evidence.target_qps)
     shared = evidence.loaded["dataset"].get("sizes", {}).get("prefix_share")
-    server = served(evidence.server or ServerLog(), timed, shared, job.limits, answers)
-    fields = together(
+    server = server_findings(evidence.server or ServerLog(), timed, shared, job.limits, answers)
+    fields = merged_fields(
         validity,
         figures,
         *energy,
@@ -224,7 +224,7 @@ def read_run(evidence: Evidence, job: Job, conditions: Conditions) -> Run | None
     )
     shares = {name: share for name, share in hidden.items() if share is not None}
     fields["server"] = {**fields["server"], **shares}
-    about = grouped(
+    about = run_arguments(
         **fields,
         client=late,
         finishes=finishes,
@@ -249,7 +249,7 @@ UNTIMED_SHARE, MIN_UNTIMED_SECONDS = 0.1, 1e-5
 
 
 def untimed_input(input_s: float | None, settings: LoadGenSettings, figures: Figures) -> Findings:
-    """Report the mean time of a data set's `input()` if it is large, as no metric includes it."""
+    """Warn if a data set's `input()` takes > 10 % of a sample's time; no metric includes it."""
     latencies_s = [s for n, s in figures.metrics.items() if n.partition("@")[0] == "latency_p50"]
     sample_s = min(latencies_s, default=figures.duration_s / max(1, figures.samples))
     if settings.scenario == Scenario.MULTI_STREAM:
@@ -297,8 +297,8 @@ def _read_curve(
 
 
 @dataclass(frozen=True)
-class Spell:
-    """Hold begin and end of a run for which no log is used, in seconds since the epoch."""
+class TimedWindow:
+    """Hold begin and end [s since the epoch] of a timed run that has no LoadGen log."""
 
     window_s: tuple[float, float]
 
@@ -315,7 +315,7 @@ def energy_findings(
     figures: Figures,
     moved_s: float,
 ) -> list[Findings]:
-    """Return the findings of each energy source; `moved_s` is how far the wall clock was set."""
+    """Return the findings of each energy source; `moved_s`: wall-clock step during the run [s]."""
     seen: list[Findings] = []
     if not (evidence.power or evidence.host or evidence.exporter or conditions.meter):
         return seen
@@ -323,7 +323,7 @@ def energy_findings(
     clock_set = abs(moved_s) > max(CLOCK_STEP_S, SLEWED * (end_s - begin_s))
     if clock_set:
         end_s = begin_s + max(figures.duration_s, MIN_MOVE_SECONDS)
-        timed = Spell((begin_s, end_s))
+        timed = TimedWindow((begin_s, end_s))
     if evidence.power:
         used = conditions.machine.used(job.accelerator, job.replicas)
         power = replace(evidence.power, unavailable=CLOCK_SET) if clock_set else evidence.power
@@ -337,14 +337,14 @@ def energy_findings(
         count, kind = split(job.accelerator)
         expected = None if kind == "cpu" else count
         evidence.exporter.clock_stepped |= clock_set
-        seen.append(exported(figures, evidence.exporter, timed, expected=expected))
+        seen.append(exporter_energy(figures, evidence.exporter, timed, expected=expected))
     if conditions.meter:
-        seen.append(metered(figures, conditions.meter, timed, clock_set=clock_set))
+        seen.append(wall_meter_findings(figures, conditions.meter, timed, clock_set=clock_set))
     return seen
 
 
-def may_have_light(job: Job, identity: Mapping[str, object]) -> bool:
-    """Return whether a roofline applies: not to curves, simulated GPUs, or CPUs without figures."""
+def has_roofline(job: Job, identity: Mapping[str, object]) -> bool:
+    """Return whether a roofline exists: not for curves, simulated GPUs, CPUs without peaks."""
     if job.settings.points:  # each point of a curve has its own limit
         return False
     figures = job.gpu is not None or split(job.accelerator)[1] != "cpu"
@@ -352,12 +352,12 @@ def may_have_light(job: Job, identity: Mapping[str, object]) -> bool:
 
 
 def _light(evidence: Evidence, job: Job, figures: Figures, energy: Sequence[Findings]) -> Findings:
-    if not may_have_light(job, evidence.subject.identity):
+    if not has_roofline(job, evidence.subject.identity):
         return Findings()
     per_joule = {
         name: value for source_findings in energy for name, value in source_findings.metrics.items()
     }
-    return light_findings(
+    return roofline_findings(
         replace(figures, metrics={**figures.metrics, **per_joule}),
         job,
         evidence.subject.identity,

@@ -11,7 +11,7 @@ from pytest_mlperf.core.errors import RunError
 from pytest_mlperf.core.job import Job
 from pytest_mlperf.core.measurement import Run
 from pytest_mlperf.core.reason import Key, Reason, Sign, SignKey
-from pytest_mlperf.core.roofline import Light, Limit, lights, share_of_limit
+from pytest_mlperf.core.roofline import Limit, RooflineShare, roofline_shares, share_of_limit
 from pytest_mlperf.core.roofline.bounds import decode_rate, hardware, prefill_rate
 from pytest_mlperf.core.roofline.gpu import (
     PRECISIONS,
@@ -47,13 +47,13 @@ BATCH_KEY = "work.batch"
 
 
 @dataclass(frozen=True, kw_only=True)
-class Nearness(Findings):
-    """Hold a run's share of the roofline, as findings."""
+class RooflineFindings(Findings):
+    """Hold a run's findings on its share of the roofline."""
 
-    light: tuple[Light, ...] = ()
+    light: tuple[RooflineShare, ...] = ()
 
 
-def light_findings(
+def roofline_findings(
     figures: Figures,
     job: Job,
     identity: Mapping[str, object],
@@ -61,10 +61,11 @@ def light_findings(
     engine: Mapping[str, str],
     sizes: Mapping[str, float],
     drafts: int | None = None,
-) -> Nearness:
-    """Return a run's share of the roofline; the run is INVALID if it exceeds the limit.
+) -> RooflineFindings:
+    """Return a run's shares of the roofline; the run is INVALID if it exceeds the limit.
 
-    `drafts` is the number of accepted draft tokens; None if none or unknown.
+    `engine` has the engine's facts, and `sizes` the data set's mean sizes. `drafts` is the number
+    of accepted draft tokens; None if none or unknown.
     """
     count, kind = split(job.accelerator)
     gpu = gpu_of(job, identity)
@@ -87,7 +88,7 @@ def light_findings(
         )
     except ValueError as error:
         raise RunError("engine", f"describe() states impossible work: {error}") from None
-    every = lights(
+    every = roofline_shares(
         figures.metrics, job.case.scenario, accelerator=kind, gpu=gpu, work=work_of(job), seen=seen
     )
     beyond = tuple(
@@ -96,7 +97,7 @@ def light_findings(
         if light.impossible
     )
     signs = [] if a_step is None else [_drafts(a_step, undeclared=undeclared)]
-    return Nearness.signed(signs, light=tuple(every), invalid=beyond)
+    return RooflineFindings.signed(signs, light=tuple(every), invalid=beyond)
 
 
 def _drafts(a_step: float, *, undeclared: bool) -> Sign:
@@ -104,7 +105,7 @@ def _drafts(a_step: float, *, undeclared: bool) -> Sign:
 
 
 def tokens_a_step(figures: Figures, drafts: int) -> float | None:
-    """Return the mean tokens per decoding step with `drafts` accepted draft tokens, or None."""
+    """Return tokens per decoding step: n / (n - `drafts`); None if `drafts` (accepted) reach n."""
     decoded = (figures.metrics.get("tokens_per_sample", 0.0) - 1) * figures.samples
     return decoded / (decoded - drafts) if decoded > drafts else None
 
@@ -165,12 +166,12 @@ def cost_of(job: Job, runs: Sequence[Run], identity: Mapping[str, object]) -> Pe
         geometric_mean(rates),
         job.price,
         gpus=split(job.accelerator)[0],
-        holding=_holding(job, identity),
-        of="tokens" if tokens else "samples",
+        weight_gpus=_min_gpus(job, identity),
+        unit="tokens" if tokens else "samples",
     )
 
 
-def _holding(job: Job, identity: Mapping[str, object]) -> int:
+def _min_gpus(job: Job, identity: Mapping[str, object]) -> int:
     """Return the minimum number of GPUs whose memory can hold the weights; 1 if unknown."""
     work, gpu = find_work(job.case.workload), gpu_of(job, identity)
     about = PRECISIONS.get(job.case.precision)

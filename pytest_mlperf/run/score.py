@@ -26,7 +26,7 @@ from pytest_mlperf.registry import imported
 from pytest_mlperf.run.answers import answer_forms, token_counts
 from pytest_mlperf.run.child.protocol import import_as_parent
 from pytest_mlperf.run.child.reporter import Reporter, guard_group, leave
-from pytest_mlperf.run.worker.samples import as_dataset, groups_of, require_same
+from pytest_mlperf.run.worker.samples import as_dataset, groups_of, require_same_length
 from pytest_mlperf.stores import atomic
 from pytest_mlperf.stores.artefacts import ARTEFACTS, ArtefactArchive
 
@@ -115,7 +115,7 @@ class Progress:
             self._reporter.event("progress", done=self._read, total=self._total, what=unit)
 
     def watched(self, read: Callable[[int], T]) -> Callable[[int], T]:
-        """Return a function that calls `read` and counts the item as progress."""
+        """Wrap `read`, which returns an item by index, so that each call counts as progress."""
 
         def watching(index: int) -> T:
             item = read(index)
@@ -126,7 +126,7 @@ class Progress:
         return watching
 
 
-class Lazy(Sequence[T]):
+class LazySequence(Sequence[T]):
     """Provide a sequence whose items are read on access, as all together may exceed memory."""
 
     def __init__(self, indices: Sequence[int], read: Callable[[int], T]) -> None:
@@ -142,12 +142,12 @@ class Lazy(Sequence[T]):
     def __getitem__(self, position: slice) -> Sequence[T]: ...
     def __getitem__(self, position: int | slice) -> T | Sequence[T]:
         if isinstance(position, slice):
-            return Lazy(self._indices[position], self._read)
+            return LazySequence(self._indices[position], self._read)
         return self._read(self._indices[position])
 
 
-class Outputs(Lazy[bytes]):
-    """Hash outputs when the scorer reads them, so that images are read only once."""
+class HashedOutputs(LazySequence[bytes]):
+    """Give outputs to the scorer, and hash each when it is read, so that it is read only once."""
 
     def __init__(self, outputs: Sequence[bytes]) -> None:
         super().__init__(range(len(outputs)), self._digested)
@@ -169,7 +169,7 @@ class Outputs(Lazy[bytes]):
 
 
 def build(noun: str, factory: Mapping[str, Any], **arguments: Any) -> Any:
-    """Build the data set or scorer that a task's spec describes."""
+    """Create a data set or scorer from "target" and "options"; `noun` names it in errors."""
     options = factory["options"]
     return imported(noun, factory["target"], options)(**arguments, **options)
 
@@ -192,7 +192,7 @@ def main(file: str) -> NoReturn:
 def score(spec: Mapping[str, Any], reporter: Reporter) -> dict[str, Any]:
     """Score the accuracy logs of all blocks together; return the content of the result event."""
     dataset: Dataset = as_dataset(build("dataset", spec["dataset"]))
-    require_same(dataset, spec["samples"])
+    require_same_length(dataset, spec["samples"])
     scorer: Scorer = build("scorer", spec["scorer"], model=spec["model"])
     places = answers(spec["blocks"])
     indices = sorted(places)
@@ -205,9 +205,9 @@ def score(spec: Mapping[str, Any], reporter: Reporter) -> dict[str, Any]:
         return log[position]
 
     progress.tell()
-    outputs = Outputs(Lazy(indices, progress.watched(output)))
-    artefact_lists = [Lazy(indices, progress.watched(attached))] if needed else []
-    references = Lazy(indices, progress.watched(dataset.reference))
+    outputs = HashedOutputs(LazySequence(indices, progress.watched(output)))
+    artefact_lists = [LazySequence(indices, progress.watched(attached))] if needed else []
+    references = LazySequence(indices, progress.watched(dataset.reference))
     scores = cast("Any", scorer).score(outputs, references, *artefact_lists)
     check(scores, indices)
     digests = outputs.digests()

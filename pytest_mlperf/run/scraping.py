@@ -122,13 +122,13 @@ class Scraper:
     def __init__(
         self,
         urls: Sequence[str | MetricsPage],
-        take: Callable[[float, Sequence[bytes]], None],
+        callback: Callable[[float, Sequence[bytes]], None],
         *,
         period_s: float = POLL_SECONDS,
     ) -> None:
-        """Prepare a thread that calls `take` with the time and all pages every `period_s`."""
+        """Prepare a thread that calls `callback` with time and pages every `period_s` seconds."""
         self._pages = [MetricsPage(url) if isinstance(url, str) else url for url in urls]
-        self._take, self._period_s = take, period_s
+        self._take, self._period_s = callback, period_s
         self._over = threading.Event()
         self._thread = threading.Thread(target=self._look_on, name="metrics", daemon=True)
         self.cpu_s = 0.0

@@ -24,9 +24,9 @@ from pytest_mlperf.core.server import (
     RATIOS,
     ServerReading,
     Windows,
+    merge_servers,
     read_server,
     server_seen,
-    together,
 )
 from pytest_mlperf.run.curve import CurveLog
 from pytest_mlperf.run.figures import Findings
@@ -83,8 +83,8 @@ class ServerLog:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Served(Findings):
-    """Hold a server's metrics in a run's windows, see `server_seen`."""
+class ServerFindings(Findings):
+    """Hold findings from a server's metrics page during a run, and its metrics by name."""
 
     server: Mapping[str, float] = field(default_factory=dict)
 
@@ -95,7 +95,7 @@ def watched_server(pages: Sequence[str], folder: Path) -> Iterator[ServerLog]:
     log = ServerLog(lack="" if pages else ABSENT)
 
     def take(time_s: float, texts: Sequence[bytes]) -> None:
-        values = together([read_server(text) for text in texts])
+        values = merge_servers([read_server(text) for text in texts])
         log.readings.append(ServerReading(time_s=time_s, values=values))
 
     with Scraper(pages, take) as scraper:
@@ -114,14 +114,14 @@ def watched_server(pages: Sequence[str], folder: Path) -> Iterator[ServerLog]:
             atomic.write_text(folder / SERVER_FILE, json.dumps(content) + "\n")
 
 
-def served(
+def server_findings(
     log: ServerLog,
     timed: TimedLog,
     shared: float | None = None,
     limits: Collection[str] = (),
     answers: Answers = NO_ANSWERS,
-) -> Served:
-    """Return a server's metrics in the windows of a run.
+) -> ServerFindings:
+    """Return a server's metrics in the time windows of a run, with notes on what is missing.
 
     `shared` is the share of the data set's prompt tokens that are a prefix of an earlier prompt;
     None if unknown. Stage times, and server metrics in `limits`, become metrics of the run.
@@ -146,7 +146,7 @@ def served(
     lack = [log.lack.replace(*IF_USAGE_TELLS) if by_usage else log.lack] if log.lack else []
     absent = _absent(log, values, limits)
     gated = {name: values[name] for name in limits if name in values}
-    return Served(
+    return ServerFindings(
         server=values,
         metrics={**stages, **{name: value for name, value in gated.items() if value}},
         zero=tuple(name for name, value in gated.items() if not value),
@@ -159,12 +159,16 @@ def _share_at(point: float | None) -> str:
     return PREFIX_HIT_SHARE if point is None else at_point(PREFIX_HIT_SHARE, point)
 
 
-def answer_findings(answers: Answers, fingerprint: Mapping[str, str], seen: Served) -> Findings:
-    """Report properties of a server's answers that affect the run's metrics."""
+def answer_findings(
+    answers: Answers, fingerprint: Mapping[str, str], seen: ServerFindings
+) -> Findings:
+    """Return warnings on a server's answers: longer prompts, mixed builds, unknown cache hits."""
     return Findings.signed(_answer_signs(answers, fingerprint, seen))
 
 
-def _answer_signs(answers: Answers, fingerprint: Mapping[str, str], seen: Served) -> Iterator[Sign]:
+def _answer_signs(
+    answers: Answers, fingerprint: Mapping[str, str], seen: ServerFindings
+) -> Iterator[Sign]:
     for point, counts in answers.items():
         sent, counted = counts.get("expected_tokens", 0), counts.get("prompt_tokens", 0)
         if sent < counted:
@@ -187,7 +191,7 @@ def _answer_signs(answers: Answers, fingerprint: Mapping[str, str], seen: Served
 
 
 def _absent(log: ServerLog, seen: Mapping[str, float], limits: Collection[str]) -> Iterator[Note]:
-    """Yield a note for each gated server metric without a value, with the cause."""
+    """Yield a note on each server metric in `limits` that `seen` lacks, with the cause."""
     for name in limits:
         base = name.partition("@")[0]
         if base not in SERVER_METRICS or name in seen:

@@ -30,9 +30,9 @@ from pytest_mlperf.hardware.server import (
     PAGES,
     START_METRIC,
     identified,
-    of_exporter,
+    identify_by_exporter,
     of_kubernetes,
-    of_probe,
+    parse_probe,
 )
 from pytest_mlperf.processes import ChildProcess
 from pytest_mlperf.run.scraping import MetricsPage, PageError, read_page
@@ -103,7 +103,7 @@ class ProbePage(MetricsPage):
 
 @dataclass(frozen=True, kw_only=True)
 class ServerSources:
-    """Sources of the identity of the server at `url`; variables of `entry` are expanded."""
+    """Hold the sources of a server's hardware identity; variables in `entry` are expanded."""
 
     url: str
     accelerator: str = "cpu"
@@ -141,11 +141,11 @@ class ServerSources:
         reports, entry, name = {}, self.entry, self.accelerator
         if entry.probe:
             answer = _json_line(output_of("the probe", shlex.split(entry.probe), _script()))
-            reports["probe"] = of_probe(answer, name, self.url)
+            reports["probe"] = parse_probe(answer, name, self.url)
         try:
             if entry.exporter:
                 page = read_page(entry.exporter)
-                reports["exporter"] = of_exporter(page, entry.gpus, name)
+                reports["exporter"] = identify_by_exporter(page, entry.gpus, name)
         except PageError as error:
             raise RunError(
                 "server", f"exporter: {error}; start it, or correct its address"
@@ -164,15 +164,15 @@ class ServerSources:
         if not self.entry.probe and self.is_here and client.has(self.accelerator):
             return client
         server = self.ask()
-        if not self.entry.probe or server.properties.get("node") != own_node():
-            return client.of_server(server)
+        if not self.entry.probe or server.properties.get("node") != own_node_id():
+            return client.with_server(server)
         if not is_own_address(self.url):
             raise RunError(
                 "server",
                 f"the probe reports this machine, and {self.url} is another one: run the probe "
                 "beside the server, e.g. ssh HOST python3 -",
             )
-        return client if client.has(self.accelerator) else client.of_server(server)
+        return client if client.has(self.accelerator) else client.with_server(server)
 
     @property
     def is_here(self) -> bool:
@@ -196,8 +196,8 @@ def is_own_address(url: str) -> bool:
 
 
 @functools.cache
-def own_node() -> str:
-    """Return the node that a probe of this machine reports, whichever GPUs are visible here."""
+def own_node_id() -> str:
+    """Return the id (a hash) of this machine, equal to that in a probe run on it."""
     printed = output_of("the probe of this machine", [sys.executable, "-I", "-S", "-"], _script())
     return str(parse_json(_json_line(printed))["node"])
 
@@ -251,7 +251,7 @@ def _kubectl(*words: str) -> bytes:
 
 
 def _pages(url: str) -> tuple[dict[str, bytes], dict[str, str], frozenset[float]]:
-    """Return a server's pages, headers, and the start times that several connections report."""
+    """Return pages by path, headers, and the distinct start times of the server's processes."""
     base = API_PATH.sub("", url)
     pages: dict[str, bytes] = {}
     headers: dict[str, str] = {}

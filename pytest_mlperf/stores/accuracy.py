@@ -15,7 +15,7 @@ from pytest_mlperf.stores import atomic
 
 @dataclass(frozen=True, kw_only=True)
 class StoredPass:
-    """Hold an accuracy pass, its scores, and the measured system if it was saved."""
+    """Hold an accuracy pass with its scores, and the measured system (None if not stored)."""
 
     accuracy: Accuracy
     scored: Scored

@@ -17,7 +17,7 @@ from pytest_mlperf.core.baseline import ACCURACY_SCHEMA, AccuracyBaseline, steps
 from pytest_mlperf.core.case import path_part
 from pytest_mlperf.core.errors import BaselineError
 from pytest_mlperf.stores import atomic, foreign
-from pytest_mlperf.stores.documents import Document, written_to
+from pytest_mlperf.stores.documents import Document, write_target
 
 Scores = Mapping[str, Sequence[float | None]]
 
@@ -35,8 +35,8 @@ OUTPUTS = "output digests"
 """Name of the array of output digests; no metric has this name."""
 
 
-def pack(scores: Scores, steps: Mapping[str, int], outputs: Sequence[int] | None) -> bytes:
-    """Return an .npz archive of scores in whole steps, as uint16 if they fit, else int32."""
+def pack_scores(scores: Scores, steps: Mapping[str, int], outputs: Sequence[int] | None) -> bytes:
+    """Return an .npz archive of scores times `steps`, rounded to uint16 if they fit, else int32."""
     np, arrays = foreign.numpy(), {}
     for name in sorted(scores):
         there = [value for value in scores[name] if value is not None]
@@ -109,7 +109,7 @@ def load(path: Path) -> tuple[AccuracyBaseline, dict[str, list[float | None]]] |
     if (both := _load(path)) is None:
         return None
     baseline, file, content = both
-    return baseline, _checked(path, baseline, file, lambda: unpack(content, baseline))
+    return baseline, _read_archive(path, baseline, file, lambda: unpack(content, baseline))
 
 
 def load_outputs(path: Path) -> list[int] | None:
@@ -117,7 +117,7 @@ def load_outputs(path: Path) -> list[int] | None:
     if (both := _load(path)) is None:
         return None
     baseline, file, content = both
-    members = _checked(path, baseline, file, lambda: arrays(content, baseline, OUTPUTS))
+    members = _read_archive(path, baseline, file, lambda: arrays(content, baseline, OUTPUTS))
     if not members:
         return None
     digests: list[int] = members[OUTPUTS].tolist()
@@ -143,7 +143,7 @@ def replace_scores(
     with ACCURACY_DOCUMENT.alone(path) as locked:
         steps = {name: steps_per_point(values) for name, values in scores.items()}
         baseline = make(ACCURACY_DOCUMENT.load(path))
-        content = pack(scores, steps, outputs)
+        content = pack_scores(scores, steps, outputs)
         whole = replace(baseline, steps=steps, scores_sha256=hashlib.sha256(content).hexdigest())
         _put_both(path, whole, content, locked)
     return whole
@@ -162,7 +162,7 @@ def _put_both(
     path: Path, baseline: AccuracyBaseline, content: bytes, locked: atomic.LockedFolder
 ) -> None:
     """Write the scores, then the baseline that names them; then remove older scores."""
-    target = written_to(path)
+    target = write_target(path)
     file = _named(target, baseline)
     try:
         new = file.name not in atomic.names_in(locked.folder)
@@ -247,10 +247,10 @@ def _scores_file(path: Path, baseline: AccuracyBaseline) -> Path:
     return next((one for one in (*named, *others) if one.exists()), named[0])
 
 
-def _checked(
+def _read_archive(
     path: Path, baseline: AccuracyBaseline, file: Path, read: Callable[[], Found]
 ) -> Found:
-    """Return the result of `read`; raise BaselineError if the archive in `file` is damaged."""
+    """Return `read()`; raise BaselineError if the archive is damaged or too large for memory."""
     try:
         return read()
     except foreign.BROKEN_ARCHIVES as error:

@@ -59,7 +59,7 @@ def write_bytes(path: Path, content: bytes, locked: LockedFolder | None = None) 
     Args:
         locked: Locked folder of the file; None writes without a lock.
     """
-    with naming_disk(path), contextlib.ExitStack() as stack:
+    with explain_full_disk(path), contextlib.ExitStack() as stack:
         if locked is None:
             path.parent.mkdir(parents=True, exist_ok=True)
             if not _has_descriptors():
@@ -88,7 +88,7 @@ def _replace(path: Path, content: bytes) -> None:
 
 
 def _write(name: str, content: bytes, locked: LockedFolder, *, unnamed: bool) -> bool:
-    """Write a file under a name; return False if the file system lacks unnamed files."""
+    """Write a file, if `unnamed` by O_TMPFILE; return False if the file system lacks that."""
     temporary = _temporary_name()
     try:
         descriptor = _create(temporary, locked.unfinished, 0o666, unnamed=unnamed)
@@ -217,7 +217,7 @@ DISK_FULL = frozenset({errno.ENOSPC, errno.EDQUOT})
 
 
 @contextlib.contextmanager
-def naming_disk(path: Path) -> Iterator[None]:
+def explain_full_disk(path: Path) -> Iterator[None]:
     """Add the file system and its free space to the message of a disk-full error."""
     try:
         yield
@@ -244,14 +244,14 @@ def sync_folder(folder: Path) -> None:
         os.fsync(descriptor)
 
 
-class Keeping:
-    """Write files, and collect terminal lines about results and errors."""
+class WriteMessages:
+    """Run functions that write files; collect a terminal message on each in `lines`."""
 
     def __init__(self) -> None:
         self.lines: list[str] = []
 
-    def keep(self, title: str, write: Callable[[], object], line: str | None = None) -> bool:
-        """Call `write`; add `line`, or an error with `title`, for the terminal; return success."""
+    def try_write(self, title: str, write: Callable[[], object], line: str | None = None) -> bool:
+        """Call `write`; add `line` or an error about `title` to the messages; return success."""
         try:
             write()
         except MlperfError as error:
@@ -265,7 +265,7 @@ class Keeping:
 
 
 def unforeseen(failure: str, error: Exception) -> str:
-    """Return a terminal line for an unexpected error, with advice to free space or report."""
+    """Return a terminal line: ERROR, the text `failure`, the unexpected error, and what to do."""
     if isinstance(error, OSError) and error.errno in DISK_FULL:
         return visible(f"ERROR {failure}: {error.filename}: {error.strerror}; free some space")
     reason = visible(f"{type(error).__name__}: {text_of(error)}")
@@ -310,8 +310,8 @@ LOCK = ".gitignore"
 
 
 @contextlib.contextmanager
-def alone_in(folder: Path, *, timeout_s: float) -> Iterator[LockedFolder]:
-    """Lock a folder, creating it if needed; yield a subfolder for unfinished files.
+def locked_folder(folder: Path, *, timeout_s: float) -> Iterator[LockedFolder]:
+    """Lock a folder, created if missing; yield it with a subfolder for unfinished files.
 
     Raises:
         BusyError: Another process held the lock for longer than `timeout_s`.
@@ -319,7 +319,7 @@ def alone_in(folder: Path, *, timeout_s: float) -> Iterator[LockedFolder]:
     """
     require_descriptors()
     with contextlib.ExitStack() as stack:
-        with naming_disk(folder):
+        with explain_full_disk(folder):
             locked, descriptor = _acquire(folder, time.monotonic() + timeout_s, stack)
         try:
             _clear(locked)
@@ -417,7 +417,7 @@ def _lock(descriptor: int, deadline: float) -> None:
 
 
 def _is_current(descriptor: int, locked: LockedFolder) -> bool:
-    """Return whether an open lock file still exists under its name; fill it if it is empty."""
+    """Return whether an open lock file is the current one; write its .gitignore text if empty."""
     try:
         with opened_folder(PLACE, locked.folder) as folder:
             held, there = os.fstat(descriptor), os.stat(LOCK, dir_fd=folder, follow_symlinks=False)
@@ -466,7 +466,10 @@ def write_folder(folder: Path, content: Mapping[str, bytes | Path]) -> None:
     if os.path.lexists(folder):
         raise MlperfError(f"{folder} exists; nothing was written: name a new folder")
     try:
-        with alone_in(folder.parent, timeout_s=FOLDER_WAIT_S) as locked, naming_disk(folder):
+        with (
+            locked_folder(folder.parent, timeout_s=FOLDER_WAIT_S) as locked,
+            explain_full_disk(folder),
+        ):
             temporary = _temporary_name()
             os.mkdir(temporary, dir_fd=locked.unfinished)
             with opened_folder(temporary, locked.unfinished) as inside:

@@ -22,7 +22,7 @@ def path_for(root: Path, case: Case, profile: str) -> Path:
     return folder / path_part("workload", case.workload) / f"{file}.json"
 
 
-def is_place(file: Path) -> bool:
+def is_baseline_path(file: Path) -> bool:
     """Return whether a path has the form ROOT/ACCELERATOR/PROFILE/WORKLOAD/CASE.json."""
     parts = file.parts
     return len(parts) >= 5 and parts[-3] in get_args(Profile) and file.suffix == ".json"

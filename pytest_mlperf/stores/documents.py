@@ -18,7 +18,13 @@ from pytest_mlperf.core.errors import BaselineError
 from pytest_mlperf.core.untrusted import parse_json
 from pytest_mlperf.core.untrusted_text import escaped, merge_conflict
 from pytest_mlperf.stores import atomic, foreign
-from pytest_mlperf.stores.atomic import LOCK_HELP, BusyError, LockedFolder, NoLocksError, alone_in
+from pytest_mlperf.stores.atomic import (
+    LOCK_HELP,
+    BusyError,
+    LockedFolder,
+    NoLocksError,
+    locked_folder,
+)
 
 LOCK_WAIT_SECONDS = 60.0
 
@@ -49,7 +55,7 @@ class Document(Generic[T]):
         self._title = title
         self._anew = anew
         self.kind = kind
-        self._file = foreign.Shape(kind, extra="forbid")
+        self._file = foreign.StrictValidator(kind, extra="forbid")
 
     def load(self, path: Path) -> T | None:
         """Read a file, or return None if it is missing; raise BaselineError if it is unreadable."""
@@ -108,8 +114,8 @@ class Document(Generic[T]):
         """Lock the folder of a file; yield the lock, which `put` needs."""
         held = contextlib.ExitStack()
         try:
-            folder = written_to(path).parent
-            locked = held.enter_context(alone_in(folder, timeout_s=LOCK_WAIT_SECONDS))
+            folder = write_target(path).parent
+            locked = held.enter_context(locked_folder(folder, timeout_s=LOCK_WAIT_SECONDS))
         except BusyError:
             raise BaselineError(
                 f"{path}: cannot be locked for writing: another process has written in {folder} "
@@ -140,7 +146,7 @@ class Document(Generic[T]):
         except ValueError as defect:
             raise BaselineError(f"{path}: not written: {defect}") from defect
         try:
-            atomic.write_bytes(written_to(path), written, locked)
+            atomic.write_bytes(write_target(path), written, locked)
         except OSError as error:
             raise _not_written(path, error) from error
 
@@ -173,7 +179,7 @@ class Document(Generic[T]):
         return foreign.migrated(raw, schema, self._schema, self.migrations)
 
 
-def written_to(path: Path) -> Path:
+def write_target(path: Path) -> Path:
     """Return the path to write: the file, or its link target within the same repository."""
     if not path.is_symlink():
         return path

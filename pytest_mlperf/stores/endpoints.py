@@ -22,7 +22,7 @@ from pytest_mlperf.core.job import MLC_ENDPOINTS
 from pytest_mlperf.core.numbers import MAX_COUNT, MAX_RATE, MIN_RATE, quantity
 from pytest_mlperf.core.reason import Key, Reason
 from pytest_mlperf.core.untrusted import parse_json
-from pytest_mlperf.core.untrusted_text import encodable, shown
+from pytest_mlperf.core.untrusted_text import encodable, quoted
 from pytest_mlperf.stores.foreign import content_of, lines_of, read_foreign
 
 CONFIG = "config.yaml"
@@ -129,7 +129,9 @@ def read_point(folder: Path) -> RecordedPoint:
     requests, duration_s = summary.count("n_samples_completed"), summary.seconds("duration_ns")
     metrics, notes = _metrics(summary, requests, duration_s) if duration_s else ({}, ())
     scores = file_of(folder, ACCURACY_FILE)
-    unscored, accuracy = _accuracy(scores, _unpaired(folder)) if scores else ((), ())
+    unscored, accuracy = (
+        _client_accuracy(scores, _unjudged_scores_note(folder)) if scores else ((), ())
+    )
     invalid = (
         *_failures(summary, config, concurrency),
         *_doubts(summary, concurrency, requests, duration_s),
@@ -189,8 +191,8 @@ def read_configuration(folder: Path) -> dict[str, str]:
             raise ValueError("YAML aliases, which the client never writes")
         content = yaml.safe_load(text)
         if not isinstance(content, dict):
-            raise MlperfError(f"{path}: not a configuration of endpoints: {shown(content)}")
-        dataset = _of_speed(content.pop("datasets", None) or [])
+            raise MlperfError(f"{path}: not a configuration of endpoints: {quoted(content)}")
+        dataset = _performance_dataset(content.pop("datasets", None) or [])
         return encodable(dict(sorted(_flat({**content, "dataset": dataset}, ""))))
     except (yaml.YAMLError, *BROKEN_YAML) as error:
         line = " ".join(str(error).split())
@@ -217,7 +219,7 @@ def _yaml(who: str) -> Any:
     return yaml
 
 
-def _of_speed(datasets: Any) -> Any:
+def _performance_dataset(datasets: Any) -> Any:
     """Return the first data set of type "performance", or the first one if there is none."""
     tables = [each for each in datasets if isinstance(each, dict)]  # a TypeError if it is no list
     speed = (each for each in tables if each.get("type", "performance") == "performance")
@@ -246,13 +248,13 @@ def _concurrency(folder: Path, config: Mapping[str, str], summary: _Block) -> in
     pattern = config.get("settings.load_pattern.type", "")
     if pattern != "concurrency":
         raise MlperfError(
-            f"{folder}: load pattern {shown(pattern)}: only runs of concurrency, which are points "
+            f"{folder}: load pattern {quoted(pattern)}: only runs of concurrency, which are points "
             "of a curve, can be imported"
         )
     text = config.get("settings.load_pattern.target_concurrency", "")
     number = int(text) if text.isascii() and text.isdigit() and len(text) < 8 else 0
     if not 1 <= number < 10**7:
-        raise MlperfError(f"{folder / CONFIG}: target_concurrency is {shown(text)}")
+        raise MlperfError(f"{folder / CONFIG}: target_concurrency is {quoted(text)}")
     stated = summary.block("run_config").block("load_pattern").number("target_concurrency")
     if stated is not None and stated != number:
         raise MlperfError(
@@ -275,7 +277,7 @@ class _Block:
 
     def __post_init__(self) -> None:
         if not isinstance(self.raw, dict):
-            raise self.wrong("", f"must be an object, not {shown(self.raw)}")
+            raise self.wrong("", f"must be an object, not {quoted(self.raw)}")
 
     def wrong(self, key: str, problem: str) -> MlperfError:
         key_path = ".".join(filter(None, (self.where, key)))
@@ -291,7 +293,7 @@ class _Block:
         if value is None:
             return None
         if isinstance(value, bool) or not isinstance(value, int | float):
-            raise self.wrong(key, f"must be a number, not {shown(value)}")
+            raise self.wrong(key, f"must be a number, not {quoted(value)}")
         if not abs(value) <= MAX_RATE:
             raise self.wrong(key, f"is {value!r}, which cannot be measured")
         return float(value)
@@ -335,7 +337,7 @@ def _distribution(summary: _Block, key: str, unit: str) -> _Block:
     block = summary.block(key)
     stated = block.raw.get("unit", block.raw.get("units", unit))
     if stated != unit:
-        raise block.wrong("unit", f"is {shown(stated)}; only {unit} is supported")
+        raise block.wrong("unit", f"is {quoted(stated)}; only {unit} is supported")
     return block
 
 
@@ -395,7 +397,7 @@ def _failures(summary: _Block, config: Mapping[str, str], concurrency: int) -> I
     """
     state = summary.raw.get("state")
     if state != "complete" or summary.raw.get("complete") is not True:
-        yield Reason.of(Key.NOT_COMPLETE, "not_complete", state=shown(state))
+        yield Reason.of(Key.NOT_COMPLETE, "not_complete", state=quoted(state))
     issued, completed = summary.count("n_samples_issued"), summary.count("n_samples_completed")
     configured = _float(config.get("settings.runtime.n_samples_to_issue", ""))
     limited = any(k.startswith("settings.runtime.max_") and v != "0" for k, v in config.items())
@@ -456,7 +458,7 @@ def read_events(folder: Path) -> RecordedEvents:
     for event in events_of(folder, b'"session.', b'"sample.complete"'):
         kind, at_ns = event.get("event_type"), event.get("timestamp_ns")
         if not isinstance(at_ns, int) or not isinstance(kind, str):
-            raise MlperfError(f"{folder / EVENTS_FILE}: an event has no time: {shown(event)}")
+            raise MlperfError(f"{folder / EVENTS_FILE}: an event has no time: {quoted(event)}")
         if kind.startswith("session."):
             edges[kind] = at_ns
         else:
@@ -495,8 +497,8 @@ def events_of(folder: Path, *kinds: bytes) -> Iterator[dict[str, Any]]:
 # --- accuracy_results.json -----------------------------------------------------------------
 
 
-def _unpaired(folder: Path) -> str:
-    """Return a note that the client's scores are not judged, with the reason or a remedy."""
+def _unjudged_scores_note(folder: Path) -> str:
+    """Return a note on why the endpoint client's scores are not judged, or on how to judge them."""
     missing = " and ".join(
         name for name in (EVENTS_FILE, SAMPLES_FILE) if not (folder / name).exists()
     )
@@ -505,15 +507,15 @@ def _unpaired(folder: Path) -> str:
     return "not judged here; engine recorded can score the answers, sample by sample"
 
 
-def _accuracy(path: Path, unpaired: str) -> tuple[tuple[Reason, ...], tuple[str, ...]]:
-    """Return reasons why a run's answers are incomplete, and notes with the client's scores."""
+def _client_accuracy(path: Path, unpaired_note: str) -> tuple[tuple[Reason, ...], tuple[str, ...]]:
+    """Return (reasons if answers are lost, texts on the client's scores with `unpaired_note`)."""
     entries = _Block(path, read_foreign(path, RESULT_TITLE), "").raw.get("accuracy_scores")
     if not isinstance(entries, list):
-        raise MlperfError(f"{path}: accuracy_scores must be a list, not {shown(entries)}")
+        raise MlperfError(f"{path}: accuracy_scores must be a list, not {quoted(entries)}")
     invalid, notes = [], []
     for number, raw in enumerate(entries):
         entry = _Block(path, raw, f"accuracy_scores[{number}]")
-        name, counts = shown(str(raw.get("dataset_name"))), entry.block("response_counts")
+        name, counts = quoted(str(raw.get("dataset_name"))), entry.block("response_counts")
         lost = {key: int(counts.number(key) or 0) for key in ("empty", "missing")}
         if any(lost.values()) or raw.get("complete") is False:
             counted = ", ".join(f"{count:,} {key}" for key, count in lost.items() if count)
@@ -521,6 +523,6 @@ def _accuracy(path: Path, unpaired: str) -> tuple[tuple[Reason, ...], tuple[str,
             invalid.append(Reason.of(Key.ANSWERS_MISSING, "answers_missing", **values))
         score, of = raw.get("score"), entry.number("total_samples") or 0
         is_number = isinstance(score, int | float)  # ROUGE has a table of scores
-        text = f"{entry.number('score'):.4g}" if is_number else shown(score)
-        notes.append(f"accuracy by the client: {name} {text} on {of:,.0f} samples, {unpaired}")
+        text = f"{entry.number('score'):.4g}" if is_number else quoted(score)
+        notes.append(f"accuracy by the client: {name} {text} on {of:,.0f} samples, {unpaired_note}")
     return tuple(invalid), tuple(notes)

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from pytest_mlperf.core.errors import MlperfError
-from pytest_mlperf.core.untrusted_text import shown
+from pytest_mlperf.core.untrusted_text import quoted
 from pytest_mlperf.stores.endpoints import EVENTS_FILE, RESULT_TITLE, SAMPLES_FILE, events_of
 from pytest_mlperf.stores.foreign import read_foreign
 
@@ -91,7 +91,7 @@ def read_answers(folder: Path, dataset: str | None) -> RecordedAnswers:
                 )
     if missing := sorted(requests.keys() - answers.keys()):
         raise MlperfError(
-            f"{folder}: {len(missing):,} of {len(requests):,} samples of {shown(chosen)} have no "
+            f"{folder}: {len(missing):,} of {len(requests):,} samples of {quoted(chosen)} have no "
             f"answer, or an empty one, first: {', '.join(map(str, missing[:5]))}"
         )
     return RecordedAnswers(dataset=chosen, by_sample=answers, issued=len(samples))
@@ -101,18 +101,20 @@ def _samples(folder: Path, dataset: str | None) -> tuple[str, dict[str, int]]:
     path = folder / SAMPLES_FILE
     content = read_foreign(path, RESULT_TITLE)
     if not isinstance(content, dict):
-        raise MlperfError(f"{path}: must be an object, not {shown(content)}")
+        raise MlperfError(f"{path}: must be an object, not {quoted(content)}")
     names = [name for name in content if name not in PHASES]
     if dataset is None and len(names) != 1:
-        several = f"{', '.join(map(shown, names))}; name one with dataset" if names else "none"
+        several = f"{', '.join(map(quoted, names))}; name one with dataset" if names else "none"
         raise MlperfError(f"{path}: has accuracy answers for these data sets: {several}")
     chosen = names[0] if dataset is None else dataset
     samples = content.get(chosen)
     if not isinstance(samples, dict) or not samples:
-        raise MlperfError(f"{path}: has no samples of {shown(chosen)}")
+        raise MlperfError(f"{path}: has no samples of {quoted(chosen)}")
     for request, sample in samples.items():
         if type(sample) is not int or sample < 0:
-            raise MlperfError(f"{path}: {shown(chosen)}.{request} is not a sample: {shown(sample)}")
+            raise MlperfError(
+                f"{path}: {quoted(chosen)}.{request} is not a sample: {quoted(sample)}"
+            )
     return chosen, samples
 
 

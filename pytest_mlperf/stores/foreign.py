@@ -91,7 +91,7 @@ READ_BYTES = 2**20  # per read: `max_bytes` would allocate its whole size at onc
 
 
 class UnfitError(ValueError):
-    """Report that a file cannot be read safely; the text says what it is: "a pipe"."""
+    """Report that a file cannot be read safely; the text is the reason, e.g. "a pipe"."""
 
 
 class PointerError(OSError):
@@ -122,7 +122,7 @@ def read_regular(path: Path, max_bytes: int) -> bytes:
                 raise UnfitError(f"larger than {size_in_words(max_bytes)}")
         end = os.fstat(file.fileno())
     if (begin.st_size, begin.st_mtime_ns) != (end.st_size, end.st_mtime_ns):
-        raise UnfitError("changed while it was read")
+        raise UnfitError("changed while it was read (try again)")
     if content.startswith(POINTER) and len(content) <= MAX_POINTER_BYTES:
         advice = "a Git LFS pointer, not the file itself; run: git lfs pull"
         raise PointerError(errno.ENODATA, advice)
@@ -152,8 +152,8 @@ def lines_of(path: Path, max_line_bytes: int) -> Iterator[bytes]:
             yield line
 
 
-class Shape(Generic[Document]):
-    """Check documents strictly: no type is converted, numbers are finite.
+class StrictValidator(Generic[Document]):
+    """Validate documents of one type strictly: no value is converted, numbers are finite.
 
     The type is wrapped in a tuple: pydantic then applies this configuration to a dataclass, and
     domain classes stay independent of pydantic.
@@ -227,7 +227,7 @@ def json_of(path: Path | str, title: str, content: bytes, *, repeated_keys: bool
     return encodable(value) if b"\\u" in content else value
 
 
-def unreadable(content: bytes) -> str:
+def rejection_reason(content: bytes) -> str:
     """Return why `read_foreign` would reject content that is about to be written, or ""."""
     if len(content) > MAX_FILE_BYTES:
         return f"{len(content):,} bytes; at most {size_in_words(MAX_FILE_BYTES)} can be read"
@@ -343,11 +343,11 @@ def as_document(
     path: Path | str,
     raw: Any,
     title: str,
-    shape: Shape[Document],
+    shape: StrictValidator[Document],
     newest: int,
     cure: str,
     migrations: Mapping[int, Migration] = MappingProxyType({}),
-    items: tuple[str, Shape[Any]] | None = None,
+    items: tuple[str, StrictValidator[Any]] | None = None,
 ) -> Document:
     """Convert a JSON value to a document; raise MlperfError if it does not fit the shape.
 

@@ -21,7 +21,7 @@ from pytest_mlperf.core.results import CaseResult
 from pytest_mlperf.core.untrusted import parse_json
 from pytest_mlperf.core.untrusted_text import encodable
 from pytest_mlperf.stores import atomic
-from pytest_mlperf.stores.foreign import MAX_FILE_BYTES, Shape, read_regular
+from pytest_mlperf.stores.foreign import MAX_FILE_BYTES, StrictValidator, read_regular
 
 SCHEMA_VERSION = 2
 JOURNAL_KIND = "pytest-mlperf journal"
@@ -45,7 +45,7 @@ class Begun:
     settings: Mapping[str, str]
 
 
-_BEGUN, _RESULT = Shape(Begun), Shape(CaseResult)
+_BEGUN, _RESULT = StrictValidator(Begun), StrictValidator(CaseResult)
 _WRITTEN = {Begun: TypeAdapter(Begun), CaseResult: TypeAdapter(CaseResult)}
 
 
@@ -61,7 +61,7 @@ class Journal:
 
     def add(self, result: CaseResult) -> None:
         """Write a result and flush it to disk."""
-        with atomic.naming_disk(self.path):
+        with atomic.explain_full_disk(self.path):
             self._file.write(_line(result).encode("utf-8"))
             self._file.flush()
             os.fsync(self._file.fileno())
@@ -104,7 +104,7 @@ def read(folder: Path) -> tuple[Begun, dict[str, CaseResult]]:
 
 
 @contextlib.contextmanager
-def left(folder: Path) -> Iterator[Path]:
+def interrupted_journal(folder: Path) -> Iterator[Path]:
     """Lock and yield an interrupted session's journal; raise MlperfError if it still runs."""
     path = folder / JOURNAL_FILE
     try:

@@ -54,14 +54,14 @@ ENERGY_PLACES: Places = {
 }
 
 
-def moved(content: Any, places: Places) -> Any:
-    """Rename keys of a JSON object, also into nested objects; return other content unchanged."""
+def rename_keys(content: Any, new_keys: Places) -> Any:
+    """Rename keys of a JSON object ("GROUP.NAME" into object GROUP); return other content as is."""
     if not isinstance(content, dict):
         return content
     present: dict[str, Any] = {}
     groups: dict[str, dict[str, Any]] = {}
     for key, value in content.items():
-        group, _, name = places.get(key, key).rpartition(".")
+        group, _, name = new_keys.get(key, key).rpartition(".")
         (groups.setdefault(group, {}) if group else present)[name] = value
     return {**present, **groups}
 
@@ -83,7 +83,9 @@ def _verdicts(content: Any, change: Callable[[Any], Any]) -> Any:
 def _to_2(content: dict[str, Any]) -> Any:
     def changed(verdict: Any) -> Any:
         return _in_each(
-            moved(verdict, VERDICT_PLACES), "metrics", lambda metric: moved(metric, METRIC_PLACES)
+            rename_keys(verdict, VERDICT_PLACES),
+            "metrics",
+            lambda metric: rename_keys(metric, METRIC_PLACES),
         )
 
     return _verdicts(content, changed)
@@ -99,11 +101,11 @@ def _to_3(content: dict[str, Any]) -> Any:
 
 
 def _run(content: Any) -> Any:
-    run = moved(content, RUN_PLACES)
+    run = rename_keys(content, RUN_PLACES)
     if not isinstance(run, dict) or not isinstance(run.get("energy"), dict):
         return run
     energy = {
-        source: {**moved(reading, ENERGY_PLACES), "source": source}
+        source: {**rename_keys(reading, ENERGY_PLACES), "source": source}
         if isinstance(reading, dict)
         else reading
         for source, reading in run["energy"].items()

@@ -23,7 +23,7 @@ from pytest_mlperf.stores.migrations import MIGRATIONS
 
 TITLE = "results file"
 
-_SHAPE, _CASE = foreign.Shape(Results), foreign.Shape(CaseResult)
+_SHAPE, _CASE = foreign.StrictValidator(Results), foreign.StrictValidator(CaseResult)
 
 
 @cache
@@ -42,7 +42,7 @@ def write_results(path: Path, results: Results, *, readable: bool = True) -> str
     If `readable` is set, such a file is not written, and MlperfError is raised.
     """
     text = as_text(results)
-    reason = foreign.unreadable(text.encode("utf-8", "backslashreplace"))
+    reason = foreign.rejection_reason(text.encode("utf-8", "backslashreplace"))
     if reason and readable:
         raise MlperfError(f"{path}: not written: {reason}; merge or import fewer files at a time")
     try:
@@ -186,7 +186,7 @@ class Manifest:
         return sum(one.pairs for one in self.tests)
 
 
-_MANIFEST = foreign.Shape(Manifest)
+_MANIFEST = foreign.StrictValidator(Manifest)
 
 
 def read_manifest(path: Path, content: bytes | None = None) -> Manifest:

@@ -10,8 +10,14 @@ from pathlib import Path
 from pydantic import TypeAdapter, ValidationError
 
 from pytest_mlperf.core.errors import MlperfError
-from pytest_mlperf.core.results import Suspect, newest, remaining
-from pytest_mlperf.stores.atomic import BusyError, LockedFolder, NoLocksError, alone_in, write_bytes
+from pytest_mlperf.core.results import Suspect, newest, next_suspects
+from pytest_mlperf.stores.atomic import (
+    BusyError,
+    LockedFolder,
+    NoLocksError,
+    locked_folder,
+    write_bytes,
+)
 from pytest_mlperf.stores.foreign import content_of, json_of
 from pytest_mlperf.stores.results import TITLE, from_bytes
 
@@ -71,7 +77,7 @@ def update(path: Path, change: Callable[[tuple[Suspect, ...]], Iterable[Suspect]
     """Replace a file's suspects by the result of `change`, under the lock of the folder."""
     try:
         try:
-            with alone_in(path.parent, timeout_s=LOCK_TIMEOUT_SECONDS) as locked:
+            with locked_folder(path.parent, timeout_s=LOCK_TIMEOUT_SECONDS) as locked:
                 _write(path, change, locked)
         except NoLocksError:
             _write(path, change, None)
@@ -105,7 +111,7 @@ def _listed(file: Path) -> Remembered:
         results = from_bytes(str(file), content)
         started = results.started
         earlier = (*results.suspects, *(result.suspected for result in results.cases))
-        after = remaining(filter(None, earlier), results.cases, date=started, cleared=True)
+        after = next_suspects(filter(None, earlier), results.cases, date=started, cleared=True)
         stated = {
             entry.key: replace(entry, seen=entry.seen or started) for entry in results.suspects
         }

@@ -29,7 +29,7 @@ class NoSuite:
     profile: Profile = "quick"
     division: Division = "closed"
     rules: None = None
-    of_best: None = None
+    min_official_share: None = None
     gaps: tuple[str, ...] = ()
     expected_failures: tuple[ExpectedFailure, ...] = ()
 

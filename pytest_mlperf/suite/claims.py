@@ -20,7 +20,7 @@ def scenario_of(suite: Suite, entry: PairEntry) -> str:
 
 
 def metric_of(suite: Suite, entry: PairEntry) -> str:
-    """Return the metric that a claim is about."""
+    """Return the metric of a claim: the entry's `metric`, else the first that the suite gates."""
     return entry.metric or next(iter(suite.gated(_entry(suite, scenario_of(suite, entry)))))
 
 

@@ -13,18 +13,18 @@ from pydantic import ValidationError
 
 from pytest_mlperf import registry
 from pytest_mlperf.core.errors import MlperfError, RunError, SuiteError, UnavailableError
-from pytest_mlperf.core.job import EarlierBuild, Elsewhere
-from pytest_mlperf.core.untrusted_text import nearest, shown
+from pytest_mlperf.core.job import EarlierBuild, PythonEnvironment
+from pytest_mlperf.core.untrusted_text import nearest, quoted
 from pytest_mlperf.suite.load import defects_in
 from pytest_mlperf.suite.places import expand
 from pytest_mlperf.suite.plan import Planned
-from pytest_mlperf.suite.tables import BaselineEngine, Named, title_of
+from pytest_mlperf.suite.tables import BaselineEngine, PythonTable, title_of
 from pytest_mlperf.suite.values import KeyPath
 
 
-def elsewhere(planned: Planned) -> Elsewhere | None:
+def engine_python(planned: Planned) -> PythonEnvironment | None:
     """Return the other Python of a case's engine, or None; UnavailableError if it is missing."""
-    return find(planned, planned.engine_key, planned.engine)
+    return find_python(planned, planned.engine_key, planned.engine)
 
 
 AGAINST = "--mlperf-against"
@@ -37,23 +37,23 @@ _REFERENCE_KINDS: Mapping[str, str] = {
 """Key of `baseline_engine` by the prefix of a value of `--mlperf-against`."""
 
 
-def reference(text: str) -> BaselineEngine:
-    """Parse the value of `--mlperf-against`; raise MlperfError if it does not name a build."""
+def parse_against(text: str) -> BaselineEngine:
+    """Parse `--mlperf-against`, e.g. "git:main"; raise MlperfError if it does not name a build."""
     kind, colon, value = text.partition(":")
     if not colon:
         kind, value = "git", text
     if kind not in _REFERENCE_KINDS:
         forms = "git:REF, pip:NAME==VERSION, python:PATH or command:WORDS"
         raise MlperfError(
-            f"{shown(text)} names no build; write {forms}{nearest(kind, _REFERENCE_KINDS)}"
+            f"{quoted(text)} names no build; write {forms}{nearest(kind, _REFERENCE_KINDS)}"
         )
     try:
         words = shlex.split(value) if kind == "command" else value.strip()
         return BaselineEngine.model_validate({_REFERENCE_KINDS[kind]: words})
     except ValidationError as error:
-        raise MlperfError(f"{shown(text)}: {defects_in(error)[0][1]}") from None
+        raise MlperfError(f"{quoted(text)}: {defects_in(error)[0][1]}") from None
     except ValueError as error:
-        raise MlperfError(f"{shown(text)} is no command: {error}") from None
+        raise MlperfError(f"{quoted(text)} is no command: {error}") from None
 
 
 def other_build(planned: Planned, table: BaselineEngine) -> EarlierBuild:
@@ -71,7 +71,7 @@ def other_build(planned: Planned, table: BaselineEngine) -> EarlierBuild:
         )
     try:
         return EarlierBuild(
-            elsewhere=find(planned, (AGAINST,), table) or elsewhere(planned),
+            elsewhere=find_python(planned, (AGAINST,), table) or engine_python(planned),
             suite=planned.path,
             git=table.git,
             requirements=_wheels(planned, (AGAINST, "pip"), table.wheel),
@@ -89,7 +89,7 @@ def earlier_build(planned: Planned) -> EarlierBuild | None:
         return None
     where = (*planned.engine_key, "baseline_engine")
     return EarlierBuild(
-        elsewhere=find(planned, where, table) or elsewhere(planned),
+        elsewhere=find_python(planned, where, table) or engine_python(planned),
         suite=planned.path,
         git=None if table.git is None else str(_expanded(planned, (*where, "git"), table.git)),
         wheels=_wheels(planned, (*where, "wheel"), table.wheel),
@@ -98,10 +98,12 @@ def earlier_build(planned: Planned) -> EarlierBuild | None:
     )
 
 
-def find(planned: Planned, where: KeyPath, named: Named) -> Elsewhere | None:
-    """Return the Python that a table names, or None; UnavailableError if it is missing."""
-    name = "python" if named.python is not None else "command"
-    named_value = getattr(named, name)
+def find_python(
+    planned: Planned, where: KeyPath, python_table: PythonTable
+) -> PythonEnvironment | None:
+    """Return the Python that a suite table names, else None; UnavailableError if it is missing."""
+    name = "python" if python_table.python is not None else "command"
+    named_value = getattr(python_table, name)
     if named_value is None:
         return None
     key = (*where, name)
@@ -111,7 +113,7 @@ def find(planned: Planned, where: KeyPath, named: Named) -> Elsewhere | None:
     else:
         _program(planned, key, named_value[0], expanded[0], Path())
         command = tuple(expanded)
-    return Elsewhere(command=command, title=title_of(named), key=_key_text(key))
+    return PythonEnvironment(command=command, title=title_of(python_table), key=_key_text(key))
 
 
 def _wheels(planned: Planned, key: KeyPath, text: str | None) -> tuple[str, ...]:

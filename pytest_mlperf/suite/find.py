@@ -12,7 +12,7 @@ from pytest_mlperf.core.case import Scenario
 from pytest_mlperf.core.metrics import CONCURRENCY, METRICS, OF_BENCHMARKS, Dimension
 from pytest_mlperf.core.numbers import quantity
 from pytest_mlperf.core.search import Condition
-from pytest_mlperf.core.untrusted_text import nearest, shown
+from pytest_mlperf.core.untrusted_text import nearest, quoted
 from pytest_mlperf.suite.values import MAX_CONCURRENCY, Defect, Rates, Share, seconds
 
 LATENCIES = tuple(
@@ -33,7 +33,7 @@ _PATTERN = r"^\s*[a-z0-9_]+\s*<\s*([0-9]+(\.[0-9]+)?|\.[0-9]+)\s*(ms|s|min|m|h)\
 def _condition(value: object) -> Condition:
     match = re.fullmatch(_CONDITION, value) if isinstance(value, str) else None
     if not match:
-        raise ValueError(f'{shown(value)} is not a condition; write it as "ttft_p99 < 1 s"')
+        raise ValueError(f'{quoted(value)} is not a condition; write it as "ttft_p99 < 1 s"')
     metric, limit = match[1], match[2]
     if metric not in LATENCIES:
         raise ValueError(f"unknown latency {metric!r}{nearest(metric, LATENCIES)}")
@@ -64,8 +64,8 @@ def _bounds(value: object) -> tuple[int, int]:
     if type(low) is int and type(high) is int and 1 <= low < high <= MAX_CONCURRENCY:
         return low, high
     raise ValueError(
-        f"{shown(value)} are not bounds; write the minimum and maximum of requests in flight, 1 to "
-        f"{MAX_CONCURRENCY:,}: [1, 512]"
+        f"{quoted(value)} are not bounds; write the minimum and maximum of requests in flight, 1 "
+        f"to {MAX_CONCURRENCY:,}: [1, 512]"
     )
 
 
@@ -156,7 +156,7 @@ def _bounds_defects(find: FindEntry, *, is_rate: bool) -> Iterator[Defect]:
 
 
 def limits_of(scenario: Any, constants: Any, *, tokens: bool) -> dict[str, float]:
-    """Return LoadGen's latency limits by metric [s]: the suite's, else the MLPerf round's."""
+    """Return the scenario's latency limits [s], else the round's; of TTFT and TPOT if `tokens`."""
     limits: dict[str, float] = {}
     for of in ("ttft", "tpot") if tokens else ("latency",):
         limit: float | None = getattr(scenario, f"{of}_limit")

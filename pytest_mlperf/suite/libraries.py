@@ -32,7 +32,7 @@ NOUNS: dict[registry.Group, str] = {
 }
 
 
-def declared(group: registry.Group, use: str) -> tuple[str, ...]:
+def declared_libraries(group: registry.Group, use: str) -> tuple[str, ...]:
     """Return the libraries that a registered extension needs with any options.
 
     They are the import names in its class attribute `libraries`. The user's own code is never
@@ -43,12 +43,12 @@ def declared(group: registry.Group, use: str) -> tuple[str, ...]:
 
 def require_libraries(group: registry.Group, use: str) -> None:
     """Raise EnvironmentFault with the install command if an extension's libraries are missing."""
-    absent = [library for library in declared(group, use) if not is_here(library)]
+    absent = [library for library in declared_libraries(group, use) if not is_here(library)]
     if absent:
         verb = "are" if len(absent) > 1 else "is"
         raise EnvironmentFault(
             f"{NOUNS[group]} {use} needs {' and '.join(absent)}, which {verb} not installed in "
-            f"{sys.executable}: {cure(group, use, absent)}"
+            f"{sys.executable}: {install_command(group, use, absent)}"
         )
 
 
@@ -60,13 +60,13 @@ def is_here(library: str) -> bool:
         return True
 
 
-def cure(group: registry.Group, use: str, absent: Sequence[str]) -> str:
+def install_command(group: registry.Group, use: str, absent: Sequence[str]) -> str:
     """Return the command that installs missing libraries: the extension's `install`, or pip."""
     advice: str | None = registry.class_attribute(group, use, "install")
     if advice is not None:
         return advice
     missing = {distribution(library) for library in absent}
-    all_of_it = {distribution(library) for library in declared(group, use)} | missing
+    all_of_it = {distribution(library) for library in declared_libraries(group, use)} | missing
     extra = _smallest_extra(all_of_it, use) or _smallest_extra(missing, use)
     return (
         f"pip install '{DISTRIBUTION}[{extra}]'"

@@ -33,7 +33,7 @@ from pytest_mlperf.core.metrics import (
     point_of,
 )
 from pytest_mlperf.core.rulings.accuracy import Margin
-from pytest_mlperf.core.untrusted_text import nearest, shown
+from pytest_mlperf.core.untrusted_text import nearest, quoted
 from pytest_mlperf.suite.tables import OF_BEST, AccuracyLimit, EngineEntry, ScenarioEntry
 from pytest_mlperf.suite.values import Defect, share
 
@@ -71,7 +71,7 @@ def _gateable(scenario: ScenarioEntry) -> frozenset[str]:
     return LATENCIES - SERVED - {SLOWEST_REPLICA}
 
 
-def of_server(limits: Mapping[str, Any], scenario: ScenarioEntry) -> list[str]:
+def gated_server_metrics(limits: Mapping[str, Any], scenario: ScenarioEntry) -> list[str]:
     """Return the server metrics that `limits` gates in a scenario; in a curve one per point."""
     points = scenario.points or (None,)
     every = {
@@ -118,7 +118,10 @@ def limit_defects(
             yield (*where, SLOWEST_REPLICA), message
     yield from _gated_nowhere(limits, scenarios, judged)
     for index, scenario in enumerate(scenarios):
-        measured = gateable(scenario) | {*of_server(scenario.limits, scenario), *SERVER_METRICS}
+        measured = gateable(scenario) | {
+            *gated_server_metrics(scenario.limits, scenario),
+            *SERVER_METRICS,
+        }
         for name in scenario.limits:
             if name in METRICS and name not in measured | UNGATED:
                 yield (
@@ -131,7 +134,7 @@ def limit_defects(
 def _gated_nowhere(
     limits: Mapping[str, Any], scenarios: Sequence[ScenarioEntry], judged: Collection[str]
 ) -> Iterator[Defect]:
-    """Yield the suite's limits without effect: no scenario gates the metric or has its point."""
+    """Yield a defect for each limit of the suite on a metric that no scenario gates."""
     held = {*judged, *EFFICIENCY, *SERVER_METRICS}
     for name in (one for one in limits if one in METRICS and one not in held):
         if any(name in gateable(scenario) for scenario in scenarios):
@@ -199,7 +202,7 @@ def _accuracy_defects(engines: Sequence[EngineEntry], value: object) -> Iterator
         limit = AccuracyLimit.model_validate(value)
     except ValidationError:
         advice = 'write accuracy = { margin = "0.5%" } or { margin = "0.5 points" }'
-        yield where, f"{shown(value)} is not an accuracy limit; {advice}"
+        yield where, f"{quoted(value)} is not an accuracy limit; {advice}"
         return
     margin = margin_of(limit)
     if margin is not None and not margin.value:

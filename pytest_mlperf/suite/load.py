@@ -14,7 +14,7 @@ from pydantic import BaseModel, ValidationError
 
 from pytest_mlperf.core.errors import SuiteError
 from pytest_mlperf.core.untrusted import parse_toml
-from pytest_mlperf.core.untrusted_text import meant, merge_conflict, nearest, shown
+from pytest_mlperf.core.untrusted_text import merge_conflict, nearest, quoted, spelling_hint
 from pytest_mlperf.stores.foreign import UnfitError, read_regular
 from pytest_mlperf.suite.model import Inconsistent, Suite
 from pytest_mlperf.suite.values import Defect, KeyPath
@@ -126,7 +126,7 @@ def _keys(source: str) -> tuple[str, ...]:
 
 
 def _indexed(keys: Sequence[str], *, array: bool, last: dict[KeyPath, int]) -> KeyPath:
-    """Return the key path of a table header; for `[[table]]` with the index of the table."""
+    """Return a table header's key path, with indices for `[[table]]`, counted in `last`."""
     path: KeyPath = ()
     for depth, key in enumerate(keys, start=1):
         path = (*path, key)
@@ -171,7 +171,7 @@ def _read(path: Path) -> str:
     except OSError as error:
         raise SuiteError(f"{path}: cannot be read: {error.strerror}") from None
     except UnfitError as error:
-        raise SuiteError(f"{path}: {error}, not a suite; write a TOML file per workload") from None
+        raise SuiteError(f"{path}: {error}; a suite is a TOML file for one workload") from None
     if b"\0" in data and not data.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
         raise SuiteError(f"{path}: this is a binary file, not a suite in TOML")
     try:
@@ -189,7 +189,7 @@ def _syntax(message: str, text: str) -> str:
     if line or location == "end of document":
         number = int(line[1]) if line else text.rstrip().count("\n") + 1
         content = f"{text}\n".split("\n")[number - 1].strip()
-        return f"{number}: not TOML: {reason}: {shown(content)}"
+        return f"{number}: not TOML: {reason}: {quoted(content)}"
     return f" not TOML: {message.partition(';')[0]}"
 
 
@@ -224,8 +224,8 @@ def _message(where: KeyPath, kind: str, message: str, value: object) -> str:
     words = _WORDS.get(kind) or message.replace("Input should be", "must be")
     if kind in {"literal_error", "enum"}:
         choices = re.findall("'([^']*)'", message)
-        return f"{words}, not {shown(value)}{meant(str(value), choices)}"
-    return words if "not" in words or kind == "missing" else f"{words}, not {shown(value)}"
+        return f"{words}, not {quoted(value)}{spelling_hint(str(value), choices)}"
+    return words if "not" in words or kind == "missing" else f"{words}, not {quoted(value)}"
 
 
 def _sibling_keys(where: KeyPath) -> list[str]:

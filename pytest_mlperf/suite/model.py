@@ -14,7 +14,7 @@ from pytest_mlperf.core.metrics import METRICS, SERVER_METRICS, at_point, gated_
 from pytest_mlperf.core.roofline.gpu import PEAKS, GpuPrice, GpuSpec, parse_gpu
 from pytest_mlperf.core.roofline.work import AnyWork
 from pytest_mlperf.core.rulings.accuracy import Margin
-from pytest_mlperf.core.untrusted_text import nearest, shown
+from pytest_mlperf.core.untrusted_text import nearest, quoted
 from pytest_mlperf.hardware.machine import split
 from pytest_mlperf.rounds import ROUNDS, RoundWorkload, load_round
 from pytest_mlperf.rounds.endpoints import points_up_to, seed_sets
@@ -22,7 +22,7 @@ from pytest_mlperf.rounds.published import benchmarks, official_results
 from pytest_mlperf.rounds.work import find_work, parse_work
 from pytest_mlperf.suite import values
 from pytest_mlperf.suite.find import find_defects, limits_of
-from pytest_mlperf.suite.limits import limit_defects, margin_of, of_server
+from pytest_mlperf.suite.limits import gated_server_metrics, limit_defects, margin_of
 from pytest_mlperf.suite.tables import (
     OF_BEST,
     AccuracyLimit,
@@ -120,7 +120,16 @@ class Suite(Table):
         if self.round not in ROUNDS:
             message = f"no round {self.round!r}; rounds: {', '.join(ROUNDS)}"
             raise Inconsistent([(("round",), message)])
-        checks = (_workload, _data, _scenarios, _rates, _limits, _physics, _engines, _failures)
+        checks = (
+            _workload,
+            _data,
+            _scenarios,
+            _rates,
+            _limits,
+            _physics,
+            _engines,
+            _failure_defects,
+        )
         defects = [defect for check in checks for defect in check(self)]
         if defects:
             raise Inconsistent(defects)
@@ -281,11 +290,11 @@ class Suite(Table):
         return AccuracyLimit.model_validate(self.limits.get("accuracy", {}))
 
     @property
-    def of_best(self) -> float | None:
+    def min_official_share(self) -> float | None:
         """Minimum share of the best official result; None if the suite sets none."""
         return values.share(self.limits[OF_BEST]) if OF_BEST in self.limits else None
 
-    def judged(self, scenario: ScenarioEntry) -> list[str]:
+    def judged_metrics(self, scenario: ScenarioEntry) -> list[str]:
         """Return the metrics that a scenario gates: its defaults, and those in its `limits`.
 
         Metrics of a server are also gated if they are in the suite's `[limits]`.
@@ -294,7 +303,7 @@ class Suite(Table):
         defaults = gated_metrics(scenario.name, tokens=self.tokens, searched=searched)
         defaults += tuple(at_point(name, c) for name in defaults for c in scenario.points or ())
         own_metrics = (name for name in scenario.limits if name not in SERVER_METRICS)
-        server_metrics = of_server({**self.limits, **scenario.limits}, scenario)
+        server_metrics = gated_server_metrics({**self.limits, **scenario.limits}, scenario)
         return list(dict.fromkeys((*defaults, *own_metrics, *server_metrics)))
 
     def gated(self, scenario: ScenarioEntry) -> dict[str, float]:
@@ -315,7 +324,7 @@ class Suite(Table):
                 return limit_of(mean)
             return default if mean == name else max(default, limit_of(mean))
 
-        return {name: limit_of(name) for name in self.judged(scenario)}
+        return {name: limit_of(name) for name in self.judged_metrics(scenario)}
 
 
 def _workload(suite: Suite) -> Iterator[values.Defect]:
@@ -428,7 +437,10 @@ def _loop(scenario: ScenarioEntry, index: int) -> Iterator[values.Defect]:
         yield (*where, "points"), message
     if scenario.seed_set is not None and scenario.seed_set not in seed_sets():
         names = ", ".join(seed_sets())
-        yield (*where, "seed_set"), f"no seed set {shown(scenario.seed_set)}; published: {names}"
+        yield (
+            (*where, "seed_set"),
+            f"no seed set {quoted(scenario.seed_set)}; published: {names}",
+        )
     for name in NOT_OF_LOOPS:
         if getattr(scenario, name) is not None:
             yield (*where, name), f"{scenario.name} takes points, not {name}; remove it"
@@ -479,7 +491,7 @@ def _rates(suite: Suite) -> Iterator[values.Defect]:
 
 
 def _limits(suite: Suite) -> Iterator[values.Defect]:
-    judged = {name for scenario in suite.scenarios for name in suite.judged(scenario)}
+    judged = {name for scenario in suite.scenarios for name in suite.judged_metrics(scenario)}
     yield from limit_defects(suite.limits, suite.scenarios, suite.engines, judged)
     name, where = suite.workload.name, ("limits", OF_BEST)
     if OF_BEST not in suite.limits:
@@ -572,8 +584,8 @@ def _power_limits(entry: EngineEntry, index: int) -> Iterator[values.Defect]:
             )
 
 
-def _failures(suite: Suite) -> Iterator[values.Defect]:
-    """Yield expected failures whose engine, metric or other field is not in the suite."""
+def _failure_defects(suite: Suite) -> Iterator[values.Defect]:
+    """Yield the [[expected_failures]] whose engine, metric or other field is not in the suite."""
     reference = suite.workload.reference or (suite.rules.metrics if suite.rules else {})
     choices: dict[str, list[str]] = {
         "scenario": [scenario.name for scenario in suite.scenarios],

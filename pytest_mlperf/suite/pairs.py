@@ -50,7 +50,7 @@ class PlannedPair:
 
     @property
     def accelerators(self) -> tuple[str, ...]:
-        """Accelerators that must be present."""
+        """Accelerators that the two cases need, without duplicates."""
         return tuple(dict.fromkeys((*self.a.accelerators, *self.b.accelerators)))
 
     @property
@@ -60,7 +60,7 @@ class PlannedPair:
 
     @property
     def techniques(self) -> tuple[str, ...]:
-        """Techniques that either engine entry declares."""
+        """Open-division techniques that either engine entry declares."""
         return tuple(dict.fromkeys((*self.a.techniques, *self.b.techniques)))
 
     @property

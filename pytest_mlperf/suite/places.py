@@ -60,7 +60,7 @@ def place_of(suite: Path, where: tuple[str | int, ...]) -> str:
     return f"{suite}:{line_of(suite.read_text('utf-8-sig'), where)}"
 
 
-def local(suite: Path, where: tuple[str | int, ...], text: str) -> str:
+def resolve_path(suite: Path, where: tuple[str | int, ...], text: str) -> str:
     """Resolve a path in a suite, relative to the suite's folder, with `${VAR}` expanded.
 
     Args:
@@ -92,10 +92,10 @@ def local(suite: Path, where: tuple[str | int, ...], text: str) -> str:
     return str(path.resolve())
 
 
-def all_of(*asks: Callable[[], Any]) -> list[Any]:
-    """Return the results of several calls; raise one UnavailableError that names all failures."""
+def all_of(*calls: Callable[[], Any]) -> list[Any]:
+    """Return the results of `calls`; raise one UnavailableError that names all failures."""
     results, missing = [], []
-    for ask in asks:
+    for ask in calls:
         try:
             results.append(ask())
         except UnavailableError as error:
@@ -125,7 +125,7 @@ def _advice(path: Path, text: str) -> str:
 
 
 def _first_weights(model: Path) -> Path:
-    """Return the model file to check: in a folder, the first usable weights, if any.
+    """Return the model file to check: in a folder, the first weights that are not defective.
 
     Weights in an unused format may be left as Git LFS pointers on purpose.
     """
@@ -151,19 +151,19 @@ def _defect(file: Path) -> str:
     return ""
 
 
-def available(
-    suite: Path, where: tuple[str | int, ...], options: Mapping[str, Any]
+def expand_variables(
+    suite: Path, key_path: tuple[str | int, ...], options: Mapping[str, Any]
 ) -> dict[str, Any]:
-    """Expand `${VAR}` in options; raise UnavailableError with all variables that are unset."""
+    """Expand `${VAR}` in options; raise UnavailableError with unset variables and their place."""
     try:
         return expand(options)
     except SuiteError as error:
         first = next(name for name, value in options.items() if unset_in(value))
-        location = place_of(suite, (*where, first))
-        raise UnavailableError(f"{location}: {where[-1]}: {error}") from None
+        location = place_of(suite, (*key_path, first))
+        raise UnavailableError(f"{location}: {key_path[-1]}: {error}") from None
 
 
-def near(suite: Path, value: Any) -> Any:
+def resolve_existing(suite: Path, value: Any) -> Any:
     """Resolve a PATH or "evaluate:PATH" that exists relative to the suite; else return `value`."""
     if not isinstance(value, str):
         return value

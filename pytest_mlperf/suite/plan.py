@@ -57,7 +57,9 @@ def score_bounds(
         return None
     return {
         name: _bounds(
-            _own_metric(name, reference, rules, lower=name in lower), workload.target, rules
+            _suite_metric(name, reference, rules, is_lower_better=name in lower),
+            workload.target,
+            rules,
         )
         for name, reference in workload.reference.items()
     }
@@ -71,13 +73,13 @@ def gate_samples(suite: Suite, scenario: RoundScenario) -> int | None:
     return scenario.accuracy_samples or rules.accuracy_samples or rules.dataset_samples
 
 
-def _own_metric(
-    name: str, reference: float, rules: RoundWorkload | None, *, lower: bool
+def _suite_metric(
+    name: str, reference: float, rules: RoundWorkload | None, *, is_lower_better: bool
 ) -> RoundMetric:
-    """Return a metric with the suite's reference score, and the round's tolerance as a share."""
+    """Return the round's metric with the suite's reference score, and the tolerance as a share."""
     official = rules.metrics.get(name) if rules else None
     if official is None:
-        better: Literal["higher", "lower"] = "lower" if lower else "higher"
+        better: Literal["higher", "lower"] = "lower" if is_lower_better else "higher"
         return RoundMetric(name=name, checker="", reference=reference, better=better)
     share = official.share
     if official.within:
@@ -136,13 +138,13 @@ class CaseData:
 
     @property
     def accuracy_scenario(self) -> str:
-        """First scenario that scores the same data; it writes their accuracy baseline."""
+        """Name of the first scenario with the same accuracy data; it writes their baseline."""
         scored, scenarios = self.source("accuracy"), self.suite.scenarios
         return next(s.name for s in scenarios if self.suite.data_of(s, "accuracy")[1] == scored)
 
     @property
     def baseline_label(self) -> str:
-        """Scenario in the accuracy baseline's file name; "" if it is the suite's first."""
+        """Scenario in the accuracy baseline's file name; "" for the suite's first scenario."""
         name = self.accuracy_scenario
         return "" if name == self.suite.scenarios[0].name else name
 
@@ -211,12 +213,12 @@ class Planned:
 
     @property
     def baseline_engine(self) -> BaselineEngine | None:
-        """Build of the baseline for this engine, as the suite names it; None without one."""
+        """Build of the engine that the suite names as baseline of this entry; None without one."""
         return self.engine.baseline_engine
 
     @property
     def find(self) -> FindEntry | None:
-        """Search for the highest load; None if the suite sets the load."""
+        """Settings of the search for the highest load; None if the suite sets the load."""
         return self.scenario.find
 
     @property
@@ -291,7 +293,7 @@ class Planned:
         return CaseData(self.suite, self.scenario, self.round_scenario)
 
     def bounds(self, lower: Collection[str]) -> Mapping[str, GateWindow] | None:
-        """Return the accuracy gate's bounds by score (`score_bounds`); None without a gate."""
+        """Return the gate's bounds by score, or None; less is better for the scores in `lower`."""
         return score_bounds(self.suite, self.round_scenario, lower)
 
     @property

@@ -21,13 +21,19 @@ from pytest_mlperf.core.errors import EnvironmentFault, SuiteError, UnavailableE
 from pytest_mlperf.hardware.machine import split
 from pytest_mlperf.rounds import load_round
 from pytest_mlperf.rounds.endpoints import seed_sets
-from pytest_mlperf.suite.environments import elsewhere, find
+from pytest_mlperf.suite.environments import engine_python, find_python
 from pytest_mlperf.suite.find import limits_of
 from pytest_mlperf.suite.libraries import require_libraries
-from pytest_mlperf.suite.places import all_of, available, expand, local, near
+from pytest_mlperf.suite.places import (
+    all_of,
+    expand,
+    expand_variables,
+    resolve_existing,
+    resolve_path,
+)
 from pytest_mlperf.suite.plan import Planned
 from pytest_mlperf.suite.tables import BuildStep, CalibrationSource, DatasetSource, ScenarioEntry
-from pytest_mlperf.suite.trial import ABSENT, try_engine, written
+from pytest_mlperf.suite.trial import ABSENT, first_wrong_path, try_engine
 from pytest_mlperf.suite.values import KeyPath
 
 Value = TypeVar("Value")
@@ -51,7 +57,7 @@ def resolve(planned: Planned, *, scorer: bool) -> job.Job | Problems:
     """
     failed: list[job.CaseProblem] = []
     attempt = functools.partial(_attempt, failed)
-    other_python = attempt("python", lambda: elsewhere(planned)) if planned.elsewhere else None
+    other_python = attempt("python", lambda: engine_python(planned)) if planned.elsewhere else None
     model = attempt("model", lambda: model_of(planned))
     is_here = not failed or failed[-1].part != "model"
     tried = model if is_here else ABSENT  # options are checked nevertheless
@@ -63,7 +69,7 @@ def resolve(planned: Planned, *, scorer: bool) -> job.Job | Problems:
     engine = attempt("engine", lambda: engine_of(planned, tried))
     if scorer:
         scores = attempt("scorer", lambda: scorer_of(planned, tried), scoring=True)
-    for part, group, use, scoring in needing(planned, scorer=scorer):
+    for part, group, use, scoring in loaded_extensions(planned, scorer=scorer):
         attempt(part, functools.partial(require_libraries, group, use), scoring=scoring)
     texts = [str(problem.error) for problem in failed]  # parts share libraries
     problems = tuple(p for n, p in enumerate(failed) if texts.index(texts[n]) == n)
@@ -159,10 +165,10 @@ def points_in_words(scenario: ScenarioEntry) -> str:
     return f"{points} {times} {scenario.arrivals or 'poisson'}{shape}"
 
 
-def needing(
+def loaded_extensions(
     planned: Planned, *, scorer: bool
 ) -> Iterator[tuple[job.Part, registry.Group, str, bool]]:
-    """Yield (part, registry group, name, is for scoring) of what a case loads in this Python."""
+    """Yield (part, registry group, name, is for scoring) of a case's extensions in this Python."""
     step, scores = planned.engine.build, scorer and bool(planned.scorer_name)
     is_here = not planned.elsewhere
     if is_here:
@@ -242,7 +248,7 @@ def model_of(planned: Planned) -> str | None:
     """Return the absolute path or name of the model; raise UnavailableError if it is missing."""
     entry = planned.engine
     model = planned.suite.workload.model if entry.model is None else entry.model
-    return None if model is None else local(planned.path, _model_key(planned), model)
+    return None if model is None else resolve_path(planned.path, _model_key(planned), model)
 
 
 def _model_key(planned: Planned) -> KeyPath:
@@ -252,7 +258,7 @@ def _model_key(planned: Planned) -> KeyPath:
 
 
 def dataset_of(planned: Planned, phase: Phase = "performance") -> job.Factory:
-    """Return the factory of a phase's data set; a registered data set looks for its files.
+    """Return the factory of a phase's data set; check that a registered data set's files exist.
 
     Raises:
         UnavailableError: A variable is unset, or a file is missing.
@@ -268,13 +274,13 @@ def _dataset_at(
         lambda: (
             {}
             if source.path is None
-            else {"path": local(planned.path, (*key, "path"), source.path)}
+            else {"path": resolve_path(planned.path, (*key, "path"), source.path)}
         ),
-        lambda: available(planned.path, key, source.options),
+        lambda: expand_variables(planned.path, key, source.options),
     )
     options = {**options, **path}
-    if look := registry.look(source.use):
-        with _placed(planned, key, set(options) - {"path"}):
+    if look := registry.file_finder(source.use):
+        with _located_errors(planned, key, set(options) - {"path"}):
             look(**options)
     return job.Factory(target=registry.target("datasets", source.use), options=options)
 
@@ -289,7 +295,7 @@ def data_of(planned: Planned, phase: Phase) -> job.ScoredData:
 
 
 def scorer_of(planned: Planned, model: str | None) -> job.Factory | None:
-    """Return the scorer's factory; None without one. A registered scorer checks what it needs.
+    """Return the scorer's factory, None without a scorer; a registered one is checked first.
 
     Raises:
         UnavailableError: A variable is unset, or a file is missing.
@@ -299,7 +305,7 @@ def scorer_of(planned: Planned, model: str | None) -> job.Factory | None:
     scorer = built_scorer(planned)
     if scorer is None or planned.scorer_name not in registry.registered("scorers"):
         return scorer
-    with _placed(planned, ("workload", "scorer"), scorer.options):
+    with _located_errors(planned, ("workload", "scorer"), scorer.options):
         factory = registry.resolve(scorer.target)
         if left_out := getattr(factory, "left_out", None):
             _require_scores(planned, left_out(scorer.options))
@@ -312,8 +318,8 @@ def built_scorer(planned: Planned) -> job.Factory | None:
     scorer = planned.scorer
     if scorer is None:
         return None
-    expanded = available(planned.path, ("workload", "scorer"), scorer.options)
-    options = {name: near(planned.path, value) for name, value in expanded.items()}
+    expanded = expand_variables(planned.path, ("workload", "scorer"), scorer.options)
+    options = {name: resolve_existing(planned.path, value) for name, value in expanded.items()}
     return job.Factory(target=scorer.target, options=options)
 
 
@@ -329,7 +335,7 @@ def _answer_forms(planned: Planned) -> tuple[str, ...]:
 
 
 def _require_scores(planned: Planned, left_out: Mapping[str, str]) -> None:
-    """Raise SuiteError if the scorer omits a gated metric; `left_out` has the option by metric."""
+    """Raise SuiteError if the scorer omits a gated metric; `left_out`: option to set by metric."""
     suite = planned.suite
     if suite.is_mlperf and suite.profile != "official":
         return  # the gate is then undecided and reports what is missing
@@ -361,7 +367,7 @@ def engine_of(
     """
     entry = planned.engine
     options = expand(planned.options if others is None else others)
-    if registry.harness(entry.use) and (client := find(planned, planned.engine_key, entry)):
+    if registry.harness(entry.use) and (client := find_python(planned, planned.engine_key, entry)):
         options = {**options, "client": list(client.command)}
     try:
         try_engine(entry.use, options=options, model=model, precision=entry.precision)
@@ -412,7 +418,7 @@ def build_of(
         written=table.options,
         source=Path(model),
         calibration=_calibration(planned, table, dataset),
-        python=find(planned, key, table),
+        python=find_python(planned, key, table),
         suite=planned.path,
         registered=table.use in registry.registered("builders"),
     )
@@ -442,12 +448,12 @@ def _calibration(
 
 
 @contextlib.contextmanager
-def _placed(planned: Planned, table: KeyPath, options: Iterable[str]) -> Iterator[None]:
-    """Prefix an error with the suite's file and the line of the wrong option."""
+def _located_errors(planned: Planned, table: KeyPath, options: Iterable[str]) -> Iterator[None]:
+    """Prefix errors of the `with` block with the suite's file and the wrong option's line."""
     try:
         yield
     except SuiteError as error:
-        key = (*table, *written(error.options, options))
+        key = (*table, *first_wrong_path(error.options, options))
         raise SuiteError(f"{planned.place(key)}: {error}") from None
     except UnavailableError as error:
         if error.path != Path(ABSENT):  # a missing model is reported separately

@@ -11,13 +11,13 @@ from pytest_mlperf import registry
 from pytest_mlperf.core.case import PRECISION_NAMES, Phase, Scenario
 from pytest_mlperf.core.errors import MlperfError, SuiteError
 from pytest_mlperf.core.extension import Builder
-from pytest_mlperf.core.untrusted_text import meant, nearest, shown
+from pytest_mlperf.core.untrusted_text import nearest, quoted, spelling_hint
 from pytest_mlperf.hardware.machine import detect, split
 from pytest_mlperf.hardware.specs import known_classes
 from pytest_mlperf.suite import tables
 from pytest_mlperf.suite.model import Suite
 from pytest_mlperf.suite.places import expand, unset_in
-from pytest_mlperf.suite.trial import ABSENT, try_engine, written, wrong_values
+from pytest_mlperf.suite.trial import ABSENT, first_wrong_path, try_engine, wrong_values
 from pytest_mlperf.suite.values import Defect, KeyPath, whole_class
 
 
@@ -30,7 +30,7 @@ def accelerator_defects(suite: Suite) -> Iterator[Defect]:
     for index, entry in enumerate(suite.engines):
         for kind in dict.fromkeys(split(name)[1] for name in entry.accelerators):
             if not classes & {kind, whole_class(kind)} and kind not in detect(gpus=True).classes:
-                hint = meant(kind, sorted(classes))
+                hint = spelling_hint(kind, sorted(classes))
                 yield (
                     ("engines", index, "accelerators"),
                     f"unknown accelerator {kind!r}{f'{hint} Else' if hint else ';'} declare it "
@@ -45,15 +45,15 @@ def source_defects(suite: Suite) -> Iterator[Defect]:
         suite.data_of(s, p) for s in suite.scenarios for p in get_args(Phase)
     ).items():
         options = dataset.options if dataset.path is None else {**dataset.options, "path": ""}
-        refused = _refused("datasets", dataset.use, options)
+        refused = _table_errors("datasets", dataset.use, options)
         defects = [((*key, *below), message) for below, message in refused]
         yield from defects or _dataset_defects(dataset, key)
     if scorer:
-        for below, message in _refused("scorers", scorer.use, scorer.options):
+        for below, message in _table_errors("scorers", scorer.use, scorer.options):
             yield ("workload", "scorer", *below), message
     elif suite.rules and suite.rules.scorer:
         use = suite.rules.scorer
-        for _, message in _refused("scorers", use, {}):
+        for _, message in _table_errors("scorers", use, {}):
             yield ("workload",), f'{message}; write scorer = {{ use = "{use}", ... }} with it'
     for index, engine in enumerate(suite.engines):
         defects_once: dict[Defect, None] = {}
@@ -63,17 +63,17 @@ def source_defects(suite: Suite) -> Iterator[Defect]:
     yield from _reference_defects(suite)
 
 
-def _refused(
+def _table_errors(
     group: registry.Group,
     use: str,
     options: Mapping[str, Any],
     key_of: Callable[[Iterable[str]], tuple[str, ...]] | None = None,
 ) -> Iterator[tuple[tuple[str, ...], str]]:
-    """Yield the errors of an extension's name and options, by key below its table.
+    """Yield (key path in its table, message) for each error in an extension's name and options.
 
-    `key_of` returns the key of the first of these options that the suite sets.
+    `key_of` returns the key path of the first option, among those given, that the suite sets.
     """
-    key_of = key_of or partial(written, options=options)
+    key_of = key_of or partial(first_wrong_path, options=options)
     try:
         registry.target(group, use)
     except SuiteError as error:
@@ -90,14 +90,14 @@ def _refused(
 
 
 def _dataset_defects(source: tables.DatasetSource, key: KeyPath) -> Iterator[Defect]:
-    look, options = registry.look(source.use), source.options
+    look, options = registry.file_finder(source.use), source.options
     if look is None or unset_in(options):
         return
     path = {} if source.path is None else {"path": ABSENT}
     try:
         look(**options, **path)
     except SuiteError as error:
-        yield (*key, *written(error.options, options)), str(error)
+        yield (*key, *first_wrong_path(error.options, options)), str(error)
     except Exception:  # missing files are reported as a skip, all else by the worker
         return
 
@@ -105,7 +105,7 @@ def _dataset_defects(source: tables.DatasetSource, key: KeyPath) -> Iterator[Def
 def _entry_defects(suite: Suite, index: int, accelerator: str) -> Iterator[Defect]:
     entry, where = suite.engines[index], ("engines", index)
     options = entry.options_on(accelerator)
-    refused = list(_refused("engines", entry.use, options, partial(entry.key_of, accelerator)))
+    refused = list(_table_errors("engines", entry.use, options, partial(entry.key_of, accelerator)))
     for key, message in refused:
         yield (*where, *key), message
     if refused:
@@ -184,7 +184,7 @@ def _gpu_defects(
             f"engine {entry.use!r} is a client of a server with its own replicas; remove replicas",
         )
         return
-    option, device = registry.works_on(entry.use, options) or ("", "")
+    option, device = registry.device_option(entry.use, options) or ("", "")
     if wrong := _wrong_device(accelerator, replicas, option, device):
         yield ("engines", index, *entry.key_of(accelerator, [option])), wrong
     elif split(accelerator)[1] != "cpu":
@@ -223,7 +223,7 @@ def _count_defects(
     for name, size in (sizes or {}).items():
         if not isinstance(size, int) or isinstance(size, bool) or size < 1:
             key = entry.key_of(accelerator, name.split("."))
-            message = f"{name} = {shown(size)} is not a whole number of at least 1"
+            message = f"{name} = {quoted(size)} is not a whole number of at least 1"
             yield ("engines", index, *key), message
             return
     if sizes is None:
@@ -297,25 +297,25 @@ def build_defects(suite: Suite) -> Iterator[Defect]:
 def _defects(suite: Suite, entry: tables.EngineEntry, step: tables.BuildStep) -> Iterator[Defect]:
     if entry.model is None and suite.workload.model is None:
         yield (), "no model to quantise; set workload.model to the model's folder"
-    refused = list(_refused("builders", step.use, {**step.options, "recipe": step.recipe}))
+    refused = list(_table_errors("builders", step.use, {**step.options, "recipe": step.recipe}))
     yield from refused
     if refused:
         return
     yield from _calibration_defects(step.calibration)
-    builder = yield from _built(step)
+    builder = yield from _checked_builder(step)
     if builder is not None:
         yield from _fit(entry, step, builder)
 
 
-def _built(step: tables.BuildStep) -> Generator[Defect, None, Builder | None]:
-    """Yield the defects of a registered builder's options; return the builder, None if invalid."""
+def _checked_builder(step: tables.BuildStep) -> Generator[Defect, None, Builder | None]:
+    """Create a registered builder, or yield the errors in its options and return None."""
     entry, options = registry.registered("builders").get(step.use), step.options
     if entry is None or unset_in(options):
         return None
     try:
         built: Any = registry.resolve(entry.value)(recipe=step.recipe, **expand(options))
     except SuiteError as error:
-        yield written(error.options, (*options, "recipe")), str(error)
+        yield first_wrong_path(error.options, (*options, "recipe")), str(error)
         return None
     except MlperfError:  # missing files are reported by the first run
         return None
@@ -329,7 +329,7 @@ def _fit(entry: tables.EngineEntry, step: tables.BuildStep, builder: Builder) ->
             f"recipe = {step.recipe!r} makes weights of {builder.precision}: write precision = "
             f'"{builder.precision}" in the engine entry, not "{entry.precision}"',
         )
-    elif message := _unread(entry.use, step, builder):
+    elif message := _load_error(entry.use, step, builder):
         yield ("recipe",), message
     if builder.calibrates and step.calibration is None:
         yield (
@@ -341,11 +341,13 @@ def _fit(entry: tables.EngineEntry, step: tables.BuildStep, builder: Builder) ->
         yield ("calibration",), f"recipe = {step.recipe!r} uses no samples: remove it"
 
 
-def _unread(use: str, step: tables.BuildStep, builder: Builder) -> str:
-    """Return an error if engine `use` cannot load the built checkpoint; "" if it can or may."""
-    if not builder.format or _reads(use, builder):
+def _load_error(use: str, step: tables.BuildStep, builder: Builder) -> str:
+    """Return a message if engine `use` states that it cannot load the built checkpoint, else ""."""
+    if not builder.format or _can_load(use, builder):
         return ""
-    others = [name for name in registry.registered("engines") if _reads(name, builder, stated=True)]
+    others = [
+        name for name in registry.registered("engines") if _can_load(name, builder, stated=True)
+    ]
     loads = f"engines that load it: {', '.join(sorted(others))}" if others else "none here does"
     return (
         f"engine {use!r} does not load what builder {step.use!r} makes by recipe = "
@@ -353,8 +355,8 @@ def _unread(use: str, step: tables.BuildStep, builder: Builder) -> str:
     )
 
 
-def _reads(use: str, builder: Builder, *, stated: bool = False) -> bool:
-    """Return whether an engine can load a builder's checkpoints; if undeclared, `not stated`."""
+def _can_load(use: str, builder: Builder, *, stated: bool = False) -> bool:
+    """Check if an engine loads a builder's checkpoints; if it declares none, False if `stated`."""
     formats = registry.class_attribute("engines", use, "checkpoints")
     return not stated if formats is None else builder.precision in formats.get(builder.format, ())
 
@@ -362,5 +364,5 @@ def _reads(use: str, builder: Builder, *, stated: bool = False) -> bool:
 def _calibration_defects(source: tables.CalibrationSource | int | None) -> Iterator[Defect]:
     if isinstance(source, tables.CalibrationSource):
         path = {} if source.path is None else {"path": ABSENT}
-        for key, message in _refused("datasets", source.use, {**source.options, **path}):
+        for key, message in _table_errors("datasets", source.use, {**source.options, **path}):
             yield ("calibration", *key), message

@@ -24,7 +24,7 @@ from pydantic import (
 
 from pytest_mlperf.core import metrics
 from pytest_mlperf.core.case import SUITE_SCENARIOS, AllowedWords, Arrivals, Scenario
-from pytest_mlperf.core.untrusted_text import shown
+from pytest_mlperf.core.untrusted_text import quoted
 from pytest_mlperf.hardware.machine import split
 from pytest_mlperf.rounds.endpoints import points_up_to, seed_sets
 from pytest_mlperf.suite import values
@@ -82,8 +82,8 @@ def _calibration(value: object) -> object:
         return value
     if isinstance(value, bool) or not isinstance(value, int) or value < 1:
         raise ValueError(
-            f"{shown(value)} is not a calibration; write a number of samples of the workload's own "
-            'data set, or a data set: { use = "openorca", path = "...", count = 64 }'
+            f"{quoted(value)} is not a calibration; write a number of samples of the workload's "
+            'own data set, or a data set: { use = "openorca", path = "...", count = 64 }'
         )
     return value
 
@@ -112,7 +112,7 @@ class BuildStep(ExtensionTable):
         return self.use.rpartition(":")[2]
 
     def label(self, name: str | None, engine: str, precision: str) -> str:
-        """Return an engine entry's name in test ids; without the recipe if it is the precision."""
+        """Return an engine entry's name in test ids, with the recipe unless it is `precision`."""
         title = name or f"{engine}-{self.builder}"
         return title if self.recipe == precision else f"{title}-{self.recipe}"
 
@@ -122,7 +122,9 @@ _SHA256 = "^[0-9a-f]{64}$"
 
 def _digest(value: str) -> str:
     if not re.fullmatch(_SHA256, value):
-        raise ValueError(f"{shown(value)} is not a SHA-256: write 64 hexadecimal digits (0-9, a-f)")
+        raise ValueError(
+            f"{quoted(value)} is not a SHA-256: write 64 hexadecimal digits (0-9, a-f)"
+        )
     return value
 
 
@@ -353,10 +355,10 @@ class EngineEntry(Table):
         overrides = self.on[accelerator].options if accelerator in self.on else {}
         return {**self.options, **overrides}
 
-    def key_of(self, accelerator: str, at_fault: Iterable[str]) -> tuple[str, ...]:
-        """Return the key path of the first wrong option (`at_fault`), else that of all options."""
+    def key_of(self, accelerator: str, wrong_options: Iterable[str]) -> tuple[str, ...]:
+        """Return the key path of the first of `wrong_options`, else that of all options."""
         overrides = self.on[accelerator].options if accelerator in self.on else {}
-        for name in at_fault:
+        for name in wrong_options:
             if name == "precision":
                 return (name,)
             if name in overrides:
@@ -484,7 +486,7 @@ class ScenarioEntry(Table):
     @model_validator(mode="before")
     @classmethod
     def _points_of_a_maximum(cls, raw: object) -> object:
-        """Derive `points` from `max_concurrency` if only that is set; it is checked later."""
+        """Derive `points` from `max_concurrency` if only that is set and valid."""
         if not isinstance(raw, dict) or "points" in raw:
             return raw
         highest = raw.get("max_concurrency")
@@ -492,7 +494,7 @@ class ScenarioEntry(Table):
 
     @property
     def run_points(self) -> tuple[float, ...]:
-        """Points of a curve; in a search over concurrency one point, which each run replaces."""
+        """Points of a curve; in a concurrency search one placeholder, which each run replaces."""
         return self.points or ((self.find and self.find.bounds) or ())[:1]
 
     def rate_on(self, accelerator: str) -> float | None:
@@ -548,8 +550,8 @@ MAX_COMMAND_WORDS = 4
 """Longer commands are shown by their first two words and their last one."""
 
 
-class Named(Protocol):
-    """Define a table of a suite that may name another Python."""
+class PythonTable(Protocol):
+    """Define a suite table whose extension may run in another Python, set by path or command."""
 
     @property
     def python(self) -> str | None:
@@ -562,10 +564,10 @@ class Named(Protocol):
         ...
 
 
-def title_of(named: Named) -> str:
-    """Return a table's Python for messages, or ""; keep variables, which may be secret."""
-    if named.python is not None:
-        return f"python {named.python}"
-    words = named.command or []
+def title_of(table: PythonTable) -> str:
+    """Return a table's Python or command for messages, or ""; leave out its secret variables."""
+    if table.python is not None:
+        return f"python {table.python}"
+    words = table.command or []
     shortened = [*words[:2], "…", words[-1]] if len(words) > MAX_COMMAND_WORDS else words
     return f"command {' '.join(shortened)}" if words else ""

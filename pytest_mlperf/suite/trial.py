@@ -10,7 +10,7 @@ from pydantic import TypeAdapter, ValidationError
 
 from pytest_mlperf.core.declaration import declaration_of, kind
 from pytest_mlperf.core.errors import MlperfError, SuiteError
-from pytest_mlperf.core.untrusted_text import shown
+from pytest_mlperf.core.untrusted_text import quoted
 from pytest_mlperf.registry import Group, check_options, registered, resolve
 
 
@@ -21,10 +21,10 @@ def wrong_values(group: Group, use: str, options: Mapping[str, Any]) -> dict[str
 
 
 def wrong_options(factory: Callable[..., Any], options: Mapping[str, Any]) -> dict[str, str]:
-    """Return a message by option whose value does not fit its annotation; unknown ones fit all."""
+    """Return an error message by option, for values that do not fit the type annotation."""
     types = {name: annotation_of(factory, name) for name in options}
     return {
-        name: f"{name} is {shown(value)}; {kind(types[name], article=True)} is needed"
+        name: f"{name} is {quoted(value)}; {kind(types[name], article=True)} is needed"
         for name, value in options.items()
         if not fits(value, types[name])
     }
@@ -37,7 +37,7 @@ def annotation_of(factory: Callable[..., Any], name: str) -> Any:
 
 
 def fits(value: Any, annotation: Any) -> bool:
-    """Return whether a value fits an annotation; True if in doubt."""
+    """Return whether a value fits an annotation; True if pydantic cannot check the annotation."""
     if any(get_origin(one) is Callable for one in (annotation, *get_args(annotation))):
         return True  # may be the name of a callable
     try:
@@ -78,7 +78,7 @@ def try_engine(use: str, *, options: Mapping[str, Any], model: str | None, preci
         pass
 
 
-def written(at_fault: Iterable[str], options: Iterable[str]) -> tuple[str, ...]:
-    """Return the key path of the first wrong option (`at_fault`) in `options`; () if none."""
+def first_wrong_path(wrong_names: Iterable[str], options: Iterable[str]) -> tuple[str, ...]:
+    """Return the key path of the first wrong option that an entry sets; () if it sets none."""
     present = set(options)
-    return next(((option,) for option in at_fault if option in present), ())
+    return next(((option,) for option in wrong_names if option in present), ())

@@ -13,7 +13,7 @@ from pydantic import AfterValidator, BeforeValidator, StrictStr, WithJsonSchema
 
 from pytest_mlperf.core.case import NAME_PATTERN, TECHNIQUES
 from pytest_mlperf.core.numbers import MAX_RATE, MIN_RATE
-from pytest_mlperf.core.untrusted_text import nearest, shown
+from pytest_mlperf.core.untrusted_text import nearest, quoted
 from pytest_mlperf.hardware.machine import split
 from pytest_mlperf.hardware.specs import known_classes
 from pytest_mlperf.rounds.endpoints import ULTRA_LOW
@@ -43,10 +43,10 @@ def share(value: object) -> float:
         bare = isinstance(value, str) and re.fullmatch(_DECIMAL, value)
         example = f"{value}%" if bare else "3%"
         raise ValueError(
-            f'{shown(value)} is not a percentage; write it as a string, e.g. "{example}"'
+            f'{quoted(value)} is not a percentage; write it as a string, e.g. "{example}"'
         )
     if not MIN_RATE <= float(match[1]) / 100 <= MAX_RATE:
-        raise ValueError(f"{shown(value)} must be above 0 %")
+        raise ValueError(f"{quoted(value)} must be above 0 %")
     return float(match[1]) / 100
 
 
@@ -54,7 +54,8 @@ def checked_name(value: str) -> str:
     """Return a name that is legal in test ids and file names; raise ValueError otherwise."""
     if not NAME_PATTERN.fullmatch(value):
         raise ValueError(
-            f"{shown(value)} is not a name; use letters, digits, '.', '_', '+' and single inner '-'"
+            f"{quoted(value)} is not a name; "
+            "use letters, digits, '.', '_', '+' and single inner '-'"
         )
     return value
 
@@ -73,14 +74,15 @@ def checked_accelerator(value: str) -> str:
     name = known_classes().get(kind.lower(), kind) + name[len(kind) :]
     value = value.removesuffix(written) + name
     if name == "cpu" and value != "cpu":
-        raise ValueError(f'{shown(value)} is not an accelerator; did you mean "cpu"?')
+        raise ValueError(f'{quoted(value)} is not an accelerator; did you mean "cpu"?')
     if not re.fullmatch(_ACCELERATOR, value):
-        raise ValueError(f'{shown(value)} is not an accelerator; write "cpu", "H200" or "8xH100"')
+        raise ValueError(f'{quoted(value)} is not an accelerator; write "cpu", "H200" or "8xH100"')
     if count == 1 and name != value:
-        raise ValueError(f'{shown(value)} is not an accelerator; did you mean "{name}"?')
+        raise ValueError(f'{quoted(value)} is not an accelerator; did you mean "{name}"?')
     if count > 1 and MIG_INSTANCE.search(name):
         raise ValueError(
-            f'{shown(value)} is not an accelerator: a process sees one MIG instance; write "{name}"'
+            f"{quoted(value)} is not an accelerator: "
+            f'a process sees one MIG instance; write "{name}"'
         )
     return value
 
@@ -90,14 +92,14 @@ def seconds(value: object) -> float:
     match = re.fullmatch(_DURATION, value) if isinstance(value, str) else None
     if not match or not 0 < float(match[1]) < inf:
         raise ValueError(
-            f'{shown(value)} is not a duration; write it with its unit, e.g. "15ms" or "6s"'
+            f'{quoted(value)} is not a duration; write it with its unit, e.g. "15ms" or "6s"'
         )
     return float(match[1]) * _SECONDS[match[3]]
 
 
 def _rate(value: object) -> float:
     if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value < inf:
-        raise ValueError(f"{shown(value)} is not a positive number")
+        raise ValueError(f"{quoted(value)} is not a positive number")
     if not MIN_RATE <= value <= MAX_RATE:
         raise ValueError(f"the number is too {'large' if value > MAX_RATE else 'small'}")
     return float(value)
@@ -119,19 +121,19 @@ def _rates(value: object) -> float | dict[str, float]:
 def _times(value: object) -> float:
     match = re.fullmatch(_TIMES, value) if isinstance(value, str) else None
     if not match or not MIN_RATE <= float(match[1]) <= MAX_RATE:
-        raise ValueError(f'{shown(value)} is not a claim; write how many times better: ">= 1.2x"')
+        raise ValueError(f'{quoted(value)} is not a claim; write how many times better: ">= 1.2x"')
     return float(match[1])
 
 
 def _technique(value: str) -> str:
     if value not in TECHNIQUES:
-        raise ValueError(f"no technique {shown(value)}{nearest(value, TECHNIQUES)}")
+        raise ValueError(f"no technique {quoted(value)}{nearest(value, TECHNIQUES)}")
     return value
 
 
 def _day(value: object) -> dt.date:
     if isinstance(value, dt.datetime) or not isinstance(value, dt.date):
-        raise ValueError(f"{shown(value)} is not a date; write it without quotes, e.g. 2027-01-31")
+        raise ValueError(f"{quoted(value)} is not a date; write it without quotes, e.g. 2027-01-31")
     return value
 
 
@@ -149,7 +151,7 @@ def _replicas(value: object) -> int | Literal["all"]:
     if isinstance(value, int) and not isinstance(value, bool) and 1 <= value <= MAX_REPLICAS:
         return value
     raise ValueError(
-        f"{shown(value)} is not a number of replicas; write one from 1 to {MAX_REPLICAS}, or "
+        f"{quoted(value)} is not a number of replicas; write one from 1 to {MAX_REPLICAS}, or "
         '"all" for one on each GPU'
     )
 
@@ -163,7 +165,7 @@ def _power_limits(value: object) -> tuple[int, ...]:
     wrong = [x for x in limits if type(x) is not int or not 0 < x <= MAX_WATTS or x % STEP_WATTS]
     if wrong or not limits:
         raise ValueError(
-            f"{shown(wrong[0] if wrong else value)} is not a power limit; write whole watts in "
+            f"{quoted(wrong[0] if wrong else value)} is not a power limit; write whole watts in "
             f"steps of {STEP_WATTS}: 500, or several: [400, 550, 700]"
         )
     if twice := [x for x in limits if limits.count(x) > 1]:
@@ -176,7 +178,7 @@ MAX_POINTS, MAX_CONCURRENCY = 32, 65_536
 
 
 def is_maximum(value: object) -> TypeGuard[int]:
-    """Return whether a value is valid as a `max_concurrency`."""
+    """Return whether a value is an integer above ULTRA_LOW and at most MAX_CONCURRENCY."""
     return type(value) is int and ULTRA_LOW < value <= MAX_CONCURRENCY
 
 
@@ -184,7 +186,7 @@ def _maximum(value: object) -> int:
     if is_maximum(value):
         return value
     raise ValueError(
-        f"{shown(value)} is not a maximum; write a number of requests above {ULTRA_LOW}, where "
+        f"{quoted(value)} is not a maximum; write a number of requests above {ULTRA_LOW}, where "
         f"region ultra_low ends, and up to {MAX_CONCURRENCY:,}"
     )
 
@@ -202,7 +204,7 @@ def _points(value: object) -> tuple[int | float, ...]:
     numbers = [x for x in rows if type(x) in (int, float) and -inf < x < inf]
     counts = [int(x) if x == int(x) else x for x in numbers]
     if not counts or len(counts) != len(value):  # type: ignore[arg-type]
-        raise ValueError(f"{shown(value)} are not points; write numbers of requests: [1, 8, 64]")
+        raise ValueError(f"{quoted(value)} are not points; write numbers of requests: [1, 8, 64]")
     if len(counts) > MAX_POINTS:
         raise ValueError(f"{len(counts)} points; a curve has {MAX_POINTS} at most")
     if not 0 < min(counts) <= max(counts) <= MAX_CONCURRENCY:
@@ -300,7 +302,7 @@ Technique = Annotated[
 def git_ref(value: str) -> str:
     """Check a git ref and return it; raise ValueError if it is not valid."""
     if not re.fullmatch(r"[^\s\-~^:?*\[\\][^\s:?*\[\\]*", value):
-        raise ValueError(f"{shown(value)} is not a git ref; write a tag, a branch or a commit")
+        raise ValueError(f"{quoted(value)} is not a git ref; write a tag, a branch or a commit")
     return value
 
 
@@ -315,7 +317,7 @@ def pinned(value: str) -> str:
     ]
     if wrong or not words:
         raise ValueError(
-            f"{shown(' '.join(wrong) or value)} is not a pinned package; write name==version, or "
+            f"{quoted(' '.join(wrong) or value)} is not a pinned package; write name==version, or "
             "the path of a .whl file; several are separated by spaces"
         )
     return value

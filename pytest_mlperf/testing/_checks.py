@@ -108,8 +108,8 @@ def name_of(factory: Callable[..., Any]) -> str:
     return str(getattr(factory, "__qualname__", factory))
 
 
-def frozen(value: object) -> bytes:
-    """Serialise a sample to bytes, equal for equal samples."""
+def serialised(value: object) -> bytes:
+    """Serialise a sample to bytes that are equal for equal samples."""
     try:
         return pickle.dumps(value)
     except Exception:  # a sample may be any object of a library
@@ -250,12 +250,12 @@ def check_dataset(
         "make it of the samples' content alone: no addresses, no hash(), no order of sets",
     )
     count = data_sets.count(built)
-    data_sets.require_same(built, count)
+    data_sets.require_same_length(built, count)
     read = range(min(samples, count))
-    first = [(frozen(built.input(index)), frozen(built.reference(index))) for index in read]
+    first = [(serialised(built.input(index)), serialised(built.reference(index))) for index in read]
     for index in reversed(read):
         demand(
-            (frozen(again.input(index)), frozen(again.reference(index))) == first[index],
+            (serialised(again.input(index)), serialised(again.reference(index))) == first[index],
             f"{title}: sample {index} differs when it is read again",
             "a sample must depend on its index and the options alone, not on the order of reading",
         )
@@ -349,7 +349,7 @@ def check_scorer(
     """
     settings, title = dict(options or {}), f"scorer {name_of(scorer)}"
     check_factory("scorers", scorer, settings)
-    reference_bytes = frozen(list(references))
+    reference_bytes = serialised(list(references))
     parts = [outputs, references]
     built = scorer(model=model, **settings)
     if needed := tuple(getattr(built, "artefacts", ())):
@@ -370,7 +370,7 @@ def check_scorer(
     except RunError as error:
         raise AssertionError(f"{title}: {error}") from None
     demand(
-        frozen(list(references)) == reference_bytes,
+        serialised(list(references)) == reference_bytes,
         f"{title}: score() changed the references",
         "copy what you change; the references belong to the data set",
     )
@@ -390,9 +390,9 @@ def _check_metrics(scores: Scores, title: str, declared: Collection[str] | None)
     )
     demand(
         declared is None or names <= set(declared),
-        f"{title}: it returns {', '.join(sorted(names))}; its attribute metrics has "
-        f"{', '.join(declared or ())}",
-        "list every metric in metrics: suites are checked against it",
+        f"{title}: it returns {', '.join(sorted(names))}; its attribute `metrics` has "
+        f"{', '.join(declared or ()) or 'none'}",
+        "add every metric to `metrics`, because suites are checked against it",
     )
     for name, values in scores.per_sample.items():
         counted = [value for value in values if value is not None]

@@ -245,7 +245,7 @@ class _EngineTrial:
         self._compare(index_of, sink, way)
         if self.tokens:
             self._count(sink, way, first=sink.times_tokens and size == 1)
-            self._count_alike(index_of, sink, way)
+            self._check_token_counts(index_of, sink, way)
 
     def _compare(self, index_of: Mapping[int, int], sink: RecordingSink, way: str) -> None:
         for sample, output in sink.outputs.items():
@@ -295,8 +295,10 @@ class _EngineTrial:
                 "call next_tokens() once for each further token, or never",
             )
 
-    def _count_alike(self, index_of: Mapping[int, int], sink: RecordingSink, way: str) -> None:
-        """Check that token counts without outputs equal the lengths of the answers."""
+    def _check_token_counts(
+        self, index_of: Mapping[int, int], sink: RecordingSink, submission: str
+    ) -> None:
+        """Check that runs without outputs report token counts equal to the answers' lengths."""
         lengths = {index: len(answer) // 8 for index, answer in self.answers.items()}
         counts: dict[int, list[int]] = {}
         for sample, index in index_of.items():
@@ -309,6 +311,7 @@ class _EngineTrial:
             fault = next(words, None)
         demand(
             not fault,
-            f"{self.title}, samples {way}: n_tokens is not the length of the answers: {fault}",
+            f"{self.title}, samples {submission}: "
+            f"n_tokens is not the length of the answers: {fault}",
             "count the tokens of the answer, its end token included, whatever the run asks for",
         )

@@ -21,7 +21,7 @@ from decisions_lib.rare_bound import excluded
 from decisions_lib.rule import FAIL, INCONCLUSIVE, PASS, Decided
 from pytest_mlperf.judge.formulas import t_isf
 from pytest_mlperf.judge.mean_change import usual_loss
-from pytest_mlperf.judge.rule_a import DEFAULT, RuleA, errors_at, looks
+from pytest_mlperf.judge.rule_a import DEFAULT, RuleA, analysis_sizes, errors_at
 
 SAMPLES = 24_576
 MEAN, SD = 44.0, 22.0
@@ -92,7 +92,7 @@ def differences(
     return drawn(
         rng,
         passes,
-        looks(SAMPLES, sequential=True),
+        analysis_sizes(SAMPLES, sequential=True),
         lambda count: -scores(rng, count),
         lambda count: scores(rng, count) - scores(rng, count),
         (broken, 1 - correlation),

@@ -15,7 +15,7 @@ from decisions_lib import rule
 from decisions_lib.noise import Bools, Floats
 from decisions_lib.performance import SEED
 from pytest_mlperf.judge.decision import Answer
-from pytest_mlperf.judge.multiplicity import Compared, among, estimate, rule_among
+from pytest_mlperf.judge.multiplicity import Compared, estimate, judge_jointly, rule_among
 
 CASES, METRICS = 200, 3
 PAIRS = CASES * METRICS
@@ -174,7 +174,10 @@ def wilson(hits: int, count: int) -> tuple[float, float]:
 def words(p: Floats) -> Any:
     """Return what p values of a session say together."""
     return np.array(
-        [decision.outcome for decision in among(dict(enumerate(p.tolist())), rule.RULE).values()]
+        [
+            decision.outcome
+            for decision in judge_jointly(dict(enumerate(p.tolist())), rule.RULE).values()
+        ]
     )
 
 

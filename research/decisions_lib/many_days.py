@@ -22,7 +22,7 @@ from decisions_lib.many_cases import (
 from decisions_lib.noise import Bools
 from decisions_lib.performance import SEED
 from pytest_mlperf.judge.decision import Answer
-from pytest_mlperf.judge.multiplicity import level_again
+from pytest_mlperf.judge.multiplicity import repeat_level
 
 DAYS = 10
 
@@ -67,7 +67,7 @@ def days(drop: float, scale: float = 1.0) -> Days:
     fell = np.zeros((CASES, METRICS), bool)
     fell[0, 0] = drop > 0
     runs, scales = baseline(rng, NOISES[0], count)
-    apart, level = between(runs, NOISES[0].sessions), level_again(rule.RULE, PAIRS)
+    apart, level = between(runs, NOISES[0].sessions), repeat_level(rule.RULE, PAIRS)
     before = np.zeros((count, PAIRS), bool)
     red, plain = (np.zeros((DAYS, count, PAIRS), bool) for _ in range(2))
     for day in range(DAYS):

@@ -17,7 +17,7 @@ from decisions_lib.performance import SEED
 from decisions_lib.rule import FAIL, PASS
 from pytest_mlperf.judge.decision import Answer
 from pytest_mlperf.judge.mean_change import usual_loss
-from pytest_mlperf.judge.rule_a import Paired, ScorePairs, judge_pairs, looks
+from pytest_mlperf.judge.rule_a import Paired, ScorePairs, analysis_sizes, judge_pairs
 
 PASSES, LISTED = 3000, 300
 """Passes of a row: by arrays, and where each sample is judged by the shipped rule itself."""
@@ -80,7 +80,7 @@ class Way:
         return drawn(
             rng,
             passes,
-            looks(self.samples, sequential=True),
+            analysis_sizes(self.samples, sequential=True),
             lambda count: -self.lost(rng, count),
             lambda count: self.changed(rng, count),
             (broken, self.others),
@@ -216,7 +216,7 @@ def _judged(
     before: Floats, now: Floats, margin: float, total: int, groups: list[int] | None = None
 ) -> Paired:
     pairs = ScorePairs(before=before.tolist(), now=now.tolist(), margin=margin, groups=groups)
-    return judge_pairs({"score": pairs}, looks(total, sequential=True))["score"]
+    return judge_pairs({"score": pairs}, analysis_sizes(total, sequential=True))["score"]
 
 
 def _row(what: str, samples: int, margin: float, fell: list[Paired], same: list[Paired]) -> Row:

@@ -210,7 +210,7 @@ def least_expected(base: Baselines, rule: RuleR) -> Floats:
 
 def look_at(
     base: Baselines, x1: Floats, errors: Floats, rule: RuleR, lost: Floats | None = None
-) -> rule_r._RunLook:
+) -> rule_r._RunStatistics:
     """Return the statistics after the runs given, as arrays in the shipped look."""
     n0, k = len(base.sessions), x1.shape[-1]
     mean = x1.mean(axis=-1)
@@ -219,7 +219,7 @@ def look_at(
     df = rule.prior_df + n0 - 1 + k - 1
     sd = moderated(inside, squares, df, rule)
     se = sd * base.factor(k, rule)
-    return rule_r._RunLook(
+    return rule_r._RunStatistics(
         k=k,
         d=cast(Any, mean - base.mean),
         sd=cast(Any, sd),

@@ -11,7 +11,7 @@ from decisions_lib import rule
 from decisions_lib.noise import Floats
 from decisions_lib.performance import SEED
 from pytest_mlperf.judge.decision import Answer, Decision
-from pytest_mlperf.judge.multiplicity import among, rule_among
+from pytest_mlperf.judge.multiplicity import judge_jointly, rule_among
 
 CASES, METRICS = 200, 3
 FEW_CASES = 6
@@ -70,7 +70,7 @@ def sessions(
     shares, runs = [], []
     for _ in range(count):
         p, used = one(rng, cases, correlation, dropped)
-        words = among(dict(enumerate(p.ravel().tolist())), rule.RULE)
+        words = judge_jointly(dict(enumerate(p.ravel().tolist())), rule.RULE)
         failed = of(words, Answer.FAIL, p.shape)
         wrong = failed & ~dropped
         red.append(wrong.any())

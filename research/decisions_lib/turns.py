@@ -57,7 +57,7 @@ def _reach(squares: Floats, k: int, error: float, rule: RuleR) -> Floats:
     usual = _far(squares, k, ratio.PRIOR_DF, 1.0, rule)
     worst = _far(squares, k, rule.prior_df, ratio.MAX_NOISE_RATIO, rule)
     return np.minimum(
-        usual((1 - share) * error * ratio._weight(k, rule.max_runs)),
+        usual((1 - share) * error * ratio._error_share(k, rule.max_runs)),
         worst(share * error / (rule.max_runs - 1)),
     )
 

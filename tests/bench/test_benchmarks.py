@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from pytest_mlperf.bench.earlier import deciding, earlier_side
+from pytest_mlperf.bench.earlier import decision_advice, earlier_side
 from pytest_mlperf.core.job import BenchmarkTest
 from pytest_mlperf.suite.benchmarks import BENCHMARK_USE, PlannedBenchmark, benchmark_case
 from tests.sources import modules, parsed
@@ -49,6 +49,6 @@ def test_a_benchmark_names_its_case_by_file_and_test(tmp_path: Path) -> None:
 
 def test_advice_on_a_drop_of_a_benchmark_names_no_suite(tmp_path: Path) -> None:
     case: Any = SimpleNamespace(planned=planned(tmp_path), record=object(), subject=object())
-    assert "suite" not in deciding(case)
-    assert "baseline_engine" not in deciding(case)
+    assert "suite" not in decision_advice(case)
+    assert "baseline_engine" not in decision_advice(case)
     assert earlier_side(case) is None

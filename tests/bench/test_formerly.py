@@ -6,7 +6,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from pytest_mlperf.bench.case import baseline_file
-from pytest_mlperf.bench.policy import applied_before, formerly
+from pytest_mlperf.bench.policy import former_baseline, most_similar_machine
 from pytest_mlperf.core.baseline import Property
 from pytest_mlperf.core.case import Case, Scenario
 from pytest_mlperf.stores import baselines
@@ -41,11 +41,11 @@ def test_the_conditions_of_a_baseline_are_shown_with_those_here() -> None:
         ),
     ]
     for changed, words in cases:
-        board_before = present(formerly(baseline(record(BOARD)), {**BOARD, **changed}))
+        board_before = present(most_similar_machine(baseline(record(BOARD)), {**BOARD, **changed}))
         text = f"baseline of 2026-11-19 is for another machine: {words}"
         first = text.split("; ", maxsplit=1)[0] + (" and 1 more" if len(changed) > 1 else "")
-        assert (board_before.in_words, board_before.brief) == (text, first)
-    assert formerly(baseline(), BOARD) is None
+        assert (board_before.in_words, board_before.short_text) == (text, first)
+    assert most_similar_machine(baseline(), BOARD) is None
 
 
 def accept(root: Path, accelerator: str, identity: dict[str, Property]) -> None:
@@ -56,7 +56,7 @@ def accept(root: Path, accelerator: str, identity: dict[str, Property]) -> None:
 
 def commit_before(root: Path) -> str | None:
     file = baseline_file(root, CASE, "quick")
-    applied = applied_before(baselines.load(file), BOARD, root, file, CASE)
+    applied = former_baseline(baselines.load(file), BOARD, root, file, CASE)
     return applied.in_words if applied else None
 
 

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-from pytest_mlperf.bench.official import Placing, placed
+from pytest_mlperf.bench.official import Placing, compare_with_official
 from pytest_mlperf.core.baseline import Property
 from pytest_mlperf.core.case import Scenario
 from pytest_mlperf.rounds.published import official_results
@@ -22,7 +22,7 @@ IDENTITY = present(DROP.subject).identity
 def test_the_reason_for_a_missing_official_share_is_stated() -> None:
     """Results of another source are taken as they are."""
     of_round, of_none = (
-        placed(DROP.case, IDENTITY, DROP.runs, searched=False, results=results)
+        compare_with_official(DROP.case, IDENTITY, DROP.runs, searched=False, results=results)
         for results in (official_results("v4.1"), ())
     )
 
@@ -41,7 +41,9 @@ def test_the_reason_for_a_missing_official_share_is_stated() -> None:
         ({"workload": "mine"}, IDENTITY, "there is no official result of mine, Offline, in the"),
     ]
     for changes, identity, reason in cases:
-        standing = placed(replace(DROP.case, **changes), identity, DROP.runs, searched=False)
+        standing = compare_with_official(
+            replace(DROP.case, **changes), identity, DROP.runs, searched=False
+        )
         assert isinstance(standing, str)
         assert standing.startswith(reason)
     assert isinstance(of_none, str)

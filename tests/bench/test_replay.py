@@ -29,7 +29,7 @@ from pytest_mlperf.core.metrics import METRICS
 from pytest_mlperf.core.notes import Words
 from pytest_mlperf.core.results import CaseResult
 from pytest_mlperf.core.rulings.outcomes import outcome_of
-from pytest_mlperf.core.rulings.ruling import Ruling, values
+from pytest_mlperf.core.rulings.ruling import Ruling, rule_values
 from pytest_mlperf.core.verdict import MetricVerdict, Outcome, PairedVerdict, Verdict
 from pytest_mlperf.hardware.machine import Machine
 from pytest_mlperf.judge.ratio import judge_ratio
@@ -138,8 +138,8 @@ def claim(stored: Stored) -> dict[str, Any]:
     """Judge a claim about two engines again; its runs are stored in turns, a before b."""
     ratio, runs = present(stored.verdict.ratio), stored.verdict.runs
     again = judge_ratio(
-        values(runs[0::2], ratio.metric),
-        values(runs[1::2], ratio.metric),
+        rule_values(runs[0::2], ratio.metric),
+        rule_values(runs[1::2], ratio.metric),
         direction=METRICS[ratio.metric].direction,
         least=ratio.least,
         rule=rule_for("cpu", stored.result.max_runs),

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from pytest_mlperf.bench.case import CaseRuns
-from pytest_mlperf.bench.performance import judge_performance, unjudged
+from pytest_mlperf.bench.performance import invalid_run_ruling, judge_performance
 from pytest_mlperf.bench.policy import Policy, Update
 from pytest_mlperf.bench.runner import Unjudgeable
 from pytest_mlperf.core.case import Kind
@@ -136,7 +136,7 @@ def test_runs_that_load_can_have_made_invalid_are_undecided(tmp_path: Path) -> N
         run = run_of(FAST, *reasons, contention=seen)
         case = case_of(tmp_path, [], [run])
         case.policy = replace(case.policy, update=update)
-        ruling = unjudged(case, run)
+        ruling = invalid_run_ruling(case, run)
         assert ruling.outcome is outcome
         assert ruling.headline == reasons[0].text
         assert {metric.metric for metric in ruling.metrics} == set(FAST)

@@ -21,7 +21,7 @@ from tests.shared import once
 def _terminal(monkeypatch: pytest.MonkeyPatch) -> None:
     """Set 80 columns, forks in place of processes, and no load by other tests."""
     monkeypatch.setenv("COLUMNS", "80")
-    monkeypatch.setattr("pytest_mlperf.bench.case.tolerated", lambda limits: math.inf)
+    monkeypatch.setattr("pytest_mlperf.bench.case.tolerated_load_share", lambda limits: math.inf)
     forked.use(monkeypatch)
 
 

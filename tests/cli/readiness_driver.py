@@ -47,13 +47,13 @@ def outcome(planned: Any) -> str:
     """Return what keeps a case from running: as a run starts, up to a loaded engine."""
     from pytest_mlperf import registry
     from pytest_mlperf.core.errors import MlperfError
-    from pytest_mlperf.core.job import Job, require
+    from pytest_mlperf.core.job import Job, raise_problems
     from pytest_mlperf.suite.resolve import Problems, resolve
 
     try:
         job = resolve(planned, scorer=True)
         problems = job.problems if isinstance(job, Problems) else job.scoring.problems
-        require(problems)
+        raise_problems(problems)
         for problem in problems:
             return f"{problem.part}: {problem.error}"
         assert isinstance(job, Job)

@@ -20,19 +20,19 @@ from pytest_mlperf.cli.doctor import (
     SuiteState,
     _machine,
     exit_code,
+    limit_to_accelerators,
     lines,
-    on,
     requirements,
-    shortened,
+    shorten_page,
     suite_state,
 )
 from pytest_mlperf.cli.doctor._machine import Check
-from pytest_mlperf.cli.doctor.requirements import importing, lacking
+from pytest_mlperf.cli.doctor.requirements import import_failures, missing_library
 from pytest_mlperf.core.contention import Contention
 from pytest_mlperf.core.errors import MlperfError
 from pytest_mlperf.hardware.machine import Machine
 from pytest_mlperf.stores.foreign import POINTER
-from pytest_mlperf.suite.libraries import declared, extras
+from pytest_mlperf.suite.libraries import declared_libraries, extras
 from tests import forked
 from tests.cli.lab import ROOT, Lab
 from tests.cli.text import Say, differing, widest
@@ -83,7 +83,7 @@ SHAPE = [
 
 
 def test_it_reads_as_designed(own_lab: Lab, say: Say, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("pytest_mlperf.cli.doctor.requirements.importing", lambda _: {})
+    monkeypatch.setattr("pytest_mlperf.cli.doctor.requirements.import_failures", lambda _: {})
     own_lab.of_one_session()
     for words, shape in ((("--all",), [*ALL, *SHAPE[3:]]), ((), SHAPE)):
         output = say.ends(0, "doctor", *words)
@@ -101,13 +101,13 @@ def test_it_reads_as_designed(own_lab: Lab, say: Say, monkeypatch: pytest.Monkey
 def test_a_page_of_many_cases_is_cut_before_its_verdict() -> None:
     cases = tuple(replace(READY, case=f"case {number}") for number in range(40))
     whole = list(lines([OK], [SuiteState(path=Path("x"), cases=cases)], (), 0))
-    page = shortened(whole)
+    page = shorten_page(whole)
     assert (len(page), page[-3:], page[:10]) == (MAX_LINES, whole[-3:], whole[:10])
     assert f"  ... {len(whole) - MAX_LINES + 1} more lines: pytest-mlperf doctor --all" in page
-    assert shortened(whole[:MAX_LINES]) == whole[:MAX_LINES]
+    assert shorten_page(whole[:MAX_LINES]) == whole[:MAX_LINES]
     long = ["a text", *["      of many lines"] * MAX_LINES, "", "verdict"]
-    assert shortened(["first", *long])[0] == "first"
-    assert shortened(["first", *long])[1].startswith("  ... ")
+    assert shorten_page(["first", *long])[0] == "first"
+    assert shorten_page(["first", *long])[1].startswith("  ... ")
 
 
 @pytest.mark.process
@@ -121,7 +121,7 @@ def test_what_is_damaged_or_switched_off_is_found(
     (here / "pytest.ini").write_text("[pytest]\naddopts = -p no:mlperf\n")
     (here / "bad.mlperf.toml").write_text("schema = 2\n")
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(here / "shadow"), str(ROOT)]))
-    monkeypatch.setattr("pytest_mlperf.cli.doctor.requirements.importing", lambda _: {})
+    monkeypatch.setattr("pytest_mlperf.cli.doctor.requirements.import_failures", lambda _: {})
     document = json.loads(say.ends(2, "doctor", "--json"))
     checks = {check["name"]: check for check in document["checks"]}
     assert [checks[name]["state"] for name in ("LoadGen", "pytest")] == ["broken", "broken"]
@@ -348,12 +348,12 @@ def test_what_only_the_library_knows_is_asked_in_a_child(tmp_path: Path) -> None
 def test_a_library_that_cannot_answer_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
     """onnxruntime alone brings no TensorRT; engines that have nothing to try are not asked."""
     failure = "checking the engine's library failed: KeyError: 'given'"
-    assert requirements._asked("{}") == ("", failure)
+    assert requirements._run_check("{}") == ("", failure)
     assert requirements.library_trouble("null") == ""
     with monkeypatch.context() as patch:
         patch.setattr("pytest_mlperf.cli.doctor.requirements.IMPORT_TIMEOUT_SECONDS", 0.001)
         slow = "checking the engine's library takes longer than 0 s"
-        assert requirements._asked('{"slow": 1}') == ("", slow)
+        assert requirements._run_check('{"slow": 1}') == ("", slow)
     onnxruntime = pytest.importorskip("onnxruntime")
     if "TensorrtExecutionProvider" in onnxruntime.get_available_providers():
         pytest.skip("this onnxruntime has TensorRT")
@@ -382,18 +382,18 @@ def test_only_cases_of_the_accelerators_that_are_named_are_shown() -> None:
     defective = SuiteState(path=Path("defective"), error="x")
     suites = [both, neither, defective]
     mixed = replace(both, cases=(READY, several))
-    assert on(suites, []) == suites
-    assert on(suites, ["H200"]) == [replace(both, cases=(gpu,)), defective]
-    assert on(suites, ["8xH200", "cpu"]) == [mixed, neither, defective]
-    assert exit_code([OK], on([both], ["H200"])) == 3
+    assert limit_to_accelerators(suites, []) == suites
+    assert limit_to_accelerators(suites, ["H200"]) == [replace(both, cases=(gpu,)), defective]
+    assert limit_to_accelerators(suites, ["8xH200", "cpu"]) == [mixed, neither, defective]
+    assert exit_code([OK], limit_to_accelerators([both], ["H200"])) == 3
     with pytest.raises(MlperfError, match="no case runs on 'H100'; the suites use: cpu, H200, "):
-        on(suites, ["H100"])
+        limit_to_accelerators(suites, ["H100"])
 
 
 def test_suites_and_accelerators_may_be_named(
     lab: Lab, say: Say, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("pytest_mlperf.cli.doctor.look", lambda *_: ([OK], {}))
+    monkeypatch.setattr("pytest_mlperf.cli.doctor.run_checks", lambda *_: ([OK], {}))
     output = say.ends(0, "doctor", "--accelerator", "cpu")
     assert "1 of 1 case can run here" in output
     assert "H200" not in output[output.index("suites, and") :]
@@ -534,15 +534,15 @@ def test_libraries_are_told_with_the_extra_that_brings_them() -> None:
     """What an extension declares is read and not imported; extras are those for users."""
     assert extras()["onnx"] == ["onnx", "onnxruntime", "pillow"]
     assert not {"dev", "train"} & set(extras())
-    assert declared("engines", "onnxruntime") == ("onnxruntime", "onnx")
-    assert declared("engines", "null") == ()
-    assert declared("datasets", "imagenet") == ("PIL",)
-    assert declared("engines", "package.of_the_user:Engine") == ()
-    assert lacking("engines", "onnxruntime", {"onnxruntime": "OSError: x"}) == (
+    assert declared_libraries("engines", "onnxruntime") == ("onnxruntime", "onnx")
+    assert declared_libraries("engines", "null") == ()
+    assert declared_libraries("datasets", "imagenet") == ("PIL",)
+    assert declared_libraries("engines", "package.of_the_user:Engine") == ()
+    assert missing_library("engines", "onnxruntime", {"onnxruntime": "OSError: x"}) == (
         "needs onnxruntime, which cannot be imported: OSError: x",
         "pip install 'pytest-mlperf[onnx]'",
     )
-    assert lacking("engines", "null", {}) is None
+    assert missing_library("engines", "null", {}) is None
 
 
 @pytest.mark.process
@@ -556,7 +556,7 @@ def test_libraries_are_imported_in_a_child_and_one_that_crashes_hides_no_other(
     ):
         (tmp_path / f"{name}.py").write_text(text)
     monkeypatch.setenv("PYTHONPATH", str(tmp_path))
-    assert importing(["raising_lib", "crashing_lib", "fine_lib", "absent_lib"]) == {
+    assert import_failures(["raising_lib", "crashing_lib", "fine_lib", "absent_lib"]) == {
         "raising_lib": "OSError: no such symbol",
         "crashing_lib": "its import ends the process with exit code 7",
         "absent_lib": "ModuleNotFoundError: No module named 'absent_lib'",

@@ -15,7 +15,13 @@ from hypothesis import strategies as st
 
 from pytest_mlperf.bench.interleaved import ratios_of
 from pytest_mlperf.bench.policy import rule_for
-from pytest_mlperf.cli.explain import against, looks, rule_of_pair, thresholds, turns
+from pytest_mlperf.cli.explain import (
+    explain_analyses,
+    explain_pairs,
+    interleaved_lines,
+    rule_of_pair,
+    thresholds,
+)
 from pytest_mlperf.core.measurement import RunHardware
 from pytest_mlperf.core.metrics import METRICS
 from pytest_mlperf.core.numbers import change, percent, times
@@ -153,7 +159,7 @@ def test_load_widens_the_interval_that_is_explained_as_it_did_the_verdicts() -> 
     for share in (0.0, 0.5):
         loaded_runs = [busy_run(share, throughput=70.0 + 0.5 * (number % 2)) for number in range(5)]
         (metric,) = rule_on(loaded_runs, baseline, OFFLINE, rule).metrics
-        text = one_line("\n".join(looks(metric, loaded_runs, baseline, rule, 80)))
+        text = one_line("\n".join(explain_analyses(metric, loaded_runs, baseline, rule, 80)))
         assert "changed since" not in text, share
 
 
@@ -314,12 +320,14 @@ def test_every_pair_is_shown_with_what_it_says() -> None:
     """A claim that stays open says so at the last pair."""
     verdict = pair(2.852, 2.593, 2.850, 2.601)
     assert verdict.ratio is not None
-    printed = turns(verdict, verdict.ratio, RuleR(), 80)
+    printed = explain_pairs(verdict, verdict.ratio, RuleR(), 80)
     assert "\n".join(printed) + "\n" == page("explain_pair.txt")
     verdict = pair(*(1.5, 1.0, 1.51, 1.0) * 2, 1.5, 1.0)
     assert verdict.ratio is not None
     rows = [
-        line for line in turns(verdict, verdict.ratio, RuleR(), 80) if line.split()[0].isdigit()
+        line
+        for line in explain_pairs(verdict, verdict.ratio, RuleR(), 80)
+        if line.split()[0].isdigit()
     ]
     assert [row.split("  ")[-1] for row in rows] == ["another pair"] * 4 + ["undecided"]
 
@@ -339,9 +347,9 @@ def test_pairs_with_another_build_are_judged_as_in_their_session() -> None:
     compared = replace(verdicts.DROP, runs=tuple(new), interleaved=other)
     for name, ratio in ratios.items():
         metric = verdicts.metric(name, Outcome.INCONCLUSIVE, now=1.0, limit=limits[name], runs=3)
-        printed = against(compared, metric, limits, RuleR(), 100)
+        printed = interleaved_lines(compared, metric, limits, RuleR(), 100)
         (row,) = [line for line in printed if re.match(r" *3 ", line)]
         assert f"{times(ratio.low)} to {times(ratio.high)}" in row
     assert ratios["tokens_per_second@4"].high > ratios["tokens_per_second"].high
     lost = replace(compared, runs=tuple(replace(run, metrics={}) for run in new))
-    assert "do not contain the runs" in against(lost, metric, limits, RuleR(), 100)[1]
+    assert "do not contain the runs" in interleaved_lines(lost, metric, limits, RuleR(), 100)[1]

@@ -54,7 +54,7 @@ def test_all_parts_of_a_plan_give_its_verdict(here: Path, say: Say) -> None:
     output = say.ends(
         1, "merge", "h100.json", "h200.json", "--manifest", "plan.json", "-o", "all.json"
     )
-    assert output.startswith("PERF DROP samples/s −6.3 % (−6.9 to −5.7 %); −3 % exceeded\n")
+    assert output.startswith("PERF DROP samples/s −6.3 % (−6.9 to −5.7 %); limit −3 % exceeded\n")
     assert "INCOMPLETE" not in output
     assert "results: all.json" in output
     merged = read_results(here / "all.json")

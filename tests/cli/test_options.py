@@ -12,9 +12,9 @@ from typing import Any
 import pytest
 
 from pytest_mlperf import registry
-from pytest_mlperf.cli.options import read, toml
-from pytest_mlperf.core.declaration import declaration_of, parse
-from pytest_mlperf.suite.libraries import NOUNS, declared
+from pytest_mlperf.cli.options import read_extension, toml
+from pytest_mlperf.core.declaration import declaration_of, parse_docstring
+from pytest_mlperf.suite.libraries import NOUNS, declared_libraries
 from tests.cli.imported import libraries_of
 from tests.cli.text import Say, finished, one_line, page
 
@@ -45,10 +45,13 @@ def test_every_extension_declares_its_options_and_its_libraries() -> None:
     """Every option has a text and a type, every text an option, every import a declaration."""
     failures = []
     for group, name in EVERY:
-        extension = read(group, name)
+        extension = read_extension(group, name)
         declaration, options = extension.declaration, extension.options
         factory = registry.resolve(extension.target)
-        texts = {**parse(factory.__doc__)[1], **parse(factory.__init__.__doc__)[1]}
+        texts = {
+            **parse_docstring(factory.__doc__)[1],
+            **parse_docstring(factory.__init__.__doc__)[1],
+        }
         names = {*declaration.supplied, "options", *(option.name for option in options)}
         defects = {
             "no description": [] if declaration.about else [name],
@@ -57,7 +60,7 @@ def test_every_extension_declares_its_options_and_its_libraries() -> None:
             "no text of": [key for key, text in declaration.supplied.items() if not text],
             "no such option": sorted(set(texts) - names),
             "not declared": sorted(undeclared(extension.target, factory)),
-            "no top-level library": [key for key in declared(group, name) if "." in key],
+            "no top-level library": [key for key in declared_libraries(group, name) if "." in key],
         }
         failures += [(group, name, defect, keys) for defect, keys in defects.items() if keys]
     assert failures == []
@@ -65,14 +68,17 @@ def test_every_extension_declares_its_options_and_its_libraries() -> None:
     assert libraries_of("pytest_mlperf.adapters.engines.no_such_engine") == ()
 
     assert {
-        key: {name: each["extra"] for name, each in read(*key).libraries.items()} for key in EXTRAS
+        key: {name: each["extra"] for name, each in read_extension(*key).libraries.items()}
+        for key in EXTRAS
     } == EXTRAS
 
 
 def test_texts_tell_the_formats_of_imagenet_and_the_precisions_of_engines(say: Say) -> None:
     """The map's lines, the order of colours, and the scale of mean and std."""
     output = say.ends(0, "options", "imagenet")
-    options = {option.name: option.text for option in read("datasets", "imagenet").options}
+    options = {
+        option.name: option.text for option in read_extension("datasets", "imagenet").options
+    }
     assert '"ILSVRC2012_val_00000001.JPEG 65"' in options["map"]
     assert "a class counted from 0" in options["map"]
     assert "red, green and blue, in this order" in options["mean"]
@@ -81,7 +87,9 @@ def test_texts_tell_the_formats_of_imagenet_and_the_precisions_of_engines(say: S
     assert all(text in one_line(output) for text in options.values())
     names = ("onnxruntime", "torch", "torch-module", "torch-whisper")
     precisions = {"fp32", "bf16", "fp16", "int8", "int4", "fp8"}
-    assert [name for name in names if precisions - {*read("engines", name).precisions}] == []
+    assert [
+        name for name in names if precisions - {*read_extension("engines", name).precisions}
+    ] == []
 
 
 OF_THE_PACKAGE = {"numpy", "pydantic", "safetensors", "PIL"}
@@ -271,7 +279,7 @@ DOCSTRINGS: list[tuple[str | None, int | tuple[str, ...], dict[str, str] | tuple
 
 def test_docstrings_are_taken_apart() -> None:
     for text, blocks, arguments in DOCSTRINGS:
-        parts, described = parse(text)
+        parts, described = parse_docstring(text)
         assert parts == blocks if isinstance(blocks, tuple) else len(parts) == blocks
         assert (described if isinstance(arguments, dict) else tuple(described)) == arguments
 

@@ -12,7 +12,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pytest_mlperf.cli.across import read_prices
-from pytest_mlperf.cli.plan import JOB_MINUTES, MATRIX_LIMIT, in_words, money, runner_labels
+from pytest_mlperf.cli.plan import (
+    JOB_MINUTES,
+    MATRIX_LIMIT,
+    guarantee_summary,
+    money,
+    runner_labels,
+)
 from pytest_mlperf.cli.suites import read_suites
 from pytest_mlperf.core.guarantees import APPEND_OPTIONS, Guarantee
 from pytest_mlperf.reports.costs import CaseCost
@@ -210,7 +216,7 @@ def test_the_first_day_on_which_a_baseline_ends_is_told_with_what_renews_it() ->
         )
 
     ends = (promised("2026-12-09"), promised("2026-12-05"), promised("2026-11-01", "old"))
-    notes = in_words([], {(Path(f"{n}"), ""): one for n, one in enumerate(ends)})
+    notes = guarantee_summary([], {(Path(f"{n}"), ""): one for n, one in enumerate(ends)})
 
     assert notes == (
         "baselines: 3 for 0 cases; 1 too old for a final verdict; final until 2026-12-05 or later; "

@@ -109,7 +109,7 @@ def test_a_session_measures_where_linux_own_calls_and_files_are_lacking(tmp_path
         seen = run_record.load.contention
         assert seen is not None
         assert (seen.cores, seen.foreign_s, seen.share) == (os.cpu_count(), None, None)
-        assert not seen.is_told
+        assert not seen.has_cpu_times
     assert list((tmp_path / "leases").rglob("*.lock"))  # locks are portable
 
 

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from pytest_mlperf import registry
-from pytest_mlperf.suite.libraries import cure, declared, extras
+from pytest_mlperf.suite.libraries import declared_libraries, extras, install_command
 from tests.cli.lab import ROOT
 from tests.cli.readiness_driver import HIDDEN
 
@@ -298,7 +298,7 @@ COMMANDS: dict[tuple[registry.Group, str], str] = {
 
 def test_the_command_brings_all_that_is_declared() -> None:
     commands = {key: f"pip install {words}" for key, words in COMMANDS.items()}
-    assert {key: cure(*key, declared(*key)) for key in COMMANDS} == commands
+    assert {key: install_command(*key, declared_libraries(*key)) for key in COMMANDS} == commands
 
 
 def test_no_hint_adds_torch_to_engines_that_do_not_use_it() -> None:
@@ -307,8 +307,8 @@ def test_no_hint_adds_torch_to_engines_that_do_not_use_it() -> None:
     brought = []
     for group in groups:
         for use in registry.registered(group):
-            needed = declared(group, use)
-            extra = cure(group, use, needed).partition("[")[2].partition("]")[0]
+            needed = declared_libraries(group, use)
+            extra = install_command(group, use, needed).partition("[")[2].partition("]")[0]
             if "torch" in extras().get(extra, ()) and "torch" not in needed:
                 brought.append((group, use, extra))
     assert brought == []

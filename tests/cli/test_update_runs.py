@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from pytest_mlperf.cli.update import repeated, taken
+from pytest_mlperf.cli.update import make_proposal, repeated
 from pytest_mlperf.cli.update._proposals import Terms, ToMeasure
 from pytest_mlperf.core.errors import BaselineError
 from pytest_mlperf.run.project import is_tracked
@@ -148,9 +148,9 @@ def test_runs_of_another_build_are_not_taken_for_the_session_s(own_lab: Lab) -> 
         measure=True,
     )
     with pytest.raises(BaselineError, match=r"engine\.acme 2\.0 → 1\.0\); run pytest again, then"):
-        taken(to_measure, made, Path("baselines"), terms)
+        make_proposal(to_measure, made, Path("baselines"), terms)
     with pytest.raises(BaselineError, match="pytest did not measure it; see its output above"):
-        taken(to_measure, None, Path("baselines"), terms)
+        make_proposal(to_measure, None, Path("baselines"), terms)
 
 
 @pytest.fixture

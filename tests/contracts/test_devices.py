@@ -21,7 +21,14 @@ from pytest_mlperf.adapters.engines.serving import Server
 from pytest_mlperf.builtin.null import NullEngine
 from pytest_mlperf.builtin.synthetic import SyntheticDataset
 from pytest_mlperf.core.errors import RunError
-from pytest_mlperf.hardware.devices import TABLE, VARIABLE, Form, check_devices, form_of, understood
+from pytest_mlperf.hardware.devices import (
+    TABLE,
+    VARIABLE,
+    Form,
+    check_devices,
+    form_of,
+    rejected_names,
+)
 from pytest_mlperf.run.worker.worker import built_engine
 from tests.contracts import trees, wheels
 from tests.contracts.signatures import Source
@@ -47,7 +54,9 @@ NVML's own documentation of nvmlDeviceGetIndex: of a MIG handle, the number with
 
 def test_vllm_gets_the_variable_of_the_gpu() -> None:
     refused = {
-        (at, name): form_of(name) in understood("vllm", at).refused for at in VLLM for name in ON
+        (at, name): form_of(name) in rejected_names("vllm", at).refused
+        for at in VLLM
+        for name in ON
     }
     assert refused == {(at, name): VLLM[at][name] != ON[name] for at in VLLM for name in ON}
 
@@ -61,7 +70,7 @@ def test_numbers_are_understood_by_all_and_a_version_that_is_not_known_takes_the
         assert not any("number" in row.refused for row in rows)
         assert all(set(row.refused) <= set(get_args(Form)) for row in rows)
         for release in (None, "99.0", "0.0.0", "0.1.dev17+g3f2a1b"):
-            assert understood(library, release) is rows[-1], (library, release)
+            assert rejected_names(library, release) is rows[-1], (library, release)
         assert [row.since for row in rows] == sorted({row.since for row in rows})
 
 
@@ -112,7 +121,7 @@ def test_torch_reads_every_form(monkeypatch: pytest.MonkeyPatch) -> None:
     ):
         monkeypatch.setenv(VARIABLE, listed)
         assert torch.cuda._parse_visible_devices() == seen
-        assert form_of(listed) not in understood("torch", torch.__version__).refused
+        assert form_of(listed) not in rejected_names("torch", torch.__version__).refused
 
 
 def test_onnxruntime_leaves_the_variable_to_cuda() -> None:
@@ -123,7 +132,7 @@ def test_onnxruntime_leaves_the_variable_to_cuda() -> None:
 
     assert any(".so" in file.name for file in files)
     assert not [file.name for file in files if VARIABLE.encode() in file.read_bytes()]
-    assert not understood("onnxruntime", None).refused
+    assert not rejected_names("onnxruntime", None).refused
 
 
 def install(folder: Path, library: str, at: str) -> None:
@@ -200,7 +209,7 @@ def test_a_real_vllm_reads_the_variable_as_the_table_says() -> None:
     with Source.open(wheels.named()) as source:
         at, text = version(source), source.text(cuda)
         methods = source.attributes(cuda, "NvmlCudaPlatform")
-    row = understood("vllm", at)
+    row = rejected_names("vllm", at)
 
     assert ("GPU UUID" in row.refused) is (order(at) < (0, 24))
     assert ("device_control_id_to_physical_device_id" in methods) is (order(at) >= (0, 24))

@@ -18,8 +18,8 @@ from pytest_mlperf.adapters.engines.vllm import (
     RESERVED,
     VllmOptions,
     engine_arguments,
+    max_batch_entry,
     media_arguments,
-    most_together,
 )
 from pytest_mlperf.adapters.engines.vllm._library import (
     IMPORTED,
@@ -149,7 +149,7 @@ def test_how_many_samples_share_a_step_is_an_upper_bound() -> None:
         (ngram, "256", None, "256"),
         ({}, "", None, None),
     ):
-        facts = most_together(arguments, {"settled.max_num_seqs": settled}, batch_size)
+        facts = max_batch_entry(arguments, {"settled.max_num_seqs": settled}, batch_size)
         assert facts.get("work.batch") == most, (arguments, settled, batch_size)
 
 

@@ -8,7 +8,7 @@ from typing import Any, TypeVar
 from pytest_mlperf.core.baseline import AccuracyBaseline, BaselineRun, Record
 from pytest_mlperf.core.measurement import Run
 from pytest_mlperf.core.notes import Note, Words
-from pytest_mlperf.run.figures import grouped
+from pytest_mlperf.run.figures import run_arguments
 
 T = TypeVar("T")
 
@@ -42,7 +42,7 @@ def make_run(**fields: Any) -> Run:
         "commit": None,
         "folder": "run 0",
     }
-    return Run(**grouped(**{**usual, **fields}))
+    return Run(**run_arguments(**{**usual, **fields}))
 
 
 def make_baseline_run(**fields: Any) -> BaselineRun:

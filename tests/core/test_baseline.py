@@ -12,7 +12,7 @@ from pytest_mlperf.core.baseline import (
     Property,
     Record,
     append_runs,
-    find,
+    find_record,
     geometric_means,
     nearest,
     with_record,
@@ -60,10 +60,10 @@ def test_a_record_is_found_by_equal_hardware_or_differs_in_the_fewest_properties
     limit = Difference(name="power_limit_w", theirs=500, ours=700)
     wet: dict[str, Property] = {**H200, "cooling": "water"}
 
-    assert find(baseline(theirs, capped), dict(CAPPED)) is capped
-    assert find(baseline(theirs, capped), MIG) is find(baseline(), H200) is None
-    assert find(baseline(theirs), {**H200, "cooling": None}) is theirs
-    assert find(baseline(theirs), wet) is None
+    assert find_record(baseline(theirs, capped), dict(CAPPED)) is capped
+    assert find_record(baseline(theirs, capped), MIG) is find_record(baseline(), H200) is None
+    assert find_record(baseline(theirs), {**H200, "cooling": None}) is theirs
+    assert find_record(baseline(theirs), wet) is None
     assert nearest(baseline(theirs, capped), MIG) == (capped, [mig])
     assert nearest(baseline(capped), wet) == (capped, [cooling, limit])
     assert nearest(baseline(), H200) is None

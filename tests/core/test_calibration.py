@@ -35,7 +35,7 @@ from pytest_mlperf.core.noise.calibration import (
     best_length,
     drift,
     merged,
-    most_runs,
+    runs_to_detect,
     settings_of,
 )
 from pytest_mlperf.judge.decision import Answer
@@ -368,11 +368,11 @@ def test_k_is_the_fewest_runs_that_prove_every_limit_that_can_be_proven() -> Non
     runs = values(random.Random(6), 0.01, 0.25, sessions=4, runs=2)
     least = {k: minimum_detectable_change(runs, rule=GPU.rule(k)) for k in range(3, 9)}
 
-    assert most_runs([(runs, 0.5)], GPU) == 3
+    assert runs_to_detect([(runs, 0.5)], GPU) == 3
     for k in range(4, 9):
         between = (least[k] + least[k - 1]) / 2
-        assert most_runs([(runs, between), (runs, 0.5), (runs, 1e-4)], GPU) == k
-    assert most_runs([(runs, 1e-4)], GPU) == most_runs([], GPU) == 5
+        assert runs_to_detect([(runs, between), (runs, 0.5), (runs, 1e-4)], GPU) == k
+    assert runs_to_detect([(runs, 1e-4)], GPU) == runs_to_detect([], GPU) == 5
 
 
 def series_of(case: str, metric: str, *xs: float, session: str = "s") -> Series:

@@ -10,15 +10,15 @@ from pytest_mlperf.core.compliance import (
     PASS_LINE,
     LoggedAnswer,
     SpeedScore,
-    as_accurate,
-    as_long,
+    check_accuracy,
+    check_mean_length,
+    check_token_counts,
     load_explains,
     other_seeds_speed,
     same_answers,
     same_predictions,
-    same_scores,
     same_speed,
-    tokens_as_counted,
+    score_differences,
 )
 from tests.core.made import keys_of
 
@@ -129,20 +129,24 @@ def test_test06_checks_lengths_ends_and_first_tokens() -> None:
         (tokens(5, 6, first=7), "Offline", ""),
         (tokens(5, 6), "Server", ""),
     ):
-        finding = tokens_as_counted([answer], scenario=Scenario(scenario), end=2, width=8)
+        finding = check_token_counts(
+            [answer], scenario=Scenario(scenario), end_token=2, token_bytes=8
+        )
         assert finding.passed is not bool(wrong)
         assert keys_of(finding.faults) == [wrong] * bool(wrong)
         assert ("verification complete" in finding.text) is not bool(wrong)
-    assert tokens_as_counted([tokens(5, 6)], scenario=Scenario.SERVER, end=2, width=8).notes
+    assert check_token_counts(
+        [tokens(5, 6)], scenario=Scenario.SERVER, end_token=2, token_bytes=8
+    ).notes
 
 
 def test_test09_asks_for_a_mean_length_test07_for_a_score_and_test08_for_entropies() -> None:
     """Answers that differ pass where their scores are alike; the suite says how wide a token is."""
     for lengths, passed in (((9, 11), True), ((8, 9), False), ((), False)):
-        judgement = as_long([tokens(*range(n)) for n in lengths], low=9, high=11, width=8)
+        judgement = check_mean_length([tokens(*range(n)) for n in lengths], low=9, high=11, width=8)
         assert judgement.passed is passed
-    assert as_accurate(60.7, 60.698).passed
-    assert not as_accurate(60.6, 60.698).passed
+    assert check_accuracy(60.7, 60.698).passed
+    assert not check_accuracy(60.6, 60.698).passed
 
     whole = array("f", [1, 3, 0.7, 0.2, 1, 0, 1, 1, 2]).tobytes()
     for prediction, sample, passed in ((0.7, 3, True), (0.7001, 3, True), (0.6, 3, False),
@@ -160,8 +164,12 @@ def test_test09_asks_for_a_mean_length_test07_for_a_score_and_test08_for_entropi
 
     answer = LoggedAnswer(index=0, data=array("i", [5, 6]).tobytes(), tokens=2)
 
-    assert same_scores({"top1": 99.5}, {"top1": 100.0}, {"top1": 0.01}) == ()
-    assert same_scores({"top1": 98.5}, {"top1": 100.0}, {"top1": 0.01})
-    assert same_scores({"top1": 98.5}, {}, {"top1": 0.01})
-    assert tokens_as_counted([answer], scenario=Scenario.OFFLINE, end=2, width=4).passed
-    assert not tokens_as_counted([answer], scenario=Scenario.OFFLINE, end=2, width=8).passed
+    assert score_differences({"top1": 99.5}, {"top1": 100.0}, {"top1": 0.01}) == ()
+    assert score_differences({"top1": 98.5}, {"top1": 100.0}, {"top1": 0.01})
+    assert score_differences({"top1": 98.5}, {}, {"top1": 0.01})
+    assert check_token_counts(
+        [answer], scenario=Scenario.OFFLINE, end_token=2, token_bytes=4
+    ).passed
+    assert not check_token_counts(
+        [answer], scenario=Scenario.OFFLINE, end_token=2, token_bytes=8
+    ).passed

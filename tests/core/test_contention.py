@@ -21,7 +21,7 @@ from pytest_mlperf.core.contention import (
     late_share,
     load_seen,
     lost_share,
-    tolerated,
+    tolerated_load_share,
 )
 from pytest_mlperf.core.notes import Note
 from pytest_mlperf.reports.sentences import sentence
@@ -88,7 +88,9 @@ def test_what_the_load_explains_and_half_of_the_limit_is_left_for_the_build() ->
         *({"throughput": 0.03}, {}),
     ]
 
-    assert [tolerated(limit) for limit in limits] == pytest.approx([0.2, 0.2, 1.0, 0.05, 0.05])
+    assert [tolerated_load_share(limit) for limit in limits] == pytest.approx(
+        [0.2, 0.2, 1.0, 0.05, 0.05]
+    )
 
 
 seconds = st.one_of(st.none(), st.floats(0, 1e4))

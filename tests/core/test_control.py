@@ -23,10 +23,10 @@ from pytest_mlperf.core.control import (
     ControlComparison,
     State,
     cannot_say,
-    clocks_moved,
+    clock_changes,
     compared,
-    furthest,
-    locked_clock_moved,
+    locked_clock_change,
+    most_significant,
     steady,
 )
 from pytest_mlperf.reports.sentences import machine_speed, sentence
@@ -42,7 +42,7 @@ def controls(matmul: Sequence[float], copy: float = 2e10, library: float = 1.0) 
 def slow(
     current: Sequence[Control], baseline: Sequence[Control], *, floor: float = FLOOR_GPU
 ) -> ControlComparison | None:
-    return furthest(compared(current, baseline, floor=floor))
+    return most_significant(compared(current, baseline, floor=floor))
 
 
 def test_the_worst_figure_is_reported_and_a_momentary_disturbance_is_not() -> None:
@@ -242,8 +242,8 @@ def test_the_detectable_change_is_the_threshold_of_detection(
     baseline: list[Control] = [{COPY: value} for value in baseline_values]
     (comparison,) = compared([{COPY: factor * baseline_values[0]}], baseline, floor=floor)
 
-    if abs(-comparison.share - comparison.least) > 1e-9 and not comparison.faster:
-        assert comparison.off == (-comparison.share > comparison.least)
+    if abs(-comparison.share - comparison.min_detectable_slowdown) > 1e-9 and not comparison.faster:
+        assert comparison.is_significant == (-comparison.share > comparison.min_detectable_slowdown)
 
 
 LOCKED: list[State] = [{"sm_mhz": 1900.0, "power_cap_share": 0.31, "temperature_c": 60.0}] * 3
@@ -263,13 +263,13 @@ def test_changed_clocks_are_reported_with_their_numbers() -> None:
         ({}, {}),
     ]
     for current, changes in cases:
-        note = clocks_moved([current], LOCKED)
+        note = clock_changes([current], LOCKED)
         moves: Any = note.values["moves"] if note else ()
         assert [move.key for move in moves] == [*changes]
         for move in moves:
             assert [*move.values.values()] == pytest.approx(changes[move.key], abs=5e-4)
-    assert clocks_moved(LOCKED, [{}, {}]) is None
-    assert clocks_moved(LOCKED, [{"sm_mhz": 0.0}]) is None
+    assert clock_changes(LOCKED, [{}, {}]) is None
+    assert clock_changes(LOCKED, [{"sm_mhz": 0.0}]) is None
 
     for clocks, mhz, moved in (
         ("free", 1500.0, False),
@@ -279,6 +279,6 @@ def test_changed_clocks_are_reported_with_their_numbers() -> None:
         (1900, 1860.0, True),
         (1900, 1940.0, True),
     ):
-        message = locked_clock_moved([{"sm_mhz": mhz}] * 2, LOCKED, clocks)
+        message = locked_clock_change([{"sm_mhz": mhz}] * 2, LOCKED, clocks)
         assert (message is not None) == moved
         assert f"{mhz:.0f} MHz now, 1900 MHz when" in sentence(message or "") or not moved

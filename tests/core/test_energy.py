@@ -10,9 +10,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pytest_mlperf.core.energy import MIN_GATED_SECONDS, Energy, measure, together
+from pytest_mlperf.core.energy import MIN_GATED_SECONDS, Energy, measure, sum_energies
 from pytest_mlperf.core.energy.host import Counted, host_energy
-from pytest_mlperf.core.energy.readings import Reading, delay_s, evenly, lag_of, refresh_s
+from pytest_mlperf.core.energy.readings import Reading, delay_s, lag_of, refresh_s, regular_steps
 from pytest_mlperf.core.notes import Note
 from tests.core.made import keys_of, present
 
@@ -256,7 +256,7 @@ def test_a_counter_of_slow_steps_is_used_and_the_reason_of_one_too_slow_is_right
     moments = {i: i / 10 + 0.05 * (rng.random() - 0.5) for i in range(200) if not 90 <= i < 100}
     moments[50] += 0.06
 
-    readings = evenly([Reading(time_s=t, value=i) for i, t in moments.items()], 0.05)
+    readings = regular_steps([Reading(time_s=t, value=i) for i, t in moments.items()], 0.05)
 
     assert [r.value for r in readings] == list(moments)
     assert all(r.time_s == pytest.approx(r.value / 10, abs=0.01) for r in readings)
@@ -336,7 +336,7 @@ def test_common_errors_of_sensors_of_one_kind_are_in_the_uncertainty_of_the_sum(
         )
         for n, joules in enumerate(used_j)
     }
-    whole = together(energies)
+    whole = sum_energies(energies)
 
     uncertainty_j = present(whole.uncertainty_j)
     assert abs(present(whole.joules) - sum(used_j)) <= uncertainty_j * (1 + 1e-9) + 1e-6

@@ -8,7 +8,7 @@ from typing import Any
 
 from pytest_mlperf.core.case import Case, Kind, Scenario
 from pytest_mlperf.core.notes import Note
-from pytest_mlperf.core.results import Known, expect
+from pytest_mlperf.core.results import KnownFailure, expect
 from pytest_mlperf.core.verdict import MetricVerdict, Outcome, PairedVerdict, Verdict
 from pytest_mlperf.reports.sentences import sentence
 
@@ -39,8 +39,8 @@ def verdict(outcome: Outcome, **metrics: Outcome | None) -> Verdict:
     )
 
 
-def known_failure(**fields: Any) -> Known:
-    return Known(**{"reason": "issue 812", "until": UNTIL, **fields})
+def known_failure(**fields: Any) -> KnownFailure:
+    return KnownFailure(**{"reason": "issue 812", "until": UNTIL, **fields})
 
 
 DROP = verdict(Outcome.PERF_DROP)

@@ -7,7 +7,7 @@ import time
 
 import pytest
 
-from pytest_mlperf.core.measurement import Scored, day_groups, digest, moment_of, others
+from pytest_mlperf.core.measurement import Scored, changed_outputs, day_groups, digest, moment_of
 
 NOON = dt.datetime(2026, 11, 20, 12, tzinfo=dt.UTC)
 
@@ -47,9 +47,9 @@ def test_outputs_that_differ_in_one_bit_have_different_digests() -> None:
 def test_changed_outputs_are_counted_by_data_set_index() -> None:
     scored = Scored(indices=(1, 3, 4), per_sample={}, outputs=(11, 99, 14))
 
-    assert others([10, 11, 12, 13, 14], scored) == 1
-    assert others(None, scored) is None
-    assert others([10, 11], Scored(indices=(0, 1), per_sample={})) is None
+    assert changed_outputs([10, 11, 12, 13, 14], scored) == 1
+    assert changed_outputs(None, scored) is None
+    assert changed_outputs([10, 11], Scored(indices=(0, 1), per_sample={})) is None
     assert Scored(indices=(), per_sample={}).outputs is None
 
 

@@ -18,18 +18,18 @@ from pytest_mlperf.core.notes import Note
 from pytest_mlperf.core.results import (
     Absent,
     CaseResult,
-    Known,
+    KnownFailure,
     Results,
     Suspect,
-    absent,
-    again,
+    earlier_suspicions,
     merge,
     newest,
-    remaining,
+    next_suspects,
     second_day,
     suspected,
+    unjudged_tests,
 )
-from pytest_mlperf.core.rulings.multiplicity import Before, is_open, settle
+from pytest_mlperf.core.rulings.multiplicity import SuspectSince, is_open, judge_pairs_jointly
 from pytest_mlperf.core.rulings.ruling import ruling_of
 from pytest_mlperf.core.verdict import BaselineReference, Outcome, Verdict
 from pytest_mlperf.judge.multiplicity import FALSE_SHARE, MAX_LONE_PAIRS
@@ -70,7 +70,9 @@ def part(p_values: Mapping[int, float], pairs: int) -> Results:
     if pairs > MAX_LONE_PAIRS:
         waiting = [v for v in verdicts_of_part if is_open(v)]
         last = iter(
-            settle(waiting, [v for v in verdicts_of_part if not is_open(v)], pairs, RuleR())
+            judge_pairs_jointly(
+                waiting, [v for v in verdicts_of_part if not is_open(v)], pairs, RuleR()
+            )
         )
         verdicts_of_part = [next(last) if is_open(v) else v for v in verdicts_of_part]
     return session(
@@ -163,7 +165,7 @@ def test_suspects_of_several_machines_are_a_drop_together() -> None:
         [part({10 * k + n: p if n else 0.004 for n in range(10)}, 30) for k in range(3)]
         for p in (1e-6, 1.0)
     )
-    expected_failures = (Known(reason="issue 812", until=TODAY),)
+    expected_failures = (KnownFailure(reason="issue 812", until=TODAY),)
     first = tuple(replace(case, expected_failures=expected_failures) for case in quiet[0].cases)
     expected = joined([replace(quiet[0], cases=first), *quiet[1:]])
 
@@ -220,7 +222,7 @@ def test_a_planned_test_without_a_verdict_is_absent_with_its_known_reason() -> N
     skipping = replace(part({1: 1.0}, 1), skipped={there: "not here"})
 
     absences = [Absent(test="skipped", reason="no model"), Absent(test="gone", reason=gone)]
-    assert absent([there, "skipped", "gone"], merged) == absences
+    assert unjudged_tests([there, "skipped", "gone"], merged) == absences
     assert joined([part({0: 1.0}, 1), skipping]).skipped == {}
 
 
@@ -239,7 +241,7 @@ def case(outcome: Outcome, identity: dict[str, Any] | None = None, **fields: Any
     return verdicts.result(verdict, **fields)
 
 
-(BEFORE,) = remaining([], [case(Outcome.SUSPECT)], date=FIRST)
+(BEFORE,) = next_suspects([], [case(Outcome.SUSPECT)], date=FIRST)
 
 
 def test_a_verdict_on_a_suspect_ends_it_and_an_undecided_one_leaves_it() -> None:
@@ -249,18 +251,18 @@ def test_a_verdict_on_a_suspect_ends_it_and_an_undecided_one_leaves_it() -> None
 
     assert Suspect(test=case(Outcome.OK).test, date=FIRST, seen=FIRST, **fields) == BEFORE
     for outcome in (Outcome.OK, Outcome.IMPROVED, Outcome.PERF_DROP):
-        assert remaining([BEFORE], [case(outcome)], date=LATER) == ()
+        assert next_suspects([BEFORE], [case(outcome)], date=LATER) == ()
     for outcome in (Outcome[name] for name in names.split()):
-        (still,) = remaining([BEFORE], [case(outcome)], date=LATER)
+        (still,) = next_suspects([BEFORE], [case(outcome)], date=LATER)
         assert replace(still, seen=FIRST) == BEFORE
-    assert remaining([BEFORE], [], date=LATER) == (BEFORE,)
+    assert next_suspects([BEFORE], [], date=LATER) == (BEFORE,)
 
     disqualified: list[dict[str, Any]] = [{"handicap": 0.5}, {"pretended": True}]
     elsewhere: list[dict[str, Any]] = [{"profile": "official"}, {"identity": {"gpu.name": "H100"}}]
     elsewhere += [{"identity": {}}]
     for fields in (*disqualified, *elsewhere):
         for outcome in (Outcome.OK, Outcome.PERF_DROP, Outcome.SUSPECT):
-            suspects = remaining([BEFORE], [case(outcome, **fields)], date=LATER)
+            suspects = next_suspects([BEFORE], [case(outcome, **fields)], date=LATER)
             assert BEFORE in suspects
             assert (len(suspects) == 2) is (outcome is Outcome.SUSPECT and fields in elsewhere)
 
@@ -274,15 +276,22 @@ def test_the_second_time_keeps_the_date_and_the_open_metrics_of_the_first() -> N
     ):
         judged = (metric(outcome=word), metric("ttft_p99", Outcome.SUSPECT))
         again_ = replace(second_case, verdict=replace(second_case.verdict, metrics=judged))
-        (suspect,) = remaining([BEFORE], [again_], date=LATER)
+        (suspect,) = next_suspects([BEFORE], [again_], date=LATER)
         assert (suspect.metrics, suspect.date) == (metrics, date)
 
     second_case = replace(case(Outcome.INCONCLUSIVE), suspected=BEFORE)
 
     assert suspected([BEFORE], second_case) == BEFORE
     assert suspected([BEFORE], case(Outcome.OK, {"gpu.name": "H100"})) is None
-    assert again([case(Outcome.OK), second_case]) == {1: Before("2026-11-20", ("throughput",))}
-    assert again([replace(second_case, handicap=0.5), replace(second_case, pretended=True)]) == {}
+    assert earlier_suspicions([case(Outcome.OK), second_case]) == {
+        1: SuspectSince("2026-11-20", ("throughput",))
+    }
+    assert (
+        earlier_suspicions(
+            [replace(second_case, handicap=0.5), replace(second_case, pretended=True)]
+        )
+        == {}
+    )
 
 
 def drop(*, baseline: str = "b1", likely: bool = True, **fields: Any) -> CaseResult:
@@ -299,7 +308,7 @@ def drop(*, baseline: str = "b1", likely: bool = True, **fields: Any) -> CaseRes
 
 
 HERE_SUBJECT = Subject(identity=HERE, fingerprint={})
-(DROPPED,) = remaining([], [drop()], date=FIRST)
+(DROPPED,) = next_suspects([], [drop()], date=FIRST)
 
 
 def test_a_provisional_drop_fails_on_the_second_day_in_a_row_against_the_same_baseline() -> None:
@@ -326,7 +335,7 @@ def test_a_provisional_drop_fails_on_the_second_day_in_a_row_against_the_same_ba
 def test_a_clock_that_was_set_back_makes_no_second_day() -> None:
     """The drop counts as the first then, and keeps the later date: the clock may be set again."""
     last = second_day(drop().verdict, replace(DROPPED, drops={"throughput": LATER}), FIRST)
-    (after,) = remaining([replace(DROPPED, drops={"throughput": LATER})], [drop()], date=FIRST)
+    (after,) = next_suspects([replace(DROPPED, drops={"throughput": LATER})], [drop()], date=FIRST)
 
     assert not last.fails
     assert last.notes[-1] == Note.of("clock_set", day=LATER[:10])
@@ -340,13 +349,15 @@ def test_another_verdict_of_a_session_ends_a_drop_and_an_unjudged_one_leaves_it(
         *((word, True) for word in (Outcome.INVALID, Outcome.ERROR, Outcome.NO_BASELINE)),
         (Outcome.PROVISIONAL, False),
     ):
-        assert (DROPPED in remaining([DROPPED], [case(outcome)], date=LATER)) is leaves
-    (after,) = remaining([DROPPED], [drop()], date=LATER)
+        assert (DROPPED in next_suspects([DROPPED], [case(outcome)], date=LATER)) is leaves
+    (after,) = next_suspects([DROPPED], [drop()], date=LATER)
     assert after == replace(DROPPED, seen=LATER)
-    (anew,) = remaining([DROPPED], [drop(baseline="b2")], date=LATER)
+    (anew,) = next_suspects([DROPPED], [drop(baseline="b2")], date=LATER)
     assert (anew.drops, anew.baseline) == ({"throughput": LATER}, "b2")
     for disqualified in ({"handicap": 0.5}, {"pretended": True}):
-        assert remaining([DROPPED], [case(Outcome.OK, **disqualified)], date=LATER) == (DROPPED,)
+        assert next_suspects([DROPPED], [case(Outcome.OK, **disqualified)], date=LATER) == (
+            DROPPED,
+        )
 
 
 def test_merging_fails_the_second_day_and_on_request_the_first() -> None:
@@ -362,7 +373,7 @@ def test_merging_fails_the_second_day_and_on_request_the_first() -> None:
         assert merged.cases[0].failed is failed
         assert merged.suspects[0].drops == {"throughput": FIRST if case_result.suspected else LATER}
 
-    failure = Known(reason="known", until=TODAY)
+    failure = KnownFailure(reason="known", until=TODAY)
     excused = session(replace(second_case, expected_failures=(failure,)))
     (expected,) = joined([replace(excused, started=LATER)]).cases
     assert (expected.verdict.outcome, expected.failed) == (Outcome.EXPECTED, False)
@@ -370,12 +381,12 @@ def test_merging_fails_the_second_day_and_on_request_the_first() -> None:
 
 def test_a_later_session_clears_the_suspects_of_an_earlier_one_in_any_store() -> None:
     """Also a final drop ends the row; an invalid date is ignored."""
-    (cleared,) = remaining([DROPPED], [case(Outcome.OK)], date=LATER, cleared=True)
+    (cleared,) = next_suspects([DROPPED], [case(Outcome.OK)], date=LATER, cleared=True)
     assert newest([DROPPED, cleared]) == newest([cleared, DROPPED]) == (cleared,)
     final = replace(drop(), verdict=replace(drop().verdict, outcome=Outcome.PERF_DROP))
     fell = replace(final.verdict.metrics[0], outcome=Outcome.PERF_DROP, direction=None)
     final = replace(final, verdict=replace(final.verdict, metrics=(fell,)))
-    assert remaining([DROPPED], [final], date=LATER)[0].drops == {"throughput": FIRST}
+    assert next_suspects([DROPPED], [final], date=LATER)[0].drops == {"throughput": FIRST}
     for text in ("0", "1999-99-99", " ::error::x"):
         with pytest.raises(ValueError, match=r"isoformat|month"):
             replace(DROPPED, drops={"throughput": text})

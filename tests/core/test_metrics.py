@@ -10,8 +10,8 @@ from pytest_mlperf.core.metrics import (
     POINT_LIMIT,
     Dimension,
     at_point,
-    in_order,
-    of_curve,
+    curve_metrics,
+    metric_sort_key,
     point_of,
 )
 
@@ -64,8 +64,8 @@ def test_metrics_are_in_the_order_of_the_table_and_points_behind() -> None:
     names = ["latency_p50@8", "throughput@8", "latency_p50", "throughput@1", "throughput"]
 
     ordered = ["load_time", "stage_unet", "stage_vae", "throughput@1", "stage_queue@1"]
-    assert sorted({*ordered}, key=in_order) == ordered
-    assert sorted(names, key=in_order) == [
+    assert sorted({*ordered}, key=metric_sort_key) == ordered
+    assert sorted(names, key=metric_sort_key) == [
         "throughput",
         "latency_p50",
         "throughput@1",
@@ -75,18 +75,20 @@ def test_metrics_are_in_the_order_of_the_table_and_points_behind() -> None:
 
     rates = {"throughput", "throughput@8", "tokens_per_second@8", "tokens_per_second@1"}
 
-    assert of_curve(Scenario.CONCURRENCY, {*rates, "ttft_p90@8"}) == (
+    assert curve_metrics(Scenario.CONCURRENCY, {*rates, "ttft_p90@8"}) == (
         "tokens_per_second",
         "tokens_per_second@1",
         "tokens_per_second@8",
     )
-    assert of_curve(Scenario.CONCURRENCY, {"throughput", "throughput@8"}) == (
+    assert curve_metrics(Scenario.CONCURRENCY, {"throughput", "throughput@8"}) == (
         "throughput",
         "throughput@8",
     )
-    assert of_curve(Scenario.CONCURRENCY, {"throughput", "latency_p50"}) == ()
-    assert of_curve(Scenario.SERVER, {"throughput", "latency_p50"}) == ()
-    assert of_curve(Scenario.OPEN_LOOP, {*rates, "ttft_p50@8", "ttft_p50@0.5", "tpot_p50@8"}) == (
+    assert curve_metrics(Scenario.CONCURRENCY, {"throughput", "latency_p50"}) == ()
+    assert curve_metrics(Scenario.SERVER, {"throughput", "latency_p50"}) == ()
+    assert curve_metrics(
+        Scenario.OPEN_LOOP, {*rates, "ttft_p50@8", "ttft_p50@0.5", "tpot_p50@8"}
+    ) == (
         "ttft_p50",
         "tpot_p50",
         "ttft_p50@0.5",

@@ -23,7 +23,7 @@ from pytest_mlperf.core.energy.host import Counted, host_energy
 from pytest_mlperf.core.energy.meter import parse_meter, wall_energy
 from pytest_mlperf.core.energy.readings import MAX_RISE_WATTS, Reading, without_misreads
 from pytest_mlperf.core.notes import Note
-from pytest_mlperf.core.plausible import BOUNDS, possible
+from pytest_mlperf.core.plausible import BOUNDS, plausible_reading
 from tests.core.made import keys_of
 
 BLANKS = [
@@ -38,20 +38,20 @@ garbage = st.sampled_from(BLANKS)
 def test_every_quantity_has_bounds_that_no_blank_of_a_driver_lies_in() -> None:
     """A mapping keeps its possible values, a list is one reading, and names stay unchanged."""
     inside = {
-        name: [b for b in (*BLANKS, math.nan, math.inf) if possible(name, b) is not None]
+        name: [b for b in (*BLANKS, math.nan, math.inf) if plausible_reading(name, b) is not None]
         for name in BOUNDS
     }
     wide = {"nvlink_bytes", "energy_j", "memory_used", "throttle_ns"}
     assert {name for name, blanks in inside.items() if blanks} <= wide
     assert all(max(blanks, default=0) <= BOUNDS[n][1] for n, blanks in inside.items())
-    assert all(possible(name, end) == end for name, ends in BOUNDS.items() for end in ends)
+    assert all(plausible_reading(name, end) == end for name, ends in BOUNDS.items() for end in ends)
 
-    assert possible("throttle_ns", {"a": 5, "b": 2**63}) == {"a": 5}
-    assert possible("nvlink_errors", {"crc": {1: 4, 2: 2**32 - 1}}) == {"crc": {1: 4}}
-    assert possible("nvlink_bytes", [5, 2**64 - 1]) is None
-    assert possible("power_w", 1500.0, 1400.0) is None
-    assert possible("name", "NVIDIA H200") == "NVIDIA H200"
-    assert possible("xids", []) == []
+    assert plausible_reading("throttle_ns", {"a": 5, "b": 2**63}) == {"a": 5}
+    assert plausible_reading("nvlink_errors", {"crc": {1: 4, 2: 2**32 - 1}}) == {"crc": {1: 4}}
+    assert plausible_reading("nvlink_bytes", [5, 2**64 - 1]) is None
+    assert plausible_reading("power_w", 1500.0, 1400.0) is None
+    assert plausible_reading("name", "NVIDIA H200") == "NVIDIA H200"
+    assert plausible_reading("xids", []) == []
 
 
 def line(watts: float = 400.0, base: float = 1e6) -> list[Reading]:

@@ -16,15 +16,15 @@ from pytest_mlperf.core.measurement import Subject
 from pytest_mlperf.core.notes import Note, NoteKey
 from pytest_mlperf.core.recording import (
     Action,
+    acceptance_text,
     baseline_run,
     changes,
+    detectable_effects,
     detectable_notes,
     empty_baseline,
-    failing_today,
     new_record,
-    provable,
-    set_by,
-    why_never,
+    one_day_note,
+    recording_obstacle,
 )
 from pytest_mlperf.core.verdict import Gate, GateState, MetricBaseline, MetricVerdict, Outcome
 from pytest_mlperf.judge.rule_r import RuleR
@@ -148,8 +148,10 @@ def test_a_longer_baseline_detects_smaller_changes_of_measured_metrics() -> None
     assert set(detectable) == set(lacking.minimum_detectable_change) == {"throughput"}
     assert 0 < smaller["throughput"] < detectable["throughput"]
     least = {"share": detectable["throughput"], "metric": "throughput", "limit": None}
-    assert provable(short) == Note.of("provable", shares=(Note.of("detectable", **least),))
-    assert provable(recorded((1.0, 1.01), limits={})) == Note.of("nothing_provable")
+    assert detectable_effects(short) == Note.of(
+        "provable", shares=(Note.of("detectable", **least),)
+    )
+    assert detectable_effects(recorded((1.0, 1.01), limits={})) == Note.of("nothing_provable")
 
 
 SMALLER: tuple[NoteKey, ...] = ("smaller_days", "smaller_interleaved")
@@ -162,7 +164,7 @@ def test_changes_that_fail_on_the_first_day_are_listed_until_there_are_more_days
     limits = {"throughput": 0.03, "latency_p50": 0.05}
 
     warnings = [
-        failing_today(record, limits, RULE, interleaves=interleaves)
+        one_day_note(record, limits, RULE, interleaves=interleaves)
         for record in (first, few, replace(first, runs=(*first.runs, other)))
         for interleaves in (False, True)
     ]
@@ -183,7 +185,7 @@ def test_changes_that_fail_on_the_first_day_are_listed_until_there_are_more_days
         runs=tuple(replace(run, **times) for run in first.runs),
         minimum_detectable_change={"latency_p50": 0.02},
     )
-    note = failing_today(slower, limits, RULE, interleaves=False)
+    note = one_day_note(slower, limits, RULE, interleaves=False)
     rise = {"metric": "latency_p50", "change": pytest.approx(0.074, abs=5e-4)}
     assert note is not None
     assert note.values["drops"] == (Note.of("change_in", **rise),)
@@ -204,10 +206,10 @@ def test_changes_since_the_baseline_are_listed_by_key() -> None:
 
     record = recorded((100.0,))
 
-    assert set_by(record.history) == 'set 2026-11-20 at 9d0e77a1b2c3: "first"'
-    assert set_by(()) is None
+    assert acceptance_text(record.history) == 'set 2026-11-20 at 9d0e77a1b2c3: "first"'
+    assert acceptance_text(()) is None
     outside_git = replace(record.history[0], commit=None)
-    assert set_by((outside_git,)) == 'set 2026-11-20: "first"'
+    assert acceptance_text((outside_git,)) == 'set 2026-11-20: "first"'
 
 
 def test_facts_that_one_side_lacks_are_neither_equal_nor_changed() -> None:
@@ -279,11 +281,11 @@ def test_scores_whose_gate_failed_and_a_latency_limit_missed_twice_are_not_recor
     expected, ok, drop = Outcome.EXPECTED, Outcome.OK, Outcome.PERF_DROP
     for outcome, state in product((ok, expected, Outcome.NO_BASELINE), GateState):
         gate = Gate(state=state, samples=400, total=50_000)
-        reason = why_never(replace(OK, outcome=outcome, gate=gate))
+        reason = recording_obstacle(replace(OK, outcome=outcome, gate=gate))
         failed = state is GateState.FAILED
         assert reason == (gate.note if failed else None)
     for outcome, missed in product((expected, drop), range(4)):
         runs = tuple(replace(run(n), limit_missed=n < missed) for n in range(4))
-        reason = why_never(replace(OK, outcome=outcome, runs=runs))
+        reason = recording_obstacle(replace(OK, outcome=outcome, runs=runs))
         note = Note.of("limit_missed", count=missed, of=4)
         assert reason == (note if missed > 1 else None)

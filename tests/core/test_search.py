@@ -22,12 +22,12 @@ from pytest_mlperf.core.search import (
     NoRate,
     SearchOutcome,
     SearchPlan,
-    Tried,
+    SearchRun,
     bracket,
-    narrow_step,
+    first_search_step,
     next_rate,
-    result,
-    tried,
+    search_entry,
+    search_outcome,
 )
 from pytest_mlperf.judge.decision import Answer
 from pytest_mlperf.reports import sentences
@@ -62,19 +62,19 @@ def truth(latency: Latency) -> float:
     return low
 
 
-def search(latency: Latency, plan: SearchPlan) -> list[Tried]:
-    tries: list[Tried] = []
+def search(latency: Latency, plan: SearchPlan) -> list[SearchRun]:
+    tries: list[SearchRun] = []
     while (rate := next_rate(tries, plan)) is not None:
-        tries.append(tried(rate, {"ttft_p99": latency(rate)}, [TTFT]))
+        tries.append(search_entry(rate, {"ttft_p99": latency(rate)}, [TTFT]))
     return tries
 
 
-def held(rate: float, value: float = 0.5) -> Tried:
-    return Tried(rate=rate, metric="ttft_p99", value=value, limit=1.0, held=True)
+def held(rate: float, value: float = 0.5) -> SearchRun:
+    return SearchRun(rate=rate, metric="ttft_p99", value=value, limit=1.0, held=True)
 
 
-def missed(rate: float, value: float = 2.0) -> Tried:
-    return Tried(rate=rate, metric="ttft_p99", value=value, limit=1.0, held=False)
+def missed(rate: float, value: float = 2.0) -> SearchRun:
+    return SearchRun(rate=rate, metric="ttft_p99", value=value, limit=1.0, held=False)
 
 
 def test_it_steps_outwards_in_doubled_steps_that_at_most_double_the_rate() -> None:
@@ -145,10 +145,12 @@ def test_the_bracket_is_the_highest_rate_that_held_and_the_lowest_that_did_not()
         (3.0, 0.10, False, "ttft_p99", False),
         (0.9, 0.01, True, "ttft_p99", False),
     ):
-        attempt = tried(7.0, {"ttft_p99": ttft, "tpot_p99": tpot}, [TTFT, TPOT], late=late)
+        attempt = search_entry(
+            7.0, {"ttft_p99": ttft, "tpot_p99": tpot}, [TTFT, TPOT], is_invalid=late
+        )
         assert (attempt.metric, attempt.held, attempt.excess < 0) == (metric, holds, holds)
     with pytest.raises(KeyError):
-        tried(7.0, {"ttft_p99": 0.5}, [TPOT])
+        search_entry(7.0, {"ttft_p99": 0.5}, [TPOT])
 
 
 def test_a_plan_that_cannot_be_meant_is_refused() -> None:
@@ -162,18 +164,18 @@ def test_a_plan_that_cannot_be_meant_is_refused() -> None:
     for change, message in refused:
         with pytest.raises(ValueError, match=f"^{message}$"):
             SearchPlan(**{"start": 1.0, **change})
-    steps = [math.expm1(narrow_step(limit)) for limit in (0.03, 0.001, 0.4)]
+    steps = [math.expm1(first_search_step(limit)) for limit in (0.03, 0.001, 0.4)]
     assert steps == pytest.approx([0.06, *BASELINE_STEP_BOUNDS])
 
 
 def test_the_result_of_a_search_has_its_bracket() -> None:
     """A search whose runs were used up says how far it came, one without two ends finds nothing."""
     plan = SearchPlan(start=40.0, max_runs=2)
-    search_result = result(
+    search_result = search_outcome(
         [held(40.0, 0.8), missed(40.7, 1.25)], SearchPlan(start=40.0), TTFT.in_words
     )
     tries = [held(40.0, 0.8), missed(50.0, 1.25)]
-    stopped = result(tries, plan, TTFT.in_words)
+    stopped = search_outcome(tries, plan, TTFT.in_words)
 
     assert (search_result.reached, stopped.reached, next_rate(tries, plan)) == (True, False, None)
     assert search_result.rate == pytest.approx(math.sqrt(40.0 * 40.7))
@@ -192,7 +194,7 @@ def test_the_result_of_a_search_has_its_bracket() -> None:
         [held(38.0, 0.9), held(40.0, 0.9), missed(40.7, 30.0)],
         [held(38.0, 0.95), held(40.0, 0.8), held(40.3, 0.6), missed(40.7, 1.01)],
     ):
-        search_result = result(tries, SearchPlan(start=40.0), TTFT.in_words)
+        search_result = search_outcome(tries, SearchPlan(start=40.0), TTFT.in_words)
         assert (search_result.scatter, search_result.standard_error) == (
             0,
             search_result.resolution,
@@ -215,7 +217,7 @@ def test_the_result_of_a_search_has_its_bracket() -> None:
         ),
     ):
         with pytest.raises(NoRate) as caught:
-            result(tries, SearchPlan(start=40.0, max_runs=2), TTFT.in_words)
+            search_outcome(tries, SearchPlan(start=40.0, max_runs=2), TTFT.in_words)
         assert str(caught.value) == f"no rate found: {message}"
 
 
@@ -225,14 +227,14 @@ def test_the_standard_error_of_a_rate_is_its_actual_error() -> None:
     Over 200 searches: their true and their stated errors, as root mean
     squares; the bracket alone states about half of it or less.
     """
-    plan = SearchPlan(start=100.0, step=narrow_step(0.03))
+    plan = SearchPlan(start=100.0, step=first_search_step(0.03))
     for noise in (0.1, 0.2):
         rng = random.Random(5)
 
         def latency(rate: float, noise: float = noise, rng: random.Random = rng) -> float:
             return (rate / 100) ** 5 * math.exp(rng.gauss(0, noise))
 
-        results = [result(search(latency, plan), plan, TTFT.in_words) for _ in range(200)]
+        results = [search_outcome(search(latency, plan), plan, TTFT.in_words) for _ in range(200)]
         off = math.sqrt(fmean(math.log(one.rate / 100) ** 2 for one in results))
         stated = math.sqrt(fmean(one.standard_error**2 for one in results))
         assert stated == pytest.approx(off, rel=0.35)
@@ -267,7 +269,7 @@ def test_without_noise_the_true_rate_lies_in_the_bracket(
     assert 2 <= len(tries) <= max_runs
     assert all(count <= 2 for count in Counter(one.rate for one in tries).values())
     try:
-        search_result = result(tries, plan, "it")
+        search_result = search_outcome(tries, plan, "it")
     except NoRate:
         assert len(tries) == max_runs
         assert len({one.held for one in tries}) == 1
@@ -308,9 +310,9 @@ def test_for_requests_in_flight_the_search_equals_an_exhaustive_one(
     if None in bracket(tries):
         assert len(tries) == max_runs or len(held_numbers) in {0, most - least + 1}
         with pytest.raises(NoRate, match=r"^no concurrency found: "):
-            result(tries, plan, TTFT.in_words)
+            search_outcome(tries, plan, TTFT.in_words)
         return
-    outcome = result(tries, plan, TTFT.in_words)
+    outcome = search_outcome(tries, plan, TTFT.in_words)
     assert outcome.rate == outcome.low <= max(held_numbers) < outcome.high
     assert outcome.reached == ((outcome.high - 1) / outcome.low <= 1 + precision + 1e-9)
     assert outcome.reached or len(tries) == max_runs
@@ -321,7 +323,7 @@ def test_for_requests_in_flight_the_search_equals_an_exhaustive_one(
 def test_a_number_of_requests_is_described_as_such() -> None:
     """At the end of the bounds a search is over: there is nothing further to try."""
     plan = SearchPlan(start=32.0, bounds=(1, 64))
-    search_result = result([held(32.0), missed(33.0)], plan, TTFT.in_words)
+    search_result = search_outcome([held(32.0), missed(33.0)], plan, TTFT.in_words)
 
     assert next_rate([held(32.0), missed(33.0)], plan) is None
     assert (
@@ -352,7 +354,7 @@ def test_a_number_of_requests_is_described_as_such() -> None:
     ):
         assert next_rate(tries, plan) is None
         with pytest.raises(NoRate) as caught:
-            result(tries, plan, TTFT.in_words)
+            search_outcome(tries, plan, TTFT.in_words)
         assert str(caught.value) == f"no concurrency found: {message}"
 
 
@@ -370,7 +372,7 @@ def test_under_any_noise_it_ends_within_its_runs_and_inside_its_bracket(
     assert len(tries) <= plan.max_runs
     low, high = bracket(tries)
     if low and high:
-        search_result = result(tries, plan, "it")
+        search_result = search_outcome(tries, plan, "it")
         assert low.rate < search_result.rate < high.rate
 
 
@@ -387,7 +389,7 @@ def errors(
             lambda rate, r=random_: latency(rate) * math.exp(r.gauss(0, noise)),  # type: ignore[misc]
             search_plan,
         )
-        results.append(result(tries, search_plan, "it"))
+        results.append(search_outcome(tries, search_plan, "it"))
     return results
 
 
@@ -395,7 +397,7 @@ def test_it_comes_within_a_few_per_cent_in_the_fewer_runs_the_nearer_it_starts()
     """5 % noise of the latency: 95 % of the searches are within 2 % of the truth, in 8 runs."""
     right = truth(queue(100.0))
     far = errors(0.05, lambda start: SearchPlan(start=start))
-    near = errors(0.05, lambda _: SearchPlan(start=right, step=narrow_step(0.03)))
+    near = errors(0.05, lambda _: SearchPlan(start=right, step=first_search_step(0.03)))
 
     for results in (far, near):
         away = sorted(abs(math.log(one.rate / right)) for one in results)

@@ -14,7 +14,13 @@ from hypothesis import strategies as st
 from pytest_mlperf.adapters.engines.openai._capabilities import is_page
 from pytest_mlperf.core.notes import Note
 from pytest_mlperf.core.prometheus import page_samples
-from pytest_mlperf.core.server import ServerReading, Windows, read_server, server_seen, together
+from pytest_mlperf.core.server import (
+    ServerReading,
+    Windows,
+    merge_servers,
+    read_server,
+    server_seen,
+)
 from pytest_mlperf.core.server.changes import server_changes, server_in_words
 
 VLLM = b"""# TYPE vllm:num_requests_running gauge
@@ -39,7 +45,7 @@ def test_each_servers_names_mean_the_same() -> None:
     """Copies add up, and of caches the fullest counts; of vLLM's older and newer name the newer."""
     copies = [{"waiting": 3.0, "kv_cache_use": 0.2}, {"waiting": 4.0, "kv_cache_use": 0.9}]
 
-    assert together(copies) == {"waiting": 7.0, "kv_cache_use": 0.9}
+    assert merge_servers(copies) == {"waiting": 7.0, "kv_cache_use": 0.9}
     assert read_server(VLLM) == {
         "running": 64.0,
         "waiting": 5.0,

@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 
 from pytest_mlperf.core.guarantees import Guarantee
-from pytest_mlperf.core.measurement import repeated
-from pytest_mlperf.core.reason import Key, Reason, of_gpus
+from pytest_mlperf.core.measurement import repeat_note
+from pytest_mlperf.core.reason import Key, Reason, gpu_sentences
 from pytest_mlperf.core.verdict import SEVERITY, MetricVerdict, Outcome, worst
 from pytest_mlperf.reports.promises import final_word
 from pytest_mlperf.reports.sentences import sentence
@@ -109,7 +109,7 @@ LOST = Reason(key=Key.GPU_LOST, text="the GPU was lost")
 
 
 def measured_again(*reasons: Sequence[Reason]) -> str:
-    note = repeated([replace(run(), invalid=tuple(of_run)) for of_run in reasons])
+    note = repeat_note([replace(run(), invalid=tuple(of_run)) for of_run in reasons])
     assert note is not None
     return sentence(note)
 
@@ -153,7 +153,7 @@ IDLE = "the GPU did not do the work: no utilisation in any of {} readings over 7
 def test_the_same_reason_of_several_gpus_is_one_sentence(
     texts: dict[int, str], sentences: list[str]
 ) -> None:
-    assert of_gpus([(f"GPU {n}", text) for n, text in texts.items()], 8) == sentences
+    assert gpu_sentences([(f"GPU {n}", text) for n, text in texts.items()], 8) == sentences
 
 
 def test_every_reason_of_one_key_is_listed_for_repeated_runs() -> None:

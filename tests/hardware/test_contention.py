@@ -21,11 +21,11 @@ from pytest_mlperf.hardware.contention import (
     CLOCK_TICK_SECONDS,
     LINUX,
     SCHEDULING_S,
+    ContentionMonitor,
     ProcessUsage,
-    Watch,
-    family,
     listeners,
     port_here,
+    process_tree,
     processes,
     session_of,
 )
@@ -96,8 +96,10 @@ class Tree:
         (folder / "3").unlink(missing_ok=True)
         (folder / "3").symlink_to(f"socket:[{inode}]")
 
-    def watch(self, **options: Any) -> Watch:
-        return Watch(ENGINE, root=self.root, cores={0, 1}, clock=lambda: self.time_s, **options)
+    def watch(self, **options: Any) -> ContentionMonitor:
+        return ContentionMonitor(
+            ENGINE, root=self.root, cores={0, 1}, clock=lambda: self.time_s, **options
+        )
 
 
 @pytest.fixture
@@ -257,7 +259,7 @@ def test_cores_that_are_not_ours_do_not_matter(tree: Tree) -> None:
     usage = between(tree, lambda: tree.cores(6, count=4))
     assert usage.foreign_s == pytest.approx(6)
 
-    elsewhere = Watch(ENGINE, root=tree.root, cores={2, 3}, clock=lambda: tree.time_s)
+    elsewhere = ContentionMonitor(ENGINE, root=tree.root, cores={2, 3}, clock=lambda: tree.time_s)
     start = elsewhere.read()
     tree.cores(60, count=4)
     assert elsewhere.between(start, elsewhere.read())["foreign_s"] == 0
@@ -326,7 +328,7 @@ def test_a_family_is_closed_and_no_more(parents: dict[int, int]) -> None:
         )
         for pid, parent in parents.items()
     }
-    inside = family(families, 5)
+    inside = process_tree(families, 5)
 
     for pid, parent in parents.items():
         assert (pid in inside) == (pid == 5 or parent in inside)
@@ -367,11 +369,11 @@ def burning(count: int) -> Iterator[list[int]]:
 def test_a_process_that_shares_its_core_waits_and_is_seen_to() -> None:
     core = min(os.sched_getaffinity(0))
     with burning(2) as (mine, other):
-        watch = Watch(mine, cores={core})
+        watch = ContentionMonitor(mine, cores={core})
         start = watch.read()
         time.sleep(0.6)
         usage = Contention(**watch.between(start, watch.read()))
-        own_family, theirs = (family(processes(Path("/")), pid) for pid in (mine, other))
+        own_family, theirs = (process_tree(processes(Path("/")), pid) for pid in (mine, other))
 
     assert own_family == {mine}
     assert theirs == {other}

@@ -23,7 +23,7 @@ LIMIT_S = 60.0
 
 def test_the_cpu_is_measured_with_numpy_and_with_torch() -> None:
     """Torch by the same code on every device: here on the CPU, with its clock for events."""
-    speeds = control.on_cpu(TINY)
+    speeds = control.measure_cpu(TINY)
     assert list(speeds) == [MATMUL, COPY, LIBRARY]
     assert all(value > 0 for value in speeds.values())
 
@@ -76,12 +76,12 @@ def test_short_memory_takes_the_next_smaller_buffers(monkeypatch: pytest.MonkeyP
 def test_a_library_is_known_by_its_versions_and_its_threads(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    first = control.library("numpy", "2.4.0")
+    first = control.library_checksum("numpy", "2.4.0")
 
-    assert first == control.library("numpy", "2.4.0") == int(first)
-    assert first != control.library("numpy", "2.4.1")
+    assert first == control.library_checksum("numpy", "2.4.0") == int(first)
+    assert first != control.library_checksum("numpy", "2.4.1")
     monkeypatch.setenv("OMP_NUM_THREADS", "17")
-    assert first != control.library("numpy", "2.4.0")
+    assert first != control.library_checksum("numpy", "2.4.0")
 
 
 def test_rates_are_operations_and_bytes_both_ways_and_the_slowest_gpu_counts() -> None:
@@ -174,12 +174,12 @@ def test_the_slowest_pair_counts_and_each_byte_once(monkeypatch: pytest.MonkeyPa
     with monkeypatch.context() as patch:
         with_gpus(patch, 2, memory=100)
         with pytest.raises(UnavailableControl, match="too little GPU memory is free"):
-            control.between(["cuda:0", "cuda:1"], PAIRS)
+            control.peer_copy_rate(["cuda:0", "cuda:1"], PAIRS)
 
     with_gpus(monkeypatch, 3)
     took_s = iter([0.5, 4.0, 1.0])
     monkeypatch.setattr(control, "median_s", lambda repeat, sizes: next(took_s))
-    assert control.between(["cuda:0", "cuda:1", "cuda:2"], PAIRS) == 16384 / 4.0
+    assert control.peer_copy_rate(["cuda:0", "cuda:1", "cuda:2"], PAIRS) == 16384 / 4.0
 
 
 def test_a_torch_without_its_gpus_is_reported() -> None:

@@ -29,7 +29,7 @@ from pytest_mlperf.hardware.nvml_quantities import (
     identity,
     probes,
 )
-from pytest_mlperf.run.power.doubts import Doubts, doubts
+from pytest_mlperf.run.power.doubts import RejectionReasons, rejection_reasons
 from pytest_mlperf.run.power.sampling import PowerLog, PowerSampling
 from tests.hardware.test_nvml import REFUSED, together_with
 from tests.nvml import library
@@ -82,7 +82,7 @@ def sampled(fake: Fake, *gpus: str, seconds: float = 0.3, hz: float = 50.0) -> P
     return running.log
 
 
-def faults(gpu_doubts: Doubts) -> tuple[str, ...]:
+def faults(gpu_doubts: RejectionReasons) -> tuple[str, ...]:
     """Return why a run is invalid, but for the idle GPU that all of these are."""
     return tuple(str(why) for why in gpu_doubts.invalid if why.key is not Key.GPU_UNUSED)
 
@@ -108,7 +108,7 @@ def test_a_quantity_that_is_refused_costs_that_quantity_and_nothing_else(fake: F
         assert all(f"({code})" in why for why in gpu.missing.values())
         assert {n for n, values in series.items() if not values} == missing & set(series), name
         assert {*STATE, *SLOW_QUANTITIES} - read == missing - set(series), name
-        assert faults(doubts(gpu, begin_s, end_s, warm_s=begin_s)) == (), name
+        assert faults(rejection_reasons(gpu, begin_s, end_s, warm_s=begin_s)) == (), name
         if name == "energy_j":
             assert (energy.method, energy.peak_w) == (None if code == 4 else "trace", 250.0)
         else:
@@ -305,7 +305,7 @@ def test_an_instance_whose_handle_reports_the_whole_gpus_energy_has_none(
     calls_so_far = len(fake.log.read_text().splitlines())
     (gpu,) = sampled(fake, "MIG-0-1").gpus
     lines = [line.split() for line in fake.log.read_text().splitlines()[calls_so_far:]]
-    gpu_doubts = doubts(gpu, gpu.trace[0].time_s, gpu.trace[-1].time_s, warm_s=0.0)
+    gpu_doubts = rejection_reasons(gpu, gpu.trace[0].time_s, gpu.trace[-1].time_s, warm_s=0.0)
 
     assert {dev for _, _, function, dev, _ in lines if function == COUNTER} == {"0"}
     assert gpu_doubts.energy == ("2 MIG instances share this GPU and its energy",)

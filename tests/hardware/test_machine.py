@@ -83,8 +83,8 @@ def test_an_identity_is_that_of_the_gpus_that_are_used() -> None:
     shared = replace(EIGHT, shared=True)
     assert shared.identity("H200") == {**EIGHT.identity("H200"), "shared_host": True}
     assert shared.identity("cpu") == EIGHT.identity("cpu")
-    assert EIGHT.as_in(shared.identity("H200")) == shared
-    assert shared.as_in(EIGHT.identity("H200")) == EIGHT
+    assert EIGHT.with_identity(shared.identity("H200")) == shared
+    assert shared.with_identity(EIGHT.identity("H200")) == EIGHT
 
 
 def test_gpus_are_shared_out_in_their_order_and_named_with_place_and_replica() -> None:
@@ -174,8 +174,13 @@ def test_leases_go_by_uuid_sorted_and_a_pretended_accelerator_equals_no_baseline
     """Any GPU of the class will do; a pretended one has the lease of the CPU."""
     assert EIGHT.leases("2xH200") == ["GPU-8", "GPU-9"]
     assert EIGHT.leases("cpu") == ["cpu"]
-    assert EIGHT.choice("2xH200") == [f"GPU-{n}" for n in range(9, 1, -1)]
-    assert EIGHT.choice("9xH200") == EIGHT.choice("cpu") == EIGHT.choice("H100") == []
+    assert EIGHT.matching_gpus("2xH200") == [f"GPU-{n}" for n in range(9, 1, -1)]
+    assert (
+        EIGHT.matching_gpus("9xH200")
+        == EIGHT.matching_gpus("cpu")
+        == EIGHT.matching_gpus("H100")
+        == []
+    )
 
     two = EIGHT.only("2xH200", ("GPU-5", "GPU-3"))
     assert two.uuids("2xH200") == ["GPU-5", "GPU-3"]

@@ -13,11 +13,11 @@ from pytest_mlperf.hardware._nvml import (
     NvmlLibrary,
     Probe,
     UnavailableNvml,
-    averages,
-    covers,
+    call_nvml,
     find,
-    patiently,
-    scope,
+    measures_without_gaps,
+    power_scope,
+    reports_mean_power,
 )
 from pytest_mlperf.hardware.nvml_quantities import REASONS, identity, probes
 from tests.nvml import library
@@ -123,7 +123,7 @@ def test_each_failure_has_its_reaction(fake: Fake, opened: NvmlLibrary) -> None:
         fake.write(*(f"fail {COUNTER} {rule}" for rule in rules.split(" | ") if rule), "device")
         counter, calls_at_start = probe(opened), fake.calls().count(COUNTER)
         read = "".join("-" if counter.read() is None else "." for _ in reads)
-        counter.settle()
+        counter.set_failure()
         calls_of_read = fake.calls().count(COUNTER) - calls_at_start
         reactions.append((rules, read, counter.way, calls and calls_of_read))
         if way:
@@ -147,7 +147,7 @@ def test_a_gpu_that_is_gone_is_lost_and_never_asked_again(fake: Fake, opened: Nv
         assert caught.value.code == code
         assert str(caught.value)
         with pytest.raises(opened.nvml.NVMLError):
-            patiently(opened.nvml, opened.nvml.nvmlDeviceGetTotalEnergyConsumption, device.handle)
+            call_nvml(opened.nvml, opened.nvml.nvmlDeviceGetTotalEnergyConsumption, device.handle)
         assert fake.calls().count(COUNTER) == calls + 3
     for code in (15, 16):
         fake.write(f"fail field:77 {code}", "device")
@@ -178,7 +178,7 @@ def test_a_quantity_that_is_not_supported_leaves_the_others(
         for quantity in probes.values():
             for _ in range(20):
                 quantity.read()
-            quantity.settle()
+            quantity.set_failure()
 
         missing = {other for other, quantity in probes.items() if quantity.failure}
         assert missing == together_with(name)
@@ -278,7 +278,10 @@ def test_only_sensors_known_to_see_all_of_the_time_are_witnesses() -> None:
     }
     gpus_by_name = {key: {"name": key[0], "architecture": key[1]} for key in witnesses}
 
-    assert {key: (covers(gpu), averages(gpu)) for key, gpu in gpus_by_name.items()} == witnesses
+    assert {
+        key: (measures_without_gaps(gpu), reports_mean_power(gpu))
+        for key, gpu in gpus_by_name.items()
+    } == witnesses
 
 
 def test_power_is_of_the_module_where_the_counter_or_nothing_else_is(
@@ -296,7 +299,7 @@ def test_power_is_of_the_module_where_the_counter_or_nothing_else_is(
     device = find(opened, "GPU-0")
     power = all_probes(device)["power_w"]
     assert [power.read() for _ in range(3)][-1] == pytest.approx(900)
-    assert scope(identity(device), power) == "module"
+    assert power_scope(identity(device), power) == "module"
     fake.write("device", "wave const 0")
     assert probe(opened, "power_w").read() is None
 

@@ -16,7 +16,7 @@ import pytest
 
 from pytest_mlperf.hardware import machine, power_limit
 from pytest_mlperf.hardware._nvml import NvmlLibrary, find
-from pytest_mlperf.hardware.power_limit import LimitNote, Refused, noted
+from pytest_mlperf.hardware.power_limit import LimitNote, Refused, saved_limits
 from tests.nvml.library import Fake
 
 pytestmark = pytest.mark.process  # the library is compiled
@@ -56,9 +56,9 @@ def test_the_limit_before_is_noted_and_given_back(
 ) -> None:
     """A limit set by others during the run, such as an administrator or a reboot, is left alone."""
     set_to(opened, folder, 500)
-    assert (fake.limit_w(), noted(folder)) == (500, {"GPU-0": NOTE})
+    assert (fake.limit_w(), saved_limits(folder)) == (500, {"GPU-0": NOTE})
     done = power_limit.restore_all(opened, ["GPU-0", "GPU-1"], folder)
-    assert (fake.limit_w(), noted(folder)) == (700, {})
+    assert (fake.limit_w(), saved_limits(folder)) == (700, {})
     assert done["done"] == ["GPU-0: power limit restored from 500 W to 700 W"]
     assert fake.limit_w(1) is None
 
@@ -66,7 +66,7 @@ def test_the_limit_before_is_noted_and_given_back(
     opened.nvml.nvmlDeviceSetPowerManagementLimit(find(opened, "GPU-0").handle, 600_000)
     done = power_limit.restore_all(opened, ["GPU-0"], folder)
     assert done["done"] == ["GPU-0 keeps its power limit of 600 W, which another process set"]
-    assert (fake.limit_w(), noted(folder)) == (600, {})
+    assert (fake.limit_w(), saved_limits(folder)) == (600, {})
 
 
 SET = "nvmlDeviceSetPowerManagementLimit"
@@ -89,13 +89,13 @@ def test_a_limit_that_cannot_be_set_is_refused_in_one_sentence(
     """A limit that is there already needs no right."""
     fake.write(f"fail {SET} 4", *TWO)
     set_to(opened, folder, 700)
-    assert (SET in fake.calls(), noted(folder)) == (False, {})
+    assert (SET in fake.calls(), saved_limits(folder)) == (False, {})
     for line, uuid, watts, layer, message in REFUSED:
         fake.write(*(["device", H200, line] if line == "mig 2" else [line, *TWO]))
         with pytest.raises(Refused, match=message) as error:
             set_to(opened, folder, watts, uuid)
         assert error.value.layer == layer
-        assert (fake.limit_w(), noted(folder)) == (None, {})
+        assert (fake.limit_w(), saved_limits(folder)) == (None, {})
 
     fake.write("device", f"{H200} enforced=450")
     with pytest.raises(Refused, match="GPU-0: the power limit was set to 500 W, but 450 W"):
@@ -105,10 +105,10 @@ def test_a_limit_that_cannot_be_set_is_refused_in_one_sentence(
 
     (folder / "GPU-0.power-limit.json").mkdir()
     with pytest.raises(
-        Refused, match=r"cannot be written: .* must be noted there before it is changed"
+        Refused, match=r"was not changed, because the present one cannot be saved in .*; make"
     ):
         set_to(opened, folder, 500)
-    assert (fake.limit_w(), noted(folder)) == (700, {})
+    assert (fake.limit_w(), saved_limits(folder)) == (700, {})
 
 
 def test_a_limit_that_cannot_be_restored_has_the_command_for_it(
@@ -125,7 +125,7 @@ def test_a_limit_that_cannot_be_restored_has_the_command_for_it(
     assert trouble.startswith("GPU-0: the power limit that a case set (500 W) was not restored")
     assert trouble.endswith("sudo nvidia-smi -i GPU-0 -pl 700")
     assert (fake.limit_w(0), fake.limit_w(1)) == (500, 700)
-    assert noted(folder).keys() == {"GPU-0"}
+    assert saved_limits(folder).keys() == {"GPU-0"}
 
 
 def link(note: Path) -> None:
@@ -158,9 +158,9 @@ def test_an_invalid_note_is_ignored(folder: Path) -> None:
         own_folder = folder / str(number)
         own_folder.mkdir()
         note = leave(own_folder)
-        assert noted(own_folder) == {"GPU-0": NOTE}
+        assert saved_limits(own_folder) == {"GPU-0": NOTE}
         spoil(note)
-        assert noted(own_folder) == {}, number
+        assert saved_limits(own_folder) == {}, number
 
 
 def test_a_note_of_another_user_or_limit_is_none(
@@ -169,10 +169,10 @@ def test_a_note_of_another_user_or_limit_is_none(
     """He could have any limit set by who may; root's are trusted."""
     leave(folder)
     seen: Any = {"uuid": "GPU-0", "identity": {"power_limit_w": 600}}
-    assert machine._limit_before(seen, noted(folder)) == {}
+    assert machine._limit_before(seen, saved_limits(folder)) == {}
     monkeypatch.setattr(os, "geteuid", lambda: os.getuid() + 1)
 
-    assert noted(folder) == ({"GPU-0": NOTE} if os.getuid() == 0 else {})
+    assert saved_limits(folder) == ({"GPU-0": NOTE} if os.getuid() == 0 else {})
 
 
 class Guard:
@@ -209,7 +209,7 @@ def test_the_limit_lasts_until_the_process_is_to_end(
 
     assert guard.first == {}
     assert during == (500, 500)
-    assert (fake.limit_w(0), fake.limit_w(1), noted(folder)) == (700, 700, {})
+    assert (fake.limit_w(0), fake.limit_w(1), saved_limits(folder)) == (700, 700, {})
     assert ending["troubles"] == []
     assert code == (128 + number if number else 0)
 
@@ -218,7 +218,7 @@ def test_the_limit_left_by_a_killed_process_can_be_restored(fake: Fake, folder: 
     """A limit that one GPU cannot have is set on none."""
     guard = Guard(fake, folder, 500, "GPU-0")
     guard.end(signal.SIGKILL)
-    left = fake.limit_w(), noted(folder)
+    left = fake.limit_w(), saved_limits(folder)
     done = subprocess.run(
         [sys.executable, "-m", power_limit.__name__, "restore", str(folder), "GPU-0"],
         env=fake.environment,
@@ -227,7 +227,7 @@ def test_the_limit_left_by_a_killed_process_can_be_restored(fake: Fake, folder: 
     )
     assert left == (500, {"GPU-0": NOTE})
     assert json.loads(done.stdout)["troubles"] == []
-    assert (fake.limit_w(), noted(folder)) == (700, {})
+    assert (fake.limit_w(), saved_limits(folder)) == (700, {})
 
     fake.write("device", H200, "device", "limit 400 min=200 max=400")
     guard = Guard(fake, folder, 500, "GPU-0", "GPU-1")
@@ -237,7 +237,7 @@ def test_the_limit_left_by_a_killed_process_can_be_restored(fake: Fake, folder: 
         "refused": "power_limit_w = 500: GPU-1 allows 200 to 400 W",
     }
     assert code == 0
-    assert (fake.limit_w(0), fake.limit_w(1), noted(folder)) == (700, None, {})
+    assert (fake.limit_w(0), fake.limit_w(1), saved_limits(folder)) == (700, None, {})
 
 
 def test_a_session_sees_the_limit_that_a_gpu_will_have_again(

@@ -18,14 +18,14 @@ import pytest
 from pytest_mlperf.core.baseline import changed_keys, differences
 from pytest_mlperf.core.errors import RunError
 from pytest_mlperf.core.notes import Note
-from pytest_mlperf.core.server.identity import ServerIdentity, doubts
+from pytest_mlperf.core.server.identity import ServerIdentity, identity_reasons
 from pytest_mlperf.hardware import probe
 from pytest_mlperf.hardware.probe import hashed
 from pytest_mlperf.hardware.server import (
     identified,
-    of_exporter,
+    identify_by_exporter,
     of_kubernetes,
-    of_probe,
+    parse_probe,
 )
 from pytest_mlperf.reports.sentences import sentence
 
@@ -149,8 +149,8 @@ class World:
         """Return the identity by one source besides the server's own pages."""
         accelerator = "cpu" if source == "server" else "8xH200"
         reports = {
-            "probe": lambda: of_probe(self.probe, accelerator, url),
-            "exporter": lambda: of_exporter(self.exporter, (), accelerator),
+            "probe": lambda: parse_probe(self.probe, accelerator, url),
+            "exporter": lambda: identify_by_exporter(self.exporter, (), accelerator),
             "kubernetes": lambda: of_kubernetes(kubectl(self.pods, self.nodes), PODS, accelerator),
         }
         report = {source: reports[source]()} if source in reports else {}
@@ -198,7 +198,7 @@ def texts_of(recorded: World, present: World, source: str) -> list[str]:
         *(f"identity: {one.name}" for one in differences(baseline.properties, current.properties)),
         *(f"changed: {key}" for key in changed_keys(baseline.facts, current.facts)),
         *(f"changed: {key}" for key in changed_keys(baseline.surroundings, current.surroundings)),
-        *map(sentence, doubts(baseline, current)),
+        *map(sentence, identity_reasons(baseline, current)),
         *(
             text
             for text in map(sentence, current.remarks)
@@ -254,8 +254,8 @@ def test_1000_unchanged_sessions_raise_no_alarm() -> None:
 def test_the_most_trusted_source_is_the_identity_and_all_are_recorded() -> None:
     world = World()
     reports = {
-        "exporter": of_exporter(world.exporter, (), "8xH200"),
-        "probe": of_probe(world.probe, "8xH200", URL),
+        "exporter": identify_by_exporter(world.exporter, (), "8xH200"),
+        "probe": parse_probe(world.probe, "8xH200", URL),
     }
     both = identified(URL, "8xH200", reports, {}, {}, frozenset({1.0}), time_s=0.0)
 
@@ -292,23 +292,26 @@ def of_pods(pods: bytes, nodes: bytes) -> object:
 
 SMALL = World(count=4, loaded=4)
 NONSENSE: list[tuple[Callable[[], object], str]] = [
-    (lambda: of_probe(b"", "8xH200", URL), "printed 'nothing', which is not JSON"),
-    (lambda: of_probe(b"{" * 9999, "8xH200", URL), "which is not JSON"),
-    (lambda: of_probe(b'{"gpus": 1}', "8xH200", URL), "not of pytest-mlperf machine --json"),
-    (lambda: of_probe(with_(World().probe, schema=9), "8xH200", URL), "use the same version"),
-    (lambda: of_probe(with_(World().probe, gpus=[[]]), "8xH200", URL), "not of pytest-mlperf"),
+    (lambda: parse_probe(b"", "8xH200", URL), "printed 'nothing', which is not JSON"),
+    (lambda: parse_probe(b"{" * 9999, "8xH200", URL), "which is not JSON"),
+    (lambda: parse_probe(b'{"gpus": 1}', "8xH200", URL), "not of pytest-mlperf machine --json"),
+    (lambda: parse_probe(with_(World().probe, schema=9), "8xH200", URL), "use the same version"),
+    (lambda: parse_probe(with_(World().probe, gpus=[[]]), "8xH200", URL), "not of pytest-mlperf"),
     (
-        lambda: of_probe(SMALL.probe, "8xH200", URL),
+        lambda: parse_probe(SMALL.probe, "8xH200", URL),
         "says 8xH200, and the probe reports 4xH200",
     ),
     (
-        lambda: of_probe(with_(SMALL.probe, gpus=[], trouble="no driver"), "H200", URL),
+        lambda: parse_probe(with_(SMALL.probe, gpus=[], trouble="no driver"), "H200", URL),
         "the probe reports: no driver",
     ),
-    (lambda: of_exporter(b"", (), "H200"), "the exporter reports no GPU"),
-    (lambda: of_exporter(World().exporter, ("GPU-x",), "cpu"), "the exporter reports no GPU"),
+    (lambda: identify_by_exporter(b"", (), "H200"), "lists no GPU: correct it"),
     (
-        lambda: of_exporter(SMALL.exporter, (), "8xH200"),
+        lambda: identify_by_exporter(World().exporter, ("GPU-x",), "cpu"),
+        "lists none of gpus =",
+    ),
+    (
+        lambda: identify_by_exporter(SMALL.exporter, (), "8xH200"),
         "says 8xH200, and the exporter reports 4xH200",
     ),
     (lambda: of_pods(b'{"items": [{}]}', b""), "no accelerator of running pods"),
@@ -344,7 +347,7 @@ def test_a_probe_with_impossible_figures_of_a_gpu_is_one_error(gpu: dict[str, An
     (first, *others) = json.loads(World().probe)["gpus"]
     report = with_(World().probe, gpus=[{**first, **gpu}, *others])
     with pytest.raises(RunError, match="the probe printed JSON that is not of pytest-mlperf"):
-        of_probe(report, "8xH200", URL)
+        parse_probe(report, "8xH200", URL)
 
 
 @pytest.mark.parametrize("key", ["trouble", "facts", "cpu", "cores", "node", "ports"])
@@ -352,10 +355,10 @@ def test_a_probe_with_an_impossible_value_or_without_it_is_one_error(key: str) -
     report = json.loads(World().probe)
     for wrong in WRONG:
         with pytest.raises(RunError, match=f"not of pytest-mlperf machine --json .{key}"):
-            of_probe(with_(World().probe, **{key: wrong}), "8xH200", URL)
+            parse_probe(with_(World().probe, **{key: wrong}), "8xH200", URL)
     del report[key]
     with pytest.raises(RunError, match=f"not of pytest-mlperf machine --json .{key}"):
-        of_probe(json.dumps(report).encode(), "8xH200", URL)
+        parse_probe(json.dumps(report).encode(), "8xH200", URL)
 
 
 @pytest.mark.parametrize("accelerator", ["cpu", "8xH200"])
@@ -363,8 +366,8 @@ def test_more_gpus_than_any_server_has_are_one_error(accelerator: str) -> None:
     many = World(count=5000)
     endless = World(count=10**15)
     asks: list[Callable[[], object]] = [
-        lambda: of_probe(many.probe, accelerator, URL),
-        lambda: of_exporter(many.exporter, (), accelerator),
+        lambda: parse_probe(many.probe, accelerator, URL),
+        lambda: identify_by_exporter(many.exporter, (), accelerator),
         lambda: of_kubernetes(kubectl(endless.pods, endless.nodes), PODS, accelerator),
     ]
     for ask in asks:
@@ -375,7 +378,7 @@ def test_more_gpus_than_any_server_has_are_one_error(accelerator: str) -> None:
 @pytest.mark.parametrize("accelerator", ["cpu", "2xMI300X"])
 def test_an_exporter_without_names_of_models_is_the_suites_accelerator(accelerator: str) -> None:
     page = "".join(f'gpu_package_power{{serial_number="{n}"}} 748\n' for n in range(2))
-    report = of_exporter(page.encode(), (), accelerator)
+    report = identify_by_exporter(page.encode(), (), accelerator)
     assert (report.properties["gpus"], report.properties["gpu"]) == (2, None)
     assert report.surroundings["server.hardware"] == "2 x GPU"
 
@@ -383,8 +386,8 @@ def test_an_exporter_without_names_of_models_is_the_suites_accelerator(accelerat
 def test_sources_that_contradict_each_other_are_an_error_with_both_values() -> None:
     other = World(product="NVIDIA B200")
     reports = {
-        "probe": of_probe(World().probe, "cpu", URL),
-        "exporter": of_exporter(other.exporter, (), "cpu"),
+        "probe": parse_probe(World().probe, "cpu", URL),
+        "exporter": identify_by_exporter(other.exporter, (), "cpu"),
     }
     with pytest.raises(
         RunError, match="disagree: probe says 8 x NVIDIA H200, exporter says 8 x NVIDIA B200"
@@ -412,12 +415,12 @@ def test_unequal_nodes_and_several_servers_behind_one_url_are_texts_of() -> None
 
 def test_a_stale_exporter_and_gpus_without_a_model_make_runs_invalid() -> None:
     early, late = World(moment=1.0).seen_by("exporter"), World(moment=1.0).seen_by("exporter")
-    (note,) = doubts(early, replace(late, time_s=early.time_s + 61))
+    (note,) = identity_reasons(early, replace(late, time_s=early.time_s + 61))
     assert note == Note.of("exporter_stale", seconds=61.0)
-    assert list(doubts(early, replace(late, time_s=early.time_s + 59))) == []
-    (text,) = doubts(World().seen_by("probe"), World(loaded=4).seen_by("probe"))
+    assert list(identity_reasons(early, replace(late, time_s=early.time_s + 59))) == []
+    (text,) = identity_reasons(World().seen_by("probe"), World(loaded=4).seen_by("probe"))
     assert "8xH200, and only 4 GPUs hold a model" in sentence(text)
-    (note,) = doubts(World().seen_by("probe"), World(node="box-2").seen_by("probe"))
+    (note,) = identity_reasons(World().seen_by("probe"), World(node="box-2").seen_by("probe"))
     assert isinstance(note, Note)
     assert note.key == "server_hardware_changed"
     assert sentence(note).count("node was") == 1
@@ -470,21 +473,21 @@ def test_accelerators_without_nvml_are_read_from_sysfs(tmp_path: Path) -> None:
 def test_mig_instances_and_other_vendors_are_accelerators_too() -> None:
     report = json.loads(World(count=1).probe)
     report["gpus"][0]["identity"] |= {"mig": "1g.18gb", "gpu": "NVIDIA H200 MIG 1g.18gb"}
-    two = of_probe(json.dumps(report).encode(), "H200_1g.18gb", URL)
+    two = parse_probe(json.dumps(report).encode(), "H200_1g.18gb", URL)
     assert two.properties["mig"] == "1g.18gb"
     report["gpus"][0]["identity"] = {"gpu": "AMD Instinct MI300X OAM", "power_limit_w": 750}
-    amd = of_probe(json.dumps(report).encode(), "MI300X", URL)
+    amd = parse_probe(json.dumps(report).encode(), "MI300X", URL)
     assert amd.properties["gpu"] == "AMD Instinct MI300X OAM"
     # sysfs has no product name of these: the suite's is taken.
     report["gpus"] = report["gpus"] * 8
     report["gpus"][0]["identity"] = {"gpu": "0x1da3 1020:1020", "pci_id": "1020:1020"}
-    gaudi = of_probe(json.dumps(report).encode(), "8xGaudi3", URL)
+    gaudi = parse_probe(json.dumps(report).encode(), "8xGaudi3", URL)
     assert (gaudi.properties["gpus"], gaudi.properties["pci_id"]) == (8, "1020:1020")
     page = (
         'gpu_package_power{gpu_id="0",card_model="Instinct MI300X",serial_number="S",'
         'hostname="n"} 748\n'
     )
-    assert of_exporter(page.encode(), (), "MI300X").properties["gpu"] == "Instinct MI300X"
+    assert identify_by_exporter(page.encode(), (), "MI300X").properties["gpu"] == "Instinct MI300X"
 
 
 def test_a_manifest_of_several_profiles_does_not_name_the_gpu() -> None:

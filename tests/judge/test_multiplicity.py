@@ -22,9 +22,9 @@ from pytest_mlperf.judge.multiplicity import (
     MAX_LONE_PAIRS,
     Compared,
     Null,
-    among,
     benjamini_hochberg,
     estimate,
+    judge_jointly,
     rule_among,
 )
 from pytest_mlperf.judge.rule_r import RuleR, judge
@@ -37,7 +37,7 @@ p_lists = st.lists(st.floats(0, 1) | st.sampled_from([0.0, 0.001, 0.009, 1.0]), 
 
 
 def answers(p_values: Mapping[Any, float]) -> dict[Any, Answer]:
-    decisions = among(p_values, RULE)
+    decisions = judge_jointly(p_values, RULE)
     assert {pair: decision.p for pair, decision in decisions.items()} == p_values
     return {pair: decision.outcome for pair, decision in decisions.items()}
 
@@ -147,7 +147,7 @@ def test_the_p_value_is_the_smallest_of_its_looks_and_one_after_a_pass() -> None
     for p in (-0.1, 1.1, math.nan):
         for others in (0, MANY):
             with pytest.raises(ValueError, match=r"p value of 'x' is .*from 0 to 1"):
-                among({"x": p} | named([1.0] * others), RULE)
+                judge_jointly({"x": p} | named([1.0] * others), RULE)
     with pytest.raises(ValueError, match="pairs is 0; it must be at least 1"):
         rule_among(RULE, 0)
     with pytest.raises(ValueError, match="between 0 and 1"):
@@ -223,12 +223,12 @@ def test_a_shift_of_all_is_the_machines_where_its_sessions_differ_as_much() -> N
     alone = 4 * t_sf(0.02 / (SE / 2), DF + 1)
     for machine, shift in ((0.01, -0.01), (0.01, 0.01)):
         null = estimate(normal(random.Random(2), shift=shift), baselines(machine=machine), RULE)
-        assert null.is_machines is True
+        assert null.machine_explains_shift is True
         assert null.shift == pytest.approx(shift, abs=0.001)
         assert null.p_value(looks(-0.02), RULE) > 20 * alone
     for machine, shift in ((0.0, -0.02), (0.01, -0.06)):
         null = estimate(normal(random.Random(2), shift=shift), baselines(machine=machine), RULE)
-        assert null.is_machines is False
+        assert null.machine_explains_shift is False
         assert null.shift == pytest.approx(shift, abs=0.001)
         assert null.p_value(looks(shift), RULE) < 2e-3
 

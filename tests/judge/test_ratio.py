@@ -11,7 +11,7 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from pytest_mlperf.bench.interleaved import raw
+from pytest_mlperf.bench.interleaved import metric_change
 from pytest_mlperf.judge.decision import Answer
 from pytest_mlperf.judge.inputs import Direction
 from pytest_mlperf.judge.ratio import (
@@ -117,7 +117,12 @@ def test_any_positive_numbers_are_judged(
     for verdict in (judged(a, b, direction=direction), drop(a, b, direction=direction)):
         assert all(0 < x < math.inf for x in (verdict.low, verdict.ratio, verdict.high))
         assert verdict.low <= verdict.ratio <= verdict.high
-        assert all(map(math.isfinite, (*raw("throughput", verdict), *raw("latency_p50", verdict))))
+        assert all(
+            map(
+                math.isfinite,
+                (*metric_change("throughput", verdict), *metric_change("latency_p50", verdict)),
+            )
+        )
 
 
 @pytest.mark.parametrize("count", [100, pytest.param(1500, marks=pytest.mark.nightly)])

@@ -14,7 +14,14 @@ from hypothesis import strategies as st
 
 from pytest_mlperf.judge.decision import Answer
 from pytest_mlperf.judge.mean_change import MIN_NORMAL_FLIPS, mcnemar_mid_p, newcombe
-from pytest_mlperf.judge.rule_a import LOOK_SAMPLES, Paired, ScorePairs, holm, judge_pairs, looks
+from pytest_mlperf.judge.rule_a import (
+    LOOK_SAMPLES,
+    Paired,
+    ScorePairs,
+    analysis_sizes,
+    holm,
+    judge_pairs,
+)
 
 SCORES = st.lists(st.integers(0, 10_000).map(lambda step: step / 100), min_size=2, max_size=60)
 
@@ -37,16 +44,18 @@ def judged(baseline: Sequence[float], current: Sequence[float], margin: float, *
 def decide(
     baseline: list[float], current: list[float], margin: float, *, sequential: bool
 ) -> Answer:
-    return judged(baseline, current, margin, *looks(len(baseline), sequential=sequential)).outcome
+    return judged(
+        baseline, current, margin, *analysis_sizes(len(baseline), sequential=sequential)
+    ).outcome
 
 
 def test_looks_grow_and_end_with_the_whole_data_set() -> None:
     """A margin must allow something, and scores need a partner."""
-    sizes = [looks(samples, sequential=True) for samples in (500, 1024, 1025, 24_576)]
+    sizes = [analysis_sizes(samples, sequential=True) for samples in (500, 1024, 1025, 24_576)]
 
     whole = (1024, 3072, 8192, 16_384, 24_576)
     assert sizes == [(500,), (1024,), (1024, 1025), whole]
-    assert looks(24_576, sequential=False) == (24_576,)
+    assert analysis_sizes(24_576, sequential=False) == (24_576,)
     assert tuple(sorted(LOOK_SAMPLES)) == LOOK_SAMPLES
 
     for margin in (0.0, -1.0, math.inf, math.nan):
@@ -121,7 +130,7 @@ def test_a_drop_of_two_points_is_seen_where_an_unpaired_test_sees_nothing() -> N
 
 def test_a_broken_model_is_found_at_the_first_look_and_unchanged_code_in_a_tenth() -> None:
     """What is not decided yet asks for more, and at the end stays open."""
-    rng, at = np.random.default_rng(4), looks(24_576, sequential=True)
+    rng, at = np.random.default_rng(4), analysis_sizes(24_576, sequential=True)
     baseline, current = graded(np.random.default_rng(3), 24_576, drop=10.0)
 
     verdict = judged(baseline[:1024], current[:1024], 0.2, *at)
@@ -131,7 +140,7 @@ def test_a_broken_model_is_found_at_the_first_look_and_unchanged_code_in_a_tenth
     assert fmean(used) < 4000
 
     baseline, current = graded(np.random.default_rng(5), 4000, drop=0.2)
-    at = looks(4000, sequential=True)
+    at = analysis_sizes(4000, sequential=True)
 
     assert judged(baseline[:1024], current[:1024], 0.25, *at).outcome is Answer.MORE
     assert judged(baseline, current, 0.25, *at).outcome is Answer.INCONCLUSIVE
@@ -209,7 +218,7 @@ def test_holm_steps_down_and_rejects_at_least_as_much_as_bonferroni(
 
 def test_a_metric_that_passed_hands_its_alpha_to_no_other() -> None:
     """Two of three pass at the first look: the third must still meet a third of the error."""
-    n, at = 3072, looks(3072, sequential=True)
+    n, at = 3072, analysis_sizes(3072, sequential=True)
     rng = random.Random(7)
     noise = [rng.gauss(0, 1) for _ in range(n)]
     centre, spread = fmean(noise), math.sqrt(fmean((x - fmean(noise)) ** 2 for x in noise))

@@ -173,7 +173,7 @@ def test_scores_are_accepted_judged_and_replaced(own_project: Project) -> None:
     assert dropped.ret == 1
     verdict = newest(own_project)
     assert verdict.outcome is Outcome.ACC_DROP
-    assert sentence(verdict.headline) == "top1 −5.00 points (−7.11 to −2.61); −0.50 exceeded"
+    assert sentence(verdict.headline) == "top1 −5.00 points (−7.11 to −2.61); limit −0.50 exceeded"
     (top1,) = verdict.paired
     assert (top1.baseline, top1.now, top1.margin, top1.down) == (100.0, 95.0, 0.5, 20)
     assert verdict.baseline.file == BASELINE
@@ -337,7 +337,7 @@ def test_scores_of_one_session_are_judged_each_by_its_baseline(own_project: Proj
     assert sentence(verdicts["gate"].headline).startswith("top1 95.000 < 99.000")
     note = "against the baseline: ACC DROP top1 −5.00 points"
     assert sentence(verdicts["gate"].notes[0]).startswith(note)
-    assert "inside −10.00" in sentence(verdicts["margin"].headline)
+    assert "within limit −10.00" in sentence(verdicts["margin"].headline)
     assert "a drop smaller than the margin is proven" in sentence(verdicts["margin"].notes[0])
     assert verdicts["subset"].metrics == ()
     assert sentence(verdicts["not-a-number"].headline).endswith(

@@ -26,7 +26,7 @@ from pytest_mlperf.run.conditions import Conditions
 from pytest_mlperf.run.measure import ProcessResult
 from pytest_mlperf.run.project import commit_of
 from pytest_mlperf.stores.results import read_results
-from pytest_mlperf.suite.environments import reference
+from pytest_mlperf.suite.environments import parse_against
 from pytest_mlperf.suite.plan import plan_suite
 from tests.plugin.project import LIGHT, RATE, Project, case, near
 from tests.plugin.simulated import Simulation, simulate
@@ -73,7 +73,7 @@ class Lab:
             max_runs=max_runs,
         )
         policy = Policy(
-            accuracy=root / "accuracy", root=root, max_runs=max_runs, against=reference(against)
+            accuracy=root / "accuracy", root=root, max_runs=max_runs, against=parse_against(against)
         )
         return Bench(conditions, policy, lambda _: None)
 
@@ -117,7 +117,7 @@ def test_a_reference_names_one_build() -> None:
             "command": ["docker", "run", "my image", "python"]
         },
     }
-    assert {text: reference(text).model_dump(exclude_none=True) for text in rows} == rows
+    assert {text: parse_against(text).model_dump(exclude_none=True) for text in rows} == rows
     for text, message in {
         "docker:image": "names no build; write git:REF, pip:NAME==VERSION, python:PATH or",
         "gti:v1": "did you mean 'git'",
@@ -130,7 +130,7 @@ def test_a_reference_names_one_build() -> None:
         "python:": "'python:': ",
     }.items():
         with pytest.raises(MlperfError) as raised:
-            reference(text)
+            parse_against(text)
         assert message in str(raised.value), text
 
 

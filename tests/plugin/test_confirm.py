@@ -24,10 +24,10 @@ from pytest_mlperf.bench.confirm import (
     SMALL_DROP_NOTE,
     UNCHANGED,
     confirm,
-    not_made,
-    worse,
+    note_unconfirmed,
+    proven_worse,
 )
-from pytest_mlperf.bench.earlier import deciding
+from pytest_mlperf.bench.earlier import decision_advice
 from pytest_mlperf.bench.interleaved import in_words
 from pytest_mlperf.bench.performance import judge_performance
 from pytest_mlperf.bench.policy import Confirm, Phase, Policy
@@ -44,7 +44,7 @@ from pytest_mlperf.core.verdict import (
     Outcome,
     Unchecked,
     Verdict,
-    beside_accuracy,
+    with_unchecked_note,
 )
 from pytest_mlperf.hardware.machine import detect
 from pytest_mlperf.judge.decision import Answer
@@ -159,7 +159,7 @@ def provisional() -> Ruling:
     unchecked = Unchecked.NOT_CHECKED
     return Ruling(
         outcome=Outcome.PROVISIONAL,
-        headline=beside_accuracy(ruling_of([metric]).headline, unchecked),
+        headline=with_unchecked_note(ruling_of([metric]).headline, unchecked),
         metrics=(metric,),
         unchecked=unchecked,
     )
@@ -339,7 +339,7 @@ def test_a_change_is_that_of_the_raw_value_and_the_limit_that_of_its_end() -> No
 
     passed = replace(ratio, outcome=Answer.PASS, ratio=0.9)
     names = {
-        high: worse({"throughput": replace(passed, interval=(0.85, high))})
+        high: proven_worse({"throughput": replace(passed, interval=(0.85, high))})
         for high in (0.94, 1.0, 1.2)
     }
     assert names == {0.94: ["throughput"], 1.0: [], 1.2: []}
@@ -359,7 +359,7 @@ def test_a_provisional_drop_is_red_once_runs_in_turns_prove_it(
 
     assert answer.outcome is failing
     assert sentence(answer.headline) == (
-        "samples/s −50.0 % (−55.0 to −45.0 %); −40 % exceeded, accuracy not checked"
+        "samples/s −50.0 % (−55.0 to −45.0 %); limit −40 % exceeded, accuracy not checked"
     )
     (metric,) = answer.metrics
     assert (metric.outcome, metric.confirmed, metric.direction) == (failing, True, None)
@@ -652,7 +652,7 @@ def test_no_build_of_the_client_is_the_earlier_build_of_a_server(lab: Lab) -> No
     facts: list[dict[str, str]] = [{}, {"engine.pydantic": "1.0"}, {"dataset": "c"}]
     for facts_of_baseline in facts:
         runs = changed(lab, facts_of_baseline, commit="0123456789ab", engines=at_url)
-        advice = deciding(runs)
+        advice = decision_advice(runs)
         assert "set the url of a server of the earlier build in it, and run pytest-ml" in advice
 
 
@@ -691,18 +691,18 @@ def test_where_nothing_is_measured_any_more_the_drop_says_so(lab: Lab) -> None:
     auto = lab.policy("auto")
     drop = last_word(lab.case())
 
-    answer = not_made(drop, auto)
+    answer = note_unconfirmed(drop, auto)
 
     assert answer.outcome is Outcome.PERF_DROP
     assert answer.notes == (NOT_MADE, "busy")
     assert answer.interleaved == InterleavedRuns(
         state=Confirmation.NOT_MADE, metrics=("throughput",), reason=NOT_MADE
     )
-    assert not_made(drop, lab.policy("never")) is drop
+    assert note_unconfirmed(drop, lab.policy("never")) is drop
     settled = replace(
         drop,
         metrics=(replace(drop.metrics[0], baseline=replace(drop.metrics[0].baseline, days=4)),),
     )
-    assert not_made(settled, auto) is settled
+    assert note_unconfirmed(settled, auto) is settled
     passed = replace(drop, outcome=Outcome.OK, metrics=())
-    assert not_made(passed, lab.policy("always")) is passed
+    assert note_unconfirmed(passed, lab.policy("always")) is passed

@@ -158,7 +158,7 @@ def test_samples_per_joule_are_recorded_and_judged(fake: Fake, project: Project)
     assert worse == pytest.approx((1 + faster) / 3 - 1, abs=0.02)
     hungrier.stdout.re_match_lines(
         [
-            r"POWER DROP samples/J −[67]\d\.\d % \(.*\); −40 % exceeded",
+            r"POWER DROP samples/J −[67]\d\.\d % \(.*\); limit −40 % exceeded",
             r"samples/J .* −40 %  POWER DROP",
             r".*J \(± \d+\) in \d+\.\d s, 7[45]\d W",
         ]

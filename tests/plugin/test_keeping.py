@@ -12,7 +12,7 @@ import pytest
 from pytest_mlperf.core.results import Suspect
 from pytest_mlperf.plugin.options import read_options
 from pytest_mlperf.stores import foreign, suspects
-from pytest_mlperf.stores.atomic import Keeping
+from pytest_mlperf.stores.atomic import WriteMessages
 from pytest_mlperf.stores.results import read_results
 from tests.plugin.project import RATE, Project, near
 from tests.plugin.simulated import null_engine, simulate
@@ -26,16 +26,18 @@ ONE = Suspect(test="a", metrics=("throughput",), date="2026-11-22", profile="qui
 
 
 def test_one_that_fails_keeps_no_other_from_being_written(tmp_path: Path) -> None:
-    keeping = Keeping()
+    keeping = WriteMessages()
     (tmp_path / "folder").mkdir()
 
     def breaks() -> None:
         raise UnicodeError("odd \x1b[2J")
 
     kept = [
-        keeping.keep("the suspects", lambda: suspects.update(tmp_path / "folder", lambda _: [ONE])),
-        keeping.keep("the results", breaks, "results: never"),
-        keeping.keep(
+        keeping.try_write(
+            "the suspects", lambda: suspects.update(tmp_path / "folder", lambda _: [ONE])
+        ),
+        keeping.try_write("the results", breaks, "results: never"),
+        keeping.try_write(
             "the results", lambda: suspects.update(tmp_path / "file", lambda _: [ONE]), "results: f"
         ),
     ]

@@ -124,7 +124,7 @@ def test_a_log_tells_a_long_wait_once_and_for_whom(project: Path, workers: tuple
     """Also that of a worker of xdist, which its controller writes."""
     (project / "conftest.py").write_text(FAST_WAIT)
     waits = f"run 1 of at most 5: waiting for cpu, held by process {os.getpid()}"
-    with conditions.hold((), 1, alone=True, limit_s=60, waiting=pytest.fail):
+    with conditions.lease_hardware((), 1, alone=True, limit_s=60, waiting=pytest.fail):
         process = subprocess.Popen(
             [sys.executable, "-m", "pytest", "demo.mlperf.toml", *workers],
             cwd=project,

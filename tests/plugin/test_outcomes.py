@@ -109,9 +109,9 @@ LATENCY = {"metric": "latency_p50", "target_qps": 30}
 OTHER = {"cpu": "Other CPU", "cores": 96, "governor": None}
 
 ROWS: dict[str, tuple[Suite, Baseline, Outcome, str, int | None]] = {
-    "ok": ({"top1": 100.0}, (near(RATE), {}), Outcome.OK, "*; inside −40 %", None),
+    "ok": ({"top1": 100.0}, (near(RATE), {}), Outcome.OK, "*; within limit −40 %", None),
     "improved": ({}, (near(RATE / 2), {}), Outcome.IMPROVED, "samples/s +*", None),
-    "dropped": ({}, (near(2 * RATE), {}), Outcome.PERF_DROP, "samples/s −*; −40 % *", None),
+    "dropped": ({}, (near(2 * RATE), {}), Outcome.PERF_DROP, "samples/s −*; limit −40 % *", None),
     "scattered": ({}, (scattered(RATE), {}), Outcome.INCONCLUSIVE, "*", 3),
     "none": ({}, None, Outcome.NO_BASELINE, "*", 1),
     "elsewhere": (
@@ -271,7 +271,9 @@ def test_which_outcomes_fail(pytester: pytest.Pytester, monkeypatch: pytest.Monk
     for outcome, ci, option, profile, accelerator, fails in rows:
         monkeypatch.setenv("CI", "true" if ci else "")
         options = [f"--mlperf-fail-on={option}"] if option else []
-        plugin_session = session.of(pytester.parseconfig(*options, f"--mlperf-profile={profile}"))
+        plugin_session = session.session_state(
+            pytester.parseconfig(*options, f"--mlperf-profile={profile}")
+        )
         suite = Project(pytester).suite(accelerators=[accelerator])
         (planned,) = in_profile(plan_suite(suite), plugin_session.options.profile)
         verdict = Verdict(case=planned.case, kind=Kind.PERFORMANCE, outcome=outcome, headline="")
@@ -301,7 +303,7 @@ def test_a_pretended_accelerator_has_no_baseline_to_miss(
     pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("CI", "true")
-    plugin_session = session.of(pytester.parseconfig("--mlperf-pretend=H200"))
+    plugin_session = session.session_state(pytester.parseconfig("--mlperf-pretend=H200"))
     (planned,) = plan_suite(Project(pytester).suite(accelerators=["H200"]))
 
     verdict = Verdict(

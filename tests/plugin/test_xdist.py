@@ -145,7 +145,7 @@ def session_times(results: Path) -> tuple[dt.datetime, dt.datetime]:
 def test_a_lease_that_does_not_come_is_an_error_that_names_its_holder(project: Project) -> None:
     project.suite()
 
-    with conditions.hold((), 1, alone=True, limit_s=60, waiting=lambda _: None):
+    with conditions.lease_hardware((), 1, alone=True, limit_s=60, waiting=lambda _: None):
         result = project.run("suites", "-omlperf_lease_timeout=0.1")
 
     assert last_line(result) == "1 failed"

@@ -95,7 +95,7 @@ def test_a_child_receives_and_sends_line_by_line() -> None:
 
     assert [child.line(within(), 100) for _ in range(2)] == [b"ONE\n", b"TWO\n"]
     assert child.line(time.monotonic() + 0.01, 100) is None
-    child.let_go()
+    child.close_stdin()
     with pytest.raises(EOFError):
         child.line(within(), 100)
     child.tell(b"nobody hears this\n")

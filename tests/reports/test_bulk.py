@@ -16,7 +16,12 @@ from pytest_mlperf.addons.html.model import RunFiles
 from pytest_mlperf.core.reason import Key, Reason, ranges_of
 from pytest_mlperf.core.results import CaseResult, Results
 from pytest_mlperf.core.verdict import Outcome, Verdict
-from pytest_mlperf.reports.failures import NO_DIFFERENCE, failure_groups, group_sentences, repeated
+from pytest_mlperf.reports.failures import (
+    NO_DIFFERENCE,
+    duplicate_failures,
+    failure_groups,
+    group_sentences,
+)
 from pytest_mlperf.reports.rows import invalid_runs
 from pytest_mlperf.reports.sentences import sentence
 from pytest_mlperf.reports.terminal.text import failure_message, report, summary
@@ -57,7 +62,7 @@ def recorded(number: int) -> CaseResult:
 def printed(results: Results) -> list[str]:
     """Return all that a session prints of its tests, with pytest's own lines."""
     groups = failure_groups(results)
-    alike, message = repeated(groups), failure_message(results, 80)
+    alike, message = duplicate_failures(groups), failure_message(results, 80)
     failed = [one for one in results.cases if one.failed]
     messages = [
         line for one in failed if one.test not in alike for line in message(one).split("\n")
@@ -122,8 +127,8 @@ def test_groups_have_one_cause_and_one_outcome_each_the_largest_first() -> None:
         "3 of 11 tests regressed",
     ]
     assert "4 of 15 tests: ERROR engine: RuntimeError: CUDA out of memory" in groups[1].sentence
-    assert len(repeated(groups)) == 4 + 3 + 2
-    assert not repeated(groups) & {group.failures[0].result.test for group in groups}
+    assert len(duplicate_failures(groups)) == 4 + 3 + 2
+    assert not duplicate_failures(groups) & {group.failures[0].result.test for group in groups}
 
 
 def test_failures_without_a_recorded_difference_are_a_group_too() -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from pytest_mlperf.reports.causes import Cause, Strength
-from pytest_mlperf.reports.rows import section, strongest, unexplained
+from pytest_mlperf.reports.rows import cause_lines, strongest_cause, unexplained
 
 ENGINE = Cause(
     rule="engine",
@@ -25,7 +25,7 @@ def test_the_strongest_cause_is_apart_and_hints_stand_behind_that_none_was_found
         (HINT, NONE): ([NONE.says], [HINT.says]),
     }
 
-    assert {causes: strongest(causes) for causes in expected} == expected
+    assert {causes: strongest_cause(causes) for causes in expected} == expected
 
 
 def test_a_recorded_change_that_a_cause_names_is_not_listed_again() -> None:
@@ -40,6 +40,6 @@ def test_a_recorded_change_that_a_cause_names_is_not_listed_again() -> None:
 def test_a_section_says_how_many_other_tests_were_looked_at() -> None:
     title = "Likely causes, each with its evidence"
 
-    assert section([], 5, 80) == []
-    assert section([HINT], 0, 80) == [title, f"  {HINT.says}"]
-    assert section([HINT], 7, 80)[0] == f"{title}, compared with 7 other tests"
+    assert cause_lines([], 5, 80) == []
+    assert cause_lines([HINT], 0, 80) == [title, f"  {HINT.says}"]
+    assert cause_lines([HINT], 7, 80)[0] == f"{title}, compared with 7 other tests"

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from pytest_mlperf.core.verdict import Outcome
-from pytest_mlperf.reports.terminal.advice import accept, again, record
+from pytest_mlperf.reports.terminal.advice import accept, record, rerun_command
 from tests.reports import verdicts
 from tests.reports.verdicts import DROP, result
 
@@ -19,7 +19,9 @@ def test_a_drop_can_be_accepted_and_a_missing_baseline_recorded() -> None:
         assert (accept(case_result) is not None) is (outcome in DROPS)
         assert (record(case_result) is not None) is (outcome is Outcome.NO_BASELINE)
         for offered in (accept(case_result), record(case_result)):
-            assert offered is None or offered.startswith(f"{again(case_result)} --mlperf-update=")
+            assert offered is None or offered.startswith(
+                f"{rerun_command(case_result)} --mlperf-update="
+            )
         for made_up in (replace(case_result, handicap=0.5), replace(case_result, pretended=True)):
             assert accept(made_up) is None
             assert record(made_up) is None

@@ -47,7 +47,7 @@ def test_the_first_line_is_the_word_and_the_headline() -> None:
     firsts = [failure(one, result(one), 200).split("\n")[0] for one in verdicts.ALL]
     assert firsts == [f"{one.outcome} {one.headline}" for one in verdicts.ALL]
     assert {one.outcome for one in verdicts.ALL} == set(Outcome)
-    headline = "x" * 70 + " −6.3 % (−6.9 to −5.7 %); −3 % exceeded"
+    headline = "x" * 70 + " −6.3 % (−6.9 to −5.7 %); limit −3 % exceeded"
 
     for width in range(72, 110):
         for line in failure(

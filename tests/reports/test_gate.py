@@ -11,11 +11,11 @@ from typing import Any
 from pytest_mlperf.addons.exports import csv_table, junit, prometheus
 from pytest_mlperf.addons.github import annotations as workflow_commands
 from pytest_mlperf.addons.github import comment, markdown
-from pytest_mlperf.addons.html._cases import shown
+from pytest_mlperf.addons.html._cases import template_cases
 from pytest_mlperf.addons.html.model import grouped
 from pytest_mlperf.core.results import CaseResult
 from pytest_mlperf.core.verdict import Gate, GateState
-from pytest_mlperf.reports.for_pytest import entry
+from pytest_mlperf.reports.for_pytest import benchmark_rounds
 from pytest_mlperf.reports.sentences import sentence
 from pytest_mlperf.reports.terminal import text
 from pytest_mlperf.reports.terminal.explanation import evidence
@@ -28,7 +28,7 @@ FELL = result(verdicts.ACC_DROP)
 
 
 def in_html(case_result: CaseResult) -> str:
-    cases, _ = shown(grouped(session(case_result).cases), {})
+    cases, _ = template_cases(grouped(session(case_result).cases), {})
     return str(cases[0]["tests"][0]["facts"])
 
 
@@ -62,7 +62,7 @@ def test_junit_and_tables_have_it_as_values() -> None:
         assert f'<property name="mlperf.gate{name}" value="{value}"' in document
     assert (row["gate"], row["gate_samples"], row["gate_total"]) == ("not decided", "1024", "24576")
     gate = Gate(state=GateState.KEPT, samples=50_000, total=50_000)
-    benchmark = entry(replace(verdicts.OK, accuracy=verdicts.SCORED, gate=gate))
+    benchmark = benchmark_rounds(replace(verdicts.OK, accuracy=verdicts.SCORED, gate=gate))
     assert benchmark is not None
     assert benchmark[1]["extra_info"]["mlperf"]["gate"] == "gate kept on 50,000 samples"
 

@@ -18,7 +18,7 @@ from pytest_mlperf.addons.github import annotations as workflow_commands
 from pytest_mlperf.addons.github import comment, markdown
 from pytest_mlperf.addons.html._page import render
 from pytest_mlperf.addons.html.model import RunFiles
-from pytest_mlperf.cli.explain import choose
+from pytest_mlperf.cli.explain import newest_session_with
 from pytest_mlperf.core.errors import MlperfError
 from pytest_mlperf.core.results import Absent, CaseResult, Results
 from pytest_mlperf.core.untrusted_text import BROKEN_COLONS, encodable, every_text, visible
@@ -134,5 +134,5 @@ def test_text_that_no_file_can_hold_is_written_as_an_escape(tmp_path: Path) -> N
     (case_result,) = read_results(file).cases
     assert str(case_result.verdict.baseline.source).startswith("\\udcff")
     with pytest.raises(MlperfError) as refusal:
-        choose("nothing", [(tmp_path / "r.json", spoilt(OBEYED))])
+        newest_session_with("nothing", [(tmp_path / "r.json", spoilt(OBEYED))])
     assert visible(str(refusal.value)) == str(refusal.value)

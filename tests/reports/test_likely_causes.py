@@ -14,8 +14,8 @@ from pytest_mlperf.core.case import Kind
 from pytest_mlperf.core.measurement import Run, Subject
 from pytest_mlperf.core.reason import DURATION_PLACEHOLDER, Sign, SignKey
 from pytest_mlperf.core.verdict import MetricBaseline, MetricVerdict, Outcome, Verdict
-from pytest_mlperf.reports.causes import Cause, Strength, causes, moved
-from pytest_mlperf.run.figures import grouped
+from pytest_mlperf.reports.causes import Cause, Strength, causes, change_direction
+from pytest_mlperf.run.figures import run_arguments
 from tests.core.made import make_baseline_run
 from tests.core.made import make_record as record
 from tests.reports import verdicts
@@ -43,7 +43,7 @@ def kept(number: int = 1, **fields: Any) -> BaselineRun:
 
 
 def run_now(**fields: Any) -> Run:
-    return replace(verdicts.run(1), **grouped(**fields))
+    return replace(verdicts.run(1), **run_arguments(**fields))
 
 
 DIGEST = "6b57b985f9b11a708a2b01f985b056950dc2501b08656e59cdc0e66943beee72"
@@ -100,7 +100,7 @@ def test_a_provisional_drop_has_causes_and_moves_no_sibling() -> None:
     open_ = drop("engine.version 1 → 2", outcome=Outcome.PROVISIONAL, metrics=(leaning,))
 
     assert texts_of(causes(open_, None, ())) == [f"engine.version 1 → 2 since the baseline{ALONE}"]
-    assert moved(open_) is None
+    assert change_direction(open_) is None
     towards_ok = replace(open_, metrics=(replace(leaning, direction="ok"),))
     assert causes(towards_ok, None, ()) == ()
 
@@ -453,7 +453,7 @@ def test_the_handicap_comes_first_and_hints_alone_are_no_cause() -> None:
         )
     ) == ["engine.version 1 → 2 since the baseline"]
     assert texts_of(causes(drop(OTHER, source=SET), None, ()))[1:] == [
-        "no cause found: what changed is only a weak hint"
+        "no cause found: the changes listed below explain little"
     ]
     assert texts_of(causes(drop(runs=missed), None, ())) == [
         "LoadGen's latency limit was missed in 2 of 3 runs at 25000/s"

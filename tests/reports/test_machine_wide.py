@@ -10,7 +10,7 @@ from typing import Any
 from pytest_mlperf.addons.exports import junit
 from pytest_mlperf.core.results import Results
 from pytest_mlperf.core.verdict import InterimAnalysis, Outcome
-from pytest_mlperf.reports.terminal.advice import machine_wide
+from pytest_mlperf.reports.terminal.advice import machine_noise_notes
 from tests.reports.verdicts import CASE, metric, reported, result, session, verdict
 
 PAIRS, SE, DF = 200, 0.008, 12.0
@@ -53,16 +53,16 @@ def test_a_shift_counts_beyond_the_variance_of_sessions_and_scatter_costs() -> N
         ({"sd": 3 * SE}, "runs of this session vary ", ": a drop must be that much larger to fail"),
     ]
     for fields, begin, end in rows:
-        (message,) = machine_wide(results(**fields))
+        (message,) = machine_noise_notes(results(**fields))
         assert message.startswith(begin)
         assert message.endswith(end)
         assert ("; day-to-day variation of this machine is " in message) is ("shift" in fields)
-    assert machine_wide(results()) == []
-    assert machine_wide(replace(results(shift=-0.05), pairs=0)) == [], "each is judged alone"
+    assert machine_noise_notes(results()) == []
+    assert machine_noise_notes(replace(results(shift=-0.05), pairs=0)) == [], "each is judged alone"
 
 
 def test_of_several_machines_each_is_named_and_junit_says_it_of_the_whole_suite() -> None:
-    messages = machine_wide(results(shift=-0.05, accelerators=("B200", "H200")))
+    messages = machine_noise_notes(results(shift=-0.05, accelerators=("B200", "H200")))
     assert [one.split(":")[0] for one in messages] == ["B200", "H200"]
     shifted = results(shift=-0.05)
 
@@ -71,6 +71,6 @@ def test_of_several_machines_each_is_named_and_junit_says_it_of_the_whole_suite(
     properties = [
         (one.get("name"), one.get("value")) for one in suite.findall("properties/property")
     ]
-    assert properties == [("mlperf.machine_wide", machine_wide(shifted)[0])]
+    assert properties == [("mlperf.machine_wide", machine_noise_notes(shifted)[0])]
     quiet = ET.fromstring(junit.report(reported(results()))).find("testsuite/properties")
     assert quiet is None

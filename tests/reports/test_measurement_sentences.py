@@ -62,7 +62,8 @@ SENTENCES: tuple[tuple[Note, str], ...] = (
     ),
     (
         N("counter_jumped"),
-        "the energy counter jumped by more than any board can draw: the energy is unknown",
+        "the energy counter jumped by more than any GPU can use in that time: the energy is "
+        "unknown",
     ),
     (
         N("counter_too_fast", metric=""),
@@ -327,7 +328,7 @@ SENTENCES: tuple[tuple[Note, str], ...] = (
             ),
             note=N("smaller_days", needed=4),
         ),
-        "today a change of −10.5 % in samples/s or +7.4 % in p50 latency fails; smaller changes "
+        "a change of −10.5 % in samples/s or +7.4 % in p50 latency already fails; smaller changes "
         "need a baseline of 4 days, or --mlperf-against",
     ),
     (

@@ -13,8 +13,8 @@ from pytest_mlperf.core.baseline import Record
 from pytest_mlperf.core.guarantees import APPEND_OPTIONS, Guarantee, guarantee
 from pytest_mlperf.core.notes import Note
 from pytest_mlperf.core.numbers import percent
-from pytest_mlperf.core.recording import lacking as lacks_sessions
-from pytest_mlperf.core.recording import same_day
+from pytest_mlperf.core.recording import missing_days_advice as lacks_sessions
+from pytest_mlperf.core.recording import same_day_note
 from pytest_mlperf.core.verdict import MetricBaseline, MetricVerdict, Outcome
 from pytest_mlperf.judge.inputs import SessionNoise
 from pytest_mlperf.judge.robustness import Why
@@ -154,9 +154,9 @@ def test_a_baseline_is_old_relative_to_the_span_of_its_sessions() -> None:
 def test_sessions_of_one_day_and_few_days_are_named_as_such() -> None:
     two, dirty = record(MONDAYS[0], MONDAYS[0]), record(MONDAYS[0], commit="0123456789ab+")
 
-    assert same_day(record(*MONDAYS)) is lacks_sessions(record(*MONDAYS)) is None
-    assert same_day(record(MONDAYS[0], MONDAYS[0], MONDAYS[1])) is None
+    assert same_day_note(record(*MONDAYS)) is lacks_sessions(record(*MONDAYS)) is None
+    assert same_day_note(record(MONDAYS[0], MONDAYS[0], MONDAYS[1])) is None
     days: dict[str, Any] = {"days": 1, "needed": 4}
-    assert same_day(two) == Note.of("same_day", day="2026-10-26")
+    assert same_day_note(two) == Note.of("same_day", day="2026-10-26")
     assert lacks_sessions(record(MONDAYS[0])) == Note.of("days_missing", **days, more=3)
     assert lacks_sessions(dirty) == Note.of("days_uncommitted", **days, commit="0123456789ab+")

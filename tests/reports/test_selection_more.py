@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from pytest_mlperf.reports.terminal.selection import more
+from pytest_mlperf.reports.terminal.selection import extra_time_lines
 from pytest_mlperf.suite.pairs import Testable, plan_pairs
 from pytest_mlperf.suite.plan import plan_suite
 
@@ -60,20 +60,22 @@ def test_warm_ups_are_counted(tmp_path: Path) -> None:
     ]
     for accelerators, warmup, seconds, expected in rows:
         cases = planned(tmp_path, accelerators, seconds=seconds)
-        assert more(cases, max_runs=5, warmup=warmup) == expected
+        assert extra_time_lines(cases, max_runs=5, warmup=warmup) == expected
 
 
 def test_drops_that_can_be_measured_again_are_counted(tmp_path: Path) -> None:
     """A pair warms up the accelerators of its sides."""
     cases = planned(tmp_path, '["cpu"]', named=True)
-    assert more(cases, max_runs=5) == [
+    assert extra_time_lines(cases, max_runs=5) == [
         "a drop of 1 case with a baseline_engine is measured again, in up to 5 pairs of runs each: "
         "15 min if all of them drop"
     ]
-    assert more(cases, max_runs=5, confirm="never") == []
+    assert extra_time_lines(cases, max_runs=5, confirm="never") == []
     planned(tmp_path, '["H200"]')
     file = tmp_path / "s.mlperf.toml"
     file.write_text(file.read_text("utf-8") + PAIR, "utf-8")
 
     pairs: list[Testable] = [*plan_pairs(plan_suite(file))]
-    assert more(pairs, max_runs=5) == ["1 warm-up before, which does not count, 1 min: on H200"]
+    assert extra_time_lines(pairs, max_runs=5) == [
+        "1 warm-up before, which does not count, 1 min: on H200"
+    ]

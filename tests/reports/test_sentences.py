@@ -23,7 +23,7 @@ METRIC: dict[str, Any] = {
 }
 FELL = Note.of("metric", **METRIC)
 QUOTED = {"outcome": "PERF DROP", "headline": FELL}
-FELL_TEXT = "samples/s −10.0 % (−12.0 to −8.0 %); −5 % exceeded"
+FELL_TEXT = "samples/s −10.0 % (−12.0 to −8.0 %); limit −5 % exceeded"
 FEWER = Note.of("fewer_queries", count=54, needed=100, baseline=120)
 MISSING = Note.of("missing", runs=(2,), of=3, buffered=False)
 BUFFERED = "answers came in one read, or in few, as through a proxy that buffers"
@@ -56,15 +56,15 @@ SENTENCES: tuple[tuple[Note, str], ...] = (
     (FELL, FELL_TEXT),
     (
         Note.of("metric", **{**METRIC, "limit": 0.09}),
-        "samples/s −10.0 % (−12.0 to −8.0 %); −9 % not excluded",
+        "samples/s −10.0 % (−12.0 to −8.0 %); limit −9 % possibly exceeded",
     ),
     (
         Note.of("metric", **{**METRIC, "outcome": "ok", "limit": 0.2}),
-        "samples/s −10.0 % (−12.0 to −8.0 %); inside −20 %",
+        "samples/s −10.0 % (−12.0 to −8.0 %); within limit −20 %",
     ),
     (
         Note.of("metric", **{**METRIC, "outcome": "INCONCLUSIVE"}),
-        "samples/s −10.0 % (−12.0 to −8.0 %); −5 % undecided",
+        "samples/s −10.0 % (−12.0 to −8.0 %); undecided at −5 %",
     ),
     (
         Note.of(
@@ -303,11 +303,11 @@ SENTENCES: tuple[tuple[Note, str], ...] = (
     (Note.of("only_gate", note="record it"), "only the gate was checked: record it"),
     (
         Note.of("score_change", **SCORE_CHANGE),
-        "top1 −2.00 points (−2.07 to −1.92); −0.50 exceeded",
+        "top1 −2.00 points (−2.07 to −1.92); limit −0.50 exceeded",
     ),
     (
         Note.of("score_change", **{**SCORE_CHANGE, "low": None, "outcome": "INCONCLUSIVE"}),
-        "top1 −2.00 points; −0.50 undecided",
+        "top1 −2.00 points; undecided at −0.50",
     ),
     (
         Note.of("unchanged_scores", metric="top1", score=76.0, samples=1024, total=50_000),

@@ -169,7 +169,7 @@ def reported(results: Results, **fields: Any) -> ReportedSession:
 
 DROP = verdict(
     Outcome.PERF_DROP,
-    "samples/s −6.3 % (−6.9 to −5.7 %); −3 % exceeded",
+    "samples/s −6.3 % (−6.9 to −5.7 %); limit −3 % exceeded",
     metric(outcome=Outcome.PERF_DROP),
     unset("latency_p50", None, 0.0125, baseline=0.0123, change=0.0163, runs=2, runs_baseline=8),
     baseline=BaselineReference(
@@ -180,17 +180,17 @@ DROP = verdict(
 )
 OK = verdict(
     Outcome.OK,
-    "samples/s +0.1 % (−0.5 to +0.6 %); inside −3 %",
+    "samples/s +0.1 % (−0.5 to +0.6 %); within limit −3 %",
     metric(outcome=Outcome.OK, now=24_140.0, change=0.001, low=-0.005, high=0.006),
 )
 IMPROVED = verdict(
     Outcome.IMPROVED,
-    "samples/s +5.0 % (+3.1 to +6.9 %); inside −3 %",
+    "samples/s +5.0 % (+3.1 to +6.9 %); within limit −3 %",
     metric(outcome=Outcome.IMPROVED, now=25_324.0, change=0.05, low=0.031, high=0.069),
 )
 INCONCLUSIVE = verdict(
     Outcome.INCONCLUSIVE,
-    "samples/s −2.1 % (−4.5 to +0.3 %); −3 % undecided",
+    "samples/s −2.1 % (−4.5 to +0.3 %); undecided at −3 %",
     metric(
         outcome=Outcome.INCONCLUSIVE,
         change=-0.021,
@@ -374,7 +374,7 @@ LENGTH = replace(
 )
 ACC_DROP = verdict(
     Outcome.ACC_DROP,
-    "rouge1 −2.31 points (−2.93 to −1.69); −0.22 exceeded",
+    "rouge1 −2.31 points (−2.93 to −1.69); limit −0.22 exceeded",
     kind=Kind.ACCURACY,
     accuracy=replace(SCORED, samples=1024, total=24_576, full=False),
     gate=Gate(state=GateState.UNDECIDED, samples=1024, total=24_576),
@@ -382,7 +382,7 @@ ACC_DROP = verdict(
 )
 POWER_DROP = verdict(
     Outcome.POWER_DROP,
-    "samples/J −6.3 % (−6.9 to −5.7 %); −5 % exceeded",
+    "samples/J −6.3 % (−6.9 to −5.7 %); limit −5 % exceeded",
     metric("samples_per_joule", Outcome.POWER_DROP, now=33.1, baseline=35.3, limit=0.05),
     kind=Kind.EFFICIENCY,
 )

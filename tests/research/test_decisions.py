@@ -13,11 +13,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-from pytest_mlperf.bench.baseline import screen
+from pytest_mlperf.bench.baseline import select_runs
 from pytest_mlperf.core.noise import session_noise
 from pytest_mlperf.judge.decision import Answer
 from pytest_mlperf.judge.formulas import t_isf
-from pytest_mlperf.judge.inputs import Direction, SessionNoise, surer
+from pytest_mlperf.judge.inputs import Direction, SessionNoise, better_known
 from pytest_mlperf.judge.mean_change import usual_loss
 from pytest_mlperf.judge.multiplicity import rule_among
 from pytest_mlperf.judge.robustness import final_until
@@ -87,7 +87,7 @@ def rule_with_noise(baseline: list[Value], rule: RuleR) -> RuleR:
     """Return the rule with a baseline's knowledge of sessions, as its record keeps it."""
     noise = session_noise([baseline], rule=rule)
     written = SessionNoise(ratio=float(f"{noise.ratio:.3g}"), df=noise.df) if noise else None
-    return replace(rule, session_noise=surer(written, rule.session_noise))
+    return replace(rule, session_noise=better_known(written, rule.session_noise))
 
 
 EIGHT = tuple("aabbccdd")
@@ -179,7 +179,7 @@ def test_recorded_runs_on_arrays_equal_the_screened_ones(lib: Any) -> None:
             case: Any = SimpleNamespace(
                 runs=runs, planned=SimpleNamespace(limits={"throughput": 0.03}), rule=RuleR()
             )
-            kept = screen(case, 8, None).runs
+            kept = select_runs(case, 8, None).runs
             expected = [runs.index(run) for run in kept] if len(kept) >= 8 else [-1] * 8
             assert column.tolist() == expected[:8]
         assert (columns[:, 0] == 1).mean() > (0.5 if slow else 0.0)

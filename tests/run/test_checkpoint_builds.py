@@ -271,7 +271,7 @@ def test_a_damaged_checkpoint_is_built_again(lab: Lab) -> None:
     (folder / "tokenizer.json").unlink()
     assert lab.build().folder == folder
     (folder.parent / "provenance.json").write_text("{", "utf-8")
-    with CheckpointStore(lab.builds).alone("busy", limit_s=1, waiting=lambda _: None):
+    with CheckpointStore(lab.builds).lock_checkpoint("busy", limit_s=1, waiting=lambda _: None):
         for name in (".busy.1.tmp", ".dead.2.tmp"):
             (lab.builds / name / "model").mkdir(parents=True)
         assert lab.build().folder == folder
@@ -297,15 +297,21 @@ def test_links_and_pipes_of_others_in_a_folder_of_builds_do_no_harm(
     os.mkfifo(builds.folder / "pipe.lock")
 
     for key in ("link", "hard", "pipe"):
-        with pytest.raises(RunError), builds.alone(key, limit_s=0, waiting=pytest.fail):
+        with pytest.raises(RunError), builds.lock_checkpoint(key, limit_s=0, waiting=pytest.fail):
             pass
-    with builds.alone("good", limit_s=1, waiting=pytest.fail), builds.making("good"):
+    with (
+        builds.lock_checkpoint("good", limit_s=1, waiting=pytest.fail),
+        builds.temporary_folder("good"),
+    ):
         pass
 
     assert file.read_text() == "text"
     assert (victim / "model").is_dir()
     monkeypatch.setattr(os, "supports_dir_fd", set())
-    with pytest.raises(RunError, match="no dir_fd"), builds.alone("a", limit_s=0, waiting=print):
+    with (
+        pytest.raises(RunError, match="no dir_fd"),
+        builds.lock_checkpoint("a", limit_s=0, waiting=print),
+    ):
         pass
 
 

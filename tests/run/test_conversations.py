@@ -20,7 +20,7 @@ from pytest_mlperf.core.reason import Key
 from pytest_mlperf.reports.sentences import sentence
 from pytest_mlperf.run.curve import curve_figures, curve_validity, read_curve
 from pytest_mlperf.run.worker.closed_loop import ClosedLoop, SlotSink
-from pytest_mlperf.run.worker.conversations import Asked, Conversations, Slots, conversations
+from pytest_mlperf.run.worker.conversations import Conversations, NextRequest, Slots, conversations
 from pytest_mlperf.run.worker.point_window import CURVE_LOG, REQUEST_COLUMNS
 from tests.adapters.engines.recording import Samples
 from tests.run.harness import FEWER
@@ -224,7 +224,7 @@ def test_slots_are_due_in_the_order_of_their_pauses_and_only_turns_have_a_sessio
     from pytest_mlperf.run.worker._handicap import SlowSink
 
     sink = SlotSink(refuse, tokens=False)
-    sink.take_slot(1, Asked(5), 0)
-    sink.take_slot(3, Asked(5, 7, 1), 0)
+    sink.expect_request(1, NextRequest(5), 0)
+    sink.expect_request(3, NextRequest(5, 7, 1), 0)
     assert sink.session(1) == sink.session(2) == ""
     assert SlowSink(sink, 0.1).session(3) == sink.session(3) != ""

@@ -35,9 +35,9 @@ from pytest_mlperf.run.worker.closed_loop import (
     WARMUP_TURNS,
     ClosedLoop,
     SlotSink,
-    order,
+    shuffled_points,
 )
-from pytest_mlperf.run.worker.conversations import Asked, Conversations
+from pytest_mlperf.run.worker.conversations import Conversations, NextRequest
 from pytest_mlperf.run.worker.point_window import (
     CURVE_LOG,
     KEPT_ANSWERS,
@@ -144,11 +144,11 @@ def test_tokens_are_those_of_requests_that_ended_in_the_window() -> None:
 def test_a_window_keeps_the_tokens_of_the_answers_that_were_asked_first() -> None:
     """So both sides of a comparison keep those of the same samples, however far each came."""
     sink = SlotSink(refuse, tokens=False)
-    sink.take_slot(0, Asked(100), 0)
+    sink.expect_request(0, NextRequest(100), 0)
     sink.done([0], None, [9])
     sink.begin(2)
     for sample in range(1, KEPT_ANSWERS + 3):
-        sink.take_slot(sample, Asked(100 + sample), 0)
+        sink.expect_request(sample, NextRequest(100 + sample), 0)
     for sample in reversed(range(2, KEPT_ANSWERS + 3)):
         sink.done([sample], None, [sample])
     kept = sink.close().lengths.split()
@@ -199,8 +199,8 @@ def test_runs_draw_the_same_samples_and_order_their_points_anew() -> None:
 
     both = min(len(first.seen), len(other.seen))
     assert first.seen[:both] == other.seen[:both]
-    assert len({tuple(order(points, f"run {n}")) for n in range(5)}) > 1
-    assert order(points, "run 1") == order(points, "run 1")
+    assert len({tuple(shuffled_points(points, f"run {n}")) for n in range(5)}) > 1
+    assert shuffled_points(points, "run 1") == shuffled_points(points, "run 1")
 
 
 def test_a_client_that_holds_requests_back_is_refused_or_named(tmp_path: Path) -> None:
@@ -268,7 +268,7 @@ def test_requests_that_may_fail_free_their_slots_and_count_as_failed(tmp_path: P
 
 def test_unexpected_answers_free_no_slot_and_uncounted_ones_end_the_run() -> None:
     sink = SlotSink(refuse, tokens=False)
-    sink.take_slot(1, Asked(5), 0)
+    sink.expect_request(1, NextRequest(5), 0)
     sink.done([7])
     sink.done([1])
     sink.done([1])
@@ -277,7 +277,7 @@ def test_unexpected_answers_free_no_slot_and_uncounted_ones_end_the_run() -> Non
 
     for tokens, text in ((None, "no n_tokens"), ([1], "at least 2 tokens")):
         sink = SlotSink(refuse, tokens=True)
-        sink.take_slot(1, Asked(5), 0)
+        sink.expect_request(1, NextRequest(5), 0)
         with pytest.raises(RunError, match=text):
             sink.done([1], None, tokens)
     assert SlotSink(refuse, tokens=True).needs_first_tokens

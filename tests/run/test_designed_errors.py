@@ -13,7 +13,7 @@ from pytest_mlperf.core.errors import RunError
 from pytest_mlperf.core.job import Expected
 from pytest_mlperf.core.verdict import Verdict
 from pytest_mlperf.reports.sentences import sentence
-from pytest_mlperf.run.child.process import Designed, Patience, WorkerProcess
+from pytest_mlperf.run.child.process import DeliberateError, Patience, WorkerProcess
 from pytest_mlperf.run.child.protocol import ReplicaSpec, WorkerSpec
 from tests.run.engines_in_replicas import WORD, OneFails
 from tests.run.harness import FAILING, ROOT, spec
@@ -78,7 +78,7 @@ def test_an_error_of_our_own_is_one_sentence_without_log_and_traceback(tmp_path:
         folder = tmp_path / str(number)
         folder.mkdir()
         error, error_verdict = verdict(spec(folder, **changes))
-        assert isinstance(error, Designed)
+        assert isinstance(error, DeliberateError)
         assert (error_verdict.headline, error_verdict.notes) == (headline, ())
         assert error_verdict.logs.file == str(folder / "engine.log")
     assert "Traceback" in (tmp_path / "0" / "engine.log").read_text("utf-8")
@@ -88,7 +88,7 @@ def test_an_exception_of_an_engine_or_the_end_of_a_replica_keeps_the_end_of_its_
     tmp_path: Path,
 ) -> None:
     error, error_verdict = verdict(spec(tmp_path, engine=f"{FAILING}RaisesOnEnter"))
-    assert not isinstance(error, Designed)
+    assert not isinstance(error, DeliberateError)
     assert sentence(error_verdict.headline).startswith(
         "engine: RuntimeError: example failure (in __enter__, "
     )

@@ -32,8 +32,8 @@ from pytest_mlperf.run.figures import Figures
 from pytest_mlperf.run.logs import CLOCK, DETAIL, Detail, parse_detail
 from pytest_mlperf.run.power import figures as power_figures
 from pytest_mlperf.run.power._gpu import GpuLog
-from pytest_mlperf.run.power.doubts import Doubts, doubts
-from pytest_mlperf.run.power.figures import SUSPECT, Meter, Sampled
+from pytest_mlperf.run.power.doubts import RejectionReasons, rejection_reasons
+from pytest_mlperf.run.power.figures import SUSPECT, Meter, PowerFindings
 from pytest_mlperf.run.power.sampling import PowerLog, PowerSampling
 from tests.core.made import keys_of
 from tests.nvml.library import Fake
@@ -79,10 +79,10 @@ class Watched:
         """Return when this moment of the scenario was."""
         return self.fake.t0 + moment_s
 
-    def judged(self, gpu: GpuLog) -> Doubts:
-        return doubts(gpu, self.at(BEGIN_S), self.at(END_S), warm_s=self.at(0.9))
+    def judged(self, gpu: GpuLog) -> RejectionReasons:
+        return rejection_reasons(gpu, self.at(BEGIN_S), self.at(END_S), warm_s=self.at(0.9))
 
-    def run(self, *names: str) -> Sampled:
+    def run(self, *names: str) -> PowerFindings:
         """Return the samples of a run's window on these GPUs, or on all."""
         detail = parse_detail(logged(self.fake, self.fake.folder / "run"))
         log = replace(self.log, gpus=tuple(map(self.gpu, names))) if names else self.log
@@ -205,13 +205,13 @@ def test_event_reasons_have_the_verdicts_of_their_shares(fake: Fake) -> None:
             assert "% of the run" in text
             assert not blind or f"for {seconds:.2f} s" in text
         if blind:
-            held_s = gpu.held_back_s(watched_gpus.at(BEGIN_S), watched_gpus.at(END_S))
+            held_s = gpu.limited_s(watched_gpus.at(BEGIN_S), watched_gpus.at(END_S))
             assert max(held_s.values()) == pytest.approx(seconds, abs=0.001)
 
 
 def test_a_reason_outside_the_window_has_no_effect(watched: Watched) -> None:
     """An error of the driver in it is reported."""
-    assert watched.judged(watched.gpu("held back outside")) == Doubts()
+    assert watched.judged(watched.gpu("held back outside")) == RejectionReasons()
 
     run = watched.run("with errors", "without events")
     name = f"GPU {watched.names.index('with errors')}"
@@ -309,7 +309,7 @@ def test_failures_caused_by_a_lost_gpu_name_it_first(fake: Fake, tmp_path: Path)
         r"GPU 1 \(GPU-1\) of replica 1 was lost at \S+ UTC: GPU is lost \(15\); engine: it stopped",
         str(lost.value),
     )
-    assert LostGpus(tmp_path / "lost").among(["GPU-0", "GPU-1"]) == {
+    assert LostGpus(tmp_path / "lost").messages(["GPU-0", "GPU-1"]) == {
         "GPU-1": re.sub(r" of replica 1|; engine: it stopped", "", str(lost.value))
     }
 
@@ -325,8 +325,8 @@ def test_a_log_has_rates_clocks_cost_and_earlier_processes(fake: Fake) -> None:
     assert log.ticks[0] <= log.ticks[1] <= 50 * 10
     assert log.cpu_share is not None
     assert (gpu.rate_hz, gpu.limit_w) == (50, 700)
-    assert list(gpu.before_us) == [42, 43]
-    assert gpu.foreign(time.monotonic()) == {}
+    assert list(gpu.initial_processes) == [42, 43]
+    assert gpu.foreign_processes(time.monotonic()) == {}
 
 
 def test_a_counter_that_goes_back_is_not_gated_and_joules_above_idle_are_a_metric(
@@ -488,8 +488,8 @@ def test_a_power_limit_that_changes_in_mid_run_makes_it_invalid(watched: Watched
         f"{name}: used by others during the run: process 666 (1.0 GiB). End them"
     )
     gpu = watched.gpu("used")
-    assert gpu.foreign(watched.at(0.9)) == {666: 2**30}
-    assert gpu.before_us == {}
+    assert gpu.foreign_processes(watched.at(0.9)) == {666: 2**30}
+    assert gpu.initial_processes == {}
 
 
 def test_one_of_two_gpus_that_only_holds_a_context_is_named(fake: Fake) -> None:
@@ -503,7 +503,7 @@ def test_one_of_two_gpus_that_only_holds_a_context_is_named(fake: Fake) -> None:
         begin_s = fake.t0 + 0.6
         until(begin_s + 3.6)
     working, idle = (
-        doubts(gpu, begin_s, begin_s + 3.5, warm_s=begin_s) for gpu in running.log.gpus
+        rejection_reasons(gpu, begin_s, begin_s + 3.5, warm_s=begin_s) for gpu in running.log.gpus
     )
 
     assert working.invalid == ()

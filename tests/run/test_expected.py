@@ -12,7 +12,13 @@ import pytest
 from pytest_mlperf.core.errors import RunError, SuiteError
 from pytest_mlperf.core.extension import Dataset
 from pytest_mlperf.core.job import Expected
-from pytest_mlperf.run.worker.samples import check_count, check_digest, count, require_same, sizes
+from pytest_mlperf.run.worker.samples import (
+    check_count,
+    check_digest,
+    count,
+    require_same_length,
+    sizes,
+)
 from tests.run.harness import error_of, run_to_end, spec
 
 DIGEST = hashlib.sha256(b"synthetic 32 0").hexdigest()
@@ -52,10 +58,10 @@ def test_another_size_or_a_length_that_changes_names_both_numbers() -> None:
     assert count(as_data(Odd(as_many_as_any_benchmark))) == as_many_as_any_benchmark
 
     odd = Odd(4)
-    require_same(as_data(odd), 4)
+    require_same_length(as_data(odd), 4)
     for odd.length in (3, 5):
         with pytest.raises(RunError, match=f"had 4 samples, and has {odd.length} now"):
-            require_same(as_data(odd), 4)
+            require_same_length(as_data(odd), 4)
 
 
 class Odd:

@@ -61,8 +61,8 @@ def test_a_failed_import_names_the_searched_folders_and_the_remedy(
             "no_such.part:Samples",
             EnvironmentFault,
             f"no module no_such in {tmp_path}, ",
-            f" or the packages of {sys.executable}; move it there, add its folder to pytest's "
-            "pythonpath (pythonpath = . in pytest.ini), or install it",
+            f" or the packages of {sys.executable}: install it, or add its folder to pytest's "
+            "pythonpath (pythonpath = . in pytest.ini)",
         ),
         (
             "has_lib:Samples",

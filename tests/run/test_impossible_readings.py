@@ -12,7 +12,7 @@ import pytest
 
 from pytest_mlperf.core.energy import Source
 from pytest_mlperf.reports.sentences import sentence
-from pytest_mlperf.run.power.figures import Sampled
+from pytest_mlperf.run.power.figures import PowerFindings
 from tests.core.test_plausible import numbers
 from tests.hardware.test_nvml import REFUSED
 from tests.run.conftest import fake_gpus
@@ -55,7 +55,7 @@ def watched(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Watched]:
         yield Watched(fake, sampled(fake, general, *([["wave const 300"]] * len(rules))), NAMES)
 
 
-def words(run: Sampled) -> list[str]:
+def words(run: PowerFindings) -> list[str]:
     return [*reasons_of(run), *notes_of(run), *map(sentence, run.energy[Source.NVML].notes)]
 
 
@@ -101,4 +101,4 @@ def test_a_gpu_that_answers_nothing_more_is_not_watched_from_then_on(watched: Wa
     gpu = watched.gpu("mute")
     assert gpu.last_s == pytest.approx(watched.at(2), abs=0.2)
     assert [g.uuid for g in watched.log.gpus if g.silent] == [gpu.uuid]
-    assert watched.at(END_S) > watched.log.watched_s(gpu, watched.at(END_S))
+    assert watched.at(END_S) > watched.log.read_until_s(gpu, watched.at(END_S))

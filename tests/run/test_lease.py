@@ -31,7 +31,7 @@ import sys, time
 from pytest_mlperf.run import conditions
 alone, count, *gpus = sys.argv[1:]
 how = {"alone": alone == "alone", "limit_s": 60, "waiting": print}
-with conditions.hold(gpus, int(count), **how):
+with conditions.lease_hardware(gpus, int(count), **how):
     print("held", flush=True)
     sys.stdin.read()
 """
@@ -50,7 +50,7 @@ def hold(
     limit_s: float = 1,
     waiting: Callable[[str], None] = pytest.fail,
 ) -> AbstractContextManager[HeldLeases]:
-    return conditions.hold(gpus, count, alone=alone, limit_s=limit_s, waiting=waiting)
+    return conditions.lease_hardware(gpus, count, alone=alone, limit_s=limit_s, waiting=waiting)
 
 
 def holder(*gpus: str, count: int = 1, alone: bool = True) -> subprocess.Popen[str]:

@@ -37,7 +37,7 @@ from pytest_mlperf.run.curve import (
 from pytest_mlperf.run.figures import Findings
 from pytest_mlperf.run.worker.closed_loop import ClosedLoop, Loop, SlotSink
 from pytest_mlperf.run.worker.conversations import Conversations
-from pytest_mlperf.run.worker.open_loop import OpenLoop, recorded, window
+from pytest_mlperf.run.worker.open_loop import OpenLoop, trace_arrivals, window_arrivals
 from pytest_mlperf.run.worker.point_window import (
     CURVE_LOG,
     REQUEST_COLUMNS,
@@ -108,12 +108,12 @@ class OneByOne(Engine):
 @given(st.sampled_from(ARRIVALS), st.floats(0.01, 500), st.integers(0, 9))
 def test_a_window_offers_the_requests_of_its_rate(arrivals: str, rate: float, seed: int) -> None:
     window_settings = open_loop_settings([rate], arrivals, ms=2000)
-    times = window(window_settings, rate, random.Random(seed))
+    times = window_arrivals(window_settings, rate, random.Random(seed))
 
     assert len(times) == max(1, round(2 * rate))
     assert times == sorted(times)
     assert 0 <= times[0] <= times[-1] <= 2
-    assert times == window(window_settings, rate, random.Random(seed))
+    assert times == window_arrivals(window_settings, rate, random.Random(seed))
 
 
 def test_times_between_arrivals_vary_as_asked_and_no_more_of_a_trace_is_loaded() -> None:
@@ -124,20 +124,20 @@ def test_times_between_arrivals_vary_as_asked_and_no_more_of_a_trace_is_loaded()
         ("gamma", 4.0, 0.5),
     ):
         settings = open_loop_settings([1000], arrivals, ms=20_000, burstiness=shape)
-        times = window(settings, 1000, random.Random(7))
+        times = window_arrivals(settings, 1000, random.Random(7))
         between = [after - before for before, after in pairwise(times)]
         assert stdev(between) / fmean(between) == pytest.approx(expected, abs=0.06)
 
     dataset: Any = Trace()
-    assert recorded(dataset, open_loop_settings([1.0], "trace")) == [0.0]
-    assert recorded(dataset, open_loop_settings([1.0], "trace", ms=60_000)) == [0.0, 100.0]
-    assert recorded(dataset, open_loop_settings([10.0], "trace")) == [0.0]
-    match = "the trace lasts 300 s, and its first 900 s do not count"
+    assert trace_arrivals(dataset, open_loop_settings([1.0], "trace")) == [0.0]
+    assert trace_arrivals(dataset, open_loop_settings([1.0], "trace", ms=60_000)) == [0.0, 100.0]
+    assert trace_arrivals(dataset, open_loop_settings([10.0], "trace")) == [0.0]
+    match = "the trace lasts 300 s, but the ramp, which is not measured, takes 900 s"
     with pytest.raises(RunError, match=match):
-        recorded(dataset, open_loop_settings([1.0], "trace", ramp_ms=900_000))
+        trace_arrivals(dataset, open_loop_settings([1.0], "trace", ramp_ms=900_000))
     nothing: Any = [1, 2]
     with pytest.raises(RunError, match="needs a data set with arrival times: prompts with trace"):
-        recorded(nothing, open_loop_settings([1.0], "trace"))
+        trace_arrivals(nothing, open_loop_settings([1.0], "trace"))
 
 
 def test_every_run_offers_the_same_samples_at_the_same_times() -> None:

@@ -93,8 +93,8 @@ def test_each_event_reason_has_its_span_and_its_duration(fake: Fake) -> None:
         end_s = fake.t0 + 0.4 + 0.15 * len(bits)
         until(end_s + 0.5)
     (gpu,) = running.log.gpus
-    spans = gpu.spans()
-    held = gpu.held_back_s(fake.t0, end_s)
+    spans = gpu.clock_limits()
+    held = gpu.limited_s(fake.t0, end_s)
 
     names = [*REASONS.values(), "unknown 0x800"]
     assert [span.reason for span in spans] == names

@@ -13,7 +13,7 @@ from pytest_mlperf.core.reason import Key
 from pytest_mlperf.hardware.nvml_quantities import REASONS
 from pytest_mlperf.reports.sentences import sentence
 from pytest_mlperf.run.power._gpu import GpuLog
-from pytest_mlperf.run.power.doubts import THROTTLING_REASONS, Doubts, doubts
+from pytest_mlperf.run.power.doubts import THROTTLING_REASONS, RejectionReasons, rejection_reasons
 
 BEGIN_S, END_S, WARM_S = 10.0, 110.0, 5.0
 FACTS: dict[str, Any] = {
@@ -57,15 +57,15 @@ def log(mask: int = 0, seconds: float = 0.0, last: Any = None, **facts: Any) -> 
     )
 
 
-def doubts_of(gpu: GpuLog) -> Doubts:
-    return doubts(gpu, BEGIN_S, END_S, warm_s=WARM_S)
+def doubts_of(gpu: GpuLog) -> RejectionReasons:
+    return rejection_reasons(gpu, BEGIN_S, END_S, warm_s=WARM_S)
 
 
-def texts(gpu_doubts: Doubts) -> tuple[str, ...]:
+def texts(gpu_doubts: RejectionReasons) -> tuple[str, ...]:
     return tuple(sentence(reason.text) for reason in gpu_doubts.invalid)
 
 
-def notes(gpu_doubts: Doubts) -> tuple[str, ...]:
+def notes(gpu_doubts: RejectionReasons) -> tuple[str, ...]:
     return tuple(sentence(sign.note) for sign in gpu_doubts.signs)
 
 
@@ -156,7 +156,7 @@ def test_signs_in_a_log_are_invalid_or_noted_or_neither() -> None:
     found_of = [(gpu, doubts_of(gpu)) for gpu, *_ in cases]
     assert [(gpu, texts(x), notes(x)) for gpu, x in found_of] == cases
     assert {x.energy for _, x in found_of} == {()}
-    assert [doubts_of(gpu) for gpu in clean] == [Doubts()] * len(clean)
+    assert [doubts_of(gpu) for gpu in clean] == [RejectionReasons()] * len(clean)
 
 
 def test_processes_of_others_are_invalid() -> None:
@@ -177,17 +177,21 @@ def test_processes_of_others_are_invalid() -> None:
         (log(shared=False, instances=1), ()),
         (GpuLog(uuid="GPU-0", unavailable="no driver"), ("no driver",)),
     ):
-        assert doubts_of(gpu) == Doubts(energy=energy)
+        assert doubts_of(gpu) == RejectionReasons(energy=energy)
 
 
 ALL_UP = {str(link): True for link in range(18)}
 
 
-def linked(at_start: dict[str, Any], after: dict[str, Any], product: str = "NVIDIA H200") -> Doubts:
+def linked(
+    at_start: dict[str, Any], after: dict[str, Any], product: str = "NVIDIA H200"
+) -> RejectionReasons:
     """Return the doubts about NVLinks that were read before and after the window."""
     gpu = log(identity={**FACTS["identity"], "name": product})
     states = [state(8.0, **at_start), state(60.0, **at_start), state(112.0, **after)]
-    return doubts(replace(gpu, states=states), BEGIN_S, END_S, warm_s=WARM_S, linked=True)
+    return rejection_reasons(
+        replace(gpu, states=states), BEGIN_S, END_S, warm_s=WARM_S, linked=True
+    )
 
 
 DEGRADED = "NVSwitch is unhealthy: its bandwidth is degraded"
@@ -239,7 +243,7 @@ def test_links_that_are_down_are_named_and_a_power_limit_of_another_key_is_inval
     ]
     for links, product, note in cases:
         gpu_doubts = linked({"nvlinks": links}, {"nvlinks": links}, product)
-        assert gpu_doubts == Doubts(signs=gpu_doubts.signs)
+        assert gpu_doubts == RejectionReasons(signs=gpu_doubts.signs)
         assert notes(gpu_doubts) == (note,) * bool(note)
 
     limits: list[tuple[dict[str, float], float | None, str]] = [
@@ -250,7 +254,7 @@ def test_links_that_are_down_are_named_and_a_power_limit_of_another_key_is_inval
     ]
     for later, expected, watts in limits:
         gpu = log(last=later)
-        invalid = doubts(gpu, BEGIN_S, END_S, warm_s=WARM_S, limit_w=expected).invalid
+        invalid = rejection_reasons(gpu, BEGIN_S, END_S, warm_s=WARM_S, limit_w=expected).invalid
         assert [why.key for why in invalid] == [Key.POWER_LIMIT_CHANGED] * bool(watts)
         assert all(f"changed from {watts} W in this" in sentence(why.text) for why in invalid)
 
@@ -322,9 +326,12 @@ def test_a_context_alone_does_no_work() -> None:
         (replace(plain, trace=list(power)), END_S, 1.0),
         (replace(plain, states=list(ordered)), END_S, 1.0),
     ]
-    found_of = [doubts(gpu, BEGIN_S, end_s, warm_s=WARM_S, busy=busy) for gpu, end_s, busy in cases]
+    found_of = [
+        rejection_reasons(gpu, BEGIN_S, end_s, warm_s=WARM_S, busy=busy)
+        for gpu, end_s, busy in cases
+    ]
     assert [given.invalid for given in found_of] == [()] * len(cases)
-    short = doubts(watched([0] * 300, 515.0), BEGIN_S, BEGIN_S + 59, warm_s=WARM_S)
+    short = rejection_reasons(watched([0] * 300, 515.0), BEGIN_S, BEGIN_S + 59, warm_s=WARM_S)
     assert short.invalid != ()
 
 
@@ -335,5 +342,5 @@ def test_power_above_rest_counts_as_work_before_a_mean_has_settled() -> None:
     early = replace(watched([], 500.0, utilization_percent=5), states=states)
     late: list[dict[str, Any]] = [{**state, "utilization_percent": 3} for state in states]
 
-    assert doubts(early, 0.1, 0.9, warm_s=0.0).invalid == ()
-    assert doubts(replace(early, states=late), 0.1, 0.9, warm_s=0.0).invalid != ()
+    assert rejection_reasons(early, 0.1, 0.9, warm_s=0.0).invalid == ()
+    assert rejection_reasons(replace(early, states=late), 0.1, 0.9, warm_s=0.0).invalid != ()

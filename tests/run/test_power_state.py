@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from pytest_mlperf.bench.bench import energy_notes, of_all_runs
-from pytest_mlperf.core.energy import Energy, EnergyReading, Source, together
+from pytest_mlperf.bench.bench import energy_notes, notes_of_runs
+from pytest_mlperf.core.energy import Energy, EnergyReading, Source, sum_energies
 from pytest_mlperf.core.measurement import GpuRun, Run, RunHardware
 from pytest_mlperf.core.reason import DURATION_PLACEHOLDER, Sign, SignKey
 from pytest_mlperf.reports.sentences import sentence
@@ -100,14 +100,14 @@ def test_an_unknown_part_makes_the_whole_unknown() -> None:
     def energy(uncertainty_j: float | None, idle_w: float | None) -> Energy:
         return replace(plain, uncertainty_j=uncertainty_j, idle_w=idle_w)
 
-    whole = together({"GPU-0": energy(10.0, 20.0), "GPU-1": energy(20.0, 30.0)})
-    unsure = together({"GPU-0": energy(10.0, 20.0), "GPU-1": energy(None, 20.0)})
-    busy = together({"GPU-0": energy(10.0, 20.0), "GPU-1": energy(10.0, None)})
+    whole = sum_energies({"GPU-0": energy(10.0, 20.0), "GPU-1": energy(20.0, 30.0)})
+    unsure = sum_energies({"GPU-0": energy(10.0, 20.0), "GPU-1": energy(None, 20.0)})
+    busy = sum_energies({"GPU-0": energy(10.0, 20.0), "GPU-1": energy(10.0, None)})
 
     assert (whole.uncertainty_j, whole.idle_w, whole.net_joules) == (30.0, 50.0, 1000.0)
     assert (unsure.joules, unsure.uncertainty_j, unsure.gated) == (2000.0, None, False)
     noted = {f"GPU-{n}": replace(energy(1.0, 1.0), notes=("short", "odd")[: n + 1]) for n in (0, 1)}
-    assert sentence(*together(noted, names={"GPU-1": "GPU 7"}).notes) == (
+    assert sentence(*sum_energies(noted, names={"GPU-1": "GPU 7"}).notes) == (
         "each of 2 GPUs: short; GPU 7: odd"
     )
     assert (busy.joules, busy.idle_w, busy.net_joules) == (2000.0, None, None)
@@ -164,7 +164,7 @@ def test_signs_of_several_gpus_are_one_note() -> None:
     def notes(*signs: Sign) -> list[str]:
         gpus = tuple(GpuRun(uuid=f"GPU-{n}") for n in (0, 1))
         seen = replace(run({"GPU-0": 1e4}), hardware=RunHardware(gpus=gpus), signs=signs)
-        return [*map(sentence, of_all_runs([seen]))]
+        return [*map(sentence, notes_of_runs([seen]))]
 
     assert notes(first, second, *replays) == [
         "each of 2 GPUs: clocks are held back: 1.00 to 4.00 s, 5.0% to 20.0% of the run",
@@ -181,7 +181,7 @@ def test_signs_at_points_of_several_runs_are_one_note_a_kind() -> None:
         return Sign(key=SignKey.PREFIX_SHARE, text=text, share=share, point=point)
 
     def notes(*signs_of: tuple[Sign, ...]) -> list[str]:
-        return [*map(sentence, of_all_runs([replace(run({}), signs=s) for s in signs_of]))]
+        return [*map(sentence, notes_of_runs([replace(run({}), signs=s) for s in signs_of]))]
 
     many = tuple(prefixes(point, 0.4 + point / 100) for point in (1, 4, 16.0))
     failed = tuple(Sign(key=SignKey.REQUESTS_FAILED, text=f"{n} failed", point=n) for n in (1, 2))

@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 
 from pytest_mlperf.run.worker import provenance
-from pytest_mlperf.run.worker.provenance import DIGESTED_SAMPLES, fed, imported_files
+from pytest_mlperf.run.worker.provenance import DIGESTED_SAMPLES, imported_files, input_digests
 from tests.run.harness import ROOT, RunningWorker, spec
 
 
@@ -48,7 +48,7 @@ def negated(at: int, index: int) -> int:
 
 
 def digests(value: Any) -> dict[str, str]:
-    return fed(Given(lambda _: value), range(20))[0]
+    return input_digests(Given(lambda _: value), range(20))[0]
 
 
 PIXELS = np.arange(12, dtype=np.float32).reshape(3, 4)
@@ -84,15 +84,18 @@ def test_inputs_have_one_digest_exactly_where_they_are_equal() -> None:
 
 def test_a_sample_after_the_first_counts_and_one_behind_the_last_does_not() -> None:
     """If there are fewer samples than are digested, all count."""
-    whole = fed(Given(lambda index: index), range(20))[0]
+    whole = input_digests(Given(lambda index: index), range(20))[0]
 
     for changed, samples in ((1, 20), (DIGESTED_SAMPLES - 1, 20), (2, 3)):
-        original = fed(Given(lambda index: index), range(samples))[0]
-        changed_inputs = fed(Given(partial(negated, changed)), range(samples))
+        original = input_digests(Given(lambda index: index), range(samples))[0]
+        changed_inputs = input_digests(Given(partial(negated, changed)), range(samples))
         assert changed_inputs[0]["inputs.first"] == original["inputs.first"]
         assert changed_inputs[0]["inputs.first_16"] != original["inputs.first_16"]
     assert (
-        fed(Given(lambda index: index if index < DIGESTED_SAMPLES else None), range(20))[0] == whole
+        input_digests(Given(lambda index: index if index < DIGESTED_SAMPLES else None), range(20))[
+            0
+        ]
+        == whole
     )
 
 
@@ -121,15 +124,18 @@ def test_inputs_that_cannot_be_digested_are_unknown_and_still_timed(
         Given,
         np.array([Given]),
     ):
-        facts, seconds = fed(Given({}.fromkeys(range(20), value).__getitem__), range(20))
+        facts, seconds = input_digests(Given({}.fromkeys(range(20), value).__getitem__), range(20))
         assert facts == {}
         assert seconds is not None
-    assert fed(Given(lambda index: 1 // (index - 3)), range(20)) == ({}, None)
-    assert fed(Given(lambda index: index), range(0)) == ({}, None)
+    assert input_digests(Given(lambda index: 1 // (index - 3)), range(20)) == ({}, None)
+    assert input_digests(Given(lambda index: index), range(0)) == ({}, None)
 
     monkeypatch.setattr(provenance, "MAX_DIGEST_SECONDS", 0.0)
-    assert fed(Given(lambda _: 1), range(20))[0].keys() == {"inputs.first"}
-    assert fed(Given(lambda _: 1), range(1))[0].keys() == {"inputs.first", "inputs.first_16"}
+    assert input_digests(Given(lambda _: 1), range(20))[0].keys() == {"inputs.first"}
+    assert input_digests(Given(lambda _: 1), range(1))[0].keys() == {
+        "inputs.first",
+        "inputs.first_16",
+    }
 
 
 def test_the_time_of_an_input_leaves_out_the_first_call_that_opens_and_imports() -> None:
@@ -137,8 +143,8 @@ def test_the_time_of_an_input_leaves_out_the_first_call_that_opens_and_imports()
         time.sleep(0.2 if index == 0 else 0.002)
         return index
 
-    seconds = fed(Given(made), range(5))[1]
-    alone = fed(Given(made), range(1))[1]
+    seconds = input_digests(Given(made), range(5))[1]
+    alone = input_digests(Given(made), range(1))[1]
 
     assert seconds is not None
     assert alone is not None

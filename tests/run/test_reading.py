@@ -27,7 +27,7 @@ from pytest_mlperf.run.power.figures import Meter, sampled
 from pytest_mlperf.run.power.sampling import PowerLog
 from pytest_mlperf.run.reading import (
     Evidence,
-    Spell,
+    TimedWindow,
     energy_findings,
     read_run,
     untimed_input,
@@ -205,7 +205,7 @@ class Load:
     """What a run's sampler, host, exporter and meter read of a steady load, by the wall clock."""
 
     def __init__(self, folder: Path, moved_s: float) -> None:
-        self.timed = Spell((1000.0, 1030.0 + moved_s))
+        self.timed = TimedWindow((1000.0, 1030.0 + moved_s))
         moments = [900 + n / 10 for n in range(2000)]
         trace = [Reading(time_s=t, value=300.0) for t in moments]
         counter = [Reading(time_s=t, value=300.0 * t) for t in moments]
@@ -270,6 +270,6 @@ def test_a_run_whose_power_was_seldom_read_has_a_note_with_the_rate(
     trace = [Reading(time_s=n / rate_hz, value=300.0) for n in range(60 * rate_hz)]
     log = PowerLog(gpus=(GpuLog(uuid="GPU-0", trace=trace),), ended=True, offsets_s=(0.0, 0.0))
     figures = Figures(samples=10, queries=10, duration_s=30.0)
-    run = sampled(figures, log, Spell((10.05, 40.05)), warm_s=5.0)
+    run = sampled(figures, log, TimedWindow((10.05, 40.05)), warm_s=5.0)
 
     assert [note.partition(":")[0] for note in notes_of(run) if "Hz" in note] == notes

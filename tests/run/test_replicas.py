@@ -23,7 +23,7 @@ from pytest_mlperf.run.worker._pipe import (
     Lists,
     Message,
     Pipe,
-    joined,
+    merge_messages,
     numbered,
     packed,
     unpacked,
@@ -178,10 +178,10 @@ def test_an_ordered_list_is_encoded_by_its_place_and_a_long_one_by_numbers() -> 
     ours.add(3, ids)
     numbers = numbered(3, MIN_REMEMBERED_LENGTH)
     assert len(set(numbers)) == MIN_REMEMBERED_LENGTH
-    assert ours.real(numbers[::-1]) == ids[::-1]
+    assert ours.worker_ids(numbers[::-1]) == ids[::-1]
     never = [numbers[-1] + 1, *numbered(4, 1), 77, "'x'"]
-    assert ours.real(never) == never
-    assert Lists().real(numbers) == numbers
+    assert ours.worker_ids(never) == never
+    assert Lists().worker_ids(numbers) == numbers
 
 
 def done(at_us: float, *ids: int, tokens: list[int] | None = None) -> Message:
@@ -193,7 +193,7 @@ def sent(*messages: Message) -> list[tuple[Any, ...]]:
     """Return messages as they are heard; ids that are packed as they were."""
     return [
         tuple(unpacked(part) if isinstance(part, bytes) else part for part in message)
-        for message in joined(messages)
+        for message in merge_messages(messages)
     ]
 
 

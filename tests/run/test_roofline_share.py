@@ -15,8 +15,8 @@ from pytest_mlperf.core.roofline.gpu import PRECISIONS
 from pytest_mlperf.reports.sentences import sentence
 from pytest_mlperf.rounds.work import find_work
 from pytest_mlperf.run.figures import Figures
-from pytest_mlperf.run.reading import may_have_light
-from pytest_mlperf.run.roofline_share import Nearness, light_findings
+from pytest_mlperf.run.reading import has_roofline
+from pytest_mlperf.run.roofline_share import RooflineFindings, roofline_findings
 from tests.reports.verdicts import run
 from tests.run.sentences import notes_of
 from tests.run.test_figures import job
@@ -47,7 +47,7 @@ def planned(folder: Path, *techniques: str, accelerator: str = "H200") -> Job:
     return job(folder, SUITE.format(accelerator=accelerator, techniques=[*techniques]))
 
 
-def share(measured: Nearness) -> float:
+def share(measured: RooflineFindings) -> float:
     share_of_roofline = measured.light[0].share
     assert share_of_roofline is not None
     return share_of_roofline
@@ -63,8 +63,8 @@ def figures(**metrics: Any) -> Figures:
     )
 
 
-def lit(case: Job, engine: dict[str, str], throughput: float = 1.0) -> Nearness:
-    return light_findings(figures(throughput=throughput), case, H200, engine=engine, sizes={})
+def lit(case: Job, engine: dict[str, str], throughput: float = 1.0) -> RooflineFindings:
+    return roofline_findings(figures(throughput=throughput), case, H200, engine=engine, sizes={})
 
 
 def test_declared_techniques_are_less_work_and_a_speed_beyond_the_limit_is_none(
@@ -83,9 +83,9 @@ def test_declared_techniques_are_less_work_and_a_speed_beyond_the_limit_is_none(
     figures_too_fast = lit(planned(tmp_path), {}, throughput=1e6)
     assert figures_too_fast.light[0].impossible
     assert len(figures_too_fast.invalid) == 1
-    assert may_have_light(planned(tmp_path), H200)
-    assert not may_have_light(planned(tmp_path), {**H200, "pretended": True})
-    assert not may_have_light(planned(tmp_path, accelerator="cpu"), {})
+    assert has_roofline(planned(tmp_path), H200)
+    assert not has_roofline(planned(tmp_path), {**H200, "pretended": True})
+    assert not has_roofline(planned(tmp_path, accelerator="cpu"), {})
 
 
 LLAMA = """
@@ -146,7 +146,7 @@ def decoded(
     engine: dict[str, str],
     *techniques: str,
     precision: str | None = None,
-) -> Nearness:
+) -> RooflineFindings:
     """Return a run of a claim as the plugin would have judged it."""
     accelerator, identity = PRODUCTS[claim.accelerator]
     about = find_work("llama2-70b")
@@ -168,10 +168,12 @@ def decoded(
         latency_p99=ANSWER / claim.value,
     )
     input_sizes = {"input_tokens": 290.0}
-    return light_findings(measured, job(folder, text), identity, engine=engine, sizes=input_sizes)
+    return roofline_findings(
+        measured, job(folder, text), identity, engine=engine, sizes=input_sizes
+    )
 
 
-def invalid(measured: Nearness) -> str:
+def invalid(measured: RooflineFindings) -> str:
     return "; ".join(sentence(reason.text) for reason in measured.invalid)
 
 
@@ -235,14 +237,14 @@ def test_possible_speeds_pass_and_impossible_ones_are_an_error(
 
 def drafted(
     folder: Path, *techniques: str, accepted: int | None, key: str = "work.drafts"
-) -> Nearness:
+) -> RooflineFindings:
     """Return the findings on 100 answers of 101 tokens, with batches of 4."""
     case = job(folder, DRAFTING.format(techniques=[*techniques]))
     rates = {"tokens_per_second": FAST, "throughput": FAST / 101, "tokens_per_sample": 101}
     rate_figures = Figures(metrics=rates, samples=100, queries=1, duration_s=100 * 101 / FAST)
     engine = {"work.batch": "4", key: "true"}
     sizes = {"input_tokens": 290.0}
-    return light_findings(rate_figures, case, H200, engine=engine, sizes=sizes, drafts=accepted)
+    return roofline_findings(rate_figures, case, H200, engine=engine, sizes=sizes, drafts=accepted)
 
 
 DRAFTING = (

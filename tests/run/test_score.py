@@ -14,7 +14,7 @@ from pytest_mlperf.adapters.scorers.top1 import Top1Scorer
 from pytest_mlperf.core.errors import RunError
 from pytest_mlperf.core.measurement import digest
 from pytest_mlperf.run.answers import engine_answers
-from pytest_mlperf.run.score import ACCURACY_LOG, AccuracyLog, Outputs
+from pytest_mlperf.run.score import ACCURACY_LOG, AccuracyLog, HashedOutputs
 
 OUTPUTS = [number.to_bytes(8, "little") for number in (1, 2, 3, 3)]
 
@@ -33,18 +33,18 @@ class Read(Sequence[bytes]):
 
 
 def test_scores_are_the_scorers_own_and_each_output_is_read_once() -> None:
-    scorer, outputs = Top1Scorer(model=None, dtype="int64"), Outputs(OUTPUTS)
+    scorer, outputs = Top1Scorer(model=None, dtype="int64"), HashedOutputs(OUTPUTS)
     assert scorer.score(outputs, [1, 2, 3, 4]) == scorer.score(OUTPUTS, [1, 2, 3, 4])
     assert outputs.digests() == [digest(output) for output in OUTPUTS]
 
     read = Read()
-    watched = Outputs(read)
+    watched = HashedOutputs(read)
     assert list(watched) == OUTPUTS
     assert watched.digests() == [digest(output) for output in OUTPUTS]
     assert read.times == [1, 1, 1, 1]
 
     for part in (slice(0, 1), slice(1, 3), slice(None, None, -1)):
-        watched = Outputs(OUTPUTS)
+        watched = HashedOutputs(OUTPUTS)
         assert list(watched[part]) == OUTPUTS[part]
         assert watched[-1] == OUTPUTS[-1]
         assert (len(watched), watched.digests()) == (4, [digest(output) for output in OUTPUTS])

@@ -11,7 +11,7 @@ from pytest_mlperf.core.errors import RunError
 from pytest_mlperf.core.job import Factory
 from pytest_mlperf.core.measurement import Accuracy, Scored
 from pytest_mlperf.run.accuracy import Scoring, score_logs
-from pytest_mlperf.run.child.process import Designed, Patience
+from pytest_mlperf.run.child.process import DeliberateError, Patience
 from pytest_mlperf.run.score import ACCURACY_LOG
 from tests.run.harness import ROOT
 from tests.run.scorers_that_fail import LEVERAGE
@@ -105,7 +105,7 @@ def test_a_scorer_that_breaks_is_one_error_of_the_scorer(tmp_path: Path) -> None
         ("crashes", RunError, "the scorer was killed by SIGSEGV"),
         ("exits", RunError, "SystemExit: 0 (in exits, "),
         ("unprintable", RunError, "Unprintable: (no text: its __str__ raised ValueError) (in unp"),
-        ("lacks", Designed, "the tokenizer is not here; set MODELS"),
+        ("lacks", DeliberateError, "the tokenizer is not here; set MODELS"),
     ):
         folder = tmp_path / how
         with pytest.raises(RunError) as raised:

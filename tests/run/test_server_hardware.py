@@ -55,7 +55,7 @@ def fake(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Fake:
 @pytest.fixture(autouse=True)
 def _no_pages(monkeypatch: pytest.MonkeyPatch) -> None:
     """No test waits for an address that nobody has, or knows the GPUs of another one."""
-    server_hardware.own_node.cache_clear()
+    server_hardware.own_node_id.cache_clear()
     monkeypatch.setattr("pytest_mlperf.run.scraping.PAGE_TIMEOUT_SECONDS", 0.2)
 
 

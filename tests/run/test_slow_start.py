@@ -88,7 +88,7 @@ def test_a_warm_up_lasts_until_lists_become_no_faster(drive: Any) -> None:
         assert least_s <= took_s <= most_s, list_s
         assert rate_reached == pytest.approx(reached, rel=0.3), list_s
     driver = drive(steady)
-    worker.warm_up(driver, loadgen_settings("Offline", 1e4), WARMUP_S, least=100)
+    worker.warm_up(driver, loadgen_settings("Offline", 1e4), WARMUP_S, min_queries=100)
     assert driver.lists >= 100
     driver = drive(falling)
     took_s, _ = worker.warm_up(driver, loadgen_settings("Offline", None, planned_s=600.0), WARMUP_S)

@@ -17,7 +17,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pytest_mlperf.core.baseline import Accepted, AccuracyBaseline, Rerun, kept, steps_per_point
+from pytest_mlperf.core.baseline import (
+    Accepted,
+    AccuracyBaseline,
+    Rerun,
+    rounded_scores,
+    steps_per_point,
+)
 from pytest_mlperf.core.errors import BaselineError
 from pytest_mlperf.core.measurement import Accuracy, Scored
 from pytest_mlperf.judge.inputs import Leverage
@@ -86,7 +92,7 @@ def test_a_baseline_is_read_with_the_precision_of_new_passes(values: list[float 
         written = save(path, replace(BASELINE, samples=len(values)), {"x": values})
         baseline = present(load(path))
 
-    assert baseline == (written, {"x": kept(values, written.steps["x"])})
+    assert baseline == (written, {"x": rounded_scores(values, written.steps["x"])})
     step = 1 / steps_per_point(values)
     for read, value in zip(baseline[1]["x"], values, strict=True):
         assert (read is None) == (value is None)

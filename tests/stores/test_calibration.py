@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from pytest_mlperf.bench.policy import calibrated_rule, rule_beside, rule_for
+from pytest_mlperf.bench.policy import calibrated_rule, rule_for, rule_of_baseline
 from pytest_mlperf.core.baseline import Property
 from pytest_mlperf.core.errors import BaselineError
 from pytest_mlperf.core.noise.calibration import (
@@ -141,7 +141,7 @@ def test_the_judge_takes_it_on_exactly_this_hardware(path: Path) -> None:
     assert note == "noise as calibrated 2026-11-21: 1 case, 2 runs on 1 day"
     for division in (root, root / "open"):
         file = division / "H200" / "quick" / "resnet50" / "Offline.ort.fp16.json"
-        assert rule_beside(file, "H200", H200, 6) == (rule, note)
+        assert rule_of_baseline(file, "H200", H200, 6) == (rule, note)
     for accelerator, identity in (
         ("H200", {**H200, "power_limit_w": 500.0}),
         ("H200", {"gpu": "H200"}),

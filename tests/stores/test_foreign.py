@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 
 from pytest_mlperf.cli.across import read_prices
-from pytest_mlperf.cli.stored_results import whole_results
+from pytest_mlperf.cli.stored_results import verified_results
 from pytest_mlperf.core.errors import MlperfError, RunError, SuiteError
 from pytest_mlperf.run.curve import read_curve
 from pytest_mlperf.run.logs import parse_detail
@@ -268,7 +268,7 @@ def test_verified_results_are_read_once(tmp_path: Path, monkeypatch: pytest.Monk
 
     monkeypatch.setattr(foreign, "read_regular", read_then_swap)
     monkeypatch.setattr("pytest_mlperf.cli.stored_results.verified", signer_of)
-    results, _ = whole_results(file, tmp_path / "allowed")
+    results, _ = verified_results(file, tmp_path / "allowed")
     assert (results, reads) == (read_results(recorded), [file])
 
 

@@ -132,16 +132,16 @@ def test_without_unnamed_files_the_lock_is_made_another_way(
     ):
         with monkeypatch.context() as patch:
             patch.setattr(os, name, value)
-            with atomic.alone_in(tmp_path, timeout_s=1) as lock_folder:
+            with atomic.locked_folder(tmp_path, timeout_s=1) as lock_folder:
                 assert (lock_folder.path / ".gitignore").read_text() == "*\n"
-                with busy, atomic.alone_in(tmp_path, timeout_s=0):
+                with busy, atomic.locked_folder(tmp_path, timeout_s=0):
                     pass
         assert list(tmp_path.iterdir()) == []
 
     shared = tmp_path / "shared"
     shared.mkdir()
     shared.chmod(0o2770)
-    with atomic.alone_in(shared, timeout_s=1) as lock_folder:
+    with atomic.locked_folder(shared, timeout_s=1) as lock_folder:
         modes = [
             stat.S_IMODE(one.stat().st_mode)
             for one in (lock_folder.path, lock_folder.path / ".gitignore")
@@ -153,9 +153,9 @@ def test_files_of_another_writer_are_not_removed(tmp_path: Path) -> None:
     """The folder of the first is gone before its end: `git clean`, or a folder that moved."""
     unfinished = f".{'0' * 16}.tmp"
     with contextlib.ExitStack() as second:
-        with atomic.alone_in(tmp_path, timeout_s=1) as lock_folder:
+        with atomic.locked_folder(tmp_path, timeout_s=1) as lock_folder:
             shutil.rmtree(lock_folder.path)
-            second.enter_context(atomic.alone_in(tmp_path, timeout_s=1))
+            second.enter_context(atomic.locked_folder(tmp_path, timeout_s=1))
             (lock_folder.path / unfinished).touch()
 
         assert sorted(one.name for one in lock_folder.path.iterdir()) == [unfinished, ".gitignore"]
@@ -349,8 +349,8 @@ def test_a_full_disk_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
             baselines.save(path, EMPTY)
         with pytest.raises(MlperfError, match=rf"{words}.* {disk}"):
             atomic.write_whole(path, "")
-        keeping = atomic.Keeping()
-        keeping.keep("the journal", lambda: atomic.write_text(path, ""))
+        keeping = atomic.WriteMessages()
+        keeping.try_write("the journal", lambda: atomic.write_text(path, ""))
         assert re.search(rf"x.json: .*{words}.* {disk}; free some space", keeping.lines[0])
     assert list(tmp_path.iterdir()) == []
 

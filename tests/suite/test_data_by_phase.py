@@ -10,7 +10,7 @@ import pytest
 
 from pytest_mlperf.bench.accuracy import file_of
 from pytest_mlperf.core.errors import SuiteError
-from pytest_mlperf.reports.terminal.selection import more
+from pytest_mlperf.reports.terminal.selection import extra_time_lines
 from pytest_mlperf.rounds import LOADGEN, RoundWorkload, load_round
 from pytest_mlperf.suite.plan import Planned, in_profile, plan_suite
 from pytest_mlperf.suite.resolve import dataset_of
@@ -84,7 +84,7 @@ def test_an_official_gpt_oss_has_mlperfs_count_of_either_data_set(tmp_path: Path
     assert (
         "gpt-oss-120b in Offline is timed on synthetic and scored on synthetic, in a process of "
         "its own"
-    ) in more([planned], max_runs=5)
+    ) in extra_time_lines([planned], max_runs=5)
     quick = plan(tmp_path, f"{GPT_OSS}\n{TIMED}", ("Offline", ""), profile="quick")
     assert quick[0].data.shared
     with pytest.raises(SuiteError, match=r"s\.mlperf\.toml:\d+: .*add accuracy_dataset beside it"):

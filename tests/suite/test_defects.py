@@ -93,7 +93,7 @@ DIGITS = (
     " not TOML: Exceeds the limit (4300 digits) for integer string conversion: "
     "value has 5000 digits"
 )
-LARGE = " larger than 4 MiB, not a suite; write a TOML file per workload"
+LARGE = " larger than 4 MiB; a suite is a TOML file for one workload"
 PARTS = " not TOML: a dotted key has more than 16 parts"
 SAVE = "save the file as UTF-8"
 
@@ -127,7 +127,7 @@ def test_invalid_suites_are_one_line(tmp_path: Path) -> None:
     assert message.startswith(
         "20: limits.of_best_published: no official result for workload 'mine'; known: 3d-unet-99,"
     )
-    with pytest.raises(SuiteError, match=r"a folder, not a suite"):
+    with pytest.raises(SuiteError, match=r"a folder; a suite is"):
         load_suite(tmp_path)
     with pytest.raises(SuiteError, match=r"gone.mlperf.toml: cannot be read: No such file"):
         load_suite(tmp_path / "gone.mlperf.toml")

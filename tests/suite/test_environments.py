@@ -10,7 +10,7 @@ import pytest
 
 from pytest_mlperf import registry
 from pytest_mlperf.core.errors import EnvironmentFault, UnavailableError
-from pytest_mlperf.suite.environments import elsewhere
+from pytest_mlperf.suite.environments import engine_python
 from pytest_mlperf.suite.plan import Planned, plan_suite
 from pytest_mlperf.suite.resolve import Problems, resolve
 from tests.suite.texts import with_
@@ -46,16 +46,16 @@ def test_the_named_program_is_started(tmp_path: Path, monkeypatch: pytest.Monkey
     monkeypatch.setenv("WORD", "run")
     (tmp_path / "python").symlink_to(sys.executable)
 
-    python = elsewhere(planned(tmp_path, 'python = "./python"'))
-    started = elsewhere(planned(tmp_path, f'command = ["{sys.executable}", "${{WORD}}"]'))
+    python = engine_python(planned(tmp_path, 'python = "./python"'))
+    started = engine_python(planned(tmp_path, f'command = ["{sys.executable}", "${{WORD}}"]'))
     assert python is not None
     assert (python.command, python.key) == ((str(tmp_path / "python"),), "engines[0].python")
     assert started is not None
     assert (started.command, started.key) == ((sys.executable, "run"), "engines[0].command")
-    assert elsewhere(planned(tmp_path, "")) is None
+    assert engine_python(planned(tmp_path, "")) is None
     case = planned(tmp_path, 'python = "/there/is/none"')
     with pytest.raises(UnavailableError, match=r":12: engines\[0\].python, /there/is/none, is no"):
-        elsewhere(case)
+        engine_python(case)
     job = resolve(case, scorer=False)
     assert isinstance(job, Problems)
     assert [problem.part for problem in job.problems] == ["python"]

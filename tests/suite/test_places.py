@@ -8,7 +8,7 @@ import pytest
 
 from pytest_mlperf.core.errors import SuiteError, UnavailableError
 from pytest_mlperf.stores.foreign import POINTER
-from pytest_mlperf.suite.places import available, expand, local
+from pytest_mlperf.suite.places import expand, expand_variables, resolve_path
 
 POINTED = POINTER + b"\noid sha256:4d7a214614ab2935c943f9e0ff69d22e\nsize 12345\n"
 
@@ -32,7 +32,7 @@ def suite(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def missing(suite: Path, where: tuple[str | int, ...], text: str) -> str:
     """Return the message about a path, without the file of the suite."""
     with pytest.raises(UnavailableError) as caught:
-        local(suite, where, text)
+        resolve_path(suite, where, text)
     return str(caught.value).removeprefix(f"{suite}:")
 
 
@@ -47,7 +47,7 @@ def test_all_unset_variables_of_a_line_are_named(
     )
     options = {"use": "fine", "vocab": "${MLPERF_B}/v", "more": [{"deep": "${MLPERF_A}"}]}
     with pytest.raises(UnavailableError) as caught:
-        available(suite, ("workload", "dataset"), options)
+        expand_variables(suite, ("workload", "dataset"), options)
     assert str(caught.value) == (
         f"{suite}:7: dataset: ${{MLPERF_B}} and ${{MLPERF_A}} are not set; export MLPERF_B=... "
         "MLPERF_A=..."
@@ -98,9 +98,9 @@ def test_a_model_that_is_empty_or_a_pointer_is_not_here(suite: Path) -> None:
     )
     file = suite.parent / "long.onnx"
     file.write_bytes(POINTED + bytes(2000))
-    assert local(suite, MODEL, "long.onnx") == str(file)
+    assert resolve_path(suite, MODEL, "long.onnx") == str(file)
     (suite.parent / "models" / "notes.txt").touch()
-    assert local(suite, MODEL, "models") == str(suite.parent / "models")
+    assert resolve_path(suite, MODEL, "models") == str(suite.parent / "models")
 
 
 @pytest.mark.parametrize("folder", ["models", "models/unet"])
@@ -115,7 +115,7 @@ def test_a_folder_is_a_model_if_one_file_of_weights_in_it_is(suite: Path, folder
         "lfs pull"
     )
     (inside / "model.safetensors").write_bytes(b"weights")
-    assert local(suite, MODEL, "models") == str(suite.parent / "models")
+    assert resolve_path(suite, MODEL, "models") == str(suite.parent / "models")
 
 
 @pytest.mark.parametrize(
@@ -127,7 +127,7 @@ def test_a_tokenizer_or_configuration_that_is_a_pointer_is_not_here(suite: Path,
         (folder / other).write_bytes(b"{}")
     (folder / "vocab.json").touch()  # an empty file is its reader's
     (folder / "notes.md").write_bytes(POINTED)
-    assert local(suite, MODEL, "models") == str(folder)
+    assert resolve_path(suite, MODEL, "models") == str(folder)
     (folder / name).write_bytes(POINTED)
     message = missing(suite, MODEL, "models")
     assert message.endswith(f"{name} is a Git LFS pointer, not the file itself; run: git lfs pull")

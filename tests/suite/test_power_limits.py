@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from pytest_mlperf.reports.terminal.selection import more
+from pytest_mlperf.reports.terminal.selection import extra_time_lines
 from pytest_mlperf.suite.pairs import plan_pairs
 from pytest_mlperf.suite.plan import Planned, plan_suite
 from pytest_mlperf.suite.tables import EngineEntry
@@ -65,7 +65,7 @@ def test_two_limits_make_two_cases_of_one_entry(file: Path) -> None:
     (claim,) = plan_pairs(planned)
     assert (claim.a.limit_w, claim.b.limit_w) == (700, 400)
     planned = plan(file, 'accelerators = ["H200"]\npower_limit_w = [700, 400]')
-    assert more(planned, max_runs=5, warmup="never") == [
+    assert extra_time_lines(planned, max_runs=5, warmup="never") == [
         "2 cases with the GPUs' power limit at 400, 700 W: set before the case and restored "
         "after it, which needs permission unless the GPU has this limit already"
     ]

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from pytest_mlperf.core.errors import RunError, SuiteError, UnavailableError
-from pytest_mlperf.core.job import CaseProblem, require
+from pytest_mlperf.core.job import CaseProblem, raise_problems
 from pytest_mlperf.suite.plan import Planned, plan_suite
 from pytest_mlperf.suite.resolve import Problems, resolve
 
@@ -53,7 +53,7 @@ def problems(planned: Planned, *, scorer: bool) -> tuple[CaseProblem, ...]:
 def refusal(planned: Planned, *, scorer: bool = True) -> str:
     """Return what keeps a case from being measured, without the name of the suite."""
     with pytest.raises((SuiteError, UnavailableError)) as caught:
-        require(problems(planned, scorer=scorer))
+        raise_problems(problems(planned, scorer=scorer))
     return str(caught.value).replace(f"{planned.path}:", "")
 
 
@@ -144,7 +144,7 @@ def test_a_wrong_option_of_a_scorer_is_reported_at_its_line_if_scores_are_wanted
     workload = '[workload.scorer]\nuse = "top1"\ndtype = "float16"'
     planned = plan(tmp_path, workload, 'use = "null"')
 
-    require(problems(planned, scorer=False))
+    raise_problems(problems(planned, scorer=False))
     assert refusal(planned) == (
         "7: scorer top1: dtype = 'float16' is not one of float32, int32, int64, uint8"
     )
@@ -190,9 +190,9 @@ def test_requirements_of_a_scorer_other_than_files_do_not_stop_a_run_of_performa
     problem_list = problems(planned, scorer=True)
 
     assert [(p.part, str(p.error)) for p in problem_list] == [("scorer", "no namespaces here")]
-    require(problem_list)
+    raise_problems(problem_list)
     with pytest.raises(RunError, match="no namespaces here") as caught:
-        require(replace(p, part="engine") for p in problem_list)
+        raise_problems(replace(p, part="engine") for p in problem_list)
     assert caught.value.layer == "engine"
 
 

@@ -185,7 +185,7 @@ def test_serving_asks_for_throughput_at_a_latency_and_for_the_least_latency() ->
         assert (find.maximise, find.in_words) == ("concurrency", "ttft_p99 < 1 s")
         assert case.limits.keys() == {"tokens_per_second", "concurrency"}
     suite = rate[0].suite
-    assert suite.of_best == 0.4
+    assert suite.min_official_share == 0.4
     assert suite.price("8xH200") is not None
     assert {case.case.scenario for case in (*requests, *users, *parallel)} == {"Concurrency"}
     assert users[0].suite.price("H200") is not None

@@ -17,7 +17,7 @@ import onnx
 import onnxruntime
 from onnx import TensorProto, helper, numpy_helper
 
-from pytest_mlperf.adapters.engines.onnxruntime import Kinds, read
+from pytest_mlperf.adapters.engines.onnxruntime import ModelPrecision, read
 from tests.suites.tiny_twin import ROOT, Twin, load_tool
 
 TOOL = ROOT / "twins" / "quantize_onnx.py"
@@ -100,7 +100,7 @@ def test_answers_stay_near(tool: Any, tmp_path: Path) -> None:
         assert least < np.linalg.norm(quantised - exact) / np.linalg.norm(exact) < most
         contents = read(copy)
         assert contents is not None
-        assert str(Kinds.of(contents)) == kinds
+        assert str(ModelPrecision.of(contents)) == kinds
 
 
 def test_four_bits_are_packed_as_onnxruntime_reads_them(tool: Any, tmp_path: Path) -> None:
@@ -199,7 +199,7 @@ def test_the_same_file_is_written_each_time(
     graph, expected = read(copies[0]), read(PRECISE / name / f"{name}-{precision}.onnx")
     assert graph is not None
     assert expected is not None
-    assert str(Kinds.of(graph)) == str(Kinds.of(expected))
+    assert str(ModelPrecision.of(graph)) == str(ModelPrecision.of(expected))
 
 
 def test_a_model_of_older_operators_is_quantised(tool: Any, tmp_path: Path) -> None:

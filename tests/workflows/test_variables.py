@@ -14,9 +14,9 @@ from typing import Any
 import pytest
 
 from pytest_mlperf.core.imports import distribution, normal
-from pytest_mlperf.suite.libraries import declared
+from pytest_mlperf.suite.libraries import declared_libraries
 from pytest_mlperf.suite.plan import plan_suite
-from pytest_mlperf.suite.resolve import needing
+from pytest_mlperf.suite.resolve import loaded_extensions
 from tests.children import PYTHON, shebang
 from tests.workflows import composite
 from tests.workflows.conftest import SUITE, Measured, inputs_of
@@ -71,7 +71,9 @@ def brought(extras: str) -> set[str]:
 def needed(case: Any) -> set[str]:
     """Return the distributions that a case needs in this Python, on a GPU."""
     libraries = {
-        one for _, group, use, _ in needing(case, scorer=True) for one in declared(group, use)
+        one
+        for _, group, use, _ in loaded_extensions(case, scorer=True)
+        for one in declared_libraries(group, use)
     }
     if not case.elsewhere:
         if case.engine.use == "torch" and case.case.precision == "int8":

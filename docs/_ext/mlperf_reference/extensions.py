@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from mlperf_reference.markdown import code, definitions, named, slug, text
-from pytest_mlperf.cli.options import Extension, read, toml
+from pytest_mlperf.cli.options import Extension, read_extension, toml
 from pytest_mlperf.core.declaration import Option
 from pytest_mlperf.core.imports import normal
 from pytest_mlperf.registry import Group, registered
@@ -18,7 +18,7 @@ def own(group: Group) -> list[Extension]:
     names = [
         entry.name for entry in entries if entry.dist and normal(entry.dist.name) == DISTRIBUTION
     ]
-    return [read(group, name) for name in names]
+    return [read_extension(group, name) for name in names]
 
 
 def anchor(extension: Extension, option: Option) -> str:

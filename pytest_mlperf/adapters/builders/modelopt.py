@@ -11,8 +11,8 @@ from pytest_mlperf.adapters.builders import (
     RecipeBuilder,
     linear_layers,
     load,
-    look,
     read_config,
+    run_calibration,
 )
 from pytest_mlperf.extension import Progress, Prompts
 
@@ -57,7 +57,7 @@ class ModelOptBuilder(RecipeBuilder):
             max_prompt_tokens: Maximum tokens of a calibration sample; longer samples are truncated.
             device: "cpu", "cuda" or "cuda:N".
         """
-        self._choose(
+        self._set_options(
             "modelopt",
             recipe,
             RECIPES,
@@ -87,7 +87,7 @@ class ModelOptBuilder(RecipeBuilder):
         mtq.quantize(
             model,
             quantiser_config,
-            forward_loop=lambda wrapped: look(wrapped, prompts, self._most, progress),
+            forward_loop=lambda wrapped: run_calibration(wrapped, prompts, self._most, progress),
         )
         done = sum(_is_quantised(layer) for layer in linear_layers(model).values())
         with torch.inference_mode():

@@ -93,7 +93,7 @@ class TorchAoUnetBuilder(RecipeBuilder):
             ("calibrated_steps", calibrated_steps, begins, f"1 to steps, {steps}"),
             ("smoothing", smoothing, 0 <= smoothing <= 1, "a number from 0 to 1"),
         )
-        self._choose("torchao-unet", recipe, RECIPES, *rules, device=device)
+        self._set_options("torchao-unet", recipe, RECIPES, *rules, device=device)
         self._steps = steps
         self._calibrated = calibrated_steps
         self._generation = {"guidance_scale": guidance_scale, "negative_prompt": negative_prompt}
@@ -108,7 +108,7 @@ class TorchAoUnetBuilder(RecipeBuilder):
         if not layers:
             raise RunError("build", f"{source}: the UNet has nothing to quantise")
         with ranges_of(layers) as ranges:
-            self.look(pipe, prompts, progress)
+            self.calibrate(pipe, prompts, progress)
         quantised = Counter(map(_kind, layers.values()))
         convolutions = [name for name, layer in layers.items() if _kind(layer) == CONVOLUTION]
         for name in convolutions:
@@ -126,8 +126,8 @@ class TorchAoUnetBuilder(RecipeBuilder):
             "ranges": f"of the first {self._calibrated} of {self._steps} steps",
         }
 
-    def look(self, pipe: Any, prompts: Prompts, progress: Progress) -> None:
-        """Calibrate: run the first denoising steps for each caption, each with its own noise."""
+    def calibrate(self, pipe: Any, prompts: Prompts, progress: Progress) -> None:
+        """Run the first denoising steps for each caption, each with its own noise, to calibrate."""
         import torch
 
         def stop(pipe: Any, step: int, _: Any, tensors: dict[str, Any]) -> dict[str, Any]:
@@ -146,8 +146,8 @@ class TorchAoUnetBuilder(RecipeBuilder):
                 )
                 progress(done, len(prompts), "samples")
 
-    def _quantise(self, layer: Any, most: Any, *, smooth: bool = True) -> None:
-        """Quantise a layer's weights; `most` is the largest magnitude of each input channel."""
+    def _quantise(self, layer: Any, input_maxima: Any, *, smooth: bool = True) -> None:
+        """Quantise a layer's weights by its inputs' maxima; `smooth` applies SmoothQuant first."""
         import torch
         from torchao.float8.inference import Float8MMConfig
         from torchao.quantization import Float8Tensor, Int8Tensor, PerRow, PerTensor
@@ -158,19 +158,19 @@ class TorchAoUnetBuilder(RecipeBuilder):
 
         weight = layer.weight.detach()
         if self.precision == "int8":
-            factors = self._factors(weight, most) if smooth else None
+            factors = self._factors(weight, input_maxima) if smooth else None
             small = Int8Tensor.from_hp(
                 weight if factors is None else (weight * factors).to(weight.dtype),
                 PerRow(),
                 act_quant_kwargs=QuantizeTensorToInt8Kwargs(granularity=PerTensor()),
                 # Three dimensions, like the inputs of linear layers.
                 act_quant_scale=(
-                    (most if factors is None else most / factors).amax() / INT8_MAX
+                    (input_maxima if factors is None else input_maxima / factors).amax() / INT8_MAX
                 ).reshape(1, 1, 1),
                 act_pre_scale=None if factors is None else 1 / factors,
             )
         else:
-            bound = most.amax().item()  # equal bounds make the scale constant
+            bound = input_maxima.amax().item()  # equal bounds make the scale constant
             small = Float8Tensor.from_hp(
                 weight,
                 granularity=PerTensor(),
@@ -268,11 +268,11 @@ def quantised_layers(unet: Any) -> dict[str, Any]:
         name: layer
         for name, layer in unet.named_modules()
         if (_kind(layer) == LINEAR_LAYER and LINEAR.search(name))
-        or (_kind(layer) == CONVOLUTION and CONVOLUTIONS.search(name) and _fits(layer))
+        or (_kind(layer) == CONVOLUTION and CONVOLUTIONS.search(name) and _is_matrix_product(layer))
     }
 
 
-def _fits(layer: Any) -> bool:
+def _is_matrix_product(layer: Any) -> bool:
     """Return whether a convolution can be written as a matrix product."""
     outputs, inputs, *kernel = layer.weight.shape
     plain = layer.groups == 1 and layer.dilation == (1, 1) and layer.padding_mode == "zeros"

@@ -52,10 +52,10 @@ class CnnDailyMailOptions(TemplateOptions, dataset="cnn_dailymail"):
     def __post_init__(self) -> None:
         forms = f"one of {', '.join(FORMS)}"
         self.check(("prompts", self.prompts, self.prompts in FORMS, forms))
-        _ = self.filled
+        _ = self.parsed_template
 
     @property
-    def filled(self) -> Template | None:
+    def parsed_template(self) -> Template | None:
         if self.prompts == "text":
             text = ALPACA if self.template is None else self.template
             return Template(self.owner, text, TEMPLATE_FIELDS)
@@ -92,7 +92,7 @@ class CnnDailyMailDataset(PromptDataset):
     options = CnnDailyMailOptions
 
     def _read(self, options: CnnDailyMailOptions, file: Path) -> None:
-        template = options.filled
+        template = options.parsed_template
         source = SampleFile(file=file, row="record", column="key", whole="file")
         keys = (TOKENS_COLUMN,) if template is None else sorted(template.fields)
         columns = _columns(source, (*keys, SUMMARY_COLUMN), options.count)

@@ -94,12 +94,12 @@ class CriteoOptions(files.FileOptions, dataset="criteo"):
             defect = "checksum is for the trace, which is not set; set trace, or remove checksum"
             raise self.wrong(defect, option=("checksum", "trace"))
 
-    def find(self) -> Places:
+    def find(self) -> CriteoFiles:
         folder, ending, trace = Path(self.path), VARIANTS[self.variant], self.trace
         unpacked = folder / f"day_23_sparse_multi_hot{ending}"
         packed = unpacked.with_suffix(".npz")
         sparse = [unpacked / f"{feature}.npy" for feature in range(FEATURES)]
-        places = Places(
+        places = CriteoFiles(
             dense=folder / f"day_23_dense{ending}.npy",
             labels=folder / f"day_23_labels{ending}.npy",
             sparse=unpacked if unpacked.is_dir() else packed,
@@ -142,7 +142,7 @@ class CriteoDataset(files.FileDataset[int]):
 
     options = CriteoOptions
 
-    def _read(self, options: CriteoOptions, places: Places) -> None:
+    def _read(self, options: CriteoOptions, places: CriteoFiles) -> None:
         self._dense, self._labels, *self._sparse = open_tables(places, options.hotness)
         used = _used_rows(self._dense.count, options, places)
         if options.trace is not None:
@@ -217,7 +217,7 @@ class CriteoDataset(files.FileDataset[int]):
             total.update(lookups.astype("<i8").tobytes())
 
 
-def _used_rows(total: int, options: CriteoOptions, places: Places) -> int:
+def _used_rows(total: int, options: CriteoOptions, places: CriteoFiles) -> int:
     if options.rows is None:
         return -(-total // 2) if VARIANTS[options.variant] == "" else total
     if options.rows > total:
@@ -302,15 +302,15 @@ class Rows:
         return values
 
 
-class Places(NamedTuple):
-    """Hold the paths of the files; `sparse` is a .npz archive, or a folder with 0.npy to 25.npy."""
+class CriteoFiles(NamedTuple):
+    """Hold paths of the data set's files; `sparse`: a .npz archive, or a folder 0.npy to 25.npy."""
 
     dense: Path
     labels: Path
     sparse: Path
 
 
-def open_tables(places: Places, hotness: Sequence[int]) -> list[Rows]:
+def open_tables(places: CriteoFiles, hotness: Sequence[int]) -> list[Rows]:
     """Check and open the files; return dense values, labels, and each sparse feature."""
     dense, labels = find_npy(places.dense), find_npy(places.labels)
     sparse = _sparse(places.sparse)
@@ -335,9 +335,9 @@ def _sparse(path: Path) -> list[StoredArray]:
         if array.packed:
             raise files.wrong(
                 path,
-                f"{array.packed} is compressed, so that single rows cannot be read",
-                f"unpack the archive in its folder (unzip {path.name} -d {path.stem}), and the "
-                "unpacked files are read instead",
+                f"{array.packed} is compressed, so single rows cannot be read",
+                f"unpack the archive in its folder (unzip {path.name} -d {path.stem}): the "
+                "unpacked files are then read instead",
             )
     return [arrays[str(feature)] for feature in range(FEATURES)]
 

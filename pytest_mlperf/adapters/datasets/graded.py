@@ -65,7 +65,7 @@ class GradedDataset(prompts.PromptDataset):
     kind = b"graded"
 
     def _read(self, options: GradedOptions, table: Path) -> None:
-        template = options.filled
+        template = options.parsed_template
         columns_of_prompts = TOKENS_COLUMNS if template is None else (TEXT_COLUMN,)
         columns = read_frame(table, columns=(columns_of_prompts, METRIC, TARGET))
         source = prompts.SampleFile(file=table)

@@ -97,9 +97,10 @@ class IgbhDataset(FileDataset[int]):
             for column, kind in ((0, relation[0]), (1, relation[2])):
                 nodes = edges[_spread(len(edges)), column]
                 if len(nodes) and not 0 <= nodes.min() <= nodes.max() < counts[kind]:
+                    number = nodes.min() if nodes.min() < 0 else nodes.max()
                     raise wrong(
                         file,
-                        f"has an edge to {kind} {nodes.max()}, but the valid numbers are 0 to "
+                        f"has an edge to {kind} {number}, but the valid numbers are 0 to "
                         f"{counts[kind] - 1:,}",
                         ADVICE,
                     )

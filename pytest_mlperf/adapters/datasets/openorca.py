@@ -45,7 +45,7 @@ class OpenOrcaDataset(prompts.PromptDataset):
     options = OpenOrcaOptions
 
     def _read(self, options: OpenOrcaOptions, table: Path) -> None:
-        template = options.filled
+        template = options.parsed_template
         fields = (PROMPT_COLUMN,) if template is None else TEMPLATE_FIELDS
         columns = read_frame(
             table, columns=(ROW_ID_COLUMN, *fields, ANSWER_COLUMN), max_bytes=TABLE_LIMIT

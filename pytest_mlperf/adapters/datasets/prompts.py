@@ -19,7 +19,7 @@ MAX_LENGTH_TOKENS = 2**22
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class SampleFile:
-    """Build error messages about a file of samples; `row` and `column` name its parts."""
+    """Check cells of a file of samples; errors use its words for row, column and table."""
 
     file: Path
     row: str = "row"
@@ -124,11 +124,11 @@ class TemplateOptions(files.ChecksumOptions):
 
     def __post_init__(self) -> None:
         self.check()
-        _ = self.filled
+        _ = self.parsed_template
 
     @property
-    def filled(self) -> Template | None:
-        """The template; None for token ids."""
+    def parsed_template(self) -> Template | None:
+        """The option `template`, parsed; None if the prompts are token ids."""
         return None if self.template is None else Template(self.owner, self.template, self.valid)
 
 

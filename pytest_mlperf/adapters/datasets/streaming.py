@@ -144,8 +144,9 @@ class StreamingDataset(FileDataset[tuple[int, int, int]]):
         if len(ends) != len(self._places) or ends != sorted(ends) or ends[-1:] != [len(users)]:
             raise wrong(
                 self._folder / "users_cumsum_per_ts.csv",
-                f"time step {step} must list {len(self._places)} cumulative numbers of users, one "
-                f"per file, up to the {len(users)} users in {file.name}, but ends with {ends[-3:]}",
+                f"time step {step} needs {len(self._places)} rising numbers, one per file, up to "
+                f"{len(users)}, the number of users in {file.name}; it has {len(ends)}, which end "
+                f"with {ends[-3:]}",
                 ADVICE,
             )
         begin = 0
@@ -171,13 +172,13 @@ class StreamingDataset(FileDataset[tuple[int, int, int]]):
             )
         rows = Lines(self._folder / "requests_per_ts.csv")
         return {
-            step: (_whole(rows.file, rows.whole(starts[step])), counted[step])
+            step: (_whole(rows.file, rows.line_from(starts[step])), counted[step])
             for step in range(options.first_step, options.steps)
         }
 
     def _line(self, user: int) -> bytes:
         number, row = divmod(user, self._users)
-        return self._rows[number].whole(int(self._places[number][row]))
+        return self._rows[number].line_from(int(self._places[number][row]))
 
     def _parsed(self, line: bytes, step: int, user: int) -> list[NDArray[Any]]:
         fields, options = _fields(line), self._asked
@@ -239,7 +240,7 @@ class Lines:
         self._open = os.open(file, os.O_RDONLY)
         weakref.finalize(self, os.close, self._open)
 
-    def whole(self, start: int) -> bytes:
+    def line_from(self, start: int) -> bytes:
         """Return the line that begins at a byte offset, without its line end."""
         line, piece = b"", 1 << 14
         while b"\n" not in line[-piece:]:

@@ -92,7 +92,9 @@ class WindowsDataset(files.FileDataset[TokenWindow]):
         windows = [
             window
             for index, tokens in enumerate(self._documents)
-            for window in cut(index, len(tokens), options.length, options.stride or options.length)
+            for window in token_windows(
+                index, len(tokens), options.length, options.stride or options.length
+            )
         ]
         if not windows:
             raise files.wrong(
@@ -125,10 +127,10 @@ class WindowsDataset(files.FileDataset[TokenWindow]):
         return self._documents[window.document][window.start : window.end]
 
 
-def cut(document: int, tokens: int, length: int, stride: int) -> Iterator[TokenWindow]:
-    """Yield the windows of a document of `tokens` tokens, see `WindowsOptions`.
+def token_windows(document: int, tokens: int, length: int, stride: int) -> Iterator[TokenWindow]:
+    """Yield windows of up to `length` tokens, one every `stride`, over a document of `tokens`.
 
-    >>> [tuple(window)[1:] for window in cut(0, 9, 4, 2)]
+    >>> [tuple(window)[1:] for window in token_windows(0, 9, 4, 2)]
     [(0, 4, 3), (2, 6, 2), (4, 8, 2), (6, 9, 1)]
     """
     end = 0

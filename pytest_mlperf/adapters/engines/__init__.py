@@ -119,13 +119,13 @@ def one_of(name: str, value: object, words: Sequence[str | None]) -> Rule:
     return name, value, value in words, f"one of {', '.join(filter(None, words))}"
 
 
-def number_of(name: str, value: object, things: str) -> Rule:
+def count_rule(name: str, value: object, things: str) -> Rule:
     """Return a rule for `require_options`: the value must be None or a count of `things` from 1."""
     return name, value, value is None or is_count(value), f"a number of {things}, at least 1"
 
 
 def refuse_conflicts(engine: str, conflicts: Iterable[Sequence[Any]]) -> None:
-    """Raise SuiteError for the first that applies: whether it does, its text, and its options."""
+    """Raise SuiteError for the first conflict (condition, message, options…) that is true."""
     for applies, fault, *options in conflicts:
         if applies:
             raise SuiteError(f"engine {engine}: {fault}", option=tuple(options))

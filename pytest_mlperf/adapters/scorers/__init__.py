@@ -19,7 +19,7 @@ class NoOptions:
 
 
 class ScorerBase(Generic[Options]):
-    """Provide the base of scorers, whose options are the class in the brackets of the base."""
+    """Provide the base of scorers: `class X(ScorerBase[Y])` has the options of dataclass Y."""
 
     libraries: ClassVar[tuple[str, ...]] = ()
     options: ClassVar[type]
@@ -52,7 +52,7 @@ def scorer_error(message: str) -> RunError:
 
 @contextmanager
 def reading_reference(scorer: str, sample: int, form: str) -> Iterator[None]:
-    """Raise one error for a reference that has not the `form`, as that of another data set."""
+    """Raise one RunError for errors in reading a reference; `form` describes a valid one."""
     try:
         yield
     except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:

@@ -131,7 +131,8 @@ def thresholds_of(scores: Sequence[float], boxes: int) -> list[float]:
 class ClassFrame:
     """Hold the boxes and detections of one class in one sample.
 
-    An entry of `truths` is (whether the box counts, [(index of detection, overlap), ...]).
+    An entry of `truths` is (whether a box must be found, [(index of detection, overlap), ...]);
+    `boxes` counts those to be found; `valid` has the indices of the class's counted detections.
     """
 
     truths: list[tuple[bool, list[tuple[int, float]]]]
@@ -141,7 +142,7 @@ class ClassFrame:
     boxes: int
 
 
-def of_class(frame: Frame, label: int, name: str) -> ClassFrame:
+def select_class(frame: Frame, label: int, name: str) -> ClassFrame:
     """Select the boxes and detections of a class."""
     min_overlap, neutral_name = CLASSES[name]
     is_candidate = frame.neutral | (frame.labels == label)
@@ -166,10 +167,7 @@ def of_class(frame: Frame, label: int, name: str) -> ClassFrame:
 
 
 def first_match(frame: ClassFrame) -> tuple[set[int], set[int]]:
-    """Match each box with the candidate of the highest score.
-
-    Returns the indices of correct detections, and of all matched detections.
-    """
+    """Match each box to its best-scored detection; return indices (correct, all matched ones)."""
     right: set[int] = set()
     matched: set[int] = set()
     for counts, candidates in frame.truths:
@@ -187,7 +185,7 @@ def first_match(frame: ClassFrame) -> tuple[set[int], set[int]]:
 def count(frame: ClassFrame, threshold: float) -> tuple[int, int]:
     """Match each box with the detection of the largest overlap, among scores >= `threshold`.
 
-    Returns the numbers of correct detections, and of matched detections that are not neutral.
+    Returns the numbers of correct and of matched detections; too small (neutral) ones do not count.
     """
     right = 0
     matched: set[int] = set()
@@ -224,8 +222,8 @@ def average_precision(frames: Sequence[ClassFrame]) -> float:
     return float(sum(best[READ_THRESHOLDS].tolist()) / 11)
 
 
-def wrong(sample: int, defect: str) -> RunError:
-    """Return an error about a sample with its defect, a clause."""
+def sample_error(sample: int, defect: str) -> RunError:
+    """Return a RunError on a sample; `defect` is a predicate, such as "has no boxes"."""
     return scorers.scorer_error(f"scorer pointpainting: sample {sample} {defect}")
 
 
@@ -241,7 +239,9 @@ def read_frame(sample: int, output: bytes, reference: Mapping[str, Any]) -> Fram
         is_easy = [int(difficulty) == 0 for difficulty in reference["difficulty"]]
         truths = np.array(reference["boxes"], np.float32).reshape(len(names), 7)
     if len(is_easy) != len(names) or not np.isfinite(truths).all():
-        raise wrong(sample, "has boxes that are not finite, or not one difficulty for each box")
+        raise sample_error(
+            sample, "has boxes that are not finite, or not one difficulty for each box"
+        )
     rows = _read_rows(sample, output, image)
     return Frame(
         image=image,
@@ -256,7 +256,7 @@ def read_frame(sample: int, output: bytes, reference: Mapping[str, Any]) -> Fram
 
 def _read_rows(sample: int, output: bytes, image: int) -> NDArray[np.float32]:
     if not output or len(output) % (4 * DETECTION_COLUMNS):
-        raise wrong(
+        raise sample_error(
             sample,
             f"has an output of {len(output)} bytes, not one or more rows of "
             f"{4 * DETECTION_COLUMNS} bytes; if nothing is detected, give one row whose first "
@@ -264,16 +264,16 @@ def _read_rows(sample: int, output: bytes, image: int) -> NDArray[np.float32]:
         )
     rows = np.frombuffer(output, "<f4").reshape(-1, DETECTION_COLUMNS)
     if len(bad := np.flatnonzero(~np.isfinite(rows).all(axis=1))):
-        raise wrong(sample, f"has a detection that is not finite: row {bad[0]}")
+        raise sample_error(sample, f"has a detection that is not finite: row {bad[0]}")
     if len(bad := np.flatnonzero(rows[:, 13].astype(np.int64) != image)):
-        raise wrong(
+        raise sample_error(
             sample,
             f"is image {image}, but row {bad[0]} of its output says {rows[bad[0], 13]:.0f}; the "
             "engine must answer each sample with its own detections",
         )
     rows = rows[rows[:, 0] > 0]
     if len(bad := np.flatnonzero(~np.isin(rows[:, 11].astype(np.int64), range(len(CLASSES))))):
-        raise wrong(
+        raise sample_error(
             sample,
             f"has a detection of label {rows[bad[0], 11]:g}; labels are 0 (Pedestrian), 1 "
             "(Cyclist) and 2 (Car)",
@@ -309,7 +309,7 @@ class PointPaintingScorer(scorers.ScorerBase[scorers.NoOptions]):
         value, influence, shares = 0.0, np.zeros(len(frames)), Shares(len(frames))
         any_boxes = False
         for label, name in enumerate(CLASSES):
-            parts = [of_class(frame, label, name) for frame in frames]
+            parts = [select_class(frame, label, name) for frame in frames]
             boxes = np.array([part.boxes for part in parts])
             if not boxes.any():
                 continue

@@ -71,7 +71,7 @@ def gather(outputs: Sequence[bytes], references: Sequence[Any]) -> tuple[Detecti
         identity, size, index, annotated = _read_reference(sample, references[sample])
         first = images.setdefault(identity, sample)
         if first != sample:
-            raise wrong(sample, f"has the same image_id, {identity}, as sample {first}")
+            raise sample_error(sample, f"has the same image_id, {identity}, as sample {first}")
         boxes += [(sample, *box) for box in annotated]
         found_rows = _read_output(sample, outputs[sample], index)
         # The reference multiplies in float32.
@@ -88,7 +88,7 @@ def gather(outputs: Sequence[bytes], references: Sequence[Any]) -> tuple[Detecti
     )
     box_rows = np.array(boxes, np.float64).reshape(-1, 8)
     if len(bad := np.flatnonzero(~np.isfinite(box_rows).all(axis=1))):
-        raise wrong(int(box_rows[bad[0], 0]), "has an annotated box that has a NaN or inf")
+        raise sample_error(int(box_rows[bad[0], 0]), "has an annotated box that has a NaN or inf")
     truths = Truths(
         images=np.fromiter(images, np.int64),
         samples=box_rows[:, 0].astype(np.int64),
@@ -103,7 +103,7 @@ def gather(outputs: Sequence[bytes], references: Sequence[Any]) -> tuple[Detecti
 def _read_output(sample: int, output: bytes, index: int | None) -> NDArray[np.float32]:
     """Return an output's rows as a writable array, shape (detections, DETECTION_COLUMNS)."""
     if len(output) % (4 * DETECTION_COLUMNS):
-        raise wrong(
+        raise sample_error(
             sample,
             f"has an output of {len(output)} bytes, which is not a multiple of "
             f"{4 * DETECTION_COLUMNS}; the engine must return one float32 row of index, ymin, "
@@ -112,13 +112,13 @@ def _read_output(sample: int, output: bytes, index: int | None) -> NDArray[np.fl
     rows = np.frombuffer(output, "<f4").reshape(-1, DETECTION_COLUMNS).copy()
     bad = np.flatnonzero(~(np.abs(rows) < MAX_VALUE).all(axis=1))
     if len(bad):
-        raise wrong(
+        raise sample_error(
             sample,
             f"has a detection with a number that is not finite or above {MAX_VALUE:g}: row "
             f"{bad[0]} is {rows[bad[0]].tolist()}",
         )
     if index is not None and (others := np.flatnonzero(rows[:, 0].astype(np.int64) != index)).size:
-        raise wrong(
+        raise sample_error(
             sample,
             f"is image {index}, but row {others[0]} of its output is for image "
             f"{rows[others[0], 0]:g}; the engine must answer each sample with its own detections",
@@ -147,8 +147,8 @@ def _read_box(box: Mapping[str, Any]) -> tuple[float, ...]:
     return int(box["category_id"]), left, top, width, height, float(box["area"]), crowd
 
 
-def wrong(sample: int, defect: str) -> RunError:
-    """Return an error about a sample with its defect, a clause."""
+def sample_error(sample: int, defect: str) -> RunError:
+    """Return an error about a sample; `defect` is a clause that follows "sample N"."""
     return scorers.scorer_error(f"scorer map: sample {sample} {defect}")
 
 

@@ -41,8 +41,7 @@ class DiceScorer(scorers.ScorerBase[DiceOptions]):
     """Compare the predicted class of each voxel with its label.
 
     For kidney and tumor each, the Dice score is (2 x common + 1e-6) / (predicted + labelled +
-    1e-6), in
-    voxels. A case's score is the mean of the two; the data set's score is the mean over its cases.
+    1e-6), in voxels. A case's score is the mean of both; the data set's is the mean over its cases.
     Source: vision/medical_imaging/3d-unet-kits19/accuracy_kits.py of
     https://github.com/mlcommons/inference, whose `--output_dtype` is `dtype` here.
     """

@@ -8,7 +8,12 @@ from typing import Any, ClassVar
 
 from pytest_mlperf import Scores
 from pytest_mlperf.adapters import scorers
-from pytest_mlperf.adapters.scorers.text import DecoderOptions, TextScorer, right_shares, token_ids
+from pytest_mlperf.adapters.scorers.text import (
+    DecoderOptions,
+    TextScorer,
+    right_or_wrong_scores,
+    token_ids,
+)
 
 ANSWER_TYPES = ("tokens", "ids", "text")
 
@@ -62,7 +67,7 @@ class ExactMatchScorer(TextScorer[ExactMatchOptions]):
                 texts = iter(self._decoder.decode(outputs).texts)
             pairs = zip(map(self._normal, texts), map(self._normal, targets), strict=True)
             same = [text == target for text, target in pairs]
-        rows, means = right_shares("exact_match", range(len(same)), same, len(same))
+        rows, means = right_or_wrong_scores("exact_match", range(len(same)), same, len(same))
         return Scores(per_sample=rows, aggregate=means)
 
     def _normal(self, text: str) -> str:

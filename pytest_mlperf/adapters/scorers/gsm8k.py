@@ -34,5 +34,5 @@ class Gsm8kScorer(language.TextScorer[language.DecoderOptions]):
             language.is_right(text, target)
             for text, target in zip(decoded.texts, targets, strict=True)
         ]
-        part = language.right_shares("gsm8k", range(len(right)), right, len(right))
+        part = language.right_or_wrong_scores("gsm8k", range(len(right)), right, len(right))
         return language.scores_and_lengths(decoded, *part)

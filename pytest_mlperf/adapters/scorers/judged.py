@@ -11,7 +11,7 @@ from typing import Any, ClassVar
 
 from pytest_mlperf import Scores, SuiteError, UnavailableError
 from pytest_mlperf.adapters import scorers
-from pytest_mlperf.adapters.connections import Connections, Exchange, NoConnection, library
+from pytest_mlperf.adapters.connections import Connections, Exchange, NoConnection, load_httptools
 from pytest_mlperf.adapters.scorers import text as language
 from pytest_mlperf.extension import text_of
 
@@ -122,7 +122,7 @@ class JudgedScorer(language.TextScorer[JudgedOptions]):
 
     def require(self) -> None:
         """Check that the libraries for HTTP requests and for decoding are installed."""
-        library("scorer judged", "scoring")
+        load_httptools("scorer judged", "scoring")
         super().require()
 
     def score(
@@ -149,7 +149,9 @@ class JudgedScorer(language.TextScorer[JudgedOptions]):
                 f"scorer judged: the judge at {self._asked.url} judged no answer: "
                 f"{text_of(failures[0])}; start the server, or correct url and judge",
             )
-        right = [100.0 if isinstance(reply, str) and verdict(reply) else 0.0 for reply in replies]
+        right = [
+            100.0 if isinstance(reply, str) and is_correct(reply) else 0.0 for reply in replies
+        ]
         return Scores(
             per_sample={"judged": right},
             aggregate={"judged": sum(right) / len(right), "unjudged": float(len(failures))},
@@ -170,7 +172,7 @@ class JudgedScorer(language.TextScorer[JudgedOptions]):
         return self._prompt.format(question=question, ground_truth=truth, llm_answer=answer)
 
     async def _replies(self, prompts: Sequence[str]) -> list[str | Exception]:
-        connections = Connections(self._asked.url, keeps=False)
+        connections = Connections(self._asked.url, keep_alive=False)
         slots = asyncio.Semaphore(self._asked.at_a_time)
         await connections.open()
         try:
@@ -225,8 +227,8 @@ class _Reply(Exchange):
         """Do nothing, as the response is already complete."""
 
 
-def verdict(reply: str) -> bool:
-    """Return the value of "correct" in the judge's JSON reply, or in its first fenced block."""
+def is_correct(reply: str) -> bool:
+    """Return the value of "correct" in the judge's JSON reply; False if it cannot be parsed."""
     _, fence, rest = reply.partition(CODE_FENCE)
     fenced, closed, _ = rest.partition(CODE_FENCE)
     text = fenced if fence and closed else reply

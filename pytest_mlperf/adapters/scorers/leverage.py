@@ -22,7 +22,7 @@ def whole_scores(metric: str, value: float, pseudo: Sequence[float], leverage: L
 
 
 class Shares:
-    """Accumulate the weights of samples in a mean over parts, such as classes.
+    """Compute the `Leverage` of samples in a score that is the mean over parts, such as classes.
 
     All parts weigh the same. If independent samples have the weights h in a part (sum 1), the
     part's mean has the variance s² sum h². The sum of the samples' squared deviations from the
@@ -43,7 +43,7 @@ class Shares:
         self._of_samples = np.zeros(samples)
 
     def add(self, weights: NDArray[np.int64] | NDArray[np.float64]) -> None:
-        """Add a part of the mean, such as a class, by its samples' weights, not all 0."""
+        """Add a component of the score, such as a class, by its samples' weights (not all 0)."""
         shares = weights / weights.sum()
         squares = shares**2
         total = float(squares.sum())
@@ -53,16 +53,13 @@ class Shares:
         self._variance += total
         self._of_samples += visible
 
-    def leverage(self, largest: float) -> Leverage:
-        """Return the leverage over all parts.
-
-        `largest` is the maximum change of a part's score, in units of the score.
-        """
+    def leverage(self, max_change: float) -> Leverage:
+        """Return the leverage of samples; one can change a part's score by at most `max_change`."""
         visible, squares = float(self._of_samples.sum()), float(np.square(self._of_samples).sum())
         return Leverage(
             seen=min(1.0, max(0.0, visible / self._variance)),
             df=max(1.0, visible**2 / squares - 1) if squares else 1.0,
-            hidden=largest / self._parts if self._alone else 0.0,
+            hidden=max_change / self._parts if self._alone else 0.0,
         )
 
 

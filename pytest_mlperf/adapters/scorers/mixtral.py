@@ -13,7 +13,7 @@ from pytest_mlperf.adapters.scorers import text as language
 from pytest_mlperf.adapters.scorers.code import programs
 from pytest_mlperf.adapters.scorers.code.sandbox import require_sandbox
 from pytest_mlperf.adapters.scorers.rouge.text import ROUGE_METRICS, f_measures
-from pytest_mlperf.adapters.scorers.text import Part, right_shares, spread
+from pytest_mlperf.adapters.scorers.text import Part, right_or_wrong_scores, scores_by_sample
 from pytest_mlperf.extension import usable_cores
 
 PART_FIELDS = {"OpenOrca": ("target",), "GSM8K": ("target",), "MBXP": programs.REFERENCE_FIELDS}
@@ -99,13 +99,15 @@ class MixtralScorer(language.TextScorer[MixtralOptions]):
             name: float(round(np.mean(values) * 100, 4))
             for name, values in zip(ROUGE_METRICS, measured, strict=True)
         }
-        return {name: spread(samples, row, len(texts)) for name, row in rows.items()}, means
+        return {
+            name: scores_by_sample(samples, row, len(texts)) for name, row in rows.items()
+        }, means
 
 
 def _gsm8k(texts: Sequence[str], references: Sequence[programs.Reference]) -> Part:
     samples = _samples("GSM8K", references)
     right = [language.is_right(texts[sample], references[sample]["target"]) for sample in samples]
-    return right_shares("gsm8k", samples, right, len(texts))
+    return right_or_wrong_scores("gsm8k", samples, right, len(texts))
 
 
 def _samples(part: str, references: Sequence[programs.Reference]) -> list[int]:

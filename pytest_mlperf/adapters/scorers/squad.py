@@ -256,10 +256,10 @@ def _highest(logits: NDArray[np.float64], count: int) -> NDArray[np.intp]:
     return positions[np.argsort(-logits[positions], kind="stable")][:count]
 
 
-def _inside(pieces: NDArray[np.intp], runs: Sequence[Sequence[int]]) -> NDArray[np.bool_]:
+def _inside(pieces: NDArray[np.intp], ranges: Sequence[Sequence[int]]) -> NDArray[np.bool_]:
     """Return for each word piece whether it is in one of the ranges [begin, end)."""
     inside = np.zeros(len(pieces), bool)
-    for begin, end in runs:
+    for begin, end in ranges:
         inside |= (pieces >= begin) & (pieces < end)
     return inside
 

@@ -142,16 +142,18 @@ Part = tuple[dict[str, Row], dict[str, float]]
 """Scores per sample, and scores over all samples, of a part of the data set."""
 
 
-def right_shares(metric: str, samples: Sequence[int], right: Sequence[bool], total: int) -> Part:
-    """Return each sample's score, 100 or 0, and their mean; `total` is the size of the data set."""
+def right_or_wrong_scores(
+    metric: str, samples: Sequence[int], right: Sequence[bool], total: int
+) -> Part:
+    """Return each sample's score (100 right, 0 wrong, None if not in `samples`), and the mean."""
     if not samples:
         return {}, {}
-    row = spread(samples, [100.0 * is_right for is_right in right], total)
+    row = scores_by_sample(samples, [100.0 * is_right for is_right in right], total)
     return {metric: row}, {metric: 100.0 * sum(right) / len(right)}
 
 
-def spread(samples: Sequence[int], values: Sequence[float], total: int) -> Row:
-    """Return the scores of all samples, from those of some; None for the others."""
+def scores_by_sample(samples: Sequence[int], values: Sequence[float], total: int) -> Row:
+    """Return `total` scores: `values` at the positions `samples`, None elsewhere."""
     row: Row = [None] * total
     for sample, value in zip(samples, values, strict=True):
         row[sample] = value
@@ -358,7 +360,7 @@ def library_for(folder: Path) -> str:
         return FULL
     try:
         settings, content = map(_read, (folder / CONFIG_FILE, folder / TOKENIZER_FILE))
-        return LIGHT if is_light(settings, content, _named(folder)) else FULL
+        return LIGHT if tokenizer_json_suffices(settings, content, _named(folder)) else FULL
     except Exception:  # the next reader of broken files reports them
         return LIGHT
 
@@ -370,11 +372,13 @@ def clean(text: str) -> str:
     return text
 
 
-def is_light(settings: Mapping[str, Any], content: Mapping[str, Any], named: set[str]) -> bool:
+def tokenizer_json_suffices(
+    settings: Mapping[str, Any], content: Mapping[str, Any], special_names: set[str]
+) -> bool:
     """Return whether tokenizer.json alone decodes in the same way as transformers' AutoTokenizer.
 
     transformers must use the decoder in that file or an equal one, and the file must have all
-    special tokens that other files name (`named`). `settings` is the content of
+    special tokens that other files name (`special_names`). `settings` is the content of
     tokenizer_config.json, `content` that of tokenizer.json; both are empty if the file is missing.
     """
     kind = str(settings.get("tokenizer_class")).removesuffix("Fast")
@@ -392,7 +396,7 @@ def is_light(settings: Mapping[str, Any], content: Mapping[str, Any], named: set
         == (added.get(int(number), {}).get("content"), added.get(int(number), {}).get("special"))
         for number, token in settings.get("added_tokens_decoder", {}).items()
     )
-    return decodes and agreed and named | SPECIAL_BY_DEFAULT.get(kind, set()) <= special
+    return decodes and agreed and special_names | SPECIAL_BY_DEFAULT.get(kind, set()) <= special
 
 
 def _read(file: Path) -> dict[str, Any]:

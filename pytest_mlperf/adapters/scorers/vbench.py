@@ -174,7 +174,7 @@ def _scores(results: Mapping[str, Any], names: Sequence[str]) -> Scores:
     overall = sum(aggregate.values()) / len(DIMENSIONS)
     pseudo = np.zeros(len(names))
     for row in rows.values():
-        pseudo += _share(row, len(names)) / len(DIMENSIONS)
+        pseudo += _influences(row, len(names)) / len(DIMENSIONS)
     return Scores(
         per_sample={**rows, "vbench": (overall + pseudo - pseudo.mean()).tolist()},
         aggregate={**aggregate, "vbench": overall},
@@ -182,7 +182,7 @@ def _scores(results: Mapping[str, Any], names: Sequence[str]) -> Scores:
     )
 
 
-def _share(row: Sequence[float | None], samples: int) -> NDArray[np.float64]:
+def _influences(row: Sequence[float | None], samples: int) -> NDArray[np.float64]:
     """Return each sample's influence on the mean of a dimension, times the number of samples."""
     is_scored = np.array([value is not None for value in row])
     values = np.array([value or 0.0 for value in row])

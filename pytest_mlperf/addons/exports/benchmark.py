@@ -8,7 +8,7 @@ from typing import Any
 
 from pytest_mlperf.extension import CaseResult, ReportedSession, Results
 from pytest_mlperf.hardware.machine import detect
-from pytest_mlperf.reports.for_pytest import entry
+from pytest_mlperf.reports.for_pytest import benchmark_rounds
 
 
 def report(session: ReportedSession) -> str:
@@ -37,7 +37,8 @@ def machine_info(results: Results) -> dict[str, Any]:
     }
     machine = detect(gpus=any(name != "cpu" for name in subjects))
     here = all(
-        machine.as_in(identity).identity(name) == identity for name, identity in subjects.items()
+        machine.with_identity(identity).identity(name) == identity
+        for name, identity in subjects.items()
     )
     if here and subjects:
         plugin = import_module("pytest_benchmark.plugin")
@@ -60,7 +61,7 @@ def commit_info(results: Results) -> dict[str, Any]:
 
 def _benchmark(result: CaseResult) -> dict[str, Any] | None:
     """Return a test's result as an item of `benchmarks`; None if it failed or has no times."""
-    timing = None if result.failed else entry(result.verdict)
+    timing = None if result.failed else benchmark_rounds(result.verdict)
     if timing is None:
         return None
     seconds, about = timing

@@ -43,14 +43,14 @@ def report(session: ReportedSession) -> str:
     writer.writeheader()
     for result in session.results.cases:
         # A case without metrics has a line too.
-        judged: Sequence[MetricVerdict | None] = figures(result) or [None]
+        judged: Sequence[MetricVerdict | None] = reported_metrics(result) or [None]
         for metric in judged:
             row = _row(session.results, result, metric)
             writer.writerow({name: csv_cell(value) for name, value in row.items()})
     return out.getvalue()
 
 
-def figures(result: CaseResult) -> list[MetricVerdict]:
+def reported_metrics(result: CaseResult) -> list[MetricVerdict]:
     """Return a result's scores from paired comparisons, then its other metrics."""
     paired = [score.as_metric for score in result.verdict.paired]
     names = {one.metric for one in paired}

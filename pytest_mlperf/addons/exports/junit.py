@@ -9,7 +9,7 @@ from pytest_mlperf.extension import ReportedSession, sentence, visible
 from pytest_mlperf.reports.failures import failure_groups, group_sentences
 from pytest_mlperf.reports.for_pytest import properties
 from pytest_mlperf.reports.terminal import text
-from pytest_mlperf.reports.terminal.advice import machine_wide
+from pytest_mlperf.reports.terminal.advice import machine_noise_notes
 
 
 def report(session: ReportedSession) -> str:
@@ -21,7 +21,7 @@ def report(session: ReportedSession) -> str:
     without = {absent.test for absent in missing}
     skipped = {test: reason for test, reason in results.skipped.items() if test not in without}
     common = group_sentences(failure_groups(results))
-    pairs = [("mlperf.machine_wide", text) for text in machine_wide(results)]
+    pairs = [("mlperf.machine_wide", text) for text in machine_noise_notes(results)]
     pairs += [("mlperf.common_cause", text) for text in common]
     if pairs:
         _properties(suite, pairs)

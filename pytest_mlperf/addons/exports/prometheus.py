@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 
-from pytest_mlperf.addons.exports.csv_table import CASE, figures
+from pytest_mlperf.addons.exports.csv_table import CASE, reported_metrics
 from pytest_mlperf.core.results import UNVERIFIED_LABEL
 from pytest_mlperf.extension import CaseResult, Kind, ReportedSession, visible
 
@@ -47,7 +47,7 @@ def _samples(result: CaseResult) -> Iterator[tuple[str, dict[str, str], float]]:
             yield "mlperf_gate_kept", labels, gate.kept
         yield "mlperf_gate_samples", labels, gate.samples
         yield "mlperf_gate_total_samples", labels, gate.total
-    for metric in figures(result):
+    for metric in reported_metrics(result):
         named = {**labels, "metric": metric.metric}
         if metric.now is not None:
             yield "mlperf_value", named, metric.now

@@ -71,7 +71,7 @@ class NodeCase:
         self._run = self._runs_dir / "runs" / str(order["run"])
         self._before = set(_names(self._run))
         self._began = time.time()
-        notices = _undone()
+        notices = _restore_priorities()
         self._log = tempfile.TemporaryFile()  # noqa: SIM115 - it lives as long as the child
         ini = self._project.with_name(f"{self._project.name}.ini")
         ini.write_text("[pytest]\n", "utf-8")
@@ -86,17 +86,17 @@ class NodeCase:
             self._child = ChildProcess(
                 command, stdout=-1, stderr=self._log, environment=environment
             )
-        threading.Thread(target=self._end_with, args=(os.getppid(),), daemon=True).start()
+        threading.Thread(target=self._stop_with_raylet, args=(os.getppid(),), daemon=True).start()
         return [{"topic": "begun", "project": here, "notices": notices}]
 
-    def _end_with(self, raylet: int) -> None:
-        """Stop the case when the process `raylet`, Ray's daemon on this node, ends.
+    def _stop_with_raylet(self, raylet_pid: int) -> None:
+        """Stop the case when the process `raylet_pid`, Ray's daemon on this node, ends.
 
         Ray itself notices that much later.
         """
         with contextlib.suppress(OSError):
-            select.select([os.pidfd_open(raylet)], [], [])
-        self._child.let_go()
+            select.select([os.pidfd_open(raylet_pid)], [], [])
+        self._child.close_stdin()
 
     def heard(self) -> list[Message]:
         """Return new messages from the case's pytest process; the last one has the topic "over"."""
@@ -190,11 +190,8 @@ def _node_environment() -> dict[str, str]:
     return {name: value for name, value in variables.items() if not name.startswith(LAUNCHERS)}
 
 
-def _undone() -> list[str]:
-    """Restore this process's niceness and out-of-memory priority, which Ray has changed.
-
-    Returns a warning for each change that cannot be undone.
-    """
+def _restore_priorities() -> list[str]:
+    """Undo Ray's changes of niceness and out-of-memory priority; return warnings if that fails."""
     with contextlib.suppress(OSError):
         Path("/proc/self/oom_score_adj").write_text("0")
     with contextlib.suppress(OSError):

@@ -84,7 +84,7 @@ def groups_of(
     return list(groups.values()), others
 
 
-def order_of(
+def describe_case(
     group: CaseGroup,
     config: pytest.Config,
     options: Options,
@@ -102,15 +102,17 @@ def order_of(
     folder = config.invocation_params.dir
     baselines = ""
     if options.update:
-        baselines = _there(options.baselines, root) if options.baselines else PROJECT_PLACEHOLDER
+        baselines = (
+            _node_path(options.baselines, root) if options.baselines else PROJECT_PLACEHOLDER
+        )
     return {
         "version": __version__,
         "digest": digest,
         "name": root.name or "project",
         "run": worker["mlperf_run"],
-        "runs_dir": _there(options.runs_dir, root),
+        "runs_dir": _node_path(options.runs_dir, root),
         "folder": str(folder.relative_to(root)) if folder.is_relative_to(root) else ".",
-        "ini": _there(ini, root) if ini else "",
+        "ini": _node_path(ini, root) if ini else "",
         "arguments": [*arguments(config, options), *(_test(item, root) for item in group.missing)],
         "environment": {
             "COLUMNS": str(reporter._tw.fullwidth if reporter else 80),
@@ -124,10 +126,10 @@ def order_of(
 
 def _test(item: pytest.Item, root: Path) -> str:
     file, colons, name = item.nodeid.partition("::")
-    return f"{_there(root / file, root)}{colons}{name}"
+    return f"{_node_path(root / file, root)}{colons}{name}"
 
 
-def _there(path: Path, root: Path) -> str:
+def _node_path(path: Path, root: Path) -> str:
     """Return a path for the node; below `root`, it starts with a placeholder for the project."""
     if not path.is_relative_to(root):
         return str(path)
@@ -151,7 +153,7 @@ def arguments(config: pytest.Config, options: Options) -> Iterator[str]:
     for name, text in set_on_command_line(config):
         if name not in OF_SESSION:
             value = options.by_name[name]
-            word = _there(value, config.rootpath) if isinstance(value, Path) else text
+            word = _node_path(value, config.rootpath) if isinstance(value, Path) else text
             yield f"--mlperf-{name.replace('_', '-')}={word}"
-    yield f"--mlperf-runs-dir={_there(options.runs_dir, config.rootpath)}"
+    yield f"--mlperf-runs-dir={_node_path(options.runs_dir, config.rootpath)}"
     yield "--mlperf-on=local"

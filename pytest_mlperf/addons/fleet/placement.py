@@ -58,7 +58,7 @@ class CaseNeed:
 
 
 def need_of(accelerators: Iterable[tuple[int, str]], *, anywhere: bool = False) -> CaseNeed:
-    """Return a case's requirements from (count, type) of each accelerator that it names."""
+    """Convert (count, type) pairs to a need; `anywhere` allows any node if none has these types."""
     gpus: dict[str, int] = {}
     words = []
     for count, kind in accelerators:

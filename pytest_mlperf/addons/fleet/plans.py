@@ -19,7 +19,7 @@ def add_plan(parser: ArgumentParser) -> None:
 
 
 def read_plan(source: str) -> tuple[Manifest, str]:
-    """Return a plan and its JSON text; raise an error for words unsafe for a shell or pytest."""
+    """Return the plan in a file ("-": stdin) and its JSON text; reject words unsafe for a shell."""
     path, stdin = Path(source), sys.stdin.buffer
     content = stdin.read(MAX_LOG_BYTES) if source == "-" else content_of(path, "plan")
     plan = read_manifest(path, content)

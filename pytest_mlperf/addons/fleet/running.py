@@ -20,7 +20,7 @@ import pytest
 
 from pytest_mlperf import MlperfError
 from pytest_mlperf.addons.fleet.link import ClusterLink, Event, HeadLostError, RefusedError
-from pytest_mlperf.addons.fleet.orders import CaseGroup, groups_of, order_of
+from pytest_mlperf.addons.fleet.orders import CaseGroup, describe_case, groups_of
 from pytest_mlperf.addons.fleet.placement import (
     FleetNode,
     fitting,
@@ -30,7 +30,7 @@ from pytest_mlperf.addons.fleet.placement import (
     place,
     with_names,
 )
-from pytest_mlperf.addons.fleet.shipping import pack, take_back
+from pytest_mlperf.addons.fleet.shipping import pack, unpack_results
 from pytest_mlperf.extension import plural
 from pytest_mlperf.hardware.machine import split
 from pytest_mlperf.plugin.addons import EXIT_ENVIRONMENT
@@ -88,10 +88,10 @@ def run(session: pytest.Session, state: MlperfSession) -> bool:
 def _run_here(session: pytest.Session, items: Sequence[pytest.Item]) -> None:
     for item, following in zip_longest(items, items[1:]):
         item.config.hook.pytest_runtest_protocol(item=item, nextitem=following)
-        stop_where_asked(session)
+        stop_if_requested(session)
 
 
-def stop_where_asked(session: pytest.Session) -> None:
+def stop_if_requested(session: pytest.Session) -> None:
     """End the session if `-x`, `--maxfail` or a plugin requests it, as pytest does."""
     if session.shouldfail:
         raise session.Failed(session.shouldfail)
@@ -182,7 +182,7 @@ class Fleet:
         state = self._state
         pretended = group.need.anywhere and node.gpus < group.need.count
         gpus = 0 if pretended else group.need.count
-        order = order_of(
+        order = describe_case(
             group,
             state.config,
             state.options,
@@ -200,7 +200,7 @@ class Fleet:
         )
 
     def _next(self) -> Event:
-        """Wait for the next event of a case, updating the list of nodes; return the event."""
+        """Return the next event of a case, or "looked" as soon as the list of nodes changes."""
         with self._state.live as live:
             while True:
                 event = self._link.event(POLL_SECONDS)
@@ -240,7 +240,7 @@ class Fleet:
             self._lose_node(group, event["cause"])
         else:
             self._hear(group, event)
-            stop_where_asked(self._session)
+            stop_if_requested(self._session)
 
     def _hear(self, group: CaseGroup, message: Event) -> None:
         node = self._names[group.node]
@@ -254,10 +254,10 @@ class Fleet:
             case "uncollected" | "refused":
                 group.causes.append(message["cause"])
             case "finished":
-                self._finish(group, node, message["notices"])
+                self._add_notices(group, node, message["notices"])
             case "over":
                 if files := message.get("files"):
-                    self._take_files(files)
+                    self._unpack_files(files)
                 left = [f"{path} on node {node} is too large to send" for path in message["left"]]
                 self._notices |= set(left)
                 ended = f"node {node}: its pytest {message['ended']}"
@@ -283,7 +283,7 @@ class Fleet:
         for item in group.missing:
             group.reported.add(item.nodeid)
             self._reports.lost(item, LAYER, cause)
-            stop_where_asked(self._session)
+            stop_if_requested(self._session)
 
     def _local(self, group: CaseGroup, node: str, plain: Mapping[str, Any]) -> dict[str, Any]:
         root = str(self._state.config.rootpath)
@@ -291,12 +291,12 @@ class Fleet:
             plain, lambda text: text.replace(group.project, root), (NODE, node)
         )
 
-    def _finish(self, group: CaseGroup, node: str, notices: Sequence[Any] | None) -> None:
-        """Add a node's warnings and errors, and its results that the session judges at its end."""
+    def _add_notices(self, group: CaseGroup, node: str, notices: Sequence[Any] | None) -> None:
+        """Add a node's warnings, errors and deferred test reports; None has nothing to add."""
         if notices is None:
             return
         not_here, _, _, held, warnings, errors, *_ = notices
-        self._state.addons.take(warnings, errors)
+        self._state.addons.add_messages(warnings, errors)
         for text in held:
             reports = [self._local(group, node, report) for report in json.loads(text)["reports"]]
             group.reported.add(self._reports.hold(reports))
@@ -304,10 +304,10 @@ class Fleet:
             names = ", ".join(not_here)
             group.causes.append(f"its Ray label says {names}, but pytest-mlperf finds none there")
 
-    def _take_files(self, files: str) -> None:
+    def _unpack_files(self, files: str) -> None:
         """Unpack the archive of a case's result files; an error only becomes a notice."""
         options, config = self._state.options, self._state.config
         try:
-            take_back(Path(files), runs_dir=options.runs_dir, root=config.rootpath)
+            unpack_results(Path(files), runs_dir=options.runs_dir, root=config.rootpath)
         except Exception as error:
             self._state.notice(unforeseen("the files of a node could not be unpacked", error))

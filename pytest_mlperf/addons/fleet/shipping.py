@@ -72,8 +72,8 @@ def _nameless(member: tarfile.TarInfo) -> tarfile.TarInfo:
     return member
 
 
-def take_back(archive: Path, *, runs_dir: Path, root: Path) -> None:
-    """Unpack the runs of a case into `runs_dir`, and the baselines that it wrote below `root`."""
+def unpack_results(archive: Path, *, runs_dir: Path, root: Path) -> None:
+    """Unpack a case's runs into `runs_dir` and new baselines below `root`; delete the archive."""
     with tarfile.open(archive) as packed:
         for member in packed.getmembers():
             root_name, _, name = member.name.partition("/")

@@ -20,12 +20,12 @@ def report(session: ReportedSession) -> str:
     if absent:
         text = f"{plural(len(absent), 'planned test')} without a result; the first: "
         lines.append(_command("error", f"{text}{absent[0].test}: {absent[0].reason}"))
-    lines += _of("error", failed, MAX_ANNOTATIONS - len(lines))
-    lines += _of("warning", warned, MAX_ANNOTATIONS)
+    lines += _result_commands("error", failed, MAX_ANNOTATIONS - len(lines))
+    lines += _result_commands("warning", warned, MAX_ANNOTATIONS)
     return "".join(f"{line}\n" for line in lines)
 
 
-def _of(kind: str, results: Sequence[CaseResult], room: int) -> list[str]:
+def _result_commands(kind: str, results: Sequence[CaseResult], room: int) -> list[str]:
     """Return one workflow command per result, at most `room`.
 
     If there are more results, the last command says how many are left out.

@@ -39,7 +39,9 @@ def report(session: ReportedSession) -> str:
     loud = [result for result in results.cases if result.verdict.outcome not in FOLDED_OUTCOMES]
     quiet = [result for result in results.cases if result.verdict.outcome in FOLDED_OUTCOMES]
     blocks = [
-        *markdown.opening(session, f"{MARKER}\n{_judged_by(own_files(session))}**", "**"),
+        *markdown.opening(
+            session, f"{MARKER}\n{_judged_by(changed_judging_files(session))}**", "**"
+        ),
         *markdown.section("What failed", markdown.failures(results, MAX_LISTED_FAILURES)),
         *markdown.results_table("Not ok", loud, open_=True),
         *markdown.settling_lines(results),
@@ -51,7 +53,7 @@ def report(session: ReportedSession) -> str:
     )
 
 
-def own_files(session: ReportedSession) -> list[str]:
+def changed_judging_files(session: ReportedSession) -> list[str]:
     """Return the files that affect verdicts and differ from those in the target branch."""
     branch, listed = session.arguments.get("branch"), session.arguments.get("judged_by")
     paths = _listed_files(listed) if listed else set[str]()

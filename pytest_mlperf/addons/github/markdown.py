@@ -20,7 +20,11 @@ from pytest_mlperf.extension import markdown_text as escape
 from pytest_mlperf.reports.failures import failure_groups
 from pytest_mlperf.reports.rows import cells_of, facts_of, notes_of, rows
 from pytest_mlperf.reports.terminal import precisions
-from pytest_mlperf.reports.terminal.advice import machine_wide, session_verdict, settling
+from pytest_mlperf.reports.terminal.advice import (
+    finalizing_advice,
+    machine_noise_notes,
+    session_verdict,
+)
 
 SUMMARY_LIMIT = 1_048_576
 """GitHub's maximum size of a step's summary [bytes]."""
@@ -72,7 +76,7 @@ def opening(session: ReportedSession, before: str, after: str = "") -> Iterator[
     """
     results, absent = session.results, session.absent
     yield f"{before}mlperf: {session_verdict(results, absent)[1]}{after}\n\n{_counts(results)}\n"
-    for text in machine_wide(results):
+    for text in machine_noise_notes(results):
         yield f"\n{escape(text[0].upper() + text[1:])}.\n"
     lines = (f"- {code(one.test)}: {escape(one.reason)}\n" for one in absent)
     yield from section("Planned tests without a result", lines)
@@ -129,8 +133,10 @@ def _notes(result: CaseResult) -> list[str]:
 
 
 def settling_lines(results: Results) -> Iterator[str]:
-    """Yield what to do about undecided verdicts, and which cases were measured again, and why."""
-    actions = (f"- {escape(cases)}: {escape(text)}\n" for text, cases in settling(results.cases))
+    """Yield Markdown: actions for undecided verdicts, then why cases were measured again."""
+    actions = (
+        f"- {escape(cases)}: {escape(text)}\n" for text, cases in finalizing_advice(results.cases)
+    )
     yield from section("Provisional", actions)
     facts = ((result.verdict.case.id, facts_of(result)) for result in results.cases)
     again = {case: known["invalid"] for case, known in facts if "invalid" in known}
@@ -139,7 +145,7 @@ def settling_lines(results: Results) -> Iterator[str]:
 
 
 def results_table(title: str, results: Iterable[CaseResult], *, open_: bool) -> Iterator[str]:
-    """Yield a table row by row, so that `within` can shorten it; collapsed unless `open_`."""
+    """Yield a Markdown table of results row by row; inside a closed <details> unless `open_`."""
     listed = list(results)
     if not listed:
         return

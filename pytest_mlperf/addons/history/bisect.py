@@ -15,12 +15,12 @@ from pytest_mlperf.addons.history.bisection import (
     BisectRange,
     Mark,
     Speed,
-    across,
+    divided_rule,
     excluded_by_good,
     mark_of,
     most_comparisons,
+    relative_speed,
     search_range,
-    shared,
     smallest_drop,
 )
 from pytest_mlperf.addons.history.bisections import BisectStore, RunPairs
@@ -45,8 +45,8 @@ DOUBTFUL = 2
 """Number of broken builds in a row after which the good one must prove that it still runs."""
 
 
-class _Broke(Exception):
-    """Report that a build has no runs that can be compared; the text is the cause."""
+class _BrokenBuild(Exception):
+    """Report that a build has no comparable runs; the text is the cause."""
 
 
 class _BisectSide(CaseRunner):
@@ -66,7 +66,7 @@ class _BisectSide(CaseRunner):
             if self.later and error.layer in OF_THE_MACHINE:
                 raise
             reason = f"{error.layer}: {error}"
-        raise _Broke(reason) if self.later else MlperfError(f"{self._label}: {reason}")
+        raise _BrokenBuild(reason) if self.later else MlperfError(f"{self._label}: {reason}")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -101,16 +101,15 @@ class Comparison:
 
 @dataclass(frozen=True, kw_only=True)
 class Proof:
-    """Hold the conclusion of a bisect: the range of builds that contains the drop.
+    """Hold the conclusion of a bisect: the smallest range of builds proven to contain the drop.
 
     Attributes:
-        before: Number of the last build before the range, the smallest one proven to contain the
-            drop.
+        before: Number of the last build before the range.
         now: Number of the last build in the range.
         metric: (test, metric) that dropped over the range.
-        speed: Relative speed of the metric: end of the range over `before`.
-        direct: Whether these two builds were compared with each other, not each with the good one.
-        rest: Other ranges that are proven to contain part of the drop.
+        speed: Speed of build `now` relative to build `before`, by this metric.
+        direct: Whether `before` and `now` were compared directly, not each with the good build.
+        rest: Other ranges (before, now) that are proven to contain part of the drop.
     """
 
     before: int
@@ -121,7 +120,7 @@ class Proof:
     rest: Sequence[tuple[int, int]]
 
     @property
-    def named(self) -> bool:
+    def is_single_build(self) -> bool:
         """Whether the range is a single build, compared directly with the build before it."""
         return self.direct and self.now - self.before == 1
 
@@ -157,7 +156,7 @@ class Bisection:
             1 if any(point_of(name) is not None for name in limits) else len(limits)
             for limits in self.limits.values()
         )
-        self._rules = {t: shared(case.rule, self.last, metrics) for t, case in cases.items()}
+        self._rules = {t: divided_rule(case.rule, self.last, metrics) for t, case in cases.items()}
         self._cases = cases
         self._conditions = replace(plan.conditions, control=False)
         self._store = store
@@ -168,16 +167,16 @@ class Bisection:
     def range(self) -> BisectRange:
         """Current range of builds that contains the drop."""
         tried = [one.now for one in self.log if one.before == 0]
-        marks = {n: one.mark for n, one in self.beside_good.items() if n < self.last}
+        marks = {n: one.mark for n, one in self.comparisons_with_good.items() if n < self.last}
         return search_range(self.last, marks, {n for n in tried if tried.count(n) > 1})
 
     @property
-    def beside_good(self) -> dict[int, Comparison]:
+    def comparisons_with_good(self) -> dict[int, Comparison]:
         """Latest comparison of each build with the good one, by the build's number."""
         return {one.now: one for one in self.log if one.before == 0}
 
-    def first(self) -> Comparison:
-        """Compare the last build with the good one; from now on use the metrics that dropped."""
+    def compare_ends(self) -> Comparison:
+        """Compare the last build with the good one; then compare only metrics that dropped."""
         end = self.compare(0, self.last, every=True)
         followed: dict[str, dict[str, float]] = {}
         for (test, name), ratio in end.ratios.items():
@@ -191,7 +190,7 @@ class Bisection:
     def search(self) -> Iterator[Comparison]:
         """Compare builds in the range with the good one as long as that narrows the range."""
         while (index := self.range.next) is not None:
-            yield self.compare(0, index, again=index in self.beside_good)
+            yield self.compare(0, index, again=index in self.comparisons_with_good)
 
     def compare(
         self, before: int, now: int, *, every: bool = False, again: bool = False
@@ -208,7 +207,7 @@ class Bisection:
             key = " ".join((*ends, test, *["again"] * again))
             try:
                 test_ratios = self._ratios(key, test, limits, (before, now))
-            except _Broke as error:
+            except _BrokenBuild as error:
                 reason = self._relative(str(error), now)
                 if now < self.last:  # a search needs the last one: try it again next time
                     self._store.keep(key, replace(self._store.pairs(key), reason=reason))
@@ -241,13 +240,13 @@ class Bisection:
     ) -> Mapping[str, Ratio]:
         kept, case = self._store.pairs(key), self._cases[test]
         if kept.reason:
-            raise _Broke(kept.reason)
+            raise _BrokenBuild(kept.reason)
         try:
             ratios = decided(kept.now, kept.before, limits, self._rules[test])
             if not ratios:
                 ratios = self._measured(key, test, limits, numbers)
         except NotComparable as error:
-            raise _Broke(sentence(error.reason)) from None
+            raise _BrokenBuild(sentence(error.reason)) from None
         if case.job.case.scenario.rate_is_condition and case.rate is None:
             case.rate = self._store.pairs(key).before[0].target_qps  # the same for all builds
         return ratios
@@ -264,8 +263,8 @@ class Bisection:
 
         try:
             with ExitStack() as stack:
-                good_side = self._side(stack, test, numbers[0], later=False)
-                side = self._side(stack, test, numbers[1], later=True)
+                good_side = self._runner(stack, test, numbers[0], later=False)
+                side = self._runner(stack, test, numbers[1], later=True)
                 good_side.runs, side.runs = list(kept.before), list(kept.now)
                 sides = Interleaved(
                     new=side,
@@ -275,12 +274,12 @@ class Bisection:
                     done=keep,
                 )
                 ratios = sides.judge(limits)
-        except _Broke:
+        except _BrokenBuild:
             self._broken += 1
             if self._broken == DOUBTFUL:  # the machine itself may be broken
                 self._broken = 0
                 with ExitStack() as stack:
-                    self._side(stack, test, 0, later=False).add_run()
+                    self._runner(stack, test, 0, later=False).add_run()
                 self.measured += 1
             raise
         finally:
@@ -288,8 +287,11 @@ class Bisection:
         self._broken = 0
         return ratios
 
-    def _side(self, stack: ExitStack, test: str, index: int, *, later: bool) -> CaseRunner:
-        """Return the runner of one build; the build is removed when the stack is closed."""
+    def _runner(self, stack: ExitStack, test: str, index: int, *, later: bool) -> CaseRunner:
+        """Build commit `index` and return its runner; `stack` removes the build.
+
+        If `later`, a failed build raises _BrokenBuild instead of RunError.
+        """
         case, build_at = self._cases[test], self.builds[index]
         earlier = build_at.earlier(case.planned.path, case.job.elsewhere)
         label = f"{FOLDER_LABEL}-{build_at.title}"
@@ -297,7 +299,7 @@ class Bisection:
             build = stack.enter_context(baseline_build(earlier, self._conditions.folder, label))
         except RunError as error:
             if later:
-                raise _Broke(str(error)) from None
+                raise _BrokenBuild(str(error)) from None
             raise
         side = _BisectSide(
             case.planned,
@@ -317,7 +319,7 @@ class Bisection:
         If they do not provably differ, the conclusion is the smallest range whose ends do.
         """
         left = self.range
-        first = self.beside_good[left.bad]
+        first = self.comparisons_with_good[left.bad]
         direct = first if left.good == 0 else self.compare(left.good, left.bad)
         made = sum(one.mark is not Mark.SKIPPED for one in self.log)
         if direct.mark is Mark.UNDECIDED and made < most_comparisons(self.last):
@@ -336,12 +338,16 @@ class Bisection:
             before=before,
             now=now,
             metric=metric,
-            speed=direct.ratios[metric] if is_direct else across(speeds[before], speeds[now]),
+            speed=direct.ratios[metric]
+            if is_direct
+            else relative_speed(speeds[before], speeds[now]),
             direct=is_direct,
             rest=[
                 (x, y)
                 for x, y in beside_range
-                if x < y and speeds.keys() >= {x, y} and across(speeds[x], speeds[y]).high < 1
+                if x < y
+                and speeds.keys() >= {x, y}
+                and relative_speed(speeds[x], speeds[y]).high < 1
             ],
         )
 
@@ -349,7 +355,7 @@ class Bisection:
         """Return each build's speed relative to the good one, by the build's number."""
         speeds = {
             number: one.ratios[metric]
-            for number, one in self.beside_good.items()
+            for number, one in self.comparisons_with_good.items()
             if metric in one.ratios
         }
         return {0: AS_ITSELF, **speeds}

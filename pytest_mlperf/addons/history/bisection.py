@@ -39,25 +39,25 @@ def mark_of(decisions: Iterable[Answer]) -> Mark:
     return Mark.GOOD if every == {Answer.PASS} else Mark.UNDECIDED
 
 
-def steps(last: int) -> int:
-    """Return the number of commits that a bisect compares if every comparison is decided."""
+def comparison_count(last: int) -> int:
+    """Return the number of comparisons of a bisect of `last` commits, if all are decided."""
     return math.ceil(math.log2(last))
 
 
 def most_comparisons(last: int) -> int:
-    """Return the maximum number of comparisons, with spare ones for undecided results."""
-    return 1 + steps(last) + SPARE_COMPARISONS + 1
+    """Return the maximum comparisons of a bisect of commits 0 to `last`, including repeats."""
+    return 1 + comparison_count(last) + SPARE_COMPARISONS + 1
 
 
-def shared(rule: RuleR, last: int, metrics: int) -> RuleR:
+def divided_rule(rule: RuleR, last_build: int, metric_count: int) -> RuleR:
     """Divide the error probabilities of `rule` among all comparisons and metrics of a bisect.
 
     By Bonferroni's inequality, the guarantees then hold for the whole bisect: an unchanged build is
     a proven drop with a probability of at most `alpha`, and a drop of the limit is excluded with a
-    probability of at most `beta`.
+    probability of at most `beta`. Builds are numbered from 0 to `last_build`.
     """
-    parts = most_comparisons(last)
-    return replace(rule, alpha=rule.alpha / (parts * metrics), beta=rule.beta / parts)
+    parts = most_comparisons(last_build)
+    return replace(rule, alpha=rule.alpha / (parts * metric_count), beta=rule.beta / parts)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -109,7 +109,7 @@ AS_ITSELF = RelativeSpeed(ratio=1.0, low=1.0, high=1.0)
 """Speed of the good commit relative to itself."""
 
 
-def across(before: Speed, now: Speed) -> RelativeSpeed:
+def relative_speed(before: Speed, now: Speed) -> RelativeSpeed:
     """Return the speed of `now` relative to `before`, given both relative to a third commit."""
     return RelativeSpeed(
         ratio=now.ratio / before.ratio, low=now.low / before.high, high=now.high / before.low
@@ -124,7 +124,7 @@ def smallest_drop(speeds: Mapping[int, Speed]) -> tuple[int, int] | None:
     proven = [
         (now - before, before, now)
         for before, now in combinations(sorted({0, *speeds}), 2)
-        if across(speeds.get(before, AS_ITSELF), speeds[now]).high < 1
+        if relative_speed(speeds.get(before, AS_ITSELF), speeds[now]).high < 1
     ]
     return min(proven)[1:] if proven else None
 

@@ -14,7 +14,7 @@ from pydantic import TypeAdapter
 from pytest_mlperf import MlperfError
 from pytest_mlperf.extension import Run, json_text, placeless
 from pytest_mlperf.stores import atomic
-from pytest_mlperf.stores.foreign import Shape, as_document, read_foreign
+from pytest_mlperf.stores.foreign import StrictValidator, as_document, read_foreign
 
 SCHEMA_VERSION = 1
 STATE_FILE = "state.json"
@@ -48,7 +48,7 @@ class BisectState:
     pairs: Mapping[str, RunPairs] = field(default_factory=dict)
 
 
-_READ, _WRITTEN = Shape(BisectState), TypeAdapter(BisectState)
+_READ, _WRITTEN = StrictValidator(BisectState), TypeAdapter(BisectState)
 
 
 class BisectStore:
@@ -92,11 +92,11 @@ class BisectStore:
         return earlier
 
     def pairs(self, key: str) -> RunPairs:
-        """Return the stored runs for a key of two builds and a test."""
+        """Return the stored runs of two builds in one test, which `key` identifies."""
         return self.state.pairs.get(key, RunPairs())
 
     def keep(self, key: str, pairs: RunPairs) -> None:
-        """Store the runs for a key of two builds and a test."""
+        """Store the runs of two builds in one test, which `key` identifies."""
         # Absolute paths would reveal machine and user.
         pairs = placeless(pairs, roots=(str(Path.cwd()),), home=str(Path.home()))
         self._write(replace(self.state, pairs={**self.state.pairs, key: pairs}))
@@ -109,21 +109,18 @@ class BisectStore:
             raise MlperfError(f"{self.path} cannot be written: {error.strerror}") from None
 
 
-def folder_name(*question: str) -> str:
+def folder_name(*arguments: str) -> str:
     """Return the name of a bisect's folder: a digest of the bisect's arguments."""
-    return hashlib.sha256(json.dumps(question).encode()).hexdigest()[:12]
+    return hashlib.sha256(json.dumps(arguments).encode()).hexdigest()[:12]
 
 
 @contextlib.contextmanager
-def alone(folder: Path) -> Iterator[None]:
-    """Lock the folder; raise MlperfError if another bisect uses it.
-
-    If the file system has no locks, nothing is checked.
-    """
+def folder_lock(folder: Path) -> Iterator[None]:
+    """Lock the folder (if its disk can) in a `with` block; MlperfError if another bisect has it."""
     with contextlib.ExitStack() as stack:
         try:
             with contextlib.suppress(atomic.NoLocksError):
-                stack.enter_context(atomic.alone_in(folder, timeout_s=0))
+                stack.enter_context(atomic.locked_folder(folder, timeout_s=0))
         except atomic.BusyError:
             raise MlperfError(f"another process runs this bisect now, in {folder}") from None
         except OSError as error:

@@ -14,7 +14,7 @@ from pytest_mlperf.core.rulings.multiplicity import DROP_OUTCOMES
 from pytest_mlperf.core.trend import TrendPoint
 from pytest_mlperf.extension import METRICS, Criterion, MetricVerdict
 from pytest_mlperf.judge import RuleR
-from pytest_mlperf.judge.formulas import bound_of, raw
+from pytest_mlperf.judge.formulas import bound_of, to_relative_change
 
 
 def accepted_drop(points: Sequence[TrendPoint], metric: MetricVerdict, rule: RuleR) -> str | None:
@@ -51,11 +51,13 @@ def accepted_drop(points: Sequence[TrendPoint], metric: MetricVerdict, rule: Rul
     down = math.hypot(step.reach(rule.beta), max(recent - ends[0], 0.0))
     if total + up >= 0 or total > bound_of(direction, most):
         return None
-    low, mean, high = sorted(raw(x, direction) for x in (total - down, total, total + up))
+    low, mean, high = sorted(
+        to_relative_change(x, direction) for x in (total - down, total, total + up)
+    )
     return (
         f"{definition.title} {change(mean)} ({interval(low, high)}) over "
         f"{len(points) - points.index(first)} accepted baselines since {first.date[:10]}; "
-        f"{limit(metric.metric, most)} exceeded"
+        f"limit {limit(metric.metric, most)} exceeded"
     )
 
 
@@ -71,8 +73,8 @@ def drift_of(
 ) -> Criterion | None:
     """Judge the total change over accepted baselines as an additional criterion of a verdict.
 
-    `baselines` are those of this machine, oldest first; those accepted before the day `since` are
-    ignored. Returns None if no metric drifted.
+    `baselines` are those of this machine, oldest first; those before the day `since` are ignored.
+    With mode "warn" the criterion cannot fail the test. Returns None if no metric drifted.
     """
     if verdict.kind not in DROP_OUTCOMES:
         return None

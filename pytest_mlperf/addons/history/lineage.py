@@ -12,9 +12,9 @@ from pathlib import Path
 from packaging.version import InvalidVersion, Version
 
 from pytest_mlperf import EnvironmentFault, MlperfError
-from pytest_mlperf.core.job import EarlierBuild, Elsewhere
+from pytest_mlperf.core.job import EarlierBuild, PythonEnvironment
 from pytest_mlperf.extension import nearest
-from pytest_mlperf.run.builds import run_pip
+from pytest_mlperf.run.builds import run_python
 from pytest_mlperf.run.project import run_git
 
 PIP_TIMEOUT_SECONDS = 120.0
@@ -46,7 +46,7 @@ class BuildAt:
         """Short name of the build for tables and folders."""
         return self.name if self.wheel else self.name[:SHORT_HASH_DIGITS]
 
-    def earlier(self, suite: Path, elsewhere: Elsewhere | None) -> EarlierBuild:
+    def earlier(self, suite: Path, elsewhere: PythonEnvironment | None) -> EarlierBuild:
         """Return a description of this build from which an engine of the suite can be run.
 
         `elsewhere` is the other Python environment that runs the engine; None for this one.
@@ -133,7 +133,7 @@ def _text(done: subprocess.CompletedProcess[bytes]) -> str:
 _RANGE = re.compile(r"([A-Za-z0-9][\w.-]*)==(\w[\w.+]*?)\.\.(\w[\w.+]*)")
 
 
-def versions(text: str, elsewhere: Elsewhere | None) -> list[BuildAt]:
+def versions(text: str, elsewhere: PythonEnvironment | None) -> list[BuildAt]:
     """Return the versions in "LIBRARY==A..B" that pip can install, A and B included.
 
     `elsewhere` is the Python environment whose pip is asked; None for this one. Raises MlperfError
@@ -167,7 +167,7 @@ def _available(library: str, python: Sequence[str], *, early: bool) -> list[str]
     options = ["--disable-pip-version-check", "--no-input", "--retries=1", *["--pre"] * early]
     arguments = ("-m", "pip", "index", "versions", *options, library)
     try:
-        done = run_pip(python, *arguments, limit_s=PIP_TIMEOUT_SECONDS)
+        done = run_python(python, *arguments, limit_s=PIP_TIMEOUT_SECONDS)
     except subprocess.TimeoutExpired:
         raise EnvironmentFault(
             f"pip did not list the versions of {library} within {PIP_TIMEOUT_SECONDS:g} s"

@@ -9,14 +9,14 @@ from itertools import pairwise
 from pytest_mlperf.core.baseline import differences
 from pytest_mlperf.core.metrics import title
 from pytest_mlperf.core.numbers import change, interval, quantity
-from pytest_mlperf.core.rulings.ruling import values
+from pytest_mlperf.core.rulings.ruling import rule_values
 from pytest_mlperf.core.rulings.sides import SPARE_SESSIONS, Pooled, pooled
 from pytest_mlperf.core.search import other_condition
-from pytest_mlperf.core.trend import TrendPoint, versions
+from pytest_mlperf.core.trend import TrendPoint, version_labels
 from pytest_mlperf.extension import METRICS, plural
 from pytest_mlperf.hardware.machine import split
 from pytest_mlperf.judge import Direction, RuleR
-from pytest_mlperf.judge.formulas import raw
+from pytest_mlperf.judge.formulas import to_relative_change
 from pytest_mlperf.judge.robustness import MAX_SPREAD_RATIO
 from pytest_mlperf.judge.rule_a import holm
 from pytest_mlperf.reports.terminal.layout import fold, paragraphs, table
@@ -54,7 +54,7 @@ def step(a: TrendPoint, b: TrendPoint, metric: str, rule: RuleR) -> TrendStep:
     if ratio is None:
         return TrendStep(change=b.means[metric] / a.means[metric] - 1)
     half, d = ratio.reach((1 - CONFIDENCE) / 2), ratio.change
-    low, change, high = (raw(x, Direction.HIGHER) for x in (d - half, d, d + half))
+    low, change, high = (to_relative_change(x, Direction.HIGHER) for x in (d - half, d, d + half))
     better = None
     if (low > 0 or high < 0) and METRICS[metric].direction is not Direction.NEITHER:
         better = (d > 0) is (METRICS[metric].direction is Direction.HIGHER)
@@ -68,11 +68,11 @@ def ratio_of(a: TrendPoint, b: TrendPoint, metric: str, rule: RuleR) -> Pooled |
     """Return the ratio of a metric in baseline `b` to baseline `a`; None if not comparable."""
     if why_no_ratio(a, b, metric):
         return None
-    old, new = (values(runs, metric, by_day=False) for runs in (a.runs, b.runs))
+    old, new = (rule_values(runs, metric, by_day=False) for runs in (a.runs, b.runs))
     return pooled(old, new, rule=rule) if old and new else None
 
 
-def proven(steps: Sequence[TrendStep]) -> list[TrendStep]:
+def holm_adjusted(steps: Sequence[TrendStep]) -> list[TrendStep]:
     """Return the changes with `better` adjusted for multiple testing, by Holm's method.
 
     The probability that an unchanged metric shows any better or worse change is at most 5 %.
@@ -168,8 +168,8 @@ def trend_of(
 ) -> Trend:
     """Return the changes from baseline to baseline, oldest first, and the total change.
 
-    Better and worse changes are adjusted for multiple testing, see `proven`. `metric` None selects
-    the first known metric of the last baseline.
+    Better and worse changes are adjusted for multiple testing, see `holm_adjusted`. `metric` None
+    selects the first known metric of the last baseline.
     """
     last = points[-1]
     name = metric or next((name for name in last.means if name in METRICS), "throughput")
@@ -177,12 +177,12 @@ def trend_of(
     since = next((i for i, total in enumerate(totals) if not total.refused), None)
     steps = [step(a, b, name, rule) for a, b in pairwise(points)]
     if since is None:
-        steps, total = proven(steps), TrendStep()
+        steps, total = holm_adjusted(steps), TrendStep()
     elif since == len(steps) - 1:
-        steps = proven(steps)
+        steps = holm_adjusted(steps)
         total = steps[-1]  # one and the same: not to be counted twice
     else:
-        *steps, total = proven([*steps, totals[since]])
+        *steps, total = holm_adjusted([*steps, totals[since]])
     return Trend(
         metric=name,
         points=points,
@@ -195,7 +195,7 @@ def trend_of(
 
 
 def trend(history: Trend, width: int) -> list[str]:
-    """Return lines with a table of the changes, reasons for missing ones, and the total change."""
+    """Return lines with a table of a metric's changes, reasons for gaps, and the total change."""
     cases = dict.fromkeys(point.case.id for point in history.points)
     rows = _trend_rows(history, several=len(cases) > 1)
     columns = [name if name != "value" else title(history.metric) for name in TREND_COLUMNS]
@@ -215,7 +215,7 @@ def trend(history: Trend, width: int) -> list[str]:
 
 
 def _trend_rows(history: Trend, *, several: bool) -> list[dict[str, str]]:
-    steps, names = (None, *history.steps), versions(history.points)
+    steps, names = (None, *history.steps), version_labels(history.points)
     return [
         {
             "date": point.date,
@@ -269,7 +269,7 @@ def _total(history: Trend) -> str:
         return "one accepted baseline: nothing to compare it with yet"
     if history.since is None:
         return "the last baseline cannot be compared"
-    names = versions(history.points)
+    names = version_labels(history.points)
     ends = f"{names[history.since]} → {names[-1]}"
     days = f"{history.points[history.since].date} to {history.points[-1].date}"
     text = f"{title(history.metric)} {change(history.total.change or 0.0)}"

@@ -9,7 +9,7 @@ from functools import lru_cache
 from statistics import geometric_mean
 from typing import Any
 
-from pytest_mlperf.addons.html.model import Grouped, Packed, RunFiles, gated, rounded, tone
+from pytest_mlperf.addons.html.model import Grouped, Packed, RunFiles, judged_metrics, rounded, tone
 from pytest_mlperf.core.baseline import Record
 from pytest_mlperf.core.history import CaseHistory
 from pytest_mlperf.core.measurement import moment_of
@@ -45,7 +45,7 @@ def figures_of(group: Grouped, files: RunFiles, most: int) -> list[Packed]:
     seen: set[str] = set()
     for result in group.results:
         record = files.records.get(result.test)
-        for metric in gated(result):
+        for metric in judged_metrics(result):
             figures += _history(metric, result, record, files.versions.get(result.test, ()), most)
             figures += _sessions(metric.metric, result, files, most)
         figures += _curve(result, record)
@@ -145,10 +145,7 @@ def _level(history: CaseHistory) -> str:
 
 
 def _unit(metric: str, value: float) -> tuple[str, float]:
-    """Choose a readable unit for a time metric; return it and its factor from seconds.
-
-    Returns "" and 1 for other metrics.
-    """
+    """Return (readable unit, its factor from seconds) for a time; ("", 1) for other metrics."""
     if METRICS[metric].unit != "s":
         return "", 1.0
     units = (("s", 1.0), ("ms", 1e3))
@@ -175,7 +172,7 @@ def _steps(days: Sequence[float]) -> list[float | int]:
 
 
 def engine_version(fingerprint: Mapping[str, str]) -> str:
-    """Return the engine's name and version, those that the fingerprint has."""
+    """Return the engine's name and version as text, without those that the fingerprint lacks."""
     engine = fingerprint.get("engine.engine") or fingerprint.get("engine", "").rpartition(":")[2]
     version = fingerprint.get("engine.version") or fingerprint.get(f"engine.{engine}", "")
     return f"{engine} {version}".strip()[:MAX_REASON_CHARACTERS]
@@ -190,7 +187,7 @@ def _curve(result: CaseResult, record: Record | None) -> Iterator[Packed]:
     if verdict.case.scenario == Scenario.OPEN_LOOP:
         yield from _over_rates(result, record)
         return
-    rates = [m for m in gated(result) if m.metric.partition("@")[0] in RATES]
+    rates = [m for m in judged_metrics(result) if m.metric.partition("@")[0] in RATES]
     judged = {point: m for m in rates if (point := point_of(m.metric))}
     runs = [run.metrics for run in verdict.runs if not run.invalid]
     if verdict.kind != Kind.PERFORMANCE or not judged or not runs:
@@ -220,13 +217,13 @@ def _curve(result: CaseResult, record: Record | None) -> Iterator[Packed]:
         ),
         "unit": f"{unit} of all users",
         "over": f"{unit if of_tokens else 'requests/s'} of one user",
-        "rows": [[*row, int(_on_step(row, rows))] for row in rows],
+        "rows": [[*row, int(_is_pareto_optimal(row, rows))] for row in rows],
     }
 
 
 def _over_rates(result: CaseResult, record: Record | None) -> Iterator[Packed]:
     """Yield a plot over request rates for each judged metric of OpenLoop, with the baseline."""
-    judged = [m for m in gated(result) if point_of(m.metric)]
+    judged = [m for m in judged_metrics(result) if point_of(m.metric)]
     runs = [run.metrics for run in result.verdict.runs if not run.invalid]
     before = [run.metrics for run in record.runs] if record else []
     for base in dict.fromkeys(metric.metric.partition("@")[0] for metric in judged):
@@ -253,8 +250,8 @@ def _over_rates(result: CaseResult, record: Record | None) -> Iterator[Packed]:
             }
 
 
-def _on_step(row: Sequence[Any], rows: Sequence[Sequence[Any]]) -> bool:
-    """Return whether no other point of `rows` is at least as good in total and per-user speed."""
+def _is_pareto_optimal(row: Sequence[Any], rows: Sequence[Sequence[Any]]) -> bool:
+    """Return whether no other row of the same build is as good in total and per-user speed."""
     (when, point, user, rate, *_) = row
     return not any(
         other[0] == when and other[1] != point and other[2] >= user and other[3] >= rate
@@ -287,16 +284,18 @@ def _latencies(result: CaseResult, record: Record | None, files: RunFiles) -> It
         if not now:
             continue
         rows = [
-            _row(when, *point) for when, p in (("baseline", before), ("now", now)) for point in p
+            _percentile_row(when, *point)
+            for when, p in (("baseline", before), ("now", now))
+            for point in p
         ]
         if logs and logs.limit_s is not None and logs.limit_share:
-            rows.append(_row("limit", logs.limit_share, logs.limit_s, "LoadGen's limit"))
+            rows.append(_percentile_row("limit", logs.limit_share, logs.limit_s, "LoadGen's limit"))
         for metric in verdict.metrics:
             name, _, percentile = metric.metric.rpartition("_")
             if name == timed and metric.limit and metric.baseline.value and percentile in SHARES:
                 most = metric.baseline.value * (1 + metric.limit)
                 text = f"{limit(metric.metric, metric.limit)} of the baseline"
-                rows.append(_row("limit", SHARES[percentile], most, text))
+                rows.append(_percentile_row("limit", SHARES[percentile], most, text))
         yield {"plot": "latency", "title": f"{words}, now and in the baseline", "rows": rows}
 
 
@@ -309,15 +308,22 @@ def _points(timed: str, runs: Sequence[Mapping[str, float]]) -> list[tuple[float
     return points
 
 
-def _row(when: str, share: float, seconds: float, limit_text: str = "") -> list[Any]:
-    """Return the plot's row for a percentile.
+def _percentile_row(series: str, share: float, latency_s: float, limit_text: str = "") -> list[Any]:
+    """Return a plot row for a percentile: [series, label, x, milliseconds, text, limit text].
 
     Its x coordinate is log10(1 / (1 - share)), which spreads out the tail.
     """
     rank = round(-math.log10(max(1 - share, 1e-9)), 3) + 0.0
-    text = quantity("latency_p50", seconds)
+    text = quantity("latency_p50", latency_s)
     shown = percent(share) if share < 0.9995 else f"{100 * share:.5g} %"
-    return [when, shown if share > 0 else "fastest", rank, rounded(seconds * 1e3), text, limit_text]
+    return [
+        series,
+        shown if share > 0 else "fastest",
+        rank,
+        rounded(latency_s * 1e3),
+        text,
+        limit_text,
+    ]
 
 
 def _moments(moments: Sequence[Sequence[float]]) -> Packed:
@@ -332,7 +338,7 @@ def _moments(moments: Sequence[Sequence[float]]) -> Packed:
     }
 
 
-def shown(
+def template_cases(
     cases: Sequence[Grouped], causes: Mapping[str, Sequence[str]]
 ) -> tuple[list[Packed], dict[str, list[Subject]]]:
     """Return the template data of all cases, and the measured environments by description.

@@ -16,7 +16,7 @@ from pytest_mlperf.addons.html.model import (
     Grouped,
     Row,
     RunFiles,
-    gated,
+    judged_metrics,
     per_cent,
     rounded,
     tone,
@@ -63,16 +63,18 @@ def forest(cases: Sequence[Grouped]) -> Figure:
 def _changes(index: int, group: Grouped) -> Iterator[Row]:
     for result in group.results:
         verdict = result.verdict
-        if verdict.kind.is_of_runs:
+        if verdict.kind.compares_runs:
             for metric in verdict.metrics:
                 if metric.change is not None and metric.outcome is not None:
-                    yield _change(index, metric, _whole(verdict, metric), failed=result.failed)
+                    yield _change(
+                        index, metric, _displayed_outcome(verdict, metric), failed=result.failed
+                    )
         for paired in verdict.paired:
             if paired.outcome is not None and paired.baseline:
                 yield _paired_change(index, paired, failed=result.failed)
 
 
-def _whole(verdict: Verdict, metric: MetricVerdict) -> Outcome | None:
+def _displayed_outcome(verdict: Verdict, metric: MetricVerdict) -> Outcome | None:
     """Return a metric's outcome, or the test's outcome if no metric has the test's outcome."""
     outcomes = {each.outcome for each in verdict.metrics}
     return metric.outcome if verdict.outcome in outcomes else verdict.outcome
@@ -85,7 +87,7 @@ def _change(index: int, metric: MetricVerdict, outcome: Outcome | None, *, faile
         "row": title(metric.metric),
         "tone": tone(outcome, failed=failed and metric.fails),
         "outcome": str(outcome),
-        **_shares(metric, metric.limit, falls=_falls(metric.metric)),
+        **_limit_multiples(metric, metric.limit, lower_is_better=_falls(metric.metric)),
         "change": cells["change"],
         "effect": cells["effect"],
         "interval": cells["interval"],
@@ -101,7 +103,7 @@ def _paired_change(index: int, paired: PairedVerdict, *, failed: bool) -> Row:
         "row": paired.metric,
         "tone": tone(paired.outcome, failed=fails),
         "outcome": cells["verdict"],
-        **_shares(paired, paired.margin, falls=paired.lower),
+        **_limit_multiples(paired, paired.margin, lower_is_better=paired.lower),
         "change": f"{cells['points']} points",
         "effect": cells["effect"],
         "interval": cells["interval"],
@@ -114,19 +116,23 @@ def _falls(metric: str) -> bool:
     return definition is not None and definition.falls
 
 
-def _shares(
-    change: MetricVerdict | PairedVerdict, limit: float | None, *, falls: bool
+def _limit_multiples(
+    change: MetricVerdict | PairedVerdict, limit: float | None, *, lower_is_better: bool
 ) -> dict[str, float | None]:
-    """Return a change and its interval in multiples of the limit.
+    """Return a change ("used") and its interval ("low", "high") in multiples of the limit.
 
     -1 is a drop by the limit; values above 0 are better.
     """
-    unit = abs(limit or 0.0) * (-1 if falls else 1)
+    unit = abs(limit or 0.0) * (-1 if lower_is_better else 1)
     used, low, high = (
         None if share is None or not unit else round(share / unit, 3) + 0.0
         for share in (change.change, change.low, change.high)
     )
-    return {"used": used, "low": high if falls else low, "high": low if falls else high}
+    return {
+        "used": used,
+        "low": high if lower_is_better else low,
+        "high": low if lower_is_better else high,
+    }
 
 
 def heat_map(cases: Sequence[Grouped]) -> Figure:
@@ -281,7 +287,7 @@ def _judged(cases: Sequence[Grouped]) -> Iterator[tuple[int, CaseResult, MetricV
     for index, group in enumerate(cases):
         for result in group.results:
             runs = [run for run in result.verdict.runs if not run.invalid]
-            for metric in gated(result):
+            for metric in judged_metrics(result):
                 if runs and all(metric.metric in run.metrics for run in runs):
                     yield index, result, metric
 
@@ -400,7 +406,7 @@ def cost(cases: Sequence[Grouped]) -> Figure:
     )
 
 
-def spent(cases: Sequence[Grouped], files: RunFiles) -> Figure:
+def duration_plot(cases: Sequence[Grouped], files: RunFiles) -> Figure:
     """Return a plot of how long each case took, by phase (`TIME_PARTS`)."""
     rows: list[Row] = []
     for index, group in enumerate(cases):

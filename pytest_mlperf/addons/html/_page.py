@@ -17,16 +17,16 @@ from itertools import islice
 from typing import Any
 
 from pytest_mlperf import MlperfError, Outcome
-from pytest_mlperf.addons.html._cases import common_facts, figures_of, shown
+from pytest_mlperf.addons.html._cases import common_facts, figures_of, template_cases
 from pytest_mlperf.addons.html._figures import (
     accuracy,
     cost,
+    duration_plot,
     energy,
     forest,
     heat_map,
     precisions,
     relative,
-    spent,
     spread,
     strip,
 )
@@ -38,7 +38,7 @@ from pytest_mlperf.core.verdict import SEVERITY
 from pytest_mlperf.extension import Kind, Results, duration, plural, sentence, visible, write_whole
 from pytest_mlperf.reports.failures import failure_groups
 from pytest_mlperf.reports.rows import facts_of
-from pytest_mlperf.reports.terminal.advice import machine_wide, session_verdict
+from pytest_mlperf.reports.terminal.advice import machine_noise_notes, session_verdict
 from pytest_mlperf.reports.terminal.precisions import precision_section
 from pytest_mlperf.stores.digests import cache_folder
 
@@ -56,7 +56,7 @@ def counts(outcomes: Iterable[str]) -> list[tuple[Tone, str, int]]:
     return [(tone(word), str(word), counted[word]) for word in SEVERITY if counted[word]]
 
 
-def about(results: Results) -> list[tuple[str, str]]:
+def session_facts(results: Results) -> list[tuple[str, str]]:
     """Return facts about the session as (name, value): start, duration, commit, versions, …."""
     profiles = " and ".join(sorted({result.profile for result in results.cases}))
     rounds = " and ".join(sorted({result.round for result in results.cases}))
@@ -76,8 +76,8 @@ def about(results: Results) -> list[tuple[str, str]]:
     return [(name, said) for name, said in facts if said]
 
 
-def doubts(results: Results) -> Iterator[tuple[Tone, str]]:
-    """Yield (tone, sentence) about what weakens or supports the session's verdicts."""
+def credibility_notes(results: Results) -> Iterator[tuple[Tone, str]]:
+    """Yield (tone, sentence) on facts that weaken or support the session's verdicts."""
     cases = results.cases
     for share in sorted({result.handicap for result in cases if result.handicap}):
         text = f"Slowed on purpose (--mlperf-handicap {100 * share:g} %): cannot be recorded."
@@ -95,7 +95,7 @@ def doubts(results: Results) -> Iterator[tuple[Tone, str]]:
     yield from _machine(results)
     if results.pairs:
         yield "good", f"{results.pairs} pairs of case and metric share one error rate."
-    for text in machine_wide(results):
+    for text in machine_noise_notes(results):
         yield "open", f"{text[0].upper()}{text[1:]}."
     yield from _not_run(results)
 
@@ -161,16 +161,16 @@ MAX_LISTED_TESTS = 50
 
 def render(
     results: Results,
-    beside: RunFiles,
+    run_files: RunFiles,
     absent: Sequence[Absent] = (),
     *,
-    largest: int = MAX_HTML_BYTES,
+    max_bytes: int = MAX_HTML_BYTES,
 ) -> str:
-    """Return the HTML page, with at most `largest` bytes.
+    """Return the HTML page, with at most `max_bytes` bytes.
 
     If it would be larger, older history is omitted first, then passed cases; the page says so.
     """
-    failures = failure_groups(results, beside.records)
+    failures = failure_groups(results, run_files.records)
     causes = {
         failure.result.test: [cause.says for cause in failure.causes]
         for group in failures
@@ -188,37 +188,37 @@ def render(
         "named": MAX_LISTED_TESTS,
         "most": MAX_LISTED_FAILURES,
         "skipped": results.skipped,
-        "notes": beside.notes,
+        "notes": run_files.notes,
         "label": UNVERIFIED_LABEL,
         "headline": verdict(results, absent),
         "counts": counts(result.verdict.outcome for result in results.cases),
-        "about": about(results),
-        "doubts": list(doubts(results)),
+        "about": session_facts(results),
+        "doubts": list(credibility_notes(results)),
         "failures": failures,
     }
     cases, page = grouped(results.cases), ""
     for points, listed in CUTS:
-        page = template.render(**fixed, **_of_cases(cases, causes, beside, points, listed))
-        if len(page.encode()) <= largest:
+        page = template.render(**fixed, **_case_data(cases, causes, run_files, points, listed))
+        if len(page.encode()) <= max_bytes:
             break
     return page
 
 
-def _of_cases(
-    every: Sequence[Grouped],
+def _case_data(
+    groups: Sequence[Grouped],
     causes: Mapping[str, Sequence[str]],
-    beside: RunFiles,
-    points: int,
-    listed: int,
+    run_files: RunFiles,
+    max_points: int,
+    max_cases: int,
 ) -> dict[str, Any]:
-    """Return template data of the first `listed` cases; plots over time have at most `points`."""
-    cases = every[:listed]
-    sections, environments = shown(cases, causes)
-    drawn, left_out = _case_figures(cases, beside, points)
+    """Return template data of the first `max_cases` cases, with `max_points` per plot over time."""
+    cases = groups[:max_cases]
+    sections, environments = template_cases(cases, causes)
+    drawn, left_out = _case_figures(cases, run_files, max_points)
     figures = [
         *(forest(cases), heat_map(cases), relative(cases), accuracy(cases), precisions(cases)),
-        *(strip(cases), spread(cases, beside), energy(cases, beside), cost(cases)),
-        spent(cases, beside),
+        *(strip(cases), spread(cases, run_files), energy(cases, run_files), cost(cases)),
+        duration_plot(cases, run_files),
     ]
     return {
         "cases": sections,
@@ -226,7 +226,7 @@ def _of_cases(
             r.test: (place, group) for place, group in enumerate(cases) for r in group.results
         },
         "precisions": _precisions(cases),
-        "unlisted": len(every) - len(cases),
+        "unlisted": len(groups) - len(cases),
         "environments": [
             (machine, len(subjects), common_facts(subjects))
             for machine, subjects in islice(environments.items(), ENVIRONMENTS)
@@ -239,7 +239,7 @@ def _of_cases(
         "without": [(figure.title, figure.without) for figure in figures if not figure.rows],
         "kinds": {figure["plot"] for own in drawn for figure in own},
         "left_out": left_out,
-        "points": points if points < CUTS[0][0] else 0,
+        "points": max_points if max_points < CUTS[0][0] else 0,
     }
 
 

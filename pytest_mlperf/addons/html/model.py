@@ -139,10 +139,10 @@ def tone(outcome: Outcome | None, *, failed: bool = False) -> Tone:
     return "open" if outcome in _OPEN else "good"
 
 
-def gated(result: CaseResult) -> list[MetricVerdict]:
+def judged_metrics(result: CaseResult) -> list[MetricVerdict]:
     """Return the judged metrics of a performance or efficiency test; [] for other tests."""
     verdict = result.verdict
-    if not verdict.kind.is_of_runs:
+    if not verdict.kind.compares_runs:
         return []
     return [m for m in verdict.metrics if m.outcome is not None and METRICS.get(m.metric)]
 

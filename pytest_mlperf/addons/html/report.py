@@ -83,7 +83,7 @@ def power_of(folder: Path) -> Packed | None:
     began, ended = parse_detail(folder / DETAIL).window_s
     window = log.monotonic(began), log.monotonic(ended)
     shown = _shown(path, gpus, window)
-    held = _held_back(gpus, shown, window)
+    held = _throttling_spans(gpus, shown, window)
     shaded = "LoadGen's window is shaded"
     if labels := [label for label, _, spans in held if spans]:
         shaded = f"{shaded}; so are times with reduced clocks: {', '.join(labels)}"
@@ -142,7 +142,7 @@ def _trace(gpu: GpuLog, name: str, shown: Span, begin_s: float) -> Packed:
             for reading in readings
             if shown[0] <= reading.time_s <= shown[1]
         ]
-        line = broken(decimate(points, MAX_TIME_COLUMNS), points)
+        line = with_gaps(decimate(points, MAX_TIME_COLUMNS), points)
         values = [None if value is None else round(value, 1) for _, value in line]
         drawn[quantity] = [[round(time_s, 2) for time_s, _ in line], values]
     return {"name": name, "limit": gpu.limit_w, **drawn}
@@ -165,8 +165,8 @@ def decimate(points: Sequence[Point], columns: int) -> list[Point]:
     return [point for part in ends for point in sorted(part)]
 
 
-def broken(kept: Sequence[Point], points: Sequence[Point]) -> list[tuple[float, float | None]]:
-    """Return the points `kept`, with a None value inserted wherever `points` has a long gap.
+def with_gaps(drawn: Sequence[Point], points: Sequence[Point]) -> list[tuple[float, float | None]]:
+    """Return the `drawn` points, with a None value inserted wherever `points` has a long gap.
 
     A gap is longer than `SILENT` median intervals; None interrupts the line in the plot.
     """
@@ -175,7 +175,7 @@ def broken(kept: Sequence[Point], points: Sequence[Point]) -> list[tuple[float, 
     most_s = SILENT * median(intervals) if intervals else 0.0
     ends = [later for later, s in zip(times[1:], intervals, strict=True) if s > most_s]
     line: list[tuple[float, float | None]] = []
-    for (earlier_s, _), later in pairwise([*kept[:1], *kept]):
+    for (earlier_s, _), later in pairwise([*drawn[:1], *drawn]):
         gap = bisect_left(ends, earlier_s + 1e-9)
         if gap < len(ends) and ends[gap] <= later[0]:
             line.append((earlier_s, None))
@@ -183,28 +183,28 @@ def broken(kept: Sequence[Point], points: Sequence[Point]) -> list[tuple[float, 
     return line
 
 
-def _held_back(
-    gpus: Sequence[GpuLog], shown: Span, window: Span
+def _throttling_spans(
+    gpus: Sequence[GpuLog], visible: Span, window: Span
 ) -> list[tuple[str, str, list[Span]]]:
-    """Return (label, tone, time spans) of each throttling reason over all GPUs, the worst first.
+    """Return (label, tone, spans [s]) of each throttling reason over all GPUs, the worst first.
 
-    Only spans within `shown` are returned, relative to the start of `window`.
+    Only spans within `visible` are returned, relative to the start of `window`.
     """
     spans: dict[str, list[Span]] = {}
     shares: dict[str, dict[int, float]] = {}
     begin_s, end_s = window
     for place, gpu in _numbered(gpus):
-        for span in gpu.spans():
-            first_s, last_s = max(span.begin_s, shown[0]), min(span.end_s, shown[1])
+        for span in gpu.clock_limits():
+            first_s, last_s = max(span.begin_s, visible[0]), min(span.end_s, visible[1])
             if last_s > first_s:
                 spans.setdefault(span.reason, []).append((first_s - begin_s, last_s - begin_s))
                 shares.setdefault(span.reason, {}).setdefault(place, 0.0)
-        for reason, seconds in gpu.held_back_s(begin_s, end_s).items():
+        for reason, seconds in gpu.limited_s(begin_s, end_s).items():
             shares.setdefault(reason, {})[place] = seconds / (end_s - begin_s)
     held = []
     for reason in [*THROTTLING_WORDS, *sorted(shares.keys() - THROTTLING_WORDS.keys())]:
         if reason in shares:
-            joined = merged(spans.get(reason, []), (shown[1] - shown[0]) / MAX_REASON_BANDS)
+            joined = merged(spans.get(reason, []), (visible[1] - visible[0]) / MAX_REASON_BANDS)
             tone = "fail" if reason in THROTTLING_REASONS else "open" if reason == CAP else "note"
             ends = [(round(begin_s, 2), round(end_s, 2)) for begin_s, end_s in joined]
             held.append((_label(reason, shares[reason], len(gpus)), tone, ends))
@@ -326,7 +326,7 @@ def _positive(value: object) -> TypeGuard[float]:
 
 
 def moments_of(folder: Path) -> list[list[float]]:
-    """Return latency over time in a run, as in `RunFiles.moments`; [] if it was not stored."""
+    """Return rows (time, p50, p99 [s], queries in flight) over a run; [] if not stored."""
     path = _file(folder, LATENCIES)
     if path is None:
         return []

@@ -12,8 +12,8 @@ import pytest
 
 from pytest_mlperf import MlperfError
 from pytest_mlperf.addons.judge import report
-from pytest_mlperf.addons.judge.accepted import place
-from pytest_mlperf.addons.judge.command import add_arguments, failing, judged, side_of
+from pytest_mlperf.addons.judge.accepted import baseline_file
+from pytest_mlperf.addons.judge.command import add_arguments, compare_runs, failing, side_of
 from pytest_mlperf.extension import CaseResult, broken, nearest
 from pytest_mlperf.stores.foreign import read_toml
 
@@ -51,7 +51,7 @@ def parsed_file(path: Path, root: Path) -> argparse.Namespace:
         parsed = parser.parse_args(list(_words(path, content)))
     except argparse.ArgumentError as error:
         raise MlperfError(f"{path}: {error}") from None
-    beside = parsed.baseline and (path.parent / place(parsed.baseline)).exists()
+    beside = parsed.baseline and (path.parent / baseline_file(parsed.baseline)).exists()
     parsed.root = path.parent if beside else root
     return parsed
 
@@ -91,11 +91,11 @@ class JudgeFile(pytest.File):
     def collect(self) -> Iterator[pytest.Item]:
         """Judge the result files; yield one test per metric and task or concurrency."""
         from pytest_mlperf.addons.judge.results import case_result
-        from pytest_mlperf.plugin.session import of as session_of
+        from pytest_mlperf.plugin.session import session_state as session_of
 
         try:
             parsed = parsed_file(self.path, self.config.rootpath)
-            result, sides = judged(parsed, side_of(parsed, parsed.files))
+            result, sides = compare_runs(parsed, side_of(parsed, parsed.files))
         except MlperfError as error:
             raise self.CollectError(broken(str(error))) from None
         rows = [row for row in result.rows if row.outcome is not None]

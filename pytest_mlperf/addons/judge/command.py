@@ -119,7 +119,7 @@ def run(parsed: argparse.Namespace) -> int:
         return 0
     if parsed.update:
         return _update(parsed, now)
-    result, sides = judged(parsed, now)
+    result, sides = compare_runs(parsed, now)
     try:  # before the text is shown, because a closed pipe may end this process
         _write_reports(parsed, result, sides)
     finally:
@@ -144,22 +144,22 @@ def _status(result: FileComparison, parsed: argparse.Namespace) -> int:
     return int(result.outcome in failing(parsed, result))
 
 
-def _update(parsed: argparse.Namespace, now: Side) -> int:
+def _update(parsed: argparse.Namespace, new_side: Side) -> int:
     """Judge new runs against the stored baseline, then add them to it; refuse INVALID runs."""
     settings, lines = _settings(parsed), list[str]()
-    result, sides = compare(now.runs, now.runs, settings), ("", "")
+    result, sides = compare(new_side.runs, new_side.runs, settings), ("", "")
     if result.outcome is Outcome.INVALID:
         raise MlperfError(f"not recorded: {report.headline(result)}")
-    replacing, exists = parsed.update == "replace", accepted.place(parsed.baseline).exists()
+    replacing, exists = parsed.update == "replace", accepted.baseline_file(parsed.baseline).exists()
     kept = {run.digest for run in accepted.load(parsed.baseline)} if exists else set()
-    fresh = tuple(run for run in now.runs if run.digest not in kept)
+    fresh = tuple(run for run in new_side.runs if run.digest not in kept)
     if not (fresh or replacing):
-        show([f"{accepted.place(parsed.baseline)}: not changed: it has these runs"])
+        show([f"{accepted.baseline_file(parsed.baseline)}: not changed: it has these runs"])
         return 0
     if judging := bool(kept and fresh):
-        result, sides = judged(parsed, replace(now, runs=fresh))
+        result, sides = compare_runs(parsed, replace(new_side, runs=fresh))
         lines = report.lines(result, sides, width())
-    runs = now.runs if replacing else fresh
+    runs = new_side.runs if replacing else fresh
     try:
         text, recorded = accepted.update(
             parsed.baseline,
@@ -176,8 +176,10 @@ def _update(parsed: argparse.Namespace, now: Side) -> int:
     return _status(result, parsed) if judging and not replacing else 0
 
 
-def judged(parsed: argparse.Namespace, now: Side) -> tuple[FileComparison, tuple[str, str]]:
-    """Make the comparison that the options define; also return labels of baseline and new runs."""
+def compare_runs(
+    parsed: argparse.Namespace, new_side: Side
+) -> tuple[FileComparison, tuple[str, str]]:
+    """Compare new runs with the baseline of the options; also return labels (baseline, new)."""
     settings = _settings(parsed)
     if parsed.against:
         base = side_of(parsed, parsed.against)
@@ -185,12 +187,12 @@ def judged(parsed: argparse.Namespace, now: Side) -> tuple[FileComparison, tuple
         runs = accepted.load(parsed.baseline, parsed.root)
         named_runs = (replace(run, source=f"{parsed.baseline}: {run.source}") for run in runs)
         base = Side(runs=tuple(named_runs))
-    refuse_shared(base, now)
+    refuse_shared(base, new_side)
     sides = (
         _in_words(base, parsed.against or [parsed.baseline], settings),
-        _in_words(now, parsed.files, settings),
+        _in_words(new_side, parsed.files, settings),
     )
-    return _compared(base, now, settings), sides
+    return _compared(base, new_side, settings), sides
 
 
 def _compared(base: Side, now: Side, settings: Settings) -> FileComparison:
@@ -211,7 +213,7 @@ def _compared(base: Side, now: Side, settings: Settings) -> FileComparison:
 
 
 def failing(parsed: argparse.Namespace, result: FileComparison) -> set[Outcome]:
-    """Return the outcomes that fail; with --fail-on also INCONCLUSIVE if a side has one session."""
+    """Return the failing outcomes; --fail-on adds some, INCONCLUSIVE if a side has one session."""
     open_ = (Outcome.PROVISIONAL, Outcome.SUSPECT) if parsed.fail_on else ()
     outcomes = {*report.FAILING, *open_}
     if parsed.fail_on == "inconclusive" or (parsed.fail_on and result.one_session):

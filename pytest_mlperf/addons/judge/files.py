@@ -142,7 +142,7 @@ def has_keys(*keys: str, marks: Iterable[str] = ()) -> Callable[[ResultFile], bo
     """Return a function that recognises a document by the keys of its first object.
 
     Args:
-        marks: Keys of which the object has one.
+        marks: Keys of which the object must have at least one; empty for no such condition.
     """
     return lambda document: (
         document.head.keys() >= set(keys)
@@ -230,7 +230,7 @@ def read_side(paths: Sequence[Path], table: Reader | None = None) -> Side:
     notes: list[str] = []
     unknown: list[str] = []
     for path in paths:
-        for document in _in_folder(path, unknown) if path.is_dir() else [read_text(path)]:
+        for document in _results_in(path, unknown) if path.is_dir() else [read_text(path)]:
             try:
                 reader = _recognised(document, table)
             except UnknownFormatError:
@@ -378,19 +378,19 @@ def _shape(document: ResultFile) -> str:
     return "a CSV table" if document.rows else "JSON" if document.values else "a text"
 
 
-def _in_folder(
-    folder: Path, unknown: list[str], above: frozenset[Path] = frozenset()
+def _results_in(
+    folder: Path, unknown: list[str], parents: frozenset[Path] = frozenset()
 ) -> Iterator[ResultFile]:
-    """Yield a folder that is one result, else those inside; add unreadable names to `unknown`."""
-    above |= {folder.resolve()}
+    """Yield a folder that is one result, else the results in it; add other names to `unknown`."""
+    parents |= {folder.resolve()}
     whole = ResultFile(path=folder)
     if any(r.of_folders and _fits(name, r, whole) for name, r in readers().items()):
         yield whole
         return
     for path in sorted(folder.iterdir()):
         if path.is_dir():
-            if path.resolve() not in above:  # else a link back
-                yield from _in_folder(path, unknown, above)
+            if path.resolve() not in parents:  # else a link back
+                yield from _results_in(path, unknown, parents)
         elif not path.name.endswith(_SIDE_FILES):
             try:
                 document = read_text(path)

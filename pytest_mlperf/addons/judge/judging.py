@@ -18,14 +18,14 @@ from pytest_mlperf.addons.judge.rows import (
     Points,
     Row,
     Settings,
-    in_turns,
+    is_interleaved,
     row_of,
     session_of,
 )
 from pytest_mlperf.core.rulings.sides import Pooled, pooled
 from pytest_mlperf.extension import plural, some
 from pytest_mlperf.judge import Answer, RuleA, RuleR, ScorePairs, Value, judge_drop, judge_pairs
-from pytest_mlperf.judge.formulas import bound_of, raw
+from pytest_mlperf.judge.formulas import bound_of, to_relative_change
 from pytest_mlperf.judge.rule_a import holm
 
 RULE = RuleR()
@@ -42,18 +42,22 @@ CURVE = "curve"
 NO_HOST = "the runs alternate, but the files name no host: if all ran on one, add --ignore host"
 
 
-def compare(base: Sequence[ToolRun], now: Sequence[ToolRun], settings: Settings) -> FileComparison:
-    """Judge the runs `now` against the runs `base`.
+def compare(
+    baseline_runs: Sequence[ToolRun], new_runs: Sequence[ToolRun], settings: Settings
+) -> FileComparison:
+    """Judge new runs against baseline runs.
 
     If runs of both sides alternated on one host, pairs of neighbouring runs are compared, else all
     runs with a between-session variance. The probability of any false drop in the comparison is at
     most `alpha` (Holm), that of a missed drop at most `beta` for each metric.
     """
-    old, new = (points_by_case(side, settings) for side in (base, now))
+    old, new = (points_by_case(side, settings) for side in (baseline_runs, new_runs))
     shared = [key for key in old if key in new]
-    interleaved = bool(shared) and all(in_turns(old[key], new[key], settings) for key in shared)
+    interleaved = bool(shared) and all(
+        is_interleaved(old[key], new[key], settings) for key in shared
+    )
     on_one_host = replace(settings, ignored=(*settings.ignored, "host"))
-    hostless = shared and all(in_turns(old[key], new[key], on_one_host) for key in shared)
+    hostless = shared and all(is_interleaved(old[key], new[key], on_one_host) for key in shared)
     sessions = tuple(len({m.session for ms in side.values() for m in ms}) for side in (old, new))
     cases = [PointCase(key, old[key], new[key], settings) for key in shared]
     rows = [*_missing(old, new, settings), *(row for case in cases for row in case.settled)]
@@ -70,23 +74,26 @@ def compare(base: Sequence[ToolRun], now: Sequence[ToolRun], settings: Settings)
         tasks, alpha * len(tasks), settings, interleaved=interleaved, one_session=one_session
     )
     rows += [_of_scores(one, RuleA(alpha=alpha, beta=RULE.beta)) for one in scored]
-    notes = [*_gaps(old, base, "baseline"), *_gaps(new, now, "new")]
+    notes = [
+        *_missing_points(old, baseline_runs, "baseline"),
+        *_missing_points(new, new_runs, "new"),
+    ]
     if hostless and not interleaved:
         notes.append(NO_HOST)
     notes += (note for case in cases for note in case.notes)
     order = {key: place for place, key in enumerate([*old, *new])}
-    rows.sort(key=lambda row: (order.get((row.tool, row.point), len(order)), *_in_order(row)))
+    rows.sort(key=lambda row: (order.get((row.tool, row.point), len(order)), *_sort_key(row)))
     return FileComparison(
         rows=tuple(rows),
         new=new,
         how=_how(tasks, scored, interleaved=interleaved),
-        changed=tuple(_changed(base, now)),
+        changed=tuple(_changed(baseline_runs, new_runs)),
         notes=tuple(dict.fromkeys(notes)),
         one_session=one_session,
     )
 
 
-def _in_order(row: Row) -> tuple[bool, int, str]:
+def _sort_key(row: Row) -> tuple[bool, int, str]:
     """Return the key to sort rows by: judged before reported, then order in `BASES`, statistic."""
     base, statistic = split(row.metric)
     place = BASES.index(base) if base in BASES else len(BASES)
@@ -120,8 +127,8 @@ def _missing(old: Points, new: Points, settings: Settings) -> Iterator[Row]:
                 yield row_of(key, "point", outcome, note=f"only {name} has this point")
 
 
-def _gaps(side: Points, runs: Sequence[ToolRun], name: str) -> Iterator[str]:
-    """Yield the points that some runs of a tool lack, which has several points in a run."""
+def _missing_points(side: Points, runs: Sequence[ToolRun], name: str) -> Iterator[str]:
+    """Yield a note for each point of a curve that some runs of the same tool lack."""
     several = {run.tool for run in runs if len(run.points) > 1}
     totals = Counter(run.tool for run in runs)
     for (tool, point), measured in side.items():
@@ -213,7 +220,7 @@ def _of_sides(task: JudgedMetric, side: Pooled, *, proven: bool, p: float) -> Ro
     bound = bound_of(direction, task.row.limit or 0.0)
     middle = row.sign * side.change
     low, high = middle - side.reach(RULE.beta), middle + side.reach(RULE.alpha)
-    ends = sorted(raw(x, direction) for x in (low, middle, high))
+    ends = sorted(to_relative_change(x, direction) for x in (low, middle, high))
     row = replace(row, p=p, low=ends[0], change=ends[1], high=ends[2])
     if low > bound:
         better = middle > side.reach(RULE.alpha)
@@ -257,7 +264,7 @@ def _of_pairs(task: JudgedMetric, rule: RuleR) -> Row:
 
 
 def _guarded(task: JudgedMetric, row: Row, settings: Settings) -> Row:
-    """Return the row as INVALID if its change is implausible or a condition of it is unknown."""
+    """Return the row as INVALID if its change is implausible or depends on an unrecorded fact."""
     factor = task.ratio**row.sign
     plausible = 1 / IMPLAUSIBLE_LOSS < factor < IMPLAUSIBLE_GAIN
     if not plausible and IMPLAUSIBLE not in settings.ignored:
@@ -337,10 +344,10 @@ def _of_documents(
     )
 
 
-def _changed(base: Sequence[ToolRun], now: Sequence[ToolRun]) -> Iterator[str]:
+def _changed(baseline_runs: Sequence[ToolRun], new_runs: Sequence[ToolRun]) -> Iterator[str]:
     """Yield differences in version, host, commit and details, which do not prevent a comparison."""
     values: dict[str, tuple[set[str], set[str]]] = defaultdict(lambda: (set(), set()))
-    for side, runs in enumerate((base, now)):
+    for side, runs in enumerate((baseline_runs, new_runs)):
         for run in runs:
             common = {f"{run.tool} version": run.version, "host": run.host, "commit": run.commit}
             for name, value in (*common.items(), *run.details.items()):

@@ -10,7 +10,7 @@ from typing import NamedTuple
 from pytest_mlperf import Outcome
 from pytest_mlperf.addons.judge.files import readers
 from pytest_mlperf.addons.judge.model import COMPLETED, SUCCESS, Fact, Quantity, ToolPoint, split
-from pytest_mlperf.addons.judge.rows import MeasuredPoint, Row, Settings, row_of, usual
+from pytest_mlperf.addons.judge.rows import MeasuredPoint, Row, Settings, default_metrics, row_of
 from pytest_mlperf.extension import some
 from pytest_mlperf.judge import Direction, Value
 
@@ -22,7 +22,7 @@ FEW = 100
 
 @dataclass(frozen=True, kw_only=True)
 class JudgedMetric:
-    """Hold the values of a metric; a change is INVALID if `guard` (an unknown condition) is set."""
+    """Hold a metric's old and new values; `guard` names an unrecorded fact: changes are INVALID."""
 
     row: Row
     old: Sequence[Value]
@@ -68,7 +68,7 @@ class PointCase:
         self._guards: dict[str, str] = {}
         self._compare_facts()
         self._whole = self._differing.get("", "")
-        if self._broken() or self._requests():
+        if self._add_failure() or self._judge_failures():
             return
         self._metrics()
         self._accuracy()
@@ -84,10 +84,10 @@ class PointCase:
                     values = " and ".join(texts)
                     self.notes.append(f"{name} is taken as equal because of --ignore: {values}")
             elif name != COMPLETED or not counted:
-                self._compare(name, facts)
+                self._check_fact(name, facts)
 
-    def _compare(self, name: str, facts: Sequence[Fact]) -> None:
-        """Compare a fact of all runs, those of the baseline first, with the first recorded one."""
+    def _check_fact(self, name: str, facts: Sequence[Fact]) -> None:
+        """Note runs that lack a fact; if it differs, mark the metrics as not comparable."""
         bases = next((fact.bases for fact in facts if fact.bases), ())
         first = next((index for index, fact in enumerate(facts) if fact.value is not None), None)
         if first is None:
@@ -108,8 +108,8 @@ class PointCase:
                 for base in bases or ("",):
                     self._differing.setdefault(base, reason)
 
-    def _broken(self) -> bool:
-        """Return whether whole benchmarks failed; if so, add a row with the verdict on that."""
+    def _add_failure(self) -> bool:
+        """Add a row if a whole benchmark failed in a run; return whether one was added."""
         texts = [[m.point.broken for m in side if m.point.broken] for side in (self.old, self.new)]
         if not any(texts):
             return False
@@ -126,8 +126,8 @@ class PointCase:
         self.settled.append(row_of(self.key, SUCCESS, outcome, note=note))
         return True
 
-    def _requests(self) -> bool:
-        """Judge the share of failed requests; return True if no other metric is comparable."""
+    def _judge_failures(self) -> bool:
+        """Judge the share of failed requests; return True if it rules out all other metrics."""
         shares = [[_failed(m.point) for m in side] for side in (self.old, self.new)]
         recorded = [[share for share in side if share is not None] for side in shares]
         allowed = self.settings.limits.get(SUCCESS, 0.0)
@@ -146,15 +146,17 @@ class PointCase:
         return True
 
     def _names(self) -> list[str]:
-        """Return the metrics that a run of either side measured."""
+        """Return the metrics that any baseline run or new run measured."""
         return list(dict.fromkeys(n for m in (*self.old, *self.new) for n in m.point.metrics))
 
     def _judged_names(self) -> list[str]:
         names = self._names()
         if self.settings.metrics:
-            return [name for name in names if self.settings.names(name)]
+            return [name for name in names if self.settings.selects(name)]
         return [
-            name for name in usual(names) if self._quantity(name).direction is not Direction.NEITHER
+            name
+            for name in default_metrics(names)
+            if self._quantity(name).direction is not Direction.NEITHER
         ]
 
     def _quantity(self, metric: str) -> Quantity:
@@ -205,7 +207,7 @@ class PointCase:
             self.notes.append(f"not measured on either side, and not judged: {text}")
 
     def _check_meaning(self) -> None:
-        """Mark metrics INVALID if their definition seems to differ between versions of the tool."""
+        """Mark metrics INVALID if a change suggests that the tool's new version redefined them."""
         reader = readers().get(self.key[0])
         if reader is None or reader.suspicious is None:
             return
@@ -234,7 +236,7 @@ class PointCase:
 
     def _accuracy(self) -> None:
         for name in dict.fromkeys(n for m in (*self.old, *self.new) for n in m.point.scores):
-            if self.settings.metrics and not self.settings.names(name):
+            if self.settings.metrics and not self.settings.selects(name):
                 continue
             old, new = (
                 [m for m in side if name in m.point.scores] for side in (self.old, self.new)

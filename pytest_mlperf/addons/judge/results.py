@@ -65,7 +65,10 @@ def results_of(
 def case_result(
     result: FileComparison, sides: Sequence[str], failing: Collection[Outcome], *, test: str
 ) -> CaseResult:
-    """Return the rows of one task or concurrency as the result of the test named `test`."""
+    """Return the rows of one task or concurrency as the result of the test named `test`.
+
+    `sides` are labels of baseline and new runs; `failing` are the outcomes that fail the test.
+    """
     tool, point = result.rows[0].tool, result.rows[0].point
     measured = result.new.get((tool, point), ())
     name = point.replace(", ", "+").replace(" ", "_")

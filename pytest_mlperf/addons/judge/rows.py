@@ -24,7 +24,7 @@ class Settings:
 
     Attributes:
         limits: Smallest relevant change for the worse, as a share, by "ttft_p99" or "ttft".
-        metrics: Metrics ("ttft_p99") or quantities ("ttft") to judge; empty for those of `usual`.
+        metrics: Metrics ("ttft_p99") or quantities ("ttft") to judge; empty: `default_metrics`.
         allow_missing: Whether a task or concurrency that one side lacks is noted, not INVALID.
         ignored: Names of conditions that may differ.
         session_by: Field that identifies a run's session; None for day, host and commit.
@@ -40,8 +40,8 @@ class Settings:
         """Return the smallest relevant change of a metric, as a share."""
         return self.limits.get(metric, self.limits.get(split(metric)[0], quantity.limit))
 
-    def names(self, metric: str) -> bool:
-        """Check whether the user selected a metric, by "ttft_p99" or its quantity "ttft"."""
+    def selects(self, metric: str) -> bool:
+        """Check whether the user selected a metric: its name "ttft_p99" or its quantity "ttft"."""
         return any(name in self.metrics for name in (metric, split(metric)[0]))
 
 
@@ -143,18 +143,18 @@ def _field(run: ToolRun, name: str) -> str:
     return value
 
 
-def in_turns(
-    base: Sequence[MeasuredPoint], now: Sequence[MeasuredPoint], settings: Settings
+def is_interleaved(
+    base: Sequence[MeasuredPoint], new_runs: Sequence[MeasuredPoint], settings: Settings
 ) -> bool:
     """Check by start times whether baseline and new runs were interleaved on one host.
 
     This requires at least two pairs, and one run of each side in each pair.
     """
-    runs = [(measured.run, side) for side, of in enumerate((base, now)) for measured in of]
+    runs = [(measured.run, side) for side, of in enumerate((base, new_runs)) for measured in of]
     hosts = {run.host for run, _ in runs}
     one_host = len(hosts) == 1 and (None not in hosts or "host" in settings.ignored)
     timed = all(run.started is not None for run, _ in runs) and not settings.session_by
-    if not (one_host and timed and len(base) == len(now) > 1):
+    if not (one_host and timed and len(base) == len(new_runs) > 1):
         return False
     sides = [side for _, side in sorted(runs, key=lambda pair: pair[0].started or 0.0)]
     return all(x != y for x, y in zip(sides[::2], sides[1::2], strict=True))
@@ -166,7 +166,7 @@ def row_of(key: tuple[str, str], metric: str, outcome: Outcome | None, **more: A
     return Row(tool=key[0], point=key[1], metric=metric, outcome=outcome, **more)
 
 
-def usual(names: Collection[str]) -> list[str]:
+def default_metrics(names: Collection[str]) -> list[str]:
     """Return the metrics to judge if the user selects none.
 
     Rates of one run are proportional, so only the first in `RANKS` is judged. A benchmark with a

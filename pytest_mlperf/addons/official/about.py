@@ -10,9 +10,9 @@ from pathlib import Path
 from typing import Any
 
 from pytest_mlperf import MlperfError
-from pytest_mlperf.core.untrusted_text import shown
+from pytest_mlperf.core.untrusted_text import quoted
 from pytest_mlperf.extension import nearest
-from pytest_mlperf.rounds.endpoints import ULTRA_LOW, asked_for
+from pytest_mlperf.rounds.endpoints import ULTRA_LOW, required_keys
 from pytest_mlperf.stores.foreign import read_toml
 
 ABOUT_TABLES = ("submission", "point", "system", "power")
@@ -69,7 +69,7 @@ def read_about(path: Path) -> About:
     ):
         if not isinstance(name, str) or not FOLDER_PATTERN.fullmatch(name):
             raise MlperfError(
-                f"{path}: {key} is {shown(str(name))}, which cannot be a folder name: use only "
+                f"{path}: {key} is {quoted(str(name))}, which cannot be a folder name: use only "
                 "letters, digits, - and _"
             )
     highest = about.description["max_supported_concurrency"]
@@ -88,10 +88,10 @@ def _tables(path: Path) -> dict[str, Any]:
     for name, table in content.items():
         if name not in ABOUT_TABLES:
             raise MlperfError(
-                f"{path}: there is no table {shown(name)}{nearest(name, ABOUT_TABLES)}"
+                f"{path}: there is no table {quoted(name)}{nearest(name, ABOUT_TABLES)}"
             )
         if not isinstance(table, dict):
-            raise MlperfError(f"{path}: {name} must be a table, not {shown(str(table))}")
+            raise MlperfError(f"{path}: {name} must be a table, not {quoted(str(table))}")
     try:
         plain: dict[str, Any] = json.loads(json.dumps(content, default=str, allow_nan=False))
     except ValueError as error:
@@ -101,11 +101,11 @@ def _tables(path: Path) -> dict[str, Any]:
 
 def _missing(raw: Mapping[str, Any]) -> Iterator[str]:
     for table in ("submission", "point", "system"):
-        yield from _absent(raw.get(table, {}), asked_for(table), table)
+        yield from _absent(raw.get(table, {}), required_keys(table), table)
     nodes = raw.get("system", {}).get("node_types") or []
     for number, node in enumerate(nodes if isinstance(nodes, list) else [nodes]):
         where = f"system.node_types[{number}]"
-        yield from _absent(node if isinstance(node, dict) else {}, asked_for("node"), where)
+        yield from _absent(node if isinstance(node, dict) else {}, required_keys("node"), where)
 
 
 def _absent(table: Mapping[str, Any], keys: Sequence[str], where: str) -> Iterator[str]:

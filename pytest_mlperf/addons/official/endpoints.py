@@ -13,7 +13,7 @@ from pytest_mlperf.addons.official.about import About
 from pytest_mlperf.addons.official.curve_points import CLIENT_NAME, Point
 from pytest_mlperf.core.results import UNVERIFIED_LABEL
 from pytest_mlperf.extension import json_text, parse_json, visible
-from pytest_mlperf.rounds.endpoints import region_of, seed_sets, uncovered
+from pytest_mlperf.rounds.endpoints import curve_defects, region_of, seed_sets
 from pytest_mlperf.stores.endpoints import ACCURACY_FILE, SUMMARY_FILE, yaml_text
 
 README = "README.md"
@@ -92,7 +92,7 @@ def _scored(points: Sequence[Point], about: About) -> dict[str, int]:
 
 
 def unused_scores(points: Sequence[Point], about: About) -> list[int]:
-    """Return concurrencies whose scores are left out, because each curve region needs one."""
+    """Return scored concurrencies that are not submitted: a curve region has one score."""
     scored = _scored(points, about).values()
     return [
         p.concurrency for p in points if ACCURACY_FILE in p.files and p.concurrency not in scored
@@ -101,7 +101,7 @@ def unused_scores(points: Sequence[Point], about: About) -> list[int]:
 
 def shortfalls(points: Sequence[Point], about: About) -> list[str]:
     """Return the known reasons for which MLCommons' checker would refuse a submission."""
-    lacks = uncovered([point.concurrency for point in points], about.highest)
+    lacks = curve_defects([point.concurrency for point in points], about.highest)
     if unscored := [region for region in SCORED if region not in _scored(points, about)]:
         lacks.append(
             "no scores by MLCommons' client (accuracy_results.json) at a point in "

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from pytest_mlperf.bench.official import Placing, placed
+from pytest_mlperf.bench.official import Placing, compare_with_official
 from pytest_mlperf.core.numbers import rounded
 from pytest_mlperf.extension import CaseResult, plural
 
@@ -13,11 +13,13 @@ def placing_of(result: CaseResult) -> Placing | None:
     if verdict.subject is None or verdict.ratio or result.techniques or result.handicap:
         return None
     searched = all(run.search for run in verdict.runs)
-    placing = placed(verdict.case, verdict.subject.identity, verdict.runs, searched=searched)
+    placing = compare_with_official(
+        verdict.case, verdict.subject.identity, verdict.runs, searched=searched
+    )
     return placing if isinstance(placing, Placing) else None
 
 
-def source(placing: Placing) -> str:
+def best_system(placing: Placing) -> str:
     """Return the system of the best official result: "XE9680, 8 GPUs, fp8"."""
     best = placing.best
     return ", ".join(filter(None, (best.system, plural(best.count, "GPU"), best.precision)))
@@ -26,4 +28,4 @@ def source(placing: Placing) -> str:
 def in_words(placing: Placing) -> str:
     """Describe a share: "58 % of the best ... (v5.1, Dell): 4,414.59 tokens/s in XE9680"."""
     value = f"{rounded(placing.best_value)} {placing.best.unit}"
-    return f"{placing.in_short}: {value} in {source(placing)}"
+    return f"{placing.in_short}: {value} in {best_system(placing)}"

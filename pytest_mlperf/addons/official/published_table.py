@@ -10,7 +10,7 @@ from typing import Literal
 
 from pytest_mlperf import MlperfError
 from pytest_mlperf.rounds.published import OfficialResult, official_results
-from pytest_mlperf.stores.foreign import Shape, as_document, read_foreign
+from pytest_mlperf.stores.foreign import StrictValidator, as_document, read_foreign
 
 SCHEMA_VERSION: Literal[1] = 1
 TABLE_KIND: Literal["pytest-mlperf published"] = "pytest-mlperf published"
@@ -35,13 +35,13 @@ def table_of(rows: Sequence[Mapping[str, object]]) -> Mapping[str, object]:
 
 @cache
 def results_in(path: Path) -> tuple[OfficialResult, ...]:
-    """Read the results in such a file; raise MlperfError if the file has another format."""
+    """Read the official results in a file of `import mlperf --rows`; refuse other files."""
     raw = read_foreign(path, TABLE_TITLE)
     if isinstance(raw, dict) and raw.get("kind") != TABLE_KIND:
         raise MlperfError(f"{path}: not a {TABLE_TITLE}; {WRITE}")
-    rows = ("results", Shape(OfficialResult))
+    rows = ("results", StrictValidator(OfficialResult))
     return as_document(
-        path, raw, TABLE_TITLE, Shape(PublishedTable), SCHEMA_VERSION, WRITE, items=rows
+        path, raw, TABLE_TITLE, StrictValidator(PublishedTable), SCHEMA_VERSION, WRITE, items=rows
     ).results
 
 

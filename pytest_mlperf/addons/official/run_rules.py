@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from pytest_mlperf.core.untrusted_text import shown
+from pytest_mlperf.core.untrusted_text import quoted
 from pytest_mlperf.extension import Scenario
 from pytest_mlperf.rounds import Round, RoundScenario, RoundWorkload
 
@@ -33,4 +33,4 @@ def too_low(values: Mapping[str, Any], least: Mapping[str, int]) -> Iterator[str
     for name, limit in least.items():
         value = values.get(f"effective_{name}")
         if not (isinstance(value, int | float) and value >= limit):
-            yield f"{name} is {shown(value)}; at least {limit:,} are needed"
+            yield f"{name} is {quoted(value)}; at least {limit:,} are needed"

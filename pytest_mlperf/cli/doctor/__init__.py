@@ -14,14 +14,14 @@ from typing import Any, Literal
 
 from pytest_mlperf.bench.accuracy import file_of
 from pytest_mlperf.bench.case import baseline_file, baselines_root, load_checked
-from pytest_mlperf.bench.policy import Policy, rule_beside
+from pytest_mlperf.bench.policy import Policy, rule_of_baseline
 from pytest_mlperf.cli.arguments import RUNS_DIR, add
 from pytest_mlperf.cli.doctor import requirements
-from pytest_mlperf.cli.doctor._machine import Check, look
+from pytest_mlperf.cli.doctor._machine import Check, run_checks
 from pytest_mlperf.cli.machine import in_words, server_machine
 from pytest_mlperf.cli.output import show, width
 from pytest_mlperf.cli.suites import DEFAULT, find_suites, require_accelerators
-from pytest_mlperf.core.baseline import find
+from pytest_mlperf.core.baseline import find_record
 from pytest_mlperf.core.case import Kind
 from pytest_mlperf.core.errors import BaselineError, MlperfError, SuiteError
 from pytest_mlperf.core.guarantees import Guarantee, guarantee
@@ -34,9 +34,9 @@ from pytest_mlperf.reports.promises import guarantee_text, short_guarantee
 from pytest_mlperf.reports.terminal.layout import fold, relative, table
 from pytest_mlperf.run.checkpoints.build import about_builder, state_of
 from pytest_mlperf.stores import accuracy_baselines
-from pytest_mlperf.suite.libraries import NOUNS, declared, is_here
+from pytest_mlperf.suite.libraries import NOUNS, declared_libraries, is_here
 from pytest_mlperf.suite.plan import Planned, plan_suite, url_of
-from pytest_mlperf.suite.resolve import Problems, needing, resolve
+from pytest_mlperf.suite.resolve import Problems, loaded_extensions, resolve
 from pytest_mlperf.suite.values import KeyPath
 
 State = Literal["ready", "absent", "missing", "broken"]
@@ -82,18 +82,18 @@ class SuiteState:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Looks:
+class CheckCache:
     """Cache library import errors, and the answers of other Pythons by engine entry."""
 
     failures: requirements.Failures
     runs_dir: Path
     answers: dict[KeyPath, requirements.OtherPython] = field(default_factory=dict)
 
-    def ask(self, planned: Planned, job: Job) -> requirements.OtherPython:
-        """Check a case in its engine's other Python; cache the answer by engine entry."""
+    def other_python(self, planned: Planned, job: Job) -> requirements.OtherPython:
+        """Return (versions, errors) of the Python of a case's engine; cached by engine entry."""
         key = (*planned.engine_key, planned.case.accelerator if planned.engine.on else "")
         if key not in self.answers:
-            self.answers[key] = requirements.look_there(planned, job, self.runs_dir)
+            self.answers[key] = requirements.inspect_python(planned, job, self.runs_dir)
         return self.answers[key]
 
 
@@ -111,7 +111,7 @@ def suite_state(
         return SuiteState(path=path, error=str(error))
     suite = planned[0].suite
     root = baselines_root(baselines, path, suite.division)
-    looks = Looks(failures=failures, runs_dir=runs_dir)
+    looks = CheckCache(failures=failures, runs_dir=runs_dir)
     return SuiteState(
         path=path,
         workload=suite.workload.name,
@@ -120,7 +120,7 @@ def suite_state(
     )
 
 
-def _case(planned: Planned, machine: Machine, root: Path, looks: Looks) -> CaseState:
+def _case(planned: Planned, machine: Machine, root: Path, looks: CheckCache) -> CaseState:
     case, lack, server = planned.case, "", ""
     if url_of(planned):
         try:
@@ -151,7 +151,7 @@ def _case(planned: Planned, machine: Machine, root: Path, looks: Looks) -> CaseS
 
 
 def _readiness(
-    planned: Planned, resolved: Job | Problems, machine: Machine, looks: Looks
+    planned: Planned, resolved: Job | Problems, machine: Machine, looks: CheckCache
 ) -> tuple[State, str, str]:
     accelerator = planned.case.accelerator
     here = machine.has(accelerator) or bool(url_of(planned))
@@ -167,7 +167,7 @@ def _readiness(
     if job and here and not errors and not lacks:
         try:
             if planned.elsewhere:
-                there, errors = looks.ask(planned, job)
+                there, errors = looks.other_python(planned, job)
             else:
                 requirements.require_library(planned, job)
         except MlperfError as error:
@@ -182,10 +182,10 @@ def _readiness(
 
 
 def _libraries(planned: Planned, failures: requirements.Failures) -> Iterator[str]:
-    for _, group, use, _ in needing(planned, scorer=True):
-        if not all(map(is_here, declared(group, use))):
+    for _, group, use, _ in loaded_extensions(planned, scorer=True):
+        if not all(map(is_here, declared_libraries(group, use))):
             continue  # `problems` names it
-        if lack := requirements.lacking(group, use, failures):
+        if lack := requirements.missing_library(group, use, failures):
             yield f"{NOUNS[group]} {use} {lack[0]}: {lack[1]}"
 
 
@@ -209,13 +209,13 @@ def _performance(
     identity = machine.identity(case.accelerator)
     try:
         loaded = load_checked(file, case)
-        rule, learnt = rule_beside(file, case.accelerator, calibrated, Policy.max_runs)
+        rule, learnt = rule_of_baseline(file, case.accelerator, calibrated, Policy.max_runs)
     except BaselineError as error:
         return None, "damaged", str(error)
     if loaded is None:
         return None, "none", ""
     shared_identity = replace(machine, shared=True).identity(case.accelerator)
-    record = find(loaded, identity) or find(loaded, shared_identity)
+    record = find_record(loaded, identity) or find_record(loaded, shared_identity)
     if record is None:
         return None, "other machine", ""
     held = guarantee(record, rule, calibrated=learnt is not None, now=dt.datetime.now(dt.UTC))
@@ -286,11 +286,11 @@ def run(parsed: argparse.Namespace) -> int:
             raise
         files = []
     machine = detect(gpus=True)
-    checks, failures = look(machine, parsed.runs_dir)
+    checks, failures = run_checks(machine, parsed.runs_dir)
     states = [
         suite_state(file, machine, parsed.baselines, failures, parsed.runs_dir) for file in files
     ]
-    suites = on(states, parsed.accelerator)
+    suites = limit_to_accelerators(states, parsed.accelerator)
     code = exit_code(checks, suites)
     if parsed.json:
         content = {
@@ -302,11 +302,13 @@ def run(parsed: argparse.Namespace) -> int:
         print(json_text(content))
     else:
         text = list(lines(checks if parsed.all else brief(checks), suites, parsed.suites, code))
-        show(text if parsed.all else shortened(text))
+        show(text if parsed.all else shorten_page(text))
     return code
 
 
-def on(suites: Sequence[SuiteState], accelerators: Sequence[str]) -> list[SuiteState]:
+def limit_to_accelerators(
+    suites: Sequence[SuiteState], accelerators: Sequence[str]
+) -> list[SuiteState]:
     """Keep only cases on the given accelerators; keep all if none are given."""
     if not accelerators:
         return list(suites)
@@ -357,8 +359,8 @@ def brief(checks: Sequence[Check]) -> list[Check]:
     return [Check("machine", "checked", "ok", ", ".join(fine)), *others, *files]
 
 
-def shortened(text: Sequence[str]) -> list[str]:
-    """Cut the middle out of a page of more than `MAX_LINES` lines; keep the verdict."""
+def shorten_page(text: Sequence[str]) -> list[str]:
+    """Cut a page's middle to fit `MAX_LINES` lines; keep the last block, which has the verdict."""
     if len(text) <= MAX_LINES:
         return list(text)
     end = len(text) - text[::-1].index("") - 1

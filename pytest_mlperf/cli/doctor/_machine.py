@@ -28,7 +28,7 @@ from pytest_mlperf.core.contention import NOT_MEASURED, TOLERATED_SHARE, Content
 from pytest_mlperf.core.errors import REINSTALL, TO_MEASURE, MlperfError, RunError, text_of
 from pytest_mlperf.core.job import Factory, LoadGenSettings, Seeds
 from pytest_mlperf.hardware import host, power_limit, rapl
-from pytest_mlperf.hardware.contention import Watch
+from pytest_mlperf.hardware.contention import ContentionMonitor
 from pytest_mlperf.hardware.host import Property
 from pytest_mlperf.hardware.leases import lease_folder, lease_place
 from pytest_mlperf.hardware.machine import Machine
@@ -36,7 +36,7 @@ from pytest_mlperf.reports.sentences import sentence
 from pytest_mlperf.run.child.process import Patience, WorkerProcess
 from pytest_mlperf.run.child.protocol import WorkerSpec
 from pytest_mlperf.run.logs import DETAIL, parse_detail
-from pytest_mlperf.suite.libraries import declared, extras, is_here
+from pytest_mlperf.suite.libraries import declared_libraries, extras, is_here
 
 ENOUGH_GIB = 1.0
 """Free space below which the page has a note [GiB]."""
@@ -61,17 +61,21 @@ class Check:
     do: str = ""
 
 
-def look(machine: Machine, runs_dir: Path) -> tuple[list[Check], requirements.Failures]:
+def run_checks(machine: Machine, runs_dir: Path) -> tuple[list[Check], requirements.Failures]:
     """Run all checks; return them, and the import errors of installed libraries."""
-    watch = Watch(os.getpid())
+    watch = ContentionMonitor(os.getpid())
     start = watch.read()
     time.sleep(WATCH_SECONDS)  # before anything is asked: what asks is a load itself
     seen = Contention(**watch.between(start, watch.read()))
     engines = sorted(registry.registered("engines"))
-    libraries = dict.fromkeys(one for name in engines for one in declared("engines", name))
+    libraries = dict.fromkeys(
+        one for name in engines for one in declared_libraries("engines", name)
+    )
     with ThreadPoolExecutor(2) as pool:
         answers = [pool.submit(plugin), pool.submit(loadgen)]
-        failures = pool.submit(requirements.importing, [one for one in libraries if is_here(one)])
+        failures = pool.submit(
+            requirements.import_failures, [one for one in libraries if is_here(one)]
+        )
         checks = [
             python(),
             *(future.result() for future in answers),
@@ -143,7 +147,7 @@ def power_limits(machine: Machine, proc: Path = Path("/proc")) -> Iterator[Check
     """Report whether GPU power limits can be set, and whether a case left one changed."""
     if not machine.gpus:
         return
-    notes = power_limit.noted(lease_place())
+    notes = power_limit.saved_limits(lease_place())
     left = [
         f"{note.uuid} was set from {note.was_mw / 1000:g} to {note.set_mw / 1000:g} W for a case; "
         "the next case on it restores the limit"
@@ -206,7 +210,7 @@ def load(seen: Contention) -> Check:
         "processor quotas": seen.throttled_s,
         "memory pressure": seen.memory_some_s,
     }
-    if not seen.is_told:
+    if not seen.has_cpu_times:
         return Check("machine", "load", "note", NOT_MEASURED)
     hidden = [name for name, value in figures.items() if value is None]
     unreported = f"; not reported: {', '.join(hidden)}" if hidden else ""
@@ -267,7 +271,7 @@ def plugin() -> Check:
     command = [sys.executable, "-m", "pytest", "--help", "-p", "no:cacheprovider"]
     limit_s = 60
     try:
-        done = requirements.finished(command, limit_s)
+        done = requirements.run_captured(command, limit_s)
     except subprocess.TimeoutExpired:
         return Check("tools", "pytest", "broken", f"no answer within {limit_s} s")
     versions = f"{version('pytest')}, plugin pytest-mlperf {version('pytest-mlperf')}"
@@ -341,7 +345,7 @@ def _trial(folder: Path) -> str:
 
 
 def _engine(name: str, failures: requirements.Failures) -> Check:
-    if lack := requirements.lacking("engines", name, failures):
+    if lack := requirements.missing_library("engines", name, failures):
         return Check("engines", name, "missing", *lack)
     trouble = requirements.library_trouble(name)
     return Check("engines", name, "missing" if trouble else "ok", trouble or "usable")

@@ -36,7 +36,7 @@ from pytest_mlperf.run.child.events import (
 )
 from pytest_mlperf.run.child.process import THIS_PYTHON
 from pytest_mlperf.run.child.protocol import import_as_parent, import_path
-from pytest_mlperf.suite.libraries import cure, declared, is_here
+from pytest_mlperf.suite.libraries import declared_libraries, install_command, is_here
 from pytest_mlperf.suite.plan import Planned
 from pytest_mlperf.suite.resolve import engine_place
 from pytest_mlperf.suite.values import KeyPath
@@ -49,12 +49,12 @@ Failures = Mapping[str, str]
 """Libraries that are installed and cannot be imported, each with the reason."""
 
 
-def finished(
-    command: Sequence[str], limit_s: float, **more: Any
+def run_captured(
+    command: Sequence[str], limit_s: float, **options: Any
 ) -> subprocess.CompletedProcess[str]:
-    """Run a command until it ends; capture its output as text."""
+    """Run a command for at most `limit_s`, with captured text; `options` are for subprocess.run."""
     texts: Any = {"capture_output": True, "text": True, "errors": "replace"}
-    return subprocess.run(command, timeout=limit_s, check=False, **texts, **more)
+    return subprocess.run(command, timeout=limit_s, check=False, **texts, **options)
 
 
 def _question(job: Job) -> dict[str, Any] | None:
@@ -77,15 +77,12 @@ def _error(planned: Planned, answer: Sequence[str], where: str = "") -> MlperfEr
 def require_library(planned: Planned, job: Job) -> None:
     """Call `require()` of a registered engine in a child process; raise its error."""
     question = _question(job)
-    if question and (error := _error(planned, _asked(json.dumps(question, sort_keys=True)))):
+    if question and (error := _error(planned, _run_check(json.dumps(question, sort_keys=True)))):
         raise error
 
 
 def import_errors(planned: Planned, job: Job) -> Iterator[MlperfError]:
-    """Import the suite's own classes in fresh processes; yield errors with their suite keys.
-
-    `look_there` checks the classes that another Python imports.
-    """
+    """Import the suite's own classes that this Python needs; yield errors with their suite keys."""
     data, scored = job.dataset, job.scoring.data
     parts: list[tuple[registry.Group, KeyPath, Factory | None]] = [
         ("scorers", ("workload", "scorer"), job.scoring.scorer),
@@ -99,7 +96,7 @@ def import_errors(planned: Planned, job: Job) -> Iterator[MlperfError]:
         if factory and (call := _own_call(group, factory)):
             question = {"imports": call, "path": import_path(job.suite)}
             title = f"importing {call[0]} {call[1]}"
-            kind, message, *_ = _asked(json.dumps(question, sort_keys=True), title)
+            kind, message, *_ = _run_check(json.dumps(question, sort_keys=True), title)
             if message:
                 yield ERROR_CLASSES.get(kind, EnvironmentFault)(f"{planned.place(key)}: {message}")
 
@@ -115,15 +112,15 @@ def library_trouble(use: str) -> str:
     factory = registry.registered("engines")[use].value
     if not hasattr(registry.resolve(factory), "check_library"):
         return ""
-    return _asked(json.dumps({"target": factory, "given": None}))[1]
+    return _run_check(json.dumps({"target": factory, "given": None}))[1]
 
 
 @lru_cache(maxsize=256)
-def _asked(question: str, title: str = "checking the engine's library") -> tuple[str, ...]:
-    """Run a check in a new process; return its error as (class, message, options)."""
+def _run_check(question: str, title: str = "checking the engine's library") -> tuple[str, ...]:
+    """Run a check, described as JSON, in a new process; return (error class, message, options)."""
     command = [sys.executable, "-m", "pytest_mlperf.cli.doctor.requirements"]
     try:
-        done = finished(command, IMPORT_TIMEOUT_SECONDS, input=question)
+        done = run_captured(command, IMPORT_TIMEOUT_SECONDS, input=question)
     except subprocess.TimeoutExpired:
         return "", f"{title} takes longer than {IMPORT_TIMEOUT_SECONDS:.0f} s"
     if done.returncode:
@@ -163,7 +160,7 @@ for name in sys.argv[1:]:
 """
 
 
-def importing(modules: Sequence[str]) -> dict[str, str]:
+def import_failures(modules: Sequence[str]) -> dict[str, str]:
     """Import modules in a fresh process; return import errors by module.
 
     If a module crashes the process, the remaining modules are imported in another one.
@@ -172,7 +169,7 @@ def importing(modules: Sequence[str]) -> dict[str, str]:
     left = list(modules)
     while left:
         try:
-            done = finished([sys.executable, "-c", IMPORT, *left], IMPORT_TIMEOUT_SECONDS)
+            done = run_captured([sys.executable, "-c", IMPORT, *left], IMPORT_TIMEOUT_SECONDS)
         except subprocess.TimeoutExpired:
             return failures | dict.fromkeys(
                 left, f"not imported within {IMPORT_TIMEOUT_SECONDS:.0f} s"
@@ -185,16 +182,16 @@ def importing(modules: Sequence[str]) -> dict[str, str]:
     return failures
 
 
-def lacking(group: registry.Group, use: str, failures: Failures) -> tuple[str, str] | None:
-    """Return (missing library of an extension, remedy), or None."""
-    for library in declared(group, use):
+def missing_library(group: registry.Group, use: str, failures: Failures) -> tuple[str, str] | None:
+    """Return (problem with an extension's first missing library, remedy), or None."""
+    for library in declared_libraries(group, use):
         trouble = ""
         if not is_here(library):
             trouble = "is not installed"
         elif library in failures:
             trouble = f"cannot be imported: {failures[library]}"
         if trouble:
-            return f"needs {library}, which {trouble}", cure(group, use, [library])
+            return f"needs {library}, which {trouble}", install_command(group, use, [library])
     return None
 
 
@@ -215,14 +212,14 @@ OtherPython = tuple[str, list[MlperfError]]
 """Another Python's versions as text, and the errors of a case in that Python."""
 
 
-def look_there(planned: Planned, job: Job, runs_dir: Path) -> OtherPython:
+def inspect_python(planned: Planned, job: Job, runs_dir: Path) -> OtherPython:
     """Ask the Python of a case's engine for its versions, missing libraries and errors.
 
     The case must have its Python, model and valid options. That Python must have access to
     `runs_dir`.
     """
-    libraries = [*declared("engines", planned.engine.use)]
-    libraries += declared("datasets", planned.data.source("performance").use)
+    libraries = [*declared_libraries("engines", planned.engine.use)]
+    libraries += declared_libraries("datasets", planned.data.source("performance").use)
     calls = (_own_call("engines", job.engine), _own_call("datasets", job.dataset))
     question = {
         "libraries": list(dict.fromkeys(libraries)),
@@ -284,7 +281,7 @@ def _answers(build: Build, folder: Path, question: Mapping[str, Any]) -> list[Ma
     environment = {key: value for key, value in os.environ.items() if key not in THIS_PYTHON}
     limit_s = CONTAINER_TIMEOUT_SECONDS
     try:
-        done = finished(build.command(file), limit_s, stdin=subprocess.DEVNULL, env=environment)
+        done = run_captured(build.command(file), limit_s, stdin=subprocess.DEVNULL, env=environment)
     except subprocess.TimeoutExpired:
         raise EnvironmentFault(f"{build.title}: no answer within {limit_s:.0f} s") from None
     except OSError as error:

@@ -18,12 +18,12 @@ from pathlib import Path
 
 from pytest_mlperf.bench.policy import Policy
 from pytest_mlperf.cli.arguments import REPEATABLE, add, again
-from pytest_mlperf.cli.output import show, whole
+from pytest_mlperf.cli.output import integer_type, show
 from pytest_mlperf.cli.stored_results import (
     case_named,
     folder_in,
     results_path,
-    whole_results,
+    verified_results,
 )
 from pytest_mlperf.cli.update._proposals import (
     COPY,
@@ -33,7 +33,7 @@ from pytest_mlperf.cli.update._proposals import (
     Proposal,
     Terms,
     ToMeasure,
-    consider,
+    proposal_for,
     recorded,
     recording,
     require_accepted,
@@ -74,13 +74,13 @@ Outcomes = Iterator[tuple[ToMeasure, Proposal | Kept | str]]
 """Tests with their proposals; a text is the reason for a refusal."""
 
 
-def elsewhere(test: ToMeasure, machine: Machine) -> str | None:
-    """Return why the missing runs of a test cannot be made on this machine, or None."""
+def machine_mismatch(test: ToMeasure, machine: Machine) -> str | None:
+    """Return why the missing runs of a test cannot be made on this machine; None if they can."""
     verdict = test.result.verdict
     assert verdict.subject is not None
     accelerator = verdict.case.accelerator
     there, command = verdict.subject.identity, recording(test.result)
-    machine = machine.as_in(there)
+    machine = machine.with_identity(there)
     if not machine.has(accelerator):
         return (
             f"{test.reason}; {accelerator} is not on this machine; run on one that has it: "
@@ -93,17 +93,17 @@ def elsewhere(test: ToMeasure, machine: Machine) -> str | None:
     return f"{test.reason}; measured on another machine ({', '.join(texts)}); run there: {command}"
 
 
-def measured(
+def measure_tests(
     tests: Sequence[ToMeasure], terms: Terms, runs_dir: Path, runs: int | None
 ) -> Outcomes:
-    """Make the missing runs (or `runs`) of tests; yield (test, proposal or reason for refusal)."""
+    """Measure the missing runs (or `runs`) of tests; yield (test, proposal or refusal text)."""
     groups: dict[tuple[Path, tuple[str, ...]], list[ToMeasure]] = defaultdict(list)
     for test in tests:
         groups[test.root, repeated(test.result.arguments)].append(test)
     for (root, arguments), group in groups.items():
         parent = folder_in(runs_dir).resolve()
         with tempfile.TemporaryDirectory(dir=parent, prefix=COPY) as folder:
-            copy, file = Path(folder) / _place(root), Path(folder) / "results.json"
+            copy, file = Path(folder) / _relative_root(root), Path(folder) / "results.json"
             _copy(root, copy)
             options = [
                 "--mlperf-update=replace",
@@ -117,7 +117,7 @@ def measured(
             made = _made([*options, *arguments], [test.result for test in group], file)
             for test in group:
                 try:
-                    yield test, taken(test, made.get(_key(test.result)), copy, terms)
+                    yield test, make_proposal(test, made.get(_key(test.result)), copy, terms)
                 except BaselineError as error:
                     yield test, str(error)
 
@@ -135,8 +135,8 @@ def _made(
     return {_key(result): result for result in cases}
 
 
-def _place(root: Path) -> Path:
-    """Return `root` relative to the working folder; "elsewhere" if it lies outside."""
+def _relative_root(root: Path) -> Path:
+    """Return `root` relative to the working folder; Path("elsewhere") if it is not inside."""
     here, there = Path.cwd().resolve(), root.resolve()
     inside = there != here and there.is_relative_to(here)
     return there.relative_to(here) if inside else Path("elsewhere")
@@ -152,7 +152,7 @@ def _copy(root: Path, copy: Path) -> None:
 
 
 def repeated(arguments: Sequence[str]) -> tuple[str, ...]:
-    """Return those options of the session that also apply to new runs, as OPTION=VALUE."""
+    """Return those options of a session that its new runs must repeat, as OPTION=VALUE."""
     words = [one if "=" in one else f"{one}={after}" for one, after in pairwise([*arguments, ""])]
     return tuple(word for word in words if REPEATED.fullmatch(word))
 
@@ -175,12 +175,14 @@ def _run(command: Sequence[str]) -> int:
         raise
 
 
-def taken(test: ToMeasure, made: CaseResult | None, copy: Path, terms: Terms) -> Proposal | Kept:
-    """Return the proposal for a test's new runs, or `Kept`; raise BaselineError for unfit runs."""
-    if made is None:
+def make_proposal(
+    test: ToMeasure, measured_result: CaseResult | None, copy: Path, terms: Terms
+) -> Proposal | Kept:
+    """Propose new runs as baseline, or return why it is kept; BaselineError if it may not be."""
+    if measured_result is None:
         raise BaselineError("pytest did not measure it; see its output above")
-    require_fit(made)
-    old, new = test.result.verdict.subject, made.verdict.subject
+    require_fit(measured_result)
+    old, new = test.result.verdict.subject, measured_result.verdict.subject
     assert old is not None
     assert new is not None
     if apart := changes(old.fingerprint, new.fingerprint):
@@ -188,13 +190,15 @@ def taken(test: ToMeasure, made: CaseResult | None, copy: Path, terms: Terms) ->
             f"the build or its options changed since that session ({', '.join(apart[:3])}); run "
             "pytest again, then accept the new session"
         )
-    if made.verdict.outcome is not Outcome.RECORDED:
-        if made.verdict.kind == Kind.ACCURACY:
-            return Kept(reason=f"no new scores to record: {sentence(made.verdict.headline)}")
-        raise BaselineError(first_line(made.verdict))
-    if made.verdict.kind == Kind.ACCURACY:
-        return _scores(test, made, copy, terms)
-    return _speed(test, made, copy, terms)
+    if measured_result.verdict.outcome is not Outcome.RECORDED:
+        if measured_result.verdict.kind == Kind.ACCURACY:
+            return Kept(
+                reason=f"no new scores to record: {sentence(measured_result.verdict.headline)}"
+            )
+        raise BaselineError(first_line(measured_result.verdict))
+    if measured_result.verdict.kind == Kind.ACCURACY:
+        return _scores(test, measured_result, copy, terms)
+    return _speed(test, measured_result, copy, terms)
 
 
 def _speed(test: ToMeasure, made: CaseResult, copy: Path, terms: Terms) -> PerformanceProposal:
@@ -235,14 +239,14 @@ AGAIN = (
 
 @dataclass
 class Acceptance:
-    """Collect proposals, tests to measure, and the number of refusals."""
+    """Collect the decisions on tests: proposals, tests to measure, and the number of refusals."""
 
     proposals: list[Proposal] = field(default_factory=list)
     to_measure: list[ToMeasure] = field(default_factory=list)
     refused: int = 0
 
-    def take(self, result: CaseResult, outcome: Proposal | ToMeasure | Kept | str) -> None:
-        """Record and print the decision on one test."""
+    def add_decision(self, result: CaseResult, outcome: Proposal | ToMeasure | Kept | str) -> None:
+        """Store and print the decision on a test; a str `outcome` is why it is refused."""
         case = result.verdict.case.id
         head = case if result.verdict.kind == Kind.PERFORMANCE else f"{case} accuracy"
         if isinstance(outcome, str):
@@ -295,7 +299,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add(parser, "--case", **REPEATABLE, help="accept only this case (id or part of it); repeatable")
     parser.add_argument(
         "--runs",
-        type=whole(GATING_RUNS, MAX_RUNS),
+        type=integer_type(GATING_RUNS, MAX_RUNS),
         metavar="N",
         help=f"runs of a measured baseline, from {GATING_RUNS} (default: {USUAL_BASELINE_RUNS}, or "
         "mlperf_baseline_runs of pytest)",
@@ -314,7 +318,7 @@ def run(parsed: argparse.Namespace) -> int:
         raise MlperfError('--write needs a reason: add --reason "why these values are accepted"')
     names = [*parsed.case, *parsed.accept_regression]
     path = results_path(parsed.results, parsed.runs_dir, names)
-    results, signed = whole_results(path, parsed.verify)
+    results, signed = verified_results(path, parsed.verify)
     ids = [result.verdict.case.id for result in results.cases]
     cases = {name: case_named(name, ids, f" in {path}") for name in names}
     terms = Terms(
@@ -330,8 +334,8 @@ def run(parsed: argparse.Namespace) -> int:
         tests, acceptance.to_measure = acceptance.to_measure, []
         show([f"measuring {plural(len(tests), 'test')}; keep the machine idle"])
         try:
-            for test, outcome in measured(tests, terms, parsed.runs_dir, parsed.runs):
-                acceptance.take(test.result, outcome)
+            for test, outcome in measure_tests(tests, terms, parsed.runs_dir, parsed.runs):
+                acceptance.add_decision(test.result, outcome)
         except KeyboardInterrupt:
             raise KeyboardInterrupt("nothing was written") from None
     missing = _missing(path, results, acceptance.to_measure, parsed.runs or USUAL_BASELINE_RUNS)
@@ -367,14 +371,14 @@ def _considered(results: Results, terms: Terms, runs_dir: Path) -> Acceptance:
         if result.verdict.kind in kinds and (not terms.chosen or case.id in terms.chosen):
             outcome: Proposal | ToMeasure | Kept | str
             try:
-                outcome = consider(result, terms, energy.get((result.suite, case)))
+                outcome = proposal_for(result, terms, energy.get((result.suite, case)))
                 if isinstance(outcome, ToMeasure):
                     machine = detect(gpus=case.accelerator != "cpu")
-                    refusal = elsewhere(outcome, machine) or foreign_suite(outcome, runs_dir)
+                    refusal = machine_mismatch(outcome, machine) or foreign_suite(outcome, runs_dir)
                     outcome = refusal or outcome
             except BaselineError as error:
                 outcome = str(error)
-            acceptance.take(result, outcome)
+            acceptance.add_decision(result, outcome)
     return acceptance
 
 
@@ -402,7 +406,7 @@ def _finish(acceptance: Acceptance, missing: str, *, repeat: str, write: bool) -
             try:
                 proposal.write()
             except BaselineError as error:
-                acceptance.take(proposal.result, str(error))
+                acceptance.add_decision(proposal.result, str(error))
             else:
                 written.append(proposal)
         folders = shlex.join(sorted({relative(one.folder) for one in written}))

@@ -11,13 +11,13 @@ from typing import Literal
 
 from pytest_mlperf.bench.baseline import noise_of_sessions
 from pytest_mlperf.bench.case import baseline_file, baselines_root, load_checked
-from pytest_mlperf.bench.policy import rule_beside
+from pytest_mlperf.bench.policy import rule_of_baseline
 from pytest_mlperf.core.baseline import (
     AccuracyBaseline,
     Baseline,
     Record,
     changed_keys,
-    find,
+    find_record,
     geometric_means,
     with_record,
 )
@@ -32,8 +32,8 @@ from pytest_mlperf.core.recording import (
     baseline_run,
     empty_baseline,
     new_record,
-    step,
-    why_never,
+    recording_obstacle,
+    value_change,
     worsened,
 )
 from pytest_mlperf.core.results import IMPORTED, CaseResult
@@ -58,10 +58,10 @@ UNFIT_OUTCOMES = frozenset({Outcome.INVALID, Outcome.ERROR, Outcome.GATE_FAIL})
 
 @dataclass(frozen=True, kw_only=True)
 class Terms:
-    """Hold the user's options for accepting values.
+    """Hold the user's options for accepting values as baselines.
 
     Attributes:
-        chosen: Ids of the cases to accept; empty for all.
+        regressions, chosen: Ids of cases whose drops may be accepted; to accept (empty: all).
         measure: Whether missing runs may be made now.
     """
 
@@ -89,12 +89,12 @@ class Kept:
     reason: str
 
 
-def consider(
+def proposal_for(
     result: CaseResult, terms: Terms, energy: CaseResult | None = None
 ) -> PerformanceProposal | ToMeasure | Kept:
-    """Decide how to accept a test's values; raise BaselineError if they are refused.
+    """Decide whether to propose a test's values as a baseline, to measure more runs, or neither.
 
-    `energy` is the result of the case's efficiency test, which shares the baseline record.
+    `energy` is the result of the case's efficiency test. Raises BaselineError for refused values.
     """
     require_fit(result)
     root = root_of(result, terms.baselines)
@@ -104,7 +104,7 @@ def consider(
 
 
 def require_fit(result: CaseResult) -> None:
-    """Raise BaselineError if a result may never become a baseline."""
+    """Raise BaselineError for a handicap, a pretended accelerator, or a failed or empty result."""
     verdict = result.verdict
     measured = verdict.accuracy if verdict.kind == Kind.ACCURACY else verdict.runs
     if result.handicap or result.pretended:
@@ -114,7 +114,7 @@ def require_fit(result: CaseResult) -> None:
         raise BaselineError(first_line(verdict))
     if verdict.subject is None or not measured:
         raise BaselineError("nothing was measured")
-    if reason := why_never(verdict):
+    if reason := recording_obstacle(verdict):
         raise BaselineError(sentence(reason))
 
 
@@ -149,7 +149,7 @@ def recorded(root: Path, result: CaseResult) -> tuple[Path, Record | None]:
     assert subject is not None
     file = baseline_file(baselines_root(root, Path(), result.division), case, result.profile)
     loaded = load_checked(file, case)
-    return file, find(loaded, subject.identity) if loaded else None
+    return file, find_record(loaded, subject.identity) if loaded else None
 
 
 def _speed(
@@ -162,12 +162,12 @@ def _speed(
         return Kept(reason="these runs are already in the baseline")
     if not terms.baselines:
         _same_place(result, file)
-    grows = old is not None and _grows(result, old)
-    if not grows and _stands(result, old, energy) and case.id not in terms.chosen:
+    grows = old is not None and _adds_runs(result, old)
+    if not grows and _is_unchanged(result, old, energy) and case.id not in terms.chosen:
         return Kept(reason=_stays(result, old))
     limits = {**(energy.limits if energy else {}), **result.limits}
     if grows:
-        return record_of(result, file, old, limits, action="append", reason=terms.reason)
+        return performance_proposal(result, file, old, limits, action="append", reason=terms.reason)
     if len(fresh) < GATING_RUNS:
         for judged in filter(None, (result, energy)):
             if is_drop(judged.verdict):
@@ -180,13 +180,13 @@ def _speed(
     if unfit := unrecordable(verdict.runs, result.limits, None):
         raise BaselineError(f"{unfit}; run it again, or remove the metric from [limits]")
     action: Action = "replace" if old else "record"
-    proposal = record_of(result, file, old, limits, action=action, reason=terms.reason)
+    proposal = performance_proposal(result, file, old, limits, action=action, reason=terms.reason)
     require_accepted(result, "; ".join(proposal.worse), terms)
     return proposal
 
 
-def _grows(result: CaseResult, old: Record) -> bool:
-    """Check that the session adds runs of the baseline's own build to a young baseline."""
+def _adds_runs(result: CaseResult, old: Record) -> bool:
+    """Check whether the session adds runs of an unchanged build to a baseline of < `DAYS` days."""
     verdict = result.verdict
     passed = verdict.replaces_baseline and verdict.outcome is Outcome.OK
     return (
@@ -208,14 +208,14 @@ def _stays(result: CaseResult, old: Record | None) -> str:
 
 
 def require_accepted(result: CaseResult, worse: str, terms: Terms) -> None:
-    """Raise BaselineError if values got worse and --accept-regression lacks the case."""
+    """Raise BaselineError if values got `worse` (not "") and --accept-regression lacks the case."""
     case = result.verdict.case.id
     if worse and case not in terms.regressions:
         raise BaselineError(f"worse: {worse}; to accept: --accept-regression {shlex.quote(case)}")
 
 
-def _stands(result: CaseResult, old: Record | None, energy: CaseResult | None) -> bool:
-    """Check that the baseline need not change: same build, and no drop in speed or energy."""
+def _is_unchanged(result: CaseResult, old: Record | None, energy: CaseResult | None) -> bool:
+    """Check that a baseline needs no update: same build, and no drop in speed or energy."""
     words = {one.verdict.outcome for one in (result, energy) if one}
     unmoved = {Outcome.OK, Outcome.PROVISIONAL, Outcome.INCONCLUSIVE}
     dropped = any(is_drop(one.verdict) for one in (result, energy) if one)
@@ -323,20 +323,20 @@ class PerformanceProposal:
         return [*map(sentence, steps)]
 
     def lines(self) -> Iterator[str]:
-        """Yield one line of text per changed metric, with old and new value."""
+        """Yield a line per metric, old and new; notes; then a line on the amount of data."""
         old = geometric_means(self.old.runs) if self.old else {}
         new = geometric_means(self.new.runs)
         for metric in filter(new.__contains__, self.limits):
-            yield f"  {sentence(step(metric, old.get(metric), new[metric]))}"
+            yield f"  {sentence(value_change(metric, old.get(metric), new[metric]))}"
         yield from (f"  {note}" for note in map(sentence, self.notes))
         yield f"  {len(self.new.runs)} runs -> {relative(self.file)}"
 
     def write(self) -> None:
-        """Write the record to the baseline file."""
+        """Write the proposed record to the baseline file."""
         baselines.update(self.file, self._put)
 
     def _put(self, current: Baseline | None) -> Baseline:
-        if (find(current, self.new.identity) if current else None) != self.old:
+        if (find_record(current, self.new.identity) if current else None) != self.old:
             raise BaselineError(f"{self.file}: {CHANGED_NOTE}")
         case, result = self.result.verdict.case, self.result
         empty = empty_baseline(case, round_name=result.round, profile=result.profile)
@@ -360,7 +360,7 @@ class AccuracyProposal:
         return self.file.parents[2]
 
     def lines(self) -> Iterator[str]:
-        """Yield one line of text per changed metric, with old and new value."""
+        """Yield a line per metric, old and new; notes; then a line on the amount of data."""
         for metric, new in self.new.scores.items():
             old = self.old.scores.get(metric) if self.old else None
             if old is None:
@@ -382,7 +382,7 @@ class AccuracyProposal:
 Proposal = PerformanceProposal | AccuracyProposal
 
 
-def record_of(
+def performance_proposal(
     result: CaseResult,
     file: Path,
     old: Record | None,
@@ -391,10 +391,12 @@ def record_of(
     action: Action,
     reason: str,
 ) -> PerformanceProposal:
-    """Create the proposal for a performance test's runs."""
+    """Create the proposal to accept a performance test's runs as its baseline."""
     verdict, case = result.verdict, result.verdict.case
     assert verdict.subject is not None
-    rule = rule_beside(file, case.accelerator, verdict.subject.identity, USUAL_BASELINE_RUNS)[0]
+    rule = rule_of_baseline(file, case.accelerator, verdict.subject.identity, USUAL_BASELINE_RUNS)[
+        0
+    ]
     extended = old if action == "append" else None
     fresh = screened(verdict.runs, result.limits, rule, extended)
     if extended is None and len(fresh.runs) < GATING_RUNS:

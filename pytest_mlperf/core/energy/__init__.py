@@ -120,8 +120,9 @@ def measure(
     Args:
         counter: Readings [J], oldest first, from before the window to after it; may be empty.
         trace: Readings [W], oldest first.
+        limit_w: Enforced power limit; a mean power far above it invalidates the energy.
         rate_hz: Planned sampling rate; a trace with far fewer samples is not used.
-        covers: Whether the power sensor measures all the time; that of A100 and H100: 25 % of it.
+        covers: Whether the power sensor measures without gaps; A100's and H100's cover 25 % only.
         average: Readings of the driver's mean power of the last AVERAGED_S [W]; may be empty.
         most_w: The highest power that the board can draw, if known.
         period_s: Measured time between steps of the counter, if known.
@@ -129,8 +130,10 @@ def measure(
     window_s = end_s - begin_s
     if not window_s > 0:
         raise ValueError(f"the window ends {-window_s:g} s before it begins")
-    counted = readings.count(counter, trace, begin_s, end_s, covers=covers, period_s=period_s)
-    seen = readings.traced(trace, begin_s, end_s, rate_hz=rate_hz, covers=covers)
+    counted = readings.counter_energy(
+        counter, trace, begin_s, end_s, covers=covers, period_s=period_s
+    )
+    seen = readings.integrate_trace(trace, begin_s, end_s, rate_hz=rate_hz, covers=covers)
     joules = seen.joules if counted.joules is None else counted.joules
     energy = Energy(
         joules=joules,
@@ -330,7 +333,7 @@ class EnergyReading:
         return None if self.joules is None or not self.window_s else self.joules / self.window_s
 
 
-def together(
+def sum_energies(
     energies: Mapping[str, Energy],
     *,
     doubts: tuple[Words, ...] = (),
@@ -339,14 +342,15 @@ def together(
     """Add the energies of the GPUs in a window; joules are None if one is unknown.
 
     Correlated uncertainties (gain and lag of the counters) are added; independent ones (ends of the
-    window) are combined as the root of the sum of squares. `names` has display names by UUID.
+    window) are combined as the root of the sum of squares. `names` has display names by UUID. With
+    `doubts` the energy is not gated; they become its notes.
 
     Source: JCGM 100:2008 (GUM), 5.1.2 and 5.2.2, note 1: inputs of correlation 0 and 1.
     """
     members = list(energies.values())
     window_s = members[0].window_s
     joules = _sum([e.joules for e in members])
-    notes = once_each(
+    notes = merge_notes(
         [(names.get(uuid, uuid), (*one.invalid, *one.notes)) for uuid, one in energies.items()]
     )
     return EnergyReading(
@@ -363,7 +367,7 @@ def together(
     )
 
 
-def once_each(gpu_notes: Sequence[tuple[str, Sequence[Words]]]) -> tuple[Words, ...]:
+def merge_notes(gpu_notes: Sequence[tuple[str, Sequence[Words]]]) -> tuple[Words, ...]:
     """Merge notes of one key, and texts, about several GPUs into one note that names the GPUs."""
     alike: dict[str, list[tuple[str, Words]]] = {}
     for gpu, notes in gpu_notes:

@@ -19,13 +19,13 @@ from pytest_mlperf.core.energy.readings import (
     MAX_WATTS,
     Reading,
     at,
-    beat_s,
+    median_interval_s,
     misreads,
     slopes,
     without_misreads,
 )
 from pytest_mlperf.core.notes import Note, Words
-from pytest_mlperf.core.plausible import possible
+from pytest_mlperf.core.plausible import plausible_reading
 from pytest_mlperf.core.prometheus import PageSample, page_samples
 
 POWER_METRIC, ENERGY_METRIC = "DCGM_FI_DEV_POWER_USAGE", "DCGM_FI_DEV_TOTAL_ENERGY_CONSUMPTION"
@@ -65,7 +65,7 @@ class ExportedGpu:
 
 
 def read_exporter(page: bytes, chosen: Collection[str] = ()) -> dict[str, ExportedGpu]:
-    """Parse an exporter's page; return by UUID its GPUs, or those on `chosen` UUIDs and hosts."""
+    """Return a page's GPUs by UUID; if `chosen` is not empty, only those UUIDs and hosts."""
     gpus: dict[str, ExportedGpu] = {}
     for sample in page_samples(page, {POWER_METRIC, ENERGY_METRIC, LIMIT_METRIC, *AMD_METRICS}):
         labels = {name.lower(): text for name, text in sample.labels.items()}
@@ -83,11 +83,11 @@ def _with(gpu: ExportedGpu, sample: PageSample) -> ExportedGpu:
     if sample.labels.get("GPU_I_ID"):
         gpu = replace(gpu, parts=True)
     if sample.name == LIMIT_METRIC:
-        return replace(gpu, limit_w=possible("limit_w", sample.value))
+        return replace(gpu, limit_w=plausible_reading("limit_w", sample.value))
     if sample.name != ENERGY_METRIC:
-        return replace(gpu, watts=possible("power_w", sample.value) or gpu.watts)
+        return replace(gpu, watts=plausible_reading("power_w", sample.value) or gpu.watts)
     # The lower one of two samples of a GPU is stale.
-    joules = max(possible("energy_j", sample.value / 1000) or 0.0, gpu.joules or 0.0)
+    joules = max(plausible_reading("energy_j", sample.value / 1000) or 0.0, gpu.joules or 0.0)
     return replace(gpu, joules=joules or None)
 
 
@@ -106,8 +106,8 @@ class ExporterLook:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class _Counted:
-    """Hold a GPU's energy in a window according to its counter, or the reasons `why_not`."""
+class _CounterEnergy:
+    """Hold a GPU's energy [J] in a window by its counter; None if `why_not` has reasons."""
 
     joules: float | None = None
     uncertainty_j: float | None = None
@@ -160,7 +160,7 @@ def exported_energy(
         readings=min(c.readings for c in counted.values()),
         parts={uuid: c.joules for uuid, c in counted.items()},
     )
-    if why_not := energy.once_each([(uuid, c.why_not) for uuid, c in counted.items()]):
+    if why_not := energy.merge_notes([(uuid, c.why_not) for uuid, c in counted.items()]):
         return replace(whole, notes=(*why_not, *lost))
     whole = replace(
         whole,
@@ -169,11 +169,11 @@ def exported_energy(
     )
     doubts = (
         *lost,
-        *energy.once_each([(uuid, c.doubts) for uuid, c in counted.items()]),
+        *energy.merge_notes([(uuid, c.doubts) for uuid, c in counted.items()]),
         *_doubts(whole, gpus.values(), expected, reader),
         *_beside_powers(whole, _powers(near, begin_s, end_s)),
     )
-    notes = energy.once_each([(uuid, c.notes) for uuid, c in counted.items()])
+    notes = energy.merge_notes([(uuid, c.notes) for uuid, c in counted.items()])
     if lost:
         whole = replace(whole, joules=None, uncertainty_j=None, parts=dict.fromkeys(counted))
     return replace(whole, notes=(*doubts, *notes), gated=not doubts)
@@ -211,7 +211,7 @@ def _counted(
     end_s: float,
     moving: bool,
     reader: Reader,
-) -> _Counted:
+) -> _CounterEnergy:
     read = [
         Reading(time_s=look.time_s, value=gpu.joules)
         for look in looks
@@ -225,21 +225,24 @@ def _counted(
     ]
     inside = [change for change in changes if begin_s <= change.time_s <= end_s]
     if read and not series:
-        return _Counted(why_not=(Note.of("counter_reset", before_j=None, after_j=None),))
+        return _CounterEnergy(why_not=(Note.of("counter_reset", before_j=None, after_j=None),))
     if len(inside) < 2:
         seldom = Note.of("counter_seldom", window_s=end_s - begin_s, cause=f"{reader}_seldom")
         still = Note.of("counter_stale") if moving else seldom
-        return _Counted(readings=len(inside), why_not=(still if series else _no_counter(reader),))
+        return _CounterEnergy(
+            readings=len(inside), why_not=(still if series else _no_counter(reader),)
+        )
     joules = at(changes, end_s) - at(changes, begin_s)
     if joules > MAX_WATTS * (end_s - begin_s):
         note = Note.of("counter_too_fast", metric=ENERGY_METRIC)
-        return _Counted(readings=len(inside), why_not=(note,))
+        return _CounterEnergy(readings=len(inside), why_not=(note,))
     moments = [begin_s, *(change.time_s for change in inside), end_s]
     longest_s = max(later - earlier for earlier, later in pairwise(moments))
-    interval_s = beat_s(inside)
-    return _Counted(
+    interval_s = median_interval_s(inside)
+    return _CounterEnergy(
         joules=joules,
-        uncertainty_j=(interval_s + beat_s(series) + COUNTER_UPDATE_SECONDS) * max(slopes(changes)),
+        uncertainty_j=(interval_s + median_interval_s(series) + COUNTER_UPDATE_SECONDS)
+        * max(slopes(changes)),
         interval_s=interval_s,
         readings=len(inside),
         doubts=tuple(_sparse(len(inside), interval_s, longest_s, reader)),

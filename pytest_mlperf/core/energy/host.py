@@ -9,7 +9,7 @@ from math import fsum
 from pytest_mlperf.core.energy import EnergyReading, Source
 from pytest_mlperf.core.energy.readings import Reading, at
 from pytest_mlperf.core.notes import Note
-from pytest_mlperf.core.plausible import possible
+from pytest_mlperf.core.plausible import plausible_reading
 
 MAX_COUNTER_GAP_SECONDS = 30.0
 """Counters wrap at most once a minute: after a longer gap the number of wraps is unknown."""
@@ -84,7 +84,7 @@ def _unrolled(counter: Counted) -> Sequence[Reading]:
             took_s = reading.time_s - last.time_s
             if (
                 not 0 < took_s <= MAX_COUNTER_GAP_SECONDS
-                or possible("package_w", rise_j / took_s) is None
+                or plausible_reading("package_w", rise_j / took_s) is None
             ):
                 return ()
         unrolled.append(Reading(time_s=reading.time_s, value=reading.value + rounds_j))

@@ -19,7 +19,7 @@ from pytest_mlperf.core import energy
 from pytest_mlperf.core.energy import EnergyReading, Source
 from pytest_mlperf.core.errors import SuiteError
 from pytest_mlperf.core.notes import Note
-from pytest_mlperf.core.plausible import possible
+from pytest_mlperf.core.plausible import plausible_reading
 
 TIME_COLUMNS = ("time", "time_s", "timestamp")
 POWER_COLUMNS = ("watts", "power_w")
@@ -39,8 +39,8 @@ class MeterReading:
 
     @property
     def good(self) -> bool:
-        """Whether the reading succeeded."""
-        return self.watts > 0 and possible("wall_w", self.watts) is not None
+        """Whether the meter's power is above 0 and plausible."""
+        return self.watts > 0 and plausible_reading("wall_w", self.watts) is not None
 
 
 def parse_meter(text: str, *, name: str, local_offset_s: float = 0.0) -> tuple[MeterReading, ...]:
@@ -203,7 +203,7 @@ def wall_energy(readings: Sequence[MeterReading], begin_s: float, end_s: float) 
 def _why_unknown(
     readings: Sequence[MeterReading], good: Sequence[MeterReading], begin_s: float, end_s: float
 ) -> Iterator[Note]:
-    """Yield why the energy is unknown; only the first reason is certain."""
+    """Yield reasons for unknown energy, the certain one first; `good` are readings above 0 W."""
     if not good:
         yield Note.of("meter_empty", failed=len(readings))
     for earlier, later in pairwise(readings):

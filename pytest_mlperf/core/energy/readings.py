@@ -61,20 +61,20 @@ MAX_MISREAD_SECONDS = 5.0
 
 
 def without_misreads(
-    readings: Sequence[Reading], begin_s: float, end_s: float, most_per_s: float = math.inf
+    readings: Sequence[Reading], begin_s: float, end_s: float, max_power_w: float = math.inf
 ) -> tuple[Sequence[Reading], int]:
     """Remove misread values of an energy counter; return (good readings, number of removed ones).
 
-    Good readings rise by at most `most_per_s` [W]. None are returned if the counter was reset.
+    Good readings rise by at most `max_power_w` [W]. None are returned if the counter was reset.
     """
     rises = ((b.value - a.value, b.time_s - a.time_s) for a, b in pairwise(readings))
-    if all(rise >= 0 and rise / most_per_s <= took_s for rise, took_s in rises):
+    if all(rise >= 0 and rise / max_power_w <= took_s for rise, took_s in rises):
         return readings, 0
     # The longest chain, by patience sorting: as values fall, times fall by the least rise time.
     keys: list[float] = []
     lines: list[Any] = []  # by length, as pairs of a reading and the rest of its chain
     for reading in sorted(readings, key=lambda r: (r.value, r.time_s), reverse=True):
-        key = reading.value / most_per_s - reading.time_s
+        key = reading.value / max_power_w - reading.time_s
         position = bisect_right(keys, key)
         keys[position : position + 1] = [key]
         lines[position : position + 1] = [(reading, lines[position - 1] if position else None)]
@@ -108,7 +108,7 @@ def around(readings: Sequence[Reading], time_s: float) -> tuple[Reading, Reading
     return readings[after - 1], readings[after]
 
 
-def beat_s(readings: Sequence[Reading]) -> float:
+def median_interval_s(readings: Sequence[Reading]) -> float:
     """Return the median time between readings [s]."""
     return median(later.time_s - earlier.time_s for earlier, later in pairwise(readings))
 
@@ -136,14 +136,14 @@ def refresh_s(trace: Sequence[Reading]) -> float | None:
 def delay_s(trace: Sequence[Reading], *, covers: bool, usual_s: float = 0.0) -> float:
     """Return the delay of a power trace behind the actual power [s].
 
-    On average a reading is half a refresh old; if the sensor measures all the time, it is also the
-    mean of a whole refresh. `usual_s` is used if the trace is too steady to show refreshes.
+    On average a reading is half a refresh old; if the sensor measures all the time (`covers`), it
+    is also the mean of a whole refresh. `usual_s`: refresh for a trace too steady to show it.
     """
     refresh = refresh_s(trace) or usual_s
     return refresh if covers else refresh / 2
 
 
-def traced(
+def integrate_trace(
     trace: Sequence[Reading],
     begin_s: float,
     end_s: float,
@@ -151,7 +151,10 @@ def traced(
     rate_hz: float | None = None,
     covers: bool = True,
 ) -> Traced:
-    """Integrate a power trace over a window, shifted by the sensor's delay."""
+    """Integrate a power trace over a window, shifted by the sensor's delay.
+
+    `rate_hz` is the planned sampling rate; `covers`: the sensor measures without gaps.
+    """
     if len(trace) < 2:
         return Traced(why_not=Note.of("no_trace"))
     if trace[0].time_s > begin_s or trace[-1].time_s < end_s:
@@ -163,7 +166,7 @@ def traced(
     if rate_hz and len(inside) < MIN_SAMPLES_SHARE * rate_hz * (end_s - begin_s):
         share = len(inside) / (rate_hz * (end_s - begin_s))
         return Traced(why_not=Note.of("trace_thin", share=share))
-    total, read_s = cumulated(trace), beat_s(trace)
+    total, read_s = cumulated(trace), median_interval_s(trace)
     late = max(0.0, min(delay_s(trace, covers=covers), trace[-1].time_s - end_s))
     first, last = (at(total, end + late) for end in (begin_s, end_s))
     rises = fsum(abs(b.value - a.value) for a, b in pairwise(inside))
@@ -235,7 +238,7 @@ class CounterEnergy:
     notes: tuple[Words, ...] = ()
 
 
-def count(
+def counter_energy(
     counter: Sequence[Reading],
     trace: Sequence[Reading],
     begin_s: float,
@@ -244,7 +247,7 @@ def count(
     covers: bool = True,
     period_s: float | None = None,
 ) -> CounterEnergy:
-    """Return a counter's energy in a window; `period_s` is the known time between its steps."""
+    """Return a counter's energy in a window; `covers`: the power sensor measures without gaps."""
     if not counter:
         return CounterEnergy(why_not=Note.of("no_counter", reader="gpu", metric=""))
     ends = (begin_s, end_s)
@@ -259,11 +262,13 @@ def count(
     behind_s = lag_of(steps, trace)
     # As far as is known, a board refreshes its power and its counter together.
     delay = delay_s(
-        trace, covers=covers, usual_s=min(period_s or beat_s(steps), UNWATCHED_STEP_SECONDS)
+        trace,
+        covers=covers,
+        usual_s=min(period_s or median_interval_s(steps), UNWATCHED_STEP_SECONDS),
     )
     unsure_s = LAG_STEP_S + delay / (4 if covers else 1)
-    unsure_s += beat_s(trace) / 2 if len(trace) > 1 else 0.0
-    unsure_s += max(_gap_at(counter, end) for end in ends) - beat_s(counter)
+    unsure_s += median_interval_s(trace) / 2 if len(trace) > 1 else 0.0
+    unsure_s += max(_gap_at(counter, end) for end in ends) - median_interval_s(counter)
     lag_s = None if behind_s is None else behind_s + delay
     shift_s = lag_s or 0.0
     # A counter with a larger lag than others may count a mean.
@@ -275,17 +280,19 @@ def count(
     shape = cumulated(trace) if behind_s is not None else []
 
     def shown_j(time_s: float) -> float:
-        return _along(steps, shape, time_s + shift_s, behind_s or 0.0)
+        return _interpolate_energy(steps, shape, time_s + shift_s, behind_s or 0.0)
 
     def used_j(off_s: float = 0.0) -> float:
         return shown_j(end_s + off_s) - shown_j(begin_s + off_s)
 
     period_s = period_s or min(refresh_s(trace) or UNWATCHED_STEP_SECONDS, UNWATCHED_STEP_SECONDS)
-    blur_s = min(beat_s(counter), UNWATCHED_STEP_SECONDS) / 3
-    if beat_s(steps) < 1.5 * beat_s(counter):  # it may step more often than it is read
-        blur_s = max(blur_s, min(beat_s(counter), period_s) / 2)
+    blur_s = min(median_interval_s(counter), UNWATCHED_STEP_SECONDS) / 3
+    if median_interval_s(steps) < 1.5 * median_interval_s(
+        counter
+    ):  # it may step more often than it is read
+        blur_s = max(blur_s, min(median_interval_s(counter), period_s) / 2)
     then = [Reading(time_s=end + shift_s, value=shown_j(end)) for end in ends]
-    hidden = [_hidden_j(steps, trace, each, behind_s or 0.0, blur_s) for each in then]
+    hidden = [_step_error_j(steps, trace, each, behind_s or 0.0, blur_s) for each in then]
     late_j = max(abs(used_j(unsure_s * part / 4) - used_j()) for part in range(-4, 5))
     if lag_s is None:  # the counter does not follow the trace
         near = [r.value for r in trace if min(abs(r.time_s - end) for end in ends) <= NEAR_SECONDS]
@@ -322,27 +329,31 @@ def _broken(counter: Sequence[Reading]) -> CounterEnergy:
     return CounterEnergy(why_not=note, invalid=(note,))
 
 
-def _hidden_j(
+def _step_error_j(
     steps: Sequence[Reading],
     trace: Sequence[Reading],
-    then: Reading,
+    reading: Reading,
     behind_s: float,
     blur_s: float,
 ) -> float:
-    """Return the uncertainty [J] of a counter between two steps with times known to ± `blur_s`."""
-    earlier, later = around(steps, then.time_s)
+    """Return the uncertainty [J] of an energy counter's value between two of its steps.
+
+    `reading` is that value; the counter is `behind_s` late, and steps are known to ± `blur_s`.
+    """
+    earlier, later = around(steps, reading.time_s)
     near_s = max(
-        NEAR_SECONDS, *(5 * beat_s(readings) for readings in (trace, steps) if readings[1:])
+        NEAR_SECONDS,
+        *(5 * median_interval_s(readings) for readings in (trace, steps) if readings[1:]),
     )
-    watts = slopes([r for r in steps if abs(r.time_s - then.time_s) <= near_s])
-    seen = [r.value for r in trace if abs(r.time_s - then.time_s + behind_s) <= near_s]
+    watts = slopes([r for r in steps if abs(r.time_s - reading.time_s) <= near_s])
+    seen = [r.value for r in trace if abs(r.time_s - reading.time_s + behind_s) <= near_s]
     watts += seen or [0.0, 2 * max(watts)]
     low_w, high_w, rise_j = min(watts), max(watts), later.value - earlier.value
     step_s = later.time_s - earlier.time_s
-    first_s = min(max(then.time_s - earlier.time_s, 0.0), step_s)
+    first_s = min(max(reading.time_s - earlier.time_s, 0.0), step_s)
     most_j = min(first_s * high_w, rise_j - (step_s - first_s) * low_w)
     least_j = max(first_s * low_w, rise_j - (step_s - first_s) * high_w)
-    shown_j = then.value - earlier.value
+    shown_j = reading.value - earlier.value
     return hypot(max(most_j - shown_j, shown_j - least_j), blur_s * rise_j / step_s)
 
 
@@ -370,13 +381,13 @@ def steps_of(counter: Sequence[Reading]) -> list[Reading]:
         for earlier, later in pairwise(counter)
         if later.value > earlier.value
     ]
-    return evenly(steps, beat_s(counter)) if len(steps) > 2 else steps
+    return regular_steps(steps, median_interval_s(counter)) if len(steps) > 2 else steps
 
 
-def evenly(steps: Sequence[Reading], read_s: float) -> list[Reading]:
-    """Move counter steps to a regular period if their jitter is explained by polling."""
+def regular_steps(steps: Sequence[Reading], read_s: float) -> list[Reading]:
+    """Move counter steps to fitted regular times, unless > 5 % would move over `read_s` [s]."""
     moments = [reading.time_s - steps[0].time_s for reading in steps]
-    numbers = _numbers(moments)
+    numbers = _period_indices(moments)
     fitted = linear_regression(numbers, moments)
     even = [steps[0].time_s + fitted.intercept + fitted.slope * number for number in numbers]
     off = [abs(t - reading.time_s) > read_s for t, reading in zip(even, steps, strict=True)]
@@ -385,8 +396,8 @@ def evenly(steps: Sequence[Reading], read_s: float) -> list[Reading]:
     return [Reading(time_s=t, value=r.value) for t, r in zip(even, steps, strict=True)]
 
 
-def _numbers(moments: Sequence[float]) -> list[int]:
-    """Return the number of the counter's period in which each moment lies."""
+def _period_indices(moments: Sequence[float]) -> list[int]:
+    """Return the index of the counter's refresh period in which each update (time [s]) lies."""
     gaps = [later - earlier for earlier, later in pairwise(moments)]
     hole_s = HOLE_FACTOR * median(gaps)
     beat = fmean(gap for gap in gaps if gap <= hole_s)
@@ -437,15 +448,17 @@ def lag_of(steps: Sequence[Reading], trace: Sequence[Reading]) -> float | None:
     )
 
 
-def _along(
-    steps: Sequence[Reading], total: Sequence[Reading], time_s: float, behind_s: float
+def _interpolate_energy(
+    steps: Sequence[Reading], cumulated_energy: Sequence[Reading], time_s: float, lag_s: float
 ) -> float:
-    """Interpolate an energy counter between steps, in proportion to the power trace's energy."""
+    """Interpolate an energy counter at `time_s` by the power `lag_s` earlier, else linearly."""
     earlier, later = around(steps, time_s)
-    if not total or earlier.time_s - behind_s < total[0].time_s:
+    if not cumulated_energy or earlier.time_s - lag_s < cumulated_energy[0].time_s:
         return at(steps, time_s)
-    first, middle, last = (at(total, t - behind_s) for t in (earlier.time_s, time_s, later.time_s))
-    if last <= first or later.time_s - behind_s > total[-1].time_s:
+    first, middle, last = (
+        at(cumulated_energy, t - lag_s) for t in (earlier.time_s, time_s, later.time_s)
+    )
+    if last <= first or later.time_s - lag_s > cumulated_energy[-1].time_s:
         return at(steps, time_s)
     return earlier.value + (later.value - earlier.value) * (middle - first) / (last - first)
 
@@ -468,7 +481,7 @@ def _why_not(
 
 
 def _holes(counter: Sequence[Reading], ends: tuple[float, float]) -> tuple[Note, ...]:
-    usual_s = beat_s(counter)
+    usual_s = median_interval_s(counter)
     gaps = zip(("the begin", "the end"), (_gap_at(counter, end) for end in ends), strict=True)
     return tuple(
         Note.of("counter_unread", seconds=gap_s, end=end)

@@ -37,24 +37,24 @@ class SessionShare:
 
     @property
     def mean(self) -> float:
-        """Posterior mean of the share: the mean of its distribution times the prior."""
+        """Posterior mean of φ: its distribution `weights` times the prior density φ^-0.5."""
         weights = [w * before for w, before in zip(self.weights, _EXPECTED, strict=True)]
         total = math.fsum(weights)
         return math.fsum(w * share for w, share in zip(weights, _CELL_SHARES, strict=True)) / total
 
     def quantile(self, chance: float) -> float:
-        """Return the quantile of the share at a probability."""
+        """Return a quantile of φ, the sessions' share of the variance, at probability `chance`."""
         sums = accumulate(self.weights)
         return next(
             (s for s, below in zip(_CELL_SHARES, sums, strict=True) if below >= chance), 1.0
         )
 
-    def variance(self, chance: float, inside: float, within: float, log_se: float) -> float:
-        """Return the quantile of s0², the variance of a run without the noise within it.
+    def variance(self, probability: float, inside: float, within: float, log_se: float) -> float:
+        """Return the `probability` quantile of s0², the variance of runs beyond `within`.
 
         Args:
-            inside: Variance of runs of one session beyond `within`: (1 - φ)·(s0² + w²) - w².
-            within: Variance within a run, w².
+            inside: Variance of one session's runs beyond `within`: (1 - φ)·(s0² + w²) - w².
+            within: Variance inside a run, w².
             log_se: Standard error of the logarithm of `inside`.
         """
 
@@ -67,7 +67,7 @@ class SessionShare:
             )
 
         low, high = math.log(inside) - 10 * log_se - 1, math.log(inside + within) + 10 * log_se + 8
-        return math.exp(_root(lambda log: chance - below(math.exp(log)), low, high))
+        return math.exp(_root(lambda log: probability - below(math.exp(log)), low, high))
 
 
 def session_share(ratio: float, *, runs_per_session: float, df: int, run_df: float) -> SessionShare:
@@ -150,8 +150,8 @@ MIN_DF, MAX_DF = 1.0, 30.0
 
 
 @dataclass(frozen=True, slots=True)
-class Unit:
-    """Hold the variance of one series, its degrees of freedom, and its within-run variance."""
+class SeriesVariance:
+    """Hold a metric's log variance between runs of a case, its df, and the one inside a run."""
 
     variance: float
     df: int
@@ -160,7 +160,11 @@ class Unit:
 
 @dataclass(frozen=True, slots=True)
 class Fit:
-    """Hold estimates of the prior's df ν0 and variance s0², and the data's weights in them."""
+    """Hold a fit of the noise prior: ν0 (`df`) and s0² (`variance`).
+
+    `log_se` is the standard error of log s0². `df_weight` and `weight` are the shares of the data
+    in the estimates of ν0 and log s0², from 0 to 1; the rest is the default.
+    """
 
     df: float
     variance: float
@@ -169,11 +173,13 @@ class Fit:
     df_weight: float
 
 
-def fit(units: Sequence[Unit], default_df: float, default: float, cases: int) -> Fit:
-    """Fit V_c / (s0² + w_c²) ~ F(d_c, ν0), the model of rule R, by moments of log V.
+def fit(
+    units: Sequence[SeriesVariance], default_df: float, default_variance: float, cases: int
+) -> Fit:
+    """Fit rule R's prior, V / (s0² + w²) ~ F(d, ν0), by the moments of log V; return s0² and ν0.
 
-    The estimates are shrunk towards the defaults. Metrics of a case share its runs, so the number
-    of cases determines the weight of the data.
+    A unit has variance V between runs, df d, and variance w² inside a run. Estimates are shrunk
+    towards the defaults; the number of `cases`, whose metrics share runs, weights the data.
 
     Source: G. K. Smyth, 2004, section 6.2, with an expected variance per case; the shrinkage is
         ours.
@@ -198,7 +204,7 @@ def fit(units: Sequence[Unit], default_df: float, default: float, cases: int) ->
     error = (trigamma(df / 2) + fmean(trigamma(unit.df / 2) for unit in units)) / cases / share**2
     guess = (2 * math.log(DEFAULT_FACTOR)) ** 2
     weight = guess / (guess + error)
-    mixed = math.exp(weight * root + (1 - weight) * math.log(default))
+    mixed = math.exp(weight * root + (1 - weight) * math.log(default_variance))
     return Fit(
         df=df,
         variance=max(mixed, FLOOR_SD**2),
@@ -208,8 +214,8 @@ def fit(units: Sequence[Unit], default_df: float, default: float, cases: int) ->
     )
 
 
-def _centred(unit: Unit, expected: float) -> float:
-    """Return log(V / (s0² + w²)) minus E log(χ²/d), for V with d degrees of freedom."""
+def _centred(unit: SeriesVariance, expected: float) -> float:
+    """Return a series' log(variance / (`expected` s0² + within)), less the mean of log(χ²/df)."""
     ratio = max(unit.variance, FLOOR_SD**2) / (expected + unit.within)
     return math.log(ratio) - digamma(unit.df / 2) + math.log(unit.df / 2)
 
@@ -311,9 +317,9 @@ class Learnt:
     """Hold the estimated noise of an accelerator and the amount of data.
 
     Attributes:
-        sd, share: 90 % confidence intervals of s0 and φ; None for one session.
+        sd, share: 90 % confidence intervals of sd s0 and session share φ; None for one session.
         cases: Cases with at least two runs in one session.
-        weights: Weights of the data in ν0 and s0; the defaults have the remaining weight.
+        weights: Weights (0 to 1) of the data in the estimates of ν0 (prior df) and of s0.
     """
 
     noise: Noise
@@ -326,7 +332,7 @@ class Learnt:
 
 
 def spread(runs: Sequence[Value]) -> SeriesSpread | None:
-    """Return the variances of a series, or None if no session has two runs."""
+    """Return log variances within runs, of runs, of sessions; None if all sessions have one run."""
     groups = scatter(by_session(runs, log_scale()))
     if groups.run_df < 1:
         return None
@@ -343,10 +349,10 @@ def spread(runs: Sequence[Value]) -> SeriesSpread | None:
 def learn(series: Sequence[Series], default: Noise) -> Learnt:
     """Estimate the noise from A/A runs, shrunk towards the default if there are few.
 
-    The first step estimates ν0 and the variance between runs of one session. Divided by that, the
-    mean squares between sessions give the distribution of φ. Then ν0 and s0 are estimated from both
-    mean squares. The interval of s0 includes the uncertainty of φ. With one session φ stays the
-    default, and s0 is the deviation between runs divided by √(1 - φ).
+    Noise is `prior_df` (ν0), `prior_sd` (s0) and `session_share` (φ). The first step estimates ν0
+    and the variance between runs of one session. Divided by it, mean squares between sessions give
+    φ's distribution; both mean squares give ν0 and s0. The interval of s0 includes φ's uncertainty.
+    With one session φ stays the default, and s0 is the deviation between runs / √(1 - φ).
     """
     usable = [(one, variances) for one in series if (variances := spread(one.runs)) is not None]
     if not usable:
@@ -355,11 +361,15 @@ def learn(series: Sequence[Series], default: Noise) -> Learnt:
     cases = len({one.case for one, _ in usable})
     sessions = len({run.session for one, _ in usable for run in one.runs})
     inside = (1 - default.session_share) * default.prior_sd**2
-    units = [Unit(variances.run, variances.run_df, variances.within) for variances in spreads]
+    units = [
+        SeriesVariance(variances.run, variances.run_df, variances.within) for variances in spreads
+    ]
     first = fit(units, default.prior_df, inside, cases)
     shares, session_df = _session_share(usable, first)
     share = shares.mean if shares else default.session_share
-    units = [Unit(total_variance(s, share), s.run_df + s.between_df, s.within) for s in spreads]
+    units = [
+        SeriesVariance(total_variance(s, share), s.run_df + s.between_df, s.within) for s in spreads
+    ]
     last = fit(units, default.prior_df, default.prior_sd**2, cases)
     sd = math.sqrt(last.variance)
     return Learnt(
@@ -399,20 +409,20 @@ def moderated(spread: SeriesSpread, noise: Noise) -> float:
 
 
 def _session_share(
-    usable: Sequence[tuple[Series, SeriesSpread]], inside: Fit
+    spreads: Sequence[tuple[Series, SeriesSpread]], run_prior: Fit
 ) -> tuple[SessionShare | None, int]:
-    """Return the distribution of φ, and its degrees of freedom.
+    """Return (distribution of φ, the sessions' share of variance; its df); (None, 0) if unknown.
 
-    The ratio of a case's mean square between sessions to its moderated variance between runs is
-    (1 + n0·φ/(1-φ)) · F(S-1, ν0+f). Cases share the machine of a session, so they count as one.
+    A case's mean square between S sessions over its moderated run variance (prior and observed df:
+    ν0, f) is (1 + n0·φ/(1-φ)) · F(S-1, ν0+f), for n0 runs per session. All cases count as one.
     """
     squares = weight = run_df = 0.0
     between_df, names = 0, set()
-    for series, spread in usable:
+    for series, spread in spreads:
         if spread.between is None:
             continue
-        df = inside.df + spread.run_df
-        expected = inside.df * (inside.variance + spread.within) + spread.run_df * spread.run
+        df = run_prior.df + spread.run_df
+        expected = run_prior.df * (run_prior.variance + spread.within) + spread.run_df * spread.run
         squares += spread.between_df * spread.between * df / max(expected, df * FLOOR_SD**2)
         weight += spread.between_df * spread.runs_per_session
         run_df += df
@@ -461,7 +471,7 @@ def _ratio(excesses: Sequence[tuple[float, float, int]]) -> float:
 def _excess(runs: Sequence[Value], rule: RuleR) -> tuple[float, float, int] | None:
     """Return (df · (mean square between sessions / run variance - 1), weight, df) of a build.
 
-    The weight is that of the build in the pooled estimate. None with fewer than two sessions.
+    Σfirst / Σweight estimates session variance / run variance. None with fewer than two sessions.
     """
     sessions = by_session(runs, log_scale())
     if len(sessions) < 2:

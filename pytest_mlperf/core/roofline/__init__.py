@@ -26,8 +26,8 @@ class Changed:
     """Hold the FLOP and bytes that remain after the declared techniques, such as pruning.
 
     Attributes:
-        certain, estimated: Least and likely work; None if unknown, with the cause in `reason` or
-            `why_no_estimate`.
+        certain, estimated: Lower bound and estimate of the work; None if unknown, with the cause in
+            `reason` or `why_no_estimate`.
         sparse: Whether 2:4 sparsity skips half of the weights, which doubles the peak.
         drafts: Tokens per decoding step (speculative decoding); None if unbounded.
         varies: Technique that makes work differ between samples of equal size; None without one.
@@ -44,14 +44,14 @@ class Changed:
 
 @dataclass(frozen=True, slots=True)
 class Effect:
-    """Describe a technique: the work it applies to, figures it needs, and how it changes work."""
+    """Define a technique's `change` of work, applicable `kinds`, and Circumstances it `needs`."""
 
     kinds: tuple[type, ...]
     needs: tuple[str, ...]
     change: Callable[[Changed, Circumstances], Changed]
 
 
-def changed(work: AnyWork, seen: Circumstances) -> Changed:
+def reduced_work(work: AnyWork, seen: Circumstances) -> Changed:
     """Return the reference model's work, reduced by the techniques that the run declares."""
     result = Changed(certain=work, estimated=work)
     for name in dict.fromkeys(seen.techniques):
@@ -74,13 +74,13 @@ def _share(technique: str) -> Callable[[Changed, Circumstances], Changed]:
     def change(result: Changed, seen: Circumstances) -> Changed:
         if seen.work_share is None:
             return _nothing(result, _needs(technique, "work_share"))
-        return _reduced(result, share=seen.work_share)
+        return _with_figures(result, share=seen.work_share)
 
     return change
 
 
-def _reduced(result: Changed, **figures: Any) -> Changed:
-    """Return the change with these figures in both its least and its likely work."""
+def _with_figures(result: Changed, **figures: Any) -> Changed:
+    """Return `result` with these fields replaced in both its certain and its estimated work."""
     certain, likely = (
         None if work is None else replace(work, **figures)
         for work in (result.certain, result.estimated)
@@ -106,7 +106,7 @@ def _fewer_calls(name: str, *, guided: bool) -> Callable[[Changed, Circumstances
         assert isinstance(certain, Diffusion)
         calls = min(seen.calls or (certain.calls if guided else 1), certain.calls)
         steps = 1 if seen.steps is None else min(seen.steps, certain.steps)
-        result = _reduced(result, steps=steps, calls=calls)
+        result = _with_figures(result, steps=steps, calls=calls)
         if seen.steps is None or not (guided or seen.calls):
             return _unknown(result, _needs(name, "steps"))
         return result
@@ -117,9 +117,9 @@ def _fewer_calls(name: str, *, guided: bool) -> Callable[[Changed, Circumstances
 def _part_of_network(result: Changed, seen: Circumstances) -> Changed:
     assert isinstance(result.certain, Diffusion)
     if seen.network_share is None:
-        result = _reduced(result, network_share=1 / result.certain.steps)
+        result = _with_figures(result, network_share=1 / result.certain.steps)
         return _unknown(result, _needs("deepcache", "network_share"))
-    return _reduced(result, network_share=seen.network_share)
+    return _with_figures(result, network_share=seen.network_share)
 
 
 def _drafts(result: Changed, seen: Circumstances) -> Changed:
@@ -165,7 +165,7 @@ class Limit:
     Attributes:
         value: The result; None if only the limit was requested.
         certain: Limit for the least possible work; None with a cause in `why_unknown`.
-        ceiling: The certain limit at the highest clock, if weights fill the cache.
+        ceiling: As `certain`, but at the highest clock and with caches full of weights.
         estimated: Limit for the run's estimated work; None with a cause in `why_no_estimate`.
         binds: Resource that sets the estimated limit (if unknown, the certain limit).
     """
@@ -182,19 +182,19 @@ class Limit:
     why_no_estimate: Note | None = None
 
     @property
-    def of_certain(self) -> float | None:
-        """Share of the certain limit that the result reaches, e.g. 0.62; None without a limit."""
+    def certain_share(self) -> float | None:
+        """Result as a share of `certain`, the limit for the least work; None if unknown."""
         return self._share(self.certain)
 
     @property
-    def of_estimated(self) -> float | None:
+    def estimated_share(self) -> float | None:
         """Share of the estimated limit that the result reaches; None without an estimate."""
         return self._share(self.estimated)
 
     @property
     def share(self) -> float | None:
         """Roofline share: of the estimated limit if there is one, else of the certain one."""
-        return self.of_certain if self.estimated is None else self.of_estimated
+        return self.certain_share if self.estimated is None else self.estimated_share
 
     @property
     def impossible(self) -> bool:
@@ -205,7 +205,7 @@ class Limit:
     @property
     def near(self) -> bool:
         """Whether the result is near or beyond the estimated limit and should be checked."""
-        return self.of_estimated is not None and self.of_estimated > NEAR_LIMIT_SHARE
+        return self.estimated_share is not None and self.estimated_share > NEAR_LIMIT_SHARE
 
     def _share(self, limit: float | None) -> float | None:
         if self.value is None or limit is None:
@@ -220,7 +220,7 @@ def share_note(limit: Limit) -> Note:
     if limit.share is None:
         return limit.why_unknown or Note.of("no_limit_asked")
     if limit.impossible:
-        return Note.of("roofline_exceeded", share=limit.of_certain, binds=limit.binds)
+        return Note.of("roofline_exceeded", share=limit.certain_share, binds=limit.binds)
     return share_reached(limit.share, limit.binds, estimated=limit.estimated is not None)
 
 
@@ -240,12 +240,12 @@ def share_of_limit(
     work: AnyWork | None,
     seen: Circumstances,
 ) -> Limit:
-    """Return the physical limit of a result on its GPUs, or why it is unknown."""
+    """Return the physical limit of a result on its GPUs; an unknown one is None with a reason."""
     empty = Limit(metric=metric, value=value)
     reason = _why_unknown(metric, accelerator, gpu, work, seen)
     if reason or gpu is None or work is None:
         return replace(empty, why_unknown=reason, why_no_estimate=reason)
-    change = changed(work, seen)
+    change = reduced_work(work, seen)
     term = _term(metric, gpu, seen, change, certain=True)
     if term is None:
         reason = change.reason or _why_no_terms(metric, change)
@@ -282,11 +282,11 @@ def _term(
         seen = replace(seen, gpus=seen.replica_gpus or seen.gpus)
     has = bounds.hardware(gpu, seen, best=best, sparse=change.sparse)
     if time:
-        terms = bounds.shortest(metric, work, has, seen, certain=certain, drafts=drafts)
+        terms = bounds.latency_bounds(metric, work, has, seen, certain=certain, drafts=drafts)
     elif metric == "throughput":
-        terms = bounds.samples(work, has, seen, certain=certain, drafts=drafts)
+        terms = bounds.sample_limits(work, has, seen, certain=certain, drafts=drafts)
     elif isinstance(work, Decode):
-        terms = bounds.tokens(work, has, seen, certain=certain, drafts=drafts)
+        terms = bounds.token_limits(work, has, seen, certain=certain, drafts=drafts)
     else:
         return None
     # The longest time or the lowest rate limits the whole.
@@ -339,7 +339,7 @@ def _is_time(metric: str) -> bool:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Light:
+class RooflineShare:
     """Compare one metric of a run with its physical limit (the roofline).
 
     Attributes:
@@ -370,7 +370,7 @@ class Light:
         return Note.of("above_ceiling", metric=self.metric, share=self.says, limit=limit)
 
 
-def lights(
+def roofline_shares(
     metrics: Mapping[str, float],
     scenario: Scenario,
     *,
@@ -378,9 +378,9 @@ def lights(
     gpu: GpuSpec | None,
     work: AnyWork | None,
     seen: Circumstances,
-) -> tuple[Light, ...]:
+) -> tuple[RooflineShare, ...]:
     """Return the roofline shares of a run's metrics, main metric first; at least one entry."""
-    first = about(scenario, metrics)
+    first = main_metric(scenario, metrics)
     names = [first, *(n for n in metrics if n not in {first, *EFFICIENCY, *UNGATED})]
     limits = [
         share_of_limit(n, metrics[n], accelerator=accelerator, gpu=gpu, work=work, seen=seen)
@@ -388,15 +388,15 @@ def lights(
         if n in METRICS
     ]
     with_limit = [limit for limit in limits if limit.certain is not None]
-    copied = [field.name for field in fields(Light) if field.name != "says"]
+    copied = [field.name for field in fields(RooflineShare) if field.name != "says"]
     return tuple(
-        Light(says=share_note(limit), **{name: getattr(limit, name) for name in copied})
+        RooflineShare(says=share_note(limit), **{name: getattr(limit, name) for name in copied})
         for limit in with_limit or limits[:1]
     )
 
 
-def about(scenario: Scenario, metrics: Mapping[str, float]) -> str:
-    """Return the main metric of a scenario: tokens or samples per second, or a latency."""
+def main_metric(scenario: Scenario, metrics: Mapping[str, float]) -> str:
+    """Return the name of a scenario's main metric: tokens or samples per second, or a latency."""
     if scenario.answers_one_at_a_time:
         return gated_metrics(scenario)[0]
     return "tokens_per_second" if "tokens_per_second" in metrics else "throughput"

@@ -50,7 +50,7 @@ class Term:
 def hardware(
     gpu: GpuSpec, seen: Circumstances, *, best: bool = False, sparse: bool = False
 ) -> Hardware:
-    """Return the capability of all GPUs; `best` assumes the highest clock and full caches."""
+    """Return the capability of all GPUs; `best`: top clock, full caches; `sparse`: 2:4 weights."""
     flops, weights = peak(gpu, seen.precision), seen.weights or seen.precision
     assert flops is not None  # callers checked all names
     copy = seen.replica_gpus or seen.gpus
@@ -67,24 +67,27 @@ def hardware(
     )
 
 
-def samples(
+def sample_limits(
     work: AnyWork, has: Hardware, seen: Circumstances, *, certain: bool, drafts: float | None = 1.0
 ) -> list[Term]:
-    """Return the limits [samples/s] by compute and memory; [] if sample sizes are unknown."""
+    """Return the limits [samples/s] by compute and memory; [] if sample sizes are unknown.
+
+    `certain`: only unavoidable work counts. `drafts`: tokens per decoding step, None if unbounded.
+    """
     if isinstance(work, Decode):
         if not seen.output_tokens:
             return []
         length = seen.output_tokens
-        terms = tokens(work, has, seen, certain=certain, drafts=drafts)
+        terms = token_limits(work, has, seen, certain=certain, drafts=drafts)
         return [replace(t, rate=t.rate / length, amount=t.amount * length) for t in terms]
     flop = work.least(seen) if certain else work.estimate(seen)
     return [] if not flop else [_rate("compute", flop, has.flops)]
 
 
-def tokens(
+def token_limits(
     work: Decode, has: Hardware, seen: Circumstances, *, certain: bool, drafts: float | None = 1.0
 ) -> list[Term]:
-    """Return the limits [tokens/s] by compute and, unless drafts are unbounded, by memory."""
+    """Return limits [tokens/s] by compute, memory; `drafts`: tokens a step, None omits memory."""
     flop = work.least_token(seen) if certain else work.estimate_token(seen)
     if not flop:
         return []
@@ -97,22 +100,22 @@ def tokens(
     return terms
 
 
-def likely_batch(work: Decode, has: Hardware, seen: Circumstances) -> float | None:
-    """Return one model copy's batch: `seen.batch`, or what fits in memory; None if unknown.
+def likely_batch(work: Decode, hardware: Hardware, seen: Circumstances) -> float | None:
+    """Return one model copy's batch: what fits in memory, at most `seen.batch`; None if unknown.
 
     This is an estimate for sequences of full length; the KV cache may also use host memory.
     """
-    if has.memory is None or has.weight is None or seen.input_tokens is None:
+    if hardware.memory is None or hardware.weight is None or seen.input_tokens is None:
         return seen.batch
     length = seen.input_tokens + work.beams * (seen.output_tokens or 0.0)
-    room = has.memory - (work.shared + work.experts * work.expert) * has.weight
+    room = hardware.memory - (work.shared + work.experts * work.expert) * hardware.weight
     if not length or room <= 0:
         return seen.batch
-    return max(1.0, min(room / (length * work.kv_bytes(has.kv)), seen.batch or math.inf))
+    return max(1.0, min(room / (length * work.kv_bytes(hardware.kv)), seen.batch or math.inf))
 
 
 def step_bytes(work: Decode, has: Hardware, seen: Circumstances, *, certain: bool) -> float | None:
-    """Return the bytes read by one decoding step; None if the format is unknown."""
+    """Return the bytes read per decoding step, without KV cache if `certain`; None if unknown."""
     if has.weight is None:
         return None
     if certain:
@@ -123,45 +126,48 @@ def step_bytes(work: Decode, has: Hardware, seen: Circumstances, *, certain: boo
     return work.weights(sequences * work.beams) * has.weight + cache
 
 
-def decode_rate(work: Decode, has: Hardware, *, batch: float, context: float) -> float:
-    """Return tokens per second of pure decoding, with `context` earlier tokens per sequence."""
+def decode_rate(work: Decode, hardware: Hardware, *, batch: float, context: float) -> float:
+    """Return the roofline's tokens/s for `batch` sequences with `context` earlier tokens each."""
     flop = work.beams * (work.token_flop + work.context_flop * context)
-    weight = has.weight or 0.0
-    read = work.weights(batch * work.beams) * weight + batch * context * work.kv_bytes(has.kv)
-    return batch / max(read / (has.bandwidth or float("inf")), batch * flop / has.flops)
+    weight = hardware.weight or 0.0
+    read = work.weights(batch * work.beams) * weight + batch * context * work.kv_bytes(hardware.kv)
+    return batch / max(read / (hardware.bandwidth or float("inf")), batch * flop / hardware.flops)
 
 
-def prefill_rate(work: Decode, has: Hardware, *, length: float) -> float:
-    """Return a prompt's tokens per second, for prompts of `length` tokens."""
-    return has.flops / work.prompt_flop(length)
+def prefill_rate(work: Decode, hardware: Hardware, *, length: float) -> float:
+    """Return the prompt tokens/s at the peak FLOP rate, for prompts of `length` tokens."""
+    return hardware.flops / work.prompt_flop(length)
 
 
-def shortest(
+def latency_bounds(
     metric: str,
     work: AnyWork,
-    has: Hardware,
+    hardware: Hardware,
     seen: Circumstances,
     *,
     certain: bool,
     drafts: float | None,
 ) -> list[Term]:
-    """Return lower bounds of a latency [s] by compute and memory; GPUs may share a sample."""
+    """Return bounds of a latency [s] by compute and memory; `certain`: for the least work.
+
+    `drafts` are tokens per decoding step; None if there is no bound on them.
+    """
     if not isinstance(work, Decode):
         flop = work.smallest if certain else work.estimate(seen)
-        return [] if not flop else [_time("compute", flop, has.flops)]
+        return [] if not flop else [_time("compute", flop, hardware.flops)]
     kind = metric.partition("_")[0]
     if kind == "latency":
-        return _whole(work, has, seen, certain=certain, drafts=drafts)
+        return _whole(work, hardware, seen, certain=certain, drafts=drafts)
     if kind in {"ttft", "first"}:
-        return _first(work, has, seen, certain=certain)
+        return _first(work, hardware, seen, certain=certain)
     if kind == "itl" and drafts != 1.0:
         return []  # a step gives several tokens at once, with no time between them
     # Every token is computed, also a drafted one; the weights are read once per step.
-    terms = [_time("compute", work.beams * work.token_flop, has.flops)]
+    terms = [_time("compute", work.beams * work.token_flop, hardware.flops)]
     # The acceptance is a mean: a request of easy tokens may have much more.
     if drafts is None or (certain and drafts != 1.0):
         return terms
-    return terms + _reading(work, has, seen, 1 / drafts, certain=certain)
+    return terms + _reading(work, hardware, seen, 1 / drafts, certain=certain)
 
 
 def _first(work: Decode, has: Hardware, seen: Circumstances, *, certain: bool) -> list[Term]:

@@ -22,7 +22,7 @@ _SCALES = {"": 1.0, "k": 1e3, "M": 1e6, "G": 1e9, "T": 1e12, "P": 1e15}
 
 @dataclass(frozen=True, slots=True)
 class _Figure:
-    """Describe the units of a GPU figure, base unit first; a value below `least` is an error."""
+    """Describe a GPU figure: its units, base unit first, an example, and its least valid value."""
 
     units: tuple[str, ...]
     example: str
@@ -112,11 +112,11 @@ def parse_gpu(accelerator: str, figures: Mapping[str, Any]) -> GpuSpec:
 
 
 def any_of(specs: Sequence[GpuSpec]) -> GpuSpec:
-    """Return upper bounds over several GPU models, if it is unknown which one is present."""
-    return reduce(_either, specs)
+    """Return an upper bound of each figure over GPU models, if the present one is unknown."""
+    return reduce(_upper_bounds, specs)
 
 
-def _either(a: GpuSpec, b: GpuSpec) -> GpuSpec:
+def _upper_bounds(a: GpuSpec, b: GpuSpec) -> GpuSpec:
     """Return upper bounds over two GPU models; a figure is None if unknown for one of them."""
     peaks = {key: max(a.peaks[key], b.peaks[key]) for key in a.peaks if key in b.peaks}
     bandwidth, memory = _most(a.bandwidth, b.bandwidth), _most(a.memory, b.memory)
@@ -277,20 +277,20 @@ class PerDollar:
 
 
 def fewest_gpus(weight_bytes: float, memory: float) -> int:
-    """Return the fewest GPUs that hold a model's weights, including all experts."""
+    """Return the fewest GPUs, of `memory` bytes, that hold a model's weights with all experts."""
     if not (0 < weight_bytes < math.inf and 0 < memory < math.inf):
         raise ValueError(f"weight_bytes={weight_bytes!r}, memory={memory!r}; both must be positive")
     return math.ceil(weight_bytes / memory)
 
 
 def per_dollar(
-    rate: float, price: GpuPrice, *, gpus: int, holding: int = 1, of: str = "tokens"
+    rate: float, price: GpuPrice, *, gpus: int, weight_gpus: int = 1, unit: str = "tokens"
 ) -> PerDollar:
-    """Return the output per dollar: rate x 3600 s / (USD per GPU-hour x max(gpus, holding))."""
+    """Return output per dollar: rate x 3600 s / (USD per GPU-hour x max(gpus, weight_gpus))."""
     if not 0 <= rate < math.inf:
         raise ValueError(f"the rate is {rate!r}; must be finite, at least 0")
-    if gpus < 1 or holding < 1:
-        raise ValueError(f"gpus={gpus}, holding={holding}; both must be at least 1")
-    paid = max(gpus, holding)
+    if gpus < 1 or weight_gpus < 1:
+        raise ValueError(f"gpus={gpus}, holding={weight_gpus}; both must be at least 1")
+    paid = max(gpus, weight_gpus)
     dollars_per_s = price.usd_per_gpu_hour * paid / SECONDS_PER_HOUR
-    return PerDollar(value=rate / dollars_per_s, of=of, gpus=paid, price=price)
+    return PerDollar(value=rate / dollars_per_s, of=unit, gpus=paid, price=price)

@@ -7,8 +7,8 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from statistics import fmean
 
-from pytest_mlperf.core.baseline import GENERATION, AccuracyBaseline, Rerun, kept
-from pytest_mlperf.core.measurement import Accuracy, Scored, Subject, others
+from pytest_mlperf.core.baseline import GENERATION, AccuracyBaseline, Rerun, rounded_scores
+from pytest_mlperf.core.measurement import Accuracy, Scored, Subject, changed_outputs
 from pytest_mlperf.core.metrics import COUNTS, OUTPUT_TOKENS
 from pytest_mlperf.core.notes import Note, NoteKey
 from pytest_mlperf.core.rulings.outcomes import outcome_of
@@ -27,7 +27,7 @@ GROUPED_ERROR_RATIO = 1.5
 
 @dataclass(frozen=True, kw_only=True)
 class PassContext:
-    """Hold context of an accuracy pass; `drawn`: answers are sampled, so margins may be widened."""
+    """Hold baseline output digests, if the build is the baseline's, and if tokens are sampled."""
 
     same_build: bool = False
     outputs: Sequence[int] | None = None
@@ -56,7 +56,7 @@ def _limit(subject: Subject) -> str:
 def unfit_answers(
     accuracy: Accuracy, subject: Subject, cut_share: float | None = None
 ) -> Note | None:
-    """Return why answers are unfit for a first baseline (too many empty or cut); None if fit."""
+    """Return why answers are unfit for a first baseline (too many empty or truncated), or None."""
     counts, allowed = accuracy.answers, CUT_SHARE if cut_share is None else cut_share
     answers, empty, cut = (counts.get(name, 0) for name in ("answers", "empty", "cut"))
     if accuracy.fixed_lengths:
@@ -88,8 +88,8 @@ def risen_flaws(accuracy: Accuracy, subject: Subject) -> Note | None:
 
 
 def notes_of_outputs(scored: Scored, rescored: int, context: PassContext) -> tuple[Note, ...]:
-    """Return a note on changed outputs, or on `rescored` samples with unchanged outputs."""
-    changed = others(context.outputs, scored)
+    """Return a note if outputs changed, or if only scores (of `rescored` samples) did; else ()."""
+    changed = changed_outputs(context.outputs, scored)
     if changed is None:
         return ()
     key: NoteKey = "scores_only"
@@ -152,30 +152,30 @@ DEFAULT_MARGIN = Margin(value=0.005, is_share=True)
 
 def rule_on_scores(
     baseline: AccuracyBaseline,
-    before: Mapping[str, Values],
+    baseline_scores: Mapping[str, Values],
     accuracy: Accuracy,
     scored: Scored,
     order: Sequence[int],
     *,
     margin: Callable[[str], Margin],
     sequential: bool,
-    beside: PassContext = NOTHING_BESIDE,
+    context: PassContext = NOTHING_BESIDE,
 ) -> Ruling:
     """Judge the scores of a pass by rule A, in the order in which its samples were measured.
 
     Metrics that only a whole data set has (mAP) are judged by pseudo-values after the last sample,
-    with their share of alpha. A sequential pass may stop at any interim analysis. `beside` adds
+    with their share of alpha. A sequential pass may stop at any interim analysis. `context` adds
     notes, and widens the margins for sampled answers.
     """
     position = {index: place for place, index in enumerate(scored.indices)}
     there = [index for index in order if index in position]
     series = {
         name: (
-            [before[name][index] for index in there],
-            kept([values[position[index]] for index in there], baseline.steps[name]),
+            [baseline_scores[name][index] for index in there],
+            rounded_scores([values[position[index]] for index in there], baseline.steps[name]),
         )
         for name, values in scored.per_sample.items()
-        if name in before and name != OUTPUT_TOKENS
+        if name in baseline_scores and name != OUTPUT_TOKENS
     }
     of = scored.groups
     groups = None if of is None else [of[position[index]] for index in there]
@@ -183,7 +183,7 @@ def rule_on_scores(
     if not judged:
         return Ruling(outcome=Outcome.NO_BASELINE, headline=Note.of("no_scores"))
     for name, both in series.items():
-        if other := _applies_otherwise(name, *both, there, full=len(there) == len(order)):
+        if other := _scored_samples_note(name, *both, there, full=len(there) == len(order)):
             return Ruling(outcome=Outcome.INVALID, headline=other)
     pairs = {
         name: rule_a.ScorePairs(
@@ -196,9 +196,12 @@ def rule_on_scores(
         for name in judged
     }
     hidden: dict[str, float] = {}
-    if beside.drawn:
-        at, share = rule_a.looks(len(order), sequential=sequential), len(there) / len(order)
-        detectable = {name: rule_a.least_shown(one, share, at) for name, one in pairs.items()}
+    if context.drawn:
+        at, share = (
+            rule_a.analysis_sizes(len(order), sequential=sequential),
+            len(there) / len(order),
+        )
+        detectable = {name: rule_a.smallest_margin(one, share, at) for name, one in pairs.items()}
         hidden = {name: drop for name, drop in detectable.items() if drop > pairs[name].margin}
         pairs |= {name: replace(pairs[name], margin=drop) for name, drop in hidden.items()}
     judgements = _judge(pairs, accuracy.whole, len(there), len(order), sequential=sequential)
@@ -222,8 +225,8 @@ def rule_on_scores(
         more=undecided and Answer.FAIL not in decisions,
         notes=(
             *(_of_chance(verdict) for verdict in verdicts if verdict.metric in hidden),
-            *(note for one in verdicts for note in _of_metric(one, judgements, beside)),
-            *notes_of_outputs(scored, _rescored([series[name] for name in judged]), beside),
+            *(note for one in verdicts for note in _of_metric(one, judgements, context)),
+            *notes_of_outputs(scored, _rescored([series[name] for name in judged]), context),
         ),
     )
 
@@ -243,10 +246,10 @@ def _up(values: Values, *, lower: bool) -> list[float | None]:
     return [-value if lower and value is not None else value for value in values]
 
 
-def _applies_otherwise(
+def _scored_samples_note(
     metric: str, baseline: Values, current: Values, indices: Sequence[int], *, full: bool
 ) -> Note | None:
-    """Return a note on the first sample with a score in only one of the passes, or None."""
+    """Return a note on the first sample whose score is new or, if `full`, missing; else None."""
     for index, old, new in zip(indices, baseline, current, strict=True):
         if old is None and new is not None:
             return Note.of("score_added", metric=metric, sample=index)
@@ -267,7 +270,7 @@ def _judge(
     at_the_end = {name: own for name, own in pairs.items() if name in whole}
     judgements: dict[str, rule_a.Paired] = {}
     for group, at in (
-        (additive, rule_a.looks(total, sequential=sequential)),
+        (additive, rule_a.analysis_sizes(total, sequential=sequential)),
         (at_the_end, (total,)),
     ):
         if group and (group is additive or there == total):
@@ -346,21 +349,21 @@ def _headline(verdict: PairedVerdict, total: int) -> Note:
     )
 
 
-def apart(
-    baseline: AccuracyBaseline, accepted: Mapping[str, Values], scored: Scored
+def rerun_noise(
+    baseline: AccuracyBaseline, accepted_scores: Mapping[str, Values], second_pass: Scored
 ) -> dict[str, Rerun]:
-    """Return the rerun differences by metric, from another full pass of the baseline's build."""
+    """Return by metric the sd and correlation of scores between two full passes of one build."""
     reruns = {}
-    for name, values in scored.per_sample.items():
-        if name in accepted and name not in {*COUNTS, OUTPUT_TOKENS}:
-            both = _in_both(accepted[name], kept(values, baseline.steps[name]))
+    for name, values in second_pass.per_sample.items():
+        if name in accepted_scores and name not in {*COUNTS, OUTPUT_TOKENS}:
+            both = _in_both(accepted_scores[name], rounded_scores(values, baseline.steps[name]))
             if len(both) > 1:
-                reruns[name] = _rerun([a for a, _ in both], [b for _, b in both])
+                reruns[name] = _rerun_noise([a for a, _ in both], [b for _, b in both])
     return reruns
 
 
 def pooled(old: Mapping[str, Rerun], new: Mapping[str, Rerun]) -> dict[str, Rerun]:
-    """Average earlier rerun differences with those of new passes, by metric."""
+    """Pool earlier rerun statistics with those of new passes, by metric, weighted by passes."""
     reruns = dict(old)
     for name, added in new.items():
         earlier = old.get(name)
@@ -377,12 +380,14 @@ def pooled(old: Mapping[str, Rerun], new: Mapping[str, Rerun]) -> dict[str, Reru
     return reruns
 
 
-def _rerun(first: Sequence[float], second: Sequence[float]) -> Rerun:
-    """Return the sd of a score over reruns, sd(differences) / √(2 n), and the correlation."""
+def _rerun_noise(first: Sequence[float], second: Sequence[float]) -> Rerun:
+    """Estimate the noise of a score over reruns: sd(differences) / √(2 n), and the correlation."""
     n = len(first)
     differences = [b - a for a, b in zip(first, second, strict=True)]
     mean = fmean(differences)
     variance = math.fsum((d - mean) ** 2 for d in differences) / (n - 1)
     return Rerun(
-        sd=math.sqrt(variance / (2 * n)), correlation=rule_a.correlated(first, second), passes=1
+        sd=math.sqrt(variance / (2 * n)),
+        correlation=rule_a.score_correlation(first, second),
+        passes=1,
     )

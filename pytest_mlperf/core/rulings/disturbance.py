@@ -10,13 +10,13 @@ from pytest_mlperf.core.contention import busiest, load_seen
 from pytest_mlperf.core.measurement import Run
 from pytest_mlperf.core.metrics import METRICS
 from pytest_mlperf.core.notes import Note, NoteKey
-from pytest_mlperf.core.rulings.ruling import lost_of, share_of
+from pytest_mlperf.core.rulings.ruling import load_share, max_log_loss
 from pytest_mlperf.judge.inputs import Direction
 
 
 def is_loaded(runs: Sequence[Run | BaselineRun], tolerated: float) -> bool:
     """Check whether other processes may have slowed a run by more than the share `tolerated`."""
-    return any((share_of(run) or 0.0) > tolerated for run in runs)
+    return any((load_share(run) or 0.0) > tolerated for run in runs)
 
 
 def explains_miss(run: Run, limits: Mapping[str, float], tolerated: float) -> bool:
@@ -24,7 +24,7 @@ def explains_miss(run: Run, limits: Mapping[str, float], tolerated: float) -> bo
 
     Any load, or a late client, can explain that LoadGen's early stopping failed the run.
     """
-    lost = {name: lost_of(run, name, tolerated) for name in limits if name in run.metrics}
+    lost = {name: max_log_loss(run, name, tolerated) for name in limits if name in run.metrics}
     return any(lost.values()) and all(
         math.log(run.metrics[name] / limits[name]) <= lost[name] for name in lost
     )
@@ -33,8 +33,8 @@ def explains_miss(run: Run, limits: Mapping[str, float], tolerated: float) -> bo
 def explains_gap(
     a: Run, b: Run, metrics: Collection[str], tolerated: float, least: float = 1.0
 ) -> bool:
-    """Check whether a load difference above `tolerated` may explain why a/b misses `least`."""
-    more = (share_of(a) or 0.0) - (share_of(b) or 0.0)
+    """Check whether load explains a/b < `least` (a had more, by over `tolerated`) or > (b had)."""
+    more = (load_share(a) or 0.0) - (load_share(b) or 0.0)
     if abs(more) <= tolerated:
         return False
     both = [m for m in metrics if a.metrics.get(m, 0.0) > 0 and b.metrics.get(m, 0.0) > 0]
@@ -47,8 +47,8 @@ def explains_gap(
     return any((ratio - least) * more < 0 for ratio in better)
 
 
-def load_of(runs: Sequence[Run]) -> Note:
-    """Return a note on the load in the busiest run or, without load, on a late client."""
+def load_note(runs: Sequence[Run]) -> Note:
+    """Return a note on the other load in the busiest run or, without load, on a late client."""
     seen = [
         run.load.contention for run in runs if run.load.contention and run.load.contention.share
     ]
@@ -58,24 +58,26 @@ def load_of(runs: Sequence[Run]) -> Note:
     return Note.of("busy", share=busiest.share or 0.0, load=load_seen(busiest))
 
 
-def load_notes(
-    runs: Sequence[Run], kept: Sequence[BaselineRun], tolerated: float
+def cpu_load_notes(
+    runs: Sequence[Run], baseline_runs: Sequence[BaselineRun], tolerated: float
 ) -> tuple[Note, ...]:
-    """Return notes on high load and on unknown load; none if `tolerated` is infinite."""
+    """Return notes on other processes' load, high or unknown; none if `tolerated` is infinite."""
     if math.isinf(tolerated):
         return ()
     busy = busiest([run.load.contention for run in runs])
     unknown = sum(
-        share_of(run) is None
+        load_share(run) is None
         or (run.load.contention is not None and run.load.contention.serves is False)
         for run in runs
     )
-    is_told = any(run.load.contention is None or run.load.contention.is_told for run in runs)
-    unrecorded = sum(share_of(run) is None for run in kept)
+    is_told = any(run.load.contention is None or run.load.contention.has_cpu_times for run in runs)
+    unrecorded = sum(load_share(run) is None for run in baseline_runs)
     key: NoteKey = "load_unknown" if is_told else "load_not_measured"
     notes = (
         busy,
         Note.of(key, count=unknown, of=len(runs)) if unknown else None,
-        Note.of("load_not_recorded", count=unrecorded, of=len(kept)) if unrecorded else None,
+        Note.of("load_not_recorded", count=unrecorded, of=len(baseline_runs))
+        if unrecorded
+        else None,
     )
     return tuple(filter(None, notes))

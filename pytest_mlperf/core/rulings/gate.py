@@ -18,7 +18,7 @@ from pytest_mlperf.judge.rule_a import holm
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class GateWindow:
-    """Hold the bounds of a mean score, and the range `least` to `most` of a sample's score."""
+    """Hold the gate's bounds of a mean score (None: no bound); samples score `least` to `most`."""
 
     reference: float
     low: float | None
@@ -35,7 +35,7 @@ class GateWindow:
 
 @dataclass(frozen=True, kw_only=True)
 class Pass:
-    """Hold an accuracy pass, its sample order, and the size of the data set of the gate."""
+    """Hold an accuracy pass, its sample order, and the size `total` of the gate's data set."""
 
     accuracy: Accuracy
     scored: Scored
@@ -63,7 +63,7 @@ MAX_LOOKS = 5
 """Most interim analyses of a part, over which other tests than `below` split their error."""
 
 
-def below(excess: Sequence[float | None], most: float, total: int) -> float:
+def betting_p_value(excess: Sequence[float | None], most: float, total: int) -> float:
     """Return the p value, from a part, of the hypothesis that a data set's mean is at least 0.
 
     Before each sample a bettor bets that the sample is below the mean that the rest of the data set
@@ -73,6 +73,7 @@ def below(excess: Sequence[float | None], most: float, total: int) -> float:
     Args:
         excess: Distance of each sample above the bound, in random order; None counts as 0.
         most: Largest possible value of a sample, above 0.
+        total: Number of samples in the data set.
 
     Source: I. Waudby-Smith, A. Ramdas, "Estimating means of bounded random variables by betting",
         Journal of the Royal Statistical Society B 86 (2024), sections 4 and 5.
@@ -97,10 +98,10 @@ def below(excess: Sequence[float | None], most: float, total: int) -> float:
 
 
 def below_by_influence(values: Sequence[float], bound: float, width: float) -> float:
-    """Return the p value, from a part, of the hypothesis that a score reaches a bound.
+    """Return the p value of "the score reaches `bound`", by the empirical Bernstein inequality.
 
-    Use it for a score that is the mean of pseudo-values (`Scores.whole`). These may spread further
-    than `width`, the score's range. A normal interval would be too narrow for them.
+    Use it for a score that is the mean of pseudo-values (`Scores.whole`), known for some samples.
+    These may spread further than `width`, the score's range: a normal interval is too narrow.
 
     Source: A. Maurer, M. Pontil, "Empirical Bernstein bounds and sample variance penalization",
         COLT 2009, theorem 4.
@@ -133,11 +134,11 @@ of SQuAD are about one article, and the first hours of a day's clicks differ fro
 
 
 @dataclass(frozen=True, kw_only=True)
-class _Series:
-    """Hold one score of a part, with its estimate for the whole data set.
+class _ScoreSeries:
+    """Hold one score: its value per scored sample, and its estimate (`score`) for the data set.
 
     Attributes:
-        per_sample: Factor from a score's bound to the sample mean's bound; below 1 for a sum.
+        per_sample: Factor from a score's bound to the mean's: 1; for a sum 1 / data set size.
         influence: Whether the values are pseudo-values of a score that is not a sample mean.
     """
 
@@ -164,13 +165,13 @@ def proven_misses(measured: Pass, bounds: Mapping[str, GateWindow]) -> dict[str,
             p_values[name, sign] = 1.0
             if series is not None and window.missed(series.score) == bound:
                 needed = bound - sign * slack
-                p_values[name, sign] = _p(series, window, sign, needed, measured.total)
+                p_values[name, sign] = _miss_p_value(series, window, sign, needed, measured.total)
                 scores[name, sign] = series.score
     rejected = holm(p_values, ALPHA)
     return {name: score for (name, sign), score in scores.items() if (name, sign) in rejected}
 
 
-def _series(measured: Pass, name: str) -> _Series | None:
+def _series(measured: Pass, name: str) -> _ScoreSeries | None:
     accuracy, scored = measured.accuracy, measured.scored
     printed, values = accuracy.scores.get(name), scored.per_sample.get(name, ())
     there = [value for value in values if value is not None]
@@ -183,14 +184,16 @@ def _series(measured: Pass, name: str) -> _Series | None:
     share = 1 / measured.total
     for aggregate, score, per_sample in ((mean, printed, 1.0), (summed, mean / share, share)):
         if abs(printed - aggregate) <= ROUNDING_SLACK + 1e-6 * abs(aggregate):
-            return _Series(
+            return _ScoreSeries(
                 values=ordered, score=score, per_sample=per_sample, influence=name in accuracy.whole
             )
     return None
 
 
-def _p(series: _Series, window: GateWindow, sign: int, bound: float, total: int) -> float:
-    """Return p of the hypothesis that the whole set meets a bound: lower (sign 1), upper (-1)."""
+def _miss_p_value(
+    series: _ScoreSeries, window: GateWindow, sign: int, bound: float, total: int
+) -> float:
+    """Return the p value (betting, Bernstein) of "the full mean meets `bound`" (sign 1: lower)."""
     there = [value for value in series.values if value is not None]
     if series.influence:
         if window.least is None or window.most is None or sign < 0:
@@ -200,7 +203,7 @@ def _p(series: _Series, window: GateWindow, sign: int, bound: float, total: int)
     if best is None or max(sign * (value - best) for value in there) > 0:
         return 1.0
     excess = [None if value is None else sign * (value - needed) for value in series.values]
-    return below(excess, sign * (best - needed), total)
+    return betting_p_value(excess, sign * (best - needed), total)
 
 
 NEAR_GATE_DEVIATIONS = 2.0
@@ -217,9 +220,9 @@ def gate(
 ) -> Ruling:
     """Compare scores with their bounds; `bounds` is None without a reference score.
 
-    Scores of a whole data set are compared without a test. A part fails if a test proves that the
-    whole set misses a bound; a part never passes. A missing score is an error if `complete`. The
-    standard deviation of re-runs (`rerun_sd`) only adds notes, because the gate is MLPerf's.
+    Scores of a whole data set are compared directly. A part fails if a one-sided test proves
+    that the whole set misses a bound; a part never passes. A missing score is an error if
+    `complete`. `rerun_sd`, the standard deviation of re-runs, only adds notes.
     """
     if bounds is None:
         return _undecided(measured, GateState.NONE)
@@ -323,8 +326,8 @@ def _metric(name: str, score: float, window: GateWindow, whose: str) -> tuple[No
     )
 
 
-def combine(gated: Ruling, ruling: Ruling | None, missing: Words) -> Ruling:
-    """Combine the rulings of gate and baseline comparison; either can fail the test."""
+def combine(gated: Ruling, ruling: Ruling | None, missing_note: Words) -> Ruling:
+    """Combine the rulings of accuracy gate and baseline; add `missing_note` without a baseline."""
     paired = ruling.paired if ruling else ()
     if gated.outcome is Outcome.GATE_FAIL:
         if ruling is None:
@@ -333,7 +336,7 @@ def combine(gated: Ruling, ruling: Ruling | None, missing: Words) -> Ruling:
         return replace(gated, paired=paired, notes=notes)
     if ruling is None:
         kept = gated.gate is not None and gated.gate.kept
-        note = Note.of("only_gate", note=missing) if kept else missing
+        note = Note.of("only_gate", note=missing_note) if kept else missing_note
         outcome = Outcome.OK if kept else Outcome.NO_BASELINE
         return replace(gated, outcome=outcome, notes=(*gated.notes, note))
     return Ruling(

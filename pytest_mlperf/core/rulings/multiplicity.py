@@ -15,10 +15,16 @@ from pytest_mlperf.core.verdict import (
     MetricVerdict,
     Outcome,
     Verdict,
-    beside_accuracy,
+    with_unchecked_note,
 )
 from pytest_mlperf.judge.decision import Answer, Decision
-from pytest_mlperf.judge.multiplicity import FALSE_SHARE, Null, among, estimate, level_again
+from pytest_mlperf.judge.multiplicity import (
+    FALSE_SHARE,
+    Null,
+    estimate,
+    judge_jointly,
+    repeat_level,
+)
 from pytest_mlperf.judge.rule_r import GATING_RUNS, RuleR
 
 DROP_OUTCOMES: Mapping[Kind, Outcome] = {
@@ -34,14 +40,14 @@ _UNJUDGED = {Outcome.INVALID, Outcome.ERROR}
 
 
 class MachineSession(NamedTuple):
-    """Identify a session on one accelerator, whose pairs (case, metric) may all shift together."""
+    """Identify a session on one accelerator, where the machine may shift all results together."""
 
     session: str
     accelerator: str
 
 
-class Before(NamedTuple):
-    """Hold the date since which a test is SUSPECT (a drop only if judged alone), and metrics."""
+class SuspectSince(NamedTuple):
+    """Hold the day since which a test is SUSPECT (a drop only if judged alone), and its metrics."""
 
     date: str
     metrics: Collection[str]
@@ -52,12 +58,12 @@ def is_open(verdict: Verdict) -> bool:
     return (
         verdict.kind in DROP_OUTCOMES
         and verdict.outcome in {Outcome.INCONCLUSIVE, Outcome.PROVISIONAL, *DROP_OUTCOMES.values()}
-        and not _fails_beside(verdict)
+        and not _fails_otherwise(verdict)
         and any(map(_undecided, verdict.metrics))
     )
 
 
-def _fails_beside(verdict: Verdict) -> bool:
+def _fails_otherwise(verdict: Verdict) -> bool:
     """Check whether a verdict fails for a reason other than its metrics, e.g. a missed limit."""
     missed = sum(run.limit_missed for run in verdict.runs) >= MISSED_TWICE
     metrics_fail = any(metric.fails for metric in verdict.metrics)
@@ -67,10 +73,10 @@ def _fails_beside(verdict: Verdict) -> bool:
 def is_certain(
     verdict: Verdict, nulls: Mapping[MachineSession, Null], pairs: int, rule: RuleR
 ) -> bool:
-    """Check whether a verdict is a drop whatever the results of other pairs (case, metric)."""
+    """Check whether a drop has p < FALSE_SHARE / `pairs` by its session's null distribution."""
     null = nulls.get(machine_of(verdict), Null())
     drops = [m for m in verdict.metrics if m.outcome in DROP_OUTCOMES.values() and _counts(m)]
-    return any(p_among(m, null, rule) < FALSE_SHARE / pairs for m in drops)
+    return any(session_p_value(m, null, rule) < FALSE_SHARE / pairs for m in drops)
 
 
 def may_fall(metrics: Sequence[MetricVerdict]) -> bool:
@@ -90,11 +96,11 @@ def interrupted(verdict: Verdict) -> Verdict:
     return with_metrics(verdict, metrics)
 
 
-def reopened(verdict: Verdict, pairs: int) -> Verdict:
-    """Reset outcomes that depend on other pairs (case, metric), to judge them among more pairs.
+def reset_outcomes(verdict: Verdict, pairs: int) -> Verdict:
+    """Reset unproven drops and SUSPECT metrics to INCONCLUSIVE, to judge them among more pairs.
 
-    A drop that interleaved runs proved stays a drop. So does a drop with p < FALSE_SHARE / `pairs`
-    in results of older versions, which have no interim analyses.
+    `pairs` is the number of pairs (case, metric). A drop that interleaved runs proved stays a drop,
+    as does one with p < FALSE_SHARE / `pairs` in old results, which have no interim analyses.
     """
     depends = {*DROP_OUTCOMES.values(), Outcome.SUSPECT}
 
@@ -103,7 +109,7 @@ def reopened(verdict: Verdict, pairs: int) -> Verdict:
         certain = metric.confirmed or metric.p is None or old
         return metric.outcome in depends and _gates(metric) and not certain
 
-    is_last = verdict.kind not in DROP_OUTCOMES or _fails_beside(verdict)
+    is_last = verdict.kind not in DROP_OUTCOMES or _fails_otherwise(verdict)
     if is_last or not any(map(again, verdict.metrics)):
         return verdict
     metrics = tuple(
@@ -119,7 +125,7 @@ def machine_of(verdict: Verdict) -> MachineSession:
     return MachineSession(session, verdict.case.accelerator)
 
 
-def nulls(verdicts: Iterable[Verdict], rule: RuleR) -> dict[MachineSession, Null]:
+def null_distributions(verdicts: Iterable[Verdict], rule: RuleR) -> dict[MachineSession, Null]:
     """Estimate each machine's null distribution (of unchanged pairs) from a session's verdicts."""
     seen: dict[MachineSession, list[MetricVerdict]] = {}
     for verdict in verdicts:
@@ -135,8 +141,8 @@ def nulls(verdicts: Iterable[Verdict], rule: RuleR) -> dict[MachineSession, Null
     return by_machine
 
 
-def p_among(metric: MetricVerdict, null: Null, rule: RuleR) -> float:
-    """Return a metric's p value by the null distribution of its session, at least its own p."""
+def session_p_value(metric: MetricVerdict, null: Null, rule: RuleR) -> float:
+    """Return the larger of rule R's p value and that by the session's empirical null."""
     looks = [_plain(look) for look in metric.analyses]
     return max(metric.p or 0.0, null.p_value(looks, rule) if looks and null.pairs else 0.0)
 
@@ -150,30 +156,32 @@ class _Settling:
     null: Null
 
 
-def settle(
+def judge_pairs_jointly(
     open_: Sequence[Verdict],
     final: Sequence[Verdict],
     pairs: int,
     rule: RuleR,
-    suspects: Mapping[int, Before] | None = None,
+    suspects: Mapping[int, SuspectSince] | None = None,
 ) -> list[Verdict]:
     """Judge all pairs (case, metric) of a session jointly; return `open_` with final outcomes.
 
     A metric is a drop if the Benjamini-Hochberg procedure rejects its p value given all pairs. A
     metric that would be a drop only if judged alone is SUSPECT. Passed and unmeasured pairs have p
-    = 1. A test that was SUSPECT before is judged at `level_again`.
+    = 1. `suspects`, earlier SUSPECT tests by index in `open_`, are judged at a level of their own.
     """
     verdicts = [*open_, *final]
-    by_machine = nulls(verdicts, rule)
+    by_machine = null_distributions(verdicts, rule)
     p_values = {
-        (index, metric.metric): p_among(metric, by_machine.get(machine_of(verdict), Null()), rule)
+        (index, metric.metric): session_p_value(
+            metric, by_machine.get(machine_of(verdict), Null()), rule
+        )
         for index, verdict in enumerate(verdicts)
         for metric in verdict.metrics
         if verdict.kind in DROP_OUTCOMES and verdict.outcome not in _UNJUDGED and _counts(metric)
     }
     absent = {(-1, str(n)): 1.0 for n in range(pairs - len(p_values))}
-    decisions = among({**p_values, **absent}, rule)
-    seen, again = (suspects or {}).items(), level_again(rule, len(decisions))
+    decisions = judge_jointly({**p_values, **absent}, rule)
+    seen, again = (suspects or {}).items(), repeat_level(rule, len(decisions))
     dates = {(index, metric): one.date for index, one in seen for metric in one.metrics}
     for key in dates:
         decision = decisions.get(key)
@@ -248,5 +256,5 @@ def _plain(look: InterimAnalysis) -> tuple[float, float, float]:
 def with_metrics(verdict: Verdict, metrics: tuple[MetricVerdict, ...]) -> Verdict:
     """Return a verdict with other metrics, and the outcome and headline derived from them."""
     ruling = ruling_of(metrics)
-    headline = beside_accuracy(ruling.headline, verdict.unchecked)
+    headline = with_unchecked_note(ruling.headline, verdict.unchecked)
     return replace(verdict, outcome=ruling.outcome, headline=headline, metrics=metrics)

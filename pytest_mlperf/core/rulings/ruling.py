@@ -18,22 +18,22 @@ from pytest_mlperf.core.metrics import (
     METRICS,
     PREFIX_HIT_SHARE,
     at_point,
-    in_order,
+    metric_sort_key,
     point_of,
 )
 from pytest_mlperf.core.notes import Note, NoteKey, Words
 from pytest_mlperf.core.numbers import rounded
 from pytest_mlperf.core.rulings.outcomes import outcome_of
 from pytest_mlperf.core.rulings.sample import (
+    adjust_for_few_queries,
     countable,
-    in_zeros,
+    curve_rule,
+    judge_zeros,
     missing,
-    of_few,
-    sharing,
     too_few,
     ungated,
     unmeasured,
-    with_zeros,
+    zero_note,
 )
 from pytest_mlperf.core.verdict import (
     Gate,
@@ -45,26 +45,26 @@ from pytest_mlperf.core.verdict import (
     PairedVerdict,
     Unchecked,
     Verdict,
-    deciding_of,
+    deciding_metric,
     worst,
 )
 from pytest_mlperf.judge.decision import Answer
 from pytest_mlperf.judge.formulas import t_isf
-from pytest_mlperf.judge.inputs import Direction, SessionNoise, surer
+from pytest_mlperf.judge.inputs import Direction, SessionNoise, better_known
 from pytest_mlperf.judge.multiplicity import MAX_LONE_PAIRS, rule_among
 from pytest_mlperf.judge.rule_r import (
     GATING_RUNS,
     Judged,
     RuleR,
     Value,
-    as_alone,
+    interim_statistics,
     judge,
     log_scale,
-    look_at,
+    without_multiplicity,
 )
 
 
-def looks_at(
+def interim_analyses(
     baseline: Sequence[Value], runs: Sequence[Value], *, direction: Direction, rule: RuleR
 ) -> tuple[InterimAnalysis, ...]:
     """Return rule R's interim analyses: after the first run, after two runs, and so on."""
@@ -91,22 +91,33 @@ def _compared(
     rule: RuleR,
     session: str = "",
 ) -> InterimAnalysis:
-    look = look_at(baseline, runs, log_scale(direction), rule)
+    look = interim_statistics(baseline, runs, log_scale(direction), rule)
     change = look.d if session else look.best
     return InterimAnalysis(change=change, se=look.se, df=look.df, session=session)
 
 
-def other_count(
-    metric: str, theirs: Sequence[float], ours: Sequence[float], *, tolerance: float = 0.0
+def count_outside_range(
+    metric: str,
+    baseline_values: Sequence[float],
+    values: Sequence[float],
+    *,
+    tolerance: float = 0.0,
 ) -> Note | None:
-    """Return a note if a counter is outside the range of its baseline values; else None."""
-    if not theirs or not ours:
-        raise ValueError(f"{metric}: {len(theirs)} baseline values and {len(ours)} now; need both")
-    if not all(math.isfinite(value) for value in (*theirs, *ours, tolerance)) or tolerance < 0:
-        raise ValueError(f"{metric}: {[*theirs, *ours]}, tolerance {tolerance!r}: must be finite")
-    low = min(value - tolerance * abs(value) for value in theirs)
-    high = max(value + tolerance * abs(value) for value in theirs)
-    least, most = min(ours), max(ours)
+    """Return a note if a value is outside its baseline's range, widened by a share; else None."""
+    if not baseline_values or not values:
+        raise ValueError(
+            f"{metric}: {len(baseline_values)} baseline values and {len(values)} now; need both"
+        )
+    if (
+        not all(math.isfinite(value) for value in (*baseline_values, *values, tolerance))
+        or tolerance < 0
+    ):
+        raise ValueError(
+            f"{metric}: {[*baseline_values, *values]}, tolerance {tolerance!r}: must be finite"
+        )
+    low = min(value - tolerance * abs(value) for value in baseline_values)
+    high = max(value + tolerance * abs(value) for value in baseline_values)
+    least, most = min(values), max(values)
     if low <= least and most <= high:
         return None
     value = least if least < low else most
@@ -117,12 +128,12 @@ HITS_APART = 0.02
 """Tolerated difference of the share of prompt tokens in a server's cache."""
 
 
-def other_cached(
+def cache_share_note(
     current_runs: Sequence[Run],
     baseline_runs: Sequence[Run | BaselineRun],
     key: NoteKey = "other_cached",
 ) -> Note | None:
-    """Return a note if the share of cached prompt tokens differs from the baseline's, or None."""
+    """Return the note `key` if the share of cached prompt tokens differs from the baseline's."""
     for name in sorted({name for run in current_runs for name in run.serving.server}):
         sides = [
             [run.serving.server[name] for run in side if name in run.serving.server]
@@ -149,43 +160,43 @@ LENGTH_FALSE = 0.01
 MIN_SHARED_SAMPLES = 10
 
 
-def other_length(
+def length_change(
     current_runs: Sequence[Run], baseline_runs: Sequence[Run | BaselineRun]
 ) -> Note | None:
-    """Return a note if answers at a concurrency or rate changed in mean length, else None.
+    """Return a note if the mean answer length changed at a concurrency or rate, else None.
 
-    Samples answered on both sides are compared in pairs: chance decides which ones end in time.
+    If enough samples were answered in both sets of runs, only these are compared, in pairs.
     """
     points = sorted(
         {point for run in current_runs for name in run.metrics if (point := point_of(name))}
     )
     for name in (at_point("tokens_per_sample", point) for point in points):
         ours, theirs, chance = (
-            values(current_runs, name),
-            values(baseline_runs, name),
+            rule_values(current_runs, name),
+            rule_values(baseline_runs, name),
             LENGTH_FALSE / len(points),
         )
         if ours and theirs:
-            means, tolerance = _paired(baseline_runs, current_runs, name, chance) or (
+            means, tolerance = _answer_lengths(baseline_runs, current_runs, name, chance) or (
                 (mean_value(theirs), mean_value(ours)),
                 _tolerance(theirs, ours, chance),
             )
             counts = ([mean] for mean in means)
-            if other := other_count(name, *counts, tolerance=tolerance):
+            if other := count_outside_range(name, *counts, tolerance=tolerance):
                 return other
     return None
 
 
-def _paired(
+def _answer_lengths(
     baseline_runs: Sequence[Run | BaselineRun],
     current_runs: Sequence[Run],
     name: str,
     chance: float,
 ) -> tuple[tuple[float, float], float] | None:
-    """Return ((baseline, current) mean length of common samples, tolerance); None if too few.
+    """Return ((baseline, current) mean answer length of common samples, tolerance); None if few.
 
     For n samples of lengths x and y, R = mean y / mean x has the standard error
-    √(Σ(y - R·x)² / (n(n - 1))) / mean x. The relative tolerance has the error `chance`.
+    √(Σ(y - R·x)² / (n(n - 1))) / mean x. The tolerance is a constant + t(chance / 2)·se.
 
     Source: W. G. Cochran, Sampling Techniques, 3rd ed. 1977, 2.11 (the ratio estimate).
     """
@@ -227,8 +238,8 @@ def miscounted(
 ) -> tuple[Note, ...] | None:
     """Return a note if timed runs and the accuracy pass differ in token counts, () if not.
 
-    None with too few common samples. The paired t test of log counts is conservative for symmetric
-    differences; `LENGTH_SLACK_SHARE` is tolerated. `drawn`: answers are randomly sampled.
+    `timed`, `answers`: token counts by sample; `drawn`: answers are randomly sampled. None if few
+    are in both. Two-sided paired t test of log counts; `LENGTH_SLACK_SHARE` is tolerated.
 
     Source: B. Efron, Student's t-test under symmetry conditions, JASA 64 (1969), 1278-1302.
     """
@@ -318,15 +329,15 @@ def rule_on(
 ) -> Ruling:
     """Judge the valid runs of one case, oldest first, by rule R; `limits` are shares.
 
-    With many (case, metric) pairs, a drop is proven only if no other pair can change it.
+    A drop has the outcome `failing` if it is proven for any results of the other `pairs` - 1 pairs.
     """
-    judging = _Judging(
+    judging = _MetricRules(
         rule=rule,
         among=rule if pairs == 1 else rule_among(rule, pairs),
         pairs=pairs,
         failing=failing,
     )
-    names = sorted({n for run in runs for n in run.metrics if n in METRICS}, key=in_order)
+    names = sorted({n for run in runs for n in run.metrics if n in METRICS}, key=metric_sort_key)
     measured = [name for name in names if name not in EFFICIENCY]
     believed = [n for n in measured if all(r.may_judge(n) for r in runs if n in r.metrics)]
     held = ungated(runs, limits, record)
@@ -356,7 +367,7 @@ def rule_on(
 def ruling_of(
     metrics: Sequence[MetricVerdict], reported: Sequence[MetricVerdict] = (), *, more: bool = False
 ) -> Ruling:
-    """Combine the verdicts on all metrics of a case into the ruling on the case."""
+    """Combine the verdicts on a case's metrics into a ruling; `more`: another run could decide."""
     # A failing metric decides before a SUSPECT one, and a drop before a metric that could not be
     # judged.
     failing = [metric for metric in metrics if metric.fails]
@@ -366,7 +377,7 @@ def ruling_of(
     outcome = worst(outcomes) if outcomes else Outcome.INCONCLUSIVE
     if outcome is Outcome.OK and Outcome.IMPROVED in outcomes:
         outcome = Outcome.IMPROVED
-    deciding = deciding_of(metrics, outcome if outcomes else None)
+    deciding = deciding_metric(metrics, outcome if outcomes else None)
     headline = headline_of(outcome, deciding) if deciding else Note.of("nothing_gated")
     return Ruling(
         outcome=outcome,
@@ -384,11 +395,11 @@ def noted_in_headline(verdict: Verdict) -> MetricVerdict | None:
         outcome = next((metric.outcome for metric in verdict.metrics if metric.fails), None)
     elif outcome is Outcome.INCONCLUSIVE and not any(m.outcome for m in verdict.metrics):
         outcome = None
-    metric = deciding_of(verdict.metrics, outcome)
+    metric = deciding_metric(verdict.metrics, outcome)
     return None if metric is None or outcome in {Outcome.OK, Outcome.IMPROVED} else metric
 
 
-def values(
+def rule_values(
     runs: Sequence[Run | BaselineRun],
     metric: str,
     tolerated: float = math.inf,
@@ -396,11 +407,12 @@ def values(
     margin: bool = True,
     by_day: bool = True,
 ) -> list[Value]:
-    """Return rule R's input for each run, measured or from a baseline, that has the metric.
+    """Return rule R's input for each run that has the metric.
 
     Args:
-        margin: Add the margin for shared memory bandwidth to the load of measured runs.
-        by_day: Merge sessions of one day; False if both sides may share the day.
+        tolerated: Largest slowdown by other load that is ignored, as a share; all if infinite.
+        margin: Whether to add the margin for shared memory bandwidth to measured runs' load.
+        by_day: Whether to merge sessions of one day; False if both sides may share the day.
     """
     groups = day_groups((r.session, r.started, r.hardware.ids) for r in runs) if by_day else {}
     return [
@@ -409,22 +421,24 @@ def values(
             within_se=run.within_se.get(metric, 0.0),
             session=groups.get(run.session, run.session),
             day=day_of(run.started),
-            lost=lost_of(run, metric, tolerated, margin=margin),
+            lost=max_log_loss(run, metric, tolerated, memory_margin=margin),
         )
         for run in runs
         if metric in run.metrics
     ]
 
 
-def share_of(run: Run | BaselineRun) -> float | None:
-    """Return an upper bound of the share of speed that load took from a run, or None."""
+def load_share(run: Run | BaselineRun) -> float | None:
+    """Return an upper bound of a run's loss of speed to other processes' load; None if unknown."""
     if isinstance(run, BaselineRun):
         return run.busy
     return run.load.contention.share if run.load.contention else None
 
 
-def lost_of(run: Run | BaselineRun, metric: str, tolerated: float, *, margin: bool = True) -> float:
-    """Return an upper bound of the log change of a metric by load and a late client."""
+def max_log_loss(
+    run: Run | BaselineRun, metric: str, tolerated: float, *, memory_margin: bool = True
+) -> float:
+    """Return the log change of a metric that load above `tolerated` and a late client may cause."""
     if math.isinf(tolerated):
         return 0.0
     late = (
@@ -432,17 +446,17 @@ def lost_of(run: Run | BaselineRun, metric: str, tolerated: float, *, margin: bo
         if isinstance(run, BaselineRun)
         else late_share(metric, run.metrics[metric], run.load.client)
     )
-    share, points = share_of(run) or 0.0, len({*map(point_of, run.metrics)} - {None})
+    share, points = load_share(run) or 0.0, len({*map(point_of, run.metrics)} - {None})
     if share <= tolerated:
         share = 0.0
-    elif margin and isinstance(run, Run) and run.load.contention:
+    elif memory_margin and isinstance(run, Run) and run.load.contention:
         share = run.load.contention.drop_share or share
     of_load = lost_change(metric, share, points=points)
     return of_load - math.log1p(-late)
 
 
 @dataclass(frozen=True, kw_only=True)
-class _Judging:
+class _MetricRules:
     """Hold rule R for one metric and, as `among`, rule R corrected for all (case, metric) pairs."""
 
     rule: RuleR
@@ -450,20 +464,20 @@ class _Judging:
     pairs: int
     failing: Outcome
 
-    def sharing(self, name: str, limits: Mapping[str, float]) -> _Judging:
-        """Return the rules for one of several metrics that share the false-alarm probability."""
-        rule, among = (sharing(one, name, limits) for one in (self.rule, self.among))
+    def sharing(self, name: str, limits: Mapping[str, float]) -> _MetricRules:
+        """Return the rules for one metric of a curve, whose metrics share one error probability."""
+        rule, among = (curve_rule(one, name, limits) for one in (self.rule, self.among))
         return replace(self, rule=rule, among=among)
 
-    def knowing(self, noise: SessionNoise | None) -> _Judging:
-        """Return the rules with `noise` or their own session noise, whichever is better known."""
-        noise = surer(noise, self.rule.session_noise)
+    def with_noise(self, noise: SessionNoise | None) -> _MetricRules:
+        """Return the rules with `noise`, unless their own has more degrees of freedom."""
+        noise = better_known(noise, self.rule.session_noise)
         rule, among = (replace(one, session_noise=noise) for one in (self.rule, self.among))
         return replace(self, rule=rule, among=among)
 
 
 def _gated(
-    name: str, limit: float, runs: Sequence[Run], record: Record | None, judging: _Judging
+    name: str, limit: float, runs: Sequence[Run], record: Record | None, judging: _MetricRules
 ) -> tuple[MetricVerdict, bool]:
     if lacking := missing(runs, name):
         return unmeasured(name, limit, lacking), False
@@ -471,39 +485,45 @@ def _gated(
     if few and name not in countable(runs, {name: limit}, record):
         return _reported(name, runs, record, note=few), False
     tolerated = judging.rule.tolerated
-    current = values(runs, name, tolerated)
-    baseline = values(record.runs, name, tolerated) if record else []
+    current = rule_values(runs, name, tolerated)
+    baseline = rule_values(record.runs, name, tolerated) if record else []
     if not baseline:
         return _without_baseline(name, limit, runs, record), False
     if record and len(current) < len(runs):
         again = partial(_gated, name, limit, record=record, judging=judging)
-        return with_zeros(name, limit, runs, record, again, judging.failing, judging.rule.max_runs)
-    judging = judging.knowing(record.noise_of(name) if record else None)
+        return judge_zeros(name, limit, runs, record, again, judging.failing, judging.rule.max_runs)
+    judging = judging.with_noise(record.noise_of(name) if record else None)
     verdict, more = _compared_by_rule(name, limit, baseline, current, judging)
-    return (of_few(verdict, few, judging.failing) if few and not more else verdict), more
+    return (
+        adjust_for_few_queries(verdict, few, judging.failing) if few and not more else verdict
+    ), more
 
 
 def _without_baseline(
     name: str, limit: float, runs: Sequence[Run], record: Record | None
 ) -> MetricVerdict:
-    current = values(runs, name)
+    current = rule_values(runs, name)
     return MetricVerdict(
         metric=name,
         outcome=Outcome.NO_BASELINE,
         now=mean_value(current) if len(current) == len(runs) else 0.0,
         limit=limit,
         runs=len(runs),
-        note=in_zeros(runs, name) or (Note.of("no_metric") if record else None),
+        note=zero_note(runs, name) or (Note.of("no_metric") if record else None),
     )
 
 
 def _compared_by_rule(
-    name: str, limit: float, baseline: Sequence[Value], current: Sequence[Value], judging: _Judging
+    name: str,
+    limit: float,
+    baseline: Sequence[Value],
+    current: Sequence[Value],
+    judging: _MetricRules,
 ) -> tuple[MetricVerdict, bool]:
     direction = METRICS[name].direction
     judged = judge(baseline, current, direction=direction, limit=limit, rule=judging.among)
     if judging.among != judging.rule:
-        judged = as_alone(judged, baseline, direction, judging.rule)
+        judged = without_multiplicity(judged, baseline, direction, judging.rule)
     outcome = outcome_of(judged, judging.failing, advisory=judged.advisory)
     used = current[: judged.runs_used]
     # A provisional drop from too few baseline runs has no direction.
@@ -532,12 +552,12 @@ def _compared_by_rule(
         robust=judged.robust,
         likely=judged.likely,
         outliers=judged.outliers,
-        analyses=looks_at(baseline, used, direction=direction, rule=judging.rule),
+        analyses=interim_analyses(baseline, used, direction=direction, rule=judging.rule),
     )
     return verdict, judged.outcome is Answer.MORE
 
 
-def _note(judged: Judged, outcome: Outcome, judging: _Judging) -> Note | None:
+def _note(judged: Judged, outcome: Outcome, judging: _MetricRules) -> Note | None:
     if outcome is Outcome.PROVISIONAL:
         return Note.of("if_sessions", robust_to=judged.robust_to or 0.0)
     if judged.advisory:
@@ -548,7 +568,7 @@ def _note(judged: Judged, outcome: Outcome, judging: _Judging) -> Note | None:
 
 
 def of_load(lost: float, lost_before: float, key: NoteKey = "load_explains") -> Note | None:
-    """Return a note on how much load slowed current and baseline runs (log); None if both 0."""
+    """Return a note on log slowdowns by load, now and in the baseline; None if both are 0."""
     if not lost and not lost_before:
         return None
     return Note.of(key, now=-math.expm1(-lost), before=-math.expm1(-lost_before))
@@ -557,13 +577,13 @@ def of_load(lost: float, lost_before: float, key: NoteKey = "load_explains") -> 
 def _reported(
     name: str, runs: Sequence[Run], record: Record | None, note: Note | None = None
 ) -> MetricVerdict:
-    current = values(runs, name)
+    current = rule_values(runs, name)
     if len(current) < len(runs) and not note:
         note = Note.of("in_some_runs", count=len(current), of=len(runs))
-    return reported(name, current, values(record.runs, name) if record else [], note)
+    return ungated_metric(name, current, rule_values(record.runs, name) if record else [], note)
 
 
-def reported(
+def ungated_metric(
     name: str, current: Sequence[Value], baseline: Sequence[Value], note: Note | None = None
 ) -> MetricVerdict:
     """Return the entry of a metric that is not gated, with its baseline value if there is one."""
@@ -580,11 +600,11 @@ def reported(
 
 
 def _work(name: str, runs: Sequence[Run], record: Record | None) -> Note | None:
-    theirs = [v.value for v in values(record.runs, name)] if record else []
+    theirs = [v.value for v in rule_values(record.runs, name)] if record else []
     if name not in COUNTS or not theirs or any(run.serving.requests for run in runs):
         return None
-    ours = [v.value for v in values(runs, name)]
-    return other_count(name, theirs, ours, tolerance=0.02)
+    ours = [v.value for v in rule_values(runs, name)]
+    return count_outside_range(name, theirs, ours, tolerance=0.02)
 
 
 def mean_value(sample: Sequence[Value]) -> float:

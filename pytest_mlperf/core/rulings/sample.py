@@ -44,13 +44,13 @@ def buffered(runs: Sequence[Run], metric: str) -> bool:
 
 
 def ungated(runs: Sequence[Run], limits: Collection[str], record: Record | None) -> set[str]:
-    """Return metrics that lack values because tokens arrived all at once; {} if all metrics do."""
+    """Return metrics not to gate: tokens came all at once, and `record` has no value either."""
     recorded = {name for run in (record.runs if record else ()) for name in run.metrics}
     held = {name for name in limits if name not in recorded and buffered(runs, name)}
     return held if len(held) < len(limits) else set()
 
 
-def in_zeros(runs: Sequence[Run], metric: str, baseline: float | None = None) -> Note | None:
+def zero_note(runs: Sequence[Run], metric: str, baseline: float | None = None) -> Note | None:
     """Return a note on the number of runs in which a metric is 0; None if there are none."""
     count = sum(metric in run.zero for run in runs)
     values = {"metric": metric, "count": count, "of": len(runs), "baseline": baseline}
@@ -64,7 +64,7 @@ def countable(
     counted = {
         name: limit
         for name, limit in limits.items()
-        if fewest(runs, name) >= METRICS[name].min_queries or _stays(runs, name, record)
+        if fewest_queries(runs, name) >= METRICS[name].min_queries or _stays(runs, name, record)
     }
     held = ungated(runs, counted, record)
     return {name: limit for name, limit in counted.items() if name not in held}
@@ -72,19 +72,19 @@ def countable(
 
 def too_few(runs: Sequence[Run], metric: str, record: Record | None) -> Note | None:
     """Return a note if runs have too few queries for a metric, or None."""
-    count, needed = fewest(runs, metric), METRICS[metric].min_queries
+    count, needed = fewest_queries(runs, metric), METRICS[metric].min_queries
     if count >= needed:
         return None
     if record is None or not _stays(runs, metric, record):
         return Note.of("few_queries", needed=needed)
-    recorded = _before(runs, metric, record)
+    recorded = _baseline_queries(runs, metric, record)
     return Note.of("fewer_queries", count=count, needed=needed, baseline=recorded)
 
 
 def only_reported(
     runs: Sequence[Run], limits: Mapping[str, float], record: Record | None = None
 ) -> tuple[Note, ...]:
-    """Return a note for each limit that is not gated: too few queries or buffered answers."""
+    """Return notes on limits that are not gated: too few queries, or buffered answers."""
     gated = countable(runs, limits, record)
     left_out = [name for name in limits if name not in gated]
     held = tuple(name for name in left_out if buffered(runs, name))
@@ -101,14 +101,14 @@ def unrecordable(
 ) -> Note | None:
     """Return why runs cannot be a baseline for the gated metrics; None if they can."""
     for name in countable(runs, limits, record):
-        counted = record is not None and _before(runs, name, record) is not None
+        counted = record is not None and _baseline_queries(runs, name, record) is not None
         few = too_few(runs, name, record) if counted else None
-        if reason := missing(runs, name) or few or in_zeros(runs, name):
+        if reason := missing(runs, name) or few or zero_note(runs, name):
             return Note.of("of_metric", metric=name, note=reason)
     return None
 
 
-def in_part(record: Record | None, limits: Mapping[str, float]) -> tuple[Note, ...]:
+def partial_metric_notes(record: Record | None, limits: Mapping[str, float]) -> tuple[Note, ...]:
     """Return a note for each gated metric that only some runs of a baseline record have."""
     runs = record.runs if record else ()
     counts = {name: sum(name in run.metrics for run in runs) for name in limits}
@@ -145,16 +145,18 @@ def unmeasured(metric: str, limit: float, note: Note) -> MetricVerdict:
     return MetricVerdict(metric=metric, outcome=Outcome.INVALID, now=None, limit=limit, note=note)
 
 
-def of_few(verdict: MetricVerdict, few: Note, failing: Outcome) -> MetricVerdict:
-    """Adjust a verdict from too few queries: a drop stays; else INVALID or INCONCLUSIVE."""
-    if verdict.outcome is failing or verdict.direction == "drop":
-        return replace(verdict, note=verdict.note or few)
+def adjust_for_few_queries(
+    verdict: MetricVerdict, note: Note, drop_outcome: Outcome
+) -> MetricVerdict:
+    """Adjust a verdict from too few queries: keep a drop, else set INVALID or INCONCLUSIVE."""
+    if verdict.outcome is drop_outcome or verdict.direction == "drop":
+        return replace(verdict, note=verdict.note or note)
     gates = verdict.baseline.runs >= GATING_RUNS
     outcome = Outcome.INVALID if gates else Outcome.INCONCLUSIVE
-    return replace(verdict, outcome=outcome, low=None, high=None, direction=None, note=few, p=None)
+    return replace(verdict, outcome=outcome, low=None, high=None, direction=None, note=note, p=None)
 
 
-def with_zeros(
+def judge_zeros(
     metric: str,
     limit: float,
     runs: Sequence[Run],
@@ -163,7 +165,7 @@ def with_zeros(
     failing: Outcome,
     max_runs: int,
 ) -> tuple[MetricVerdict, bool]:
-    """Judge a metric that is 0 in some runs (a drop if in two); return (verdict, undecided)."""
+    """Judge a metric that is 0 in some runs (two prove a drop); return (verdict, needs more)."""
     first = next(index for index, run in enumerate(runs) if metric in run.zero)
     others = [run for run in runs if metric in run.metrics]
     count = len(runs) - len(others)
@@ -184,7 +186,7 @@ def with_zeros(
         change=-1.0,
         limit=limit,
         runs=len(runs),
-        note=in_zeros(runs, metric, baseline),
+        note=zero_note(runs, metric, baseline),
         p=0.0 if dropped else 1.0,
     )
     return verdict, more
@@ -196,12 +198,12 @@ def with_zeros(
 def _stays(runs: Sequence[Run], metric: str, record: Record | None) -> bool:
     if record is None or metric not in record.minimum_detectable_change:
         return False
-    recorded = _before(runs, metric, record)
+    recorded = _baseline_queries(runs, metric, record)
     return recorded is None or recorded >= METRICS[metric].min_queries
 
 
-def _before(runs: Sequence[Run], metric: str, record: Record) -> int | None:
-    """Return the fewest queries of a baseline run (estimated in old records); None if unknown."""
+def _baseline_queries(runs: Sequence[Run], metric: str, record: Record) -> int | None:
+    """Return the fewest queries of a baseline run; an estimate for old records, None if unknown."""
     counts = [count for run in record.runs if (count := _queries(run, metric)) is not None]
     if counts or any(run.serving.requests for run in runs):
         return min(counts, default=None)
@@ -218,12 +220,12 @@ def _queries(run: Run | BaselineRun, metric: str) -> int | None:
     return run.queries if isinstance(run, Run) else None
 
 
-def fewest(runs: Sequence[Run], metric: str) -> int:
+def fewest_queries(runs: Sequence[Run], metric: str) -> int:
     """Return the smallest number of queries that any of the runs has for a metric."""
     return min((_queries(run, metric) or 0 for run in runs), default=0)
 
 
-def sharing(rule: RuleR, metric: str, limits: Collection[str]) -> RuleR:
+def curve_rule(rule: RuleR, metric: str, limits: Collection[str]) -> RuleR:
     """Return the rule for one metric of a curve, which fails by its mean or any of its points.
 
     The mean gets half of the false-alarm probability; the points share the other half equally.

@@ -11,9 +11,9 @@ from pytest_mlperf.core.baseline import BaselineRun, Record
 from pytest_mlperf.core.measurement import Run
 from pytest_mlperf.core.metrics import METRICS
 from pytest_mlperf.core.notes import Note
-from pytest_mlperf.core.rulings.ruling import values
+from pytest_mlperf.core.rulings.ruling import rule_values
 from pytest_mlperf.core.rulings.sample import countable
-from pytest_mlperf.judge.formulas import raw, scatter, squares, t_isf
+from pytest_mlperf.judge.formulas import scatter, squares, t_isf, to_relative_change
 from pytest_mlperf.judge.rule_r import RuleR, Scale, Value, by_session, log_scale, moderated_sd
 
 SCREEN = 0.01
@@ -25,10 +25,10 @@ def outliers(
 ) -> list[int]:
     """Return the indexes of outliers among runs; `p` is the test's error probability.
 
-    Each run is compared with the other runs of its session, by the scatter within sessions. The
-    farthest run is removed and the rest compared again. All runs removed up to the last significant
-    one are outliers, so that outliers do not mask each other. If these are more than a quarter but
-    at most half of the runs, none is an outlier: the baseline would be steadier than the machine.
+    Each run is compared with `kept` and the others of its session, by the scatter within sessions.
+    The farthest run is removed and the rest compared again. All runs removed up to the last
+    significant one are outliers, so that outliers do not mask each other. If these are more than a
+    quarter but at most half of the runs, none is: the baseline would be steadier than the machine.
 
     Source: generalised extreme Studentized deviate (B. Rosner, Technometrics 25, 1983,
         doi:10.1080/00401706.1983.10487848), with the variance moderated as in rule R.
@@ -67,7 +67,7 @@ def first_run_effect(
 
     A session of m runs has the weight w = (m - 1)/m, and the difference d between the first run and
     the mean of the others. The effect is D = Σwd/Σw; it is proven if |D|·√Σw/s exceeds the quantile
-    of t. s² is the scatter of the later runs plus Σw(d - D)², over Σ(m - 1) - 1.
+    of two-sided t. s² is the scatter of the later runs plus Σw(d - D)², over Σ(m - 1) - 1.
 
     Source: least squares for a two-way layout of sessions and positions.
     """
@@ -85,7 +85,7 @@ def first_run_effect(
 
 
 class Screened(NamedTuple):
-    """Hold the runs to record, notes on omitted runs, and whether first runs are omitted."""
+    """Hold runs to record, notes on omitted runs, and whether sessions' first runs are omitted."""
 
     runs: tuple[Run, ...]
     notes: tuple[Note, ...]
@@ -101,9 +101,9 @@ def value_of(run: Run, names: Collection[str]) -> Note:
 def screened(
     runs: Sequence[Run], limits: Mapping[str, float], rule: RuleR, old: Record | None = None
 ) -> Screened:
-    """Return the runs that may be recorded, for a new baseline or to extend an old one.
+    """Return the runs to record in a new baseline, or to add to the record `old`, with notes.
 
-    If there is one session and its first run is an outlier, first runs count as different.
+    Outliers are omitted, and so is each session's first run if first runs differ from later ones.
     """
     names, sessions = countable(runs, limits, old), [run.session for run in runs]
     first, baseline_runs = {sessions.index(one) for one in sessions}, old.runs if old else ()
@@ -111,7 +111,7 @@ def screened(
 
     def sample(side: Sequence[Run | BaselineRun], name: str) -> list[Value]:
         # Without the margin, as in a baseline's runs.
-        return values(side, name, rule.tolerated, margin=False, by_day=False)
+        return rule_values(side, name, rule.tolerated, margin=False, by_day=False)
 
     def odd(name: str, without: Collection[int]) -> set[int]:
         places = [n for n, run in enumerate(runs) if name in run.metrics and n not in without]
@@ -129,7 +129,11 @@ def screened(
     effects = {} if skips else {name: share for name in names if (share := effect(name))}
     without = first if effects else set[int]()
     notes = [
-        Note.of("first_run_differs", metric=name, change=raw(share, METRICS[name].direction))
+        Note.of(
+            "first_run_differs",
+            metric=name,
+            change=to_relative_change(share, METRICS[name].direction),
+        )
         for name, share in [*effects.items()][:1]
     ]
     strange = {n: name for name in names for n in odd(name, without)}

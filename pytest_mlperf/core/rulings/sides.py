@@ -8,14 +8,14 @@ from dataclasses import dataclass, replace
 from statistics import fmean
 
 from pytest_mlperf.core.measurement import Run
-from pytest_mlperf.core.metrics import EFFICIENCY, METRICS, in_order
+from pytest_mlperf.core.metrics import EFFICIENCY, METRICS, metric_sort_key
 from pytest_mlperf.core.notes import Note
 from pytest_mlperf.core.rulings.outcomes import outcome_of
-from pytest_mlperf.core.rulings.ruling import mean_value, of_load, reported, values
-from pytest_mlperf.core.rulings.sample import fewest, unmeasured
+from pytest_mlperf.core.rulings.ruling import mean_value, of_load, rule_values, ungated_metric
+from pytest_mlperf.core.rulings.sample import fewest_queries, unmeasured
 from pytest_mlperf.core.verdict import MetricBaseline, MetricVerdict, Outcome
 from pytest_mlperf.judge.decision import Answer, Decision
-from pytest_mlperf.judge.formulas import bound_of, raw, t_isf, t_sf
+from pytest_mlperf.judge.formulas import bound_of, t_isf, t_sf, to_relative_change
 from pytest_mlperf.judge.inputs import Direction
 from pytest_mlperf.judge.multiplicity import FALSE_SHARE, benjamini_hochberg
 from pytest_mlperf.judge.robustness import CANDIDATE_DF, MAX_SPREAD_RATIO
@@ -38,8 +38,8 @@ class RatioSpread:
         """Return the one-sided confidence margin at an error probability: t quantile · se."""
         return t_isf(error, self.df) * self.se
 
-    def p(self, change: float) -> float:
-        """Return the one-sided p value of a change."""
+    def p_value(self, change: float) -> float:
+        """Return the one-sided p value of a log change, by the t distribution with `df`."""
         return t_sf(change / self.se, self.df)
 
 
@@ -50,8 +50,8 @@ class Pooled:
     Attributes:
         before, now: Weighted mean log value over the sessions of the baseline, of the candidate.
         spread: Standard error by the observed between-session variance, else by `MAX_SPREAD_RATIO`.
-        least, separate: Standard errors without session variance, by the pooled run variance, and
-            by that of each build.
+        least, separate: Standard errors by run variance alone: pooled over both builds, or one
+            variance for each build.
         plain: Standard error by the expected ratio of session variance to run variance.
         by_sessions: Whether `spread` is by observed session variance.
     """
@@ -67,22 +67,22 @@ class Pooled:
 
     @property
     def change(self) -> float:
-        """Log ratio of `now` to `before`."""
+        """Log ratio of candidate to baseline: `now` - `before`."""
         return self.now - self.before
 
     def reach(self, error: float) -> float:
-        """Return the widest one-sided confidence margin of the change at an error probability."""
+        """Return the largest of three one-sided confidence margins, t · se, at an error."""
         return max(one.reach(error) for one in (self.spread, self.least, self.separate))
 
     def p(self, sign: int, lost: float = 0.0) -> float:
-        """Return the p value of a rise (sign 1) or drop (-1) beyond the effect `lost` of load."""
+        """Return a one-sided t test's p value of a rise (1) or drop (-1) beyond `lost` by load."""
         away = sign * self.change - lost
-        return max(one.p(away) for one in (self.spread, self.least, self.separate))
+        return max(one.p_value(away) for one in (self.spread, self.least, self.separate))
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class _Side:
-    """Hold the sessions of one build: mean log value, run count, weight; squares inside them."""
+    """Hold a build's mean log value, run count and weight by session, and squares in sessions."""
 
     means: Sequence[float]
     counts: Sequence[int]
@@ -99,16 +99,16 @@ class _Side:
 
     @property
     def of_sessions(self) -> float:
-        """Var(mean) / session variance = Σw², by session effects alone."""
+        """Variance of the weighted mean per unit of between-session variance: Σw²."""
         return math.fsum(w * w for w in self.weights)
 
     @property
     def of_runs(self) -> float:
-        """Var(mean) / run variance = Σw²/m for m runs in a session, by run noise alone."""
+        """Factor of the run variance in Var(mean): Σw²/m for sessions of weight w with m runs."""
         return math.fsum(w * w / m for w, m in zip(self.weights, self.counts, strict=True))
 
-    def between(self) -> tuple[float, float, float]:
-        """Return n·Σw(x - mean)² over the n session means x of weight w.
+    def between_squares(self) -> tuple[float, float, float]:
+        """Return the sum of squares between n session means x of weight w: n·Σw(x - mean)².
 
         The second and third value are its expectation per unit of session and of run variance.
         """
@@ -197,7 +197,7 @@ def _by_own_runs(sides: tuple[_Side, _Side], within: float, rule: RuleR) -> Rati
 
 def _by_sessions(sides: Sequence[_Side], df: int, run_variance: float, rule: RuleR) -> RatioSpread:
     squares, sessions, runs = (
-        math.fsum(parts) for parts in zip(*(side.between() for side in sides), strict=True)
+        math.fsum(parts) for parts in zip(*(side.between_squares() for side in sides), strict=True)
     )
     mean_square = max(squares / sessions, rule.floor_sd**2)
     of_sessions = math.fsum(side.of_sessions for side in sides)
@@ -225,7 +225,7 @@ def judge_sides(
     measured = {
         name for run in (*baseline_runs, *current_runs) for name in run.metrics if name in METRICS
     }
-    others = sorted(measured - limits.keys() - EFFICIENCY, key=in_order)
+    others = sorted(measured - limits.keys() - EFFICIENCY, key=metric_sort_key)
     return (
         *gated,
         *(row for name in others if (row := _reported(name, baseline_runs, current_runs))),
@@ -265,10 +265,11 @@ def _gated(
     name: str, limit: float, baseline_runs: Sequence[Run], current_runs: Sequence[Run], rule: RuleR
 ) -> MetricVerdict:
     old, new = (
-        values(runs, name, rule.tolerated, by_day=False) for runs in (baseline_runs, current_runs)
+        rule_values(runs, name, rule.tolerated, by_day=False)
+        for runs in (baseline_runs, current_runs)
     )
     needed = METRICS[name].min_queries
-    if fewest(baseline_runs, name) < needed:
+    if fewest_queries(baseline_runs, name) < needed:
         note = Note.of("few_queries", needed=needed)
         return replace(
             _reported(name, baseline_runs, current_runs) or unmeasured(name, limit, note), note=note
@@ -315,7 +316,7 @@ def _judged(
     if decision.outcome is Answer.INCONCLUSIVE:
         note = note or of_load(lost, lost_before, "load_explains_sides")
     ends = (worst - ratio.reach(rule.beta), middle, best + ratio.reach(rule.alpha))
-    low, change, high = sorted(raw(x, direction) for x in ends)
+    low, change, high = sorted(to_relative_change(x, direction) for x in ends)
     return MetricVerdict(
         metric=name,
         outcome=outcome,
@@ -367,5 +368,5 @@ def _reported(
         run.may_judge(name) for run in (*baseline_runs, *current_runs) if name in run.metrics
     ):
         return None
-    new = values(current_runs, name)
-    return reported(name, new, values(baseline_runs, name)) if new else None
+    new = rule_values(current_runs, name)
+    return ungated_metric(name, new, rule_values(baseline_runs, name)) if new else None

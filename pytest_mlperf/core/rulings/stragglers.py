@@ -44,10 +44,10 @@ def stragglers(
             continue
         alpha = FALSE_ALARM / len(runs[0][0])
         bounds = [replica.share or 1.0 for replica in mine]
-        bounds.append(_bound(fmean(values), values, alpha))
+        bounds.append(_upper_bound(fmean(values), values, alpha))
         if len(runs) == 1:
             others = [replica.share or 1.0 for replica in runs[0][0] if replica is not mine[0]]
-            bounds.append(_bound(fmean(values), others, alpha, apart=1.0))
+            bounds.append(_upper_bound(fmean(values), others, alpha, apart=1.0))
         if max(bounds) < 1 - MIN_LAG_SHARE:
             lag = {"lag": 1 - fmean(values), "of": len(runs[-1][0]), "name": mine[-1].name}
             behind.append((lag, _differs(mine[-1], runs[-1][1])))
@@ -55,8 +55,10 @@ def stragglers(
     return tuple(Note.of("replica_behind", **lag, **differs) for lag, differs in behind)
 
 
-def _bound(mean: float, values: Sequence[float], alpha: float, *, apart: float = 0.0) -> float:
-    """Return mean + t(alpha, n-1)·s·√(apart + 1/n); `apart` = 1 gives a prediction bound."""
+def _upper_bound(
+    mean: float, values: Sequence[float], alpha: float, *, apart: float = 0.0
+) -> float:
+    """Return mean + t(alpha)·s·√(apart + 1/n), s of n `values`; `apart` = 1 predicts one value."""
     if len(values) < 2:
         return math.inf
     factor = math.sqrt(apart + 1 / len(values))

@@ -146,8 +146,8 @@ def read_server(page: bytes) -> dict[str, float]:
     return values
 
 
-def together(pages: Sequence[Mapping[str, float]]) -> dict[str, float]:
-    """Combine the metrics of several servers that serve copies of one model."""
+def merge_servers(pages: Sequence[Mapping[str, float]]) -> dict[str, float]:
+    """Merge the metrics of servers with copies of one model: sums, except those in `OF_COPIES`."""
     names = dict.fromkeys(name for page in pages for name in page)
     return {
         name: OF_COPIES.get(name, sum)([page[name] for page in pages if name in page])

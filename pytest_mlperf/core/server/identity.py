@@ -31,13 +31,13 @@ class ServerIdentity:
     """Describe the hardware of a server on another machine.
 
     Attributes:
-        properties: Hardware properties that must equal those of a baseline; one names their source.
+        properties: Hardware properties and their source, all of which must equal a baseline's.
         surroundings: Properties outside the identity whose changes are reported.
         facts: Software of the server, for the fingerprint.
         notes: Remarks for each verdict.
         idle: Reason why the server cannot use the declared GPUs; "" if it can.
         joules: Energy counter of each GPU of an exporter [J], by UUID.
-        time_s: Monotonic time of the answers [s].
+        time_s: Monotonic time at which the source answered [s].
     """
 
     properties: Mapping[str, Property]
@@ -60,13 +60,15 @@ class ServerIdentity:
         return f"{self.surroundings[HARDWARE]} ({self.properties[SOURCE]})"
 
 
-def doubts(first: ServerIdentity, last: ServerIdentity) -> Iterator[Words]:
+def identity_reasons(
+    identity_before: ServerIdentity, identity_after: ServerIdentity
+) -> Iterator[Words]:
     """Yield why a run may not be judged, by the server's identity before and after the run."""
-    if changed := differences(first.properties, last.properties):
+    if changed := differences(identity_before.properties, identity_after.properties):
         parts = [Note.of("was", name=one.name, old=one.theirs, new=one.ours) for one in changed]
         yield Note.of("server_hardware_changed", changes=tuple(parts))
-    elapsed_s = last.time_s - first.time_s
-    if first.joules and first.joules == last.joules and elapsed_s >= MIN_STALE_SECONDS:
+    elapsed_s, joules = identity_after.time_s - identity_before.time_s, identity_before.joules
+    if joules and joules == identity_after.joules and elapsed_s >= MIN_STALE_SECONDS:
         yield Note.of("exporter_stale", seconds=elapsed_s)
-    if last.idle:
-        yield last.idle
+    if identity_after.idle:
+        yield identity_after.idle

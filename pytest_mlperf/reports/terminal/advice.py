@@ -16,7 +16,7 @@ from pytest_mlperf.core.guarantees import (
 from pytest_mlperf.core.metrics import title
 from pytest_mlperf.core.numbers import change, percent, plural
 from pytest_mlperf.core.results import IMPORTED, Absent, CaseResult, Results
-from pytest_mlperf.core.rulings.multiplicity import nulls
+from pytest_mlperf.core.rulings.multiplicity import null_distributions
 from pytest_mlperf.core.verdict import SEVERITY, Outcome, Verdict
 from pytest_mlperf.judge.multiplicity import Null
 from pytest_mlperf.judge.rule_r import GATING_RUNS, RuleR
@@ -51,7 +51,7 @@ def session_verdict(results: Results, absent: Sequence[Absent] = ()) -> tuple[bo
     return None if words else False, ", ".join([f"no drop proven in {tests}", *words])
 
 
-def settling(results: Sequence[CaseResult]) -> list[tuple[str, str]]:
+def finalizing_advice(results: Sequence[CaseResult]) -> list[tuple[str, str]]:
     """Return (advice, cases) tuples on how to make PROVISIONAL verdicts of passed tests final."""
     cases_of: dict[str, dict[str, None]] = {}
     for result in results:
@@ -62,7 +62,7 @@ def settling(results: Sequence[CaseResult]) -> list[tuple[str, str]]:
 
 
 def in_short(cases: Sequence[str]) -> str:
-    """Return the names of the cases if they are few, else their number."""
+    """Return the names of up to three cases as text, else the number of cases."""
     return ", ".join(cases) if len(cases) <= MAX_LISTED_CASES else f"{len(cases)} cases"
 
 
@@ -114,7 +114,7 @@ def without_file(verdict: Verdict, note: str) -> str:
     return note.replace(file, folder) if file else note
 
 
-def again(result: CaseResult) -> str:
+def rerun_command(result: CaseResult) -> str:
     """Return the command that runs a test again with the same options."""
     # Ids of benchmarks hold whatever a parameter does; those of suites are plain.
     plain = not set(result.test) & set('"$`\\!')
@@ -139,26 +139,26 @@ def accept(result: CaseResult) -> str | None:
     if result.verdict.replaces_baseline:
         case = shlex.quote(result.verdict.case.id)
         return f'pytest-mlperf update --write --accept-regression {case} --reason "..."'
-    return f"{again(result)} {ACCEPT_OPTIONS}"
+    return f"{rerun_command(result)} {ACCEPT_OPTIONS}"
 
 
 def record(result: CaseResult) -> str | None:
     """Return the command that records a first baseline; None if one exists."""
     if result.verdict.outcome is not Outcome.NO_BASELINE or not may_be_recorded(result):
         return None
-    return f"{again(result)} {MISSING_OPTION}"
+    return f"{rerun_command(result)} {MISSING_OPTION}"
 
 
 def commands(result: CaseResult) -> Iterator[tuple[str, str]]:
     """Yield the commands that repeat a test, accept its drop, or record its value."""
     verdict, outcome = result.verdict, result.verdict.outcome
     if (result.failed or outcome is Outcome.INCONCLUSIVE) and result.suite != IMPORTED:
-        yield "reproduce", again(result)
+        yield "reproduce", rerun_command(result)
     if command := accept(result):
         yield "accept", command
     keeps = outcome is Outcome.IMPROVED and not verdict.replaces_baseline
     if keeps and may_be_recorded(result):
-        yield "keep", f"{again(result)} {REPLACE_OPTIONS}"
+        yield "keep", f"{rerun_command(result)} {REPLACE_OPTIONS}"
     if command := record(result):
         yield "record", command
 
@@ -169,11 +169,14 @@ PROMISE = (
 )
 
 
-def together(results: Results) -> list[str]:
+def joint_verdict_notes(results: Results) -> list[str]:
     """Return notes on the (case, metric) pairs that were judged jointly, one paragraph each."""
     if not results.pairs:
         return []
-    return [f"{results.pairs} pairs judged together: {_words(results)}", *machine_wide(results)]
+    return [
+        f"{results.pairs} pairs judged together: {_words(results)}",
+        *machine_noise_notes(results),
+    ]
 
 
 def _words(results: Results) -> str:
@@ -197,11 +200,11 @@ NOTABLE = 1.2
 """Ratio of observed to expected scatter of runs or sessions from which it is reported."""
 
 
-def machine_wide(results: Results) -> list[str]:
-    """Return notes on machines whose pairs shifted jointly, or scattered more than usual."""
+def machine_noise_notes(results: Results) -> list[str]:
+    """Return notes on machines whose metrics all shifted or whose runs vary more than expected."""
     if not results.pairs:
         return []
-    shown = nulls((result.verdict for result in results.cases), RuleR())
+    shown = null_distributions((result.verdict for result in results.cases), RuleR())
     several = len(shown) > 1
     return [
         f"{machine.accelerator}: {text}" if several else text
@@ -211,10 +214,10 @@ def machine_wide(results: Results) -> list[str]:
 
 
 def _null_lines(null: Null) -> Iterator[str]:
-    if not null.is_machines or abs(null.shift) > null.spread:
+    if not null.machine_explains_shift or abs(null.shift) > null.spread:
         shift = change(math.expm1(null.shift))
         differ = f"day-to-day variation of this machine is {percent(round(null.spread, 4))}"
-        taken = "is ignored" if null.is_machines else "counts"
+        taken = "is ignored" if null.machine_explains_shift else "counts"
         yield f"all {null.pairs} metrics moved by {shift}; {differ}, so this change {taken}"
     if null.scale > NOTABLE:
         yield (

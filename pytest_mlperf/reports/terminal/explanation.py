@@ -10,11 +10,11 @@ from pytest_mlperf.core.case import Kind, Scenario
 from pytest_mlperf.core.metrics import METRICS, title
 from pytest_mlperf.core.numbers import limit, percent, plural, points, quantity
 from pytest_mlperf.core.results import CaseResult
-from pytest_mlperf.core.rulings.ruling import values
-from pytest_mlperf.core.search import load
+from pytest_mlperf.core.rulings.ruling import rule_values
+from pytest_mlperf.core.search import load_text
 from pytest_mlperf.core.verdict import MetricVerdict, Outcome, PairedVerdict, Verdict
 from pytest_mlperf.reports.promises import renewal
-from pytest_mlperf.reports.rows import machine
+from pytest_mlperf.reports.rows import machine_speed_text
 from pytest_mlperf.reports.sentences import search_result, sentence
 from pytest_mlperf.reports.terminal.layout import fold, table
 
@@ -37,7 +37,7 @@ def evidence(
     """
     verdict = result.verdict
     sections: list[Sequence[str]] = []
-    by_runs = verdict.kind.is_of_runs
+    by_runs = verdict.kind.compares_runs
     if by_runs:
         sections.append(_measured(verdict, width))
     if verdict.outcome is Outcome.RECORDED:
@@ -106,7 +106,7 @@ def _searched(verdict: Verdict, width: int) -> list[str]:
     rows = [
         {
             "search": str(number) if place == 0 else "",
-            "offered": load(one.rate, run.search.whole),
+            "offered": load_text(one.rate, run.search.whole),
             "nearest its limit": f"{one.metric} {quantity(one.metric, one.value)}",
             "limit": quantity(one.metric, one.limit),
             "held": "yes" if one.held else "no",
@@ -148,7 +148,7 @@ def _compared(verdict: Verdict, baseline: Sequence[BaselineRun], width: int) -> 
     lines = []
     for runs in sessions:
         for metric in judged or list(runs[0].metrics)[:1]:
-            shown = ", ".join(quantity(metric, value.value) for value in values(runs, metric))
+            shown = ", ".join(quantity(metric, value.value) for value in rule_values(runs, metric))
             if shown:
                 text = f"{_minute(runs[0].started)}  {METRICS[metric].title}: {shown}"
                 lines += fold(text, width, first=INDENT, rest=INDENT * 3)
@@ -214,7 +214,7 @@ def environment(verdict: Verdict, width: int) -> list[str]:
     lines = wrapped(identity, width)
     for name, value in (*subject.fingerprint.items(), *subject.surroundings.items()):
         lines += fold(f"{name} {value}", width, first=INDENT, rest=INDENT * 2)
-    if speed := machine(verdict):
+    if speed := machine_speed_text(verdict):
         lines += fold(speed, width, first=INDENT, rest=INDENT * 2)
     return ["Measured on and with", *lines]
 

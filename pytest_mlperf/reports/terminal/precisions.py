@@ -19,7 +19,7 @@ from pytest_mlperf.core.numbers import plural, points, quantity, times
 from pytest_mlperf.core.results import CaseResult, Results
 from pytest_mlperf.core.verdict import Outcome, Verdict, worst
 from pytest_mlperf.judge.inputs import Direction
-from pytest_mlperf.reports.rows import shown, span
+from pytest_mlperf.reports.rows import number_text, span
 from pytest_mlperf.reports.sentences import first_line, sentence
 from pytest_mlperf.reports.terminal.layout import Row, TextTable, fold, paragraphs
 
@@ -149,7 +149,7 @@ def precision_section(
 
 
 def blocks_of(results: Iterable[CaseResult]) -> list[Block]:
-    """Return the blocks of entries to compare, in the order of the session's tests."""
+    """Return a block per group of cases that differ only in engine or precision, in test order."""
     cases: dict[Case, dict[str, CaseResult]] = defaultdict(dict)
     for result in results:
         if result.verdict.kind in {Kind.ACCURACY, Kind.PERFORMANCE}:
@@ -161,12 +161,12 @@ def blocks_of(results: Iterable[CaseResult]) -> list[Block]:
     return [
         _block(profile, against, [(case, cases[case]) for case in group])
         for (_, _, _, profile), every in groups.items()
-        for against, group in _by_reference(sorted(every, key=_width))
+        for against, group in _by_reference(sorted(every, key=_precision_key))
     ]
 
 
-def _width(case: Case) -> tuple[int, int]:
-    """Return a sort key of a precision: more bits first, then bf before fp before int."""
+def _precision_key(case: Case) -> tuple[int, int]:
+    """Return a case's sort key by precision: more bits first, then bf before fp before int."""
     bits = re.search(r"\d+", case.precision)
     kinds = ("bf", "fp", "int")
     kind = next((i for i, name in enumerate(kinds) if case.precision.startswith(name)), len(kinds))
@@ -377,9 +377,9 @@ def _rows(block: Block, *, several: bool, whole: bool) -> Iterator[Row]:
 def _score_cells(score: Score, entry: PrecisionEntry) -> Row:
     return {
         "metric": title(score.metric),
-        "score": shown(score.value),
-        "needed": shown(score.needed),
-        "points": shown(score.change, points),
+        "score": number_text(score.value),
+        "needed": number_text(score.needed),
+        "points": number_text(score.change, points),
         "interval": span(score.low, score.high, points),
         "samples": entry.part,
     }
@@ -391,13 +391,13 @@ def _speed_cells(entry: PrecisionEntry, block: Block) -> Row:
         return {title(block.metric): str(entry.performance or "")}
     return {
         title(block.metric): quantity(block.metric, speed.value),
-        "speed": shown(speed.ratio, times),
+        "speed": number_text(speed.ratio, times),
         "spread": span(speed.low, speed.high, times),
     }
 
 
 def remarks(blocks: Sequence[Block]) -> list[str]:
-    """Return the notes on entries, with their case ids, and explanations of the columns."""
+    """Return the entries' notes with their case ids, then explanations of the table's columns."""
     notes = [
         f"{entry.case.id}: {note}"
         for block in blocks

@@ -11,7 +11,7 @@ from pytest_mlperf.core.numbers import duration, plural
 from pytest_mlperf.core.untrusted_text import visible
 from pytest_mlperf.reports.costs import Costs, cost_of, measured_costs
 from pytest_mlperf.reports.terminal.layout import fold, relative, table
-from pytest_mlperf.run.conditions import MAX_WARMUP_SECONDS, WAIT_IDLE_S, is_due
+from pytest_mlperf.run.conditions import MAX_WARMUP_SECONDS, WAIT_IDLE_S, needs_warm_up
 from pytest_mlperf.stores.sessions import Sessions
 from pytest_mlperf.suite.benchmarks import BENCHMARK_USE
 from pytest_mlperf.suite.pairs import PlannedPair, Testable
@@ -91,13 +91,13 @@ def gaps(cases: Iterable[Testable], width: int) -> list[str]:
 
 def notices(
     uncollected: Sequence[Path],
-    not_here: Mapping[str, int],
-    here: str,
+    absent_accelerators: Mapping[str, int],
+    present_accelerators: str,
     width: int,
     *,
     action: str = "deselected",
 ) -> list[str]:
-    """Return lines on uncollected suites, and on tests for accelerators that are not here."""
+    """Return lines on uncollected suites, and on the numbers of tests by absent accelerator."""
     lines = []
     if uncollected:
         folders = set()
@@ -106,10 +106,14 @@ def notices(
             folders.add(relative(above[-1] if above else path.parent))
         count = plural(len(uncollected), "suite")
         lines.append(f"{count} not collected; run: pytest {visible(' '.join(sorted(folders)))}")
-    if not_here:
-        names = ", ".join(f"{name} ({count})" for name, count in sorted(not_here.items()))
-        count = plural(sum(not_here.values()), "test")
-        lines += fold(f"{count} {action}, accelerator not here: {names}; here: {here}", width)
+    if absent_accelerators:
+        names = ", ".join(
+            f"{name} ({count})" for name, count in sorted(absent_accelerators.items())
+        )
+        count = plural(sum(absent_accelerators.values()), "test")
+        lines += fold(
+            f"{count} {action}, accelerator not here: {names}; here: {present_accelerators}", width
+        )
     return lines
 
 
@@ -141,7 +145,7 @@ def whole_plan(
         sessions: Earlier sessions, the source of case durations.
     """
     cases = list({(test.path, test.case.id): test for test in planned}.values())
-    additions = more(cases, max_runs=max_runs, warmup=warmup, confirm=confirm)
+    additions = extra_time_lines(cases, max_runs=max_runs, warmup=warmup, confirm=confirm)
     measured = measured_costs(cases, sessions)
     return [
         *plan(cases, kinds, width, max_runs=max_runs, measured=measured, idle_s=idle_s),
@@ -149,7 +153,7 @@ def whole_plan(
     ]
 
 
-def more(
+def extra_time_lines(
     planned: Sequence[Testable], *, max_runs: int, warmup: str = "auto", confirm: str = "auto"
 ) -> list[str]:
     """Return sentences on warm-ups and extra runs, which a plan's times do not include."""
@@ -158,7 +162,7 @@ def more(
     first = {
         case.case.accelerator: case
         for case in reversed(cases)
-        if is_due(
+        if needs_warm_up(
             case.case.accelerator,
             case.engine.use if isinstance(case, Planned) else BENCHMARK_USE,
             warmup,

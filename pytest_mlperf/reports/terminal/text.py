@@ -26,17 +26,17 @@ from pytest_mlperf.reports.promises import (
     renewal,
 )
 from pytest_mlperf.reports.rows import (
-    beside,
     changed,
     cost,
-    declared,
+    extra_facts,
     gate,
     invalid_runs,
-    light,
     notes_of,
+    roofline_text,
     rows,
     searched,
-    strongest,
+    setup_rows,
+    strongest_cause,
     unexplained,
     verdict_tables,
 )
@@ -44,13 +44,13 @@ from pytest_mlperf.reports.sentences import first_line, gate_result, sentence
 from pytest_mlperf.reports.terminal.advice import (
     JUDGE,
     accept,
-    again,
+    finalizing_advice,
     in_short,
+    joint_verdict_notes,
     lines_of,
     may_be_recorded,
     record,
-    settling,
-    together,
+    rerun_command,
     what_decides,
     without_file,
 )
@@ -90,11 +90,11 @@ def failure(
     """Return the message of a failed test: verdict, command, likely cause, then the evidence."""
     lines = fold(first_line(verdict), width, rest="  ")
     if result.suite != IMPORTED:
-        lines.append(line("reproduce", again(result)))
-    first, others = strongest(likely_causes)
+        lines.append(line("reproduce", rerun_command(result)))
+    first, others = strongest_cause(likely_causes)
     lines += paragraphs("likely", first, width)
     lines.append(line("case", f"{verdict.case.id}  {result.suite}:{result.line}"))
-    for name, text in declared(result).items():
+    for name, text in setup_rows(result).items():
         lines += paragraph(name, text, width)
     if verdict.kind == Kind.ACCURACY and verdict.gate:
         lines += paragraph("gate", gate_result(verdict.gate), width)
@@ -123,7 +123,7 @@ def _reasons(
     yield paragraphs("note", notes_of(verdict), width)
     yield paragraphs("invalid", [text for text in (invalid_runs(verdict),) if text], width)
     yield paragraphs("search", searched(verdict), width)
-    if text := light(verdict):
+    if text := roofline_text(verdict):
         yield paragraph("physics", text, width)
     yield paragraphs("fact", [f"{title}: {fact}" for title, fact in result.facts.items()], width)
     if text := cost(verdict):
@@ -134,7 +134,7 @@ def _reasons(
     same = [metric for metric in by_rule if metric.outcome is verdict.outcome]
     judged = next(iter(same or by_rule), None)
     if verdict.kind == Kind.PERFORMANCE and judged:
-        yield paragraph("rule", _rule(verdict, judged, together=bool(result.pairs)), width)
+        yield paragraph("rule", _evidence_text(verdict, judged, joint=bool(result.pairs)), width)
     compared = next((m for m in verdict.paired if m.outcome), None)
     if compared:
         total = verdict.accuracy.total if verdict.accuracy else compared.samples
@@ -163,15 +163,15 @@ def _changed(verdict: Verdict, likely_causes: Sequence[Cause]) -> list[str]:
     return ["nothing that is recorded for both builds" if baseline.unknown else NO_DIFFERENCE]
 
 
-def _rule(verdict: Verdict, judged: MetricVerdict, *, together: bool) -> str:
-    """Return the number of runs and the error guarantee of a verdict as text."""
+def _evidence_text(verdict: Verdict, judged: MetricVerdict, *, joint: bool) -> str:
+    """Return a metric's run counts and error guarantee as text; `joint`: tests judged jointly."""
     if verdict.replaces_baseline:
         return PROMISE
     counts = f"{plural(judged.runs, 'run')} now, {judged.baseline.runs} in the baseline"
     promise = verdict.baseline.guarantee
     if promise is not None:
         counts += f" of {plural(promise.days, 'day')}{renewal(promise)}"
-    if together and judged.baseline.lacks is None:
+    if joint and judged.baseline.lacks is None:
         return f"{counts}; {PROMISE_TOGETHER}"
     if promise is None:
         return f"{counts}; {PROMISE}"
@@ -263,7 +263,7 @@ def summary(
         lines += precision_lines(results, width)
     for block in _advice(results, width):
         lines += block
-    for text in together(results):
+    for text in joint_verdict_notes(results):
         lines += fold(text, width)
     lines += fold(_counts(results), width)
     lines.append(UNVERIFIED_LABEL)
@@ -291,9 +291,9 @@ def _facts(tests: Sequence[CaseResult]) -> Iterator[str]:
     fullest = max(
         tests, key=lambda test: (len(test.verdict.runs), test.verdict.kind != Kind.ACCURACY)
     )
-    yield from declared(tests[-1]).values()
+    yield from setup_rows(tests[-1]).values()
     yield from filter(None, (gate(test.verdict) for test in tests))
-    yield from beside(fullest)
+    yield from extra_facts(fullest)
 
 
 NEXT_SESSION_NOTE = "the test fails if the next session, on another day, sees this drop again"
@@ -313,10 +313,10 @@ def _advice(results: Results, width: int) -> Iterator[list[str]]:
         suites = " ".join(sorted({result.suite for result in missing}))
         judge = f"{JUDGE} " * any(r.verdict.case.scenario == Scenario.BENCHMARK for r in missing)
         yield [line("record", f"pytest {suites} {judge}{MISSING_OPTION}")]
-    for remedy, cases in settling(results.cases):
+    for remedy, cases in finalizing_advice(results.cases):
         yield paragraph("settle", f"{cases}: {remedy}", width)
     texts = defaultdict[str, list[tuple[str, str]]](list)
-    for label, case, text in _sentences(results):
+    for label, case, text in _labelled_notes(results):
         texts[label].append((case, text))
     for label, of_label in texts.items():
         merged = of_label
@@ -326,8 +326,8 @@ def _advice(results: Results, width: int) -> Iterator[list[str]]:
             yield paragraph(label, f"{case}: {text}", width)
 
 
-def _sentences(results: Results) -> Iterator[tuple[str, str, str]]:
-    """Yield label, case id and text of the notes on tests that did not fail."""
+def _labelled_notes(results: Results) -> Iterator[tuple[str, str, str]]:
+    """Yield (label, case id, text) of the summary's notes; labels are "warning", "changed" etc."""
     changes = {
         (result.verdict.case.id, result.verdict.baseline.changed)
         for result in results.cases

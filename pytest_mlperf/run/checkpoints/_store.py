@@ -163,8 +163,10 @@ class CheckpointStore:
         return Built(folder=(checkpoint / "model").resolve(), provenance=provenance)
 
     @contextlib.contextmanager
-    def alone(self, key: str, *, limit_s: float, waiting: Callable[[str], None]) -> Iterator[None]:
-        """Lock a checkpoint while the `with` block runs; call `waiting` if it is locked already."""
+    def lock_checkpoint(
+        self, key: str, *, limit_s: float, waiting: Callable[[str], None]
+    ) -> Iterator[None]:
+        """Lock a checkpoint in the `with` block; call `waiting` while another process locks it."""
         with _writable(self.folder):
             if os.environ.get(SHARED):
                 atomic.require_descriptors()
@@ -193,7 +195,7 @@ class CheckpointStore:
             lock.release()
 
     @contextlib.contextmanager
-    def making(self, key: str) -> Iterator[Path]:
+    def temporary_folder(self, key: str) -> Iterator[Path]:
         """Yield an empty folder for a build, then remove it unless `publish` has moved it."""
         with _writable(self.folder):
             self._sweep(current=key)

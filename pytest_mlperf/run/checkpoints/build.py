@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from pytest_mlperf.core.errors import MlperfError, RunError
-from pytest_mlperf.core.job import CheckpointBuild, Elsewhere, MeasuredCase
+from pytest_mlperf.core.job import CheckpointBuild, MeasuredCase, PythonEnvironment
 from pytest_mlperf.processes import log_tail
 from pytest_mlperf.run.checkpoints import _store
 from pytest_mlperf.run.child.events import Fields, by_name, is_count, is_text, list_of
@@ -82,7 +82,7 @@ def state_of(step: CheckpointBuild | None, runs_dir: Path) -> str:
         return ""
     with contextlib.suppress(MlperfError, OSError):
         store = _store.CheckpointStore(builds_folder(runs_dir / "runs" / "any"))
-        key = _memory(step, store, about_builder(step)).recall()
+        key = _key_cache(step, store, about_builder(step)).recall()
         if key and (built := store.find(key)):
             return f"{step.title}: built {built.provenance['built']}"
         return f"{step.title}: not built yet; the first run builds it"
@@ -106,7 +106,7 @@ class _Making:
     def get(self) -> Checkpoint:
         step, store = self.step, self._store
         about = about_builder(step)
-        memory = _memory(step, store, about)
+        memory = _key_cache(step, store, about)
         remembered = memory.recall()
         if remembered and (built := store.find(remembered)):
             return _checkpoint(built)
@@ -120,7 +120,7 @@ class _Making:
         key = _store.hash_of(made_of)[:KEY_DIGITS]
         limit_s = self.conditions.lease_limit_s
         if (built := store.find(key)) is None:
-            with store.alone(key, limit_s=limit_s, waiting=self.show):
+            with store.lock_checkpoint(key, limit_s=limit_s, waiting=self.show):
                 built = store.find(key) or self._make(key, about, source)
         memory.keep(key)
         return _checkpoint(built)
@@ -148,7 +148,7 @@ class _Making:
         begun = time.monotonic()
         with (
             placed(self.accelerator, conditions, self.show) as placement,
-            self._store.making(key) as target,
+            self._store.temporary_folder(key) as target,
         ):
             self._machine = placement.conditions.machine
             # A builder writes all files in a pipeline's folders.
@@ -182,7 +182,12 @@ class _Making:
             )
 
     def _run(
-        self, task: str, spec: Mapping[str, Any], answer: Fields, *, there: Elsewhere | None = None
+        self,
+        task: str,
+        spec: Mapping[str, Any],
+        answer: Fields,
+        *,
+        there: PythonEnvironment | None = None,
     ) -> Event:
         return Child(
             title=f"building {self.step.title}",
@@ -231,8 +236,8 @@ def _decided(step: CheckpointBuild, about: Event) -> dict[str, Any]:
     }
 
 
-def _memory(step: CheckpointBuild, store: _store.CheckpointStore, about: Event) -> _store.Memory:
-    """Return the key cache of a build, disabled if user code makes the calibration data."""
+def _key_cache(step: CheckpointBuild, store: _store.CheckpointStore, about: Event) -> _store.Memory:
+    """Return a cache of a checkpoint's hash key, disabled if user code makes calibration data."""
     prompts, files = step.calibration, _store.model_files(step.source)
     calibration = [asdict(prompts.dataset), prompts.count] if prompts else None
     if prompts and (path := prompts.dataset.options.get("path")):

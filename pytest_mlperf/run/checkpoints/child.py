@@ -82,7 +82,7 @@ def code_of(module: str) -> list[Path]:
 
 
 def build(spec: dict[str, Any], reporter: Any) -> dict[str, Any]:
-    """Run the builder; copy the files that it omits; reject files that may contain code."""
+    """Run the builder, add files it omits, reject code; return facts and the weights' SHA-256."""
     errors = importlib.import_module("pytest_mlperf.core.errors")
     files = importlib.import_module("pytest_mlperf.stores.digests")
     some = importlib.import_module("pytest_mlperf.core.untrusted_text").some
@@ -114,14 +114,14 @@ def build(spec: dict[str, Any], reporter: Any) -> dict[str, Any]:
     if not weights:
         raise errors.RunError("build", "the builder wrote no weights: there is no safetensors file")
     for path in target.rglob("*.safetensors"):
-        settle_header(path)
+        sort_metadata(path)
     return {
         "facts": {str(key): str(value) for key, value in facts.items()},
         "weights_sha256": files.sha256(weights),
     }
 
 
-def settle_header(path: Path) -> None:
+def sort_metadata(path: Path) -> None:
     """Sort the metadata of a safetensors file in place, so that equal builds have equal bytes."""
     with path.open("r+b") as file:
         size = int.from_bytes(file.read(8), "little")

@@ -41,7 +41,7 @@ class StartEvents:
 
 
 def main(file: str, key: str) -> None:
-    """Report the version of the Python, set up its import path, and run the worker."""
+    """Report the Python's version, set its import path, and run spec `file`; errors name `key`."""
     events = StartEvents()
     version = ".".join(map(str, sys.version_info[:3]))
     here = "{} ({})".format(sys.executable, key)  # noqa: UP032 - older ones

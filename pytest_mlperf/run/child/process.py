@@ -37,12 +37,12 @@ PROGRESS: events.Fields = {
 }
 
 
-class Designed(RunError):
+class DeliberateError(RunError):
     """Report an error that this package raised in a child on purpose; its log explains no more."""
 
 
 class Waiting(str):
-    """Mark a progress line as being about waiting for other processes."""
+    """Mark a progress line that reports waiting for other processes."""
 
     __slots__ = ()
 
@@ -82,7 +82,10 @@ class EventProcess(ChildProcess):
         on_stdout: bool = True,
         follows: Mapping[str, Collection[str]] | None = None,
     ) -> None:
-        """Start the child; its events use stdout, else the descriptor that `--events` names."""
+        """Start the child; it sends events to stdout (`on_stdout`) or the descriptor of `--events`.
+
+        `kinds` has the fields by event name; errors name `layer` and call the child `whose`.
+        """
         self._pipe, end = os.pipe()
         try:
             super().__init__(
@@ -112,7 +115,7 @@ class EventProcess(ChildProcess):
         return self._events.next(timeout_s)
 
     def stop(self, *, alone_s: float = 0.0) -> None:
-        """End the child's process group, and close the pipe."""
+        """End the process group, `alone_s` [s] after the child's stdin closes; close the pipe."""
         self.end(alone_s=alone_s, term_s=KILL_GRACE_SECONDS)
         os.close(self._pipe)
 
@@ -206,7 +209,7 @@ class Child:
 
     def _follow(self, process: EventProcess) -> Event:
         started = time.monotonic()
-        for event in self._heard(process):
+        for event in self._watched_events(process):
             if event.get("event") == "error":
                 raise self._reported(event)
             if event.get("event") == "done":
@@ -215,7 +218,7 @@ class Child:
             self.show(broken(f"{self.title}{_place(event)}, {took_s:.0f} s"))
         raise self._died(process)
 
-    def _heard(self, process: EventProcess) -> Iterator[Event]:
+    def _watched_events(self, process: EventProcess) -> Iterator[Event]:
         """Yield the child's events, and {} whenever its log has grown; enforce the time limits."""
         started = last = time.monotonic()
         size, at = 0, ""
@@ -239,7 +242,7 @@ class Child:
         message = self._named(str(event["message"]))
         if event["kind"] == UnavailableError.__name__:
             return UnavailableError(message)
-        error = Designed if event["designed"] else RunError
+        error = DeliberateError if event["designed"] else RunError
         return error(self.layer, message, str(self.log))
 
     def _slow(self, exceeded: str, limit_s: float, at: str) -> RunError:
@@ -438,8 +441,8 @@ class WorkerProcess:
             message = f"{message}{_of_build(str(event.get('kind')), self._build)}"
         if event.get("kind") == UnavailableError.__name__:
             return UnavailableError(message)
-        kind = Designed if event.get("designed") else RunError
-        loading = kind is Designed and self._phase in LOADING
+        kind = DeliberateError if event.get("designed") else RunError
+        loading = kind is DeliberateError and self._phase in LOADING
         when = "" if loading else f" (during {self._phase_words})"
         if log := event.get("log"):  # untrusted: use only the file name
             return RunError(layer, f"{message}{when}", str(self.folder / Path(log).name))

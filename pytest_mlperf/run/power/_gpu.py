@@ -10,7 +10,7 @@ from typing import Any, Self
 
 from pytest_mlperf.core.energy import Energy, measure
 from pytest_mlperf.core.energy.readings import Reading, at, without_misreads
-from pytest_mlperf.hardware.nvml_quantities import REASONS, highest
+from pytest_mlperf.hardware.nvml_quantities import REASONS, reading_limits
 
 RISING_COUNTS = {
     "ecc_uncorrected": "uncorrected memory errors (ECC)",
@@ -127,7 +127,7 @@ class GpuLog:
 
     @property
     def silent(self) -> bool:
-        """Whether NVML returned only errors after `last_s`."""
+        """Whether NVML gave no value in the last `MAX_SILENCE_SECONDS` of calls."""
         return self.lost is None and 0 < self.last_s < self.asked_s - MAX_SILENCE_SECONDS
 
     @property
@@ -146,7 +146,7 @@ class GpuLog:
             rate_hz=self.rate_hz,
             covers=bool(self.facts.get("covers")),
             average=self.series("average_w", begin_s, end_s) if self.facts.get("averages") else (),
-            most_w=dict(highest(self.facts.get("identity", {}))).get("power_w", math.inf),
+            most_w=dict(reading_limits(self.facts.get("identity", {}))).get("power_w", math.inf),
             period_s=self.facts.get("counter_period_s"),
         )
         if "energy_j" in self.forbidden:
@@ -156,7 +156,7 @@ class GpuLog:
         lost = (f"the GPU was lost: {self.lost}",) if self.lost else ()
         return replace(energy, invalid=(*energy.invalid, *lost), notes=(*energy.notes, *notes))
 
-    def spans(self) -> tuple[Span, ...]:
+    def clock_limits(self) -> tuple[Span, ...]:
         """Return when and why the GPU's clocks were limited, in order of time."""
         spans: list[Span] = []
         since: dict[int, float] = {}
@@ -172,14 +172,14 @@ class GpuLog:
             spans += [Span(reason=_name(b), begin_s=t, end_s=end_s) for b, t in since.items()]
         return tuple(sorted(spans, key=lambda span: (span.begin_s, span.reason)))
 
-    def held_back_s(self, begin_s: float, end_s: float) -> dict[str, float]:
-        """Return the time in a window for which each reason limited the clocks [s].
+    def limited_s(self, begin_s: float, end_s: float) -> dict[str, float]:
+        """Return for each reason how long it limited the GPU's clocks in a window [s].
 
         This is the maximum of the GPU's own counter and the sampled time: samples miss short
         events, and a driver may not support the counter.
         """
         held_s: dict[str, float] = {}
-        for span in self.spans():
+        for span in self.clock_limits():
             inside = min(span.end_s, end_s) - max(span.begin_s, begin_s)
             if inside > 0:
                 held_s[span.reason] = held_s.get(span.reason, 0.0) + inside
@@ -209,7 +209,7 @@ class GpuLog:
         }
 
     def risen(self, begin_s: float, end_s: float) -> dict[str, int]:
-        """Return the increase of each error count during a window, by name."""
+        """Return by how much each count of memory and PCIe errors rose during a window, by name."""
         ends = {name: self.at_ends(name, begin_s, end_s) for name in RISING_COUNTS}
         return {n: both[1] - both[0] for n, both in ends.items() if both and both[1] >= both[0]}
 
@@ -246,7 +246,7 @@ class GpuLog:
         return rates
 
     def at_ends(self, name: str, begin_s: float, end_s: float) -> tuple[Any, Any] | None:
-        """Return the readings just before and after a window, else the nearest; None if unread."""
+        """Return a quantity's readings around a window, or the nearest ones; None if unread."""
         read = [(s["time"], s[name]) for s in self.states if s.get(name) is not None]
         if not read:
             return None
@@ -256,7 +256,7 @@ class GpuLog:
         return last_before, next((value for time_s, value in read if time_s >= end_s), read[-1][1])
 
     def series(self, name: str, begin_s: float, end_s: float) -> tuple[Reading, ...]:
-        """Return a slower quantity's readings in a window, e.g. "sm_mhz", "temperature_c"."""
+        """Return the readings of a slowly sampled quantity in a window, e.g. "temperature_c"."""
         return tuple(
             Reading(time_s=state["time"], value=state[name])
             for state in self.states
@@ -272,13 +272,13 @@ class GpuLog:
         if heat := [r.value for r in self.series("temperature_c", begin_s, end_s)]:
             state["temperature_c"] = max(heat)
         if self.reasons:
-            capped_s = self.held_back_s(begin_s, end_s).get("sw_power_cap", 0.0)
+            capped_s = self.limited_s(begin_s, end_s).get("sw_power_cap", 0.0)
             state["power_cap_share"] = capped_s / (end_s - begin_s)
         return state
 
     @property
-    def before_us(self) -> Processes:
-        """Processes on the GPU at the sampler's start."""
+    def initial_processes(self) -> Processes:
+        """Processes on the GPU at the sampler's start: bytes by pid, None if unknown."""
         return dict(self.facts.get("processes") or ())
 
     def processes_seen(self, begin_s: float, end_s: float) -> set[int] | None:
@@ -289,16 +289,16 @@ class GpuLog:
             if state.get("processes") is not None and begin_s <= state["time"] <= end_s
         ]
         pids = {pid for processes in listed for pid, _ in processes}
-        return pids - self.before_us.keys() if listed else None
+        return pids - self.initial_processes.keys() if listed else None
 
-    def foreign(self, warm_s: float) -> Processes:
-        """Return processes that started after the warm-up, so that they cannot be the engine's."""
+    def foreign_processes(self, warmup_end_s: float) -> Processes:
+        """Return memory [bytes] by pid of processes begun after the warm-up: not the engine's."""
         listed = [
             (s["time"], s["processes"]) for s in self.states if s.get("processes") is not None
         ]
-        expected = set(self.before_us)
-        late = [time_s for time_s, _ in listed if time_s >= warm_s]
-        settled_s = late[0] if late else warm_s
+        expected = set(self.initial_processes)
+        late = [time_s for time_s, _ in listed if time_s >= warmup_end_s]
+        settled_s = late[0] if late else warmup_end_s
         foreign: Processes = {}
         for time_s, processes in listed:
             for pid, memory in processes:

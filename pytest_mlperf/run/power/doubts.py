@@ -38,7 +38,7 @@ MIN_LIMIT_SHARE = 0.25
 """Share of its power limit by which a working GPU exceeds its idle power; a context stays below."""
 
 
-def did_nothing(gpu: GpuLog, begin_s: float, end_s: float, *, busy: float) -> str | None:
+def idle_evidence(gpu: GpuLog, begin_s: float, end_s: float, *, busy: float) -> str | None:
     """Return evidence that a GPU did no work in a window; None if it worked or that is unknown.
 
     The window is in monotonic time; `busy` is the share of it in which the engine had work.
@@ -64,7 +64,7 @@ def did_nothing(gpu: GpuLog, begin_s: float, end_s: float, *, busy: float) -> st
         and span_s >= EVIDENCE_SECONDS
         and covered
         and busy >= MIN_BUSY_SHARE
-        and not _hard(gpu, idle_w, inside)
+        and not _proves_work(gpu, idle_w, inside)
     ):
         readings = f"no utilisation in any of {len(used)} readings over {span_s:.1f} s"
         return ", ".join([readings, *signs])
@@ -79,12 +79,12 @@ def did_nothing(gpu: GpuLog, begin_s: float, end_s: float, *, busy: float) -> st
     return ", ".join(signs) if len(signs) > 1 else None
 
 
-def _hard(gpu: GpuLog, idle_w: Sequence[float], inside: Sequence[float]) -> bool:
-    """Return whether the power readings prove that a GPU worked, even at a reported use of 0 %."""
-    if not idle_w or not inside:
+def _proves_work(gpu: GpuLog, idle_w: Sequence[float], window_w: Sequence[float]) -> bool:
+    """Check whether the window's peak power is far above idle power, so that the GPU worked."""
+    if not idle_w or not window_w:
         return False
     rest_w = median(idle_w)
-    return max(inside) > (
+    return max(window_w) > (
         2 * rest_w if gpu.limit_w is None else rest_w + MIN_LIMIT_SHARE * gpu.limit_w
     )
 
@@ -114,7 +114,7 @@ DOUBT_KEYS = frozenset(SignKey)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Doubts:
+class RejectionReasons:
     """Hold reasons to reject the measurements in a window.
 
     Attributes:
@@ -127,7 +127,7 @@ class Doubts:
     signs: tuple[Sign, ...] = ()
 
 
-def doubts(
+def rejection_reasons(
     gpu: GpuLog,
     begin_s: float,
     end_s: float,
@@ -136,15 +136,15 @@ def doubts(
     limit_w: float | None = None,
     busy: float = 1.0,
     linked: bool = False,
-) -> Doubts:
+) -> RejectionReasons:
     """Return reasons to reject a GPU's measurements in a window; a lost GPU is checked elsewhere.
 
-    `warm_s` is the end of the warm-up: later processes are foreign.
+    `warm_s` is the end of the warm-up; processes that start later are not the engine's.
     `limit_w` is the session's power limit, None if unknown. The engine had work for a share `busy`.
     `linked` means that the GPU exchanges data with others, so that its NVLinks are checked.
     """
     if gpu.unavailable:
-        return Doubts(energy=(gpu.unavailable,))
+        return RejectionReasons(energy=(gpu.unavailable,))
     window_s = begin_s, end_s
     every = [
         *_clocks(gpu, *window_s),
@@ -153,11 +153,11 @@ def doubts(
         *_errors(gpu, *window_s),
         *_heat(gpu, *window_s),
         *_others(gpu, warm_s),
-        *_limits(gpu, end_s, limit_w),
+        *_power_limit_reasons(gpu, end_s, limit_w),
     ]
-    if evidence := did_nothing(gpu, *window_s, busy=busy):
+    if evidence := idle_evidence(gpu, *window_s, busy=busy):
         every.append(Reason.of(Key.GPU_UNUSED, "gpu_unused", evidence=evidence))
-    return Doubts(
+    return RejectionReasons(
         invalid=tuple(doubt for doubt in every if isinstance(doubt, Reason)),
         energy=tuple(_shared(gpu)),
         signs=tuple(doubt for doubt in every if isinstance(doubt, Sign)),
@@ -173,7 +173,7 @@ def _shared(gpu: GpuLog) -> Iterator[str]:
 
 
 def _clocks(gpu: GpuLog, begin_s: float, end_s: float) -> Iterator[Reason | Sign]:
-    for reason, seconds in gpu.held_back_s(begin_s, end_s).items():
+    for reason, seconds in gpu.limited_s(begin_s, end_s).items():
         share = seconds / (end_s - begin_s)
         key = SignKey(reason) if reason in DOUBT_KEYS else SignKey.UNKNOWN_CLOCK_EVENT
         sign = Sign.of(key, "clock_event", event=reason, seconds=seconds, share=min(1.0, share))
@@ -210,9 +210,9 @@ def _faults(gpu: GpuLog, begin_s: float, end_s: float) -> Iterator[Reason | Sign
 
 
 def _others(gpu: GpuLog, warm_s: float) -> Iterator[Reason | Sign]:
-    if early_processes := gpu.before_us:
+    if early_processes := gpu.initial_processes:
         yield Reason.of(Key.IN_USE_BEFORE, "gpu_in_use", processes=_named(early_processes))
-    if late := gpu.foreign(warm_s):
+    if late := gpu.foreign_processes(warm_s):
         yield Reason.of(Key.USED_BY_OTHERS, "gpu_used", processes=_named(late))
     busy = gpu.facts.get("utilization_percent") or 0
     if busy >= BUSY_PERCENT:
@@ -223,8 +223,8 @@ def _others(gpu: GpuLog, warm_s: float) -> Iterator[Reason | Sign]:
         yield Sign.of(SignKey.MEMORY_IN_USE, "gpu_memory_in_use", gib=memory / 2**30)
 
 
-def _limits(gpu: GpuLog, end_s: float, expected_w: float | None) -> Iterator[Reason]:
-    """Return a reason if the power limit, which selects the baseline, is not the session's."""
+def _power_limit_reasons(gpu: GpuLog, end_s: float, expected_w: float | None) -> Iterator[Reason]:
+    """Yield a reason if the GPU's power limit is not the one that selected the baseline."""
     read = [expected_w, gpu.limit_w, *(r.value for r in _until(gpu, "limit_w", end_s))]
     watts = [limit_w for limit_w in read if limit_w is not None]
     farthest = max(watts, key=lambda w: abs(w - watts[0]), default=0.0)
@@ -302,7 +302,7 @@ def link_doubts(gpu: GpuLog, begin_s: float, end_s: float) -> Iterator[Reason | 
         yield Reason.of(Key.NVSWITCH, "nvswitch_failed", problems=", ".join(turned))
     if ill:
         yield Sign.of(SignKey.NVSWITCH, "nvswitch_unhealthy", problems=", ".join(ill))
-    if lacking := _lacking(links_before, str(gpu.facts.get("identity", {}).get("name"))):
+    if lacking := _links_down(links_before, str(gpu.facts.get("identity", {}).get("name"))):
         yield Sign(key=SignKey.NVLINK_DOWN, text=lacking)
     if errors:
         mended = "; ".join(f"{ERRORS.get(kind, kind)} {_times(n)}" for kind, n in errors.items())
@@ -318,7 +318,7 @@ HEALTH_PROBLEMS = {
 """Two bits of a fabric's health mask per problem: 1 is yes, 2 no, 0 unknown."""
 
 
-def _lacking(links: Mapping[int, bool], product: str) -> Note | None:
+def _links_down(links: Mapping[int, bool], product: str) -> Note | None:
     """Return a note if NVLinks are down; None if not, or if a PCIe card has no bridge."""
     up = sum(links.values())
     usual = next((count for kind, count in USUAL_LINKS.items() if re.search(kind, product)), 0)

@@ -12,7 +12,7 @@ from pathlib import Path
 from types import MappingProxyType
 
 from pytest_mlperf.core.control import State
-from pytest_mlperf.core.energy import EnergyReading, Source, once_each, together
+from pytest_mlperf.core.energy import EnergyReading, Source, merge_notes, sum_energies
 from pytest_mlperf.core.energy.meter import MeterReading, parse_meter, wall_energy
 from pytest_mlperf.core.errors import MlperfError, SuiteError
 from pytest_mlperf.core.measurement import GpuRun
@@ -22,7 +22,7 @@ from pytest_mlperf.core.reason import Key, Reason, Sign, SignKey
 from pytest_mlperf.hardware.machine import UsedGpu
 from pytest_mlperf.run.figures import Figures, Findings
 from pytest_mlperf.run.logs import TimedLog
-from pytest_mlperf.run.power.doubts import EVIDENCE_SECONDS, Doubts, doubts
+from pytest_mlperf.run.power.doubts import EVIDENCE_SECONDS, RejectionReasons, rejection_reasons
 from pytest_mlperf.run.power.sampling import WANTED_HZ, PowerLog
 
 CLOCK_SET = "the wall clock was set during the run, so LoadGen's window is unknown"
@@ -37,8 +37,8 @@ _UNKNOWN: Mapping[str, UsedGpu] = MappingProxyType({})
 
 
 @dataclass(frozen=True, kw_only=True)
-class Sampled(Findings):
-    """Hold the findings from the power samples of a run."""
+class PowerFindings(Findings):
+    """Hold the findings from a run's power samples; `energy_unknown` is why there is no energy."""
 
     energy_unknown: str | None = None
     state: State = field(default_factory=dict)
@@ -52,38 +52,40 @@ def sampled(
     *,
     warm_s: float,
     used: Mapping[str, UsedGpu] = _UNKNOWN,
-) -> Sampled:
-    """Return a run's energy, and reasons not to judge the run or its energy.
+) -> PowerFindings:
+    """Return the energy of a run from its GPU power samples, and reasons not to judge it.
 
-    Processes that start after `warm_s` are foreign. `used` has the session's GPUs by UUID.
+    Processes that start after the warm-up's end, `warm_s`, are other users'. `used`: GPUs by UUID.
     """
     if unsampled := _unsampled(log, used):
         return unsampled
     used = {g.uuid: used.get(g.uuid, UsedGpu(uuid=g.uuid, name=f"GPU {g.uuid}")) for g in log.gpus}
     names = {uuid: gpu.name for uuid, gpu in used.items()}
     begin_s, end_s = map(log.monotonic, timed.window_s)
-    ends_s = {g.uuid: max(begin_s, log.watched_s(g, end_s)) for g in log.gpus}
-    ask = partial(doubts, begin_s=begin_s, warm_s=warm_s, busy=_busy(figures), linked=len(used) > 1)
+    ends_s = {g.uuid: max(begin_s, log.read_until_s(g, end_s)) for g in log.gpus}
+    ask = partial(
+        rejection_reasons, begin_s=begin_s, warm_s=warm_s, busy=_busy(figures), linked=len(used) > 1
+    )
     by_gpu = {g.uuid: ask(g, end_s=ends_s[g.uuid], limit_w=used[g.uuid].limit_w) for g in log.gpus}
     unseen = {uuid for uuid, s in ends_s.items() if s < min(end_s, begin_s + EVIDENCE_SECONDS)}
-    by_gpu = {uuid: _without_idleness(d) if uuid in unseen else d for uuid, d in by_gpu.items()}
+    by_gpu = {uuid: _without_gpu_unused(d) if uuid in unseen else d for uuid, d in by_gpu.items()}
     signs = [sign for one in by_gpu.values() for sign in one.signs]
     reasons = [reason for one in by_gpu.values() for reason in one.invalid]
     if len(by_gpu) > 1:
         pairs = [(uuid, sign) for uuid, one in by_gpu.items() for sign in one.signs]
         signs = [dataclasses.replace(sign, gpu=uuid, name=names[uuid]) for uuid, sign in pairs]
-        reasons = list(_of_all(by_gpu, names))
+        reasons = list(_merge_reasons(by_gpu, names))
     invalid = (*_lost(log, used, begin_s), *reasons)
     if (first_s := min(ends_s.values(), default=end_s)) < end_s:
-        broke, sign = _unwatched(log, first_s - begin_s, used)
-        return Sampled.signed((*signs, sign), energy_unknown=broke, invalid=invalid)
+        broke, sign = _sampler_loss(log, first_s - begin_s, used)
+        return PowerFindings.signed((*signs, sign), energy_unknown=broke, invalid=invalid)
     read = [sum(begin_s <= r.time_s <= end_s for r in gpu.trace) for gpu in log.gpus if gpu.trace]
     if read and (hz := min(read) / (end_s - begin_s)) < LOW_HZ:
         signs = [*signs, Sign.of(SignKey.SELDOM_READ, "seldom_read", hz=hz, wanted=WANTED_HZ)]
-    seen = Sampled.signed(signs, invalid=invalid)
+    seen = PowerFindings.signed(signs, invalid=invalid)
     energies = {gpu.uuid: gpu.energy(begin_s, end_s) for gpu in log.gpus}
-    unsure = once_each([(names[uuid], one.energy) for uuid, one in by_gpu.items()])
-    power = together(energies, doubts=unsure, names=names)
+    unsure = merge_notes([(names[uuid], one.energy) for uuid, one in by_gpu.items()])
+    power = sum_energies(energies, doubts=unsure, names=names)
     states = [gpu.state(begin_s, end_s) for gpu in log.gpus]
     runs = [
         GpuRun(
@@ -105,16 +107,18 @@ def sampled(
     )
 
 
-def _unsampled(log: PowerLog, used: Mapping[str, UsedGpu]) -> Sampled | None:
-    """Return findings without an energy if the run's window is unknown or no GPU was read."""
+def _unsampled(log: PowerLog, used: Mapping[str, UsedGpu]) -> PowerFindings | None:
+    """Return findings without an energy if GPUs were not read or the clock stepped, else None."""
     unknown = CLOCK_SET if log.clock_stepped else log.unavailable
     if not unknown:
         return None
     notes = (SUSPECT,) if log.suspect else ()
-    return Sampled(energy_unknown=unknown, invalid=_lost(log, used), notes=notes)
+    return PowerFindings(energy_unknown=unknown, invalid=_lost(log, used), notes=notes)
 
 
-def _of_all(gpu_doubts: Mapping[str, Doubts], names: Mapping[str, str]) -> Iterator[Reason]:
+def _merge_reasons(
+    gpu_doubts: Mapping[str, RejectionReasons], names: Mapping[str, str]
+) -> Iterator[Reason]:
     """Merge the reasons of several GPUs: yield each reason once, with the names of its GPUs."""
     notes: dict[Key, dict[str, list[Words]]] = {}
     for uuid, one in gpu_doubts.items():
@@ -126,8 +130,8 @@ def _of_all(gpu_doubts: Mapping[str, Doubts], names: Mapping[str, str]) -> Itera
         yield Reason.of(key, "of_gpus", gpus=gpus, notes=texts, of=len(gpu_doubts))
 
 
-def _unwatched(log: PowerLog, seconds: float, used: Mapping[str, UsedGpu]) -> tuple[str, Sign]:
-    """Return why the energy is unknown if the sampler stopped after some seconds, and a note."""
+def _sampler_loss(log: PowerLog, seconds: float, used: Mapping[str, UsedGpu]) -> tuple[str, Sign]:
+    """Return (reason, warning) for unknown energy: sampling stopped `seconds` into the run."""
     how = f"the sampler stopped ({log.broke or 'for an unknown reason'})"
     if log.ended:
         gpus = [gpu for gpu in log.gpus if gpu.silent]
@@ -137,14 +141,14 @@ def _unwatched(log: PowerLog, seconds: float, used: Mapping[str, UsedGpu]) -> tu
     return f"{how} {seconds:.1f} s into the run", sign
 
 
-def _without_idleness(doubts: Doubts) -> Doubts:
-    """Return doubts without GPU_UNUSED, which a short observation cannot prove."""
+def _without_gpu_unused(doubts: RejectionReasons) -> RejectionReasons:
+    """Remove GPU_UNUSED from the reasons to reject a window, which is too short to prove it."""
     kept = tuple(reason for reason in doubts.invalid if reason.key is not Key.GPU_UNUSED)
     return dataclasses.replace(doubts, invalid=kept)
 
 
 def _busy(run: Figures) -> float:
-    """Return the share of a run with work in the engine: queries · p50 latency / duration."""
+    """Return the busy share of a run, queries · p50 latency / duration, at most 1; 1 if unknown."""
     latency_s = run.metrics.get("latency_p50")
     if latency_s is None or not run.duration_s:
         return 1.0
@@ -159,7 +163,7 @@ def _net(run: Figures, power: EnergyReading) -> dict[str, float]:
 
 
 def _worst(states: Sequence[Mapping[str, float]]) -> dict[str, float]:
-    """Return the worst values of several GPUs: lowest clocks, highest temperature and cap share."""
+    """Return the worst values of several GPUs: the minimum of clocks, the maximum of others."""
     names = dict.fromkeys(name for state in states for name in state)
     return {
         name: (min if name.endswith("_mhz") else max)(s[name] for s in states if name in s)
@@ -252,10 +256,10 @@ def findings_of(figures: Figures, seen: EnergyReading) -> Findings:
     return Findings(metrics=rates, energy={seen.source: seen})
 
 
-def metered(
+def wall_meter_findings(
     figures: Figures, meter: Meter, timed: TimedLog, *, clock_set: bool = False
 ) -> Findings:
-    """Return a run's energy by a wall meter; if its file is broken, only a note, not an error."""
+    """Return a run's energy by a wall meter; only a note if the file is broken or the clock set."""
     begin_s, end_s = timed.window_s
     try:
         if clock_set:

@@ -24,7 +24,7 @@ from typing import Any, Self
 
 from pytest_mlperf.core.energy import PAD_S
 from pytest_mlperf.core.errors import RunError, text_of
-from pytest_mlperf.core.reason import of_gpus
+from pytest_mlperf.core.reason import gpu_sentences
 from pytest_mlperf.core.untrusted_text import broken
 from pytest_mlperf.hardware.machine import UsedGpu
 from pytest_mlperf.hardware.rapl import CLOCK_STEP_S
@@ -97,7 +97,7 @@ class PowerLog:
             return self._lost(same[0], used, begin_s)
         names = {gpu.uuid: used[gpu.uuid].name if gpu.uuid in used else gpu.uuid for gpu in same}
         text = self._how(min(same, key=lambda gpu: gpu.lost_s or 0.0), begin_s)
-        return of_gpus([(names[gpu.uuid], text) for gpu in same], len(self.gpus))[0]
+        return gpu_sentences([(names[gpu.uuid], text) for gpu in same], len(self.gpus))[0]
 
     def lost_gpus(self, used: Mapping[str, UsedGpu]) -> dict[str, str]:
         """Return a message for each GPU that no later run can use, by UUID."""
@@ -123,7 +123,7 @@ class PowerLog:
         if not self.gpus or not self.offsets_s or self.unavailable:
             return None
         end_s = self.monotonic(end_s)
-        if any(self.watched_s(gpu, end_s) < end_s for gpu in self.gpus):
+        if any(self.read_until_s(gpu, end_s) < end_s for gpu in self.gpus):
             return None
         seen = [[r.value for r in gpu.series("memory_used", 0.0, end_s)] for gpu in self.gpus]
         return sum(map(max, seen)) if all(seen) else None
@@ -136,7 +136,7 @@ class PowerLog:
         read = [gpu.last_s for gpu in self.gpus if not gpu.lost and not gpu.unavailable]
         return min(read, default=0.0)
 
-    def watched_s(self, gpu: GpuLog, end_s: float) -> float:
+    def read_until_s(self, gpu: GpuLog, end_s: float) -> float:
         """Return the monotonic time up to which a GPU was read, at most `end_s`."""
         until_s = end_s if self.watched_until_s is None else self.watched_until_s
         return min(end_s, until_s, gpu.last_s if gpu.silent else end_s)
@@ -302,7 +302,7 @@ class PowerSampling:
 
     @property
     def log(self) -> PowerLog:
-        """Records of the child, once it has stopped."""
+        """Records that the sampler process wrote; it must have stopped."""
         assert self._process is None, "the sampler still runs"
         if self._log is None:
             if self.unavailable and not self.ready:

@@ -168,7 +168,7 @@ class _PooledSink(GuardedSink):
 
 
 class PerformanceSink(_PooledSink):
-    """Complete samples without data, which LoadGen ignores in a performance run."""
+    """Complete samples in a performance run, without outputs, which LoadGen would ignore."""
 
     def __init__(self, fail: Fail, port: Port) -> None:
         super().__init__(fail, port)
@@ -227,7 +227,7 @@ class PerformanceSink(_PooledSink):
             ids = _without(ids, bad)
         pool = self._pool()
         if n_tokens is not None:
-            self.answer_tokens.keep(ids, _without(n_tokens, bad) if bad else n_tokens)
+            self.answer_tokens.add_counts(ids, _without(n_tokens, bad) if bad else n_tokens)
         for responses in pool.filled(ids):
             self._complete(responses)
         self._count(len(ids))
@@ -284,7 +284,7 @@ class TokenSink(_PooledSink):
         self._times.first(ids)
         if self.needs_first_tokens:
             self._hand_first(ids, tokens)
-            self._times.restart(ids)
+            self._times.restart_gaps(ids)
 
     def _hand_first(self, ids: Sequence[int], tokens: Sequence[bytes] | None) -> None:
         del tokens
@@ -321,7 +321,7 @@ class TokenSink(_PooledSink):
             pool.ended(self._clock(), issued_s)
             if odd := self._times.end(sample, tokens, issued_s):
                 self.faults.add(f"sample with id {sample!r}: {odd}")
-        self.answer_tokens.keep(ids, n_tokens)
+        self.answer_tokens.add_counts(ids, n_tokens)
         self._hand_done(ids, outputs, n_tokens)
         self._count(len(ids))
 
@@ -391,9 +391,9 @@ class OutputSink(GuardedSink):
             ids, outputs = _without(ids, bad), _without(outputs, bad)
             n_tokens = n_tokens if n_tokens is None else _without(n_tokens, bad)
         if n_tokens is None and self.counts_tokens and self.outputs_are_tokens:
-            self.answer_tokens.keep(ids, list(map(ids_in, outputs)))
+            self.answer_tokens.add_counts(ids, list(map(ids_in, outputs)))
         else:
-            self.answer_tokens.keep(ids, [None] * len(ids) if n_tokens is None else n_tokens)
+            self.answer_tokens.add_counts(ids, [None] * len(ids) if n_tokens is None else n_tokens)
         _hand(self._port.complete, self._port.response, ids, self.as_logged(outputs))
         self._count(len(ids))
 

@@ -14,7 +14,7 @@ from typing import Any
 from pytest_mlperf.core.case import Scenario
 from pytest_mlperf.core.extension import Sink
 from pytest_mlperf.run.worker import _pipe as wire
-from pytest_mlperf.run.worker._replica_group import ReplicaProcess, shares
+from pytest_mlperf.run.worker._replica_group import ReplicaProcess, relative_speeds
 from pytest_mlperf.run.worker._sink import GuardedSink
 
 REPLICA_PARTS = 4
@@ -102,7 +102,7 @@ class Dispatcher:
         self._flags = (sink.wants_output, times, first, may_fail, getattr(sink, "run", ""))
 
     def submit(self, ids: Sequence[int], indices: Sequence[int]) -> None:
-        """Submit a query at once, or with others at a high rate; split a list into parts."""
+        """Submit a sample at once, or with others at a high rate; split several among replicas."""
         if len(ids) > 1 and not self._whole:
             self._hand_out(ids, indices)
             return
@@ -114,7 +114,7 @@ class Dispatcher:
         else:
             with self._lock:
                 replica = self._replicas[self._least()]
-                self._take(replica, len(ids), len(ids))
+                self._count_submitted(replica, len(ids), len(ids))
             self._send(replica, ids, indices)
 
     def completed(self, replica: ReplicaProcess, ids: Any) -> Sequence[Any]:
@@ -135,7 +135,7 @@ class Dispatcher:
     def runs(self) -> list[dict[str, Any]]:
         """Return the current run's results for each replica, as fields of `ReplicaRun`."""
         with self._lock:
-            speeds = shares(
+            speeds = relative_speeds(
                 [r.tally for r in self._replicas], lists=self._scenario == Scenario.OFFLINE
             )
             return [
@@ -158,15 +158,15 @@ class Dispatcher:
         self._next = (number + 1) % count
         return number
 
-    def _take(self, replica: ReplicaProcess, samples: int, work: float) -> None:
-        """Count samples as submitted to a replica; the caller must hold the lock."""
+    def _count_submitted(self, replica: ReplicaProcess, samples: int, work: float) -> None:
+        """Count samples, and their `work`, as submitted to a replica; requires holding the lock."""
         replica.given_s = perf_counter()
         if not replica.tally.open:
             replica.alive_s = replica.given_s
-        replica.tally.give(replica.given_s, samples, work)
+        replica.tally.count_submitted(replica.given_s, samples, work)
 
     def _submit_gathered(self, queries: list[tuple[int, int]]) -> None:
-        """Submit queries to one replica if all are fast, else each query to the least loaded."""
+        """Submit all queries to one replica if every replica answers fast, else spread them."""
         parts: dict[int, list[tuple[int, int]]] = {}
         with self._lock:
             whole = len(queries) > 1 and all(
@@ -174,7 +174,7 @@ class Dispatcher:
             )
             for group in [queries] if whole else [[query] for query in queries]:
                 number = self._least()
-                self._take(self._replicas[number], len(group), len(group))
+                self._count_submitted(self._replicas[number], len(group), len(group))
                 parts.setdefault(number, []).extend(group)
         for number, group in parts.items():
             ids, indices = zip(*group, strict=True)
@@ -201,7 +201,7 @@ class Dispatcher:
     def _next_part(
         self, replica: ReplicaProcess
     ) -> tuple[ReplicaProcess, Sequence[int], Sequence[int]] | None:
-        """Return the next part of the waiting samples, or None; the caller must hold the lock."""
+        """Return (replica, ids, indices) to submit next, or None; the caller must hold the lock."""
         waiting = self._waiting
         if waiting is None:
             return None
@@ -212,7 +212,7 @@ class Dispatcher:
         if not waiting.lists:
             self._waiting = None
         work = sum(map(self.costs.__getitem__, indices)) if self.costs else len(ids)
-        self._take(replica, len(ids), work)
+        self._count_submitted(replica, len(ids), work)
         return replica, ids, indices
 
     def _full(self, samples: int) -> int:

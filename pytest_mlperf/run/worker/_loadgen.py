@@ -237,7 +237,7 @@ def run(
             probe.write(b"LoadGen's logs go here")
     except OSError as error:
         raise RunError("loadgen", f"cannot write into {folder}: {error.strerror}") from error
-    load, unload = _edges(engine, sink, indices, at_edges)
+    load, unload = _sample_callbacks(engine, sink, indices, at_edges)
     suite = mlperf_loadgen.ConstructFastSUT(_issue(engine, sink, indices), lambda: None)
     library = mlperf_loadgen.ConstructQSL(plan.total_samples, plan.loaded_samples, load, unload)
     with _collector_off():
@@ -275,10 +275,10 @@ def _issue(
     return issue
 
 
-def _edges(
+def _sample_callbacks(
     engine: Engine, sink: GuardedSink, indices: Sequence[int] | None, at_edges: Callable[[], None]
 ) -> tuple[Callable[[list[int]], None], Callable[[list[int]], None]]:
-    """Return LoadGen's callbacks (load samples, unload samples); they report errors to `sink`."""
+    """Return callbacks (load, unload) that call `at_edges`; `indices` maps LoadGen's samples."""
 
     def translate(samples: list[int]) -> list[int]:
         return samples if indices is None else [indices[sample] for sample in samples]

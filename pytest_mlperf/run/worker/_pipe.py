@@ -134,7 +134,7 @@ class Lists:
         self._left: dict[int, int] = {}
 
     def add(self, number: int, ids: Sequence[int]) -> None:
-        """Store ids under the worker's list number if they are many; they must not change."""
+        """Store a list of ids by number if long (`MIN_REMEMBERED_LENGTH`); do not modify it."""
         if len(ids) >= MIN_REMEMBERED_LENGTH:
             self._lists[number], self._left[number] = ids, len(ids)
             self._expected[ids[0]] = (number, 0)
@@ -153,8 +153,8 @@ class Lists:
             del self._lists[number]
         return number, start, len(ids)
 
-    def real(self, ids: Sequence[Any]) -> Sequence[Any]:
-        """Return the worker's ids for a replica's ids; keep ids that are in no stored list."""
+    def worker_ids(self, ids: Sequence[Any]) -> Sequence[Any]:
+        """Convert a replica's ids, positions in stored lists, to the worker's; keep other ids."""
         if not self._lists:
             return ids
         return [self._id(each) if isinstance(each, int) else each for each in ids]
@@ -173,11 +173,11 @@ class Lists:
         return ids
 
 
-def joined(messages: Iterable[Message]) -> Sequence[Message]:
+def merge_messages(messages: Iterable[Message]) -> Sequence[Message]:
     """Merge consecutive messages of equal kind and about equal time, as each costs much to send."""
     result: list[list[Any]] = [[None]]
     for message in messages:
-        if not _adds(result[-1], message):
+        if not _try_merge(result[-1], message):
             result.append([*message])
     for message in result:
         if len(message) > 2 and type(message[2]) is list:
@@ -185,8 +185,8 @@ def joined(messages: Iterable[Message]) -> Sequence[Message]:
     return result[1:]
 
 
-def _adds(previous: list[Any], message: Message) -> bool:
-    """Append `message` to `previous` if they may be merged; return whether they were."""
+def _try_merge(previous: list[Any], message: Message) -> bool:
+    """Merge `message` into `previous` if both are of one kind and moment; return whether it was."""
     kind, stamp_s, *_ = message
     if kind != previous[0] or kind not in (FIRST, NEXT, DONE):
         return False

@@ -39,8 +39,8 @@ SNAPSHOT_SECONDS = 0.02
 MAX_SNAPSHOTS = 4096
 
 
-class Snapshot(NamedTuple):
-    """Hold a replica's totals at a time; `waited_s` is the sum of its samples' waiting times."""
+class ReplicaTotals(NamedTuple):
+    """Hold a replica's totals until `time_s`: samples done, busy time, samples' waiting time."""
 
     time_s: float
     done: float
@@ -53,7 +53,7 @@ class Tally:
     """Count the samples and busy time of one replica; callers must hold the lock.
 
     Attributes:
-        open, samples: Samples that it was given and has not completed, and completed ones.
+        open, samples: Number of samples in flight, and number of completed samples.
     """
 
     def __init__(self) -> None:
@@ -64,9 +64,9 @@ class Tally:
         self._submitted, self.samples, self._work = 0, 0, 0.0
         self._busy_s = self._waited_s = self._changed_s = self._kept_s = 0.0
         self._apart_s = SNAPSHOT_SECONDS
-        self._kept: list[Snapshot] = []
+        self._kept: list[ReplicaTotals] = []
 
-    def give(self, now_s: float, samples: int, work: float) -> None:
+    def count_submitted(self, now_s: float, samples: int, work: float) -> None:
         """Count samples as submitted; `work` is their total work, in any unit."""
         self._change(now_s)
         if not self._kept:
@@ -95,7 +95,7 @@ class Tally:
             self._apart_s *= 2
         # Large samples go first, so completed ones are as large on average as submitted ones.
         work = self._work * self.samples / self._submitted if self._submitted else 0.0
-        self._kept.append(Snapshot(now_s, self.samples, self._busy_s, self._waited_s, work))
+        self._kept.append(ReplicaTotals(now_s, self.samples, self._busy_s, self._waited_s, work))
         self._kept_s = now_s
 
     @property
@@ -108,21 +108,21 @@ class Tally:
         """Mean latency by Little's law: total waiting time over the number of samples."""
         return self._waited_s / self.samples if self.samples else 0.0
 
-    def parts(self, edges_s: Sequence[float]) -> list[Snapshot]:
+    def parts(self, edges_s: Sequence[float]) -> list[ReplicaTotals]:
         until = [self._at(time_s) for time_s in edges_s]
         return [
-            Snapshot(*(b - a for a, b in zip(before, after, strict=True)))
+            ReplicaTotals(*(b - a for a, b in zip(before, after, strict=True)))
             for before, after in pairwise(until)
         ]
 
-    def _at(self, time_s: float) -> Snapshot:
+    def _at(self, time_s: float) -> ReplicaTotals:
         """Interpolate the totals at a time between two snapshots."""
         after = bisect_left(self._kept, (time_s,))
         if after == 0 or after == len(self._kept):
             return self._kept[min(after, len(self._kept) - 1)]
         low, high = self._kept[after - 1], self._kept[after]
         way = (time_s - low.time_s) / (high.time_s - low.time_s)
-        return Snapshot(*(a + way * (b - a) for a, b in zip(low, high, strict=True)))
+        return ReplicaTotals(*(a + way * (b - a) for a, b in zip(low, high, strict=True)))
 
     @property
     def ends_s(self) -> tuple[float, float]:
@@ -130,7 +130,7 @@ class Tally:
         return (self._kept[0].time_s, self._kept[-1].time_s) if self._kept else (0.0, 0.0)
 
 
-def shares(tallies: Sequence[Tally], *, lists: bool) -> list[list[float]]:
+def relative_speeds(tallies: Sequence[Tally], *, lists: bool) -> list[list[float]]:
     """Return each replica's speed relative to the median replica, in equal parts of a run.
 
     Speed is work per busy second in scenarios with many samples per query (`lists`), else the
@@ -150,8 +150,8 @@ def shares(tallies: Sequence[Tally], *, lists: bool) -> list[list[float]]:
     return compared
 
 
-def _speed(part: Snapshot, *, lists: bool) -> float:
-    """Return a replica's speed from its totals in a part of a run; 0 if it completed no sample."""
+def _speed(part: ReplicaTotals, *, lists: bool) -> float:
+    """Return a replica's speed: work / busy time for `lists`, else 1 / mean latency; 0 if idle."""
     over_s = part.busy_s if lists else part.waited_s
     return (part.work if lists else part.done) / over_s if part.done >= 1 and over_s > 0 else 0.0
 
@@ -169,20 +169,20 @@ EXIT_SECONDS = 15.0
 
 @dataclass(kw_only=True)
 class ReplicaProcess:
-    """Hold what the worker knows about a replica process.
+    """Hold a replica's process, and the worker's record of its activity.
 
     Attributes:
-        spec: Its GPUs, and its name in messages, "replica 3 (GPU 5)".
+        spec: The replica's GPUs, and its name in messages, "replica 3 (GPU 5)".
         process: Process in the worker's process group.
-        log: File with its stdout and stderr.
+        log: File with the process's stdout and stderr.
         later: Queue of messages that a thread sends, so that the caller need not wait.
-        lists: Long lists of ids that the replica received.
-        answers: Answers to commands; None once the replica is gone.
+        lists: Long lists of ids sent to the replica, so that its messages can give positions.
+        answers: Answers to the worker's commands; None at the end, when the replica is gone.
         given_s: Time of the last submission [s].
         alive_s: Time of the last activity [s]: a message, a submission after idling, or a line in
             the log while loading.
-        answer_s: Shortest recent time to complete samples [s].
-        written: Size of the log [bytes].
+        answer_s: Shortest recent time from a submission to a completion [s].
+        written: Size of the log at the last check [bytes].
     """
 
     spec: ReplicaSpec
@@ -208,7 +208,7 @@ class ReplicaProcess:
         return grown
 
     def unpacked(self, ids: bytes | list[int | str]) -> Sequence[Any]:
-        return self.lists.real(wire.unpacked(ids))
+        return self.lists.worker_ids(wire.unpacked(ids))
 
     def error(self, how: str, *, quoted: bool = True) -> LoggedError:
         last = log_tail(str(self.log), 1) if quoted else []
@@ -269,7 +269,7 @@ class ReplicaGroup:
                 self._gone(replica)
 
     def tell_all(self, kind: str, content: Sequence[int] | int | None, doing: str) -> None:
-        """Send a command to every replica, and wait until all are done; messages name `doing`."""
+        """Send command `kind` with `content` to all replicas; wait; `doing` names it in errors."""
         packed = wire.packed(content) if isinstance(content, Sequence) else content
         self._ask((kind, packed), doing)
 
@@ -282,7 +282,7 @@ class ReplicaGroup:
         return list(self._answers(wire.ANSWER, doing))
 
     def _answers(self, kind: str, doing: str) -> Iterator[wire.Message]:
-        """Yield each replica's answer; end the run if one is late."""
+        """Yield each replica's message of a kind; end the run if it is late or of another kind."""
         patience_s, asked_s = self._spec.replica_patience_s, perf_counter()
         for replica in self.processes:
             replica.alive_s = asked_s
@@ -295,7 +295,7 @@ class ReplicaGroup:
                     if kind == wire.LOADED:
                         self._look_at_logs()
                     if perf_counter() - replica.alive_s > patience_s:
-                        self._silent(replica, f"not ended {doing}")
+                        self._fail_hung_replica(replica, f"not ended {doing}")
                         return
             first, *_ = answer or (None,)
             if answer is None or first != kind:
@@ -388,9 +388,11 @@ class ReplicaGroup:
                     replica.tally.open > 0
                     and now_s - replica.alive_s > self._spec.replica_patience_s
                 ):
-                    self._silent(replica, f"{replica.tally.open:,} samples and completed none")
+                    self._fail_hung_replica(
+                        replica, f"{replica.tally.open:,} samples and completed none"
+                    )
 
-    def _silent(self, replica: ReplicaProcess, doing: str) -> None:
+    def _fail_hung_replica(self, replica: ReplicaProcess, doing: str) -> None:
         """End the run because a replica hangs; first write its thread stacks to its log."""
         with contextlib.suppress(OSError):
             replica.process.send_signal(signal.SIGUSR1)

@@ -81,7 +81,7 @@ class Outstanding:
                 return bad
 
     def claim_late(self, sample: int) -> bool:
-        """Remove an id that `take` did not find; return whether it was outstanding."""
+        """Remove an id, even in the list, where `take` raises; return if it was outstanding."""
         with self._lock:
             self._spread()
         try:
@@ -129,10 +129,10 @@ MAX_STAMPS = 2048
 
 
 class Stamps:
-    """Hold times and counts of completions, in bounded memory for any length of a run.
+    """Hold times and counts of completions, thinned out so that a long run needs no more memory.
 
     Attributes:
-        left: Samples until the next stamp; a race of threads only loses or adds a stamp.
+        left: Completions until the next stamp; a race of threads only loses or adds a stamp.
     """
 
     __slots__ = ("_every", "_kept", "left")
@@ -240,8 +240,8 @@ class AnswerTokens:
         """Return the data set index of a sample that has no token count yet; None if unknown."""
         return self._index_of.get(sample)
 
-    def keep(self, ids: Sequence[int], n_tokens: Sequence[int | None]) -> None:
-        """Add the token counts of answers; ignore None (not counted by the engine)."""
+    def add_counts(self, ids: Sequence[int], n_tokens: Sequence[int | None]) -> None:
+        """Add the token counts of answers by sample id; ignore None (not counted by the engine)."""
         for sample, tokens in zip(ids, n_tokens, strict=True):
             index = self._index_of.pop(sample, -1)
             if tokens is not None:
@@ -319,7 +319,7 @@ class GuardedSink:
 
     @property
     def token_metrics(self) -> Mapping[str, float]:
-        """Metrics by our own token counts and time stamps; empty if there are none."""
+        """Token metrics by name, from own counts and stamps; {} unless a subclass measures them."""
         return {}
 
     @property
@@ -329,18 +329,18 @@ class GuardedSink:
 
     @property
     def as_streamed(self) -> dict[str, Any]:
-        """How answers were streamed, as fields of `RunFinished`."""
+        """Fields of `RunFinished` on streaming: is TPOT corrected, share of hidden tokens."""
         times = self._times or TokenTimes()
         return {"corrected": times.corrected, "hidden_share": times.hidden_share}
 
     @property
     def over_time(self) -> list[list[float]]:
-        """Latencies over the run in rows, see `clocks.moments`; empty if not recorded."""
+        """Latencies over the run: [middle, p50, p99, unfinished] per part; [] if not recorded."""
         return []
 
     @property
     def slow_start(self) -> dict[str, float]:
-        """Effect of a slow start on each time: log(value / value without the start), by name."""
+        """Effect of a slow start by metric: log(value / value without the start); {} if none."""
         return {}
 
     def repeated(self) -> str | None:
@@ -360,7 +360,7 @@ class GuardedSink:
         )
 
     def cut(self, position: int) -> None:
-        """Record that the ids issued last complete in two independent parts, cut at a position."""
+        """Split the list of ids issued last at a position; its two parts complete independently."""
         self._outstanding.cut(position)
 
     def use_clock(self, clock: Clock) -> None:

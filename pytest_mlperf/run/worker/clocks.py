@@ -101,7 +101,7 @@ class TokenTimes:
             self._seen[sample] = _Stamps(now_s)
 
     def first_s(self, sample: int) -> float | None:
-        """Return the time of an open sample's first token; None if it has none."""
+        """Return when the first token of a sample in flight arrived [s]; None if it has none."""
         stamps = self._seen.get(sample)
         return stamps.first_s if stamps else None
 
@@ -109,8 +109,8 @@ class TokenTimes:
         """Drop the time stamps of a sample that does not count."""
         self._seen.pop(sample, None)
 
-    def restart(self, ids: Sequence[int]) -> None:
-        """Restart these samples' inter-token gap, to exclude the time of LoadGen's call."""
+    def restart_gaps(self, ids: Sequence[int]) -> None:
+        """Begin the samples' next inter-token gap now, to exclude LoadGen's callback time."""
         now_s = self.clock()
         for sample in ids:
             if stamps := self._seen.get(sample):
@@ -137,7 +137,7 @@ class TokenTimes:
                 stamps.after, stamps.hidden = after or 0, unseen
 
     def after_first(self, sample: int, tokens: int) -> int:
-        """Return the visible tokens after a sample's first message; all but one if not reported."""
+        """Return how many of the `tokens` follow the first message; if unknown, all but one."""
         stamps = self._seen.get(sample)
         if stamps is None or stamps.after == NOT_TOLD:
             return tokens - 1
@@ -163,7 +163,7 @@ class TokenTimes:
         if after > 0:
             self._tpot.append(tpot_s)
             self._gaps_due += tokens - 1 - hidden
-            self._take_gaps(stamps.gaps, after, decode_s, by_reads=by_reads)
+            self._record_gaps(stamps.gaps, after, decode_s, by_reads=by_reads)
         self._buffered += by_reads and not after
         if self._limits_s and ttft_s <= self._limits_s[0] and tpot_s <= self._limits_s[1]:
             self.met += 1
@@ -171,18 +171,18 @@ class TokenTimes:
             return f"{len(stamps.gaps) + 1} of its {tokens - hidden} tokens were reported"
         return None
 
-    def _take_gaps(
-        self, gaps: array[float], after: int, decode_s: float, *, by_reads: bool
+    def _record_gaps(
+        self, gaps: array[float], later_tokens: int, decode_s: float, *, by_reads: bool
     ) -> None:
-        """Record a sample's inter-token gaps, and its tokens per second after the first message."""
-        mean_s = decode_s / after
+        """Record gaps and time per token; unless `by_reads`, omit tokens sent with the first."""
+        mean_s = decode_s / later_tokens
         least_s = min(TOGETHER_SHARE * mean_s, TOGETHER_SECONDS)
         self._gaps.extend(gaps)
         self._together += sum(map(least_s.__ge__, gaps))
         if not by_reads:
-            after -= next((n for n, gap in enumerate(gaps) if gap > least_s), len(gaps))
-        if after and mean_s > MIN_TOKEN_SECONDS:
-            self._decode.append(decode_s / after)
+            later_tokens -= next((n for n, gap in enumerate(gaps) if gap > least_s), len(gaps))
+        if later_tokens and mean_s > MIN_TOKEN_SECONDS:
+            self._decode.append(decode_s / later_tokens)
 
     def metrics(self) -> Mapping[str, float]:
         """Return metrics by name in SI units; omit metrics for which time stamps are missing."""
@@ -245,7 +245,7 @@ class TokenTimes:
 
     @property
     def _in_one_piece(self) -> bool:
-        """Whether over `TOGETHER_TOKENS_SHARE` of answers arrived at once: TPOT is then unknown."""
+        """Whether a larger share of answers than `TOGETHER_TOKENS_SHARE` arrived in one piece."""
         return len(self._decode) < (1 - TOGETHER_TOKENS_SHARE) * len(self._tpot)
 
 
@@ -344,7 +344,7 @@ def slow_start(costs_s: Sequence[float], prefix: str, queries: int = 0) -> dict[
 
 
 def write(folder: Path, rows: Sequence[Sequence[float]]) -> None:
-    """Write the result of `moments` next to LoadGen's logs, unless it is empty."""
+    """Write rows of `moments` (latencies over a run) to a file in `folder`, unless empty."""
     if rows:
         atomic.write_text(
             folder / LATENCIES_FILE, json.dumps({"schema": 1, "moments": rows}) + "\n"

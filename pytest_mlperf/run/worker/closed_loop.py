@@ -26,7 +26,7 @@ from pytest_mlperf.rounds.endpoints import scored_points
 from pytest_mlperf.run.worker._delivery import count_fault, token_fault
 from pytest_mlperf.run.worker._sink import MAX_FINISH_CHARACTERS, Clock, Fail, Faults, GuardedSink
 from pytest_mlperf.run.worker.clocks import TokenTimes
-from pytest_mlperf.run.worker.conversations import Asked, Conversations, Slots
+from pytest_mlperf.run.worker.conversations import Conversations, NextRequest, Slots
 from pytest_mlperf.run.worker.point_window import (
     NOTE,
     REFERENCE,
@@ -35,7 +35,7 @@ from pytest_mlperf.run.worker.point_window import (
     PointWindow,
     Record,
     WindowMeter,
-    lengths,
+    first_lengths,
     recounted,
 )
 
@@ -89,8 +89,8 @@ class SlotSink(GuardedSink):
         """Requests in flight."""
         return len(self._under_way)
 
-    def take_slot(self, sample: int, request: Asked, slot: int) -> None:
-        """Record a request that is about to be submitted."""
+    def expect_request(self, sample: int, request: NextRequest, slot: int) -> None:
+        """Record a slot's request just before it is submitted under the id `sample`."""
         self.expect([sample])
         with self._lock:
             now_s = perf_counter()
@@ -111,7 +111,7 @@ class SlotSink(GuardedSink):
         """Record an open loop's request before it is submitted; metrics include it if `counts`."""
         self.expect([sample])
         with self._lock:
-            request = PointRequest(Asked(index), due_s, perf_counter(), 0, counts)
+            request = PointRequest(NextRequest(index), due_s, perf_counter(), 0, counts)
             self._under_way[sample] = request
             if self._window is not None:
                 self._window.arrive(request, len(self._under_way))
@@ -174,7 +174,7 @@ class SlotSink(GuardedSink):
             elif self.times_tokens and (odd := self._times.end(sample, tokens, request.from_s)):
                 self.faults.add(f"sample with id {sample!r}: {odd}")
             if window and tokens is None:
-                window.lose(request, now_s)
+                window.record_failure(request, now_s)
             elif window and tokens is not None:
                 window.complete(sample, request, now_s, tokens, first_s, after)
                 if request.counts and tokens:
@@ -187,7 +187,7 @@ class SlotSink(GuardedSink):
         self.freed.put((request.slot, now_s))
 
     def count_records(self, counts: Mapping[int, tuple[int, int]]) -> None:
-        """Add the reference token counts to the records of a window."""
+        """Store each request's reference token count, `counts[sample][0]`, in its record."""
         for sample, record in self._uncounted.items():
             record[REFERENCE] = counts[sample][0]
         self._uncounted.clear()
@@ -228,15 +228,15 @@ class SlotSink(GuardedSink):
             return self.closed.close(under_way_s, self._pauses_s, self._times, timed=timed)
 
 
-class Edge(Protocol):
-    """Define the callback for the begin and end of a window."""
+class WindowCallback(Protocol):
+    """Define the callback that is called when a measurement window begins and when it ends."""
 
     def __call__(self, *, first: bool) -> None:
         """Handle the begin of a window if `first`, else its end."""
 
 
-def order(settings: LoadGenSettings, run: str) -> list[float]:
-    """Return a curve's points, shuffled by the run's name, so that heating affects all alike."""
+def shuffled_points(settings: LoadGenSettings, run: str) -> list[float]:
+    """Return a curve's points, shuffled (seed: run name) so that heating affects all alike."""
     points = list(settings.points)
     random.Random(f"{settings.seeds.schedule} {run}").shuffle(points)
     return points
@@ -258,17 +258,23 @@ class Loop:
         self._asked, self._settings = conversations, settings
         self._ids = itertools.count(1)
 
-    def run(self, name: str, alone_s: float, at_edges: Callable[[], None]) -> dict[str, Any]:
+    def run(
+        self, name: str, single_latency_s: float, at_edges: Callable[[], None]
+    ) -> dict[str, Any]:
         """Measure all points, and return the log for `CURVE_LOG`.
 
-        The run's `name` decides the order of points; `alone_s` is one request's latency. `at_edges`
-        is called at the begin of the first window and at the end of the last one.
+        The run's `name` decides the order of points; `single_latency_s` is that of one request.
+        `at_edges` is called at the begin of the first window and at the end of the last one.
         """
-        ordered_points, sink, points = order(self._settings, name), self._sink, list[PointWindow]()
+        ordered_points, sink, points = (
+            shuffled_points(self._settings, name),
+            self._sink,
+            list[PointWindow](),
+        )
         completed: list[int] = []
 
         def edge(*, first: bool) -> None:
-            """Count completions at a window's edges; call `at_edges` at the first and last one."""
+            """Record completions at a window's begin (`first`) or end; for `at_edges` see `run`."""
             if first and not points:
                 at_edges()
             if not first or not points:
@@ -279,7 +285,7 @@ class Loop:
         sink.recounts = self._engine.counted_again() is not None
         for point in ordered_points:
             sink.point = point
-            window = self._counted(self._point(point, alone_s, edge))
+            window = self._with_recounts(self._measure_point(point, single_latency_s, edge))
             points.append(replace(window, answer_counts=dict(self._engine.answer_counts())))
         sink.point = 0.0
         return {
@@ -291,11 +297,13 @@ class Loop:
             "points": [asdict(row) for row in sorted(points, key=attrgetter("point"))],
         }
 
-    def _point(self, point: float, alone_s: float, edge: Edge) -> PointWindow:
-        """Measure one point: warm up, open a window, and wait until no request is in flight."""
+    def _measure_point(
+        self, point: float, single_latency_s: float, on_edge: WindowCallback
+    ) -> PointWindow:
+        """Measure one point: warm up, open a window (`on_edge` at both ends), await all answers."""
         raise NotImplementedError
 
-    def _counted(self, window: PointWindow) -> PointWindow:
+    def _with_recounts(self, window: PointWindow) -> PointWindow:
         """Return a closed window, with tokens recounted by a reference tokenizer if one is used."""
         if not self._sink.recounts:
             return window
@@ -310,7 +318,7 @@ class Loop:
             metrics=metrics,
             parts=list(closed.parts(tokens)),
             notes={**window.notes, **({NOTE: note} if note else {})},
-            lengths=lengths({i: (n, counts[i][0]) for i, (n, _) in closed.answers.items()}),
+            lengths=first_lengths({i: (n, counts[i][0]) for i, (n, _) in closed.answers.items()}),
         )
 
     def _draw(self, point: float) -> random.Random:
@@ -325,7 +333,7 @@ class ClosedLoop(Loop):
 
     _conversations = 0
 
-    def _point(self, point: float, alone_s: float, edge: Edge) -> PointWindow:
+    def _measure_point(self, point: float, alone_s: float, edge: WindowCallback) -> PointWindow:
         settings, sink, concurrency = self._settings, self._sink, int(point)
         self._slots = Slots(self._asked, self._draw(concurrency), self._conversations)
         ramp_s = alone_s if settings.ramp_ms is None else settings.ramp_ms / 1000
@@ -386,35 +394,35 @@ class ClosedLoop(Loop):
 
     def _issue(self, slot: int) -> None:
         sample, request = next(self._ids), self._slots.next(slot)
-        self._sink.take_slot(sample, request, slot)
+        self._sink.expect_request(sample, request, slot)
         self._engine.submit([sample], [request.index], self._sink)
 
 
 @dataclass
-class Pulse:
-    """Count the reports of an engine's harness as progress, in place of a sink."""
+class HarnessProgress:
+    """Count the progress reports of an engine's own harness, in the form of a sink."""
 
     completed: int = 0
     outstanding: int = 0
     faults: Faults = field(default_factory=Faults)
 
     def repeated(self) -> None:
-        """Return None, as a harness reports no sample indices that could repeat."""
+        """Do nothing: a harness reports no sample indices, so lost repeats cannot be detected."""
 
     def beat(self) -> None:
-        """Count a report."""
+        """Count a progress report of the engine's harness."""
         self.completed += 1
 
 
-def measured(
+def run_engine_harness(
     engine: Engine,
     settings: LoadGenSettings,
     folder: Path,
-    pulse: Pulse,
+    pulse: HarnessProgress,
     at_edges: Callable[[], None],
 ) -> dict[str, Any]:
-    """Let the engine's own harness measure all points; return the log. Results are in `folder`."""
-    offsets_s, points = dict[str, float](), order(settings, folder.parent.name)
+    """Measure all points by the engine's harness; return order and clock offsets of the folders."""
+    offsets_s, points = dict[str, float](), shuffled_points(settings, folder.parent.name)
     at_edges()
     for point in points:
         name = f"c{point:g}"
@@ -446,27 +454,27 @@ def with_reach(
     *,
     lasts_ms: int = LASTS_MS,
 ) -> list[dict[str, Any]]:
-    """Return the logged points, with the client's maximum request rate where the client was busy.
+    """Return the points with `client_reach`, the client's maximum requests/s, where it was busy.
 
     The engine must be idle, and has the samples `loaded`. Each measurement takes `lasts_ms`.
     """
     brief = dataclasses.replace(settings, min_duration_ms=lasts_ms, ramp_ms=0, arrivals="")
     return [
-        {**point_row, "client_reach": _reach(point_row, engine, loaded, brief, fail)}
+        {**point_row, "client_reach": _client_limit(point_row, engine, loaded, brief, fail)}
         if point_row["client_busy"] >= MAX_IDLE_CORES and point_row["requests"]
         else dict(point_row)
         for point_row in points
     ]
 
 
-def _reach(
+def _client_limit(
     point_row: Mapping[str, Any],
     engine: Engine,
     loaded: Sequence[int],
     settings: LoadGenSettings,
     fail: Fail,
 ) -> float | None:
-    """Return the client's maximum requests/s for mean-length answers; None if it has no test."""
+    """Measure the client's maximum requests/s at a point's load; None without a null server."""
     concurrency = int(point_row["point"])
     if point_row["open"] is not None or point_row["paused"]:
         concurrency = max(MIN_LOOP_REQUESTS, math.ceil(point_row["under_way"]))

@@ -15,7 +15,7 @@ from pytest_mlperf.core.extension import Dataset
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
+class NextRequest:
     """Identify the next request of a slot.
 
     Attributes:
@@ -59,11 +59,11 @@ class Conversations:
         return index + 1 - self.begins[bisect_right(self.begins, index) - 1]
 
 
-def conversations(dataset: Dataset, alone: Sequence[int]) -> Conversations:
-    """Group samples by the data set's `pause_s`; if it has none, use the samples in `alone`."""
+def conversations(dataset: Dataset, indices: Sequence[int]) -> Conversations:
+    """Group samples by the data set's `pause_s`; without it, each of `indices` is independent."""
     ask = getattr(dataset, "pause_s", None)
     if not callable(ask):
-        return Conversations(alone)
+        return Conversations(indices)
     pauses_s: list[float | None] = [ask(index) for index in range(len(dataset))]
     for index, pause_s in enumerate(pauses_s):
         is_time = isinstance(pause_s, int | float) and 0 <= pause_s < math.inf
@@ -85,11 +85,11 @@ class Slots:
         self._all, self._draw = pool, draw
         # A separate generator, so that later draws do not depend on when slots were filled.
         self._young = random.Random(draw.random()) if pool.has_turns else draw
-        self._now: dict[int, Asked] = {}
+        self._now: dict[int, NextRequest] = {}
         self._due: list[tuple[float, int]] = []
         self.count = first
 
-    def next(self, slot: int) -> Asked:
+    def next(self, slot: int) -> NextRequest:
         """Return a slot's next turn, or the first one of another conversation.
 
         A slot's first conversation starts at a random turn, to mix short and long histories.
@@ -105,7 +105,7 @@ class Slots:
             )
             number, self.count = self.count, self.count + 1
         turn = self._all.turn(index)
-        self._now[slot] = Asked(index, number if turn else None, turn)
+        self._now[slot] = NextRequest(index, number if turn else None, turn)
         return self._now[slot]
 
     def pause(self, slot: int, ended_s: float) -> float:

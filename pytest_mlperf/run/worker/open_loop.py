@@ -13,7 +13,7 @@ from time import perf_counter
 from pytest_mlperf.core.errors import RunError
 from pytest_mlperf.core.extension import Dataset
 from pytest_mlperf.core.job import LoadGenSettings
-from pytest_mlperf.run.worker.closed_loop import WARMUP_TURNS, Edge, Loop
+from pytest_mlperf.run.worker.closed_loop import WARMUP_TURNS, Loop, WindowCallback
 from pytest_mlperf.run.worker.point_window import PointWindow, WindowMeter
 
 POLL_SECONDS = 0.1
@@ -21,19 +21,19 @@ Arrival = tuple[float, int]
 """Time from the begin of a window [s], and data set index."""
 
 
-def gaps(settings: LoadGenSettings, rate: float, draw: random.Random) -> Iterator[float]:
-    """Yield the times between arrivals [s]; the iterator never ends."""
+def gaps(settings: LoadGenSettings, rate: float, random_source: random.Random) -> Iterator[float]:
+    """Yield endless times between arrivals [s]: constant, gamma or exponential by `settings`."""
     shape = settings.burstiness or 1.0
     while True:
         if settings.arrivals == "constant":
             yield 1 / rate
         elif settings.arrivals == "gamma":
-            yield draw.gammavariate(shape, 1 / (rate * shape))
+            yield random_source.gammavariate(shape, 1 / (rate * shape))
         else:
-            yield draw.expovariate(rate)
+            yield random_source.expovariate(rate)
 
 
-def window(settings: LoadGenSettings, rate: float, draw: random.Random) -> list[float]:
+def window_arrivals(settings: LoadGenSettings, rate: float, draw: random.Random) -> list[float]:
     """Return the arrival times in a window [s]; their number is rate · length, rounded.
 
     Gaps are scaled to the window's length, so that every seed offers the same load. For Poisson
@@ -52,7 +52,7 @@ def window(settings: LoadGenSettings, rate: float, draw: random.Random) -> list[
     return times
 
 
-def recorded(dataset: Dataset, settings: LoadGenSettings) -> Sequence[float]:
+def trace_arrivals(dataset: Dataset, settings: LoadGenSettings) -> Sequence[float]:
     """Return a trace's arrival times relative to the first [s], up to the end of all windows.
 
     Raises RunError if the data set is not a trace, or ends before a window begins.
@@ -73,8 +73,8 @@ def recorded(dataset: Dataset, settings: LoadGenSettings) -> Sequence[float]:
     if times[-1] < ramp_s * max(settings.points):
         raise RunError(
             "dataset",
-            f"the trace lasts {times[-1]:g} s, and its first {ramp_s * max(settings.points):g} s "
-            "do not count: lower ramp, or use a longer trace",
+            f"the trace lasts {times[-1]:g} s, but the ramp, which is not measured, takes "
+            f"{ramp_s * max(settings.points):g} s: lower ramp, or use a longer trace",
         )
     return times
 
@@ -86,8 +86,8 @@ class OpenLoop(Loop):
     after the window until its requests are completed, at most for its length.
     """
 
-    def _point(self, point: float, alone_s: float, edge: Edge) -> PointWindow:
-        sink, lead, counted, rest, lasts_s = self._sink, *self._planned(point)
+    def _measure_point(self, point: float, alone_s: float, edge: WindowCallback) -> PointWindow:
+        sink, lead, counted, rest, lasts_s = self._sink, *self._plan_arrivals(point)
         self._lead_in(lead, alone_s)
         edge(first=True)
         meter = sink.begin(point, lasts_s)
@@ -98,7 +98,7 @@ class OpenLoop(Loop):
         _sleep_until(end_s)
         edge(first=False)
         for offset_s, index in rest:
-            if offset_s > lasts_s or self._over(meter, end_s + offset_s):
+            if offset_s > lasts_s or self._wait_for_window(meter, end_s + offset_s):
                 break
             self._issue(end_s + offset_s, index, counts=False)
         self._wait(lambda: not meter.left)
@@ -106,15 +106,15 @@ class OpenLoop(Loop):
         self._wait(lambda: not sink.under_way)
         return measured
 
-    def _planned(
+    def _plan_arrivals(
         self, point: float
     ) -> tuple[Iterator[Arrival], Sequence[Arrival], Iterator[Arrival], float]:
-        """Return the arrivals before, in and after a window, and the window's length [s]."""
+        """Return arrivals before, in and after the window of a load level, and its length [s]."""
         settings, lasts_s = self._settings, self._settings.min_duration_ms / 1000
         if not self._trace:
             drawn = self._drawn(self._draw(point))
             seed = f"{settings.seeds.schedule} {point}"
-            times = window(settings, point, random.Random(f"{seed} window"))
+            times = window_arrivals(settings, point, random.Random(f"{seed} window"))
             counted = list(zip(times, drawn, strict=False))
             between = (
                 gaps(settings, point, random.Random(f"{seed} {part}"))
@@ -164,8 +164,8 @@ class OpenLoop(Loop):
         self._sink.arrived(sample, index, due_s, counts=counts)
         self._engine.submit([sample], [index], self._sink)
 
-    def _over(self, meter: WindowMeter, due_s: float) -> bool:
-        """Wait until `due_s`; return True early if all requests that count are completed."""
+    def _wait_for_window(self, meter: WindowMeter, due_s: float) -> bool:
+        """Wait for `due_s` or the end of all counted requests; return True if these have ended."""
         self._wait(lambda: not meter.left or perf_counter() >= due_s, due_s)
         return not meter.left
 

@@ -18,7 +18,7 @@ from typing import Any
 from pytest_mlperf.core.errors import RunError
 from pytest_mlperf.run.worker._sink import Clock
 from pytest_mlperf.run.worker.clocks import PER_USER, QUANTILES, TokenTimes, percentile
-from pytest_mlperf.run.worker.conversations import Asked
+from pytest_mlperf.run.worker.conversations import NextRequest
 from pytest_mlperf.stores import atomic
 
 CURVE_LOG, SCHEMA_VERSION = "curve.json", 2
@@ -126,14 +126,14 @@ class PointWindow:
 
 @dataclass(slots=True)
 class PointRequest:
-    """Hold a request in flight, whose latency counts from `from_s`.
+    """Hold a request in flight; `from_s` is when it was due, from which its latency counts.
 
     Attributes:
         finish: Finish reason; None if not reported.
         prompt: Prompt tokens; None if not reported.
     """
 
-    asked: Asked
+    asked: NextRequest
     from_s: float
     issued_s: float
     slot: int
@@ -149,13 +149,13 @@ class PointRequest:
         first_s: float | None,
         end_s: float | None = None,
         tokens: int | None = None,
-        after: int = 0,
+        tokens_after_first: int = 0,
     ) -> Record:
-        """Return the request's row, with times relative to the window's begin [s]."""
+        """Return the request's `REQUEST_COLUMNS`; times [s] are relative to `begun_s`, or None."""
         ttft_s = None if first_s is None else first_s - self.from_s
         tpot_s = None
-        if first_s is not None and end_s is not None and after > 0:
-            tpot_s = (end_s - first_s) / after
+        if first_s is not None and end_s is not None and tokens_after_first > 0:
+            tpot_s = (end_s - first_s) / tokens_after_first
         stamps = (self.from_s, self.issued_s, first_s, end_s)
         times = [None if at is None or begun_s is None else at - begun_s for at in stamps]
         return [
@@ -171,8 +171,8 @@ class WindowMeter:
     Attributes:
         begun_s: Begin by the monotonic clock [s].
         left: Requests that arrived in an open loop's window and are not completed.
-        answers: Sample index and tokens of each request that counts.
-        ended: Requests for a recount of tokens; empty without one.
+        answers: (sample index, tokens) of each completed request of the window, by its id.
+        ended: Requests whose tokens are recounted after the window; empty without a recount.
     """
 
     def __init__(
@@ -205,8 +205,8 @@ class WindowMeter:
             self._late_s.append(request.issued_s - request.from_s)
             self.left += 1
 
-    def lose(self, request: PointRequest, now_s: float) -> None:
-        """Record a failed request."""
+    def record_failure(self, request: PointRequest, now_s: float) -> None:
+        """Remove a failed request from those in flight; count it if it belongs to the window."""
         self._leave(request, now_s)
         self._failed += request.counts
 
@@ -217,9 +217,9 @@ class WindowMeter:
         now_s: float,
         tokens: int,
         first_s: float | None,
-        after: int,
+        tokens_after_first: int,
     ) -> None:
-        """Record a completed request, with `after` tokens after its first message."""
+        """Record a completed request: its tokens, and how many came after its first message."""
         inside = now_s <= self._until_s
         self._leave(request, now_s)
         if inside:
@@ -240,7 +240,7 @@ class WindowMeter:
             turn_times = self._turns.setdefault(min(turn, MAX_TURNS), [])
             turn_times.append((now_s - request.from_s, ttft_s))
         if self._recounts:
-            decode_s = None if first_s is None or not after else now_s - first_s
+            decode_s = None if first_s is None or not tokens_after_first else now_s - first_s
             self.ended.append(Ended(sample, inside, request.counts, tokens, decode_s))
 
     def _leave(self, request: PointRequest, now_s: float) -> None:
@@ -249,16 +249,19 @@ class WindowMeter:
 
     def close(
         self,
-        under_way_s: Sequence[float],
+        in_flight_begins_s: Sequence[float],
         pauses_s: Sequence[tuple[float, float]],
         times: TokenTimes,
         *,
         timed: bool,
     ) -> PointWindow:
-        """End the window; `under_way_s` has the monotonic begins of the requests in flight."""
+        """End the window and return its results; with `timed`, also the metrics of `times`.
+
+        `in_flight_begins_s`: begins of unfinished requests; `pauses_s`: (begin, end) of pauses.
+        """
         now_s, begun_s = perf_counter(), self.begun_s
         end_s = min(now_s, self._until_s)
-        still_s = [from_s for from_s in under_way_s if from_s < end_s]
+        still_s = [from_s for from_s in in_flight_begins_s if from_s < end_s]
         inside_s = sum(end_s - max(from_s, begun_s) for from_s in still_s)
         paused_s = sum(
             max(0.0, min(until_s, end_s) - max(from_s, begun_s)) for from_s, until_s in pauses_s
@@ -282,7 +285,7 @@ class WindowMeter:
             client_busy=(self._cpu_clock() - self._cpu_s) / (now_s - begun_s),
             failed=self._failed,
             length_se=_relative_se(self._tokens),
-            lengths=lengths(self.answers),
+            lengths=first_lengths(self.answers),
             hidden_share=times.hidden_share,
         )
 
@@ -321,7 +324,7 @@ class WindowMeter:
         return metrics
 
     def parts(self, tokens: Sequence[int]) -> Iterator[tuple[int, int, float]]:
-        """Yield `PointWindow.parts` by the tokens of each request that counts, once closed."""
+        """Yield (requests, tokens, mean latency [s]) per part of a window; `tokens` by request."""
         requests, sums, took_s = [0] * WINDOW_PARTS, [0] * WINDOW_PARTS, [0.0] * WINDOW_PARTS
         for at_s, seconds, count in zip(self._placed_s, self._took_s, tokens, strict=True):
             part = int((at_s - self.begun_s) / self._duration_s * WINDOW_PARTS)
@@ -339,8 +342,8 @@ def _relative_se(counts: Sequence[int]) -> float:
     return stdev(counts) / math.sqrt(len(counts)) / fmean(counts)
 
 
-def lengths(answers: Mapping[int, tuple[int, int]]) -> str:
-    """Return the tokens of the first samples as a line for a baseline: "3:37 8:45"."""
+def first_lengths(answers: Mapping[int, tuple[int, int]]) -> str:
+    """Format the token counts of the first samples as "INDEX:TOKENS …" for a baseline."""
     return " ".join(f"{n}:{tokens}" for _, (n, tokens) in sorted(answers.items())[:KEPT_ANSWERS])
 
 

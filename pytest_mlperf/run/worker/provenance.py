@@ -21,7 +21,7 @@ MAX_DIGEST_SECONDS = 2.0
 """Time limit for reading samples; after it, only the first sample has a digest."""
 
 
-def fed(dataset: Dataset, indices: Sequence[int]) -> tuple[dict[str, str], float | None]:
+def input_digests(dataset: Dataset, indices: Sequence[int]) -> tuple[dict[str, str], float | None]:
     """Return digests of the first inputs, and the mean time of `input()` per sample [s].
 
     Returns ({}, None) if `input()` raises, as the engine will report that error. The mean leaves

@@ -64,7 +64,7 @@ class ReplicaSink:
     def ended(
         self, ids: Sequence[int], reasons: Sequence[str], prompt_tokens: Counts = None
     ) -> None:
-        """Report finish reasons."""
+        """Send finish reasons and prompt lengths [tokens] to the worker."""
         self._put((wire.ENDED, perf_counter(), [*ids], [*map(str, reasons)], prompt_tokens))
 
     def attach(self, ids: Sequence[int], artefacts: Sequence[Mapping[str, bytes]]) -> None:
@@ -79,7 +79,7 @@ class ReplicaSink:
     def done(
         self, ids: Sequence[int], outputs: Outputs = None, n_tokens: Sequence[int] | None = None
     ) -> None:
-        """Report completions, with outputs if they are read."""
+        """Send completions and token counts to the worker, with outputs only if requested."""
         kept = outputs if self.wants_output else None
         self._replica.open -= len(ids)
         done = self._replica.lists.locate(ids) or [*ids]
@@ -99,7 +99,7 @@ class Replica:
     """Load one engine, and serve it through a pipe.
 
     Attributes:
-        open: Samples submitted and not completed; threads may race on it.
+        open: Number of samples in flight; threads change it without a lock.
         lists: Long lists that the worker sent.
         sessions: Conversation by sample, until the engine calls `Sink.session`.
     """
@@ -154,14 +154,14 @@ class Replica:
         """Load the engine, then execute the worker's commands until a stop or the pipe's end."""
         try:
             self._load()
-            self._read_on(self._engine.event_loop())
+            self._receive_in(self._engine.event_loop())
             while True:
                 messages = self._pipe.receive() if self._loop is None else [self._heard.get()]
                 self._sent_s = perf_counter()
                 for message in messages:
                     kind, *_ = message
                     if kind == wire.STOP:
-                        self._read_on(None)
+                        self._receive_in(None)
                         self._engine.__exit__(None, None, None)
                         self._send([(wire.ANSWER, None)])
                         return
@@ -171,8 +171,8 @@ class Replica:
         except (EOFError, OSError):  # the peer is gone
             return
 
-    def _read_on(self, loop: AbstractEventLoop | None) -> None:
-        """Receive samples in an event loop's thread; the main thread gets the other commands."""
+    def _receive_in(self, loop: AbstractEventLoop | None) -> None:
+        """Receive samples in an event loop's thread, or in the main thread if `loop` is None."""
         previous_loop, self._loop = self._loop, loop
         pipe = self._pipe.fileno()
 
@@ -256,12 +256,12 @@ class Replica:
 
     def _use_null(self, tokens: int | None) -> None:
         """Use a null server that answers with `tokens` tokens; None to use the engine again."""
-        self._read_on(self._engine.event_loop())
+        self._receive_in(self._engine.event_loop())
         self._null.close()
         self._asked = self._engine
         if tokens is not None and (client := self._engine.null_client(tokens)):
             self._asked = self._null.enter_context(client)
-            self._read_on(self._asked.event_loop())
+            self._receive_in(self._asked.event_loop())
 
     def _sink(self, flags: wire.Flags) -> Sink:
         if flags not in self._sinks:
@@ -275,7 +275,7 @@ class Replica:
         self._sent_s = perf_counter()
 
     def _send_joined(self, messages: list[wire.Message]) -> None:
-        self._send(wire.joined(messages))
+        self._send(wire.merge_messages(messages))
 
     def _send(self, messages: Sequence[wire.Message]) -> None:
         try:

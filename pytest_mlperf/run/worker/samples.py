@@ -40,7 +40,7 @@ class Samples:
         return len(self._samples)
 
     def input(self, index: int) -> Any:
-        """Return the value at an index."""
+        """Return the JSON value of a sample."""
         return self._samples[index]
 
     def reference(self, index: int) -> None:
@@ -119,7 +119,7 @@ def count(dataset: Dataset) -> int:
     return samples
 
 
-def require_same(dataset: Dataset, samples: int) -> None:
+def require_same_length(dataset: Dataset, samples: int) -> None:
     """Raise RunError if the data set's length has changed."""
     if (length := len(dataset)) != samples:
         raise RunError(

@@ -29,7 +29,7 @@ from pytest_mlperf.core.extension import Dataset, Engine, is_speech
 from pytest_mlperf.core.job import Factory, LoadGenSettings
 from pytest_mlperf.hardware import devices
 from pytest_mlperf.hardware.clock import MIN_MOVE_SECONDS
-from pytest_mlperf.hardware.contention import Watch, Window, port_here, session_of
+from pytest_mlperf.hardware.contention import ContentionMonitor, Window, port_here, session_of
 from pytest_mlperf.registry import imported
 from pytest_mlperf.run.child.protocol import RunFinished, WorkerSpec, import_as_parent
 from pytest_mlperf.run.child.reporter import Reporter, guard_group, leave
@@ -41,19 +41,25 @@ from pytest_mlperf.run.worker._handicap import HandicapEngine, InOrder
 from pytest_mlperf.run.worker._replicas import ReplicatedEngine
 from pytest_mlperf.run.worker._sink import CountingSink, Fail, Faults, GuardedSink
 from pytest_mlperf.run.worker.clocks import RUN_FILE
-from pytest_mlperf.run.worker.closed_loop import ClosedLoop, Pulse, SlotSink, measured, with_reach
+from pytest_mlperf.run.worker.closed_loop import (
+    ClosedLoop,
+    HarnessProgress,
+    SlotSink,
+    run_engine_harness,
+    with_reach,
+)
 from pytest_mlperf.run.worker.conversations import Conversations, conversations
 from pytest_mlperf.run.worker.model_files import model_files_facts
-from pytest_mlperf.run.worker.open_loop import OpenLoop, recorded
+from pytest_mlperf.run.worker.open_loop import OpenLoop, trace_arrivals
 from pytest_mlperf.run.worker.point_window import CURVE_LOG, MAX_FINISH_REASONS, write_requests
-from pytest_mlperf.run.worker.provenance import fed, imported_files
+from pytest_mlperf.run.worker.provenance import imported_files, input_digests
 from pytest_mlperf.run.worker.samples import (
     as_dataset,
     check_count,
     check_digest,
     count,
     fixed_lengths,
-    require_same,
+    require_same_length,
     sizes,
     stages_of,
 )
@@ -131,45 +137,45 @@ def longest_warmup_s(settings: LoadGenSettings) -> float:
 
 
 def warm_up(
-    driver: Driver, settings: LoadGenSettings, shortest_s: float, least: int = 1
+    driver: Driver, settings: LoadGenSettings, min_s: float, min_queries: int = 1
 ) -> tuple[float, float]:
-    """Submit `least` queries or more, for `shortest_s` or longer, until the rate is steady.
+    """Submit queries until the rate is steady: `min_queries` or more, for `min_s` or longer.
 
-    If the rate is unknown, it lasts the maximum time, as a slow start may look steady for a while.
-    Returns its duration [s], and samples/s by the median query time of its last window.
+    Without a target rate, this lasts the maximum time, as a slow start may look steady for a while.
+    Returns the duration [s], and samples/s by the median query time of the last window.
     """
     samples, lists, before_s = query_size(settings), 0, 0.0
     longest_s = longest_warmup_s(settings)
-    least_s = shortest_s if settings.target_qps else max(shortest_s, longest_s)
+    least_s = min_s if settings.target_qps else max(min_s, longest_s)
     begun_s = perf_counter()
     while True:
         window_s: list[float] = []
         opened_s = perf_counter()
-        while not window_s or perf_counter() - opened_s < shortest_s / 2:
+        while not window_s or perf_counter() - opened_s < min_s / 2:
             window_s.append(driver.submit(samples))
         lists += len(window_s)
         median_s = statistics.median(window_s)
         took_s = perf_counter() - begun_s
         steady = 0 < before_s * (1 - STEADY_SHARE) <= median_s
-        if lists >= least and took_s >= least_s and (steady or took_s >= longest_s):
+        if lists >= min_queries and took_s >= least_s and (steady or took_s >= longest_s):
             return took_s, samples / max(median_s, 1 / LOADGEN_QPS)
         before_s = median_s
 
 
 def full_rate(
-    driver: Driver, reached: float, enough: float, settings: LoadGenSettings, most: int
+    driver: Driver, reached: float, min_rate: float, settings: LoadGenSettings, max_samples: int
 ) -> float:
-    """Measure the rate again with larger queries until it is `enough`; return samples/s.
+    """Measure the rate again with larger queries until it is `min_rate`; return samples/s.
 
-    `reached` is the rate of the warm-up. Batches of Offline and Server double up to `most` samples;
+    `reached` is the rate of the warm-up. Batches of Offline and Server double up to `max_samples`;
     other scenarios repeat their query for the longest warm-up time.
     """
     samples, begun_s, longest_s = query_size(settings), perf_counter(), longest_warmup_s(settings)
     doubles = not settings.scenario.answers_one_at_a_time
-    while reached < enough and (doubles or perf_counter() - begun_s < longest_s):
-        samples = min(2 * samples, most) if doubles else samples
+    while reached < min_rate and (doubles or perf_counter() - begun_s < longest_s):
+        samples = min(2 * samples, max_samples) if doubles else samples
         previous_rate, reached = reached, max(reached, samples / driver.submit(samples))
-        doubles = doubles and samples < most and reached >= MIN_GAIN_FACTOR * previous_rate
+        doubles = doubles and samples < max_samples and reached >= MIN_GAIN_FACTOR * previous_rate
     return reached
 
 
@@ -183,19 +189,19 @@ def probe_offline(driver: Driver) -> float:
     return min(samples / took_s, LOADGEN_QPS)
 
 
-def probe_stream(driver: Driver, samples: int) -> float:
-    """Submit single queries for a while; return queries/s by their median latency."""
+def probe_query_rate(driver: Driver, samples_per_query: int) -> float:
+    """Submit one query at a time for `MIN_PROBE_SECONDS`; return 1 / median latency [1/s]."""
     latencies_s: list[float] = []
     begun_s = perf_counter()
     while perf_counter() - begun_s < MIN_PROBE_SECONDS:
-        latencies_s.append(driver.submit(samples))
+        latencies_s.append(driver.submit(samples_per_query))
     return 1 / statistics.median(latencies_s)
 
 
 def probe_server(
     peak_qps: float, settings: LoadGenSettings, attempt: Callable[[LoadGenSettings], Detail]
 ) -> float:
-    """Try falling rates; return the first with latencies far enough below limits, else the last."""
+    """Try falling rates; return the first with headroom below latency limits, else the last."""
     for share in SERVER_SHARES:
         trial = dataclasses.replace(
             settings,
@@ -247,7 +253,7 @@ class EngineWorker:
         self._counts_tokens = spec.settings.tokens
         # Must precede an engine that binds this thread to some cores.
         pid, port = os.getpid(), port_here(spec.engine.options.get("url"))
-        self._watch = Watch(pid, session=session_of(pid), port=port)
+        self._watch = ContentionMonitor(pid, session=session_of(pid), port=port)
         self._trace: Sequence[float] = ()
         self._dataset: Dataset
         self._engine: Engine
@@ -292,7 +298,7 @@ class EngineWorker:
                 "fixed_lengths": fixed_lengths(self._dataset),
             }
             if settings.arrivals == "trace":
-                self._trace = recorded(self._dataset, settings)
+                self._trace = trace_arrivals(self._dataset, settings)
                 self._asked = Conversations(range(len(self._trace)))
         with self._reporter.blaming("engine"):
             if replicas := self._spec.replicas:
@@ -317,7 +323,7 @@ class EngineWorker:
         model = None if options.get("url") else self._spec.model
         described = model_files_facts(model, options) | described
         with self._reporter.blaming("dataset"):
-            inputs, input_s = fed(self._dataset, self._asked.indices)
+            inputs, input_s = input_digests(self._dataset, self._asked.indices)
             # Outputs that are text have no token count; the engine reports an input that raises.
             text = "outputs" in described or (input_s is not None and is_speech(self._dataset))
             self._outputs_are_tokens = not text
@@ -356,7 +362,7 @@ class EngineWorker:
                 with progress(self._reporter, "probe", driver.sink):
                     batch = settings.scenario in (Scenario.OFFLINE, Scenario.SERVER)
                     samples = query_size(settings)
-                    rate = probe_offline(driver) if batch else probe_stream(driver, samples)
+                    rate = probe_offline(driver) if batch else probe_query_rate(driver, samples)
             self._engine.unload_samples(loaded)
         probed = settings.target_qps is None
         if probed:
@@ -368,23 +374,24 @@ class EngineWorker:
         self._run(plan, self._folder / "performance", settings)
 
     def _expected_s(
-        self, driver: Driver, settings: LoadGenSettings, reached: float, expected: int
+        self, driver: Driver, settings: LoadGenSettings, warmup_rate: float, sample_count: int
     ) -> float:
         """Return the expected duration of a run [s]; RunError if far longer than planned."""
         usual_s, most_s = settings.planned_s, MAX_DURATION_RATIO * settings.planned_s
         stream = settings.scenario.answers_one_at_a_time
-        enough = expected / (2 * usual_s if stream else most_s)
-        if reached < enough:
+        enough = sample_count / (2 * usual_s if stream else most_s)
+        if warmup_rate < enough:
             with progress(self._reporter, "probe", driver.sink):
-                reached = full_rate(driver, reached, enough, settings, expected)
-        takes_s = max(usual_s, expected / reached)
+                warmup_rate = full_rate(driver, warmup_rate, enough, settings, sample_count)
+        takes_s = max(usual_s, sample_count / warmup_rate)
         if takes_s > most_s:
             raise RunError(
                 "engine",
-                f"the run would take {takes_s:,.0f} s instead of {usual_s:,.3g} s: {expected:,} "
-                f"samples were planned for {settings.target_qps:,.6g}/s (target_qps, or the "
-                f"baseline's rate), but after the warm-up the engine reached {reached:,.3g} "
-                "samples/s. Lower target_qps; if this speed is expected, record the baseline anew",
+                f"the run would take {takes_s:,.0f} s instead of {usual_s:,.3g} s: "
+                f"{sample_count:,} samples were planned for {settings.target_qps:,.6g}/s "
+                f"(target_qps, or the baseline's rate), but after the warm-up the engine reached "
+                f"{warmup_rate:,.3g} samples/s. Lower target_qps; if this speed is right, record "
+                "the baseline anew",
             )
         return takes_s
 
@@ -395,7 +402,7 @@ class EngineWorker:
         sink = self._sink = loadgen.make_sink(plan, self._fail_engine, folder)
         window = Window(self._watch)
         with progress(self._reporter, "probe", sink), self._reporter.blaming("loadgen"):
-            loadgen.run(plan, folder, self._engine, sink, at_edges=window.look)
+            loadgen.run(plan, folder, self._engine, sink, at_edges=window.read_edge)
             if abs(window.clock_moved_s) > max(MIN_MOVE_SECONDS, CLOCK_SHARE * sink.duration_s):
                 raise RunError(
                     "loadgen",
@@ -438,9 +445,9 @@ class EngineWorker:
         if plan.phase == "performance" and getattr(self._dataset, "in_order", False):
             engine = InOrder(engine)
         used = {**dataclasses.asdict(settings), "loadgen": plan.attributes}
-        with self._reported(plan.phase, folder, sink, plan.expected, used) as window:
+        with self._reported_run(plan.phase, folder, sink, plan.expected, used) as window:
             with self._reporter.blaming("loadgen"):
-                loadgen.run(plan, folder, engine, sink, indices=indices, at_edges=window.look)
+                loadgen.run(plan, folder, engine, sink, indices=indices, at_edges=window.read_edge)
                 parse_detail(folder / DETAIL)
             if plan.phase == "performance" and settings.scenario == Scenario.SERVER:
                 over_time.write(folder, sink.over_time)
@@ -460,17 +467,20 @@ class EngineWorker:
             records=self._spec.requests,
             may_fail=settings.max_failed or 0.0,
         )
-        used, pulse = dataclasses.asdict(settings), Pulse() if self._engine.harness else None
+        used, pulse = (
+            dataclasses.asdict(settings),
+            HarnessProgress() if self._engine.harness else None,
+        )
         with (
-            self._reported("performance", folder, sink, 0, used, pulse=pulse) as window,
+            self._reported_run("performance", folder, sink, 0, used, pulse=pulse) as window,
             self._reporter.blaming("engine"),
         ):
             if pulse:
-                log = measured(self._engine, settings, folder, pulse, window.look)
+                log = run_engine_harness(self._engine, settings, folder, pulse, window.read_edge)
             else:
                 kind = OpenLoop if settings.arrivals else ClosedLoop
                 loop = kind(self._engine, sink, self._asked, settings, self._trace)
-                log = loop.run(self._folder.name, alone_s, window.look)
+                log = loop.run(self._folder.name, alone_s, window.read_edge)
                 log["points"] = with_reach(
                     log["points"], self._engine, self._asked.indices, settings, self._fail_engine
                 )
@@ -479,22 +489,24 @@ class EngineWorker:
                 write_requests(folder, sink.records)
 
     @contextlib.contextmanager
-    def _reported(
+    def _reported_run(
         self,
         phase: loadgen.Phase,
         folder: Path,
         sink: GuardedSink,
-        expected: int,
-        used: Mapping[str, Any],
+        expected_samples: int,
+        settings_used: Mapping[str, Any],
         *,
-        pulse: Pulse | None = None,
+        pulse: HarnessProgress | None = None,
     ) -> Iterator[Window]:
-        """Report the begin and end of a run; end the worker if the sink recorded faults."""
+        """Enclose a run: report its begin, end and result; end the worker on faults in the sink."""
         with self._reporter.blaming("dataset"):
-            require_same(self._dataset, self._samples)
+            require_same_length(self._dataset, self._samples)
         folder.mkdir(parents=True)
         self._sink = sink
-        self._reporter.event("running", phase=phase, expected=expected, settings=used)
+        self._reporter.event(
+            "running", phase=phase, expected=expected_samples, settings=settings_used
+        )
         with self._reporter.blaming("engine"):
             self._engine.client_lateness()  # reset the counts before the run
             self._engine.accepted_drafts()
@@ -508,7 +520,12 @@ class EngineWorker:
             drafts = self._engine.accepted_drafts()
             stages = stages_of(self._engine, sink.duration_s, len(self._spec.replicas) or 1)
         result = result_of(sink, client, drafts, window, self._engine, stages)
-        content = {"phase": phase, "settings": used, "result": result, "spent": self._spent}
+        content = {
+            "phase": phase,
+            "settings": settings_used,
+            "result": result,
+            "spent": self._spent,
+        }
         atomic.write_text(folder / RUN_FILE, json.dumps(content, indent=2, sort_keys=True))
         if tokens_of := sink.answer_tokens.by_index:
             atomic.write_text(folder / over_time.TOKENS_FILE, json.dumps(tokens_of) + "\n")
@@ -531,7 +548,7 @@ class EngineWorker:
 
 
 @contextlib.contextmanager
-def progress(reporter: Reporter, phase: str, sink: GuardedSink | Pulse) -> Iterator[None]:
+def progress(reporter: Reporter, phase: str, sink: GuardedSink | HarnessProgress) -> Iterator[None]:
     """Report a sink's progress from a separate thread."""
     over = threading.Event()
     begun_s = perf_counter()
@@ -597,7 +614,7 @@ def result_of(
 
 
 def require_room(described: Mapping[str, str], points: Sequence[float]) -> None:
-    """Raise RunError if the engine sends fewer requests at a time than a point of the curve."""
+    """Raise RunError if the engine's maximum concurrency is below a point of the curve."""
     most = described.get("concurrency", "")
     if points and most.isdigit() and int(most) < max(points):
         raise RunError(

@@ -12,7 +12,7 @@ from typing import Any
 from urllib.parse import unquote
 
 from pytest_mlperf.core.errors import EnvironmentFault, MlperfError, text_of
-from pytest_mlperf.core.untrusted_text import shown, visible
+from pytest_mlperf.core.untrusted_text import quoted, visible
 from pytest_mlperf.stores.atomic import disk_of
 
 LOCK_TIMEOUT_SECONDS = 10.0
@@ -213,14 +213,14 @@ class _Sqlite:
             # Views, triggers and virtual tables may run forever, or change what is written.
             if kind not in ("table", "index") or "VIRTUAL" in str(statement)[:20].upper():
                 raise StoreError(
-                    f"{self._file}: contains {kind} {shown(name)}, which is not part of a store"
+                    f"{self._file}: contains {kind} {quoted(name)}, which is not part of a store"
                 )
         return {
             name for kind, name, _ in rows if kind == "table" and not name.startswith("sqlite_")
         }
 
     def tune(self) -> None:
-        """Set persistent database options, once the database is known to be this package's."""
+        """Set WAL mode, which the file keeps; only for a database known to be this package's."""
         # In WAL mode readers and a writer do not block each other. The file keeps the mode; SQLite
         # refuses at once if it is in use, and a later writer sets it.
         with contextlib.suppress(StoreError):

@@ -26,7 +26,7 @@ from pytest_mlperf.core.results import Results
 from pytest_mlperf.core.untrusted import inflate, parse_json
 from pytest_mlperf.core.untrusted_text import visible
 from pytest_mlperf.stores.database._backends import Backend, StoreError, connect, shown_url
-from pytest_mlperf.stores.foreign import MAX_FILE_BYTES, Shape, unreadable
+from pytest_mlperf.stores.foreign import MAX_FILE_BYTES, StrictValidator, rejection_reason
 from pytest_mlperf.stores.results import as_bytes, from_bytes
 
 FIRST_TABLES = """
@@ -143,7 +143,7 @@ class Store:
     def add(self, results: Results) -> bool:
         """Store a session; return False if already stored; StoreError if its id is in use."""
         content = as_bytes(results)
-        if reason := unreadable(content):
+        if reason := rejection_reason(content):
             raise StoreError(f"{self.place}: session {results.run} is not stored: {reason}")
         digest = hashlib.sha256(content).hexdigest()
         points, latest = list(points_of_session(results)), list(latest_of(results))
@@ -323,7 +323,11 @@ class Store:
         )
 
 
-_SERIES, _LATEST, _BUILD = Shape(CaseSeries), Shape(LatestVerdict), Shape(dict[str, str])
+_SERIES, _LATEST, _BUILD = (
+    StrictValidator(CaseSeries),
+    StrictValidator(LatestVerdict),
+    StrictValidator(dict[str, str]),
+)
 
 _POINT_VALUES = attrgetter("started", "run", "commit", "value", "runs", "baseline", "outcome")
 _POINT_TYPES = frozenset(

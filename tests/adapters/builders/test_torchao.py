@@ -11,7 +11,7 @@ import transformers
 
 from pytest_mlperf.adapters.builders.torchao import TorchAoBuilder
 from pytest_mlperf.core.errors import RunError
-from pytest_mlperf.run.checkpoints.child import settle_header
+from pytest_mlperf.run.checkpoints.child import sort_metadata
 from tests.adapters.engines.torch import models
 from tests.adapters.engines.torch.models import answers, describe
 from tests.refusals import unrefused
@@ -81,7 +81,7 @@ def test_the_same_build_gives_the_same_bytes(source: Path, int8: Path, tmp_path:
 
     files = [folder / "model.safetensors" for folder in (int8, tmp_path / "int8")]
     for file in files:
-        settle_header(file)
+        sort_metadata(file)
     assert files[0].read_bytes() == files[1].read_bytes()
 
 

@@ -72,7 +72,7 @@ def test_calibration_sees_the_first_steps_and_no_other(source: Path) -> None:
         times.clear()
         options: dict[str, Any] = {"steps": 4, "calibrated_steps": calibrated_steps}
         with ranges_of(layers) as ranges:
-            TorchAoUnetBuilder(recipe="int8-smoothquant", **options).look(
+            TorchAoUnetBuilder(recipe="int8-smoothquant", **options).calibrate(
                 pipe, PROMPTS[:1], lambda *_: None
             )
         return ranges

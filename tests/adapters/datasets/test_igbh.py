@@ -139,9 +139,10 @@ def test_damage_is_one_error_and_nothing_is_executed(
 def test_edges_and_labels_that_cannot_be_are_named(tmp_path: Path) -> None:
     data_folder = written(tmp_path)
     file = data_folder / "paper__topic__fos" / "edge_index.npy"
-    np.save(file, np.array([[0, 3]]))
-    with pytest.raises(RunError, match=r"topic.*has an edge to fos 3, but the valid numbers are"):
-        IgbhDataset(path=str(tmp_path), features=FEATURES)
+    for number in (3, -1):
+        np.save(file, np.array([[0, number]]))
+        with pytest.raises(RunError, match=rf"topic.*has an edge to fos {number}, but the valid"):
+            IgbhDataset(path=str(tmp_path), features=FEATURES)
     np.save(file, np.array([[0.0, 1.0]]))
     with pytest.raises(RunError, match="has values of type <f8, not <i8 or <i4"):
         IgbhDataset(path=str(tmp_path), features=FEATURES)

@@ -158,8 +158,9 @@ def test_checksums_are_compared_where_asked_for(folder: Path, tmp_path: Path) ->
     sums = tmp_path / "checksum_inference.json"
     files = [folder / f"{name}.pkl" for name in NAMES]
     digits = {file.name: hashlib.md5(file.read_bytes()).hexdigest() for file in files}
-    sums.write_text(json.dumps(digits))
-    same(build(folder, checksums=str(sums)), NAMES)
+    for spelled in (digits, {name: md5.upper() for name, md5 in digits.items()}):
+        sums.write_text(json.dumps(spelled))
+        same(build(folder, checksums=str(sums)), NAMES)
     image, label = volumes(NAMES[1])
     (folder / f"{NAMES[1]}.pkl").write_bytes(pickle.dumps([image + 1, label]))
     with pytest.raises(RunError, match=r"case_00000.pkl: md5 is \w+, expected \w+: the file"):
@@ -325,9 +326,9 @@ def test_missing_cases_are_counted(folder: Path) -> None:
         build(folder)
 
     assert str(caught.value) == (
-        f"{folder}: 2 of 3 cases are not here, the first is 'case_00003' (looked for case_00003 "
-        "with .pkl, .npz, .image.npy); add the missing cases or, if the list begins with the cases "
-        "that you have, set count to their number"
+        f"{folder}: 2 of the 3 cases in preprocessed_files.pkl are missing, such as case_00003 "
+        "(with .pkl, .npz, .image.npy); add them, or, if you have the first N of that list, set "
+        "count = N"
     )
 
 

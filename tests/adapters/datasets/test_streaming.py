@@ -106,7 +106,7 @@ def test_damage_is_one_error(tmp_path: Path) -> None:
         (edit("offset.csv", b'"0,', b'"1e400,'), "is not a list of numbers"),
         (edit("requests_per_ts.csv", b'"0,2"', b'"0,7"'), "time step 2 has user 7, who is not in"),
         (edit("requests_per_ts.csv", b'"0,2"', b'"a,2"'), "is not a list of numbers"),
-        (edit("users_cumsum_per_ts.csv", b"2", b"3"), "time step 2 must list .* but ends with .3."),
+        (edit("users_cumsum_per_ts.csv", b"2", b"3"), "time step 2 needs .* which end with .3."),
         (edit("users_cumsum_per_ts.csv", b"1\n", b""), "users_cumsum_per_ts.csv has 3"),
     ]
 

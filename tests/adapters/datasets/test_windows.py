@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pytest_mlperf.adapters.datasets.windows import WindowsDataset, cut
+from pytest_mlperf.adapters.datasets.windows import WindowsDataset, token_windows
 from pytest_mlperf.core.errors import RunError, SuiteError, UnavailableError
 from pytest_mlperf.testing import check_dataset
 
@@ -34,7 +34,7 @@ def test_every_token_but_those_without_context_is_scored_once(
     tokens: int, length: int, data: st.DataObject
 ) -> None:
     stride = data.draw(st.integers(1, length))
-    windows = list(cut(0, tokens, length, stride))
+    windows = list(token_windows(0, tokens, length, stride))
     scored = [place for each in windows for place in range(each.end - each.scored, each.end)]
 
     assert scored == sorted(set(scored))

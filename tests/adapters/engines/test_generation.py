@@ -55,9 +55,9 @@ def test_the_model_keeps_its_end_tokens_in_the_description_when_they_are_ignored
 
 def test_an_answer_of_an_end_token_alone_is_counted_as_empty() -> None:
     for ignores, empty in ((False, 2), (True, 1)):
-        answers = Answers(generation(eos=(2,), ignore_eos=ignores), watch_ends=False)
-        answers.checked([0, 1, 2], [[2], [5, 2], []], Recorder(times_tokens=False))
-        answers.checked([3], [[5, 6]], Recorder(times_tokens=False, wants_output=False))
+        answers = Answers(generation(eos=(2,), ignore_eos=ignores), check_ends=False)
+        answers.check_answers([0, 1, 2], [[2], [5, 2], []], Recorder(times_tokens=False))
+        answers.check_answers([3], [[5, 6]], Recorder(times_tokens=False, wants_output=False))
         assert answers.take_counts() == {"answers": 4, "empty": empty}
         assert answers.take_counts() == {}
 
@@ -104,7 +104,7 @@ def test_each_sample_has_a_seed_of_its_own_that_every_library_takes() -> None:
     assert sampling["top_k"] == 1
     assert "temperature" not in sampling
     made = SamplingByPrompt(make=dict, generation=drawn)
-    assert [made.of([1, 2], None, index)["seed"] for index in (0, 4)] == [5, 9]
+    assert [made.params([1, 2], None, index)["seed"] for index in (0, 4)] == [5, 9]
 
 
 def test_a_server_is_told_of_each_sample() -> None:
@@ -121,7 +121,7 @@ def test_a_server_is_told_of_each_sample() -> None:
 
     bodies.load([0, 2], "tokens", {"model": "m", **DRAWN})
 
-    requests = [json.loads(bodies[index].of("")) for index in (0, 2)]
+    requests = [json.loads(bodies[index].with_salt("")) for index in (0, 2)]
     assert [one.pop("seed") for one in requests] == [5, 7]
     shared = {name: value for name, value in DRAWN.items() if name != "seed"}
     assert requests[0] == requests[1] == {"prompt": [7, 8], "model": "m", **shared}

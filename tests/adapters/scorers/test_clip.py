@@ -138,7 +138,7 @@ def test_damaged_files_and_models_of_another_kind_are_refused(folder: Path) -> N
         (
             "model.safetensors",
             save(weights, {"format": "pt"}),
-            r"1 weights are missing, first 'visual_projection\.weight'",
+            r"1 weights are missing, such as 'visual_projection\.weight'",
         ),
         ("model.safetensors", b"no weights", incomplete),
         ("config.json", b"{", incomplete),

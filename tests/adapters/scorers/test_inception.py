@@ -173,14 +173,14 @@ def test_other_files_say_what_differs_and_code_in_them_is_never_run(
     parts: list[tuple[dict[str, Any], str]] = [
         (
             {"Mixed_7c.branch_pool.bn.bias": None, "fc.bias": None},
-            r"2 of 472 weights are missing, first 'Mixed_7c\.branch_pool\.bn\.bias'",
+            r"2 of 472 weights are missing, such as 'Mixed_7c\.branch_pool\.bn\.bias'",
         ),
         (
             {"fc.weight": torch.zeros(1000, 2048)},
             r"'fc\.weight' has shape \(1000, 2048\), not \(1008, 2048\)",
         ),
-        ({"AuxLogits.fc.bias": torch.zeros(1)}, r"it also has 'AuxLogits\.fc\.bias'"),
-        ({"fc.bias": 3}, r"'fc\.bias' is a int, no tensor"),
+        ({"AuxLogits.fc.bias": torch.zeros(1)}, r"the network has no weight 'AuxLogits\.fc\.bias'"),
+        ({"fc.bias": 3}, r"'fc\.bias' is a int, not a tensor"),
         (
             {"Conv2d_1a_3x3.bn.bias": torch.zeros(32, dtype=torch.float16)},
             r"'Conv2d_1a_3x3\.bn\.bias' is of type torch\.float16, not torch\.float32",

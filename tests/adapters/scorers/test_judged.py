@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from pytest_mlperf.adapters.scorers.judged import JudgedScorer, verdict
+from pytest_mlperf.adapters.scorers.judged import JudgedScorer, is_correct
 from pytest_mlperf.core.errors import RunError, SuiteError, UnavailableError
 from pytest_mlperf.testing import check_scorer
 from tests.adapters.scorers.refusals import differences
@@ -40,7 +40,7 @@ def test_verdicts_of_a_judges_reply_are_parsed() -> None:
         "{" * 200_000 + "}" * 200_000: False,
     }
 
-    assert {reply: verdict(reply) for reply in replies} == replies
+    assert {reply: is_correct(reply) for reply in replies} == replies
 
 
 @contextmanager

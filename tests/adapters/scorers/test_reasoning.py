@@ -175,7 +175,9 @@ PAIRS = [
 @pytest.mark.slow
 @pytest.mark.usefixtures("sympy")
 def test_answers_are_the_same_as_prm800k_has_it() -> None:
-    judged = [(target, answer, mathematics.same(target, answer)) for target, answer, _ in PAIRS]
+    judged = [
+        (target, answer, mathematics.is_same_answer(target, answer)) for target, answer, _ in PAIRS
+    ]
 
     assert judged == PAIRS
 
@@ -185,7 +187,7 @@ def test_answers_are_the_same_as_prm800k_has_it() -> None:
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=50)
 @given(st.text("12x+-*/^(){}[],.\\ sqrtf=", min_size=1, max_size=25))
 def test_an_answer_is_the_same_as_itself(text: str) -> None:
-    assert mathematics.same(text, text)
+    assert mathematics.is_same_answer(text, text)
 
 
 @pytest.mark.slow

@@ -13,7 +13,7 @@ import pytest
 from pytest_mlperf.addons.exports.benchmark import commit_info, machine_info, report
 from pytest_mlperf.core.measurement import Run
 from pytest_mlperf.core.verdict import Verdict
-from pytest_mlperf.reports.for_pytest import ROUNDS, entry
+from pytest_mlperf.reports.for_pytest import ROUNDS, benchmark_rounds
 from pytest_mlperf.stores.results import read_results
 from tests.cli.lab import CASE, PERFORMANCE, Lab, performance
 from tests.cli.text import Say
@@ -76,7 +76,7 @@ def test_a_round_has_its_unit_in_every_scenario() -> None:
         ("MultiStream", [{"latency_p50": 0.008}], "latency_p50", [0.008]),
     ]
     for scenario, metrics, metric, rounds in rows:
-        benchmark_entry = entry(with_runs(scenario, *metrics))
+        benchmark_entry = benchmark_rounds(with_runs(scenario, *metrics))
         assert benchmark_entry is not None
         about = benchmark_entry[1]["extra_info"]["mlperf"]["round"]
         assert (benchmark_entry[0], about) == (rounds, ROUNDS[metric])
@@ -85,7 +85,7 @@ def test_a_round_has_its_unit_in_every_scenario() -> None:
         with_runs("Server", {"throughput": 9.0}),
         with_runs("SingleStream", {"latency_p50": 1.0}, {"latency_p90": 1.0}),
     ]
-    assert list(map(entry, without_times)) == [None] * 5
+    assert list(map(benchmark_rounds, without_times)) == [None] * 5
 
 
 @pytest.mark.process

@@ -12,7 +12,7 @@ import pytest
 from pytest_mlperf import __version__
 from pytest_mlperf.addons.fleet import node, running, shipping
 from pytest_mlperf.addons.fleet.node import NodeCase, is_of
-from pytest_mlperf.addons.fleet.orders import CaseGroup, arguments, order_of
+from pytest_mlperf.addons.fleet.orders import CaseGroup, arguments, describe_case
 from pytest_mlperf.addons.fleet.placement import need_of
 from pytest_mlperf.core.errors import MlperfError
 from pytest_mlperf.plugin.options import read_options
@@ -91,7 +91,7 @@ def test_returned_files_stay_inside_their_folder(tmp_path: Path) -> None:
             member.size = 1
             packed.addfile(member, io.BytesIO(b"x"))
 
-    shipping.take_back(archive, runs_dir=tmp_path / "runs-dir", root=tmp_path / "root")
+    shipping.unpack_results(archive, runs_dir=tmp_path / "runs-dir", root=tmp_path / "root")
 
     files = {str(path.relative_to(tmp_path)) for path in tmp_path.rglob("*") if path.is_file()}
     assert files == {"runs-dir/runs/1/a.1/run.json", "root/baselines/cpu/a.json"}
@@ -99,7 +99,7 @@ def test_returned_files_stay_inside_their_folder(tmp_path: Path) -> None:
     with tarfile.open(archive, "w") as packed:
         packed.addfile(tarfile.TarInfo("project/../../outside"))
     with pytest.raises(tarfile.OutsideDestinationError):
-        shipping.take_back(archive, runs_dir=tmp_path / "runs-dir", root=tmp_path / "root")
+        shipping.unpack_results(archive, runs_dir=tmp_path / "runs-dir", root=tmp_path / "root")
 
 
 def test_options_reach_a_node_but_for_those_of_the_session(
@@ -133,7 +133,9 @@ def test_options_reach_a_node_but_for_those_of_the_session(
 def test_a_node_with_another_version_measures_nothing(pytester: pytest.Pytester) -> None:
     config = pytester.parseconfig("--mlperf-on=head:1")
     group = CaseGroup("case-1", "a", need_of([(1, "cpu")]), ("a",))
-    order = order_of(group, config, read_options(config), digest="0", worker={"mlperf_run": "1"})
+    order = describe_case(
+        group, config, read_options(config), digest="0", worker={"mlperf_run": "1"}
+    )
 
     refused, over = NodeCase().begin({**order, "version": "0.0.7"}, b"")
 

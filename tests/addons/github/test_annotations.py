@@ -19,7 +19,7 @@ def test_an_annotation_points_to_the_line_of_the_suite() -> None:
     (line,) = workflow_commands.report(reported(session(result(DROP), result(OK)))).splitlines()
     assert line == (
         "::error file=suites/rn.mlperf.toml,line=14,title=resnet50-Offline-ort-fp16-H200::"
-        "PERF DROP samples/s −6.3 %25 (−6.9 to −5.7 %25); −3 %25 exceeded"
+        "PERF DROP samples/s −6.3 %25 (−6.9 to −5.7 %25); limit −3 %25 exceeded"
     )
     bad = replace(
         DROP, headline="x\n::add-mask::y\r\n", case=replace(CASE, engine="a,line=1::b\nc")

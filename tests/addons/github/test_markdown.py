@@ -42,8 +42,8 @@ COMMENT = f"""\
 
 **No recorded difference \\(engine, weights, options, data\\)** (1 test)
 
-- **PERF DROP** samples/s −6.3 % \\(−6.9 to −5.7 %\\); −3 % exceeded: 24,118 → 22,598 samples/s, \
-6.3 % slower (`resnet50-Offline-ort-fp16-H200`)
+- **PERF DROP** samples/s −6.3 % \\(−6.9 to −5.7 %\\); limit −3 % exceeded: 24,118 → \
+22,598 samples/s, 6.3 % slower (`resnet50-Offline-ort-fp16-H200`)
   - reproduce: `pytest "suites/rn.mlperf.toml::test_performance[resnet50-Offline-ort-fp16-H200]"`
 
 
@@ -170,7 +170,7 @@ def test_the_first_line_has_the_deciding_outcome() -> None:
         assert summary(*results, absent=absent).splitlines()[0] == f"## {first}"
     text = summary(result(DROP), result(OK), absent=GONE)
     assert (
-        "- **PERF DROP** samples/s −6.3 % \\(−6.9 to −5.7 %\\); −3 % exceeded: "
+        "- **PERF DROP** samples/s −6.3 % \\(−6.9 to −5.7 %\\); limit −3 % exceeded: "
         "24,118 → 22,598 samples/s, 6.3 % slower (`resnet50-" in text
     )
     assert "  - changed: engine.version 1.20.0 → 1.20.1" in text

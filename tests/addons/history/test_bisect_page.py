@@ -16,7 +16,12 @@ import pytest
 from pytest_mlperf.addons.history.bisect import Bisection, Proof
 from pytest_mlperf.addons.history.bisection import Mark
 from pytest_mlperf.addons.history.bisections import BisectStore, RunPairs
-from pytest_mlperf.addons.history.commands.bisect._page import heading, log, result, step
+from pytest_mlperf.addons.history.commands.bisect._page import (
+    comparison_lines,
+    heading,
+    log,
+    result_lines,
+)
 from pytest_mlperf.addons.history.lineage import BuildAt
 from pytest_mlperf.bench.case import CaseRuns
 from pytest_mlperf.bench.policy import Policy
@@ -86,18 +91,18 @@ def bisected(
 
 
 def searched(search: Bisection) -> Proof:
-    assert search.first().mark is Mark.BAD
+    assert search.compare_ends().mark is Mark.BAD
     list(search.search())
     return search.proof()
 
 
 def page_of(search: Bisection, proof: Proof) -> str:
-    steps = [line for one in search.log for line in step(search, one)]
+    steps = [line for one in search.log for line in comparison_lines(search, one)]
     lines = [
         *heading(search, [TEST], 0),
         *steps,
         *log(search, "default noise", ".mlperf/runs/x"),
-        *result(search, proof),
+        *result_lines(search, proof),
     ]
     return "\n".join(map(clean, lines))
 
@@ -111,7 +116,7 @@ def test_any_commit_is_named_with_its_change(tmp_path: Path) -> None:
     for first_bad in range(1, 9):
         search = bisected(tmp_path, [500.0] * first_bad + [330.0] * (9 - first_bad))
         proof = searched(search)
-        assert (proof.before, proof.now, proof.named) == (first_bad - 1, first_bad, True)
+        assert (proof.before, proof.now, proof.is_single_build) == (first_bad - 1, first_bad, True)
         assert proof.speed.low < 0.66 < proof.speed.high
         assert proof.rest == []
         text = page_of(search, proof)
@@ -130,7 +135,7 @@ def test_of_a_drop_in_two_steps_one_is_named_and_the_other_is_noted(tmp_path: Pa
     for second, last, first_bad, rest in ((430.0, 330.0, 5, [(0, 4)]), (410.0, 336.0, 2, [])):
         search = bisected(tmp_path, [500.0, 500.0, *[second] * 3, *[last] * 3])
         proof = searched(search)
-        assert (proof.named, proof.now, list(proof.rest)) == (True, first_bad, rest)
+        assert (proof.is_single_build, proof.now, list(proof.rest)) == (True, first_bad, rest)
         text = one_line(page_of(search, proof))
         assert "this is only a part of the drop, by its size: fix it" in text
         assert ("a part of the drop lies elsewhere, between" in text) == bool(rest)
@@ -140,7 +145,7 @@ def test_a_drop_in_many_steps_is_the_smallest_range_that_is_proven(tmp_path: Pat
     """No commit is named: none is worse than its parent for sure."""
     search = bisected(tmp_path, [500.0 * 0.985**n for n in range(25)])
     proof = searched(search)
-    assert not proof.named
+    assert not proof.is_single_build
     assert 1 < proof.now - proof.before < 24
     assert proof.speed.high < 1
     text = one_line(page_of(search, proof))
@@ -151,7 +156,7 @@ def test_a_drop_in_many_steps_is_the_smallest_range_that_is_proven(tmp_path: Pat
 def test_skipped_commits_before_the_first_bad_one_stay_in_the_range(tmp_path: Path) -> None:
     search = bisected(tmp_path, [500.0, 500.0, None, None, None, 330.0, 330.0, 330.0])
     proof = searched(search)
-    assert (proof.before, proof.now, proof.named, proof.direct) == (1, 5, False, True)
+    assert (proof.before, proof.now, proof.is_single_build, proof.direct) == (1, 5, False, True)
     text = page_of(search, proof)
     assert (
         "no commit is named: it is one of these 4, of which all but the last were skipped or "
@@ -191,11 +196,11 @@ def test_of_several_tests_those_that_dropped_are_followed(tmp_path: Path) -> Non
     assert {test for one in search.log[1:] for test, _ in one.ratios} == {TEST}
     search = bisected(tmp_path, [500.0] * 5 + [330.0] * 4, [500.0] * 3 + [330.0] * 6)
     proof = searched(search)
-    assert (proof.now, proof.metric[0], proof.named) == (3, OTHER, True)
+    assert (proof.now, proof.metric[0], proof.is_single_build) == (3, OTHER, True)
     assert list(search.limits) == [OTHER, TEST]
 
     for speed, mark in ((500.0, Mark.GOOD), (600.0, Mark.GOOD), (330.0, Mark.BAD)):
-        assert bisected(tmp_path, [500.0, 500.0, speed]).first().mark is mark
+        assert bisected(tmp_path, [500.0, 500.0, speed]).compare_ends().mark is mark
 
 
 def disturbed(search: Bisection, again: str) -> None:
@@ -214,11 +219,11 @@ def test_a_disturbed_last_comparison_is_made_again(tmp_path: Path) -> None:
     disturbed(search, "")
     proof = searched(search)
     assert [one.mark for one in search.log[-2:]] == [Mark.UNDECIDED, Mark.BAD]
-    assert (proof.now, proof.named) == (5, True)
+    assert (proof.now, proof.is_single_build) == (5, True)
     search = bisected(tmp_path, [500.0] * 5 + [330.0] * 3)
     disturbed(search, "")
     disturbed(search, " again")
     proof = searched(search)
-    assert (proof.before, proof.now, proof.named) == (4, 5, False)
+    assert (proof.before, proof.now, proof.is_single_build) == (4, 5, False)
     text = one_line(page_of(search, proof))
     assert "no commit is named: it seems to be this one: it is further below GOOD" in text

@@ -14,15 +14,15 @@ from hypothesis import strategies as st
 from pytest_mlperf.addons.history.bisection import (
     SPARE_COMPARISONS,
     Mark,
-    across,
+    comparison_count,
+    divided_rule,
     excluded_by_good,
     is_part,
     mark_of,
     most_comparisons,
+    relative_speed,
     search_range,
-    shared,
     smallest_drop,
-    steps,
 )
 from pytest_mlperf.judge.decision import Answer
 from pytest_mlperf.judge.inputs import Direction
@@ -79,7 +79,7 @@ def test_the_middle_of_the_untried_range_is_next() -> None:
     most = {1: 0, 2: 1, 3: 2, 4: 2, 40: 6, 41: 6}
 
     assert next_builds == [index for *_, index in cases]
-    assert {last: steps(last) for last in most} == most
+    assert {last: comparison_count(last) for last in most} == most
     assert {last: most_comparisons(last) - SPARE_COMPARISONS - 2 for last in most} == most
 
     for names, mark in (
@@ -109,7 +109,7 @@ def test_skipped_and_undecided_commits_never_hide_the_first_bad_one(
     assert good < first_bad <= bad
     if other is SKIPPED:
         assert set(range(good + 1, bad)) <= others
-        assert sum(one is not SKIPPED for one in marks.values()) <= steps(last)
+        assert sum(one is not SKIPPED for one in marks.values()) <= comparison_count(last)
 
 
 def test_steps_undecided_on_a_busy_machine_are_judged_again() -> None:
@@ -162,9 +162,9 @@ def test_the_interval_across_two_commits_holds_where_theirs_do() -> None:
 
     A good commit excludes the proven drop or the limit.
     """
-    lower, upper, rule = speed(0.6, 0.7), speed(0.9, 1.0), shared(RuleR(), 40, 3)
+    lower, upper, rule = speed(0.6, 0.7), speed(0.9, 1.0), divided_rule(RuleR(), 40, 3)
 
-    between = across(upper, lower)
+    between = relative_speed(upper, lower)
     parts = {one: is_part(speed(one, one), speed(0.66, 0.66)) for one in (0.66, 0.7, 0.75, 1.1)}
 
     assert (between.low, between.high) == pytest.approx((0.6 / 1.0, 0.7 / 0.9))
@@ -193,7 +193,7 @@ LIMIT = 0.05
 def whole_search(chance: random.Random, first_bad: int, drop: float, sd: float) -> int | None:
     """Return the commit that a search names, or None; only `first_bad` drops."""
     last = 40
-    rule = shared(RuleR(max_runs=6), last, 1)
+    rule = divided_rule(RuleR(max_runs=6), last, 1)
 
     def compared(good: int, bad: int, limit: float) -> Ratio:
         fall = math.log1p(-drop) if good < first_bad <= bad else 0.0

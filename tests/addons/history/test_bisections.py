@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from pytest_mlperf.addons.history.bisections import BisectStore, RunPairs, alone, folder_name
+from pytest_mlperf.addons.history.bisections import BisectStore, RunPairs, folder_lock, folder_name
 from pytest_mlperf.core.errors import MlperfError
 from tests.reports.verdicts import run
 
@@ -62,7 +62,7 @@ def test_one_question_is_bisected_by_one_process(tmp_path: Path) -> None:
     folder = tmp_path / folder_name("a", "b", "test")
     busy = pytest.raises(MlperfError, match="another process runs this bisect now")
 
-    with alone(folder), busy, alone(folder):
+    with folder_lock(folder), busy, folder_lock(folder):
         pass
 
     assert list(folder.iterdir()) == []

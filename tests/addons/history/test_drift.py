@@ -70,7 +70,9 @@ def test_steps_within_the_limit_fail_together(here: Path) -> None:
 
     assert (failed.outcome, failed.fails) == (Outcome.PERF_DROP, True)
     assert sentence(failed.headline).startswith("tokens/s −4.")
-    assert "over 3 accepted baselines since 2026-03-02; −3 % exceeded" in sentence(failed.headline)
+    assert "over 3 accepted baselines since 2026-03-02; limit −3 % exceeded" in sentence(
+        failed.headline
+    )
     assert sentence(failed.notes[0]) == "against the baseline alone: ok tokens/s −0.5 %"
     assert warned.outcome is Outcome.OK
     assert sentence(sentence(warned.notes[0])).startswith("drift: tokens/s −4.")

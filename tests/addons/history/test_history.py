@@ -16,7 +16,7 @@ from pytest_mlperf.core.baseline import (
     BaselineRun,
     HistoryEntry,
     Record,
-    find,
+    find_record,
     geometric_means,
 )
 from pytest_mlperf.stores import baselines
@@ -86,7 +86,7 @@ def accept(
     identity = fields.pop("identity", {"gpu": "H200", "power_limit_w": 700})
     # A record begins its own history: of another machine, or in a file of another case.
     kept = old if not fields or action or set(fields) == {"engine"} else None
-    old_record = find(kept, identity) if kept else None
+    old_record = find_record(kept, identity) if kept else None
     entry = HistoryEntry(
         date=date,
         commit="9d0e77a",

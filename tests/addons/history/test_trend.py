@@ -12,13 +12,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pytest_mlperf.addons.history.trend import TrendStep, grouped, proven, step, why_no_ratio
+from pytest_mlperf.addons.history.trend import TrendStep, grouped, holm_adjusted, step, why_no_ratio
 from pytest_mlperf.bench.policy import rule_for
 from pytest_mlperf.core.baseline import BaselineRun, geometric_means
 from pytest_mlperf.core.case import Case, Kind, Scenario
 from pytest_mlperf.core.history import CaseHistory, CaseSeries, SessionPoint
 from pytest_mlperf.core.rulings.sides import pooled
-from pytest_mlperf.core.trend import TrendPoint, distinct, versions
+from pytest_mlperf.core.trend import TrendPoint, distinct, version_labels
 from pytest_mlperf.judge.rule_r import Value
 from tests.core.made import make_baseline_run, present
 
@@ -130,7 +130,7 @@ def test_an_unchanged_trend_shows_a_step_at_most_once_in_twenty(count: int) -> N
     for _ in range(count):
         points = [side(rng, 4, (0.0035, 0.006), session=str(number)) for number in range(12)]
         steps = [step(a, b, "throughput", RULE) for a, b in pairwise(points)]
-        alarms += any(one.better is not None for one in proven(steps))
+        alarms += any(one.better is not None for one in holm_adjusted(steps))
 
     assert alarms <= 0.05 * count + 2 * (0.05 * 0.95 * count) ** 0.5
 
@@ -138,9 +138,9 @@ def test_an_unchanged_trend_shows_a_step_at_most_once_in_twenty(count: int) -> N
 def test_better_needs_proof_among_others() -> None:
     by_p = [TrendStep(change=0.1, better=True, p=p) for p in (0.03, 0.012, 0.004, 0.9)]
 
-    assert [one.better for one in proven(by_p)] == [None, True, True, None]
-    assert [one.better for one in proven(by_p[:1])] == [True]
-    assert proven([TrendStep(refused=("other data",)), by_p[0]])[1].better is True
+    assert [one.better for one in holm_adjusted(by_p)] == [None, True, True, None]
+    assert [one.better for one in holm_adjusted(by_p[:1])] == [True]
+    assert holm_adjusted([TrendStep(refused=("other data",)), by_p[0]])[1].better is True
 
     for name, value, better in (
         ("throughput", 110.0, True),
@@ -222,7 +222,7 @@ def test_versions_are_the_distinguishing_facts_of_engines() -> None:
     new = {"engine": "x", "engine.version": "1.1", "engine.cuda": "12.9"}
 
     def versions_of(*fingerprints: dict[str, str]) -> list[str]:
-        return versions([point(1.0, fingerprint=found) for found in fingerprints])
+        return version_labels([point(1.0, fingerprint=found) for found in fingerprints])
 
     assert versions_of(same, same) == ["ort 1.20", "ort 1.20"]
     assert versions_of(facts, {**facts, "engine.onnxruntime": "1.21"}) == [

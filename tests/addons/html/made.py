@@ -13,7 +13,7 @@ from pytest_mlperf.addons.html.model import Percentiles, RunFiles
 from pytest_mlperf.core.baseline import BaselineRun, HistoryEntry, Record
 from pytest_mlperf.core.case import Case, Kind, Scenario
 from pytest_mlperf.core.history import CaseHistory, CaseSeries, SessionPoint
-from pytest_mlperf.core.recording import set_by
+from pytest_mlperf.core.recording import acceptance_text
 from pytest_mlperf.core.results import CaseResult, Results
 from pytest_mlperf.core.roofline.gpu import GpuPrice, PerDollar
 from pytest_mlperf.core.verdict import Confirmation, InterleavedRuns, Outcome, Verdict
@@ -117,7 +117,9 @@ def _one(case: Case, kept: Record, *, fell: bool, number: int) -> CaseResult:
         low=share - 0.006,
         high=share + 0.006,
     )
-    headline = f"samples/s {share:+.1%}; " + ("−3 % exceeded" if fell else "inside −3 %")
+    headline = f"samples/s {share:+.1%}; " + (
+        "limit −3 % exceeded" if fell else "within limit −3 %"
+    )
     file = f"baselines/{case.accelerator}/quick/{case.workload}/Offline.{case.engine}.fp8.json"
     return result(
         replace(
@@ -126,7 +128,7 @@ def _one(case: Case, kept: Record, *, fell: bool, number: int) -> CaseResult:
             baseline=replace(
                 verdict(outcome, headline, judged, case=case).baseline,
                 file=file,
-                source=set_by(kept.history),
+                source=acceptance_text(kept.history),
                 changed=("engine.version 1.20.0 → 1.20.1",) if fell else (),
             ),
             subject=replace(verdicts.SUBJECT, identity=kept.identity),

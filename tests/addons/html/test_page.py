@@ -156,9 +156,9 @@ def test_doubts_precede_the_figures() -> None:
             "1 of 1 accuracy gate not decided",
         ),
     ]
-    certain = [text for _, text in headline.doubts(session(result(verdicts.GATE_FAIL)))]
+    certain = [text for _, text in headline.credibility_notes(session(result(verdicts.GATE_FAIL)))]
     for results, tone, words in rows:
-        doubts = headline.doubts(session(*results))
+        doubts = headline.credibility_notes(session(*results))
         assert tone in {of_text for of_text, text in doubts if words in text}
         assert words == "Profile quick" or not any(words in text for text in certain)
 
@@ -312,8 +312,8 @@ def test_a_page_that_would_be_too_large_is_cut_and_says_so() -> None:
     results, records = many(110, 60)
     run_files = RunFiles(records=records)
     whole = render(results, run_files)
-    shorter = render(results, run_files, largest=len(whole.encode()) - 1)
-    shortest = render(results, run_files, largest=1000)
+    shorter = render(results, run_files, max_bytes=len(whole.encode()) - 1)
+    shortest = render(results, run_files, max_bytes=1000)
 
     for page, points, listed in ((whole, 60, 110), (shorter, 50, 110), (shortest, 2, 100)):
         data = data_of(page)
@@ -396,10 +396,12 @@ def test_interleaved_and_repeated_runs_count_as_time() -> None:
     again = replace(run(3), invalid=(verdicts.TOO_SHORT,))
     case_verdict = replace(verdicts.DROP, interleaved=turns, invalid_runs=(again,))
 
-    facts = dict(headline.about(session(result(case_verdict))))
+    facts = dict(headline.session_facts(session(result(case_verdict))))
 
     assert facts["took"] == "3 min 20 s, 25 runs, 22 of them interleaved"
-    assert dict(headline.about(session(result(verdicts.DROP))))["took"] == "3 min 20 s, 2 runs"
+    assert (
+        dict(headline.session_facts(session(result(verdicts.DROP))))["took"] == "3 min 20 s, 2 runs"
+    )
 
 
 def test_numbers_of_a_table_are_right_aligned() -> None:

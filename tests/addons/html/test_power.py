@@ -17,10 +17,10 @@ from hypothesis import strategies as st
 from pytest_mlperf.addons.html.report import (
     MAX_REASON_BANDS,
     MAX_TIME_COLUMNS,
-    broken,
     decimate,
     merged,
     power_of,
+    with_gaps,
 )
 from pytest_mlperf.core.errors import RunError
 from pytest_mlperf.run.power.sampling import PowerSampling
@@ -264,15 +264,15 @@ def test_a_line_is_broken_where_readings_are_missing() -> None:
     """A line drawn through a hole of the sampler would look like a measurement."""
     whole = readings(*[400.0] * 40, every_s=0.02)
     late = [(time_s + 3.0, value) for time_s, value in whole]
-    points = broken([*whole, *late], [*whole, *late])
+    points = with_gaps([*whole, *late], [*whole, *late])
 
     assert [i for i, (_, value) in enumerate(points) if value is None] == [40]
     times = [time_s for time_s, _ in points]
     assert times == sorted(times)
-    assert None not in [value for _, value in broken(whole, whole)]
-    assert broken([], []) == []
+    assert None not in [value for _, value in with_gaps(whole, whole)]
+    assert with_gaps([], []) == []
     holed = [r for r in readings(*[400.0, 401.0] * 500, every_s=0.02) if not 5.0 < r[0] < 8.0]
-    points = broken(decimate(holed, 50), holed)
+    points = with_gaps(decimate(holed, 50), holed)
     (gap,) = [i for i, (_, value) in enumerate(points) if value is None]
     assert points[gap][0] <= 5.0
     assert points[gap + 1][0] >= 8.0

@@ -34,7 +34,7 @@ def test_unusual_rules_are_explained_in_words(say: Say) -> None:
         ("v6.1 stable-diffusion-xl", ("fid: lower is better; scores within a window pass",)),
         ("v6.1 e2e-rag-qna", ("accuracy: a pass mark", "Offline 824 0 s")),
         ("v6.1 qwen3.6-27b", ("harness MLPerf Endpoints",)),
-        ("v6.1", ("run by MLPerf Endpoints: qwen3-vl-235b-a22b, qwen3.6-27b",)),
+        ("v6.1", ("measured by MLPerf Endpoints: qwen3-vl-235b-a22b, qwen3.6-27b",)),
         ("v6.0 qwen3-vl-235b-a22b", ("harness LoadGen",)),
         ("v6.1 gpt-oss-120b", ("harness LoadGen or MLPerf Endpoints",)),
         ("v6.1 qwen3-vl-235b-a22b", ("8,000 in Interactive", "Interactive: f1")),

@@ -264,7 +264,7 @@ def test_a_page_s_arithmetic_holds_for_one_gpu() -> None:
 @given(rates, prices, counts, counts)
 def test_purchased_gpus_are_all_paid_for(rate: float, usd: float, gpus: int, holding: int) -> None:
     price = GpuPrice(usd_per_gpu_hour=usd, as_of=DAY)
-    per_usd = per_dollar(rate, price, gpus=gpus, holding=holding)
+    per_usd = per_dollar(rate, price, gpus=gpus, weight_gpus=holding)
 
     assert per_usd.value * usd * max(gpus, holding) == pytest.approx(rate * 3600)
 
@@ -276,7 +276,7 @@ def test_prices_and_counts_that_cannot_be_are_refused() -> None:
             GpuPrice(usd_per_gpu_hour=usd, as_of=DAY)
     for rate, gpus, holding in ((-1, 1, 1), (nan, 1, 1), (1, 0, 1), (1, 1, 0)):
         with pytest.raises(ValueError, match="must be"):
-            per_dollar(rate, price, gpus=gpus, holding=holding)
+            per_dollar(rate, price, gpus=gpus, weight_gpus=holding)
     for weights, memory in ((0, 1), (1, 0), (-1, 1), (1, inf)):
         with pytest.raises(ValueError, match="must be positive"):
             fewest_gpus(weights, memory)
@@ -288,8 +288,10 @@ def test_the_gpus_that_hold_the_model_and_all_of_a_result_are_paid_for() -> None
     8 copies on 8 GPUs cost 8, though one holds the model.
     """
     needed = fewest_gpus(2 * 68_976_648_192, 80e9)
-    per_usd = per_dollar(110, GpuPrice(usd_per_gpu_hour=2.99, as_of=DAY), gpus=1, holding=needed)
-    copies = per_dollar(800, GpuPrice(usd_per_gpu_hour=3.6, as_of=DAY), gpus=8, holding=1)
+    per_usd = per_dollar(
+        110, GpuPrice(usd_per_gpu_hour=2.99, as_of=DAY), gpus=1, weight_gpus=needed
+    )
+    copies = per_dollar(800, GpuPrice(usd_per_gpu_hour=3.6, as_of=DAY), gpus=8, weight_gpus=1)
 
     assert (needed, per_usd.gpus) == (2, 2)
     assert per_usd.value == pytest.approx(132_441 / 2, abs=1)

@@ -111,7 +111,7 @@ def test_shares_to_the_printed_digit() -> None:
             work=about.work,
             seen=Circumstances(gpus=int(row["count"]), precision=SHARES[key]["peak"], **figures),
         )
-        shares = (limit.of_certain or 0, limit.of_estimated)
+        shares = (limit.certain_share or 0, limit.estimated_share)
         printed_shares[key] = ["" if share is None else f"{100 * share:.2f}" for share in shares]
         expected[key] = [SHARES[key]["certain"], SHARES[key]["estimated"]]
 
@@ -146,7 +146,7 @@ def test_every_official_result_lies_below_the_certain_limit() -> None:
     consistent = next(row for row in rows if row.result.system.endswith("_LCM"))
     shares = {"llama2-70b": 0.62, "bert": 0.55, "resnet50": 0.51, "stable-diffusion-xl": 0.33}
 
-    assert [row for row in rows if (row.bound.limit.of_certain or 0.0) >= 1] == []
+    assert [row for row in rows if (row.bound.limit.certain_share or 0.0) >= 1] == []
     assert [row for row in rows if row.bound.limit.impossible or row.bound.limit.near] == []
     assert [row.result.system for row in unlimited] == ["H200-SXM-141GBx1_TRT_DepthPruned"]
     needs = Note.of("technique_needs", technique="pruning", figure="work_share")
@@ -157,7 +157,7 @@ def test_every_official_result_lies_below_the_certain_limit() -> None:
 
 def nearest(rows: Iterable[Limited], workload: str) -> float:
     return max(
-        row.bound.limit.of_estimated or 0.0
+        row.bound.limit.estimated_share or 0.0
         for row in rows
         if row.result.model.startswith(workload) and row.result.division == "closed"
     )
@@ -172,7 +172,7 @@ def test_results_of_later_rounds_lie_below_every_limit() -> None:
 
     assert {name: len(rows_of(name)[0]) for name in counts} == counts
     assert [row.result for row in rows if row.bound.limit.certain is None] == []
-    assert [row.result for row in rows if (row.bound.limit.of_certain or 0.0) >= 1] == []
+    assert [row.result for row in rows if (row.bound.limit.certain_share or 0.0) >= 1] == []
     assert [row.result for row in rows if row.bound.limit.impossible or row.bound.limit.near] == []
     assert {name: nearest(rows, name) for name in shares} == pytest.approx(shares, abs=0.001)
 
@@ -180,7 +180,7 @@ def test_results_of_later_rounds_lie_below_every_limit() -> None:
 def needed_gpus(line: Printed, limit: Limit) -> str:
     """Return the GPUs that a decoding speed takes, and those that the weights fill."""
     about, memory = present(find_work(line[1])), present(known_gpus()[line[5]].memory)
-    text = f"it takes {math.ceil(limit.of_certain or 0)} GPUs or more"
+    text = f"it takes {math.ceil(limit.certain_share or 0)} GPUs or more"
     fewest = fewest_gpus(about.parameters * PRECISIONS[line[6] or ""].weight, memory)
     return f"{text}; the weights alone fill {fewest}" if fewest > line[4] else text
 
@@ -195,7 +195,7 @@ def test_the_printed_figures_are_as_the_page_says() -> None:
         printed = BY_ID[f"{key}.1"]
         assert rounded(limit.certain or 0.0) == certain, key
         printed_share = pytest.approx(share, abs=0.6 if share > 1000 else 0.1)
-        assert 100 * (limit.of_certain or 0.0) == printed_share, key
+        assert 100 * (limit.certain_share or 0.0) == printed_share, key
         assert limit.impossible == (share > 100), key
         assert float(printed["text"].strip("~").replace(",", "")) == value
         assert line[3] == (printed["unit_printed"] or printed["unit"]).replace("/sec", "/s")
@@ -225,5 +225,5 @@ def test_the_best_results_that_the_page_names_and_figures_beyond_the_estimated_l
             if result.model.startswith("llama2-70b")
         ]
         assert max(values, default=None) == (best and pytest.approx(best, abs=0.05))
-    assert limit_of(tpu).of_estimated == pytest.approx(1.16, abs=0.005)
-    assert limit_of(a100, precision="fp16").of_estimated == pytest.approx(1.04, abs=0.005)
+    assert limit_of(tpu).estimated_share == pytest.approx(1.16, abs=0.005)
+    assert limit_of(a100, precision="fp16").estimated_share == pytest.approx(1.04, abs=0.005)

@@ -109,7 +109,7 @@ def test_levels_are_in_order_and_more_or_faster_gpus_never_lower_them(
     assert allows_more(metric, bound.ceiling, bound.certain)
     assert bound.estimated is None or allows_more(metric, bound.certain, bound.estimated)
     beyond = value < bound.certain if metric in TIMES else value > bound.certain
-    assert (present(bound.of_certain) > 1) == beyond
+    assert (present(bound.certain_share) > 1) == beyond
     assert not bound.impossible or beyond
 
 
@@ -235,7 +235,7 @@ def test_times_are_a_reading_of_the_weights_or_the_prompt() -> None:
     tpot, ttft = limit("tpot_p50", gpu, work, two, 0.0143), limit("ttft_p50", gpu, work, seen)
 
     assert tpot.certain == pytest.approx(weights / 9.6e12)
-    assert tpot.of_certain == pytest.approx(0.5, abs=0.002)
+    assert tpot.certain_share == pytest.approx(0.5, abs=0.002)
     assert ttft.binds == "compute"
     assert ttft.estimated == pytest.approx(2000 * 139.5e9 / 1978.9e12, rel=1e-2)
     assert ttft.certain == pytest.approx(weights / 4.8e12)
@@ -249,9 +249,9 @@ def test_times_are_a_reading_of_the_weights_or_the_prompt() -> None:
         for tokens in (384, 177)
     )
 
-    assert padded.of_estimated == pytest.approx(1.15, abs=0.005)
+    assert padded.estimated_share == pytest.approx(1.15, abs=0.005)
     assert not padded.impossible
-    assert real.of_estimated == pytest.approx(0.513, abs=0.001)
+    assert real.estimated_share == pytest.approx(0.513, abs=0.001)
 
 
 def test_a_sample_is_computed_by_one_copy_of_the_model_and_may_be_smaller_than_the_mean() -> None:
@@ -331,7 +331,7 @@ def test_without_a_limit_the_message_names_the_missing_facts() -> None:
         bound = limit(metric, h200, work, Circumstances(precision="fp8"), 1.0)
         assert bound.why_no_estimate == note
         assert bound.certain is not None
-        assert bound.share == bound.of_certain
+        assert bound.share == bound.certain_share
 
 
 def test_a_share_is_noted_with_the_limit_that_it_is_of() -> None:

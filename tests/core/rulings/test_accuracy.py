@@ -13,7 +13,13 @@ import pytest
 from pytest_mlperf.core.baseline import AccuracyBaseline, Rerun, steps_per_point
 from pytest_mlperf.core.measurement import Accuracy, Scored
 from pytest_mlperf.core.notes import Note, NoteKey, Words
-from pytest_mlperf.core.rulings.accuracy import Margin, PassContext, apart, pooled, rule_on_scores
+from pytest_mlperf.core.rulings.accuracy import (
+    Margin,
+    PassContext,
+    pooled,
+    rerun_noise,
+    rule_on_scores,
+)
 from pytest_mlperf.core.rulings.ruling import Ruling
 from pytest_mlperf.core.verdict import Outcome
 from pytest_mlperf.judge.inputs import Leverage
@@ -69,7 +75,7 @@ def ruled(
         range(total),
         margin=lambda name: Margin(value=(margin or {}).get(name, 0.5), is_share=False),
         sequential=True,
-        beside=PassContext(same_build=same_build, outputs=outputs[0] if outputs else None),
+        context=PassContext(same_build=same_build, outputs=outputs[0] if outputs else None),
     )
 
 
@@ -83,10 +89,10 @@ def moved(by: float) -> list[float]:
 def test_worse_is_lower_or_higher_as_the_scorer_says() -> None:
     """A worsening smaller than the margin is mentioned."""
     for change, lower, outcome, headline in (
-        (-2.0, False, Outcome.ACC_DROP, "s −2.00 points (−2.07 to −1.92); −0.50 exceeded"),
-        (+2.0, False, Outcome.OK, "s +2.00 points (+1.81 to +2.08); inside −0.50"),
-        (+2.0, True, Outcome.ACC_DROP, "s +2.00 points (+1.92 to +2.07); +0.50 exceeded"),
-        (-2.0, True, Outcome.OK, "s −2.00 points (−2.08 to −1.93); inside +0.50"),
+        (-2.0, False, Outcome.ACC_DROP, "s −2.00 points (−2.07 to −1.92); limit −0.50 exceeded"),
+        (+2.0, False, Outcome.OK, "s +2.00 points (+1.81 to +2.08); within limit −0.50"),
+        (+2.0, True, Outcome.ACC_DROP, "s +2.00 points (+1.92 to +2.07); limit +0.50 exceeded"),
+        (-2.0, True, Outcome.OK, "s −2.00 points (−2.08 to −1.93); within limit +0.50"),
     ):
         ruling = ruled({"s": SAME}, {"s": moved(change)}, lower=("s",) if lower else ())
         (paired,) = ruling.paired
@@ -182,7 +188,7 @@ def test_scores_without_a_change_state_their_detectable_change() -> None:
     assert alike.values["unseen"] == pytest.approx(0.1, abs=0.005)
     assert wide.notes == ()
     assert (part.outcome, part.more) == (Outcome.INCONCLUSIVE, True)
-    assert sentence(part.headline) == "s +0.00 points (−0.34 to +0.00); −0.10 undecided"
+    assert sentence(part.headline) == "s +0.00 points (−0.34 to +0.00); undecided at −0.10"
 
 
 def test_samples_that_change_by_groups_are_judged_by_them_with_a_note() -> None:
@@ -266,7 +272,7 @@ def test_samples_that_show_too_little_of_chance_decide_nothing_with_a_reason() -
     assert enough.outcome is Outcome.ACC_DROP
     assert "chance_unseen" not in map(key_of, enough.notes)
     assert (little.outcome, little.more) == (Outcome.INCONCLUSIVE, False)
-    assert sentence(little.headline) == "map −2.00 points; −0.50 undecided"
+    assert sentence(little.headline) == "map −2.00 points; undecided at −0.50"
     assert little.notes[0] == Note.of(
         "chance_unseen", metric="map", samples=N, seen=0.254, needed=0.5
     )
@@ -296,9 +302,11 @@ def test_the_spread_of_a_score_is_estimated_from_two_passes() -> None:
     some: list[float | None] = [None if i % 2 else float(i) for i in range(SAMPLES)]
     single: list[float | None] = [1.0, *[None] * (SAMPLES - 1)]
 
-    spread = apart(baseline(s=100), {"s": baseline_pass}, scored(s=new_pass))["s"]
-    still = apart(baseline(s=100), {"s": [round(value, 2) for value in same]}, scored(s=same))["s"]
-    left = apart(
+    spread = rerun_noise(baseline(s=100), {"s": baseline_pass}, scored(s=new_pass))["s"]
+    still = rerun_noise(
+        baseline(s=100), {"s": [round(value, 2) for value in same]}, scored(s=same)
+    )["s"]
+    left = rerun_noise(
         baseline(s=100, gen_len=100, one=100),
         {"s": some, "gen_len": some, "one": single},
         scored(s=some, gen_len=some, fresh=some, one=single),

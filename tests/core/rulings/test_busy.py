@@ -15,13 +15,13 @@ from pytest_mlperf.core.metrics import METRICS
 from pytest_mlperf.core.notes import Note
 from pytest_mlperf.core.recording import baseline_run
 from pytest_mlperf.core.rulings.disturbance import (
+    cpu_load_notes,
     explains_gap,
     explains_miss,
     is_loaded,
-    load_notes,
-    load_of,
+    load_note,
 )
-from pytest_mlperf.core.rulings.ruling import rule_on, values
+from pytest_mlperf.core.rulings.ruling import rule_on, rule_values
 from pytest_mlperf.core.rulings.sides import judge_sides
 from pytest_mlperf.core.verdict import Outcome
 from pytest_mlperf.judge.decision import Answer
@@ -54,10 +54,12 @@ def test_a_drop_gets_a_margin_for_shared_memory_and_a_pass_none() -> None:
             ),
         )
         kept = baseline_run(new_run)
-        without = values([new_run], "throughput", 0.05, margin=False)
-        assert without == values([kept], "throughput", 0.05)
-        assert values([new_run], "throughput", 0.05)[0].lost == pytest.approx(-math.log1p(-lost))
-        assert values([kept], "throughput", 0.05)[0].lost == pytest.approx(
+        without = rule_values([new_run], "throughput", 0.05, margin=False)
+        assert without == rule_values([kept], "throughput", 0.05)
+        assert rule_values([new_run], "throughput", 0.05)[0].lost == pytest.approx(
+            -math.log1p(-lost)
+        )
+        assert rule_values([kept], "throughput", 0.05)[0].lost == pytest.approx(
             -math.log1p(-share) if lost else 0.0
         )
 
@@ -145,18 +147,18 @@ def test_runs_of_now_and_of_the_baseline_bring_their_own_bounds() -> None:
     """A tolerated or unknown share counts as zero."""
     for share, lost in ((None, 0.0), (0.05, 0.0), (0.0501, -math.log1p(-0.0501))):
         for busy_run in (run(share), make_baseline_run(busy=share)):
-            assert values([busy_run], "throughput", 0.05)[0].lost == pytest.approx(lost), share
-            assert values([busy_run], "throughput")[0].lost == 0
+            assert rule_values([busy_run], "throughput", 0.05)[0].lost == pytest.approx(lost), share
+            assert rule_values([busy_run], "throughput")[0].lost == 0
     late = replace(
         run(0.0, ttft_p99=1.0, tpot_p99=1.0),
         load=RunLoad(client={"issue_p99": 0.1, "loop_p99": 0.4}),
     )
     for kept in (late, baseline_run(late)):
-        losses = [values([kept], name, 0.05)[0].lost for name in ("ttft_p99", "tpot_p99")]
+        losses = [rule_values([kept], name, 0.05)[0].lost for name in ("ttft_p99", "tpot_p99")]
         assert losses == [pytest.approx(math.log(2)), 0.0]
-    assert values([late], "ttft_p99")[0].lost == 0
+    assert rule_values([late], "ttft_p99")[0].lost == 0
     curve = run(0.1, **{"throughput@1": 10.0, "throughput@4": 30.0})
-    assert values([curve], "throughput@4", 0.05)[0].lost == pytest.approx(-math.log1p(-0.2))
+    assert rule_values([curve], "throughput@4", 0.05)[0].lost == pytest.approx(-math.log1p(-0.2))
 
 
 def test_a_ruling_under_load_names_the_deciding_bound_and_the_unloaded_verdict() -> None:
@@ -208,7 +210,7 @@ def test_a_limit_that_load_can_have_broken_is_not_missed() -> None:
         assert explains_miss(busy_run, limits, 0.05) is explained, busy_run.metrics
     assert is_loaded([run(0.01), make_baseline_run(busy=0.06)], 0.05)
     assert not is_loaded([run(None), make_baseline_run(busy=0.05)], 0.05)
-    note = load_of([run(0.1), run(0.2)])
+    note = load_note([run(0.1), run(0.2)])
     assert (note.key, note.values["share"]) == ("busy", 0.2)
     assert isinstance(note.values["load"], Note)
     assert note.values["load"].values["used"] == 0.4
@@ -244,7 +246,7 @@ def test_unknown_load_is_noted() -> None:
         ([elsewhere, make_run()], [kept], [("load_unknown", 2, 2)]),
         ([known_run], [kept, make_baseline_run()], [("load_not_recorded", 1, 2)]),
     ):
-        notes = load_notes(runs, baseline_runs, 0.05)
+        notes = cpu_load_notes(runs, baseline_runs, 0.05)
         facts = [(note.key, note.values.get("count"), note.values["of"]) for note in notes]
         assert facts == messages
-        assert load_notes(runs, baseline_runs, math.inf) == ()
+        assert cpu_load_notes(runs, baseline_runs, math.inf) == ()

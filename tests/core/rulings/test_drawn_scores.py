@@ -14,7 +14,7 @@ from random import Random
 import pytest
 
 from pytest_mlperf.adapters.scorers.reasoning.scorer import REPEATS
-from pytest_mlperf.core.baseline import kept, steps_per_point
+from pytest_mlperf.core.baseline import rounded_scores, steps_per_point
 from pytest_mlperf.core.measurement import Accuracy, Scored
 from pytest_mlperf.core.notes import Note
 from pytest_mlperf.core.rulings.accuracy import DEFAULT_MARGIN, PassContext, rule_on_scores
@@ -68,13 +68,13 @@ def judged(
     scores = {name: sum(new_scores) / count}
     return rule_on_scores(
         baseline,
-        {name: kept(baseline_scores, steps)},
+        {name: rounded_scores(baseline_scores, steps)},
         Accuracy(scores=scores, samples=count, total=count, full=True, folder="", whole=(name,)),
         Scored(indices=tuple(range(count)), per_sample={name: list(new_scores)}, groups=GROUPS),
         list(range(count)),
         margin=lambda _: DEFAULT_MARGIN,
         sequential=False,
-        beside=PassContext(drawn=drawn),
+        context=PassContext(drawn=drawn),
     )
 
 

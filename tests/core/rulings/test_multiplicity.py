@@ -12,13 +12,13 @@ from hypothesis import strategies as st
 from pytest_mlperf.core.case import Case, Kind, Scenario
 from pytest_mlperf.core.notes import Note
 from pytest_mlperf.core.rulings.multiplicity import (
-    Before,
+    SuspectSince,
     interrupted,
     is_certain,
     is_open,
+    judge_pairs_jointly,
     may_fall,
-    nulls,
-    settle,
+    null_distributions,
 )
 from pytest_mlperf.core.rulings.ruling import ruling_of
 from pytest_mlperf.core.verdict import (
@@ -28,7 +28,7 @@ from pytest_mlperf.core.verdict import (
     Outcome,
     Unchecked,
     Verdict,
-    beside_accuracy,
+    with_unchecked_note,
 )
 from pytest_mlperf.judge.formulas import t_sf
 from pytest_mlperf.judge.multiplicity import benjamini_hochberg
@@ -65,7 +65,7 @@ def verdict(*metrics: MetricVerdict, kind: Kind = Kind.PERFORMANCE) -> Verdict:
         case=CASE,
         kind=kind,
         outcome=ruling.outcome,
-        headline=beside_accuracy(ruling.headline, Unchecked.NOT_CHECKED),
+        headline=with_unchecked_note(ruling.headline, Unchecked.NOT_CHECKED),
         unchecked=Unchecked.NOT_CHECKED,
         metrics=metrics,
     )
@@ -73,7 +73,10 @@ def verdict(*metrics: MetricVerdict, kind: Kind = Kind.PERFORMANCE) -> Verdict:
 
 def words(p_values: list[float], pairs: int, final: int = 0) -> list[Outcome]:
     drops = [verdict(metric(1e-9, Outcome.PERF_DROP)) for _ in range(final)]
-    return [v.outcome for v in settle([verdict(metric(p)) for p in p_values], drops, pairs, RULE)]
+    return [
+        v.outcome
+        for v in judge_pairs_jointly([verdict(metric(p)) for p in p_values], drops, pairs, RULE)
+    ]
 
 
 def test_a_pair_among_others_falls_or_is_suspected() -> None:
@@ -106,7 +109,7 @@ def test_those_that_fall_are_the_procedures(p_values: list[float], pairs: int) -
 
 
 def test_the_message_says_among_how_many_and_keeps_what_was_added() -> None:
-    first, second = settle(
+    first, second = judge_pairs_jointly(
         [verdict(metric(0.0001)), verdict(metric(0.0002), kind=Kind.EFFICIENCY)], [], 25, RULE
     )
 
@@ -115,9 +118,9 @@ def test_the_message_says_among_how_many_and_keeps_what_was_added() -> None:
         "p=0.0001, accuracy not checked"
     )
     assert second.outcome is Outcome.POWER_DROP
-    (alone,) = settle([verdict(metric(0.0001))], [], 25, RULE)
+    (alone,) = judge_pairs_jointly([verdict(metric(0.0001))], [], 25, RULE)
     assert "; the only drop among 25 pairs judged together, p=0.0001" in sentence(alone.headline)
-    (suspect,) = settle([verdict(metric(0.004))], [], 25, RULE)
+    (suspect,) = judge_pairs_jointly([verdict(metric(0.004))], [], 25, RULE)
     assert suspect.metrics[0].note == Note.of("suspect_among", among=25, p=0.004)
 
 
@@ -135,11 +138,11 @@ def test_advice_and_invalid_pairs_lift_no_other_and_final_ones_stay() -> None:
         replace(verdict(metric(0.001)), outcome=Outcome.ERROR),
     ]
 
-    settled = settle([advice, doubt], [invalid], 25, RULE)
+    settled = judge_pairs_jointly([advice, doubt], [invalid], 25, RULE)
 
     assert [v.outcome for v in settled] == [Outcome.INCONCLUSIVE, Outcome.SUSPECT]
     assert settled[0] == advice
-    assert settle(final, [], 25, RULE) == final
+    assert judge_pairs_jointly(final, [], 25, RULE) == final
     assert not any(map(is_open, final))
 
     metrics = [metric(0.049), metric(0.051), metric(0.049, runs_baseline=4)]
@@ -196,7 +199,7 @@ def quiet(count: int, machine: float = 0.0) -> list[list[float]]:
 def drops(verdicts: list[Verdict]) -> int:
     open_ = [v for v in verdicts if is_open(v)]
     final = [v for v in verdicts if not is_open(v)]
-    settled = settle(open_, final, len(verdicts), RULE)
+    settled = judge_pairs_jointly(open_, final, len(verdicts), RULE)
     return sum(v.outcome is Outcome.PERF_DROP for v in settled)
 
 
@@ -219,10 +222,10 @@ def test_a_drop_is_provisional_if_no_baseline_shows_the_variance_of_sessions() -
     It is certain once all first runs are there, or a limit was missed twice.
     """
     verdicts = many([-0.08, *spread(99, 0.004)], [[]] * 100)
-    suspects = {0: Before("2026-11-20", ["throughput"])}
+    suspects = {0: SuspectSince("2026-11-20", ["throughput"])}
 
-    first, *_ = settle(verdicts[:1], verdicts[1:], 100, RULE)
-    again, *_ = settle(verdicts[:1], verdicts[1:], 100, RULE, suspects)
+    first, *_ = judge_pairs_jointly(verdicts[:1], verdicts[1:], 100, RULE)
+    again, *_ = judge_pairs_jointly(verdicts[:1], verdicts[1:], 100, RULE, suspects)
 
     assert (first.outcome, first.metrics[0].direction) == (Outcome.PROVISIONAL, "drop")
     assert sentence(first.headline).endswith(f"; drop {FEW_SESSIONS_NOTE}{ADDED}")
@@ -232,7 +235,7 @@ def test_a_drop_is_provisional_if_no_baseline_shows_the_variance_of_sessions() -
     )
 
     verdicts = many([-0.09, -0.02, *spread(98, 0.004)], quiet(100))
-    null_of_metrics, missed = nulls(verdicts, RULE), replace(run(1), limit_missed=True)
+    null_of_metrics, missed = null_distributions(verdicts, RULE), replace(run(1), limit_missed=True)
 
     assert is_certain(verdicts[0], null_of_metrics, 100, RULE)
     assert not is_certain(verdicts[1], null_of_metrics, 100, RULE)
@@ -245,7 +248,7 @@ def test_another_machine_has_a_shift_of_its_own() -> None:
     here, there = many(changes, quiet(60, machine=0.03)), many(changes, quiet(60))
     other = replace(CASE, accelerator="H200")
 
-    settled = settle([*here, *(replace(v, case=other) for v in there)], [], 120, RULE)
+    settled = judge_pairs_jointly([*here, *(replace(v, case=other) for v in there)], [], 120, RULE)
 
     red = [v.case.accelerator for v in settled if v.outcome is Outcome.PERF_DROP]
     assert len(red) > 30
@@ -258,10 +261,13 @@ def test_a_suspect_of_the_last_session_is_judged_alone() -> None:
     So the more pairs there are, the more a second session has to show; it stays SUSPECT.
     """
     doubt, other, clear = verdict(metric(0.004)), verdict(metric(0.004)), verdict(metric(0.02))
-    suspects = {0: Before("2026-11-20", ["throughput"]), 1: Before("2026-11-20", ["ttft_p99"])}
+    suspects = {
+        0: SuspectSince("2026-11-20", ["throughput"]),
+        1: SuspectSince("2026-11-20", ["ttft_p99"]),
+    }
     suspects[2] = suspects[0]
 
-    settled = settle([doubt, other, clear], [], 100, RULE, suspects)
+    settled = judge_pairs_jointly([doubt, other, clear], [], 100, RULE, suspects)
 
     words_ = [Outcome.PERF_DROP, Outcome.SUSPECT, Outcome.INCONCLUSIVE]
     assert [v.outcome for v in settled] == words_
@@ -269,14 +275,14 @@ def test_a_suspect_of_the_last_session_is_judged_alone() -> None:
         f"; SUSPECT since 2026-11-20 and again now, p=0.004{ADDED}"
     )
 
-    suspects = {0: Before("2026-11-20", ["throughput"])}
+    suspects = {0: SuspectSince("2026-11-20", ["throughput"])}
     for p, pairs, least in (
         (0.0016, 600, None),  # below 1 / 600
         (0.0017, 600, "0.0017"),
         (0.0099, 100, None),
         (0.0095, 110, "0.0091"),
     ):
-        (verdict_settled,) = settle([verdict(metric(p))], [], pairs, RULE, suspects)
+        (verdict_settled,) = judge_pairs_jointly([verdict(metric(p))], [], pairs, RULE, suspects)
         assert verdict_settled.outcome is (Outcome.SUSPECT if least else Outcome.PERF_DROP)
         assert least is None or (
             f"; a drop only if p < {least}, " in sentence(verdict_settled.headline)

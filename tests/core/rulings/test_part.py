@@ -16,8 +16,8 @@ from pytest_mlperf.core.rulings.gate import (
     ALPHA,
     GateWindow,
     Pass,
-    below,
     below_by_influence,
+    betting_p_value,
     proven_misses,
 )
 
@@ -44,7 +44,9 @@ def rejected(shape: Draw, looks: Sequence[int], *, lift: float = 0.0, times: int
     rejections = 0
     for _ in range(times):
         excess = [score - bound for score in r.sample(scores, looks[-1])]
-        rejections += any(below(excess[:look], 100 - bound, TOTAL) <= ALPHA for look in looks)
+        rejections += any(
+            betting_p_value(excess[:look], 100 - bound, TOTAL) <= ALPHA for look in looks
+        )
     return rejections
 
 
@@ -61,9 +63,9 @@ def test_a_mean_well_below_its_bound_is_proven_and_what_the_rest_cannot_mend_is_
     assert rejected(SHAPES["graded"], (400,), lift=5.0, times=50) > 40
     assert rejected(SHAPES["hardly ever wrong"], (1500,), lift=0.3, times=50) > 40
 
-    assert below([-75.0] * 800, 25.0, 1000) == 0.0
-    assert 0 < below([-75.0] * 5, 25.0, 1000) < 0.1
-    assert below([-75.0], 25.0, 1000) > ALPHA
+    assert betting_p_value([-75.0] * 800, 25.0, 1000) == 0.0
+    assert 0 < betting_p_value([-75.0] * 5, 25.0, 1000) < 0.1
+    assert betting_p_value([-75.0], 25.0, 1000) > ALPHA
     for values, proven in (
         (spread(50.0, 40.0), True),
         (spread(75.0, 40.0), False),
@@ -85,10 +87,10 @@ def test_p_is_a_probability_and_worse_scores_never_raise_it(
 ) -> None:
     total = len(scores) + more
     excess = [None if score is None else score - bound for score in scores]
-    p = below(excess, 100 - bound, total)
+    p = betting_p_value(excess, 100 - bound, total)
 
     assert 0 <= p <= 1
-    assert below([*excess, -bound], 100 - bound, total + 1) <= 1
+    assert betting_p_value([*excess, -bound], 100 - bound, total + 1) <= 1
     if all(value is None or value >= 0 for value in excess):
         assert p == 1
 
@@ -156,7 +158,9 @@ def test_a_sum_is_held_against_the_share_of_its_samples_and_a_metric_of_some_aga
 def test_several_scores_share_the_error_and_a_distance_is_never_decided_on_a_part() -> None:
     part = measured({"a": [50.0, *([0.0] * 6)], "b": [80.0] * 7}, {"a": 50 / 7, "b": 80.0})
     one_window = {"a": GateWindow(reference=80.0, low=76.0, high=None)}
-    p = below([v - 76.0 for v in part.scored.per_sample["a"] if v is not None], 24.0, 5_000)
+    p = betting_p_value(
+        [v - 76.0 for v in part.scored.per_sample["a"] if v is not None], 24.0, 5_000
+    )
 
     assert p < ALPHA
     many = {

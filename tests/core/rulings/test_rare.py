@@ -20,9 +20,9 @@ from pytest_mlperf.judge.rule_a import (
     LOOK_SAMPLES,
     Paired,
     ScorePairs,
+    analysis_sizes,
     errors_at,
     judge_pairs,
-    looks,
 )
 
 CHANGES = st.dictionaries(
@@ -37,7 +37,7 @@ def judged(
     baseline_scores: list[float], new_scores: list[float], margin: float, total: int
 ) -> Paired:
     pairs = {"x": ScorePairs(before=baseline_scores, now=new_scores, margin=margin)}
-    return judge_pairs(pairs, looks(total, sequential=True))["x"]
+    return judge_pairs(pairs, analysis_sizes(total, sequential=True))["x"]
 
 
 def test_losses_of_one_size_have_the_exact_bound_of_a_share() -> None:
@@ -159,7 +159,7 @@ def test_a_drop_of_the_margin_by_few_broken_samples_passes_at_most_5_percent(
 ) -> None:
     """An engine that always answers alike breaks few outputs: seen at a part, or not at all."""
     rng = random.Random(int(margin * 1000))
-    at, passed = looks(24_576, sequential=True), 0
+    at, passed = analysis_sizes(24_576, sequential=True), 0
     for _ in range(tries):
         baseline_scores = [
             100.0 if right else rng.betavariate(1.76, 2.24) * 100 for _ in range(3072)

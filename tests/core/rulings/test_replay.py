@@ -23,9 +23,14 @@ from pytest_mlperf.core.measurement import Accuracy, Run, Scored
 from pytest_mlperf.core.metrics import METRICS
 from pytest_mlperf.core.rulings.accuracy import Margin, rule_on_scores
 from pytest_mlperf.core.rulings.gate import OWN_REFERENCE, GateWindow, Pass, combine, gate
-from pytest_mlperf.core.rulings.multiplicity import Before, interrupted, reopened, settle
-from pytest_mlperf.core.rulings.ruling import rule_on, values
-from pytest_mlperf.core.verdict import Outcome, Unchecked, Verdict, beside_accuracy
+from pytest_mlperf.core.rulings.multiplicity import (
+    SuspectSince,
+    interrupted,
+    judge_pairs_jointly,
+    reset_outcomes,
+)
+from pytest_mlperf.core.rulings.ruling import rule_on, rule_values
+from pytest_mlperf.core.verdict import Outcome, Unchecked, Verdict, with_unchecked_note
 from pytest_mlperf.judge.inputs import SessionNoise
 from pytest_mlperf.judge.ratio import judge_drop, judge_ratio
 from pytest_mlperf.judge.rule_r import RuleR
@@ -135,7 +140,7 @@ def verdict(seed: int, pairs: int) -> tuple[Verdict, bool]:
         case=case,
         kind=Kind.PERFORMANCE,
         outcome=ruling.outcome,
-        headline=beside_accuracy(ruling.headline, unchecked),
+        headline=with_unchecked_note(ruling.headline, unchecked),
         unchecked=unchecked,
         metrics=ruling.metrics,
         runs=tuple(runs),
@@ -210,17 +215,20 @@ def judgements() -> Iterator[tuple[str, Any]]:
         yield f"interrupted {seed}", brief(interrupted(judged))
     for first in range(1000, 2000, 50):
         many = [verdict(seed, 50)[0] for seed in range(first, first + 50)]
-        suspects = {3: Before("2026-11-19", tuple(m.metric for m in many[3].metrics))}
-        settled = settle(many[:40], many[40:], 60, RULE, suspects)
+        suspects = {3: SuspectSince("2026-11-19", tuple(m.metric for m in many[3].metrics))}
+        settled = judge_pairs_jointly(many[:40], many[40:], 60, RULE, suspects)
         for number, judged_case in enumerate(settled):
             yield f"settled {first + number}", words(judged_case)
-            yield f"reopened {first + number}", brief(reopened(judged_case, 90))
+            yield f"reopened {first + number}", brief(reset_outcomes(judged_case, 90))
     for seed in range(3000, 3200):
         yield f"accuracy {seed}", accuracy(seed)
     for seed in range(4000, 4200):
         runs, record, limits = performance(seed)
         metric = next(iter(limits))
-        new_values, then = values(runs, metric), values(record.runs, metric) if record else []
+        new_values, then = (
+            rule_values(runs, metric),
+            rule_values(record.runs, metric) if record else [],
+        )
         fewest = min(len(new_values), len(then))
         if fewest:
             direction = METRICS[metric].direction

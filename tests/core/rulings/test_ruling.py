@@ -20,13 +20,13 @@ from pytest_mlperf.core.notes import Note
 from pytest_mlperf.core.rulings.ruling import (
     Ruling,
     between_sessions,
+    count_outside_range,
+    interim_analyses,
     is_worse,
-    looks_at,
-    other_count,
-    other_length,
+    length_change,
     rule_on,
+    rule_values,
     ruling_of,
-    values,
 )
 from pytest_mlperf.core.verdict import MetricVerdict, Outcome
 from pytest_mlperf.judge.formulas import t_sf
@@ -250,14 +250,14 @@ def test_reported_metrics_follow_gated_ones() -> None:
 
 def test_the_headline_ends_in_the_position_of_the_interval() -> None:
     for metric, old, new_value, prior_sd, ending in (
-        ("throughput", 100.0, 100.0, 0.007, "; inside −3 %"),
-        ("throughput", 100.0, 110.0, 0.007, "; inside −3 %"),
-        ("throughput", 100.0, 90.0, 0.007, "; −3 % exceeded"),
-        ("throughput", 100.0, 97.4, 0.007, "; −3 % not excluded"),
-        ("throughput", 100.0, 99.0, 0.05, "; −3 % undecided"),
-        ("latency_p99", 0.030, 0.030, 0.02, "; inside +10 %"),
-        ("latency_p99", 0.030, 0.045, 0.02, "; +10 % exceeded"),
-        ("latency_p99", 0.030, 0.0325, 0.02, "; +10 % not excluded"),
+        ("throughput", 100.0, 100.0, 0.007, "; within limit −3 %"),
+        ("throughput", 100.0, 110.0, 0.007, "; within limit −3 %"),
+        ("throughput", 100.0, 90.0, 0.007, "; limit −3 % exceeded"),
+        ("throughput", 100.0, 97.4, 0.007, "; limit −3 % possibly exceeded"),
+        ("throughput", 100.0, 99.0, 0.05, "; undecided at −3 %"),
+        ("latency_p99", 0.030, 0.030, 0.02, "; within limit +10 %"),
+        ("latency_p99", 0.030, 0.045, 0.02, "; limit +10 % exceeded"),
+        ("latency_p99", 0.030, 0.0325, 0.02, "; limit +10 % possibly exceeded"),
     ):
         rule, limits = replace(RULE, prior_sd=prior_sd), {metric: METRICS[metric].limit}
         fresh: dict[str, Any] = {metric: new_value}
@@ -281,8 +281,8 @@ def test_values_are_those_of_runs_with_the_metric_and_keep_their_sessions() -> N
     """Worse is against the metric's direction."""
     baseline_runs = record(throughput=100.0).runs
 
-    (value,) = values([*runs(1, throughput=5.0), *runs(1, latency_p50=1.0)], "throughput")
-    sessions = [value.session for value in values(baseline_runs, "throughput")[:3]]
+    (value,) = rule_values([*runs(1, throughput=5.0), *runs(1, latency_p50=1.0)], "throughput")
+    sessions = [value.session for value in rule_values(baseline_runs, "throughput")[:3]]
     worse = [
         [is_worse(name, *pair) for pair in ((9.0, 10.0), (10.0, 9.0), (9.0, 9.0))]
         for name in ("throughput", "latency_p99", "samples_per_joule")
@@ -290,7 +290,7 @@ def test_values_are_those_of_runs_with_the_metric_and_keep_their_sessions() -> N
 
     assert (value.value, value.within_se, value.session) == (5.0, 0.0, "now")
     assert sessions == ["session 0", "session 0", "session 1"]
-    assert values(baseline_runs, "latency_p50") == []
+    assert rule_values(baseline_runs, "latency_p50") == []
     assert worse == [[False, True, False], [True, False, False], [False, True, False]]
 
 
@@ -372,7 +372,7 @@ def test_another_length_of_answers_is_one_that_chance_does_not_explain() -> None
         ([40.0], [35.9], 36.0),
         (wide, [34.0], 36.2),
     ):
-        note = other_length(of_lengths(*new_lengths), of_lengths(*old_lengths))
+        note = length_change(of_lengths(*new_lengths), of_lengths(*old_lengths))
         assert (note is None) is (low is None)
         if note is not None:
             assert note.values["metric"] == "tokens_per_sample@8"
@@ -383,7 +383,7 @@ def test_another_length_of_answers_is_one_that_chance_does_not_explain() -> None
     drawn = [
         of_lengths(*(40 * math.exp(chance.gauss(0, 0.03)) for _ in range(5))) for _ in alike * 50
     ]
-    assert sum(other_length(found[:1], found[1:]) is not None for found in drawn) <= 2
+    assert sum(length_change(found[:1], found[1:]) is not None for found in drawn) <= 2
 
 
 def windows(lengths: Sequence[int], *requests: int) -> list[Run]:
@@ -408,7 +408,7 @@ def test_fewer_answers_in_a_slower_servers_window_are_not_a_change() -> None:
         lengths = [chance.randint(40, 120) for _ in range(400)]
         baseline_runs = windows(lengths, *([400] * 4))
         new_runs = windows(lengths, 200)
-        alarms += other_length(new_runs, baseline_runs) is not None
+        alarms += length_change(new_runs, baseline_runs) is not None
 
     assert alarms / 100 <= 0.01
 
@@ -418,8 +418,8 @@ def test_fewer_answers_in_a_slower_servers_window_are_not_a_change() -> None:
     baseline_runs = windows(many, *([1_000] * 4))
     unknown = [replace(run, within_se={}) for run in baseline_runs]
 
-    assert other_length(shorter, baseline_runs)
-    assert other_length(shorter, unknown)  # an older release kept less: taken for one like it
+    assert length_change(shorter, baseline_runs)
+    assert length_change(shorter, unknown)  # an older release kept less: taken for one like it
 
 
 def answers(*tokens: int, first: int = 0, requests: tuple[tuple[int, int], ...] = ()) -> list[Run]:
@@ -443,18 +443,18 @@ def test_answers_to_the_same_samples_are_compared_one_by_one() -> None:
     lengths = [chance.choice([8, 16, 32, 64, 128]) for _ in range(64)]
     baseline_runs = answers(*lengths[:20])
 
-    assert other_length(answers(*lengths[:20]), baseline_runs) is None
+    assert length_change(answers(*lengths[:20]), baseline_runs) is None
     # The first ones are the same, one of the others is long: 17 requests of unlike lengths.
     more = answers(*lengths[:17], requests=((40, 600), (41, 500)))
-    assert other_length(more, baseline_runs) is None
+    assert length_change(more, baseline_runs) is None
     shorter = [round(0.9 * length) for length in lengths]
-    message = other_length(answers(*shorter[:20]), baseline_runs)
+    message = length_change(answers(*shorter[:20]), baseline_runs)
     assert message
     assert message.values["metric"] == "tokens_per_sample@8"
-    assert other_length(answers(*lengths[:19], 0), baseline_runs) is None  # one that chance cut
+    assert length_change(answers(*lengths[:19], 0), baseline_runs) is None  # one that chance cut
     # Below ten samples in common all answers are compared, as far as their number tells.
-    assert other_length(answers(*lengths[20:37], first=20), baseline_runs) is None
-    assert other_length(answers(*[5] * 17, first=40), baseline_runs)
+    assert length_change(answers(*lengths[20:37], first=20), baseline_runs) is None
+    assert length_change(answers(*[5] * 17, first=40), baseline_runs)
 
 
 def test_how_many_requests_there_were_decides_how_far_means_may_lie_apart() -> None:
@@ -473,7 +473,7 @@ def test_how_many_requests_there_were_decides_how_far_means_may_lie_apart() -> N
             )
             for value in (mean, 41.49)
         ]
-        assert bool(other_length(sides[:1], sides[1:])) is differs
+        assert bool(length_change(sides[:1], sides[1:])) is differs
 
 
 counts = st.lists(st.integers(0, 10**9).map(float), min_size=1, max_size=8)
@@ -491,7 +491,7 @@ def test_any_difference_beyond_the_tolerance_is_reported() -> None:
         ([0.0], [0.0], 0.0, None),
         ([0.0], [1.0], 0.5, (1.0, 0.0, 0.0)),
     ):
-        difference = other_count(
+        difference = count_outside_range(
             "tokens_per_sample", baseline_values, new_values, tolerance=tolerance
         )
         values = difference and tuple(difference.values[name] for name in ("value", "low", "high"))
@@ -504,18 +504,18 @@ def test_any_difference_beyond_the_tolerance_is_reported() -> None:
         ([1.0], [1.0], -0.1, "must be finite"),
     ):
         with pytest.raises(ValueError, match=message):
-            other_count("tokens", baseline_values, new_values, tolerance=tolerance)
+            count_outside_range("tokens", baseline_values, new_values, tolerance=tolerance)
 
 
 @given(baseline_values=counts, new_values=counts)
 def test_counters_are_the_same_exactly_when_each_was_seen_before(
     baseline_values: list[float], new_values: list[float]
 ) -> None:
-    note = other_count("tokens", baseline_values, new_values)
+    note = count_outside_range("tokens", baseline_values, new_values)
 
     inside = all(min(baseline_values) <= value <= max(baseline_values) for value in new_values)
     assert (note is None) is inside
-    assert other_count("tokens", baseline_values, baseline_values) is None
+    assert count_outside_range("tokens", baseline_values, baseline_values) is None
     assert note is None or note.values["value"] in new_values
 
 
@@ -535,7 +535,7 @@ def test_a_session_is_compared_as_runs_of_now_are() -> None:
     better, single_session = session_runs(a=[100, 100], b=[110, 110]), session_runs(a=[1, 2, 3])
 
     *_, last = between_sessions(baseline, direction=higher, rule=PLAIN)
-    first, second = looks_at(baseline[:4], baseline[4:], direction=higher, rule=PLAIN)
+    first, second = interim_analyses(baseline[:4], baseline[4:], direction=higher, rule=PLAIN)
     signs = [
         [look.change > 0 for look in between_sessions(better, direction=direction, rule=PLAIN)]
         for direction in (higher, lower)
@@ -557,7 +557,9 @@ def test_the_last_look_is_the_one_that_rule_r_decided_by() -> None:
     )
 
     judged = judge(baseline, new_values, direction=Direction.HIGHER, limit=0.05, rule=PLAIN)
-    *_, look = looks = looks_at(baseline, new_values[:2], direction=Direction.HIGHER, rule=PLAIN)
+    *_, look = looks = interim_analyses(
+        baseline, new_values[:2], direction=Direction.HIGHER, rule=PLAIN
+    )
 
     assert judged.runs_used == len(looks) == 2
     assert (math.expm1(look.change), look.df) == pytest.approx((judged.change, judged.df))

@@ -16,8 +16,8 @@ from pytest_mlperf.core.reason import Sign, SignKey
 from pytest_mlperf.core.rulings.ruling import Ruling, rule_on
 from pytest_mlperf.core.rulings.sample import (
     countable,
-    in_part,
     only_reported,
+    partial_metric_notes,
     remedies,
     unrecordable,
 )
@@ -104,7 +104,7 @@ def test_a_second_metric_gets_the_runs_it_needs_and_its_drop_decides() -> None:
     note = Note.of("in_some_runs", count=1, of=2)
     assert (metric.outcome, metric.runs, metric.note) == (None, 1, note)
     del baseline.runs[3].metrics["goodput"]
-    assert in_part(baseline, {**GOODPUT, "latency_p50": 0.05}) == (
+    assert partial_metric_notes(baseline, {**GOODPUT, "latency_p50": 0.05}) == (
         Note.of("in_part", metric="goodput", count=7, of=8),
     )
 

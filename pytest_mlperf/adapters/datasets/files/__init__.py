@@ -42,7 +42,7 @@ class FileOptions:
     def find(self) -> Any:
         """Find and return the paths of the files for `FileDataset._read`; read no file.
 
-        Of a tuple the first file, or of a list all files, must have the option `checksum`.
+        Option `checksum` is compared with the first item of a tuple, or with every file of a list.
         """
         raise NotImplementedError
 
@@ -70,7 +70,7 @@ class FileOptions:
             )
 
     def wrong(self, defect: str, *, option: str | Sequence[str]) -> SuiteError:
-        """Return the error for a wrong option."""
+        """Return a SuiteError with the text `defect` for an option of this data set."""
         return SuiteError(f"{self.owner}: {defect}", option=option)
 
     @staticmethod
@@ -200,9 +200,9 @@ def require_enough(source: object, count: int | None, total: int, noun: str) -> 
         )
 
 
-def first_file(places: Iterable[Path]) -> Path | None:
+def first_file(paths: Iterable[Path]) -> Path | None:
     """Return the first of these paths that is a file, or None."""
-    return next((place for place in places if place.is_file()), None)
+    return next((place for place in paths if place.is_file()), None)
 
 
 def find_file(

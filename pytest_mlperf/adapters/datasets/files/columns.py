@@ -24,7 +24,7 @@ def csv_records(
         header = next(reader, None)
         if header is None:
             raise wrong(path, "the file has no lines", "get it from its source again")
-        places(path, header, columns, advice)
+        column_positions(path, header, columns, advice)
         for cells in filter(None, reader):
             if len(cells) != len(header):
                 defect = f"it has {len(cells)} cells, but the header has {len(header)}"
@@ -35,14 +35,14 @@ def csv_records(
         raise json_lines.broken_line(path, reader.line_num, defect) from error
 
 
-def places(
+def column_positions(
     path: object,
     labels: Sequence[Any],
     columns: Sequence[str],
     advice: str = ADVICE,
-    whole: str = "table",
+    noun: str = "table",
 ) -> dict[str, int]:
-    """Return the position of each column; raise RunError for a missing or repeated one."""
+    """Return each column's position in `labels`; raise RunError for a missing or repeated one."""
     named = [label if isinstance(label, str) else repr(label) for label in labels]
     for name in columns:
         if named.count(name) == 1:
@@ -52,7 +52,7 @@ def places(
         hint = f", the nearest is {_shown(near[0])}" if near and name not in named else ""
         raise wrong(
             path,
-            f"the {whole} has {defect}{hint}",
+            f"the {noun} has {defect}{hint}",
             f"it needs {_listing(columns)}, and has {_listing(named)}. {advice}",
         )
     return {name: named.index(name) for name in columns}

@@ -11,7 +11,7 @@ from typing import Any
 from pytest_mlperf import UnavailableError
 from pytest_mlperf.adapters.conventions import not_installed
 from pytest_mlperf.adapters.datasets.files import find_file
-from pytest_mlperf.adapters.datasets.files.columns import places
+from pytest_mlperf.adapters.datasets.files.columns import column_positions
 from pytest_mlperf.adapters.datasets.files.pickle_files import UNPACKED_LIMIT, opened, unreadable
 
 TABLE_LIMIT = 2**30
@@ -73,7 +73,7 @@ def _read_pickle(
 
 def _places(path: Path, labels: Sequence[Any], columns: Sequence[Sequence[str]]) -> dict[str, int]:
     chosen = [next((name for name in names if name in labels), names[0]) for names in columns]
-    positions = places(path, labels, chosen)
+    positions = column_positions(path, labels, chosen)
     return {names[0]: positions[name] for names, name in zip(columns, chosen, strict=True)}
 
 

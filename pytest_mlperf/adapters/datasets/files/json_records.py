@@ -34,10 +34,10 @@ def read_records(path: Path) -> Iterator[dict[str, Any]]:
 
 
 def _records(path: Path, text: _Text) -> Iterator[dict[str, Any]]:
-    if text.sign() != "[":
+    if text.next_character() != "[":
         raise _damaged(path, "it is not a JSON list of objects")
     text.at += 1
-    row, sign = 0, text.sign()
+    row, sign = 0, text.next_character()
     while sign != "]":
         try:
             record = text.value()
@@ -47,14 +47,14 @@ def _records(path: Path, text: _Text) -> Iterator[dict[str, Any]]:
         if not isinstance(record, dict):
             raise _damaged(path, f"record {row} is of type {type(record).__name__}, not an object")
         yield record
-        sign = text.sign()
+        sign = text.next_character()
         if sign not in ("]", ","):
             next_sign = repr(sign) if sign else "the end of the file"
             raise _damaged(path, f"after record {row} there is {next_sign}, not ',' or ']'")
         text.at += sign == ","
         row += 1
     text.at += 1
-    if sign := text.sign():
+    if sign := text.next_character():
         raise _damaged(path, f"after the list there is {sign!r}")
 
 
@@ -76,8 +76,8 @@ class _Text:
         self._lines = 1
         self.at = 0
 
-    def sign(self) -> str:
-        """Skip white space and return the next character; "" at the end."""
+    def next_character(self) -> str:
+        """Skip white space; return the next character without reading it; "" at the end."""
         while True:
             space = _SPACE.match(self._buffer, self.at)
             assert space is not None
@@ -89,7 +89,7 @@ class _Text:
 
     def value(self) -> Any:
         """Parse the next value; raise ValueError if it is invalid or incomplete."""
-        self.sign()
+        self.next_character()
         while True:
             try:
                 value, self.at = _DECODER.raw_decode(self._buffer, self.at)
@@ -100,7 +100,7 @@ class _Text:
                 return value
 
     def line(self, error: Exception) -> int:
-        """Return the line, from 1 on, of an error that `value` raised."""
+        """Return the line number, from 1, of an error that method `value` raised."""
         return self._lines + self._buffer.count("\n", 0, getattr(error, "pos", self.at))
 
     def _more(self) -> bool:

@@ -33,7 +33,7 @@ class LatentDataset(FileDataset[S]):
 
 
 def latents_rule(option: object) -> Rule:
-    """Return the rule of the option `latents`."""
+    """Return the rule for `require_options` on option `latents`: a path, False or None."""
     valid = option is None or option is False or (isinstance(option, str) and option != "")
     return "latents", option, valid, "the path of a file, or false"
 
@@ -41,7 +41,7 @@ def latents_rule(option: object) -> Rule:
 def find_latents(
     option: str | bool | None, folder: Path, names: Sequence[str], advice: str
 ) -> tuple[Path | None, tuple[bool, str]]:
-    """Return the file of latents (None if the engine draws them), and an entry for `require`.
+    """Return the file of latents (None if the engine draws them), and (it exists, error message).
 
     Raises EnvironmentFault for a file of torch.save if torch is not installed.
     """
@@ -66,7 +66,7 @@ def read_latents(
 ) -> NDArray[np.float32] | None:
     """Read finite float32 latents of a file, read-only, without executing code of the file.
 
-    They must have the `shape` that an option of the data set defines. None is None.
+    They must have the `shape` that options of the data set define. Returns None without a file.
     """
     if file is None:
         return None
@@ -83,7 +83,8 @@ def read_latents(
         kind = array.dtype if isinstance(array, np.ndarray) else type(array).__name__
         raise _unfit(file, f"holds {kind}, not an array of floats")
     if array.shape != shape:
-        raise _unfit(file, f"has shape {array.shape}, but {option} requires {shape}")
+        advice = f"set {option} to match it, or latents to another file"
+        raise wrong(file, f"has shape {array.shape}, but {option} requires {shape}", advice)
     with np.errstate(over="ignore"):
         latents = np.array(array, np.float32, order="C")
     if not np.isfinite(latents).all():
@@ -102,5 +103,5 @@ def _read_torch(file: Path) -> Any:
 
 
 def _unfit(file: Path, defect: str) -> RunError:
-    advice = "get MLPerf's latents from their source again, or set the data set's latents or size"
+    advice = "get MLPerf's latents from their source again, or set latents to another file"
     return wrong(file, defect, advice)

@@ -18,9 +18,9 @@ from pytest_mlperf.adapters.datasets.files.pickles import (
     Name,
     PickledObject,
     PickleError,
-    Place,
-    outline,
+    SkippedBytes,
     parse,
+    parse_outline,
 )
 
 Array = NDArray[np.generic]
@@ -78,7 +78,7 @@ def find_arrays(path: Path) -> list[StoredArray]:
     """Locate the arrays of a pickled list or tuple (NumPy, protocols 3 to 5); read no values."""
     try:
         with path.open("rb") as file:
-            tree = outline(file, ARRAY_NAMES)
+            tree = parse_outline(file, ARRAY_NAMES)
         if not isinstance(tree, list | tuple):
             raise PickleError(f"it holds {_named(tree)}, not a list of arrays")
         return [_array(path, place, item) for place, item in enumerate(tree)]
@@ -89,7 +89,7 @@ def find_arrays(path: Path) -> list[StoredArray]:
 def _array(path: Path, index: int, item: Any) -> StoredArray:
     try:
         kind, shape, order, raw = _parts(item)
-        if not isinstance(raw, Place):
+        if not isinstance(raw, SkippedBytes):
             raise TypeError("no numbers")
         array = StoredArray(
             file=path,

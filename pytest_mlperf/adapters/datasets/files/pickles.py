@@ -39,7 +39,7 @@ class PickledObject:
     state: Any = None
 
 
-class Place(NamedTuple):
+class SkippedBytes(NamedTuple):
     """Locate a byte string that was skipped: its offset and size in the file [bytes]."""
 
     offset: int
@@ -61,8 +61,8 @@ def parse(file: BufferedIOBase, names: Container[tuple[str, str]], *, max_bytes:
     return _load(_Unpickler(_Window(file, max_bytes), names))
 
 
-def outline(file: BufferedIOBase, names: Container[tuple[str, str]]) -> Any:
-    """Return a pickle's content as `parse` does, but with a Place instead of each byte string."""
+def parse_outline(file: BufferedIOBase, names: Container[tuple[str, str]]) -> Any:
+    """Parse a pickle as `parse` does, but return each byte string's position (Place) instead."""
     return _load(_Outliner(_SparseWindow(file, OUTLINE_LIMIT), names))
 
 
@@ -114,10 +114,10 @@ class _Window:
         self._at = end
         return taken
 
-    def take_match(self, pattern: re.Pattern[bytes], longest: int) -> bytes | None:
-        """Consume and return the next bytes if they match a pattern of at most `longest` bytes."""
-        if self._at + longest > len(self._bytes):
-            self._fill(longest)
+    def take_match(self, pattern: re.Pattern[bytes], max_bytes: int) -> bytes | None:
+        """Consume and return the next bytes if they match a pattern, of at most `max_bytes`."""
+        if self._at + max_bytes > len(self._bytes):
+            self._fill(max_bytes)
         match = pattern.match(self._bytes, self._at)
         if match is None:
             return None
@@ -160,8 +160,8 @@ class _SparseWindow(_Window):
             )
         return super().read(size)
 
-    def skip(self, size: int) -> Place:
-        skipped = Place(self.position, size)
+    def skip(self, size: int) -> SkippedBytes:
+        skipped = SkippedBytes(self.position, size)
         if size <= _MAX_TEXT_BYTES:
             self.read(size)
         else:

@@ -152,15 +152,15 @@ def _clean(character: str, category: str) -> str | None:
     return f" {character} " if _IDEOGRAPH.match(character) else character
 
 
-def _split(character: str, category: str) -> str | None:
-    """Return None for an accent, and put spaces around punctuation marks and ASCII symbols."""
+def _space_symbol(character: str, category: str) -> str | None:
+    """Return a character, with spaces around it if punctuation or symbol; None for an accent."""
     if category == "Mn":
         return None
     symbol = "!" <= character <= "~" and not character.isalnum()
     return f" {character} " if symbol or category.startswith("P") else character
 
 
-_CLEANING, _SPLITTING = _Replacing(_clean), _Replacing(_split)
+_CLEANING, _SPLITTING = _Replacing(_clean), _Replacing(_space_symbol)
 
 
 def basic_tokens(text: str) -> list[str]:
@@ -332,12 +332,12 @@ def _paragraph(passage: Passage, vocabulary: WordPieces) -> Paragraph:
     )
 
 
-def split_windows(pieces: int, room: int, stride: int) -> list[tuple[int, int]]:
-    """Return (start, length) of the windows over `pieces` pieces; `room` is the maximum length."""
-    windows = [(0, min(pieces, room))]
+def split_windows(pieces: int, max_length: int, stride: int) -> list[tuple[int, int]]:
+    """Return (start, length) of the windows over `pieces`: up to `max_length`, every `stride`."""
+    windows = [(0, min(pieces, max_length))]
     while sum(windows[-1]) < pieces:
         start = windows[-1][0] + min(windows[-1][1], stride)
-        windows.append((start, min(pieces - start, room)))
+        windows.append((start, min(pieces - start, max_length)))
     return windows
 
 

@@ -24,8 +24,17 @@ from pytest_mlperf.adapters.datasets.prompts import (
     TokenLists,
     token_list,
 )
-from pytest_mlperf.adapters.datasets.user_prompts._synthetic import Lengths, MadeUp, Shared
-from pytest_mlperf.adapters.datasets.user_prompts._trace import Replayed, Request, read, read_trace
+from pytest_mlperf.adapters.datasets.user_prompts._synthetic import (
+    Lengths,
+    Shared,
+    SyntheticPrompts,
+)
+from pytest_mlperf.adapters.datasets.user_prompts._trace import (
+    Request,
+    TracePrompts,
+    read,
+    read_trace,
+)
 from pytest_mlperf.adapters.lazy import np
 
 ENDINGS = (".jsonl", ".csv", ".parquet")
@@ -108,9 +117,9 @@ class UserPromptsOptions(FileOptions, dataset="prompts"):
                 raise self.wrong(f"{name} {reason}", option=(name, "path"))
 
     @property
-    def made_up(self) -> MadeUp:
+    def made_up(self) -> SyntheticPrompts:
         output = self.output_tokens
-        return MadeUp(
+        return SyntheticPrompts(
             seed=self.seed,
             input=Lengths.parse("input_tokens", self.input_tokens, least=1),
             # A time per token needs two.
@@ -149,7 +158,7 @@ class UserPromptsDataset(PromptDataset):
     optional_libraries = ("pyarrow", "transformers")
     options = UserPromptsOptions
 
-    _made_up: MadeUp | None = None
+    _made_up: SyntheticPrompts | None = None
     _lengths: Sequence[int] | None = None
     _requests: Sequence[Request] = ()
 
@@ -166,7 +175,7 @@ class UserPromptsDataset(PromptDataset):
             return
         if options.trace:
             self._requests = read_trace(files[0], options.count)
-            self._made_up = Replayed(
+            self._made_up = TracePrompts(
                 requests=self._requests, seed=options.seed, tokenizer=options.tokenizer
             )
             self._samples = range(len(self._requests))

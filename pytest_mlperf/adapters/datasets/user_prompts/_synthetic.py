@@ -114,7 +114,7 @@ class Shared:
 
 
 @dataclass(frozen=True, kw_only=True)
-class MadeUp:
+class SyntheticPrompts:
     """Generate synthetic prompts and answer lengths by index; each index has its own generator.
 
     Attributes:
@@ -129,7 +129,7 @@ class MadeUp:
 
     def prompt(self, index: int) -> str:
         """Return a prompt; with a tokenizer its number of tokens is exactly the random length."""
-        count, group, draw = self._drawn(index)
+        count, group, draw = self._draw_prompt(index)
         begin: list[str] = []
         if self.shared is not None and group is not None:
             common = random.Random(f"prefix {VERSION} {self.seed} {group}")
@@ -140,15 +140,15 @@ class MadeUp:
         """Return the share of prompt tokens that belong to a prefix of an earlier prompt."""
         total = cached = 0
         groups: set[int] = set()
-        for count, group, _ in map(self._drawn, indices):
+        for count, group, _ in map(self._draw_prompt, indices):
             total += count
             if self.shared is not None and group is not None:
                 cached += self.shared.tokens * (group in groups)
                 groups.add(group)
         return cached / total if total else 0.0
 
-    def _drawn(self, index: int) -> tuple[int, int | None, random.Random]:
-        """Return a prompt's length, the index of its shared prefix or None, and its generator."""
+    def _draw_prompt(self, index: int) -> tuple[int, int | None, random.Random]:
+        """Draw a prompt's length and shared prefix (index or None); return its generator third."""
         draw = random.Random(f"prompts {VERSION} {self.seed} {index}")
         count = self.input.draw(draw.random())
         if self.shared is None or draw.random() >= self.shared.share:

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from pytest_mlperf.adapters.datasets.files import json_lines
-from pytest_mlperf.adapters.datasets.files.columns import csv_records, places
+from pytest_mlperf.adapters.datasets.files.columns import column_positions, csv_records
 from pytest_mlperf.adapters.datasets.files.frames import read_frame
 from pytest_mlperf.adapters.datasets.prompts import MAX_LENGTH_TOKENS, SampleFile
 from pytest_mlperf.adapters.datasets.user_prompts import _synthetic
@@ -36,8 +36,8 @@ class Request:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Replayed(_synthetic.MadeUp):
-    """Generate prompts with a trace's lengths; blocks with equal ids have equal text."""
+class TracePrompts(_synthetic.SyntheticPrompts):
+    """Generate prompts with the lengths in a trace; blocks with equal ids get equal text."""
 
     requests: Sequence[Request]
     input: _synthetic.Lengths = ANY_LENGTHS
@@ -45,7 +45,7 @@ class Replayed(_synthetic.MadeUp):
     shared: None = None
 
     def prompt(self, index: int) -> str:
-        """Return a text that shares a prefix with prompts whose first blocks have the same ids."""
+        """Return the text of a prompt; prompts whose first block ids are equal share a prefix."""
         request, words = self.requests[index], list[str]()
         for block in request.blocks[: -(-request.input // BLOCK_TOKENS)]:
             draw = random.Random(f"block {_synthetic.VERSION} {self.seed} {block}")
@@ -139,5 +139,7 @@ def _rows(path: Path, columns: Sequence[str]) -> Iterator[Record]:
 def _jsonl(source: SampleFile, columns: Sequence[str]) -> Iterator[Record]:
     for number, record in json_lines.objects(source.file):
         if not record.keys() >= set(columns):
-            places(f"{source.file}: line {number}", list(record), columns, ADVICE, "object")
+            column_positions(
+                f"{source.file}: line {number}", list(record), columns, ADVICE, "object"
+            )
         yield number, {name: record[name] for name in columns}

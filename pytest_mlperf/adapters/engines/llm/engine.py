@@ -27,7 +27,7 @@ from pytest_mlperf.adapters.engines.llm.generation import (
 )
 from pytest_mlperf.adapters.engines.llm.model_folder import Config, find_model, tokenizer_for
 from pytest_mlperf.adapters.engines.llm.pictures import PictureChats
-from pytest_mlperf.adapters.engines.llm.speech import SpeechClips, transcripts
+from pytest_mlperf.adapters.engines.llm.speech import SpeechClips, transcript_encoder
 from pytest_mlperf.adapters.engines.llm.streaming import StreamedRequest, percentile
 from pytest_mlperf.adapters.engines.llm.tools import ToolChats
 from pytest_mlperf.extension import Rule, is_speech, require_options
@@ -196,14 +196,14 @@ class LibraryEngine(StackedEngine):
         generation, dataset = self._generation, self._dataset
         # Answers whose length the data set states are meant to be cut.
         watch_ends = not generation.check_lengths(dataset) and not self._options.dummy
-        output = transcripts(tokenizer) if clips is not None else None
+        output = transcript_encoder(tokenizer) if clips is not None else None
         if isinstance(chats, ToolChats):
             output = chats.output
         return GenerateTask(
             library=self.library,
             prompts=generation.prompts(dataset, tokenizer, *limits, chats=chats, clips=clips),
             generation=generation,
-            answers=Answers(generation, watch_ends=watch_ends, output=output),
+            answers=Answers(generation, check_ends=watch_ends, output=output),
             gaps=StampGaps(self.options.engine, self.library),
         )
 
@@ -223,19 +223,19 @@ class GenerateTask:
     gaps: StampGaps
 
     def report(
-        self, request: StreamedRequest, row: Sequence[int], prompt: int | None = None
+        self, request: StreamedRequest, row: Sequence[int], prompt_tokens: int | None = None
     ) -> None:
-        """Report an answer; `prompt` is the prompt's token count if the library adds tokens."""
-        outputs, counts = self.answers.checked([request.index], [row], request.sink)
+        """Report an answer; give `prompt_tokens` only if the library adds tokens to the prompt."""
+        outputs, counts = self.answers.check_answers([request.index], [row], request.sink)
         (reason,) = self.answers.reasons([row])
-        tokens = len(self.prompts[request.index]) if prompt is None else prompt
+        tokens = len(self.prompts[request.index]) if prompt_tokens is None else prompt_tokens
         request.done(outputs[0] if outputs else None, counts[0], reason, tokens)
 
     def generation_of(self, index: int) -> Generation:
         return self.generation.of(self.prompts.lengths.get(index))
 
     def check(self, index: int, row: Sequence[int], finish_reason: Any, cut: str = "") -> None:
-        """Raise RunError if an answer ended unexpectedly; `cut` is appended to a length error."""
+        """Raise RunError unless an answer ended by end token or length limit; `cut` is a hint."""
         ends, limit = self.generation.ends, self.generation_of(index).max_new_tokens
         if finish_reason == "stop" and (not row or row[-1] not in ends):
             fault = (

@@ -270,7 +270,7 @@ class Generation(TextOptions):
         chats: Chats | None = None,
         clips: SpeechClips | None = None,
     ) -> TokenPrompts:
-        """Return prompts checked against the vocabulary and smallest context; None is unknown."""
+        """Return prompts, checked against vocabulary size and context lengths; None if unknown."""
         has_media = chats is not None or clips is not None
         if self.max_prompt_tokens is not None and has_media:
             problem = "cuts text prompts; remove it for data sets with chats or sound"
@@ -350,7 +350,7 @@ def packed(ids: Sequence[int]) -> bytes:
 
 
 def logprobs_output(index: int, tokens: Sequence[int], logprobs: Sequence[float]) -> bytes:
-    """Return an evaluated prompt serialised by `pack_logprobs`; the first value is ignored."""
+    """Serialise a prompt's log-probabilities by `pack_logprobs`; the first token's is ignored."""
     if len(logprobs) != len(tokens):
         raise refused_sample(
             index,
@@ -397,7 +397,7 @@ class EndWatch:
         self._watched = MAX_ENDLESS_SAMPLES
 
     def expect(self, samples: int) -> None:
-        """Set the number of loaded samples; with fewer than 32, only that many are watched."""
+        """Set how many answers without end token are an error: all loaded ones, at most 32."""
         self._watched = min(MAX_ENDLESS_SAMPLES, samples)
 
     def note(self, ended: Iterable[bool]) -> None:
@@ -425,15 +425,15 @@ class Answers:
         self,
         generation: Generation,
         *,
-        watch_ends: bool,
+        check_ends: bool,
         output: Callable[[int, Tokens], bytes] | None = None,
     ) -> None:
-        """Raise for a model that never ends if `watch_ends`; `output` encodes index and tokens."""
+        """Set the encoder `output` (index, tokens); `check_ends` makes endless answers an error."""
         self._generation = generation
         self._output = output or (lambda _, row: packed(row))
         self._counts, self._lock = Counter[str](), threading.Lock()
         eos = ", ".join(map(str, generation.eos))
-        watching = watch_ends and bool(generation.ends)
+        watching = check_ends and bool(generation.ends)
         check = f"eos_token_id ({eos}) of the model"
         self._watch = EndWatch(generation, watching=watching, check=check)
         self.expect = self._watch.expect
@@ -442,7 +442,7 @@ class Answers:
         self, ids: Sequence[int], indices: Sequence[int], rows: Sequence[Tokens], sink: Sink
     ) -> None:
         """Report samples as completed; each row has generated tokens only, no prompt or padding."""
-        outputs, counts = self.checked(indices, rows, sink)
+        outputs, counts = self.check_answers(indices, rows, sink)
         sink.ended(ids, self.reasons(rows))
         sink.done(ids, outputs, counts)
 
@@ -456,10 +456,10 @@ class Answers:
             counts, self._counts = self._counts, Counter()
         return counts
 
-    def checked(
+    def check_answers(
         self, indices: Sequence[int], rows: Sequence[Tokens], sink: Sink
     ) -> tuple[list[bytes] | None, list[int]]:
-        """Check answers; return their outputs (None if not wanted), and their token counts."""
+        """Check answers; return outputs (None if `sink` wants none) and token counts."""
         counts = [len(row) for row in rows]
         empty = sum(not len(row) or row[0] in self._generation.ends for row in rows)
         with self._lock:

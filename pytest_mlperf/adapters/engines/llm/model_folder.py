@@ -76,7 +76,7 @@ class Config:
 
 @contextlib.contextmanager
 def expected_types(file: Path) -> Iterator[None]:
-    """Name a file whose values have other types than the code in this context expects."""
+    """Raise RunError with the name of `file` if the `with` block finds a value of a wrong type."""
     try:
         yield
     except (TypeError, AttributeError, LookupError, ValueError) as error:
@@ -107,11 +107,11 @@ def _size(value: int | None) -> int | None:
     raise TypeError(f"{value!r:.40} is not a size")
 
 
-def end_tokens(folder: Path, named: Any) -> tuple[int, ...]:
-    """Return the end tokens in generation_config.json, else `named`, those in config.json."""
+def end_tokens(folder: Path, config_value: Any) -> tuple[int, ...]:
+    """Return the end token ids in generation_config.json, else `config_value` of config.json."""
     file = folder / "generation_config.json"
     generation_eos = read_json(file).get("eos_token_id") if file.is_file() else None
-    eos = named if generation_eos is None else generation_eos
+    eos = config_value if generation_eos is None else generation_eos
     tokens = eos if isinstance(eos, list) else [eos]
     with expected_types(folder / "config.json" if generation_eos is None else file):
         return tuple(sorted({int(token) for token in tokens if token is not None and token >= 0}))
@@ -127,8 +127,10 @@ def check_ends(folder: Path, eos: tuple[int, ...]) -> None:
         )
 
 
-def with_ends(generation: Generation, folder: Path, config: Config, *, dummy: bool) -> Generation:
-    """Return the settings of generation with the model's end tokens."""
+def with_end_tokens(
+    generation: Generation, folder: Path, config: Config, *, dummy: bool
+) -> Generation:
+    """Return settings with the model's end tokens, which are checked unless weights are dummy."""
     if config.vocabulary is None:
         raise broken(folder / "config.json", "names no vocab_size, so this is not a language model")
     if not (generation.ignore_eos or dummy):
@@ -196,10 +198,15 @@ POSITIONS_PER_SECOND = 50
 
 
 def speech_clips(
-    engine: str, folder: Path, dataset: Dataset, tokenizer: Any, context: int | None, most: int
+    engine: str,
+    folder: Path,
+    dataset: Dataset,
+    tokenizer: Any,
+    max_positions: int | None,
+    max_new_tokens: int,
 ) -> SpeechClips:
-    """Return a Whisper model's clip handling; prompt and `most` tokens must fit into `context`."""
-    prompt = prompt_tokens(engine, tokenizer, folder, context, most)
+    """Return a Whisper model's clip handling; raise if prompt and `max_new_tokens` do not fit."""
+    prompt = prompt_tokens(engine, tokenizer, folder, max_positions, max_new_tokens)
     positions = read_json(folder / "config.json").get("max_source_positions")
     file = folder / "preprocessor_config.json"
     seconds: Any = read_json(file).get("chunk_length")

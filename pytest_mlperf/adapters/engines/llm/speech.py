@@ -30,8 +30,8 @@ def spelled(text: str) -> bytes:
     return b"".join(filter(None, map(_CODES.get, text.lower().strip())))
 
 
-def transcripts(tokenizer: Any) -> Callable[[int, Sequence[int]], bytes]:
-    """Return the function that encodes a transcript's tokens as `spelled` does."""
+def transcript_encoder(tokenizer: Any) -> Callable[[int, Sequence[int]], bytes]:
+    """Return a function (index, tokens) that encodes a transcript as int64 character codes."""
     return lambda _, row: spelled(tokenizer.decode(list(row), skip_special_tokens=True))
 
 
@@ -60,9 +60,9 @@ def clip_of(dataset: Dataset, index: int, seconds: float) -> NDArray[Any]:
 
 
 def prompt_tokens(
-    engine: str, tokenizer: Any, folder: Path, positions: int | None, most: int
+    engine: str, tokenizer: Any, folder: Path, max_positions: int | None, max_new_tokens: int
 ) -> list[int]:
-    """Return the tokens that begin each transcript; raise if they and `most` more do not fit."""
+    """Return the tokens that begin each transcript; raise if `max_new_tokens` more do not fit."""
     vocabulary = tokenizer.get_vocab()
     missing = [name for name in TRANSCRIPT_START if name not in vocabulary]
     if missing:
@@ -70,11 +70,11 @@ def prompt_tokens(
             folder,
             f"its tokenizer has no {', '.join(missing)}; use a multilingual Whisper model",
         )
-    if positions is not None and len(TRANSCRIPT_START) + most > positions:
+    if max_positions is not None and len(TRANSCRIPT_START) + max_new_tokens > max_positions:
         raise SuiteError(
-            f"engine {engine}: max_new_tokens = {most} and the {len(TRANSCRIPT_START)} tokens of "
-            f"the prompt do not fit the model's {positions} positions; set max_new_tokens to at "
-            f"most {positions - len(TRANSCRIPT_START)}",
+            f"engine {engine}: max_new_tokens = {max_new_tokens} and the {len(TRANSCRIPT_START)} "
+            f"tokens of the prompt do not fit the model's {max_positions} positions; set "
+            f"max_new_tokens to at most {max_positions - len(TRANSCRIPT_START)}",
             option="max_new_tokens",
         )
     return [vocabulary[name] for name in TRANSCRIPT_START]

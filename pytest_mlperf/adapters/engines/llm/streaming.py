@@ -101,7 +101,7 @@ class Lateness:
         return mean_s >= LATE_SHARE * duration_s / events
 
     def take(self) -> Mapping[str, float]:
-        """Return and reset percentiles of "issue" and "loop" [s]; {} if no request was sent."""
+        """Return and reset percentiles of the delays "issue", "loop" [s]; {} without requests."""
         issue, self._issue = self._issue, array("d")
         lag, self._lag = self._lag, array("d")
         times = {"issue": issue, "loop": lag} if issue and lag else {}
@@ -184,15 +184,15 @@ class StreamedRequest:
         prompt_tokens: int | None = None,
     ) -> None:
         """Report a completed sample; `tokens`, `reason` and `prompt_tokens` are None if unknown."""
-        ended = self._ends.of(self.sink)
+        ended = self._ends.collector_for(self.sink)
         if reason is not None:
             ended.reasons.append((self.sample, reason, prompt_tokens))
         ended.done.append((self.sample, output, tokens))
 
     def streamed(self, after_first: int | None, hidden: int | None) -> None:
-        """Report, before `done`, how the answer was streamed, see `Sink.streamed`."""
+        """Report, before `done`, tokens after the first message, and hidden ones; None: unknown."""
         if self.sink.times_tokens:
-            self._ends.of(self.sink).streamed.append((self.sample, after_first, hidden))
+            self._ends.collector_for(self.sink).streamed.append((self.sample, after_first, hidden))
 
     def held_up(self, events: int) -> bool:
         return self._lateness.held_up(self.sent_s, events)
@@ -204,8 +204,8 @@ class StreamedRequest:
 
 
 @dataclass(slots=True)
-class _Ended:
-    """Collect the samples of a sink that ended: streaming data, reasons, outputs, token counts."""
+class _EndedSamples:
+    """Collect ended samples for a sink: streaming data, finish reasons, outputs, token counts."""
 
     sink: Sink
     streamed: list[tuple[int, int | None, int | None]] = field(default_factory=list)
@@ -227,13 +227,13 @@ class Ends:
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self._loop = loop
-        self._ended: dict[int, _Ended] = {}
+        self._ended: dict[int, _EndedSamples] = {}
 
-    def of(self, sink: Sink) -> _Ended:
+    def collector_for(self, sink: Sink) -> _EndedSamples:
         """Return the collector for samples of a sink that end in this pass of the event loop."""
         if not self._ended:
             self._loop.call_soon(self._tell)
-        return self._ended.setdefault(id(sink), _Ended(sink))
+        return self._ended.setdefault(id(sink), _EndedSamples(sink))
 
     def _tell(self) -> None:
         gathered, self._ended = self._ended, {}

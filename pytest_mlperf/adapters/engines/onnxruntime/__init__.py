@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, ClassVar, Self
 
 from pytest_mlperf import Dataset, SuiteError, UnavailableError
-from pytest_mlperf.adapters.engines import number_of, one_of
+from pytest_mlperf.adapters.engines import count_rule, one_of
 from pytest_mlperf.adapters.engines.onnxruntime._session import (
     OPTIMIZATION,
     TENSORRT_PROVIDER,
@@ -144,8 +144,8 @@ QUANTISED_OPERATORS = (
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Kinds:
-    """Count the quantised operators by precision, and hold the type of most other weights."""
+class ModelPrecision:
+    """Hold numbers of a model's `quantised` operators by precision and type, and its float type."""
 
     quantised: Mapping[str, Counter[str]]
     weights: str | None
@@ -171,7 +171,7 @@ class Kinds:
         return f"{self.weights or 'no'} weights and no quantised operators"
 
 
-def check_word(precision: str, providers: Providers) -> None:
+def check_precision(precision: str, providers: Providers) -> None:
     """Raise SuiteError if a precision is unknown, or if provider options contradict it."""
     require_options("engine onnxruntime", [one_of("precision", precision, PRECISIONS)])
     other = providers.computes - ALLOWED_PRECISIONS.get(precision, frozenset()) - {precision}
@@ -196,7 +196,7 @@ def check_contents(
     if contents is None or any(node.kind == "EPContext" for node in contents.nodes):
         check_inputs(graph, precision)
         return {}
-    kinds = Kinds.of(contents)
+    kinds = ModelPrecision.of(contents)
     by_provider = precision in providers.computes
     if not _fits(kinds, precision, by_provider=by_provider):
         raise graph.refuse(
@@ -208,7 +208,7 @@ def check_contents(
     return {"quantised": str(kinds)} if kinds.quantised else {}
 
 
-def _fits(kinds: Kinds, precision: str, *, by_provider: bool) -> bool:
+def _fits(kinds: ModelPrecision, precision: str, *, by_provider: bool) -> bool:
     quantised = set(kinds.quantised)
     if precision in ALLOWED_PRECISIONS:
         return quantised <= {precision, *ALLOWED_PRECISIONS[precision]} and (
@@ -289,7 +289,7 @@ class OnnxRuntimeEngine(TaskEngine):
         super().__init__(dataset, chosen)
         workers, least = chosen.workers, "a number of threads, or 0 for the submitting thread"
         rules = (
-            number_of("threads", chosen.threads, "threads"),
+            count_rule("threads", chosen.threads, "threads"),
             ("workers", workers, workers >= 0, least),
             one_of("graph_optimization", chosen.graph_optimization, tuple(OPTIMIZATION)),
         )
@@ -297,7 +297,7 @@ class OnnxRuntimeEngine(TaskEngine):
         self._providers = Providers.of(
             chosen.providers, chosen.provider_options, chosen.engine_cache
         )
-        check_word(precision, self._providers)
+        check_precision(precision, self._providers)
         self._model = _find_model(self.name, model)
         self._precision = precision
 
@@ -357,7 +357,7 @@ class OnnxRuntimeEngine(TaskEngine):
 
 
 def digests(model: Path, contents: Contents | None) -> Mapping[str, str]:
-    """Return 16 hex digits of the SHA-256 of a model file, and one of its external weight files."""
+    """Return 16 hex digits of SHA-256 by fact name: of a model file, its external weights."""
     digest = {"weights_sha256": sha256([model])[:16]}  # all that older baselines have
     external = [model.parent / name for name in sorted(contents.external)] if contents else []
     if present := [file for file in external if file.is_file()]:

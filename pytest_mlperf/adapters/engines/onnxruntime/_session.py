@@ -180,7 +180,7 @@ def _read_options(
 
 
 def wrong(option: str, value: object, fault: str, *, engine: str = "onnxruntime") -> SuiteError:
-    """Return the error of an option, which may be a key of a table: "table.key"."""
+    """Return the SuiteError "OPTION = VALUE FAULT"; the option may be a table's: "table.key"."""
     text = f"engine {engine}: {option} = {value!r} {fault}"
     return SuiteError(text, option=option.partition(".")[0])
 
@@ -188,7 +188,7 @@ def wrong(option: str, value: object, fault: str, *, engine: str = "onnxruntime"
 LDD_TIMEOUT_SECONDS, LDD_KILL_SECONDS = 60.0, 5.0
 
 
-def missing(library: Path) -> list[str]:
+def missing_dependencies(library: Path) -> list[str]:
     """Return the loader's errors for dependencies of a library; [] on systems without ldd."""
     program = shutil.which("ldd")
     if program is None:
@@ -261,7 +261,7 @@ def require_providers(providers: Providers, *, engine: str) -> Any:
 def require_library(path: Path, provider: str, *, engine: str) -> None:
     """Raise EnvironmentFault if libraries are missing that a provider's library needs."""
     # onnxruntime lists a provider even without NVIDIA's libraries.
-    lacks = missing(path) if path.is_file() else []
+    lacks = missing_dependencies(path) if path.is_file() else []
     if lacks:
         packages = "CUDA and TensorRT" if provider == TENSORRT_PROVIDER else "CUDA and cuDNN"
         raise EnvironmentFault(

@@ -13,9 +13,14 @@ from typing import Any, ClassVar
 
 from pytest_mlperf import Dataset, SuiteError, UnavailableError
 from pytest_mlperf.adapters.engines import engine_error, one_of
-from pytest_mlperf.adapters.engines.onnxruntime import Contents, Kinds, OnnxRuntimeEngine, _session
+from pytest_mlperf.adapters.engines.onnxruntime import (
+    Contents,
+    ModelPrecision,
+    OnnxRuntimeEngine,
+    _session,
+)
 from pytest_mlperf.adapters.engines.tasks import TaskOptions
-from pytest_mlperf.adapters.engines.tasks.graph import Tensor, fits
+from pytest_mlperf.adapters.engines.tasks.graph import Tensor, matches_shape
 from pytest_mlperf.extension import PrecisionName, require_options, sha256
 
 Shapes = Mapping[str, Sequence[int]]
@@ -182,7 +187,7 @@ class TensorRtPlan(TensorRtOptions):
     def _misfit(self, tensor: Tensor, varies: Sequence[int], batch_size: int) -> str:
         profile = self._profile()
         for word, shapes in profile.items():
-            if not fits(tuple(shapes[tensor.name]), tensor.shape):
+            if not matches_shape(tuple(shapes[tensor.name]), tensor.shape):
                 return (
                     f"its input {tensor.name!r} has shape {tensor.shape}, but {word}_shapes has "
                     f"{list(shapes[tensor.name])}; correct {word}_shapes"
@@ -330,7 +335,7 @@ class TensorRtEngine(OnnxRuntimeEngine):
         super()._open(undo)
         if lacks := self._asked.lacks(self._graph.inputs, self._batch_size):
             raise self._graph.refuse(lacks)
-        self._placed = placed(_session.placement(self._graph))
+        self._placed = placement_text(_session.placement(self._graph))
 
     def describe(self) -> Mapping[str, str]:
         return {**super().describe(), "placement": self._placed}
@@ -339,7 +344,7 @@ class TensorRtEngine(OnnxRuntimeEngine):
         """Raise RunError for int8 without a calibration table if the file has no int8 operators."""
         if self._asked.precision != "int8" or self._asked.calibration_table is not None:
             return
-        if contents is not None and "int8" not in Kinds.of(contents).quantised:
+        if contents is not None and "int8" not in ModelPrecision.of(contents).quantised:
             raise engine_error(
                 f'{self._model}: precision is "int8", but the file holds no int8 operators; set '
                 "calibration_table, or use a model that is quantised with QuantizeLinear and "
@@ -347,7 +352,7 @@ class TensorRtEngine(OnnxRuntimeEngine):
             )
 
 
-def placed(by_provider: Mapping[str, Mapping[str, int]] | None) -> str:
+def placement_text(by_provider: Mapping[str, Mapping[str, int]] | None) -> str:
     """Return the operators' placement for the fingerprint; raise RunError if TensorRT runs none.
 
     E.g. "TensorrtExecutionProvider 118, CUDAExecutionProvider 2 (NonMaxSuppression, Shape)".

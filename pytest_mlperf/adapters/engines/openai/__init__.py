@@ -15,11 +15,11 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from urllib.parse import urlsplit
 
 from pytest_mlperf import Dataset, RunError, Sink, SuiteError
-from pytest_mlperf.adapters.connections import library
+from pytest_mlperf.adapters.connections import load_httptools
 from pytest_mlperf.adapters.engines import (
     StackedEngine,
+    count_rule,
     engine_error,
-    number_of,
     one_of,
     refuse_conflicts,
     require_module,
@@ -47,7 +47,7 @@ from pytest_mlperf.adapters.engines.openai._address import (
     Secrets,
     request_headers,
 )
-from pytest_mlperf.adapters.engines.openai._client import Bodies, Client, sent_as
+from pytest_mlperf.adapters.engines.openai._client import Bodies, Client, max_tokens_fact
 from pytest_mlperf.adapters.engines.openai._conversations import TurnBodies, is_header
 from pytest_mlperf.adapters.engines.openai._count import ReferenceCount
 from pytest_mlperf.adapters.engines.openai._null_client import NullClient, drive
@@ -157,8 +157,8 @@ class OpenAiOptions(TextOptions):
             one_of("prompts", self.prompts, PROMPT_KINDS),
             one_of("weights", self.weights, WEIGHT_SOURCES),
             one_of("count_tokens", self.count_tokens, COUNTS),
-            number_of("concurrency", self.concurrency, "requests"),
-            number_of("clients", self.clients, "processes"),
+            count_rule("concurrency", self.concurrency, "requests"),
+            count_rule("clients", self.clients, "processes"),
             ("request_timeout", timeout_s, timeout_s > 0, "a number of seconds above 0"),
             ("session_header", header, is_header_free, free),
         )
@@ -212,7 +212,7 @@ class OpenAiOptions(TextOptions):
 
 
 class PromptSource:
-    """Convert the inputs of a data set to requests, and add facts on the prompts."""
+    """Convert a data set's inputs to requests; add facts about salt to the fingerprint."""
 
     def __init__(
         self,
@@ -268,7 +268,7 @@ class PromptSource:
         return tokenizer
 
     def _count(self, texts: Sequence[str]) -> list[int]:
-        """Count tokens as the server should, without template; a begin token counts once."""
+        """Return the number of tokens of each text, without chat template, with one begin token."""
         special, begin = not self._is_chat, self.tokenizer.bos_token_id
         rows = self.tokenizer(list(texts), add_special_tokens=special)["input_ids"]
         return [len(ids) - (special and ids[:2] == [begin, begin]) for ids in rows]
@@ -361,7 +361,7 @@ class OpenAiEngine(StackedEngine):
 
     def require(self) -> None:
         """Check the libraries and the server's program; start nothing."""
-        library()
+        load_httptools()
         if _capabilities.has_tokenizer(self._folder) or self._counting_folder is not None:
             require_module("engine openai", "transformers", "openai", "the model's tokenizer")
         if self._server is not None and _capabilities.has_weights(self._folder) and not self._dummy:
@@ -460,7 +460,7 @@ class OpenAiEngine(StackedEngine):
         client = Client(address, PATHS[self._options.api], self._secrets, timeout_s)
         self._client, self._accepted = client, 0
         self._traffic = traffic = Traffic(client, self._server, timeout_s)
-        self._facts = {"engine": "openai", "httptools": library().__version__}
+        self._facts = {"engine": "openai", "httptools": load_httptools().__version__}
         self._streams, self._facts["event_loop"] = drive(undo, client, traffic, self._concurrency)
         config = Config() if self._folder is None else read_config(self._folder)
         self._generation = dataclasses.replace(self._generation, eos=config.eos)
@@ -538,7 +538,7 @@ class OpenAiEngine(StackedEngine):
             "tokens_counted_by": "reference tokenizer" if self._counter else counted_by,
             "outputs": "token ids" if capabilities.ids else "text, tokenised again",
             "min_tokens": "sent" if asked_fewest else "not sent: the server does not take it",
-            **sent_as(capabilities.fields),
+            **max_tokens_fact(capabilities.fields),
             "concurrency": str(self._at_a_time),
             "work.batch": str(self._at_a_time),
         }

@@ -230,11 +230,11 @@ async def probe(
             raise _unsupported("ignore_eos", "true", "ignore_eos", refusals["ignore_eos"])
         taken["ignore_eos"] = True
     fields = {**always, length: generation.max_new_tokens, **taken}
-    answer = await _together(client, prompt, fields, few)
+    answer = await _ask_with_all_fields(client, prompt, fields, few)
     if answer.tokens is None and not recounts:
         raise engine_error(UNCOUNTED)
     check_model(client, answer, models)
-    template = _template(answer, prompt, form, count)
+    template = _added_tokens(answer, prompt, form, count)
     return Capabilities(
         form=form,
         fields=fields,
@@ -249,7 +249,7 @@ async def probe(
 async def _answer(
     client: Client, refusals: dict[str, Failed], fields: Mapping[str, Any], name: str, value: Any
 ) -> StreamedAnswer | None:
-    """Return the answer to a request with a further field; None adds the refusal to `refusals`."""
+    """Send a request with field `name` = `value`; return the answer, or None and set `refusals`."""
     try:
         return await client.ask(encode({**fields, name: value}))
     except Failed as failure:
@@ -273,14 +273,18 @@ async def check_echo(client: Client, prompt: Prompt, fields: Mapping[str, Any]) 
 
 
 async def _form(
-    client: Client, forms: Forms, always: Mapping[str, Any], few: int
+    client: Client, forms: Forms, fixed_fields: Mapping[str, Any], max_tokens: int
 ) -> tuple[str, Prompt, str]:
-    """Return the first prompt form that the server accepts, a prompt in it, and a length field."""
+    """Return (form, prompt, length field) of the first prompt form that the server accepts."""
     failure: Failed | None = None
     for form, make in forms.items():
         prompt = make()
         try:
-            return form, prompt, await _length_field(client, {**prompt.fields, **always}, few)
+            return (
+                form,
+                prompt,
+                await _length_field(client, {**prompt.fields, **fixed_fields}, max_tokens),
+            )
         except Failed as error:
             failure = error
             if error.status is None:
@@ -289,20 +293,20 @@ async def _form(
     ways = " or as ".join(forms)
     raise _unrelated(client, failure) or engine_error(
         f"the server at {client.url} does not accept a prompt as {ways}: {failure}"
-        + _advice(client, failure, str(always["model"])),
+        + _advice(client, failure, str(fixed_fields["model"])),
     )
 
 
-async def _length_field(client: Client, fields: Mapping[str, Any], few: int) -> str:
+async def _length_field(client: Client, fields: Mapping[str, Any], answer_tokens: int) -> str:
     """Return the request field in which the server accepts the answer's length, or raise Failed."""
     first, second = LENGTH_FIELDS
     try:
-        await client.ask(encode({**fields, first: few}))
+        await client.ask(encode({**fields, first: answer_tokens}))
     except Failed as failure:
         if "messages" not in fields or failure.status not in INVALID:
             raise
         try:
-            await client.ask(encode({**fields, second: few}))
+            await client.ask(encode({**fields, second: answer_tokens}))
         except Failed:
             raise failure from None
         return second
@@ -354,13 +358,13 @@ def _unsupported(option: str, value: object, field: str, failure: Failed) -> Run
     )
 
 
-async def _together(
-    client: Client, prompt: Prompt, fields: Mapping[str, Any], few: int
+async def _ask_with_all_fields(
+    client: Client, prompt: Prompt, fields: Mapping[str, Any], max_tokens: int
 ) -> StreamedAnswer:
-    """Send one request with all fields that a run sends, and return its answer."""
-    request = {**prompt.fields, **fields, length_field(fields): few}
+    """Send one request with all fields of a run, but at most `max_tokens`; return its answer."""
+    request = {**prompt.fields, **fields, length_field(fields): max_tokens}
     if "min_tokens" in fields:
-        request["min_tokens"] = min(few, fields["min_tokens"])
+        request["min_tokens"] = min(max_tokens, fields["min_tokens"])
     try:
         return await client.ask(encode(request))
     except Failed as failure:
@@ -370,7 +374,9 @@ async def _together(
         ) from None
 
 
-def _template(answer: StreamedAnswer, prompt: Prompt, form: str, count: Count | None) -> int | None:
+def _added_tokens(
+    answer: StreamedAnswer, prompt: Prompt, form: str, count: Count | None
+) -> int | None:
     """Check a prompt's token count; return how many tokens the server adds, or None if unknown."""
     check_prompt(answer, prompt.tokens, form)
     counted, least = answer.prompt_tokens, prompt.fewest

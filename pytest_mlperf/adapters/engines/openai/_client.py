@@ -51,10 +51,10 @@ class Listener:
     __slots__ = ()
 
     def heard(self, *, comments: bool = False) -> None:
-        """Restart the timeout after SSE events; `comments` is True if all were SSE comments."""
+        """Handle the arrival of SSE events; `comments` is True if all were SSE comments."""
 
     def tokens(self, count: int) -> None:
-        """Handle `count` new tokens."""
+        """Handle the arrival of `count` new tokens; by default do nothing."""
 
     def complete(self) -> None:
         """Handle the end of the answer; called at most once."""
@@ -116,7 +116,7 @@ class Client:
         try:
             async with asyncio.timeout(self._timeout_s):
                 await self.stream(body, answer, Listener())
-                await self._connections.rest()
+                await self._connections.check_closing()
         except TimeoutError:
             raise Failed(
                 "time-out", f"no complete answer within request_timeout = {self._timeout_s:g} s"
@@ -223,7 +223,7 @@ class Streamed(Exchange):
 
     def _take(self, block: bytes) -> None:
         answer, event_count = self._answer, self._answer.events
-        if new := answer.take(block):
+        if new := answer.read_events(block):
             self._listener.tokens(new)
         if (came := answer.events - event_count) > 1:
             answer.joined += came - 1
@@ -253,8 +253,8 @@ def length_field(fields: Mapping[str, Any]) -> str:
     return next(name for name in LENGTH_FIELDS if name in fields)
 
 
-def sent_as(fields: Mapping[str, Any]) -> dict[str, str]:
-    """Return the fact that max_tokens is sent under another name; {} if its name is unchanged."""
+def max_tokens_fact(fields: Mapping[str, Any]) -> dict[str, str]:
+    """Return {"max_tokens": "sent as NAME"} if requests use another field name, else {}."""
     name = length_field(fields)
     return {} if name == LENGTH_FIELDS[0] else {"max_tokens": f"sent as {name}"}
 
@@ -308,7 +308,7 @@ class Body:
     offers_tools: bool = False
     salt: Salt | None = None
 
-    def of(self, key: str) -> bytes:
+    def with_salt(self, key: str) -> bytes:
         """Return the request with the random words for `key`; unchanged if `key` is ""."""
         salt = self.salt.text(key, self.replaced) if key and self.salt else self.replaced
         return b"".join((self.head, salt, *self.rest))

@@ -11,7 +11,7 @@ from http import HTTPStatus
 from typing import Any
 
 from pytest_mlperf.adapters.engines.openai._count import Piece
-from pytest_mlperf.adapters.engines.serving import whole_number, words
+from pytest_mlperf.adapters.engines.serving import message_text, whole_number
 
 END = b"[DONE]"
 """Payload of the last event; some servers leave it out."""
@@ -218,11 +218,11 @@ class StreamedAnswer:
         return max(1, self.visible - max(1, self.in_first))
 
     def is_of(self, models: Collection[str]) -> bool:
-        """Whether one of `models` answered, also as "name@revision"; True if not reported."""
+        """Check whether one of `models` answered, also as "name@revision"; True if not reported."""
         return not self.model or bool({self.model, self.model.partition("@")[0]} & {*models})
 
-    def take(self, events: bytes) -> int:
-        """Read complete events; return the number of new token ids, or 1 for the first text.
+    def read_events(self, events: bytes) -> int:
+        """Read complete SSE events; return the number of new token ids, or 1 for the first text.
 
         To save time, only the first events, events with usage, an error or the end, and all events
         of an answer that is stored are parsed. In other events, token ids are counted by their
@@ -235,7 +235,10 @@ class StreamedAnswer:
                 skips = False
                 ends = events.find(b'"finish_reason":"', begin)
                 end = len(events) if ends < 0 else events.rfind(b"\n\n", begin, ends) + 2
-                if end > begin + 1 and (added := _only_adds(events[begin:end])) is not None:
+                if (
+                    end > begin + 1
+                    and (added := _count_plain_events(events[begin:end])) is not None
+                ):
                     ids, count = added
                     if self.is_empty and (shows := VISIBLE.search(events, begin, end)):
                         self.fields.add((shows[1] or shows[2]).decode())
@@ -367,9 +370,10 @@ def error_text(body: Any) -> str:
         error = error.get("message") or error
     if isinstance(error, list):  # pydantic's list of errors
         error = "; ".join(
-            words(item.get("msg", item) if isinstance(item, dict) else item) for item in error
+            message_text(item.get("msg", item) if isinstance(item, dict) else item)
+            for item in error
         )
-    return words(error) if error else ""
+    return message_text(error) if error else ""
 
 
 def quoted(data: bytes) -> str:
@@ -386,8 +390,8 @@ def _ids_in(events: bytes) -> int:
     return joined.count(b",") + len(ids) - ids.count(b"")
 
 
-def _only_adds(events: bytes) -> tuple[int, int] | None:
-    """Return numbers of token ids and events if each adds only text or token ids, else None."""
+def _count_plain_events(events: bytes) -> tuple[int, int] | None:
+    """Return the counts (token ids, events) if each event only adds token ids, else None."""
     # JSON strings escape every quote, so that no text looks like one of these keys.
     count = events.count(b"}\n\ndata: {") + 1
     whole = events.startswith(b"data: {") and events.endswith(b"}\n\n")

@@ -35,14 +35,14 @@ MAX_PORT_BYTES = 64
 class Uncounted(Checks):
     """Accept answers of any length, because the null server ignores the requested length."""
 
-    def passed(self, answer: StreamedAnswer, *_: Any) -> int:
+    def checked_tokens(self, answer: StreamedAnswer, *_: Any) -> int:
         return answer.tokens or 0
 
 
 def drive(
     undo: contextlib.ExitStack, client: Client, traffic: Traffic, concurrency: int
 ) -> tuple[Streams, str]:
-    """Open `client`, and return streams that answer samples by `traffic`, and the loop's name."""
+    """Open `client`; return streams that answer samples by `traffic`, and the event loop's name."""
     loop, kind = new_loop()
     streams = Streams(traffic.answer, concurrency=concurrency, loop=loop)
     undo.callback(streams.close)

@@ -183,7 +183,7 @@ class SinkRequests:
             self._ending.cancel()
 
     async def _conclude(self) -> None:
-        """Wait briefly for more failures or for the server's end; end the run with one error."""
+        """End the run with one error on all failures, after a short wait for more of them."""
         deadline = self._loop.time() + COLLECT_SECONDS
         dead = self._death()
         while dead is None and self._loop.time() < deadline and (self._server or self._more()):
@@ -248,7 +248,7 @@ class SinkRequests:
 
 
 class Checks:
-    """Refuse answers that do not match their request."""
+    """Check each answer's model, token counts, length and end against its request."""
 
     def __init__(
         self,
@@ -271,10 +271,10 @@ class Checks:
         self._watch = EndWatch(generation, watching=watching, check="the server's model")
         self.expect = self._watch.expect
 
-    def passed(
+    def checked_tokens(
         self, answer: StreamedAnswer, body: Body, index: int, sink: Sink, sent: int | None
     ) -> int:
-        """Check an answer, return its tokens; `sent` is the number of prompt tokens, if known."""
+        """Return an answer's token count; raise Failed if it is wrong; `sent`: prompt tokens."""
         if counted := answer.tokens is None and self.counter is not None:
             answer.completion_tokens = self.counter.count(answer.pieces)
         tokens = answer.tokens
@@ -349,8 +349,8 @@ def calls_or_text(answer: StreamedAnswer) -> bytes:
     return (json.dumps(calls) if calls else joined(answer.text)).encode()
 
 
-def _counts_unshown(answer: StreamedAnswer, tokens: int) -> bool:
-    """Return whether the server counted more tokens than the text it sent can have."""
+def _counts_hidden_tokens(answer: StreamedAnswer, tokens: int) -> bool:
+    """Return whether the server's count `tokens` exceeds what the received text can have."""
     # The server rewrites tool calls.
     if answer.n_ids or answer.hidden or any(kind == "tools" for kind, _ in answer.pieces):
         return False
@@ -375,9 +375,9 @@ class Traffic:
     """Answer samples by requests to the server, on the event loop's thread.
 
     `submitted` counts samples, on the thread that submits them. `accepted` counts draft tokens that
-    the server accepted. `kept` has the answers by sample, None if they are not collected, and
-    `seen` counts the kinds of answers; both since they were last read. `counted` is the total
-    number of output tokens, which arrived in `pieces` reads.
+    the server accepted. `kept` has the answers by sample, None if they are not collected; `seen`
+    counts answers by kind, such as "empty". The engine empties both when it reads them. `counted`
+    is the total number of output tokens, which arrived in `pieces` reads from the connection.
     """
 
     def __init__(self, client: Client, server: Server | None, timeout_s: float) -> None:
@@ -421,7 +421,7 @@ class Traffic:
     def _report(self, flight: Flight) -> None:
         request, answer = flight.request, flight.answer
         sent = flight.body.tokens_of(flight.salt)
-        tokens = self._checks.passed(answer, flight.body, request.index, request.sink, sent)
+        tokens = self._checks.checked_tokens(answer, flight.body, request.index, request.sink, sent)
         self._note(answer, sent)
         output_bytes = None
         evaluates = self._generation.prompt_logprobs
@@ -438,7 +438,7 @@ class Traffic:
             self.kept[request.sample] = answer.pieces
         if answer.keeps:
             self._looked += 1
-            self._hides |= _counts_unshown(answer, tokens)
+            self._hides |= _counts_hidden_tokens(answer, tokens)
         unsized = not (answer.in_first or answer.finish == "tool_calls" or self._hides)
         if unsized and request.sink.times_tokens and self.kept is None:
             self.seen["unsized_tokens"] += answer.visible
@@ -454,7 +454,7 @@ class Traffic:
         prompt = answer.prompt_tokens if sent is None else sent
         request.done(output_bytes, None if evaluates else tokens, reason, prompt)
 
-    def _note(self, answer: StreamedAnswer, sent: int | None) -> None:
+    def _note(self, answer: StreamedAnswer, sent_tokens: int | None) -> None:
         """Count an answer under the names of `Engine.answer_counts`, such as "empty"."""
         seen = self.seen
         seen["answers"] += 1
@@ -467,9 +467,9 @@ class Traffic:
         if reads and any(not isinstance(one["function"]["arguments"], dict) for one in calls):
             seen["bad_calls"] += 1
         if answer.prompt_tokens is not None:
-            if sent is not None:
+            if sent_tokens is not None:
                 seen["prompt_tokens"] += answer.prompt_tokens
-                seen["expected_tokens"] += sent + self._checks.template
+                seen["expected_tokens"] += sent_tokens + self._checks.template
             if answer.cached is not None:
                 seen["cached_tokens"] += answer.cached
                 seen["cacheable_tokens"] += answer.prompt_tokens
@@ -494,7 +494,7 @@ class Traffic:
         flight = Flight(run, request, body, answer, self._report, task, salt)
         run.begin(flight)
         try:
-            await self._client.stream(body.of(salt), answer, flight, header)
+            await self._client.stream(body.with_salt(salt), answer, flight, header)
         except Failed as failure:
             run.failed(flight, failure)
         except RunError as error:

@@ -141,7 +141,7 @@ class EndpointsOptions(OpenAiOptions):
             self._check_accuracy(table)
 
     def _check_accuracy(self, table: Mapping[str, Any]) -> None:
-        """Raise SuiteError for a data set that the client is known not to score."""
+        """Raise SuiteError for a data set without scoring method or file, or of another type."""
         path, how = table.get("path"), table.get("accuracy_config")
         fault = None
         if not isinstance(how, Mapping) or not how.get("eval_method"):
@@ -259,7 +259,10 @@ class EndpointsEngine(OpenAiEngine):
         folder: Path,
         alive: Callable[[], None],
     ) -> None:
-        """Measure whole passes of at least `length_s`; a trial run finds how many are needed."""
+        """Measure whole passes over the data for at least `length_s`; trial runs size them.
+
+        `content` configures the client's trial runs, `point_content` the measured run.
+        """
         paces, passed = folder.parent / PACES_FOLDER, len(self._loaded)
         paces.mkdir(exist_ok=True)
         pace, pace_s = paces / folder.name, PACE_SHARE * length_s
@@ -307,7 +310,7 @@ class EndpointsEngine(OpenAiEngine):
         chat, key = self._options.api == "chat", secrets.token_hex(8)
         with file.open("w", encoding="utf-8") as lines:
             for index in self._loaded:
-                request = json.loads(self._source.bodies[index].of(key))
+                request = json.loads(self._source.bodies[index].with_salt(key))
                 prompt = request["messages"][0]["content"] if chat else request["prompt"]
                 if not chat and isinstance(prompt, str):
                     raise engine_error(
@@ -373,7 +376,7 @@ class EndpointsEngine(OpenAiEngine):
         log, quiet_s = folder.with_name(f"{folder.name}.log"), self._options.request_timeout
         limit_s = MAX_DURATION_RATIO * expected_s + 2 * quiet_s + START_TIMEOUT_SECONDS
         files = log, folder / EVENTS_FILE
-        window = _window_ends(files[1]) if scores else itertools.repeat(False)
+        window = _poll_window_end(files[1]) if scores else itertools.repeat(False)
         log.write_bytes(b"")
         command = [*self._ours.client, "-m", "inference_endpoint.main", "benchmark"]
         environment = {**_environment(), **self._key}
@@ -416,8 +419,8 @@ class EndpointsEngine(OpenAiEngine):
         return engine_error(f"MLCommons' client {how}{tail}", str(log))
 
 
-def _window_ends(events: Path) -> Iterator[bool]:
-    """Yield whether the timed window is over by the client's events; scoring may go on."""
+def _poll_window_end(events: Path) -> Iterator[bool]:
+    """Yield, whenever asked, whether the client's event file states the end of the timed window."""
     read, over = 0, False
     while True:
         if not over and events.exists():

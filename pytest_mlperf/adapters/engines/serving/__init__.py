@@ -46,7 +46,7 @@ def whole_number(value: object) -> int:
     return value
 
 
-def words(value: object) -> str:
+def message_text(value: object) -> str:
     """Return a JSON value as text for a message, or a note that it is nested too deep."""
     try:
         return str(value)
@@ -130,9 +130,9 @@ _PLACEHOLDER = re.compile(r"(?<![{$])\{([A-Za-z_]\w*)\}")
 def conflicts(
     command: Sequence[str], model: str | None, health: str, start_timeout_s: float
 ) -> Iterator[Sequence[Any]]:
-    """Yield checks of a server's options, for `refuse_conflicts`."""
+    """Yield checks of a server's options: (whether it is violated, error message, option)."""
     example = 'serve = ["vllm", "serve", "{model}", "--port", "{port}"]'
-    yield not command, f"serve = {command!r} is not a list of words; e.g. {example}", "serve"
+    yield not command, f"serve is empty; write a list of words, e.g. {example}", "serve"
     fault = "the first word of serve is empty; it must be a program"
     yield not command[0].strip(), fault, "serve"
     placeholders = [name for word in command for name in _PLACEHOLDER.findall(word)]
@@ -224,7 +224,7 @@ class ServerProcess:
             self._pid = int(first["pid"])
             return
         self.stop()
-        reason = first.get("failed", "the process that should start it did not answer")
+        reason = first.get("failed", "the launcher process did not answer")
         raise engine_error(f"{title}: {command[0]} cannot be started: {reason}")
 
     def ended(self, within_s: float = 0.0) -> int | str | None:
@@ -352,7 +352,7 @@ class Server:
                 self.log.unlink()
 
     def check(self, within_s: float = 0.0) -> None:
-        """Raise RunError with the last lines of the log if the server has ended."""
+        """Raise RunError with the log's last lines if the server ended or ends in `within_s`."""
         process = self._process
         if process is None:
             raise engine_error("the server was stopped")
@@ -369,7 +369,7 @@ class Server:
         return f"; its log {self.log}{cause} ends: {' | '.join(lines)}"
 
     def _start(self, program: str, *, last: bool) -> bool:
-        """Start the server and wait until it is ready; return False if its port was taken."""
+        """Start the server and wait for it; return False if its port was taken (`last`: raise)."""
         port = free_port()
         self.url = f"http://{HOST}:{port}"
         values = {"model": self._model or "", "host": HOST, "port": str(port)}

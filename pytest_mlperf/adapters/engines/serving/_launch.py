@@ -99,7 +99,7 @@ class Keeper:
 
 
 def descendants(session: int | None = None) -> list[int]:
-    """Return running processes below this one, and those of a session; [] without /proc."""
+    """Return ids of this process's descendants and of a session's processes; [] without /proc."""
     parents: dict[int, int] = {}
     members = set()
     for folder in Path("/proc").glob("[0-9]*"):

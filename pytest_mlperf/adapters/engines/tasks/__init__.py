@@ -9,7 +9,7 @@ from itertools import accumulate, pairwise
 from typing import Any, ClassVar
 
 from pytest_mlperf import Dataset, Sink, SuiteError, WorkQueue
-from pytest_mlperf.adapters.engines import StackedEngine, number_of
+from pytest_mlperf.adapters.engines import StackedEngine, count_rule
 from pytest_mlperf.adapters.engines.tasks._images import Classify, Detect, Segment
 from pytest_mlperf.adapters.engines.tasks._yolo import Yolo
 from pytest_mlperf.adapters.engines.tasks.graph import (
@@ -19,9 +19,9 @@ from pytest_mlperf.adapters.engines.tasks.graph import (
     Sample,
     Task,
     check_shape,
-    names,
+    input_arrays,
+    input_names,
     stack,
-    take,
 )
 from pytest_mlperf.adapters.lazy import NDArray, np
 from pytest_mlperf.extension import PrecisionName, require_options
@@ -34,7 +34,7 @@ class AnswerLogits(Task):
     def bind(self, graph: Graph, batch_size: int) -> None:
         """Use a model with start and end logits, each (batch, seq), or joined, (batch, seq, 2)."""
         super().bind(graph, batch_size)
-        if not any(names(tensor) == IDS for tensor in graph.inputs):
+        if not any(input_names(tensor) == IDS for tensor in graph.inputs):
             raise graph.refuse(
                 f"has no input input_ids, but {', '.join(tensor.name for tensor in graph.inputs)}; "
                 'task = "answer" runs encoders such as BERT'
@@ -49,7 +49,7 @@ class AnswerLogits(Task):
             widths |= {tensor.shape[1]} if isinstance(tensor.shape[1], int) else set()
         self._outputs = _pick_outputs(graph)
         self._width = max(widths, default=None)  # None if it varies
-        self._masked = any(names(tensor) == MASK for tensor in graph.inputs)
+        self._masked = any(input_names(tensor) == MASK for tensor in graph.inputs)
 
     def describe(self) -> Mapping[str, str]:
         return {"task": "answer"}
@@ -59,7 +59,7 @@ class AnswerLogits(Task):
         return self._width is None
 
     def prepare(self, raw: Any, index: int) -> Sample:
-        sample = take(self.graph, raw, index)
+        sample = input_arrays(self.graph, raw, index)
         shapes = {array.shape for array in sample.values()}
         length = self.key(sample)
         if shapes != {(length,)} or not length:
@@ -150,7 +150,7 @@ class RawTensor(Task):
         return facts if self.output is None else {**facts, "generation.output": self.output}
 
     def prepare(self, raw: Any, index: int) -> Sample:
-        sample = take(self.graph, raw, index)
+        sample = input_arrays(self.graph, raw, index)
         for tensor in self.graph.inputs:
             if sample[tensor.name].ndim != len(tensor.shape):
                 check_shape(self.graph, tensor, sample[tensor.name], tensor.shape[1:], index)
@@ -261,7 +261,7 @@ class TaskOptions:
 
 
 class TaskEngine(StackedEngine):
-    """Base of engines that answer samples by a task."""
+    """Base of engines that run a model on batches by a `Task` (classify, detect, …)."""
 
     name: ClassVar[str]
 
@@ -269,7 +269,7 @@ class TaskEngine(StackedEngine):
     _queue: WorkQueue | None = None
 
     def __init__(self, dataset: Dataset, options: TaskOptions) -> None:
-        rule = number_of("batch_size", options.batch_size, "samples")
+        rule = count_rule("batch_size", options.batch_size, "samples")
         require_options(f"engine {self.name}", [rule])
         more = {k: v for k, v in options.of_task().items() if k not in {"task", "batch_size"}}
         try:

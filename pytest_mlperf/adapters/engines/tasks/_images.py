@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from itertools import product
 from typing import Any
 
-from pytest_mlperf.adapters.engines import number_of, one_of
+from pytest_mlperf.adapters.engines import count_rule, one_of
 from pytest_mlperf.adapters.engines.tasks import graph as graphs
 from pytest_mlperf.adapters.lazy import NDArray, np
 from pytest_mlperf.extension import require_options
@@ -78,7 +78,7 @@ class Detect(graphs.Task):
         rules = (
             one_of("box_order", self.box_order, tuple(ORDERS)),
             one_of("box_unit", self.box_unit, UNITS),
-            number_of("max_detections", self.max_detections, "boxes"),
+            count_rule("max_detections", self.max_detections, "boxes"),
         )
         require_options("", rules)
 
@@ -208,7 +208,11 @@ class Segment(graphs.Task):
         """Use a model with one input (batch, channels, *roi_shape), on windows of one sample."""
         super().bind(graph, batch_size)
         taken = graph.inputs[0].shape
-        if len(graph.inputs) != 1 or len(taken) != 5 or not graphs.fits(self.roi_shape, taken[2:]):
+        if (
+            len(graph.inputs) != 1
+            or len(taken) != 5
+            or not graphs.matches_shape(self.roi_shape, taken[2:])
+        ):
             inputs = ", ".join(f"{each.name} {each.shape}" for each in graph.inputs)
             raise graph.refuse(
                 f'takes {inputs}; task = "segment" with roi_shape = {list(self.roi_shape)} needs '
@@ -232,7 +236,7 @@ class Segment(graphs.Task):
 
     def prepare(self, raw: Any, index: int) -> graphs.Sample:
         (tensor,) = self.graph.inputs
-        sample = graphs.take(self.graph, raw, index)
+        sample = graphs.input_arrays(self.graph, raw, index)
         array = sample[tensor.name]
         graphs.check_shape(self.graph, tensor, array, (tensor.shape[1], None, None, None), index)
         shape, strides = tuple(self.roi_shape), self.strides
@@ -269,7 +273,7 @@ class Segment(graphs.Task):
                 total[(slice(None), *region)] += np.multiply(window, self._weights, out=window)
                 weight[region] += self._weights
         assert total is not None, "a volume holds at least one window"
-        return highest(total, weight)
+        return best_classes(total, weight)
 
     def _scores(self, windows: NDArray[Any]) -> NDArray[np.float32]:
         (scores,) = self.graph.run([self._output], {self.graph.inputs[0].name: windows})
@@ -297,8 +301,8 @@ def importance(shape: Sequence[int]) -> NDArray[np.float32]:
     return np.asarray(solid / solid.max(), np.float32)
 
 
-def highest(total: NDArray[np.float32], weight: NDArray[np.float32]) -> NDArray[np.uint8]:
-    """Return the class with the highest mean score, the first if equal; overwrite `total`."""
+def best_classes(total: NDArray[np.float32], weight: NDArray[np.float32]) -> NDArray[np.uint8]:
+    """Return each voxel's class with the highest mean (first if equal); overwrite `total`."""
     classes = np.empty(weight.shape, np.uint8)
     # Rounding in the division decides between nearly equal means, so it must stay.
     # Slices save memory, since argmax needs 8 bytes per voxel.

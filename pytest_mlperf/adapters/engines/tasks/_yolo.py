@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from pytest_mlperf.adapters.engines import number_of
+from pytest_mlperf.adapters.engines import count_rule
 from pytest_mlperf.adapters.engines.tasks.graph import Graph, Sample, Task
 from pytest_mlperf.adapters.lazy import NDArray, np
 from pytest_mlperf.extension import require_options
@@ -34,7 +34,7 @@ class Yolo(Task):
         share = "a number above 0 and at most 1"
         rules = (
             ("iou_threshold", self.iou_threshold, 0 < self.iou_threshold <= 1, share),
-            number_of("max_detections", self.max_detections, "boxes"),
+            count_rule("max_detections", self.max_detections, "boxes"),
         )
         require_options("", rules)
 

@@ -92,7 +92,7 @@ def check_inputs(graph: Graph, precision: str | None) -> None:
 
 
 def check_batch(graph: Graph, batch_size: int, *, takes_rows: bool) -> None:
-    """Refuse a fixed batch dimension, since a batch may be partial, unless samples fill it."""
+    """Raise for a fixed batch dimension unless batch_size is 1, and it is 1 or `takes_rows`."""
     for tensor in graph.inputs:
         batch = tensor.shape[0]
         fills = batch == 1 or takes_rows
@@ -112,13 +112,13 @@ SEGMENTS = frozenset({"segment_ids", "token_type_ids"})
 """Names of an encoder's inputs in MLPerf's models and in those of transformers."""
 
 
-def names(tensor: Tensor) -> frozenset[str]:
+def input_names(tensor: Tensor) -> frozenset[str]:
     """Return the names that a data set may use for this input; an ending ":0" is removed."""
     name = tensor.name.removesuffix(":0")
     return next((each for each in (IDS, MASK, SEGMENTS) if name in each), frozenset({name}))
 
 
-def take(graph: Graph, raw: Any, index: int) -> dict[str, NDArray[Any]]:
+def input_arrays(graph: Graph, raw: Any, index: int) -> dict[str, NDArray[Any]]:
     """Convert a sample to an array for each model input, in the input's type; check no shapes.
 
     `raw` is one array for a model with one input, or a dict of arrays by name; names that the model
@@ -137,20 +137,20 @@ def take(graph: Graph, raw: Any, index: int) -> dict[str, NDArray[Any]]:
 
 
 def check_shape(
-    graph: Graph, tensor: Tensor, sample: NDArray[Any], taken: Sequence[Any], index: int
+    graph: Graph, tensor: Tensor, sample: NDArray[Any], expected: Sequence[Any], index: int
 ) -> None:
-    """Raise RunError unless sample `index` has the shape `taken`; named lengths are variable."""
-    if not fits(sample.shape, taken):
+    """Raise RunError unless sample `index` has the expected shape; named lengths are variable."""
+    if not matches_shape(sample.shape, expected):
         raise graph.refuse(
-            f"input {tensor.name!r} takes samples of shape {tuple(taken)}, but sample {index} of "
-            f"the data set has shape {sample.shape}; set the data set's options to match"
+            f"input {tensor.name!r} takes samples of shape {tuple(expected)}, but sample {index} "
+            f"of the data set has shape {sample.shape}; set the data set's options to match"
         )
 
 
-def fits(shape: Sequence[int], taken: Sequence[int | str | None]) -> bool:
-    """Return whether a sample's shape matches the model's, where only whole numbers are fixed."""
-    return len(shape) == len(taken) and all(
-        want == have for have, want in zip(shape, taken, strict=True) if isinstance(want, int)
+def matches_shape(shape: Sequence[int], model_shape: Sequence[int | str | None]) -> bool:
+    """Check a sample's shape against the model's, in which only integers are fixed lengths."""
+    return len(shape) == len(model_shape) and all(
+        want == have for have, want in zip(shape, model_shape, strict=True) if isinstance(want, int)
     )
 
 
@@ -163,7 +163,7 @@ def _by_name(graph: Graph, raw: Mapping[str, Any], index: int) -> dict[str, Any]
             flat[name] = value
     arrays = {}
     for tensor in graph.inputs:
-        matching = names(tensor).intersection(flat)
+        matching = input_names(tensor).intersection(flat)
         if not matching:
             raise graph.refuse(
                 f"takes {_list(graph)}, but sample {index} of the data set has no {tensor.name!r}; "
@@ -207,11 +207,11 @@ def _list(graph: Graph) -> str:
 
 
 class Task:
-    """Hold the options of a task, e.g. classify, and run it on the model of `bind`.
+    """Base class of tasks, e.g. classify: prepare samples for a model, and convert its outputs.
 
     Attributes:
-        graph: The model.
-        at_once: Maximum samples per call of it.
+        graph: Model that `bind` has set.
+        at_once: Maximum number of samples in a call of the model.
     """
 
     takes_rows: ClassVar[bool] = False
@@ -236,7 +236,7 @@ class Task:
         )
 
     def prepare(self, raw: Any, index: int) -> Sample:
-        sample = take(self.graph, raw, index)
+        sample = input_arrays(self.graph, raw, index)
         for tensor in self.graph.inputs:
             check_shape(self.graph, tensor, sample[tensor.name], tensor.shape[1:], index)
         return sample
@@ -259,7 +259,7 @@ class Task:
         raise NotImplementedError
 
     def groups(self, samples: Sequence[Sample]) -> Iterator[list[int]]:
-        """Yield a list of positions for each key, to run samples of equal shape together."""
+        """Yield the positions of the samples to run together: those of equal shape (same `key`)."""
         if len(samples) == 1 or not self.sorts:
             yield list(range(len(samples)))
             return

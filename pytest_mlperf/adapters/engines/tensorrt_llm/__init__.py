@@ -311,7 +311,7 @@ class TensorRtLlmEngine(LibraryEngine):
         self._config = config = model_folder.read_config(self._folder)
         self._quantisation = read_weights(self._folder, self._precision, config)
         dummy = self._options.dummy
-        self._generation = model_folder.with_ends(
+        self._generation = model_folder.with_end_tokens(
             self._generation, self._folder, config, dummy=dummy
         )
 

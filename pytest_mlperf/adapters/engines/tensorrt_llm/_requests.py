@@ -67,14 +67,14 @@ def import_package() -> Any:
     return package
 
 
-def drafting(value: Any, api: Any) -> Any:
-    """Return speculative decoding settings: an object for version 1.2, a table for newer ones."""
-    kind = value.get("decoding_type") if isinstance(value, Mapping) else None
+def speculative_options(options: Any, api: Any) -> Any:
+    """Return speculative decoding options; for TensorRT-LLM 1.2 as an object of module `api`."""
+    kind = options.get("decoding_type") if isinstance(options, Mapping) else None
     name = f"{kind}DecodingConfig".replace("_", "").lower()
     cls = next((getattr(api, key) for key in dir(api) if key.lower() == name), None)
     if kind is None or cls is None or "decoding_type" in cls.model_fields:
-        return value
-    return cls(**{key: item for key, item in value.items() if key != "decoding_type"})
+        return options
+    return cls(**{key: item for key, item in options.items() if key != "decoding_type"})
 
 
 def load_model(package: Any, arguments: Mapping[str, Any], options: LibraryOptions) -> Any:
@@ -85,7 +85,9 @@ def load_model(package: Any, arguments: Mapping[str, Any], options: LibraryOptio
     drafts = dict[str, Any]()
     try:
         if "speculative_config" in arguments:
-            drafts["speculative_config"] = drafting(arguments["speculative_config"], package.llmapi)
+            drafts["speculative_config"] = speculative_options(
+                arguments["speculative_config"], package.llmapi
+            )
     # Configurations raise pydantic's error, a ValueError, or assertions.
     except (ValueError, TypeError, AttributeError, AssertionError) as error:
         raise _refused(version, error) from error
@@ -177,7 +179,7 @@ Ask = Callable[[Sequence[int], Any], Awaitable[Sequence[int]]]
 
 @dataclass(kw_only=True, slots=True)
 class SamplingByPrompt:
-    """Cache SamplingParams; `counted` says which tokens the library counts for min_tokens."""
+    """Create and cache SamplingParams; `counted`: what the library counts for min_tokens."""
 
     make: Callable[..., Any]
     generation: Generation
@@ -188,7 +190,7 @@ class SamplingByPrompt:
     def matters(self) -> bool:
         return bool(self.generation.min_new_tokens and self.generation.ends)
 
-    def of(self, prompt: Sequence[int], length: int | None = None, index: int = 0) -> Any:
+    def params(self, prompt: Sequence[int], length: int | None = None, index: int = 0) -> Any:
         """Return the SamplingParams for a prompt; `length` is its maximum answer length, if set."""
         further = len(prompt) if self.counted == "prompt and answer" else 0
         key = further, length, self.generation.seed_of(index)
@@ -200,7 +202,7 @@ class SamplingByPrompt:
         return self._cache[key]
 
     async def find_out(self, ask: Ask, version: str) -> None:
-        """Test which tokens the library counts for min_tokens; store the result in `counted`."""
+        """Test what min_tokens counts (prompt and answer, answer, nothing); set `counted`."""
         prompt = [self.generation.padding]
         plain = {"top_k": 1, "pad_id": self.generation.padding, "detokenize": False}
         (first,) = await ask(prompt, self.make(**plain, max_tokens=1, end_id=-1, ignore_eos=True))
@@ -237,10 +239,10 @@ class DraftCount:
 
     accepted: float | None = None
 
-    def add(self, tokens: int, a_step: float | None) -> None:
-        """Add an answer of `tokens` tokens with a mean of `a_step` tokens per step."""
-        if a_step:
-            self.accepted = (self.accepted or 0.0) + max(0.0, tokens - tokens / a_step)
+    def add(self, tokens: int, tokens_per_step: float | None) -> None:
+        """Count an answer's accepted draft tokens from `tokens_per_step`; none if that is None."""
+        if tokens_per_step:
+            self.accepted = (self.accepted or 0.0) + max(0.0, tokens - tokens / tokens_per_step)
 
     def take(self) -> int | None:
         accepted, self.accepted = self.accepted, None
@@ -263,7 +265,7 @@ class RequestLoop:
         first_s = None
         try:
             length = self.task.prompts.lengths.get(request.index)
-            sampling = self.sampling.of(prompt, length, request.index)
+            sampling = self.sampling.params(prompt, length, request.index)
             output = self.llm.generate_async(prompt, sampling_params=sampling, streaming=streaming)
             if streaming:
                 # Each message has all tokens so far, of which several may be new.
@@ -297,15 +299,15 @@ class RequestLoop:
             raise engine_error(f"TensorRT-LLM failed a test request: {_cause(error)}") from error
         return list(output.outputs[0].token_ids)
 
-    def _compare(self, index: int, completion: Any, first_s: float | None) -> None:
+    def _compare(self, index: int, completion: Any, ttft_s: float | None) -> None:
         """Record our and TensorRT-LLM's time to first token; raise RunError if ours is shorter."""
         metrics = completion.request_perf_metrics
-        if metrics is None or first_s is None:
+        if metrics is None or ttft_s is None:
             return
         timing = metrics.timing_metrics
         theirs_s = (timing.first_token_time - timing.arrival_time).total_seconds()
         if theirs_s > 0:  # 0 if it keeps no stamps
-            self.task.gaps.add(index, "first", first_s, theirs_s)
+            self.task.gaps.add(index, "first", ttft_s, theirs_s)
 
     def _report(self, request: StreamedRequest, completion: Any) -> None:
         row = list(completion.token_ids)

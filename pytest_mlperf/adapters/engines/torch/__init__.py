@@ -63,7 +63,10 @@ class TorchEngine(TokenBase):
 
     def require(self) -> None:
         super().require()
-        joins = self._options.batching in {"auto", "continuous"} and self._options.may_join
+        joins = (
+            self._options.batching in {"auto", "continuous"}
+            and self._options.fits_continuous_batching
+        )
         if joins and self._options.device == "cpu":
             require_module("engine torch: continuous batching on the CPU", "psutil", "lm")
 
@@ -108,7 +111,7 @@ class TorchEngine(TokenBase):
                 "remove output_tokens from the data set, and set max_new_tokens and ignore_eos"
             )
         output = reader.output if isinstance(reader, ToolChats) else None
-        self._answers = Answers(self._generation, watch_ends=not self._dummy, output=output)
+        self._answers = Answers(self._generation, check_ends=not self._dummy, output=output)
         self._build(loaded.model, undo)
 
     def _chats(self, tokenizer: Any) -> PictureChats | ToolChats | None:
@@ -137,7 +140,11 @@ class TorchEngine(TokenBase):
         self._work = self._lists = static.run
         batching = self._options.batching
         if batching == "auto":
-            joins = self._options.may_join and not (pictured or logprobs_only) and can_join(model)
+            joins = (
+                self._options.fits_continuous_batching
+                and not (pictured or logprobs_only)
+                and can_join(model)
+            )
             batching = "continuous" if joins else "dynamic"
         elif batching == "continuous" and (pictured or not can_join(model)):
             fault = "supports no pictures, but the data set has some"

@@ -13,8 +13,8 @@ from pytest_mlperf import Dataset, EnvironmentFault, Sink, WorkQueue
 from pytest_mlperf.adapters.engines import (
     StackedEngine,
     broken,
+    count_rule,
     import_all,
-    number_of,
     one_of,
     refuse_conflicts,
     require_module,
@@ -77,8 +77,8 @@ class DeviceOptions:
         yield one_of("precision", precision, self.precisions)
         is_valid = re.fullmatch(r"cpu|cuda(:\d+)?", str(device)) is not None
         yield "device", device, is_valid, "cpu, cuda or cuda:N"
-        yield number_of("batch_size", self.batch_size, "samples")
-        yield number_of("threads", self.threads, "threads")
+        yield count_rule("batch_size", self.batch_size, "samples")
+        yield count_rule("threads", self.threads, "threads")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -108,7 +108,7 @@ class TokenOptions(DeviceOptions, TextOptions):
         yield one_of("attention", self.attention, ATTENTIONS)
 
     def conflicts(self, precision: str) -> Iterator[Sequence[Any]]:
-        """Yield checks of options that exclude each other, for `refuse_conflicts`."""
+        """Yield conflicts of options as (condition, message, options…), for `refuse_conflicts`."""
         sparsity = self.sparsity
         if sparsity is not None:
             yield (
@@ -157,7 +157,7 @@ class TorchOptions(TokenOptions, ToolOptions):
     max_batch_tokens: int | None = None
 
     @property
-    def may_join(self) -> bool:
+    def fits_continuous_batching(self) -> bool:
         """Whether transformers' continuous batching supports answers with these options."""
         return self.num_beams == 1 and not (self.is_drawn or self.prompt_logprobs)
 
@@ -165,7 +165,7 @@ class TorchOptions(TokenOptions, ToolOptions):
         yield from super().rules(precision)
         yield from self.tool_rules()
         yield one_of("batching", self.batching, BATCHINGS)
-        yield number_of("num_beams", self.num_beams, "beams")
+        yield count_rule("num_beams", self.num_beams, "beams")
 
     def conflicts(self, precision: str) -> Iterator[Sequence[Any]]:
         yield from super().conflicts(precision)
@@ -200,7 +200,7 @@ class TorchOptions(TokenOptions, ToolOptions):
             *("batching", "prompt_logprobs"),
         )
         yield (
-            self.batching == "auto" and self.may_join and self.attention == "eager",
+            self.batching == "auto" and self.fits_continuous_batching and self.attention == "eager",
             'attention = "eager" runs differently in static and in continuous batches, so '
             'batching = "auto" cannot use both; set one of them',
             *("attention", "batching"),

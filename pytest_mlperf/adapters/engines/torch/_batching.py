@@ -242,7 +242,7 @@ class LateEnd:
         return torch.tensor(flags, dtype=torch.int32)
 
     def __call__(self, scores: Any, tensor_arg: Any) -> Any:
-        """Return scores (rows, vocabulary), with minus infinity for end tokens in flagged rows."""
+        """Return scores (rows, vocabulary): -inf for end tokens in rows flagged by `tensor_arg`."""
         young = tensor_arg[: scores.shape[0], None].bool()
         scores[:, self._ends] = scores[:, self._ends].masked_fill(young, -math.inf)
         return scores
@@ -258,7 +258,7 @@ class LateEnd:
 ContinuousBatchingLogitsProcessor.register(LateEnd)
 
 
-def late_end(generation: Generation, device: Any) -> Any:
+def min_length_processors(generation: Generation, device: Any) -> Any:
     """Return logits processors that forbid end tokens before the minimum number of tokens."""
     processors = ContinuousBatchingLogitsProcessorList(
         transformers.LogitsProcessorList([LateEnd(generation, device)])
@@ -290,7 +290,7 @@ class BatchedRequest:
 
 @dataclass(slots=True)
 class _Arrivals:
-    """Hold new results for a sink: sample ids of `first` and of `further` tokens, one per token."""
+    """Collect results for one sink: an id per first and further token, finished requests, error."""
 
     sink: Sink
     first: list[int] = field(default_factory=list)
@@ -411,7 +411,7 @@ class ContinuousBatching:
             ),
         )
         if generation.ends and generation.min_new_tokens:
-            manager.logit_processor = late_end(generation, self._text.model.device)
+            manager.logit_processor = min_length_processors(generation, self._text.model.device)
         return manager
 
     def _stop(self) -> None:
@@ -449,7 +449,9 @@ class ContinuousBatching:
                     results.append(self._results.get_nowait())
             serving = None not in results
             with self._lock:
-                sorted_news = self._sort([result for result in results if result is not None])
+                sorted_news = self._group_by_sink(
+                    [result for result in results if result is not None]
+                )
                 self._feed()
             for news in sorted_news:
                 try:
@@ -457,7 +459,7 @@ class ContinuousBatching:
                 except BaseException as error:  # without this thread the run would hang
                     news.sink.failed(error)
 
-    def _sort(self, results: Iterable[Any]) -> list[_Arrivals]:
+    def _group_by_sink(self, results: Iterable[Any]) -> list[_Arrivals]:
         """Group new results by sink; the caller must hold the lock."""
         arrivals: dict[int, _Arrivals] = {}
         for result in results:

@@ -285,7 +285,7 @@ KERNEL_TYPES = (torch.float16, torch.bfloat16)
 
 
 def make_sparse(model: Any, folder: Path, *, device: Any) -> Mapping[str, str]:
-    """Check 2:4 sparsity, move the model to the device, compress it if possible; return facts."""
+    """Check 2:4 sparsity, move the model, compress it if the device has kernels; return facts."""
     layers = dict(sparse_layers(model, folder))
     facts = {"zeros": check_layers(layers, folder)}
     lacking = no_kernels(device, model.dtype)
@@ -298,7 +298,7 @@ def make_sparse(model: Any, folder: Path, *, device: Any) -> Mapping[str, str]:
 
 
 def sparse_layers(model: Any, folder: Path) -> Iterator[tuple[str, Any]]:
-    """Yield the linear layers with their names, except the output layer over the vocabulary."""
+    """Yield (name, layer) of all linear layers but the output layer, which may be dense."""
     head = model.get_output_embeddings()
     covered = {id(head.weight)} if head is not None else set()
     has_linear = False

@@ -12,7 +12,7 @@ from pytest_mlperf.adapters.engines.llm.generation import Generation
 
 
 def numbers(generation: Generation, indices: Sequence[int], device: Any) -> Any:
-    """Return the random numbers, 0 to 1, that select samples' tokens: (tokens, rows)."""
+    """Return uniform random numbers in [0, 1) for sampling: float64, shape (tokens, samples)."""
     rows = []
     for index in indices:
         source = torch.Generator()
@@ -25,15 +25,15 @@ def numbers(generation: Generation, indices: Sequence[int], device: Any) -> Any:
     return torch.stack(rows, 1).to(device)
 
 
-def drawn(scores: Any, numbers: Any, generation: Generation) -> Any:
-    """Sample a token for each row by inverse transform sampling: one random number per row."""
-    ordered, tokens = (scores.double() / generation.temperature).sort(1, descending=True)
+def sample_tokens(logits: Any, uniforms: Any, generation: Generation) -> Any:
+    """Sample a token per row of logits by inverse transform; `uniforms` has one number per row."""
+    ordered, tokens = (logits.double() / generation.temperature).sort(1, descending=True)
     shares = ordered.softmax(1)
     kept = shares.cumsum(1) - shares < generation.top_p
     if generation.top_k is not None:
         kept[:, generation.top_k :] = False
     ends = (shares * kept).cumsum(1)
-    positions = torch.searchsorted(ends, numbers[:, None] * ends[:, -1:], right=True)
+    positions = torch.searchsorted(ends, uniforms[:, None] * ends[:, -1:], right=True)
     return tokens.gather(1, positions.clamp(max=kept.sum(1, keepdim=True) - 1)).squeeze(1)
 
 
@@ -46,7 +46,7 @@ class DrawnOnly(LogitsProcessor):
         self._width = width
 
     def __call__(self, input_ids: Any, scores: Any) -> Any:
-        """Return the next token's scores (rows, vocabulary) after `input_ids` (rows, tokens)."""
+        """Return scores (rows, vocabulary) of 0 for each sampled token and -inf for all others."""
         step = self._numbers[input_ids.shape[1] - self._width]
-        tokens = drawn(scores, step, self._generation)
+        tokens = sample_tokens(scores, step, self._generation)
         return torch.full_like(scores, -torch.inf).scatter_(1, tokens[:, None], 0.0)

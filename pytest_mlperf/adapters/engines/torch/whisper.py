@@ -10,7 +10,7 @@ from typing import ClassVar
 
 from pytest_mlperf.adapters.engines.llm.generation import Answers
 from pytest_mlperf.adapters.engines.llm.model_folder import load_tokenizer
-from pytest_mlperf.adapters.engines.llm.speech import SpeechClips, prompt_tokens, transcripts
+from pytest_mlperf.adapters.engines.llm.speech import SpeechClips, prompt_tokens, transcript_encoder
 from pytest_mlperf.adapters.engines.torch._base import TokenBase, TokenOptions
 from pytest_mlperf.extension import Rule
 
@@ -87,8 +87,8 @@ class WhisperEngine(TokenBase):
         clips = SpeechClips(dataset=self._dataset, prompt=prompt, seconds=features.chunk_length)
         limits = loaded.vocabulary, positions
         self._samples = generation.prompts(self._dataset, tokenizer, *limits, clips=clips)
-        output, watch_ends = transcripts(tokenizer), not self._dummy
-        self._answers = Answers(generation, watch_ends=watch_ends, output=output)
+        output, watch_ends = transcript_encoder(tokenizer), not self._dummy
+        self._answers = Answers(generation, check_ends=watch_ends, output=output)
         text = self._text_model(loaded.model)
         batches = _speech.SpeechBatches(text, clips, features, options.batch_size)
         self._lists = batches.run

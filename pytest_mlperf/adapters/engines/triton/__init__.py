@@ -8,7 +8,7 @@ from contextlib import ExitStack
 from typing import Any, ClassVar
 
 from pytest_mlperf import Dataset, EnvironmentFault, MlperfError, Sink
-from pytest_mlperf.adapters.engines import number_of, one_of
+from pytest_mlperf.adapters.engines import count_rule, one_of
 from pytest_mlperf.adapters.engines.tasks import PRECISIONS, TaskEngine
 from pytest_mlperf.adapters.engines.triton._service import Service, TritonOptions
 from pytest_mlperf.extension import require_options
@@ -41,7 +41,7 @@ class TritonEngine(TaskEngine):
         served = chosen.served_model
         rules = (
             one_of("precision", precision, PRECISIONS),
-            number_of("concurrency", chosen.concurrency, "requests"),
+            count_rule("concurrency", chosen.concurrency, "requests"),
             ("served_model", served, bool(served), "the name of a model on the server"),
             ("request_timeout", chosen.request_timeout, chosen.request_timeout > 0, SECONDS),
             ("start_timeout", chosen.start_timeout, chosen.start_timeout > 0, SECONDS),

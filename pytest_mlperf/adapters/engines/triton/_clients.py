@@ -82,7 +82,7 @@ class ServiceAddress:
 
     @property
     def reach(self) -> str:
-        """Return "loopback" for an address on this machine, else "network"."""
+        """Network to the server: "loopback" for an address on this machine, else "network"."""
         return "loopback" if LOCAL.fullmatch(self.host) else "network"
 
 

@@ -15,7 +15,7 @@ from typing import Any
 from pytest_mlperf import RunError
 from pytest_mlperf.adapters.engines import broken, engine_error, refuse_conflicts, serving
 from pytest_mlperf.adapters.engines.tasks import TaskOptions
-from pytest_mlperf.adapters.engines.tasks.graph import NUMPY, Graph, Tensor, fits
+from pytest_mlperf.adapters.engines.tasks.graph import NUMPY, Graph, Tensor, matches_shape
 from pytest_mlperf.adapters.engines.triton import _clients
 from pytest_mlperf.adapters.lazy import NDArray
 from pytest_mlperf.extension import sha256
@@ -240,7 +240,7 @@ class RemoteGraph(Graph):
         tensors = {each.name: each for each in self.outputs}
         for name, array in zip(outputs, arrays, strict=True):
             dtype = NUMPY.get(tensors[name].type, array.dtype)
-            if array.dtype != dtype or not fits(array.shape, tensors[name].shape):
+            if array.dtype != dtype or not matches_shape(array.shape, tensors[name].shape):
                 raise self.refuse(
                     f"output {name!r} is {dtype} of shape {tensors[name].shape} by the server's "
                     f"description, but an answer has {array.dtype} of shape {array.shape}"

@@ -132,7 +132,7 @@ class VllmOptions(LibraryOptions, tools.ToolOptions):
         yield from super()._rules(precision)
         yield from self.tool_rules()
         size = self.mm_processor_cache_gb
-        yield "mm_processor_cache_gb", size, 0 <= size < math.inf, "a number of GB of at least 0"
+        yield "mm_processor_cache_gb", size, 0 <= size < math.inf, "a size in GB, 0 or more"
 
     def _conflicts(self, precision: str) -> Iterator[Sequence[Any]]:
         yield from super()._conflicts(precision)
@@ -203,14 +203,11 @@ def media_arguments(options: VllmOptions, *, pictures: bool, sees: bool) -> dict
     }
 
 
-def most_together(
-    arguments: Mapping[str, Any], settled: Mapping[str, str], batch_size: int | None
+def max_batch_entry(
+    arguments: Mapping[str, Any], final_settings: Mapping[str, str], batch_size: int | None
 ) -> dict[str, str]:
-    """Return the fingerprint entry "work.batch", the maximum batch size over all replicas.
-
-    `settled` has vLLM's final settings. Returns {} if max_num_seqs is unknown.
-    """
-    per_copy = settled.get("settled.max_num_seqs", "")
+    """Return the maximum batch size of all replicas as fact "work.batch"; {} if unknown."""
+    per_copy = final_settings.get("settled.max_num_seqs", "")
     if not per_copy.isdecimal():
         return {}
     total = int(per_copy) * int(arguments.get("data_parallel_size") or 1)
@@ -282,7 +279,7 @@ class VllmEngine(LibraryEngine):
         if pictures or sound or config.sees:
             arguments |= media_arguments(self._options, pictures=pictures, sees=config.sees)
         dummy = self._options.dummy
-        self._generation = model_folder.with_ends(
+        self._generation = model_folder.with_end_tokens(
             self._generation, self._folder, config, dummy=dummy
         )
         # Without the folder, so that facts are equal on every machine.
@@ -296,7 +293,7 @@ class VllmEngine(LibraryEngine):
         with _library.loading(version, log):
             backend = self._load(config, arguments, log, undo)
         self._facts |= _library.describe(version, backend.settled)
-        self._facts |= most_together(arguments, self._facts, self._options.batch_size)
+        self._facts |= max_batch_entry(arguments, self._facts, self._options.batch_size)
         if arguments.get("speculative_config"):
             self._facts["work.drafts"] = "true"
             self._drafts = _library.accepted_drafts() if self._options.request_metrics else None
@@ -340,7 +337,7 @@ class VllmEngine(LibraryEngine):
     ) -> _library.AsyncBackend | _library.OfflineBackend:
         options = self._options
         self._task = self._make_media_task(config)
-        undo.callback(_library.Started().end)
+        undo.callback(_library.ChildTracker().end)
         backend: _library.AsyncBackend | _library.OfflineBackend
         if options.api == "offline":
             backend = _library.OfflineBackend(arguments, self._task, log, options.batch_size)

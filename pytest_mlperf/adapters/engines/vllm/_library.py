@@ -69,8 +69,8 @@ EXIT_GRACE_SECONDS = 10.0
 POLL_SECONDS = 0.02
 
 
-class Started:
-    """Find and end child processes, and their descendants, that started after this object."""
+class ChildTracker:
+    """Find and end child processes, and descendants, that started after this object was created."""
 
     def __init__(self) -> None:
         self._earlier = set(descendants())
@@ -83,15 +83,15 @@ class Started:
 
     def end(self, grace_s: float = EXIT_GRACE_SECONDS) -> Collection[int]:
         """Wait up to `grace_s` for the descendants, kill the rest, and return the killed ids."""
-        killed = self._left(grace_s)
+        killed = self._surviving_pids(grace_s)
         for pid in killed:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
-        self._left(grace_s)
+        self._surviving_pids(grace_s)
         return killed
 
-    def _left(self, limit_s: float) -> set[int]:
-        """Return the descendants that do not end within `limit_s`."""
+    def _surviving_pids(self, limit_s: float) -> set[int]:
+        """Return the pids of descendants that do not end within `limit_s` seconds."""
         end_s = monotonic() + limit_s
         while (pids := self.pids()) and monotonic() < end_s:
             time.sleep(POLL_SECONDS)
@@ -198,14 +198,14 @@ def loading(vllm_version: str, log: Log) -> Iterator[None]:
         ) from error
 
 
-def describe(vllm_version: str, settled: Any) -> dict[str, str]:
+def describe(vllm_version: str, config: Any) -> dict[str, str]:
     """Return library versions, vLLM's final settings, and VLLM_* environment variables."""
     facts = {"vllm": vllm_version}
     for package in SPEED_PACKAGES:
         with contextlib.suppress(PackageNotFoundError):
             facts[package] = version(package)
     for name, path in SETTING_PATHS.items():
-        value = settled
+        value = config
         for attribute in path.split("."):
             value = getattr(value, attribute, None)
         if value is not None:
@@ -230,24 +230,25 @@ def _broken(error: Exception) -> EnvironmentFault:
     )
 
 
-def compare(
-    gaps: StampGaps, index: int, tokens: int, stamps_s: tuple[float, float], theirs: Any
+def compare_stamps(
+    gaps: StampGaps, index: int, tokens: int, stamps_s: tuple[float, float], vllm_stats: Any
 ) -> None:
-    """Compare our times of a request with vLLM's RequestStateStats; None if it keeps none.
+    """Add the differences of our `stamps_s` (first and last token) from vLLM's to `gaps`.
 
-    `stamps_s` are the times of the first and the last token, by `time.monotonic` as vLLM's.
+    `vllm_stats` is a RequestStateStats by `time.monotonic`; None, or without times, adds none.
     """
-    if theirs is None or not theirs.first_token_ts:
+    if vllm_stats is None or not vllm_stats.first_token_ts:
         return
-    if theirs.num_generation_tokens != tokens:
+    if vllm_stats.num_generation_tokens != tokens:
         raise impossible(
             index,
-            f"vLLM counts {theirs.num_generation_tokens} tokens in the answer, but {tokens} came",
+            f"vLLM counts {vllm_stats.num_generation_tokens} tokens in the answer, "
+            f"but {tokens} came",
         )
-    if theirs.last_token_ts < theirs.first_token_ts:
+    if vllm_stats.last_token_ts < vllm_stats.first_token_ts:
         raise impossible(index, "vLLM stamped its last token before its first")
-    gaps.add(index, "first", stamps_s[0], theirs.first_token_ts)
-    gaps.add(index, "last", stamps_s[1], theirs.last_token_ts)
+    gaps.add(index, "first", stamps_s[0], vllm_stats.first_token_ts)
+    gaps.add(index, "last", stamps_s[1], vllm_stats.last_token_ts)
 
 
 ACCEPTED_COUNTER = "vllm:spec_decode_num_accepted_tokens"
@@ -366,7 +367,7 @@ class AsyncBackend:
             async with self._room:
                 output, row, stamps_s = await self._ask(request)
             if self._is_piecewise(request.sink):
-                compare(self._task.gaps, request.index, len(row), stamps_s, output.metrics)
+                compare_stamps(self._task.gaps, request.index, len(row), stamps_s, output.metrics)
             self._task.check(request.index, row, output.outputs[0].finish_reason)
             if self._task.generation.prompt_logprobs:
                 logged = logprobs_output(
@@ -384,7 +385,7 @@ class AsyncBackend:
             raise _failed(f"sample {request.index} of the data set", error, self._log) from error
 
     async def _ask(self, request: StreamedRequest) -> tuple[Any, list[int], tuple[float, float]]:
-        """Generate an answer; return vLLM's last output, all tokens, and the token times."""
+        """Generate an answer; return the last output, token ids, (first, last) token time [s]."""
         prompt = await self._prompts.rendered(self._llm, request.index)
         piecewise = self._is_piecewise(request.sink)
         params = (self._piecewise if piecewise else self._whole).of(request.index)
@@ -426,7 +427,7 @@ class OfflineBackend:
             self._llm.llm_engine.engine_core.shutdown()
 
     def _work(self, ids: Sequence[int], indices: Sequence[int], sink: Sink) -> None:
-        prompts = list(map(self._prompts.of, indices))
+        prompts = list(map(self._prompts.generate_input, indices))
         try:
             params = list(map(self._whole.of, indices))
             outputs = self._llm.generate(prompts, params, use_tqdm=False)
@@ -469,8 +470,8 @@ class Prompts:
     def has_media(self) -> bool:
         return isinstance(self._prompts.chats, PictureChats) or self._prompts.clips is not None
 
-    def of(self, index: int) -> dict[str, Any]:
-        """Return a prompt for LLM.generate; audio goes to the encoder, tokens to the decoder."""
+    def generate_input(self, index: int) -> dict[str, Any]:
+        """Return a sample's LLM.generate input: audio for the encoder, tokens for the decoder."""
         tokens = list(self._prompts[index])
         chats, clips = self._prompts.chats, self._prompts.clips
         if clips is not None:
@@ -486,7 +487,7 @@ class Prompts:
         """
         if not self.has_media:
             return self._as_rendered(self._prompts[index])
-        prompt = await asyncio.to_thread(self.of, index)
+        prompt = await asyncio.to_thread(self.generate_input, index)
         (rendered,) = await llm.renderer.render_cmpl_async([prompt])
         return rendered
 

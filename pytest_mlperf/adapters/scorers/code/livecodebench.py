@@ -63,7 +63,7 @@ class Archive:
         self._path = Path(path)
 
     def files(self) -> list[Path]:
-        """Return the files; raise UnavailableError if there are none."""
+        """Return the files with LiveCodeBench's tests; raise UnavailableError if there are none."""
         files = sorted(self._path.glob("*.jsonl")) if self._path.is_dir() else [self._path]
         if not files or not files[0].is_file():
             raise UnavailableError(

@@ -15,7 +15,7 @@ from functools import cache, partial
 from pytest_mlperf import EnvironmentFault
 from pytest_mlperf.adapters.scorers.code import _languages
 from pytest_mlperf.adapters.scorers.code.sandbox import StepResult, run_isolated
-from pytest_mlperf.adapters.scorers.text import Part, right_shares
+from pytest_mlperf.adapters.scorers.text import Part, right_or_wrong_scores
 from pytest_mlperf.extension import usable_cores
 
 LANGUAGES = tuple(_languages.TOOLCHAINS)
@@ -214,4 +214,4 @@ def program_scores(
         )
         for sample in samples
     ]
-    return right_shares("mbxp", samples, passed(problems, processes=processes), len(texts))
+    return right_or_wrong_scores("mbxp", samples, passed(problems, processes=processes), len(texts))

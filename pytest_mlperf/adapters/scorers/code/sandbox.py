@@ -282,10 +282,7 @@ MAX_MEMORY_BYTES = 256 * MIB
 
 @cache
 def why_not() -> str | None:
-    """Test the sandbox, once per process (0.1 s).
-
-    Returns the reason why it cannot isolate programs here; None if it can.
-    """
+    """Test the sandbox once per process (0.1 s); return why it cannot isolate programs, or None."""
     if platform.system() != "Linux":
         return f"{platform.system()} has no user namespaces; run on Linux"
     try:
@@ -326,7 +323,7 @@ def _tried() -> str | None:
 
 
 def _hidden(secret: str, readable: dict[str, str]) -> list[str]:
-    """Return paths that a program must not see: `secret`, and system and home folders."""
+    """Return `secret` and system and home folders to hide, except those with a `readable` path."""
     paths = [
         "/old",
         "/proc/1",

@@ -59,7 +59,7 @@ def main() -> NoReturn:
     """Build the sandbox, run the commands, report how they ended."""
     status, parent = int(sys.argv[1]), int(sys.argv[2])
     os.set_inheritable(status, False)
-    with wording(status):
+    with report_errors(status):
         prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
         if os.getppid() != parent:
             os._exit(1)
@@ -70,24 +70,24 @@ def main() -> NoReturn:
                 signal.signal(number, signal.SIG_DFL)
         with contextlib.suppress(OSError), open("/proc/self/oom_score_adj", "w") as score:
             score.write("1000")  # the kernel kills it first if memory runs out
-        has_two_users = enter()
+        has_two_users = enter_namespaces()
         build(settings)
         hold, alive = os.pipe()
         leader = os.fork()
         if leader == 0:
             os.close(alive)
-            lead(settings, status, hold, has_two_users)
+            run_commands(settings, status, hold, has_two_users)
     os.waitpid(leader, 0)
     os._exit(0)
 
 
 @contextlib.contextmanager
-def wording(status: int) -> Iterator[None]:
-    """On an error, write its text to the file descriptor `status`, and exit."""
+def report_errors(status_fd: int) -> Iterator[None]:
+    """Write the text of an error in the `with` block to descriptor `status_fd`, and exit."""
     try:
         yield
     except BaseException as error:
-        tell(status, trouble=str(error) or type(error).__name__)
+        tell(status_fd, trouble=str(error) or type(error).__name__)
         os._exit(1)
 
 
@@ -101,19 +101,19 @@ def step(task: str) -> Iterator[None]:
 
 
 def tell(status: int, **report: object) -> None:
-    """Write a report as one line of JSON, short enough for one atomic write."""
+    """Write a report to descriptor `status` as a line of JSON, in one atomic write."""
     os.write(status, json.dumps(report).encode() + b"\n")
 
 
-def enter() -> bool:
-    """Enter new namespaces; return whether the commands get a user id of their own."""
+def enter_namespaces() -> bool:
+    """Enter new namespaces; return whether commands can run as a second user in them."""
     uid, gid = os.geteuid(), os.getegid()
     me = os.getpid()
     mapped, unshared = os.pipe()
     helper = os.fork() if uid == 0 else None
     if helper == 0:
         os.close(unshared)
-        os._exit(not map_two(me) if os.read(mapped, 1) else 1)
+        os._exit(not map_user_ids(me) if os.read(mapped, 1) else 1)
     if uid == 0:
         with contextlib.suppress(OSError):
             os.setgroups([])
@@ -130,11 +130,11 @@ def enter() -> bool:
     return False
 
 
-def map_two(process: int) -> bool:
-    """Map user ids: root for mounting, nobody for commands; return False if it is not allowed."""
+def map_user_ids(pid: int) -> bool:
+    """Map a process's ids to root for mounting and nobody for commands; return False if refused."""
     try:
         for file in ("gid_map", "uid_map"):
-            write(f"/proc/{process}/{file}", f"0 0 1\n{INSIDE_USER} {NOBODY_USER} 1")
+            write(f"/proc/{pid}/{file}", f"0 0 1\n{INSIDE_USER} {NOBODY_USER} 1")
     except OSError:
         return False
     return True
@@ -154,14 +154,14 @@ def build(settings: Settings) -> None:
         if os.path.islink(OLD_ROOT_FOLDER + path):
             os.symlink(os.readlink(OLD_ROOT_FOLDER + path), path)
         elif os.path.isdir(OLD_ROOT_FOLDER + path):
-            show(path, path)
+            bind_mount(path, path)
     for path in SETTINGS_FILES:
         if os.path.exists(OLD_ROOT_FOLDER + path):
-            show(path, path)
+            bind_mount(path, path)
     for path in DEVICE_FILES:
-        show(path, path, device=True)
+        bind_mount(path, path, device=True)
     for target, source in sorted(settings["readable"].items()):
-        show(source, target)
+        bind_mount(source, target)
     with step(f"mount {BOX}"):
         os.mkdir(BOX)
         size = f"size={settings['disk_bytes']},nr_inodes={settings['entries']}"
@@ -178,7 +178,7 @@ def build(settings: Settings) -> None:
         call(LIBC.sethostname, b"sandbox", 7)
 
 
-def show(source: str, target: str, *, device: bool = False) -> None:
+def bind_mount(source: str, target: str, *, device: bool = False) -> None:
     """Bind-mount a path of the machine, and all mounts below it; read-only unless `device`."""
     with step(f"show {source} read-only"):
         os.makedirs(os.path.dirname(target), exist_ok=True)
@@ -190,12 +190,14 @@ def show(source: str, target: str, *, device: bool = False) -> None:
         restrict(target, NO_SUID if device else READ_ONLY | NO_SUID | NO_DEVICES, AT_RECURSIVE)
 
 
-def lead(settings: Settings, status: int, hold: int, has_two_users: bool) -> NoReturn:
+def run_commands(
+    settings: Settings, status_fd: int, parent_fd: int, has_two_users: bool
+) -> NoReturn:
     """Run the commands as process 1 of the sandbox; stop after an unexpected exit code."""
-    with wording(status):
+    with report_errors(status_fd):
         prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
         hang_up = select.poll()
-        hang_up.register(hold, 0)
+        hang_up.register(parent_fd, 0)
         if hang_up.poll(0):
             os._exit(1)
         prctl(PR_SET_DUMPABLE, 0)
@@ -210,20 +212,17 @@ def lead(settings: Settings, status: int, hold: int, has_two_users: bool) -> NoR
         for number, command in enumerate(settings["steps"]):
             process = os.fork()
             if process == 0:
-                start(settings, command, status, has_two_users)
+                execute(settings, command, status_fd, has_two_users)
             code = wait(process, command["wall_s"])
-            tell(status, step=number, returncode=code)
+            tell(status_fd, step=number, returncode=code)
             if code not in command["goes_on"]:
                 break
-        tell(status, done=True)
+        tell(status_fd, done=True)
     os._exit(0)
 
 
 def wait(process: int, wall_s: float) -> int | None:
-    """Wait for a command, then kill every process that it started; return its exit code.
-
-    Returns None if the command exceeded its time limit.
-    """
+    """Wait for a command, then kill its processes; return its exit code, None at the time limit."""
     deadline = time.monotonic() + wall_s
     code = None
     while True:
@@ -247,11 +246,11 @@ def wait(process: int, wall_s: float) -> int | None:
     return code
 
 
-def start(
+def execute(
     settings: Settings, command: dict[str, Any], status: int, has_two_users: bool
 ) -> NoReturn:
-    """Drop privileges, set limits, and execute a command."""
-    with wording(status), step(f"start {command['command'][0]}"):
+    """Drop privileges, set limits, and execute a command; write errors to descriptor `status`."""
+    with report_errors(status), step(f"start {command['command'][0]}"):
         os.setsid()
         os.dup2(os.open("/dev/null", os.O_RDWR), 0)
         for name, value in command["limits"].items():
@@ -262,7 +261,7 @@ def start(
             os.setresuid(INSIDE_USER, INSIDE_USER, INSIDE_USER)
         prctl(PR_SET_NO_NEW_PRIVS, 1)
         signal.pthread_sigmask(signal.SIG_SETMASK, ())
-        refuse(base64.b64decode(settings["filter"]))
+        install_filter(base64.b64decode(settings["filter"]))
         words = command["command"]
         try:
             os.execve(words[0], words, settings["environment"])  # noqa: S606
@@ -280,14 +279,14 @@ def limit(name: str, value: int) -> None:
     resource.setrlimit(number, (least, least))
 
 
-def refuse(program: bytes) -> None:
-    """Install a seccomp filter, which denies system calls to this process from now on."""
-    text = ctypes.create_string_buffer(program, len(program))
+def install_filter(bpf_code: bytes) -> None:
+    """Install a seccomp filter, BPF code that denies system calls to this process from now on."""
+    text = ctypes.create_string_buffer(bpf_code, len(bpf_code))
 
     class Program(ctypes.Structure):
         _fields_ = (("lines", ctypes.c_ushort), ("filter", ctypes.c_void_p))
 
-    whole = Program(len(program) // 8, ctypes.cast(text, ctypes.c_void_p))
+    whole = Program(len(bpf_code) // 8, ctypes.cast(text, ctypes.c_void_p))
     call(LIBC.prctl, PR_SET_SECCOMP, ctypes.c_ulong(2), ctypes.byref(whole))
 
 

@@ -44,7 +44,7 @@ def make(path: str) -> None:
 
 
 def user_namespace() -> None:
-    """Create a user namespace, in which a program would have privileges."""
+    """Create a user namespace, which would give privileges; raise OSError if it is refused."""
     if ctypes.CDLL(None).unshare(CLONE_NEWUSER):
         raise OSError("refused")
 
@@ -85,8 +85,8 @@ def attempts(expectations: dict[str, Any]) -> Iterator[tuple[str, Callable[[], A
     yield "exceed its memory limit", partial(bytearray, expectations["memory_bytes"])
 
 
-def findings(expectations: dict[str, Any]) -> Iterator[str]:
-    """Yield a sentence for each way in which the sandbox does not isolate."""
+def isolation_faults(expectations: dict[str, Any]) -> Iterator[str]:
+    """Yield a sentence for each action and limit in which the sandbox fails `expectations`."""
     for escape, attempt in attempts(expectations):
         if works(attempt):
             yield f"a program can {escape}"
@@ -107,6 +107,6 @@ def findings(expectations: dict[str, Any]) -> Iterator[str]:
 
 
 if __name__ == "__main__":
-    for sentence in findings(json.loads(sys.argv[1])):
+    for sentence in isolation_faults(json.loads(sys.argv[1])):
         print(sentence)
     print("checked")

@@ -74,7 +74,7 @@ class ClipScores:
             first = str(error).strip().partition("\n")[0]
             raise _broken(folder, f"transformers cannot load it ({first})") from error
         if missing := sorted({*report["missing_keys"], *map(str, report["mismatched_keys"])}):
-            raise _broken(folder, f"{len(missing)} weights are missing, first {missing[0]!r}")
+            raise _broken(folder, f"{len(missing)} weights are missing, such as {missing[0]!r}")
         self._model: Any = model.eval().to(device)
         self._device = device
         self._side = int(model.config.vision_config.image_size)

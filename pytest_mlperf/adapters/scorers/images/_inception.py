@@ -65,13 +65,13 @@ def conv(name: str, channels: int, height: int = 1, width: int | None = None) ->
     return Conv(name=name, channels=channels, kernel=kernel, stride=1, padding=padding)
 
 
-def shrink(name: str, channels: int, *, stride: int = 2) -> Conv:
-    """Return a 3 x 3 convolution without padding."""
+def downsampling_conv(name: str, channels: int, *, stride: int = 2) -> Conv:
+    """Return a 3 x 3 convolution without padding, by default with stride 2."""
     return Conv(name=name, channels=channels, kernel=(3, 3), stride=stride, padding=(0, 0))
 
 
 def chain(stem: str, *convolutions: tuple[int, ...]) -> Layers:
-    """Return successive convolutions by the arguments of `conv`; names are numbered from 1."""
+    """Return layers STEM_1, STEM_2, …, one per tuple of further arguments of `conv`."""
     return tuple(
         conv(f"{stem}_{number}", *arguments) for number, arguments in enumerate(convolutions, 1)
     )
@@ -89,8 +89,8 @@ def _block_a(name: str, pooled: int) -> Fork:
 def _block_b(name: str) -> Fork:
     double = f"{name}.branch3x3dbl"
     return Fork(
-        (shrink(f"{name}.branch3x3", 384),),
-        (*chain(double, (64,), (96, 3)), shrink(f"{double}_3", 96)),
+        (downsampling_conv(f"{name}.branch3x3", 384),),
+        (*chain(double, (64,), (96, 3)), downsampling_conv(f"{double}_3", 96)),
         (Pool("reduce"),),
     )
 
@@ -108,8 +108,8 @@ def _block_c(name: str, inner: int) -> Fork:
 def _block_d(name: str) -> Fork:
     stem = f"{name}.branch7x7x3"
     return Fork(
-        (conv(f"{name}.branch3x3_1", 192), shrink(f"{name}.branch3x3_2", 320)),
-        (*chain(stem, (192,), (192, 1, 7), (192, 7, 1)), shrink(f"{stem}_4", 192)),
+        (conv(f"{name}.branch3x3_1", 192), downsampling_conv(f"{name}.branch3x3_2", 320)),
+        (*chain(stem, (192,), (192, 1, 7), (192, 7, 1)), downsampling_conv(f"{stem}_4", 192)),
         (Pool("reduce"),),
     )
 
@@ -128,12 +128,12 @@ def _block_e(name: str, pool: str) -> Fork:
 
 
 NETWORK: Layers = (
-    shrink("Conv2d_1a_3x3", 32),
-    shrink("Conv2d_2a_3x3", 32, stride=1),
+    downsampling_conv("Conv2d_1a_3x3", 32),
+    downsampling_conv("Conv2d_2a_3x3", 32, stride=1),
     conv("Conv2d_2b_3x3", 64, 3),
     Pool("reduce"),
     conv("Conv2d_3b_1x1", 80),
-    shrink("Conv2d_4a_3x3", 192, stride=1),
+    downsampling_conv("Conv2d_4a_3x3", 192, stride=1),
     Pool("reduce"),
     _block_a("Mixed_5b", 32),
     _block_a("Mixed_5c", 64),
@@ -287,12 +287,12 @@ def _defect(weights: Mapping[str, Any], expected: Mapping[str, tuple[int, ...]])
     import torch
 
     if missing := [name for name in expected if name not in weights]:
-        return f"{len(missing)} of {len(expected)} weights are missing, first {missing[0]!r}"
+        return f"{len(missing)} of {len(expected)} weights are missing, such as {missing[0]!r}"
     for name, value in weights.items():
         if name not in expected and not str(name).endswith(COUNTER):
-            return f"it also has {name!r}"
+            return f"the network has no weight {name!r}"
         if not isinstance(value, torch.Tensor):
-            return f"{name!r} is a {type(value).__name__}, no tensor"
+            return f"{name!r} is a {type(value).__name__}, not a tensor"
         if name in expected and (*value.shape,) != expected[name]:
             return f"{name!r} has shape {(*value.shape,)}, not {expected[name]}"
         if name in expected and value.dtype != torch.float32:

@@ -58,7 +58,7 @@ def _unwrapped(text: str) -> str:
     return wrapped[1] if wrapped else text
 
 
-def written(text: str) -> str:
+def normalised_latex(text: str) -> str:
     """Normalise an answer in LaTeX; return it unchanged if that is not possible."""
     text = _unwrapped(text.strip()).strip()
     try:
@@ -186,9 +186,9 @@ def elements(text: str) -> list[str]:
 FRACTION = re.compile(r"-?[0-9]+.?/0*[1-9][0-9]*.?$")
 
 
-def same(target: str, answer: str) -> bool:
+def is_same_answer(target: str, answer: str) -> bool:
     """Return whether an answer equals the target: as LaTeX, as plain text, or by value."""
-    if written(target) == written(answer):
+    if normalised_latex(target) == normalised_latex(answer):
         return True
     target, answer = plain(target), plain(answer)
     if target == answer:
@@ -305,7 +305,7 @@ def main() -> None:
         target, answer = json.loads(line)
         signal.setitimer(signal.ITIMER_PROF, float(sys.argv[1]))
         try:
-            right = same(target, answer)
+            right = is_same_answer(target, answer)
         except (MemoryError, RecursionError):
             right = False
         print(int(right), end="", flush=True)

@@ -133,7 +133,9 @@ class DeepSeekScorer(language.TextScorer[ReasoningOptions]):
         for part in graded:
             samples = [sample for sample, kind in enumerate(kinds) if kind == part]
             of_part = [right[sample] for sample in samples]
-            part_rows, part_means = language.right_shares(part, samples, of_part, len(kinds))
+            part_rows, part_means = language.right_or_wrong_scores(
+                part, samples, of_part, len(kinds)
+            )
             rows |= part_rows
             means |= part_means
         tokens = list(map(float, decoded.tokens))
@@ -201,7 +203,9 @@ class DeepSeekScorer(language.TextScorer[ReasoningOptions]):
         return False
 
     def _all(self, names: Sequence[str], right: Sequence[bool]) -> Scores:
-        rows, means = language.right_shares("exact_match", range(len(names)), right, len(names))
+        rows, means = language.right_or_wrong_scores(
+            "exact_match", range(len(names)), right, len(names)
+        )
         return Scores(per_sample=rows, aggregate=means)
 
 

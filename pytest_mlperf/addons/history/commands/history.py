@@ -12,7 +12,7 @@ from pytest_mlperf.addons.history.session_table import ROWS, session_lines
 from pytest_mlperf.addons.history.trend import grouped, trend, trend_of
 from pytest_mlperf.bench.files import points_of, tracked_baselines
 from pytest_mlperf.cli.arguments import add
-from pytest_mlperf.cli.output import show, whole, width
+from pytest_mlperf.cli.output import integer_type, show, width
 from pytest_mlperf.cli.stored_results import calibrated_roots, case_named, rule_here, store_here
 from pytest_mlperf.core.history import CaseHistory, histories_of
 from pytest_mlperf.core.metrics import COUNTS
@@ -66,7 +66,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add(parser, "--store", help=text)
     parser.add_argument(
         "--rows",
-        type=whole(1),
+        type=integer_type(1),
         default=ROWS,
         metavar="N",
         help=f"number of newest sessions in each table (default {ROWS})",
@@ -84,7 +84,7 @@ def run(parsed: argparse.Namespace) -> int:
     """Print the accepted baselines of the named cases, and their sessions; return the exit code."""
     notes: list[str] = []
     histories = histories_here(parsed.cases, parsed.store, parsed.runs_dir, notes)
-    selected = of_metric(histories, parsed.metric)
+    selected = select_metric(histories, parsed.metric)
     code = 0
     lines: list[str] = []
     try:
@@ -163,7 +163,7 @@ def histories_here(
 
 
 def _fitting(names: Sequence[str], cases: Sequence[str]) -> list[str]:
-    """Return the cases that are named; each name is a case id or a unique part of one."""
+    """Return the cases that `names` select; each name is a case id or a unique part of one."""
     fitting = []
     for name in names:
         with suppress(MlperfError):
@@ -171,7 +171,7 @@ def _fitting(names: Sequence[str], cases: Sequence[str]) -> list[str]:
     return list(dict.fromkeys(fitting))
 
 
-def of_metric(histories: Sequence[CaseHistory], metric: str | None) -> list[CaseHistory]:
+def select_metric(histories: Sequence[CaseHistory], metric: str | None) -> list[CaseHistory]:
     """Return the histories of a metric; None selects the first performance metric."""
     if metric is None:
         kinds = sorted(histories, key=lambda history: history.series.kind != Kind.PERFORMANCE)

@@ -140,9 +140,9 @@ class JsonObject(dict[str, Any]):
         """Return the value of the first key that is present, as text; None if none is."""
         return next(iter(self.texts(*keys).values()), None)
 
-    def facts(self, names: Mapping[str, str], tolerance: float = 0.0) -> dict[str, Fact]:
-        """Return facts by title from keys ("gpu.name" of an object), if they are plain values."""
-        paths = {title: key.split(".") for title, key in names.items()}
+    def facts(self, keys_by_title: Mapping[str, str], tolerance: float = 0.0) -> dict[str, Fact]:
+        """Return the value at each dotted key as a Fact, by title, with this `tolerance`."""
+        paths = {title: key.split(".") for title, key in keys_by_title.items()}
         return {
             title: Fact(self.at(*path).plain(key), (), tolerance)
             for title, (*path, key) in paths.items()
@@ -201,7 +201,7 @@ class Values:
     def latencies(
         self, raw: Mapping[str, Any], factor: float, pattern: re.Pattern[str] = LATENCY
     ) -> None:
-        """Add all fields whose key matches a pattern with groups `base` and `statistic`."""
+        """Add latencies x `factor`; `pattern` finds "base" (ttft) and "statistic" (p99) in keys."""
         for key, value in raw.items():
             if match := pattern.fullmatch(key):
                 base = _BASES.get(match["base"], match["base"])
@@ -209,7 +209,7 @@ class Values:
                 self.add(f"{base}_{statistic}", value, factor)
 
     def requests(self, sent: int | None, completed: int | None, *failures: int | None) -> None:
-        """Set the numbers of requests from those in the file.
+        """Set the numbers of sent, failed and completed requests from a file's fields.
 
         Args:
             failures: Failed requests by each of the fields that hold them. Requests without an
@@ -223,12 +223,12 @@ class Values:
         self.facts[COMPLETED] = Fact(completed)
 
     def lengths(self, count: Any, tokens_in: Any, tokens_out: Any) -> None:
-        """Add the facts on tokens per request, from totals; `count` is 1 for means."""
+        """Add mean prompt and answer tokens as facts: totals / `count`, which is 1 for means."""
         for side, total in (("input", tokens_in), ("output", tokens_out)):
             self.facts[f"{side} tokens per request"] = Fact(per(total, count), tolerance=TOKENS)
 
     def share(self, name: str, part: float | None, whole: float | None = 1.0) -> None:
-        """Add a fact that is a share, such as that of prompt tokens that came from a cache."""
+        """Add a fact with the value part / whole; None if one is unknown or whole is 0."""
         value = part / whole if part is not None and whole else None
         self.facts[name] = Fact(value, tolerance=SHARE_TOLERANCE, absolute=True)
 

@@ -102,15 +102,15 @@ def _vllm_point(raw: JsonObject) -> ToolPoint:
     return _served(values, raw)
 
 
-def _served(values: Values, raw: JsonObject, *further: str) -> ToolPoint:
-    """Return the point of a file of vLLM or SGLang, whose details list the errors of requests."""
+def _served(values: Values, raw: JsonObject, *name_parts: str) -> ToolPoint:
+    """Return the point of a vLLM or SGLang file; `name_parts` follow the load in its name."""
     values.latencies(raw, 1e-3)
     errors = raw.get("errors")
     listed = sum(map(bool, errors)) if isinstance(errors, list) else None
     sent, completed, failed = map(raw.whole, ("num_prompts", "completed", "failed"))
     values.requests(sent, completed, failed, listed)
     values.lengths(completed, raw.get("total_input_tokens"), raw.get("total_output_tokens"))
-    return values.at_load(raw.get("max_concurrency"), raw.get("request_rate"), *further)
+    return values.at_load(raw.get("max_concurrency"), raw.get("request_rate"), *name_parts)
 
 
 def _throughput(document: ResultFile) -> Iterator[ToolRun]:

@@ -128,7 +128,7 @@ class Limited(NamedTuple):
 
 
 def result_rows(name: str = ROUND) -> tuple[list[Limited], Mapping[str, int]]:
-    """Return a round's results, closest to the limit first, and counts of those left out."""
+    """Return a round's results by share of the roofline, and counts of those without, by reason."""
     rows: list[Limited] = []
     others: Counter[str] = Counter()
     for result in official_results(name):
@@ -139,7 +139,7 @@ def result_rows(name: str = ROUND) -> tuple[list[Limited], Mapping[str, int]]:
             others[result.accelerator or "CPUs"] += 1
         else:
             rows.append(Limited(result, bound))
-    return sorted(rows, key=lambda row: -(row.bound.limit.of_certain or 0.0)), others
+    return sorted(rows, key=lambda row: -(row.bound.limit.certain_share or 0.0)), others
 
 
 def _limit(result: OfficialResult) -> WorkloadLimit | None:
@@ -199,7 +199,7 @@ def _summary(rows: Sequence[Limited], columns: int) -> Iterator[str]:
     )
     limits = [bound.limit for _, bound in rows]
     limited = [limit for limit in limits if limit.certain is not None]
-    below = [limit for limit in limited if (limit.of_certain or 0) < 1]
+    below = [limit for limit in limited if (limit.certain_share or 0) < 1]
     yield from fold(
         f"{len(below)} of {plural(len(limited), 'result')} lie below the certain limit, "
         f"{sum(limit.near for limit in limited)} above 90 % of the estimated one",
@@ -220,8 +220,8 @@ def _row(result: OfficialResult, bound: WorkloadLimit) -> dict[str, str]:
         "value": f"{result.value:,.6g}",
         "unit": result.unit,
         "limit": "" if limit.certain is None else rounded(limit.certain / result.unit_seconds),
-        "certain": _percent(limit.of_certain),
-        "estimated": _percent(limit.of_estimated),
+        "certain": _percent(limit.certain_share),
+        "estimated": _percent(limit.estimated_share),
     }
 
 

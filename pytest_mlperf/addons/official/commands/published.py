@@ -13,7 +13,7 @@ from pathlib import Path
 from pytest_mlperf import MlperfError
 from pytest_mlperf.addons.official.commands.round import SCENARIO_ABBREVIATIONS
 from pytest_mlperf.addons.official.published_table import results_in, rounds_with_results, table_of
-from pytest_mlperf.cli.output import show, whole, width
+from pytest_mlperf.cli.output import integer_type, show, width
 from pytest_mlperf.core.results import UNVERIFIED_LABEL
 from pytest_mlperf.extension import csv_cell, json_text, markdown_text, nearest, plural
 from pytest_mlperf.hardware.specs import find_gpu, known_gpus
@@ -94,7 +94,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument(
         "--most",
-        type=whole(1),
+        type=integer_type(1),
         default=MAX_GROUP_RESULTS,
         metavar="N",
         help=f"maximum results per group in a table; default: {MAX_GROUP_RESULTS}",
@@ -102,7 +102,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(parsed: argparse.Namespace) -> int:
-    """Print the selected results."""
+    """Print the official results that the arguments select."""
     figures = list(select(parsed))
     if parsed.format == "csv":
         writer = csv.writer(sys.stdout, lineterminator="\n")
@@ -132,7 +132,7 @@ def select(parsed: argparse.Namespace) -> Iterator[PublishedFigure]:
         for result in results
         if parsed.round in (None, result.round)
         if all(fit(result) for fit in fits)
-        if (figure := figure_of(result, parsed.per)) is not None
+        if (figure := figure_per(result, parsed.per)) is not None
     ]
     if not figures:
         per = {"watt": " and has its power in watts", "accelerator": " and has accelerators"}
@@ -143,8 +143,8 @@ def select(parsed: argparse.Namespace) -> Iterator[PublishedFigure]:
     yield from sorted(figures, key=_order)
 
 
-def figure_of(result: OfficialResult, per: str) -> PublishedFigure | None:
-    """Divide a result by accelerators or watts; None for a latency or an unknown divisor."""
+def figure_per(result: OfficialResult, per: str) -> PublishedFigure | None:
+    """Divide a result by accelerators or watts ("system": by 1); None if that is undefined."""
     if per == "system":
         return PublishedFigure(result=result, value=result.value, unit=result.unit)
     if result.is_latency:
@@ -223,15 +223,15 @@ def document(result: OfficialResult) -> dict[str, object]:
 
 def listing(
     figures: Sequence[PublishedFigure],
-    most: int,
-    columns: int,
+    max_rows: int,
+    text_width: int,
     *,
     markdown: bool,
     file: Path | None = None,
 ) -> Iterator[str]:
-    """Yield one table per group of comparable results, with at most `most` results each.
+    """Yield one table per group of comparable results, with at most `max_rows` results each.
 
-    `file` is the results' source; None means MLCommons' published tables.
+    `file` is the results' source, None for MLCommons' tables; lines have `text_width` columns.
     """
     for (model, scenario, _unit, statistic, harness), group in groupby(
         figures, key=lambda figure: figure.result.kind
@@ -239,7 +239,7 @@ def listing(
         rows = list(group)
         about = [model, scenario, rows[0].unit, statistic, "" if harness == "loadgen" else harness]
         title = ", ".join(text for text in about if text)
-        cells = [_row(figure) for figure in rows[:most]]
+        cells = [_row(figure) for figure in rows[:max_rows]]
         names = ["value", "accelerators", "submitter", "system", "round"]
         if markdown:
             yield from (f"### {markdown_text(title)}", "", *_markdown(names, cells))
@@ -247,19 +247,19 @@ def listing(
             left = names[1:]
             yield from (
                 title,
-                *table(names, cells, columns, left=left, spare=["system", "submitter"]),
+                *table(names, cells, text_width, left=left, spare=["system", "submitter"]),
             )
-        if len(rows) > most:
+        if len(rows) > max_rows:
             if markdown:
                 yield ""
-            yield f"{len(rows) - most:,} more, shown with --most {len(rows)}"
+            yield f"{len(rows) - max_rows:,} more, shown with --most {len(rows)}"
         yield ""
     marks = "~ inferred from another scenario; * open division; ^ not yet available or RDI. "
     note = f"{relative(file)}: {UNVERIFIED_LABEL}" if file else NOTE
     yield from (
         [marks + note]
         if markdown
-        else fold(f"{plural(len(figures), 'result')}. {marks}{note}", columns)
+        else fold(f"{plural(len(figures), 'result')}. {marks}{note}", text_width)
     )
 
 

@@ -172,13 +172,14 @@ def _overview(round_: Round, columns: int) -> Iterator[str]:
     yield ""
     letters = ", ".join(f"{short} {name}" for name, short in SCENARIO_ABBREVIATIONS.items())
     yield from fold(f"limits: latency, or TTFT / TPOT; {letters}; brackets: optional", columns)
-    yield from fold("tests: compliance tests of a closed submission (01: TEST01)", columns)
+    yield from fold("tests: compliance tests for a closed submission (01 is TEST01)", columns)
     by: dict[tuple[str, ...], list[str]] = {}
     for workload in round_.workloads.values():
         by.setdefault(workload.harnesses, []).append(workload.name)
     for harnesses, workloads in by.items():
         if len(harnesses) > 1 or not round_.workloads[workloads[0]].loadgen:
-            yield from fold(f"run by {' or '.join(harnesses)}: {', '.join(workloads)}", columns)
+            listed = ", ".join(workloads)
+            yield from fold(f"measured by {' or '.join(harnesses)}: {listed}", columns)
     yield f"more: pytest-mlperf round {round_.name} WORKLOAD"
 
 
@@ -251,7 +252,7 @@ ADAPTERS = {
 
 
 def detail(round_: Round, workload: RoundWorkload, columns: int) -> Iterator[str]:
-    """Yield the rules of a workload as text, for all its accuracy targets or one."""
+    """Yield the rules of a workload as lines of text, at most `columns` wide."""
     head = f"{full_name(workload)} of MLPerf Inference {round_.name}: {workload.title}"
     yield from fold(head, columns)
     for label, text in _facts(round_, workload).items():

@@ -7,9 +7,9 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from pytest_mlperf import MlperfError
-from pytest_mlperf.addons.official.placing import source
+from pytest_mlperf.addons.official.placing import best_system
 from pytest_mlperf.addons.official.published_table import results_in, rounds_with_results
-from pytest_mlperf.bench.official import Placing, placed
+from pytest_mlperf.bench.official import Placing, compare_with_official
 from pytest_mlperf.cli.compare import add_sides, side
 from pytest_mlperf.cli.output import show, width
 from pytest_mlperf.cli.stored_results import results_path
@@ -63,7 +63,9 @@ def run(parsed: argparse.Namespace) -> int:
             "it used techniques of the open division"
             if one.division != "closed"
             else one.reason  # no runs, or a handicap
-            or placed(one.case, one.identity, one.runs, searched=bool(one.find), results=results),
+            or compare_with_official(
+                one.case, one.identity, one.runs, searched=bool(one.find), results=results
+            ),
         )
         for case, measured in a.cases.items()
         for one in measured
@@ -128,5 +130,5 @@ def _row(placing: Placing) -> dict[str, str]:
         "unit": best.unit,
         "round": best.round,
         "submitter": best.submitter.replace("_", " "),
-        "system": source(placing),
+        "system": best_system(placing),
     }

@@ -14,7 +14,7 @@ from pathlib import Path
 
 from pytest_mlperf import MlperfError
 from pytest_mlperf.addons.official.commands.round import SCENARIO_ABBREVIATIONS
-from pytest_mlperf.core.untrusted_text import shown
+from pytest_mlperf.core.untrusted_text import quoted
 from pytest_mlperf.extension import Scenario
 from pytest_mlperf.run.logs import DETAIL
 
@@ -67,7 +67,7 @@ def result_folders(named: Path) -> Iterator[ResultPlace]:
     """Yield the results below a folder, sorted by name; MlperfError if missing or too deep."""
     if not named.is_dir():
         raise MlperfError(
-            f"{shown(str(named))}: no such folder; name a tree of results, or of logs"
+            f"{quoted(str(named))}: no such folder; name a tree of results, or of logs"
         )
     top = named.absolute()
     at = top.parent if top.name.startswith("run_") and top.parent.name == "performance" else None

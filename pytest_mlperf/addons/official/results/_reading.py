@@ -11,12 +11,12 @@ from pytest_mlperf.stores.foreign import MAX_LOG_BYTES, content_of, json_of
 MAX_DESCRIPTION_BYTES = 2**20
 
 
-def text_of(path: Path, root: Path, largest: int = MAX_LOG_BYTES) -> str:
-    """Return the text of a file below `root`, of at most `largest` bytes, else MlperfError."""
+def text_of(path: Path, root: Path, max_bytes: int = MAX_LOG_BYTES) -> str:
+    """Read a text file; raise MlperfError if it is outside `root` or larger than `max_bytes`."""
     try:
         if not path.resolve().is_relative_to(root.resolve()):
             raise MlperfError(f"{path}: a link that leads out of {root}; it is not followed")
-        return content_of(path, "file of a submission", largest).decode()
+        return content_of(path, "file of a submission", max_bytes).decode()
     except UnicodeDecodeError as error:
         raise MlperfError(f"{path}: not UTF-8: {error.reason}") from None
     except (OSError, RuntimeError) as error:  # a cycle of links is a RuntimeError

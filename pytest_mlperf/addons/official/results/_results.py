@@ -18,7 +18,7 @@ from pytest_mlperf.addons.official.results._reading import object_of
 from pytest_mlperf.addons.official.results._rounds import open_workload, since, workload_of
 from pytest_mlperf.addons.official.results._values import round_of, value_of
 from pytest_mlperf.addons.official.run_rules import least_settings, too_low
-from pytest_mlperf.core.untrusted_text import shown
+from pytest_mlperf.core.untrusted_text import quoted
 from pytest_mlperf.extension import Scenario, duration
 from pytest_mlperf.rounds import Round
 from pytest_mlperf.rounds.published import OfficialResult
@@ -64,54 +64,56 @@ class RecordedResult:
     notes: tuple[str, ...]
 
 
-def read_result(at: ResultPlace, named: str | None = None) -> RecordedResult:
-    """Read a result; `named` is the workload of a folder of logs; MlperfError for defects."""
-    logs = tuple(read_log(run, at.root) for run in at.runs)
+def read_result(location: ResultPlace, workload: str | None = None) -> RecordedResult:
+    """Read a result; a folder of logs needs `workload`; raise MlperfError for defects."""
+    logs = tuple(read_log(run, location.root) for run in location.runs)
     log = logs[0]
     if log.values.get("effective_test_mode") not in PERFORMANCE_MODES:
-        mode = shown(log.values.get("effective_test_mode"))
+        mode = quoted(log.values.get("effective_test_mode"))
         raise MlperfError(f"{log.path}: the mode is {mode}; a result needs PerformanceOnly")
     logged = str(log.values.get("effective_scenario"))
-    scenario = at.scenario or Scenarios.get(logged.lower())
+    scenario = location.scenario or Scenarios.get(logged.lower())
     if scenario is None:
-        raise MlperfError(f"{log.path}: {shown(logged)} is not a scenario of MLPerf")
+        raise MlperfError(f"{log.path}: {quoted(logged)} is not a scenario of MLPerf")
     rules = round_of(log)
-    model = _model(at, named or at.model, rules)
+    model = _model(location, workload or location.model, rules)
     value = value_of(log, model, scenario, rules)
-    power = power_of(at, log, scenario, rules)
-    system = _system(at) if at.division else {}
-    per_node, nodes = (_count(at, system, key) for key in (PER_NODE, "number_of_nodes"))
+    power = power_of(location, log, scenario, rules)
+    system = _system(location) if location.division else {}
+    per_node, nodes = (_count(location, system, key) for key in (PER_NODE, "number_of_nodes"))
     product = _text(system, "accelerator_model_name")
     row = OfficialResult(
         round=rules.name if rules else "",
-        division=at.division,
+        division=location.division,
         category=_text(system, "system_type"),
         availability=_text(system, "status"),
-        submitter=at.submitter,
-        system=at.system,
+        submitter=location.submitter,
+        system=location.system,
         accelerator="" if product.lower() in NO_ACCELERATOR_NAMES else product,
         count=(per_node or 0) * max(1, nodes or 0),
         nodes=nodes or 0,
         model=model,
-        used_model="" if model in (at.model, _official(at.model, rules)) else at.model,
+        used_model=""
+        if model in (location.model, _official(location.model, rules))
+        else location.model,
         scenario=scenario,
         value=value.value,
         unit=value.unit,
         statistic=value.statistic,
         inferred=value.inferred,
         harness="loadgen",
-        precision=_precision(at) if at.division else "",
+        precision=_precision(location) if location.division else "",
         samples_per_s=value.samples_per_s,
         power=power[0] if power else None,
         power_unit=power[1] if power else "",
     )
-    broken = [*_broken_rules(log, model, scenario, rules, closed=at.division != "open")]
+    broken = [*_broken_rules(log, model, scenario, rules, closed=location.division != "open")]
     notes = [*_notes(log, broken), power[2] if power else ""]
     if per_node is None:
-        counts = shown(system[PER_NODE])
-        notes.append(f"{at.folder}: its number of accelerators is not a number: {counts}")
+        counts = quoted(system[PER_NODE])
+        notes.append(f"{location.folder}: its number of accelerators is not a number: {counts}")
     return RecordedResult(
-        place=at,
+        place=location,
         row=row,
         logs=logs,
         framework=_text(system, "framework"),
@@ -224,7 +226,7 @@ def _count(at: ResultPlace, system: Mapping[str, Any], key: str) -> int | None:
     if _COUNTS.fullmatch(text):
         return None
     if not re.fullmatch(r"[0-9]{1,9}", text) or int(text) > MAX_ACCELERATORS:
-        raise MlperfError(f"{_system_file(at)}: {key} is {shown(text)}, not a count")
+        raise MlperfError(f"{_system_file(at)}: {key} is {quoted(text)}, not a count")
     return int(text)
 
 

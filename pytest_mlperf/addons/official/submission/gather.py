@@ -135,10 +135,10 @@ def _entry(
         mapped=mapped,
         chosen=chosen,
         accuracy=accuracy,
-        run=_logs(where, _folder_of(file, chosen.folder, 2)),
-        answers=_answers(where, _folder_of(scored, accuracy.folder, 1)),
+        run=_logs(where, _run_folder(file, chosen.folder, 2)),
+        answers=_answers(where, _run_folder(scored, accuracy.folder, 1)),
         audits={
-            one.verdict.kind: _folder_of(other, one.verdict.logs.folder, 1)
+            one.verdict.kind: _run_folder(other, one.verdict.logs.folder, 1)
             for other, one in _of_kinds(sessions, *TESTS)
             if one.verdict.case == case and one.verdict.logs.folder
         },
@@ -199,8 +199,8 @@ def _accuracy(where: str, result: CaseResult, sessions: Sequence[Session]) -> tu
     )
 
 
-def _folder_of(file: Path, folder: str | None, parts: int) -> Path:
-    """Return a run's folder: relative to the results file if it exists there, else as recorded."""
+def _run_folder(file: Path, folder: str | None, parts: int) -> Path:
+    """Return the last `parts` names of `folder` next to `file` if they exist, else `folder`."""
     named = Path(folder or "")
     near = file.resolve().parent.joinpath(*named.parts[-parts:])
     return near if near.is_dir() else named

@@ -71,5 +71,5 @@ class Leaf:
         return f"{self.top}/systems/{self.system}.json"
 
     def source(self, name: str) -> str:
-        """Return the folder of the code."""
+        """Return the source folder: src, or that of implementation `name` in older rounds."""
         return f"{self.top}/src" if self.flat else f"{self.top}/code/{self.benchmark}/{name}"

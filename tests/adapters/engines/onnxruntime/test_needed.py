@@ -11,7 +11,10 @@ from pathlib import Path
 
 import pytest
 
-from pytest_mlperf.adapters.engines.onnxruntime._session import missing, require_library
+from pytest_mlperf.adapters.engines.onnxruntime._session import (
+    missing_dependencies,
+    require_library,
+)
 from pytest_mlperf.core.errors import EnvironmentFault
 
 pytestmark = pytest.mark.process
@@ -52,7 +55,10 @@ def test_each_library_that_is_missing_is_named(provider: Path, tmp_path: Path) -
     shutil.copy(provider, tmp_path)
     copy = tmp_path / provider.name
 
-    assert [reason.partition(":")[0] for reason in missing(copy)] == ["libhere.so", "libgone.so"]
+    assert [reason.partition(":")[0] for reason in missing_dependencies(copy)] == [
+        "libhere.so",
+        "libgone.so",
+    ]
     shutil.copy(provider.with_name("libhere.so"), tmp_path)
     with pytest.raises(EnvironmentFault) as caught:
         require_library(copy, PROVIDER, engine="tensorrt")
@@ -68,8 +74,8 @@ def test_each_library_that_is_missing_is_named(provider: Path, tmp_path: Path) -
     require_library(provider, PROVIDER, engine="tensorrt")
     require_library(tmp_path / "gone.so", PROVIDER, engine="tensorrt")
     (tmp_path / "text.so").write_text("no library", "utf-8")
-    assert missing(tmp_path / "text.so") == []
-    assert missing(Path(sys.executable).resolve()) == []
+    assert missing_dependencies(tmp_path / "text.so") == []
+    assert missing_dependencies(Path(sys.executable).resolve()) == []
 
 
 ONNXRUNTIME = """

@@ -20,10 +20,10 @@ from onnx import TensorProto, helper, numpy_helper
 from pytest_mlperf.adapters.engines import onnxruntime
 from pytest_mlperf.adapters.engines.onnxruntime import (
     Contents,
-    Kinds,
+    ModelPrecision,
     Node,
     check_contents,
-    check_word,
+    check_precision,
     digests,
     read,
 )
@@ -170,7 +170,7 @@ def test_the_committed_models_are_what_their_names_say() -> None:
     for name, precision in pairs_of(("resnet50", "retinanet", "3d-unet", "bert"), ("fp16", "int8")):
         contents = read(PRECISE / name / f"{name}-{precision}.onnx")
         assert contents is not None
-        kinds = Kinds.of(contents)
+        kinds = ModelPrecision.of(contents)
         assert set(kinds.quantised) == ({precision} if precision == "int8" else set())
         assert kinds.weights == ("fp16" if precision == "fp16" else "fp32")
 
@@ -211,7 +211,7 @@ def test_inner_graphs_functions_constants_and_weights_beside_the_file_are_read(
     assert contents is not None
     assert contents.types == {"c": TensorProto.INT8}
     assert contents.elements == {TensorProto.INT8: 2 * 6}
-    assert str(Kinds.of(contents)) == "int8 operators (1 ConvInteger, 2 DequantizeLinear)"
+    assert str(ModelPrecision.of(contents)) == "int8 operators (1 ConvInteger, 2 DequantizeLinear)"
 
     apart = tmp_path / "apart.onnx"
     model = onnx.load(made(tmp_path, "fp32"))
@@ -219,7 +219,7 @@ def test_inner_graphs_functions_constants_and_weights_beside_the_file_are_read(
     (tmp_path / "w").unlink()
     contents = read(apart)
     assert contents is not None
-    assert str(Kinds.of(contents)) == PLAIN.format("fp32")
+    assert str(ModelPrecision.of(contents)) == PLAIN.format("fp32")
     assert contents.elements == {FLOAT: 64}
 
 
@@ -273,7 +273,9 @@ def test_operators_are_known_by_name_types_and_bits() -> None:
     ]
     operators = [
         (
-            *Kinds.of(Contents(nodes=[Node(kind, ("x", "s", "z"), more)], types=types)).quantised,
+            *ModelPrecision.of(
+                Contents(nodes=[Node(kind, ("x", "s", "z"), more)], types=types)
+            ).quantised,
             None,
         )
         for kind, types, more, _ in cases
@@ -329,11 +331,11 @@ def test_what_tensorrt_may_compute_in_must_be_the_word() -> None:
     rows = []
     for word, flags, refused in cases:
         if refused is None:
-            check_word(word, tensorrt(**flags))
+            check_precision(word, tensorrt(**flags))
             continue
         defect = f"precision = {word!r}, but provider_options has trt_{refused}_enable, which lets "
         rows.append((word, tensorrt(**flags), f"{defect}TensorrtExecutionProvider compute in"))
-    assert unrefused(check_word, SuiteError, rows) == []
+    assert unrefused(check_precision, SuiteError, rows) == []
 
 
 def test_what_tensorrt_computes_in_need_not_be_in_the_file(tmp_path: Path) -> None:

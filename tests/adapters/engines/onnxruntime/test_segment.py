@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 from onnx import TensorProto
 
-from pytest_mlperf.adapters.engines.tasks._images import highest, importance
+from pytest_mlperf.adapters.engines.tasks._images import best_classes, importance
 from tests.adapters.engines.onnxruntime.models import segmenter, volume
 from tests.adapters.engines.onnxruntime.recorder import answers, engine, run
 from tests.adapters.engines.recording import Tokenless
@@ -107,7 +107,9 @@ def test_means_decide_and_of_equal_means_the_first_class() -> None:
     means = sums / weight.reshape(1, 1)
     equal = means[0] == means[1]
 
-    classes = [int(highest(pair.reshape(2, 1, 1, 1).copy(), weight)[0, 0, 0]) for pair in sums.T]
+    classes = [
+        int(best_classes(pair.reshape(2, 1, 1, 1).copy(), weight)[0, 0, 0]) for pair in sums.T
+    ]
 
     assert classes == [0 if same else 1 for same in equal]
     assert 0 < sum(equal) < len(equal)

@@ -31,7 +31,7 @@ from pytest_mlperf.adapters.engines.onnxruntime.tensorrt import (
     FURTHER_OPTIONS,
     TensorRtEngine,
     TensorRtPlan,
-    placed,
+    placement_text,
 )
 from pytest_mlperf.adapters.engines.tasks.graph import Tensor
 from pytest_mlperf.core.declaration import declaration_of
@@ -256,10 +256,10 @@ def test_no_engine_is_built_in_the_middle_of_a_run() -> None:
 def test_the_placement_of_operators_is_described() -> None:
     mixed = {CUDA: Counter(Shape=1, NonMaxSuppression=2), TENSORRT_PROVIDER: Counter(Conv=118)}
 
-    assert placed(mixed) == f"{TENSORRT_PROVIDER} 118, {CUDA} 3 (NonMaxSuppression, Shape)"
-    assert placed(None) == "not reported by this onnxruntime"
+    assert placement_text(mixed) == f"{TENSORRT_PROVIDER} 118, {CUDA} 3 (NonMaxSuppression, Shape)"
+    assert placement_text(None) == "not reported by this onnxruntime"
     with pytest.raises(RunError, match=rf"no operator .* runs on TensorRT .3 on {CUDA}.; see"):
-        placed({CUDA: mixed[CUDA]})
+        placement_text({CUDA: mixed[CUDA]})
 
 
 def test_onnxruntime_reports_the_provider_of_each_node(tmp_path: Path) -> None:

@@ -12,7 +12,7 @@ import pytest
 from pytest_mlperf.adapters.engines.openai._salt import SALT, SALT_WORDS, salt_of
 from pytest_mlperf.core.errors import RunError, SuiteError
 from pytest_mlperf.run.worker.closed_loop import SlotSink
-from pytest_mlperf.run.worker.conversations import Asked
+from pytest_mlperf.run.worker.conversations import NextRequest
 from tests.adapters.engines.openai.recorder import RUN_TOKENS, Recorder, in_a_run, open_engine, run
 from tests.adapters.engines.openai.scripted import Manner, Request, Scripted
 from tests.refusals import unrefused
@@ -57,7 +57,7 @@ def test_a_turn_is_sent_as_it_was_recorded_where_nothing_is_under_way() -> None:
         assert (request.body["max_tokens"], request.body["stream"]) == (RUN_TOKENS, True)
 
 
-def under_way(turns: Sequence[Asked], **options: Any) -> tuple[list[Request], list[str]]:
+def under_way(turns: Sequence[NextRequest], **options: Any) -> tuple[list[Request], list[str]]:
     """Ask turns one after the other as a closed loop does; return requests and sessions."""
 
     def refuse(error: BaseException) -> None:
@@ -68,7 +68,7 @@ def under_way(turns: Sequence[Asked], **options: Any) -> tuple[list[Request], li
         with open_engine(server.url, TURNS, **CHAT, **options) as engine:
             engine.load_samples(range(len(TURNS)))
             for sample, turn in enumerate(turns):
-                sink.take_slot(sample, turn, 0)
+                sink.expect_request(sample, turn, 0)
                 sessions.append(sink.session(sample))
                 engine.submit([sample], [turn.index], sink)
                 sink.freed.get(timeout=30)
@@ -80,7 +80,7 @@ def test_a_conversation_under_way_has_one_salt_after_the_system_prompt() -> None
 
     A header names the conversation to routers.
     """
-    turns = [Asked(0, 4, 1), Asked(1, 4, 2), Asked(0, 5, 1)]
+    turns = [NextRequest(0, 4, 1), NextRequest(1, 4, 2), NextRequest(0, 5, 1)]
     requests, sessions = under_way(turns, session_header="X-Session-ID")
     assert [request.headers["x-session-id"] for request in requests] == sessions
     assert sessions[0] == sessions[1] != sessions[2]
@@ -96,7 +96,7 @@ def test_a_conversation_under_way_has_one_salt_after_the_system_prompt() -> None
         assert request.body["tools"] == TOOLS
     assert first.body["messages"] != again.body["messages"]
     assert later.raw.startswith(first.raw[: first.raw.index(b"]," + b'"tools"')])
-    (plain, plain_again), _ = under_way([Asked(0, 4, 1), Asked(0, 5, 1)], salt=False)
+    (plain, plain_again), _ = under_way([NextRequest(0, 4, 1), NextRequest(0, 5, 1)], salt=False)
     assert plain.raw == plain_again.raw
     assert plain.body["messages"] == TURNS[0]["messages"]
 

@@ -97,7 +97,9 @@ def test_pieces_of_every_kind_are_kept_once() -> None:
         {"content": "yes", "tool_calls": CALLS[0][1]},
         {"function_call": {"name": "find"}},
     ):
-        answer.take(event({"choices": [{"index": 0, "delta": delta, "finish_reason": None}]}))
+        answer.read_events(
+            event({"choices": [{"index": 0, "delta": delta, "finish_reason": None}]})
+        )
 
     assert answer.pieces == [
         ("reasoning", "hm"),

@@ -41,7 +41,9 @@ def events_of(block: bytes) -> list[bytes]:
 
 def take(answer: StreamedAnswer, stream: bytes) -> list[int]:
     """Return the token count of each event of a stream."""
-    return [answer.take(event_bytes) for event_bytes in events_of(EventStream().feed(stream))]
+    return [
+        answer.read_events(event_bytes) for event_bytes in events_of(EventStream().feed(stream))
+    ]
 
 
 def read(*events: bytes, keeps: bool = True) -> tuple[StreamedAnswer, list[int]]:
@@ -177,7 +179,7 @@ def test_an_answer_is_empty_without_text_refusal_or_calls_however_it_is_read() -
             for parts in (stream, [stream[0], b"".join(stream[1:])]):
                 answer = StreamedAnswer(keeps=keeps)
                 for part in parts:
-                    answer.take(part)
+                    answer.read_events(part)
                 assert answer.fields - {"reasoning_content"} == visible, (fields, keeps)
                 assert answer.is_empty == (not visible)
 
@@ -286,9 +288,9 @@ def test_events_that_come_together_count_as_if_alone(parts: list[bytes], spaced:
     parts = [piece("x", ids=[9]), *parts, piece("", finish="stop"), DONE]
     alone, together = StreamedAnswer(keeps=False), StreamedAnswer(keeps=False)
 
-    tokens_apart = sum(alone.take(part) for part in parts)
+    tokens_apart = sum(alone.read_events(part) for part in parts)
 
-    assert together.take(b"".join(parts)) == tokens_apart
+    assert together.read_events(b"".join(parts)) == tokens_apart
     assert together == alone
 
 
@@ -309,7 +311,7 @@ def test_an_event_that_begins_and_ends_as_others_is_read_all_the_same() -> None:
         answer = StreamedAnswer(keeps=False)
         try:
             for block in blocks:
-                answer.take(block)
+                answer.read_events(block)
         except Failed as failure:
             return (str(failure),)
         return answer.n_ids, answer.finish, answer.completion_tokens
@@ -329,5 +331,5 @@ def test_an_event_that_begins_and_ends_as_others_is_read_all_the_same() -> None:
         b'data: {"choices":[{"text":"a","finish_reason":null,"token_ids":[%s]}]}\n\n' % ids
         for ids in (b"1", b"1,2", b"", b" ", b"\t", b"3, 4", b"5")
     ]
-    answer.take(events[0])
-    assert answer.take(b"".join(events)) == 1 + 2 + 0 + 0 + 0 + 2 + 1
+    answer.read_events(events[0])
+    assert answer.read_events(b"".join(events)) == 1 + 2 + 0 + 0 + 0 + 2 + 1

@@ -8,7 +8,7 @@ from typing import Any, ClassVar
 import pytest
 
 from pytest_mlperf.adapters.engines.tensorrt_llm import TensorRtLlmEngine
-from pytest_mlperf.adapters.engines.tensorrt_llm._requests import drafting
+from pytest_mlperf.adapters.engines.tensorrt_llm._requests import speculative_options
 from pytest_mlperf.core.errors import SuiteError
 from pytest_mlperf.testing import check_engine
 from tests.adapters.engines.recording import (
@@ -234,10 +234,13 @@ class Listed:
 def test_a_kind_of_drafts_that_reads_its_name_gets_the_table() -> None:
     newer = {"decoding_type": "MTP", "num_nextn_predict_layers": 1}
 
-    assert drafting(newer, Listed) is newer
-    assert drafting({"decoding_type": "Unheard"}, Listed) == {"decoding_type": "Unheard"}
-    assert drafting("auto", Listed) == "auto"
-    assert drafting({"decoding_type": "NGram", "max_draft_len": 2}, Listed).max_draft_len == 2
+    assert speculative_options(newer, Listed) is newer
+    assert speculative_options({"decoding_type": "Unheard"}, Listed) == {"decoding_type": "Unheard"}
+    assert speculative_options("auto", Listed) == "auto"
+    assert (
+        speculative_options({"decoding_type": "NGram", "max_draft_len": 2}, Listed).max_draft_len
+        == 2
+    )
 
 
 @pytest.mark.process

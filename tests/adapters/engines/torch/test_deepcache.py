@@ -12,7 +12,10 @@ import pytest
 import torch
 from torch.utils.flop_counter import FlopCounterMode
 
-from pytest_mlperf.adapters.engines.torch.diffusion._images import fits, install
+from pytest_mlperf.adapters.engines.torch.diffusion._images import (
+    has_deep_blocks,
+    install_deep_cache,
+)
 from pytest_mlperf.core.errors import SuiteError
 from tests.adapters.engines.torch.pipelines import (
     PROMPTS,
@@ -72,7 +75,7 @@ def test_deep_blocks_run_at_every_nth_step_and_outer_ones_always() -> None:
     for every, steps in ((1, 5), (2, 5), (3, 7), (5, 4)):
         unet, arguments = make_unet(), inputs()
         calls = count_calls(unet)
-        install(unet, every).start()
+        install_deep_cache(unet, every).start()
         for step in range(steps):
             call(unet, 900 - 100 * step, arguments)
 
@@ -84,7 +87,7 @@ def test_deep_blocks_run_at_every_nth_step_and_outer_ones_always() -> None:
 def test_a_step_that_runs_all_blocks_is_the_unets_own_and_others_take_fewer_operations() -> None:
     """Counted by torch: steps between do less than half of the multiplications."""
     plain, unet, arguments = make_unet(), make_unet(), inputs()
-    install(unet, 2).start()
+    install_deep_cache(unet, 2).start()
 
     for step, scale in ((900, 1.0), (800, 0.9), (700, 0.8)):
         with FlopCounterMode(display=False) as counter:
@@ -111,7 +114,7 @@ def test_a_step_between_is_the_outer_blocks_on_the_kept_features(side: int) -> N
     hook.remove()
     # The same call with the features put in place of what the deep blocks give.
     plain.up_blocks[1].register_forward_hook(lambda *_: kept[0])
-    install(unet, 2).start()
+    install_deep_cache(unet, 2).start()
     call(unet, 900, arguments)
 
     assert torch.equal(call(unet, 800, arguments, 0.5), call(plain, 800, arguments, 0.5))
@@ -144,7 +147,7 @@ def test_a_unet_of_one_level_has_no_deep_blocks(tmp_path: Path) -> None:
         "attention_head_dim": (2,),
         "transformer_layers_per_block": (1,),
     }
-    assert not fits(make_unet(**flat))
+    assert not has_deep_blocks(make_unet(**flat))
     write_pipeline(tmp_path, **flat)
     with (
         pytest.raises(SuiteError, match="deepcache = 2 needs a UNet of two levels or more"),

@@ -83,7 +83,7 @@ def test_neighbours_are_real_ones_distinct_and_as_many_as_asked() -> None:
     graph = Graph()
     neighbours = Neighbours(graph.edges, COUNTS)
     papers = np.arange(60)
-    roots, first, *_ = neighbours.around(papers, (3, 2), 0)
+    roots, first, *_ = neighbours.sampled_levels(papers, (3, 2), 0)
 
     position = dict.fromkeys(first.nodes, 0)
     for relation, parents in first.parents.items():
@@ -113,7 +113,7 @@ def test_every_neighbour_is_sampled_as_often() -> None:
     neighbours = Neighbours(edges, {"paper": 1, "fos": 10})
     node_counts: Counter[int] = Counter()
     for seed in range(1500):
-        _, level = neighbours.around(np.array([0]), (3,), seed)
+        _, level = neighbours.sampled_levels(np.array([0]), (3,), seed)
         assert len(set(level.nodes["fos"].tolist())) == 3
         node_counts.update(level.nodes["fos"].tolist())
 

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from pytest_mlperf.adapters.engines.llm.generation import Generation
-from pytest_mlperf.adapters.engines.torch._sampling import drawn
+from pytest_mlperf.adapters.engines.torch._sampling import sample_tokens
 from pytest_mlperf.core.errors import SuiteError
 from tests.adapters.engines.torch.models import MIXED, answers, describe
 
@@ -26,7 +26,7 @@ WARM: dict[str, Any] = {"temperature": 1.5, "seed": 11, "max_new_tokens": 12, "i
 def shares_of(**options: Any) -> list[float]:
     """Return how often each of four tokens is drawn."""
     scores = torch.tensor([SHARES]).log().expand(STEPS, -1)
-    tokens = Counter(drawn(scores, EVENLY, Generation(**options)).tolist())
+    tokens = Counter(sample_tokens(scores, EVENLY, Generation(**options)).tolist())
     return [tokens[token] / STEPS for token in range(len(SHARES))]
 
 

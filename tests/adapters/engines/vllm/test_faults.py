@@ -73,7 +73,7 @@ def test_missing_stamps_compare_nothing(counting: Path, capsys: pytest.CaptureFi
 @pytest.mark.process
 @pytest.mark.parametrize("api", ["async", "offline"])
 def test_a_deaf_process_is_ended(counting: Path, monkeypatch: pytest.MonkeyPatch, api: str) -> None:
-    monkeypatch.setattr(processes.Started.end, "__defaults__", (0.1,))
+    monkeypatch.setattr(processes.ChildTracker.end, "__defaults__", (0.1,))
     processes_at_start = set(descendants())
     with open_engine(counting, PROMPTS, api=api, **faulty("deaf")):
         assert len(set(descendants()) - processes_at_start) == 1

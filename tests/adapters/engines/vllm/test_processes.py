@@ -8,7 +8,7 @@ import sys
 import pytest
 
 from pytest_mlperf.adapters.engines.serving import descendants
-from pytest_mlperf.adapters.engines.vllm._library import Started
+from pytest_mlperf.adapters.engines.vllm._library import ChildTracker
 
 pytestmark = pytest.mark.process
 
@@ -32,7 +32,7 @@ def ready(process: subprocess.Popen[str]) -> subprocess.Popen[str]:
 def test_processes_from_before_are_left_alone() -> None:
     """Children and their children are ended; an older child of this process is not."""
     with ready(start(SLEEPS)) as older:
-        started = Started()
+        started = ChildTracker()
         with ready(start(FORKS)) as newer:
             assert len(started.pids()) == 2
 
@@ -46,7 +46,7 @@ def test_processes_from_before_are_left_alone() -> None:
 
 
 def test_processes_that_end_by_themselves_are_not_killed() -> None:
-    started = Started()
+    started = ChildTracker()
     with start("print(flush=True); input()") as process:
         ready(process)
         assert started.pids() == {process.pid}

@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pytest_mlperf.adapters.engines.llm.engine import STAMP_ROUNDING_SECONDS, StampGaps
-from pytest_mlperf.adapters.engines.vllm._library import compare
+from pytest_mlperf.adapters.engines.vllm._library import compare_stamps
 from pytest_mlperf.core.errors import RunError
 from tests.refusals import unrefused
 
@@ -33,7 +33,7 @@ def test_the_line_has_the_middle_and_the_tail(gaps_s: list[float]) -> None:
     """p50 and p99 are values that occurred: at least that share is not above them."""
     gaps = new_gaps()
     for gap_s in gaps_s:
-        compare(gaps, 7, 3, (10.0 + gap_s, 11.0 + gap_s), theirs(10.0, 11.0))
+        compare_stamps(gaps, 7, 3, (10.0 + gap_s, 11.0 + gap_s), theirs(10.0, 11.0))
 
     line = gaps.take()
 
@@ -86,8 +86,8 @@ def test_impossible_stamps_end_the_run() -> None:
         ((10.1, 11.1), theirs(10.0, 11.0, 4), "vLLM counts 4 tokens in the answer, but 3 came"),
     ]
     rows = [(new_gaps(), 7, 3, *row, f"^sample 7 of the data set.*{said}") for *row, said in table]
-    assert unrefused(compare, RunError, rows) == []
+    assert unrefused(compare_stamps, RunError, rows) == []
     gaps = new_gaps()
     for other in (None, theirs(0.0, 0.0, 0)):  # where vLLM keeps no stamps
-        compare(gaps, 7, 3, (10.0, 11.0), other)
+        compare_stamps(gaps, 7, 3, (10.0, 11.0), other)
     assert gaps.take() == ""

@@ -60,7 +60,9 @@ def open_pipeline(
     dtype = devices.base_dtype(precision, checkpoint_dtype, device)
     with quiet_and_offline(), quiet():
         parts = {
-            name: load_part(folder / name, kind, dtype, variant, **more_of(name, options.attention))
+            name: load_part(
+                folder / name, kind, dtype, variant, **load_arguments(name, options.attention)
+            )
             for name, kind in kinds.items()
         }
         tokenizers = {
@@ -95,8 +97,8 @@ def open_pipeline(
     return pipe, facts
 
 
-def more_of(part: str, attention: str) -> dict[str, Any]:
-    """Return further arguments to load a part, by transformers or by diffusers."""
+def load_arguments(part: str, attention: str) -> dict[str, Any]:
+    """Return extra arguments to load a pipeline part; `attention` is for text encoders only."""
     if part.startswith("text_encoder"):
         return {"attn_implementation": attention}
     return {"low_cpu_mem_usage": is_accelerate_available()}
@@ -140,7 +142,7 @@ def check_index(
 
 
 def load_part(path: Path, kind: Any, dtype: Any, variant: str | None = None, **more: Any) -> Any:
-    with _part(path, kind.__name__):
+    with _loading_part(path, kind.__name__):
         model, info = kind.from_pretrained(
             path,
             dtype=dtype,
@@ -156,8 +158,8 @@ def load_part(path: Path, kind: Any, dtype: Any, variant: str | None = None, **m
 
 
 @contextlib.contextmanager
-def _part(path: Path, name: str, file: str = "config.json") -> Iterator[None]:
-    """Load a part of a pipeline, whose folder must have a file; name it in any error."""
+def _loading_part(path: Path, name: str, file: str = "config.json") -> Iterator[None]:
+    """Check that a folder has `file`; report errors of the `with` block as RunError with `name`."""
     if not (path / file).is_file():
         raise broken(path, f"has no {file}; copy this part of the pipeline here again")
     try:
@@ -170,7 +172,7 @@ def _part(path: Path, name: str, file: str = "config.json") -> Iterator[None]:
 
 
 def load_scheduler(path: Path, kind: Any) -> Any:
-    with _part(path, "the scheduler", "scheduler_config.json"):
+    with _loading_part(path, "the scheduler", "scheduler_config.json"):
         return kind.from_pretrained(path, local_files_only=True)
 
 
@@ -226,7 +228,7 @@ class DeepCache:
         self._steps += 1
 
 
-class _Deep(torch.nn.Module):
+class _SkippableBlock(torch.nn.Module):
     """Run a block at full steps of DeepCache; at other steps skip it and return its input."""
 
     def __init__(self, block: Any, cache: DeepCache) -> None:
@@ -249,7 +251,7 @@ class _Deep(torch.nn.Module):
         return hidden_states
 
 
-class _DeepDown(_Deep):
+class _DeepDown(_SkippableBlock):
     """Skip a down block at steps that reuse features; return its input for the up blocks too."""
 
     def _skipped(self, hidden_states: Any) -> Any:
@@ -257,7 +259,7 @@ class _DeepDown(_Deep):
         return hidden_states, (hidden_states,) * layers
 
 
-class _LastDeepUp(_Deep):
+class _LastDeepUp(_SkippableBlock):
     """Store the last deep up block's output at full steps; return it at steps that skip blocks."""
 
     def forward(self, hidden_states: Any, *rest: Any, **named: Any) -> Any:
@@ -266,37 +268,37 @@ class _LastDeepUp(_Deep):
         return self._cache.features
 
 
-def fits(unet: Any) -> bool:
+def has_deep_blocks(unet: Any) -> bool:
     """Return whether a UNet has deep blocks, i.e. at least two resolution levels."""
     return len(unet.down_blocks) > 1 and len(unet.up_blocks) > 1
 
 
-def install(unet: Any, every: int) -> DeepCache:
-    """Make a UNet2DConditionModel of diffusers reuse deep features; call `start` for each image."""
+def install_deep_cache(unet: Any, every: int) -> DeepCache:
+    """Make a UNet compute deep features only at every `every`-th step; call `start` per image."""
     cache = DeepCache(every)
     outer = unet.down_blocks[0]
     for number, downsampler in enumerate(outer.downsamplers or ()):
-        outer.downsamplers[number] = _Deep(downsampler, cache)
+        outer.downsamplers[number] = _SkippableBlock(downsampler, cache)
     for number in range(1, len(unet.down_blocks)):
         unet.down_blocks[number] = _DeepDown(unet.down_blocks[number], cache)
     if unet.mid_block is not None:
-        unet.mid_block = _Deep(unet.mid_block, cache)
+        unet.mid_block = _SkippableBlock(unet.mid_block, cache)
     last = len(unet.up_blocks) - 2
     for number in range(last):
-        unet.up_blocks[number] = _Deep(unet.up_blocks[number], cache)
+        unet.up_blocks[number] = _SkippableBlock(unet.up_blocks[number], cache)
     unet.up_blocks[last] = _LastDeepUp(unet.up_blocks[last], cache)
     unet.register_forward_pre_hook(cache.step)
     return cache
 
 
 def _cache(unet: Any, every: int) -> DeepCache | None:
-    if every > 1 and not fits(unet):
+    if every > 1 and not has_deep_blocks(unet):
         raise SuiteError(
             f"engine torch-diffusion: deepcache = {every} needs a UNet of two levels or more, "
             "which this is not; set deepcache = 1",
             option="deepcache",
         )
-    return install(unet, every) if every > 1 else None
+    return install_deep_cache(unet, every) if every > 1 else None
 
 
 def _size(pipe: Any, options: DiffusionOptions) -> tuple[int, int]:
@@ -331,7 +333,7 @@ class MediaBatches:
     def __init__(
         self, dataset: Dataset, options: MediaOptions, shape: tuple[int, ...], size: str
     ) -> None:
-        """Make media of a `size`, as errors word it, from latents of a shape."""
+        """Store the shape of latents, and `size`, the text on the media's size in errors."""
         self._dataset, self._options = dataset, options
         self._shape, self._size = shape, size
         self._samples: dict[int, tuple[Any, Any]] = {}
@@ -366,7 +368,7 @@ class MediaBatches:
         return prompt
 
     def _generate(self, indices: Sequence[int], steps: int) -> Any:
-        """Return uint8 arrays, one per sample."""
+        """Generate samples in `steps` denoising steps; return one uint8 array each."""
         raise NotImplementedError
 
     def _latents(self, index: int, data_set_latents: Any) -> Any:

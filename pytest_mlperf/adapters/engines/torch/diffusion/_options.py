@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from pytest_mlperf.adapters.conventions import NEGATIVE_PROMPT
-from pytest_mlperf.adapters.engines import is_count, number_of, one_of
+from pytest_mlperf.adapters.engines import count_rule, is_count, one_of
 from pytest_mlperf.adapters.engines.torch._base import DeviceOptions
 from pytest_mlperf.extension import PLAIN_PRECISIONS, PrecisionName, Rule
 
@@ -39,7 +39,7 @@ class MediaOptions(DeviceOptions):
 
     def rules(self, precision: str) -> Iterator[Rule]:
         yield from super().rules(precision)
-        yield number_of("steps", self.steps, "steps")
+        yield count_rule("steps", self.steps, "steps")
         scale = self.guidance_scale
         yield "guidance_scale", scale, 0 <= scale < math.inf, "a number from 0 on"
         yield "seed", self.seed, 0 <= self.seed < 1 << 31, "a number from 0 to 2147483647"
@@ -75,8 +75,8 @@ class DiffusionOptions(MediaOptions):
 
     def rules(self, precision: str) -> Iterator[Rule]:
         yield from super().rules(precision)
-        yield number_of("height", self.height, "pixels")
-        yield number_of("width", self.width, "pixels")
+        yield count_rule("height", self.height, "pixels")
+        yield count_rule("width", self.width, "pixels")
         yield "deepcache", self.deepcache, is_count(self.deepcache), "a number of steps; 1 is off"
         yield one_of("vae_dtype", self.vae_dtype, VAE_DTYPES)
         is_valid = self.compile is False or self.compile in BLOCK_MODES
@@ -117,7 +117,7 @@ class VideoOptions(MediaOptions):
         scale, share = self.guidance_scale_2, self.boundary
         yield "guidance_scale_2", scale, 0 <= scale < math.inf, "a number from 0 on"
         for name, unit in (("frames", "frames"), ("prompt_tokens", "tokens")):
-            yield number_of(name, getattr(self, name), unit)
+            yield count_rule(name, getattr(self, name), unit)
         for name in ("height", "width"):
             pixels = getattr(self, name)
             yield name, pixels, pixels >= 1 and pixels % 16 == 0, "a multiple of 16 pixels"

@@ -49,7 +49,7 @@ def open_pipeline(
                 folder / name,
                 kind,
                 torch.float32 if name == "vae" else dtype,
-                **_images.more_of(name, options.attention),
+                **_images.load_arguments(name, options.attention),
             )
             for name, kind in MODELS.items()
         }
@@ -69,7 +69,7 @@ def open_pipeline(
 
 
 class Videos(_images.MediaBatches):
-    """Keep loaded prompts, and make their videos."""
+    """Cache loaded prompts, and generate their videos in batches."""
 
     field, source, sizes = "prompt", "vbench", "frames, height, width"
     _options: VideoOptions

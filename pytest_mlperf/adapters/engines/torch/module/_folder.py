@@ -42,7 +42,7 @@ def sizes_in(folder: Path, kind: Callable[..., S], model_type: str) -> S:
     return kind(**parsed)
 
 
-def filled(folder: Path, weights: str, make: Callable[[], M]) -> M:
+def module_with_weights(folder: Path, weights: str, make: Callable[[], M]) -> M:
     """Make a module and load a folder's weights, or random ones if `weights` is "dummy".
 
     Also set its attribute `facts` to the weights' SHA-256, or to {"weights": "dummy"}.

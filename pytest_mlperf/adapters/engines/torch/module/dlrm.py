@@ -117,10 +117,7 @@ class EmbeddingTable:
         return EmbeddingTable(rows=self.rows.to(device), scales=scales)
 
     def sums(self, lookups: Any, dtype: Any) -> Any:
-        """Return the sum of each pair's embedding vectors, shape (pairs, dim).
-
-        `lookups` are row numbers, shape (pairs, lookups).
-        """
+        """Return each pair's summed vectors, (pairs, dim), for row numbers, (pairs, lookups)."""
         if self.scales is None:
             sums = torch.nn.functional.embedding_bag(lookups.contiguous(), self.rows, mode="sum")
             return sums.to(dtype)
@@ -160,7 +157,7 @@ class EmbeddingTables(torch.nn.Module):
 
 
 def kept_table(rows: Any, kind: str) -> EmbeddingTable:
-    """Return a checkpoint's embedding table, (rows, dim), converted to one of `TABLE_KINDS`."""
+    """Convert a checkpoint's embedding table, shape (rows, dim), to `kind` of `TABLE_KINDS`."""
     if kind == "checkpoint":
         return EmbeddingTable(rows=rows)
     return _fill(len(rows), rows.shape[1], kind, lambda start, stop: rows[start:stop].float())

@@ -20,7 +20,7 @@ import torch
 from torch.nn.functional import layer_norm, silu
 
 from pytest_mlperf.adapters.engines import broken
-from pytest_mlperf.adapters.engines.torch.module._folder import filled, sizes_in
+from pytest_mlperf.adapters.engines.torch.module._folder import module_with_weights, sizes_in
 from pytest_mlperf.adapters.engines.torch.module._runner import Mismatch
 from pytest_mlperf.adapters.lazy import np
 
@@ -69,16 +69,16 @@ class HstuLayer(torch.nn.Module):
         self.inward = torch.nn.Linear(width, sum(self._parts))
         self.outward = torch.nn.Linear(outer, width)
 
-    def forward(self, hidden: Any, sees: Any) -> Any:
+    def forward(self, hidden: Any, mask: Any) -> Any:
         """Return the next hidden states, shape (batch, length, width).
 
-        `sees` masks and scales the attention weights, shape (batch, 1, length, length).
+        The attention weights are multiplied by `mask`, shape (batch, 1, length, length).
         """
         parts = silu(self.inward(layer_norm(hidden, hidden.shape[-1:]))).split(self._parts, dim=-1)
         values, queries, keys = (
             part.unflatten(-1, (self._heads, -1)).transpose(1, 2) for part in parts[1:]
         )
-        weights = silu(queries @ keys.transpose(2, 3) * self._scale) * sees
+        weights = silu(queries @ keys.transpose(2, 3) * self._scale) * mask
         attended = (weights @ values).transpose(1, 2).flatten(2)
         return hidden + self.outward(layer_norm(attended, attended.shape[-1:]) * parts[0])
 
@@ -184,4 +184,4 @@ def dlrm_v3(*, model: str, weights: str = "checkpoint") -> Hstu:
     sizes = sizes_in(folder, HstuSizes, "dlrm-v3")
     if sizes.num_categories > sizes.num_items:
         raise broken(folder / "config.json", "has more categories than items")
-    return filled(folder, weights, lambda: Hstu(sizes))
+    return module_with_weights(folder, weights, lambda: Hstu(sizes))

@@ -24,7 +24,7 @@ from numpy.typing import NDArray
 from torch.nn.functional import leaky_relu
 
 from pytest_mlperf.adapters.engines import broken, engine_error
-from pytest_mlperf.adapters.engines.torch.module._folder import filled, sizes_in
+from pytest_mlperf.adapters.engines.torch.module._folder import module_with_weights, sizes_in
 from pytest_mlperf.adapters.engines.torch.module._runner import Mismatch
 
 Ints = NDArray[np.int64]
@@ -62,7 +62,7 @@ class Neighbours:
     """
 
     def __init__(self, edges: Mapping[Relation, NDArray[Any]], counts: Mapping[str, int]) -> None:
-        """Sort the edges by target node; this is done once, as it takes time and memory."""
+        """Sort edges by target node, once, as it is slow; `counts`: number of nodes by type."""
         self._rows: dict[Relation, tuple[Ints, NDArray[Any]]] = {}
         for (first, name, second), pairs in edges.items():
             ends = pairs[:, 0], pairs[:, 1]
@@ -74,11 +74,10 @@ class Neighbours:
             self._rows[first, name, second] = _sorted(*ends, counts[second])
             self._rows[second, f"rev_{name}", first] = _sorted(*ends[::-1], counts[first])
 
-    def around(self, papers: Ints, fan_outs: Sequence[int], seed: int) -> list[Level]:
-        """Return the sampled nodes around queried papers, one level per hop.
+    def sampled_levels(self, papers: Ints, fan_outs: Sequence[int], seed: int) -> list[Level]:
+        """Sample the nodes around queried papers; return one level per hop, after the papers' own.
 
-        The first level holds the papers themselves; `fan_outs` limits neighbours per relation and
-        hop.
+        `fan_outs` has the maximum number of neighbours per relation for each hop.
         """
         levels = [Level(nodes={"paper": papers}, roots={"paper": papers})]
         for hop, count in enumerate(fan_outs):
@@ -99,7 +98,7 @@ class Neighbours:
     def _sampled(
         self, relation: Relation, level: Level, limit: int, salt: tuple[int, int]
     ) -> tuple[Ints, Ints]:
-        """Sample neighbours of a level's nodes in a relation, at most `limit` per node.
+        """Sample up to `limit` neighbours per node of a level in a relation; `salt`: (seed, hop).
 
         Returns, for each neighbour, the index of its parent in the level, and its node number.
         """
@@ -125,7 +124,7 @@ def _sorted(sources: Any, targets: Any, count: int) -> tuple[Ints, NDArray[Any]]
 
 
 def _chance(*parts: Any) -> NDArray[np.float64]:
-    """Return pseudo-random numbers in [0, 1), hashed from `parts` by SplitMix64."""
+    """Return pseudo-random numbers in [0, 1): the SplitMix64 hash of the integers `parts`."""
     mixed = np.zeros(1, np.uint64)
     with np.errstate(over="ignore"):
         for part in parts:
@@ -247,7 +246,9 @@ class Rgat(torch.nn.Module):
 
     def scores(self, paper: Any) -> Any:
         """Return the score of every class for each paper, shape (papers, classes)."""
-        levels = self._neighbours.around(paper.numpy(), self._sizes.fan_outs[::-1], self.seed)
+        levels = self._neighbours.sampled_levels(
+            paper.numpy(), self._sizes.fan_outs[::-1], self.seed
+        )
         hidden = [
             {kind: self._loaded(kind, nodes) for kind, nodes in level.nodes.items()}
             for level in levels
@@ -302,6 +303,6 @@ def rgat(*, model: str, weights: str = "checkpoint", seed: int = 0) -> Rgat:
     sizes = sizes_in(folder, RgatSizes, "rgat")
     if sizes.hidden % sizes.heads:
         raise broken(folder / "config.json", "hidden is not a multiple of heads")
-    module: Rgat = filled(folder, weights, lambda: Rgat(sizes, seed))
+    module: Rgat = module_with_weights(folder, weights, lambda: Rgat(sizes, seed))
     module.facts |= {"fan_outs": str(list(sizes.fan_outs)), "sampling_seed": str(seed)}
     return module

@@ -15,8 +15,14 @@ from typing import Any
 from pytest_mlperf import MlperfError, __version__
 from pytest_mlperf.addons.history.bisect import Bisection, Comparison
 from pytest_mlperf.addons.history.bisection import Mark
-from pytest_mlperf.addons.history.bisections import BisectStore, alone, folder_name
-from pytest_mlperf.addons.history.commands.bisect._page import heading, log, result, say, step
+from pytest_mlperf.addons.history.bisections import BisectStore, folder_lock, folder_name
+from pytest_mlperf.addons.history.commands.bisect._page import (
+    comparison_lines,
+    heading,
+    log,
+    result_lines,
+    say,
+)
 from pytest_mlperf.addons.history.lineage import BuildAt, commits, versions
 from pytest_mlperf.cli.arguments import add
 from pytest_mlperf.cli.named_tests import performance_tests
@@ -110,7 +116,7 @@ def run(parsed: argparse.Namespace) -> int:
     question = (builds[0].name, builds[-1].name, parsed.versions or "", *sorted(plan.cases))
     kept = parsed.runs_dir / "bisect" / folder_name(*question)
     try:
-        with _ended_as_by_ctrl_c(), alone(kept):
+        with _ended_as_by_ctrl_c(), folder_lock(kept):
             settings = _settings(plan, parsed.pairs)
             store = BisectStore(kept, settings, restart=parsed.restart)
             store.begin(run_id)
@@ -122,7 +128,7 @@ def run(parsed: argparse.Namespace) -> int:
 
 def _searched(search: Bisection, store: BisectStore) -> int:
     say(heading(search, list(search.plan.cases), store.runs))
-    end = search.first()
+    end = search.compare_ends()
     _tell(search, end)
     if end.reason:
         raise MlperfError(f"BAD, {search.builds[-1].title}, cannot be judged: {end.reason}")
@@ -140,13 +146,13 @@ def _searched(search: Bisection, store: BisectStore) -> int:
     proof = search.proof()
     for comparison in search.log[count:]:
         _tell(search, comparison)
-    say(["", *log(search, search.plan.noise, str(search.folder)), *result(search, proof)])
-    return 0 if proof.named else 1
+    say(["", *log(search, search.plan.noise, str(search.folder)), *result_lines(search, proof)])
+    return 0 if proof.is_single_build else 1
 
 
 def _tell(search: Bisection, comparison: Comparison) -> None:
     progress("")
-    say(step(search, comparison))
+    say(comparison_lines(search, comparison))
 
 
 def _builds(parsed: argparse.Namespace, plan: InterleavedCases) -> list[BuildAt]:

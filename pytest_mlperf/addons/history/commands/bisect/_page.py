@@ -8,10 +8,10 @@ from pytest_mlperf.addons.history.bisect import Bisection, Comparison, MetricOf,
 from pytest_mlperf.addons.history.bisection import (
     Mark,
     Speed,
-    across,
+    comparison_count,
     is_part,
     most_comparisons,
-    steps,
+    relative_speed,
 )
 from pytest_mlperf.addons.history.lineage import BuildAt
 from pytest_mlperf.bench.interleaved import in_words
@@ -29,19 +29,16 @@ def say(lines: Sequence[str]) -> None:
     print(end="", flush=True)
 
 
-def heading(search: Bisection, tests: Sequence[str], kept: int) -> list[str]:
-    """Return lines about the bisect: good and bad build, tests, and number of comparisons.
-
-    `kept` is the number of stored runs.
-    """
+def heading(search: Bisection, tests: Sequence[str], stored_runs: int) -> list[str]:
+    """Return lines about the bisect: good and bad build, tests, comparisons, and `stored_runs`."""
     last, noun = search.last, _noun(search)
-    usual = steps(last) + 1 + (last > 1)
+    usual = comparison_count(last) + 1 + (last > 1)
     text = (
         f"{plural(last - 1, noun)} in between: {plural(usual, 'comparison')} if each "
         f"is decided, at most {most_comparisons(last)}, with 4 or more runs each"
     )
-    if kept:
-        text += f"; continues with {unbroken(plural(kept, 'run'))} of the last call"
+    if stored_runs:
+        text += f"; continues with {unbroken(plural(stored_runs, 'run'))} of the last call"
     return [
         *paragraphs("good", [_about(search.builds[0])], width()),
         *paragraphs("bad", [_about(search.builds[-1])], width()),
@@ -50,14 +47,14 @@ def heading(search: Bisection, tests: Sequence[str], kept: int) -> list[str]:
     ]
 
 
-def step(search: Bisection, comparison: Comparison) -> list[str]:
+def comparison_lines(search: Bisection, comparison: Comparison) -> list[str]:
     """Return lines on the result of a comparison, and on how many may follow."""
     builds, left = search.builds, search.range
     against = "" if comparison.before == 0 else f" beside {builds[comparison.before].title}"
     outcome = f"{comparison.mark}: {comparison.reason or comparison_text(comparison)}"
     text = f"{builds[comparison.now].title}{against} {outcome}"
     if left.next is not None and search.log[0].mark is Mark.BAD:
-        ahead = steps(left.left + 1) + (left.good > 0)
+        ahead = comparison_count(left.left + 1) + (left.good > 0)
         made = [each.runs for each in search.log if not each.reason]
         runs = round(ahead * sum(made) / len(made))
         ahead_runs = unbroken(plural(runs, "run"))
@@ -98,20 +95,20 @@ def log(search: Bisection, noise: str, folder: str) -> list[str]:
     ]
 
 
-def result(search: Bisection, proof: Proof) -> list[str]:
+def result_lines(search: Bisection, proof: Proof) -> list[str]:
     """Return lines on the commit that caused the drop, or on the range that contains it."""
     start, build = search.builds[proof.before], search.builds[proof.now]
     parent = start.name == build.parent
     changes = [
         f"{_change(proof.metric, proof.speed)} against {'its parent' if parent else start.title}"
-        if proof.named
+        if proof.is_single_build
         else f"{_change(proof.metric, proof.speed)} from {start.title} to {build.title}"
     ]
     if proof.before or proof.now < search.last:
         whole = search.log[0].ratios[proof.metric]
         changes.append(f"{_change(proof.metric, whole)} from GOOD to BAD")
-    head = _named(build) if proof.named else _range(search, proof)
-    see = f"show {build.title}" if proof.named else f"log {start.title}..{build.title}"
+    head = _named(build) if proof.is_single_build else _range(search, proof)
+    see = f"show {build.title}" if proof.is_single_build else f"log {start.title}..{build.title}"
     return [
         *head,
         *paragraphs("change", changes, width()),
@@ -143,7 +140,7 @@ def _range(search: Bisection, proof: Proof) -> list[str]:
             "proven; it may be in several steps"
         )
     inside = range(proof.before + 1, proof.now + 1)
-    marks = {n: str(one.mark) for n, one in search.beside_good.items()}
+    marks = {n: str(one.mark) for n, one in search.comparisons_with_good.items()}
     rows = [
         f"{search.builds[n].title} {marks.get(n, 'not tried')}  {search.builds[n].subject}".strip()
         for n in inside[:MAX_LISTED_COMMITS]
@@ -165,12 +162,12 @@ def _notes(search: Bisection, proof: Proof) -> list[str]:
             "this is only a part of the drop, by its size: fix it, then measure and bisect again"
         )
     for x, y in proof.rest:
-        speed = across(*(search.speeds(proof.metric)[place] for place in (x, y)))
+        speed = relative_speed(*(search.speeds(proof.metric)[place] for place in (x, y)))
         notes.append(
             f"a part of the drop lies elsewhere, between {builds[x].title} and {builds[y].title}: "
             f"{_change(proof.metric, speed)}; to find it, bisect these two with a smaller limit"
         )
-    if proof.named and build.merged:
+    if proof.is_single_build and build.merged:
         notes.append(
             f"it is a merge commit; list its commits: git log {build.title}^1..{build.title}^2"
         )
@@ -179,7 +176,7 @@ def _notes(search: Bisection, proof: Proof) -> list[str]:
 
 def _table(search: Bisection) -> list[str]:
     """Return a table with a row per build that was compared with the good one, in build order."""
-    beside_good = [one for _, one in sorted(search.beside_good.items())]
+    beside_good = [one for _, one in sorted(search.comparisons_with_good.items())]
     several = len({metric for one in beside_good for metric in one.ratios}) > 1
     noun = _noun(search)
     rows = [{noun: search.builds[0].title, "verdict": "GOOD"}]

@@ -31,7 +31,7 @@ def name_of(text: str) -> str:
     return re.sub(r"^[^a-z0-9]+|[-.]+$", "", words)
 
 
-def written(results: Results, parsed: argparse.Namespace) -> Path:
+def write_session(results: Results, parsed: argparse.Namespace) -> Path:
     """Write a session to `--output`, or into the folder of runs; return the file's path."""
     file: Path = parsed.output or _kept(parsed.runs_dir) / "runs" / results.run / "results.json"
     write_results(file, results)

@@ -15,13 +15,13 @@ from pytest_mlperf.addons.official.commands.imports._sessions import (
     next_steps,
     session,
     summary,
-    written,
+    write_session,
 )
 from pytest_mlperf.addons.official.curve_points import has_result, is_run_folder
-from pytest_mlperf.bench.foreign_runs import checked
+from pytest_mlperf.bench.foreign_runs import safe_case
 from pytest_mlperf.cli.output import show
 from pytest_mlperf.core.measurement import moment_of
-from pytest_mlperf.core.untrusted_text import shown
+from pytest_mlperf.core.untrusted_text import quoted
 from pytest_mlperf.extension import (
     MLC_ENDPOINTS,
     Case,
@@ -63,7 +63,7 @@ def run(parsed: argparse.Namespace) -> int:
     ]
     result = _result(parsed, case, sorted(runs, key=lambda run: run.started), sessions[0])
     results = session([result], {"endpoints": sessions[0][0].facts["harness.version"]})
-    file = written(results, parsed)
+    file = write_session(results, parsed)
     show([*summary(results), *notes, *next_steps(file, results)])
     return int(any(result.failed for result in results.cases))
 
@@ -125,7 +125,7 @@ def _differs(
 ) -> MlperfError:
     (a, theirs), (b, ours) = expected, actual
     return MlperfError(
-        f"{key} differs: {shown(theirs)} in {a.folder}, {shown(ours)} in {b.folder}; all points "
+        f"{key} differs: {quoted(theirs)} in {a.folder}, {quoted(ours)} in {b.folder}; all points "
         "and sessions of one import must have the same build and load"
     )
 
@@ -139,7 +139,7 @@ def _case(parsed: argparse.Namespace, point: RecordedPoint) -> Case:
         precision=parsed.precision,
         accelerator=parsed.accelerator,
     )
-    return checked(case)
+    return safe_case(case)
 
 
 def _moment(started: str) -> dt.datetime:
@@ -149,7 +149,7 @@ def _moment(started: str) -> dt.datetime:
             return moment.astimezone(dt.UTC)
     except OverflowError:  # in the last hours of year 9999
         pass
-    raise MlperfError(f"--started {shown(started)} is not a time; write 2026-11-21T03:15:00")
+    raise MlperfError(f"--started {quoted(started)} is not a time; write 2026-11-21T03:15:00")
 
 
 def _begun(points: Sequence[RecordedPoint]) -> dt.datetime:

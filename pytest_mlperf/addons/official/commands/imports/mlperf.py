@@ -13,7 +13,7 @@ from itertools import chain
 from pathlib import Path
 
 from pytest_mlperf import MlperfError
-from pytest_mlperf.addons.official.commands.imports._sessions import name_of, session, written
+from pytest_mlperf.addons.official.commands.imports._sessions import name_of, session, write_session
 from pytest_mlperf.addons.official.commands.published import document
 from pytest_mlperf.addons.official.published_table import table_of
 from pytest_mlperf.addons.official.results import (
@@ -25,7 +25,7 @@ from pytest_mlperf.addons.official.results import (
     read_result,
     result_folders,
 )
-from pytest_mlperf.bench.foreign_runs import checked
+from pytest_mlperf.bench.foreign_runs import safe_case
 from pytest_mlperf.cli.output import as_typed, show
 from pytest_mlperf.extension import (
     Case,
@@ -182,7 +182,7 @@ def _write_session(
         return
     every = (str(log.values.get("loadgen_version")) for one in results for log in one.logs)
     versions = dict.fromkeys(sorted(version.split(" ")[0] for version in every))
-    name = relative(written(session(cases, {"loadgen": ", ".join(versions)}), parsed))
+    name = relative(write_session(session(cases, {"loadgen": ", ".join(versions)}), parsed))
     yield f"wrote a session of {plural(len(cases), 'case')}: {name}"
     yield f"judge it: {as_typed('compare', ['git:HEAD', name], {})}"
 
@@ -196,7 +196,7 @@ def _case(result: RecordedResult, parsed: argparse.Namespace) -> Case:
         precision=parsed.precision or name_of(row.precision) or UNKNOWN_PRECISION,
         accelerator=parsed.accelerator or _accelerator(result),
     )
-    return checked(case, f"{result.place.folder}: ")
+    return safe_case(case, f"{result.place.folder}: ")
 
 
 def _accelerator(result: RecordedResult) -> str:
