@@ -205,7 +205,7 @@ class Baseline:
             for j, earlier in enumerate(self.records[:i]):
                 if not differences(earlier.identity, record.identity):
                     raise ValueError(
-                        f"records[{j}] and records[{i}] have the same identity: keep one of them"
+                        f"records[{j}] and records[{i}] are of the same machine: delete one of them"
                     )
 
 
@@ -258,8 +258,8 @@ ADDED_FACTS = {
     "engine.external_data_sha256": "external weights",
     "engine.model_files_sha256": "model files",
     "engine.option_files_sha256": "files named in options",
-    "engine.server.model": "the server's name of the model",
-    "engine.server.revision": "the server's revision of the model",
+    "engine.server.model": "model name on the server",
+    "engine.server.revision": "model revision on the server",
     "engine.server.build": "system_fingerprint of the server",
     "engine.prompt_tokens_added": "tokens that the server adds to a prompt",
     "inputs.first": "inputs",
@@ -470,18 +470,18 @@ def why_not_comparable(
     """Return why a pass's scores are not comparable with a baseline's, or None if they are."""
     theirs, ours = baseline.fingerprint, subject.fingerprint
     if theirs.get("dataset") != ours.get("dataset") or baseline.samples != samples:
-        name, key = "dataset options", "dataset.options"
-        if theirs.get(key, "") == ours.get(key, ""):
-            name, key = "content", "dataset"
-        old, new = (facts.get(key, "") for facts in (theirs, ours))
-        digits = 12 if key == "dataset" else None
-        change = Note.of("changed", name=name, old=old[:digits], new=new[:digits])
+        name, sides = "dataset options", [f.get("dataset.options", "") for f in (theirs, ours)]
+        if sides[0] == sides[1]:
+            name, sides = "checksum", [f.get("dataset", "")[:12] for f in (theirs, ours)]
+        if sides[0] == sides[1]:
+            name, sides = "samples", [f"{count:,}" for count in (baseline.samples, samples)]
+        change = Note.of("changed", name=name, old=sides[0], new=sides[1])
         return Note.of("data_differ", changes=(change,))
     settings = sorted(key for key in {*theirs, *ours} if key.startswith(GENERATION))
-    sides = {key: [facts.get(key, "absent") for facts in (theirs, ours)] for key in settings}
+    pairs = {key: [facts.get(key, "absent") for facts in (theirs, ours)] for key in settings}
     changes = tuple(
         Note.of("changed", name=key.removeprefix(GENERATION), old=old, new=new)
-        for key, (old, new) in sides.items()
+        for key, (old, new) in pairs.items()
         if old != new
     )
     if changes:

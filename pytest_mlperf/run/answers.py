@@ -31,7 +31,9 @@ def logged_answers(log: Path) -> Iterator[LoggedAnswer]:
     except OSError as error:
         raise RunError("loadgen", f"cannot read {log}: {error.strerror}", str(log)) from error
     except UnfitError as error:
-        raise RunError("loadgen", f"{log} is {error}, not a log", str(log)) from None
+        raise RunError(
+            "loadgen", f"{log} cannot be read as a log: it is {error}", str(log)
+        ) from None
 
 
 def answer_forms(folder: Path) -> tuple[str, ...]:

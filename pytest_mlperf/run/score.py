@@ -71,7 +71,8 @@ class AccuracyLog(Mapping[int, bytes]):
         except OSError as error:
             raise self._error(f"cannot read {path}: {error.strerror}") from error
         if last != b"]":
-            raise self._error(f"{path} is cut: its closing bracket is missing")
+            problem = "its closing bracket is missing; the run did not end normally"
+            raise self._error(f"{path} is truncated: {problem}")
         if not self._places:
             raise self._error(f"{path} is empty: LoadGen logged no answer of any sample")
 
@@ -250,8 +251,8 @@ def answers(blocks: Sequence[Mapping[str, Any]]) -> dict[int, tuple[AccuracyLog,
         log = AccuracyLog(Path(path))
         for position in log:
             if position >= len(indices):
-                count = f"{len(indices):,} samples, 0 to {len(indices) - 1:,}"
-                damage = f"{path} is damaged: it answers sample {position:,} of a run of {count}"
+                count = f"{len(indices):,} samples (0 to {len(indices) - 1:,})"
+                damage = f"{path} is damaged: it answers sample {position:,}, the run had {count}"
                 raise RunError("loadgen", damage, path)
             index = indices[position]
             if index in places:

@@ -305,7 +305,7 @@ NONSENSE: list[tuple[Callable[[], object], str]] = [
         lambda: parse_probe(with_(SMALL.probe, gpus=[], trouble="no driver"), "H200", URL),
         "the probe reports: no driver",
     ),
-    (lambda: identify_by_exporter(b"", (), "H200"), "lists no GPU: correct it"),
+    (lambda: identify_by_exporter(b"", (), "H200"), "lists no GPU: correct its URL"),
     (
         lambda: identify_by_exporter(World().exporter, ("GPU-x",), "cpu"),
         "lists none of gpus =",

@@ -144,7 +144,7 @@ def test_samples_per_joule_are_recorded_and_judged(fake: Fake, project: Project)
     entry = "first-Offline-Working-fp32-H200"
     text = " ".join(" ".join(changed.outlines).split())
     assert f"changed {entry}: machine.driver 595.45.04 → 600.10 since the baseline" in text
-    assert f"note {entry}: compared with the baseline: SM clock −24.2 %, power cap share" in text
+    assert f"note {entry}: compared with the baseline: SM clock −24.2 %, time at the power" in text
 
     fake.write(*scenario("wave const 750"), *other_gpu)
     hungrier = run(project)

@@ -26,6 +26,7 @@ LOAD: dict[str, Any] = {
 }
 NO_LOAD: dict[str, Any] = {**dict.fromkeys(LOAD), "cores": 2, "names": "", "window_s": 10.0}
 MOVED: dict[str, Any] = {"score": 80.0, "reference": 100.0, "change": -0.2, "allowed": 0.1}
+MOVED_TEXTS = ("SM clock −2.1 %", "time at the power cap 31 % → 58 %", "temperature +11 °C")
 STEP = N("step", metric="throughput", old=1000.0, new=990.0)
 LEAST = N("detectable", share=0.041, metric="throughput", limit=None)
 CHANGED = N("changed", name="content", old="6b57", new="27ee")
@@ -53,7 +54,7 @@ SENTENCES: tuple[tuple[Note, str], ...] = (
     (N("no_counter", reader="probe", metric=""), "the probe reports no energy counter"),
     (
         N("no_counter", reader="exporter", metric=ENERGY_METRIC),
-        f"the DCGM exporter reports no energy counter other than 0 ({ENERGY_METRIC})",
+        f"the DCGM exporter reports no energy counter above 0 ({ENERGY_METRIC})",
     ),
     (N("counter_constant"), "the energy counter does not change"),
     (
@@ -81,7 +82,7 @@ SENTENCES: tuple[tuple[Note, str], ...] = (
     (
         N("counter_reset", before_j=5678.9, after_j=0.0),
         "the energy counter was reset during the run: it went back from 5,679 J to 0 J, as when "
-        "the driver is reloaded. Turn on persistence mode: nvidia-smi -pm 1",
+        "the driver is reloaded. Keep it loaded: sudo nvidia-smi -pm 1",
     ),
     (N("counter_in_part"), "the energy counter was not read both before and after the run"),
     (
@@ -147,7 +148,7 @@ SENTENCES: tuple[tuple[Note, str], ...] = (
             energy_metric=ENERGY_METRIC,
         ),
         f"{NOT_JUDGED} the energy counters give a mean of 500 W, DCGM_FI_DEV_POWER_USAGE gives "
-        f"0.5 W. {ENERGY_METRIC} must be in mJ, and both of the same GPUs",
+        f"0.5 W. {ENERGY_METRIC} must be in mJ, and both metrics must be of the same GPUs",
     ),
     (
         N("power_too_low", mean_w=3.0),
@@ -163,12 +164,12 @@ SENTENCES: tuple[tuple[Note, str], ...] = (
     ),
     (
         N("energy_short", noun="wall energy", window_s=18.9, needed_s=19.0),
-        "wall energy of 18.9 s is reported, not gated: at least 19 s are needed. Raise "
-        "min_duration",
+        "wall energy measured for only 18.9 s is reported, not gated: at least 19 s are needed. "
+        "Raise min_duration",
     ),
     (
-        N("energy_unsure", share=0.11),
-        "energy with an uncertainty of 11% is reported, not gated. Make the run longer",
+        N("energy_unsure", share=0.11, most=0.1),
+        "energy with an uncertainty of 11% is reported, not gated: at most 10% is allowed",
     ),
     (
         N("reader_unsure", share=0.11, reader="exporter", interval_s=6.0, advice="exporter_slow"),
@@ -225,7 +226,7 @@ SENTENCES: tuple[tuple[Note, str], ...] = (
         N("meter_elsewhere", first_s=3595.0, last_s=3665.0, begin_s=0.0, end_s=60.0),
         "the meter's log is from 1970-01-01 00:59:55 to 1970-01-01 01:01:05 UTC, the run from "
         "1970-01-01 00:00:00 to 1970-01-01 00:01:00 UTC. Let the meter log during the run; if its "
-        "clock is not in UTC, state its offset",
+        "times are not UTC, set mlperf_meter_offset (seconds) in pytest.ini",
     ),
     (
         N("meter_late", late_s=4.0),
@@ -263,8 +264,7 @@ SENTENCES: tuple[tuple[Note, str], ...] = (
     ),
     (
         N("energy_lacking", folder="a/b.2", reasons=(N("meter_gap", gap_s=7.0, most_s=5.0),)),
-        "a/b.2: the meter's log has a gap of 7.0 s; 5 s are allowed. Keep the meter running until "
-        "the end of the run",
+        "a/b.2: the meter's log has a gap of 7.0 s; 5 s are allowed",
     ),
     (
         N("run_unfit", run=1, of=2, reasons=(N("trace_in_part"),)),
@@ -282,8 +282,9 @@ SENTENCES: tuple[tuple[Note, str], ...] = (
     (
         N("load_seen", **LOAD),
         "other processes used 1.3 of 2 cores (cc1plus 0.9, python 0.4); the run's threads waited "
-        "1,234 s of 10 s for a core; the hypervisor took 0.3 s; a CPU quota throttled the run for "
-        "2 s; memory was short for 0.4 s, and 1,200 pages were read from disk",
+        "1,234 s of 10 s for a core; the hypervisor took 0.3 s of CPU time; a CPU quota "
+        "throttled the run for 2 s; memory was short for 0.4 s, and 1,200 pages were read from "
+        "disk",
     ),
     (N("load_seen", **{**NO_LOAD, "used": 0.0}), "other processes used 0 of 2 cores"),
     (
@@ -350,7 +351,8 @@ SENTENCES: tuple[tuple[Note, str], ...] = (
     ),
     (
         N("nothing_provable"),
-        "no regression can be detected: too few queries a run for every gated metric",
+        "no regression can be detected: every gated metric has too few queries per run. Raise "
+        "min_query_count",
     ),
     (
         N("not_provable", shares=(N("detectable", **{**LEAST.values, "limit": 0.03}), LEAST)),
@@ -371,10 +373,11 @@ SENTENCES: tuple[tuple[Note, str], ...] = (
     ),
     (
         N("beside_record", note=N("clocks_moved", moves=MOVES)),
-        "compared with the baseline: SM clock −2.1 %, power cap share 31 % → 58 %, +11 °C",
+        "compared with the baseline: SM clock −2.1 %, time at the power cap 31 % → 58 %, "
+        "temperature +11 °C",
     ),
-    (N("clocks_moved", moves=MOVES[1:2]), "power cap share 31 % → 58 %"),
-    *zip(MOVES, ("SM clock −2.1 %", "power cap share 31 % → 58 %", "+11 °C"), strict=True),
+    (N("clocks_moved", moves=MOVES[1:2]), "time at the power cap 31 % → 58 %"),
+    *zip(MOVES, MOVED_TEXTS, strict=True),
     (
         N("machine_moved", quantity=COPY, now=1.25e10, baseline=2e10, change=-0.375, sd=0.07),
         "the machine is slow: copy 12.5 GB/s now, 20.0 GB/s when the baseline was recorded "
@@ -460,19 +463,23 @@ SENTENCES: tuple[tuple[Note, str], ...] = (
     ),
     (
         N("technique_needs", technique="deepcache", figure="network_share"),
-        "deepcache: set network_share, the mean share of the network that a call computes",
+        "deepcache: set network_share, the mean share of the network that a call computes"
+        " (work.network_share in the engine's describe(), or limits --set)",
     ),
     (
         N("technique_needs", technique="pruning", figure="work_share"),
-        "pruning: set work_share, the share of the work that is left",
+        "pruning: set work_share, the share of the work that is left"
+        " (work.work_share in the engine's describe(), or limits --set)",
     ),
     (
         N("technique_needs", technique="fewer-steps", figure="steps"),
-        "fewer-steps: set steps (denoising steps per image) and calls (per step)",
+        "fewer-steps: set steps (denoising steps per image) and calls (per step): work.steps and "
+        "work.calls in the engine's describe(), or limits --set",
     ),
     (
         N("technique_needs", technique="speculative-decoding", figure="accepted_tokens"),
-        "speculative-decoding: set accepted_tokens, the tokens that a step gives on average",
+        "speculative-decoding: set accepted_tokens, the tokens that a step gives on average"
+        " (work.accepted_tokens in the engine's describe(), or limits --set)",
     ),
     (
         N("technique_needs", technique="prefix-caching", figure="cached_tokens"),
@@ -514,7 +521,7 @@ SENTENCES: tuple[tuple[Note, str], ...] = (
     ),
     (
         N("server_restarted"),
-        "the server's counters began anew in the window: it was started again",
+        "the server restarted during the measurement: its counters fell",
     ),
     (
         N("audit", test="TEST01", reasons=(N("no_score"), N("no_answer"))),
@@ -547,7 +554,7 @@ SENTENCES: tuple[tuple[Note, str], ...] = (
     (N("no_score"), "LoadGen logged no score"),
     (
         N("latency_limits_differ"),
-        "the latency limit of the test run differs from that of the performance run",
+        "the test run and the performance run have different latency limits",
     ),
     (
         N("answers_differ", count=2, of=1000),

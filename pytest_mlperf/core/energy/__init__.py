@@ -236,7 +236,7 @@ def _plausible(energy: Energy, limit_w: float | None) -> Energy:
         notes.append(too_short("energy", energy.window_s))
     elif not invalid and (energy.uncertainty_j or 0.0) > UNSURE * energy.joules:
         share = (energy.uncertainty_j or 0.0) / energy.joules
-        notes.append(Note.of("energy_unsure", share=share))
+        notes.append(Note.of("energy_unsure", share=share, most=UNSURE))
     return replace(energy, invalid=tuple(invalid), notes=tuple(notes))
 
 
