@@ -419,7 +419,7 @@ def test_a_stale_exporter_and_gpus_without_a_model_make_runs_invalid() -> None:
     assert note == Note.of("exporter_stale", seconds=61.0)
     assert list(identity_reasons(early, replace(late, time_s=early.time_s + 59))) == []
     (text,) = identity_reasons(World().seen_by("probe"), World(loaded=4).seen_by("probe"))
-    assert "8xH200, and only 4 GPUs hold a model" in sentence(text)
+    assert "8xH200, but only 4 GPUs hold a model" in sentence(text)
     (note,) = identity_reasons(World().seen_by("probe"), World(node="box-2").seen_by("probe"))
     assert isinstance(note, Note)
     assert note.key == "server_hardware_changed"

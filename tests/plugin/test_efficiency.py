@@ -306,7 +306,7 @@ def test_energy_of_a_short_run_is_neither_gated_nor_recorded(fake: Fake, project
         "efficiency": Outcome.NOT_EVALUATED,
     }
     recorded.stdout.fnmatch_lines(
-        ["*not evaluated*run 1 of 2: energy of *.* s is reported, not gated*"]
+        ["*not evaluated*run 1 of 2: energy measured for only *.* s is reported, not gated*"]
     )
     (file,) = project.path.glob("baselines/H200/**/*.json")
     assert "throughput" in file.read_text("utf-8")
