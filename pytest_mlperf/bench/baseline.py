@@ -312,7 +312,7 @@ def _runs_to_append(case: CaseRuns, record: Record) -> Screened | Words:
     if unfit := apart or unrecordable(fresh.runs, case.planned.limits, record):
         return unfit
     if control := case.compare_machine():
-        return control.in_words
+        return control.note
     believed = [n for n in case.planned.efficiency_limits if all(r.may_judge(n) for r in case.runs)]
     limits = {name: case.planned.efficiency_limits[name] for name in believed}
     if limits:
@@ -335,11 +335,11 @@ def _grown(case: CaseRuns, answer: Ruling, old: Record, fresh: Screened) -> Ruli
         return replace(answer, notes=(*answer.notes, others))
     case.record = record
     size = f"{record.days} of {DAYS} days ({len(record.runs)} runs)"
-    headline = f"baseline grew to {size}"
+    headline, file = f"baseline grew to {size}", case.policy.shown(case.file)
     detectable = recording.detectable_effects(record)
     judged = max((metric.runs for metric in answer.metrics), default=len(runs))
     notes: tuple[Words, ...] = (
-        f"{headline} in {case.policy.shown(case.file)}; {detectable}. Commit it.",
+        Note.of("record_made", runs=f"{headline} in {file}", note=detectable),
         answer.quoted("compared_before", judged=judged, of=len(runs)),
         *fresh.notes,
         *filter(None, [recording.same_day_note(record)]),

@@ -135,10 +135,10 @@ def energy_notes(runs: Sequence[Run]) -> list[Words]:
         if used := _used(last, power):
             notes += [*used, *([f"by GPU: {by_gpu}"] if by_gpu else []), *power.notes]
     notes += merge_notes([_unknown_energy(run) for run in runs])
-    heads = {Source.HOST: "the host's energy: ", Source.METER: "", Source.EXPORTER: ""}
-    for source, head in heads.items():
+    for source in (Source.HOST, Source.METER, Source.EXPORTER):
         if seen := last.energy.get(source):
-            notes += [*_used(last, seen), *(head + note for note in seen.notes)]
+            of_host = [Note.of("host_energy", note=note) for note in seen.notes]
+            notes += [*_used(last, seen), *(of_host if source is Source.HOST else seen.notes)]
     return list(dict.fromkeys(notes))
 
 
@@ -164,7 +164,7 @@ def _of_gpu(gpu: GpuRun) -> str:
     return f"{gpu.name or gpu.uuid} {energy}{off}"
 
 
-def clock_note(runs: Sequence[Run], record: Record | None, outcome: Outcome) -> str | None:
+def clock_note(runs: Sequence[Run], record: Record | None, outcome: Outcome) -> Note | None:
     """Describe how clocks and power cap differ from the baseline's; None if they do not."""
     if record is None or outcome in {Outcome.PERF_DROP, Outcome.POWER_DROP, Outcome.RECORDED}:
         return None
@@ -173,7 +173,7 @@ def clock_note(runs: Sequence[Run], record: Record | None, outcome: Outcome) -> 
     moved = clock_changes(
         [run.hardware.state for run in runs], [run.hardware.state for run in record.runs]
     )
-    return f"compared with the baseline: {moved}" if moved else None
+    return Note.of("beside_record", note=moved) if moved else None
 
 
 def notes_of_runs(runs: Sequence[Run]) -> list[Words]:

@@ -17,7 +17,7 @@ from pytest_mlperf.core.errors import RunError, UnavailableError
 from pytest_mlperf.core.job import AuditRun, Job, ScoredData
 from pytest_mlperf.core.measurement import Accuracy, Run, median_run
 from pytest_mlperf.core.metrics import official_metric
-from pytest_mlperf.core.notes import Words
+from pytest_mlperf.core.notes import Note, Words
 from pytest_mlperf.core.rulings.disturbance import load_note
 from pytest_mlperf.core.rulings.ruling import Ruling, max_log_loss
 from pytest_mlperf.core.verdict import Outcome
@@ -86,18 +86,18 @@ def judge_audit(case: CaseRuns, test: str) -> tuple[Ruling, Path]:
     faults, more = audit.faults, audit.notes
     if test == Kind.TEST01 and answers and not audit.findings[0].passed:
         faults, more = _scored(case, audit, logs, workload)
-    headline = "; ".join(faults) if faults else compliance.TESTS[test].shows
+    shows = compliance.TESTS[test].shows
+    headline = Note.of("audit", test=test, reasons=faults or (shows,))
     outcome = Outcome.GATE_FAIL if faults else Outcome.OK
     if faults:
-        check, files = compliance.TESTS[test].shows, " and ".join(compliance.TESTS[test].verified)
-        more = (f"MLPerf checks that {check}; this run fails the check, see its {files}", *more)
+        files = " and ".join(compliance.TESTS[test].verified)
+        more = (Note.of("audit_failed", shows=shows, files=files), *more)
     notes: tuple[Words, ...] = more
     slow = test in SPEEDS and audit.findings[-1].faults
     runs = (reference, run) if reference and slow and set(faults) == set(slow) else None
     if runs and _load_explains(test, logs, runs, case.rule.tolerated):
         outcome, notes = Outcome.INCONCLUSIVE, (load_note(runs), *notes)
-    ruling = Ruling(outcome=outcome, headline=f"{test}: {headline}", notes=notes)
-    return ruling, logs.folder
+    return Ruling(outcome=outcome, headline=headline, notes=notes), logs.folder
 
 
 def _data(case: CaseRuns) -> ScoredData:
@@ -219,8 +219,8 @@ def _length(case: CaseRuns, workload: RoundWorkload) -> tuple[float, float]:
 
 def _scored(
     case: CaseRuns, audit: rules.Audit, logs: _Logs, workload: RoundWorkload
-) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """Return (faults, notes) of TEST01; changed answers pass if their scores are close enough."""
+) -> tuple[tuple[Note, ...], tuple[Note, ...]]:
+    """Return (faults, notes) of TEST01; other answers pass if their scores are close enough."""
     assert logs.answers is not None
     timed = engine_answers(logs.timed / ACCURACY_LOG)
     accepted = engine_answers(logs.answers, timed)
@@ -236,8 +236,7 @@ def _scored(
     speed = audit.findings[1].faults
     if apart:
         return (*audit.findings[0].faults, *apart, *speed), audit.notes
-    alike = "the answers differ but their scores agree, which is what the checker requires"
-    return speed, (*audit.findings[0].faults, alike, *audit.notes)
+    return speed, (*audit.findings[0].faults, Note.of("scores_agree"), *audit.notes)
 
 
 def _scores_of(

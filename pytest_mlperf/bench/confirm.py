@@ -162,6 +162,7 @@ def confirm(case: CaseRuns, answer: Ruling, *, failing: Outcome = Outcome.PERF_D
                 raise NotComparable(f"too few queries a run for {', '.join(short)}")
         except (Unjudgeable, NotComparable, MlperfError) as error:
             reason: Words = error.note if isinstance(error, Unjudgeable) else str(error)
+            reason = error.reason if isinstance(error, NotComparable) else reason
             more = decides if why_not else ""
             compared = Note.of("ab_not_compared", reason=reason, more=more)
             return _uncompared(answer, compared, dropped, sides, state)

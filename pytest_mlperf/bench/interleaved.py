@@ -240,8 +240,8 @@ def _require(metric: str, runs: Sequence[Run]) -> None:
             )
         if not run.may_judge(metric):
             source = run.energy_of(metric)
-            reason = "; ".join(source.notes) if source else run.energy_unknown
-            raise NotComparable(f"{METRICS[metric].title} cannot be judged: {reason}")
+            reasons = source.notes if source else (run.energy_unknown or "its energy is unknown",)
+            raise NotComparable(Note.of("unjudged", metric=metric, reasons=reasons))
 
 
 def in_words(metric: str, ratio: Ratio | RelativeSpeed) -> str:

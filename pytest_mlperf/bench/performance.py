@@ -265,7 +265,7 @@ def invalid_if_machine_changed(case: CaseRuns, answer: Ruling, phase: Phase) -> 
     if not changed:
         return answer
     control = case.compare_machine()
-    reason = control.in_words if control else _locked_clock(case)
+    reason = control.note if control else _locked_clock(case)
     if reason is None:
         uncompared = [case.uncompared] if case.uncompared else []
         return replace(answer, notes=(*answer.notes, *uncompared))
@@ -393,8 +393,8 @@ def _record(case: CaseRuns, action: Update) -> Ruling:
         return invalid(case, Note.of("not_recorded", note=few), *fresh.notes, note)
     if action == "replace" and (steps := _worsened(case, fresh)):
         judged = rule_on(case.runs, case.record, case.planned.limits, case.rule)
-        headline = f"nothing recorded, worse than the baseline: {'; '.join(steps)}"
-        return replace(judged, outcome=Outcome.PERF_DROP, headline=headline, notes=fresh.notes)
+        worse = Note.of("record_worse", steps=tuple(steps))
+        return replace(judged, outcome=Outcome.PERF_DROP, headline=worse, notes=fresh.notes)
     case.record = record = write(case, action, fresh)
     metrics = recording.recorded_verdicts(
         record, sample.countable(case.runs, case.planned.limits), len(fresh.runs)
@@ -413,15 +413,13 @@ def _record(case: CaseRuns, action: Update) -> Ruling:
     remarks += [*fresh.notes, *filter(None, [recording.missing_days_advice(record), today])]
     if is_loaded(record.runs, case.rule.tolerated):
         remarks.append(Note.of("recorded_under_load"))
-    notes = (
-        f"{headline}; {recording.detectable_effects(record)}; commit it",
-        *remarks,
-        *recording.detectable_notes(metrics),
-    )
+    detectable = recording.detectable_effects(record)
+    made = Note.of("record_made", runs=headline, note=detectable)
+    notes = (made, *remarks, *recording.detectable_notes(metrics))
     return Ruling(outcome=Outcome.RECORDED, headline=headline, metrics=metrics, notes=notes)
 
 
-def _worsened(case: CaseRuns, fresh: Screened) -> list[str]:
+def _worsened(case: CaseRuns, fresh: Screened) -> list[Note]:
     old, accepted = case.record, case.policy.accept_regression
     if old is None or accepted or _other_rate(case, None) or other_work(case, case.runs):
         return []
@@ -433,7 +431,7 @@ def judge_efficiency(case: CaseRuns, kinds: Collection[Kind], phase: Phase = LON
     """Make the missing runs; judge their energy efficiency by rule R.
 
     A metric is judged and recorded only if its power source has enough data in every run. Raises
-    UnavailableError if the energy is unknown.
+    EnergyUnknownError if the energy is unknown.
     """
     case.first(kinds)
     if failed := accuracy_failed(case):
@@ -460,22 +458,32 @@ def judge_efficiency(case: CaseRuns, kinds: Collection[Kind], phase: Phase = LON
         ruling = undecided(ruling)
     answer = complete_ruling(case, ruling, gated)
     others = [
-        f"{METRICS[name].title} is not judged: {_unknown(case, name)}"
+        Note.of("unjudged", metric=name, reasons=(_unknown(case, name),))
         for name in limits
         if name not in gated
     ]
     return invalid_if_machine_changed(case, replace(answer, notes=(*answer.notes, *others)), phase)
 
 
+class EnergyUnknownError(UnavailableError):
+    """Report in a note why the energy of a case is unknown."""
+
+    def __init__(self, note: Note) -> None:
+        super().__init__("the energy is unknown")
+        self.note = note
+
+
 def energy_limits(case: CaseRuns, runs: Sequence[Run]) -> tuple[Mapping[str, float], Ruling | None]:
     """Return (limits of energy metrics to judge, ruling on those that cannot be judged or None).
 
-    Raises UnavailableError if the energy of the case is unknown.
+    Raises EnergyUnknownError if the energy of the case is unknown.
     """
     limits = case.planned.efficiency_limits
     if not any(name in run.metrics for run in case.runs for name in limits):
-        reason = "; ".join(dict.fromkeys(_unknown(case, name) for name in limits))
-        raise UnavailableError(f"{case.planned.case.accelerator}: energy unknown: {reason}")
+        reasons = tuple(dict.fromkeys(_unknown(case, name) for name in limits))
+        raise EnergyUnknownError(
+            Note.of("energy_unknown", of=case.planned.case.accelerator, reasons=reasons)
+        )
     unfit = _unfit(case, limits)
     gated = {n: v for n, v in limits.items() if all(run.may_judge(n) for run in runs)}
     if not gated and not unfit:
@@ -489,25 +497,27 @@ def _unfit(case: CaseRuns, limits: Collection[str]) -> Ruling | None:
         lacking = [place for place, run in enumerate(runs, start=1) if not run.may_judge(name)]
         if 0 < len(lacking) < len(runs):
             run = runs[lacking[0] - 1]
-            reason = "; ".join(_notes(run, name)) or run.energy_unknown or "see its notes"
+            reasons = _notes(run, name) or (run.energy_unknown or "see its notes",)
             values = {"metric": name, "runs": tuple(lacking), "of": len(runs)}
             headline = Note.of("energy_in_part", **values)
-            return invalid(case, headline, f"{run.folder}: {reason}")
+            note = Note.of("energy_lacking", folder=run.folder, reasons=reasons)
+            return invalid(case, headline, note)
     return None
 
 
-def _why_not(runs: Sequence[Run], limits: Collection[str]) -> str:
+def _why_not(runs: Sequence[Run], limits: Collection[str]) -> Note:
     run, name = next((run, n) for run in runs for n in limits if not run.may_judge(n))
-    where = f"run {runs.index(run) + 1} of {len(runs)}: " if len(runs) > 1 else ""
-    return where + ("; ".join(_notes(run, name)) or "its energy is too uncertain")
+    number = runs.index(run) + 1 if len(runs) > 1 else None
+    reasons = _notes(run, name) or ("its energy is too uncertain",)
+    return Note.of("run_unfit", run=number, of=len(runs), reasons=reasons)
 
 
-def _notes(run: Run, name: str) -> tuple[str, ...]:
+def _notes(run: Run, name: str) -> tuple[Words, ...]:
     source = run.energy_of(name)
     return source.notes if source else ()
 
 
-def _unknown(case: CaseRuns, name: str) -> str:
+def _unknown(case: CaseRuns, name: str) -> Words:
     run = case.runs[0]
     if case.planned.case.accelerator == "cpu" and name in BY_GPUS:
         return (
@@ -515,7 +525,7 @@ def _unknown(case: CaseRuns, name: str) -> str:
             "the log of a wall meter with --mlperf-meter"
         )
     if notes := _notes(run, name):
-        return "; ".join(notes)
+        return Note.of("reasons", reasons=notes)
     if name in BY_METER:
         return "no wall meter is read: pass its log with --mlperf-meter FILE"
     if name in BY_EXPORTER:

@@ -440,7 +440,7 @@ def _stage_causes(facts: _CauseInput) -> Iterator[Cause]:
             continue
         still = [stage.title for stage in stages if not stage.moved]
         fits = any((s.current_s > s.baseline_s) == (facts.direction < 0) for s in changed)
-        says = " and ".join(stage.says for stage in changed)
+        says = " and ".join(sentence(stage.note) for stage in changed)
         says += f"; {' and '.join(still)} as before" if still else ""
         tells = fits and (still or len(stages) == 1)
         strength = Strength.PLAUSIBLE if tells else Strength.HINT
@@ -505,8 +505,8 @@ def _gpu_problems(facts: _CauseInput) -> Iterator[Cause]:
 
 def _replicas(facts: _CauseInput) -> Iterator[Cause]:
     if facts.direction < 0 and facts.verdict.kind != Kind.ACCURACY:
-        for says in stragglers([(run.replicas, run.hardware.gpus) for run in facts.verdict.runs]):
-            yield Cause(rule="replicas", says=says, strength=Strength.PLAUSIBLE)
+        for note in stragglers([(run.replicas, run.hardware.gpus) for run in facts.verdict.runs]):
+            yield Cause(rule="replicas", says=sentence(note), strength=Strength.PLAUSIBLE)
 
 
 def _machine(facts: _CauseInput) -> Iterator[Cause]:
@@ -564,7 +564,9 @@ def _clocks(facts: _CauseInput) -> _MachineChange | None:
     here, there = (median(state[control.CLOCK] for state in side) for side in (ours, theirs))
     moved = control.clock_changes(ours, theirs)
     return _MachineChange(
-        says=moved or f"SM clock {here:.0f} MHz, {there:.0f} MHz in the baseline",
+        says=sentence(moved)
+        if moved
+        else f"SM clock {here:.0f} MHz, {there:.0f} MHz in the baseline",
         share=here / there - 1,
         differs=moved is not None,
     )

@@ -21,7 +21,7 @@ from pytest_mlperf.core.numbers import (
     times,
 )
 from pytest_mlperf.core.results import CaseResult
-from pytest_mlperf.core.roofline import share_in_words
+from pytest_mlperf.core.roofline import share_reached
 from pytest_mlperf.core.roofline.gpu import PerDollar
 from pytest_mlperf.core.rulings.ruling import noted_in_headline
 from pytest_mlperf.core.server.changes import QUANTITIES, points_of, server_figures
@@ -412,9 +412,9 @@ def roofline_text(verdict: Verdict) -> str | None:
     most = last.estimated if last.estimated is not None else last.certain
     shares = [each.share for each in lights if each.share]
     if most is None or not shares:
-        return last.says
+        return sentence(last.says)
     share = geometric_mean(shares)  # as the value beside it is that of all runs
-    text = share_in_words(share, last.binds, estimated=last.estimated is not None)
+    text = sentence(share_reached(share, last.binds, estimated=last.estimated is not None))
     least = METRICS[last.metric].unit == "s"
     bound = f"which allows {'at least' if least else 'at most'} {quantity(last.metric, most)}"
     return f"{METRICS[last.metric].title}: {text}, {bound}"

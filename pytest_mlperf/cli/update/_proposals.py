@@ -310,14 +310,16 @@ class PerformanceProposal:
     @property
     def worse(self) -> list[str]:
         """The gated metrics that get worse or are lost, each with its old and new value."""
-        return recording.worsened(self.old.runs if self.old else (), self.new.runs, self.limits)
+        old_runs = self.old.runs if self.old else ()
+        return [*map(sentence, recording.worsened(old_runs, self.new.runs, self.limits))]
 
     def lines(self) -> Iterator[str]:
         """Yield a line per metric, old and new; notes; then a line on the amount of data."""
         old = geometric_means(self.old.runs) if self.old else {}
         new = geometric_means(self.new.runs)
         for metric in filter(new.__contains__, self.limits):
-            yield f"  {recording.value_change(metric, old.get(metric), new[metric])}"
+            step = recording.value_change(metric, old.get(metric), new[metric])
+            yield f"  {sentence(step)}"
         yield from (f"  {note}" for note in map(sentence, self.notes))
         yield f"  {len(self.new.runs)} runs -> {relative(self.file)}"
 

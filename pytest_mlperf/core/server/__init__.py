@@ -8,6 +8,7 @@ from itertools import pairwise
 from statistics import fmean
 
 from pytest_mlperf.core.metrics import DRAFT_LENGTH, STAGE, at_point, is_stage
+from pytest_mlperf.core.notes import Note
 from pytest_mlperf.core.numbers import MAX_RATE
 from pytest_mlperf.core.prometheus import page_samples
 
@@ -161,16 +162,15 @@ Windows = Mapping[float | None, tuple[float, float]]
 
 def server_seen(
     readings: Sequence[ServerReading], windows: Windows
-) -> tuple[dict[str, float], tuple[str, ...]]:
+) -> tuple[dict[str, float], tuple[Note, ...]]:
     """Return a server's metrics from readings inside the windows of a run, and notes.
 
     The metrics are means of gauges, maxima (`waiting_max`), shares, `draft_length`, times of stages
     (`stage_queue`), and preemptions; for a curve at each point, "waiting@64".
     """
     values: dict[str, float] = {}
-    notes: list[str] = []
+    notes: list[Note] = []
     for point, (begin_s, end_s) in windows.items():
-        at = "" if point is None else f"at {point:,}: "
         inside = [one.values for one in readings if begin_s <= one.time_s <= end_s]
         series = {name: [one[name] for one in inside if name in one] for name in GAUGES}
         seen = {name: fmean(numbers) for name, numbers in series.items() if numbers}
@@ -179,7 +179,8 @@ def server_seen(
         values |= {n if point is None else at_point(n, point): v for n, v in seen.items()}
         counts = ([one[name] for one in inside if name in one] for name in COUNTERS)
         if any(after < before for series in counts for before, after in pairwise(series)):
-            notes.append(f"{at}the server restarted during the measurement: its counters fell")
+            note = Note.of("server_restarted")
+            notes.append(note if point is None else Note.of("at", point=point, note=note))
     return values, tuple(notes)
 
 

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from statistics import fmean, median
 from typing import Any
 
-from pytest_mlperf.core.notes import Note
+from pytest_mlperf.core.notes import Note, Words
 from pytest_mlperf.core.reason import Key, Reason, Sign, SignKey
 from pytest_mlperf.hardware.nvml_quantities import OLDER_MEMORY, RECOVERY
 from pytest_mlperf.hardware.sampler_gpu import BUSY_PERCENT, MAX_MEAN_SECONDS
@@ -119,11 +119,11 @@ class RejectionReasons:
 
     Attributes:
         invalid: Reasons why the window must not be judged.
-        energy: Reasons, as text, why the energy must not be judged; the speed may be judged.
+        energy: Reasons why the energy must not be judged; the speed may be judged.
     """
 
     invalid: tuple[Reason, ...] = ()
-    energy: tuple[str, ...] = ()
+    energy: tuple[Words, ...] = ()
     signs: tuple[Sign, ...] = ()
 
 

@@ -12,7 +12,7 @@ from pathlib import Path
 from types import MappingProxyType
 
 from pytest_mlperf.core.control import State
-from pytest_mlperf.core.energy import EnergyReading, Source, merge_sentences, sum_energies
+from pytest_mlperf.core.energy import EnergyReading, Source, merge_notes, sum_energies
 from pytest_mlperf.core.energy.meter import MeterReading, parse_meter, wall_energy
 from pytest_mlperf.core.errors import MlperfError, SuiteError
 from pytest_mlperf.core.measurement import GpuRun
@@ -84,7 +84,7 @@ def sampled(
         signs = [*signs, Sign.of(SignKey.SELDOM_READ, "seldom_read", hz=hz, wanted=WANTED_HZ)]
     seen = PowerFindings.signed(signs, invalid=invalid)
     energies = {gpu.uuid: gpu.energy(begin_s, end_s) for gpu in log.gpus}
-    unsure = merge_sentences([(names[uuid], one.energy) for uuid, one in by_gpu.items()])
+    unsure = merge_notes([(names[uuid], one.energy) for uuid, one in by_gpu.items()])
     power = sum_energies(energies, doubts=unsure, names=names)
     states = [gpu.state(begin_s, end_s) for gpu in log.gpus]
     runs = [
