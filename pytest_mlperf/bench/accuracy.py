@@ -118,7 +118,7 @@ class CaseAccuracy:
 
     @property
     def pass_request(self) -> ScoringSchedule:
-        """Request for an accuracy pass that ends as soon as its scores allow a decision."""
+        """Scoring schedule of an accuracy pass that ends when its scores allow a decision."""
         return ScoringSchedule(
             looks=lambda samples: analysis_sizes(samples, sequential=self.sequential),
             enough=self._enough,
@@ -132,7 +132,7 @@ class CaseAccuracy:
 
     @property
     def may_record(self) -> bool:
-        """Whether this case writes `file`: it must own the file and be in the first scenario."""
+        """Whether this case writes `file`: it owns it and is the first scenario with these data."""
         planned = self._planned
         return self.by_reference is None and planned.data.accuracy_scenario == planned.scenario.name
 
@@ -243,7 +243,7 @@ class CaseAccuracy:
         return rerun_noise(self.accepted.baseline, self.accepted.scores, latest.scored)
 
     def records(self, policy: Policy) -> bool:
-        """Return whether this session shall record scores, according to its update action."""
+        """Return whether this session records scores: `may_record`, and `policy.update` says so."""
         return self.may_record and policy.update in {
             "replace",
             "append" if self.accepted else "missing",
@@ -252,7 +252,7 @@ class CaseAccuracy:
     def record(
         self, latest: ScoredPass, policy: Policy, answer: Ruling, *, commit: str | None
     ) -> Ruling:
-        """Store the scores of a whole pass; return RECORDED, or `answer` with a refusal's cause."""
+        """Store the scores of a whole pass; return RECORDED, or `answer` with why it is refused."""
         if policy.update == "append":
             return self._repeated(latest, policy, answer)
         if answer.outcome is Outcome.ACC_DROP and not policy.accept_regression:

@@ -182,7 +182,7 @@ def notes_of_runs(runs: Sequence[Run]) -> list[Words]:
 
 
 def _noted(run: Run) -> dict[Hashable, Words]:
-    """Return a run's notes by key; equal warnings about several GPUs become one note."""
+    """Return a run's notes by a key that equal ones share; merge a warning about several GPUs."""
     alike: dict[Hashable, list[Sign]] = {}
     for sign in run.signs:
         alike.setdefault(sign.kind[1:], []).append(sign)
@@ -402,7 +402,7 @@ class Bench:
         return self._answered(verdict.case, verdict.kind, confirmed)
 
     def unconfirmed(self, verdict: Verdict) -> Verdict:
-        """Add a note to a drop that the session ended before the drop was confirmed."""
+        """Add a note to the verdict if the session ended before its drop was confirmed."""
         return note_unconfirmed(verdict, self._policy)
 
     # --- verdicts ------------------------------------------------------------------------

@@ -180,7 +180,7 @@ def confirm(case: CaseRuns, answer: Ruling, *, failing: Outcome = Outcome.PERF_D
 
 
 def note_unconfirmed(verdict: Verdict, policy: Policy) -> Verdict:
-    """Add a note to a drop that the session ended before the drop was confirmed."""
+    """Return the verdict, with a note if the session ended before its drop was confirmed."""
     names = tuple(m.metric for m in verdict.metrics if _to_confirm(m, policy))
     if not names or verdict.outcome not in DROPS:
         return verdict
@@ -192,7 +192,7 @@ def note_unconfirmed(verdict: Verdict, policy: Policy) -> Verdict:
 
 
 def _needs_confirmation(case: CaseRuns, metric: MetricVerdict) -> bool:
-    """Check if the suite's baseline build must confirm a PROVISIONAL ok (few days or "always")."""
+    """Return whether runs of the suite's baseline build must confirm a metric's PROVISIONAL ok."""
     named = case.planned.baseline_engine is not None
     few = metric.baseline.days < DAYS or case.policy.confirm == "always"
     return metric.outcome is Outcome.PROVISIONAL and metric.direction == "ok" and named and few

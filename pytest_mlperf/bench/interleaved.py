@@ -76,7 +76,7 @@ class Interleaved:
 
     @property
     def missing(self) -> int:
-        """Number of pairs that were left out because of load."""
+        """Number of pairs that were left out because of other processes' load."""
         return len(self.old.left_out) // (1 + REPEATS)
 
     @property
@@ -251,7 +251,7 @@ def in_words(metric: str, ratio: Ratio | RelativeSpeed) -> str:
 
 
 def metric_change(metric: str, ratio: Ratio | RelativeSpeed) -> tuple[float, float, float]:
-    """Return a metric's relative change and its confidence bounds; `ratio` above 1 is better."""
+    """Return (relative change, low, high) of a metric; a `ratio` above 1 is an improvement."""
     if METRICS[metric].direction is Direction.HIGHER:
         return ratio.ratio - 1, ratio.low - 1, ratio.high - 1
     return 1 / ratio.ratio - 1, 1 / ratio.high - 1, 1 / ratio.low - 1

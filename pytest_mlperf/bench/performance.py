@@ -221,7 +221,7 @@ def traded(metrics: Sequence[MetricVerdict]) -> tuple[str, ...]:
 
 
 def complete_ruling(case: CaseRuns, ruling: Ruling, limits: Mapping[str, float]) -> Ruling:
-    """Complete a ruling: note if accuracy was not checked, and advice on missing metrics."""
+    """Return the ruling, with a note if accuracy is unchecked, and advice on missing metrics."""
     unvouched = case.unchecked
     notes = sample.remedies(case.runs, limits, case.record) if case.runs else ()
     return Ruling(
@@ -246,7 +246,7 @@ def first_line(case: CaseRuns, ruling: Ruling) -> Words:
 
 
 def accuracy_failed(case: CaseRuns, *, required: bool = False) -> Ruling | None:
-    """Return INVALID if accuracy failed, else None; `required` measures it if it is missing."""
+    """Return an INVALID ruling if accuracy failed, or None; if `required`, make a missing pass."""
     official = case.planned.suite.profile == "official"
     accuracy = case.find_accuracy(required=official or required)
     answer = case.judge_accuracy() if accuracy else None

@@ -65,7 +65,7 @@ class Policy:
 
 @dataclass(frozen=True, kw_only=True)
 class Phase:
-    """Hold the number of (case, metric) pairs of the session; with `once`, no runs are added."""
+    """Hold the session's (case, metric) pair count; `once`: undecided cases get no more runs."""
 
     pairs: int = 1
     once: bool = False
@@ -96,7 +96,7 @@ def gated_pairs(planned: Testable, kind: Kind, *, power: bool, meter: bool) -> i
 
 @dataclass(frozen=True, kw_only=True)
 class OtherMachineBaseline:
-    """Describe the most similar machine's baseline, for a machine that has none."""
+    """Hold the date of the most similar machine's baseline, and the differences to this machine."""
 
     date: str
     differences: tuple[Difference, ...]
@@ -155,7 +155,7 @@ def _changed(difference: Difference) -> str:
 def former_baseline(
     loaded: Baseline | None, identity: Mapping[str, Property], root: Path, file: Path, case: Case
 ) -> OtherMachineBaseline | None:
-    """Describe the baseline of the most similar machine, else for another GPU count; or None."""
+    """Describe the most similar machine's baseline, else one for another GPU count, else None."""
     former = most_similar_machine(loaded, identity) if loaded else None
     if former is None and SOURCE in identity and (old := unnamed_server_baseline(root, file)):
         former = most_similar_machine(old, identity)

@@ -88,7 +88,7 @@ class Searches:
         self._done = 0
 
     def run(self, case: RatedCase, attempt: Callable[[SearchState], Run]) -> Run:
-        """Search the highest rate or concurrency within limits; return a run that has it as metric.
+        """Search the highest rate or concurrency within the limits; return a run that reports it.
 
         Its other metrics were measured at the highest rate within the limits. Raises Unjudgeable
         if no rate was found, or a run is INVALID for a reason other than latency.

@@ -170,7 +170,7 @@ def compare_case(
 
 
 def judge_jointly(compared: Sequence[ComparedCase]) -> list[ComparedCase]:
-    """Judge all cases jointly, with a correction for multiple comparisons."""
+    """Judge all cases jointly, corrected by the Benjamini-Hochberg procedure."""
     judged = judge_together([one.metrics for one in compared], RuleR().alpha)
     return [
         replace(one, outcome=ruling_of(metrics).outcome, metrics=metrics) if metrics else one

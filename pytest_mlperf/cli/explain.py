@@ -168,7 +168,7 @@ DROP_SAYS = {Answer.PASS: "ok", Answer.FAIL: "drop", Answer.MORE: "another pair"
 def explain_analyses(
     metric: MetricVerdict, runs: Sequence[Run], record: Record | None, rule: RuleR, width: int
 ) -> list[str]:
-    """Explain each interim analysis of a gated metric; ValueError for impossible values."""
+    """Explain the interim analyses of a metric as lines; ValueError for impossible values."""
     about = METRICS[metric.metric]
     bound = limit(metric.metric, metric.limit) if metric.limit else ""
     head = f"{title(metric.metric)}: {about.direction} is better, limit {bound}; {metric.outcome}"

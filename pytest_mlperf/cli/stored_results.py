@@ -158,7 +158,7 @@ def default_noise_text(rule: RuleR) -> str:
 def calibrated_roots(
     folder: Path | None, suites: Iterable[Path], results: Iterable[Path]
 ) -> list[Path]:
-    """Return folders that may hold calibrations: the user's folder, else all known ones."""
+    """Return folders that may hold calibrations: `folder`, else by suites, results and git."""
     if folder:
         return [folder]
     tracked = git_text("ls-files", "-z", "--", ":(top,glob)**/baselines/calibration/*.json")

@@ -44,7 +44,7 @@ def require_accelerators(named: Iterable[str], accelerators: Iterable[str]) -> N
 
 
 def search_paths(paths: Sequence[Path]) -> list[Path]:
-    """Return the paths to search for suites; by default `suites/`, else the working folder."""
+    """Return the paths to search for suites: `paths`, else `suites/`, else the working folder."""
     return list(paths) or [DEFAULT if DEFAULT.is_dir() else Path()]
 
 

@@ -109,7 +109,7 @@ class SessionOption:
 
 
 def option_of(metavar: str, text: str, default: object, more: Mapping[str, Any]) -> SessionOption:
-    """Create an option; by default it accepts the words of a metavar "a|b", else any text."""
+    """Create an option with help `text`, fields `more`; metavar "a|b" allows only these words."""
     usual = one_of(*metavar.split("|")) if "|" in metavar else str
     return SessionOption(metavar=metavar, help=text, default=default, **{"convert": usual, **more})
 

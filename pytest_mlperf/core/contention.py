@@ -212,10 +212,7 @@ def busiest(seen: Sequence[Contention | None]) -> Note | None:
 
 
 def core_users(seen: Contention | None, client: float) -> Note:
-    """Return a note on the processes that used the run's cores.
-
-    `client` is the mean number of cores that the client process used.
-    """
+    """Return a note on the users of the run's cores; `client`: mean cores of the client process."""
     if seen is None or seen.own_s is None or not seen.window_s:
         return Note.of("cores_unknown")
     used = {

@@ -219,7 +219,7 @@ def clock_changes(current: Sequence[State], baseline: Sequence[State]) -> Note |
 def locked_clock_change(
     current: Sequence[State], baseline: Sequence[State], clock_setting: object
 ) -> Note | None:
-    """Return a note if GPUs with a locked SM clock changed it, else None; "free" is unlocked."""
+    """Return a note if the locked SM clock changed; None if not, or if the setting is "free"."""
     both = _both(CLOCK, current, baseline)
     if clock_setting in (None, "free") or both is None or abs(both[0] / both[1] - 1) <= CLOCK_OFF:
         return None

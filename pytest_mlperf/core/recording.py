@@ -115,7 +115,7 @@ def new_record(
     rule: rule_r.RuleR,
     skips_first_run: bool = False,
 ) -> Record:
-    """Return a record of these runs or, if the action is "append", `old` with these runs added."""
+    """Return a baseline record of `fresh` runs; with action "append", `old` with them added."""
     base = Record(
         identity=dict(subject.identity),
         target_qps=target_qps,

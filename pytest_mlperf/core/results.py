@@ -433,10 +433,12 @@ def merge(
     """Merge partial sessions, given by name; decide the verdicts that depend on other parts.
 
     A drop in a part may be only SUSPECT after correction for all parts, or all cases of the machine
-    may have changed alike. Its outcome is then replaced. The number of (case, metric) pairs is
-    `pairs` (of the plan), or that of the parts if they have more.
+    may have changed alike. Its outcome is then replaced.
 
     Args:
+        run: Id of the merged session.
+        pairs: Number of (case, metric) pairs in the plan; the parts' number is used if larger.
+        today: Day on which expected failures are checked for expiry.
         fail_on: Further outcomes that fail a test: "inconclusive", "provisional".
     """
     _check(parts)

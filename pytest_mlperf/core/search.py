@@ -61,7 +61,7 @@ class SearchRun:
 
     @property
     def excess(self) -> float:
-        """log(latency / limit), `MIN_EXCESS` to `CLAMP` in size; negative if limits were met."""
+        """log(latency / limit), `MIN_EXCESS` to `CLAMP` in size; below 0 if limits were met."""
         size = min(max(abs(math.log(self.value / self.limit)), MIN_EXCESS), CLAMP)
         if self.held:
             return -size
@@ -220,7 +220,7 @@ def next_rate(tries: Sequence[SearchRun], plan: SearchPlan) -> float | None:
 def _next_load(
     rate: float, plan: SearchPlan, low: SearchRun | None = None, high: SearchRun | None = None
 ) -> float | None:
-    """Return `rate`; in a search for concurrency the nearest untried integer; None without one."""
+    """Return the load to try: `rate`, or for concurrency the nearest untried integer or None."""
     if plan.bounds is None:
         return rate
     least = low.rate + 1 if low else plan.bounds[0]
@@ -295,7 +295,7 @@ def _is_narrow(low: SearchRun, high: SearchRun, plan: SearchPlan) -> bool:
 
 
 def _zero_crossing(low: SearchRun, high: SearchRun) -> float:
-    """Return the log distance from `low` to the rate at which latency / limit interpolates to 1."""
+    """Return the log distance of `low` from the interpolated rate at which latency = limit."""
     return _width(low, high) * -low.excess / (high.excess - low.excess)
 
 

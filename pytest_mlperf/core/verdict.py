@@ -482,7 +482,7 @@ class Verdict:
 
     @property
     def fails(self) -> bool:
-        """Whether the verdict fails its test, whatever the options."""
+        """Whether the verdict fails its test under any options; others fail only by an option."""
         provisional = self.outcome is Outcome.PROVISIONAL
         return self.outcome.fails or (provisional and any(m.fails for m in self.metrics))
 

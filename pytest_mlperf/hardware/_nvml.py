@@ -222,7 +222,7 @@ def words(error: Any) -> str:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ReadMethod:
-    """Hold a named function to read a quantity: `read(pynvml, handle)` returns None on a miss."""
+    """Hold a named reader of a quantity: `read(pynvml, handle)` returns None without a value."""
 
     name: str
     read: Callable[[Any, Any], Any]

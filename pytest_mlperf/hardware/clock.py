@@ -40,12 +40,12 @@ class ClockWatch:
         self._thread = threading.Thread(target=self._run, name="clock", daemon=True)
 
     def start(self) -> None:
-        """Start the readings."""
+        """Start to compare the wall clock with the monotonic clock, in a thread."""
         self._ahead_s.append(ahead_s())
         self._thread.start()
 
     def stop(self) -> None:
-        """Stop the readings."""
+        """End the thread, and compare the two clocks once more."""
         self._over.set()
         self._thread.join()
         self._ahead_s.append(ahead_s())

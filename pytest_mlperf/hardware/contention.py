@@ -460,5 +460,5 @@ class Window:
 
     @property
     def seen(self) -> dict[str, Any] | None:
-        """Load between both readings, as fields of `Contention`; None if a reading is missing."""
+        """Load in the window, as fields of `Contention`; None if one of two readings is missing."""
         return self.watch.between(*self._edges) if len(self._edges) == 2 else None

@@ -182,7 +182,7 @@ class Machine:
         return every if len(every) >= count else []
 
     def with_identity(self, identity: Mapping[str, Property]) -> Machine:
-        """Return a copy with a stored identity's server or shared host, harness and power limit."""
+        """Return a copy with the server, shared host, harness and limit stored in `identity`."""
         if SOURCE in identity:
             theirs = {name: value for name, value in identity.items() if name != "harness"}
             server = self.with_server(ServerIdentity(properties=theirs))

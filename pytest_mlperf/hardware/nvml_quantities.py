@@ -141,7 +141,7 @@ def read_field(number: int, scope: int = 0) -> Callable[[Any, Any], Any]:
 def _fields(
     nvml: Any, handle: Any, fields: Mapping[Quantity, int | tuple[int, int]]
 ) -> dict[Quantity, Any]:
-    """Read fields (number, or number and scope); NVMLError if GPU lost or no field readable."""
+    """Read `fields` (number, or number and scope); NVMLError if the GPU is lost or all fail."""
     entries = nvml.nvmlDeviceGetFieldValues(handle, list(fields.values()))
     codes = [entry.nvmlReturn for entry in entries]
     fatal = next(filter(_nvml.FATAL_ERRORS.__contains__, codes), 0)

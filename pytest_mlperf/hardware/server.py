@@ -70,7 +70,7 @@ def _reported(
     facts: Mapping[str, str] = MappingProxyType({}),
     **others: Any,
 ) -> ServerIdentity:
-    """Return the identity that one source reports; raise RunError if the accelerator is missing."""
+    """Return a server's identity by one source; raise RunError if it lacks the accelerator."""
     if len(gpus) > MAX_GPUS:
         raise _fault(
             f"{source} reports more than {MAX_GPUS:,} GPUs: let it report only the server's GPUs"
@@ -183,7 +183,7 @@ Text = Annotated[str, AfterValidator(lambda text: broken(text)[:MAX_TEXT])]
 
 @dataclass(frozen=True, kw_only=True)
 class _ProbedGpu:
-    """Hold the checked values of a GPU in a probe's report, see `Nvml.gpu`."""
+    """Hold the checked values of one GPU in a hardware probe's report, see `Nvml.gpu`."""
 
     identity: dict[str, bool | Count | NotNegative | Text | None]
     memory_used_gib: NotNegative | None
@@ -195,7 +195,7 @@ class _ProbedGpu:
 
 @dataclass(frozen=True, kw_only=True)
 class _Probed:
-    """Hold the checked values of a probe's report, see `probe.report`."""
+    """Hold the checked values of a report by a server's hardware probe, see `probe.report`."""
 
     kind: Literal["pytest-mlperf machine"]
     schema: Literal[1]
@@ -312,7 +312,7 @@ def of_kubernetes(get: Callable[..., bytes], place: str, accelerator: str) -> Se
 def server_identity(
     pages: Mapping[str, bytes], headers: Mapping[str, str], accelerator: str
 ) -> ServerIdentity | None:
-    """Return a server's identity by the GPUs in TGI's header or NIM's manifest, or None."""
+    """Identify a server's GPUs by TGI's header or NIM's manifest; None if neither names them."""
     match = re.fullmatch(r"(?:(\d{1,3})-)?(nvidia.*|amd.*)", headers.get("x-compute-type", ""))
     names = [match[2].upper()] * int(match[1] or 1) if match else []
     tags = json.dumps(_parse_document(pages.get("/v1/manifest", b"")))

@@ -185,10 +185,10 @@ def _tail(u: int, m: int, n: int) -> float:
 
 
 def _adjusted(p: float, left: Sequence[float], right: Sequence[float]) -> float:
-    """Return p adjusted for correlated neighbouring sessions.
+    """Return two-sided p value `p` of a split, adjusted for correlated neighbouring sessions.
 
     Machines stay fast or slow for some days. This widens the standard deviation of sums by a factor
-    √((1+r)/(1-r)); r is the rank correlation of neighbouring sessions on one side of the split.
+    √((1+r)/(1-r)); r is the rank correlation of neighbours in `left` and in `right` of the split.
 
     Source: the long-run variance of an autoregressive process of the first order.
     """

@@ -163,7 +163,7 @@ def low_of_rare(changes: Mapping[float, int], unseen: float, error: float) -> fl
 
 
 def merged(changes: Mapping[float, int]) -> Mapping[float, int]:
-    """Merge neighbouring values into their mean if they exceed `BINS`; return counts by value."""
+    """If there are over `BINS` values, merge neighbours into their mean; return counts by value."""
     if len(changes) <= BINS:
         return changes
     least = min(changes)

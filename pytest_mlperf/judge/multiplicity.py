@@ -228,7 +228,7 @@ def estimate(
 
 
 def _session_spread(medians: Sequence[float], unit: float, rule: RuleR) -> tuple[float, float]:
-    """Return (sd of session effects, t bound of a new one); the prior variance is φ·`unit`²."""
+    """Return (sd of session effects, t bound of a new one); prior variance: session share·unit²."""
     count = len(medians)
     df = max(count, 1)
     # A session against the mean of the others has count / (count - 1) times its own variance.

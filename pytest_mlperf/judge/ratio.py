@@ -117,7 +117,7 @@ def _judge(
 def _estimate(
     logs: Sequence[float], runs: Sequence[Value], rule: RuleR
 ) -> tuple[float, float, float, float]:
-    """Return (lower t bound, mean, upper t bound) of the log ratio, one-sided, and a pair's sd."""
+    """Return (lower t bound, mean, upper t bound, sd of a pair) of the log ratio, one-sided."""
     k, mean = len(logs), fmean(logs)
     squares = math.fsum((x - mean) ** 2 for x in logs)
     within = fmean(run.within_se**2 for run in runs)

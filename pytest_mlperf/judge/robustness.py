@@ -253,7 +253,7 @@ def _between(sample: Sample, run: float, across: float, size: float) -> tuple[fl
 
 
 def robust_answer(answer: Answer, robust: Robustness, *, last: bool) -> Answer:
-    """Replace a pass or fail that session variance could reverse by PROVISIONAL or MORE."""
+    """Weaken an answer that session variance could reverse to PROVISIONAL or (not `last`) MORE."""
     if answer is Answer.PASS:
         return Answer.PASS if robust.passing.robust else Answer.PROVISIONAL
     if answer is not Answer.FAIL or robust.failing.robust:

@@ -113,7 +113,7 @@ def errors_at(
 def judge_pairs(
     metrics: Mapping[str, ScorePairs], at: Sequence[int], rule: RuleA = DEFAULT
 ) -> dict[str, Paired]:
-    """Judge a case's metrics when `at` samples are scored; a metric's first decision is final.
+    """Judge paired scores at the sample counts `at`; a metric's first decision is final.
 
     The case passes if every lower bound excludes a drop of the margin. A metric fails if a drop is
     proven and a drop of the margin is not excluded. Holm's procedure keeps alpha over all metrics.

@@ -74,7 +74,7 @@ class RuleR:
     def inside_sessions(
         self, squares: float, run_df: int, within: float = 0.0
     ) -> tuple[float, float]:
-        """Return (run variance, df) in sessions: `squares` on `run_df`, moderated by the prior."""
+        """Return (variance between runs of a session, df): `squares` moderated by the prior."""
         expected = (1 - self.session_share) * self.prior_sd**2 + within
         df = self.prior_df + run_df
         return max((self.prior_df * expected + squares) / df, self.floor_sd**2), df
@@ -159,7 +159,7 @@ class Judged(Decision):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class _RunStatistics:
-    """Hold the mean log ratio `d` of `k` runs to a baseline, sd, df, se, and slowdowns by load."""
+    """Hold the mean log ratio `d` of `k` runs to a baseline, its se, and a run's sd with df."""
 
     k: int
     d: float

@@ -39,7 +39,7 @@ HELD_FOLDER = "held"
 
 
 class Judging(Protocol):
-    """Define the attributes of a session that `Holding` uses."""
+    """Declare, as a protocol, the attributes and methods of a session that `Holding` uses."""
 
     config: pytest.Config
     options: Options
@@ -154,7 +154,7 @@ class DeferredTests:
             (self._folder / "stop").touch()
 
     def conclude(self, session: pytest.Session, *, stopped: bool) -> None:
-        """Run deferred tests again, judge all pairs jointly, and report even if interrupted."""
+        """Run deferred tests again unless `stopped`, judge all pairs jointly, and report them."""
         try:
             if not stopped:
                 self._again(session)

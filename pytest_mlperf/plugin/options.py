@@ -86,7 +86,7 @@ class Optional(argparse.Action):
     """Parse an option with an optional value; a path after it is an argument of pytest."""
 
     def __call__(self, _: object, namespace: object, values: object, *_more: object) -> None:
-        """Store the value; if it is a path instead, append it to pytest's arguments."""
+        """Store the value; if it is a path, append it to pytest's arguments and store `const`."""
         text = str(values or "")
         if text and not _is_value(str(self.metavar), text):
             # argparse keeps words that no option takes here, and pytest collects them.
@@ -105,7 +105,7 @@ def _is_value(metavar: str, text: str) -> bool:
 
 
 def _set_by(metavar: str, text: str, default: object = None, **more: Any) -> Any:
-    """Return a dataclass field for an option; `metavar` is its type or words: DIR, "no|yes"."""
+    """Return a dataclass field for an option with help `text`; `metavar`: e.g. DIR or "no|yes"."""
     if set(metavar.split("|")) <= {"DIR", "FILE"}:
         more = {"convert": Path, **more}
     return field(default=default, metadata={"option": option_of(metavar, text, default, more)})

@@ -143,7 +143,7 @@ def _point(exception: Any, message: str, path: str, line: int) -> None:
 
 
 def emit(config: pytest.Config, reports: Sequence[pytest.TestReport]) -> None:
-    """Log the reports of one test, as if it had just run."""
+    """Send one test's reports to pytest's logging hooks, as if the test had just run."""
     nodeid, location = reports[0].nodeid, reports[0].location
     config.hook.pytest_runtest_logstart(nodeid=nodeid, location=location)
     for report in reports:

@@ -79,7 +79,7 @@ class SessionProgress:
         self.resumes = begun.resumes
 
     def kept(self, test: str, case: Case, kind: Kind) -> CaseResult | None:
-        """Return a test's result in the resumed session; None if it has none of this case."""
+        """Return a test's result for `case` in the interrupted session; None if it has none."""
         result = self._before.get(test)
         if result is None or (result.verdict.case, result.verdict.kind) != (case, kind):
             return None

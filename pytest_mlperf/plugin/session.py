@@ -317,7 +317,7 @@ class MlperfSession:
         )
 
     def record(self, report: Any) -> None:
-        """Store the result in a report; an xdist controller gets results from reports only."""
+        """Add the result that a test's report carries; an xdist controller has no other source."""
         result = case_result().validate_python(report.mlperf)
         self.results.append(result)
         if not self.is_worker:
@@ -325,7 +325,7 @@ class MlperfSession:
 
     @property
     def notices(self) -> dict[str, Any]:
-        """Deselected tests, deferred reports and errors of a worker, for the xdist controller."""
+        """Data of an xdist worker for the controller: deselected tests, deferrals, errors, etc."""
         return {
             "selection": self.selection.notices,
             "pairs": self.phase.pairs,

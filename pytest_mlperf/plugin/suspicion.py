@@ -57,7 +57,7 @@ class Suspicion:
         return self._left.suspects
 
     def line(self, results: Sequence[CaseResult]) -> str | None:
-        """Return why earlier PROVISIONAL drops are unknown; None if they are known."""
+        """Return a warning if earlier PROVISIONAL drops of these tests are unknown, else None."""
         left, reason = self._left, self._left.defect
         if left.tests and left.tests.isdisjoint(result.test for result in results):
             reason = reason or f"{self._named} has no results of these tests"

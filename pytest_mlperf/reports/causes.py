@@ -55,7 +55,7 @@ class Siblings(tuple[Verdict, ...]):
 
     @cached_property
     def groups(self) -> Mapping[tuple[str, ...], Sequence[_Judged]]:
-        """Judged verdicts by kind of test, and by "engine" or "accelerator" with its name."""
+        """Judged verdicts by (kind of test, "engine", its name) and (…, "accelerator", …)."""
         last = {}
         for verdict in self:
             way = change_direction(verdict)

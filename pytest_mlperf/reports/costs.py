@@ -47,7 +47,7 @@ class CaseCost:
         return self.first_s + self.first_more_s + further
 
     def usual_s(self, runs: int = USUAL_RUNS) -> float:
-        """Return the usual time of `runs` runs [s]."""
+        """Return the expected time of `runs` runs, with searches of usual length [s]."""
         return self.at_most_s(runs) - max(1, runs / self.first_runs) * self.first_more_s
 
 

@@ -87,7 +87,7 @@ class AccuracyPass:
         self._decided: tuple[Accuracy, Scored] | None = None
 
     def answer(self) -> None:
-        """Let the worker answer block by block; end early if the scores suffice."""
+        """Let the worker answer block by block; end early if `ScoringSchedule.enough` is true."""
         order, total = fixed_order(self._total), self._total
         for number, (start, end) in enumerate(pairwise((0, *self._ask.looks(total)))):
             indices = sorted(order[start:end])

@@ -202,8 +202,8 @@ def control(
 ) -> ControlRun:
     """Run the micro-benchmark on an idle machine: 0.6 s on a CPU, some seconds on GPUs.
 
-    The caller holds the machine's lease. The slowest of `gpus` counts; 0 for the CPU. `environment`
-    makes only these GPUs visible.
+    The caller holds the machine's lease. `gpus` is their number, 0 for the CPU; the slowest counts.
+    `environment` makes only these GPUs visible.
     """
     command = [sys.executable, "-m", "pytest_mlperf.hardware.control"]
     variables = {**os.environ, **environment}
@@ -491,7 +491,7 @@ class WarmUps:
     folder: Path
 
     def ensure(self, job: MeasuredCase, names: Sequence[str], make: Callable[[], object]) -> bool:
-        """Call `make` if accelerators `names` are cold and `mode` allows; return if now warm."""
+        """Warm up unused accelerators by `make` if `mode` allows; return whether all are warm."""
         if self.used(names):
             return True
         pretended = self.mode == "auto" and list(names) == ["cpu"]

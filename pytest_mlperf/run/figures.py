@@ -74,7 +74,7 @@ _GROUPS = {"load": measurement.RunLoad, "hardware": RunHardware, "serving": RunS
 
 
 def run_arguments(**fields: Any) -> dict[str, Any]:
-    """Return the arguments of `Run` for flat `fields`, some of which `Run` groups in objects."""
+    """Group flat `fields` into the objects that `Run` expects; return the arguments of `Run`."""
     for name, group in _GROUPS.items():
         group_fields = [field.name for field in dataclasses.fields(group) if field.name in fields]
         fields[name] = group(**{key: fields.pop(key) for key in group_fields})
@@ -255,7 +255,7 @@ def length_findings(settings: LoadGenSettings, duration_s: float, *, probed: boo
 
 
 def load_findings(job: MeasuredCase, measured: Mapping[str, Any] | None) -> Load:
-    """Return other processes' load in a run, from the worker's `Contention` as a dict (or None)."""
+    """Return other processes' load in a run; `measured`: `Contention`'s fields, None if unread."""
     if measured is None:
         return Load()
     contention = Contention(

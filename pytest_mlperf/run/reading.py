@@ -371,7 +371,7 @@ def _light(evidence: Evidence, job: Job, figures: Figures, energy: Sequence[Find
 
 
 def read_figures(finished: Event, scenario: Scenario, accelerator: str) -> tuple[Detail, Figures]:
-    """Return LoadGen's log and figures, checked against the worker's counts."""
+    """Return LoadGen's detail log and the run's metrics; RunError if samples are missing."""
     log = Path(finished["folder"]) / DETAIL
     detail = parse_detail(log)
     detail.require_no_errors()

@@ -109,7 +109,7 @@ class Progress:
         self._due_s = 0.0
 
     def tell(self) -> None:
-        """Report progress unless the last report is recent."""
+        """Report the number of outputs read so far, unless the last report is recent."""
         if (now_s := time.monotonic()) >= self._due_s:
             self._due_s = now_s + PROGRESS_SECONDS
             unit = "outputs and references read"
@@ -267,7 +267,7 @@ def answers(blocks: Sequence[Mapping[str, Any]]) -> dict[int, tuple[AccuracyLog,
 def artefacts(
     blocks: Sequence[Mapping[str, Any]], indices: Sequence[int], needed: Sequence[str]
 ) -> Callable[[int], dict[str, bytes]]:
-    """Return a function that reads a sample's artefacts; RunError if a needed one is missing."""
+    """Return a reader of a sample's artefacts in `blocks`; RunError if a needed one is missing."""
     archive_of: dict[int, ArtefactArchive] = {}
     for block in blocks if needed else ():
         archive = ArtefactArchive(Path(str(block["log"])).with_name(ARTEFACTS))

@@ -64,7 +64,7 @@ class WorkQueue:
                 sink.failed(error)
 
     def _drain(self, piece: Piece) -> Piece:
-        """Add the next queued pieces to `piece` while they fit into a batch and have its sink."""
+        """Add the next queued pieces to `piece` while they fit its batch and have the same sink."""
         ids, indices, sink = list(piece[0]), list(piece[1]), piece[2]
         while self._max_batch is None or len(ids) < self._max_batch:
             try:

@@ -36,7 +36,7 @@ OUTPUTS = "output digests"
 
 
 def pack_scores(scores: Scores, steps: Mapping[str, int], outputs: Sequence[int] | None) -> bytes:
-    """Return an .npz archive of scores times `steps`, rounded to uint16 if they fit, else int32."""
+    """Return an .npz archive: scores times `steps` as integers, and hashes of the `outputs`."""
     np, arrays = foreign.numpy(), {}
     for name in sorted(scores):
         there = [value for value in scores[name] if value is not None]

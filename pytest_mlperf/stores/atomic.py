@@ -417,7 +417,7 @@ def _lock(descriptor: int, deadline: float) -> None:
 
 
 def _is_current(descriptor: int, locked: LockedFolder) -> bool:
-    """Return whether an open lock file is the current one; write its .gitignore text if empty."""
+    """Return whether an open lock file is still in its folder; write .gitignore text if empty."""
     try:
         with opened_folder(PLACE, locked.folder) as folder:
             held, there = os.fstat(descriptor), os.stat(LOCK, dir_fd=folder, follow_symlinks=False)

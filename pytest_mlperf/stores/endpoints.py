@@ -217,7 +217,7 @@ def _yaml(who: str) -> Any:
 
 
 def _flat(value: Any, name: str) -> Iterator[tuple[str, str]]:
-    """Yield the leaves of a tree with their key paths; a list of plain values is one leaf."""
+    """Yield (key path, text) of each leaf of a tree; a list of plain values is one leaf."""
     several = isinstance(value, list)
     if isinstance(value, dict):
         for key, item in value.items():

@@ -51,7 +51,7 @@ def first_defect(raw: Any, error: ValidationError, title: str) -> str:
 
 
 def _resolve(raw: Any, location: tuple[int | str, ...]) -> tuple[str, Any]:
-    """Return the key path and the value to which the location of a pydantic error refers."""
+    """Return (key path, value) in document `raw` at the location of a pydantic error."""
     path = ""
     for part in location:
         if isinstance(raw, list) and isinstance(part, int):
@@ -241,7 +241,7 @@ def rejection_reason(content: bytes) -> str:
 
 
 def read_foreign(path: Path, title: str, content: bytes | None = None) -> Any:
-    """Return the value of a JSON file of at most `MAX_FILE_BYTES`, or of its `content`."""
+    """Return the value of a JSON file, or of its `content`; `title` names the file in errors."""
     return json_of(path, title, content_of(path, title) if content is None else content)
 
 

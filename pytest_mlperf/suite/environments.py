@@ -51,7 +51,7 @@ def parse_against(text: str) -> BaselineEngine:
 
 
 def other_build(planned: Planned, table: BaselineEngine) -> EarlierBuild:
-    """Return a case's build for `--mlperf-against`; raise RunError if it cannot be measured."""
+    """Return the build that `table` (--mlperf-against) names; RunError if it cannot be measured."""
     use, url = planned.engine.use, planned.options.get("url")
     if registry.harness(use):
         raise RunError(
@@ -138,7 +138,7 @@ def _expanded(planned: Planned, key: KeyPath, value: Any) -> Any:
 
 
 def _program(planned: Planned, key: KeyPath, text: str, expanded: str, folder: Path) -> str:
-    """Return a program's absolute path; do not resolve links, which lead to another environment."""
+    """Return a program's absolute path, links unresolved; UnavailableError if it is missing."""
     is_path = "/" in expanded
     typed = Path(expanded).expanduser()
     program = folder / typed if is_path else Path(shutil.which(typed) or typed)

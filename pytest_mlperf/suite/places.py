@@ -21,7 +21,7 @@ def unset_variables(text: str) -> list[str]:
 
 
 def unset_in(value: Any) -> list[str]:
-    """Return the unset variables of all texts inside a value."""
+    """Return the `${VAR}` variables in all texts inside a value that the environment lacks."""
     return list(dict.fromkeys(name for text in texts_in(value) for name in unset_variables(text)))
 
 

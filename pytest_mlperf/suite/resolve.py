@@ -298,7 +298,7 @@ def scorer_of(planned: Planned, model: str | None) -> job.Factory | None:
 
 
 def built_scorer(planned: Planned) -> job.Factory | None:
-    """Return the scorer with expanded variables and paths; UnavailableError if one is unset."""
+    """Return the scorer's factory with variables and paths expanded; None without a scorer."""
     scorer = planned.scorer
     if scorer is None:
         return None

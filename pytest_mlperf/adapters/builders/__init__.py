@@ -20,7 +20,7 @@ SMOOTHING = 0.8
 
 @dataclass(frozen=True, slots=True)
 class Recipe:
-    """Describe a recipe: precision, library's scheme, method (`how`), need of samples (`looks`)."""
+    """Describe a recipe: precision, library's scheme, method `how`, if it `looks` at samples."""
 
     precision: PrecisionName
     scheme: str

@@ -102,7 +102,7 @@ class TorchAoUnetBuilder(RecipeBuilder):
     def build(
         self, source: Path, target: Path, prompts: Prompts, progress: Progress
     ) -> Mapping[str, str]:
-        """Write the pipeline with a quantised UNet."""
+        """Write the pipeline with a quantised UNet; return facts on its quantisation."""
         pipe = open_pipeline(source, self._device)
         layers, kinds = quantised_layers(pipe.unet), Counter(map(_kind, pipe.unet.modules()))
         if not layers:
@@ -298,7 +298,7 @@ def as_matrix(layer: Any) -> Any:
 
 @contextmanager
 def ranges_of(layers: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
-    """Record the largest magnitude of each layer's input features or channels, by layer name."""
+    """Record, in the `with` block, the maximum magnitude per input feature or channel, by layer."""
     import torch
 
     ranges: dict[str, Any] = {}

@@ -60,7 +60,7 @@ class EvaluateOptions(DecoderOptions):
 
     @property
     def decodes(self) -> bool:
-        """Whether the metric gets text."""
+        """Whether outputs are decoded to text for the metric; otherwise it gets numbers."""
         return self.outputs == "text"
 
     @property

@@ -352,10 +352,7 @@ def load_tokenizer(folder: Path, clean_up: bool | None, *, special: bool = False
 
 
 def library_for(folder: Path) -> str:
-    """Return the library that can load a folder's tokenizer: "tokenizers" or "transformers".
-
-    "tokenizers", the smaller one, is preferred.
-    """
+    """Return the library that can load a folder's tokenizer: "tokenizers", else "transformers"."""
     if (folder / "tekken.json").exists():
         return FULL
     try:

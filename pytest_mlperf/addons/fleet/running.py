@@ -200,7 +200,7 @@ class Fleet:
         )
 
     def _next(self) -> Event:
-        """Return the next event of a case, or "looked" as soon as the list of nodes changes."""
+        """Return a case's event, or {"event": "looked"} if nodes changed or a case is overdue."""
         with self._state.live as live:
             while True:
                 event = self._link.event(POLL_SECONDS)

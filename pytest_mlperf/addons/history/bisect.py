@@ -176,7 +176,7 @@ class Bisection:
         return {one.now: one for one in self.log if one.before == 0}
 
     def compare_ends(self) -> Comparison:
-        """Compare the last build with the good one; then compare only metrics that dropped."""
+        """Compare the last build with the good one; later steps compare only dropped metrics."""
         end = self.compare(0, self.last, every=True)
         followed: dict[str, dict[str, float]] = {}
         for (test, name), ratio in end.ratios.items():

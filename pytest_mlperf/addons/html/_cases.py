@@ -370,10 +370,7 @@ def template_cases(
 
 
 def common_facts(subjects: Sequence[Subject]) -> list[tuple[str, str]]:
-    """Return (name, value) of the facts about an environment.
-
-    If a fact differs between tests, all its values are listed.
-    """
+    """Return (name, value) of the facts about an environment; all values if tests differ."""
     values: dict[str, dict[str, None]] = defaultdict(dict)
     for one in subjects:
         for name, value in {**one.identity, **one.fingerprint, **one.surroundings}.items():

@@ -367,10 +367,7 @@ def spent_of(folder: Path, run: Run) -> dict[str, float]:
 
 
 def sessions_of(results: Results, store: str) -> dict[str, list[CaseHistory]]:
-    """Return the histories of the session's cases in a database, by case id.
-
-    This session is included.
-    """
+    """Return the histories, including this session, of its cases in a database, by case id."""
     with opened(store) as there:
         return there.histories_with(results)
 

@@ -145,7 +145,7 @@ def _status(result: FileComparison, parsed: argparse.Namespace) -> int:
 
 
 def _update(parsed: argparse.Namespace, new_side: Side) -> int:
-    """Judge new runs against the stored baseline, then add them to it; refuse INVALID runs."""
+    """Judge new runs and add them to the baseline; return the exit code; refuse INVALID runs."""
     settings, lines = _settings(parsed), list[str]()
     result, sides = compare(new_side.runs, new_side.runs, settings), ("", "")
     if result.outcome is Outcome.INVALID:

@@ -384,7 +384,7 @@ def _shape(document: ResultFile) -> str:
 def _results_in(
     folder: Path, unknown: list[str], parents: frozenset[Path] = frozenset()
 ) -> Iterator[ResultFile]:
-    """Yield a folder that is one result, else the results in it; add other names to `unknown`."""
+    """Yield `folder` if it is one result, else the results in it; add other names to `unknown`."""
     parents |= {folder.resolve()}
     whole = ResultFile(path=folder)
     if any(r.of_folders and _fits(name, r, whole) for name, r in readers().items()):

@@ -243,7 +243,7 @@ def _of_sides(task: JudgedMetric, side: Pooled, *, proven: bool, p: float) -> Ro
 
 
 def _unproven(row: Row, task: JudgedMetric, side: Pooled) -> Row:
-    """Return the row as PROVISIONAL or INCONCLUSIVE if session variance cannot be estimated."""
+    """Judge a row by the expected session variance: PROVISIONAL ok or drop, else INCONCLUSIVE."""
     direction = row.quantity.direction
     middle = row.sign * side.change
     if middle - side.plain.reach(RULE.beta) > bound_of(direction, task.row.limit or 0.0):

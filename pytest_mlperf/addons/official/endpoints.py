@@ -92,7 +92,7 @@ def _scored(points: Sequence[Point], about: About) -> dict[str, int]:
 
 
 def unused_scores(points: Sequence[Point], about: About) -> list[int]:
-    """Return scored concurrencies that are not submitted: a curve region has one score."""
+    """Return concurrencies whose accuracy score is not submitted: a curve region submits one."""
     scored = _scored(points, about).values()
     return [
         p.concurrency for p in points if ACCURACY_FILE in p.files and p.concurrency not in scored

@@ -104,7 +104,7 @@ def suite_state(
     failures: requirements.Failures,
     runs_dir: Path = RUNS_DIR,
 ) -> SuiteState:
-    """Check which cases of a suite can run on a machine."""
+    """Return which cases of a suite can run here; `failures`: why libraries cannot be imported."""
     try:
         planned = plan_suite(path)
     except SuiteError as error:

@@ -49,8 +49,8 @@ class Check:
     """Hold the result of one check.
 
     Attributes:
-        state: "missing": optional and absent; "broken": nothing can be measured;
-            "defective": a file in this folder has an error.
+        state: "ok", "note", "missing" (optional and absent), "broken" (nothing can be measured) or
+            "defective" (a file in this folder has an error).
         do: Remedy, or "" if none is needed.
     """
 

@@ -53,8 +53,9 @@ class Terms:
     """Hold the user's options for accepting values as baselines.
 
     Attributes:
-        regressions, chosen: Ids of cases whose drops may be accepted; to accept (empty: all).
-        measure: Whether missing runs may be made now.
+        regressions: Ids of cases whose drops may be accepted.
+        chosen: Ids of cases to accept; empty for all.
+        measure: Whether runs that a baseline still needs may be made now.
     """
 
     baselines: Path | None
@@ -96,7 +97,7 @@ def proposal_for(
 
 
 def require_fit(result: CaseResult) -> None:
-    """Raise BaselineError for a handicap, a pretended accelerator, or a failed or empty result."""
+    """Raise BaselineError if a result cannot be recorded: handicap, pretended, failed or empty."""
     verdict = result.verdict
     measured = verdict.accuracy if verdict.kind == Kind.ACCURACY else verdict.runs
     if result.handicap or result.pretended:
@@ -199,14 +200,14 @@ def _stays(result: CaseResult, old: Record | None) -> str:
 
 
 def require_accepted(result: CaseResult, worse: str, terms: Terms) -> None:
-    """Raise BaselineError if values got `worse` (not "") and --accept-regression lacks the case."""
+    """Raise BaselineError if `worse` names worse values and --accept-regression lacks the case."""
     case = result.verdict.case.id
     if worse and case not in terms.regressions:
         raise BaselineError(f"worse: {worse}; to accept: --accept-regression {shlex.quote(case)}")
 
 
 def _is_unchanged(result: CaseResult, old: Record | None, energy: CaseResult | None) -> bool:
-    """Check that a baseline needs no update: same build, and no drop in speed or energy."""
+    """Check whether `old` needs no update: same build, no drop in `result` or `energy`."""
     words = {one.verdict.outcome for one in (result, energy) if one}
     unmoved = {Outcome.OK, Outcome.PROVISIONAL, Outcome.INCONCLUSIVE}
     dropped = any(is_drop(one.verdict) for one in (result, energy) if one)

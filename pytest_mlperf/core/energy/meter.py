@@ -203,7 +203,7 @@ def wall_energy(readings: Sequence[MeterReading], begin_s: float, end_s: float) 
 def _why_unknown(
     readings: Sequence[MeterReading], good: Sequence[MeterReading], begin_s: float, end_s: float
 ) -> Iterator[Note]:
-    """Yield reasons for unknown energy, the certain one first; `good` are readings above 0 W."""
+    """Yield why the meter's energy is unknown, surest reason first; `good`: readings above 0 W."""
     if not good:
         yield Note.of("meter_empty", failed=len(readings))
     for earlier, later in pairwise(readings):

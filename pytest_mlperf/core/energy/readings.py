@@ -46,7 +46,7 @@ class Reading:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Traced:
-    """Hold the energy and uncertainty computed from a power trace, or the reason `why_not`."""
+    """Hold an energy [J] and its uncertainty from a power trace, or in `why_not` why it is None."""
 
     joules: float | None = None
     unsure_j: float = 0.0

@@ -215,7 +215,7 @@ def fit(
 
 
 def _centred(unit: SeriesVariance, expected: float) -> float:
-    """Return a series' log(variance / (`expected` s0² + within)), less the mean of log(χ²/df)."""
+    """Return a series' log(variance / (`expected` + within)), less the expected log(χ²/df)."""
     ratio = max(unit.variance, FLOOR_SD**2) / (expected + unit.within)
     return math.log(ratio) - digamma(unit.df / 2) + math.log(unit.df / 2)
 
@@ -288,7 +288,7 @@ class Series:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class SeriesSpread:
-    """Hold the relative variances of one series.
+    """Hold the relative variances of a series: one metric in all runs of one case.
 
     Attributes:
         within: Mean squared standard error inside a run; 0 if unknown.
@@ -403,7 +403,10 @@ def total_variance(spread: SeriesSpread, share: float) -> float:
 
 
 def moderated(spread: SeriesSpread, noise: Noise) -> float:
-    """Return a moderated variance: (ν0·(s0² + within²) + ν·s²) / (ν0 + ν) (G. K. Smyth, 2004)."""
+    """Return the variance of a series, moderated by the noise prior (ν0 df, variance s0²).
+
+    It is (ν0·(s0² + within²) + ν·s²) / (ν0 + ν). Source: G. K. Smyth (2004).
+    """
     df = spread.run_df + spread.between_df
     variance = total_variance(spread, noise.session_share)
     expected = noise.prior_sd**2 + spread.within

@@ -81,7 +81,7 @@ class CalibratedCase:
 
     @property
     def groups(self) -> dict[str, str]:
-        """First session of each session's day, by session id; see `day_groups`."""
+        """For each session id, the id of the first session on the same day; see `day_groups`."""
         return day_groups((run.session, run.started, "") for run in self.runs)
 
     def values(self, metric: str) -> tuple[Value, ...]:
@@ -191,7 +191,7 @@ class Calibration:
 
 
 def settings_of(learnt: Learnt, *, date: str, max_runs: int) -> NoiseSettings:
-    """Convert an estimate to settings, rounded for storage."""
+    """Convert a noise estimate to rounded settings of a calibration file."""
     noise = learnt.noise
     sd_low, sd_high = learnt.sd or (None, None)
     share_low, share_high = learnt.share or (None, None)
@@ -273,7 +273,7 @@ def best_length(
 
 
 def runs_to_detect(gated: Sequence[tuple[Sequence[Value], float]], noise: Noise) -> int:
-    """Return the fewest runs that detect drops by all detectable `gated` limits, else a default."""
+    """Return the fewest runs that can prove drops by the `gated` limits; a default if none can."""
     last = noise.rule(MAX_BASELINE_RUNS)
     able = [one for one in gated if minimum_detectable_change(one[0], rule=last) <= one[1]]
     if not able:

@@ -44,7 +44,7 @@ class Changed:
 
 @dataclass(frozen=True, slots=True)
 class Effect:
-    """Define a technique's `change` of work, applicable `kinds`, and Circumstances it `needs`."""
+    """Define how a technique changes the work of `kinds`; `needs` names fields of Circumstances."""
 
     kinds: tuple[type, ...]
     needs: tuple[str, ...]
@@ -240,7 +240,7 @@ def share_of_limit(
     work: AnyWork | None,
     seen: Circumstances,
 ) -> Limit:
-    """Return the physical limit of a result on its GPUs; an unknown one is None with a reason."""
+    """Return the roofline limits of a metric's `value`; an unknown one is None, with the reason."""
     empty = Limit(metric=metric, value=value)
     reason = _why_unknown(metric, accelerator, gpu, work, seen)
     if reason or gpu is None or work is None:

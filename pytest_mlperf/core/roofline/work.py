@@ -208,7 +208,7 @@ class Decode(_Work):
         return step + (prompt + self.sample_flop * self.share) / seen.output_tokens
 
     def least_token(self, seen: Circumstances) -> float:
-        """Return the least FLOP per output token; `sample_flop` is spread over output tokens."""
+        """Return the least FLOP per output token, with its share of the FLOP per sample."""
         overhead = self.sample_flop * self.share / seen.output_tokens if seen.output_tokens else 0.0
         return self.beams * self.token_flop + overhead
 

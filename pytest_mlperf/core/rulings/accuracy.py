@@ -71,7 +71,7 @@ def unfit_answers(
 
 
 def risen_flaws(accuracy: Accuracy, subject: Subject) -> Note | None:
-    """Return a note if empty or cut answers increased by three standard errors, or None."""
+    """Return a note if the share of empty or cut answers rose by three standard errors, or None."""
     counts, baseline = accuracy.answers, accuracy.baseline_answers
     n, m = (side.get("answers", 0) for side in (counts, baseline))
     for name in ("empty", "cut") if n and m and not accuracy.fixed_lengths else ():
@@ -381,7 +381,7 @@ def pooled(old: Mapping[str, Rerun], new: Mapping[str, Rerun]) -> dict[str, Reru
 
 
 def _rerun_noise(first: Sequence[float], second: Sequence[float]) -> Rerun:
-    """Estimate the noise of a score over reruns: sd(differences) / √(2 n), and the correlation."""
+    """Return a mean score's standard error over reruns, sd(differences) / √(2 n); correlation."""
     n = len(first)
     differences = [b - a for a, b in zip(first, second, strict=True)]
     mean = fmean(differences)

@@ -33,7 +33,10 @@ def explains_miss(run: Run, limits: Mapping[str, float], tolerated: float) -> bo
 def explains_gap(
     a: Run, b: Run, metrics: Collection[str], tolerated: float, least: float = 1.0
 ) -> bool:
-    """Check whether load explains a/b < `least` (a had more, by over `tolerated`) or > (b had)."""
+    """Check whether load explains that a metric's ratio a/b is not `least` (above 1: a is better).
+
+    It explains a lower ratio if a had over `tolerated` more load, and a higher one if b had.
+    """
     more = (load_share(a) or 0.0) - (load_share(b) or 0.0)
     if abs(more) <= tolerated:
         return False

@@ -138,8 +138,8 @@ class _ScoreSeries:
     """Hold one score: its value per scored sample, and its estimate (`score`) for the data set.
 
     Attributes:
-        per_sample: Factor from a score's bound to the mean's: 1; for a sum 1 / data set size.
-        influence: Whether the values are pseudo-values of a score that is not a sample mean.
+        per_sample: Bound on the mean of `values` / bound on `score`: 1; for sums 1 / data set size.
+        influence: Whether `values` are jackknife pseudo-values, as `score` is not a sample mean.
     """
 
     values: Sequence[float | None]
@@ -193,7 +193,11 @@ def _series(measured: Pass, name: str) -> _ScoreSeries | None:
 def _miss_p_value(
     series: _ScoreSeries, window: GateWindow, sign: int, bound: float, total: int
 ) -> float:
-    """Return the p value (betting, Bernstein) of "the full mean meets `bound`" (sign 1: lower)."""
+    """Return the p value of the null hypothesis that the mean of all samples meets `bound`.
+
+    With `sign` 1 the bound is a minimum, with -1 a maximum. The test is by betting, or for
+    pseudo-values by Bernstein's inequality; `total` is the number of samples in the data set.
+    """
     there = [value for value in series.values if value is not None]
     if series.influence:
         if window.least is None or window.most is None or sign < 0:
@@ -222,7 +226,7 @@ def gate(
 
     Scores of a whole data set are compared directly. A part fails if a one-sided test proves
     that the whole set misses a bound; a part never passes. A missing score is an error if
-    `complete`. `rerun_sd`, the standard deviation of re-runs, only adds notes.
+    `complete`. `whose` names the reference, and `rerun_sd` (sd of re-runs) adds notes.
     """
     if bounds is None:
         return _undecided(measured, GateState.NONE)

@@ -142,7 +142,7 @@ def null_distributions(verdicts: Iterable[Verdict], rule: RuleR) -> dict[Machine
 
 
 def session_p_value(metric: MetricVerdict, null: Null, rule: RuleR) -> float:
-    """Return the larger of rule R's p value and that by the session's empirical null."""
+    """Return the larger p value of a drop: rule R's, or that by the session's empirical null."""
     looks = [_plain(look) for look in metric.analyses]
     return max(metric.p or 0.0, null.p_value(looks, rule) if looks and null.pairs else 0.0)
 

@@ -103,7 +103,7 @@ def count_outside_range(
     *,
     tolerance: float = 0.0,
 ) -> Note | None:
-    """Return a note if a value is outside its baseline's range, widened by a share; else None."""
+    """Return a note, or None if all `values` are in the baseline's range ± `tolerance` (share)."""
     if not baseline_values or not values:
         raise ValueError(
             f"{metric}: {len(baseline_values)} baseline values and {len(values)} now; need both"
@@ -193,7 +193,7 @@ def _answer_lengths(
     name: str,
     chance: float,
 ) -> tuple[tuple[float, float], float] | None:
-    """Return ((baseline, current) mean answer length of common samples, tolerance); None if few.
+    """Return ((baseline, current) mean length of common answers, tolerance); None if too few.
 
     For n samples of lengths x and y, R = mean y / mean x has the standard error
     √(Σ(y - R·x)² / (n(n - 1))) / mean x. The tolerance is a constant + t(chance / 2)·se.
@@ -465,12 +465,12 @@ class _MetricRules:
     failing: Outcome
 
     def sharing(self, name: str, limits: Mapping[str, float]) -> _MetricRules:
-        """Return the rules for one metric of a curve, whose metrics share one error probability."""
+        """Return rules for metric `name`; metrics of one curve share the error probability."""
         rule, among = (curve_rule(one, name, limits) for one in (self.rule, self.among))
         return replace(self, rule=rule, among=among)
 
     def with_noise(self, noise: SessionNoise | None) -> _MetricRules:
-        """Return the rules with `noise`, unless their own has more degrees of freedom."""
+        """Return the rules with `noise`, unless their own noise has more degrees of freedom."""
         noise = better_known(noise, self.rule.session_noise)
         rule, among = (replace(one, session_noise=noise) for one in (self.rule, self.among))
         return replace(self, rule=rule, among=among)
@@ -568,7 +568,7 @@ def _note(judged: Judged, outcome: Outcome, judging: _MetricRules) -> Note | Non
 
 
 def of_load(lost: float, lost_before: float, key: NoteKey = "load_explains") -> Note | None:
-    """Return a note on log slowdowns by load, now and in the baseline; None if both are 0."""
+    """Return a note on slowdowns by load (logs), now and in the baseline; None if both are 0."""
     if not lost and not lost_before:
         return None
     return Note.of(key, now=-math.expm1(-lost), before=-math.expm1(-lost_before))

@@ -60,7 +60,7 @@ def zero_note(runs: Sequence[Run], metric: str, baseline: float | None = None) -
 def countable(
     runs: Sequence[Run], limits: Mapping[str, float], record: Record | None = None
 ) -> dict[str, float]:
-    """Return the limits of metrics with enough queries, in these runs or the baseline's."""
+    """Return the limits to gate: enough queries in `runs` or in the baseline, and not buffered."""
     counted = {
         name: limit
         for name, limit in limits.items()
@@ -165,7 +165,7 @@ def judge_zeros(
     failing: Outcome,
     max_runs: int,
 ) -> tuple[MetricVerdict, bool]:
-    """Judge a metric that is 0 in some runs (two prove a drop); return (verdict, needs more)."""
+    """Judge a metric with zeros (two prove a drop); return (verdict, whether to run once more)."""
     first = next(index for index, run in enumerate(runs) if metric in run.zero)
     others = [run for run in runs if metric in run.metrics]
     count = len(runs) - len(others)

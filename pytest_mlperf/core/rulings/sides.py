@@ -71,11 +71,11 @@ class Pooled:
         return self.now - self.before
 
     def reach(self, error: float) -> float:
-        """Return the largest of three one-sided confidence margins, t · se, at an error."""
+        """Return the largest of three one-sided margins t · se at error probability `error`."""
         return max(one.reach(error) for one in (self.spread, self.least, self.separate))
 
     def p(self, sign: int, lost: float = 0.0) -> float:
-        """Return a one-sided t test's p value of a rise (1) or drop (-1) beyond `lost` by load."""
+        """Return the p value (one-sided t) of a rise (1) or drop (-1) beyond log effect `lost`."""
         away = sign * self.change - lost
         return max(one.p_value(away) for one in (self.spread, self.least, self.separate))
 

@@ -104,7 +104,7 @@ def lines_of(verdict: Verdict) -> list[str]:
 
 
 def without_file(verdict: Verdict, note: str) -> str:
-    """Return a note with the path of the baseline file shortened to the baselines folder."""
+    """Return a note in which the baselines folder's path replaces the baseline file's path."""
     file = verdict.baseline.file
     folder = file.partition(f"/{verdict.case.accelerator}/")[0] if file else ""
     return note.replace(file, folder) if file else note

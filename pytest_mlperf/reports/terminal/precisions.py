@@ -397,7 +397,7 @@ def _speed_cells(entry: PrecisionEntry, block: Block) -> Row:
 
 
 def remarks(blocks: Sequence[Block]) -> list[str]:
-    """Return the entries' notes with their case ids, then explanations of the table's columns."""
+    """Return notes for the precision table: each entry's with its case id, then on the columns."""
     notes = [
         f"{entry.case.id}: {note}"
         for block in blocks

@@ -219,7 +219,7 @@ class Child:
         raise self._died(process)
 
     def _watched_events(self, process: EventProcess) -> Iterator[Event]:
-        """Yield the child's events, and {} whenever its log has grown; enforce the time limits."""
+        """Yield the child's events, and {} when its log grows; raise RunError at a time limit."""
         started = last = time.monotonic()
         size, at = 0, ""
         while True:

@@ -166,7 +166,7 @@ class RunFinished:
         peak_bytes: Peak memory of worker, replicas and servers, see
             `hardware.contention.ContentionMonitor.peak_bytes`; None if unknown.
         clock_moved_s: Change of the wall clock; above 0 if set forward.
-        slow_start: Effect of the run's first tenth, see `clocks.slow_start`.
+        slow_start: Effect of a slow start on TTFT and TPOT, see `clocks.slow_start`.
         accepted_drafts, answer_counts, stages: See `Engine`; stages in seconds.
         answer_forms: Formats of the engine's answers and LoadGen's log; empty if equal.
         salt: Name that made the run's prompts unique, see `Sink`.

@@ -122,7 +122,7 @@ class Reporter:
 
     @contextlib.contextmanager
     def blaming(self, layer: str) -> Iterator[None]:
-        """Run the `with` block; report an exception as an error of `layer`, and end the process."""
+        """Run the `with` block; report its exception as a fault of `layer` ("engine"), and exit."""
         try:
             yield
         except BaseException as error:  # an engine may call sys.exit()

@@ -292,7 +292,7 @@ class GpuLog:
         return pids - self.initial_processes.keys() if listed else None
 
     def foreign_processes(self, warmup_end_s: float) -> Processes:
-        """Return memory [bytes] by pid of processes begun after the warm-up: not the engine's."""
+        """Return the memory [bytes, or None] by pid of processes that began after the warm-up."""
         listed = [
             (s["time"], s["processes"]) for s in self.states if s.get("processes") is not None
         ]

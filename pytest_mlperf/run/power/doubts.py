@@ -248,7 +248,7 @@ def _errors(gpu: GpuLog, begin_s: float, end_s: float) -> Iterator[Sign]:
 
 
 def _until(gpu: GpuLog, name: str, end_s: float) -> list[Any]:
-    """Return the readings of a quantity up to the first one after `end_s`."""
+    """Return the readings of quantity `name` up to the first one after `end_s`."""
     every = gpu.series(name, 0.0, math.inf)
     return [r for i, r in enumerate(every) if i == 0 or every[i - 1].time_s < end_s]
 

@@ -201,7 +201,7 @@ class Dispatcher:
     def _next_part(
         self, replica: ReplicaProcess
     ) -> tuple[ReplicaProcess, Sequence[int], Sequence[int]] | None:
-        """Return (replica, ids, indices) to submit next, or None; the caller must hold the lock."""
+        """Return what to submit next, (replica, ids, indices), or None; the lock must be held."""
         waiting = self._waiting
         if waiting is None:
             return None

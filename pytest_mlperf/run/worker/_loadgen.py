@@ -278,7 +278,7 @@ def _issue(
 def _sample_callbacks(
     engine: Engine, sink: GuardedSink, indices: Sequence[int] | None, at_edges: Callable[[], None]
 ) -> tuple[Callable[[list[int]], None], Callable[[list[int]], None]]:
-    """Return callbacks (load, unload) that call `at_edges`; `indices` maps LoadGen's samples."""
+    """Return LoadGen's (load, unload) callbacks; `indices` maps samples; both call `at_edges`."""
 
     def translate(samples: list[int]) -> list[int]:
         return samples if indices is None else [indices[sample] for sample in samples]

@@ -126,7 +126,7 @@ def numbered(number: int, count: int) -> list[int]:
 
 
 class Lists:
-    """Store long lists of ids in worker and replica, so that messages refer to positions."""
+    """Store long lists of ids in both processes, so that messages name positions instead of ids."""
 
     def __init__(self) -> None:
         self._lists: dict[int, Sequence[int]] = {}
@@ -134,7 +134,7 @@ class Lists:
         self._left: dict[int, int] = {}
 
     def add(self, number: int, ids: Sequence[int]) -> None:
-        """Store a list of ids by number if long (`MIN_REMEMBERED_LENGTH`); do not modify it."""
+        """Store a long list of ids (`MIN_REMEMBERED_LENGTH`) by number; do not modify it later."""
         if len(ids) >= MIN_REMEMBERED_LENGTH:
             self._lists[number], self._left[number] = ids, len(ids)
             self._expected[ids[0]] = (number, 0)
@@ -154,7 +154,7 @@ class Lists:
         return number, start, len(ids)
 
     def worker_ids(self, ids: Sequence[Any]) -> Sequence[Any]:
-        """Convert a replica's ids, positions in stored lists, to the worker's; keep other ids."""
+        """Convert ids that are positions in stored lists to the worker's ids; keep other ids."""
         if not self._lists:
             return ids
         return [self._id(each) if isinstance(each, int) else each for each in ids]
@@ -186,7 +186,7 @@ def merge_messages(messages: Iterable[Message]) -> Sequence[Message]:
 
 
 def _try_merge(previous: list[Any], message: Message) -> bool:
-    """Merge `message` into `previous` if both are of one kind and moment; return whether it was."""
+    """Merge `message` into `previous` if kinds and (nearly) times agree; return whether merged."""
     kind, stamp_s, *_ = message
     if kind != previous[0] or kind not in (FIRST, NEXT, DONE):
         return False

@@ -380,7 +380,7 @@ class ReplicaGroup:
         self._fail(replica.error(f" {how}"))
 
     def _watch(self) -> None:
-        """End the run when a replica with open samples is silent for too long."""
+        """End the run if a replica with open samples is silent for `replica_patience_s` seconds."""
         while not self._leaving.wait(POLL_SECONDS):
             now_s = perf_counter()
             for replica in self.processes:
@@ -393,7 +393,7 @@ class ReplicaGroup:
                     )
 
     def _fail_hung_replica(self, replica: ReplicaProcess, doing: str) -> None:
-        """End the run because a replica hangs; first write its thread stacks to its log."""
+        """Log a hung replica's thread stacks; end the run with an error on what it was `doing`."""
         with contextlib.suppress(OSError):
             replica.process.send_signal(signal.SIGUSR1)
         self._leaving.wait(POLL_SECONDS)

@@ -81,7 +81,7 @@ class Outstanding:
                 return bad
 
     def claim_late(self, sample: int) -> bool:
-        """Remove an id, even in the list, where `take` raises; return if it was outstanding."""
+        """Remove an id from `ids` or the stored list; return whether it was outstanding."""
         with self._lock:
             self._spread()
         try:

@@ -177,7 +177,7 @@ class TokenTimes:
     def _record_gaps(
         self, gaps: array[float], later_tokens: int, decode_s: float, *, by_reads: bool
     ) -> None:
-        """Record gaps and time per token; unless `by_reads`, omit tokens sent with the first."""
+        """Record token gaps and time per token; tokens sent with the first count if `by_reads`."""
         mean_s = decode_s / later_tokens
         least_s = min(TOGETHER_SHARE * mean_s, TOGETHER_SECONDS)
         self._gaps.extend(gaps)
@@ -248,7 +248,7 @@ class TokenTimes:
 
     @property
     def _in_one_piece(self) -> bool:
-        """Whether a larger share of answers than `TOGETHER_TOKENS_SHARE` arrived in one piece."""
+        """Whether the share of answers that came in one piece exceeds `TOGETHER_TOKENS_SHARE`."""
         return len(self._decode) < (1 - TOGETHER_TOKENS_SHARE) * len(self._tpot)
 
 
@@ -347,7 +347,7 @@ def slow_start(costs_s: Sequence[float], prefix: str, queries: int = 0) -> dict[
 
 
 def write(folder: Path, rows: Sequence[Sequence[float]]) -> None:
-    """Write rows of `moments` (latencies over a run) to a file in `folder`, unless empty."""
+    """Write the rows of `moments` (latencies in parts of a run) to LATENCIES_FILE, unless empty."""
     if rows:
         atomic.write_text(
             folder / LATENCIES_FILE, json.dumps({"schema": 1, "moments": rows}) + "\n"

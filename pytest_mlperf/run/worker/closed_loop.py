@@ -53,10 +53,10 @@ class SlotSink(GuardedSink):
     """Measure requests in time windows; free the slot of each completed request.
 
     Attributes:
-        freed: Slots of completed requests, with their completion times.
-        point: Point being measured; 0 if none is.
+        freed: Slots (places for one request in flight) of completed requests, with end times.
+        point: Concurrency or rate being measured; 0 if none is.
         closed: Window that closed last.
-        records: Rows of the requests that count; None if no rows are kept.
+        records: One row per request that counts; None if no rows are kept.
         recounts: Whether to keep each request of a window, to count its tokens again later.
         cpu_clock: Returns the processor time of this process and its clients [s].
         may_fail: Share of requests that may fail; engines give up above it.
@@ -68,7 +68,7 @@ class SlotSink(GuardedSink):
     def __init__(
         self, fail: Fail, *, tokens: bool, records: bool = False, may_fail: float = 0.0
     ) -> None:
-        """Create a sink without an open window; if `tokens`, requests must report their tokens."""
+        """Create a sink; requests must report tokens if `tokens`, and are stored if `records`."""
         super().__init__(fail)
         self.may_fail = may_fail
         self.times_tokens = self.needs_first_tokens = tokens
@@ -421,7 +421,7 @@ def run_engine_harness(
     pulse: HarnessProgress,
     at_edges: Callable[[], None],
 ) -> dict[str, Any]:
-    """Measure all points by the engine's harness; return order and clock offsets of the folders."""
+    """Measure all points by the engine's harness; return "order" and "recorded" (clock offsets)."""
     offsets_s, points = dict[str, float](), shuffled_points(settings, folder.parent.name)
     at_edges()
     for point in points:

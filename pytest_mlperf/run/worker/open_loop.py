@@ -109,7 +109,7 @@ class OpenLoop(Loop):
     def _plan_arrivals(
         self, point: float
     ) -> tuple[Iterator[Arrival], Sequence[Arrival], Iterator[Arrival], float]:
-        """Return arrivals before, in and after the window of a load level, and its length [s]."""
+        """Return the arrivals before, in and after a load level's window, and its length [s]."""
         settings, lasts_s = self._settings, self._settings.min_duration_ms / 1000
         if not self._trace:
             drawn = self._drawn(self._draw(point))

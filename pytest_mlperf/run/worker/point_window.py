@@ -195,7 +195,7 @@ class WindowMeter:
 
     @property
     def counted(self) -> int:
-        """Completed requests that count."""
+        """Number of completed requests that count for the metrics."""
         return len(self._took_s)
 
     def arrive(self, request: PointRequest, under_way: int) -> None:
@@ -219,7 +219,7 @@ class WindowMeter:
         first_s: float | None,
         tokens_after_first: int,
     ) -> None:
-        """Record a completed request: its tokens, and how many came after its first message."""
+        """Record a request that completed at `now_s`; `first_s` is when its first tokens came."""
         inside = now_s <= self._until_s
         self._leave(request, now_s)
         if inside:

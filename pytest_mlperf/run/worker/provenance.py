@@ -53,7 +53,7 @@ def input_digests(dataset: Dataset, indices: Sequence[int]) -> tuple[dict[str, s
 
 
 def _parts(value: Any) -> Iterator[bytes | memoryview]:
-    """Yield bytes that are equal for equal values in any process; raise TypeError otherwise."""
+    """Yield bytes that are equal for equal values in any process; TypeError for other types."""
     if hasattr(value, "__array__") or hasattr(value, "__array_interface__"):
         import numpy as np  # only data sets with arrays need it
 

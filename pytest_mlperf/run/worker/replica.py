@@ -56,7 +56,7 @@ class ReplicaSink:
     def streamed(
         self, ids: Sequence[int], after_first: Sequence[int | None], hidden: Counts = None
     ) -> None:
-        """Report how answers were streamed if tokens are timed."""
+        """If tokens are timed, report tokens after the first message and hidden ones, by id."""
         if self.times_tokens:
             counts = [*after_first], None if hidden is None else [*hidden]
             self._put((wire.STREAMED, perf_counter(), [*ids], *counts))

@@ -549,7 +549,7 @@ class EngineWorker:
 
 @contextlib.contextmanager
 def progress(reporter: Reporter, phase: str, sink: GuardedSink | HarnessProgress) -> Iterator[None]:
-    """Report a sink's progress from a separate thread."""
+    """Report a sink's progress from a separate thread during the `with` block."""
     over = threading.Event()
     begun_s = perf_counter()
 
@@ -653,7 +653,7 @@ def described_by(engine: Engine) -> dict[str, str]:
 
 
 def build(kind: str, factory: Factory, **arguments: Any) -> Any:
-    """Import a factory, check its options, and call it."""
+    """Import a factory, check its options, and return its result; `kind` names it in errors."""
     return imported(kind, factory.target, factory.options)(**arguments, **factory.options)
 
 

@@ -225,7 +225,7 @@ class GenerateTask:
     def report(
         self, request: StreamedRequest, row: Sequence[int], prompt_tokens: int | None = None
     ) -> None:
-        """Report an answer; give `prompt_tokens` only if the library adds tokens to the prompt."""
+        """Report answer `row` (token ids); `prompt_tokens` is given if the library adds any."""
         outputs, counts = self.answers.check_answers([request.index], [row], request.sink)
         (reason,) = self.answers.reasons([row])
         tokens = len(self.prompts[request.index]) if prompt_tokens is None else prompt_tokens
@@ -235,7 +235,7 @@ class GenerateTask:
         return self.generation.of(self.prompts.lengths.get(index))
 
     def check(self, index: int, row: Sequence[int], finish_reason: Any, cut: str = "") -> None:
-        """Raise RunError unless an answer ended by end token or length limit; `cut` is a hint."""
+        """Raise RunError if ids `row` ended early or without end token; `cut` is a hint for it."""
         ends, limit = self.generation.ends, self.generation_of(index).max_new_tokens
         if finish_reason == "stop" and (not row or row[-1] not in ends):
             fault = (

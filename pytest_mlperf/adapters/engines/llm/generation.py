@@ -270,7 +270,7 @@ class Generation(TextOptions):
         chats: Chats | None = None,
         clips: SpeechClips | None = None,
     ) -> TokenPrompts:
-        """Return prompts, checked against vocabulary size and context lengths; None if unknown."""
+        """Return prompts that are checked against vocabulary size and context lengths, if known."""
         has_media = chats is not None or clips is not None
         if self.max_prompt_tokens is not None and has_media:
             problem = "cuts text prompts, but the data set has chats or audio clips; leave it out"
@@ -372,7 +372,7 @@ MAX_LOGPROB = 1e-3
 
 
 def refuse_times(generation: Generation, engine: str, sink: Sink) -> None:
-    """Raise SuiteError if tokens must be timed but prompts are only evaluated."""
+    """Raise SuiteError if tokens must be timed but none are generated (prompt_logprobs)."""
     if generation.prompt_logprobs and sink.times_tokens:
         raise SuiteError(
             f"engine {engine}: prompt_logprobs = true generates no tokens that could be timed; set "

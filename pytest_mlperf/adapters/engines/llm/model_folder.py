@@ -131,7 +131,7 @@ def check_ends(folder: Path, eos: tuple[int, ...]) -> None:
 def with_end_tokens(
     generation: Generation, folder: Path, config: Config, *, dummy: bool
 ) -> Generation:
-    """Return settings with the model's end tokens, which are checked unless weights are dummy."""
+    """Return `generation` with the model's end tokens, which are checked unless `dummy`."""
     if config.vocabulary is None:
         raise broken(folder / "config.json", "names no vocab_size, so this is not a language model")
     if not (generation.ignore_eos or dummy):
@@ -183,7 +183,7 @@ def load_tokenizer(engine: str, folder: Path, kind: str = "AutoTokenizer") -> tu
 def picture_chats(
     engine: str, folder: Path, tokenizer: Any, *, processes: bool = True
 ) -> PictureChats:
-    """Return the converter of picture chats; with `processes` it computes image patches here."""
+    """Return a converter of chats with pictures to tokens and, with `processes`, image patches."""
     token = read_json(folder / "config.json").get("image_token_id")
     if not isinstance(token, int):
         raise broken(

@@ -73,7 +73,7 @@ class Lateness:
         self._probes: deque[tuple[float, float, float, float, int]] = deque(maxlen=KEPT_PROBES)
 
     def begun(self, issued_s: float) -> None:
-        """Record the delay between `issued_s`, when a sample was received, and now."""
+        """Record the delay from `issued_s`, the call of `submit`, to now, the request's start."""
         self._issue.append(self.now() - issued_s)
         if self._due_s is None:
             self._schedule_probe()
@@ -258,7 +258,7 @@ class Streams:
         concurrency: int | None = None,
         loop: asyncio.AbstractEventLoop | None = None,
     ) -> None:
-        """Start the thread; it answers at most `concurrency` samples at a time (None: all)."""
+        """Start the event loop's thread; it answers `concurrency` samples at once (None: all)."""
         if concurrency is not None and concurrency < 1:
             raise ValueError(f"concurrency={concurrency!r}; at least 1")
         self._answer = answer

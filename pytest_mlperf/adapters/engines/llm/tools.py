@@ -116,7 +116,7 @@ class ToolChats:
         )
 
     def tokens(self, index: int, request: Mapping[str, Any]) -> list[int]:
-        """Return a chat's token ids, and store what is needed to parse its answer."""
+        """Return a chat's token ids; store its tools' schemas, used to parse its answer."""
         if further := sorted(set(request) - REQUEST_FIELDS):
             fault = (
                 f"has {', '.join(further)}, which this engine does not support; use engine openai "

@@ -287,15 +287,15 @@ class Body:
     """Hold a request as JSON, ready to be sent.
 
     Attributes:
-        head, rest: Parts before and after the salt; requests share parts.
-        replaced: Part that the salt replaces.
-        prompt_tokens: Tokens of the prompt; None if unknown.
-        fewest: Minimum tokens of the prompt.
+        head, rest: JSON before and after the salt (random words); requests share these bytes.
+        replaced: JSON that the salt replaces.
+        prompt_tokens: Number of tokens in the prompt; None if unknown.
+        fewest: Minimum number of tokens in the prompt.
         exact: Whether the server must count exactly `prompt_tokens`, without template or begin
             token.
-        length: Length of the answer, or None.
-        offers_tools: Whether calls of tools are the answer.
-        salt: Salt of the prompt, or None.
+        length: Answer length that the sample prescribes [tokens]; None without one.
+        offers_tools: Whether the answer may consist of tool calls.
+        salt: Random words for this prompt; None if it is not salted.
     """
 
     head: bytes

@@ -1,4 +1,4 @@
-"""Parse server-sent events and the answers in them, and name failures of requests."""
+"""Parse server-sent events and the answers in them; describe refused requests."""
 
 from __future__ import annotations
 

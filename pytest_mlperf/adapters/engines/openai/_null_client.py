@@ -42,7 +42,7 @@ class Uncounted(Checks):
 def drive(
     undo: contextlib.ExitStack, client: Client, traffic: Traffic, concurrency: int
 ) -> tuple[Streams, str]:
-    """Open `client`; return streams that answer samples by `traffic`, and the event loop's name."""
+    """Open `client` until `undo` closes; return (streams using `traffic`, event loop's name)."""
     loop, kind = new_loop()
     streams = Streams(traffic.answer, concurrency=concurrency, loop=loop)
     undo.callback(streams.close)

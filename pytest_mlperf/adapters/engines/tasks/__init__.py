@@ -32,7 +32,7 @@ class AnswerLogits(Task):
     """Answer with the start and end logits of each token: float32, shape (seq, 2)."""
 
     def bind(self, graph: Graph, batch_size: int) -> None:
-        """Use a model with start and end logits, each (batch, seq), or joined, (batch, seq, 2)."""
+        """Store a model with start and end logits, (batch, seq) or (batch, seq, 2), or raise."""
         super().bind(graph, batch_size)
         if not any(input_names(tensor) == IDS for tensor in graph.inputs):
             raise graph.refuse(

@@ -22,7 +22,7 @@ class Classify(graphs.Task):
     class_offset: int = 0
 
     def bind(self, graph: graphs.Graph, batch_size: int) -> None:
-        """Use a model with scores (batch, classes) or classes (batch,)."""
+        """Store a model with scores (batch, classes) or classes (batch,); RunError if unfit."""
         super().bind(graph, batch_size)
         self._output = pick_output(graph.outputs)
 
@@ -40,7 +40,7 @@ class Classify(graphs.Task):
 
 
 def pick_output(outputs: Sequence[graphs.Tensor]) -> graphs.Tensor:
-    """Return the output with classes (preferably one named argmax), else the first output."""
+    """Return the output with class numbers (preferably one named argmax), else the first one."""
     classes = [each for each in outputs if each.type in CLASS_TYPES]
     named = [each for each in classes if "argmax" in each.name.lower()]
     return (named or classes or list(outputs))[0]
@@ -83,9 +83,9 @@ class Detect(graphs.Task):
         require_options("", rules)
 
     def bind(self, graph: graphs.Graph, batch_size: int) -> None:
-        """Use a model with an image (batch, channels, height, width).
+        """Store a model with an image (batch, channels, height, width).
 
-        Outputs are boxes (n, 4), labels (n,) and scores (n,), or all with the batch first.
+        Outputs must be boxes (n, 4), labels (n,) and scores (n,), or all with the batch first.
         """
         super().bind(graph, batch_size)
         images = [each.name for each in graph.inputs if len(each.shape) == 4]
@@ -205,7 +205,7 @@ class Segment(graphs.Task):
         return tuple(int(length * (1 - self.overlap)) for length in self.roi_shape)
 
     def bind(self, graph: graphs.Graph, batch_size: int) -> None:
-        """Use a model with one input (batch, channels, *roi_shape), on windows of one sample."""
+        """Store a model with one input (batch, channels, *roi_shape), for windows of one sample."""
         super().bind(graph, batch_size)
         taken = graph.inputs[0].shape
         if (

@@ -92,7 +92,7 @@ def check_inputs(graph: Graph, precision: str | None) -> None:
 
 
 def check_batch(graph: Graph, batch_size: int, *, takes_rows: bool) -> None:
-    """Raise for a fixed batch dimension unless batch_size is 1, and it is 1 or `takes_rows`."""
+    """Raise for a fixed batch dimension, except 1 (any if `takes_rows`) with batch_size = 1."""
     for tensor in graph.inputs:
         batch = tensor.shape[0]
         fills = batch == 1 or takes_rows
@@ -222,7 +222,7 @@ class Task:
     at_once: int
 
     def bind(self, graph: Graph, batch_size: int) -> None:
-        """Use a model; raise RunError for one that does not fit the task."""
+        """Store a model and its batch size; raise RunError if it does not fit the task."""
         check_batch(graph, batch_size, takes_rows=self.takes_rows)
         self.graph, self.at_once = graph, batch_size
 

@@ -207,7 +207,7 @@ class _FirstStep:
         self._reported = False
 
     def __call__(self, input_ids: Any, *_: Any, **__: Any) -> Any:
-        """Report the first step; return False (continue) for each row of `input_ids`."""
+        """Report first tokens at the first call; return False (continue) for each input row."""
         if not self._reported:
             self._reported = True
             self._watch.end("prefill")

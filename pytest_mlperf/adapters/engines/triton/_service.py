@@ -118,7 +118,7 @@ def _check_config(config: Mapping[str, Any], batch_size: int, where: str) -> Non
 
 
 def _model_facts(metadata: Mapping[str, Any], config: Mapping[str, Any]) -> dict[str, str]:
-    """Return facts on a model; `config` is Triton's, {} for other servers."""
+    """Return fingerprint facts of a model; `config` is Triton's, {} for other servers."""
     versions = metadata.get("versions") or []
     versions = versions if isinstance(versions, list) else [versions]
     facts = {
@@ -304,7 +304,7 @@ class Service:
         return f"model {self._options.served_model!r} at {self._address}"
 
     def graph(self) -> RemoteGraph:
-        """Check batch size and response cache, and return the model for inference."""
+        """Return the model for inference; raise if batch_size is too large or responses cached."""
         _check_config(self._config, self._options.batch_size, self.where)
         return RemoteGraph(
             where=self.where,

@@ -329,7 +329,7 @@ def _tried() -> str | None:
 
 
 def _hidden(secret: str, readable: dict[str, str]) -> list[str]:
-    """Return `secret` and system and home folders to hide, except those with a `readable` path."""
+    """Return those of `secret`, system folders and home folders that contain no `readable` path."""
     paths = [
         "/old",
         "/proc/1",

@@ -66,7 +66,7 @@ def processes(limit: int) -> int:
 
 
 def route() -> None:
-    """Find a network route to 192.0.2.1, an address reserved for documentation."""
+    """Connect a UDP socket to 192.0.2.1 (reserved for documentation); OSError without a route."""
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as client:
         client.connect(("192.0.2.1", 9))
 

@@ -145,8 +145,8 @@ def _is_value(value: Any, allowed: Any, nested: Any) -> bool:
 def _type_of(value: Any, allowed: Any, expected: Any, nested: Any) -> tuple[bool, bool]:
     """Return (whether a value's type fits, whether it may be a variable's name).
 
-    `expected` is the declared type, `nested` that of items (None: any); types of the right values,
-    `allowed`, fit too.
+    `expected` is the declared type, `nested` the declared type of its items (None: any). The type
+    of the first right value in `allowed` that is not "" fits too.
     """
     kind = next((type(option) for option in allowed if option != ""), None)
     if type(value) is not expected:

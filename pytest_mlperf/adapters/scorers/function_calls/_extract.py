@@ -106,10 +106,7 @@ def _is_signature(inside: str) -> bool:
 
 
 def _arguments(inside: str) -> dict[str, Any]:
-    """Return the arguments in a text, by name.
-
-    If Python cannot parse the text, return {"_raw": text}.
-    """
+    """Return the arguments in a text by name, or {"_raw": text} if Python cannot parse the text."""
     try:
         body = ast.parse(f"dict({inside})", mode="eval").body
         keywords = body.keywords if isinstance(body, ast.Call) else []

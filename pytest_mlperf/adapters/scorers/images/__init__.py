@@ -38,7 +38,7 @@ class CaptionScores(Protocol):
 
 
 class ImageFeatures(Protocol):
-    """Compute features of images; your own class is created as for `CaptionScores`."""
+    """Compute features of images; your own class is created by `factory(model=..., device=...)`."""
 
     def __call__(self, images: NDArray[np.uint8]) -> Any:
         """Return features, shape (images, features), of images (images, height, width, 3)."""

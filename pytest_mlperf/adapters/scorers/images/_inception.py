@@ -155,10 +155,7 @@ https://github.com/mlcommons/inference.
 
 
 def shapes(layers: Layers, channels: int) -> tuple[dict[str, tuple[int, ...]], int]:
-    """Return the shape of every weight by name, and the number of output channels.
-
-    `channels` is the number of input channels.
-    """
+    """Return (shapes of all weights by name, output channels) for `channels` input channels."""
     weights: dict[str, tuple[int, ...]] = {}
     for layer in layers:
         if isinstance(layer, Conv):

@@ -67,10 +67,7 @@ def _last_letter(text: str, options: str) -> str | None:
 
 
 def choice(text: str, options: str) -> str | None:
-    """Return the option letter that DeepSeek-R1's script grades; None if there is none.
-
-    `options` is "A-D" or "A-J".
-    """
+    """Return the letter in `options` ("A-D" or "A-J") that DeepSeek-R1's script grades, or None."""
     text = _unlisted(text.strip())
     return _stated(text, options) or _last_letter(text, options)
 
@@ -115,7 +112,7 @@ def program(text: str) -> str | None:
 
 
 def final_program(text: str) -> str | None:
-    """Return the program that gpt-oss's script grades (see `GptOssScorer`), or None."""
+    """Return the code block that gpt-oss's script grades, see `GptOssScorer`; None without one."""
     text = text.strip()
     for part in (final_section(text), text):
         code = _blocks(part, f"{FENCE}python")

@@ -191,7 +191,7 @@ class Values:
             self.absent[metric] = f"the file has {value!r}"[:60]
 
     def statistics(self, base: str, raw: Any, factor: float = 1.0) -> None:
-        """Add statistics from an object `raw` with keys such as mean, median, p50 or p(95)."""
+        """Add statistics of metric `base`, times `factor`, from object `raw` (mean, p50, p(95))."""
         for key, value in raw.items() if isinstance(raw, Mapping) else ():
             rank = re.fullmatch(r"p\(?([0-9][0-9.]*)\)?", str(key))
             statistic = f"p{rank[1]}" if rank else STATISTICS.get(str(key), "")
@@ -223,7 +223,7 @@ class Values:
         self.facts[COMPLETED] = Fact(completed)
 
     def lengths(self, count: Any, tokens_in: Any, tokens_out: Any) -> None:
-        """Add mean prompt and answer tokens as facts: totals / `count`, which is 1 for means."""
+        """Add mean input and output tokens as facts: totals / `count` (1 if given as means)."""
         for side, total in (("input", tokens_in), ("output", tokens_out)):
             self.facts[f"{side} tokens per request"] = Fact(per(total, count), tolerance=TOKENS)
 

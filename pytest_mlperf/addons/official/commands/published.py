@@ -53,7 +53,7 @@ NOTE = (
 
 @dataclass(frozen=True, kw_only=True)
 class PublishedFigure:
-    """Hold an official result's value per system, accelerator or watt."""
+    """Hold an official result and its value in `unit`: per system, per accelerator or per watt."""
 
     result: OfficialResult
     value: float

@@ -58,7 +58,7 @@ class DiffusionEngine(_base.TorchBase):
         self._cold = bool(self._options.compile)
 
     def require(self) -> None:
-        """Check for the device and its kernels; calibrated fp8 also runs on CPUs."""
+        """Raise an error if device or kernels are missing; calibrated fp8 also runs on CPUs."""
         quantization = unet_quantization(self._folder)
         _base.check_quantised(self._folder / "unet", quantization, self._precision)
         if quantization:

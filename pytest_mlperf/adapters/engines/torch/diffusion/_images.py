@@ -253,7 +253,7 @@ class _SkippableBlock(torch.nn.Module):
 
 
 class _DeepDown(_SkippableBlock):
-    """Skip a down block at steps that reuse features; return its input for the up blocks too."""
+    """Skip a UNet's down block at steps that reuse features; pass its input on instead."""
 
     def _skipped(self, hidden_states: Any) -> Any:
         layers = len(self.block.resnets) + len(self.block.downsamplers or ())
