@@ -113,7 +113,7 @@ def current_target(target: str) -> str:
 
 
 def target(group: AnyGroup, use: str) -> str:
-    """Return "package.module:name" for a name in a suite; raise SuiteError if none matches."""
+    """Return "package.module:name" for a suite's `use`; raise SuiteError if nothing matches."""
     installed = registered(group)
     if reason := clash(group, use):
         raise SuiteError(f"{group[:-1]} {use!r}: {reason}; uninstall all but one")

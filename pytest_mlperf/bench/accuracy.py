@@ -234,7 +234,7 @@ class CaseAccuracy:
         return {name: rerun.sd for name, rerun in reruns.items()}
 
     def _rerun_differences(self, latest: ScoredPass) -> dict[str, Rerun]:
-        """Return score noise by metric from a full rerun of the baseline's build; {} if not one."""
+        """Return score noise by metric if the pass fully reran the baseline's build, else {}."""
         accuracy = latest.accuracy
         if self.accepted is None or not accuracy.full or not self._same_build(latest.subject):
             return {}
@@ -359,7 +359,7 @@ class CaseAccuracy:
         )
 
     def compare_with(self, other: ScoredPass, title: str, commit: str | None) -> None:
-        """Use the scores of another build as the baseline of this session."""
+        """Use another build's scores as the baseline; `title` and `commit` are stored with it."""
         new = self._new_baseline(other, None, reason=title, commit=commit)
         per_sample = other.scored.per_sample
         steps = {name: steps_per_point(values) for name, values in per_sample.items()}

@@ -69,7 +69,7 @@ class OtherBuildRunner(CaseRunner):
             raise self._unjudgeable from None
 
     def process(self, **task: Any) -> ProcessResult:
-        """Run a new process of the other build; turn any error into a RunError of "against"."""
+        """Run a process of the other build; turn any error into a RunError of layer "against"."""
         try:
             done = super().process(**task)
         except MlperfError as error:
@@ -81,7 +81,7 @@ class OtherBuildRunner(CaseRunner):
 
 
 def _comparable(subject: Subject) -> Subject:
-    """Remove the fingerprint's entries on build and Python, which differ between builds."""
+    """Return a subject without the fingerprint's entries on build and Python, which differ."""
     facts = subject.fingerprint.items()
     kept = {key: text for key, text in facts if key.partition(".")[0] not in {"build", "python"}}
     return replace(subject, fingerprint=kept)
@@ -109,7 +109,7 @@ class OtherBuild:
         return sides.title if sides else None
 
     def sides(self, case: CaseRuns) -> Interleaved:
-        """Return the case paired with its runs of the other build; RunError if that build fails."""
+        """Return the interleaved runs of a case by both builds; RunError if the other one fails."""
         if sides := self._sides.get(id(case)):
             return sides
         if not isinstance(case.planned, Planned):
@@ -180,7 +180,7 @@ class OtherBuild:
     # --- judging -------------------------------------------------------------------------
 
     def first(self, case: CaseRuns, kinds: Collection[Kind]) -> None:
-        """Make the first pair of runs and both builds' accuracy passes, if `kinds` need them."""
+        """Run the first pair, and accuracy passes of both builds, if tests of `kinds` need them."""
         sides, unjudgeable = self.sides(case), None
         scored = Kind.ACCURACY in kinds and bool(case.planned.scorer_name)
         if any(kind.compares_runs for kind in kinds) and not case.runs:

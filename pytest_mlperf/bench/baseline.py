@@ -133,7 +133,7 @@ def _earlier_runs(
 
 
 def _unchanged(result: CaseResult, record: Record) -> bool:
-    """Check that a result has the build, machine and conditions of the record."""
+    """Check that an undisturbed result has the build, machine and rate of a baseline record."""
     verdict = result.verdict
     return (
         verdict.kind == Kind.PERFORMANCE

@@ -377,7 +377,7 @@ class Bench:
         return confirm(case, answer, failing=failing)
 
     def confirm_last(self, planned: PlannedCase, verdict: Verdict) -> Verdict:
-        """Confirm a drop found by the joint test at the session's end; return the verdict."""
+        """Confirm a drop found by the joint test, by interleaved runs; return the new verdict."""
 
         def confirmed() -> Verdict:
             case = self._case(planned)

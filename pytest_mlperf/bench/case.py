@@ -118,7 +118,7 @@ class CaseRuns(CaseRunner):
         self._broken: RunError | Unjudgeable | None = None
 
     def _load(self, planned: PlannedCase, identity: Mapping[str, Property]) -> Record | None:
-        """Return this machine's record; if None, set `formerly` to the most similar machine's."""
+        """Return this machine's baseline record; if None, set `formerly` to a similar machine's."""
         case = planned.case
         loaded = load_checked(self.file, case)
         if loaded is None:
@@ -279,7 +279,7 @@ class CaseRuns(CaseRunner):
     def process(
         self, *, performance: bool, ask: ScoringSchedule | None, at: SearchState | None = None
     ) -> ProcessResult:
-        """Run a worker process and store its results; after an error, each call raises it again."""
+        """Run a worker: timed if `performance`, scored if `ask`; raise an earlier error again."""
         # INVALID runs affect neither compliance tests nor accuracy passes.
         timed = performance and not (at and at.audit)
         if self._broken and (timed or not isinstance(self._broken, Unjudgeable)):
@@ -356,7 +356,7 @@ def baselines_root(folder: Path | None, suite: Path, division: str) -> Path:
 def clashes(
     planned: Sequence[Planned], claimed: dict[str, tuple[Path, str]], folder: Path | None
 ) -> Iterator[str]:
-    """Yield an error per case whose file is in `claimed`, (suite, id) by file; add other files."""
+    """Yield errors for baseline files that two cases share; `claimed`: (suite, case id) by file."""
     first = planned[0]
     root = baselines_root(folder, first.path, first.suite.division)
     for plan in planned:

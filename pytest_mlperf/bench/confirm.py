@@ -199,7 +199,7 @@ def _needs_confirmation(case: CaseRuns, metric: MetricVerdict) -> bool:
 
 
 def _metrics_to_repeat(case: CaseRuns, answer: Ruling) -> dict[str, MetricVerdict]:
-    """Return the metrics to measure again, by name; {} if a latency limit was missed twice."""
+    """Return the metrics of `answer` to repeat, by name; {} if two runs missed latency limits."""
     if sum(run.limit_missed for run in case.runs) > 1:
         return {}
     return {

@@ -35,7 +35,7 @@ class EarlierSide(NamedTuple):
 
 
 def earlier_side(case: CaseRuns) -> EarlierSide | None:
-    """Return the case with the baseline's options; None if equal; MlperfError if invalid."""
+    """Return the case with the baseline's options and variables; None if they equal today's."""
     if case.record is None or case.subject is None or not isinstance(case.planned, Planned):
         return None
     recorded = case.record.fingerprint
@@ -67,7 +67,7 @@ def _stored(value: Any) -> Any:
 
 
 def _restored(options: Mapping[str, Any], current: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a baseline's `options` with "~" expanded; those that equal `current` are copied."""
+    """Return a baseline's options, "~" expanded; where unchanged, take the value from `current`."""
 
     def whole(text: str) -> str:
         if f"{OUTSIDE_MARK}/" in text:

@@ -94,10 +94,10 @@ class Interleaved:
         return repeat_note([*self.old.invalid_runs, *self.new.invalid_runs])
 
     def add_pair(self, metrics: Collection[str], ask: ScoringSchedule | None = None) -> bool:
-        """Add a run to both sides; repeat the pair if load may explain its difference.
+        """Add a run to both sides; repeat the pair if load may explain its difference in `metrics`.
 
-        `ask` is an accuracy pass for the first process of the new side. Returns whether the pair
-        counts; it does not if load may explain every repeat.
+        `ask` requests an accuracy pass in the first process of the new side. Returns False,
+        and keeps no run of the pair, if load may explain every repeat.
         """
         old, new, pairs = self.old, self.new, self.pairs
         for side in (old, new):
@@ -209,7 +209,7 @@ def ratios_of(
     rule: RuleR,
     claim: float | None = None,
 ) -> dict[str, Ratio]:
-    """Judge the ratio new / old of each metric with enough queries: for a drop, or for `claim`."""
+    """Judge new / old of metrics with enough queries: for a drop, or for a ratio >= `claim`."""
     runs = [*new, *old]
     judged = countable(runs, limits)
     if not judged:

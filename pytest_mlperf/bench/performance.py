@@ -142,7 +142,7 @@ def _found_under_load(case: CaseRuns, ruling: Ruling) -> Ruling:
 
 
 def undecided(ruling: Ruling) -> Ruling:
-    """Make all compared metrics of a ruling INCONCLUSIVE, because of load on the machine."""
+    """Return a ruling with each compared metric INCONCLUSIVE, because of load on the machine."""
     metrics = tuple(
         replace(m, outcome=Outcome.INCONCLUSIVE, note=UNDER_LOAD, direction=None, p=None)
         if m.outcome and m.baseline.runs
@@ -234,7 +234,7 @@ def complete_ruling(case: CaseRuns, ruling: Ruling, limits: Mapping[str, float])
 
 
 def first_line(case: CaseRuns, ruling: Ruling) -> Words:
-    """Return a ruling's headline; it adds search conditions, or another machine's baseline."""
+    """Return a ruling's headline, with a search's conditions or a similar machine's baseline."""
     find, deciding = case.planned.find, ruling.deciding
     if ruling.outcome is Outcome.NO_BASELINE and case.formerly and deciding:
         return f"{METRICS[deciding.metric].title}: {case.formerly.short_text}"
@@ -257,7 +257,7 @@ def accuracy_failed(case: CaseRuns, *, required: bool = False) -> Ruling | None:
 
 
 def invalid_if_machine_changed(case: CaseRuns, answer: Ruling, phase: Phase) -> Ruling:
-    """Return INVALID if a metric and the machine's own speed changed, else the ruling."""
+    """Return INVALID if a metric and the machine's micro-benchmark changed, else `answer`."""
     leans = any(metric.direction == "drop" for metric in answer.metrics)
     changed = (
         answer.outcome in CHANGED_OUTCOMES or leans or (phase.is_joint and may_fall(answer.metrics))

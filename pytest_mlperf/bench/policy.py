@@ -174,7 +174,7 @@ def unnamed_server_baseline(root: Path, file: Path) -> Baseline | None:
 
 
 def _records_of_other_counts(root: Path, file: Path, case: Case) -> Iterator[OtherMachineBaseline]:
-    """Yield date and difference of the case's baselines for other counts of the accelerator."""
+    """Yield the case's baselines for other counts of its GPU: date and both accelerators' names."""
     _, kind = split(case.accelerator)
     behind = file.relative_to(root).parts[1:]
     for folder in sorted(root.iterdir()) if root.is_dir() else ():

@@ -270,13 +270,13 @@ class CaseRunner:
     """Run one case, one fresh process at a time.
 
     Attributes:
-        rate: Offered or expected rate; None until the first process has probed it.
+        rate: Offered or expected rate [1/s]; None until the first process has measured it.
         runs: Valid performance runs, oldest first.
         subject: System measured by the performance runs, else by the accuracy pass.
         scored_subject: System measured by the accuracy pass, with its own data.
         files: Files of the project that processes of `subject` imported.
         scored_files: Files of the project that processes of `scored_subject` imported.
-        left_out: Runs of pairs whose difference load may explain, see `Interleaved.add_pair`.
+        left_out: Runs of pairs that are left out because of load, see `Interleaved.add_pair`.
         clients: Number of client processes, unless the suite sets it.
         pair: Number of the interleaved pair of its next run; 0 if none.
     """
@@ -356,7 +356,7 @@ class CaseRunner:
 
     @property
     def suite_job(self) -> Job:
-        """The case as a `Job`, a case of a suite; it must not be a pytest-benchmark test."""
+        """The runner's job, which must be a `Job` of a suite, not a pytest-benchmark test."""
         assert isinstance(self.job, Job)
         return self.job
 
@@ -409,7 +409,7 @@ class CaseRunner:
     def process(
         self, *, performance: bool, ask: ScoringSchedule | None, at: SearchState | None = None
     ) -> ProcessResult:
-        """Run a process that times the case (`performance`), scores it (`ask` given), or both."""
+        """Run a process to time (`performance`) and score (`ask`) the case; `at` sets the rate."""
         self._processes += 1
         audit = at.audit if at else None
         job = self._job(scorer=ask is not None)

@@ -69,7 +69,7 @@ def run(parsed: argparse.Namespace) -> int:
 
 @dataclass(frozen=True, kw_only=True)
 class Compared:
-    """Hold the ratios for one workload on two accelerators, and notes on missing ones."""
+    """Hold the ratios of a workload's metrics on two accelerators, and notes on missing ratios."""
 
     a: Measured
     b: Measured

@@ -46,6 +46,7 @@ from pytest_mlperf.core.noise.calibration import (
 from pytest_mlperf.core.numbers import MAX_RUNS, change, duration, limit, percent, plural
 from pytest_mlperf.core.rulings.ruling import rule_values
 from pytest_mlperf.core.rulings.sample import countable
+from pytest_mlperf.core.untrusted import parse_json
 from pytest_mlperf.core.untrusted_text import clean
 from pytest_mlperf.hardware.machine import Machine, detect, split
 from pytest_mlperf.judge.rule_r import Value, minimum_detectable_change
@@ -136,7 +137,7 @@ def run(parsed: argparse.Namespace) -> int:
     broken = _measure(planned, machine, machines, session, parsed) if parsed.runs else 0
     learnt = 0
     for (file, name, text), cases in groups.items():
-        identity = json.loads(text)
+        identity = parse_json(text)
         samples = baseline_runs(cases, identity, parsed.baselines)
         learnt += learn_and_show(file, name, identity, parsed.runs_dir, samples, write=parsed.write)
     if learnt and parsed.write:
@@ -255,7 +256,7 @@ class Repeated(CaseRunner):
     def process(
         self, *, performance: bool, ask: ScoringSchedule | None, at: SearchState | None = None
     ) -> ProcessResult:
-        """Run a process as the base class does; store its time beyond the run's in `start_s`."""
+        """Run a worker process; set `start_s`, its overhead [s]; fail on a missed latency limit."""
         began = time.monotonic()
         process = super().process(performance=performance, ask=ask, at=at)
         run = process.run
@@ -270,7 +271,7 @@ class Repeated(CaseRunner):
         return process
 
     def save_run(self, run: Run, number: int) -> None:
-        """Add a run and write it to the accelerator's file, so that an interruption loses none."""
+        """Add a run; write it to the calibration file, so that an interruption loses none."""
         planned, process = self.planned, self.last
         assert process is not None
         limits = {**planned.limits, **planned.efficiency_limits}

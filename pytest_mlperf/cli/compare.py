@@ -79,7 +79,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def add_sides(parser: argparse.ArgumentParser, *, optional: bool = False, **sides: str) -> None:
-    """Declare the arguments A and B (help texts in `sides`) and the folders to search."""
+    """Declare arguments named in `sides` (A, B) with these help texts, and folders to search."""
     for name, text in sides.items():
         nargs = "?" if optional else None
         parser.add_argument(name, metavar=name.upper(), nargs=nargs, help=text)
@@ -139,7 +139,7 @@ def compare_case(
     limits: Callable[[Measured, Measured], Limits],
     roots: Sequence[Path] = (),
 ) -> ComparedCase:
-    """Judge one case of B against A as its baseline."""
+    """Judge B against A as its baseline; `limits(a, b)` gives limits, `roots` calibrations."""
     case = b.case.id
     notes = [f"{label}: {one.reason}" for label, one in (("A", a), ("B", b)) if one.reason]
     if reason := why_not(a, b) or sentence(length_change(b.runs, a.runs) or ""):
@@ -199,7 +199,7 @@ def planned_here() -> Sequence[Planned]:
 
 
 def _limits_of(suites: Mapping[tuple[str, str], Limits]) -> Callable[[Measured, Measured], Limits]:
-    """Return a function from two cases to limits by metric: of results, suites or defaults."""
+    """Return a function that finds two cases' limits by metric: B's, A's, a suite's or defaults."""
 
     def limits(a: Measured, b: Measured) -> Limits:
         bounds = b.limits or a.limits or suites.get((b.case.id, b.profile))

@@ -96,7 +96,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(parsed: argparse.Namespace) -> int:
-    """Print the plan."""
+    """Print the planned tests as a table, as JSON, or as a job matrix for GitHub; return 0."""
     files = suites.find_suites(parsed.suites)
     cases = suites.read_suites(files, parsed.profile, audited=parsed.compliance)
     tests, named = with_pairs(cases), set(parsed.accelerator)

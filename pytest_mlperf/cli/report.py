@@ -75,7 +75,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(parsed: argparse.Namespace) -> int:
-    """Write the report; the exit code does not depend on verdicts."""
+    """Write the report to a file or stdout; return the exit code, which no verdict affects."""
     if formats()[parsed.format].of_store:
         return _of_store(parsed)
     if (parsed.branch or parsed.judged_by) and parsed.format != "comment":

@@ -215,7 +215,7 @@ def _page(results: Sequence[TurnsResult], names: tuple[str, str], folder: Path) 
 
 @dataclass(frozen=True, kw_only=True)
 class TurnsArgument:
-    """Hold an argument's engine entry and its cases by scenario and accelerator."""
+    """Hold the engine entry that an argument names, and its cases by scenario and accelerator."""
 
     text: str
     cases: Mapping[tuple[Scenario, str], Planned]

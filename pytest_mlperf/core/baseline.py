@@ -169,7 +169,7 @@ class Record:
         return len(set(self.groups.values()))
 
     def noise_of(self, metric: str | None) -> SessionNoise | None:
-        """Return a metric's noise between sessions; None if unknown or its df count a day twice."""
+        """Return a metric's session noise; None if unknown, or if df counts one day's sessions."""
         noise = self.session_noise.get(metric or "")
         return noise if noise and (noise.by_days or len(self.sessions) == self.days) else None
 

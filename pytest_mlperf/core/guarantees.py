@@ -52,7 +52,7 @@ class Guarantee:
 def guarantee(
     record: Record, rule: RuleR, *, metric: str | None = None, calibrated: bool, now: dt.datetime
 ) -> Guarantee:
-    """Return the guarantee of verdicts against a baseline record, for `metric` or the first."""
+    """Return the error guarantee of verdicts on `metric` (None: the first) against a baseline."""
     gated = metric or next(iter(record.minimum_detectable_change), None)
     values = [math.log(run.metrics.get(gated or "", 1.0)) for run in record.runs]
     days = [day_of(run.started) for run in record.runs]

@@ -196,7 +196,7 @@ class CheckpointBuild:
 class Search:
     """Describe a search for the highest rate [samples/s] that meets latency limits.
 
-    It begins at `start`, or a measured rate if None; with `bounds`, it searches requests in flight.
+    Its first rate is `start`, or measured if None. With `bounds` it searches requests in flight.
     """
 
     conditions: tuple[Condition, ...]

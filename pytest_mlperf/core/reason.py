@@ -175,7 +175,7 @@ class Sign:
 
     @property
     def note(self) -> Note:
-        """Note with the warning's text, duration, concurrency or rate, and GPU."""
+        """The sign (a warning that fails no test) as a note, which reports format as text."""
         name = self.name or (f"GPU {self.gpu}" if self.gpu else "")
         return Note.of(
             "sign",

@@ -285,7 +285,7 @@ OPEN = {Outcome.INCONCLUSIVE, Outcome.PROVISIONAL}
 def next_suspects(
     suspects: Iterable[Suspect], results: Iterable[CaseResult], *, date: str, cleared: bool = False
 ) -> tuple[Suspect, ...]:
-    """Return new suspects, then earlier ones not tested; `cleared` adds tests that passed."""
+    """Return the suspects after `results`, untested ones last; with `cleared` also passed tests."""
     earlier = newest(suspects)
     tested = [
         _after(result, suspected(earlier, result), date)

@@ -45,9 +45,8 @@ class SearchRun:
 
     Attributes:
         rate: Offered rate, per second, or requests in flight.
-        metric: The latency nearest to its limit, or farthest beyond it.
-        value: The latency [s].
-        limit: Its limit [s].
+        metric: Name of the latency metric nearest to its limit, or farthest beyond it.
+        value, limit: Measured value and limit of that metric [s].
         held: Whether every limit was met.
         folder: Folder with the run's logs.
     """
@@ -97,7 +96,7 @@ class SearchOutcome:
 
     @property
     def resolution(self) -> float:
-        """Relative standard error of a rate uniformly distributed in the bracket: width / √12."""
+        """Relative standard error of the rate, if uniform in the search's bracket: width / √12."""
         return math.log((self.high - self.whole) / self.low) / math.sqrt(12)
 
     @property
@@ -137,7 +136,7 @@ def search_entry(
     is_invalid: bool = False,
     folder: str = "",
 ) -> SearchRun:
-    """Return the entry of a run in a rate search: its most critical latency, and if limits held."""
+    """Return a run's entry in a rate search: the latency nearest its limit, and if limits held."""
     first = max(conditions, key=lambda condition: metrics[condition.metric] / condition.below)
     value = metrics[first.metric]
     return SearchRun(

@@ -21,9 +21,9 @@ LATENCY = "latency_p50"
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class StageTime:
-    """Hold the median time of a stage [s per sample]; "stage_queue@64" is at concurrency 64.
+    """Hold a stage's median times, baseline's and current [s per sample]; "@64" is a concurrency.
 
-    `moved`: outside the baseline's range, by over STAGE_SHARE of the stage and WHOLE_SHARE of all.
+    `moved`: beyond all baseline runs, by over STAGE_SHARE of the stage and WHOLE_SHARE of the sum.
     """
 
     metric: str

@@ -131,7 +131,7 @@ class Gate:
 
 
 class Outcome(StrEnum):
-    """Name the outcome of a verdict, in the order in which they decide a case."""
+    """Enumerate the outcomes of verdicts, most severe first; the most severe decides a case."""
 
     ERROR = "ERROR"
     INVALID = "INVALID"

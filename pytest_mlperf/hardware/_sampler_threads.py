@@ -299,7 +299,7 @@ class Sampler:
         return all(thread.ordered for thread in self._threads)
 
     def _choose_again(self) -> None:
-        """Raise the sampling rates if reads are cheaper than at the start, on a busier machine."""
+        """Raise the sampling rates if reads have become cheaper since the rates were chosen."""
         readings = [thread.costs for thread in self._threads if not thread.lost]
         # At the lowest rates each tick also reads the counter: the trace costs less than that.
         readings = [

@@ -114,7 +114,7 @@ PROXIES = {
 
 
 def listeners(root: Path, port: int | str) -> set[int]:
-    """Return the pids that listen on a TCP port or Unix socket; none if one is a proxy."""
+    """Return the pids that listen on a TCP port or Unix socket; empty if one is a known proxy."""
     rows = [line.split(maxsplit=7) for line in _lines(root / "proc/net/unix")]
     inodes = {row[6] for row in rows if row[7:] == [port] and row[3] == LISTENING_UNIX_FLAG}
     tcp = (*_lines(root / "proc/net/tcp"), *_lines(root / "proc/net/tcp6"))

@@ -131,7 +131,7 @@ def on_gpus(count: int) -> dict[str, float]:
 
 
 def with_torch(device: str, sizes: ControlSizes) -> dict[str, float]:
-    """Measure a half-precision matrix product and a copy in the memory of one torch device.
+    """Return the speed of a half-precision matrix product and of a copy in a device, by name.
 
     Half precision means the same on every GPU; float32 may be TF32. The inputs are random, because
     a product of zeros needs less power and runs at higher clocks.

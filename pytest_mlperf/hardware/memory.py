@@ -38,7 +38,7 @@ class GpuMemory(TypedDict):
 
 
 def wait_for_memory(earlier_use: Mapping[str, int | None], limit_s: float) -> dict[str, GpuMemory]:
-    """Wait at most `limit_s` for GPUs to be free; return memory use by UUID, {} if NVML fails."""
+    """Wait until GPUs use at most `earlier_use` [B]; return use by UUID, or {} if NVML fails."""
     command = [sys.executable, "-m", __name__, str(limit_s), json.dumps({**earlier_use})]
     try:
         answer = answer_of(

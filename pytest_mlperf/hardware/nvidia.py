@@ -217,7 +217,7 @@ class NvmlReport(TypedDict):
 
 
 def read(nvml: Any) -> NvmlReport:
-    """Return every GPU, or its MIG instances instead, with identity and surroundings."""
+    """Return all GPUs or their MIG instances, with properties; "trouble" is why NVML fails."""
     try:
         library = _nvml.NvmlLibrary(nvml)
     except _nvml.UnavailableNvml as error:

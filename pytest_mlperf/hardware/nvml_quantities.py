@@ -64,7 +64,7 @@ def identity(device: _nvml.NvmlDevice) -> dict[str, _nvml.Property]:
 def probes(
     device: _nvml.NvmlDevice, gpu: Mapping[str, _nvml.Property], driver: str
 ) -> dict[str, _nvml.Probe]:
-    """Return a reader for each sampled quantity; set `device.most`, the plausible maxima."""
+    """Return a reader for each NVML quantity by name; set `device.most`, the plausible maxima."""
     device.most = dict(reading_limits(gpu))
     throttle = [
         _nvml.ReadMethod(name="fields", read=_throttle_fields(driver)),

@@ -172,7 +172,7 @@ def _refusal(error: Any, uuid: str, watts: int) -> Refused:
 
 
 def restore(library: _nvml.NvmlLibrary, note: LimitNote, folder: Path) -> str:
-    """Restore a GPU's saved power limit; return a report. On Refused the file is kept."""
+    """Restore a GPU's saved power limit and delete its file; return a message, or raise Refused."""
     nvml, uuid = library.nvml, note.uuid
     read = partial(_nvml.call_nvml, nvml, quantity="limit_range_mw")
     old, new = f"{note.was_mw / 1000:g} W", f"{note.set_mw / 1000:g} W"

@@ -104,7 +104,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
 def sample(
     options: argparse.Namespace, stop: threading.Event, parent: int, write: Writer
 ) -> Iterator[str]:
-    """Sample the GPUs; yield the records "ready" and "end", and pass all others to `write`."""
+    """Sample GPUs until `stop` is set or `parent` (pid) ends; yield first and last JSON record."""
     first: dict[str, Any] = {"version": RECORDS_VERSION}
     try:
         library = NvmlLibrary(binding())

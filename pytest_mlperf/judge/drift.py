@@ -124,9 +124,9 @@ def _split(xs: Sequence[float]) -> int | None:
 
 @lru_cache(maxsize=1024)
 def _split_thresholds(count: int) -> tuple[tuple[float, float, float], ...]:
-    """Return (expected rank sum, threshold, standard deviation) for each split of `count` sessions.
+    """Return (mean, threshold, sd) of the rank sum for each split of `count` sessions in two.
 
-    The exact rank test is made only if the squared deviation from the mean exceeds the threshold.
+    The exact Mann-Whitney test is made only if the squared deviation reaches the threshold.
     """
     pairs = [at * (count - at) for at in range(MIN_SIDE_SESSIONS, count - MIN_SIDE_SESSIONS + 1)]
     most = RARE_DEVIATIONS**2 * (count + 1) / 12
@@ -198,7 +198,7 @@ def _adjusted(p: float, left: Sequence[float], right: Sequence[float]) -> float:
 
 
 def _autocorrelation(left: Sequence[float], right: Sequence[float]) -> float:
-    """Return the lag-1 rank autocorrelation of sessions, pooled over both levels, 0 to 0.9."""
+    """Return the lag-1 rank autocorrelation within `left` and `right`, pooled, in 0 to 0.9."""
     products = squares = 0.0
     for side in (left, right):
         middle = (len(side) + 1) / 2

@@ -177,7 +177,7 @@ def merged(changes: Mapping[float, int]) -> Mapping[float, int]:
 
 
 def _saddlepoint_deviate(centred: list[tuple[float, int]], tilt: float) -> tuple[float, float]:
-    """Return (m, r*): m follows from `tilt`, P(weighted mean < m) ≈ Φ(r*) by saddlepoint."""
+    """Return (m, r*) for `tilt`: P(mean with exponential weights < m) ≈ Φ(r*), by saddlepoint."""
     shares = [(value, number, number / (1 - tilt * value)) for value, number in centred]
     mean = math.fsum(value * share for value, _, share in shares) / math.fsum(
         share for _, _, share in shares
@@ -205,7 +205,7 @@ MIN_GROUPS = 4
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ErrorProbabilities:
-    """Hold errors of a mean change's one-sided bounds: `alpha` upper, `beta` and `rare` lower."""
+    """Hold errors of a mean change's bounds: `alpha` upper, `beta` lower, `rare` Gaffke's lower."""
 
     alpha: float
     beta: float

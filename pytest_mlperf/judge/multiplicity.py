@@ -37,7 +37,7 @@ Pair = TypeVar("Pair", bound=Hashable)
 
 
 def rule_among(rule: RuleR, pairs: int) -> RuleR:
-    """Return rule R with a smaller alpha for `pairs` joint pairs; as it is up to `MAX_LONE_PAIRS`.
+    """Return rule R with a smaller alpha for more than `MAX_LONE_PAIRS` (case, metric) pairs.
 
     With this rule `judge` asks for more runs until the pair passes, its p value is far below 5 % /
     `pairs`, or the maximum is reached. Reported intervals and detectable changes use the original
@@ -156,7 +156,7 @@ class Null:
 
     @property
     def machine_explains_shift(self) -> bool:
-        """Whether the machine's between-session variance explains the pairs' common shift."""
+        """Whether the machine's between-session variance explains a common shift of all metrics."""
         return self.shift > -self.allowed
 
     def p_value(self, analyses: Sequence[Compared], rule: RuleR) -> float:
@@ -188,7 +188,7 @@ def estimate(
     """Estimate a machine's null distribution; return `Null()` for `MAX_LONE_PAIRS` pairs or fewer.
 
     Args:
-        firsts: The first comparison of each pair with its baseline.
+        firsts: First comparison of each pair (case, metric): log change, standard error and df.
         sessions: By baseline session: its comparisons with the other sessions of the same pairs.
 
     Source: B. Efron, "Large-scale simultaneous hypothesis testing: the choice of a null

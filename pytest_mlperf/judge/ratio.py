@@ -73,10 +73,10 @@ def judge_drop(
     limit: float,
     rule: RuleR,
 ) -> Ratio:
-    """Test pairs of runs of two builds for a drop by `limit`; the first pass or fail is final.
+    """Test for a drop by one-sided moderated t tests of paired log ratios, after each new pair.
 
-    Between equal builds a drop is proven with probability `alpha` at most; a true drop of `limit`
-    is excluded with probability `beta` at most.
+    The first pass or fail is final. Equal builds fail with probability `alpha` at most; a true drop
+    of `limit` passes with probability `beta` at most.
     """
     bound = bound_of(direction, limit)
     return _judge(current, baseline, direction, passing=bound, failing=0.0, rule=rule)

@@ -56,14 +56,14 @@ Why = Literal["few sessions", "old"]
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Sample:
-    """Hold runs on an additive scale where higher is better, usually logarithmic.
+    """Hold runs (`baseline`, `now`) on an additive, usually logarithmic scale; higher is better.
 
     Attributes:
         baseline: Values by session, each of at least one run.
         lost, lost_before: Largest mean slowdown by other processes now and in the baseline.
-        expected, prior_df: Expected variance of a run in its session, and its degrees of freedom.
-        ratio: Expected ratio of session variance to run variance.
-        noise: Observed session noise, including the baseline's own; None for the baseline's alone.
+        expected, prior_df: Prior variance of a run in its session, and its degrees of freedom.
+        ratio: Prior ratio of between-session variance to run variance.
+        noise: Session noise observed in more than these runs; None uses only the baseline's.
         floor: Smallest standard deviation that is assumed for a run.
         old: Whether the baseline's sessions are too old to show today's session variance.
     """
@@ -82,9 +82,9 @@ class Sample:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Finality:
-    """State whether a decision is final, and up to which sd between sessions (`robust_to`).
+    """State whether a decision is final although sessions differ, up to sd `robust_to` of sessions.
 
-    `lacks`: why that variance is unknown. `likely`: the same drop on a second day would be final.
+    `lacks`: why that sd is unknown, or None. `likely`: a second day with the same drop is a fail.
     """
 
     robust: bool
@@ -189,7 +189,7 @@ class _ChangeVariance:
         return False
 
     def exceeds_day_variance(self, distance: float) -> bool:
-        """Check by a t test whether `distance` is beyond the baseline's day-to-day variation."""
+        """Check by a t test whether a drop of `distance` is beyond the variation between days."""
         between, df = self.parts[0]
         return t_sf(distance / math.sqrt(between), df) < MIN_DAY_CHANCE
 

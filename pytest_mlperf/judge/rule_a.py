@@ -26,7 +26,7 @@ four analyses 4.93 % of all drops of the margin pass, below the allowed 5 %."""
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class RuleA:
-    """Hold error probabilities: `alpha` of a false FAIL, `beta` of a PASS at a margin's drop."""
+    """Hold risks: `alpha` of a FAIL for equal scores, `beta` of a PASS for a drop of the margin."""
 
     alpha: float = 0.01
     beta: float = 0.05

@@ -134,7 +134,7 @@ class Judged(Decision):
         sd: Relative standard deviation of a run as estimated at the decision.
         mde: Minimum detectable effect: the smallest drop that the baseline can prove, as a share.
         se: Standard error of the logarithmic change at the decision.
-        lost, lost_before: Largest mean slowdown by other processes now and in the baseline.
+        lost, lost_before: Largest mean slowdown by load, now and in the baseline, as log ratio.
         robust: Whether a fail would be robust to between-session variance.
         likely: Whether two such drops in a row, on different days, count as proven.
         outliers: Number of runs that are much worse than every run of the baseline.

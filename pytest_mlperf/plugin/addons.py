@@ -50,7 +50,7 @@ LOOP_ENDS = (pytest.UsageError, pytest.Session.Failed, pytest.Session.Interrupte
 
 
 class AddOnError(MlperfError):
-    """Report the failure of an add-on that may affect a verdict, an option or the tests."""
+    """Report a fault in an add-on that may change verdicts, options or which tests run."""
 
 
 @dataclass(eq=False)

@@ -41,7 +41,7 @@ def benchmark_stores_results(config: pytest.Config) -> bool:
 
 
 class _Clock:
-    """Serve as pytest-benchmark's timer, with the measured duration of each run as its time."""
+    """Act as pytest-benchmark's timer: return 0 before a round, and its measured time [s] after."""
 
     seconds = 0.0
 

@@ -42,7 +42,7 @@ REPORTS = "mlperf-reports"
 
 
 def late(module: str) -> Any:
-    """Import and return the module `pytest_mlperf.plugin.NAME`, only once it is needed."""
+    """Import and return the module `pytest_mlperf.plugin.MODULE` at its first use."""
     return import_module(f"pytest_mlperf.plugin.{module}")
 
 

@@ -82,7 +82,7 @@ class Selection:
         return dict(self.not_here), list(map(str, self.uncollected))
 
     def take(self, not_here: Mapping[str, int], uncollected: Sequence[str]) -> None:
-        """Set deselected cases and uncollected suites to those that an xdist worker sent."""
+        """Store an xdist worker's deselected cases by accelerator, and its uncollected suites."""
         self.not_here = Counter(not_here)
         if not_here and self._machine is None:
             self.look_for(set(not_here))  # for why they are not here

@@ -183,7 +183,7 @@ class MlperfSession:
         return with_unjudged_note(verdict, fail_on=self.options.fail_on, pretended=pretended)
 
     def with_criteria(self, planned: Testable | None, verdict: Verdict) -> Verdict:
-        """Apply the criteria of add-ons (hook `mlperf_verdict`) to a verdict."""
+        """Return a verdict after add-ons' criteria (hook `mlperf_verdict`); ERROR if one fails."""
         calls = self.addons.call(
             "mlperf_verdict",
             addons.as_criterion,

@@ -434,7 +434,7 @@ def _worst_at(facts: _CauseInput, point: float | None) -> str:
 
 
 def _stage_causes(facts: _CauseInput) -> Iterator[Cause]:
-    """Yield changed stages as causes: PLAUSIBLE if others did not and the sign fits, else HINT."""
+    """Yield changed stages as causes: PLAUSIBLE if others stayed and its sign fits, else HINT."""
     for point, stages in islice(_stage_times(facts).items(), MAX_CURVE_POINTS):
         if not (changed := [stage for stage in stages if stage.moved]):
             continue

@@ -70,7 +70,7 @@ def cost_of(planned: Testable, measured: Costs) -> CaseCost:
 
 
 def measured_costs(cases: Iterable[Testable], sessions: Iterable[tuple[Path, Results]]) -> Costs:
-    """Return each case's cost, measured by earlier sessions (file, results)."""
+    """Return the costs of cases in earlier sessions (file, results), by suite file and case id."""
     past = costs(sessions)
     keys = {(one.path, one.case.id): (one.case.id, one.suite.profile) for one in cases}
     return {key: past[case] for key, case in keys.items() if case in past}

@@ -76,7 +76,7 @@ def _bounds(low: float, high: float, write: Callable[[float], str]) -> str:
 
 
 def _metric(of: Mapping[str, Any]) -> str:
-    """Return the headline of a metric: change, interval and the reason for its outcome."""
+    """Return a metric's headline from a note's values `of`: change, interval, reason of outcome."""
     metric, note = of["metric"], sentence(of["note"] or "")
     subject = title(metric)
     if of.get("condition"):
@@ -207,7 +207,7 @@ def _sign_sentence(fields: Mapping[str, Any]) -> str:
 
 
 def _joined_warnings(of: Mapping[str, Any]) -> str:
-    """Join warnings into one text; merge equal ones about several GPUs, or loads of a curve."""
+    """Join warnings into one text; merge equal ones of several GPUs, concurrencies or rates."""
     signs = [note.values for note in of["signs"]]
     if len({sentence(sign["text"]) for sign in signs}) > 1 and not _alike(signs):
         return "; ".join(map(_sign_sentence, signs))

@@ -76,7 +76,7 @@ def region_of(concurrency: int, points: Sequence[int], highest: int) -> str | No
 
 
 def scored_points(points: Sequence[int]) -> frozenset[int]:
-    """Return the points at which a complete curve is scored: the last one of each region."""
+    """Return the points that a complete curve scores: the highest concurrency of each region."""
     highest = max(points)
     if highest - min(points) < 2:  # no room for regions
         return frozenset({highest})

@@ -40,7 +40,7 @@ SCORES_SHAPE = events.record(
 
 @dataclass(frozen=True, kw_only=True)
 class ScoringSchedule:
-    """Define when to score an accuracy pass (`looks`, in samples), and if it may end (`enough`)."""
+    """Decide when to score an accuracy pass: `looks` gives sample counts, `enough` may end it."""
 
     looks: Callable[[int], Sequence[int]]
     enough: Callable[[Accuracy, Scored, Subject], bool]

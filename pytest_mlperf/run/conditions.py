@@ -112,7 +112,7 @@ def _lease_gpus(
     *,
     exclusive: bool,
 ) -> HeldLeases:
-    """Lease `count` GPUs that `fits` accepts, and the processors; else raise `_Busy`."""
+    """Lease `count` GPUs that fit, and the processors (`exclusive` or shared), or raise `_Busy`."""
     free: dict[str, contextlib.ExitStack] = {}
     leases: dict[str, int] = {}
     held: tuple[str, ...] = ()

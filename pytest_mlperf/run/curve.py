@@ -146,7 +146,7 @@ def curve_figures(log: CurveLog, accelerator: str) -> Figures:
 
 
 def answer_length_errors(log: CurveLog) -> dict[str, float]:
-    """Return the relative standard error of tokens per sample at each point, by metric name."""
+    """Return the relative standard error of tokens per sample, by metric name with its point."""
     return {
         at_point("tokens_per_sample", point.point): point.length_se
         for point in log.points

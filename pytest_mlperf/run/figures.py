@@ -83,7 +83,7 @@ def run_arguments(**fields: Any) -> dict[str, Any]:
 
 @dataclass(frozen=True, kw_only=True)
 class Figures(Findings):
-    """Hold a run's metrics by LoadGen's log and our time stamps; counts and lengths by point."""
+    """Hold a run's metrics from log and time stamps, and request counts and lengths by point."""
 
     requests: Mapping[str, int] = field(default_factory=dict)
     lengths: Mapping[str, str] = field(default_factory=dict)
@@ -175,7 +175,7 @@ def with_token_rate(
 
 
 def per_gpu(metrics: Mapping[str, float], accelerator: str) -> dict[str, float]:
-    """Return tokens/s per GPU; {} for a CPU."""
+    """Return {"tokens_per_second_per_gpu": rate / GPUs}; {} for a CPU or without a token rate."""
     count, kind = split(accelerator)
     rate = metrics.get("tokens_per_second")
     return {} if kind == "cpu" or rate is None else {"tokens_per_second_per_gpu": rate / count}

@@ -252,7 +252,7 @@ def parse_text(path: Path, content: str, *, old: bool = False) -> Detail:
 
 
 def _require_end(path: Path, values: Mapping[str, Any], last_key: str | None, *, old: bool) -> None:
-    """Raise RunError unless a log ends with LoadGen's end key; with `old`, old logs may lack it."""
+    """Raise RunError unless `last_key` is LoadGen's end key; with `old`, old logs may lack it."""
     end = END_KEY.get(values.get("effective_test_mode", ""), "num_errors")
     if last_key == end:
         return
@@ -295,7 +295,7 @@ def _disk_cause(path: Path) -> str:
 
 
 def _entry(path: Path, number: int, line: str, *, old: bool) -> tuple[str, Any, Mapping[str, Any]]:
-    """Parse a line; return its key, its value in the type of that key, and its metadata."""
+    """Parse a line of a LoadGen log to key, value, metadata; `old`: numbers may be text."""
     try:
         entry = parse_json(line[len(PREFIX) :])
         key, value, metadata = str(entry["key"]), entry["value"], entry["metadata"]

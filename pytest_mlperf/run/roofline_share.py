@@ -111,7 +111,7 @@ def tokens_a_step(figures: Figures, drafts: int) -> float | None:
 
 
 def most_together(samples: int, job: Job, engine: Mapping[str, str]) -> float | None:
-    """Return an upper bound of the samples in flight; None if unknown.
+    """Return the most samples that can be in flight together; None if unknown.
 
     It also limits the batch of one step, even with a prefix cache or several replicas.
     """
@@ -242,7 +242,7 @@ class WorkloadLimit:
 
     @property
     def peak(self) -> float:
-        """Peak of one GPU without sparsity [FLOP/s]; 0 if unknown."""
+        """Peak of one GPU at the case's precision, without sparsity [FLOP/s]; 0 if unknown."""
         return (peak(self.gpu, self.seen.precision) if self.gpu else None) or 0.0
 
     @property

@@ -284,7 +284,7 @@ def artefacts(
 
 
 def check(scores: Scores, indices: Sequence[int]) -> None:
-    """Raise RunError unless each sample in `indices` has a finite score or None."""
+    """Raise RunError unless there is one score per sample, and all scores are finite or None."""
     for name, values in scores.per_sample.items():
         if len(values) != len(indices):
             count = f"{len(values)} scores of {name} for {len(indices)} samples"

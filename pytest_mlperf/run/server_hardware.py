@@ -96,7 +96,7 @@ class ProbePage(MetricsPage):
 
 @dataclass(frozen=True, kw_only=True)
 class ServerSources:
-    """Hold the sources of a server's hardware identity; variables in `entry` are expanded."""
+    """Hold where to read a server's hardware identity; in `entry` variables are expanded."""
 
     url: str
     accelerator: str = "cpu"
@@ -195,7 +195,7 @@ def is_own_address(url: str) -> bool:
 
 @functools.cache
 def own_node_id() -> str:
-    """Return the id (a hash) of this machine, equal to that in a probe run on it."""
+    """Return the hash that identifies this machine, as the hardware probe prints it."""
     printed = output_of("the probe of this machine", [sys.executable, "-I", "-S", "-"], SCRIPT)
     return str(parse_json(_json_line(printed))["node"])
 
@@ -243,7 +243,7 @@ def _json_line(printed: bytes) -> bytes:
 
 
 def _pages(url: str) -> tuple[dict[str, bytes], dict[str, str], frozenset[float]]:
-    """Return pages by path, headers, and the distinct start times of the server's processes."""
+    """Return metrics pages by path, headers, and start times of the server's processes [s]."""
     base = API_PATH.sub("", url)
     pages: dict[str, bytes] = {}
     headers: dict[str, str] = {}

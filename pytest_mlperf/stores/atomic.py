@@ -119,7 +119,7 @@ def _write(name: str, content: bytes, locked: LockedFolder, *, unnamed: bool) ->
 
 
 def _create(name: str, folder: int, mode: int, *, unnamed: bool) -> int:
-    """Create and lock a file; if `unnamed` (O_TMPFILE), it gets its name later."""
+    """Create and lock a file; return its descriptor; `unnamed` (O_TMPFILE): it has no name yet."""
     flags = os.O_RDWR | os.O_CLOEXEC
     if unnamed:
         descriptor = os.open(".", flags | os.O_TMPFILE, mode, dir_fd=folder)
@@ -273,7 +273,7 @@ def unforeseen(failure: str, error: Exception) -> str:
 
 
 def write_whole(path: Path, content: str | bytes) -> None:
-    """Write a file whose path the user gave; raise MlperfError if it cannot be written."""
+    """Write a file atomically to a path that the user gave; raise MlperfError if that fails."""
     try:
         if isinstance(content, str):
             write_text(path, content)

@@ -122,7 +122,7 @@ def _checked(source: Path | str, raw: Any, title: str = TITLE, cure: str = CURE)
 
 
 def _completed(results: Results) -> Results:
-    """Return results of older releases with the handicap of each test copied to its verdict."""
+    """Copy each test's handicap (deliberate slowdown) to its verdict, as old releases did not."""
     if not any(result.handicap > result.verdict.handicap for result in results.cases):
         return results
     cases = (

@@ -49,7 +49,7 @@ def side_of(suite: Suite, text: str) -> Side:
 
 
 def accelerators_of(a: Side, b: Side) -> list[tuple[str, str]]:
-    """Return (accelerator of `a`, of `b`) for each comparison; default: each one that both have."""
+    """Return accelerators (of `a`, of `b`) to compare: those stated, else each that both have."""
     (entry_a, accelerator_a), (entry_b, accelerator_b) = a, b
     if accelerator_a and accelerator_b:
         return [(accelerator_a, accelerator_b)]

@@ -65,7 +65,7 @@ class PlannedPair:
 
     @property
     def elsewhere(self) -> str:
-        """Other Pythons in which the engines of the two entries run, as text."""
+        """Other Pythons in which the two entries' engines run, as text; "" if both use this one."""
         return " and ".join(dict.fromkeys(filter(None, (self.a.elsewhere, self.b.elsewhere))))
 
     @property
@@ -75,7 +75,7 @@ class PlannedPair:
 
     @property
     def runs_per_value(self) -> tuple[int, int]:
-        """Usual and maximum number of processes for one measured value of a case."""
+        """Usual and maximum number of processes per measured value; above 1 only in a search."""
         return self.a.runs_per_value
 
     @property

@@ -91,7 +91,7 @@ class CaseData:
 
     @property
     def shared(self) -> bool:
-        """Whether the same data are timed and scored, so that one process does both."""
+        """Whether performance and accuracy use the same data, so that one process does both."""
         return self.source("performance") == self.source("accuracy")
 
     @property
@@ -275,7 +275,7 @@ class Planned:
 
     @property
     def round_scenario(self) -> RoundScenario:
-        """Constants of this scenario in the MLPerf round."""
+        """MLPerf's constants for the case's scenario; defaults if the round does not define it."""
         rules = self.suite.rules
         single = self.case.scenario is Scenario.SINGLE_STREAM
         default = OWN_SINGLE_STREAM if single else OWN_WORKLOAD
@@ -355,7 +355,7 @@ def url_of(planned: object) -> str:
 
 
 def is_metered(planned: object) -> bool:
-    """Return whether an exporter or probe of the case's own entry reads its server's energy."""
+    """Return whether the case's server entry names an exporter or probe to read its energy."""
     server = planned.engine.server if isinstance(planned, Planned) else None
     return bool(server and (server.exporter or server.probe))
 

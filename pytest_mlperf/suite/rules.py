@@ -338,6 +338,6 @@ def _load_error(use: str, step: tables.BuildStep, builder: Builder) -> str:
 
 
 def _can_load(use: str, builder: Builder, *, stated: bool = False) -> bool:
-    """Check if an engine loads a builder's checkpoints; if it declares none, False if `stated`."""
+    """Return whether an engine loads a builder's checkpoints; `not stated` if it declares none."""
     formats = registry.class_attribute("engines", use, "checkpoints")
     return not stated if formats is None else builder.precision in formats.get(builder.format, ())

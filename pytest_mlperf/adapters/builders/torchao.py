@@ -59,7 +59,7 @@ class TorchAoBuilder(RecipeBuilder):
         prompts: Prompts,  # noqa: ARG002 - no recipe needs samples
         progress: Progress,
     ) -> Mapping[str, str]:
-        """Write the quantised checkpoint."""
+        """Write the quantised checkpoint to `target`; return facts for the fingerprint."""
         import transformers
 
         config = builders.read_config(source)

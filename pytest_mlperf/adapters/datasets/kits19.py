@@ -115,7 +115,7 @@ class Kits19Options(files.FileOptions, dataset="kits19", noun="cases"):
 
 
 class _Case(NamedTuple):
-    """Locate one patient's volume, shape (1, depth, height, width), and its labels."""
+    """Locate in its files one patient's volume, shape (1, depth, height, width), and labels."""
 
     name: str
     image: StoredArray

@@ -1,4 +1,4 @@
-"""Keep prompts of language models as token ids or text, from the columns of a file."""
+"""Read prompts of language models from columns of a file; store them as token ids or text."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ MAX_LENGTH_TOKENS = 2**22
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class SampleFile:
-    """Check cells of a file of samples; errors use its words for row, column and table."""
+    """Check cells of a table of samples; `row`, `column` and `whole` name its parts in errors."""
 
     file: Path
     row: str = "row"

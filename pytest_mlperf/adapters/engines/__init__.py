@@ -121,7 +121,7 @@ def one_of(name: str, value: object, words: Sequence[str | None]) -> Rule:
 
 
 def count_rule(name: str, value: object, things: str) -> Rule:
-    """Return a rule for `require_options`: the value must be None or a count of `things` from 1."""
+    """Return a rule for `require_options`: option `name` is None or a number of `things` >= 1."""
     return name, value, value is None or is_count(value), f"a number of {things}, at least 1"
 
 

@@ -25,7 +25,7 @@ class ScorerBase(Generic[Options]):
     options: ClassVar[type]
 
     def __init_subclass__(cls) -> None:
-        """Set the class attribute `options`."""
+        """Set the class attribute `options` to the subclass's type argument, its options class."""
         super().__init_subclass__()
         for base in vars(cls).get("__orig_bases__", ()):
             if isinstance(kind := get_args(base)[0], type):

@@ -139,9 +139,9 @@ class EvaluateScorer(TextScorer[EvaluateOptions]):
 
 
 def read_result(result: Mapping[str, Any], *, samples: int, scale: float) -> Scores:
-    """Convert a metric's result to scores.
+    """Convert the result of an `evaluate` metric to scores, multiplied by `scale`.
 
-    A number becomes an aggregate; a list with one number per sample becomes samples' scores.
+    A number becomes an aggregate; a list of one number per sample becomes scores and their mean.
     """
     per_sample: dict[str, list[float]] = {}
     aggregate: dict[str, float] = {}

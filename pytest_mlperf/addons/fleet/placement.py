@@ -53,7 +53,7 @@ class CaseNeed:
 
     @property
     def count(self) -> int:
-        """Total number of GPUs."""
+        """Total number of GPUs that the case needs."""
         return sum(self.gpus.values())
 
 

@@ -39,7 +39,7 @@ class Delivery:
 
     @property
     def line(self) -> str:
-        """Outcome of sending as one line of text."""
+        """Outcome of sending results to the database, as one line of text."""
         if self.reason:
             kept = f"kept in {shown_url(str(self.waiting))}; the next session sends them"
             lost = "not queued either: send the results file with pytest-mlperf store import"

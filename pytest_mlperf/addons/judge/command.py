@@ -213,7 +213,7 @@ def _compared(base: Side, now: Side, settings: Settings) -> FileComparison:
 
 
 def failing(parsed: argparse.Namespace, result: FileComparison) -> set[Outcome]:
-    """Return the failing outcomes; --fail-on adds some, INCONCLUSIVE if a side has one session."""
+    """Return the outcomes that fail: `report.FAILING`, and those that --fail-on adds."""
     open_ = (Outcome.PROVISIONAL, Outcome.SUSPECT) if parsed.fail_on else ()
     outcomes = {*report.FAILING, *open_}
     if parsed.fail_on == "inconclusive" or (parsed.fail_on and result.one_session):

@@ -220,7 +220,7 @@ class Side:
 
 
 def read_side(paths: Sequence[Path], table: Reader | None = None) -> Side:
-    """Read the runs in files and folders; count duplicates once.
+    """Return the runs in files and folders as one side of a comparison; count duplicates once.
 
     Args:
         table: Reader for tables whose columns the user named; None if the user named none.

@@ -131,7 +131,7 @@ def _missing(old: Points, new: Points, settings: Settings) -> Iterator[Row]:
 
 
 def _missing_points(side: Points, runs: Sequence[ToolRun], name: str) -> Iterator[str]:
-    """Yield a note for each point of a curve that some runs of the same tool lack."""
+    """Yield a note per curve point that some runs of a tool lack; `name`: "baseline" or "new"."""
     several = {run.tool for run in runs if len(run.points) > 1}
     totals = Counter(run.tool for run in runs)
     for (tool, point), measured in side.items():

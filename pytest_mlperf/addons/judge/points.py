@@ -22,7 +22,7 @@ FEW = 100
 
 @dataclass(frozen=True, kw_only=True)
 class JudgedMetric:
-    """Hold a metric's old and new values; `guard` names an unrecorded fact: changes are INVALID."""
+    """Hold baseline and new values of a metric; with a note `guard`, a proven change is INVALID."""
 
     row: Row
     old: Sequence[Value]
@@ -87,7 +87,7 @@ class PointCase:
                 self._check_fact(name, facts)
 
     def _check_fact(self, name: str, facts: Sequence[Fact]) -> None:
-        """Note runs that lack a fact; if it differs, mark the metrics as not comparable."""
+        """Add notes on runs without the fact; if its values differ, make metrics not comparable."""
         bases = next((fact.bases for fact in facts if fact.bases), ())
         first = next((index for index, fact in enumerate(facts) if fact.value is not None), None)
         if first is None:
@@ -127,7 +127,7 @@ class PointCase:
         return True
 
     def _judge_failures(self) -> bool:
-        """Judge the share of failed requests; return True if it rules out all other metrics."""
+        """Judge the share of failed requests; return True if other metrics are incomparable."""
         shares = [[_failed(m.point) for m in side] for side in (self.old, self.new)]
         recorded = [[share for share in side if share is not None] for side in shares]
         allowed = self.settings.limits.get(SUCCESS, 0.0)

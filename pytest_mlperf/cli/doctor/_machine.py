@@ -304,7 +304,7 @@ PATIENCE = Patience(progress_s=30.0, phase_s=60.0)
 
 
 def loadgen() -> Check:
-    """Run LoadGen for a moment in a worker process, without locking the processors."""
+    """Check that LoadGen can run, by a short run in a worker process; lock no processors."""
     wheel = "mlcommons-loadgen"
     try:
         release = version(wheel)

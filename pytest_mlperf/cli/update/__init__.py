@@ -173,7 +173,7 @@ def _run(command: Sequence[str]) -> int:
 def make_proposal(
     test: ToMeasure, measured_result: CaseResult | None, copy: Path, terms: Terms
 ) -> Proposal | Kept:
-    """Propose new runs as baseline, or return why it is kept; BaselineError if it may not be."""
+    """Return a proposal to accept new runs, or why the baseline stays; BaselineError if refused."""
     if measured_result is None:
         raise BaselineError("pytest did not measure it; see its output above")
     require_fit(measured_result)

@@ -225,7 +225,7 @@ class CounterEnergy:
     Attributes:
         lag_j, steps_j: Uncertainties due to the lag, and due to the steps at the window's ends [J].
         lag_s: Lag of the counter behind the power [s]; None if unknown.
-        gain: Counted joules per joule at steady power; None without steady power.
+        gain: Joules by the counter per joule by the power trace at steady power; None without it.
     """
 
     joules: float | None = None
@@ -247,7 +247,7 @@ def counter_energy(
     covers: bool = True,
     period_s: float | None = None,
 ) -> CounterEnergy:
-    """Return a counter's energy in a window; `covers`: the power sensor measures without gaps."""
+    """Return a counter's energy in a window; `covers`: no sensor gaps; `period_s`: step [s]."""
     if not counter:
         return CounterEnergy(why_not=Note.of("no_counter", reader="gpu", metric=""))
     ends = (begin_s, end_s)
@@ -385,7 +385,7 @@ def steps_of(counter: Sequence[Reading]) -> list[Reading]:
 
 
 def regular_steps(steps: Sequence[Reading], read_s: float) -> list[Reading]:
-    """Move counter steps to fitted regular times, unless > 5 % would move over `read_s` [s]."""
+    """Return counter steps at fitted regular times; unchanged if > 5 % move > `read_s` [s]."""
     moments = [reading.time_s - steps[0].time_s for reading in steps]
     numbers = _period_indices(moments)
     fitted = linear_regression(numbers, moments)
@@ -451,7 +451,7 @@ def lag_of(steps: Sequence[Reading], trace: Sequence[Reading]) -> float | None:
 def _interpolate_energy(
     steps: Sequence[Reading], cumulated_energy: Sequence[Reading], time_s: float, lag_s: float
 ) -> float:
-    """Interpolate an energy counter at `time_s` by the power `lag_s` earlier, else linearly."""
+    """Interpolate a counter at `time_s` like the energy `lag_s` earlier; linearly if unknown."""
     earlier, later = around(steps, time_s)
     if not cumulated_energy or earlier.time_s - lag_s < cumulated_energy[0].time_s:
         return at(steps, time_s)

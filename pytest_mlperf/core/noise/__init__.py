@@ -50,10 +50,10 @@ class SessionShare:
         )
 
     def variance(self, probability: float, inside: float, within: float, log_se: float) -> float:
-        """Return the `probability` quantile of s0², the variance of runs beyond `within`.
+        """Return the `probability` quantile of s0², the variance between runs, without `within`.
 
         Args:
-            inside: Variance of one session's runs beyond `within`: (1 - φ)·(s0² + w²) - w².
+            inside: The part of s0² inside a session: (1 - φ)·(s0² + w²) - w²; φ: sessions' share.
             within: Variance inside a run, w².
             log_se: Standard error of the logarithm of `inside`.
         """
@@ -151,7 +151,7 @@ MIN_DF, MAX_DF = 1.0, 30.0
 
 @dataclass(frozen=True, slots=True)
 class SeriesVariance:
-    """Hold a metric's log variance between runs of a case, its df, and the one inside a run."""
+    """Hold a metric's log variance between runs with its `df`, and the variance `within` a run."""
 
     variance: float
     df: int
@@ -317,7 +317,7 @@ class Learnt:
     """Hold the estimated noise of an accelerator and the amount of data.
 
     Attributes:
-        sd, share: 90 % confidence intervals of sd s0 and session share φ; None for one session.
+        sd, share: 90 % intervals of run sd (s0) and session share (φ); None for one session.
         cases: Cases with at least two runs in one session.
         weights: Weights (0 to 1) of the data in the estimates of ν0 (prior df) and of s0.
     """

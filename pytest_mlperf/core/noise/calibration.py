@@ -163,7 +163,7 @@ class Calibrated:
         return tuple(series for case in self.cases for series in case.series)
 
     def rule(self, settings: NoiseSettings, max_runs: int) -> RuleR:
-        """Return rule R with the noise of `settings`; session df is at most days of data - 1."""
+        """Return rule R with this noise; its session share's df is below the number of days."""
         noise, days = settings.noise, {day for case in self.cases for day in case.groups.values()}
         df = min(noise.session_df, len(days) - 1) if days else noise.session_df
         return dataclasses.replace(noise, session_df=df).rule(max_runs)
@@ -288,7 +288,7 @@ def runs_to_detect(gated: Sequence[tuple[Sequence[Value], float]], noise: Noise)
 def drift(series: Sequence[Series], session: str) -> Drift | None:
     """Return the common drift of all cases during a session; None with too few runs.
 
-    Fitted by least squares over the rounds, with one metric per case, weighted by 1 / variance.
+    Least-squares line of log values over run order, one metric per case, weight 1 / variance.
     """
     weighted = slopes = squares = 0.0
     df = -1

@@ -52,7 +52,7 @@ class Effect:
 
 
 def reduced_work(work: AnyWork, seen: Circumstances) -> Changed:
-    """Return the reference model's work, reduced by the techniques that the run declares."""
+    """Return certain and estimated work: the reference model's, reduced by declared techniques."""
     result = Changed(certain=work, estimated=work)
     for name in dict.fromkeys(seen.techniques):
         effect = EFFECTS.get(name)

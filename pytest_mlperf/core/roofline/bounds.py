@@ -24,9 +24,9 @@ GIB_PER_GB = 2**30 / 1e9
 class Hardware:
     """Hold the peak capability of all GPUs of a run; None if unknown.
 
-    `flops` in FLOP/s, `bandwidth` in B/s; `weight` and `kv` are bytes per element. `cache` are
-    bytes of weights that may stay on chip between steps. `memory` are the bytes for one copy of the
-    model.
+    `flops` in FLOP/s, `bandwidth` in B/s; `weight`, `kv`: bytes per weight, per KV cache element.
+    `cache`: bytes of weights that may stay on chip between steps. `memory`: bytes of GPU memory for
+    one copy of the model and its KV cache.
     """
 
     flops: float

@@ -185,7 +185,7 @@ _NARROW = ("int8", "fp8", "fp16", "bf16")
 
 @dataclass(frozen=True, slots=True)
 class Precision:
-    """Describe one precision.
+    """Describe a precision, such as "fp8", for the roofline.
 
     Attributes:
         units: Names of the peaks that can do the work; a GPU's highest one counts (4-bit weights

@@ -95,7 +95,7 @@ class _Work:
         raise NotImplementedError
 
     def least(self, _seen: Circumstances) -> float:
-        """Return the FLOP that the mean sample of a run needs at least."""
+        """Return the least FLOP of a run's mean sample; by default that of the smallest sample."""
         return self.smallest
 
     def estimate(self, _seen: Circumstances) -> float | None:
@@ -141,7 +141,7 @@ class Decode(_Work):
 
     @property
     def expert(self) -> float:
-        """Weights of one expert in all layers."""
+        """Number of weights of one expert, summed over all layers."""
         layers = self.expert_layers or self.layers
         return layers * self.matrices * self.width * self.hidden * self.share
 
@@ -155,9 +155,9 @@ class Decode(_Work):
         return (self.layers * (attention + router) + self.width * self.vocabulary) * self.share
 
     def weights(self, sequences: float | None = None) -> float:
-        """Return the weights read by a decoding step: those of E (1 - (1 - k/E)^B) of E experts.
+        """Return how many weights a decoding step reads: of E experts, E (1 - (1 - k/E)^B).
 
-        B is `sequences`, each with k experts; without it all use the same, the lower bound.
+        B is `sequences`, each with k experts; if None, all use the same k (lower bound).
         The input embedding is a look-up.
         """
         hit: float = self.active
@@ -189,7 +189,7 @@ class Decode(_Work):
 
     @property
     def smallest(self) -> float:
-        """FLOP of the smallest sample: `sample_flop`, and one generated token."""
+        """FLOP of a sample with one output token, `sample_flop` (such as an encoder's) included."""
         return self.token_flop + self.sample_flop * self.share
 
     def estimate(self, seen: Circumstances) -> float | None:
@@ -281,11 +281,11 @@ class Parts(_Work):
 
     @property
     def smallest(self) -> float:
-        """FLOP of the smallest sample, which has one part."""
+        """FLOP of a sample with one part, the smallest that is possible."""
         return self.part_flop * self.share
 
     def least(self, seen: Circumstances) -> float:
-        """Return the least FLOP of the mean sample: `least_parts` parts or fewer; 1 if unknown."""
+        """Return the FLOP of min(`least_parts`, seen parts), or of one part if unknown."""
         if seen.parts is None:
             return self.smallest
         return min(self.least_parts, seen.parts) * self.smallest

@@ -27,7 +27,7 @@ GROUPED_ERROR_RATIO = 1.5
 
 @dataclass(frozen=True, kw_only=True)
 class PassContext:
-    """Hold baseline output digests, if the build is the baseline's, and if tokens are sampled."""
+    """Hold baseline output digests, `same_build` as the baseline, and `drawn` (sampled) tokens."""
 
     same_build: bool = False
     outputs: Sequence[int] | None = None

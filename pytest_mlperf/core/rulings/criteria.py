@@ -10,7 +10,7 @@ from pytest_mlperf.core.verdict import Outcome, Verdict
 
 
 def with_criterion(verdict: Verdict, criterion: Criterion) -> Verdict:
-    """Return a verdict with a criterion; a verdict that already fails keeps its outcome."""
+    """Apply an add-on's criterion to a verdict; one that already fails keeps its outcome."""
     if not criterion.fails or verdict.outcome.fails:
         notes = (criterion.headline, *criterion.notes, *verdict.notes)
         return replace(verdict, notes=notes)

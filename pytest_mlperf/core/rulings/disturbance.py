@@ -64,7 +64,7 @@ def load_note(runs: Sequence[Run]) -> Note:
 def cpu_load_notes(
     runs: Sequence[Run], baseline_runs: Sequence[BaselineRun], tolerated: float
 ) -> tuple[Note, ...]:
-    """Return notes on other processes' load, high or unknown; none if `tolerated` is infinite."""
+    """Return notes on high or unknown load by other processes; () if `tolerated` is infinite."""
     if math.isinf(tolerated):
         return ()
     busy = busiest([run.load.contention for run in runs])

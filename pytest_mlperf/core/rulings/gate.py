@@ -18,7 +18,7 @@ from pytest_mlperf.judge.rule_a import holm
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class GateWindow:
-    """Hold the gate's bounds of a mean score (None: no bound); samples score `least` to `most`."""
+    """Hold a gate: `reference`, bounds of the mean (None: none), and range of a sample's score."""
 
     reference: float
     low: float | None
@@ -331,7 +331,7 @@ def _metric(name: str, score: float, window: GateWindow, whose: str) -> tuple[No
 
 
 def combine(gated: Ruling, ruling: Ruling | None, missing_note: Words) -> Ruling:
-    """Combine the rulings of accuracy gate and baseline; add `missing_note` without a baseline."""
+    """Combine the gate's ruling with the baseline's (`ruling`); if None, add `missing_note`."""
     paired = ruling.paired if ruling else ()
     if gated.outcome is Outcome.GATE_FAIL:
         if ruling is None:

@@ -80,7 +80,7 @@ def is_certain(
 
 
 def may_fall(metrics: Sequence[MetricVerdict]) -> bool:
-    """Check whether an undecided metric may become a drop when all pairs are judged jointly."""
+    """Check whether an undecided metric may become a drop if all cases are judged jointly."""
     undecided = [m for m in metrics if m.outcome is Outcome.INCONCLUSIVE and m.p is not None]
     return any(_gates(m) and (m.p or 0.0) < FALSE_SHARE for m in undecided)
 

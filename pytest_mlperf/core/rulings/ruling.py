@@ -282,7 +282,7 @@ class Ruling:
     by_scores: bool = False
 
     def quoted(self, key: NoteKey, **values: object) -> Note:
-        """Return a note that quotes this outcome and headline."""
+        """Return the note `key` with this ruling's outcome and headline, and further values."""
         return Note.of(key, outcome=str(self.outcome), headline=self.headline, **values)
 
     @property
@@ -367,7 +367,7 @@ def rule_on(
 def ruling_of(
     metrics: Sequence[MetricVerdict], reported: Sequence[MetricVerdict] = (), *, more: bool = False
 ) -> Ruling:
-    """Combine the verdicts on a case's metrics into a ruling; `more`: another run could decide."""
+    """Return a ruling by `metrics`; only list `reported`; `more`: another run could decide."""
     # A failing metric decides before a SUSPECT one, and a drop before a metric that could not be
     # judged.
     failing = [metric for metric in metrics if metric.fails]
@@ -438,7 +438,7 @@ def load_share(run: Run | BaselineRun) -> float | None:
 def max_log_loss(
     run: Run | BaselineRun, metric: str, tolerated: float, *, memory_margin: bool = True
 ) -> float:
-    """Return the log change of a metric that load above `tolerated` and a late client may cause."""
+    """Return a metric's largest log change by load above `tolerated` and by a late client."""
     if math.isinf(tolerated):
         return 0.0
     late = (

@@ -44,14 +44,14 @@ def buffered(runs: Sequence[Run], metric: str) -> bool:
 
 
 def ungated(runs: Sequence[Run], limits: Collection[str], record: Record | None) -> set[str]:
-    """Return metrics not to gate: tokens came all at once, and `record` has no value either."""
+    """Return the metrics not to gate: tokens came all at once, and `record` lacks them too."""
     recorded = {name for run in (record.runs if record else ()) for name in run.metrics}
     held = {name for name in limits if name not in recorded and buffered(runs, name)}
     return held if len(held) < len(limits) else set()
 
 
 def zero_note(runs: Sequence[Run], metric: str, baseline: float | None = None) -> Note | None:
-    """Return a note on the number of runs in which a metric is 0; None if there are none."""
+    """Return a note on how many runs measured 0, with the `baseline` value; None if none did."""
     count = sum(metric in run.zero for run in runs)
     values = {"metric": metric, "count": count, "of": len(runs), "baseline": baseline}
     return Note.of("zero", **values) if count else None
@@ -148,7 +148,7 @@ def unmeasured(metric: str, limit: float, note: Note) -> MetricVerdict:
 def adjust_for_few_queries(
     verdict: MetricVerdict, note: Note, drop_outcome: Outcome
 ) -> MetricVerdict:
-    """Adjust a verdict from too few queries: keep a drop, else set INVALID or INCONCLUSIVE."""
+    """Add `note` on too few queries; set all outcomes but a drop to INVALID or INCONCLUSIVE."""
     if verdict.outcome is drop_outcome or verdict.direction == "drop":
         return replace(verdict, note=verdict.note or note)
     gates = verdict.baseline.runs >= GATING_RUNS

@@ -129,7 +129,7 @@ def is_drop(verdict: Verdict) -> bool:
 
 
 def commands(result: CaseResult) -> Iterator[tuple[str, str]]:
-    """Yield the commands that repeat a test, accept its drop, or record its value."""
+    """Yield (label, command) to repeat a test, accept its drop, or record its value."""
     verdict, outcome, again = result.verdict, result.verdict.outcome, rerun_command(result)
     if (result.failed or outcome is Outcome.INCONCLUSIVE) and result.suite != IMPORTED:
         yield "reproduce", again

@@ -119,7 +119,7 @@ class Block:
 
     @property
     def against(self) -> str:
-        """Label of the reference entry."""
+        """Label of the engine entry with which the block's other entries are compared."""
         return self.label(self.reference)
 
 
@@ -341,7 +341,7 @@ SPREAD_NOTE = "spread: lowest and highest ratio of two runs; it is not a confide
 
 
 def precision_table(blocks: Sequence[Block], *, whole: bool = False) -> TextTable:
-    """Format blocks of entries as one table with a row per score, at least one per entry."""
+    """Format blocks as a table with a row per score; `whole` repeats all names in every row."""
     several = len(blocks) > 1
     about = "their reference" if several else f"{blocks[0].against}: {blocks[0].workload}"
     return TextTable(

@@ -264,7 +264,7 @@ EXTRA = "torchao"
 
 
 def about_builder(step: CheckpointBuild) -> Event:
-    """Return the builder's library versions and code digest; see `child.about`."""
+    """Return a builder's library versions and code digest; RunError if a library is missing."""
     about = _asked(step.target, step.python.command if step.python else None, step.suite)
     if missing := about["missing"]:
         names = " and ".join(missing)

@@ -221,8 +221,8 @@ class ChildEvents:
     """Receive the events of one child through a pipe.
 
     Attributes:
-        layer: Layer that errors about invalid data name as the cause.
-        ended: Returns whether the child has ended, as its descendants may keep the pipe open.
+        layer: Part that errors about invalid events blame, such as "worker".
+        ended: Returns whether the child has ended: its descendants may keep the pipe open.
         follows: Allowed successors by event name; None allows any order.
     """
 

@@ -246,7 +246,7 @@ class GpuLog:
         return rates
 
     def at_ends(self, name: str, begin_s: float, end_s: float) -> tuple[Any, Any] | None:
-        """Return a quantity's readings around a window, or the nearest ones; None if unread."""
+        """Return readings of `name` (before, after) a window, else nearest ones; None if unread."""
         read = [(s["time"], s[name]) for s in self.states if s.get(name) is not None]
         if not read:
             return None

@@ -140,7 +140,7 @@ def rejection_reasons(
     """Return reasons to reject a GPU's measurements in a window; a lost GPU is checked elsewhere.
 
     `warm_s` is the end of the warm-up; processes that start later are not the engine's.
-    `limit_w` is the session's power limit, None if unknown. The engine had work for a share `busy`.
+    `limit_w` is the session's power limit, None if unknown; `busy`: share of the window with work.
     `linked` means that the GPU exchanges data with others, so that its NVLinks are checked.
     """
     if gpu.unavailable:

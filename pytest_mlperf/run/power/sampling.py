@@ -82,7 +82,7 @@ class PowerLog:
         return bool(self.offsets_s) and max(self.offsets_s) - min(self.offsets_s) > CLOCK_STEP_S
 
     def lost(self, used: Mapping[str, UsedGpu], begin_s: float | None = None) -> tuple[str, ...]:
-        """Return messages about lost GPUs, with times relative to `begin_s`, the window's begin."""
+        """Return messages on lost GPUs, named as in `used`; times are relative to `begin_s`."""
         alike: dict[str, list[GpuLog]] = {}
         for gpu in self.gpus:
             if gpu.lost:

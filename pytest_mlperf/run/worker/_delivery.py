@@ -127,7 +127,7 @@ class _Pool:
     def filled(
         self, ids: Sequence[int], n_tokens: Sequence[int] | None = None
     ) -> Iterator[list[Any]]:
-        """Yield lists of responses with these ids; a list is valid until the next is yielded."""
+        """Yield reused lists of responses with these ids, each valid until the next is yielded."""
         for start in range(0, len(ids), POOL):
             part = ids[start : start + POOL]
             deque(map(self._set_id, self.responses, part), 0)

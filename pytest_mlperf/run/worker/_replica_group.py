@@ -199,7 +199,7 @@ class ReplicaProcess:
     written: int = 0
 
     def writes(self) -> bool:
-        """Check whether the log has grown since the last call, so the replica runs."""
+        """Check whether the replica's log has grown since the last call, a sign of progress."""
         try:
             size = self.log.stat().st_size
         except OSError:
@@ -282,7 +282,7 @@ class ReplicaGroup:
         return list(self._answers(wire.ANSWER, doing))
 
     def _answers(self, kind: str, doing: str) -> Iterator[wire.Message]:
-        """Yield each replica's message of a kind; end the run if it is late or of another kind."""
+        """Yield each replica's `kind` message; end the run if it is of another kind, or late."""
         patience_s, asked_s = self._spec.replica_patience_s, perf_counter()
         for replica in self.processes:
             replica.alive_s = asked_s

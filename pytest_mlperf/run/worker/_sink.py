@@ -57,7 +57,7 @@ class Outstanding:
             self._parts = {ids[0]: (0, len(ids))}
 
     def cut(self, position: int) -> None:
-        """Split the list of ids at a position, because its two parts complete independently."""
+        """Split a list of submitted sample ids at a position; its parts complete independently."""
         with self._lock:
             for first, (start, stop) in self._parts.items():
                 if start < position < stop:
@@ -329,7 +329,7 @@ class GuardedSink:
 
     @property
     def as_streamed(self) -> dict[str, Any]:
-        """Fields of `RunFinished` on streaming: is TPOT corrected, share of hidden tokens."""
+        """Fields of `RunFinished`: whether TPOT was corrected, and share of tokens not shown."""
         times = self._times or TokenTimes()
         return {"corrected": times.corrected, "hidden_share": times.hidden_share}
 
@@ -364,13 +364,13 @@ class GuardedSink:
         self._outstanding.cut(position)
 
     def use_clock(self, clock: Clock) -> None:
-        """Set the clock, such as one that returns the time stamps of replicas."""
+        """Set the clock that returns times of reports, such as the time stamps of replicas."""
         self._clock = clock
         if self._times is not None:
             self._times.clock = clock
 
     def expect(self, ids: Sequence[int]) -> None:
-        """Record samples that are about to be submitted; only one thread may call it."""
+        """Store ids as outstanding just before their submission; only one thread may call it."""
         if not self.issued:
             self._first_issue_s = perf_counter()
         self.issued += len(ids)
@@ -402,7 +402,7 @@ class GuardedSink:
         """Ignore artefacts, as this run keeps no outputs."""
 
     def seal(self) -> None:
-        """Finish the output files."""
+        """Finish the output files; do nothing by default."""
 
     def done(
         self, ids: Sequence[int], outputs: Outputs = None, n_tokens: Sequence[int] | None = None

@@ -274,7 +274,7 @@ class Loop:
         completed: list[int] = []
 
         def edge(*, first: bool) -> None:
-            """Record completions at a window's begin (`first`) or end; for `at_edges` see `run`."""
+            """Store completions at a window's begin (`first`) or end; call `at_edges` of `run`."""
             if first and not points:
                 at_edges()
             if not first or not points:
@@ -400,7 +400,7 @@ class ClosedLoop(Loop):
 
 @dataclass
 class HarnessProgress:
-    """Count the progress reports of an engine's own harness, in the form of a sink."""
+    """Count the progress reports of an engine's own harness; it has the attributes of a sink."""
 
     completed: int = 0
     outstanding: int = 0
@@ -454,7 +454,7 @@ def with_reach(
     *,
     lasts_ms: int = LASTS_MS,
 ) -> list[dict[str, Any]]:
-    """Return the points with `client_reach`, the client's maximum requests/s, where it was busy.
+    """Return the points; those with a busy client get `client_reach`, its maximum requests/s.
 
     The engine must be idle, and has the samples `loaded`. Each measurement takes `lasts_ms`.
     """
@@ -474,7 +474,7 @@ def _client_limit(
     settings: LoadGenSettings,
     fail: Fail,
 ) -> float | None:
-    """Measure the client's maximum requests/s at a point's load; None without a null server."""
+    """Return the client's maximum requests/s at a point's load; None if there is no null server."""
     concurrency = int(point_row["point"])
     if point_row["open"] is not None or point_row["paused"]:
         concurrency = max(MIN_LOOP_REQUESTS, math.ceil(point_row["under_way"]))

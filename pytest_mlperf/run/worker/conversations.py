@@ -109,7 +109,7 @@ class Slots:
         return self._now[slot]
 
     def pause(self, slot: int, ended_s: float) -> float:
-        """Start the pause before a slot's next turn; return its length [s]."""
+        """Start the pause before a slot's next turn at `ended_s`; return its length, or 0 [s]."""
         pause_s = self._all.pause_s(self._now[slot].index) or 0.0
         if pause_s:
             heapq.heappush(self._due, (ended_s + pause_s, slot))

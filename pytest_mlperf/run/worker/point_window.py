@@ -170,7 +170,7 @@ class WindowMeter:
 
     Attributes:
         begun_s: Begin by the monotonic clock [s].
-        left: Requests that arrived in an open loop's window and are not completed.
+        left: Number of requests that arrived in an open loop's window and are not completed.
         answers: (sample index, tokens) of each completed request of the window, by its id.
         ended: Requests whose tokens are recounted after the window; empty without a recount.
     """
@@ -343,7 +343,7 @@ def _relative_se(counts: Sequence[int]) -> float:
 
 
 def first_lengths(answers: Mapping[int, tuple[int, int]]) -> str:
-    """Format the token counts of the first samples as "INDEX:TOKENS …" for a baseline."""
+    """Format token counts of the first samples as "INDEX:TOKENS …"; `answers`: (index, tokens)."""
     return " ".join(f"{n}:{tokens}" for _, (n, tokens) in sorted(answers.items())[:KEPT_ANSWERS])
 
 

@@ -99,7 +99,7 @@ HEADROOM_SHARE = 0.8
 
 
 class Driver:
-    """Submit queries of a scenario's size, and wait until they are done."""
+    """Submit queries to an engine one at a time, and wait until all their samples are done."""
 
     def __init__(self, engine: Engine, indices: Sequence[int], fail: Fail) -> None:
         self.sink = CountingSink(fail)
@@ -165,7 +165,7 @@ def warm_up(
 def full_rate(
     driver: Driver, reached: float, min_rate: float, settings: LoadGenSettings, max_samples: int
 ) -> float:
-    """Measure the rate again with larger queries until it is `min_rate`; return samples/s.
+    """Repeat queries, larger if possible, until the rate is `min_rate` or stalls; return samples/s.
 
     `reached` is the rate of the warm-up. Batches of Offline and Server double up to `max_samples`;
     other scenarios repeat their query for the longest warm-up time.
@@ -614,7 +614,7 @@ def result_of(
 
 
 def require_room(described: Mapping[str, str], points: Sequence[float]) -> None:
-    """Raise RunError if the engine's maximum concurrency is below a point of the curve."""
+    """Raise RunError if a point of the curve exceeds "concurrency" in the engine's description."""
     most = described.get("concurrency", "")
     if points and most.isdigit() and int(most) < max(points):
         raise RunError(

@@ -30,7 +30,7 @@ USUAL = "sqlite"
 
 
 def store_of(options: Mapping[str, Any]) -> str:
-    """Return the URL of the results database that the session's options select, or ""."""
+    """Return URL or file of the results database that the option `store` selects; "" for none."""
     url = str(options.get("store") or "")
     return str(options["runs_dir"] / "results.db") if url == USUAL else url
 
@@ -153,7 +153,7 @@ MAX_ROW_BYTES = 64 * 2**20
 
 
 class _Sqlite:
-    """Hold a connection; a statement outside of `transaction` commits by itself."""
+    """Hold a connection to an SQLite file; statements outside of `transaction` commit at once."""
 
     shared = False
     """Whether other programs keep tables in it."""

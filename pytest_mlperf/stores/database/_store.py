@@ -168,7 +168,7 @@ class Store:
         return [str(run) for (run,) in rows]
 
     def session(self, run: str) -> Results:
-        """Return a stored session."""
+        """Return the session with the id `run`; raise StoreError if it is not stored."""
         rows = self._backend.execute("SELECT document FROM mlperf_session WHERE run = ?", (run,))
         if not rows:
             raise StoreError(f"{self.place}: has no session {run!r}")

@@ -119,7 +119,7 @@ class _Window:
         return taken
 
     def take_match(self, pattern: re.Pattern[bytes], max_bytes: int) -> bytes | None:
-        """Consume and return the next bytes if they match a pattern, of at most `max_bytes`."""
+        """Match the next bytes, at most `max_bytes`; consume and return a match, else None."""
         if self._at + max_bytes > len(self._bytes):
             self._fill(max_bytes)
         match = pattern.match(self._bytes, self._at)
@@ -147,7 +147,7 @@ class _Window:
 
 
 class _SparseWindow(_Window):
-    """Seek past long byte strings instead of reading them."""
+    """Buffer parts of a pickle file; seek past long byte strings instead of reading them."""
 
     def __init__(self, file: BufferedIOBase, max_bytes: int) -> None:
         super().__init__(file, max_bytes)

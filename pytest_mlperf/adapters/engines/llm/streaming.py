@@ -223,7 +223,7 @@ class _EndedSamples:
 
 
 class Ends:
-    """Report all samples that end in one pass of the event loop in one call per sink."""
+    """Collect the samples that end in one pass of the event loop; report them once per sink."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self._loop = loop

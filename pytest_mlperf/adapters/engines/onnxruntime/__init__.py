@@ -339,7 +339,7 @@ class OnnxRuntimeEngine(TaskEngine):
         self._bind(graph, self._options.workers, undo)
 
     def _check_file(self, contents: Contents | None) -> None:
-        """Raise RunError for contents that the engine cannot run; None if they are hidden."""
+        """Raise RunError if the model file cannot run; `contents` is None if it is unreadable."""
 
     def describe(self) -> Mapping[str, str]:
         return {

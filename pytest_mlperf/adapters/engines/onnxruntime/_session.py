@@ -324,7 +324,7 @@ def open_graph(
 
 
 def placement(graph: OnnxGraph) -> Mapping[str, Counter[str]] | None:
-    """Count operators by provider; None before onnxruntime 1.24, or if all run on the CPU."""
+    """Count operators by provider and type; None before onnxruntime 1.24, or if all run on CPU."""
     ask = getattr(graph.session, "get_provider_graph_assignment_info", None)
     by_provider: dict[str, Counter[str]] = {}
     try:

@@ -93,7 +93,7 @@ class Client:
     async def stream(
         self, body: bytes, answer: StreamedAnswer, listener: Listener, header: bytes = b""
     ) -> None:
-        """Send a request with an extra `header`; read the answer and the rest of its stream."""
+        """Send a request; read its stream into `answer`; raise Failed if that is incomplete."""
         request = b"%b%d\r\n%b\r\n%b" % (self._post, len(body), header, body)
         try:
             await self._connections.ask(request, Streamed(answer, listener))
@@ -272,7 +272,7 @@ class Prompt:
 
     Attributes:
         ids, text: Content of the prompt; only one of the two is set.
-        fewest: Minimum number of tokens of the prompt.
+        fewest: Lower bound of the number of tokens, by the words of the text; 0 for token ids.
     """
 
     fields: Mapping[str, Any]

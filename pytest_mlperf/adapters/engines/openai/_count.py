@@ -27,7 +27,7 @@ class ReferenceCount:
     """Count tokens of answers; too slow for use inside a timed run."""
 
     def __init__(self, tokenizer: Any) -> None:
-        """Count the tokens that the tokenizer's chat template has around an empty answer."""
+        """Store the tokenizer; count the tokens that its chat template adds to an empty answer."""
         self._tokenizer = tokenizer
         self._frame: int | None = None
         if getattr(tokenizer, "chat_template", None):

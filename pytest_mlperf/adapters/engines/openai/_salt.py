@@ -55,7 +55,7 @@ class Salt:
     _made: dict[tuple[str, int], bytes] = field(default_factory=dict)
 
     def text(self, key: str, replaced: bytes = b"") -> bytes:
-        """Return a key's random words as JSON text; if `replaces`, as many as `replaced` has."""
+        """Return random words for `key` as JSON; if `self.replaces`, as many as in `replaced`."""
         words = replaced.count(self.between) if self.replaces else SALT_WORDS
         if (made := self._made.get((key, words))) is None:
             made = salt_of(key).join(self.around)

@@ -259,7 +259,7 @@ class EndpointsEngine(OpenAiEngine):
         folder: Path,
         alive: Callable[[], None],
     ) -> None:
-        """Measure whole passes over the data for at least `length_s`; trial runs size them.
+        """Run whole passes over the data set for at least `length_s`; trial runs set their number.
 
         `content` configures the client's trial runs, `point_content` the measured run.
         """

@@ -135,7 +135,7 @@ class RawTensor(Task):
     """Answer with the sample's rows of an output, in the model's type, little-endian.
 
     A sample is one row of the model's batch, or several with the batch dimension, as the user-item
-    pairs of a recommender. `prepare` adds that dimension to others.
+    pairs of a recommender. `prepare` adds this dimension to samples that lack it.
     """
 
     takes_rows = True
@@ -300,7 +300,7 @@ class TaskEngine(StackedEngine):
             self._queue.put(ids, indices, sink)
 
     def _bind(self, graph: Graph, threads: int, undo: ExitStack) -> None:
-        """Bind the task to a model, and start `threads` threads; with 0, `submit` does the work."""
+        """Bind the task to a model and start `threads` (0: `submit` works) until `undo` closes."""
         self._graph = graph
         self._task.bind(graph, self._batch_size)
         undo.callback(self._forget)

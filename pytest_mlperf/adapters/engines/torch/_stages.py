@@ -26,7 +26,7 @@ class StageTimes:
 
 
 class Stopwatch:
-    """Attribute the time of one batch to successive stages."""
+    """Measure how long each of the successive stages of a batch takes."""
 
     def __init__(self, stages: StageTimes, device: Any) -> None:
         self._stages, self._device = stages, device

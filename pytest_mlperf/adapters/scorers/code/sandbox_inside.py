@@ -86,7 +86,7 @@ def attempts(expectations: dict[str, Any]) -> Iterator[tuple[str, Callable[[], A
 
 
 def isolation_faults(expectations: dict[str, Any]) -> Iterator[str]:
-    """Yield a sentence for each action and limit in which the sandbox fails `expectations`."""
+    """Attempt forbidden actions and check limits; yield a sentence for each isolation failure."""
     for escape, attempt in attempts(expectations):
         if works(attempt):
             yield f"a program can {escape}"

@@ -84,7 +84,7 @@ def _description(functions: Sequence[Any], name: str) -> Any:
 def _match(
     calls: Sequence[Call], allowed: Sequence[Any], functions: Sequence[Any], language: Language
 ) -> bool:
-    """Match each right call with the first unmatched call that fits; return whether all match.
+    """Match each expected call (`allowed`) to the first unused call that fits; True if all match.
 
     As in BFCL, a choice is never revised.
     """

@@ -33,7 +33,7 @@ class CaptionScores(Protocol):
     """
 
     def __call__(self, images: NDArray[np.uint8], captions: Sequence[str]) -> Any:
-        """Return one score per image, shape (images,); images are (images, height, width, 3)."""
+        """Return a score per image for its caption; images are (images, height, width, 3)."""
         ...
 
 

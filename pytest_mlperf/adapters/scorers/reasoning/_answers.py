@@ -62,7 +62,7 @@ def _unlisted(text: str) -> str:
 
 
 def _last_letter(text: str, options: str) -> str | None:
-    """Return the last of the letters A-J that is a word by itself; None for other `options`."""
+    """Return the last of A to J that is a word by itself; None if absent or `options` is "A-D"."""
     return _last(_letter(options, r"\b([OPTIONS])\b"), text) if options == "A-J" else None
 
 

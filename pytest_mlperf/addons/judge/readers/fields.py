@@ -171,7 +171,7 @@ _BASES = {
 
 
 class Values:
-    """Collect figures, conditions and counts of a point; 0, -1 and text count as absent figures."""
+    """Collect a point's metrics, facts and request counts; metrics of 0, -1 or text are absent."""
 
     def __init__(self, raw: Mapping[str, Any] | None = None, keys: Mapping[str, str] = {}) -> None:
         """Read values from `raw`; `keys` maps metric names to the keys of the file."""
@@ -184,7 +184,7 @@ class Values:
             self.add(metric, (raw or {}).get(key))
 
     def add(self, metric: str, value: Any, factor: float = 1.0) -> None:
-        """Add value x factor; `factor` converts it to the unit of the metric."""
+        """Set a metric to value x factor, in its unit; ignore None, and note one not above 0."""
         if (scaled := positive(value, factor)) is not None:
             self.metrics[metric] = scaled
         elif value is not None:
@@ -247,7 +247,7 @@ class Values:
         """Create a point named by its load, such as "concurrency 64, rate 4".
 
         Args:
-            further: Parts of the name after the load.
+            further: Parts of the name after the load; `more`: other fields of `ToolPoint`.
             otherwise: Name of a point without concurrency and rate.
         """
         concurrency, rate = plain(concurrency), plain(rate)

@@ -66,7 +66,7 @@ def _settings(document: ResultFile) -> str:
 
 
 def _target(goodput: JsonObject, settings: str) -> str | None:
-    """Return the goodput constraints from the report, else from the config file's text."""
+    """Return a report's goodput limits as text, else those in the config file's text, else None."""
     stored = goodput.get("constraints")
     if stored is not None:
         return str(stored)

@@ -95,7 +95,7 @@ def lines(
     notes: Sequence[str],
     width: int,
 ) -> Iterator[str]:
-    """Yield a table of each case's share of the best result, and why other cases have none."""
+    """Yield a table of cases; `standing`: (case, share of the best official result or why none)."""
     yield from paragraphs("A", [name], width)
     yield from paragraphs("published", [source_names], width)
     like = [(case, placing) for case, placing in standing if isinstance(placing, Placing)]

@@ -173,7 +173,7 @@ def _broken_rules(
 
 
 def _model(at: ResultPlace, name: str, rules: Round | None) -> str:
-    """Return the workload's name as in the round's table."""
+    """Return a workload's name in the round's table; `name` itself if the table has none for it."""
     if rules and rules.name == "v4.1" and at.division:
         return name
     official = _official(name, rules)

@@ -26,7 +26,7 @@ class Mismatch(Exception):
 
 
 def split(batching: str, result: Any, lengths: Sequence[int]) -> list[Any]:
-    """Split a batch's output by sample; raise Mismatch if the shape does not fit."""
+    """Split a batch's output, laid out by `batching`, by sample; Mismatch if its shape is wrong."""
     shape = tuple(result.shape)
     if batching == "concat":
         if shape[:1] != (sum(lengths),):
