@@ -130,7 +130,7 @@ def curve_figures(log: CurveLog, accelerator: str) -> Figures:
             metrics[name] = geometric_mean(values)
     begin_s, end_s = log.window_s
     return Figures.signed(
-        (*_notes(log), *_signs(log)),
+        _signs(log),
         metrics={**metrics, **per_gpu(metrics, accelerator)},
         samples=log.samples,
         queries=sum(point.requests for point in log.points),
@@ -178,25 +178,21 @@ def curve_validity(
     seen: list[Findings] = []
     users = core_users(load, fmean(point.client_busy for point in log.points))
     for point in log.points:
-        at_limit = [*_client_at_limit(point), *_failures(point, may_fail)]
+        at_limit = Findings(invalid=tuple(_at_limit(point, may_fail)))
         if point.open is None:
-            seen.append(Findings(invalid=(*at_limit, *_reasons(point, users))))
+            seen += [at_limit, Findings(invalid=tuple(_reasons(point, users)))]
             continue
         late = _late(point, point.open, gated, client, at_a_time)
-        reasons = [*at_limit, *late.invalid, *_open_reasons(point, point.open, log)]
-        seen.append(replace(late, invalid=tuple(reasons)))
+        seen += [at_limit, late, Findings(invalid=tuple(_open_reasons(point, point.open, log)))]
     return Findings(**merged_fields(*seen))
 
 
-def _client_at_limit(point: PointWindow) -> Iterator[Reason]:
+def _at_limit(point: PointWindow, may_fail: float) -> Iterator[Reason]:
     rate, reach = point.metrics.get("throughput", 0.0), point.client_reach
     if reach is not None and rate > MAX_CLIENT_SHARE * reach:
         tokens = point.tokens / point.requests if point.tokens else None
         figures = {"rate": rate, "reach": reach, "tokens": tokens}
         yield _at(point, Reason.of(Key.CLIENT_LATE, "client_at_limit", **figures))
-
-
-def _failures(point: PointWindow, may_fail: float) -> Iterator[Reason]:
     every = point.failed + point.requests
     if point.failed > may_fail * every:
         figures = {"count": point.failed, "of": every, "allowed": may_fail}
@@ -325,12 +321,6 @@ def _signs(log: CurveLog) -> Iterator[Sign]:
         cut, ended = point.finishes.get("length", 0), sum(point.finishes.values())
         if MIXED * ended < cut < (1 - MIXED) * ended:
             shares.append(f"{cut / ended:.0%} at {point.point:,}")
-    if shares:
-        yield Sign.of(SignKey.ANSWERS_CUT, "cut_in_part", shares=", ".join(shares))
-
-
-def _notes(log: CurveLog) -> Iterator[Sign]:
-    for point in log.points:
         if point.failed:
             counts = {"count": point.failed, "of": point.failed + point.requests}
             failed = SignKey.REQUESTS_FAILED
@@ -344,6 +334,8 @@ def _notes(log: CurveLog) -> Iterator[Sign]:
             yield Sign.of(SignKey.STALLED, "stalled", point=point.point, **counts)
         for key, text in point.notes.items():
             yield Sign(key=SignKey(key), text=text, point=point.point)
+    if shares:
+        yield Sign.of(SignKey.ANSWERS_CUT, "cut_in_part", shares=", ".join(shares))
 
 
 def read_recorded(path: Path, harness: str) -> tuple[CurveLog, Findings]:

@@ -17,7 +17,7 @@ from operator import attrgetter
 from pathlib import Path
 from queue import Empty, SimpleQueue
 from time import perf_counter
-from typing import Any, Protocol
+from typing import Any
 
 from pytest_mlperf.core.errors import RunError
 from pytest_mlperf.core.extension import Counts, Engine
@@ -228,13 +228,6 @@ class SlotSink(GuardedSink):
             return self.closed.close(under_way_s, self._pauses_s, self._times, timed=timed)
 
 
-class WindowCallback(Protocol):
-    """Define the callback that is called when a measurement window begins and when it ends."""
-
-    def __call__(self, *, first: bool) -> None:
-        """Handle the begin of a window if `first`, else its end."""
-
-
 def shuffled_points(settings: LoadGenSettings, run: str) -> list[float]:
     """Return a curve's points, shuffled (seed: run name) so that heating affects all alike."""
     points = list(settings.points)
@@ -266,20 +259,14 @@ class Loop:
         The run's `name` decides the order of points; `single_latency_s` is that of one request.
         `at_edges` is called at the begin of the first window and at the end of the last one.
         """
-        ordered_points, sink, points = (
-            shuffled_points(self._settings, name),
-            self._sink,
-            list[PointWindow](),
-        )
-        completed: list[int] = []
+        sink, points, completed = self._sink, list[PointWindow](), list[int]()
+        ordered_points = shuffled_points(self._settings, name)
 
-        def edge(*, first: bool) -> None:
-            """Store the completed count at a window's edge; call `at_edges` at first and last."""
-            if first and not points:
+        def edge() -> None:
+            if not completed:
                 at_edges()
-            if not first or not points:
-                completed.append(sink.completed)
-            if not first and len(points) == len(ordered_points) - 1:
+            completed.append(sink.completed)
+            if len(completed) == 2 * len(ordered_points):
                 at_edges()
 
         sink.recounts = self._engine.counted_again() is not None
@@ -298,7 +285,7 @@ class Loop:
         }
 
     def _measure_point(
-        self, point: float, single_latency_s: float, on_edge: WindowCallback
+        self, point: float, single_latency_s: float, on_edge: Callable[[], None]
     ) -> PointWindow:
         """Measure one point: warm up, open a window (`on_edge` at both ends), await all answers."""
         raise NotImplementedError
@@ -333,7 +320,7 @@ class ClosedLoop(Loop):
 
     _conversations = 0
 
-    def _measure_point(self, point: float, alone_s: float, edge: WindowCallback) -> PointWindow:
+    def _measure_point(self, point: float, alone_s: float, edge: Callable[[], None]) -> PointWindow:
         settings, sink, concurrency = self._settings, self._sink, int(point)
         self._slots = Slots(self._asked, self._draw(concurrency), self._conversations)
         ramp_s = alone_s if settings.ramp_ms is None else settings.ramp_ms / 1000
@@ -344,7 +331,7 @@ class ClosedLoop(Loop):
             assert slot is not None
             turns[slot] += 1
             self._issue(slot)
-        edge(first=True)
+        edge()
         meter = sink.begin(concurrency)
         begun_s = meter.begun_s
         least = max(MIN_REQUESTS, MIN_SLOT_REQUESTS * concurrency)
@@ -357,7 +344,7 @@ class ClosedLoop(Loop):
             if meter.counted >= least:
                 break
         window = replace(sink.close(), warm_requests=sum(turns), warm_s=begun_s - warming_s)
-        edge(first=False)
+        edge()
         for _ in range(concurrency - self._slots.waiting):
             sink.freed.get()
         self._conversations = self._slots.count

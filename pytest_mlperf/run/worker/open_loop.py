@@ -13,7 +13,7 @@ from time import perf_counter
 from pytest_mlperf.core.errors import RunError
 from pytest_mlperf.core.extension import Dataset
 from pytest_mlperf.core.job import LoadGenSettings
-from pytest_mlperf.run.worker.closed_loop import WARMUP_TURNS, Loop, WindowCallback
+from pytest_mlperf.run.worker.closed_loop import WARMUP_TURNS, Loop
 from pytest_mlperf.run.worker.point_window import PointWindow, WindowMeter
 
 POLL_SECONDS = 0.1
@@ -86,17 +86,17 @@ class OpenLoop(Loop):
     after the window until its requests are completed, at most for its length.
     """
 
-    def _measure_point(self, point: float, alone_s: float, edge: WindowCallback) -> PointWindow:
+    def _measure_point(self, point: float, alone_s: float, edge: Callable[[], None]) -> PointWindow:
         sink, lead, counted, rest, lasts_s = self._sink, *self._plan_arrivals(point)
         self._lead_in(lead, alone_s)
-        edge(first=True)
+        edge()
         meter = sink.begin(point, lasts_s)
         begun_s = meter.begun_s
         for offset_s, index in counted:
             self._issue(begun_s + offset_s, index, counts=True)
         end_s = begun_s + lasts_s
         _sleep_until(end_s)
-        edge(first=False)
+        edge()
         for offset_s, index in rest:
             if offset_s > lasts_s or self._wait_for_window(meter, end_s + offset_s):
                 break
