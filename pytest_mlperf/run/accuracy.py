@@ -18,10 +18,10 @@ from pytest_mlperf.core.job import Factory, Job
 from pytest_mlperf.core.measurement import Accuracy, Scored, Subject
 from pytest_mlperf.core.search import CONDITIONS
 from pytest_mlperf.judge.inputs import Leverage
+from pytest_mlperf.run.answers import ACCURACY_LOG
 from pytest_mlperf.run.child import events
 from pytest_mlperf.run.child.process import Child, DeliberateError, Patience, WorkerProcess
 from pytest_mlperf.run.logs import DETAIL, parse_detail
-from pytest_mlperf.run.score import ACCURACY_LOG
 
 SCORES_SHAPE = events.record(
     aggregate=events.by_name(events.is_number),
