@@ -146,7 +146,11 @@ def _measured(case: CaseRuns, test: str, rate: float, data: ScoredData | None) -
 def _answers(case: CaseRuns) -> Path:
     accuracy: Accuracy | None = case.find_accuracy(required=True)
     if accuracy is None or not accuracy.full:
-        raise RunError("scorer", "a compliance test needs answers to the whole data set")
+        raise RunError(
+            "scorer",
+            "a compliance test compares its answers with an accuracy run on the whole data set, "
+            "which this case lacks; set a scorer, and no count or shorter run",
+        )
     blocks = sorted((Path(accuracy.folder) / "accuracy").glob(f"block-*/{ACCURACY_LOG}"))
     if len(blocks) != 1:
         raise UnavailableError(

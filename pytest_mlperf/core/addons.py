@@ -136,7 +136,9 @@ class OptionGroup:
             ValueError: The name is in use or no identifier, or the help has a single percent sign.
         """
         if not name.isidentifier():
-            raise ValueError(f"option {name!r}: use a name such as max_cost, for --mlperf-max-cost")
+            raise ValueError(
+                f"option {name!r} must be an identifier, as max_cost (--mlperf-max-cost)"
+            )
         if name in self.declared or name in self._taken:
             raise ValueError(f"option {name!r} exists; choose another name")
         try:

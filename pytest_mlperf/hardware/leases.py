@@ -67,8 +67,8 @@ def opened_lease_folder() -> Iterator[tuple[Path, int]]:
             if status.st_uid not in {0, os.geteuid()} and not status.st_mode & stat.S_ISVTX:
                 raise RunError(
                     "lease",
-                    f"{folder_path} belongs to user {status.st_uid}, who may remove a lease that "
-                    f"you hold; let them or root run chmod +t {folder_path}, or set "
+                    f"{folder_path} belongs to user {status.st_uid}, who could delete your lock "
+                    f"on a GPU; ask them or root to run chmod +t {folder_path}, or set "
                     "PYTEST_MLPERF_LEASES to a folder that all users share",
                 )
         yield path, folder

@@ -243,7 +243,8 @@ def identify_by_exporter(page: bytes, chosen: Sequence[str], accelerator: str) -
     """Return a server's identity from a DCGM exporter's page; RunError without the accelerator."""
     gpus = read_exporter(page, chosen)
     if not gpus:
-        raise _fault("the exporter reports no GPU: name the exporter beside the server")
+        listed = f"none of gpus = {list(chosen)}: correct them" if chosen else "no GPU: correct it"
+        raise _fault(f"the page of the option exporter lists {listed}")
     return _reported(
         "the exporter",
         [

@@ -637,7 +637,7 @@ def _unchanged(facts: _CauseInput) -> Iterator[str]:
     if verdict.baseline.source and not (verdict.baseline.changed or verdict.baseline.unknown):
         yield "engine, weights, options and data are the baseline's"
     if verdict.baseline.changed:
-        yield "what changed is only a weak hint"
+        yield "the changes listed below explain little"
     yield from verdict.baseline.unknown
     for title, old, new in _lengths(facts):
         if abs(new / old - 1) < OUTPUT:

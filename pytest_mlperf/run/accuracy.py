@@ -181,7 +181,10 @@ def _scores_in(path: Path) -> Any:
         raise RunError("scorer", f"cannot read {path}: {error}", str(path)) from None
     if not SCORES_SHAPE(value):
         raise RunError(
-            "scorer", f"{path} does not contain the results of the scoring process", str(path)
+            "scorer",
+            f"{path}, which the scoring process wrote, is incomplete; run the test again, and "
+            "if it fails again, report it with this file",
+            str(path),
         )
     return value
 

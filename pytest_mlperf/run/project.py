@@ -149,7 +149,7 @@ def code_differs(
     if earlier is None or later is None:
         return f"commit {earlier or 'unknown'} → {later or 'unknown'}"
     if unclear := next((one for one in (earlier, later) if one.endswith(CHANGED_MARK)), None):
-        return f"files were changed and not committed ({unclear})"
+        return f"{unclear.removesuffix(CHANGED_MARK)} was measured with uncommitted changes"
     if earlier == later:
         return None
     diff = None

@@ -390,9 +390,9 @@ def _check_metrics(scores: Scores, title: str, declared: Collection[str] | None)
     )
     demand(
         declared is None or names <= set(declared),
-        f"{title}: it returns {', '.join(sorted(names))}; its attribute metrics has "
-        f"{', '.join(declared or ())}",
-        "list every metric in metrics: suites are checked against it",
+        f"{title}: it returns {', '.join(sorted(names))}; its attribute `metrics` has "
+        f"{', '.join(declared or ()) or 'none'}",
+        "add every metric to `metrics`, because suites are checked against it",
     )
     for name, values in scores.per_sample.items():
         counted = [value for value in values if value is not None]

@@ -112,7 +112,7 @@ def test_only_the_same_code_and_build_is_added_and_a_committed_baseline_changes_
 
     assert len(grown.sessions) == 2
     assert len({run.commit for run in grown.runs}) == 2
-    assert "which has 2 of 4 days: files were changed and not committed (" in output_of(dirty)
+    assert re.search(r"2 of 4 days: \w{12} was measured with uncommitted", output_of(dirty))
     commits = r"which has 2 of 4 days: commit \w{12} → \w{12}: only a"
     assert re.search(commits, output_of(changed))
     not_grown = "no session added to the baseline, which has 2 of 4 days: engine.batch_size 16 → "

@@ -111,7 +111,7 @@ OTHER = {"cpu": "Other CPU", "cores": 96, "governor": None}
 ROWS: dict[str, tuple[Suite, Baseline, Outcome, str, int | None]] = {
     "ok": ({"top1": 100.0}, (near(RATE), {}), Outcome.OK, "*; within limit −40 %", None),
     "improved": ({}, (near(RATE / 2), {}), Outcome.IMPROVED, "samples/s +*", None),
-    "dropped": ({}, (near(2 * RATE), {}), Outcome.PERF_DROP, "samples/s −*; −40 % *", None),
+    "dropped": ({}, (near(2 * RATE), {}), Outcome.PERF_DROP, "samples/s −*; limit −40 % *", None),
     "scattered": ({}, (scattered(RATE), {}), Outcome.INCONCLUSIVE, "*", 3),
     "none": ({}, None, Outcome.NO_BASELINE, "*", 1),
     "elsewhere": (

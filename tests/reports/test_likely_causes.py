@@ -453,7 +453,7 @@ def test_the_handicap_comes_first_and_hints_alone_are_no_cause() -> None:
         )
     ) == ["engine.version 1 → 2 since the baseline"]
     assert texts_of(causes(drop(OTHER, source=SET), None, ()))[1:] == [
-        "no cause found: what changed is only a weak hint"
+        "no cause found: the changes listed below explain little"
     ]
     assert texts_of(causes(drop(runs=missed), None, ())) == [
         "LoadGen's latency limit was missed in 2 of 3 runs at 25000/s"

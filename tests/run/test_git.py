@@ -70,7 +70,7 @@ def test_a_commit_of_baselines_holds_the_same_code(history: tuple[Path, dict[str
         (None, None): None,
         (None, a): f"commit unknown → {a}",
         (a, None): f"commit {a} → unknown",
-        (f"{a}+", f"{a}+"): f"files were changed and not committed ({a}+)",
+        (f"{a}+", f"{a}+"): f"{a} was measured with uncommitted changes",
         (a, code): f"commit {a} is not in this clone",
         ("--output=a", code): "commit --output=a is not in this clone",
     }

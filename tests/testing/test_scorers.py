@@ -134,7 +134,7 @@ def test_a_wrong_scorer_is_found() -> None:
             giving(lambda _, s: scores(s, mean(s), lower=UNKNOWN)),
             "name a metric without an aggregate",
         ),
-        (UNDECLARED, "it returns same; its attribute metrics has other: list every metric"),
+        (UNDECLARED, "it returns same; its attribute `metrics` has other: add every metric"),
         (ByPlace, "same by sample changes with the order of the samples"),
         (Changes, r"score\(\) changed the references: copy what you change"),
         (Crashes, "UnicodeDecodeError is raised for the output .+: score a malformed answer"),

@@ -335,9 +335,9 @@ def _sparse(path: Path) -> list[StoredArray]:
         if array.packed:
             raise files.wrong(
                 path,
-                f"{array.packed} is compressed, so that single rows cannot be read",
-                f"unpack the archive in its folder (unzip {path.name} -d {path.stem}), and the "
-                "unpacked files are read instead",
+                f"{array.packed} is compressed, so single rows cannot be read",
+                f"unpack the archive in its folder (unzip {path.name} -d {path.stem}): the "
+                "unpacked files are then read instead",
             )
     return [arrays[str(feature)] for feature in range(FEATURES)]
 

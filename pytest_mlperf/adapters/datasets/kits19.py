@@ -231,9 +231,9 @@ def _find_files(folder: Path, names: Sequence[str]) -> list[Path]:
     missing = [name for name, file in paths.items() if file is None]
     if missing:
         raise UnavailableError(
-            f"{folder}: {len(missing)} of {len(names)} cases are not here, the first is "
-            f"{missing[0]!r} (looked for {missing[0]} with {', '.join(ENDINGS)}); add the missing "
-            "cases or, if the list begins with the cases that you have, set count to their number"
+            f"{folder}: {len(missing)} of the {len(names)} cases in {LIST} are missing, such as "
+            f"{missing[0]} (with {', '.join(ENDINGS)}); add them, or, if you have the first N of "
+            "that list, set count = N"
         )
     return [file for file in paths.values() if file is not None]
 

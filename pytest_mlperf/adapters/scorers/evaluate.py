@@ -189,8 +189,8 @@ def _parse(metric: str) -> Path | tuple[str, str]:
     if METRIC_PATTERN.fullmatch(name):
         raise SuiteError(
             f"scorer evaluate: metric {name!r} is not a file or folder here; for a metric of the "
-            f'Hugging Face Hub write "{LOCATOR}ORG/NAME@REVISION", where REVISION is a commit '
-            "with all 40 digits, since its code could change",
+            f'Hugging Face Hub write "{LOCATOR}ORG/NAME@REVISION", where REVISION is a '
+            "commit hash of 40 digits, so that the metric's code cannot change",
             option="metric",
         )
     raise UnavailableError(f"scorer evaluate: there is no metric script {path}")

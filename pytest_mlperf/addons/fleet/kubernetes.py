@@ -82,7 +82,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         action="append",
         default=[],
         metavar="CLAIM:/PATH",
-        help="volume claim that the pods read, for example models, and its path; repeatable",
+        help="mount this volume claim (of models, for example) at /PATH in each pod; repeatable",
     )
 
 

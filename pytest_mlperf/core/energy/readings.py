@@ -326,7 +326,7 @@ def _breaks(line: Sequence[Reading], ends: tuple[float, float], misread: int) ->
 def _broken(counter: Sequence[Reading]) -> CounterEnergy:
     fell = next(((a.value, b.value) for a, b in pairwise(counter) if b.value < a.value), None)
     if fell is None:
-        jumped = "the energy counter jumped by more than any board draws"
+        jumped = "the energy counter jumped by more than any GPU can use in that time"
         return CounterEnergy(why_not=jumped, invalid=(jumped,))
     reset = (
         f"the energy counter went back from {fell[0]:,.0f} J to {fell[1]:,.0f} J: the driver "

@@ -390,7 +390,7 @@ class EngineWorker:
                 f"the run would take {takes_s:,.0f} s instead of {usual_s:,.3g} s: "
                 f"{sample_count:,} samples were planned for {settings.target_qps:,.6g}/s "
                 f"(target_qps, or the baseline's rate), but after the warm-up the engine reached "
-                f"{warmup_rate:,.3g} samples/s. Lower target_qps; if this speed is expected, record "
+                f"{warmup_rate:,.3g} samples/s. Lower target_qps; if this speed is right, record "
                 "the baseline anew",
             )
         return takes_s

@@ -209,9 +209,9 @@ def test_a_compressed_or_empty_file_is_refused(data: Data, tmp_path: Path) -> No
         CriteoDataset(path=str(folder))
 
     assert str(caught.value) == (
-        f"{folder / SPARSE}: 0.npy is compressed, so that single rows cannot be read; unpack the "
-        f"archive in its folder (unzip {SPARSE} -d day_23_sparse_multi_hot), and the unpacked "
-        "files are read instead"
+        f"{folder / SPARSE}: 0.npy is compressed, so single rows cannot be read; unpack the "
+        f"archive in its folder (unzip {SPARSE} -d day_23_sparse_multi_hot): the unpacked "
+        "files are then read instead"
     )
     data.dense, data.labels = data.dense[:0], data.labels[:0]
     data.sparse = [array[:0] for array in data.sparse]

@@ -326,9 +326,9 @@ def test_missing_cases_are_counted(folder: Path) -> None:
         build(folder)
 
     assert str(caught.value) == (
-        f"{folder}: 2 of 3 cases are not here, the first is 'case_00003' (looked for case_00003 "
-        "with .pkl, .npz, .image.npy); add the missing cases or, if the list begins with the cases "
-        "that you have, set count to their number"
+        f"{folder}: 2 of the 3 cases in preprocessed_files.pkl are missing, such as case_00003 "
+        "(with .pkl, .npz, .image.npy); add them, or, if you have the first N of that list, set "
+        "count = N"
     )
 
 

@@ -39,6 +39,8 @@ UNPACKED_LIMIT = 2 * 2**30
 
 MEMBERS_LIMIT = 1_000
 
+SPLIT = "check that path names the right file, or split it"
+
 AXES_LIMIT = 32
 """Maximum number of axes of an array, as in NumPy 1."""
 
@@ -120,8 +122,10 @@ def find_npz(path: Path) -> dict[str, StoredArray]:
         with zipfile.ZipFile(path) as archive, path.open("rb") as raw:
             members = archive.infolist()
             if len(members) > MEMBERS_LIMIT:
-                raise ValueError(
-                    f"it has {len(members):,} members; at most {MEMBERS_LIMIT:,} are allowed"
+                raise wrong(
+                    path,
+                    f"the archive has {len(members):,} members; at most {MEMBERS_LIMIT:,} are read",
+                    SPLIT,
                 )
             for member in members:
                 if member.filename.endswith(".npy"):
@@ -138,9 +142,11 @@ def _find_member(
     title = f"its member {member.filename}"
     if member.compress_type != zipfile.ZIP_STORED:
         if member.file_size > UNPACKED_LIMIT:
-            raise ValueError(
+            raise wrong(
+                path,
                 f"{title} unpacks to {member.file_size:,} bytes; at most {UNPACKED_LIMIT:,} are "
-                "allowed"
+                "read",
+                SPLIT,
             )
         with archive.open(member) as unpacked:
             return _find(unpacked, path, name=title, size=member.file_size, packed=member.filename)

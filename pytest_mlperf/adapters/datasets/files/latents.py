@@ -83,7 +83,8 @@ def read_latents(
         kind = array.dtype if isinstance(array, np.ndarray) else type(array).__name__
         raise _unfit(file, f"holds {kind}, not an array of floats")
     if array.shape != shape:
-        raise _unfit(file, f"has shape {array.shape}, but {option} requires {shape}")
+        advice = f"set {option} to match it, or latents to another file"
+        raise wrong(file, f"has shape {array.shape}, but {option} requires {shape}", advice)
     with np.errstate(over="ignore"):
         latents = np.array(array, np.float32, order="C")
     if not np.isfinite(latents).all():
@@ -102,5 +103,5 @@ def _read_torch(file: Path) -> Any:
 
 
 def _unfit(file: Path, defect: str) -> RunError:
-    advice = "get MLPerf's latents from their source again, or set the data set's latents or size"
+    advice = "get MLPerf's latents from their source again, or set latents to another file"
     return wrong(file, defect, advice)

@@ -132,7 +132,7 @@ def conflicts(
 ) -> Iterator[Sequence[Any]]:
     """Yield checks of a server's options: (whether it is violated, error message, option)."""
     example = 'serve = ["vllm", "serve", "{model}", "--port", "{port}"]'
-    yield not command, f"serve = {command!r} is not a list of words; e.g. {example}", "serve"
+    yield not command, f"serve is empty; write a list of words, e.g. {example}", "serve"
     fault = "the first word of serve is empty; it must be a program"
     yield not command[0].strip(), fault, "serve"
     placeholders = [name for word in command for name in _PLACEHOLDER.findall(word)]

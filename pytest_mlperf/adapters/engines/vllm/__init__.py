@@ -132,7 +132,7 @@ class VllmOptions(LibraryOptions, tools.ToolOptions):
         yield from super()._rules(precision)
         yield from self.tool_rules()
         size = self.mm_processor_cache_gb
-        yield "mm_processor_cache_gb", size, 0 <= size < math.inf, "a number of GB of at least 0"
+        yield "mm_processor_cache_gb", size, 0 <= size < math.inf, "a size in GB, 0 or more"
 
     def _conflicts(self, precision: str) -> Iterator[Sequence[Any]]:
         yield from super()._conflicts(precision)

@@ -321,7 +321,7 @@ def test_where_programs_are_looked_for(tmp_path: Path, monkeypatch: pytest.Monke
 
 def test_meaningless_options_are_refused_before_anything_starts() -> None:
     rows: list[tuple[dict[str, Any], str]] = [
-        ({"command": []}, r"^engine some: serve = \[\] is not a list of words"),
+        ({"command": []}, r"^engine some: serve is empty; write a list of words"),
         ({"command": ["", "{port}"]}, "the first word of serve is empty"),
         ({"command": ["x", "{prot}"]}, "serve has {prot}; known placeholders are {model}, "),
         ({"command": ["x", "8000"]}, "serve does not give the server its port"),

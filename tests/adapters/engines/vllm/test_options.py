@@ -40,7 +40,7 @@ def test_a_wrong_option_is_refused_in_a_sentence(folder: Path, tmp_path: Path) -
         ({"max_new_tokens": 0}, "max_new_tokens = 0 is not at least 1"),
         ({"min_new_tokens": 129}, "min_new_tokens = 129 is not from 0 to max_new_tokens = 128"),
         ({"max_prompt_tokens": 0}, "max_prompt_tokens = 0 is not at least 1"),
-        ({"mm_processor_cache_gb": -1}, "mm_processor_cache_gb = -1 is not a number of GB of"),
+        ({"mm_processor_cache_gb": -1}, "mm_processor_cache_gb = -1 is not a size in GB, 0"),
         ({"batch_size": 8}, 'batch_size needs api = "offline"'),
         ({"api": "offline", "batch_size": 0}, "batch_size = 0 is not a whole number"),
         ({"precision": "tf32"}, "precision = 'tf32' is not one of fp32, bf16, fp16, fp8"),
