@@ -129,8 +129,8 @@ def curve_figures(log: CurveLog, accelerator: str) -> Figures:
         if len(values) == len(log.points):
             metrics[name] = geometric_mean(values)
     begin_s, end_s = log.window_s
-    return Figures.signed(
-        _signs(log),
+    return Figures(
+        signs=tuple(_signs(log)),
         metrics={**metrics, **per_gpu(metrics, accelerator)},
         samples=log.samples,
         queries=sum(point.requests for point in log.points),
@@ -218,7 +218,7 @@ def _late(
         reason = Reason.of(Key.CLIENT_LATE, "client_queues", most=window.most, sent=at_a_time)
         return Findings(invalid=(_at(point, reason),))
     sign = Sign(key=SignKey.CLIENT_LATE, text=note or "", point=point.point)
-    return Findings.signed([sign] if note else [])
+    return Findings(signs=(sign,) if note else ())
 
 
 def _lateness(window: OpenWindow, client: Mapping[str, float]) -> dict[str, float]:

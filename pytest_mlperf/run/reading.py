@@ -9,6 +9,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import MappingProxyType
+from typing import Any
 
 from pytest_mlperf.core.baseline import has_salt
 from pytest_mlperf.core.case import Scenario
@@ -54,7 +55,7 @@ from pytest_mlperf.run.power.exporter import Exporter, ExporterLog, exported
 from pytest_mlperf.run.power.figures import CLOCK_SET, findings_of, sampled, wall_meter_findings
 from pytest_mlperf.run.power.sampling import PowerLog
 from pytest_mlperf.run.roofline_share import roofline_findings
-from pytest_mlperf.run.server import Answers, ServerLog, answer_findings, served
+from pytest_mlperf.run.server import Answers, ServerLog, answer_signs, served
 from pytest_mlperf.run.worker.point_window import CURVE_LOG
 from pytest_mlperf.stores.endpoints import version_of
 
@@ -162,24 +163,18 @@ class Evidence:
     probed: bool = False
 
 
-@dataclass(frozen=True, kw_only=True)
-class Validity(Findings):
-    """Hold the findings from LoadGen's decision whether a run is valid."""
-
-    limit_missed: bool = False
-
-
 def read_run(evidence: Evidence, job: Job, conditions: Conditions) -> Run | None:
     """Return the performance run of a worker, or None if it made none."""
     finished, settings = evidence.finished, evidence.settings
     if finished is None or settings is None:
         return None
     result, moved_s = finished["result"], finished["result"]["clock_moved_s"]
+    fingerprint = evidence.subject.fingerprint
     timed: TimedLog
     if settings.points:
-        log, seen = _read_curve(finished, evidence.loaded["engine"], job)
+        log, validity = _read_curve(finished, evidence.loaded["engine"], job)
         timed, figures = log, curve.curve_figures(log, job.accelerator)
-        validity, finishes = Validity(**merged_fields(seen)), curve.curve_finishes(log)
+        finishes = curve.curve_finishes(log)
         shortest_s, scored = min(one.duration_s for one in log.points), log.scored
         # Differences between a curve's points are not scatter.
         within = curve.answer_length_errors(log)
@@ -208,7 +203,7 @@ def read_run(evidence: Evidence, job: Job, conditions: Conditions) -> Run | None
         figures,
         *energy,
         Findings(notes=notes),
-        Findings.signed([sign] if differing else []),
+        Findings(signs=(sign,) if differing else ()),
         client_findings(figures.metrics, result["client"], job),
         load_findings(job, result["contention"]),
         clock_findings(job, moved_s, shortest_s),
@@ -218,29 +213,38 @@ def read_run(evidence: Evidence, job: Job, conditions: Conditions) -> Run | None
         _resources(evidence, result, timed),
         _stages(result, settings),
         server,
-        answer_findings(answers, evidence.subject.fingerprint, server),
+        Findings(signs=tuple(answer_signs(answers, fingerprint, server.server))),
         _light(evidence, job, figures, energy),
         untimed_input(evidence.loaded["dataset"].get("input_s"), settings, figures),
     )
     shares = {name: share for name, share in hidden.items() if share is not None}
     fields["server"] = {**fields["server"], **shares}
-    about = run_arguments(
+    return made_run(
+        evidence,
+        conditions,
         **fields,
         client=late,
         finishes=finishes,
-        salt=result["salt"] if has_salt(evidence.subject.fingerprint) else "",
-        control=evidence.control.values,
-        warmed=evidence.warmed,
-        waited_s=evidence.waited_s,
-    )
-    return Run(
-        **about,
+        salt=result["salt"] if has_salt(fingerprint) else "",
         within_se=within,
+    )
+
+
+def made_run(evidence: Evidence, conditions: Conditions, **fields: Any) -> Run:
+    """Return a run with these fields, and with those that all runs of a process share."""
+    assert evidence.finished is not None
+    return Run(
+        **run_arguments(
+            **fields,
+            control=evidence.control.values,
+            warmed=evidence.warmed,
+            waited_s=evidence.waited_s,
+        ),
         target_qps=evidence.target_qps or 0.0,
         session=conditions.session,
         started=evidence.started,
         commit=conditions.commit,
-        folder=str(Path(finished["folder"])),
+        folder=str(Path(evidence.finished["folder"])),
     )
 
 
@@ -257,7 +261,7 @@ def untimed_input(input_s: float | None, settings: LoadGenSettings, figures: Fig
     if input_s is None or input_s <= max(UNTIMED_SHARE * sample_s, MIN_UNTIMED_SECONDS):
         return Findings()
     times = {"input_s": input_s, "sample_s": sample_s}
-    return Findings.signed([Sign.of(SignKey.UNTIMED_INPUT, "untimed_input", **times)])
+    return Findings(signs=(Sign.of(SignKey.UNTIMED_INPUT, "untimed_input", **times),))
 
 
 def _resources(evidence: Evidence, result: Event, timed: TimedLog) -> Findings:
@@ -395,18 +399,18 @@ REQUIREMENTS: Mapping[str, NoteKey] = {
 """Note on a requirement that a run missed, by LoadGen's key."""
 
 
-def _validity(detail: Detail, settings: LoadGenSettings) -> Validity:
+def _validity(detail: Detail, settings: LoadGenSettings) -> Findings:
     if detail.valid:
-        return Validity()
+        return Findings()
     unmet = {key for key, value in detail.values.items() if value is False}
     long_enough = unmet.isdisjoint({"result_min_duration_met", "result_min_queries_met"})
     # Early stopping alone means too few queries, not late ones.
     late = "result_perf_constraints_met" in unmet
     if settings.scenario == Scenario.SERVER and long_enough and late:
-        return Validity(limit_missed=True)
+        return Findings(limit_missed=True)
     unmet_notes = [Note.of(note) for key, note in REQUIREMENTS.items() if key in unmet]
     reasons = [*detail.invalid_reasons, *unmet_notes] or ["result is INVALID"]
     texts = [Note.of("of_loadgen", reason=reason) for reason in reasons]
     early = long_enough and "early_stopping_met" in unmet
     key = Key.EARLY_STOPPING if early else Key.LOADGEN
-    return Validity(invalid=tuple(Reason(key=key, text=text) for text in texts))
+    return Findings(invalid=tuple(Reason(key=key, text=text) for text in texts))

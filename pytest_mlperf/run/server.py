@@ -82,13 +82,6 @@ class ServerLog:
     lack: str = ""
 
 
-@dataclass(frozen=True, kw_only=True)
-class ServerFindings(Findings):
-    """Hold findings on a server in a run, and its metrics by name, see `server_seen`."""
-
-    server: Mapping[str, float] = field(default_factory=dict)
-
-
 @contextlib.contextmanager
 def watched_server(pages: Sequence[str], folder: Path) -> Iterator[ServerLog]:
     """Read a server's metrics pages inside the `with` block; write them to the run's folder."""
@@ -120,8 +113,8 @@ def served(
     shared: float | None = None,
     limits: Collection[str] = (),
     answers: Answers = NO_ANSWERS,
-) -> ServerFindings:
-    """Return a server's metrics in the windows of a run.
+) -> Findings:
+    """Return a server's metrics in the windows of a run, see `server_seen`.
 
     `shared` is the share of the data set's prompt tokens that are a prefix of an earlier prompt;
     None if unknown. Stage times, and server metrics in `limits`, become metrics of the run.
@@ -146,7 +139,7 @@ def served(
     lack = [log.lack.replace(*IF_USAGE_TELLS) if by_usage else log.lack] if log.lack else []
     absent = _absent(log, values, limits)
     gated = {name: values[name] for name in limits if name in values}
-    return ServerFindings(
+    return Findings(
         server=values,
         metrics={**stages, **{name: value for name, value in gated.items() if value}},
         zero=tuple(name for name, value in gated.items() if not value),
@@ -159,16 +152,10 @@ def _share_at(point: float | None) -> str:
     return PREFIX_HIT_SHARE if point is None else at_point(PREFIX_HIT_SHARE, point)
 
 
-def answer_findings(
-    answers: Answers, fingerprint: Mapping[str, str], seen: ServerFindings
-) -> Findings:
-    """Return warnings on a server's answers: longer prompts, mixed builds, unknown cache hits."""
-    return Findings.signed(_answer_signs(answers, fingerprint, seen))
-
-
-def _answer_signs(
-    answers: Answers, fingerprint: Mapping[str, str], seen: ServerFindings
+def answer_signs(
+    answers: Answers, fingerprint: Mapping[str, str], server: Mapping[str, float]
 ) -> Iterator[Sign]:
+    """Yield warnings on a server's answers: longer prompts, mixed builds, unknown cache hits."""
     for point, counts in answers.items():
         sent, counted = counts.get("expected_tokens", 0), counts.get("prompt_tokens", 0)
         if sent < counted:
@@ -185,7 +172,7 @@ def _answer_signs(
     if len(names) > 1:
         build_counts = ", ".join(f"{name.removeprefix(BUILD)} ({builds[name]:,})" for name in names)
         yield Sign.of(SignKey.BUILDS_DIFFER, "builds_differ", builds=build_counts)
-    has_share = any(name.partition("@")[0] == PREFIX_HIT_SHARE for name in seen.server)
+    has_share = any(name.partition("@")[0] == PREFIX_HIT_SHARE for name in server)
     if may_be_cached(fingerprint) and not has_share and answers:
         yield Sign.of(SignKey.CACHE_UNKNOWN, "cache_unknown")
 

@@ -28,12 +28,12 @@ from pytest_mlperf.hardware.nvml_quantities import REASONS
 from pytest_mlperf.reports.sentences import sentence
 from pytest_mlperf.run import measure, reading
 from pytest_mlperf.run.conditions import Conditions, ControlRun, LostGpus
-from pytest_mlperf.run.figures import Figures
+from pytest_mlperf.run.figures import Figures, Findings
 from pytest_mlperf.run.logs import CLOCK, DETAIL, Detail, parse_detail
 from pytest_mlperf.run.power import figures as power_figures
 from pytest_mlperf.run.power._gpu import GpuLog
 from pytest_mlperf.run.power.doubts import RejectionReasons, rejection_reasons
-from pytest_mlperf.run.power.figures import SUSPECT, Meter, PowerFindings
+from pytest_mlperf.run.power.figures import SUSPECT, Meter
 from pytest_mlperf.run.power.sampling import PowerLog, PowerSampling
 from tests.nvml.library import Fake
 from tests.run.conftest import fake_gpus
@@ -81,7 +81,7 @@ class Watched:
     def judged(self, gpu: GpuLog) -> RejectionReasons:
         return rejection_reasons(gpu, self.at(BEGIN_S), self.at(END_S), warm_s=self.at(0.9))
 
-    def run(self, *names: str) -> PowerFindings:
+    def run(self, *names: str) -> Findings:
         """Return the samples of a run's window on these GPUs, or on all."""
         detail = parse_detail(logged(self.fake, self.fake.folder / "run"))
         log = replace(self.log, gpus=tuple(map(self.gpu, names))) if names else self.log

@@ -6,12 +6,11 @@ import dataclasses
 import stat
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from types import MappingProxyType
 
-from pytest_mlperf.core.control import State
 from pytest_mlperf.core.energy import EnergyReading, Source, merge_sentences, sum_energies
 from pytest_mlperf.core.energy.meter import MeterReading, parse_meter, wall_energy
 from pytest_mlperf.core.errors import MlperfError, SuiteError
@@ -36,15 +35,6 @@ SUSPECT = "the speed is suspect: NVIDIA's driver was upgraded while it is loaded
 _UNKNOWN: Mapping[str, UsedGpu] = MappingProxyType({})
 
 
-@dataclass(frozen=True, kw_only=True)
-class PowerFindings(Findings):
-    """Hold the findings from a run's power samples; `energy_unknown` is why there is no energy."""
-
-    energy_unknown: str | None = None
-    state: State = field(default_factory=dict)
-    gpus: tuple[GpuRun, ...] = ()
-
-
 def sampled(
     figures: Figures,
     log: PowerLog,
@@ -52,7 +42,7 @@ def sampled(
     *,
     warm_s: float,
     used: Mapping[str, UsedGpu] = _UNKNOWN,
-) -> PowerFindings:
+) -> Findings:
     """Return a run's energy from GPU samples, and reasons not to judge the run or its energy.
 
     GPU processes that start after `warm_s` are other users'. `used` has the session's GPUs by UUID.
@@ -78,11 +68,11 @@ def sampled(
     invalid = (*_lost(log, used, begin_s), *reasons)
     if (first_s := min(ends_s.values(), default=end_s)) < end_s:
         broke, sign = _sampler_loss(log, first_s - begin_s, used)
-        return PowerFindings.signed((*signs, sign), energy_unknown=broke, invalid=invalid)
+        return Findings(signs=(*signs, sign), energy_unknown=broke, invalid=invalid)
     read = [sum(begin_s <= r.time_s <= end_s for r in gpu.trace) for gpu in log.gpus if gpu.trace]
     if read and (hz := min(read) / (end_s - begin_s)) < LOW_HZ:
         signs = [*signs, Sign.of(SignKey.SELDOM_READ, "seldom_read", hz=hz, wanted=WANTED_HZ)]
-    seen = PowerFindings.signed(signs, invalid=invalid)
+    seen = Findings(signs=tuple(signs), invalid=invalid)
     energies = {gpu.uuid: gpu.energy(begin_s, end_s) for gpu in log.gpus}
     unsure = merge_sentences([(names[uuid], one.energy) for uuid, one in by_gpu.items()])
     power = sum_energies(energies, doubts=unsure, names=names)
@@ -107,13 +97,13 @@ def sampled(
     )
 
 
-def _unsampled(log: PowerLog, used: Mapping[str, UsedGpu]) -> PowerFindings | None:
+def _unsampled(log: PowerLog, used: Mapping[str, UsedGpu]) -> Findings | None:
     """Return findings without an energy if GPUs were not read or the clock stepped, else None."""
     unknown = CLOCK_SET if log.clock_stepped else log.unavailable
     if not unknown:
         return None
     notes = (SUSPECT,) if log.suspect else ()
-    return PowerFindings(energy_unknown=unknown, invalid=_lost(log, used), notes=notes)
+    return Findings(energy_unknown=unknown, invalid=_lost(log, used), notes=notes)
 
 
 def _merge_reasons(
