@@ -11,17 +11,17 @@ from functools import partial
 from pathlib import Path
 from types import MappingProxyType
 
-from pytest_mlperf.core.energy import EnergyReading, Source, merge_sentences, sum_energies
+from pytest_mlperf.core.energy import EnergyReading, Source, sum_energies
 from pytest_mlperf.core.energy.meter import MeterReading, parse_meter, wall_energy
 from pytest_mlperf.core.errors import MlperfError, SuiteError
 from pytest_mlperf.core.measurement import GpuRun
 from pytest_mlperf.core.metrics import NET_JOULES_PER_SAMPLE
 from pytest_mlperf.core.notes import Words
-from pytest_mlperf.core.reason import Key, Reason, Sign, SignKey
+from pytest_mlperf.core.reason import Key, Reason, Sign, SignKey, gpu_sentences
 from pytest_mlperf.hardware.machine import UsedGpu
 from pytest_mlperf.run.figures import Figures, Findings
 from pytest_mlperf.run.logs import TimedLog
-from pytest_mlperf.run.power.doubts import EVIDENCE_SECONDS, RejectionReasons, rejection_reasons
+from pytest_mlperf.run.power.doubts import rejection_reasons
 from pytest_mlperf.run.power.sampling import WANTED_HZ, PowerLog
 
 CLOCK_SET = "the wall clock was set during the run, so LoadGen's window is unknown"
@@ -47,8 +47,9 @@ def sampled(
 
     GPU processes that start after `warm_s` are other users'. `used` has the session's GPUs by UUID.
     """
-    if unsampled := _unsampled(log, used):
-        return unsampled
+    if unknown := CLOCK_SET if log.clock_stepped else log.unavailable:
+        notes = (SUSPECT,) if log.suspect else ()
+        return Findings(energy_unknown=unknown, invalid=_lost(log, used), notes=notes)
     used = {g.uuid: used.get(g.uuid, UsedGpu(uuid=g.uuid, name=f"GPU {g.uuid}")) for g in log.gpus}
     names = {uuid: gpu.name for uuid, gpu in used.items()}
     begin_s, end_s = map(log.monotonic, timed.window_s)
@@ -56,9 +57,10 @@ def sampled(
     ask = partial(
         rejection_reasons, begin_s=begin_s, warm_s=warm_s, busy=_busy(figures), linked=len(used) > 1
     )
-    by_gpu = {g.uuid: ask(g, end_s=ends_s[g.uuid], limit_w=used[g.uuid].limit_w) for g in log.gpus}
-    unseen = {uuid for uuid, s in ends_s.items() if s < min(end_s, begin_s + EVIDENCE_SECONDS)}
-    by_gpu = {uuid: _without_gpu_unused(d) if uuid in unseen else d for uuid, d in by_gpu.items()}
+    by_gpu = {
+        g.uuid: ask(g, end_s=until_s, limit_w=used[g.uuid].limit_w, whole=until_s >= end_s)
+        for g, until_s in zip(log.gpus, ends_s.values(), strict=True)
+    }
     signs = [sign for one in by_gpu.values() for sign in one.signs]
     reasons = [reason for one in by_gpu.values() for reason in one.invalid]
     if len(by_gpu) > 1:
@@ -72,24 +74,25 @@ def sampled(
     read = [sum(begin_s <= r.time_s <= end_s for r in gpu.trace) for gpu in log.gpus if gpu.trace]
     if read and (hz := min(read) / (end_s - begin_s)) < LOW_HZ:
         signs = [*signs, Sign.of(SignKey.SELDOM_READ, "seldom_read", hz=hz, wanted=WANTED_HZ)]
-    seen = Findings(signs=tuple(signs), invalid=invalid)
     energies = {gpu.uuid: gpu.energy(begin_s, end_s) for gpu in log.gpus}
-    unsure = merge_sentences([(names[uuid], one.energy) for uuid, one in by_gpu.items()])
-    power = sum_energies(energies, doubts=unsure, names=names)
+    unsure = [(names[u], one.energy_unknown) for u, one in by_gpu.items() if one.energy_unknown]
+    doubts = tuple(gpu_sentences(unsure, len(by_gpu), every=""))
+    power = sum_energies(energies, doubts=doubts, names=names)
     states = [gpu.state(begin_s, end_s) for gpu in log.gpus]
     runs = [
         GpuRun(
             uuid=gpu.uuid,
-            name=used[gpu.uuid].name,
-            joules=energies[gpu.uuid].joules,
-            uncertainty_j=energies[gpu.uuid].uncertainty_j,
-            mean_w=energies[gpu.uuid].mean_w,
+            name=names[gpu.uuid],
+            joules=energy.joules,
+            uncertainty_j=energy.uncertainty_j,
+            mean_w=energy.mean_w,
             state={**state, **gpu.link_rates(begin_s, end_s)},
         )
-        for gpu, state in zip(log.gpus, states, strict=True)
+        for gpu, energy, state in zip(log.gpus, energies.values(), states, strict=True)
     ]
-    return dataclasses.replace(
-        seen,
+    return Findings(
+        signs=tuple(signs),
+        invalid=invalid,
         metrics={**per_joule(figures, power), **_net(figures, power)},
         energy={Source.NVML: power},
         state=_worst(states),
@@ -97,17 +100,8 @@ def sampled(
     )
 
 
-def _unsampled(log: PowerLog, used: Mapping[str, UsedGpu]) -> Findings | None:
-    """Return findings without an energy if GPUs were not read or the clock stepped, else None."""
-    unknown = CLOCK_SET if log.clock_stepped else log.unavailable
-    if not unknown:
-        return None
-    notes = (SUSPECT,) if log.suspect else ()
-    return Findings(energy_unknown=unknown, invalid=_lost(log, used), notes=notes)
-
-
 def _merge_reasons(
-    gpu_doubts: Mapping[str, RejectionReasons], names: Mapping[str, str]
+    gpu_doubts: Mapping[str, Findings], names: Mapping[str, str]
 ) -> Iterator[Reason]:
     """Merge the reasons of several GPUs: yield each reason once, with the names of its GPUs."""
     notes: dict[Key, dict[str, list[Words]]] = {}
@@ -129,12 +123,6 @@ def _sampler_loss(log: PowerLog, seconds: float, used: Mapping[str, UsedGpu]) ->
         how = f"NVML no longer answered for {names}: {gpus[0].last_failure or 'no reason'}"
     sign = Sign.of(SignKey.NOT_WATCHED, "not_watched", after_s=seconds, cause=how)
     return f"{how} {seconds:.1f} s into the run", sign
-
-
-def _without_gpu_unused(doubts: RejectionReasons) -> RejectionReasons:
-    """Remove GPU_UNUSED from the reasons to reject a window, which is too short to prove it."""
-    kept = tuple(reason for reason in doubts.invalid if reason.key is not Key.GPU_UNUSED)
-    return dataclasses.replace(doubts, invalid=kept)
 
 
 def _busy(run: Figures) -> float:
