@@ -197,7 +197,7 @@ class _Making:
             answer=answer,
             patience=self.conditions.patience,
             show=self.show,
-            python=there.command if there else None,
+            python=there,
             environment={**self._machine.environment(self.accelerator), **BUILDER_ENVIRONMENT},
             suite=self.step.suite,
         ).run()
@@ -265,7 +265,7 @@ EXTRA = "torchao"
 
 def about_builder(step: CheckpointBuild) -> Event:
     """Return the builder's library versions and code digest; see `child.about`."""
-    about = _asked(step.target, step.python.command if step.python else None, step.suite)
+    about = _asked(step.target, step.python, step.suite)
     if missing := about["missing"]:
         names = " and ".join(missing)
         problem = "are not installed" if len(missing) > 1 else "is not installed"
@@ -285,7 +285,7 @@ def about_builder(step: CheckpointBuild) -> Event:
 
 
 @lru_cache(maxsize=64)
-def _asked(target: str, python: tuple[str, ...] | None, suite: Path) -> Event:
+def _asked(target: str, python: PythonEnvironment | None, suite: Path) -> Event:
     with tempfile.TemporaryDirectory(prefix="pytest-mlperf-") as folder:
         child = Child(
             title=f"builder {target}",

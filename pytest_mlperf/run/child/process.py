@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-import shutil
 import signal
 import sys
 import time
@@ -16,9 +15,10 @@ from types import MappingProxyType
 from typing import IO, Any, Self
 
 from pytest_mlperf.core.errors import EnvironmentFault, RunError, UnavailableError
+from pytest_mlperf.core.job import PythonEnvironment
 from pytest_mlperf.core.untrusted_text import broken
 from pytest_mlperf.processes import ChildProcess, ended
-from pytest_mlperf.run.builds import Build
+from pytest_mlperf.run.builds import Build, build_for
 from pytest_mlperf.run.child import events
 from pytest_mlperf.run.child.protocol import PACKAGE, Command, Event, WorkerSpec, import_path
 
@@ -137,7 +137,7 @@ class Child:
         title: Name in progress lines, "building torchao int8".
         spec: Task as JSON; its key `task` is the name of the spec file and the log.
         answer: Required fields of the child's last event, "done".
-        python: Command of another Python; None for this one.
+        python: Another Python; None for this one.
         suite: Suite file next to code that the child imports; None if there is none.
         layer: Layer that errors of the child name.
         whose: Kind of untrusted code that the child runs: "builder".
@@ -150,7 +150,7 @@ class Child:
     answer: events.Fields
     patience: Patience
     show: Callable[[str], None]
-    python: Sequence[str] | None = None
+    python: PythonEnvironment | None = None
     environment: Mapping[str, str] = field(default_factory=dict)
     suite: Path | None = None
     layer: str = "build"
@@ -172,7 +172,15 @@ class Child:
                     self.layer, f"cannot write {self.folder}: {error.strerror}"
                 ) from None
             try:
-                process = self._start(command, log)
+                process = EventProcess(
+                    command,
+                    log,
+                    {"progress": PROGRESS, "done": self.answer, "error": events.ERROR},
+                    layer=self.layer,
+                    whose=self.whose,
+                    environment=self.environment,
+                    other_python=bool(self.python),
+                )
             except OSError as error:
                 reason = f"{error.filename} cannot be started: {error.strerror}"
                 raise RunError(self.layer, self._named(reason)) from None
@@ -181,31 +189,16 @@ class Child:
 
     @contextlib.contextmanager
     def _command(self) -> Iterator[list[str]]:
-        spec, name = self.folder / f"{self.spec['task']}.json", f"{self.script}.py"
+        spec = self.folder / f"{self.spec['task']}.json"
         contents = {**self.spec, "import_path": [] if self.python else import_path(self.suite)}
         spec.write_text(json.dumps(contents), "utf-8")
         if self.python is None:
             module = f"{PACKAGE.name}.{self.script.replace('/', '.')}"
             yield [sys.executable, "-m", module, str(spec)]
             return
-        code = self.folder / "code"
-        try:
-            ignore = shutil.ignore_patterns("__pycache__")
-            shutil.copytree(PACKAGE, code / PACKAGE.name, ignore=ignore)
-            yield [*self.python, str(code / PACKAGE.name / name), str(spec)]
-        finally:
-            shutil.rmtree(code, ignore_errors=True)
-
-    def _start(self, command: Sequence[str], log: IO[bytes]) -> EventProcess:
-        return EventProcess(
-            command,
-            log,
-            {"progress": PROGRESS, "done": self.answer, "error": events.ERROR},
-            layer=self.layer,
-            whose=self.whose,
-            environment=self.environment,
-            other_python=bool(self.python),
-        )
+        with build_for(self.python, self.folder, self.suite) as build:
+            script = build.code / PACKAGE.name / f"{self.script}.py"
+            yield [*build.python, str(script), str(spec)]
 
     def _follow(self, process: EventProcess) -> Event:
         started = time.monotonic()
