@@ -154,8 +154,12 @@ class Stamps:
         return batch_means_error(self._kept)
 
     def costs_s(self, begun_s: float) -> list[float]:
-        steps = pairwise([(begun_s, 0), *self._kept])
-        return [(after_s - s) / (after - n) for (s, n), (after_s, after) in steps if after > n]
+        return _costs_s([(begun_s, 0), *self._kept])
+
+
+def _costs_s(stamps: Sequence[tuple[float, int]]) -> list[float]:
+    steps = pairwise(stamps)
+    return [(after_s - s) / (after - n) for (s, n), (after_s, after) in steps if after > n]
 
 
 def batch_means_error(stamps: Sequence[tuple[float, int]]) -> float:
@@ -166,14 +170,15 @@ def batch_means_error(stamps: Sequence[tuple[float, int]]) -> float:
     if len(stamps) < BATCHES:
         return 0.0
     edges = [stamps[k * (len(stamps) - 1) // BATCHES] for k in range(BATCHES + 1)]
-    costs_s = [
-        (after_s - before_s) / (after - before)
-        for (before_s, before), (after_s, after) in pairwise(edges)
-        if after > before
-    ]
-    if len(costs_s) < BATCHES // 2:
+    costs_s = _costs_s(edges)
+    return relative_se(costs_s) if len(costs_s) >= BATCHES // 2 else 0.0
+
+
+def relative_se(values: Sequence[float]) -> float:
+    """Return the standard error of the mean, relative to it; 0 if it is unknown."""
+    if len(values) < 2 or not sum(values):
         return 0.0
-    return statistics.stdev(costs_s) / math.sqrt(len(costs_s)) / statistics.fmean(costs_s)
+    return statistics.stdev(values) / math.sqrt(len(values)) / statistics.fmean(values)
 
 
 KEPT_LIST = 2**20

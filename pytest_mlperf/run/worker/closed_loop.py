@@ -443,38 +443,30 @@ def with_reach(
 ) -> list[dict[str, Any]]:
     """Return the logged points, with the client's maximum request rate where the client was busy.
 
-    The engine must be idle, and has the samples `loaded`. Each measurement takes `lasts_ms`.
+    The rate is None if the engine has no null server. The engine must be idle, and has the samples
+    `loaded`. Each measurement takes `lasts_ms`.
     """
     brief = dataclasses.replace(settings, min_duration_ms=lasts_ms, ramp_ms=0, arrivals="")
+
+    def limit(point_row: Mapping[str, Any]) -> float | None:
+        concurrency = int(point_row["point"])
+        if point_row["open"] is not None or point_row["paused"]:
+            concurrency = max(MIN_LOOP_REQUESTS, math.ceil(point_row["under_way"]))
+        length = max(2.0, point_row["tokens"] / point_row["requests"])
+        tokens = max(2, min(round(length), TOKENS_UNDER_WAY // concurrency))
+        client = engine.null_client(tokens)
+        if client is None:
+            return None
+        settings_of_point = dataclasses.replace(brief, points=[concurrency])
+        sink = SlotSink(fail, tokens=settings.tokens)
+        with client as driven:
+            loop = ClosedLoop(driven, sink, Conversations(loaded), settings_of_point)
+            (window,) = loop.run("client check", 0.0, lambda: None)["points"]
+        return float(window["requests"] / window["duration_s"] * tokens / length)
+
     return [
-        {**point_row, "client_reach": _client_limit(point_row, engine, loaded, brief, fail)}
+        {**point_row, "client_reach": limit(point_row)}
         if point_row["client_busy"] >= MAX_IDLE_CORES and point_row["requests"]
         else dict(point_row)
         for point_row in points
     ]
-
-
-def _client_limit(
-    point_row: Mapping[str, Any],
-    engine: Engine,
-    loaded: Sequence[int],
-    settings: LoadGenSettings,
-    fail: Fail,
-) -> float | None:
-    """Measure the client's maximum requests/s at a point's load; None without a null server."""
-    concurrency = int(point_row["point"])
-    if point_row["open"] is not None or point_row["paused"]:
-        concurrency = max(MIN_LOOP_REQUESTS, math.ceil(point_row["under_way"]))
-    length = max(2.0, point_row["tokens"] / point_row["requests"])
-    tokens = max(2, min(round(length), TOKENS_UNDER_WAY // concurrency))
-    client = engine.null_client(tokens)
-    if client is None:
-        return None
-    settings_of_point = dataclasses.replace(settings, points=[concurrency])
-    sink = SlotSink(fail, tokens=settings.tokens)
-    with client as driven:
-        log = ClosedLoop(driven, sink, Conversations(loaded), settings_of_point).run(
-            "client check", 0.0, lambda: None
-        )
-    (window,) = log["points"]
-    return float(window["requests"] / window["duration_s"] * tokens / length)

@@ -516,10 +516,7 @@ class EngineWorker:
         with progress(self._reporter, phase, pulse or sink):
             yield window
         with self._reporter.blaming("engine"):
-            client = self._engine.client_lateness()
-            drafts = self._engine.accepted_drafts()
-            stages = stages_of(self._engine, sink.duration_s, len(self._spec.replicas) or 1)
-        result = result_of(sink, client, drafts, window, self._engine, stages)
+            result = result_of(sink, window, self._engine, len(self._spec.replicas) or 1)
         content = {
             "phase": phase,
             "settings": settings_used,
@@ -578,15 +575,8 @@ def progress(reporter: Reporter, phase: str, sink: GuardedSink | HarnessProgress
         thread.join()
 
 
-def result_of(
-    sink: GuardedSink,
-    client: Mapping[str, float],
-    drafts: int | None,
-    window: Window,
-    engine: Engine,
-    stages: Mapping[str, float],
-) -> dict[str, Any]:
-    """Return the results of a run as fields of `RunFinished`."""
+def result_of(sink: GuardedSink, window: Window, engine: Engine, processes: int) -> dict[str, Any]:
+    """Return the results of a run by `processes` engines as fields of `RunFinished`."""
     finished = RunFinished(
         issued=sink.issued,
         completed=sink.completed,
@@ -597,14 +587,14 @@ def result_of(
         **sink.as_streamed,
         faults=sink.faults.texts,
         completing_threads=len(sink.threads),
-        client=client,
-        accepted_drafts=drafts,
+        client=engine.client_lateness(),
+        accepted_drafts=engine.accepted_drafts(),
         contention=window.seen,
         peak_bytes=window.peak_bytes,
         clock_moved_s=window.clock_moved_s,
         slow_start=sink.slow_start,
         answer_counts=dict(engine.answer_counts()),
-        stages=stages,
+        stages=stages_of(engine, sink.duration_s, processes),
         answer_forms=sink.answer_forms if sink.wants_output else (),
         salt=sink.run,
         finishes=dict(sink.ends.most_common(MAX_FINISH_REASONS)),
