@@ -120,7 +120,11 @@ def figures(
     goodput = ours.pop(GOODPUT, None)
     for name, value in ours.items():
         if not MIN_RATE <= value <= MAX_RATE:
-            raise _not_positive(name, value, detail.path)
+            cause = "the engine reports the end of answers at the same time as their first token"
+            if name == "tokens_per_sample":
+                cause = "done() was given n_tokens of 0 for every sample"
+            text = f"{name} is {value!r} by the measured times; it must be positive: {cause}"
+            raise RunError("engine", text, detail.path)
     zero = (GOODPUT,) if goodput == 0 else ()
     if goodput:
         if reason := _unknown_goodput(ours, theirs):
@@ -257,15 +261,6 @@ def load_findings(job: MeasuredCase, measured: Mapping[str, Any] | None) -> Find
         serves=False if elsewhere else contention.serves,
     )
     return Findings(contention=bounded)
-
-
-def _not_positive(name: str, value: float, log: str) -> RunError:
-    reason = "the engine reports the end of answers at the same time as their first token"
-    if name == "tokens_per_sample":
-        reason = "done() was given n_tokens of 0 for every sample"
-    return RunError(
-        "engine", f"{name} is {value!r} by the measured times; it must be positive: {reason}", log
-    )
 
 
 def _unknown_goodput(

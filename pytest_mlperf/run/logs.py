@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, Literal, Protocol
 from pytest_mlperf.core.case import Scenario
 from pytest_mlperf.core.errors import RunError
 from pytest_mlperf.core.untrusted import parse_json
+from pytest_mlperf.run.worker.clocks import QUANTILES
 from pytest_mlperf.stores.foreign import MAX_LOG_BYTES, UnfitError, read_regular
 
 if TYPE_CHECKING:
@@ -192,13 +193,14 @@ class Detail:
             metrics["tokens_per_second"] = self._number(tokens_key)
         if scenario == Scenario.OFFLINE:
             return metrics
-        latency: Timed = "query_latency" if scenario == Scenario.MULTI_STREAM else "latency"
-        for name, percentile in (("p50", 0.5), ("p90", 0.9), ("p99", 0.99)):
-            metrics[f"latency_{name}"] = self._time_s(latency, percentile)
+        multi = scenario == Scenario.MULTI_STREAM
+        times: dict[str, Timed] = {"latency": "query_latency" if multi else "latency"}
         if tokens_key in self.values:
-            for timed in ("ttft", "tpot"):
-                for name, percentile in (("p50", 0.5), ("p90", 0.9), ("p99", 0.99)):
-                    metrics[f"{timed}_{name}"] = self._time_s(timed, percentile)
+            times |= {"ttft": "ttft", "tpot": "tpot"}
+        for name, timed in times.items():
+            for label, percentile in QUANTILES.items():
+                key = _PERCENTILE_KEYS[timed].format(f"{100 * percentile:.2f}")
+                metrics[f"{name}_{label}"] = self._number(key) / 1e9
         return metrics
 
     def _number(self, key: str) -> float:
@@ -208,9 +210,6 @@ class Detail:
                 "loadgen", f"{key} is {value!r} in {self.path}; it must be positive", self.path
             )
         return float(value)
-
-    def _time_s(self, timed: Timed, percentile: float) -> float:
-        return self._number(_PERCENTILE_KEYS[timed].format(f"{100 * percentile:.2f}")) / 1e9
 
 
 def parse_detail(path: Path) -> Detail:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import math
 import os
 import signal
 import sys
@@ -60,11 +61,6 @@ class Patience:
     progress_s: float = 900.0
     phase_s: float = 14_400.0
 
-    @property
-    def loading_s(self) -> float:
-        """Time limit of loading [s], even if the child keeps printing."""
-        return min(self.phase_s, PRINTING * self.progress_s)
-
 
 class EventProcess(ChildProcess):
     """Run a child that sends events through a pipe; write its other output to a log."""
@@ -86,6 +82,9 @@ class EventProcess(ChildProcess):
 
         `kinds` has the fields by event name; errors name `layer` and call the child `whose`.
         """
+        left_out = THIS_PYTHON if other_python else ()
+        inherited = {key: value for key, value in os.environ.items() if key not in left_out}
+        variables = {**inherited, **environment, "PYTHONUNBUFFERED": "1"}
         self._pipe, end = os.pipe()
         try:
             super().__init__(
@@ -93,7 +92,7 @@ class EventProcess(ChildProcess):
                 stdout=end if on_stdout else log,
                 stderr=log,
                 descriptors=() if on_stdout else (end,),
-                environment=_environment(environment, other_python=other_python),
+                environment={k: v for k, v in variables.items() if v is not None},
             )
         except BaseException:
             os.close(self._pipe)
@@ -118,15 +117,6 @@ class EventProcess(ChildProcess):
         """End the process group, `alone_s` [s] after the child's stdin closes; close the pipe."""
         self.end(alone_s=alone_s, term_s=KILL_GRACE_SECONDS)
         os.close(self._pipe)
-
-
-def _environment(
-    extra_variables: Mapping[str, str | None], *, other_python: bool
-) -> dict[str, str]:
-    left_out = THIS_PYTHON if other_python else ()
-    inherited = {key: value for key, value in os.environ.items() if key not in left_out}
-    variables = {**inherited, **extra_variables, "PYTHONUNBUFFERED": "1"}
-    return {key: value for key, value in variables.items() if value is not None}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -303,34 +293,30 @@ class WorkerProcess:
         self._progress: Event = {}
 
     def __enter__(self) -> Self:
+        spec, build = self.folder / "spec.json", self._build
+        command = [sys.executable, "-m", "pytest_mlperf.run.worker.worker", str(spec)]
         try:
-            (self.folder / "spec.json").write_text(self.spec.to_json(), "utf-8")
+            spec.write_text(self.spec.to_json(), "utf-8")
             log = self.log.open("wb")
         except OSError as error:
             raise RunError("worker", f"cannot write {self.folder}: {error.strerror}") from None
         try:
             with log:
-                self._process = self._start(log)
+                self._process = EventProcess(
+                    build.command(spec) if build else command,
+                    log,
+                    events.OF_WORKER,
+                    layer="worker",
+                    whose="engine",
+                    environment=self._environment,
+                    other_python=build is not None,
+                    on_stdout=build is not None,
+                    follows=events.NEXT_EVENTS,
+                )
         except OSError as error:
-            raise RunError(
-                "worker", f"{error.filename} cannot be started: {error.strerror}"
-            ) from None
+            reason = f"{error.filename} cannot be started: {error.strerror}"
+            raise RunError("worker", reason) from None
         return self
-
-    def _start(self, log: IO[bytes]) -> EventProcess:
-        spec, build = self.folder / "spec.json", self._build
-        command = [sys.executable, "-m", "pytest_mlperf.run.worker.worker", str(spec)]
-        return EventProcess(
-            build.command(spec) if build else command,
-            log,
-            events.OF_WORKER,
-            layer="worker",
-            whose="engine",
-            environment=self._environment,
-            other_python=build is not None,
-            on_stdout=build is not None,
-            follows=events.NEXT_EVENTS,
-        )
 
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
         # Must precede closing its stdin, at which the guard kills the rest of its group.
@@ -379,7 +365,8 @@ class WorkerProcess:
             now_s = time.monotonic()
             quiet_left = last_progress + self._patience.progress_s - now_s
             loading = self._phase in LOADING
-            longest_s = self._patience.loading_s if loading else self._patience.phase_s
+            loading_s = PRINTING * self._patience.progress_s if loading else math.inf
+            longest_s = min(self._patience.phase_s, loading_s)
             left = min(quiet_left, phase_start + longest_s - now_s)
             if left <= 0:
                 quiet = quiet_left <= 0
