@@ -83,8 +83,8 @@ class CaseAccuracy:
     """Judge and record the scores of a case.
 
     Attributes:
-        file: File of the accuracy baseline, of the case's own or the suite's reference entry.
-        by_reference: Name of the reference entry; None if the case's own baseline is used.
+        file: File of the accuracy baseline: that of the suite's reference entry, else the case's.
+        by_reference: Name of the suite's reference entry; None if `file` belongs to the case.
         other: Accuracy of the build that replaces the baseline (`--mlperf-against`), or None.
     """
 
@@ -184,7 +184,7 @@ class CaseAccuracy:
         return replace(ruling, notes=(*ruling.notes, *more))
 
     def with_unfit_note(self, latest: ScoredPass, answer: Ruling) -> Ruling:
-        """Return the ruling, with a note if the answers cannot be the first accuracy baseline."""
+        """Return the ruling, with a note if answers are unfit to be the first accuracy baseline."""
         unfit = None if self.accepted else self._unfit(latest)
         return replace(answer, notes=(*answer.notes, unfit)) if unfit else answer
 
@@ -230,7 +230,7 @@ class CaseAccuracy:
         return {name: rerun.sd for name, rerun in reruns.items()}
 
     def _rerun_differences(self, latest: ScoredPass) -> dict[str, Rerun]:
-        """Return how re-run scores of the baseline's build differ, by metric; else {}."""
+        """Return score noise by metric from a full rerun of the baseline's build; {} if not one."""
         accuracy = latest.accuracy
         if self.accepted is None or not accuracy.full or not self._same_build(latest.subject):
             return {}
@@ -248,7 +248,7 @@ class CaseAccuracy:
     def record(
         self, latest: ScoredPass, policy: Policy, answer: Ruling, *, commit: str | None
     ) -> Ruling:
-        """Store the scores of a whole pass; return RECORDED, or a ruling with the refusal."""
+        """Store the scores of a whole pass; return RECORDED, or `answer` with a refusal's cause."""
         if policy.update == "append":
             return self._repeated(latest, policy, answer)
         if answer.outcome is Outcome.ACC_DROP and not policy.accept_regression:

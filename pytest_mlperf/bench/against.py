@@ -79,7 +79,7 @@ class OtherBuildRunner(CaseRunner):
             raise self._unjudgeable from None
 
     def process(self, **task: Any) -> ProcessResult:
-        """Run a fresh process; convert any error to a RunError of layer "against"."""
+        """Run a new process of the other build; turn any error into a RunError of "against"."""
         try:
             done = super().process(**task)
         except MlperfError as error:
@@ -123,7 +123,7 @@ class OtherBuild:
         return sides.title if sides else None
 
     def sides(self, case: CaseRuns) -> Interleaved:
-        """Return a case and its other build, to interleave; raise RunError if that build fails."""
+        """Return the case paired with its runs of the other build; RunError if that build fails."""
         if id(case) not in self._sides:
             self._sides[id(case)] = self._made(case)
         return self._sides[id(case)]
@@ -198,7 +198,7 @@ class OtherBuild:
     # --- judging -------------------------------------------------------------------------
 
     def first(self, case: CaseRuns, kinds: Collection[Kind]) -> None:
-        """Make the first runs of both builds, and the accuracy passes that `kinds` need."""
+        """Make the first pair of runs and both builds' accuracy passes, if `kinds` need them."""
         sides, unjudgeable = self.sides(case), None
         scored = Kind.ACCURACY in kinds and bool(case.planned.scorer_name)
         if any(kind.compares_runs for kind in kinds) and not case.runs:

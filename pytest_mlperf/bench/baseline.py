@@ -164,7 +164,7 @@ def _read(path: Path, changed_ns: int) -> Results | None:
 
 
 def select_runs(case: CaseRuns, count: int, old: Record | None) -> Screened:
-    """Select the runs to record; replace unusable ones by up to max(2, `count` / 2) extra runs.
+    """Select the runs to record; replace outliers by up to max(2, `count` / 2) extra runs.
 
     `count` is the number of runs to record; `old` is the record that they are appended to.
     """
@@ -304,7 +304,7 @@ def _refused(case: CaseRuns, record: Record, answer: Ruling) -> str | None:
 
 
 def _runs_to_append(case: CaseRuns, record: Record) -> Screened | Words:
-    """Return runs to append (make missing ones), or the reason why none may be appended."""
+    """Make missing runs; return the screened runs to append, or the reason to append none."""
     try:
         while len(case.runs) < APPEND_RUNS:
             case.add_run()

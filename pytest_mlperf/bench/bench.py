@@ -133,7 +133,7 @@ def energy_notes(runs: Sequence[Run]) -> list[Words]:
     """Return notes on all runs, and the energy, power source and GPUs of the last run."""
     if not runs:
         return []
-    last, notes = runs[-1], of_all_runs(runs)
+    last, notes = runs[-1], notes_of_runs(runs)
     if power := last.energy.get(Source.NVML):
         by_gpu = ", ".join(map(_of_gpu, last.hardware.gpus))
         if used := _used(last, power):
@@ -183,7 +183,7 @@ def clock_note(runs: Sequence[Run], record: Record | None, outcome: Outcome) -> 
     return f"compared with the baseline: {moved}" if moved else None
 
 
-def of_all_runs(runs: Sequence[Run]) -> list[Words]:
+def notes_of_runs(runs: Sequence[Run]) -> list[Words]:
     """Return the notes of all runs, each note once, with the values of the last run."""
     return merge_notes([_noted(run) for run in runs])
 
@@ -566,7 +566,7 @@ def tree_changes(
 
 
 def _setting_paths(job: MeasuredCase, suite: Path) -> Iterator[str]:
-    """Yield existing paths in a case's settings, except the suite's folders, and source files."""
+    """Yield the existing paths in a case's settings, and the source files of its adapters."""
     if not isinstance(job, Job):
         return
     factories = [job.engine, job.dataset, *filter(None, [job.scoring.scorer])]

@@ -123,7 +123,7 @@ class CaseRuns(CaseRunner):
         self._broken: RunError | Unjudgeable | None = None
 
     def _load(self, planned: PlannedCase, identity: Mapping[str, Property]) -> Record | None:
-        """Return the baseline record for this machine; if there is none, set `formerly`."""
+        """Return this machine's record; if None, set `formerly` to the most similar machine's."""
         case = planned.case
         loaded = load_checked(self.file, case)
         if loaded is None:
@@ -162,7 +162,7 @@ class CaseRuns(CaseRunner):
             self.process(performance=False, ask=self.scores.pass_request)
 
     def add_run(self, *, ask: ScoringSchedule | None = None) -> Run:
-        """Add one valid run; once Unjudgeable was raised, always raise it again."""
+        """Measure and add a valid run; `ask` scores it too. Once Unjudgeable, always raise that."""
         try:
             return super().add_run(ask=ask)
         except Unjudgeable as error:
@@ -243,7 +243,7 @@ class CaseRuns(CaseRunner):
 
     @property
     def reasons(self) -> tuple[Reason, ...]:
-        """Reasons why the last run is INVALID if no more runs are made; else empty."""
+        """Reasons why an INVALID run ended the measurement of this case; () if none did."""
         return self._broken.run.invalid if isinstance(self._broken, Unjudgeable) else ()
 
     @property
@@ -258,7 +258,7 @@ class CaseRuns(CaseRunner):
         return acceptance_text(self.record.history) if self.record else None
 
     def changes(self, subject: Subject) -> tuple[str, ...]:
-        """Return as text how system and first runs differ from the baseline's."""
+        """Return texts on differences from the baseline: build, surroundings, tests before it."""
         if self.record is None:
             return ()
         around = self.record.surroundings
@@ -369,7 +369,7 @@ def baselines_root(folder: Path | None, suite: Path, division: str) -> Path:
 def clashes(
     planned: Sequence[Planned], claimed: dict[str, tuple[Path, str]], folder: Path | None
 ) -> Iterator[str]:
-    """Yield an error for each case that shares its baseline file; add new files to `claimed`."""
+    """Yield an error per case whose file is in `claimed`, (suite, id) by file; add other files."""
     first = planned[0]
     root = baselines_root(folder, first.path, first.suite.division)
     for plan in planned:

@@ -195,7 +195,7 @@ def _may_confirm(case: CaseRuns, answer: Ruling) -> bool:
 
 
 def _needs_confirmation(case: CaseRuns, metric: MetricVerdict) -> bool:
-    """Check if a provisional ok needs confirmation by the baseline build that the suite names."""
+    """Check if the suite's baseline build must confirm a PROVISIONAL ok (few days or "always")."""
     named = case.planned.baseline_engine is not None
     few = metric.baseline.days < DAYS or case.policy.confirm == "always"
     return metric.outcome is Outcome.PROVISIONAL and metric.direction == "ok" and named and few

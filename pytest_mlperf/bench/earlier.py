@@ -28,7 +28,7 @@ _HOME = re.compile(r"(?<![\w.~/])~(?=/|$)")
 
 
 class EarlierSide(NamedTuple):
-    """Hold a case with the baseline's engine options; `title` names the options."""
+    """Hold a case's `job` with the engine options that its baseline recorded, and their `title`."""
 
     job: Job
     title: str
@@ -67,7 +67,7 @@ def _stored(value: Any) -> Any:
 
 
 def _restored(options: Mapping[str, Any], current: Mapping[str, Any]) -> dict[str, Any]:
-    """Return recorded options with full paths: from `current` if equal, else by expanding "~"."""
+    """Return a baseline's `options` with "~" expanded; those that equal `current` are copied."""
 
     def whole(text: str) -> str:
         if f"{OUTSIDE_MARK}/" in text:
@@ -79,7 +79,7 @@ def _restored(options: Mapping[str, Any], current: Mapping[str, Any]) -> dict[st
 
 
 def decision_advice(case: CaseRuns) -> str:
-    """Return how to decide about a drop, as text, if the baseline's options cannot be restored."""
+    """Return advice on how to decide about a drop if the baseline's options cannot be restored."""
     usual = "name the baseline's build with --mlperf-against"
     record, planned = case.record, case.planned
     if not isinstance(planned, Planned):

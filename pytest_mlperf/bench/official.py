@@ -39,7 +39,7 @@ class Placing:
 
     @property
     def best_value(self) -> float:
-        """Value of the official result per GPU."""
+        """Value of the best official result per GPU."""
         return self.best.value / self.best.count
 
     @property

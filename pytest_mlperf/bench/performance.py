@@ -93,7 +93,7 @@ def judge_performance(case: CaseRuns, kinds: Collection[Kind], phase: Phase = LO
     except Unjudgeable as error:
         if recording:
             raise
-        return _dropped_all_the_same(case, error, phase)
+        return _proven_drop(case, error, phase)
 
 
 def _judged(case: CaseRuns, phase: Phase) -> Ruling:
@@ -115,8 +115,8 @@ def _judged(case: CaseRuns, phase: Phase) -> Ruling:
     return extend_baseline(case, answer) if case.policy.update == "missing" and final else answer
 
 
-def _dropped_all_the_same(case: CaseRuns, error: Unjudgeable, phase: Phase) -> Ruling:
-    """Return a drop that is proven although the last run is INVALID, else raise `error`."""
+def _proven_drop(case: CaseRuns, error: Unjudgeable, phase: Phase) -> Ruling:
+    """Return a ruling on a drop proven despite the INVALID last run; raise `error` without one."""
     runs, slow = list(case.runs), [run for run in case.invalid_runs if run.too_slow]
     for run in slow if not is_loaded(slow, case.rule.tolerated) else ():
         # The relative standard error of a rate of n requests is 1 / √n.
@@ -159,7 +159,7 @@ def undecided(ruling: Ruling) -> Ruling:
 
 
 def other_work(case: CaseRuns, runs: Sequence[Run]) -> Ruling | None:
-    """Return INVALID if prompts, cache hits or answer lengths differ from the baseline's."""
+    """Rule INVALID if prompts, cache hits or answer lengths differ from the baseline; else None."""
     if case.record is None or case.subject is None:
         return None
     facts, recorded = case.subject.fingerprint, case.record.fingerprint
@@ -240,7 +240,7 @@ def complete_ruling(case: CaseRuns, ruling: Ruling, limits: Mapping[str, float])
 
 
 def first_line(case: CaseRuns, ruling: Ruling) -> Words:
-    """Return a ruling's headline, with the search conditions or the most similar baseline."""
+    """Return a ruling's headline; it adds search conditions, or another machine's baseline."""
     find, deciding = case.planned.find, ruling.deciding
     if ruling.outcome is Outcome.NO_BASELINE and case.formerly and deciding:
         return f"{METRICS[deciding.metric].title}: {case.formerly.short_text}"
@@ -369,7 +369,7 @@ def _recording(case: CaseRuns) -> Update | None:
 
 
 def _unequal_work(case: CaseRuns, old: Record | None) -> Ruling | None:
-    """Return INVALID if runs did different work from each other or the baseline, else None."""
+    """Return INVALID if runs differ in cache hits, or from the baseline's in work; else None."""
     uneven = cache_share_note(case.runs[1:], case.runs[:1], "cached_unevenly")
     if uneven and case.subject and not has_salt(case.subject.fingerprint):
         return invalid(case, Note.of("not_recorded", note=uneven), CACHE_BACK)
@@ -470,7 +470,7 @@ def judge_efficiency(case: CaseRuns, kinds: Collection[Kind], phase: Phase = LON
 
 
 def energy_limits(case: CaseRuns, runs: Sequence[Run]) -> tuple[Mapping[str, float], Ruling | None]:
-    """Return (limits of the energy metrics to judge, a ruling if others cannot be judged).
+    """Return (limits of energy metrics to judge, ruling on those that cannot be judged or None).
 
     Raises UnavailableError if the energy of the case is unknown.
     """

@@ -65,7 +65,7 @@ class Policy:
 
 @dataclass(frozen=True, kw_only=True)
 class Phase:
-    """Hold the number of (case, metric) pairs to judge; `once`: judge the first runs, add none."""
+    """Hold the number of (case, metric) pairs of the session; with `once`, no runs are added."""
 
     pairs: int = 1
     once: bool = False
@@ -85,7 +85,7 @@ LONE_PHASE = Phase()
 
 
 def gated_pairs(planned: Testable, kind: Kind, *, power: bool, meter: bool) -> int:
-    """Return the number of (case, metric) pairs that a test adds to a joint judgement."""
+    """Return a test's number of gated (case, metric) pairs; `power`, `meter`: sources of energy."""
     if isinstance(planned, PlannedPair):
         return 0  # pairs have no baseline
     if kind == Kind.PERFORMANCE:
@@ -176,7 +176,7 @@ def unnamed_server_baseline(root: Path, file: Path) -> Baseline | None:
 
 
 def _records_of_other_counts(root: Path, file: Path, case: Case) -> Iterator[OtherMachineBaseline]:
-    """Yield date and count of the case's baselines for other counts of the same accelerator."""
+    """Yield date and difference of the case's baselines for other counts of the accelerator."""
     _, kind = split(case.accelerator)
     behind = file.relative_to(root).parts[1:]
     for folder in sorted(root.iterdir()) if root.is_dir() else ():
@@ -221,5 +221,5 @@ def calibrated_rule(
 def rule_of_baseline(
     file: Path, accelerator: str, identity: Mapping[str, Property], max_runs: int
 ) -> tuple[RuleR, str | None]:
-    """Return (rule R, source of its noise) for the baseline `file`; None without calibration."""
+    """Return rule R for the baseline `file`, and its noise's source (None without calibration)."""
     return calibrated_rule(closed_root(file), accelerator, identity, max_runs)

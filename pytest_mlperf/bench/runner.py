@@ -87,8 +87,8 @@ class Searches:
         self._rates = [run.metrics[self._metric] for run in runs if self._metric in run.metrics]
         self._done = 0
 
-    def run(self, case: Rated, attempt: Callable[[SearchState], Run]) -> Run:
-        """Make one search; the returned run has the found throughput or concurrency.
+    def run(self, case: RatedCase, attempt: Callable[[SearchState], Run]) -> Run:
+        """Search the highest rate or concurrency within limits; return a run that has it as metric.
 
         Its other metrics were measured at the highest rate within the limits. Raises Unjudgeable
         if no rate was found, or a run is INVALID for a reason other than latency.
@@ -128,7 +128,7 @@ class Searches:
 
     def _best(
         self,
-        case: Rated,
+        case: RatedCase,
         tries: Sequence[SearchRun],
         runs: Sequence[Run],
         plan: SearchPlan,
@@ -229,8 +229,8 @@ class Unjudgeable(Exception):
         return Note.of("reasons", reasons=tuple(reason.text for reason in self.run.invalid))
 
 
-class Rated(Protocol):
-    """Define the protocol of a case for `valid_run`: job, rate of the next run, INVALID runs."""
+class RatedCase(Protocol):
+    """Define what `valid_run` needs of a case: job, rate of the next run, list of INVALID runs."""
 
     @property
     def job(self) -> MeasuredCase:
@@ -240,10 +240,10 @@ class Rated(Protocol):
     invalid_runs: list[Run]
 
     def add_clients(self) -> None:
-        """Use more client processes for the next run, if possible."""
+        """Use more client processes in the next run; do nothing if their number cannot grow."""
 
 
-def valid_run(case: Rated, attempt: Callable[[], Run]) -> Run:
+def valid_run(case: RatedCase, attempt: Callable[[], Run]) -> Run:
     """Call `attempt` until it returns a valid run; add INVALID ones to the case.
 
     The next attempt has a higher rate in Offline, and more client processes if the client was slow.

@@ -64,7 +64,7 @@ def run(parsed: argparse.Namespace) -> int:
     """Print the ratios B / A for each workload that both sides measured."""
     prices = read_prices(parsed.prices) if parsed.prices else {}
     a, b, roots = two_sides(parsed, planned_here())
-    compared = across(a.cases, b.cases, prices, roots)
+    compared = compare_sides(a.cases, b.cases, prices, roots)
     show(lines(compared, (a.name, b.name), prices, (*a.notes, *b.notes), width()))
     return 0
 
@@ -117,13 +117,13 @@ def price_in_words(name: str, price: GpuPrice) -> str:
     return f"{name} {price.usd_per_gpu_hour:g} USD per hour, {price.as_of}{source}"
 
 
-def across(
+def compare_sides(
     a: Mapping[str, Sequence[Measured]],
     b: Mapping[str, Sequence[Measured]],
     prices: Prices,
     roots: Sequence[Path],
 ) -> list[Compared]:
-    """Compare the cases of sides A and B in pairs; raise MlperfError if no pair matches."""
+    """Compare B with A for each pair of matching cases; raise MlperfError if no cases match."""
     pairs = list(_pairs(a, b))
     if not pairs:
         raise MlperfError(

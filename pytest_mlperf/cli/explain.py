@@ -281,13 +281,13 @@ def _remarks(metric: MetricVerdict, last: Judged, rule: RuleR) -> Iterator[str]:
     )
 
 
-def thresholds(look: Judged, metric: str) -> tuple[float, float]:
-    """Return (largest drop that passes, smallest drop that is proven) as shares, at equal noise.
+def thresholds(judged: Judged, metric: str) -> tuple[float, float]:
+    """Return (largest drop that would pass, smallest drop that would be proven) as shares.
 
     The width of the confidence interval is assumed constant, because it depends on noise only.
     """
-    worst, best = _ends(look, metric)
-    change_, bound = math.log1p(look.change), math.log1p(_signed(look.limit, metric))
+    worst, best = _ends(judged, metric)
+    change_, bound = math.log1p(judged.change), math.log1p(_signed(judged.limit, metric))
     passes = math.expm1(bound + change_ - math.log1p(worst))
     fails = math.expm1(change_ - math.log1p(best))
     # What passes is never a drop, although it may be proven to be worse than 0.

@@ -86,7 +86,7 @@ def in_words(planned: Planned, machine: Machine) -> str:
 
 
 def _adopted(planned: Planned, machine: Machine, file: Path) -> Iterator[str]:
-    """Move a baseline filed under the client's hardware to the server's; yield messages."""
+    """Move a baseline with the client's hardware to the server's identity; yield messages."""
     case, old_file, root = planned.case, file, file.parents[3]
     identity = machine.identity(case.accelerator)
     old = load_checked(file, case)

@@ -111,7 +111,7 @@ def run(parsed: argparse.Namespace) -> int:
 
 
 def _project(*, here: bool) -> dict[str, Any]:
-    """Read [project] of pyproject.toml, or {}; require `here` in pytest-mlperf's checkout only."""
+    """Return [project] of pyproject.toml or {}; `here` must equal whether it is pytest-mlperf's."""
     tables = read_toml(PYPROJECT, "project file") if PYPROJECT.exists() else {}
     project: dict[str, Any] = tables.get("project", {})
     ours = project.get("name") == "pytest-mlperf"

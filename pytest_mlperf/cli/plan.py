@@ -261,7 +261,7 @@ def _case(case: SuiteTest, cost: CaseCost, max_runs: int, held: Promises) -> dic
 
 
 def matrix(jobs: Mapping[str, Mapping[str, int]]) -> dict[str, list[dict[str, Any]]]:
-    """Return a GitHub Actions matrix: one job per accelerator and suite, limited by its minutes."""
+    """Return a GitHub Actions matrix: a job for each accelerator and suite of `jobs` (minutes)."""
     rows = [
         {
             "accelerator": name,

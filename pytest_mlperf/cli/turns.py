@@ -112,12 +112,12 @@ class InterleavedCases:
 
     @property
     def noisiest(self) -> CaseRuns:
-        """Case whose runs vary most."""
+        """Case with the largest expected standard deviation of a run."""
         return max(self.cases.values(), key=lambda case: case.rule.prior_sd)
 
     @property
     def noise(self) -> str:
-        """Text on where the noise estimate of the noisiest case comes from."""
+        """Source of the noise assumed for the noisiest case, as text: calibration or default."""
         return self.noisiest.noise or default_noise_text(self.noisiest.rule)
 
     def begin(self) -> None:
@@ -226,8 +226,8 @@ class TurnsArgument:
     entry: Side
 
     @property
-    def any_case(self) -> Planned:
-        """A case of the suite."""
+    def first_case(self) -> Planned:
+        """First case, for what all cases of the argument share: suite and entry."""
         return next(iter(self.cases.values()))
 
 
@@ -272,7 +272,7 @@ def cases(
     ]
     if not both:
         raise MlperfError("A and B have no scenario in common")
-    same_file = a.any_case.path.samefile(b.any_case.path)
+    same_file = a.first_case.path.samefile(b.first_case.path)
     if same_file and any(x.case == y.case for x, y in both):
         raise MlperfError("A and B are the same engine entry; name two different ones")
     named = dict.fromkeys(one.case.accelerator for two in both for one in two)
@@ -314,7 +314,7 @@ def _accelerators(a: TurnsArgument, b: TurnsArgument) -> list[tuple[str, str]]:
 
 
 def _suites_differ(a: TurnsArgument, b: TurnsArgument) -> str:
-    first, second = (side.any_case.suite for side in (a, b))
+    first, second = (side.first_case.suite for side in (a, b))
     settings = {
         "workloads": (first.workload.name, second.workload.name),
         "MLPerf workloads": (first.workload.twin_of, second.workload.twin_of),

@@ -168,7 +168,7 @@ class Record:
         return len(set(self.groups.values()))
 
     def noise_of(self, metric: str | None) -> SessionNoise | None:
-        """Return a metric's noise between sessions; None if unknown or if it counts days twice."""
+        """Return a metric's noise between sessions; None if unknown or its df count a day twice."""
         noise = self.session_noise.get(metric or "")
         return noise if noise and (noise.by_days or len(self.sessions) == self.days) else None
 
@@ -434,7 +434,7 @@ class AccuracyBaseline:
 
 
 def steps_per_point(values: Sequence[float | None]) -> int:
-    """Return the stored steps per score point: 10,000 if all scores are from -1 to 1, else 100."""
+    """Return the stored resolution [steps per score point]: 10,000 for scores in ±1, else 100."""
     return 10_000 if all(value is None or -1 <= value <= 1 for value in values) else 100
 
 

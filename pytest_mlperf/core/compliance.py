@@ -60,7 +60,7 @@ class SpeedScore:
 
 @dataclass(frozen=True, kw_only=True)
 class Finding:
-    """Hold one check of a compliance test: name and text of its file, faults, and remarks."""
+    """Hold the result of one check: file name and text of its report, its faults, and remarks."""
 
     file: str
     text: str
@@ -77,7 +77,7 @@ class Finding:
 
 
 def speed(test: str, reference: SpeedScore, timed: SpeedScore) -> Finding:
-    """Compare the speed of a compliance run with that of the performance run."""
+    """Compare the speed of compliance test `test` with that of the performance run, `reference`."""
     if test == Kind.TEST05:
         return other_seeds_speed(reference, timed)
     return same_speed(reference, timed, one_sample=test == Kind.TEST04)
@@ -305,7 +305,7 @@ def check_mean_length(
 
 
 def same_predictions(accuracy: Iterable[LoggedAnswer], timed: Iterable[LoggedAnswer]) -> Finding:
-    """Check TEST08: timed run and accuracy run have the same normalised entropy.
+    """Check TEST08: each sample has the normalised entropy of the accuracy run, within 0.1 %.
 
     The first two numbers of a dlrm-v3 answer identify the sample; for the rest see `candidates`.
     """

@@ -239,7 +239,7 @@ def _short(seconds: float) -> str:
 
 
 def in_words(seen: Contention) -> str:
-    """Return the measured load as text."""
+    """Return text on other processes' use of cores, and on how long the run waited."""
     figures = []
     if seen.foreign_s is not None:
         # Rounded first, because a difference of counters can be 2.8e-14.

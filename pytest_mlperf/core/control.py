@@ -162,7 +162,7 @@ def steady(comparisons: Sequence[ControlComparison]) -> bool | None:
 
 
 def cannot_say(current: Sequence[Control], baseline: Sequence[Control]) -> Note | None:
-    """Return why a figure of the micro-benchmark cannot be compared; None if all can."""
+    """Return why micro-benchmarks are not comparable (not run, too few, other library), or None."""
     if not any(current):
         return Note.of("control_not_run")
     if sum(map(bool, baseline)) < MIN_SPREAD_RUNS:

@@ -309,7 +309,7 @@ class Engine:
         return None
 
     def counted_again(self) -> Mapping[int, tuple[int, int]] | None:
-        """Return a tokenizer's counts by sample, (all, after the first); None if not recounted."""
+        """Return recounted tokens by sample: (all, after the first piece); None if unsupported."""
         return None
 
     def describe(self) -> Mapping[str, str]:

@@ -104,7 +104,7 @@ class CaseHistory:
 
     @cached_property
     def accepted(self) -> list[bool]:
-        """Whether a baseline was accepted at each point, or since the previous point."""
+        """For each session, whether a baseline was accepted in it or since the previous one."""
         marks, baseline, explained = [], None, False
         for point in self.points:
             is_new = None not in (baseline, point.baseline) and point.baseline != baseline
@@ -144,7 +144,7 @@ def histories_of(sessions: Iterable[Results]) -> list[CaseHistory]:
 def points_of_session(results: Results) -> Iterator[tuple[CaseSeries, SessionPoint]]:
     """Yield each metric value of a session as a point, with the series that it belongs to.
 
-    Cases with a handicap, simulated accelerator or unusable outcome and values of 0 are left out.
+    Cases with a handicap, simulated accelerator, ERROR or INVALID, and values of 0 are left out.
     """
     for result in results.cases:
         subject = result.verdict.subject
@@ -184,7 +184,7 @@ def points_of_session(results: Results) -> Iterator[tuple[CaseSeries, SessionPoi
 def _other_build_point(
     result: CaseResult, metric: MetricVerdict, point: SessionPoint
 ) -> SessionPoint | None:
-    """Return the history point of the other, interleaved build; None without one."""
+    """Return the history point of the build that was interleaved with the tested one, or None."""
     verdict, other = result.verdict, result.verdict.interleaved
     value = metric.baseline.value
     if not verdict.other_runs or not verdict.kind.compares_runs or not value:
@@ -214,7 +214,7 @@ def _conditions(result: CaseResult, fingerprint: Mapping[str, str]) -> dict[str,
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class LatestVerdict:
-    """Hold the newest verdict of a test, on its first gated metric or else its first metric."""
+    """Hold a test's newest verdict, with its first gated metric, else its first metric."""
 
     test: str
     case: str

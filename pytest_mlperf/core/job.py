@@ -163,7 +163,7 @@ MERGE_BASE = "merge-base"
 
 @dataclass(frozen=True, kw_only=True)
 class CalibrationData:
-    """Select calibration samples; `registered` if an installed extension has the data set."""
+    """Describe calibration samples; `registered` if an installed extension has the data set."""
 
     dataset: Factory
     count: int | None
@@ -194,9 +194,9 @@ class CheckpointBuild:
 
 @dataclass(frozen=True, kw_only=True)
 class Search:
-    """Describe a search for the highest rate within latency limits, from `start` samples/s.
+    """Describe a search for the highest rate [samples/s] that meets latency limits.
 
-    None as `start` begins at a measured rate. With `bounds`, search the requests in flight instead.
+    It begins at `start`, or a measured rate if None; with `bounds`, it searches requests in flight.
     """
 
     conditions: tuple[Condition, ...]
@@ -298,7 +298,7 @@ class MeasuredCase:
 
     @property
     def scored(self) -> Self:
-        """The same case; if its accuracy pass has another data set, timed runs use that too."""
+        """Copy of the job whose timed runs use the accuracy pass's data set, if that differs."""
         return self
 
 
@@ -339,7 +339,7 @@ class Job(MeasuredCase):
 
     @property
     def scored(self) -> Self:
-        """The same case; if its accuracy pass has another data set, timed runs use that too."""
+        """Copy of the job whose timed runs use the accuracy pass's data set, if that differs."""
         return self if self.scoring.data is None else self.on(self.scoring.data)
 
     def on(self, data: ScoredData) -> Self:

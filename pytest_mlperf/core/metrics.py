@@ -359,7 +359,7 @@ _GATED: dict[Scenario, tuple[str, ...]] = {
 
 
 def curve_metrics(scenario: Scenario, measured: Collection[str]) -> tuple[str, ...]:
-    """Return a curve's gated metrics: of the whole and at measured points; () if no curve."""
+    """Return a curve's gated metrics: means over the curve, then at its points; () if no curve."""
     for tokens in (True, False) if scenario.is_curve else ():
         wholes = gated_metrics(scenario, tokens=tokens)
         points = [n for n in measured if "@" in n and n.partition("@")[0] in wholes]

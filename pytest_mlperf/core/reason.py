@@ -68,7 +68,7 @@ class Reason:
 
 
 class SignKey(StrEnum):
-    """Name warnings that fail no test; results files store these values, so never change them."""
+    """Name kinds of warnings, which fail no test; keep the values, as results files store them."""
 
     GPU_IDLE = "gpu_idle"
     APPLICATION_CLOCKS = "application_clocks"
@@ -197,9 +197,9 @@ _FIGURE = re.compile(
 def gpu_sentences(
     texts: Sequence[tuple[str, str]], gpus: int, every: str = "each of {} GPUs: "
 ) -> list[str]:
-    """Return sentences on (GPU name, text) pairs, merging texts that differ only in figures.
+    """Return sentences on (GPU name, text) pairs; merge texts that differ only in numbers.
 
-    "4 of 8 GPUs (4 to 7): the GPU did not do the work: no utilisation in any of 34 to 36 readings".
+    A text of all `gpus` GPUs begins with `every`, others with "4 of 8 GPUs (4 to 7): ".
     """
     alike = ranges_of(texts)
     heads = [every.format(gpus) if len(of) == gpus else _some(of, gpus) for of, _ in alike]

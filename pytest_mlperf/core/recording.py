@@ -31,7 +31,7 @@ from pytest_mlperf.judge.inputs import DAYS
 
 
 def same_day_note(record: Record) -> str | None:
-    """Return a note if the record has another session on the day of its last one; else None."""
+    """Return a note if the record's last session shares its day with another one; else None."""
     groups, last = record.groups, record.runs[-1]
     if list(groups.values()).count(groups[last.session]) < 2:
         return None
@@ -58,7 +58,7 @@ def missing_days_advice(record: Record) -> str | None:
 def one_day_note(
     record: Record, limits: Mapping[str, float], rule: rule_r.RuleR, *, interleaves: bool
 ) -> str | None:
-    """Return a note on the drops that a baseline of a single day can already fail, or None."""
+    """Return how large a drop must be to fail against a baseline of one day, as text, or None."""
     if record.days > 1 or len(record.runs) < rule_r.GATING_RUNS:
         return None
     drops = []
@@ -203,7 +203,7 @@ def changes(old: Mapping[str, str], new: Mapping[str, str]) -> tuple[str, ...]:
 def first_run_change(
     current_runs: Sequence[Run], baseline_runs: Sequence[BaselineRun]
 ) -> tuple[str, ...]:
-    """Return a note if other tests preceded the first runs on one side only; () otherwise."""
+    """Return a note if the first run came after other tests only now, or only in the baseline."""
     first = {run.session: run.hardware.warmed for run in reversed(baseline_runs)}
     ours, theirs = None, set(first.values())
     if current_runs:  # for a session that is already recorded: its first recorded run
@@ -225,7 +225,7 @@ def acceptance_text(history: Sequence[HistoryEntry | Accepted]) -> str | None:
 def recorded_verdicts(
     record: Record, limits: Mapping[str, float], new_runs: int
 ) -> tuple[MetricVerdict, ...]:
-    """Return RECORDED for each metric in `limits` after writing a record with `runs` new runs."""
+    """Return RECORDED for each metric in `limits`, after `new_runs` runs were added to `record`."""
     means = geometric_means(record.runs)
     return tuple(
         MetricVerdict(

@@ -213,14 +213,14 @@ def next_rate(tries: Sequence[SearchRun], plan: SearchPlan) -> float | None:
         after = tries[places[0] + 1 :]
         stands_alone = len(places) == 1 and len(after) >= HELD_AFTER
         return high.rate if stands_alone and all(run.held for run in after) else None
-    inside = low.rate * math.exp(_inside(tries, low, high, math.log1p(plan.precision)))
+    inside = low.rate * math.exp(_log_step(tries, low, high, math.log1p(plan.precision)))
     return _next_load(inside, plan, low, high)
 
 
 def _next_load(
     rate: float, plan: SearchPlan, low: SearchRun | None = None, high: SearchRun | None = None
 ) -> float | None:
-    """Return `rate`, or the nearest whole concurrency between two tries; None if there is none."""
+    """Return `rate`; in a search for concurrency the nearest untried integer; None without one."""
     if plan.bounds is None:
         return rate
     least = low.rate + 1 if low else plan.bounds[0]
@@ -299,11 +299,11 @@ def _zero_crossing(low: SearchRun, high: SearchRun) -> float:
     return _width(low, high) * -low.excess / (high.excess - low.excess)
 
 
-def _inside(tries: Sequence[SearchRun], low: SearchRun, high: SearchRun, narrow: float) -> float:
-    """Return the next rate to try between two tries, as a logarithm above the lower one.
+def _log_step(tries: Sequence[SearchRun], low: SearchRun, high: SearchRun, narrow: float) -> float:
+    """Return the log of the next rate over `low`'s, between the two tries that bracket the limit.
 
-    The rate is shifted from the interpolated rate towards the middle by half the required width, so
-    that one more try on the other side ends the search.
+    It is the interpolated rate at the limit, shifted towards the middle by half of `narrow`, the
+    required log width, so that one more try on the other side ends the search.
     """
     width, meeting = _width(low, high), _zero_crossing(low, high)
     if width <= 2 * narrow or _stalls(tries, width):
@@ -330,7 +330,7 @@ none."""
 
 
 def other_condition(a: Mapping[str, str], b: Mapping[str, str]) -> str:
-    """Return how the measuring conditions of two fingerprints differ; "" if they are equal."""
+    """Return the first measuring condition in which two fingerprints differ, as text, or ""."""
     for key, (words, nothing) in CONDITIONS.items():
         first, other = a.get(key, nothing), b.get(key, nothing)
         if first != other:

@@ -23,7 +23,7 @@ LATENCY = "latency_p50"
 class StageTime:
     """Hold the median time of a stage [s per sample]; "stage_queue@64" is at concurrency 64.
 
-    `moved`: out of the baseline runs' range, by over `STAGE_SHARE` of it and `WHOLE_SHARE` of all.
+    `moved`: outside the baseline's range, by over STAGE_SHARE of the stage and WHOLE_SHARE of all.
     """
 
     metric: str
@@ -46,7 +46,7 @@ class StageTime:
 def stage_times(
     runs: Sequence[Mapping[str, float]], baseline_runs: Sequence[Mapping[str, float]]
 ) -> dict[float | None, list[StageTime]]:
-    """Return the times of stages that all runs have, by concurrency (None without a curve)."""
+    """Compare times of common stages with the baseline's, by concurrency (None without a curve)."""
     if not runs or not baseline_runs:
         return {}
     names = [n for n in runs[0] if is_stage(n) and all(n in r for r in (*runs, *baseline_runs))]

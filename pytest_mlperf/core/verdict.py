@@ -263,7 +263,7 @@ class MetricVerdict:
 
     @property
     def fails(self) -> bool:
-        """Whether this metric fails the test, also as a repeated PROVISIONAL drop (`since`)."""
+        """Whether this metric fails the test; also as a second PROVISIONAL drop in a row."""
         repeated = self.seems_drop and bool(self.since)
         return repeated or (self.outcome is not None and self.outcome.fails)
 
@@ -337,7 +337,7 @@ class PairedVerdict:
 
     @property
     def worst(self) -> float | None:
-        """Worse end of the confidence interval; None without one."""
+        """Confidence bound of `change` on the worse side; None for counts and too few samples."""
         return self.high if self.lower else self.low
 
     @property

@@ -74,7 +74,7 @@ class Lost(Exception):
 
 
 def binding() -> Any:
-    """Import NVIDIA's binding; raise ImportError if it is not installed."""
+    """Import and return `pynvml`, NVIDIA's NVML binding; ImportError if it is not installed."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # the deprecated package pynvml warns at its import
         return importlib.import_module("pynvml")
@@ -271,7 +271,7 @@ class Probe:
         return None
 
     def answer(self) -> Any:
-        """Read the quantity until a read gives a value or no method is left; return it or None."""
+        """Read until a method gives a value; return it, or None if no method is left."""
         tries = (self.read() for _ in range(REFUSALS * len(self.ways)))
         return next((value for value in tries if value is not None), None)
 

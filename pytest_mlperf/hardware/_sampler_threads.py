@@ -114,7 +114,7 @@ def cpu_allowed(gpus: int) -> float:
 
 
 def _waiting(paid: Mapping[str, ReadCost], gpus: int) -> float:
-    """Return the share of time that each GPU's thread may wait for NVML.
+    """Return the share of time that each GPU's thread may wait for NVML; `paid`: cost of reads.
 
     If a driver is slow even at the lowest rates, the share is raised, so that one slow quantity
     does not slow down the fast ones. The CPU share is never raised.

@@ -285,7 +285,7 @@ class ContentionMonitor:
         return None
 
     def between(self, start: UsageTotals, end: UsageTotals) -> dict[str, Any]:
-        """Return the differences of two readings, by the names of `core.contention.Contention`.
+        """Return the load between two readings, as fields of `core.contention.Contention`.
 
         It is a dict because a worker's Python may have only LoadGen and numpy.
         """
@@ -441,7 +441,7 @@ def _lines(path: Path) -> list[str]:
 
 
 class Window:
-    """Read the counters and the wall clock at the start and at the end of a run."""
+    """Read CPU and memory counters and the wall clock at the start and at the end of a run."""
 
     def __init__(self, watch: ContentionMonitor) -> None:
         self._watch = watch
@@ -449,8 +449,8 @@ class Window:
         self._clock = ClockWatch()
         self._looks = 0
 
-    def look(self) -> None:
-        """Read the counters at a run's start or end; a failed reading is left out."""
+    def read_edge(self) -> None:
+        """Read the counters: the first call at a run's start, the second at its end."""
         self._looks += 1
         if self._looks == 1:
             self._clock.start()

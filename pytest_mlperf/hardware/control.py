@@ -259,7 +259,7 @@ def library_checksum(*facts: str) -> float:
 
 
 def slowest(gpu_figures: Sequence[Mapping[str, float]]) -> dict[str, float]:
-    """Return the lowest value of each figure."""
+    """Return the lowest value of each figure over all GPUs, by name."""
     return {name: min(figures[name] for figures in gpu_figures) for name in gpu_figures[0]}
 
 
@@ -289,12 +289,12 @@ def main(arguments: Sequence[str] | None = None) -> None:
     options = parser.parse_args(arguments)
     figures: Mapping[str, object]
     window = Window(ContentionMonitor(os.getpid(), session=session_of(os.getpid())))
-    window.look()
+    window.read_edge()
     try:
         figures = on_gpus(options.cuda) if options.cuda else measure_cpu()
     except UnavailableControl as error:
         figures = {"unavailable": str(error)}
-    window.look()
+    window.read_edge()
     sys.stdout.write(json.dumps({**figures, "contention": window.seen}) + "\n")
 
 

@@ -24,7 +24,7 @@ UNRELEASED = (0, 2)
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class DeviceNameSupport:
-    """Hold the forms of GPU names that a library rejects from version `since` on, with errors."""
+    """Hold an error by form of GPU name that a library refuses from its version `since` on."""
 
     since: tuple[int, ...] = (0,)
     refused: Mapping[Form, str] = field(default_factory=dict)

@@ -182,7 +182,7 @@ class Machine:
         return every if len(every) >= count else []
 
     def with_identity(self, identity: Mapping[str, Property]) -> Machine:
-        """Return a copy with the server, `shared`, `harness` and `limit_w` of a stored identity."""
+        """Return a copy with a stored identity's server or shared host, harness and power limit."""
         if SOURCE in identity:
             theirs = {name: value for name, value in identity.items() if name != "harness"}
             server = self.with_server(ServerIdentity(properties=theirs))

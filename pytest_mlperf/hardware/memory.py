@@ -29,24 +29,22 @@ NVML_START_SECONDS, KILL_TIMEOUT_SECONDS = 30.0, 5.0
 """Maximum time for NVML to start, and for a process that hangs in a driver to end."""
 
 
-class MemoryTaken(TypedDict):
-    """Hold a GPU's used bytes, whether it is `free` again, and its processes (pid, bytes)."""
+class GpuMemory(TypedDict):
+    """Hold a GPU's used bytes, whether its memory is free again, and its processes (pid, bytes)."""
 
     used: int | None
     free: bool
     processes: list[list[int | None]]
 
 
-def wait_for_memory(
-    earlier_use: Mapping[str, int | None], limit_s: float
-) -> dict[str, MemoryTaken]:
+def wait_for_memory(earlier_use: Mapping[str, int | None], limit_s: float) -> dict[str, GpuMemory]:
     """Wait at most `limit_s` for GPUs to be free; return memory use by UUID, {} if NVML fails."""
     command = [sys.executable, "-m", __name__, str(limit_s), json.dumps({**earlier_use})]
     try:
         answer = answer_of(
             command, limit_s=limit_s + NVML_START_SECONDS, killed_s=KILL_TIMEOUT_SECONDS
         )
-        last: dict[str, MemoryTaken] = json.loads(answer[1]) if answer else {}
+        last: dict[str, GpuMemory] = json.loads(answer[1]) if answer else {}
     except (OSError, ValueError):
         return {}
     return last
@@ -58,7 +56,7 @@ def wait_until_free(
     limit_s: float,
     *,
     sleep: Callable[[float], None] = time.sleep,
-) -> dict[str, MemoryTaken]:
+) -> dict[str, GpuMemory]:
     """Poll until all GPUs are free or `limit_s` is over; return their memory use by UUID."""
     with contextlib.closing(_nvml.NvmlLibrary(nvml)) as library:
         devices = {uuid: _device(library, uuid) for uuid in earlier_use}
@@ -102,7 +100,7 @@ def _read(device: _nvml.NvmlDevice, quantity: str) -> Any:
 
 
 def main() -> None:
-    """Print the last memory use of GPUs; exit with an error if NVML cannot be queried."""
+    """Wait until GPUs are free; print their memory use as JSON; exit 1 if NVML fails."""
     limit_s, earlier_use = sys.argv[1:]
     # The default action ends a process even inside a call that hangs.
     signal.alarm(int(float(limit_s) + NVML_START_SECONDS) + 1)

@@ -158,7 +158,7 @@ def _bus(written: Any) -> str | None:
 
 
 def query(device: NvmlDevice, function: str, *more: Any, quantity: str = "") -> Any:
-    """Return the result of one NVML function, None if it fails or does not exist."""
+    """Return an NVML function's result (`quantity` in errors); None if it fails or is absent."""
     if not hasattr(device.library.nvml, function):
         return None  # newer bindings drop deprecated functions
     way = ReadMethod(

@@ -125,7 +125,7 @@ def _power(gpu: Mapping[str, _nvml.Property]) -> list[_nvml.ReadMethod]:
 
 
 def _scopes(gpu: Mapping[str, _nvml.Property], name: str, number: int) -> list[_nvml.ReadMethod]:
-    """Return the methods to read power of the GPU and of the module; on Grace, the module first."""
+    """Return methods to read power field `number` of GPU and module; on Grace, the module first."""
     ways = [
         _field(name, number, scale=1e-3),
         _field(f"{name} of the module", number, MODULE_SCOPE, scale=1e-3),
@@ -141,7 +141,7 @@ def read_field(number: int, scope: int = 0) -> Callable[[Any, Any], Any]:
 def _fields(
     nvml: Any, handle: Any, fields: Mapping[Quantity, int | tuple[int, int]]
 ) -> dict[Quantity, Any]:
-    """Read fields; raise NVMLError if the GPU is lost or no field has a value."""
+    """Read fields (number, or number and scope); NVMLError if GPU lost or no field readable."""
     entries = nvml.nvmlDeviceGetFieldValues(handle, list(fields.values()))
     codes = [entry.nvmlReturn for entry in entries]
     fatal = next(filter(_nvml.FATAL_ERRORS.__contains__, codes), 0)
@@ -157,7 +157,7 @@ def _fields(
 def _answers(
     nvml: Any, quantities: Iterable[Quantity], ask: Callable[[Quantity], Any]
 ) -> dict[Quantity, Any]:
-    """Ask for quantities one by one; raise NVMLError if the GPU is lost or none answers."""
+    """Return `ask(quantity)` by readable quantity; NVMLError if GPU lost or none is readable."""
     answers, last = {}, None
     for quantity in quantities:
         try:

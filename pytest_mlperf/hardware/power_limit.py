@@ -38,7 +38,7 @@ OFF_MW = 1000
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class LimitNote:
-    """Record a GPU's power limits [mW]: configured and enforced before, and set for a case."""
+    """Record a GPU's power limits [mW]: configured and enforced before a case, and set for it."""
 
     uuid: str
     was_mw: int

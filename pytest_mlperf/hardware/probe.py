@@ -192,7 +192,7 @@ def cpu_model(root: Path) -> str:
 
 
 def cores(root: Path) -> float:
-    """Return the cores that this process may use, within the quota of its container."""
+    """Return how many cores this process may use, by affinity and the cgroup quota below `root`."""
     affinity = getattr(os, "sched_getaffinity", None)
     count = len(affinity(0)) if affinity else os.cpu_count() or 1
     quota, _, period = line_at(root / "sys/fs/cgroup/cpu.max").partition(" ")

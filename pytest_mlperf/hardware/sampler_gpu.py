@@ -74,7 +74,7 @@ class SampledGpu:
         return sum(c[2] for c in costs) / 1e6, sum(c[0] for c in costs) / 1e6
 
     def ready(self) -> dict[str, Any]:
-        """Return the GPU's entry in the sampler's "ready" record."""
+        """Return identity, read methods and reading costs, for the sampler's "ready" record."""
         return {
             "index": self.index,
             "uuid": self.device.uuid,

@@ -1,4 +1,4 @@
-"""Define the result that every procedure of this package returns."""
+"""Define `Decision`, the result of a statistical test in this package: outcome, interval, p."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Literal
 
 
 class Answer(StrEnum):
-    """Name the possible outcomes of a procedure.
+    """Name the possible outcomes of a statistical decision about a metric.
 
     MORE: a further run could decide. PROVISIONAL: it depends on the unknown between-session
     variance. SUSPECT: a fail on its own, but not after adjustment for the number of pairs.
@@ -53,5 +53,5 @@ class Decision:
 
     @property
     def high(self) -> float:
-        """Upper end of the interval."""
+        """Upper end of the confidence interval that decided."""
         return self.interval[1]

@@ -114,7 +114,7 @@ def _split(xs: Sequence[float]) -> int | None:
     for squared, at, total in far:
         if math.sqrt(squared) < farthest - NEAR_PEAK_DEVIATIONS:
             continue
-        p = _p(total - at * (at + 1) / 2, at, count - at)
+        p = _mann_whitney_p(total - at * (at + 1) / 2, at, count - at)
         if p < smallest:
             best, smallest = at, p
     if best is None or _adjusted(smallest, xs[:best], xs[best:]) >= ALPHA:
@@ -159,10 +159,10 @@ def _ranks(xs: Sequence[float]) -> list[float]:
 def _p_of(left: Sequence[float], right: Sequence[float]) -> float:
     ranks = _ranks([*left, *right])
     m = len(left)
-    return _p(sum(ranks[:m]) - m * (m + 1) / 2, m, len(right))
+    return _mann_whitney_p(sum(ranks[:m]) - m * (m + 1) / 2, m, len(right))
 
 
-def _p(u: float, m: int, n: int) -> float:
+def _mann_whitney_p(u: float, m: int, n: int) -> float:
     """Return the exact two-sided p value of the Mann-Whitney U statistic; round half ranks up.
 
     Source: the number of orders with a given U is a coefficient of the Gaussian binomial (m+n, m).
@@ -192,13 +192,13 @@ def _adjusted(p: float, left: Sequence[float], right: Sequence[float]) -> float:
 
     Source: the long-run variance of an autoregressive process of the first order.
     """
-    r = _neighbours(left, right)
+    r = _autocorrelation(left, right)
     z = -_Z.inv_cdf(max(p, 1e-300) / 2) * math.sqrt((1 - r) / (1 + r))
     return 2 * _Z.cdf(-z)
 
 
-def _neighbours(left: Sequence[float], right: Sequence[float]) -> float:
-    """Return the rank correlation of neighbouring sessions within each level, 0 to 0.9."""
+def _autocorrelation(left: Sequence[float], right: Sequence[float]) -> float:
+    """Return the lag-1 rank autocorrelation of sessions, pooled over both levels, 0 to 0.9."""
     products = squares = 0.0
     for side in (left, right):
         middle = (len(side) + 1) / 2

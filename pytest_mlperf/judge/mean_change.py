@@ -177,7 +177,7 @@ def merged(changes: Mapping[float, int]) -> Mapping[float, int]:
 
 
 def _saddlepoint_deviate(centred: list[tuple[float, int]], tilt: float) -> tuple[float, float]:
-    """Return (m, r*): a value set by `tilt`, and P(weighted mean < m) ≈ Φ(r*) by saddlepoint."""
+    """Return (m, r*): m follows from `tilt`, P(weighted mean < m) ≈ Φ(r*) by saddlepoint."""
     shares = [(value, number, number / (1 - tilt * value)) for value, number in centred]
     mean = math.fsum(value * share for value, _, share in shares) / math.fsum(
         share for _, _, share in shares
@@ -205,7 +205,7 @@ MIN_GROUPS = 4
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ErrorProbabilities:
-    """Hold the error probabilities of bounds of a mean change: upper, lower, Gaffke's lower."""
+    """Hold errors of a mean change's one-sided bounds: `alpha` upper, `beta` and `rare` lower."""
 
     alpha: float
     beta: float
@@ -214,10 +214,10 @@ class ErrorProbabilities:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ChangeBounds:
-    """Hold the bounds of a mean change (negative is worse), and the p value of a drop of any size.
+    """Hold one-sided confidence bounds of a mean score change, and the p value of a drop.
 
-    `groups` is the number of groups, None if samples are independent. `widened` is the factor by
-    which grouping widens the standard error.
+    Below 0 is worse. `groups` is the number of groups of samples, None if samples are independent.
+    `widened` is the factor by which grouping widens the standard error.
     """
 
     low: float
@@ -261,12 +261,12 @@ def paired_t_bounds(changes: Mapping[float, int], errors: ErrorProbabilities) ->
 
 
 def error_of(differences: Sequence[float], leverage: Leverage) -> tuple[float, float]:
-    """Return the standard error of the mean change of pseudo-values, and its degrees of freedom.
+    """Return (standard error, degrees of freedom) of the mean of paired pseudo-value differences.
 
-    The degrees of freedom are the smaller of those from sample weights and those from the number of
-    changes. The error is infinite if `leverage.seen` is below `MIN_VARIANCE_SHARE`. Half of
-    `leverage.hidden` squared is added to the variance, as if every second comparison had a change
-    that no pseudo-value shows.
+    The observed variance is divided by `leverage.seen`; the error is infinite if that is below
+    `MIN_VARIANCE_SHARE`. Half of `leverage.hidden` squared is added, as if every second comparison
+    had a change that no pseudo-value shows. The degrees of freedom are the smallest of those of the
+    t test, `leverage.df`, and 3 (Σd²)² / Σd⁴ for deviations d from the mean difference.
     """
     n = len(differences)
     if n < 2 or leverage.seen < MIN_VARIANCE_SHARE:
@@ -287,10 +287,10 @@ def with_rare_losses(
     *,
     all_seen: bool,
 ) -> float:
-    """Return the smaller of `low` and Gaffke's lower bound, which is valid if few samples lose.
+    """Return the lower of `low`, a bound of the mean change, and Gaffke's bound for rare losses.
 
     Gaffke's bound assumes one more loss: the largest in `changes`, and if samples are missing (not
-    `all_seen`), at least `usual_loss(possible)`. Both mappings have numbers of samples.
+    `all_seen`), at least `usual_loss(possible)`. Both map a value to its number of samples.
     """
     seen = max(0.0, -min(changes))
     unseen = seen if all_seen else max(seen, usual_loss(possible))

@@ -37,7 +37,7 @@ Pair = TypeVar("Pair", bound=Hashable)
 
 
 def rule_among(rule: RuleR, pairs: int) -> RuleR:
-    """Return rule R with an alpha small enough to end the runs of one of `pairs` pairs early.
+    """Return rule R with a smaller alpha for `pairs` joint pairs; as it is up to `MAX_LONE_PAIRS`.
 
     With this rule `judge` asks for more runs until the pair passes, its p value is far below 5 % /
     `pairs`, or the maximum is reached. Reported intervals and detectable changes use the original
@@ -64,7 +64,7 @@ def repeat_level(rule: RuleR, pairs: int) -> float:
 
 
 def judge_jointly(p_values: Mapping[Pair, float], rule: RuleR) -> dict[Pair, Decision]:
-    """Judge all pairs (p = 1 if not judged): few each at alpha, many by Benjamini-Hochberg."""
+    """Judge pairs by p value: up to MAX_LONE_PAIRS each at alpha, more by Benjamini-Hochberg."""
     alone = {pair for pair, p in p_values.items() if p < rule.alpha}
     many = len(p_values) > MAX_LONE_PAIRS
     _check(p_values)
@@ -228,7 +228,7 @@ def estimate(
 
 
 def _session_spread(medians: Sequence[float], unit: float, rule: RuleR) -> tuple[float, float]:
-    """Return session effects' sd (prior variance φ·`unit`²), prediction bound t·sd·√(1 + 1/df)."""
+    """Return (sd of session effects, t bound of a new one); the prior variance is φ·`unit`²."""
     count = len(medians)
     df = max(count, 1)
     # A session against the mean of the others has count / (count - 1) times its own variance.
@@ -238,7 +238,7 @@ def _session_spread(medians: Sequence[float], unit: float, rule: RuleR) -> tuple
 
 
 def _quantile_ratio(compared: Iterable[Compared], *, two_sided: bool) -> float:
-    """Return the largest ratio of change/se quantiles to those of Student's t, at least 1."""
+    """Return the largest ratio, at least 1, of observed to Student's t quantiles of change / se."""
     changes = list(compared)
     df = median(df for _, _, df in changes)
     away = sorted((abs(c) if two_sided else c) / se for c, se, _ in changes)

@@ -55,9 +55,9 @@ def judge_ratio(
     session, each a fresh process, so that common effects cancel.
 
     Source: moderated t (G. K. Smyth, 2004, doi:10.2202/1544-6115.1027) on the log ratio of each
-        pair, two one-sided bounds at each interim analysis. Nine tenths of the error are divided in
-        proportion to the squared degrees of freedom of the pairs, one tenth evenly for
-        `MAX_NOISE_RATIO`.
+        pair, two one-sided bounds at each interim analysis. Of the error, 90 %
+        are spent in proportion to (k - 1)² after k pairs, and 10 % evenly on bounds whose prior has
+        `MAX_NOISE_RATIO` times the noise.
     """
     if not 0 < least < math.inf:
         raise ValueError(f"the claim is {least!r}; it must be finite and above 0")
@@ -117,12 +117,12 @@ def _judge(
 def _estimate(
     logs: Sequence[float], runs: Sequence[Value], rule: RuleR
 ) -> tuple[float, float, float, float]:
-    """Return the mean log ratio with its one-sided t bounds (low, mean, high), and a pair's sd."""
+    """Return (lower t bound, mean, upper t bound) of the log ratio, one-sided, and a pair's sd."""
     k, mean = len(logs), fmean(logs)
     squares = math.fsum((x - mean) ** 2 for x in logs)
     within = fmean(run.within_se**2 for run in runs)
-    sd, df = _spread(squares, k, within, PRIOR_DF, 1.0, rule)
-    worst_sd, worst_df = _spread(squares, k, within, rule.prior_df, MAX_NOISE_RATIO, rule)
+    sd, df = _pair_sd(squares, k, within, PRIOR_DF, 1.0, rule)
+    worst_sd, worst_df = _pair_sd(squares, k, within, rule.prior_df, MAX_NOISE_RATIO, rule)
 
     def reach(error: float) -> float:
         """Return the half width t·sd/√k of the mean's confidence interval at a one-sided error."""
@@ -154,7 +154,7 @@ def pairs_to_decide(ratio: Ratio, direction: Direction, limit: float, rule: Rule
     return None
 
 
-def _spread(
+def _pair_sd(
     sum_of_squares: float,
     pairs: int,
     within_variance: float,
@@ -171,7 +171,7 @@ def _spread(
 
 
 def _error_share(k: int, last: int) -> float:
-    """Return the share of the error probability for the analysis of k pairs: (k-1)² / Σ (i-1)²."""
+    """Return the share of the error probability spent at k pairs: (k-1)² / Σ(i-1)², i <= last."""
     k = max(k, FIRST_LOOK)
     return (k - 1) ** 2 / sum((look - 1) ** 2 for look in range(FIRST_LOOK, last + 1))
 

@@ -82,9 +82,9 @@ class Sample:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Finality:
-    """State whether a decision is final, and up to which standard deviation between sessions.
+    """State whether a decision is final, and up to which sd between sessions (`robust_to`).
 
-    `lacks`: why session variance is unknown. `likely`: a second such drop on another day is final.
+    `lacks`: why that variance is unknown. `likely`: the same drop on a second day would be final.
     """
 
     robust: bool
@@ -102,7 +102,7 @@ class Robustness:
 
 
 def robustness(sample: Sample, *, bound: float, alpha: float, beta: float) -> Robustness:
-    """Return the robustness of the mean difference between present runs and baseline.
+    """Return whether a pass and a fail of present runs against a baseline's sessions are final.
 
     The check spends half of `alpha` and of `beta`, at the analysis that decided. A pass excludes a
     difference of `bound`, which is below 0.
@@ -234,7 +234,7 @@ def _present_run_variance(
     pooled_variance: float,
     pooled_df: float,
 ) -> tuple[float, float]:
-    """Return the variance of a present run, at least the pooled one, and its degrees of freedom."""
+    """Return the variance of a current run, at least the pooled one, and its degrees of freedom."""
     if len(sample.now) == 1:
         return pooled_variance, pooled_df
     base_df = pooled_df - (len(sample.now) - 1)

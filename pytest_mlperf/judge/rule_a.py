@@ -26,7 +26,7 @@ four analyses 4.93 % of all drops of the margin pass, below the allowed 5 %."""
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class RuleA:
-    """Hold error probabilities: `alpha`, no change fails; `beta`, a drop of the margin passes."""
+    """Hold error probabilities: `alpha` of a false FAIL, `beta` of a PASS at a margin's drop."""
 
     alpha: float = 0.01
     beta: float = 0.05
@@ -67,7 +67,7 @@ class ScorePairs:
 class Paired(Decision):
     """Hold the paired comparison of one metric; the defaults are for a metric without samples.
 
-    `p` (of any drop), `groups` and `widened` (standard error factor) are those of `ChangeBounds`.
+    `p` (one-sided, of any drop), `groups` (their number), `widened`: see `ChangeBounds`.
 
     Attributes:
         change: Mean difference [points]; negative is worse.

@@ -74,7 +74,7 @@ class RuleR:
     def inside_sessions(
         self, squares: float, run_df: int, within: float = 0.0
     ) -> tuple[float, float]:
-        """Return (run variance in sessions, df): `squares` / `run_df`, moderated by the prior."""
+        """Return (run variance, df) in sessions: `squares` on `run_df`, moderated by the prior."""
         expected = (1 - self.session_share) * self.prior_sd**2 + within
         df = self.prior_df + run_df
         return max((self.prior_df * expected + squares) / df, self.floor_sd**2), df
@@ -130,7 +130,7 @@ class Judged(Decision):
     """Hold a decision of rule R with its figures.
 
     Attributes:
-        change: Relative change of the raw value, e.g. -0.021, for either direction.
+        change: Relative change of the metric's value, e.g. -0.021, whether that is better or worse.
         sd: Relative standard deviation of a run as estimated at the decision.
         mde: Minimum detectable effect: the smallest drop that the baseline can prove, as a share.
         se: Standard error of the logarithmic change at the decision.
@@ -159,7 +159,7 @@ class Judged(Decision):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class _RunStatistics:
-    """Hold the mean log ratio `d` of `k` runs to a baseline, its error and the effects of load."""
+    """Hold the mean log ratio `d` of `k` runs to a baseline, sd, df, se, and slowdowns by load."""
 
     k: int
     d: float
@@ -324,9 +324,9 @@ def _robustness(
 
 
 def _outliers(baseline: Sequence[Value], runs: Sequence[Value], scale: Scale, rule: RuleR) -> int:
-    """Count runs below all baseline runs and their t prediction bound; return 0 if all runs are.
+    """Count runs worse than every baseline run and than the t prediction bound for one more run.
 
-    Rule R detects a drop in every run. This number shows a drop in only some processes.
+    Return 0 if all runs are, as rule R detects such a drop, or with fewer than 3 baseline runs.
     """
     if len(baseline) < 3:
         return 0
@@ -384,7 +384,7 @@ def moderated_sd(runs: Sequence[Value], squares: float, df: float, rule: RuleR) 
 
 
 def _se_factor(baseline: Sequence[Value], count: int, rule: RuleR) -> float:
-    """Return the standard error of the mean log change of `count` runs, per sd of a run."""
+    """Return the standard error of the mean log change of `count` runs, divided by a run's sd."""
     n0, phi = len(baseline), rule.session_share
     sessions = Counter(run.session for run in baseline).values()
     v0 = phi * sum((m / n0) ** 2 for m in sessions) + (1 - phi) / n0

@@ -170,7 +170,7 @@ class AddOns:
         takes = {"mlperf_collect_file": as_collector, "mlperf_runtestloop": as_true}
         return next(self.call(hook, takes[hook], **arguments), None)
 
-    def take(self, warnings: Iterable[str], errors: Iterable[str]) -> None:
+    def add_messages(self, warnings: Iterable[str], errors: Iterable[str]) -> None:
         """Add warnings and errors that an xdist worker or a cluster node reported."""
         self.warnings |= dict.fromkeys(warnings)
         self.errors |= dict.fromkeys(errors)

@@ -96,14 +96,14 @@ class _OneTest:
         fixture = getattr(item, "funcargs", {}).get("benchmark")
         if self._handicap and fixture is not None:
             slow(fixture, self._handicap)
-        self._window.look()
+        self._window.read_edge()
         begin = time.time()
         try:
             return (yield)
         finally:
             window = {"begin": begin, "end": time.time()}
             self._call = {"window_s": window, "ended_s": time.monotonic()}
-            self._window.look()
+            self._window.read_edge()
             self._stats = getattr(fixture, "stats", None)
 
     @pytest.hookimpl(wrapper=True)
@@ -214,7 +214,7 @@ def packed(value: Any) -> str:
 
 
 def unpacked(text: str) -> Any:
-    """Deserialise a `packed` value."""
+    """Deserialise a value from the base64 text of a pickle that `packed` returned."""
     return pickle.loads(base64.b64decode(text))  # noqa: S301 - made by the session that asks
 
 

@@ -101,7 +101,7 @@ def pytest_sessionstart(session: pytest.Session) -> None:
     if options.resume and not options.plan:
         state = late("session").session_state(config)
         if state.is_worker:
-            state.progress.look()
+            state.progress.load_resumed()
         else:
             state.progress.take_over(state.selection.look_for)
 

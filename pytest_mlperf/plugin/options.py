@@ -67,8 +67,10 @@ def auto_always_never(text: str) -> str:
     return one_of("auto", "always", "never")(as_flag.get(text.lower(), text))
 
 
-def parse_against(text: str) -> str:
+def build_to_compare(text: str) -> str:
     """Return the value of `--mlperf-against`; raise MlperfError if it names no build."""
+    from pytest_mlperf.suite.environments import parse_against
+
     parse_against(text)
     return text
 
@@ -313,7 +315,7 @@ class Options:
         "judge against another build, measured now in runs interleaved with this one, in place of "
         "a stored baseline: git:REF or REF, pip:NAME==VERSION, python:PATH or command:WORDS; "
         "without a value the merge base with the target branch",
-        convert=parse_against,
+        convert=build_to_compare,
         bare="merge-base",
     )
     runs_dir: Path = _set_by(

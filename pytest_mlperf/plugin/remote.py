@@ -24,7 +24,7 @@ from pytest_mlperf.plugin.session import MlperfSession, kind_of
 
 
 class RemoteReports:
-    """Collect the reports of other pytest processes; log the reports of each test together."""
+    """Collect reports of other pytest processes; pass a test's reports to pytest when complete."""
 
     def __init__(self, state: MlperfSession) -> None:
         self._state = state
@@ -91,7 +91,7 @@ class RemoteReports:
     def hold(self, reports: Iterable[Mapping[str, Any]]) -> str:
         """Defer the reports of a test that is judged jointly with others; return its node id."""
         held = list(reports)
-        self._state.holding.add_deferred([json.dumps({"reports": held})])
+        self._state.deferral_plugin.add_deferred([json.dumps({"reports": held})])
         return str(held[0]["nodeid"])
 
     def lost(self, item: pytest.Item, layer: str, cause: str) -> None:

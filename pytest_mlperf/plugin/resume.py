@@ -91,7 +91,7 @@ class SessionProgress:
         """Add a test's result to the journal; `keeping` collects the error if that fails."""
         if self._broken:
             return
-        if not keeping.keep("the journal of the session", lambda: self._add(result)):
+        if not keeping.try_write("the journal of the session", lambda: self._add(result)):
             self._broken = True  # once is enough: the results themselves are written at the end
 
     def end(self, *, over: bool) -> None:

@@ -172,7 +172,7 @@ class MlperfSession:
         self.judged_pairs = pairs
         if Phase(pairs=pairs).is_joint and not self.options.against:
             self.phase = Phase(pairs=pairs, once=True)
-            self.config.pluginmanager.register(self.holding, "mlperf-holding")
+            self.config.pluginmanager.register(self.deferral_plugin, "mlperf-holding")
 
     @cached_property
     def progress(self) -> SessionProgress:
@@ -228,8 +228,8 @@ class MlperfSession:
         return last
 
     @cached_property
-    def holding(self) -> DeferredTests:
-        """Plugin that defers tests to the end of the session; used only if `holds` is true."""
+    def deferral_plugin(self) -> DeferredTests:
+        """Plugin that defers tests to the session's end; registered only if `holds` is true."""
         return DeferredTests(self)
 
     @property
@@ -243,7 +243,7 @@ class MlperfSession:
 
     def waits(self, planned: Testable, verdict: Verdict) -> bool:
         """Whether a verdict is final only at the end of the session."""
-        return self.judging_phase(planned).is_joint and self.holding.may_change(verdict)
+        return self.judging_phase(planned).is_joint and self.deferral_plugin.may_change(verdict)
 
     @property
     def bench(self) -> Bench:
@@ -353,7 +353,7 @@ class MlperfSession:
     @property
     def notices(self) -> tuple[Any, ...]:
         """Deselected tests, deferred reports and errors of a worker, for the xdist controller."""
-        held = self.holding.packed if self.holds else []
+        held = self.deferral_plugin.packed if self.holds else []
         faults = (list(self.addons.warnings), list(self.addons.errors))
         return (*self.selection.notices, self.phase.pairs, held, *faults, self.unjudged)
 
@@ -370,9 +370,9 @@ class MlperfSession:
         """Copy an xdist worker's selection, deferred tests and warnings to this controller."""
         self.phase = Phase(pairs=pairs)
         if deferred_tests:
-            self.holding.add_deferred(deferred_tests)
+            self.deferral_plugin.add_deferred(deferred_tests)
         self.selection.take(deselected, uncollected)
-        self.addons.take(warnings, errors)
+        self.addons.add_messages(warnings, errors)
         self.unjudged = unjudged
 
     @cached_property

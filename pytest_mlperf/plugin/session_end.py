@@ -80,7 +80,7 @@ def _write(
             for line in lines:
                 state.notice(line)
     remember = partial(state.suspicion.remember, state.results)
-    state.keeping.keep("the suspects for the next session", remember)
+    state.keeping.try_write("the suspects for the next session", remember)
     if reason := state.suspicion.line(state.results):
         state.notice(reason)
     if reports:
@@ -119,7 +119,7 @@ def _keep(
     write: Callable[[], object],
     line: str | None,
 ) -> None:
-    if not state.keeping.keep(content, write, line):
+    if not state.keeping.try_write(content, write, line):
         session.exitstatus = session.exitstatus or EXIT_ENVIRONMENT
 
 

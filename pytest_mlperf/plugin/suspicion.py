@@ -72,7 +72,7 @@ class Suspicion:
         return f"{reason}; each PROVISIONAL drop counts as the first" if reason and judged else None
 
     def marked(self, result: CaseResult) -> CaseResult:
-        """Return a result with `suspected` set to the earlier verdict of its test in `before`."""
+        """Return the result with `suspected` set to its test's verdict in an earlier session."""
         return replace(result, suspected=suspected(self.earlier_suspects, result))
 
     def fail_repeated_drop(self, result: CaseResult) -> CaseResult:

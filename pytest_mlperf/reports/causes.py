@@ -442,7 +442,7 @@ def _worst_at(facts: _CauseInput, point: float | None) -> str:
 
 
 def _stage_causes(facts: _CauseInput) -> Iterator[Cause]:
-    """Yield changed stages as causes: hints, unless others are unchanged and the direction fits."""
+    """Yield changed stages as causes: PLAUSIBLE if others did not and the sign fits, else HINT."""
     for point, stages in islice(_stage_times(facts).items(), MAX_CURVE_POINTS):
         if not (changed := [stage for stage in stages if stage.moved]):
             continue
@@ -560,7 +560,7 @@ _RULES: tuple[Callable[[_CauseInput], Iterable[Cause]], ...] = (
 
 @dataclass(frozen=True, kw_only=True)
 class _MachineChange:
-    """Hold a machine quantity's change: notable if `differs`, significant if `beyond`."""
+    """Hold a machine quantity's relative change: `differs` if notable, `beyond` if significant."""
 
     says: str
     share: float

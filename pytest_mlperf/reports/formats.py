@@ -83,7 +83,7 @@ def require(form: str) -> None:
 
 
 def call(form: str, function: str, kind: type[Returned], *arguments: Any) -> Returned:
-    """Call a function of a format's module; redirect what it prints to stderr.
+    """Call a function of format `form`, which returns a `kind`; redirect its stdout to stderr.
 
     Raises EnvironmentFault if a format of another package raises anything but an MlperfError.
     """

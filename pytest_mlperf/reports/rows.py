@@ -370,8 +370,8 @@ MACHINE = "machine."
 MAX_LISTED_CHANGES = 4
 
 
-def declared(result: CaseResult) -> dict[str, str]:
-    """Return rows by label: open-division techniques, and another Python of the engine."""
+def setup_rows(result: CaseResult) -> dict[str, str]:
+    """Return table rows (text by label): open-division techniques, and the engine's own Python."""
     rows = {}
     if result.division == "open":
         rows["division"] = ": ".join(filter(None, ("open division", ", ".join(result.techniques))))
@@ -389,7 +389,7 @@ def facts_of(result: CaseResult) -> dict[str, str]:
     scored = verdict.accuracy if verdict.kind == Kind.ACCURACY else None
     of = f" of {scored.total:,}" if scored and scored.total else ""
     facts = {
-        **declared(result),
+        **setup_rows(result),
         "search": next(iter(searched(verdict)[-1:]), None),
         "invalid": invalid_runs(verdict),
         "physics": roofline_text(verdict),

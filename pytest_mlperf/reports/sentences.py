@@ -392,7 +392,7 @@ def _by(of: Mapping[str, Any]) -> str:
 
 
 def machine_speed(comparisons: Sequence[ControlComparison]) -> str:
-    """Return the differences and the smallest detectable slowdown of the machine."""
+    """Return text on the changes of the micro-benchmark, and the least slowdown it can detect."""
     figures = ", ".join(
         f"{QUANTITIES[each.quantity][0]} {change(each.share)}" for each in comparisons
     )
@@ -403,7 +403,7 @@ def machine_speed(comparisons: Sequence[ControlComparison]) -> str:
 
 
 def search_result(search: SearchOutcome) -> str:
-    """Return the outcome and precision of a search."""
+    """Return a search's result as text: rate, limits met and missed, number of runs."""
     low, high = load_text(search.low, search.whole), load_text(search.high, search.whole)
     text = (
         f"{load_text(search.rate, search.whole, ' samples/s')} at {search.at}: limits met at "

@@ -230,7 +230,7 @@ class RoundWorkload:
 
     @property
     def checker_names(self) -> tuple[str, ...]:
-        """Submission checker's names; one per target if its names contain the target."""
+        """Names in MLCommons' submission checker, one per target if they contain the target."""
         bases = (self.checker, *([self.interactive_checker] if self.interactive_checker else []))
         suffixes = [f"-{100 * t:g}" for t in self.targets] if self.suffixed else [""]
         return tuple(base + suffix for base in bases for suffix in suffixes)

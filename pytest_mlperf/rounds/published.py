@@ -103,7 +103,7 @@ class OfficialResult:
 
     @property
     def kind(self) -> tuple[str, ...]:
-        """Properties that must be equal for two results to be comparable."""
+        """Benchmark, scenario, unit, statistic, harness: equal for two comparable results."""
         return self.benchmark, self.scenario, self.unit, self.statistic, self.harness
 
     @property

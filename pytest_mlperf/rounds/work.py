@@ -26,7 +26,7 @@ WORK_KINDS: Mapping[str, type[AnyWork]] = {
 
 @dataclass(frozen=True, kw_only=True)
 class WorkloadWork:
-    """Hold a workload's work per sample, published parameter count, and typical figures."""
+    """Hold a workload's FLOP and bytes per sample, parameters, and typical counts (tokens)."""
 
     name: str
     work: AnyWork

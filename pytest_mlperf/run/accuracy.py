@@ -40,7 +40,7 @@ SCORES_SHAPE = events.record(
 
 @dataclass(frozen=True, kw_only=True)
 class ScoringSchedule:
-    """Define after how many samples to score an accuracy pass, and whether it is then `enough`."""
+    """Define when to score an accuracy pass (`looks`, in samples), and if it may end (`enough`)."""
 
     looks: Callable[[int], Sequence[int]]
     enough: Callable[[Accuracy, Scored, Subject], bool]

@@ -73,7 +73,7 @@ READY_FILE = "ready"
 def environment(packages: Sequence[str], python: Sequence[str], folder: Path) -> Path:
     """Return the Python of an environment with these packages; create it if it does not exist.
 
-    It also finds `python`'s packages. An incomplete environment of a killed session is removed.
+    It also sees the packages of the command `python`. Leftovers of a killed session are removed.
     """
     home = folder / _key(packages, python)
     program = home / "bin" / "python"
@@ -313,7 +313,7 @@ def _remove_worktree(top: Path, folder: Path) -> None:
 
 
 def remove_left(suite: Path, runs: Path) -> None:
-    """Remove the files of earlier builds that killed sessions left in the folder `runs`."""
+    """Remove git worktrees of earlier builds that killed sessions left in the folder `runs`."""
     for mark in runs.glob(f"*/*/{IN_USE_FILE}"):
         with contextlib.suppress(OSError, RunError), mark.open("ab") as file:
             atomic.lock(file.fileno())

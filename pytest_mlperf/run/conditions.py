@@ -335,7 +335,7 @@ class Conditions:
 
 
 def on_server(planned: Testable, conditions: Conditions) -> Conditions:
-    """Return a case's conditions; if its server is on another machine, they have that machine.
+    """Return a case's conditions, with the machine of its server if that is another machine.
 
     Raises:
         RunError: The hardware cannot be determined, see `ServerSources.machine`.
@@ -488,11 +488,11 @@ class WarmUps:
     folder: Path
 
     def ensure(self, job: MeasuredCase, names: Sequence[str], make: Callable[[], object]) -> bool:
-        """Warm up unused accelerators by `make`, if due; return whether they are used by now."""
+        """Call `make` if accelerators `names` are cold and `mode` allows; return if now warm."""
         if self.used(names):
             return True
         pretended = self.mode == "auto" and list(names) == ["cpu"]
-        if pretended or not is_due(job.accelerator, job.engine_use, self.mode):
+        if pretended or not needs_warm_up(job.accelerator, job.engine_use, self.mode):
             return False
         with contextlib.suppress(MlperfError):
             make()
@@ -514,8 +514,8 @@ class WarmUps:
         return True
 
 
-def is_due(accelerator: str, engine: str, mode: str) -> bool:
-    """Check whether an accelerator needs a warm-up; on CPUs no first-run effect was measured."""
+def needs_warm_up(accelerator: str, engine: str, mode: str) -> bool:
+    """Return whether to warm up: `mode` is "always", or "auto" on a GPU with a non-null engine."""
     if mode != "auto":
         return mode == "always"
     return split(accelerator)[1] != "cpu" and engine not in IDLE_ENGINES

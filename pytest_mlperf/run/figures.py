@@ -73,7 +73,7 @@ _GROUPS = {"load": measurement.RunLoad, "hardware": RunHardware, "serving": RunS
 
 
 def run_arguments(**fields: Any) -> dict[str, Any]:
-    """Move fields into the objects that group them in `Run`; return the arguments of `Run`."""
+    """Return the arguments of `Run` for flat `fields`, some of which `Run` groups in objects."""
     for name, group in _GROUPS.items():
         group_fields = [field.name for field in dataclasses.fields(group) if field.name in fields]
         fields[name] = group(**{key: fields.pop(key) for key in group_fields})
@@ -82,7 +82,7 @@ def run_arguments(**fields: Any) -> dict[str, Any]:
 
 @dataclass(frozen=True, kw_only=True)
 class Figures(Findings):
-    """Hold metrics from LoadGen's log and our time stamps; for `requests`, `lengths` see `Run`."""
+    """Hold a run's metrics by LoadGen's log and our time stamps; counts and lengths by point."""
 
     requests: Mapping[str, int] = field(default_factory=dict)
     lengths: Mapping[str, str] = field(default_factory=dict)
@@ -97,7 +97,7 @@ class Figures(Findings):
 
 
 def replica_findings(result: Mapping[str, Any]) -> Findings:
-    """Return each replica's results, and the slowest one's speed relative to the median."""
+    """Return each replica's results, and the slowest one's speed relative to the median speed."""
     replicas = tuple(
         ReplicaRun(**{**each, "gpus": tuple(each["gpus"]), "shares": tuple(each["shares"])})
         for each in result["replicas"]
@@ -173,7 +173,7 @@ def per_gpu(metrics: Mapping[str, float], accelerator: str) -> dict[str, float]:
 def client_findings(
     metrics: Mapping[str, float], client: Mapping[str, float], job: MeasuredCase
 ) -> Findings:
-    """Return findings with a warning if client delays may be much of a gated latency."""
+    """Return a warning if the client's delays are a large share of a gated latency, else none."""
     note = client_note(metrics, {**job.limits, **job.latency_limits}, client)
     if note is None:
         return Findings()

@@ -9,7 +9,7 @@ from pathlib import Path
 from pytest_mlperf.core.errors import RunError
 from pytest_mlperf.core.untrusted_text import broken, some
 from pytest_mlperf.hardware.leases import file_name
-from pytest_mlperf.hardware.memory import MemoryTaken, wait_for_memory
+from pytest_mlperf.hardware.memory import GpuMemory, wait_for_memory
 from pytest_mlperf.stores import atomic
 
 MEMORY_FREE_SECONDS = 60.0
@@ -60,7 +60,7 @@ def _noted(file: Path) -> int | None:
         return None
 
 
-def _sentence(uuid: str, used: int, least: int, memory: MemoryTaken, limit_s: float) -> str:
+def _sentence(uuid: str, used: int, least: int, memory: GpuMemory, limit_s: float) -> str:
     holders = list(_holders(memory))
     who = f" by {some(holders, MAX_LISTED_HOLDERS)}" if holders else ""
     return (
@@ -70,7 +70,7 @@ def _sentence(uuid: str, used: int, least: int, memory: MemoryTaken, limit_s: fl
     )
 
 
-def _holders(memory: MemoryTaken) -> Iterator[str]:
+def _holders(memory: GpuMemory) -> Iterator[str]:
     for pid, used in memory["processes"]:
         name = ""
         with contextlib.suppress(OSError):  # ended, or outside this container

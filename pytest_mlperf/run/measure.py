@@ -121,10 +121,10 @@ class ProcessTask:
 
     Attributes:
         target_qps: Rate to offer; None lets the worker probe it.
-        ask: Accuracy pass to run after the performance run; None for none, as with dummy weights.
+        ask: Schedule of the accuracy pass after the performance run; None for no accuracy pass.
         number: Number of the process in the case, part of its folder's name.
         title: Name of the process in progress lines, "run 2 of at most 5".
-        label: Word in its folder's name; default: none, or `FOLDER_LABEL` with a `build`.
+        label: Word before the number in its folder's name; default with `build`: `FOLDER_LABEL`.
         warmup: Whether its run is a warm-up: short, without power samples, and not counted.
         audit: Compliance test, whose figures are never recorded as a baseline.
     """
@@ -297,7 +297,7 @@ def _observed(
 def _rate_of_later_runs(
     case: _Measured, settings: LoadGenSettings, finished: Event | None
 ) -> float | None:
-    """Return the rate [1/s] at which later runs get as many queries as this; None if unknown."""
+    """Return the rate to set in later runs [1/s], so that all have as many queries, or None."""
     rate, work_s = case.progress.target_qps, settings.fixed_work_s
     streams = settings.scenario.answers_one_at_a_time
     if not (finished and rate and work_s and case.progress.probed and streams):
@@ -430,7 +430,7 @@ def _accuracy(
 def _warm_up(
     job: MeasuredCase, conditions: Conditions, show: Callable[[str], None], task: ProcessTask
 ) -> bool | None:
-    """Warm up a cold accelerator before a timed run; return if it is warm, None if not recorded."""
+    """Warm up a cold accelerator before a timed run; return whether it is warm, None if unknown."""
     if conditions.warmups is None:
         return None
     names = conditions.machine.leases(job.accelerator)

@@ -132,7 +132,7 @@ def commit_of(folder: Path, recorded: Sequence[Path] = ()) -> str | None:
 
 
 def changes_digest(folder: Path, recorded: Sequence[Path] = ()) -> str:
-    """Return a digest of the uncommitted changes of tracked files; "" if there are none."""
+    """Return a digest of uncommitted changes of tracked files but `recorded` ones; "" if none."""
     changed = git("diff", "HEAD", *_code(folder, recorded), folder=folder)
     return hashlib.sha256(changed).hexdigest()[:12] if changed else ""
 

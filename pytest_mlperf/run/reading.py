@@ -51,11 +51,11 @@ from pytest_mlperf.run.figures import (
     start_findings,
 )
 from pytest_mlperf.run.logs import DETAIL, Detail, TimedLog, parse_detail
-from pytest_mlperf.run.power.exporter import Exporter, ExporterLog, exported
+from pytest_mlperf.run.power.exporter import Exporter, ExporterLog, exporter_energy
 from pytest_mlperf.run.power.figures import CLOCK_SET, findings_of, sampled, wall_meter_findings
 from pytest_mlperf.run.power.sampling import PowerLog
 from pytest_mlperf.run.roofline_share import roofline_findings
-from pytest_mlperf.run.server import Answers, ServerLog, answer_signs, served
+from pytest_mlperf.run.server import Answers, ServerLog, answer_signs, server_findings
 from pytest_mlperf.run.worker.point_window import CURVE_LOG
 from pytest_mlperf.stores.endpoints import version_of
 
@@ -197,7 +197,7 @@ def read_run(evidence: Evidence, job: Job, conditions: Conditions) -> Run | None
     sign = Sign.of(SignKey.GPUS_DIFFER, "gpus_differ", differences="; ".join(differing))
     used = replace(settings, target_qps=evidence.target_qps)
     shared = evidence.loaded["dataset"].get("sizes", {}).get("prefix_share")
-    server = served(evidence.server or ServerLog(), timed, shared, job.limits, answers)
+    server = server_findings(evidence.server or ServerLog(), timed, shared, job.limits, answers)
     fields = merged_fields(
         validity,
         figures,
@@ -253,7 +253,7 @@ UNTIMED_SHARE, MIN_UNTIMED_SECONDS = 0.1, 1e-5
 
 
 def untimed_input(input_s: float | None, settings: LoadGenSettings, figures: Figures) -> Findings:
-    """Report the mean time of a data set's `input()` if it is large, as no metric includes it."""
+    """Warn if a data set's `input()` takes > 10 % of a sample's time; no metric includes it."""
     latencies_s = [s for n, s in figures.metrics.items() if n.partition("@")[0] == "latency_p50"]
     sample_s = min(latencies_s, default=figures.duration_s / max(1, figures.samples))
     if settings.scenario == Scenario.MULTI_STREAM:
@@ -319,7 +319,7 @@ def energy_findings(
     figures: Figures,
     moved_s: float,
 ) -> list[Findings]:
-    """Return the findings of each energy source; `moved_s` is how far the wall clock was set."""
+    """Return the findings of each energy source; `moved_s`: wall-clock step during the run [s]."""
     seen: list[Findings] = []
     if not (evidence.power or evidence.host or evidence.exporter or conditions.meter):
         return seen
@@ -341,14 +341,14 @@ def energy_findings(
         count, kind = split(job.accelerator)
         expected = None if kind == "cpu" else count
         evidence.exporter.clock_stepped |= clock_set
-        seen.append(exported(figures, evidence.exporter, timed, expected=expected))
+        seen.append(exporter_energy(figures, evidence.exporter, timed, expected=expected))
     if conditions.meter:
         seen.append(wall_meter_findings(figures, conditions.meter, timed, clock_set=clock_set))
     return seen
 
 
 def has_roofline(job: Job, identity: Mapping[str, object]) -> bool:
-    """Return whether a roofline applies: not to curves, simulated GPUs, or CPUs without figures."""
+    """Return whether a roofline exists: not for curves, simulated GPUs, CPUs without peaks."""
     if job.settings.points:  # each point of a curve has its own limit
         return False
     figures = job.gpu is not None or split(job.accelerator)[1] != "cpu"

@@ -95,7 +95,7 @@ def roofline_findings(
 
 
 def tokens_a_step(figures: Figures, drafts: int) -> float | None:
-    """Return the mean tokens per step with `drafts` accepted draft tokens; None if too many."""
+    """Return tokens per decoding step: n / (n - `drafts`); None if `drafts` (accepted) reach n."""
     decoded = (figures.metrics.get("tokens_per_sample", 0.0) - 1) * figures.samples
     return decoded / (decoded - drafts) if decoded > drafts else None
 

@@ -107,14 +107,14 @@ def watched_server(pages: Sequence[str], folder: Path) -> Iterator[ServerLog]:
             atomic.write_text(folder / SERVER_FILE, json.dumps(content) + "\n")
 
 
-def served(
+def server_findings(
     log: ServerLog,
     timed: TimedLog,
     shared: float | None = None,
     limits: Collection[str] = (),
     answers: Answers = NO_ANSWERS,
 ) -> Findings:
-    """Return a server's metrics in the windows of a run, see `server_seen`.
+    """Return a server's metrics in the time windows of a run, with notes on what is missing.
 
     `shared` is the share of the data set's prompt tokens that are a prefix of an earlier prompt;
     None if unknown. Stage times, and server metrics in `limits`, become metrics of the run.
@@ -178,7 +178,7 @@ def answer_signs(
 
 
 def _absent(log: ServerLog, seen: Mapping[str, float], limits: Collection[str]) -> Iterator[Note]:
-    """Yield a note for each gated server metric without a value, with the cause."""
+    """Yield a note on each server metric in `limits` that `seen` lacks, with the cause."""
     for name in limits:
         base = name.partition("@")[0]
         if base not in SERVER_METRICS or name in seen:

@@ -251,7 +251,7 @@ def _kubectl(*words: str) -> bytes:
 
 
 def _pages(url: str) -> tuple[dict[str, bytes], dict[str, str], frozenset[float]]:
-    """Return a server's pages, headers, and the start times that several connections report."""
+    """Return pages by path, headers, and the distinct start times of the server's processes."""
     base = API_PATH.sub("", url)
     pages: dict[str, bytes] = {}
     headers: dict[str, str] = {}

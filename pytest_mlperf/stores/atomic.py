@@ -250,8 +250,8 @@ class WriteMessages:
     def __init__(self) -> None:
         self.lines: list[str] = []
 
-    def keep(self, title: str, write: Callable[[], object], line: str | None = None) -> bool:
-        """Call `write`; add `line`, or an error with `title`, for the terminal; return success."""
+    def try_write(self, title: str, write: Callable[[], object], line: str | None = None) -> bool:
+        """Call `write`; add `line` or an error about `title` to the messages; return success."""
         try:
             write()
         except MlperfError as error:
@@ -417,7 +417,7 @@ def _lock(descriptor: int, deadline: float) -> None:
 
 
 def _is_current(descriptor: int, locked: LockedFolder) -> bool:
-    """Return whether an open lock file still exists under its name; fill it if it is empty."""
+    """Return whether an open lock file is the current one; write its .gitignore text if empty."""
     try:
         with opened_folder(PLACE, locked.folder) as folder:
             held, there = os.fstat(descriptor), os.stat(LOCK, dir_fd=folder, follow_symlinks=False)

@@ -508,7 +508,7 @@ def _unjudged_scores_note(folder: Path) -> str:
 
 
 def _client_accuracy(path: Path, unpaired_note: str) -> tuple[tuple[Reason, ...], tuple[str, ...]]:
-    """Return reasons for lost answers, and notes on the client's scores with `unpaired_note`."""
+    """Return (reasons if answers are lost, texts on the client's scores with `unpaired_note`)."""
     entries = _Block(path, read_foreign(path, RESULT_TITLE), "").raw.get("accuracy_scores")
     if not isinstance(entries, list):
         raise MlperfError(f"{path}: accuracy_scores must be a list, not {quoted(entries)}")

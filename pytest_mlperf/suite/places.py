@@ -92,10 +92,10 @@ def resolve_path(suite: Path, where: tuple[str | int, ...], text: str) -> str:
     return str(path.resolve())
 
 
-def all_of(*asks: Callable[[], Any]) -> list[Any]:
-    """Return the results of several calls; raise one UnavailableError that names all failures."""
+def all_of(*calls: Callable[[], Any]) -> list[Any]:
+    """Return the results of `calls`; raise one UnavailableError that names all failures."""
     results, missing = [], []
-    for ask in asks:
+    for ask in calls:
         try:
             results.append(ask())
         except UnavailableError as error:

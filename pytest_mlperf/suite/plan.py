@@ -138,13 +138,13 @@ class CaseData:
 
     @property
     def accuracy_scenario(self) -> str:
-        """First scenario that scores the same data; it writes their accuracy baseline."""
+        """Name of the first scenario with the same accuracy data; it writes their baseline."""
         scored, scenarios = self.source("accuracy"), self.suite.scenarios
         return next(s.name for s in scenarios if self.suite.data_of(s, "accuracy")[1] == scored)
 
     @property
     def baseline_label(self) -> str:
-        """Scenario in the accuracy baseline's file name; "" if it is the suite's first."""
+        """Scenario in the accuracy baseline's file name; "" for the suite's first scenario."""
         name = self.accuracy_scenario
         return "" if name == self.suite.scenarios[0].name else name
 

@@ -258,7 +258,7 @@ def _model_key(planned: Planned) -> KeyPath:
 
 
 def dataset_of(planned: Planned, phase: Phase = "performance") -> job.Factory:
-    """Return the factory of a phase's data set; a registered data set looks for its files.
+    """Return the factory of a phase's data set; check that a registered data set's files exist.
 
     Raises:
         UnavailableError: A variable is unset, or a file is missing.
@@ -295,7 +295,7 @@ def data_of(planned: Planned, phase: Phase) -> job.ScoredData:
 
 
 def scorer_of(planned: Planned, model: str | None) -> job.Factory | None:
-    """Return the scorer's factory; None without one. A registered scorer checks what it needs.
+    """Return the scorer's factory, None without a scorer; a registered one is checked first.
 
     Raises:
         UnavailableError: A variable is unset, or a file is missing.
@@ -335,7 +335,7 @@ def _answer_forms(planned: Planned) -> tuple[str, ...]:
 
 
 def _require_scores(planned: Planned, left_out: Mapping[str, str]) -> None:
-    """Raise SuiteError if the scorer omits a gated metric; `left_out` has the option by metric."""
+    """Raise SuiteError if the scorer omits a gated metric; `left_out`: option to set by metric."""
     suite = planned.suite
     if suite.is_mlperf and suite.profile != "official":
         return  # the gate is then undecided and reports what is missing

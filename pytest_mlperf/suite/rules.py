@@ -45,15 +45,15 @@ def source_defects(suite: Suite) -> Iterator[Defect]:
         suite.data_of(s, p) for s in suite.scenarios for p in get_args(Phase)
     ).items():
         options = dataset.options if dataset.path is None else {**dataset.options, "path": ""}
-        refused = _refused("datasets", dataset.use, options)
+        refused = _table_errors("datasets", dataset.use, options)
         defects = [((*key, *below), message) for below, message in refused]
         yield from defects or _dataset_defects(dataset, key)
     if scorer:
-        for below, message in _refused("scorers", scorer.use, scorer.options):
+        for below, message in _table_errors("scorers", scorer.use, scorer.options):
             yield ("workload", "scorer", *below), message
     elif suite.rules and suite.rules.scorer:
         use = suite.rules.scorer
-        for _, message in _refused("scorers", use, {}):
+        for _, message in _table_errors("scorers", use, {}):
             yield ("workload",), f'{message}; write scorer = {{ use = "{use}", ... }} with it'
     for index, engine in enumerate(suite.engines):
         defects_once: dict[Defect, None] = {}
@@ -63,15 +63,15 @@ def source_defects(suite: Suite) -> Iterator[Defect]:
     yield from _reference_defects(suite)
 
 
-def _refused(
+def _table_errors(
     group: registry.Group,
     use: str,
     options: Mapping[str, Any],
     key_of: Callable[[Iterable[str]], tuple[str, ...]] | None = None,
 ) -> Iterator[tuple[tuple[str, ...], str]]:
-    """Yield the errors of an extension's name and options, by key below its table.
+    """Yield (key path in its table, message) for each error in an extension's name and options.
 
-    `key_of` returns the key of the first of these options that the suite sets.
+    `key_of` returns the key path of the first option, among those given, that the suite sets.
     """
     key_of = key_of or partial(first_wrong_path, options=options)
     try:
@@ -105,7 +105,7 @@ def _dataset_defects(source: tables.DatasetSource, key: KeyPath) -> Iterator[Def
 def _entry_defects(suite: Suite, index: int, accelerator: str) -> Iterator[Defect]:
     entry, where = suite.engines[index], ("engines", index)
     options = entry.options_on(accelerator)
-    refused = list(_refused("engines", entry.use, options, partial(entry.key_of, accelerator)))
+    refused = list(_table_errors("engines", entry.use, options, partial(entry.key_of, accelerator)))
     for key, message in refused:
         yield (*where, *key), message
     if refused:
@@ -297,7 +297,7 @@ def build_defects(suite: Suite) -> Iterator[Defect]:
 def _defects(suite: Suite, entry: tables.EngineEntry, step: tables.BuildStep) -> Iterator[Defect]:
     if entry.model is None and suite.workload.model is None:
         yield (), "no model to quantise; set workload.model to the model's folder"
-    refused = list(_refused("builders", step.use, {**step.options, "recipe": step.recipe}))
+    refused = list(_table_errors("builders", step.use, {**step.options, "recipe": step.recipe}))
     yield from refused
     if refused:
         return
@@ -356,7 +356,7 @@ def _load_error(use: str, step: tables.BuildStep, builder: Builder) -> str:
 
 
 def _can_load(use: str, builder: Builder, *, stated: bool = False) -> bool:
-    """Return whether an engine can load a builder's checkpoints; if undeclared, `not stated`."""
+    """Check if an engine loads a builder's checkpoints; if it declares none, False if `stated`."""
     formats = registry.class_attribute("engines", use, "checkpoints")
     return not stated if formats is None else builder.precision in formats.get(builder.format, ())
 
@@ -364,5 +364,5 @@ def _can_load(use: str, builder: Builder, *, stated: bool = False) -> bool:
 def _calibration_defects(source: tables.CalibrationSource | int | None) -> Iterator[Defect]:
     if isinstance(source, tables.CalibrationSource):
         path = {} if source.path is None else {"path": ABSENT}
-        for key, message in _refused("datasets", source.use, {**source.options, **path}):
+        for key, message in _table_errors("datasets", source.use, {**source.options, **path}):
             yield ("calibration", *key), message

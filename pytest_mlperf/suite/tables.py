@@ -112,7 +112,7 @@ class BuildStep(ExtensionTable):
         return self.use.rpartition(":")[2]
 
     def label(self, name: str | None, engine: str, precision: str) -> str:
-        """Return an engine entry's name in test ids; without the recipe if it is the precision."""
+        """Return an engine entry's name in test ids, with the recipe unless it is `precision`."""
         title = name or f"{engine}-{self.builder}"
         return title if self.recipe == precision else f"{title}-{self.recipe}"
 
@@ -494,7 +494,7 @@ class ScenarioEntry(Table):
 
     @property
     def run_points(self) -> tuple[float, ...]:
-        """Points of a curve; in a search over concurrency one point, which each run replaces."""
+        """Points of a curve; in a concurrency search one placeholder, which each run replaces."""
         return self.points or ((self.find and self.find.bounds) or ())[:1]
 
     def rate_on(self, accelerator: str) -> float | None:

@@ -178,7 +178,7 @@ MAX_POINTS, MAX_CONCURRENCY = 32, 65_536
 
 
 def is_maximum(value: object) -> TypeGuard[int]:
-    """Return whether a value is valid as a `max_concurrency`."""
+    """Return whether a value is an integer above ULTRA_LOW and at most MAX_CONCURRENCY."""
     return type(value) is int and ULTRA_LOW < value <= MAX_CONCURRENCY
 
 

@@ -33,9 +33,11 @@ def test_one_that_fails_keeps_no_other_from_being_written(tmp_path: Path) -> Non
         raise UnicodeError("odd \x1b[2J")
 
     kept = [
-        keeping.keep("the suspects", lambda: suspects.update(tmp_path / "folder", lambda _: [ONE])),
-        keeping.keep("the results", breaks, "results: never"),
-        keeping.keep(
+        keeping.try_write(
+            "the suspects", lambda: suspects.update(tmp_path / "folder", lambda _: [ONE])
+        ),
+        keeping.try_write("the results", breaks, "results: never"),
+        keeping.try_write(
             "the results", lambda: suspects.update(tmp_path / "file", lambda _: [ONE]), "results: f"
         ),
     ]

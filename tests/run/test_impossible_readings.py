@@ -100,4 +100,4 @@ def test_a_gpu_that_answers_nothing_more_is_not_watched_from_then_on(watched: Wa
     gpu = watched.gpu("mute")
     assert gpu.last_s == pytest.approx(watched.at(2), abs=0.2)
     assert [g.uuid for g in watched.log.gpus if g.silent] == [gpu.uuid]
-    assert watched.at(END_S) > watched.log.watched_s(gpu, watched.at(END_S))
+    assert watched.at(END_S) > watched.log.read_until_s(gpu, watched.at(END_S))

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from pytest_mlperf.bench.bench import energy_notes, of_all_runs
+from pytest_mlperf.bench.bench import energy_notes, notes_of_runs
 from pytest_mlperf.core.energy import Energy, EnergyReading, Source, sum_energies
 from pytest_mlperf.core.measurement import GpuRun, Run, RunHardware
 from pytest_mlperf.core.reason import DURATION_PLACEHOLDER, Sign, SignKey
@@ -162,7 +162,7 @@ def test_signs_of_several_gpus_are_one_note() -> None:
     def notes(*signs: Sign) -> list[str]:
         gpus = tuple(GpuRun(uuid=f"GPU-{n}") for n in (0, 1))
         seen = replace(run({"GPU-0": 1e4}), hardware=RunHardware(gpus=gpus), signs=signs)
-        return [*map(sentence, of_all_runs([seen]))]
+        return [*map(sentence, notes_of_runs([seen]))]
 
     assert notes(first, second, *replays) == [
         "each of 2 GPUs: clocks are held back: 1.00 to 4.00 s, 5.0% to 20.0% of the run",
@@ -179,7 +179,7 @@ def test_signs_at_points_of_several_runs_are_one_note_a_kind() -> None:
         return Sign(key=SignKey.PREFIX_SHARE, text=text, share=share, point=point)
 
     def notes(*signs_of: tuple[Sign, ...]) -> list[str]:
-        return [*map(sentence, of_all_runs([replace(run({}), signs=s) for s in signs_of]))]
+        return [*map(sentence, notes_of_runs([replace(run({}), signs=s) for s in signs_of]))]
 
     many = tuple(prefixes(point, 0.4 + point / 100) for point in (1, 4, 16.0))
     failed = tuple(Sign(key=SignKey.REQUESTS_FAILED, text=f"{n} failed", point=n) for n in (1, 2))

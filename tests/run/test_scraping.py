@@ -15,7 +15,7 @@ import pytest
 from pytest_mlperf.core.server import ServerReading
 from pytest_mlperf.run.curve import CurveLog
 from pytest_mlperf.run.scraping import MAX_PAGE_BYTES, MetricsPage, PageError, Scraper
-from pytest_mlperf.run.server import SERVER_FILE, ServerLog, served, watched_server
+from pytest_mlperf.run.server import SERVER_FILE, ServerLog, server_findings, watched_server
 from pytest_mlperf.run.worker.point_window import OpenWindow, PointWindow
 from tests.exporters import Show, exporting, page
 from tests.run.sentences import notes_of
@@ -59,7 +59,7 @@ def test_without_a_page_or_with_a_clock_that_was_set_nothing_is_known(
     with watched_server([], tmp_path) as absent:
         assert threading.active_count() == threads_at_start
     assert [*tmp_path.iterdir()] == []
-    assert notes_of(served(absent, Window(0.0, 1.0))) == (
+    assert notes_of(server_findings(absent, Window(0.0, 1.0))) == (
         "the server shows no metrics at /metrics: its queue and its caches are not known",
     )
 
@@ -68,7 +68,7 @@ def test_without_a_page_or_with_a_clock_that_was_set_nothing_is_known(
         watched_server([exporter.url], tmp_path) as log,
     ):
         monkeypatch.setattr(time, "time", lambda: 7.0)
-    assert notes_of(served(log, Window(0.0, 1.0))) == (
+    assert notes_of(server_findings(log, Window(0.0, 1.0))) == (
         "the server's metrics are not known: the wall clock was set during the run, so that its "
         "window cannot be found",
     )
@@ -173,17 +173,17 @@ def curve(*points: PointWindow) -> CurveLog:
 
 def test_a_run_of_loadgen_has_one_window_and_a_curve_one_for_each_point() -> None:
     points = (_point(1, 10.0), _point(8, 14.0))
-    assert served(LOG, Window(10.0, 13.0)).server == {"waiting": 1.0, "waiting_max": 2.0}
-    assert served(LOG, curve(*points)).server == {
+    assert server_findings(LOG, Window(10.0, 13.0)).server == {"waiting": 1.0, "waiting_max": 2.0}
+    assert server_findings(LOG, curve(*points)).server == {
         "waiting@1": 1.0, "waiting_max@1": 2.0, "waiting@8": 5.0, "waiting_max@8": 6.0,
     }  # fmt: skip
 
     log = ServerLog(readings=LOG.readings[:2], failures=["http://h/metrics answers 500"] * 8)
-    assert notes_of(served(log, Window(10.0, 20.0))) == (
+    assert notes_of(server_findings(log, Window(10.0, 20.0))) == (
         "the server's metrics were read only 2 times in 10 s: http://h/metrics answers 500",
     )
-    assert notes_of(served(LOG, Window(10.0, 20.0))) == ()
-    assert served(ServerLog(), Window(10.0, 20.0)).server == {}
+    assert notes_of(server_findings(LOG, Window(10.0, 20.0))) == ()
+    assert server_findings(ServerLog(), Window(10.0, 20.0)).server == {}
 
 
 VLLM = {"accepted": 0.0, "drafted": 0.0, "drafts": 0.0}
@@ -198,9 +198,9 @@ def test_metrics_of_a_server_that_limits_name_become_metrics_of_the_run() -> Non
     ]
     values = {"draft_acceptance": 0.5, "draft_length": 3.0}
 
-    reported = served(log_of(hits), Window(9.5, 13.5))
-    gated = served(log_of(hits), Window(9.5, 13.5), None, GATED)
-    at_8 = served(log_of(growing), curve(_point(8, 9.5)), None, ["draft_length@8"])
+    reported = server_findings(log_of(hits), Window(9.5, 13.5))
+    gated = server_findings(log_of(hits), Window(9.5, 13.5), None, GATED)
+    at_8 = server_findings(log_of(growing), curve(_point(8, 9.5)), None, ["draft_length@8"])
 
     assert (reported.metrics, reported.zero, notes_of(reported)) == ({}, (), ())
     assert reported.server == gated.server == {**values, "prefix_hit_share": 0.0}
@@ -217,12 +217,12 @@ def test_stages_of_a_server_are_metrics_of_the_run_without_a_limit() -> None:
             for n in range(3)
         ]
     )  # fmt: skip
-    seen = served(log, Window(9.5, 13.0))
+    seen = server_findings(log, Window(9.5, 13.0))
 
     assert seen.metrics == {"stage_queue": 0.75}
     assert seen.zero == ()
     assert seen.server == {"waiting": 1.0, "waiting_max": 1.0}
-    at_64 = served(log, curve(_point(64, 9.5)))
+    at_64 = server_findings(log, curve(_point(64, 9.5)))
     assert at_64.metrics == {"stage_queue@64": 0.75}
 
 
@@ -243,7 +243,7 @@ def test_stages_of_a_server_are_metrics_of_the_run_without_a_limit() -> None:
     ids=["no client", "no page", "failures", "no counters", "no drafts", "one look"],
 )
 def test_a_gated_metric_that_the_server_does_not_show_is_noted(log: ServerLog, cause: str) -> None:
-    figures = served(log, Window(9.5, 12.5), None, ["throughput", "draft_length"])
+    figures = server_findings(log, Window(9.5, 12.5), None, ["throughput", "draft_length"])
 
     assert "draft_length" not in {*figures.metrics, *figures.zero}
     start = f"acceptance length has a limit, but was not measured: {cause}"
@@ -261,10 +261,10 @@ def test_hits_are_compared_with_the_shared_share_of_prompts() -> None:
         (0.48, "prompts share 48% with earlier ones: the cache is off or too small"),
         (0.0, "prompts share 0% with earlier ones: prompts were sent again"),
     ):
-        notes = notes_of(served(log, Window(9.5, 13.5), shared))
+        notes = notes_of(server_findings(log, Window(9.5, 13.5), shared))
         assert len(notes) == bool(more)
         assert all(note.startswith(f"{hits}{more}") for note in notes)
-        assert notes_of(served(log, curve(_point(8, 9.5)), shared)) == tuple(
+        assert notes_of(server_findings(log, curve(_point(8, 9.5)), shared)) == tuple(
             f"at 8: {note}" for note in notes
         )
 
@@ -280,8 +280,8 @@ def test_requests_of_other_clients_are_noted() -> None:
     arriving = OpenWindow(before=0, after=0, most=9, unanswered=0, late={})
     for waiting, running, notes in ((0.0, 8.0, ()), (2.0, 8.0, ()), (9.0, 16.0, other)):
         log = log_of([{"waiting": waiting, "running": running}] * 4)
-        assert notes_of(served(log, curve(closed))) == notes
-        assert notes_of(served(log, curve(replace(closed, open=arriving)))) == ()
+        assert notes_of(server_findings(log, curve(closed))) == notes
+        assert notes_of(server_findings(log, curve(replace(closed, open=arriving)))) == ()
 
 
 def _point(point: float, begin_s: float) -> PointWindow:

@@ -10,7 +10,7 @@ import pytest
 
 from pytest_mlperf.core.errors import RunError
 from pytest_mlperf.core.job import Job
-from pytest_mlperf.run.conditions import MAX_WARMUP_SECONDS, Mode, WarmUps, is_due, shortened
+from pytest_mlperf.run.conditions import MAX_WARMUP_SECONDS, Mode, WarmUps, needs_warm_up, shortened
 from tests.run.test_figures import job
 
 SUITE = """\
@@ -55,7 +55,7 @@ def test_a_gpu_that_does_real_work_is_warmed_up_once_in_a_session(tmp_path: Path
         ("cpu", "null", "always"): True,
         ("H200", "acme:Acme", "never"): False,
     }
-    assert {case: is_due(*case) for case in cases} == cases
+    assert {case: needs_warm_up(*case) for case in cases} == cases
 
 
 def test_without_a_warm_up_the_first_run_says_so_and_one_is_no_longer_than_needed(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -46,6 +47,59 @@ def step(job: Runner, name: str, **inputs: str) -> subprocess.CompletedProcess[s
     }
     env = {key: fill(value, values) for key, value in STEPS[name]["env"].items()}
     return job.run(STEPS[name]["run"], **env)
+
+
+INSTALL = "Install into an environment of this job's own"
+
+BACKEND = """\
+import zipfile
+
+
+def build_wheel(folder, config_settings=None, metadata_directory=None):
+    about = "tool-1.0.dist-info"
+    files = {
+        "tool.py": "",
+        f"{about}/METADATA": "Metadata-Version: 2.1\\nName: tool\\nVersion: 1.0\\n",
+        f"{about}/WHEEL": "Wheel-Version: 1.0\\nRoot-Is-Purelib: true\\nTag: py3-none-any\\n",
+        f"{about}/RECORD": "",
+    }
+    with zipfile.ZipFile(f"{folder}/tool-1.0-py3-none-any.whl", "w") as wheel:
+        for name, text in files.items():
+            wheel.writestr(name, text)
+    return "tool-1.0-py3-none-any.whl"
+"""
+
+
+def test_without_a_package_the_action_installs_its_own_commit(job: Runner) -> None:
+    """In a new environment of the named Python, which a second job replaces."""
+    repository = job.folder / "repository"
+    (repository / ".github" / "actions" / "judge").mkdir(parents=True)
+    (repository / "backend.py").write_text(BACKEND, "utf-8")
+    (repository / "constraints.txt").write_text("tool==1.0\n", "utf-8")
+    build = '[build-system]\nrequires = []\nbuild-backend = "backend"\nbackend-path = ["."]\n'
+    (repository / "pyproject.toml").write_text(build, "utf-8")
+    job.env |= {
+        "GITHUB_ACTION_PATH": str(repository / ".github" / "actions" / "judge"),
+        "PIP_NO_INDEX": "1",
+    }
+    (job.temp / "judge" / "of-an-earlier-job").touch()
+    done = step(job, INSTALL, python=sys.executable)
+
+    assert done.returncode == 0, done.stdout + done.stderr
+    program = job.temp / "judge-venv" / "bin" / "python"
+    seen = subprocess.run(
+        [program, "-c", "import tool; print(tool.__file__)"], capture_output=True, check=True
+    )
+    assert seen.stdout.decode().startswith(str(job.temp / "judge-venv"))
+    assert list((job.temp / "judge").iterdir()) == []
+
+
+@pytest.mark.parametrize("python", ["no-such-python", "/bin/false"])
+def test_a_python_that_cannot_be_used_is_one_error(job: Runner, python: str) -> None:
+    done = step(job, INSTALL, python=python)
+
+    assert done.returncode == 2
+    assert "::error::the input python must name a Python of 3.11 or newer" in done.stdout
 
 
 def test_an_unchanged_build_is_ok_with_a_summary_and_outputs(job: Runner) -> None:

@@ -20,7 +20,7 @@ SMOOTHING = 0.8
 
 @dataclass(frozen=True, slots=True)
 class Recipe:
-    """Describe a recipe: its scheme in the library or in words, and whether it needs samples."""
+    """Describe a recipe: precision, library's scheme, method (`how`), need of samples (`looks`)."""
 
     precision: PrecisionName
     scheme: str
@@ -31,7 +31,7 @@ class Recipe:
 class RecipeBuilder(Builder):
     """Provide the options that all builders share."""
 
-    def _choose(
+    def _set_options(
         self,
         builder: str,
         recipe: str,
@@ -40,7 +40,7 @@ class RecipeBuilder(Builder):
         device: str,
         max_prompt_tokens: int = 1,
     ) -> None:
-        """Check the options of a builder, and set those that all have."""
+        """Check a builder's options, also by `rules`; store recipe, device and prompt length."""
         is_device = re.fullmatch(r"cpu|cuda(:\d+)?", device) is not None
         common = (
             ("recipe", recipe, recipe in recipes, f"one of {', '.join(recipes)}"),

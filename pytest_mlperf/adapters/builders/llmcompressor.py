@@ -56,7 +56,7 @@ class LlmCompressorBuilder(RecipeBuilder):
             max_prompt_tokens: Maximum tokens of a calibration sample; longer samples are truncated.
             device: "cpu", "cuda" or "cuda:N".
         """
-        self._choose(
+        self._set_options(
             "llmcompressor", recipe, RECIPES, device=device, max_prompt_tokens=max_prompt_tokens
         )
         self._ignore = tuple(ignore)

@@ -57,7 +57,7 @@ class ModelOptBuilder(RecipeBuilder):
             max_prompt_tokens: Maximum tokens of a calibration sample; longer samples are truncated.
             device: "cpu", "cuda" or "cuda:N".
         """
-        self._choose(
+        self._set_options(
             "modelopt",
             recipe,
             RECIPES,

@@ -49,7 +49,7 @@ class TorchAoBuilder(RecipeBuilder):
         """
         sizes = f"one of {', '.join(map(str, GROUP_SIZES))}"
         rule = ("group_size", group_size, group_size in GROUP_SIZES, sizes)
-        self._choose("torchao", recipe, RECIPES, rule, device=device)
+        self._set_options("torchao", recipe, RECIPES, rule, device=device)
         self._group_size = group_size
 
     def build(

@@ -93,7 +93,7 @@ class TorchAoUnetBuilder(RecipeBuilder):
             ("calibrated_steps", calibrated_steps, begins, f"1 to steps, {steps}"),
             ("smoothing", smoothing, 0 <= smoothing <= 1, "a number from 0 to 1"),
         )
-        self._choose("torchao-unet", recipe, RECIPES, *rules, device=device)
+        self._set_options("torchao-unet", recipe, RECIPES, *rules, device=device)
         self._steps = steps
         self._calibrated = calibrated_steps
         self._generation = {"guidance_scale": guidance_scale, "negative_prompt": negative_prompt}

@@ -195,7 +195,7 @@ def _turns(source: SampleFile, group: str, lines: Sequence[Line]) -> list[Turn]:
 
 
 def _settings(source: SampleFile, line: Line, first: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the settings of a turn, with tools and length from the first turn if it has none."""
+    """Return a turn's tools, delay and answer length; `first` supplies missing tools and length."""
     number, record = line
     tools = record.get("tools") or first.get("tools") or None
     if tools is not None and not _are_objects(tools):

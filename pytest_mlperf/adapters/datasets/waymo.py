@@ -50,13 +50,13 @@ class WaymoOptions(ChecksumOptions, dataset="waymo", noun="frames"):
 
 
 class DrivenFrame(NamedTuple):
-    """Hold the data of one frame, which is an entry of the list.
+    """Hold one frame of the data set's frame list.
 
     Attributes:
-        name: Name of the pictures, without suffix.
-        points: File of the points.
-        calibration: Matrices by name, float32.
-        truth: Value of `reference`.
+        name: File name of the camera images, without suffix.
+        points: File of the lidar points.
+        calibration: Camera matrices by name, float32.
+        truth: Annotations, which `reference` returns.
     """
 
     name: str

@@ -35,10 +35,8 @@ class AucScorer(scorers.ScorerBase[AucOptions]):
 
     AUC is the probability that a clicked pair has a higher prediction than a pair that was not
     clicked; ties count half. The result equals that of scikit-learn's roc_auc_score on float32,
-    which
-    the reference calls. MLPerf's 89 million pairs need about 1 GB of memory: 5 bytes per pair, and
-    about 50 bytes
-    per clicked pair (3 %).
+    which the reference calls. MLPerf's 89 million pairs need about 1 GB of memory: 5 bytes per
+    pair, and about 50 bytes per clicked pair (3 %).
     Source: recommendation/dlrm_v2/pytorch/tools/accuracy-dlrm.py of
     https://github.com/mlcommons/inference.
     """
@@ -145,10 +143,7 @@ class UserItemPairs:
                 )
 
     def pieces(self) -> Iterator[tuple[slice, slice]]:
-        """Yield blocks of whole samples with about PIECE_PAIRS pairs.
-
-        Each block is a slice of the samples and the slice of their pairs.
-        """
+        """Yield (slice of samples, slice of their pairs) in blocks of about PIECE_PAIRS pairs."""
         first, start = 0, 0
         while first < len(self.ends):
             last = int(np.searchsorted(self.ends, start + PIECE_PAIRS, side="right"))

@@ -131,7 +131,8 @@ def thresholds_of(scores: Sequence[float], boxes: int) -> list[float]:
 class ClassFrame:
     """Hold the boxes and detections of one class in one sample.
 
-    An entry of `truths` is (whether a box must be found, [(index of detection, overlap), ...]).
+    An entry of `truths` is (whether a box must be found, [(index of detection, overlap), ...]);
+    `boxes` counts those to be found; `valid` has the indices of the class's counted detections.
     """
 
     truths: list[tuple[bool, list[tuple[int, float]]]]
@@ -166,10 +167,7 @@ def select_class(frame: Frame, label: int, name: str) -> ClassFrame:
 
 
 def first_match(frame: ClassFrame) -> tuple[set[int], set[int]]:
-    """Match each box with the candidate of the highest score.
-
-    Returns the indices of correct detections, and of all matched detections.
-    """
+    """Match each box to its best-scored detection; return indices (correct, all matched ones)."""
     right: set[int] = set()
     matched: set[int] = set()
     for counts, candidates in frame.truths:

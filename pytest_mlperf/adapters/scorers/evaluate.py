@@ -70,7 +70,7 @@ class EvaluateOptions(DecoderOptions):
 
 
 class EvaluateScorer(TextScorer[EvaluateOptions]):
-    """Score with `compute` of a metric of library evaluate: your own script, or a pinned one."""
+    """Score by a metric of the library evaluate: the user's script, or one at a pinned revision."""
 
     libraries: ClassVar[tuple[str, ...]] = ("evaluate",)
     name: ClassVar[str] = "evaluate"

@@ -22,7 +22,7 @@ def whole_scores(metric: str, value: float, pseudo: Sequence[float], leverage: L
 
 
 class Shares:
-    """Accumulate the weights of samples in a mean over parts, such as classes.
+    """Compute the `Leverage` of samples in a score that is the mean over parts, such as classes.
 
     All parts weigh the same. If independent samples have the weights h in a part (sum 1), the
     part's mean has the variance s² sum h². The sum of the samples' squared deviations from the
@@ -54,7 +54,7 @@ class Shares:
         self._of_samples += visible
 
     def leverage(self, max_change: float) -> Leverage:
-        """Return the leverage; `max_change` is a part's largest change of score, in its unit."""
+        """Return the leverage of samples; one can change a part's score by at most `max_change`."""
         visible, squares = float(self._of_samples.sum()), float(np.square(self._of_samples).sum())
         return Leverage(
             seen=min(1.0, max(0.0, visible / self._variance)),

@@ -22,14 +22,11 @@ class PerplexityScorer(scorers.ScorerBase[scorers.NoOptions]):
 
     "perplexity" is e to the mean negative log-probability (natural logarithm) of all scored tokens.
     A sample's score is its jackknife pseudo-value: the perplexity plus the number of samples times
-    the
-    sample's influence, which depends on its number of tokens. With data set windows, the windows of
-    a
-    document form a group, and documents are the units of the paired comparison.
+    the sample's influence, which depends on its number of tokens. With data set windows, the
+    windows of a document form a group, and documents are the units of the paired comparison.
 
     Perplexities are comparable only for the same tokens: an output whose token ids differ from
-    those
-    of the data set is an error.
+    those of the data set is an error.
 
     Source: F. Jelinek, R. L. Mercer, L. R. Bahl, J. K. Baker, "Perplexity - a measure of the
     difficulty of speech recognition tasks", Journal of the Acoustical Society of America 62 (1977).

@@ -7,10 +7,7 @@ from pytest_mlperf.extension import METRICS, ReportedSession, json_text, sentenc
 
 
 def report(session: ReportedSession, *, smaller: bool = False) -> str:
-    """Return JSON of the metrics of which larger values are better.
-
-    With `smaller`, return the metrics of which smaller values are better.
-    """
+    """Return JSON of the metrics that are better if larger or, with `smaller`, if smaller."""
     benchmarks: dict[str, Any] = {}
     for verdict in (result.verdict for result in session.results.cases):
         headline = visible(sentence(verdict.headline))

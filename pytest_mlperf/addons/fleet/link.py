@@ -44,7 +44,7 @@ class ClusterLink:
         self._connected = False
 
     def tell(self, **command: Any) -> None:
-        """Send a command to `bridge.py`."""
+        """Send a command, as one line of JSON, to the process that runs `bridge.py`."""
         self._process.tell(json.dumps(command).encode() + b"\n")
 
     def event(self, patience_s: float) -> Event | None:

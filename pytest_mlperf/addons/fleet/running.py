@@ -296,7 +296,7 @@ class Fleet:
         if notices is None:
             return
         not_here, _, _, held, warnings, errors, *_ = notices
-        self._state.addons.take(warnings, errors)
+        self._state.addons.add_messages(warnings, errors)
         for text in held:
             reports = [self._local(group, node, report) for report in json.loads(text)["reports"]]
             group.reported.add(self._reports.hold(reports))

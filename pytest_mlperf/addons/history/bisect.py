@@ -101,16 +101,15 @@ class Comparison:
 
 @dataclass(frozen=True, kw_only=True)
 class Proof:
-    """Hold the conclusion of a bisect: the range of builds that contains the drop.
+    """Hold the conclusion of a bisect: the smallest range of builds proven to contain the drop.
 
     Attributes:
-        before: Number of the last build before the range, the smallest one proven to contain the
-            drop.
+        before: Number of the last build before the range.
         now: Number of the last build in the range.
         metric: (test, metric) that dropped over the range.
-        speed: Relative speed of the metric: end of the range over `before`.
-        direct: Whether these two builds were compared with each other, not each with the good one.
-        rest: Other ranges that are proven to contain part of the drop.
+        speed: Speed of build `now` relative to build `before`, by this metric.
+        direct: Whether `before` and `now` were compared directly, not each with the good build.
+        rest: Other ranges (before, now) that are proven to contain part of the drop.
     """
 
     before: int
@@ -289,7 +288,10 @@ class Bisection:
         return ratios
 
     def _runner(self, stack: ExitStack, test: str, index: int, *, later: bool) -> CaseRunner:
-        """Build a commit, return its runner; `stack` removes it; a `later` failure is _Broke."""
+        """Build commit `index` and return its runner; `stack` removes the build.
+
+        If `later`, a failed build raises _BrokenBuild instead of RunError.
+        """
         case, build_at = self._cases[test], self.builds[index]
         earlier = build_at.earlier(case.planned.path, case.job.elsewhere)
         label = f"{FOLDER_LABEL}-{build_at.title}"

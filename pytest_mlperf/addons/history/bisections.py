@@ -92,11 +92,11 @@ class BisectStore:
         return earlier
 
     def pairs(self, key: str) -> RunPairs:
-        """Return the stored runs for a key of two builds and a test."""
+        """Return the stored runs of two builds in one test, which `key` identifies."""
         return self.state.pairs.get(key, RunPairs())
 
     def keep(self, key: str, pairs: RunPairs) -> None:
-        """Store the runs for a key of two builds and a test."""
+        """Store the runs of two builds in one test, which `key` identifies."""
         # Absolute paths would reveal machine and user.
         pairs = placeless(pairs, roots=(str(Path.cwd()),), home=str(Path.home()))
         self._write(replace(self.state, pairs={**self.state.pairs, key: pairs}))

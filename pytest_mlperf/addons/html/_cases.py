@@ -145,10 +145,7 @@ def _level(history: CaseHistory) -> str:
 
 
 def _unit(metric: str, value: float) -> tuple[str, float]:
-    """Choose a readable unit for a time metric; return it and its factor from seconds.
-
-    Returns "" and 1 for other metrics.
-    """
+    """Return (readable unit, its factor from seconds) for a time; ("", 1) for other metrics."""
     if METRICS[metric].unit != "s":
         return "", 1.0
     units = (("s", 1.0), ("ms", 1e3))
@@ -175,7 +172,7 @@ def _steps(days: Sequence[float]) -> list[float | int]:
 
 
 def engine_version(fingerprint: Mapping[str, str]) -> str:
-    """Return the engine's name and version, those that the fingerprint has."""
+    """Return the engine's name and version as text, without those that the fingerprint lacks."""
     engine = fingerprint.get("engine.engine") or fingerprint.get("engine", "").rpartition(":")[2]
     version = fingerprint.get("engine.version") or fingerprint.get(f"engine.{engine}", "")
     return f"{engine} {version}".strip()[:MAX_REASON_CHARACTERS]

@@ -406,7 +406,7 @@ def cost(cases: Sequence[Grouped]) -> Figure:
     )
 
 
-def spent(cases: Sequence[Grouped], files: RunFiles) -> Figure:
+def duration_plot(cases: Sequence[Grouped], files: RunFiles) -> Figure:
     """Return a plot of how long each case took, by phase (`TIME_PARTS`)."""
     rows: list[Row] = []
     for index, group in enumerate(cases):

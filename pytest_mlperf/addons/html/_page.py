@@ -21,12 +21,12 @@ from pytest_mlperf.addons.html._cases import common_facts, figures_of, template_
 from pytest_mlperf.addons.html._figures import (
     accuracy,
     cost,
+    duration_plot,
     energy,
     forest,
     heat_map,
     precisions,
     relative,
-    spent,
     spread,
     strip,
 )
@@ -218,7 +218,7 @@ def _case_data(
     figures = [
         *(forest(cases), heat_map(cases), relative(cases), accuracy(cases), precisions(cases)),
         *(strip(cases), spread(cases, run_files), energy(cases, run_files), cost(cases)),
-        spent(cases, run_files),
+        duration_plot(cases, run_files),
     ]
     return {
         "cases": sections,

@@ -30,7 +30,7 @@ def precision_points(
 
 
 def _points(block: precisions.Block) -> tuple[list[tuple[Case, dict[str, Any]]], list[str]]:
-    base = deciding(block)
+    base = closest_score(block)
     if base is None:
         return [], []
     drawn, absent = [], []
@@ -43,7 +43,7 @@ def _points(block: precisions.Block) -> tuple[list[tuple[Case, dict[str, Any]]],
     return drawn, absent
 
 
-def deciding(block: precisions.Block) -> precisions.Score | None:
+def closest_score(block: precisions.Block) -> precisions.Score | None:
     """Return the reference's score that is closest to failing at any precision.
 
     Closeness is a score as a share of its minimum for passing or, without one, of itself. Returns

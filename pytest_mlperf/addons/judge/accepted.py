@@ -40,7 +40,7 @@ class AcceptedRuns:
     """Hold the content of a baseline file.
 
     Attributes:
-        conditions: By tool, one point per task or concurrency that holds only what all runs share:
+        conditions: By tool, one point per task or concurrency with what is equal in all its runs:
             facts, definitions of metrics, and the position on a curve.
         runs: Runs whose points hold only measured values.
     """
@@ -60,8 +60,8 @@ DOCUMENT = Document(
 )
 
 
-def place(name: str) -> Path:
-    """Return the path of a baseline's file; raise MlperfError if the name is not a file name."""
+def baseline_file(name: str) -> Path:
+    """Return the relative path of a baseline's file; raise MlperfError for an invalid name."""
     if not _NAME.fullmatch(name):
         raise MlperfError(
             f"{name!r} is not a valid baseline name: use letters, digits, '.', '_' and '-'"
@@ -71,7 +71,7 @@ def place(name: str) -> Path:
 
 def load(name: str, root: Path = Path()) -> tuple[ToolRun, ...]:
     """Return the runs of a baseline; raise MlperfError if it is missing or damaged."""
-    file = root / place(name)
+    file = root / baseline_file(name)
     baseline = DOCUMENT.load(file)
     if baseline is None:
         raise MlperfError(
@@ -97,7 +97,7 @@ def update(
     Raises:
         MlperfError: The reason is empty, or the file cannot be read or written.
     """
-    file, today = place(name), dt.datetime.now(dt.UTC).date().isoformat()
+    file, today = baseline_file(name), dt.datetime.now(dt.UTC).date().isoformat()
     if not reason.strip(" ."):
         raise MlperfError("--update needs --reason TEXT, which says why these runs are accepted")
     words, changed = "", False

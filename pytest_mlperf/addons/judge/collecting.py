@@ -12,7 +12,7 @@ import pytest
 
 from pytest_mlperf import MlperfError
 from pytest_mlperf.addons.judge import report
-from pytest_mlperf.addons.judge.accepted import place
+from pytest_mlperf.addons.judge.accepted import baseline_file
 from pytest_mlperf.addons.judge.command import add_arguments, compare_runs, failing, side_of
 from pytest_mlperf.extension import CaseResult, broken, nearest
 from pytest_mlperf.stores.foreign import read_toml
@@ -51,7 +51,7 @@ def parsed_file(path: Path, root: Path) -> argparse.Namespace:
         parsed = parser.parse_args(list(_words(path, content)))
     except argparse.ArgumentError as error:
         raise MlperfError(f"{path}: {error}") from None
-    beside = parsed.baseline and (path.parent / place(parsed.baseline)).exists()
+    beside = parsed.baseline and (path.parent / baseline_file(parsed.baseline)).exists()
     parsed.root = path.parent if beside else root
     return parsed
 

@@ -150,11 +150,11 @@ def _update(parsed: argparse.Namespace, new_side: Side) -> int:
     result, sides = compare(new_side.runs, new_side.runs, settings), ("", "")
     if result.outcome is Outcome.INVALID:
         raise MlperfError(f"not recorded: {report.headline(result)}")
-    replacing, exists = parsed.update == "replace", accepted.place(parsed.baseline).exists()
+    replacing, exists = parsed.update == "replace", accepted.baseline_file(parsed.baseline).exists()
     kept = {run.digest for run in accepted.load(parsed.baseline)} if exists else set()
     fresh = tuple(run for run in new_side.runs if run.digest not in kept)
     if not (fresh or replacing):
-        show([f"{accepted.place(parsed.baseline)}: not changed: it has these runs"])
+        show([f"{accepted.baseline_file(parsed.baseline)}: not changed: it has these runs"])
         return 0
     if judging := bool(kept and fresh):
         result, sides = compare_runs(parsed, replace(new_side, runs=fresh))
@@ -213,7 +213,7 @@ def _compared(base: Side, now: Side, settings: Settings) -> FileComparison:
 
 
 def failing(parsed: argparse.Namespace, result: FileComparison) -> set[Outcome]:
-    """Return the outcomes that fail; with --fail-on also INCONCLUSIVE if a side has one session."""
+    """Return the failing outcomes; --fail-on adds some, INCONCLUSIVE if a side has one session."""
     open_ = (Outcome.PROVISIONAL, Outcome.SUSPECT) if parsed.fail_on else ()
     outcomes = {*report.FAILING, *open_}
     if parsed.fail_on == "inconclusive" or (parsed.fail_on and result.one_session):

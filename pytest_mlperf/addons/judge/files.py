@@ -142,7 +142,7 @@ def has_keys(*keys: str, marks: Iterable[str] = ()) -> Callable[[ResultFile], bo
     """Return a function that recognises a document by the keys of its first object.
 
     Args:
-        marks: Keys of which the object has one.
+        marks: Keys of which the object must have at least one; empty for no such condition.
     """
     return lambda document: (
         document.head.keys() >= set(keys)

@@ -82,7 +82,7 @@ def compare(
         notes.append(NO_HOST)
     notes += (note for case in cases for note in case.notes)
     order = {key: place for place, key in enumerate([*old, *new])}
-    rows.sort(key=lambda row: (order.get((row.tool, row.point), len(order)), *_in_order(row)))
+    rows.sort(key=lambda row: (order.get((row.tool, row.point), len(order)), *_sort_key(row)))
     return FileComparison(
         rows=tuple(rows),
         new=new,
@@ -93,7 +93,7 @@ def compare(
     )
 
 
-def _in_order(row: Row) -> tuple[bool, int, str]:
+def _sort_key(row: Row) -> tuple[bool, int, str]:
     """Return the key to sort rows by: judged before reported, then order in `BASES`, statistic."""
     base, statistic = split(row.metric)
     place = BASES.index(base) if base in BASES else len(BASES)
@@ -264,7 +264,7 @@ def _of_pairs(task: JudgedMetric, rule: RuleR) -> Row:
 
 
 def _guarded(task: JudgedMetric, row: Row, settings: Settings) -> Row:
-    """Return the row as INVALID if its change is implausible or rests on an unknown condition."""
+    """Return the row as INVALID if its change is implausible or depends on an unrecorded fact."""
     factor = task.ratio**row.sign
     plausible = 1 / IMPLAUSIBLE_LOSS < factor < IMPLAUSIBLE_GAIN
     if not plausible and IMPLAUSIBLE not in settings.ignored:

@@ -127,7 +127,7 @@ class ToolPoint:
 
     Attributes:
         metrics: Values by name, above 0, in the unit of their quantity.
-        absent: Reasons by name of metrics without a usable value.
+        absent: Reason why a metric has no value, such as "skipped", by its name.
         facts: Conditions that must be equal on both sides, by name.
         quantities: Definitions of metrics that `METRICS` lacks.
         sent, failed: Numbers of requests; None if the file does not state them.

@@ -22,7 +22,7 @@ FEW = 100
 
 @dataclass(frozen=True, kw_only=True)
 class JudgedMetric:
-    """Hold a metric's old and new values; with a `guard` (unrecorded fact) changes are INVALID."""
+    """Hold a metric's old and new values; `guard` names an unrecorded fact: changes are INVALID."""
 
     row: Row
     old: Sequence[Value]
@@ -87,7 +87,7 @@ class PointCase:
                 self._check_fact(name, facts)
 
     def _check_fact(self, name: str, facts: Sequence[Fact]) -> None:
-        """Note runs that lack a fact; if it differs, store why its metrics cannot be compared."""
+        """Note runs that lack a fact; if it differs, mark the metrics as not comparable."""
         bases = next((fact.bases for fact in facts if fact.bases), ())
         first = next((index for index, fact in enumerate(facts) if fact.value is not None), None)
         if first is None:

@@ -35,7 +35,7 @@ def table_of(rows: Sequence[Mapping[str, object]]) -> Mapping[str, object]:
 
 @cache
 def results_in(path: Path) -> tuple[OfficialResult, ...]:
-    """Read the results in such a file; raise MlperfError if the file has another format."""
+    """Read the official results in a file of `import mlperf --rows`; refuse other files."""
     raw = read_foreign(path, TABLE_TITLE)
     if isinstance(raw, dict) and raw.get("kind") != TABLE_KIND:
         raise MlperfError(f"{path}: not a {TABLE_TITLE}; {WRITE}")

@@ -152,7 +152,7 @@ def _copy(root: Path, copy: Path) -> None:
 
 
 def repeated(arguments: Sequence[str]) -> tuple[str, ...]:
-    """Return those options of the session that also apply to new runs, as OPTION=VALUE."""
+    """Return those options of a session that its new runs must repeat, as OPTION=VALUE."""
     words = [one if "=" in one else f"{one}={after}" for one, after in pairwise([*arguments, ""])]
     return tuple(word for word in words if REPEATED.fullmatch(word))
 
@@ -178,7 +178,7 @@ def _run(command: Sequence[str]) -> int:
 def make_proposal(
     test: ToMeasure, measured_result: CaseResult | None, copy: Path, terms: Terms
 ) -> Proposal | Kept:
-    """Propose new runs as baseline, or return `Kept` with a reason; BaselineError if unfit."""
+    """Propose new runs as baseline, or return why it is kept; BaselineError if it may not be."""
     if measured_result is None:
         raise BaselineError("pytest did not measure it; see its output above")
     require_fit(measured_result)

@@ -58,10 +58,10 @@ UNFIT_OUTCOMES = frozenset({Outcome.INVALID, Outcome.ERROR, Outcome.GATE_FAIL})
 
 @dataclass(frozen=True, kw_only=True)
 class Terms:
-    """Hold the user's options for accepting values.
+    """Hold the user's options for accepting values as baselines.
 
     Attributes:
-        chosen: Ids of the cases to accept; empty for all.
+        regressions, chosen: Ids of cases whose drops may be accepted; to accept (empty: all).
         measure: Whether missing runs may be made now.
     """
 
@@ -322,7 +322,7 @@ class PerformanceProposal:
         return worsened(self.old.runs if self.old else (), self.new.runs, self.limits)
 
     def lines(self) -> Iterator[str]:
-        """Yield one line per metric with old and new score, then one on the number of samples."""
+        """Yield a line per metric, old and new; notes; then a line on the amount of data."""
         old = geometric_means(self.old.runs) if self.old else {}
         new = geometric_means(self.new.runs)
         for metric in filter(new.__contains__, self.limits):
@@ -331,7 +331,7 @@ class PerformanceProposal:
         yield f"  {len(self.new.runs)} runs -> {relative(self.file)}"
 
     def write(self) -> None:
-        """Write the record to the baseline file."""
+        """Write the proposed record to the baseline file."""
         baselines.update(self.file, self._put)
 
     def _put(self, current: Baseline | None) -> Baseline:
@@ -359,7 +359,7 @@ class AccuracyProposal:
         return self.file.parents[2]
 
     def lines(self) -> Iterator[str]:
-        """Yield one line per metric with old and new score, then one on the number of samples."""
+        """Yield a line per metric, old and new; notes; then a line on the amount of data."""
         for metric, new in self.new.scores.items():
             old = self.old.scores.get(metric) if self.old else None
             if old is None:
@@ -390,7 +390,7 @@ def performance_proposal(
     action: Action,
     reason: str,
 ) -> PerformanceProposal:
-    """Create the proposal for a performance test's runs."""
+    """Create the proposal to accept a performance test's runs as its baseline."""
     verdict, case = result.verdict, result.verdict.case
     assert verdict.subject is not None
     rule = rule_of_baseline(file, case.accelerator, verdict.subject.identity, USUAL_BASELINE_RUNS)[

@@ -123,8 +123,9 @@ def measure(
     Args:
         counter: Readings [J], oldest first, from before the window to after it; may be empty.
         trace: Readings [W], oldest first.
+        limit_w: Enforced power limit; a mean power far above it invalidates the energy.
         rate_hz: Planned sampling rate; a trace with far fewer samples is not used.
-        covers: Whether the power sensor measures all the time; that of A100 and H100: 25 % of it.
+        covers: Whether the power sensor measures without gaps; A100's and H100's cover 25 % only.
         average: Readings of the driver's mean power of the last AVERAGED_S [W]; may be empty.
         most_w: The highest power that the board can draw, if known.
         period_s: Measured time between steps of the counter, if known.

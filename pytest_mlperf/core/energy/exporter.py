@@ -75,7 +75,7 @@ class ExportedGpu:
 
 
 def read_exporter(page: bytes, chosen: Collection[str] = ()) -> dict[str, ExportedGpu]:
-    """Parse an exporter's page; return by UUID its GPUs, or those on `chosen` UUIDs and hosts."""
+    """Return a page's GPUs by UUID; if `chosen` is not empty, only those UUIDs and hosts."""
     gpus: dict[str, ExportedGpu] = {}
     for sample in page_samples(page, {POWER_METRIC, ENERGY_METRIC, LIMIT_METRIC, *AMD_METRICS}):
         labels = {name.lower(): text for name, text in sample.labels.items()}
@@ -117,7 +117,7 @@ class ExporterLook:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class _CounterEnergy:
-    """Hold a GPU's energy [J] in a window by its counter; None for the reasons in `why_not`."""
+    """Hold a GPU's energy [J] in a window by its counter; None if `why_not` has reasons."""
 
     joules: float | None = None
     uncertainty_j: float | None = None

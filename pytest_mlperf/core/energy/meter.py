@@ -205,7 +205,7 @@ def wall_energy(readings: Sequence[MeterReading], begin_s: float, end_s: float) 
 def _why_unknown(
     readings: Sequence[MeterReading], good: Sequence[MeterReading], begin_s: float, end_s: float
 ) -> Iterator[str]:
-    """Yield why the energy is unknown; only the first reason is certain."""
+    """Yield reasons for unknown energy, the certain one first; `good` are readings above 0 W."""
     if not good:
         yield "the meter's file has no reading" + (" above 0 W" if readings else "")
     for earlier, later in pairwise(readings):

@@ -135,8 +135,8 @@ def refresh_s(trace: Sequence[Reading]) -> float | None:
 def delay_s(trace: Sequence[Reading], *, covers: bool, usual_s: float = 0.0) -> float:
     """Return the delay of a power trace behind the actual power [s].
 
-    On average a reading is half a refresh old; if the sensor measures all the time, it is also the
-    mean of a whole refresh. `usual_s` is used if the trace is too steady to show refreshes.
+    On average a reading is half a refresh old; if the sensor measures all the time (`covers`), it
+    is also the mean of a whole refresh. `usual_s`: refresh for a trace too steady to show it.
     """
     refresh = refresh_s(trace) or usual_s
     return refresh if covers else refresh / 2
@@ -391,7 +391,7 @@ def steps_of(counter: Sequence[Reading]) -> list[Reading]:
 
 
 def regular_steps(steps: Sequence[Reading], read_s: float) -> list[Reading]:
-    """Move counter steps to fitted regular times, unless many would move over `read_s` [s]."""
+    """Move counter steps to fitted regular times, unless > 5 % would move over `read_s` [s]."""
     moments = [reading.time_s - steps[0].time_s for reading in steps]
     numbers = _period_indices(moments)
     fitted = linear_regression(numbers, moments)
@@ -457,7 +457,7 @@ def lag_of(steps: Sequence[Reading], trace: Sequence[Reading]) -> float | None:
 def _interpolate_energy(
     steps: Sequence[Reading], cumulated_energy: Sequence[Reading], time_s: float, lag_s: float
 ) -> float:
-    """Interpolate an energy counter by the cumulated power `lag_s` earlier, else linearly."""
+    """Interpolate an energy counter at `time_s` by the power `lag_s` earlier, else linearly."""
     earlier, later = around(steps, time_s)
     if not cumulated_energy or earlier.time_s - lag_s < cumulated_energy[0].time_s:
         return at(steps, time_s)

@@ -50,11 +50,11 @@ class SessionShare:
         )
 
     def variance(self, probability: float, inside: float, within: float, log_se: float) -> float:
-        """Return the `probability` quantile of s0², a run's variance beyond the noise within it.
+        """Return the `probability` quantile of s0², the variance of runs beyond `within`.
 
         Args:
-            inside: Variance of runs of one session beyond `within`: (1 - φ)·(s0² + w²) - w².
-            within: Variance within a run, w².
+            inside: Variance of one session's runs beyond `within`: (1 - φ)·(s0² + w²) - w².
+            within: Variance inside a run, w².
             log_se: Standard error of the logarithm of `inside`.
         """
 
@@ -151,7 +151,7 @@ MIN_DF, MAX_DF = 1.0, 30.0
 
 @dataclass(frozen=True, slots=True)
 class SeriesVariance:
-    """Hold the variance of one series, its degrees of freedom, and its within-run variance."""
+    """Hold a metric's log variance between runs of a case, its df, and the one inside a run."""
 
     variance: float
     df: int
@@ -160,7 +160,11 @@ class SeriesVariance:
 
 @dataclass(frozen=True, slots=True)
 class Fit:
-    """Hold estimates of ν0 (`df`) and s0² (`variance`), its log's error, and the data's weights."""
+    """Hold a fit of the noise prior: ν0 (`df`) and s0² (`variance`).
+
+    `log_se` is the standard error of log s0². `df_weight` and `weight` are the shares of the data
+    in the estimates of ν0 and log s0², from 0 to 1; the rest is the default.
+    """
 
     df: float
     variance: float
@@ -172,10 +176,10 @@ class Fit:
 def fit(
     units: Sequence[SeriesVariance], default_df: float, default_variance: float, cases: int
 ) -> Fit:
-    """Fit V_c / (s0² + w_c²) ~ F(d_c, ν0), the model of rule R, by moments of log V.
+    """Fit rule R's prior, V / (s0² + w²) ~ F(d, ν0), by the moments of log V; return s0² and ν0.
 
-    A unit is one V_c with d_c and w_c². The estimates are shrunk towards the defaults. Metrics of a
-    case share its runs, so the number of cases determines the weight of the data.
+    A unit has variance V between runs, df d, and variance w² inside a run. Estimates are shrunk
+    towards the defaults; the number of `cases`, whose metrics share runs, weights the data.
 
     Source: G. K. Smyth, 2004, section 6.2, with an expected variance per case; the shrinkage is
         ours.
@@ -211,7 +215,7 @@ def fit(
 
 
 def _centred(unit: SeriesVariance, expected: float) -> float:
-    """Return log(V / (s0² + w²)) - E log(χ²/d): V, w² and d of `unit`, s0² is `expected`."""
+    """Return a series' log(variance / (`expected` s0² + within)), less the mean of log(χ²/df)."""
     ratio = max(unit.variance, FLOOR_SD**2) / (expected + unit.within)
     return math.log(ratio) - digamma(unit.df / 2) + math.log(unit.df / 2)
 
@@ -315,7 +319,7 @@ class Learnt:
     Attributes:
         sd, share: 90 % confidence intervals of sd s0 and session share φ; None for one session.
         cases: Cases with at least two runs in one session.
-        weights: Weights of the data in ν0 (prior df) and s0; the defaults have the rest.
+        weights: Weights (0 to 1) of the data in the estimates of ν0 (prior df) and of s0.
     """
 
     noise: Noise
@@ -328,7 +332,7 @@ class Learnt:
 
 
 def spread(runs: Sequence[Value]) -> SeriesSpread | None:
-    """Return variances inside runs, of runs and of sessions; None if no session has two runs."""
+    """Return log variances within runs, of runs, of sessions; None if all sessions have one run."""
     groups = scatter(by_session(runs, log_scale()))
     if groups.run_df < 1:
         return None
@@ -407,10 +411,10 @@ def moderated(spread: SeriesSpread, noise: Noise) -> float:
 def _session_share(
     spreads: Sequence[tuple[Series, SeriesSpread]], run_prior: Fit
 ) -> tuple[SessionShare | None, int]:
-    """Return the distribution of φ and its degrees of freedom; (None, 0) if φ is unknown.
+    """Return (distribution of φ, the sessions' share of variance; its df); (None, 0) if unknown.
 
-    The ratio of a case's mean square between sessions to its moderated variance between runs is
-    (1 + n0·φ/(1-φ)) · F(S-1, ν0+f). Cases share the machine of a session, so they count as one.
+    A case's mean square between S sessions over its moderated run variance (prior and observed df:
+    ν0, f) is (1 + n0·φ/(1-φ)) · F(S-1, ν0+f), for n0 runs per session. All cases count as one.
     """
     squares = weight = run_df = 0.0
     between_df, names = 0, set()
@@ -467,7 +471,7 @@ def _ratio(excesses: Sequence[tuple[float, float, int]]) -> float:
 def _excess(runs: Sequence[Value], rule: RuleR) -> tuple[float, float, int] | None:
     """Return (df · (mean square between sessions / run variance - 1), weight, df) of a build.
 
-    The weight is that of the build in the pooled estimate. None with fewer than two sessions.
+    Σfirst / Σweight estimates session variance / run variance. None with fewer than two sessions.
     """
     sessions = by_session(runs, log_scale())
     if len(sessions) < 2:

@@ -81,7 +81,7 @@ class CalibratedCase:
 
     @property
     def groups(self) -> dict[str, str]:
-        """First session of the same day, by session; see `day_groups`."""
+        """First session of each session's day, by session id; see `day_groups`."""
         return day_groups((run.session, run.started, "") for run in self.runs)
 
     def values(self, metric: str) -> tuple[Value, ...]:
@@ -99,12 +99,13 @@ class CalibratedCase:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class NoiseSettings:
-    """Hold the stored noise of an accelerator and the amount of data.
+    """Hold the noise that a calibration measured on an accelerator, and its amount of data.
 
     Attributes:
-        prior_df, prior_sd: ν0 and s0, with a 90 % interval of s0 (None for one session).
-        session_share: φ, with a 90 % interval (None for one session).
-        max_runs: Recommended largest number of runs; --mlperf-max-runs sets the number in use.
+        prior_df, prior_sd: Relative sd between runs (s0), and its degrees of freedom (ν0).
+        prior_sd_low, prior_sd_high: 90 % interval of s0, likewise of φ; None for one session.
+        session_share: Share of the variance that all runs of one session have in common (φ).
+        max_runs: Recommended maximum runs of a case; --mlperf-max-runs sets the number in use.
         sessions: Number of days with runs.
         session_df: Degrees of freedom of φ: days of one case less one; None in older files.
     """
@@ -162,7 +163,7 @@ class Calibrated:
         return tuple(series for case in self.cases for series in case.series)
 
     def rule(self, settings: NoiseSettings, max_runs: int) -> RuleR:
-        """Return rule R with the noise of `settings`, but session df of at most days - 1."""
+        """Return rule R with the noise of `settings`; session df is at most days of data - 1."""
         noise, days = settings.noise, {day for case in self.cases for day in case.groups.values()}
         df = min(noise.session_df, len(days) - 1) if days else noise.session_df
         return dataclasses.replace(noise, session_df=df).rule(max_runs)
@@ -272,7 +273,7 @@ def best_length(
 
 
 def runs_to_detect(gated: Sequence[tuple[Sequence[Value], float]], noise: Noise) -> int:
-    """Return the fewest runs that detect drops by all detectable limits in `gated`, or default."""
+    """Return the fewest runs that detect drops by all detectable `gated` limits, else a default."""
     last = noise.rule(MAX_BASELINE_RUNS)
     able = [one for one in gated if minimum_detectable_change(one[0], rule=last) <= one[1]]
     if not able:

@@ -25,8 +25,8 @@ class Changed:
     """Hold the FLOP and bytes that remain after the declared techniques, such as pruning.
 
     Attributes:
-        certain, estimated: Least and likely work; None if unknown, with the cause in `reason` or
-            `why_no_estimate`.
+        certain, estimated: Lower bound and estimate of the work; None if unknown, with the cause in
+            `reason` or `why_no_estimate`.
         sparse: Whether 2:4 sparsity skips half of the weights, which doubles the peak.
         drafts: Tokens per decoding step (speculative decoding); None if unbounded.
         varies: Technique that makes work differ between samples of equal size; None without one.
@@ -43,7 +43,7 @@ class Changed:
 
 @dataclass(frozen=True, slots=True)
 class Effect:
-    """Describe a technique: kinds of work it applies to, figures it needs, and its `change`."""
+    """Define a technique's `change` of work, applicable `kinds`, and Circumstances it `needs`."""
 
     kinds: tuple[type, ...]
     needs: tuple[str, ...]
@@ -82,7 +82,7 @@ def _share(technique: str) -> Callable[[Changed, Circumstances], Changed]:
 
 
 def _with_figures(result: Changed, **figures: Any) -> Changed:
-    """Replace these figures in both the certain and the estimated work of a change."""
+    """Return `result` with these fields replaced in both its certain and its estimated work."""
     certain, likely = (
         None if work is None else replace(work, **figures)
         for work in (result.certain, result.estimated)
@@ -170,7 +170,7 @@ class Limit:
     Attributes:
         value: The result; None if only the limit was requested.
         certain: Limit for the least possible work; None with a cause in `why_unknown`.
-        ceiling: The certain limit at the highest clock, if weights fill the cache.
+        ceiling: As `certain`, but at the highest clock and with caches full of weights.
         estimated: Limit for the run's estimated work; None with a cause in `why_no_estimate`.
         binds: Resource that sets the estimated limit (if unknown, the certain limit).
     """
@@ -188,7 +188,7 @@ class Limit:
 
     @property
     def certain_share(self) -> float | None:
-        """Share of the certain limit that the result reaches, e.g. 0.62; None without a limit."""
+        """Result as a share of `certain`, the limit for the least work; None if unknown."""
         return self._share(self.certain)
 
     @property

@@ -50,7 +50,7 @@ class Term:
 def hardware(
     gpu: GpuSpec, seen: Circumstances, *, best: bool = False, sparse: bool = False
 ) -> Hardware:
-    """Return the capability of all GPUs; `best` assumes the highest clock and full caches."""
+    """Return the capability of all GPUs; `best`: top clock, full caches; `sparse`: 2:4 weights."""
     flops, weights = peak(gpu, seen.precision), seen.weights or seen.precision
     assert flops is not None  # callers checked all names
     copy = seen.replica_gpus or seen.gpus
@@ -72,7 +72,7 @@ def sample_limits(
 ) -> list[Term]:
     """Return the limits [samples/s] by compute and memory; [] if sample sizes are unknown.
 
-    `certain` counts only unavoidable work; `drafts` are tokens per step, None without a bound.
+    `certain`: only unavoidable work counts. `drafts`: tokens per decoding step, None if unbounded.
     """
     if isinstance(work, Decode):
         if not seen.output_tokens:
@@ -87,7 +87,7 @@ def sample_limits(
 def token_limits(
     work: Decode, has: Hardware, seen: Circumstances, *, certain: bool, drafts: float | None = 1.0
 ) -> list[Term]:
-    """Return limits [tokens/s] by compute and, unless `drafts` (tokens a step) is None, memory."""
+    """Return limits [tokens/s] by compute, memory; `drafts`: tokens a step, None omits memory."""
     flop = work.least_token(seen) if certain else work.estimate_token(seen)
     if not flop:
         return []
@@ -126,12 +126,12 @@ def step_bytes(work: Decode, has: Hardware, seen: Circumstances, *, certain: boo
     return work.weights(sequences * work.beams) * has.weight + cache
 
 
-def decode_rate(work: Decode, has: Hardware, *, batch: float, context: float) -> float:
-    """Return tokens per second of pure decoding, with `context` earlier tokens per sequence."""
+def decode_rate(work: Decode, hardware: Hardware, *, batch: float, context: float) -> float:
+    """Return the roofline's tokens/s for `batch` sequences with `context` earlier tokens each."""
     flop = work.beams * (work.token_flop + work.context_flop * context)
-    weight = has.weight or 0.0
-    read = work.weights(batch * work.beams) * weight + batch * context * work.kv_bytes(has.kv)
-    return batch / max(read / (has.bandwidth or float("inf")), batch * flop / has.flops)
+    weight = hardware.weight or 0.0
+    read = work.weights(batch * work.beams) * weight + batch * context * work.kv_bytes(hardware.kv)
+    return batch / max(read / (hardware.bandwidth or float("inf")), batch * flop / hardware.flops)
 
 
 def prefill_rate(work: Decode, hardware: Hardware, *, length: float) -> float:
@@ -148,7 +148,10 @@ def latency_bounds(
     certain: bool,
     drafts: float | None,
 ) -> list[Term]:
-    """Return bounds of a latency [s] by compute and memory; `certain`: for the least work."""
+    """Return bounds of a latency [s] by compute and memory; `certain`: for the least work.
+
+    `drafts` are tokens per decoding step; None if there is no bound on them.
+    """
     if not isinstance(work, Decode):
         flop = work.smallest if certain else work.estimate(seen)
         return [] if not flop else [_time("compute", flop, hardware.flops)]

@@ -22,7 +22,7 @@ _SCALES = {"": 1.0, "k": 1e3, "M": 1e6, "G": 1e9, "T": 1e12, "P": 1e15}
 
 @dataclass(frozen=True, slots=True)
 class _Figure:
-    """Describe the units of a GPU figure, base unit first; a value below `least` is an error."""
+    """Describe a GPU figure: its units, base unit first, an example, and its least valid value."""
 
     units: tuple[str, ...]
     example: str
@@ -112,7 +112,7 @@ def parse_gpu(accelerator: str, figures: Mapping[str, Any]) -> GpuSpec:
 
 
 def any_of(specs: Sequence[GpuSpec]) -> GpuSpec:
-    """Return upper bounds over several GPU models, if it is unknown which one is present."""
+    """Return an upper bound of each figure over GPU models, if the present one is unknown."""
     return reduce(_upper_bounds, specs)
 
 
@@ -277,7 +277,7 @@ class PerDollar:
 
 
 def fewest_gpus(weight_bytes: float, memory: float) -> int:
-    """Return the fewest GPUs that hold a model's weights, including all experts."""
+    """Return the fewest GPUs, of `memory` bytes, that hold a model's weights with all experts."""
     if not (0 < weight_bytes < math.inf and 0 < memory < math.inf):
         raise ValueError(f"weight_bytes={weight_bytes!r}, memory={memory!r}; both must be positive")
     return math.ceil(weight_bytes / memory)

@@ -35,13 +35,13 @@ class Circumstances:
         precision: Precision of the multiplications: a name of `PRECISIONS`.
         weights: Format of the weights, if it differs from `precision`.
         batch: Most sequences that one copy of the model decodes together.
-        input_tokens, output_tokens: Mean per sample.
+        input_tokens, output_tokens: Mean number of tokens per sample.
         tokens, tokens_squared: Mean length of an encoder's samples, and mean of its square.
         parts: Mean number of windows (or user-item pairs) per sample.
         cached_tokens: Mean number of prompt tokens per sample from the prefix cache.
         accepted_tokens: Mean tokens per step of speculative decoding.
         network_share: Mean share of the denoising network that a call computes.
-        work_share: Remaining share of the reference's multiplications.
+        work_share: Share of the reference's multiplications that remains, such as after pruning.
     """
 
     gpus: int = 1
@@ -178,7 +178,7 @@ class Decode(_Work):
         return 4 * layers * self.heads * self.head_dim * self.share
 
     def prompt_flop(self, length: float, cached: float = 0.0) -> float:
-        """Return the mean FLOP of an uncached prompt token, without the output layer."""
+        """Return the mean FLOP of prompt tokens `cached` + 1 to `length`, without output layer."""
         head = 2 * self.width * self.vocabulary * self.share
         return self.token_flop - head + self.context_flop * (cached + length + 1) / 2
 
@@ -208,7 +208,7 @@ class Decode(_Work):
         return step + (prompt + self.sample_flop * self.share) / seen.output_tokens
 
     def least_token(self, seen: Circumstances) -> float:
-        """Return the least FLOP per output token, with its share of the work before the first."""
+        """Return the least FLOP per output token; `sample_flop` is spread over output tokens."""
         overhead = self.sample_flop * self.share / seen.output_tokens if seen.output_tokens else 0.0
         return self.beams * self.token_flop + overhead
 
@@ -236,17 +236,17 @@ class Encoder(_Work):
 
     @property
     def smallest(self) -> float:
-        """FLOP of one token."""
+        """FLOP of the shortest possible sample, one token."""
         return self.flop(1.0)
 
     def least(self, seen: Circumstances) -> float:
-        """Return the minimum FLOP: at the mean length up to `least_tokens`; 1 token if unknown."""
+        """Return the least FLOP of a sample of min(`least_tokens`, mean) tokens; 1 if unknown."""
         if seen.tokens is None:
             return self.smallest
         return self.flop(min(self.least_tokens, seen.tokens))
 
     def estimate(self, seen: Circumstances) -> float | None:
-        """Return the FLOP at the run's mean lengths; None if they are unknown."""
+        """Return a sample's mean FLOP by mean length and mean squared length; None if unknown."""
         return None if seen.tokens is None else self.flop(seen.tokens, seen.tokens_squared)
 
 
@@ -259,7 +259,7 @@ class Fixed(_Work):
 
     @property
     def smallest(self) -> float:
-        """FLOP of a sample."""
+        """FLOP of each sample, as all samples need equal work."""
         return self.sample_flop * self.share
 
 
@@ -285,13 +285,13 @@ class Parts(_Work):
         return self.part_flop * self.share
 
     def least(self, seen: Circumstances) -> float:
-        """Return the FLOP of a mean sample: at most `least_parts` parts, 1 part if unknown."""
+        """Return the least FLOP of the mean sample: `least_parts` parts or fewer; 1 if unknown."""
         if seen.parts is None:
             return self.smallest
         return min(self.least_parts, seen.parts) * self.smallest
 
     def estimate(self, seen: Circumstances) -> float | None:
-        """Return the FLOP of the run's mean sample; None if its number of parts is unknown."""
+        """Return the FLOP of a sample with the run's mean number of parts; None if unknown."""
         return None if seen.parts is None else seen.parts * self.part_flop * self.share
 
 
@@ -309,7 +309,7 @@ class Diffusion(_Work):
 
     @property
     def smallest(self) -> float:
-        """FLOP of an image, with one text encoding for each network call of a step."""
+        """Minimum FLOP per image; counts a text encoding for each network call of one step."""
         calls = self.steps * self.calls * self.network_share
         flop = calls * self.call_flop + self.decoder_flop + self.calls * self.text_flop
         return flop * self.share

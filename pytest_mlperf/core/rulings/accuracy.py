@@ -27,7 +27,7 @@ GROUPED_ERROR_RATIO = 1.5
 
 @dataclass(frozen=True, kw_only=True)
 class PassContext:
-    """Hold the baseline's output digests, if the pass has its build, and if answers are sampled."""
+    """Hold baseline output digests, if the build is the baseline's, and if tokens are sampled."""
 
     same_build: bool = False
     outputs: Sequence[int] | None = None
@@ -352,7 +352,7 @@ def _headline(verdict: PairedVerdict, total: int) -> Note:
 def rerun_noise(
     baseline: AccuracyBaseline, accepted_scores: Mapping[str, Values], second_pass: Scored
 ) -> dict[str, Rerun]:
-    """Return each metric's rerun sd and correlation, from a second full pass of the same build."""
+    """Return by metric the sd and correlation of scores between two full passes of one build."""
     reruns = {}
     for name, values in second_pass.per_sample.items():
         if name in accepted_scores and name not in {*COUNTS, OUTPUT_TOKENS}:

@@ -33,7 +33,7 @@ def explains_miss(run: Run, limits: Mapping[str, float], tolerated: float) -> bo
 def explains_gap(
     a: Run, b: Run, metrics: Collection[str], tolerated: float, least: float = 1.0
 ) -> bool:
-    """Check whether a has more load (by `tolerated`) and a/b is below `least`, or the reverse."""
+    """Check whether load explains a/b < `least` (a had more, by over `tolerated`) or > (b had)."""
     more = (load_share(a) or 0.0) - (load_share(b) or 0.0)
     if abs(more) <= tolerated:
         return False

@@ -18,7 +18,7 @@ from pytest_mlperf.judge.rule_a import holm
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class GateWindow:
-    """Hold the bounds of a mean score, None if unset; samples score from `least` to `most`."""
+    """Hold the gate's bounds of a mean score (None: no bound); samples score `least` to `most`."""
 
     reference: float
     low: float | None
@@ -35,7 +35,7 @@ class GateWindow:
 
 @dataclass(frozen=True, kw_only=True)
 class Pass:
-    """Hold an accuracy pass, its sample order, and the size of the data set of the gate."""
+    """Hold an accuracy pass, its sample order, and the size `total` of the gate's data set."""
 
     accuracy: Accuracy
     scored: Scored
@@ -135,10 +135,10 @@ of SQuAD are about one article, and the first hours of a day's clicks differ fro
 
 @dataclass(frozen=True, kw_only=True)
 class _ScoreSeries:
-    """Hold one score of the scored samples: each sample's value, and the estimate for the data set.
+    """Hold one score: its value per scored sample, and its estimate (`score`) for the data set.
 
     Attributes:
-        per_sample: Factor from a score's bound to the sample mean's bound; below 1 for a sum.
+        per_sample: Factor from a score's bound to the mean's: 1; for a sum 1 / data set size.
         influence: Whether the values are pseudo-values of a score that is not a sample mean.
     """
 
@@ -193,7 +193,7 @@ def _series(measured: Pass, name: str) -> _ScoreSeries | None:
 def _miss_p_value(
     series: _ScoreSeries, window: GateWindow, sign: int, bound: float, total: int
 ) -> float:
-    """Return the p value of "the whole set meets its lower (sign 1) or upper (-1) bound"."""
+    """Return the p value (betting, Bernstein) of "the full mean meets `bound`" (sign 1: lower)."""
     there = [value for value in series.values if value is not None]
     if series.influence:
         if window.least is None or window.most is None or sign < 0:

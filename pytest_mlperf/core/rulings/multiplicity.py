@@ -40,7 +40,7 @@ _UNJUDGED = {Outcome.INVALID, Outcome.ERROR}
 
 
 class MachineSession(NamedTuple):
-    """Identify a session on one accelerator, whose pairs (case, metric) may all shift together."""
+    """Identify a session on one accelerator, where the machine may shift all results together."""
 
     session: str
     accelerator: str
@@ -58,12 +58,12 @@ def is_open(verdict: Verdict) -> bool:
     return (
         verdict.kind in DROP_OUTCOMES
         and verdict.outcome in {Outcome.INCONCLUSIVE, Outcome.PROVISIONAL, *DROP_OUTCOMES.values()}
-        and not _fails_beside(verdict)
+        and not _fails_otherwise(verdict)
         and any(map(_undecided, verdict.metrics))
     )
 
 
-def _fails_beside(verdict: Verdict) -> bool:
+def _fails_otherwise(verdict: Verdict) -> bool:
     """Check whether a verdict fails for a reason other than its metrics, e.g. a missed limit."""
     missed = sum(run.limit_missed for run in verdict.runs) >= MISSED_TWICE
     metrics_fail = any(metric.fails for metric in verdict.metrics)
@@ -109,7 +109,7 @@ def reset_outcomes(verdict: Verdict, pairs: int) -> Verdict:
         certain = metric.confirmed or metric.p is None or old
         return metric.outcome in depends and _gates(metric) and not certain
 
-    is_last = verdict.kind not in DROP_OUTCOMES or _fails_beside(verdict)
+    is_last = verdict.kind not in DROP_OUTCOMES or _fails_otherwise(verdict)
     if is_last or not any(map(again, verdict.metrics)):
         return verdict
     metrics = tuple(
@@ -142,7 +142,7 @@ def null_distributions(verdicts: Iterable[Verdict], rule: RuleR) -> dict[Machine
 
 
 def session_p_value(metric: MetricVerdict, null: Null, rule: RuleR) -> float:
-    """Return a metric's p value by the null distribution of its session, at least its own p."""
+    """Return the larger of rule R's p value and that by the session's empirical null."""
     looks = [_plain(look) for look in metric.analyses]
     return max(metric.p or 0.0, null.p_value(looks, rule) if looks and null.pairs else 0.0)
 

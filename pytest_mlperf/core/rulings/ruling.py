@@ -103,7 +103,7 @@ def count_outside_range(
     *,
     tolerance: float = 0.0,
 ) -> Note | None:
-    """Return a note if a count is outside its baseline range, widened by a share `tolerance`."""
+    """Return a note if a value is outside its baseline's range, widened by a share; else None."""
     if not baseline_values or not values:
         raise ValueError(
             f"{metric}: {len(baseline_values)} baseline values and {len(values)} now; need both"
@@ -165,7 +165,7 @@ def length_change(
 ) -> Note | None:
     """Return a note if the mean answer length changed at a concurrency or rate, else None.
 
-    Samples that both sets of runs answered are compared in pairs, as others end by chance.
+    If enough samples were answered in both sets of runs, only these are compared, in pairs.
     """
     points = sorted(
         {point for run in current_runs for name in run.metrics if (point := point_of(name))}
@@ -238,8 +238,8 @@ def miscounted(
 ) -> tuple[Note, ...] | None:
     """Return a note if timed runs and the accuracy pass differ in token counts, () if not.
 
-    None with too few common samples. The paired t test of log counts is conservative for symmetric
-    differences; `LENGTH_SLACK_SHARE` is tolerated. `drawn`: answers are randomly sampled.
+    `timed`, `answers`: token counts by sample; `drawn`: answers are randomly sampled. None if few
+    are in both. Two-sided paired t test of log counts; `LENGTH_SLACK_SHARE` is tolerated.
 
     Source: B. Efron, Student's t-test under symmetry conditions, JASA 64 (1969), 1278-1302.
     """
@@ -329,7 +329,7 @@ def rule_on(
 ) -> Ruling:
     """Judge the valid runs of one case, oldest first, by rule R; `limits` are shares.
 
-    A proven drop has the outcome `failing`; if `pairs` > 1, no other pair may be able to change it.
+    A drop has the outcome `failing` if it is proven for any results of the other `pairs` - 1 pairs.
     """
     judging = _MetricRules(
         rule=rule,
@@ -568,7 +568,7 @@ def _note(judged: Judged, outcome: Outcome, judging: _MetricRules) -> Note | Non
 
 
 def of_load(lost: float, lost_before: float, key: NoteKey = "load_explains") -> Note | None:
-    """Return a note on slowdowns (log) by load in current and baseline runs; None if both are 0."""
+    """Return a note on log slowdowns by load, now and in the baseline; None if both are 0."""
     if not lost and not lost_before:
         return None
     return Note.of(key, now=-math.expm1(-lost), before=-math.expm1(-lost_before))

@@ -44,7 +44,7 @@ def buffered(runs: Sequence[Run], metric: str) -> bool:
 
 
 def ungated(runs: Sequence[Run], limits: Collection[str], record: Record | None) -> set[str]:
-    """Return metrics not to gate, as tokens arrived all at once; empty if none would be left."""
+    """Return metrics not to gate: tokens came all at once, and `record` has no value either."""
     recorded = {name for run in (record.runs if record else ()) for name in run.metrics}
     held = {name for name in limits if name not in recorded and buffered(runs, name)}
     return held if len(held) < len(limits) else set()
@@ -165,7 +165,7 @@ def judge_zeros(
     failing: Outcome,
     max_runs: int,
 ) -> tuple[MetricVerdict, bool]:
-    """Judge a metric that is 0 in some runs (in two: a drop); return (verdict, needs more runs)."""
+    """Judge a metric that is 0 in some runs (two prove a drop); return (verdict, needs more)."""
     first = next(index for index, run in enumerate(runs) if metric in run.zero)
     others = [run for run in runs if metric in run.metrics]
     count = len(runs) - len(others)

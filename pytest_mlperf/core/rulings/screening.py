@@ -101,9 +101,9 @@ def value_of(run: Run, names: Collection[str]) -> Note:
 def screened(
     runs: Sequence[Run], limits: Mapping[str, float], rule: RuleR, old: Record | None = None
 ) -> Screened:
-    """Return the runs to record in a new baseline, or to add to the record `old`.
+    """Return the runs to record in a new baseline, or to add to the record `old`, with notes.
 
-    Outliers are omitted, and the first run of each session if first runs differ from others.
+    Outliers are omitted, and so is each session's first run if first runs differ from later ones.
     """
     names, sessions = countable(runs, limits, old), [run.session for run in runs]
     first, baseline_runs = {sessions.index(one) for one in sessions}, old.runs if old else ()

@@ -50,8 +50,8 @@ class Pooled:
     Attributes:
         before, now: Weighted mean log value over the sessions of the baseline, of the candidate.
         spread: Standard error by the observed between-session variance, else by `MAX_SPREAD_RATIO`.
-        least, separate: Standard errors without session variance, by the pooled run variance, and
-            by that of each build.
+        least, separate: Standard errors by run variance alone: pooled over both builds, or one
+            variance for each build.
         plain: Standard error by the expected ratio of session variance to run variance.
         by_sessions: Whether `spread` is by observed session variance.
     """
@@ -71,18 +71,18 @@ class Pooled:
         return self.now - self.before
 
     def reach(self, error: float) -> float:
-        """Return the widest one-sided confidence margin of the change at an error probability."""
+        """Return the largest of three one-sided confidence margins, t · se, at an error."""
         return max(one.reach(error) for one in (self.spread, self.least, self.separate))
 
     def p(self, sign: int, lost: float = 0.0) -> float:
-        """Return the one-sided p value of a rise (sign 1) or drop (-1) beyond `lost` by load."""
+        """Return a one-sided t test's p value of a rise (1) or drop (-1) beyond `lost` by load."""
         away = sign * self.change - lost
         return max(one.p_value(away) for one in (self.spread, self.least, self.separate))
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class _Side:
-    """Hold mean log value, run count and weight per session of a build; squares inside sessions."""
+    """Hold a build's mean log value, run count and weight by session, and squares in sessions."""
 
     means: Sequence[float]
     counts: Sequence[int]

@@ -57,7 +57,7 @@ def stragglers(
 def _upper_bound(
     mean: float, values: Sequence[float], alpha: float, *, apart: float = 0.0
 ) -> float:
-    """Return the upper t bound mean + t·s·√(apart + 1/n), a prediction bound if `apart` is 1."""
+    """Return mean + t(alpha)·s·√(apart + 1/n), s of n `values`; `apart` = 1 predicts one value."""
     if len(values) < 2:
         return math.inf
     factor = math.sqrt(apart + 1 / len(values))

@@ -38,7 +38,7 @@ class ServerIdentity:
         notes: Remarks for each verdict.
         idle: Reason why the server cannot use the declared GPUs; "" if it can.
         joules: Energy counter of each GPU of an exporter [J], by UUID.
-        time_s: Monotonic time of the answers [s].
+        time_s: Monotonic time at which the source answered [s].
     """
 
     properties: Mapping[str, Property]

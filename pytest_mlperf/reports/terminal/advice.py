@@ -62,7 +62,7 @@ def finalizing_advice(results: Sequence[CaseResult]) -> list[tuple[str, str]]:
 
 
 def in_short(cases: Sequence[str]) -> str:
-    """Return the names of the cases if they are few, else their number."""
+    """Return the names of up to three cases as text, else the number of cases."""
     return ", ".join(cases) if len(cases) <= MAX_LISTED_CASES else f"{len(cases)} cases"
 
 

@@ -103,11 +103,10 @@ def table(
     spare: Sequence[str] = (),
     colour: bool = False,
 ) -> list[str]:
-    """Format a header line and a line per row (see `TextTable`); omit empty columns.
+    """Format a header line and a line per row; omit empty columns.
 
-    Args:
-        colour: Colour the cells of "verdict" by the row's "outcome", else by the cell itself; a
-            row with "failed" is red.
+    `left` and `spare` are those of `TextTable`. With `colour`, a "verdict" is coloured by the row's
+    "outcome", else by its own text; it is red in a row with "failed".
     """
     rows = [{name: visible(text) for name, text in row.items()} for row in rows]
     kept = [c for c in columns if any(row.get(c) for row in rows)]

@@ -11,7 +11,7 @@ from pytest_mlperf.core.numbers import duration, plural
 from pytest_mlperf.core.untrusted_text import visible
 from pytest_mlperf.reports.costs import Costs, cost_of, measured_costs
 from pytest_mlperf.reports.terminal.layout import fold, relative, table
-from pytest_mlperf.run.conditions import MAX_WARMUP_SECONDS, WAIT_IDLE_S, is_due
+from pytest_mlperf.run.conditions import MAX_WARMUP_SECONDS, WAIT_IDLE_S, needs_warm_up
 from pytest_mlperf.stores.sessions import Sessions
 from pytest_mlperf.suite.benchmarks import BENCHMARK_USE
 from pytest_mlperf.suite.pairs import PlannedPair, Testable
@@ -162,7 +162,7 @@ def extra_time_lines(
     first = {
         case.case.accelerator: case
         for case in reversed(cases)
-        if is_due(
+        if needs_warm_up(
             case.case.accelerator,
             case.engine.use if isinstance(case, Planned) else BENCHMARK_USE,
             warmup,

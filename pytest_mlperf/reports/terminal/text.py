@@ -28,7 +28,6 @@ from pytest_mlperf.reports.promises import (
 from pytest_mlperf.reports.rows import (
     changed,
     cost,
-    declared,
     extra_facts,
     gate,
     invalid_runs,
@@ -36,6 +35,7 @@ from pytest_mlperf.reports.rows import (
     roofline_text,
     rows,
     searched,
+    setup_rows,
     strongest_cause,
     unexplained,
     verdict_tables,
@@ -94,7 +94,7 @@ def failure(
     first, others = strongest_cause(likely_causes)
     lines += paragraphs("likely", first, width)
     lines.append(line("case", f"{verdict.case.id}  {result.suite}:{result.line}"))
-    for name, text in declared(result).items():
+    for name, text in setup_rows(result).items():
         lines += paragraph(name, text, width)
     if verdict.kind == Kind.ACCURACY and verdict.gate:
         lines += paragraph("gate", gate_result(verdict.gate), width)
@@ -291,7 +291,7 @@ def _facts(tests: Sequence[CaseResult]) -> Iterator[str]:
     fullest = max(
         tests, key=lambda test: (len(test.verdict.runs), test.verdict.kind != Kind.ACCURACY)
     )
-    yield from declared(tests[-1]).values()
+    yield from setup_rows(tests[-1]).values()
     yield from filter(None, (gate(test.verdict) for test in tests))
     yield from extra_facts(fullest)
 

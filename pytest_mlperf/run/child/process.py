@@ -43,7 +43,7 @@ class DeliberateError(RunError):
 
 
 class Waiting(str):
-    """Mark a progress line as being about waiting for other processes."""
+    """Mark a progress line that reports waiting for other processes."""
 
     __slots__ = ()
 

@@ -209,7 +209,7 @@ class GpuLog:
         }
 
     def risen(self, begin_s: float, end_s: float) -> dict[str, int]:
-        """Return the increase of each error count during a window, by name."""
+        """Return by how much each count of memory and PCIe errors rose during a window, by name."""
         ends = {name: self.at_ends(name, begin_s, end_s) for name in RISING_COUNTS}
         return {n: both[1] - both[0] for n, both in ends.items() if both and both[1] >= both[0]}
 

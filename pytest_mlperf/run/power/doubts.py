@@ -80,7 +80,7 @@ def idle_evidence(gpu: GpuLog, begin_s: float, end_s: float, *, busy: float) -> 
 
 
 def _proves_work(gpu: GpuLog, idle_w: Sequence[float], window_w: Sequence[float]) -> bool:
-    """Return whether the power readings prove that a GPU worked, even at a reported use of 0 %."""
+    """Check whether the window's peak power is far above idle power, so that the GPU worked."""
     if not idle_w or not window_w:
         return False
     rest_w = median(idle_w)

@@ -96,10 +96,10 @@ def watched_exporter(exporter: Exporter) -> Iterator[ExporterLog]:
     log.clock_stepped = scraper.clock_stepped
 
 
-def exported(
+def exporter_energy(
     figures: Figures, log: ExporterLog, timed: TimedLog, *, expected: int | None
 ) -> Findings:
-    """Return a run's energy by an exporter, and values per joule; `expected` is the GPU count."""
+    """Return a run's energy by an exporter, and values per joule; `expected`: GPU count, if any."""
     begin_s, end_s = timed.window_s
     failure = log.failures[-1] if log.failures else ""
     looks = log.looks

@@ -43,9 +43,9 @@ def sampled(
     warm_s: float,
     used: Mapping[str, UsedGpu] = _UNKNOWN,
 ) -> Findings:
-    """Return a run's energy from GPU samples, and reasons not to judge the run or its energy.
+    """Return the energy of a run from its GPU power samples, and reasons not to judge it.
 
-    GPU processes that start after `warm_s` are other users'. `used` has the session's GPUs by UUID.
+    Processes that start after the warm-up's end, `warm_s`, are other users'. `used`: GPUs by UUID.
     """
     if unknown := CLOCK_SET if log.clock_stepped else log.unavailable:
         notes = (SUSPECT,) if log.suspect else ()
@@ -53,7 +53,7 @@ def sampled(
     used = {g.uuid: used.get(g.uuid, UsedGpu(uuid=g.uuid, name=f"GPU {g.uuid}")) for g in log.gpus}
     names = {uuid: gpu.name for uuid, gpu in used.items()}
     begin_s, end_s = map(log.monotonic, timed.window_s)
-    ends_s = {g.uuid: max(begin_s, log.watched_s(g, end_s)) for g in log.gpus}
+    ends_s = {g.uuid: max(begin_s, log.read_until_s(g, end_s)) for g in log.gpus}
     ask = partial(
         rejection_reasons, begin_s=begin_s, warm_s=warm_s, busy=_busy(figures), linked=len(used) > 1
     )
@@ -126,7 +126,7 @@ def _sampler_loss(log: PowerLog, seconds: float, used: Mapping[str, UsedGpu]) ->
 
 
 def _busy(run: Figures) -> float:
-    """Return the share of a run with work in the engine, queries · latency / time; 1 if unknown."""
+    """Return the busy share of a run, queries · p50 latency / duration, at most 1; 1 if unknown."""
     latency_s = run.metrics.get("latency_p50")
     if latency_s is None or not run.duration_s:
         return 1.0
@@ -141,7 +141,7 @@ def _net(run: Figures, power: EnergyReading) -> dict[str, float]:
 
 
 def _worst(states: Sequence[Mapping[str, float]]) -> dict[str, float]:
-    """Return the worst values of several GPUs: lowest clocks, highest temperature and cap share."""
+    """Return the worst values of several GPUs: the minimum of clocks, the maximum of others."""
     names = dict.fromkeys(name for state in states for name in state)
     return {
         name: (min if name.endswith("_mhz") else max)(s[name] for s in states if name in s)

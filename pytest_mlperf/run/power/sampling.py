@@ -123,12 +123,12 @@ class PowerLog:
         if not self.gpus or not self.offsets_s or self.unavailable:
             return None
         end_s = self.monotonic(end_s)
-        if any(self.watched_s(gpu, end_s) < end_s for gpu in self.gpus):
+        if any(self.read_until_s(gpu, end_s) < end_s for gpu in self.gpus):
             return None
         seen = [[r.value for r in gpu.series("memory_used", 0.0, end_s)] for gpu in self.gpus]
         return sum(map(max, seen)) if all(seen) else None
 
-    def watched_s(self, gpu: GpuLog, end_s: float) -> float:
+    def read_until_s(self, gpu: GpuLog, end_s: float) -> float:
         """Return the monotonic time up to which a GPU was read, at most `end_s`."""
         read = [one.last_s for one in self.gpus if not one.lost and not one.unavailable]
         until_s = end_s if self.ended else min(read, default=0.0)

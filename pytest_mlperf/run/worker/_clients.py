@@ -29,7 +29,7 @@ class ClientProcesses(ReplicatedEngine):
         self._back_s = array("d")
 
     def client_lateness(self) -> Mapping[str, float]:
-        """Return the worst client's delays by name, plus those of completions in its pipe [s]."""
+        """Return the largest delay of any client by name [s]; add its answers' time in the pipe."""
         lateness = self._group.ask_all(wire.LATENESS, "reporting how late it was")
         back_s, self._back_s = sorted(self._back_s) or [0.0], array("d")
         way = {f"loop_{label}": percentile(back_s, share) for label, share in QUANTILES.items()}

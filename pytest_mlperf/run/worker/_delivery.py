@@ -168,7 +168,7 @@ class _PooledSink(GuardedSink):
 
 
 class PerformanceSink(_PooledSink):
-    """Complete samples without data, which LoadGen ignores in a performance run."""
+    """Complete samples in a performance run, without outputs, which LoadGen would ignore."""
 
     def __init__(self, fail: Fail, port: Port) -> None:
         super().__init__(fail, port)

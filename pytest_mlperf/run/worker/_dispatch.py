@@ -102,7 +102,7 @@ class Dispatcher:
         self._flags = (sink.wants_output, times, first, may_fail, getattr(sink, "run", ""))
 
     def submit(self, ids: Sequence[int], indices: Sequence[int]) -> None:
-        """Submit a query at once, or with others at a high rate; split a list into parts."""
+        """Submit a sample at once, or with others at a high rate; split several among replicas."""
         if len(ids) > 1 and not self._whole:
             self._hand_out(ids, indices)
             return
@@ -166,7 +166,7 @@ class Dispatcher:
         replica.tally.count_submitted(replica.given_s, samples, work)
 
     def _submit_gathered(self, queries: list[tuple[int, int]]) -> None:
-        """Send queries to one replica if all answer in `SHORT_ANSWER_SECONDS`, else one by one."""
+        """Submit all queries to one replica if every replica answers fast, else spread them."""
         parts: dict[int, list[tuple[int, int]]] = {}
         with self._lock:
             whole = len(queries) > 1 and all(

@@ -143,7 +143,7 @@ class InOrder(EngineAround):
         self._next = cycle(sorted(indices))
 
     def submit(self, ids: Sequence[int], indices: Sequence[int], sink: Sink) -> None:
-        """Submit the next samples of the cycle; only one thread may call it."""
+        """Submit the next loaded samples, not `indices`; only one thread may call it."""
         next_indices = list(islice(self._next, len(indices)))
         if isinstance(sink, GuardedSink) and sink.counts_tokens:
             sink.answer_tokens.record_indices(ids, next_indices)

@@ -252,7 +252,7 @@ def _issue(
 def _sample_callbacks(
     engine: Engine, sink: GuardedSink, indices: Sequence[int] | None, at_edges: Callable[[], None]
 ) -> tuple[Callable[[list[int]], None], Callable[[list[int]], None]]:
-    """Return LoadGen's callbacks (load, unload); `indices` maps its samples to the data set's."""
+    """Return callbacks (load, unload) that call `at_edges`; `indices` maps LoadGen's samples."""
 
     def guarded(*steps: Callable[[list[int]], object]) -> Callable[[list[int]], None]:
         def call(samples: list[int]) -> None:

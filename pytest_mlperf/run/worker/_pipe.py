@@ -134,7 +134,7 @@ class Lists:
         self._left: dict[int, int] = {}
 
     def add(self, number: int, ids: Sequence[int]) -> None:
-        """Store `MIN_REMEMBERED_LENGTH` or more ids by list number; they must not change later."""
+        """Store a list of ids by number if long (`MIN_REMEMBERED_LENGTH`); do not modify it."""
         if len(ids) >= MIN_REMEMBERED_LENGTH:
             self._lists[number], self._left[number] = ids, len(ids)
             self._expected[ids[0]] = (number, 0)

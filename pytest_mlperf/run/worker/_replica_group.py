@@ -53,7 +53,7 @@ class Tally:
     """Count the samples and busy time of one replica; callers must hold the lock.
 
     Attributes:
-        open, samples: Samples that it was given and has not completed, and completed ones.
+        open, samples: Number of samples in flight, and number of completed samples.
     """
 
     def __init__(self) -> None:
@@ -151,7 +151,7 @@ def relative_speeds(tallies: Sequence[Tally], *, lists: bool) -> list[list[float
 
 
 def _speed(part: ReplicaTotals, *, lists: bool) -> float:
-    """Return a replica's work / busy time if queries are `lists`, else 1 / latency; 0 if idle."""
+    """Return a replica's speed: work / busy time for `lists`, else 1 / mean latency; 0 if idle."""
     over_s = part.busy_s if lists else part.waited_s
     return (part.work if lists else part.done) / over_s if part.done >= 1 and over_s > 0 else 0.0
 
@@ -169,20 +169,20 @@ EXIT_SECONDS = 15.0
 
 @dataclass(kw_only=True)
 class ReplicaProcess:
-    """Hold what the worker knows about a replica process.
+    """Hold a replica's process, and the worker's record of its activity.
 
     Attributes:
-        spec: Its GPUs, and its name in messages, "replica 3 (GPU 5)".
+        spec: The replica's GPUs, and its name in messages, "replica 3 (GPU 5)".
         process: Process in the worker's process group.
-        log: File with its stdout and stderr.
+        log: File with the process's stdout and stderr.
         later: Queue of messages that a thread sends, so that the caller need not wait.
-        lists: Long lists of ids that the replica received.
-        answers: Answers to commands; None once the replica is gone.
+        lists: Long lists of ids sent to the replica, so that its messages can give positions.
+        answers: Answers to the worker's commands; None at the end, when the replica is gone.
         given_s: Time of the last submission [s].
         alive_s: Time of the last activity [s]: a message, a submission after idling, or a line in
             the log while loading.
-        answer_s: Shortest recent time to complete samples [s].
-        written: Size of the log [bytes].
+        answer_s: Shortest recent time from a submission to a completion [s].
+        written: Size of the log at the last check [bytes].
     """
 
     spec: ReplicaSpec
@@ -269,7 +269,7 @@ class ReplicaGroup:
                 self._gone(replica)
 
     def tell_all(self, kind: str, content: Sequence[int] | int | None, doing: str) -> None:
-        """Send a command to every replica, and wait until all are done; messages name `doing`."""
+        """Send command `kind` with `content` to all replicas; wait; `doing` names it in errors."""
         packed = wire.packed(content) if isinstance(content, Sequence) else content
         self._ask((kind, packed), doing)
 

@@ -81,7 +81,7 @@ class Outstanding:
                 return bad
 
     def claim_late(self, sample: int) -> bool:
-        """Remove an id that `take` did not find; return whether it was outstanding."""
+        """Remove an id, even in the list, where `take` raises; return if it was outstanding."""
         with self._lock:
             self._spread()
         try:
@@ -324,7 +324,7 @@ class GuardedSink:
 
     @property
     def token_metrics(self) -> Mapping[str, float]:
-        """Metrics by our own token counts and time stamps; empty if there are none."""
+        """Token metrics by name, from own counts and stamps; {} unless a subclass measures them."""
         return {}
 
     @property

@@ -174,7 +174,7 @@ class TokenTimes:
     def _record_gaps(
         self, gaps: array[float], later_tokens: int, decode_s: float, *, by_reads: bool
     ) -> None:
-        """Record gaps and decode speed; if `by_reads`, `later_tokens` excludes the first read's."""
+        """Record gaps and time per token; unless `by_reads`, omit tokens sent with the first."""
         mean_s = decode_s / later_tokens
         least_s = min(TOGETHER_SHARE * mean_s, TOGETHER_SECONDS)
         self._gaps.extend(gaps)
@@ -245,7 +245,7 @@ class TokenTimes:
 
     @property
     def _in_one_piece(self) -> bool:
-        """Whether more answers than `TOGETHER_TOKENS_SHARE` came whole: no speed per user."""
+        """Whether a larger share of answers than `TOGETHER_TOKENS_SHARE` arrived in one piece."""
         return len(self._decode) < (1 - TOGETHER_TOKENS_SHARE) * len(self._tpot)
 
 

@@ -187,7 +187,7 @@ class SlotSink(GuardedSink):
         self.freed.put((request.slot, now_s))
 
     def count_records(self, counts: Mapping[int, tuple[int, int]]) -> None:
-        """Add the reference token counts to the records of a window."""
+        """Store each request's reference token count, `counts[sample][0]`, in its record."""
         for sample, record in self._uncounted.items():
             record[REFERENCE] = counts[sample][0]
         self._uncounted.clear()
@@ -408,7 +408,7 @@ def run_engine_harness(
     pulse: HarnessProgress,
     at_edges: Callable[[], None],
 ) -> dict[str, Any]:
-    """Let the engine's harness measure all points into `folder`; return order and clock offsets."""
+    """Measure all points by the engine's harness; return order and clock offsets of the folders."""
     offsets_s, points = dict[str, float](), shuffled_points(settings, folder.parent.name)
     at_edges()
     for point in points:
@@ -441,7 +441,7 @@ def with_reach(
     *,
     lasts_ms: int = LASTS_MS,
 ) -> list[dict[str, Any]]:
-    """Return the logged points, with the client's maximum request rate where the client was busy.
+    """Return the points with `client_reach`, the client's maximum requests/s, where it was busy.
 
     The rate is None if the engine has no null server. The engine must be idle, and has the samples
     `loaded`. Each measurement takes `lasts_ms`.

@@ -150,7 +150,7 @@ class PointRequest:
         tokens: int | None = None,
         tokens_after_first: int = 0,
     ) -> Record:
-        """Return the request's row, see `REQUEST_COLUMNS`; times [s] are relative to `begun_s`."""
+        """Return the request's `REQUEST_COLUMNS`; times [s] are relative to `begun_s`, or None."""
         ttft_s = None if first_s is None else first_s - self.from_s
         tpot_s = None
         if first_s is not None and end_s is not None and tokens_after_first > 0:
@@ -170,8 +170,8 @@ class WindowMeter:
     Attributes:
         begun_s: Begin by the monotonic clock [s].
         left: Requests that arrived in an open loop's window and are not completed.
-        answers: Sample index and tokens of each request that counts.
-        ended: Requests for a recount of tokens; empty without one.
+        answers: (sample index, tokens) of each completed request of the window, by its id.
+        ended: Requests whose tokens are recounted after the window; empty without a recount.
     """
 
     def __init__(
@@ -254,7 +254,10 @@ class WindowMeter:
         *,
         timed: bool,
     ) -> PointWindow:
-        """End the window, return its results; `in_flight_begins_s` are of unfinished requests."""
+        """End the window and return its results; with `timed`, also the metrics of `times`.
+
+        `in_flight_begins_s`: begins of unfinished requests; `pauses_s`: (begin, end) of pauses.
+        """
         now_s, begun_s = perf_counter(), self.begun_s
         end_s = min(now_s, self._until_s)
         still_s = [from_s for from_s in in_flight_begins_s if from_s < end_s]

@@ -402,7 +402,7 @@ class EngineWorker:
         sink = self._sink = loadgen.make_sink(plan, self._fail_engine, folder)
         window = Window(self._watch)
         with progress(self._reporter, "probe", sink), self._reporter.blaming("loadgen"):
-            loadgen.run(plan, folder, self._engine, sink, at_edges=window.look)
+            loadgen.run(plan, folder, self._engine, sink, at_edges=window.read_edge)
             if abs(window.clock_moved_s) > max(MIN_MOVE_SECONDS, CLOCK_SHARE * sink.duration_s):
                 raise RunError(
                     "loadgen",
@@ -447,7 +447,7 @@ class EngineWorker:
         used = {**dataclasses.asdict(settings), "loadgen": plan.attributes}
         with self._reported_run(plan.phase, folder, sink, plan.expected, used) as window:
             with self._reporter.blaming("loadgen"):
-                loadgen.run(plan, folder, engine, sink, indices=indices, at_edges=window.look)
+                loadgen.run(plan, folder, engine, sink, indices=indices, at_edges=window.read_edge)
                 parse_detail(folder / DETAIL)
             if plan.phase == "performance" and settings.scenario == Scenario.SERVER:
                 over_time.write(folder, sink.over_time)
@@ -476,11 +476,11 @@ class EngineWorker:
             self._reporter.blaming("engine"),
         ):
             if pulse:
-                log = run_engine_harness(self._engine, settings, folder, pulse, window.look)
+                log = run_engine_harness(self._engine, settings, folder, pulse, window.read_edge)
             else:
                 kind = OpenLoop if settings.arrivals else ClosedLoop
                 loop = kind(self._engine, sink, self._asked, settings, self._trace)
-                log = loop.run(self._folder.name, alone_s, window.look)
+                log = loop.run(self._folder.name, alone_s, window.read_edge)
                 log["points"] = with_reach(
                     log["points"], self._engine, self._asked.indices, settings, self._fail_engine
                 )

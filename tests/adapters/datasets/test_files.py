@@ -179,9 +179,7 @@ SETS = {
         size=3,
         counted=" of cases",
         places={"": "this folder of volumes does not exist; set the data set's path to what"},
-        parts={
-            "case_00003.pkl": "in preprocessed_files.pkl are missing, such as case_00003"
-        },
+        parts={"case_00003.pkl": "in preprocessed_files.pkl are missing, such as case_00003"},
         whole=("case_00000.pkl", "case_00003.pkl", "preprocessed_files.pkl"),
     ),
     "criteo": Rules(

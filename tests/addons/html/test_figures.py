@@ -13,11 +13,11 @@ from hypothesis import strategies as st
 from pytest_mlperf.addons.html._figures import (
     accuracy,
     cost,
+    duration_plot,
     energy,
     forest,
     heat_map,
     relative,
-    spent,
     spread,
     strip,
 )
@@ -249,10 +249,10 @@ def test_the_time_of_all_processes_of_a_case_is_added() -> None:
     grouped_cases = cases(verdicts.OK)
     test = grouped_cases[0].results[0].test
     seconds_by_part = {"before": 3.0, "measured": 60.0, "accuracy pass": 0.0}
-    with_logs = spent(
+    with_logs = duration_plot(
         grouped_cases, RunFiles(spent={test: [seconds_by_part, seconds_by_part]}, folder=True)
     )
-    without = spent(grouped_cases, RunFiles())
+    without = duration_plot(grouped_cases, RunFiles())
 
     assert [cells(r, "part", "seconds", "text") for r in with_logs.rows] == [
         ("before", 6.0, "6 s"),
@@ -261,7 +261,7 @@ def test_the_time_of_all_processes_of_a_case_is_added() -> None:
     assert [cells(row, "part", "seconds") for row in without.rows] == [("measured", 120.0)]
     assert "logs are not here" in without.says
     turns = InterleavedRuns(state=Confirmation.PROVEN, pairs=5, runs=10)
-    (before_runs, measured, interleaved) = spent(
+    (before_runs, measured, interleaved) = duration_plot(
         cases(replace(verdicts.DROP, interleaved=turns)),
         RunFiles(spent={test: [seconds_by_part, seconds_by_part]}, folder=True),
     ).rows

@@ -9,7 +9,7 @@ import pytest
 
 from pytest_mlperf.addons.html._figures import precisions
 from pytest_mlperf.addons.html._page import render
-from pytest_mlperf.addons.html._precisions import deciding
+from pytest_mlperf.addons.html._precisions import closest_score
 from pytest_mlperf.addons.html.model import RunFiles, grouped
 from pytest_mlperf.core.verdict import MetricBaseline, MetricVerdict, Outcome
 from tests.reports.test_precisions import (
@@ -90,7 +90,7 @@ def test_the_score_that_decides_is_the_one_nearest_to_its_gate() -> None:
             )
             for i, precision in enumerate(("fp32", "int8"))
         ]
-        decides = deciding(only(*results))
+        decides = closest_score(only(*results))
         assert (decides and decides.metric) == metric
 
 

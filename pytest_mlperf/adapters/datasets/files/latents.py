@@ -66,7 +66,7 @@ def read_latents(
 ) -> NDArray[np.float32] | None:
     """Read finite float32 latents of a file, read-only, without executing code of the file.
 
-    They must have the `shape` that an option of the data set defines. None is None.
+    They must have the `shape` that options of the data set define. Returns None without a file.
     """
     if file is None:
         return None

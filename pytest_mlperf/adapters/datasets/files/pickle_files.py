@@ -41,7 +41,7 @@ def opened(path: Path, *, compressed: bool) -> Iterator[Any]:
 
 
 def unreadable(path: Path, reason: str) -> RunError:
-    """Return the error for a damaged table."""
+    """Return the error that a table cannot be read, with the `reason` and the remedy."""
     return wrong(
         path, reason, "get the table from its source again, or correct the data set's path"
     )

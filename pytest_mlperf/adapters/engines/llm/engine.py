@@ -225,7 +225,7 @@ class GenerateTask:
     def report(
         self, request: StreamedRequest, row: Sequence[int], prompt_tokens: int | None = None
     ) -> None:
-        """Report an answer; `prompt_tokens` is the prompt's count if the library adds tokens."""
+        """Report an answer; give `prompt_tokens` only if the library adds tokens to the prompt."""
         outputs, counts = self.answers.check_answers([request.index], [row], request.sink)
         (reason,) = self.answers.reasons([row])
         tokens = len(self.prompts[request.index]) if prompt_tokens is None else prompt_tokens

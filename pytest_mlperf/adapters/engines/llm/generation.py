@@ -397,7 +397,7 @@ class EndWatch:
         self._watched = MAX_ENDLESS_SAMPLES
 
     def expect(self, samples: int) -> None:
-        """Set the number of loaded samples; with fewer than 32, only that many are watched."""
+        """Set how many answers without end token are an error: all loaded ones, at most 32."""
         self._watched = min(MAX_ENDLESS_SAMPLES, samples)
 
     def note(self, ended: Iterable[bool]) -> None:

@@ -76,7 +76,7 @@ class Config:
 
 @contextlib.contextmanager
 def expected_types(file: Path) -> Iterator[None]:
-    """Name a file whose values have other types than the code in this context expects."""
+    """Raise RunError with the name of `file` if the `with` block finds a value of a wrong type."""
     try:
         yield
     except (TypeError, AttributeError, LookupError, ValueError) as error:

@@ -101,7 +101,7 @@ class Lateness:
         return mean_s >= LATE_SHARE * duration_s / events
 
     def take(self) -> Mapping[str, float]:
-        """Return and reset percentiles of "issue" and "loop" [s]; {} if no request was sent."""
+        """Return and reset percentiles of the delays "issue", "loop" [s]; {} without requests."""
         issue, self._issue = self._issue, array("d")
         lag, self._lag = self._lag, array("d")
         times = {"issue": issue, "loop": lag} if issue and lag else {}
@@ -190,7 +190,7 @@ class StreamedRequest:
         ended.done.append((self.sample, output, tokens))
 
     def streamed(self, after_first: int | None, hidden: int | None) -> None:
-        """Report, before `done`, tokens received after the first message, and hidden tokens."""
+        """Report, before `done`, tokens after the first message, and hidden ones; None: unknown."""
         if self.sink.times_tokens:
             self._ends.collector_for(self.sink).streamed.append((self.sample, after_first, hidden))
 

@@ -145,7 +145,7 @@ QUANTISED_OPERATORS = (
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ModelPrecision:
-    """Count a model's `quantised` operators by precision; `weights` is its main float type."""
+    """Hold numbers of a model's `quantised` operators by precision and type, and its float type."""
 
     quantised: Mapping[str, Counter[str]]
     weights: str | None
@@ -357,7 +357,7 @@ class OnnxRuntimeEngine(TaskEngine):
 
 
 def digests(model: Path, contents: Contents | None) -> Mapping[str, str]:
-    """Return 16 hex digits of the SHA-256 of a model file, and one of its external weight files."""
+    """Return 16 hex digits of SHA-256 by fact name: of a model file, its external weights."""
     digest = {"weights_sha256": sha256([model])[:16]}  # all that older baselines have
     external = [model.parent / name for name in sorted(contents.external)] if contents else []
     if present := [file for file in external if file.is_file()]:

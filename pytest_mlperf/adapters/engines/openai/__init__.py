@@ -212,7 +212,7 @@ class OpenAiOptions(TextOptions):
 
 
 class PromptSource:
-    """Convert the inputs of a data set to requests, and add facts on the prompts."""
+    """Convert a data set's inputs to requests; add facts about salt to the fingerprint."""
 
     def __init__(
         self,
@@ -268,7 +268,7 @@ class PromptSource:
         return tokenizer
 
     def _count(self, texts: Sequence[str]) -> list[int]:
-        """Count tokens as the server should, without template; a begin token counts once."""
+        """Return the number of tokens of each text, without chat template, with one begin token."""
         special, begin = not self._is_chat, self.tokenizer.bos_token_id
         rows = self.tokenizer(list(texts), add_special_tokens=special)["input_ids"]
         return [len(ids) - (special and ids[:2] == [begin, begin]) for ids in rows]

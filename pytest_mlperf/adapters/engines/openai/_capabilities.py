@@ -249,7 +249,7 @@ async def probe(
 async def _answer(
     client: Client, refusals: dict[str, Failed], fields: Mapping[str, Any], name: str, value: Any
 ) -> StreamedAnswer | None:
-    """Send `fields` and `name` = `value`; return its answer, or None and set `refusals`."""
+    """Send a request with field `name` = `value`; return the answer, or None and set `refusals`."""
     try:
         return await client.ask(encode({**fields, name: value}))
     except Failed as failure:

@@ -81,7 +81,10 @@ class TurnBodies(Bodies):
         fields: Mapping[str, Any],
         length: int | None,
     ) -> Body:
-        """Return a turn's request, with a place for random words in the first user message."""
+        """Return the request of a turn, with a gap for random words in the first user message.
+
+        `parts` are `messages` as JSON, `fields` the other fields, `length` that of the answer.
+        """
         contents = {
             type(message.get("content")): number
             for number, message in reversed([*enumerate(messages)])

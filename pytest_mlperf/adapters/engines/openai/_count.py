@@ -59,7 +59,7 @@ class ReferenceCount:
         return [len(ids) for ids in encoded]
 
     def _message(self, pieces: Iterable[Piece]) -> int:
-        """Count an answer by the chat template; without one, count each kind of piece alone."""
+        """Count an answer's tokens in the chat template; without one, those of each part."""
         pieces = list(pieces)
         text, reasoning = (joined(v for k, v in pieces if k == kind) for kind in PIECE_KINDS)
         calls = merged([v for k, v in pieces if k == "tools"])

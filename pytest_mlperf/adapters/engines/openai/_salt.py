@@ -55,7 +55,7 @@ class Salt:
     _made: dict[tuple[str, int], bytes] = field(default_factory=dict)
 
     def text(self, key: str, replaced: bytes = b"") -> bytes:
-        """Return a key's random words as JSON text, as many as `replaced` has if `replaces`."""
+        """Return a key's random words as JSON text; if `replaces`, as many as `replaced` has."""
         words = replaced.count(self.between) if self.replaces else SALT_WORDS
         if (made := self._made.get((key, words))) is None:
             made = salt_of(key).join(self.around)
@@ -95,7 +95,7 @@ def salt_for(
 
     Token ids are chosen from the middle of the range that the prompts use, because the first and
     last ids of a vocabulary are often special. `count` counts the tokens of texts; None without a
-    tokenizer. `replaces` is for synthetic prompts.
+    tokenizer. With `replaces` (synthetic prompts) salt replaces words.
     """
     if ids := sorted({one for of_prompt, _ in prompts for one in of_prompt}):
         few = ids[max(0, (len(ids) - MAX_POOL_ITEMS) // 2) :][:MAX_POOL_ITEMS]

@@ -183,7 +183,7 @@ class SinkRequests:
             self._ending.cancel()
 
     async def _conclude(self) -> None:
-        """Wait briefly for more failures or for the server's end; end the run with one error."""
+        """End the run with one error on all failures, after a short wait for more of them."""
         deadline = self._loop.time() + COLLECT_SECONDS
         dead = self._death()
         while dead is None and self._loop.time() < deadline and (self._server or self._more()):
@@ -248,7 +248,7 @@ class SinkRequests:
 
 
 class Checks:
-    """Refuse answers that do not match their request."""
+    """Check each answer's model, token counts, length and end against its request."""
 
     def __init__(
         self,
@@ -271,7 +271,7 @@ class Checks:
         self._watch = EndWatch(generation, watching=watching, check="the server's model")
         self.expect = self._watch.expect
 
-    def passed(
+    def checked_tokens(
         self, answer: StreamedAnswer, body: Body, index: int, sink: Sink, sent: int | None
     ) -> int:
         """Return an answer's token count; raise Failed if it is wrong; `sent`: prompt tokens."""
@@ -375,9 +375,9 @@ class Traffic:
     """Answer samples by requests to the server, on the event loop's thread.
 
     `submitted` counts samples, on the thread that submits them. `accepted` counts draft tokens that
-    the server accepted. `kept` has the answers by sample, None if they are not collected, and
-    `seen` counts the kinds of answers; both since they were last read. `counted` is the total
-    number of output tokens, which arrived in `pieces` reads.
+    the server accepted. `kept` has the answers by sample, None if they are not collected; `seen`
+    counts answers by kind, such as "empty". The engine empties both when it reads them. `counted`
+    is the total number of output tokens, which arrived in `pieces` reads from the connection.
     """
 
     def __init__(self, client: Client, server: Server | None, timeout_s: float) -> None:
@@ -421,7 +421,7 @@ class Traffic:
     def _report(self, flight: Flight) -> None:
         request, answer = flight.request, flight.answer
         sent = flight.body.tokens_of(flight.salt)
-        tokens = self._checks.passed(answer, flight.body, request.index, request.sink, sent)
+        tokens = self._checks.checked_tokens(answer, flight.body, request.index, request.sink, sent)
         self._note(answer, sent)
         output_bytes = None
         evaluates = self._generation.prompt_logprobs

@@ -141,7 +141,7 @@ class EndpointsOptions(OpenAiOptions):
             self._check_accuracy(table)
 
     def _check_accuracy(self, table: Mapping[str, Any]) -> None:
-        """Raise SuiteError for a data set that the client is known not to score."""
+        """Raise SuiteError for a data set without scoring method or file, or of another type."""
         path, how = table.get("path"), table.get("accuracy_config")
         fault = None
         if not isinstance(how, Mapping) or not how.get("eval_method"):
@@ -259,7 +259,10 @@ class EndpointsEngine(OpenAiEngine):
         folder: Path,
         alive: Callable[[], None],
     ) -> None:
-        """Measure whole passes over the data for at least `length_s`; a trial run sizes them."""
+        """Measure whole passes over the data for at least `length_s`; trial runs size them.
+
+        `content` configures the client's trial runs, `point_content` the measured run.
+        """
         paces, passed = folder.parent / PACES_FOLDER, len(self._loaded)
         paces.mkdir(exist_ok=True)
         pace, pace_s = paces / folder.name, PACE_SHARE * length_s

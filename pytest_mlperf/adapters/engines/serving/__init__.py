@@ -369,7 +369,7 @@ class Server:
         return f"; its log {self.log}{cause} ends: {' | '.join(lines)}"
 
     def _start(self, program: str, *, last: bool) -> bool:
-        """Start the server and wait until it is ready; return False if its port was taken."""
+        """Start the server and wait for it; return False if its port was taken (`last`: raise)."""
         port = free_port()
         self.url = f"http://{HOST}:{port}"
         values = {"model": self._model or "", "host": HOST, "port": str(port)}

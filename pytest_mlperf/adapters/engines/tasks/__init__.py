@@ -261,7 +261,7 @@ class TaskOptions:
 
 
 class TaskEngine(StackedEngine):
-    """Base of engines that answer samples by a task."""
+    """Base of engines that run a model on batches by a `Task` (classify, detect, …)."""
 
     name: ClassVar[str]
 

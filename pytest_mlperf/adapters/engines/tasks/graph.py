@@ -92,7 +92,7 @@ def check_inputs(graph: Graph, precision: str | None) -> None:
 
 
 def check_batch(graph: Graph, batch_size: int, *, takes_rows: bool) -> None:
-    """Refuse a fixed batch dimension unless batch_size is 1 and it is 1 (any with `takes_rows`)."""
+    """Raise for a fixed batch dimension unless batch_size is 1, and it is 1 or `takes_rows`."""
     for tensor in graph.inputs:
         batch = tensor.shape[0]
         fills = batch == 1 or takes_rows

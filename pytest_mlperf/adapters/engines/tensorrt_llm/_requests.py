@@ -179,7 +179,7 @@ Ask = Callable[[Sequence[int], Any], Awaitable[Sequence[int]]]
 
 @dataclass(kw_only=True, slots=True)
 class SamplingByPrompt:
-    """Cache SamplingParams; `counted` says which tokens the library counts for min_tokens."""
+    """Create and cache SamplingParams; `counted`: what the library counts for min_tokens."""
 
     make: Callable[..., Any]
     generation: Generation
@@ -202,7 +202,7 @@ class SamplingByPrompt:
         return self._cache[key]
 
     async def find_out(self, ask: Ask, version: str) -> None:
-        """Test if min_tokens counts prompt and answer, the answer or nothing; set `counted`."""
+        """Test what min_tokens counts (prompt and answer, answer, nothing); set `counted`."""
         prompt = [self.generation.padding]
         plain = {"top_k": 1, "pad_id": self.generation.padding, "detokenize": False}
         (first,) = await ask(prompt, self.make(**plain, max_tokens=1, end_id=-1, ignore_eos=True))

@@ -46,7 +46,7 @@ class DrawnOnly(LogitsProcessor):
         self._width = width
 
     def __call__(self, input_ids: Any, scores: Any) -> Any:
-        """Return the next token's scores (rows, vocabulary) after `input_ids` (rows, tokens)."""
+        """Return scores (rows, vocabulary) of 0 for each sampled token and -inf for all others."""
         step = self._numbers[input_ids.shape[1] - self._width]
         tokens = sample_tokens(scores, step, self._generation)
         return torch.full_like(scores, -torch.inf).scatter_(1, tokens[:, None], 0.0)

@@ -323,7 +323,7 @@ def _tried() -> str | None:
 
 
 def _hidden(secret: str, readable: dict[str, str]) -> list[str]:
-    """Return paths that a program must not see: `secret`, and system and home folders."""
+    """Return `secret` and system and home folders to hide, except those with a `readable` path."""
     paths = [
         "/old",
         "/proc/1",

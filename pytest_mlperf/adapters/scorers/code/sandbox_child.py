@@ -222,10 +222,7 @@ def run_commands(
 
 
 def wait(process: int, wall_s: float) -> int | None:
-    """Wait for a command, then kill every process that it started; return its exit code.
-
-    Returns None if the command exceeded its time limit.
-    """
+    """Wait for a command, then kill its processes; return its exit code, None at the time limit."""
     deadline = time.monotonic() + wall_s
     code = None
     while True:

@@ -143,7 +143,11 @@ def _is_value(value: Any, allowed: Any, nested: Any) -> bool:
 
 
 def _type_of(value: Any, allowed: Any, expected: Any, nested: Any) -> tuple[bool, bool]:
-    """Check a value's type; return (whether it is allowed, whether the value names a variable)."""
+    """Return (whether a value's type fits, whether it may be a variable's name).
+
+    `expected` is the declared type, `nested` that of items (None: any); types of the right values,
+    `allowed`, fit too.
+    """
     kind = next((type(option) for option in allowed if option != ""), None)
     if type(value) is not expected:
         return kind is not None and type(value) is kind, True

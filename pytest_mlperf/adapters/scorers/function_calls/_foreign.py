@@ -158,10 +158,10 @@ def _end_of_rows(text: str) -> int | None:
 
 
 def _first_end(text: str, start: int, ends: Mapping[int, int]) -> int | None:
-    """Return the end of the whole array if the inner one ends at the first "]" after `start`.
+    """Return the end of an array whose inner array ends at the first "]" after `start`.
 
-    `ends` maps each possible "]" to the end of the whole array. Returns None if there is no "]" on
-    the line of `start`.
+    `ends` maps the position of each "]" that may end the inner array to the end of the outer one.
+    Returns None if there is no such "]" on the line of `start`.
     """
     position = min((position for position in ends if position >= start), default=None)
     return None if position is None or "\n" in text[start:position] else ends[position]

@@ -61,8 +61,8 @@ def _unlisted(text: str) -> str:
     return _unescaped(text)
 
 
-def _alone(text: str, options: str) -> str | None:
-    """Return the last option letter that is a word by itself, if `options` is "A-J", else None."""
+def _last_letter(text: str, options: str) -> str | None:
+    """Return the last of the letters A-J that is a word by itself; None for other `options`."""
     return _last(_letter(options, r"\b([OPTIONS])\b"), text) if options == "A-J" else None
 
 
@@ -72,7 +72,7 @@ def choice(text: str, options: str) -> str | None:
     `options` is "A-D" or "A-J".
     """
     text = _unlisted(text.strip())
-    return _stated(text, options) or _alone(text, options)
+    return _stated(text, options) or _last_letter(text, options)
 
 
 def final_choice(text: str, options: str) -> str | None:
@@ -82,7 +82,7 @@ def final_choice(text: str, options: str) -> str | None:
     first = begins or _letter(options, r"\bAnswer\s*+[:.]?+\s*+([OPTIONS])\b").search(final)
     if first:
         return first[1].upper()
-    return _stated(_unescaped(text.strip()), options) or _alone(final, options)
+    return _stated(_unescaped(text.strip()), options) or _last_letter(final, options)
 
 
 def boxed(text: str) -> str | None:

@@ -201,7 +201,7 @@ class Values:
     def latencies(
         self, raw: Mapping[str, Any], factor: float, pattern: re.Pattern[str] = LATENCY
     ) -> None:
-        """Add the latencies, times `factor`, whose keys match groups `base` and `statistic`."""
+        """Add latencies x `factor`; `pattern` finds "base" (ttft) and "statistic" (p99) in keys."""
         for key, value in raw.items():
             if match := pattern.fullmatch(key):
                 base = _BASES.get(match["base"], match["base"])

@@ -200,7 +200,7 @@ def _accuracy(where: str, result: CaseResult, sessions: Sequence[Session]) -> tu
 
 
 def _run_folder(file: Path, folder: str | None, parts: int) -> Path:
-    """Return a run's folder: its last `parts` names next to the results file, else as recorded."""
+    """Return the last `parts` names of `folder` next to `file` if they exist, else `folder`."""
     named = Path(folder or "")
     near = file.resolve().parent.joinpath(*named.parts[-parts:])
     return near if near.is_dir() else named

@@ -12,7 +12,10 @@ import pytest
 import torch
 from torch.utils.flop_counter import FlopCounterMode
 
-from pytest_mlperf.adapters.engines.torch.diffusion._images import fits, install_deep_cache
+from pytest_mlperf.adapters.engines.torch.diffusion._images import (
+    has_deep_blocks,
+    install_deep_cache,
+)
 from pytest_mlperf.core.errors import SuiteError
 from tests.adapters.engines.torch.pipelines import (
     PROMPTS,
@@ -144,7 +147,7 @@ def test_a_unet_of_one_level_has_no_deep_blocks(tmp_path: Path) -> None:
         "attention_head_dim": (2,),
         "transformer_layers_per_block": (1,),
     }
-    assert not fits(make_unet(**flat))
+    assert not has_deep_blocks(make_unet(**flat))
     write_pipeline(tmp_path, **flat)
     with (
         pytest.raises(SuiteError, match="deepcache = 2 needs a UNet of two levels or more"),

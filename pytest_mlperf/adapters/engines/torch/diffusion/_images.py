@@ -268,7 +268,7 @@ class _LastDeepUp(_SkippableBlock):
         return self._cache.features
 
 
-def fits(unet: Any) -> bool:
+def has_deep_blocks(unet: Any) -> bool:
     """Return whether a UNet has deep blocks, i.e. at least two resolution levels."""
     return len(unet.down_blocks) > 1 and len(unet.up_blocks) > 1
 
@@ -292,7 +292,7 @@ def install_deep_cache(unet: Any, every: int) -> DeepCache:
 
 
 def _cache(unet: Any, every: int) -> DeepCache | None:
-    if every > 1 and not fits(unet):
+    if every > 1 and not has_deep_blocks(unet):
         raise SuiteError(
             f"engine torch-diffusion: deepcache = {every} needs a UNet of two levels or more, "
             "which this is not; set deepcache = 1",
@@ -333,7 +333,7 @@ class MediaBatches:
     def __init__(
         self, dataset: Dataset, options: MediaOptions, shape: tuple[int, ...], size: str
     ) -> None:
-        """Make media of a `size`, as errors word it, from latents of a shape."""
+        """Store the shape of latents, and `size`, the text on the media's size in errors."""
         self._dataset, self._options = dataset, options
         self._shape, self._size = shape, size
         self._samples: dict[int, tuple[Any, Any]] = {}

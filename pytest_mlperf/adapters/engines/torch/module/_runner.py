@@ -134,10 +134,7 @@ def move(tree: Tree, device: Any, dtype: Any) -> Tree:
 
 
 def pick(result: Any, output: str | int | None) -> Any:
-    """Return the tensor in a module's output with this key, attribute or index.
-
-    If `output` is None, the output must contain exactly one tensor.
-    """
+    """Return a module's output tensor by key, attribute or index (None: its only one)."""
     if isinstance(result, torch.Tensor) and output is None:
         return result
     parts: dict[str | int, Any] = {}

@@ -117,10 +117,7 @@ class EmbeddingTable:
         return EmbeddingTable(rows=self.rows.to(device), scales=scales)
 
     def sums(self, lookups: Any, dtype: Any) -> Any:
-        """Return the sum of each pair's embedding vectors, shape (pairs, dim).
-
-        `lookups` are row numbers, shape (pairs, lookups).
-        """
+        """Return each pair's summed vectors, (pairs, dim), for row numbers, (pairs, lookups)."""
         if self.scales is None:
             sums = torch.nn.functional.embedding_bag(lookups.contiguous(), self.rows, mode="sum")
             return sums.to(dtype)

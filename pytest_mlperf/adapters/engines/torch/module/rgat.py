@@ -62,7 +62,7 @@ class Neighbours:
     """
 
     def __init__(self, edges: Mapping[Relation, NDArray[Any]], counts: Mapping[str, int]) -> None:
-        """Sort the edges by target node; this is done once, as it takes time and memory."""
+        """Sort edges by target node, once, as it is slow; `counts`: number of nodes by type."""
         self._rows: dict[Relation, tuple[Ints, NDArray[Any]]] = {}
         for (first, name, second), pairs in edges.items():
             ends = pairs[:, 0], pairs[:, 1]
