@@ -75,7 +75,6 @@ def benchmarked(
             surroundings=dict(machine.surroundings(test.accelerator)),
         ),
         target_qps=None,
-        power=None,
         warm_s=finished["ended_s"],  # a test may open a GPU only in its call
         notes=(),
     )
@@ -110,4 +109,4 @@ def read_benchmark(evidence: Evidence, job: MeasuredCase, conditions: Conditions
     other_findings = Findings(notes=(*evidence.control.notes, *evidence.notes))
     within = {n: se for n, se in finished["within_se"].items() if n in job.limits}
     fields = merged_fields(figures, *energy, load, clock, other_findings)
-    return made_run(evidence, conditions, **fields, within_se=within)
+    return made_run(evidence, job, conditions, **fields, within_se=within)

@@ -148,9 +148,9 @@ class Evidence:
     finished: Event | None
     subject: Subject
     target_qps: float | None
-    power: PowerLog | None
     warm_s: float
     notes: tuple[str, ...]
+    power: PowerLog | None = None
     settings: LoadGenSettings | None = None
     started: str = ""
     control: ControlRun = field(default_factory=ControlRun)
@@ -221,6 +221,7 @@ def read_run(evidence: Evidence, job: Job, conditions: Conditions) -> Run | None
     fields["server"] = {**fields["server"], **shares}
     return made_run(
         evidence,
+        job,
         conditions,
         **fields,
         client=late,
@@ -230,15 +231,17 @@ def read_run(evidence: Evidence, job: Job, conditions: Conditions) -> Run | None
     )
 
 
-def made_run(evidence: Evidence, conditions: Conditions, **fields: Any) -> Run:
+def made_run(evidence: Evidence, job: MeasuredCase, conditions: Conditions, **fields: Any) -> Run:
     """Return a run with these fields, and with those that all runs of a process share."""
     assert evidence.finished is not None
+    hashes = conditions.machine.hashes
     return Run(
         **run_arguments(
             **fields,
             control=evidence.control.values,
             warmed=evidence.warmed,
             waited_s=evidence.waited_s,
+            ids="" if job.url else hashes(job.accelerator),  # a server's GPUs are unknown
         ),
         target_qps=evidence.target_qps or 0.0,
         session=conditions.session,
