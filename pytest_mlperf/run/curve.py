@@ -158,13 +158,10 @@ def curve_finishes(log: CurveLog) -> dict[str, int]:
     }
 
 
-NO_CLIENTS: Mapping[str, float] = MappingProxyType({})
-
-
 def curve_validity(
     log: CurveLog,
     gated: Iterable[str] = (),
-    client: Mapping[str, float] = NO_CLIENTS,
+    client: Mapping[str, float] = MappingProxyType({}),
     at_a_time: int | None = None,
     may_fail: float = 0.0,
     load: Contention | None = None,

@@ -97,10 +97,6 @@ def _is_whole(value: object) -> bool:
     return type(value) is int and abs(value) < 2**64
 
 
-def _is_count(value: object) -> bool:
-    return type(value) is int and 0 <= value < 2**64
-
-
 def _is_rate(value: object) -> bool:
     """Check that a value is a number, or None: LoadGen's rate of a single query is undefined."""
     return value is None or type(value) is float or _is_whole(value)
@@ -113,8 +109,8 @@ def _is_time(value: object) -> bool:
         return False
 
 
-_TYPES: tuple[tuple[re.Pattern[str], Callable[[object], bool], str], ...] = (
-    (re.compile("num_errors|result_query_count"), _is_count, "a count"),
+_TYPES: tuple[tuple[re.Pattern[str], Callable[[Any], bool], str], ...] = (
+    (re.compile("num_errors|result_query_count"), lambda v: _is_whole(v) and v >= 0, "a count"),
     (re.compile(r"result_.*_percentile_\w*ns|result_min_latency_ns"), _is_whole, "whole ns"),
     (re.compile(r"result_\w+_(samples|tokens)_per_sec(ond)?"), _is_rate, "a number"),
     (re.compile("result_(samples|tokens)_per_second"), _is_rate, "a number"),

@@ -63,7 +63,9 @@ def roofline_findings(
     count, kind = split(job.accelerator)
     gpu = gpu_of(job, identity)
     work: dict[str, Any] = {**{n: sizes[n] for n in SIZES if n in sizes}, **_done(engine)}
-    a_step = None if drafts is None else tokens_a_step(figures, drafts)
+    decoded = (figures.metrics.get("tokens_per_sample", 0.0) - 1) * figures.samples
+    # Mean tokens per step; None also if there are impossibly many drafts.
+    a_step = None if drafts is None or decoded <= drafts else decoded / (decoded - drafts)
     undeclared = (bool(drafts) or DRAFTS in engine) and DRAFTED not in job.techniques
     if a_step:
         work["accepted_tokens"] = a_step
@@ -92,12 +94,6 @@ def roofline_findings(
     about = {"tokens": a_step, "undeclared": undeclared}
     signs = () if a_step is None else (Sign.of(SignKey.DRAFTS, "drafts", **about),)
     return Findings(signs=signs, light=tuple(every), invalid=beyond)
-
-
-def tokens_a_step(figures: Figures, drafts: int) -> float | None:
-    """Return tokens per decoding step: n / (n - `drafts`); None if `drafts` (accepted) reach n."""
-    decoded = (figures.metrics.get("tokens_per_sample", 0.0) - 1) * figures.samples
-    return decoded / (decoded - drafts) if decoded > drafts else None
 
 
 def most_together(samples: int, job: Job, engine: Mapping[str, str]) -> float | None:

@@ -8,6 +8,7 @@ from collections import Counter
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from types import MappingProxyType
 
 from pytest_mlperf.core.baseline import may_be_cached
 from pytest_mlperf.core.metrics import (
@@ -48,8 +49,6 @@ STEPPED = (
 
 Answers = Mapping[float | None, Mapping[str, int]]
 """Answer counts of each window, see `Engine.answer_counts`; None for a run's only window."""
-
-NO_ANSWERS: Answers = {}
 
 UNSIZED = 0.05
 """Share of TPOT from which a first message of unknown size is reported."""
@@ -112,7 +111,7 @@ def server_findings(
     timed: TimedLog,
     shared: float | None = None,
     limits: Collection[str] = (),
-    answers: Answers = NO_ANSWERS,
+    answers: Answers = MappingProxyType({}),
 ) -> Findings:
     """Return a server's metrics in the time windows of a run, with notes on what is missing.
 

@@ -256,7 +256,6 @@ PRINTING = 4.0
 
 STOP_SECONDS = 20.0
 STACKS_SECONDS = 0.3
-_NOTHING: Mapping[str, str] = MappingProxyType({})
 
 
 class WorkerProcess:
@@ -276,7 +275,7 @@ class WorkerProcess:
         patience: Patience,
         on_event: Callable[[Event], None],
         *,
-        environment: Mapping[str, str | None] = _NOTHING,
+        environment: Mapping[str, str | None] = MappingProxyType({}),
         build: Build | None = None,
     ) -> None:
         self.spec = spec

@@ -32,8 +32,6 @@ LOW_HZ = WANTED_HZ / 2
 
 SUSPECT = "the speed is suspect: NVIDIA's driver was upgraded while it is loaded; reboot"
 
-_UNKNOWN: Mapping[str, UsedGpu] = MappingProxyType({})
-
 
 def sampled(
     figures: Figures,
@@ -41,7 +39,7 @@ def sampled(
     timed: TimedLog,
     *,
     warm_s: float,
-    used: Mapping[str, UsedGpu] = _UNKNOWN,
+    used: Mapping[str, UsedGpu] = MappingProxyType({}),
 ) -> Findings:
     """Return the energy of a run from its GPU power samples, and reasons not to judge it.
 
