@@ -120,18 +120,6 @@ class AccuracyPass:
         return counted, scored
 
 
-def _scored(answer: Mapping[str, Any]) -> Scored:
-    groups = answer["groups"]
-    return Scored(
-        groups=None if groups is None else tuple(groups),
-        leverage={name: Leverage(**given) for name, given in answer["leverage"].items()},
-        indices=tuple(answer["indices"]),
-        per_sample=dict(answer["per_sample"]),
-        outputs=tuple(answer["outputs"]),
-        chance=answer["chance"],
-    )
-
-
 def score_logs(
     scoring: Scoring, blocks: Sequence[Mapping[str, Any]], total: int
 ) -> tuple[Accuracy, Scored]:
@@ -161,7 +149,7 @@ def score_logs(
     except UnavailableError as error:  # the run succeeded, so do not skip it
         raise DeliberateError("scorer", str(error), str(child.log)) from None
     answer = _scores_in(scoring.folder / "scores.json")
-    samples = len(answer["indices"])
+    samples, groups = len(answer["indices"]), answer["groups"]
     accuracy = Accuracy(
         scores=answer["aggregate"],
         samples=samples,
@@ -171,7 +159,14 @@ def score_logs(
         lower=tuple(answer["lower"]),
         whole=tuple(answer["whole"]),
     )
-    return accuracy, _scored(answer)
+    return accuracy, Scored(
+        groups=None if groups is None else tuple(groups),
+        leverage={name: Leverage(**figures) for name, figures in answer["leverage"].items()},
+        indices=tuple(answer["indices"]),
+        per_sample=answer["per_sample"],
+        outputs=tuple(answer["outputs"]),
+        chance=answer["chance"],
+    )
 
 
 def _scores_in(path: Path) -> Any:

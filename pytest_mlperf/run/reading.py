@@ -361,11 +361,8 @@ def has_roofline(job: Job, identity: Mapping[str, object]) -> bool:
 def _light(evidence: Evidence, job: Job, figures: Figures, energy: Sequence[Findings]) -> Findings:
     if not has_roofline(job, evidence.subject.identity):
         return Findings()
-    per_joule = {
-        name: value for source_findings in energy for name, value in source_findings.metrics.items()
-    }
     return roofline_findings(
-        replace(figures, metrics={**figures.metrics, **per_joule}),
+        replace(figures, metrics=merged_fields(figures, *energy)["metrics"]),
         job,
         evidence.subject.identity,
         engine=evidence.loaded["engine"],

@@ -7,6 +7,7 @@ import inspect
 import json
 import os
 import pickle
+import reprlib
 import subprocess
 import sys
 import tempfile
@@ -114,11 +115,6 @@ def serialised(value: object) -> bytes:
         return pickle.dumps(value)
     except Exception:  # a sample may be any object of a library
         return repr(value).encode()
-
-
-def short(value: object) -> str:
-    text = repr(value)
-    return text if len(text) <= 60 else f"{text[:57]}..."
 
 
 PICKLES = (".bin", ".pt", ".pth", ".pkl", ".pickle", ".ckpt", ".py")
@@ -362,7 +358,7 @@ def check_scorer(
     scores = built.score(*parts)
     demand(
         isinstance(scores, Scores),
-        f"{title}: score() returned {short(scores)}",
+        f"{title}: score() returned {reprlib.repr(scores)}",
         "return pytest_mlperf.Scores",
     )
     try:

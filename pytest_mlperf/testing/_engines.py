@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import reprlib
 import sys
 import threading
 import time
@@ -19,7 +20,7 @@ from pytest_mlperf.core.rulings.ruling import miscounted
 from pytest_mlperf.reports.sentences import sentence
 from pytest_mlperf.run.worker import samples as data_sets
 from pytest_mlperf.run.worker.samples import stages_of
-from pytest_mlperf.testing._checks import check_factory, demand, name_of, short
+from pytest_mlperf.testing._checks import check_factory, demand, name_of
 from pytest_mlperf.testing._sink import RecordingSink
 
 EXIT_TIMEOUT_SECONDS = 20.0
@@ -266,7 +267,7 @@ class _EngineTrial:
             demand(
                 earlier == output or not self.same_answers,
                 f"{self.title}, samples {way}: the answer to sample {index} is "
-                f"{short(output)}, and was {short(earlier)} before",
+                f"{reprlib.repr(output)}, and was {reprlib.repr(earlier)} before",
                 "answers must not depend on which samples come together; if they do by nature, "
                 "check with same_answers=False",
             )

@@ -344,16 +344,15 @@ def write_requests(folder: Path, records: Sequence[Record]) -> None:
     """Write a line of JSON per request, atomically, without prompts and answers."""
     lines = (
         json.dumps(
-            {name: _short(value) for name, value in zip(REQUEST_COLUMNS, record, strict=True)}
+            {
+                name: round(value, 6) if isinstance(value, float) else value
+                for name, value in zip(REQUEST_COLUMNS, record, strict=True)
+            }
         )
         for record in records
     )
     content = "".join(f"{line}\n" for line in lines).encode()
     atomic.write_bytes(folder / REQUESTS, gzip.compress(content, mtime=0))
-
-
-def _short(value: Any) -> Any:
-    return round(value, 6) if isinstance(value, float) else value
 
 
 COUNT_SLACK_SHARE = 0.02
