@@ -35,12 +35,11 @@ from pytest_mlperf.run.child.protocol import RunFinished, WorkerSpec, import_as_
 from pytest_mlperf.run.child.reporter import Reporter, guard_group, leave
 from pytest_mlperf.run.logs import DETAIL, Detail, parse_detail
 from pytest_mlperf.run.worker import _loadgen as loadgen
-from pytest_mlperf.run.worker import clocks as over_time
+from pytest_mlperf.run.worker import clocks
 from pytest_mlperf.run.worker._clients import ClientProcesses
 from pytest_mlperf.run.worker._handicap import HandicapEngine, InOrder
 from pytest_mlperf.run.worker._replicas import ReplicatedEngine
 from pytest_mlperf.run.worker._sink import CountingSink, Fail, Faults, GuardedSink
-from pytest_mlperf.run.worker.clocks import RUN_FILE
 from pytest_mlperf.run.worker.closed_loop import (
     ClosedLoop,
     HarnessProgress,
@@ -450,7 +449,7 @@ class EngineWorker:
                 loadgen.run(plan, folder, engine, sink, indices=indices, at_edges=window.read_edge)
                 parse_detail(folder / DETAIL)
             if plan.phase == "performance" and settings.scenario == Scenario.SERVER:
-                over_time.write(folder, sink.over_time)
+                clocks.write(folder, sink.over_time)
 
     def _measure_curve(self, settings: LoadGenSettings, alone_s: float) -> None:
         folder = self._folder / "performance"
@@ -467,10 +466,9 @@ class EngineWorker:
             records=self._spec.requests,
             may_fail=settings.max_failed or 0.0,
         )
-        used, pulse = (
-            dataclasses.asdict(settings),
-            HarnessProgress() if self._engine.harness else None,
-        )
+        used, pulse = dataclasses.asdict(settings), None
+        if self._engine.harness:
+            pulse = HarnessProgress()
         with (
             self._reported_run("performance", folder, sink, 0, used, pulse=pulse) as window,
             self._reporter.blaming("engine"),
@@ -523,9 +521,9 @@ class EngineWorker:
             "result": result,
             "spent": self._spent,
         }
-        atomic.write_text(folder / RUN_FILE, json.dumps(content, indent=2, sort_keys=True))
+        atomic.write_text(folder / clocks.RUN_FILE, json.dumps(content, indent=2, sort_keys=True))
         if tokens_of := sink.answer_tokens.by_index:
-            atomic.write_text(folder / over_time.TOKENS_FILE, json.dumps(tokens_of) + "\n")
+            atomic.write_text(folder / clocks.TOKENS_FILE, json.dumps(tokens_of) + "\n")
         self._reporter.event("finished", phase=phase, folder=str(folder), result=result)
         self._require_no(sink.faults)
 
