@@ -64,44 +64,40 @@ def fixed_order(samples: int) -> list[int]:
     return sorted(range(samples), key=lambda index: hashlib.sha256(b"%d" % index).digest())
 
 
+@dataclass(eq=False)
 class AccuracyPass:
     """Run one worker's accuracy pass block by block, until the scores suffice for a verdict."""
 
-    def __init__(
-        self,
-        worker: WorkerProcess,
-        dataset: Mapping[str, Any],
-        ask: ScoringSchedule,
-        scoring: Scoring,
-        subject: Subject,
-    ) -> None:
-        self._worker = worker
-        self._total = int(dataset["samples"])
-        ignores_eos = subject.fingerprint.get(f"{GENERATION}ignore_eos") == "true"
-        self._fixed_lengths = dataset["fixed_lengths"] or ignores_eos
+    worker: WorkerProcess
+    dataset: Mapping[str, Any]
+    ask: ScoringSchedule
+    scoring: Scoring
+    subject: Subject
+
+    def __post_init__(self) -> None:
+        self._total = int(self.dataset["samples"])
+        ignores_eos = self.subject.fingerprint.get(f"{GENERATION}ignore_eos") == "true"
+        self._fixed_lengths = self.dataset["fixed_lengths"] or ignores_eos
         self._finishes, self._answer_counts = Counter[str](), Counter[str]()
-        self._ask = ask
-        self._scoring = scoring
-        self._subject = subject
         self._blocks: list[dict[str, Any]] = []
         self._decided: tuple[Accuracy, Scored] | None = None
 
     def answer(self) -> None:
         """Let the worker answer block by block; end early if the scores suffice."""
         order, total = fixed_order(self._total), self._total
-        for number, (start, end) in enumerate(pairwise((0, *self._ask.looks(total)))):
+        for number, (start, end) in enumerate(pairwise((0, *self.ask.looks(total)))):
             indices = sorted(order[start:end])
-            self._worker.send({"command": "accuracy", "block": number, "indices": indices})
-            finished = self._worker.wait_for("finished")
+            self.worker.send({"command": "accuracy", "block": number, "indices": indices})
+            finished = self.worker.wait_for("finished")
             self._finishes += Counter(finished["result"]["finishes"])
             self._answer_counts += Counter(finished["result"]["answer_counts"])
             done = Path(finished["folder"])
             parse_detail(done / DETAIL).require_no_errors()
             self._blocks.append({"log": str(done / ACCURACY_LOG), "indices": indices})
-            self._worker.wait_for("ready")
+            self.worker.wait_for("ready")
             if end < total:
                 scores = self._score_blocks()
-                if self._ask.enough(*scores, self._subject):
+                if self.ask.enough(*scores, self.subject):
                     self._decided = scores
                     return
 
@@ -110,7 +106,7 @@ class AccuracyPass:
         return self._decided or self._score_blocks()
 
     def _score_blocks(self) -> tuple[Accuracy, Scored]:
-        accuracy, scored = score_logs(self._scoring, self._blocks, self._total)
+        accuracy, scored = score_logs(self.scoring, self._blocks, self._total)
         counted = dataclasses.replace(
             accuracy,
             finishes=dict(self._finishes),

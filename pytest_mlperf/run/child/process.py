@@ -12,7 +12,6 @@ import time
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from types import MappingProxyType
 from typing import IO, Any, Self
 
 from pytest_mlperf.core.errors import EnvironmentFault, RunError, UnavailableError
@@ -258,6 +257,7 @@ STOP_SECONDS = 20.0
 STACKS_SECONDS = 0.3
 
 
+@dataclass(eq=False)
 class WorkerProcess:
     """Run one worker process; the `with` block starts and ends it.
 
@@ -269,30 +269,23 @@ class WorkerProcess:
             loaded = worker.wait_for("loaded")
     """
 
-    def __init__(
-        self,
-        spec: WorkerSpec,
-        patience: Patience,
-        on_event: Callable[[Event], None],
-        *,
-        environment: Mapping[str, str | None] = MappingProxyType({}),
-        build: Build | None = None,
-    ) -> None:
-        self.spec = spec
-        self.folder = Path(spec.folder)
+    spec: WorkerSpec
+    patience: Patience
+    on_event: Callable[[Event], None]
+    environment: Mapping[str, str | None] = field(default_factory=dict, kw_only=True)
+    build: Build | None = field(default=None, kw_only=True)
+    python: Event | None = field(default=None, init=False)
+    notes: tuple[str, ...] = field(default=(), init=False)
+
+    def __post_init__(self) -> None:
+        self.folder = Path(self.spec.folder)
         self.log = self.folder / "engine.log"
-        self._patience = patience
-        self._on_event = on_event
-        self._environment = environment
-        self._build = build
-        self.python: Event | None = None
-        self.notes: tuple[str, ...] = ()
         self._told_to_stop = False
         self._phase = "start"
         self._progress: Event = {}
 
     def __enter__(self) -> Self:
-        spec, build = self.folder / "spec.json", self._build
+        spec, build = self.folder / "spec.json", self.build
         command = [sys.executable, "-m", "pytest_mlperf.run.worker.worker", str(spec)]
         try:
             spec.write_text(self.spec.to_json(), "utf-8")
@@ -307,7 +300,7 @@ class WorkerProcess:
                     events.OF_WORKER,
                     layer="worker",
                     whose="engine",
-                    environment=self._environment,
+                    environment=self.environment,
                     other_python=build is not None,
                     on_stdout=build is not None,
                     follows=events.NEXT_EVENTS,
@@ -362,14 +355,14 @@ class WorkerProcess:
         size = 0
         while True:
             now_s = time.monotonic()
-            quiet_left = last_progress + self._patience.progress_s - now_s
+            quiet_left = last_progress + self.patience.progress_s - now_s
             loading = self._phase in LOADING
-            loading_s = PRINTING * self._patience.progress_s if loading else math.inf
-            longest_s = min(self._patience.phase_s, loading_s)
+            loading_s = PRINTING * self.patience.progress_s if loading else math.inf
+            longest_s = min(self.patience.phase_s, loading_s)
             left = min(quiet_left, phase_start + longest_s - now_s)
             if left <= 0:
                 quiet = quiet_left <= 0
-                raise self._too_slow(self._patience.progress_s if quiet else longest_s, quiet=quiet)
+                raise self._too_slow(self.patience.progress_s if quiet else longest_s, quiet=quiet)
             event = self._next_event(
                 min(left, LOG_POLL_SECONDS if loading else MAX_STOPPED_SECONDS)
             )
@@ -379,7 +372,7 @@ class WorkerProcess:
                 if loading and (grown := self.log.stat().st_size) != size:
                     size, last_progress = grown, time.monotonic()
                 continue
-            self._on_event(event)
+            self.on_event(event)
             name = event.get("event")
             if name == "python":
                 self.python = event
@@ -409,15 +402,15 @@ class WorkerProcess:
         except EOFError:
             raise self._died() from None
         except RunError as error:
-            if self._build and self._phase == "start":
-                title, key = self._build.title, self._build.key
+            if self.build and self._phase == "start":
+                title, key = self.build.title, self.build.key
                 raise self._error(f"{title} ({key}) does not start a Python: {error}") from None
             raise
 
     def _reported(self, event: Event) -> RunError | UnavailableError:
         layer, message = str(event.get("layer")), str(event.get("message"))
-        if self._build and self._phase in {"started", "loading"}:
-            message = f"{message}{_of_build(str(event.get('kind')), self._build)}"
+        if self.build and self._phase in {"started", "loading"}:
+            message = f"{message}{_of_build(str(event.get('kind')), self.build)}"
         if event.get("kind") == UnavailableError.__name__:
             return UnavailableError(message)
         kind = DeliberateError if event.get("designed") else RunError
