@@ -198,7 +198,9 @@ class Child:
                 return event
             took_s = time.monotonic() - started
             self.show(broken(f"{self.title}{_place(event)}, {took_s:.0f} s"))
-        raise self._died(process)
+        if not process.ends_within(KILL_GRACE_SECONDS):
+            raise self._error(f"the {self.whose} closed its event pipe, but did not end")
+        raise self._error(f"the {self.whose} {ended(process.returncode)}")
 
     def _watched_events(self, process: EventProcess) -> Iterator[Event]:
         """Yield the child's events, and {} whenever its log has grown; enforce the time limits."""
@@ -230,11 +232,6 @@ class Child:
     def _slow(self, exceeded: str, limit_s: float, at: str) -> RunError:
         advice = "raise the ini setting mlperf_timeout if it was only slow"
         return self._error(f"{exceeded} {limit_s:.0f} s{at}; killed; {advice}")
-
-    def _died(self, process: EventProcess) -> RunError:
-        if not process.ends_within(KILL_GRACE_SECONDS):
-            return self._error(f"the {self.whose} closed its event pipe, but did not end")
-        return self._error(f"the {self.whose} {ended(process.returncode)}")
 
     def _error(self, message: str) -> RunError:
         return RunError(self.layer, self._named(message), str(self.log))

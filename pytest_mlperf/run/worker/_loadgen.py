@@ -211,6 +211,15 @@ def run(
             probe.write(b"LoadGen's logs go here")
     except OSError as error:
         raise RunError("loadgen", f"cannot write into {folder}: {error.strerror}") from error
+    settings, logs = mlperf_loadgen.TestSettings(), mlperf_loadgen.LogSettings()
+    settings.scenario = getattr(mlperf_loadgen.TestScenario, plan.scenario)
+    mode = "AccuracyOnly" if plan.phase == "accuracy" else "PerformanceOnly"
+    settings.mode = getattr(mlperf_loadgen.TestMode, mode)
+    for name, value in plan.attributes.items():
+        setattr(settings, name, value)
+    logs.log_output = mlperf_loadgen.LogOutputSettings()
+    logs.log_output.outdir = str(folder)
+    logs.enable_trace = False
     load, unload = _sample_callbacks(engine, sink, indices, at_edges)
     suite = mlperf_loadgen.ConstructFastSUT(_issue(engine, sink, indices), lambda: None)
     library = mlperf_loadgen.ConstructQSL(plan.total_samples, plan.loaded_samples, load, unload)
@@ -218,8 +227,8 @@ def run(
         mlperf_loadgen.StartTestWithLogSettings(
             suite,
             library,
-            _test_settings(mlperf_loadgen, plan),
-            _log_settings(mlperf_loadgen, folder),
+            settings,
+            logs,
             # LoadGen would silently obey an audit.config of the working folder.
             str(_audit_config(folder, plan.audit)),
         )
@@ -268,25 +277,6 @@ def _sample_callbacks(
         at_edges()
 
     return guarded(engine.load_samples, edge), guarded(edge, engine.unload_samples)
-
-
-def _test_settings(mlperf_loadgen: Any, plan: LoadGenPlan) -> Any:
-    settings = mlperf_loadgen.TestSettings()
-    settings.scenario = getattr(mlperf_loadgen.TestScenario, plan.scenario)
-    mode = "AccuracyOnly" if plan.phase == "accuracy" else "PerformanceOnly"
-    settings.mode = getattr(mlperf_loadgen.TestMode, mode)
-    for name, value in plan.attributes.items():
-        setattr(settings, name, value)
-    return settings
-
-
-def _log_settings(mlperf_loadgen: Any, folder: Path) -> Any:
-    output = mlperf_loadgen.LogOutputSettings()
-    output.outdir = str(folder)
-    settings = mlperf_loadgen.LogSettings()
-    settings.log_output = output
-    settings.enable_trace = False
-    return settings
 
 
 def _audit_config(folder: Path, audit: Mapping[str, int]) -> Path:

@@ -32,7 +32,7 @@ from pytest_mlperf.hardware.clock import MIN_MOVE_SECONDS
 from pytest_mlperf.hardware.contention import ContentionMonitor, Window, port_here, session_of
 from pytest_mlperf.registry import imported
 from pytest_mlperf.run.child.protocol import RunFinished, WorkerSpec, import_as_parent
-from pytest_mlperf.run.child.reporter import Reporter, guard_group, leave
+from pytest_mlperf.run.child.reporter import Reporter, fail_at_dead_threads, guard_group, leave
 from pytest_mlperf.run.logs import DETAIL, Detail, parse_detail
 from pytest_mlperf.run.worker import _loadgen as loadgen
 from pytest_mlperf.run.worker import clocks
@@ -259,7 +259,9 @@ class EngineWorker:
 
     def serve(self) -> None:
         """Load the engine, measure, then execute commands until a stop."""
-        threading.excepthook = self._thread_died
+        fail_at_dead_threads(
+            self._reporter.fail, lambda: self._sink.outstanding if self._sink else 0
+        )
         self._reporter.event("loading")
         if not self._spec.settings.points:
             with self._reporter.blaming("loadgen"):
@@ -532,14 +534,6 @@ class EngineWorker:
             texts = faults.texts
             more = f" ({faults.count} faults in all)" if faults.count > 1 else ""
             self._reporter.fail("engine", RunError("engine", f"{texts[0]}{more}"))
-
-    def _thread_died(self, hook_arguments: threading.ExceptHookArgs) -> None:
-        error = hook_arguments.exc_value
-        if error is None:
-            error = RunError("engine", f"a thread ended with {hook_arguments.exc_type.__name__}")
-        if self._sink is not None and self._sink.outstanding:
-            self._reporter.fail("engine", error)
-        threading.__excepthook__(hook_arguments)
 
 
 @contextlib.contextmanager
