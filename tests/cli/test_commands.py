@@ -210,7 +210,7 @@ def test_a_closed_pipe_is_not_an_error() -> None:
 @pytest.mark.process
 def test_a_terminal_without_our_signs_shows_a_question_mark() -> None:
     """An ISO-8859-1 terminal has no "−"; that is no reason to end in a traceback."""
-    code = "from pytest_mlperf.cli.output import *; print_what_the_terminal_can(); show(['−3 %'])"
+    code = "from pytest_mlperf.cli.output import *; replace_unencodable_characters(); show(['−3 %'])"
     environment = {"PYTHONIOENCODING": "latin-1", "PYTHONPATH": str(ROOT)}
     assert finished(sys.executable, "-c", code, env=environment).stdout == "?3 %\n"
 

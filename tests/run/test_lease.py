@@ -31,7 +31,7 @@ import sys, time
 from pytest_mlperf.run import conditions
 alone, count, *gpus = sys.argv[1:]
 how = {"alone": alone == "alone", "limit_s": 60, "waiting": print}
-with conditions.hold(gpus, int(count), **how):
+with conditions.lease_hardware(gpus, int(count), **how):
     print("held", flush=True)
     sys.stdin.read()
 """
