@@ -75,7 +75,14 @@ def subject_of(
     `build` is the worker's environment and `python` describes it; None for this Python. `built`
     describes its checkpoint. `exporter` measures the GPUs of its server.
     """
-    python_facts = _other_python_facts(build, python) if build and python else {}
+    python_facts: dict[str, str] = {}
+    if build and python:
+        versions = {f"python.{name}": version for name, version in python["versions"].items()}
+        python_facts = {"python": str(python["version"]), **versions}
+        if build.baseline:
+            python_facts |= {"build": build.title, "python.prefix": str(python["prefix"])}
+        elif python["system"]:
+            python_facts["python.system"] = str(python["system"])
     # Baselines in git must not contain a user's folders, which options may name.
     subject = Subject(
         identity=machine.identity(job.accelerator),
@@ -96,15 +103,6 @@ def subject_of(
         },
     )
     return placeless(subject, home=str(Path.home()))
-
-
-def _other_python_facts(build: Build, python: Event) -> dict[str, str]:
-    """Return facts about a worker's other Python, with its path if it is a baseline's build."""
-    versions = {f"python.{name}": version for name, version in python["versions"].items()}
-    facts = {"python": str(python["version"]), **versions}
-    if build.baseline:
-        return {**facts, "build": build.title, "python.prefix": str(python["prefix"])}
-    return {**facts, "python.system": str(python["system"])} if python["system"] else facts
 
 
 LOOP_SETTINGS = ("points", "ramp_ms", "arrivals", "burstiness", "audit", "max_failed")

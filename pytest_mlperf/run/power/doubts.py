@@ -138,8 +138,7 @@ def rejection_reasons(
         *_clocks(gpu, *window_s),
         *_faults(gpu, *window_s),
         *(link_doubts(gpu, *window_s) if linked else ()),
-        *_errors(gpu, *window_s),
-        *_heat(gpu, *window_s),
+        *_warnings(gpu, *window_s),
         *_others(gpu, warm_s),
         *_power_limit_reasons(gpu, end_s, limit_w),
     ]
@@ -222,18 +221,15 @@ def _power_limit_reasons(gpu: GpuLog, end_s: float, expected_w: float | None) ->
         yield Reason.of(key, "power_limit_changed", first=watts[0], last=farthest)
 
 
-def _heat(gpu: GpuLog, begin_s: float, end_s: float) -> Iterator[Sign]:
-    heat = max((r.value for r in gpu.series("temperature_c", begin_s, end_s)), default=0)
-    slows = gpu.facts.get("identity", {}).get("slowdown_c")
-    if heat >= (slows - NEAR_C if slows else HOT_C):
-        yield Sign.of(SignKey.HOT, "gpu_hot", heat=heat, slows=slows)
-
-
-def _errors(gpu: GpuLog, begin_s: float, end_s: float) -> Iterator[Sign]:
+def _warnings(gpu: GpuLog, begin_s: float, end_s: float) -> Iterator[Sign]:
     readings = [r for r in _until(gpu, "xids", end_s) if r.time_s > begin_s]
     xids = dict.fromkeys(str(xid) for reading in readings for xid in reading.value)
     if xids:
         yield Sign.of(SignKey.XID, "xids", xids=", ".join(xids))
+    heat = max((r.value for r in gpu.series("temperature_c", begin_s, end_s)), default=0)
+    slows = gpu.facts.get("identity", {}).get("slowdown_c")
+    if heat >= (slows - NEAR_C if slows else HOT_C):
+        yield Sign.of(SignKey.HOT, "gpu_hot", heat=heat, slows=slows)
 
 
 def _until(gpu: GpuLog, name: str, end_s: float) -> list[Any]:

@@ -76,6 +76,9 @@ def sampled(
     unsure = [(names[u], one.energy_unknown) for u, one in by_gpu.items() if one.energy_unknown]
     doubts = tuple(gpu_sentences(unsure, len(by_gpu), every=""))
     power = sum_energies(energies, doubts=doubts, names=names)
+    metrics = per_joule(figures, power)
+    if power.net_joules is not None and figures.samples:
+        metrics[NET_JOULES_PER_SAMPLE] = power.net_joules / figures.samples
     states = [gpu.state(begin_s, end_s) for gpu in log.gpus]
     runs = [
         GpuRun(
@@ -91,7 +94,7 @@ def sampled(
     return Findings(
         signs=tuple(signs),
         invalid=invalid,
-        metrics={**per_joule(figures, power), **_net(figures, power)},
+        metrics=metrics,
         energy={Source.NVML: power},
         state=_worst(states),
         gpus=tuple(runs) if len(runs) > 1 else (),
@@ -129,13 +132,6 @@ def _busy(run: Figures) -> float:
     if latency_s is None or not run.duration_s:
         return 1.0
     return min(1.0, run.queries * latency_s / run.duration_s)
-
-
-def _net(run: Figures, power: EnergyReading) -> dict[str, float]:
-    """Return the energy per sample above idle power [J], by metric name; {} if unknown."""
-    if power.net_joules is None or not run.samples:
-        return {}
-    return {NET_JOULES_PER_SAMPLE: power.net_joules / run.samples}
 
 
 def _worst(states: Sequence[Mapping[str, float]]) -> dict[str, float]:

@@ -220,6 +220,10 @@ def run(
     logs.log_output = mlperf_loadgen.LogOutputSettings()
     logs.log_output.outdir = str(folder)
     logs.enable_trace = False
+    audit = folder / "audit.config"
+    if plan.audit:
+        text = "".join(f"*.*.{key} = {value}\n" for key, value in plan.audit.items())
+        atomic.write_text(audit, text)
     load, unload = _sample_callbacks(engine, sink, indices, at_edges)
     suite = mlperf_loadgen.ConstructFastSUT(_issue(engine, sink, indices), lambda: None)
     library = mlperf_loadgen.ConstructQSL(plan.total_samples, plan.loaded_samples, load, unload)
@@ -230,7 +234,7 @@ def run(
             settings,
             logs,
             # LoadGen would silently obey an audit.config of the working folder.
-            str(_audit_config(folder, plan.audit)),
+            str(audit if plan.audit else folder / "no-audit.config"),
         )
     mlperf_loadgen.DestroyQSL(library)
     mlperf_loadgen.DestroyFastSUT(suite)
@@ -277,14 +281,6 @@ def _sample_callbacks(
         at_edges()
 
     return guarded(engine.load_samples, edge), guarded(edge, engine.unload_samples)
-
-
-def _audit_config(folder: Path, audit: Mapping[str, int]) -> Path:
-    if not audit:
-        return folder / "no-audit.config"
-    path = folder / "audit.config"
-    atomic.write_text(path, "".join(f"*.*.{key} = {value}\n" for key, value in audit.items()))
-    return path
 
 
 @contextmanager
