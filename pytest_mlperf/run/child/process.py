@@ -98,7 +98,7 @@ class EventProcess(ChildProcess):
             raise
         finally:
             os.close(end)
-        self._events = events.ChildEvents(
+        self.next_event = events.ChildEvents(
             self._pipe,
             kinds,
             layer=layer,
@@ -106,11 +106,7 @@ class EventProcess(ChildProcess):
             log=str(log.name),
             ended=lambda: self.poll() is not None,
             follows=follows,
-        )
-
-    def next_event(self, timeout_s: float) -> Event | None:
-        """Return the child's next event; None if it sent none within `timeout_s`."""
-        return self._events.next(timeout_s)
+        ).next
 
     def stop(self, *, alone_s: float = 0.0) -> None:
         """End the process group, `alone_s` [s] after the child's stdin closes; close the pipe."""

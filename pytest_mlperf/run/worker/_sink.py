@@ -232,18 +232,16 @@ class AnswerTokens:
 
     Attributes:
         by_index: Token counts of the answers by data set index; -1 for samples of unknown index.
+        index_of: Returns the index of a sample id that has no token count yet; None if unknown.
     """
 
     def __init__(self) -> None:
         self.by_index: dict[int, list[int]] = {}
         self._index_of: dict[int, int] = {}
+        self.index_of = self._index_of.get
 
     def record_indices(self, ids: Sequence[int], indices: Sequence[int]) -> None:
         self._index_of.update(zip(ids, indices, strict=True))
-
-    def index_of(self, sample: int) -> int | None:
-        """Return the data set index of a sample that has no token count yet; None if unknown."""
-        return self._index_of.get(sample)
 
     def add_counts(self, ids: Sequence[int], n_tokens: Sequence[int | None]) -> None:
         """Add the token counts of answers by sample id; ignore None (not counted by the engine)."""
@@ -295,6 +293,7 @@ class GuardedSink:
         self._fail = fail
         self._clock: Clock = perf_counter
         self._outstanding = Outstanding()
+        self.cut = self._outstanding.cut
         self.stamps = Stamps()
         self._first_issue_s = 0.0
         self._last_completion_s = 0.0
@@ -363,10 +362,6 @@ class GuardedSink:
             f"occurs twice (index {twins[0]} first): an engine that stores results by index, "
             "and not by id, loses one of two in a batch"
         )
-
-    def cut(self, position: int) -> None:
-        """Split the list of ids issued last at a position; its two parts complete independently."""
-        self._outstanding.cut(position)
 
     def use_clock(self, clock: Clock) -> None:
         """Set the clock, such as one that returns the time stamps of replicas."""
