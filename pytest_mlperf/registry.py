@@ -116,7 +116,7 @@ def target(group: AnyGroup, use: str) -> str:
     """Return "package.module:name" for a name in a suite; raise SuiteError if none matches."""
     installed = registered(group)
     if reason := clash(group, use):
-        raise SuiteError(f"{group[:-1]} {use!r}: {reason}; remove all but one")
+        raise SuiteError(f"{group[:-1]} {use!r}: {reason}; uninstall all but one")
     if use in installed:
         return current_target(installed[use].value)
     if re.fullmatch(r"[A-Za-z_][\w.]*:[A-Za-z_]\w*", use):

@@ -19,8 +19,8 @@ MAX_IDLE_SECONDS = 1.0
 (gunicorn) or 5 s (uvicorn, hypercorn, Node)."""
 
 UNSAID = (
-    "which was reused after an earlier answer; the server must keep idle connections longer than "
-    f"{MAX_IDLE_SECONDS:g} s, or send 'Connection: close'"
+    "the connection was reused after an earlier answer: the server must keep idle connections "
+    f"longer than {MAX_IDLE_SECONDS:g} s, or send 'Connection: close'"
 )
 """Explanation of a connection that a server closed without an answer."""
 
@@ -147,7 +147,7 @@ class HttpConnection(asyncio.Protocol):
         except load_httptools().HttpParserError as error:
             fault: Exception | None = ConnectionAbortedError(f"no HTTP: {text_of(error)}")
         except load_httptools().HttpParserUpgrade:
-            fault = ConnectionAbortedError("not HTTP: the server changes the protocol")
+            fault = ConnectionAbortedError("no HTTP/1.1: the server switches protocols")
         else:
             fault = None
         if self._headed and self._status:
@@ -159,7 +159,9 @@ class HttpConnection(asyncio.Protocol):
         else:
             self._bare += len(data)
             if self._bare > HEAD_BYTES:
-                raise ConnectionAbortedError(f"not HTTP: a head of more than {HEAD_BYTES:,} bytes")
+                raise ConnectionAbortedError(
+                    f"the headers of the answer have more than {HEAD_BYTES:,} bytes"
+                )
         if self._ended:
             self._exchange.end()
         elif fault is not None:
@@ -262,7 +264,7 @@ class Connections:
             connection.drop()
             if reused is None or connection.answered or not isinstance(error, RESETS):
                 raise
-            raise ConnectionResetError(f"{text_of(error)}, {UNSAID}") from None
+            raise ConnectionResetError(f"{text_of(error)}; {UNSAID}") from None
         if connection.kept and self.keeps:
             connection.idle_s = self._loop.time()
             self._idle.append(connection)

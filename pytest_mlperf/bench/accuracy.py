@@ -112,7 +112,7 @@ class CaseAccuracy:
             theirs = (loaded[0].workload, loaded[0].engine, loaded[0].precision)
             if ours != theirs:
                 raise BaselineError(
-                    f"{self.file}: holds the accuracy of {'-'.join(theirs)}, not of "
+                    f"{self.file}: this is the accuracy baseline of {'-'.join(theirs)}, not of "
                     f"{'-'.join(ours)}; move it away, or rename the engine entry"
                 )
 
@@ -153,9 +153,13 @@ class CaseAccuracy:
         first = self._planned.data.accuracy_scenario
         entry = self._planned.accuracy_reference.full_label
         if self.by_reference:
-            return f"the reference {entry} has no accuracy baseline: first record it with {first}"
+            entry = f"the reference engine entry {entry} has no accuracy baseline"
+            return f"{entry}: first record it, in scenario {first}, with --mlperf-update=missing"
         if not self.may_record:
-            return f"no accuracy baseline: record it with {first} and --mlperf-update=missing"
+            return (
+                f"no accuracy baseline: only the test in scenario {first} records it, with "
+                "--mlperf-update=missing"
+            )
         return "no accuracy baseline: record it with --mlperf-update=missing"
 
     def judge(self, latest: ScoredPass) -> Ruling:
@@ -273,7 +277,7 @@ class CaseAccuracy:
             return answer
         reruns = self._repeat(latest)
         if not reruns:
-            note = "not kept as a repeat: its build or machine differs from the baseline's"
+            note = "not kept as a repeated pass: build or machine differ from the baseline's"
             return replace(answer, notes=(*answer.notes, note))
         passes = max(rerun.passes for rerun in reruns.values())
         headline = f"accuracy run {passes + 1} of one build in {policy.shown(self.file)}"

@@ -136,7 +136,8 @@ class OtherBuild:
         build = self._build(earlier, case)
         here = not build.commit and list(build.python) == [sys.executable]
         if (here or build.commit == commit) and not conditions.handicap:
-            raise RunError("against", f"{build.title} is this build; name another to compare with")
+            text = f"{build.title} is the build under test itself; name another one to compare with"
+            raise RunError("against", text)
         commit = build.commit or commit
         side = OtherBuildRunner(
             case.planned,

@@ -294,12 +294,13 @@ def _refused(case: CaseRuns, record: Record, answer: Ruling) -> str | None:
         )
     day, latest = day_of(case.runs[0].started), max(run.started for run in record.runs)
     if day is not None and day < (day_of(latest) or day):
-        return f"the baseline has a session of {latest[:10]}, later than this one: was a clock set?"
+        text = f"the baseline has a session of {latest[:10]}, later than this one"
+        return f"{text}: check the clocks of the machines that measured"
     environment = (
         changes(record.surroundings, case.subject.surroundings) if record.surroundings else ()
     )
     if environment and any(metric.direction == "drop" for metric in answer.metrics):
-        return f"slower, and {'; '.join(environment)}, which may be the cause"
+        return f"this session is slower, perhaps because of {'; '.join(environment)}"
     return None
 
 
@@ -337,7 +338,7 @@ def _grown(case: CaseRuns, answer: Ruling, old: Record, fresh: Screened) -> Ruli
     reason = "one more session of the same build"
     record = write(case, "append", fresh, reason=reason, unless=unless)
     if session not in record.sessions:
-        others = "no session added: another one completed or replaced the baseline meanwhile"
+        others = "session not added: another session completed or replaced the baseline meanwhile"
         return replace(answer, notes=(*answer.notes, others))
     case.record = record
     size = f"{record.days} of {DAYS} days ({len(record.runs)} runs)"

@@ -91,8 +91,8 @@ def with_unjudged_note(
     if verdict.outcome is not Outcome.NO_BASELINE or not usual or not os.environ.get("CI"):
         return verdict
     note = (
-        "nothing was compared, so this test passes. It fails in CI with "
-        "--mlperf-accelerator; --mlperf-fail-on=no-baseline makes it fail here"
+        "nothing was compared, so this test passes. To make it fail without a baseline, set "
+        "--mlperf-fail-on=no-baseline (the default with --mlperf-accelerator in CI)"
     )
     return replace(verdict, notes=(*verdict.notes, note))
 

@@ -378,7 +378,8 @@ def clashes(
         if name != plan.case.id:
             yield (
                 f"{plan.path}:{plan.line}: {plan.case.id} and {name} of {other} differ only in "
-                "upper and lower case, and are one file on macOS and Windows: rename one of them"
+                "upper and lower case, and would share one baseline file on macOS and Windows: "
+                "rename one of them"
             )
         elif other != plan.path:
             yield (

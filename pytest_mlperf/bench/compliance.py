@@ -149,7 +149,8 @@ def _answers(case: CaseRuns) -> Path:
         raise RunError(
             "scorer",
             "a compliance test compares its answers with an accuracy run on the whole data set, "
-            "which this case lacks; set a scorer, and no count or shorter run",
+            "which this case lacks; set a scorer in [workload], and score all samples of the data "
+            "set",
         )
     blocks = sorted((Path(accuracy.folder) / "accuracy").glob(f"block-*/{ACCURACY_LOG}"))
     if len(blocks) != 1:

@@ -88,7 +88,7 @@ def _require_same(sides: Interleaved, record: Record | None, *, restored: bool) 
         return
     recorded, facts = record.fingerprint, side.subject.fingerprint
     unlike = [
-        f"{key} {recorded[key]} there, {facts[key]} here"
+        f"{key} is {facts[key]}, but {recorded[key]} in the baseline"
         for key in changed_keys(recorded, facts)
         if key in recorded and key in facts and (restored or key.startswith(ENGINE_PREFIX))
     ]

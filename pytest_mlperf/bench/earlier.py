@@ -71,7 +71,7 @@ def _restored(options: Mapping[str, Any], current: Mapping[str, Any]) -> dict[st
 
     def whole(text: str) -> str:
         if f"{OUTSIDE_MARK}/" in text:
-            raise MlperfError(f"the baseline has only the end of this path: {text}")
+            raise MlperfError(f"the baseline stores only the end of the path {text}")
         return _HOME.sub(lambda _: str(Path.home()), text)
 
     same = {name: value for name, value in current.items() if _stored(value) == options.get(name)}

@@ -81,7 +81,9 @@ def judge_runs(
             raise MlperfError(f"{case.id}: no metric {metric!r}{nearest(metric, METRICS)}")
         share: object = limit
         if not isinstance(share, int | float) or not 0 < share < math.inf:
-            raise MlperfError(f"{case.id}: {metric} has the limit {limit!r}, not a share above 0")
+            raise MlperfError(
+                f"{case.id}: the limit of {metric} is {limit!r}; must be a share above 0, e.g. 0.05"
+            )
     result = CaseResult(
         test=f"{IMPORTED}::test_performance[{case.id}]",
         suite=IMPORTED,

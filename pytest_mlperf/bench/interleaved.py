@@ -187,7 +187,10 @@ def decided(
     last = missing > 0 and pairs + missing >= rule.max_runs
     if not pairs:
         if last:
-            reason = f"the load of other processes differed within all {missing} pairs"
+            reason = (
+                f"other processes loaded the machine unequally within all {missing} pairs of "
+                "runs; repeat on an idle machine"
+            )
             raise NotComparable(reason, Outcome.INCONCLUSIVE)
         return {}
     ratios = ratios_of(new[:pairs], old[:pairs], limits, rule, least)
@@ -212,7 +215,9 @@ def ratios_of(
     judged = countable(runs, limits)
     if not judged:
         few = min(fewest_queries(runs, name) for name in limits)
-        raise NotComparable(f"{few:,} queries per run are too few for {', '.join(limits)}")
+        raise NotComparable(
+            f"{few:,} queries per run are too few for {', '.join(limits)}: raise min_query_count"
+        )
     ratios = {}
     for metric, limit in judged.items():
         _require(metric, runs)
@@ -237,7 +242,7 @@ def _require(metric: str, runs: Sequence[Run]) -> None:
         if not run.may_judge(metric):
             source = run.energy_of(metric)
             reason = "; ".join(source.notes) if source else run.energy_unknown
-            raise NotComparable(f"{METRICS[metric].title} may not be judged: {reason}")
+            raise NotComparable(f"{METRICS[metric].title} cannot be judged: {reason}")
 
 
 def in_words(metric: str, ratio: Ratio | RelativeSpeed) -> str:

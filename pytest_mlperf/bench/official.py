@@ -71,11 +71,14 @@ def compare_with_official(
     """
     gpu = gpu_in(identity)
     if not runs:
-        return "it has no run"
+        return "the case has no run"
     if gpu is None:
         return f"{case.accelerator} is not a GPU that has official results"
     if case.scenario.rate_is_condition and not searched:
-        return "its rate was fixed, but an official rate is the highest within the latency limits"
+        return (
+            "its rate is fixed, but an official result is the highest rate within the latency "
+            "limits: add find to the scenario"
+        )
     if case.scenario != Scenario.OFFLINE and not case.scenario.rate_is_condition:
         return f"the value of {case.scenario} is a latency, and official latencies are upper bounds"
     for unit, metric in UNIT_METRICS.items():
@@ -100,7 +103,7 @@ def held_to_best(case: CaseRunner, answer: Ruling) -> Ruling:
     if answer.outcome.fails or not case.runs or case.planned.suite.min_official_share is None:
         return answer
     if isinstance(placing := _standing(case), str):
-        note = f"of_best_published: nothing to compare with: {placing}"
+        note = f"[limits] of_best_published was not checked: {placing}"
         return replace(answer, notes=(*answer.notes, note))
     if (headline := below_best(case)) is None:
         return answer
@@ -113,7 +116,7 @@ def below_best(case: CaseRunner) -> str | None:
     least = case.planned.suite.min_official_share
     if least is None or isinstance(placing := _standing(case), str) or placing.share >= least:
         return None
-    return f"{placing.in_short}; limit {100 * least:.3g} %"
+    return f"{placing.in_short}; of_best_published requires {100 * least:.3g} %"
 
 
 def _standing(case: CaseRunner) -> Placing | str:

@@ -54,7 +54,7 @@ def judge_pair(
     title = METRICS[pair.metric].title
     headline = (
         f"{title} {times(ratio.ratio)} ({times(ratio.low)} to {times(ratio.high)}); "
-        f">= {pair.least:g}x {DECISION_WORDS[ratio.outcome]}"
+        f"claim >= {pair.least:g}x {DECISION_WORDS[ratio.outcome]}"
     )
     notes = list(filter(None, [noisier.noise, sides.left_out]))
     verdict = _verdict(pair, a, b, outcome, headline, notes)

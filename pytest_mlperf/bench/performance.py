@@ -58,8 +58,13 @@ from pytest_mlperf.core.verdict import MetricVerdict, Outcome, with_unchecked_no
 REPLACE = f"or record again with {REPLACE_OPTIONS}"
 
 RATE_BACK = f"latencies at different rates cannot be compared: set target_qps back, {REPLACE}"
-FIND_BACK = f"rates of different searches cannot be compared: restore the former find, {REPLACE}"
-POINTS_BACK = f"means over different points cannot be compared: restore points, {REPLACE}"
+FIND_BACK = (
+    "results of different searches, or of a search and a fixed load, cannot be compared: restore "
+    f"find in the suite, {REPLACE}"
+)
+POINTS_BACK = (
+    f"curves with different points cannot be compared: restore points in the suite, {REPLACE}"
+)
 LENGTH_BACK = (
     "answers of another length take another amount of work: check stop tokens, templates and "
     f"max_new_tokens; {REPLACE}"
@@ -223,7 +228,7 @@ def traded(metrics: Sequence[MetricVerdict]) -> tuple[str, ...]:
         " and ".join(f"{change(m.change or 0.0)} at {point_of(m.metric):,}" for m in each)
         for each in (worse, better)
     )
-    return (f"traded {lost} for {won}: a gain at one point does not make up for a loss at another",)
+    return (f"{lost} cannot be offset by {won}: each point of the curve is judged on its own",)
 
 
 def complete_ruling(case: CaseRuns, ruling: Ruling, limits: Mapping[str, float]) -> Ruling:
@@ -304,7 +309,8 @@ def _other_rate(case: CaseRuns, recording: Update | None) -> Ruling | None:
     if differs := condition_differs(case.job, record):
         cure = FIND_BACK
     elif ours != theirs:
-        differs, cure = f"points of the curve differ: suite {ours}, baseline {theirs}", POINTS_BACK
+        both = f"suite {ours or 'none'}, baseline {theirs or 'none'}"
+        differs, cure = f"points of the curve differ: {both}", POINTS_BACK
     elif loaded and case.rate != record.target_qps:
         rates = f"suite {case.rate:g}/s, baseline {record.target_qps:g}/s"
         differs, cure = f"offered rate differs: {rates}", RATE_BACK
@@ -330,7 +336,7 @@ def limit_missed(case: CaseRuns) -> Ruling | None:
     if case.record:
         outcome, headline = (
             Outcome.PERF_DROP,
-            "latency limit missed at a rate where the baseline met it",
+            f"latency limit missed at {case.rate:.4g}/s, where the baseline met it",
         )
     else:
         outcome, headline = Outcome.GATE_FAIL, f"latency limit missed twice at {case.rate:.4g}/s"
@@ -350,7 +356,10 @@ def exceeded_latencies(missed: Sequence[Run], settings: LoadGenSettings) -> str:
             continue
         figures = " and ".join(quantity(name, run.metrics[name]) for run in missed)
         texts.append(f"{METRICS[name].title} {figures}, limit {quantity(name, limit_ns / 1e9)}")
-    return "; ".join(texts) or "too few queries met the limit (LoadGen's early stopping)"
+    return "; ".join(texts) or (
+        "the measured percentiles are within the limit, but LoadGen's early stopping needs more "
+        "queries within it"
+    )
 
 
 # --- recording -------------------------------------------------------------------------------
@@ -494,8 +503,7 @@ def _unfit(case: CaseRuns, limits: Collection[str]) -> Ruling | None:
             reason = "; ".join(_notes(run, name)) or run.energy_unknown or "see its notes"
             values = {"metric": name, "runs": tuple(lacking), "of": len(runs)}
             headline = Note.of("energy_in_part", **values)
-            note = f"{run.folder}: {reason}; keep the meter running until the end of the run"
-            return invalid(case, headline, note)
+            return invalid(case, headline, f"{run.folder}: {reason}")
     return None
 
 
@@ -513,11 +521,15 @@ def _notes(run: Run, name: str) -> tuple[str, ...]:
 def _unknown(case: CaseRuns, name: str) -> str:
     run = case.runs[0]
     if case.planned.case.accelerator == "cpu" and name in BY_GPUS:
-        return f"{name} needs GPUs; set a limit for {name}_wall, which a wall meter measures"
+        return (
+            f"{name} needs GPUs, but this case runs on cpu: limit {name}_wall instead, and pass "
+            "the log of a wall meter with --mlperf-meter"
+        )
     if notes := _notes(run, name):
         return "; ".join(notes)
     if name in BY_METER:
-        return "no wall meter is read: name its log with --mlperf-meter"
+        return "no wall meter is read: pass its log with --mlperf-meter FILE"
     if name in BY_EXPORTER:
-        return "no DCGM exporter is read: name its url with --mlperf-dcgm"
-    return run.energy_unknown or f"{name} needs a count that this engine does not report"
+        return "no DCGM exporter is read: pass its URL with --mlperf-dcgm URL"
+    needs = "token counts" if name.startswith("tokens") else "energy readings"
+    return run.energy_unknown or f"{name} needs {needs}, which this run does not have"

@@ -118,7 +118,7 @@ class Searches:
         if names:
             raise RunError(
                 "engine",
-                f"find has a limit on {', '.join(names)}, which the engine does not report; "
+                f"find.subject_to has {', '.join(names)}, which the engine does not report; "
                 f"it reports {', '.join(run.metrics)}",
                 str(Path(run.folder) / DETAIL),
             )
@@ -179,10 +179,9 @@ def condition_differs(job: MeasuredCase, record: Record) -> str | None:
     offered += f" at {record.target_qps:g}/s" if record.target_qps else " at a fixed rate"
     if job.case.scenario == Scenario.CONCURRENCY:
         noun, offers, offered = CONCURRENCY, "measures fixed points", "was measured at fixed points"
-    return (
-        f"condition differs: the suite {f'searches the {noun} at {ours}' if ours else offers}, the "
-        f"baseline {f'searched it at {theirs}' if theirs else offered}"
-    )
+    suite = f"searches the highest {noun} with {ours}" if ours else offers
+    baseline = f"searched it with {theirs}" if theirs else offered
+    return f"condition differs: the suite {suite}, the baseline {baseline}"
 
 
 def _without_points(run: Run) -> Run:

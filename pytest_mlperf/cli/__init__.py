@@ -198,14 +198,14 @@ def _code_of(parsed: argparse.Namespace) -> int:
     try:
         code = parsed.run(parsed)
         if type(code) is not int or not 0 <= code < 256:
-            raise TypeError(f"run must return an exit code from 0 to 255, not {code!r}")
+            raise TypeError(f"run() must return an exit code from 0 to 255, not {code!r}")
     except (MlperfError, BrokenPipeError):
         raise
     except (Exception, SystemExit) as error:
         if parsed.module.partition(".")[0] == "pytest_mlperf":
             raise
         reason = f"{type(error).__name__}: {text_of(error)}"
-        raise EnvironmentFault(f"{parsed.module} broke: {reason}") from error
+        raise EnvironmentFault(f"{parsed.module} failed: {reason}") from error
     return code
 
 

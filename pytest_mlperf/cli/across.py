@@ -156,7 +156,7 @@ def _pairs(
 
 def _compared(a: Measured, b: Measured, prices: Prices, roots: Sequence[Path]) -> Compared:
     if a.identity == b.identity and a.case.accelerator == b.case.accelerator:
-        reason = "same hardware on both sides; use: pytest-mlperf compare A B"
+        reason = "A and B ran on the same hardware; use: pytest-mlperf compare A B"
         return Compared(a=a, b=b, rows=(), notes=(reason,))
     if reason := why_not(a, b, hardware=False) or _other_data(a, b):
         return Compared(a=a, b=b, rows=(), notes=(f"not comparable: {reason}",))
@@ -171,13 +171,14 @@ def _compared(a: Measured, b: Measured, prices: Prices, roots: Sequence[Path]) -
         rows += [paid] if isinstance(paid, dict) else []
         notes += [paid] if isinstance(paid, str) else []
     if not EFFICIENCY & metrics.keys():
-        notes.append("per watt: energy was not measured on both sides")
+        notes.append("no ratio per watt: energy was not measured in both A and B")
     return Compared(a=a, b=b, rows=tuple(rows), notes=tuple(notes))
 
 
 def _other_data(a: Measured, b: Measured) -> str:
-    data_a, data_b = (side.fingerprint.get("dataset") for side in (a, b))
-    return f"different data: {data_a} → {data_b}" if data_a and data_b and data_a != data_b else ""
+    data_a, data_b = (side.fingerprint.get("dataset", "")[:12] for side in (a, b))
+    differs = bool(data_a and data_b) and data_a != data_b
+    return f"different data: checksum {data_a} → {data_b}" if differs else ""
 
 
 def _ratios(a: Measured, b: Measured, rule: RuleR) -> dict[str, MetricVerdict]:
@@ -228,8 +229,8 @@ def _per_dollar(
         price = prices.get(side.case.accelerator) or prices.get(kind) or side.price
         if price is None:
             return (
-                f"per dollar: no price of {kind}; add a table [prices] to the suite, or "
-                f"--prices FILE, with {kind} = {{ usd_per_gpu_hour = ..., as_of = ... }}"
+                f"no ratio per dollar: {kind} has no price; add it to a table [prices] in the "
+                f"suite or in --prices FILE: {kind} = {{ usd_per_gpu_hour = ..., as_of = ... }}"
             )
         costs.append(count * price.usd_per_gpu_hour)
     row = _row("dollar", rate, metric, costs[0] / costs[1])

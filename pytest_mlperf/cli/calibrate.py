@@ -110,7 +110,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def _session(text: str) -> str:
     if not SESSION.fullmatch(text):
-        raise argparse.ArgumentTypeError(f"{text!r} is not a session id")
+        raise argparse.ArgumentTypeError(
+            f"{text!r} is not a session id; use the id that the interrupted call printed"
+        )
     return text
 
 
@@ -141,7 +143,7 @@ def run(parsed: argparse.Namespace) -> int:
         samples = baseline_runs(cases, identity, parsed.baselines)
         learnt += learn_and_show(file, name, identity, parsed.runs_dir, samples, write=parsed.write)
     if learnt and parsed.write:
-        show(["review and commit it; repeat on another day to add a session"])
+        show(["review and commit the file; repeat on another day to add a session"])
     elif learnt:
         show([f"dry run; to write: {again(parsed, *AGAIN)} --runs 0 --write"])
     return int(bool(broken) or not learnt)
@@ -198,7 +200,8 @@ def _measure(
     except KeyboardInterrupt:
         runs = "" if parsed.runs == RUNS else f" --runs {parsed.runs}"
         raise KeyboardInterrupt(
-            f"nothing was written; continue: {again(parsed, *AGAIN)}{runs} --session {session}"
+            "the finished runs are kept; continue: "
+            f"{again(parsed, *AGAIN)}{runs} --session {session}"
         ) from None
     return sum(case.broken is not None for case in cases)
 
@@ -418,7 +421,7 @@ class Page:
         ]
         advised = [each for each in lengths if each is not None]
         if not advised:
-            return f"{text}; best length unknown: the runs do not record their own noise"
+            return f"{text}; best length unknown: the noise within a run was not measured"
         best = max(advised)
         right = (
             " (the current length is as good)"
@@ -494,8 +497,7 @@ class Page:
             )
         if self.settings.max_runs != USUAL_BASELINE_RUNS:
             most = self.settings.max_runs
-            text = "the maximum number of runs is not stored; set it in pytest"
-            yield f"{text}: --mlperf-max-runs {most}"
+            yield f"K is not stored; to use it, pass --mlperf-max-runs {most} to pytest"
 
 
 def _sd(variance: float) -> str:

@@ -154,8 +154,8 @@ def compare_case(
         return ComparedCase(case=case, outcome=Outcome.INVALID, reason=str(error))
     if len(a.runs) < GATING_RUNS:
         notes.append(
-            f"advisory: A has {plural(len(a.runs), 'run')}; a drop is proven only with at least "
-            f"{GATING_RUNS} runs"
+            f"A has {plural(len(a.runs), 'run')}: a drop is reported, but not proven; a proof "
+            f"needs at least {GATING_RUNS} runs in A"
         )
     changed = changes(a.fingerprint, b.fingerprint)
     if a.surroundings and b.surroundings:

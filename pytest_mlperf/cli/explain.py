@@ -188,7 +188,8 @@ def explain_analyses(
         note = sentence(metric.note or "no baseline")
         return [head.replace("None", "only reported"), *wrapped(f"Not judged: {note}", width)]
     if not old_values or not new_values:
-        note = "The baseline's runs are missing, so the interim analyses cannot be repeated."
+        whose = "session" if old_values else "baseline"
+        note = f"The {whose}'s runs are missing, so the interim analyses cannot be repeated."
         return [head, *wrapped(note, width)]
     noise = record.noise_of(metric.metric) if record else None
     rule = replace(rule, session_noise=better_known(noise, rule.session_noise))
@@ -275,9 +276,9 @@ def _remarks(metric: MetricVerdict, last: Judged, rule: RuleR) -> Iterator[str]:
         )
     yield _otherwise(last, metric.metric)
     yield (
-        "The bounds are one-sided. Probability that one is wrong in any interim analysis: at worst "
-        f"{percent(rule.beta)} ({rule.max_runs} analyses), at best {percent(rule.alpha)} "
-        f"({rule.max_runs - 1} analyses)."
+        'The bounds are one-sided. Over all interim analyses, "at worst" is wrong with a '
+        f'probability of at most {percent(rule.beta)} ({rule.max_runs} analyses), "at best" of at '
+        f"most {percent(rule.alpha)} ({rule.max_runs - 1} analyses)."
     )
 
 
@@ -301,7 +302,7 @@ def _otherwise(last: Judged, metric: str) -> str:
     text = f"At this noise, a change {better} {change(passes)} passes"
     final = ""
     if last.outcome is Answer.PROVISIONAL or last.lacks:
-        final = " Both verdicts stay provisional until session variance cannot reverse them."
+        final = " Both verdicts are provisional while day-to-day variation could reverse them."
     if last.runs_used == 1:
         return f"{text}; a drop needs two runs.{final}"
     if math.isclose(passes, fails):

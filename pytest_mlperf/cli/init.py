@@ -95,7 +95,10 @@ def run(parsed: argparse.Namespace) -> int:
     text, edits = registry.first_suites()[parsed.engine]
     asked = URL.search(text)
     if parsed.url and not asked:
-        raise MlperfError(f"--url needs an engine that measures a server, not {parsed.engine}")
+        raise MlperfError(
+            f"--url needs an engine that measures a server, not {parsed.engine}: add --engine "
+            "openai"
+        )
     if asked:
         text = _filled(text, parsed.url or asked[1])
     if parsed.accuracy:
@@ -120,7 +123,7 @@ def _filled(text: str, url: str) -> str:
     else:
         server = sources.ask()
         if not server.facts[f"{SERVER_FACT}pages"]:
-            show([f"no server answers at {url}: edit accelerators, or start it and run init again"])
+            show([f"no server answers at {url}: set accelerators in the suite to its hardware"])
             return text
         product, count = server.properties.get("gpu"), server.properties.get("gpus")
         classes = Counter({class_of(str(product)): int(count or 1)} if product else {})

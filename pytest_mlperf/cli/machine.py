@@ -46,7 +46,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the arguments of the command."""
     add(parser, "suites", "--json", "--baselines")
     parser.add_argument(
-        "--adopt", action="store_true", help="move the servers' baselines to their identity"
+        "--adopt",
+        action="store_true",
+        help="move baselines that name this client's hardware to the server's hardware",
     )
     parser.add_argument("--watch", type=float, metavar="S", help="print GPU energy every S seconds")
 

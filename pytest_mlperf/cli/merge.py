@@ -151,7 +151,7 @@ def _lines(merged: Results, missing: Sequence[Absent], manifest: Manifest | None
     if manifest:
         planned = {test.test for test in manifest.tests}
         if unplanned := sum(result.test not in planned for result in merged.cases):
-            lines += fold(f"{plural(unplanned, 'result')} of tests not in the manifest", columns)
+            lines += fold(f"not in the manifest: {plural(unplanned, 'result')}", columns)
     return [*lines, *text.summary(merged, columns, colour=False)]
 
 

@@ -121,7 +121,10 @@ def _project(*, here: bool) -> dict[str, Any]:
             "Change to one, or remove --here"
         )
     if ours and not here:
-        raise MlperfError(f"{Path.cwd()} is a checkout of pytest-mlperf; add --here")
+        raise MlperfError(
+            f"{Path.cwd()} is a checkout of pytest-mlperf; add --here to extend pytest-mlperf "
+            "itself, or change to the folder of your own project"
+        )
     return project
 
 

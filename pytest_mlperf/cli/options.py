@@ -224,7 +224,7 @@ def _detail(extension: Extension, columns: int) -> Iterator[str]:
     if extension.declaration.takes_more:
         yield "  and any other option"
     if any("None" in option.text for option in extension.options):
-        yield "None: the suite does not set the option"
+        yield "None means that the suite does not set the option"
 
 
 def _uses(extension: Extension) -> list[str]:

@@ -153,8 +153,8 @@ def money(
             usd = price.usd_per_gpu_hour
             cost = (cost[0] + usd * least, cost[1] + usd * most)
     if not used:
-        return [f"cost: no price of {', '.join(without)}"] if prices else []
-    rest = f"; no price of {', '.join(without)}" if without else ""
+        return [f"cost: unknown; [prices] lacks {', '.join(without)}"] if prices else []
+    rest = f", without {', '.join(without)}, which [prices] lacks" if without else ""
     return [f"cost: {cost[0]:,.2f} to {cost[1]:,.2f} USD{rest}", f"prices: {'; '.join(used)}"]
 
 
@@ -363,7 +363,7 @@ def guarantee_summary(planned: Iterable[SuiteTest], guarantees: Promises) -> str
             f"{MISSING_OPTION} on other days"
         )
     if old := lacks.count("old"):
-        parts.append(f"{old} too old for a final verdict")
+        parts.append(f"{old} too old for a final verdict: renew with {APPEND_OPTIONS}")
     if ends := sorted(p.final_until for p in guarantees.values() if p.final_until and not p.lacks):
         parts.append(
             f"final until {ends[0]} or later; to renew one: {APPEND_OPTIONS} with the same build"

@@ -71,7 +71,7 @@ def results_file(text: str, runs_dir: Path) -> Path | None:
     files = sorted((runs_dir / "runs").glob(f"{text}*/results.json"))
     if len(files) > 1:
         names = ", ".join(file.parent.name for file in files)
-        raise MlperfError(f"{len(files)} sessions match {text!r}: {names}")
+        raise MlperfError(f"{len(files)} sessions match {text!r}: {names}; write more of the id")
     return files[0] if files else None
 
 

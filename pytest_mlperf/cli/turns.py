@@ -337,7 +337,7 @@ def _cases_differ(x: Planned, y: Planned) -> str:
     unlike = [name for name in first if first[name] != second[name] and name != "fixed_work_s"]
     if unlike:
         return "; ".join(f"different {name}: {first[name]} and {second[name]}" for name in unlike)
-    finds = [each.scenario.find.in_words if each.scenario.find else "" for each in (x, y)]
+    finds = [each.scenario.find.in_words if each.scenario.find else "none" for each in (x, y)]
     if finds[0] != finds[1]:
         return f"different find: {' and '.join(map(repr, finds))}"
     rates = [each.scenario.rate_on(each.case.accelerator) for each in (x, y)]

@@ -137,7 +137,7 @@ class OptionGroup:
         """
         if not name.isidentifier():
             raise ValueError(
-                f"option {name!r} must be an identifier, as max_cost (--mlperf-max-cost)"
+                f"option {name!r} must be a Python identifier, e.g. max_cost for --mlperf-max-cost"
             )
         if name in self.declared or name in self._taken:
             raise ValueError(f"option {name!r} exists; choose another name")

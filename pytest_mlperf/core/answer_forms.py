@@ -23,7 +23,9 @@ def converted(output: bytes, forms: Sequence[str]) -> bytes:
     source, target = forms
     ids = array(TOKEN_CODES[source])
     if len(output) % ids.itemsize:
-        raise ValueError(f"an answer of {len(output)} bytes is not a whole number of {source} ids")
+        raise ValueError(
+            f"an answer of {len(output)} bytes is not a whole number of {source} token ids"
+        )
     ids.frombytes(output)
     try:
         return array(TOKEN_CODES[target], ids).tobytes()

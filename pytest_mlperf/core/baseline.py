@@ -204,7 +204,7 @@ class Baseline:
             for j, earlier in enumerate(self.records[:i]):
                 if not differences(earlier.identity, record.identity):
                     raise ValueError(
-                        f"records[{j}] and records[{i}] have the same identity: keep one of them"
+                        f"records[{j}] and records[{i}] are of the same machine: delete one of them"
                     )
 
 
@@ -257,8 +257,8 @@ ADDED_FACTS = {
     "engine.external_data_sha256": "external weights",
     "engine.model_files_sha256": "model files",
     "engine.option_files_sha256": "files named in options",
-    "engine.server.model": "the server's name of the model",
-    "engine.server.revision": "the server's revision of the model",
+    "engine.server.model": "model name on the server",
+    "engine.server.revision": "model revision on the server",
     "engine.server.build": "system_fingerprint of the server",
     "engine.prompt_tokens_added": "tokens that the server adds to a prompt",
     "inputs.first": "inputs",
@@ -472,7 +472,9 @@ def why_not_comparable(
         old, new = theirs.get("dataset.options", ""), ours.get("dataset.options", "")
         change = f"dataset options {old} → {new}"
         if old == new:
-            change = f"content {theirs.get('dataset', '')[:12]} → {ours.get('dataset', '')[:12]}"
+            a, b = (side.get("dataset", "")[:12] for side in (theirs, ours))
+            samples_changed = f"{baseline.samples:,} → {samples:,} samples"
+            change = f"checksum {a} → {b}" if a != b else samples_changed
         return f"data or prompts differ from the baseline's: {change}"
     settings = sorted(key for key in {*theirs, *ours} if key.startswith(GENERATION))
     changed = [

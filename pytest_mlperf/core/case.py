@@ -197,6 +197,6 @@ def path_part(noun: str, name: str) -> str:
         return name
     short = name if len(name) <= 60 else f"{name[:60]}..."
     raise BaselineError(
-        f"{noun} {short!r} cannot be part of a file's path: letters, digits, '.', '_', '+' and "
-        "single inner '-' only"
+        f"{noun} {short!r} cannot be part of a file's path: use only letters, digits, '.', '_', "
+        "'+', and single '-' between them"
     )

@@ -151,7 +151,7 @@ def _comparable(reference: SpeedScore, test: SpeedScore) -> list[str]:
     if not (reference.value and test.value):
         return ["LoadGen logged no score"]
     if reference.limit_ns != test.limit_ns:
-        return ["its latency limit differs from that of the performance run"]
+        return ["the test run and the performance run have different latency limits"]
     return []
 
 

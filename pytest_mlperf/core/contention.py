@@ -252,7 +252,7 @@ def in_words(seen: Contention) -> str:
             "core"
         )
     if seen.stolen_s and seen.stolen_s > MIN_TOLD_SHARE * seen.window_s:
-        figures.append(f"the hypervisor took {_short(seen.stolen_s)} s")
+        figures.append(f"the hypervisor took {_short(seen.stolen_s)} s of CPU time")
     if seen.throttled_s and seen.throttled_s > MIN_TOLD_SHARE * seen.window_s:
         figures.append(f"a CPU quota throttled the run for {_short(seen.throttled_s)} s")
     if seen.memory_some_s and seen.memory_some_s > MIN_TOLD_SHARE * seen.window_s:

@@ -214,11 +214,11 @@ def clock_changes(current: Sequence[State], baseline: Sequence[State]) -> str | 
         moves.append(f"SM clock {change(clock[0] / clock[1] - 1)}")
     cap = _both(CAP, current, baseline)
     if cap and (moves or abs(cap[0] - cap[1]) > CAP_OFF):
-        moves.append(f"power cap share {percent(cap[1])} → {percent(cap[0])}")
+        moves.append(f"time at the power cap {percent(cap[1])} → {percent(cap[0])}")
     heat = _both(HEAT, current, baseline)
     if moves and heat:
         rise = heat[0] - heat[1]
-        moves.append(f"{'+' if rise >= 0 else MINUS}{abs(rise):.0f} °C")
+        moves.append(f"temperature {'+' if rise >= 0 else MINUS}{abs(rise):.0f} °C")
     return ", ".join(moves) or None
 
 

@@ -247,7 +247,10 @@ def detectable_effects(record: Record) -> str:
     """Return the minimum detectable effects as text: "… regression 4.1 % in samples/s"."""
     shares = record.minimum_detectable_change.items()
     if not shares:
-        return "no regression can be detected: too few queries a run for every gated metric"
+        return (
+            "no regression can be detected: every gated metric has too few queries per run; raise "
+            "min_query_count"
+        )
     listing = ", ".join(f"{percent(share)} in {METRICS[name].title}" for name, share in shares)
     return f"smallest detectable regression {listing}"
 

@@ -322,7 +322,7 @@ def _stalls(tries: Sequence[SearchRun], width: float) -> bool:
 
 
 CONDITIONS = {
-    "find": ("the search condition differs", "fixed"),
+    "find": ("the search condition differs", "no search"),
     "points": ("the points of the curve differ", "none"),
 }
 """Fingerprint keys that are conditions of a figure: words for a difference, and the word for

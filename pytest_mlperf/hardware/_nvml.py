@@ -48,12 +48,12 @@ IMPOSSIBLE_VALUE = "an implausible value"
 RETRIES = 3
 
 ADVICE = {
-    LIBRARY_NOT_FOUND: "NVIDIA's library libnvidia-ml.so.1 is not here: no driver is installed, or "
-    "a container lacks it (set NVIDIA_DRIVER_CAPABILITIES=utility,compute)",
-    DRIVER_NOT_LOADED: "NVIDIA's kernel driver is not loaded",
-    VERSION_MISMATCH: "NVIDIA's driver was upgraded while loaded: reboot; until then its "
-    "performance is suspect too",
-    NO_PERMISSION: "this user may not open NVIDIA's device files",
+    LIBRARY_NOT_FOUND: "NVIDIA's library libnvidia-ml.so.1 was not found: no driver is installed, "
+    "or a container lacks it (set NVIDIA_DRIVER_CAPABILITIES=utility,compute)",
+    DRIVER_NOT_LOADED: "NVIDIA's kernel driver is not loaded; load it: sudo modprobe nvidia",
+    VERSION_MISMATCH: "NVIDIA's driver was upgraded, but the old one is still loaded: reboot; "
+    "until then measurements may be wrong, too",
+    NO_PERMISSION: "this user may not open NVIDIA's device files: see ls -l /dev/nvidia*",
 }
 
 

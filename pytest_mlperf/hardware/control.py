@@ -115,7 +115,7 @@ def on_gpus(count: int) -> dict[str, float]:
         import torch
     except ImportError:
         raise UnavailableControl(
-            "no library can multiply matrices on the GPU: pip install torch"
+            "torch is not installed, which the GPU micro-benchmark needs: pip install torch"
         ) from None
     if torch.version.cuda is None:
         raise UnavailableControl(

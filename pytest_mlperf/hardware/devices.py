@@ -30,7 +30,7 @@ class DeviceNameSupport:
     refused: Mapping[Form, str] = field(default_factory=dict)
 
 
-_WHOLE = "measure whole GPUs of a machine without MIG, or the instance by another engine"
+_WHOLE = "measure a whole GPU on a machine without MIG, or use another engine for the instance"
 
 TABLE: Mapping[str, tuple[DeviceNameSupport, ...]] = {
     # Platform.device_id_to_physical_device_id of vllm/platforms/interface.py.
@@ -38,8 +38,8 @@ TABLE: Mapping[str, tuple[DeviceNameSupport, ...]] = {
         # 0.20.0 to 0.23.0: int() of each entry.
         DeviceNameSupport(
             refused={
-                "GPU UUID": "accepts only numbers; GPUs have numbers only if none is divided by "
-                "MIG and this user may query all of them; otherwise use vLLM 0.24 or newer",
+                "GPU UUID": "accepts only numbers; install vLLM 0.24 or newer (numbers are set "
+                "only if no GPU is divided by MIG and this user may query all GPUs)",
                 "MIG UUID": f"accepts only numbers, and a MIG instance has none; {_WHOLE}",
             }
         ),

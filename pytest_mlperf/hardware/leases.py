@@ -34,8 +34,8 @@ def opened_lease_folder() -> Iterator[tuple[Path, int]]:
     if not path.is_absolute():
         raise RunError(
             "lease",
-            f"PYTEST_MLPERF_LEASES={path.parent}: sessions in two folders would measure on one GPU "
-            "at once; set it to an absolute path that all users share",
+            f"PYTEST_MLPERF_LEASES={path.parent} is a relative path, so two sessions could measure "
+            "on one GPU at once; set it to an absolute path that all users share",
         )
     with contextlib.ExitStack() as stack:
         try:
@@ -52,7 +52,7 @@ def opened_lease_folder() -> Iterator[tuple[Path, int]]:
             except NotADirectoryError:
                 raise RunError(
                     "lease",
-                    f"{path} is not a folder (a link or a file); leases are kept there: "
+                    f"{path} is not a folder, but a link or a file; locks on GPUs are kept there: "
                     "remove it, or set PYTEST_MLPERF_LEASES to a folder that all users share",
                 ) from None
             if made:
@@ -60,7 +60,7 @@ def opened_lease_folder() -> Iterator[tuple[Path, int]]:
         except OSError as error:
             raise RunError(
                 "lease",
-                f"{path}: leases are kept there, and it cannot be made: {error.strerror}; set "
+                f"{path}, the folder for locks on GPUs, cannot be created: {error.strerror}; set "
                 "PYTEST_MLPERF_LEASES to a folder that all users share",
             ) from None
         for folder_path, status in ((path.parent, os.fstat(parent)), (path, os.fstat(folder))):

@@ -301,7 +301,7 @@ def _read(library: NvmlLibrary) -> NvmlReport:
     for gpu in gpus:
         gpu["paths"] = reached.get(gpu["uuid"], {})
     if not count:
-        troubles.append("NVIDIA's driver runs, and lists no GPU")
+        troubles.append("NVIDIA's driver is loaded, but lists no GPU")
     return {"gpus": gpus, "trouble": "; ".join(troubles) or None}
 
 
@@ -348,7 +348,7 @@ def _instance(device: NvmlDevice, handle: Any, whole: GpuState) -> GpuState:
     uuid = decoded(query(instance, "nvmlDeviceGetUUID"))
     name = decoded(query(instance, "nvmlDeviceGetName"))
     if uuid is None:
-        raise UnavailableNvml("an instance of it does not report its UUID")
+        raise UnavailableNvml("one of its MIG instances does not report a UUID")
     profile = re.search(r"\bMIG (\S+)$", name or "")
     memory = query(instance, "nvmlDeviceGetMemoryInfo")
     number = [query(instance, f"nvmlDeviceGet{kind}InstanceId") for kind in ("Gpu", "Compute")]

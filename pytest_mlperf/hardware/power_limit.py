@@ -129,7 +129,9 @@ def set_limit(device: _nvml.NvmlDevice, watts: int, folder: Path) -> None:
     nvml, handle, uuid = device.library.nvml, device.handle, device.uuid
     if device.instance or device.instances != 0:
         raise Refused(
-            "suite", f"{uuid} is divided by MIG: its power limit is that of all instances"
+            "suite",
+            f"power_limit_w = {watts}: {uuid} is divided by MIG, and all instances share one power "
+            "limit; remove power_limit_w",
         )
     read = partial(_nvml.call_nvml, nvml, quantity="limit_range_mw")
     low, high = read(nvml.nvmlDeviceGetPowerManagementLimitConstraints, handle)
@@ -162,8 +164,11 @@ def _refusal(error: Any, uuid: str, watts: int) -> Refused:
             f"root (CAP_SYS_ADMIN), or have it set before: sudo nvidia-smi -i {uuid} -pl {watts}",
         )
     if error.value == _nvml.NOT_SUPPORTED:
-        return Refused("suite", f"power_limit_w = {watts}: the limit of {uuid} cannot be set")
-    return Refused("gpu", f"{uuid} could not be set to {watts} W: {_nvml.words(error)}")
+        text = f"power_limit_w = {watts}: {uuid} has no power limit that can be set"
+        return Refused("suite", f"{text}; remove power_limit_w")
+    return Refused(
+        "gpu", f"the power limit of {uuid} could not be set to {watts} W: {_nvml.words(error)}"
+    )
 
 
 def restore(library: _nvml.NvmlLibrary, note: LimitNote, folder: Path) -> str:
@@ -185,7 +190,8 @@ def restore(library: _nvml.NvmlLibrary, note: LimitNote, folder: Path) -> str:
             if abs(current - note.was_mw) > OFF_MW:
                 raise Refused(
                     "gpu",
-                    f"{uuid}: the power limit was set back to {old}, but is {current / 1000:g} W",
+                    f"{uuid}: the power limit was set back to {old}, but is {current / 1000:g} W; "
+                    f"run: sudo nvidia-smi -i {uuid} -pl {note.was_mw / 1000:g}",
                 )
     except nvml.NVMLError as error:
         raise Refused(

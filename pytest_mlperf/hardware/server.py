@@ -72,7 +72,9 @@ def _reported(
 ) -> ServerIdentity:
     """Return the identity that one source reports; raise RunError if the accelerator is missing."""
     if len(gpus) > MAX_GPUS:
-        raise _fault(f"{source} reports more than {MAX_GPUS:,} GPUs: ask for those of the server")
+        raise _fault(
+            f"{source} reports more than {MAX_GPUS:,} GPUs: let it report only the server's GPUs"
+        )
     rows = ({"uuid": str(number), "mig": None, **gpu} for number, gpu in enumerate(gpus))
     machine = Machine(cpu=cpu, gpus=tuple(rows))
     # An accelerator without a product name may be what the suite says.
@@ -123,13 +125,16 @@ def identified(
     if len({class_of(name) for name in names}) > 1:
         raise _fault(
             "the sources of the server's hardware disagree: "
-            f"{', '.join(f'{name} says {text}' for name, text in texts.items())}; ask the machine "
-            "on which the server runs"
+            f"{', '.join(f'{name} says {text}' for name, text in texts.items())}; correct the "
+            "source that is not on the server's machine"
         )
     texts |= {} if accelerator == "cpu" else {"declared": accelerator}
     source = next(iter(texts), "unknown")
     best = reports.get(source) or ServerIdentity(properties={"hardware": texts.get(source)})
-    several = f"{len(starts)} processes or more answer at this url: workers, or a load balancer"
+    several = (
+        f"{len(starts)} processes or more answer at this url (workers, or servers behind a load "
+        "balancer): they may run on different hardware"
+    )
     place = {} if source in SOURCES[:3] else {"url": place_of(url)}
     return replace(
         best,
@@ -216,8 +221,8 @@ def parse_probe(answer: bytes, accelerator: str, url: str) -> ServerIdentity:
             raise _no_json("the probe", answer) from None
         raise _fault(
             "the probe printed JSON that is not of pytest-mlperf machine --json "
-            f"({'.'.join(map(str, defect['loc']))}): use the same "
-            "version there, or a Python that reads the file from stdin (python3 -)"
+            f"({'.'.join(map(str, defect['loc']))} is wrong): use the same version of "
+            'pytest-mlperf there, or set probe = "ssh HOST python3 -"'
         ) from None
     if report.trouble:
         raise _fault(f"the probe reports: {report.trouble}")
@@ -226,7 +231,7 @@ def parse_probe(answer: bytes, accelerator: str, url: str) -> ServerIdentity:
     closed = f"the probe's machine does not listen on port {port}: is it the server's machine?"
     count, kind = split(accelerator)
     busy = sum((gpu.memory_used_gib or math.inf) >= USED_GIB for gpu in report.gpus)
-    idle = f"the suite says {accelerator}, and only {busy} GPUs hold a model: correct accelerators"
+    idle = f"the suite says {accelerator}, but only {busy} GPUs hold a model: correct accelerators"
     return _reported(
         "the probe",
         [gpu.identity for gpu in report.gpus],
@@ -243,7 +248,9 @@ def identify_by_exporter(page: bytes, chosen: Sequence[str], accelerator: str) -
     """Return a server's identity from a DCGM exporter's page; RunError without the accelerator."""
     gpus = read_exporter(page, chosen)
     if not gpus:
-        listed = f"none of gpus = {list(chosen)}: correct them" if chosen else "no GPU: correct it"
+        listed = "no GPU: correct its URL"
+        if chosen:
+            listed = f"none of gpus = {list(chosen)}: correct gpus"
         raise _fault(f"the page of the option exporter lists {listed}")
     return _reported(
         "the exporter",
@@ -280,7 +287,7 @@ def of_kubernetes(get: Callable[..., bytes], place: str, accelerator: str) -> Se
                 int(limit.get(name, 0)) for limit in limits for name in RESOURCES
             )
         if not counts:
-            raise _fault("kubectl shows no pod: correct kubernetes, NAMESPACE/SELECTOR")
+            raise _fault('kubectl shows no pod: correct kubernetes = "NAMESPACE/SELECTOR"')
         nodes = _parse_document(get("nodes", *counts), "kubectl get nodes")
         items = nodes.get("items", [nodes])  # one node has no list around it
         labels = {node["metadata"]["name"]: node["metadata"]["labels"] for node in items}

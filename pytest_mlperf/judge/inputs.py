@@ -81,5 +81,6 @@ class Leverage:
     def __post_init__(self) -> None:
         if not (0 <= self.seen <= 1 and self.df > 0 and self.hidden >= 0):
             raise ValueError(
-                f"{self!r} is no leverage: seen must be 0 to 1, df above 0, hidden 0 or more"
+                f"seen={self.seen!r}, df={self.df!r}, hidden={self.hidden!r}: seen must be from 0 "
+                "to 1, df above 0, hidden at least 0"
             )

@@ -58,7 +58,9 @@ class ScorePairs:
         if len(self.before) != len(self.now) or not self.before:
             raise ValueError(f"{len(self.before)} and {len(self.now)} scores cannot be paired")
         if self.groups is not None and len(self.groups) != len(self.now):
-            raise ValueError(f"{len(self.groups)} groups for {len(self.now)} samples")
+            raise ValueError(
+                f"{len(self.groups)} groups for {len(self.now)} samples; each sample needs one"
+            )
         if not 0 < self.margin < math.inf:
             raise ValueError(f"margin={self.margin!r}; it must be positive and finite")
 

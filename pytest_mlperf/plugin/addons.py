@@ -186,7 +186,8 @@ class AddOns:
                     yield
         finally:
             if text := printed.getvalue().strip():
-                self._warn(f"{addon.title} printed in {moment}: {text.splitlines()[0]}")
+                line = text.splitlines()[0]
+                self._warn(f"{addon.title} must not print in {moment}, but printed: {line}")
             if (seconds := time.monotonic() - began) > SLOW_S and moment != "mlperf_runtestloop":
                 self._warn(f"{addon.title} is slow: {seconds:.0f} s in {moment}")
 

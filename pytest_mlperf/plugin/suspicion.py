@@ -69,7 +69,8 @@ class Suspicion:
                 or "results of the last session are missing (name them: --mlperf-suspects FILE)"
             )
         judged = any(result.verdict.baseline.id for result in results)
-        return f"{reason}; each PROVISIONAL drop counts as the first" if reason and judged else None
+        text = f"{reason}; each PROVISIONAL drop counts as the first of its test"
+        return text if reason and judged else None
 
     def marked(self, result: CaseResult) -> CaseResult:
         """Return the result with `suspected` set to its test's verdict in an earlier session."""

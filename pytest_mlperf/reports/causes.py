@@ -143,7 +143,7 @@ def sibling_changes(verdict: Verdict, others: Sequence[Verdict], direction: int)
         if not rest.cases:
             return SiblingEvidence(says)
         clear = not rest.same and len(engine.same) * 2 > len(engine.cases)
-        says += f"; cases of other engines on {here}: {rest.counted}"
+        says += f"; so did {rest.counted} cases of other engines on {here}"
         return SiblingEvidence(says, "engine" if clear else "")
     counts = {f"other cases of {mine}": engine, "cases of other engines": rest}
     unlike = [f"{group.counted} {noun}" for noun, group in counts.items() if group.cases]
@@ -635,7 +635,7 @@ def _control(
 def _unchanged(facts: _CauseInput) -> Iterator[str]:
     verdict = facts.verdict
     if verdict.baseline.source and not (verdict.baseline.changed or verdict.baseline.unknown):
-        yield "engine, weights, options and data are the baseline's"
+        yield "engine, weights, options and data are as in the baseline"
     if verdict.baseline.changed:
         yield "the changes listed below explain little"
     yield from verdict.baseline.unknown

@@ -23,7 +23,7 @@ def short_guarantee(guarantee: Guarantee) -> str:
     """Return a guarantee as a short text for a table."""
     counts = f"{plural(guarantee.runs, 'run')} on {plural(guarantee.days, 'day')}"
     end = f", final until {guarantee.final_until}" if guarantee.final_until else ""
-    return counts + (", old" if guarantee.lacks == "old" else end)
+    return counts + (", too old" if guarantee.lacks == "old" else end)
 
 
 def renewal(guarantee: Guarantee) -> str:

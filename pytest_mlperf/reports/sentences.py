@@ -34,13 +34,13 @@ from pytest_mlperf.core.search import SearchOutcome, load_text
 from pytest_mlperf.core.verdict import Gate, GateState, Outcome, Verdict
 from pytest_mlperf.judge.inputs import Direction
 
-BUFFERED = "answers came in one read, or in few, as through a proxy that buffers"
+BUFFERED = "answers arrived in one or a few reads, as behind a proxy that buffers"
 
 _ZERO = {
     "goodput": "no request met its limits",
     DRAFT_ACCEPTANCE: "no drafted token was accepted",
     DRAFT_LENGTH: "nothing was drafted",
-    PREFIX_HIT_SHARE: "no token of a prompt was in the cache",
+    PREFIX_HIT_SHARE: "no prompt token was in the prefix cache",
 }
 _SERVER_CAUSES = {
     "no page": "the server has no readable /metrics page. Measure a server that has one",
@@ -164,6 +164,13 @@ def _reasoning(of: Mapping[str, Any]) -> str:
     return f": {some}cut at {_most(of)} while reasoning" if cut else ""
 
 
+def _unfit_answers(of: Mapping[str, Any]) -> str:
+    note, advice = of["note"], "raise max_new_tokens"
+    if isinstance(note, Note) and note.key == "empty_answers" and not note.values["reasoning"]:
+        advice = "check the prompts and the chat template"
+    return f"nothing recorded: {sentence(note)}; {advice}, or accept it with --mlperf-accept-cut"
+
+
 def _risen(of: Mapping[str, Any]) -> str:
     return f"{of['count']:,} of {of['of']:,} answers"
 
@@ -238,7 +245,7 @@ def _client_share(of: Mapping[str, Any]) -> str:
 
 def _core_users(of: Mapping[str, Any]) -> str:
     names = f" ({of['names']})" if of["names"] else ""
-    unseen = ", or a server here that was not found," if of["serves"] is False else ""
+    unseen = ", or the server, if it runs here," if of["serves"] is False else ""
     users = {
         f"the {'server' if of['serves'] else 'engine'}'s processes": (
             of["own"],
@@ -253,14 +260,14 @@ def _core_users(of: Mapping[str, Any]) -> str:
     figures = [f"{name} used {used:.2g}" for name, (used, _) in users.items() if used > 0.005]
     _, advice = max(users.values())
     if of["idle"]:
-        advice = "cores were idle: the engine limits its concurrency, or answers late"
-    return f"{', '.join(figures) or 'nothing used any'} of {of['cores']} cores: {advice}"
+        advice = "cores were idle, so the engine limits its concurrency, or answers late"
+    return f"{', '.join(figures) or 'no process used any'} of {of['cores']} cores: {advice}"
 
 
 def _turns(of: Mapping[str, Any]) -> str:
     low, high = (f"{1e3 * of[name]:.3g}" for name in ("low_s", "high_s"))
     later = " and later" if of["more"] else ""
-    waited = f"; {of['paused']:.3g} conversations waited on average" if of["paused"] else ""
+    waited = f"; {of['paused']:.3g} conversations paused on average" if of["paused"] else ""
     return (
         f"median {'TTFT' if of['ttft'] else 'latency'} {1e3 * of['first_s']:.3g} ms of first "
         f"turns, {low} to {high} ms of turns 2 to {of['last']}{later}{waited}"
@@ -301,7 +308,7 @@ _SENTENCES: Mapping[NoteKey, str | Callable[[Mapping[str, Any]], str]] = {
     "drafts": lambda of: (
         f"speculative decoding gave {of['tokens']:.2f} tokens per step"
         + (
-            ', but the entry does not declare it: techniques = ["speculative-decoding"]'
+            ', which the engine entry must declare: techniques = ["speculative-decoding"]'
             if of["undeclared"]
             else ""
         )
@@ -313,7 +320,7 @@ _SENTENCES: Mapping[NoteKey, str | Callable[[Mapping[str, Any]], str]] = {
     "signs": _joined_warnings,
     "of_gpus": _of_gpus,
     "clock_event": lambda of: _templates()["words"].get(
-        of["event"], f"clock event reason {of['event']}: {DURATION_PLACEHOLDER}"
+        of["event"], f"the driver limits the clocks (reason {of['event']}): {DURATION_PLACEHOLDER}"
     ),
     "metric": _metric,
     "compared_before": lambda of: (
@@ -329,8 +336,8 @@ _SENTENCES: Mapping[NoteKey, str | Callable[[Mapping[str, Any]], str]] = {
     ),
     "not_gated": f"{{metrics:titles}}: not gated, {BUFFERED}",
     "gated_buffered": (
-        f"{{metrics:titles}}: gated, but not measured: {BUFFERED}. Let each event pass at once, or "
-        'gate what is known: limits = {{ latency_p50 = {{ max_rise = "5%" }} }}'
+        f"{{metrics:titles}}: gated, but not measured: {BUFFERED}. Turn buffering off there, or "
+        'gate a metric that is known: limits = {{ latency_p50 = {{ max_rise = "5%" }} }}'
     ),
     "energy_in_part": lambda of: (
         f"{title(of['metric'])}: energy unknown in {runs_named(of['runs'], of['of'])}"
@@ -358,6 +365,7 @@ _SENTENCES: Mapping[NoteKey, str | Callable[[Mapping[str, Any]], str]] = {
         + (f" of {of['samples']:,}" if of["samples"] < of["total"] else "")
         + " scored as in the baseline"
     ),
+    "unfit_answers": _unfit_answers,
     "empty_answers": lambda of: (
         f"{of['count']:,} of {of['of']:,} answers are empty{_reasoning(of)}"
     ),
@@ -399,7 +407,7 @@ def machine_speed(comparisons: Sequence[ControlComparison]) -> str:
     least = " and ".join(
         dict.fromkeys(percent(each.min_detectable_slowdown) for each in comparisons)
     )
-    return f"{figures}; it detects only a slowdown of {least} or more on this machine"
+    return f"{figures}; only slowdowns of {least} or more can be detected on this machine"
 
 
 def search_result(search: SearchOutcome) -> str:

@@ -107,7 +107,7 @@ def curve_defects(concurrencies: Sequence[int], max_concurrency: int) -> list[st
         else []
     )
     beyond = [
-        f"{p:,} is above the maximum"
+        f"point {p:,} is above the maximum, {max_concurrency:,}"
         for p in concurrencies
         if not region_of(p, concurrencies, max_concurrency)
     ]

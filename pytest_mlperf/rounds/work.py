@@ -79,7 +79,7 @@ def parse_work(figures: Mapping[str, Any]) -> AnyWork:
     for name, value in counts.items():
         if needed[name].type == "str":
             if not isinstance(value, str):
-                raise ValueError(f"{name} is {value!r}; must be a text")
+                raise ValueError(f"{name} is {value!r}; must be a string")
         elif isinstance(value, bool) or not isinstance(value, int | float):
             raise ValueError(f"{name} is {value!r}; must be a number")
         elif not 0 < value < math.inf:

@@ -34,7 +34,9 @@ def logged_answers(log: Path) -> Iterator[LoggedAnswer]:
     except OSError as error:
         raise RunError("loadgen", f"cannot read {log}: {error.strerror}", str(log)) from error
     except UnfitError as error:
-        raise RunError("loadgen", f"{log} is {error}, not a log", str(log)) from None
+        raise RunError(
+            "loadgen", f"{log} cannot be read as a log: it is {error}", str(log)
+        ) from None
 
 
 def answer_forms(folder: Path) -> tuple[str, ...]:
@@ -85,7 +87,8 @@ class AccuracyLog(Mapping[int, bytes]):
         except OSError as error:
             raise self._error(f"cannot read {path}: {error.strerror}") from error
         if last != b"]":
-            raise self._error(f"{path} is cut: its closing bracket is missing")
+            problem = "its closing bracket is missing; the run did not end normally"
+            raise self._error(f"{path} is truncated: {problem}")
         if not self._places:
             raise self._error(f"{path} is empty: LoadGen logged no answer of any sample")
 

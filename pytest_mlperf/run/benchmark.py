@@ -87,7 +87,11 @@ def read_benchmark(evidence: Evidence, job: MeasuredCase, conditions: Conditions
         return None
     for name, value in finished["times"].items():
         if not MIN_RATE <= value <= MAX_RATE:
-            raise RunError(TASK, f"{METRICS[name].title} is {value!r} s by the test's own timer")
+            raise RunError(
+                TASK,
+                f"{METRICS[name].title} is {value!r} s by the test's own timer; it must be above "
+                "0: let the timed code do more work, or correct the timer",
+            )
     window = finished["window_s"]
     # The window is the test's call, without its set-up.
     timed = TimedWindow((window["begin"], window["end"]))

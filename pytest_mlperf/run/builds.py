@@ -108,8 +108,8 @@ def _install(wheels: Sequence[str], python: Sequence[str], options: Sequence[str
         done = run_python(python, "-m", "pip", *options, "--", *wheels, limit_s=INSTALL_S)
     except subprocess.TimeoutExpired:
         raise _error(
-            f"pip needs longer than {INSTALL_S:g} s for {named}; install it by hand and "
-            "name its Python: baseline_engine = { python = ... }",
+            f"pip needs longer than {INSTALL_S:g} s for {named}; install it by hand and name that "
+            'Python: baseline_engine = { python = "PATH" }, or --mlperf-against=python:PATH',
         ) from None
     if done.returncode:
         last = (done.stderr.strip().splitlines() or [f"exit code {done.returncode}"])[-1]
@@ -219,8 +219,8 @@ def _environment_of(earlier: EarlierBuild, folder: Path) -> PythonEnvironment:
     python = named.command if named else (sys.executable,)
     if named and len(python) > 1:
         raise _error(
-            f"pip cannot install into the entry's {named.title}: name the environment with the "
-            "other version, command:...",
+            f"pip cannot install the other version with {named.title}, only into a Python here: "
+            "install it there yourself, and name it: --mlperf-against='command:...'",
         )
     environments = folder.parents[2] / "environments"  # next to the runs of all sessions
     program = environment(earlier.requirements, python, environments)
@@ -326,13 +326,17 @@ def commit_named(folder: Path, ref: str) -> str:
     targets = [f"origin/{name}" for key in TARGETS if (name := os.environ.get(key))]
     branch = next((b for b in targets or BRANCHES if _is(folder, b)), None)
     if branch is None:
-        names = " and ".join(targets) or "the branch to merge into"
-        raise _error(f"{names} is not in this clone: fetch it with its history, or name a ref")
+        names = " and ".join(targets) or f"a target branch ({', '.join(BRANCHES)})"
+        raise _error(
+            f"{names} is not in this clone: fetch it with its history (git fetch --unshallow), or "
+            "name a commit: git:REF",
+        )
     try:
         return _git(folder, "merge-base", "HEAD", branch)
     except RunError:
         raise _error(
-            f"this clone has no common commit with {branch}: fetch the whole history"
+            f"this clone has no common commit with {branch}: fetch the whole history (git fetch "
+            "--unshallow)",
         ) from None
 
 
@@ -354,7 +358,9 @@ def _commit(folder: Path, ref: str) -> str:
     try:
         return _git(folder, "rev-parse", "--verify", "--end-of-options", f"{ref}^{{commit}}")
     except RunError:
-        raise _error(f"{ref} is no commit of this clone: fetch it, or name another") from None
+        raise _error(
+            f"{ref} is not a commit of this clone: git fetch it, or name another"
+        ) from None
 
 
 SUBMODULE_MODE = "160000"
@@ -365,8 +371,9 @@ def _submodules(top: Path, commit: str) -> list[str]:
     changed = [line.partition("\t")[2] for line in lines if SUBMODULE_MODE in line[:14]]
     if changed:
         raise _error(
-            f"{commit[:COMMIT_DIGITS]} has another commit of submodule {changed[0]}, which cannot "
-            "be checked out separately: name the Python of a full checkout, python:PATH",
+            f"commit {commit[:COMMIT_DIGITS]} uses another commit of submodule {changed[0]}, which "
+            "is not checked out here: make a full checkout of it elsewhere, install it, and name "
+            "its Python: python:PATH",
         )
     tree = _git(top, "ls-tree", "-r", commit).splitlines()
     return [line.partition("\t")[2] for line in tree if line.startswith(SUBMODULE_MODE)]
@@ -381,8 +388,8 @@ def _require_python(top: Path, commit: str) -> None:
     here = platform.python_version()
     if not needs.contains(here, prereleases=True):
         raise _error(
-            f"{commit[:COMMIT_DIGITS]} requires Python {needs}, and this is {here}: name another "
-            "Python in the engine entry, or as python:PATH",
+            f"commit {commit[:COMMIT_DIGITS]} requires Python {needs}, and this is Python {here}: "
+            "set python in the engine entry, or name a Python that has this build: python:PATH",
         )
 
 

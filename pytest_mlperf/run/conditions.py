@@ -90,8 +90,8 @@ def lease_hardware(
                 if time.monotonic() > until_s:
                     raise RunError(
                         "lease",
-                        f"waited {limit_s:.0f} s for {about} ({error.path}); raise "
-                        "mlperf_lease_timeout or end that process",
+                        f"waited {limit_s:.0f} s for {about} ({error.path}); end that process, or "
+                        "raise the ini setting mlperf_lease_timeout",
                     ) from None
             waiting(Waiting(f"waiting for {about}"))
             time.sleep(POLL_SECONDS)
@@ -343,7 +343,8 @@ def on_server(planned: Testable, conditions: Conditions) -> Conditions:
     if sources is None or machine.server is None:
         return conditions
     if planned.limit_w:
-        raise RunError("server", "power_limit_w cannot be set on another machine: remove it")
+        text = "power_limit_w cannot be set, because the server runs on another machine: remove it"
+        raise RunError("server", text)
     entry = sources.entry
     if entry.exporter:
         exporter = find_exporter(entry.exporter, tuple(entry.gpus))
@@ -419,7 +420,7 @@ def placed(
             for text in lost.values()
         ]
         killed = restore_limits(held.gpus) if held.gpus else ()
-        left = [f"power limit of a killed process: {done}" for done in killed]
+        left = [f"a killed process had left its power limit: {done}" for done in killed]
         watts = machine.limit_w if held.gpus else None
         with limited(held.gpus, watts, held.leases) if watts else contextlib.nullcontext():
             yield Placement(

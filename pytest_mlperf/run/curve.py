@@ -11,7 +11,7 @@ from types import MappingProxyType
 from typing import Any
 
 from pytest_mlperf.core.contention import Contention, client_note, core_users
-from pytest_mlperf.core.errors import MlperfError, RunError
+from pytest_mlperf.core.errors import MlperfError, RunError, text_of
 from pytest_mlperf.core.metrics import ARRIVAL_METRICS, COUNTS, METRICS, RATES, at_point
 from pytest_mlperf.core.notes import Note
 from pytest_mlperf.core.reason import Key, Reason, Sign, SignKey
@@ -110,7 +110,12 @@ def read_curve(path: Path) -> CurveLog:
             burstiness=content["burstiness"],
         )
     except (OSError, ValueError, TypeError, KeyError) as error:
-        raise RunError("worker", f"{path} is not a log of a curve: {error}", str(path)) from error
+        raise _unreadable(path, error) from error
+
+
+def _unreadable(path: Path, error: Exception) -> RunError:
+    text = f"{path} cannot be read as the log of a curve: {text_of(error)}; run the test again"
+    return RunError("worker", text, str(path))
 
 
 def curve_figures(log: CurveLog, accelerator: str) -> Figures:
@@ -332,7 +337,7 @@ def read_recorded(path: Path, harness: str) -> tuple[CurveLog, Findings]:
             raise ValueError(f"schema {content['schema']!r}, not {SCHEMA_VERSION}")
         clocks = {str(name): float(clock_s) for name, clock_s in content["recorded"].items()}
     except (OSError, ValueError, TypeError, KeyError, AttributeError) as error:
-        raise RunError("worker", f"{path} is not a log of a curve: {error}", str(path)) from error
+        raise _unreadable(path, error) from error
     try:
         points = sorted(
             (
@@ -346,7 +351,7 @@ def read_recorded(path: Path, harness: str) -> tuple[CurveLog, Findings]:
         raise RunError("engine", str(error), str(path.parent)) from error
     for point, _ in points:
         if (measured_by := endpoints.version_of(point.facts)) != harness:
-            text = f"measured by {measured_by}, not by {harness}: it was replaced during the run"
+            text = f"measured by {measured_by}, not {harness}: the client was replaced in mid-run"
             raise RunError("engine", text, str(point.folder))
     log = CurveLog(
         path=str(path),

@@ -64,9 +64,9 @@ def _sentence(uuid: str, used: int, least: int, memory: GpuMemory, limit_s: floa
     holders = list(_holders(memory))
     who = f" by {some(holders, MAX_LISTED_HOLDERS)}" if holders else ""
     return (
-        f"{uuid} has {used / GIB:.1f} GiB in use{who}, {limit_s:g} s after the last process "
-        f"on it ended, and had {least / GIB:.1f} GiB before it: the next model may not fit. "
-        "End the process that holds the memory (see nvidia-smi)"
+        f"{uuid} has {used / GIB:.1f} GiB in use{who}, {limit_s:g} s after this session's previous "
+        f"process on it ended; before, {least / GIB:.1f} GiB were in use: the next model may not "
+        "fit. End the process that holds the memory (see nvidia-smi)"
     )
 
 

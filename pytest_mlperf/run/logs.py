@@ -159,7 +159,10 @@ class Detail:
         """Begin and end of the timed part in wall clock, seconds since the epoch."""
         if missing := {"power_begin", "power_end"} - self.values.keys():
             raise RunError(
-                "loadgen", f"{self.path} has no {' and no '.join(sorted(missing))}", self.path
+                "loadgen",
+                f"{self.path} has no {' and no '.join(sorted(missing))}, so the begin or end of "
+                "the timed part is unknown",
+                self.path,
             )
         return _wall_s(self.values["power_begin"]), _wall_s(self.values["power_end"])
 
@@ -252,7 +255,10 @@ def _require_end(path: Path, values: Mapping[str, Any], last_key: str | None, *,
     numbers = _RELEASE.match(version)  # (0, 5) of ".5a1"
     written = tuple(int(part or 0) for part in numbers[1].split(".")) if numbers else ()
     if end in values:
-        problem = f"continues after {end!r}, with {last_key!r}: it is not the log of one run"
+        problem = (
+            f"continues with {last_key!r} after {end!r}, which ends a log: it holds more than one "
+            "run, or was changed"
+        )
     elif end == "num_errors" and written and written < COUNTS_ERRORS and old:
         rated = last_key and LAST_RATE.fullmatch(last_key)
         if rated or (last_key == LAST_TIME and not values.get("requested_use_token_latencies")):
@@ -311,7 +317,9 @@ def _read(path: Path) -> str:
     try:
         return read_regular(path, MAX_LOG_BYTES).decode("utf-8")
     except UnfitError as error:
-        raise RunError("loadgen", f"{path} is {error}, not a log", str(path)) from None
+        raise RunError(
+            "loadgen", f"{path} cannot be read as a log: it is {error}", str(path)
+        ) from None
     except OSError as error:
         raise RunError("loadgen", f"cannot read {path}: {error.strerror}", str(path)) from error
     except UnicodeDecodeError as error:

@@ -57,7 +57,8 @@ def _require_set(guard: ChildProcess) -> None:
         code = guard.poll()
         how = "ended" if code is None else ended(code)
         last = broken(last_line(guard.stderr.read()))[:200] if guard.stderr else ""
-        raise RunError("gpu", f"the process that sets the power limit {how}: {last}") from None
+        text = f"the process that sets the power limit {how}" + (f": {last}" if last else "")
+        raise RunError("gpu", text) from None
     if line is None:
         raise RunError(
             "gpu", f"the driver did not set the power limit within {NVML_TIMEOUT_SECONDS:g} s"
@@ -83,7 +84,7 @@ def restore_limits(gpu_uuids: Sequence[str]) -> tuple[str, ...]:
         answer = answer_of(command, limit_s=NVML_TIMEOUT_SECONDS, killed_s=KILL_WAIT_SECONDS)
         report = json.loads(answer[1]) if answer else {"troubles": ["the driver does not answer"]}
     except (OSError, ValueError):
-        report = {"troubles": [f"{', '.join(left)}: NVML could not be queried"]}
+        report = {"troubles": [f"{', '.join(left)}: NVML does not answer"]}
     if troubles := "; ".join(report["troubles"]):
         raise RunError(
             "gpu", f"the power limit that a case changed could not be restored: {troubles}"

@@ -120,7 +120,10 @@ def _planned_length(job: Job) -> str:
     return f"{job.seconds_per_run:g} s, {count} ({digest})"
 
 
-SCORED_BETWEEN = "no energy: MLCommons' client scored answers between the points (accuracy)"
+SCORED_BETWEEN = (
+    "energy is not reported: MLCommons' client also scored answers between the points, which used "
+    "energy too"
+)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -381,7 +384,7 @@ def read_figures(finished: Event, scenario: Scenario, accelerator: str) -> tuple
 def _require_all(finished: Event, log: str) -> None:
     result = finished["result"]
     if result["faults"] or result["completed"] != result["issued"]:
-        faults = "; ".join(result["faults"]) or "samples are missing"
+        faults = "; ".join(result["faults"]) or "the engine left the others open"
         raise RunError(
             "engine",
             f"{result['completed']:,} of {result['issued']:,} samples completed: {faults}",

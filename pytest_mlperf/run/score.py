@@ -178,8 +178,8 @@ def answers(blocks: Sequence[Mapping[str, Any]]) -> dict[int, tuple[AccuracyLog,
         log = AccuracyLog(Path(path))
         for position in log:
             if position >= len(indices):
-                count = f"{len(indices):,} samples, 0 to {len(indices) - 1:,}"
-                damage = f"{path} is damaged: it answers sample {position:,} of a run of {count}"
+                count = f"{len(indices):,} samples (0 to {len(indices) - 1:,})"
+                damage = f"{path} is damaged: it answers sample {position:,}, the run had {count}"
                 raise RunError("loadgen", damage, path)
             index = indices[position]
             if index in places:

@@ -86,8 +86,8 @@ class ProbePage(MetricsPage):
             ]
         except (OSError, EOFError, ValueError, KeyError, TypeError) as error:
             self.close()
-            text = f"the probe printed no energy: {type(error).__name__}"
-            self._failure = f"{text}; try {self._command[0]} with --watch by hand"
+            text = f"the probe printed no energy ({type(error).__name__})"
+            self._failure = f"{text}: run the command of probe with --watch to see why"
             raise PageError(self._failure) from None
         return "\n".join(rows).encode()
 
@@ -169,8 +169,8 @@ class ServerSources:
         if not is_own_address(self.url):
             raise RunError(
                 "server",
-                f"the probe reports this machine, and {self.url} is another one: run the probe "
-                "beside the server, e.g. ssh HOST python3 -",
+                f"the probe ran on this machine, but the server {self.url} is on another one: let "
+                'it run there, e.g. probe = "ssh HOST python3 -"',
             )
         return client if client.has(self.accelerator) else client.with_server(server)
 
@@ -226,7 +226,9 @@ def output_of(title: str, command: Sequence[str], stdin: Path = Path(os.devnull)
             failure = f"prints more than {MAX_OUTPUT_BYTES >> 20} MiB"
     except EOFError:
         printed += child.rest
-        if not child.ends_within(max(0.0, deadline_s - time.monotonic())) or child.returncode:
+        if not child.ends_within(max(0.0, deadline_s - time.monotonic())):
+            failure = f"closed its output, but did not end within {PROBE_SECONDS:g} s"
+        elif child.returncode:
             last = broken(printed[-400:].decode("utf-8", "replace").strip().rpartition("\n")[2])
             failure = f"ended with exit code {child.returncode}: {last}"
     finally:

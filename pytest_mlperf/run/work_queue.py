@@ -26,7 +26,8 @@ class WorkQueue:
         """Start `threads` that call `work` with at most `max_batch` samples (None: no limit)."""
         if threads < 1 or (max_batch is not None and max_batch < 1):
             raise ValueError(
-                f"threads={threads!r}, max_batch={max_batch!r}; both must be at least 1"
+                f"threads={threads!r}, max_batch={max_batch!r}; threads must be at least 1, and "
+                "max_batch at least 1 or None"
             )
         self._work = work
         self._max_batch = max_batch

@@ -44,7 +44,11 @@ def pack_scores(scores: Scores, steps: Mapping[str, int], outputs: Sequence[int]
         small = bool(np.all((whole >= 0) & (whole < MISSING_VALUES["<u2"])))
         dtype = "<u2" if small else "<i4"
         if not small and bool(np.any(np.abs(whole) > np.iinfo("<i4").max)):
-            raise BaselineError(f"a score of {name} is too large to store: {max(there, key=abs)}")
+            limit = np.iinfo("<i4").max / steps[name]
+            raise BaselineError(
+                f"the scorer gave {max(there, key=abs)} as {name} of a sample; a baseline holds "
+                f"scores up to ±{limit:,.6g}: let the scorer use a larger unit"
+            )
         arrays[name] = np.full(len(scores[name]), MISSING_VALUES[dtype], dtype=dtype)
         arrays[name][[value is not None for value in scores[name]]] = whole.astype(dtype)
     if outputs is not None:
@@ -214,7 +218,7 @@ def _scores_of(path: Path, baseline: AccuracyBaseline) -> tuple[Path, bytes]:
     except foreign.PointerError as pointer:
         raise BaselineError(f"{file} is {pointer.strerror}") from None
     except foreign.UnfitError as error:
-        defect = f"is {error}, not a file of scores"
+        defect = f"cannot be read as a file of scores: it is {error}"
     except OSError as error:
         defect = f"cannot be read: {error.strerror}"
     else:
@@ -257,7 +261,8 @@ def _read_archive(
         raise BaselineError(f"{file}: is damaged: {error}; {_cure(path, file)}") from None
     except MemoryError:
         raise BaselineError(
-            f"{file}: has more scores than fit into memory: {baseline.samples:,} samples"
+            f"{file}: the scores of {baseline.samples:,} samples do not fit into memory; free "
+            "memory, or use a machine with more"
         ) from None
 
 

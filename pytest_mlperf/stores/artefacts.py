@@ -36,7 +36,7 @@ def _fault_of(artefacts: object) -> str:
     if len(artefacts) > MAX_SAMPLE_ARTEFACTS:
         return (
             f"{len(artefacts):,} artefacts; {MAX_SAMPLE_ARTEFACTS} at most are kept: "
-            "join some in one"
+            "join some into one"
         )
     for name, content in artefacts.items():
         if not isinstance(name, str) or not NAME_PATTERN.fullmatch(name):
@@ -72,7 +72,7 @@ class ArtefactWriter:
                 raise RunError(
                     "engine",
                     f"artefacts of this run have more than {MAX_TOTAL_BYTES:,} bytes at sample "
-                    f"{index:,}: attach what the scorer reads, and compress it",
+                    f"{index:,}: attach only what the scorer reads, or compress it",
                 )
             try:
                 if self._archive is None:

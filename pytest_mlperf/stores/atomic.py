@@ -481,10 +481,15 @@ def write_folder(folder: Path, content: Mapping[str, bytes | Path]) -> None:
         sync_folder(folder.parent)
     except OSError as error:
         raise MlperfError(f"{folder} cannot be written: {error.strerror}") from None
-    except (BusyError, NoLocksError):
+    except BusyError:
         raise MlperfError(
-            f"{folder} cannot be written: its folder cannot be locked; name another folder, "
-            f"or mount its file system with locks ({LOCK_HELP})"
+            f"{folder} cannot be written: another process writes to {folder.parent}; wait for it, "
+            "or name another folder"
+        ) from None
+    except NoLocksError:
+        raise MlperfError(
+            f"{folder} cannot be written: its file system has no locks; name another folder, or "
+            f"mount it with locks ({LOCK_HELP})"
         ) from None
 
 

@@ -67,11 +67,13 @@ class Document(Generic[T]):
             raise BaselineError(f"{path} is {pointer.strerror}") from None
         except foreign.UnfitError as unfit:
             raise BaselineError(
-                f"{path}: is {unfit} where a {self._title} file should be; move it away"
+                f"{path}: cannot be read as a {self._title} file: it is {unfit}; move it away"
             ) from None
         except OSError as error:
+            denied = error.errno in (errno.EACCES, errno.EPERM)
             raise BaselineError(
-                f"{path}: cannot be read: {error.strerror or error}; make the file readable"
+                f"{path}: cannot be read: {error.strerror or error}"
+                + "; make the file readable" * denied
             ) from error
         try:
             return self._parse(content)
@@ -83,7 +85,8 @@ class Document(Generic[T]):
                 line, ours, theirs = sides
                 raise BaselineError(
                     f"{path}: holds a merge conflict of {ours} and {theirs}: line {line}. Keep one "
-                    f"side: git checkout --ours {file} ({ours}) or --theirs ({theirs}); git add it"
+                    f"side: git checkout --ours {file} ({ours}) or --theirs ({theirs}); then git "
+                    f"add {file}"
                 ) from None
             raise BaselineError(
                 f"{path}: {defect}. Restore it (git checkout -- {file}), or delete it and "
@@ -197,7 +200,7 @@ def write_target(path: Path) -> Path:
 
 
 def _not_written(path: Path, error: OSError) -> BaselineError:
-    cure = _CURES.get(error.errno or 0, "fix that and run again")
+    cure = _CURES.get(error.errno or 0, "remove the cause, and run again")
     return BaselineError(
         f"{path}: cannot be written: {error.strerror or error}; nothing was changed: {cure}"
     )

@@ -188,7 +188,7 @@ def read_configuration(folder: Path) -> dict[str, str]:
     text = content_of(path, "configuration of endpoints", MAX_CONFIG_BYTES)
     try:
         if any(isinstance(token, yaml.AliasToken) for token in yaml.scan(text)):
-            raise ValueError("YAML aliases, which the client never writes")
+            raise ValueError("it has YAML aliases, which the client never writes")
         content = yaml.safe_load(text)
         if not isinstance(content, dict):
             raise MlperfError(f"{path}: not a configuration of endpoints: {quoted(content)}")
@@ -248,13 +248,16 @@ def _concurrency(folder: Path, config: Mapping[str, str], summary: _Block) -> in
     pattern = config.get("settings.load_pattern.type", "")
     if pattern != "concurrency":
         raise MlperfError(
-            f"{folder}: load pattern {quoted(pattern)}: only runs of concurrency, which are points "
-            "of a curve, can be imported"
+            f"{folder}: its load pattern is {quoted(pattern)}; only runs with the load pattern "
+            "'concurrency' can be imported, as points of a curve"
         )
     text = config.get("settings.load_pattern.target_concurrency", "")
     number = int(text) if text.isascii() and text.isdigit() and len(text) < 8 else 0
     if not 1 <= number < 10**7:
-        raise MlperfError(f"{folder / CONFIG}: target_concurrency is {quoted(text)}")
+        raise MlperfError(
+            f"{folder / CONFIG}: target_concurrency is {quoted(text)}; must be a whole number from "
+            "1 to 9,999,999"
+        )
     stated = summary.block("run_config").block("load_pattern").number("target_concurrency")
     if stated is not None and stated != number:
         raise MlperfError(
@@ -504,7 +507,7 @@ def _unjudged_scores_note(folder: Path) -> str:
     )
     if missing:
         return f"not judged: without {missing} answers cannot be matched to samples"
-    return "not judged here; engine recorded can score the answers, sample by sample"
+    return "not judged here; a suite with engine recorded scores the answers, sample by sample"
 
 
 def _client_accuracy(path: Path, unpaired_note: str) -> tuple[tuple[Reason, ...], tuple[str, ...]]:

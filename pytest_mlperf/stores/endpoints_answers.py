@@ -104,8 +104,11 @@ def _samples(folder: Path, dataset: str | None) -> tuple[str, dict[str, int]]:
         raise MlperfError(f"{path}: must be an object, not {quoted(content)}")
     names = [name for name in content if name not in PHASES]
     if dataset is None and len(names) != 1:
-        several = f"{', '.join(map(quoted, names))}; name one with dataset" if names else "none"
-        raise MlperfError(f"{path}: has accuracy answers for these data sets: {several}")
+        several = " or ".join(map(quoted, names))
+        problem = f"has answers to several data sets; set dataset to {several}"
+        if not names:
+            problem = "has no accuracy answers; let the client answer an accuracy data set too"
+        raise MlperfError(f"{path}: {problem}")
     chosen = names[0] if dataset is None else dataset
     samples = content.get(chosen)
     if not isinstance(samples, dict) or not samples:
@@ -113,7 +116,8 @@ def _samples(folder: Path, dataset: str | None) -> tuple[str, dict[str, int]]:
     for request, sample in samples.items():
         if type(sample) is not int or sample < 0:
             raise MlperfError(
-                f"{path}: {quoted(chosen)}.{request} is not a sample: {quoted(sample)}"
+                f"{path}: {quoted(chosen)}.{request} is {quoted(sample)}; must be the number of a "
+                "sample"
             )
     return chosen, samples
 

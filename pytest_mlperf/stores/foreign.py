@@ -110,8 +110,8 @@ _KINDS = {
 def read_regular(path: Path, max_bytes: int) -> bytes:
     """Return the content of a regular file of at most `max_bytes`; links are followed.
 
-    Raise UnfitError for a pipe or a device (without waiting for it), for a larger file, and for a
-    file that changes during the read. Raise PointerError for a pointer of Git LFS.
+    Raise UnfitError for a pipe or a device (without waiting for it) and for a larger file, OSError
+    for a file that changes during the read, and PointerError for a pointer of Git LFS.
     """
     with _opened(path) as file:
         begin = os.fstat(file.fileno())
@@ -119,10 +119,10 @@ def read_regular(path: Path, max_bytes: int) -> bytes:
         while piece := file.read(min(READ_BYTES, max_bytes + 1 - len(content))):
             content += piece
             if len(content) > max_bytes:
-                raise UnfitError(f"larger than {size_in_words(max_bytes)}")
+                raise UnfitError(f"larger than {size_in_words(max_bytes)}, the maximum")
         end = os.fstat(file.fileno())
     if (begin.st_size, begin.st_mtime_ns) != (end.st_size, end.st_mtime_ns):
-        raise UnfitError("changed while it was read (try again)")
+        raise OSError(errno.ESTALE, "it changed while it was read; try again")
     if content.startswith(POINTER) and len(content) <= MAX_POINTER_BYTES:
         advice = "a Git LFS pointer, not the file itself; run: git lfs pull"
         raise PointerError(errno.ENODATA, advice)
@@ -148,7 +148,8 @@ def lines_of(path: Path, max_line_bytes: int) -> Iterator[bytes]:
     with io.BufferedReader(_opened(path)) as file:
         while line := file.readline(max_line_bytes + 1):
             if len(line) > max_line_bytes:
-                raise UnfitError(f"with a line of more than {size_in_words(max_line_bytes)}")
+                size = size_in_words(max_line_bytes)
+                raise UnfitError(f"a file with a line of more than {size}, the maximum")
             yield line
 
 
@@ -184,13 +185,13 @@ class StrictValidator(Generic[Document]):
         text = json.dumps([raw])
         if len(text) > MAX_PART_BYTES:
             size = size_in_words(MAX_PART_BYTES)
-            raise ValueError(f"more than {size} in one {self._kind.__name__}")
+            raise ValueError(f"is larger than {size}, the maximum")
         for limit, noun, marks in (
             (MAX_PARTS, "lists and objects", "{["),
             (MAX_PART_VALUES, "values", ","),
         ):
             if sum(map(text.count, marks)) > limit:
-                raise ValueError(f"more than {limit:,} {noun} in one {self._kind.__name__}")
+                raise ValueError(f"has more than {limit:,} {noun}, the maximum")
         document: tuple[Document] = self._validator.validate_json(text)
         return document[0]
 
@@ -211,7 +212,7 @@ def content_of(path: Path, title: str, max_bytes: int | None = None) -> bytes:
         return read_regular(path, max_bytes or MAX_FILE_BYTES)
     except UnfitError as error:
         raise MlperfError(
-            f"{path}: {error}, so it cannot be a {title}; is it the right file?"
+            f"{path}: cannot be read as a {title}: it is {error}; is it the right file?"
         ) from None
     except OSError as error:
         raise MlperfError(f"{path}: cannot be read: {error.strerror}") from None
@@ -230,11 +231,12 @@ def json_of(path: Path | str, title: str, content: bytes, *, repeated_keys: bool
 def rejection_reason(content: bytes) -> str:
     """Return why `read_foreign` would reject content that is about to be written, or ""."""
     if len(content) > MAX_FILE_BYTES:
-        return f"{len(content):,} bytes; at most {size_in_words(MAX_FILE_BYTES)} can be read"
+        size = size_in_words(MAX_FILE_BYTES)
+        return f"it would have {len(content):,} bytes; at most {size} can be read"
     try:
         require_bounded(content, MAX_FILE_VALUES)
     except ValueError as error:
-        return f"{error}, which cannot be read back"
+        return f"it would have {error}, which cannot be read"
     return ""
 
 

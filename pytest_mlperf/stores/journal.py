@@ -90,7 +90,10 @@ def read(folder: Path) -> tuple[Begun, dict[str, CaseResult]]:
         first, *lines = read_regular(path, MAX_FILE_BYTES).split(b"\n")
         begun = _BEGUN.check(parse_json(first))
         if (begun.schema, begun.kind) != (SCHEMA_VERSION, JOURNAL_KIND):
-            raise MlperfError(f"{path}: written by another pytest-mlperf (schema {begun.schema})")
+            raise MlperfError(
+                f"{path}: written by another release of pytest-mlperf (schema {begun.schema}, this "
+                f"one reads {SCHEMA_VERSION}): resume it with that release"
+            )
         results = [_RESULT.check(parse_json(line)) for line in lines[:-1]]
     except FileNotFoundError:
         raise MlperfError(

@@ -43,7 +43,7 @@ class Sessions:
         notes = [f"left out: {reason}" for reason in self.unreadable]
         count = len(self.files)
         return (
-            [*notes, f"only the newest {MAX_SESSIONS} of {count} sessions"]
+            [*notes, f"only the newest {MAX_SESSIONS} of {count} sessions were read"]
             if count > MAX_SESSIONS
             else notes
         )

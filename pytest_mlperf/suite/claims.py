@@ -120,6 +120,6 @@ def _side_defects(suite: Suite, scenario: str, a: Side, b: Side) -> Iterator[Def
     if loaded.name.rate_is_condition and not loaded.find and unlike:
         yield (
             (),
-            f"{scenario} needs one target_qps for both sides: latencies at different rates cannot "
-            "be compared",
+            f"{scenario} needs the same target_qps for a and b: latencies at different rates "
+            "cannot be compared",
         )

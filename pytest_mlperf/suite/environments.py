@@ -61,13 +61,15 @@ def other_build(planned: Planned, table: BaselineEngine) -> EarlierBuild:
     use, url = planned.engine.use, planned.options.get("url")
     if registry.harness(use):
         raise RunError(
-            "against", f"{use} measures a running server, so it cannot start another build"
+            "against",
+            f"{use} measures a running server and cannot start another build: compare two engine "
+            "entries (pytest-mlperf turns --help)",
         )
     if url and registry.is_client(use):
         raise RunError(
             "against",
-            f"both builds would use the same server, {url}: let serve start one for each build, or "
-            "compare two engine entries (pytest-mlperf turns --help)",
+            f"both builds would use the same server, {url}: replace url by serve, which starts one "
+            "for each build, or compare two engine entries (pytest-mlperf turns --help)",
         )
     try:
         return EarlierBuild(

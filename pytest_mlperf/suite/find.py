@@ -115,7 +115,7 @@ def find_defects(scenario: Any, limits: Mapping[str, float], *, tokens: bool) ->
         return
     maximised, fixed = ("target_qps", "target_qps") if is_rate else (CONCURRENCY, "points")
     if find.maximise != maximised:
-        yield ("find", "maximise"), f"{scenario.name} has no {find.maximise}; write {maximised!r}"
+        yield ("find", "maximise"), f"must be {maximised!r} in {scenario.name}"
     if getattr(scenario, fixed) is not None:
         noun = "rate" if is_rate else CONCURRENCY
         yield ("find",), f"write find or {fixed}, not both: a search finds the {noun} itself"

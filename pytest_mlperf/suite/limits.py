@@ -108,8 +108,8 @@ def limit_defects(
     ):
         yield (
             ("limits", OF_BEST),
-            "no scenario can be compared with official results; that needs Offline, or find in "
-            "Server or Interactive",
+            "no scenario can be compared with official results; add Offline, or find in Server or "
+            "Interactive",
         )
     copies = any(e.replicas_on(name) > 1 for e in engines for name in e.accelerators)
     for where, table in tables:
@@ -142,7 +142,10 @@ def _gated_nowhere(
             advice = f"write limits = {{ {key} = … }} in the scenario that should gate it"
             yield ("limits", name), f"no scenario gates this metric by default; {advice}"
         elif point_of(name):
-            message = "no scenario has this point, or measures this metric at its points"
+            message = (
+                f"no scenario measures {name}: correct the number after @, which must be one of "
+                "points, or the metric"
+            )
             yield ("limits", name), message
 
 
@@ -159,7 +162,7 @@ def _table_defects(
             continue
         if name in UNGATED or is_stage(name):
             kind = " a count: it is" if name in COUNTS else ""
-            yield where, f"{name} is{kind} reported, and cannot be gated"
+            yield where, f"{name} is{kind} reported, and cannot be gated; remove this limit"
             continue
         if name not in METRICS or name in OF_BENCHMARKS:
             names = [one for one in (*METRICS, "accuracy", OF_BEST) if one not in OF_BENCHMARKS]

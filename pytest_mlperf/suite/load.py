@@ -171,7 +171,9 @@ def _read(path: Path) -> str:
     except OSError as error:
         raise SuiteError(f"{path}: cannot be read: {error.strerror}") from None
     except UnfitError as error:
-        raise SuiteError(f"{path}: {error}; a suite is a TOML file for one workload") from None
+        raise SuiteError(
+            f"{path}: this is {error}; a suite is a TOML file for one workload"
+        ) from None
     if b"\0" in data and not data.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
         raise SuiteError(f"{path}: this is a binary file, not a suite in TOML")
     try:

@@ -342,8 +342,8 @@ def _workload(suite: Suite) -> Iterator[values.Defect]:
         if getattr(workload, key):
             yield (
                 ("workload", key),
-                f"{workload.name} has MLPerf's reference scores; "
-                'only a twin (twin_of = "...") or your own workload can have its own',
+                f"{key} of {workload.name} is MLPerf's; remove it, or rename the workload and add "
+                'twin_of = "..."',
             )
     if workload.reference and workload.scorer is None and suite.rules is None:
         message = 'nothing scores this workload: add scorer = { use = "top1" }, or twin_of = "..."'
@@ -439,7 +439,7 @@ def _loop(scenario: ScenarioEntry, index: int) -> Iterator[values.Defect]:
         names = ", ".join(seed_sets())
         yield (
             (*where, "seed_set"),
-            f"no seed set {quoted(scenario.seed_set)}; published: {names}",
+            f"unknown seed set {quoted(scenario.seed_set)}; published are: {names}",
         )
     for name in NOT_OF_LOOPS:
         if getattr(scenario, name) is not None:
@@ -533,11 +533,13 @@ def _engines(suite: Suite) -> Iterator[values.Defect]:
     for index, entry in enumerate(suite.engines):
         where = ("engines", index)
         if not NAME_PATTERN.fullmatch(entry.label):
-            yield (*where, "use"), f'{entry.use!r} needs name = "..." beside it'
+            message = f'{entry.use!r} cannot be part of a test id; add name = "..." to this entry'
+            yield (*where, "use"), message
         if entry.techniques and suite.division == "closed":
             yield (
                 (*where, "techniques"),
-                f'{", ".join(entry.techniques)}: write division = "open" at the top of the suite',
+                f"{', '.join(entry.techniques)}: not allowed in the closed division; write "
+                'division = "open" at the top of the suite',
             )
         yield from _power_limits(entry, index)
         yield from _server(entry, index)
@@ -579,7 +581,7 @@ def _power_limits(entry: EngineEntry, index: int) -> Iterator[values.Defect]:
             where = ("on", name, "power_limit_w") if override else ("power_limit_w",)
             yield (
                 ("engines", index, *where),
-                f"{name} {lack}; for other accelerators of the entry, write it under "
+                f"{name} {lack}; set power_limit_w for other accelerators under "
                 '[engines.on."H200"]',
             )
 

@@ -161,7 +161,7 @@ def points_in_words(scenario: ScenarioEntry) -> str:
     if scenario.name != Scenario.OPEN_LOOP:
         return points
     shape = f" {scenario.burstiness:g}" if scenario.burstiness else ""
-    times = "times as fast as its" if scenario.arrivals == "trace" else "requests/s,"
+    times = "times the speed of the" if scenario.arrivals == "trace" else "requests/s,"
     return f"{points} {times} {scenario.arrivals or 'poisson'}{shape}"
 
 

@@ -54,7 +54,8 @@ def source_defects(suite: Suite) -> Iterator[Defect]:
     elif suite.rules and suite.rules.scorer:
         use = suite.rules.scorer
         for _, message in _table_errors("scorers", use, {}):
-            yield ("workload",), f'{message}; write scorer = {{ use = "{use}", ... }} with it'
+            cure = f'set it in [workload]: scorer = {{ use = "{use}", OPTION = ... }}'
+            yield ("workload",), f"{message}; {cure}"
     for index, engine in enumerate(suite.engines):
         defects_once: dict[Defect, None] = {}
         for accelerator in dict.fromkeys(engine.accelerators):
@@ -139,7 +140,7 @@ def _engine_defects(
     if entry.baseline_engine is not None and options.get("url") and registry.is_client(entry.use):
         yield (
             ("engines", index, "baseline_engine"),
-            "both builds would use the same server, that of url: remove baseline_engine, start a "
+            "both builds would use the same server (option url): remove baseline_engine, start a "
             "server for each build, and compare two engine entries: pytest-mlperf turns --help",
         )
     yield from _harness_defects(suite, entry, index)

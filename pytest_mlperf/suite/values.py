@@ -101,7 +101,7 @@ def _rate(value: object) -> float:
     if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value < inf:
         raise ValueError(f"{quoted(value)} is not a positive number")
     if not MIN_RATE <= value <= MAX_RATE:
-        raise ValueError(f"the number is too {'large' if value > MAX_RATE else 'small'}")
+        raise ValueError(f"must be from {MIN_RATE:g} to {MAX_RATE:g}, not {value!r}")
     return float(value)
 
 
@@ -206,11 +206,11 @@ def _points(value: object) -> tuple[int | float, ...]:
     if not counts or len(counts) != len(value):  # type: ignore[arg-type]
         raise ValueError(f"{quoted(value)} are not points; write numbers of requests: [1, 8, 64]")
     if len(counts) > MAX_POINTS:
-        raise ValueError(f"{len(counts)} points; a curve has {MAX_POINTS} at most")
+        raise ValueError(f"a curve may have at most {MAX_POINTS} points, not {len(counts)}")
     if not 0 < min(counts) <= max(counts) <= MAX_CONCURRENCY:
         raise ValueError(f"a point is a number of requests from 1 to {MAX_CONCURRENCY:,}")
     if fine := [x for x in counts if round(x, 3) != x]:
-        raise ValueError(f"{fine[0]} has more than three decimals")
+        raise ValueError(f"a point may have at most three decimals, not {fine[0]}")
     for previous, point in pairwise(counts):
         if point <= previous:
             raise ValueError(f"points must increase; {point} follows {previous}")

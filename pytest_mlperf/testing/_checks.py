@@ -351,7 +351,7 @@ def check_scorer(
     if needed := tuple(getattr(built, "artefacts", ())):
         demand(
             artefacts is not None and all({*needed} <= each.keys() for each in artefacts),
-            f"{title}: its attribute artefacts has {', '.join(needed)}",
+            f"{title}: it needs the artefacts {', '.join(needed)} (attribute artefacts)",
             "pass check_scorer a dict of artefacts for each sample, as an engine attaches it",
         )
         parts.append(artefacts or ())
@@ -473,9 +473,10 @@ def check_addon(addon: ModuleType) -> frozenset[str]:
         f"this pytest-mlperf needs API = {hookspecs.API}",
     )
     hooks = {name: hook for name, hook in vars(addon).items() if name.startswith("mlperf_")}
-    demand(bool(hooks), f"{subject} has no hook", f"write one of {', '.join(sorted(HOOKS))}")
+    advice = f"write one of {', '.join(sorted(HOOKS))}"
+    demand(bool(hooks), f"{subject} has no hook", advice)
     for name, hook in hooks.items():
-        demand(name in HOOKS, f"{subject}: there is no hook {name}", f"one of {sorted(HOOKS)}")
+        demand(name in HOOKS, f"{subject}: there is no hook {name}", advice)
         allowed = inspect.signature(HOOKS[name]).parameters
         for argument in inspect.signature(hook).parameters:
             cure = f"{name} may take {', '.join(allowed)}"

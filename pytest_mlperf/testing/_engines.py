@@ -180,7 +180,7 @@ class _EngineTrial:
         demand(
             took_s <= EXIT_TIMEOUT_SECONDS,
             f"{self.title}: __exit__ took {took_s:.0f} s",
-            f"a worker waits {EXIT_TIMEOUT_SECONDS:g} s for it and kills it then",
+            f"it must end within {EXIT_TIMEOUT_SECONDS:g} s, or the worker is killed",
         )
         time.sleep(0.05)  # reports after the exit come soon
         for sink in self.sinks:
@@ -260,7 +260,7 @@ class _EngineTrial:
             )
             demand(
                 self.artefacts.setdefault(index, artefacts) == artefacts or not self.same_answers,
-                f"{where}: the artefacts of sample {index} are others than before",
+                f"{where}: the artefacts of sample {index} differ from those of an earlier answer",
                 "let them depend on the sample alone, or check with same_answers=False",
             )
             earlier = self.answers.setdefault(index, output)
@@ -283,7 +283,7 @@ class _EngineTrial:
             )
             demand(
                 not first or (count >= 2 and reports[0] == "first"),
-                f"{where}: an answer of {count} tokens was reported as {reports[:3]}",
+                f"{where}: an answer of {count} tokens was reported as {', '.join(reports[:3])}",
                 "where times_tokens is true, first_tokens() comes before done(), and an answer has "
                 "2 tokens at least",
             )
@@ -306,7 +306,10 @@ class _EngineTrial:
         fault = next(map(sentence, notes), None)
         if self.same_answers:
             other = (i for i, each in counts.items() if {*each} != {lengths[i]})
-            words = (f"{counts[i]} at sample {i}, whose answer has {lengths[i]}" for i in other)
+            words = (
+                f"{' and '.join(map(str, counts[i]))} at sample {i}, whose answer has {lengths[i]}"
+                for i in other
+            )
             fault = next(words, None)
         demand(
             not fault,

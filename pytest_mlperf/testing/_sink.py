@@ -232,7 +232,7 @@ class RecordingSink:
         if self._closed:
             self.faults.append(f"{call}() was called after __exit__, with ids {list(ids)[:5]}")
         if kind != "done" and not self.times_tokens:
-            self.faults.append(f"{call}() was called where times_tokens is false")
+            self.faults.append(f"{call}() was called although times_tokens is false")
         for sample in ids:
             if self._issued is not None and sample not in self._issued:
                 self.faults.append(f"{call}() was given id {sample!r}, which was never submitted")

@@ -31,7 +31,7 @@ def test_the_reason_for_a_missing_official_share_is_stated() -> None:
         (
             {"scenario": Scenario.SERVER},
             IDENTITY,
-            "its rate was fixed, but an official rate is the high",
+            "its rate is fixed, but an official result is the high",
         ),
         (
             {"scenario": Scenario.SINGLE_STREAM},

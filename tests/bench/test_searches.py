@@ -291,19 +291,19 @@ def test_a_search_that_finds_no_rate_is_invalid(tmp_path: Path) -> None:
 def test_a_latency_that_the_engine_does_not_report_is_an_error(tmp_path: Path) -> None:
     bench = Bench(tmp_path, planned(tmp_path), metric="latency_p50")
 
-    with pytest.raises(RunError, match=r"^find has a limit on latency_p90, which the engine does "):
+    with pytest.raises(RunError, match=r"^find\.subject_to has latency_p90, which the engine "):
         made(bench).run(bench, bench.attempt)
 
 
 def test_a_baseline_of_another_condition_says_nothing(tmp_path: Path) -> None:
     """Rates that are given are not searched."""
     job = planned(tmp_path)
-    differs = "condition differs: the suite searches the rate at latency_p90 < 1 s"
+    differs = "condition differs: the suite searches the highest rate with latency_p90 < 1 s"
     for record_before, words in (
         (record(90.0), None),
         (
             record(90.0, find="latency_p90 < 2 s"),
-            f"{differs}, the baseline searched it at latency_p90 < 2 s",
+            f"{differs}, the baseline searched it with latency_p90 < 2 s",
         ),
         (record(90.0, find=None), f"{differs}, the baseline was measured at 90/s"),
     ):
@@ -311,8 +311,8 @@ def test_a_baseline_of_another_condition_says_nothing(tmp_path: Path) -> None:
     over = planned(tmp_path, scenario=Scenario.CONCURRENCY)
     curve = make_record(make_baseline_run(), fingerprint={"points": "1, 8"})
     assert condition_differs(over, curve) == (
-        "condition differs: the suite searches the concurrency at latency_p90 < 1 s, the baseline "
-        "was measured at fixed points"
+        "condition differs: the suite searches the highest concurrency with latency_p90 < 1 s, "
+        "the baseline was measured at fixed points"
     )
     planned(tmp_path)
     file = tmp_path / "s.mlperf.toml"

@@ -456,7 +456,7 @@ def test_no_gpu_is_one_sentence(tmp_path: Path) -> None:
     assert done.returncode == 2
     assert done.stderr == (
         "NVML lists no GPU here: run this on a machine with one, or rehearse it with --fake "
-        "(NVIDIA's kernel driver is not loaded)\n"
+        "(NVIDIA's kernel driver is not loaded; load it: sudo modprobe nvidia)\n"
     )
     assert not (tmp_path / "out").exists()
 

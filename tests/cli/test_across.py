@@ -93,7 +93,7 @@ def test_ratios_are_of_systems_gpus_and_dollars_and_nothing_is_judged(say: Say) 
     assert "4.00x" in by["dollar"]
     assert NO_VERDICT in one_line(output)
     assert "H200 4 USD per hour, 2026-11-01, list of a cloud" in one_line(output)
-    assert "per watt: energy was not measured on both sides" in one_line(output)
+    assert "no ratio per watt: energy was not measured in both A and B" in one_line(output)
     assert widest(output) <= 80
 
 
@@ -110,7 +110,7 @@ def test_a_watt_is_that_of_the_energy_that_both_sides_measured(say: Say) -> None
     rows = [line.split() for line in both.splitlines()]
     (watt,) = [row for row in rows if row[:1] == ["watt"]]
     assert watt[:5] == ["watt", "samples/J", "0.5", "1.25", "2.50x"]
-    assert "per watt: energy was not measured on both sides" in one_line(output)
+    assert "no ratio per watt: energy was not measured in both A and B" in one_line(output)
 
 
 @pytest.mark.process
@@ -122,10 +122,10 @@ def test_what_cannot_be_set_against_each_other_is_said(say: Say) -> None:
     official = replace(h200, profile="official")
     line = ("across", "a.json", "b.json")
     for a, b, code, note in (
-        (on("H200", *STEADY), h200, 0, "same hardware on both sides"),
+        (on("H200", *STEADY), h200, 0, "A and B ran on the same hardware"),
         (h100, official, 0, "not comparable: different profiles: quick → official"),
         (slower, server, 0, "not comparable: offered rate differs: 1/s → 2/s"),
-        (h100, h200, 0, "per dollar: no price of H100; add a table [prices] to the suite"),
+        (h100, h200, 0, "no ratio per dollar: H100 has no price; add it to a table [prices]"),
         (bert, h200, 2, "no workload and scenario in common"),
     ):
         sides(a, b)

@@ -187,7 +187,7 @@ def test_what_two_files_have_in_common_is_judged(here: Path, say: Say) -> None:
             measured(*STEADY[:3]),
             measured(50.0, 50.1),
             0,
-            ("INCONCLUSIVE samples/s", "advisory: A has 3 runs; a drop is proven only"),
+            ("INCONCLUSIVE samples/s", "A has 3 runs: a drop is reported, but not proven"),
         ),
         ([both, bert(1.0)], [gptj, both], 0, (*only, "1 case in both results: 1 ok")),
         (measured(1.0), bert(1.0), 2, ("0 cases in both results no case could be judged",)),
@@ -431,7 +431,7 @@ def test_rates_found_under_other_conditions_are_not_compared() -> None:
     for b, reason in {
         a: "",
         "ttft_p99 < 2 s": f"{differs} ttft_p99 < 2 s",
-        None: f"{differs} fixed",
+        None: f"{differs} no search",
     }.items():
         offered = None if b else 40.0
         assert why_not(found_rate(a, 40.0), found_rate(b, 40.0, offered=offered)) == reason

@@ -370,7 +370,7 @@ def test_all_files_of_data_and_scorer_are_told_at_once(tmp_path: Path) -> None:
     data, scorer, *_ = case_state.reason.splitlines()
     for text in ("has neither captions/captions.tsv", "latents: has neither latents.pt"):
         assert text in data
-    for text in ("/no/clip: this folder lacks", "/no/i.pth: the weights", "/no/s.npz: the stat"):
+    for text in ("/no/clip: this folder does", "/no/i.pth: this file", "/no/s.npz: this file"):
         assert text in scorer
 
 
@@ -439,7 +439,7 @@ def test_power_limits_that_may_be_set(tmp_path: Path, monkeypatch: pytest.Monkey
     (tmp_path / "pytest-mlperf/GPU-0.power-limit.json").write_text(json.dumps(note))
     (check,) = _machine.power_limits(H200)
     assert check.state == "note"
-    assert "GPU-0 was set from 700 to 500 W for a case" in check.text
+    assert "a case changed the power limit of GPU-0 from 700 to 500 W" in check.text
 
 
 def with_gpus(**fields: Any) -> Machine:

@@ -102,8 +102,8 @@ def test_the_causes_are_found_in_the_whole_session(own_lab: Lab, say: Say) -> No
     cause_text = (
         "Likely causes, each with its evidence, compared with 3 other tests 1. "
         "engine.acme 1.0 → 2.0 since the baseline; no other recorded fact changed 2. "
-        f"acme:Acme got worse in 2 of 2 other models too, by {percent(fell)}; cases of "
-        "other engines on cpu: 0 of 1"
+        f"acme:Acme got worse in 2 of 2 other models too, by {percent(fell)}; so did 0 "
+        "of 1 cases of other engines on cpu"
     )
     assert cause_text in one_line(output)
     assert widest(output) <= 80

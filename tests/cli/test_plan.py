@@ -219,8 +219,8 @@ def test_the_first_day_on_which_a_baseline_ends_is_told_with_what_renews_it() ->
     notes = guarantee_summary([], {(Path(f"{n}"), ""): one for n, one in enumerate(ends)})
 
     assert notes == (
-        "baselines: 3 for 0 cases; 1 too old for a final verdict; final until 2026-12-05 or later; "
-        "to renew one: "
+        "baselines: 3 for 0 cases; 1 too old for a final verdict: renew with "
+        f"{APPEND_OPTIONS}; final until 2026-12-05 or later; to renew one: "
         f"{APPEND_OPTIONS} with the same build"
     )
 
@@ -244,10 +244,10 @@ def test_the_price_is_that_of_a_file_else_of_the_suite(here: Path, say: Say) -> 
     }
     of_file = read_prices(Path("prices.toml"))
     assert money(planned, measured, 5, of_file) == [
-        "cost: 24.00 to 48.00 USD; no price of cpu",
+        "cost: 24.00 to 48.00 USD, without cpu, which [prices] lacks",
         "prices: H100 2.5 USD per hour, 2026-11-01, our contract; H200 4 USD per hour, 2026-10-01",
     ]
-    assert money(planned[:1], measured, 5, of_file) == ["cost: no price of cpu"]
+    assert money(planned[:1], measured, 5, of_file) == ["cost: unknown; [prices] lacks cpu"]
     assert money(planned[:1], measured, 5, {}) == []
     assert "our contract" in say("plan", "--prices", "prices.toml")[1]
     refused = say("plan", "--prices", "prices.toml", "--format", "json")

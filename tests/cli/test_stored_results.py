@@ -106,7 +106,8 @@ def test_sessions_are_read_newest_first_and_old_ones_are_not_read(tmp_path: Path
     seconds = [results.seconds for _, results in sessions]
     assert seconds == sorted(seconds, reverse=True)
     assert (len(seconds), seconds[0]) == (MAX_SESSIONS, MAX_SESSIONS + 2)
-    assert sessions.notes == [f"only the newest {MAX_SESSIONS} of {MAX_SESSIONS + 3} sessions"]
+    newest = f"only the newest {MAX_SESSIONS} of {MAX_SESSIONS + 3} sessions were read"
+    assert sessions.notes == [newest]
 
 
 IDS = ["a-Offline-null-fp32-cpu", "a-Offline-null-fp32-cpu-2", "b-Server"]

@@ -147,7 +147,7 @@ def test_names_that_would_be_mistaken_are_refused(
     for row, (library, at, listed, expected) in enumerate((
         ("vllm", "0.23.0", "3,1", None),
         ("vllm", "0.23.0", "1,GPU-8932",
-         "GPU-8932, and vllm 0.23.0 accepts only numbers; GPUs have numbers only if none is"),
+         "GPU-8932, and vllm 0.23.0 accepts only numbers; install vLLM 0.24 or newer"),
         ("vllm", "0.23.0rc1", "GPU-8932", "GPU-8932, and vllm 0.23.0rc1 accepts only numbers"),
         ("vllm", "0.22.1", "MIG-41b3", "MIG-41b3, and vllm 0.22.1 accepts only numbers, and a MIG"),
         ("vllm", "0.24.0", "GPU-8932,GPU-1", None),

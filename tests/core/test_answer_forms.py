@@ -27,8 +27,8 @@ def test_token_ids_keep_their_values_in_the_other_type_and_back(ids: list[int]) 
 
 def test_answers_without_another_form_are_an_error_with_a_reason() -> None:
     for output, forms, reason in (
-        (b"1234567", ("int64", "int32"), "7 bytes is not a whole number of int64 ids"),
-        (b"12345", ("int32", "int64"), "5 bytes is not a whole number of int32 ids"),
+        (b"1234567", ("int64", "int32"), "7 bytes is not a whole number of int64 token ids"),
+        (b"12345", ("int32", "int64"), "5 bytes is not a whole number of int32 token ids"),
         (array("q", [2**31]).tobytes(), ("int64", "int32"), "does not fit into int32"),
         (b"", ("int64", "text"), "answers cannot be converted between the forms int64, text"),
         (b"", ("int64",), "answers cannot be converted between the forms int64"),

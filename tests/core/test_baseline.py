@@ -109,5 +109,5 @@ def test_a_value_that_cannot_be_judged_is_no_baseline_run_and_a_record_needs_one
             replace(run(throughput=1.0), within_se={"throughput": within_se})
     with pytest.raises(ValueError, match="a record needs at least one run"):
         replace(record(H200), runs=())
-    with pytest.raises(ValueError, match=r"records\[0\] and records\[2\] have the same identity"):
+    with pytest.raises(ValueError, match=r"records\[0\] and records\[2\] are of the same machine"):
         baseline(record(H200), record(CAPPED), record({**H200, "cooling": None}))

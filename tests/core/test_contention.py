@@ -140,7 +140,7 @@ BUSY = seen(
 HOSTILE = "\x1b[2J::error::"
 WORDS = (
     "other processes used 1.3 of 2 cores (cc1plus 0.9, python 0.4); the run's threads waited "
-    "3.4 s of 10 s for a core; the hypervisor took 0.3 s; memory was short for "
+    "3.4 s of 10 s for a core; the hypervisor took 0.3 s of CPU time; memory was short for "
     "0.4 s, and 1,200 pages were read from disk"
 )
 

@@ -95,11 +95,11 @@ def test_both_speeds_are_reported_with_their_spread_and_detectable_change() -> N
 
     assert steady(saw) is True
     assert machine_speed(saw) == (
-        "matrix product −22.0 %, copy −25.0 %; it detects only a slowdown of 26.9 % or "
-        "more on this machine"
+        "matrix product −22.0 %, copy −25.0 %; only slowdowns of 26.9 % or more can be "
+        "detected on this machine"
     )
     assert machine_speed(unlike).endswith(
-        "it detects only a slowdown of 84 % and 29 % or more on this machine"
+        "only slowdowns of 84 % and 29 % or more can be detected on this machine"
     )
     assert steady(compared([{}], [{}] * 8, floor=0.07)) is None
     assert steady(compared([{COPY: 1e10}], [{COPY: 1e10}], floor=0.07)) is None
@@ -249,12 +249,12 @@ LOCKED: list[State] = [{"sm_mhz": 1900.0, "power_cap_share": 0.31, "temperature_
 
 def test_changed_clocks_are_reported_with_their_numbers() -> None:
     """From 1.5 % of the clock, or 10 points of the cap, on; only a locked clock may not move."""
-    hot = "SM clock −2.1 %, power cap share 31 % → 58 %, +11 °C"
+    hot = "SM clock −2.1 %, time at the power cap 31 % → 58 %, temperature +11 °C"
     cases: list[tuple[State, str | None]] = [
         ({"sm_mhz": 1900.0, "power_cap_share": 0.31, "temperature_c": 60.0}, None),
         ({"sm_mhz": 1875.0, "power_cap_share": 0.40, "temperature_c": 75.0}, None),
         ({"sm_mhz": 1860.0, "power_cap_share": 0.58, "temperature_c": 71.0}, hot),
-        ({"sm_mhz": 1900.0, "power_cap_share": 0.42}, "power cap share 31 % → 42 %"),
+        ({"sm_mhz": 1900.0, "power_cap_share": 0.42}, "time at the power cap 31 % → 42 %"),
         ({"sm_mhz": 1950.0}, "SM clock +2.6 %"),
         ({}, None),
     ]

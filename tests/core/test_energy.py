@@ -165,7 +165,7 @@ def second(load: Load, first_s: float, last_s: float) -> list[Reading]:
     return [Reading(time_s=t, value=load(t) - load(t - 1.0)) for t in moments]
 
 
-DISAGREE = "counter and power trace disagree: 6,000 J and 6,600 J"
+DISAGREE = "energy counter and power trace disagree: 6,000 J and 6,600 J"
 
 
 def test_a_counter_that_its_witness_contradicts_is_not_judged() -> None:
@@ -178,7 +178,8 @@ def test_a_counter_that_its_witness_contradicts_is_not_judged() -> None:
                        f"only a part of the time"], []),
         (300, False, [], [f"{DISAGREE}; the driver's mean power agrees with the counter, so "
                           "the counter is used"]),
-        (330, False, ["counter and the driver's mean power disagree: 6,000 J and 6,600 J"], []),
+        (330, False, ["energy counter and the driver's mean power disagree: 6,000 J and 6,600 J"],
+         []),
     ]  # fmt: skip
     for average, covers, invalid, notes in cases:
         means = second(steady(average), 9.0, 31.0) if average else ()
@@ -222,7 +223,7 @@ def test_a_sensor_that_may_see_a_part_of_the_time_is_not_gated() -> None:
 
     assert abs(present(energy.joules) - 7000) <= present(energy.uncertainty_j)
     assert not energy.gated
-    assert energy.notes[-1].endswith("is reported, not gated")
+    assert energy.notes[-1].endswith("is reported, not gated: at most 10% is allowed")
 
 
 @pytest.mark.parametrize(("begin_s", "end_of_window"), [(9.8, "begin"), (29.9, "end")])
@@ -293,11 +294,11 @@ def test_short_windows_say_so() -> None:
     with pytest.raises(ValueError, match="the window ends 1 s before it begins"):
         measure([], [], 3.0, 2.0)
 
-    reported = "is reported, not gated: at least 19 s are needed"
+    reported = "is reported, not gated: at least 19 s are needed; raise min_duration"
     for window_s, notes in (
-        (4.0, ("a window of 4.0 s is too short for energy",)),
-        (12.0, (f"energy of 12.0 s {reported}",)),
-        (18.99, (f"energy of 18.9 s {reported}",)),
+        (4.0, ("4.0 s are too short to measure energy; raise min_duration",)),
+        (12.0, (f"energy measured for only 12.0 s {reported}",)),
+        (18.99, (f"energy measured for only 18.9 s {reported}",)),
         (19.99, ()),
         (20.0, ()),
     ):

@@ -240,7 +240,10 @@ def test_a_short_window_or_a_large_uncertainty_is_reported_and_not_gated(
     """The shortest gated window is that of GPU energy; 1.8 s of 2600 W at either end of 60 s."""
     for window_s, gated in ((18.95, False), (20.0, True), (60.0, True)):
         energy_of_window = wall_energy(STEADY, 0.0, window_s)
-        notes = ("wall energy of 18.9 s is reported, not gated: at least 19 s are needed",)
+        notes = (
+            "wall energy measured for only 18.9 s is reported, not gated: at least 19 s are "
+            "needed; raise min_duration",
+        )
         assert energy_of_window.joules == pytest.approx(400.0 * window_s)
         assert (energy_of_window.gated, energy_of_window.notes) == (gated, () if gated else notes)
 

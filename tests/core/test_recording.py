@@ -148,8 +148,8 @@ def test_a_longer_baseline_detects_smaller_changes_of_measured_metrics() -> None
     assert set(detectable) == set(lacking.minimum_detectable_change) == {"throughput"}
     assert 0 < smaller["throughput"] < detectable["throughput"]
     assert detectable_effects(short).startswith("smallest detectable regression ")
-    nothing = "no regression can be detected: too few queries a run for every gated metric"
-    assert detectable_effects(recorded((1.0, 1.01), limits={})) == nothing
+    nothing = "no regression can be detected: every gated metric has too few queries per run"
+    assert detectable_effects(recorded((1.0, 1.01), limits={})).startswith(nothing)
 
 
 def test_changes_that_fail_on_the_first_day_are_listed_until_there_are_more_days() -> None:

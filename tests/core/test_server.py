@@ -138,9 +138,7 @@ def test_a_restarted_server_is_noted_and_its_counts_go_on() -> None:
     )
 
     assert seen.values == {"draft_acceptance@64": 80 / 160, "preemptions@64": 2.0}
-    assert seen.notes == (
-        "at 64: the server's counters began anew in the window: it was started again",
-    )
+    assert seen.notes == ("at 64: the server restarted during the measurement: its counters fell",)
 
     once = seen_in(looks(waiting=[1], preemptions=[4]), {None: (100.0, 102.0)})
     idle = seen_in(looks(drafted=[7, 7], accepted=[3, 3]), {None: (100.0, 105.0)})

@@ -74,7 +74,7 @@ def test_runs_of_others_are_judged_as_the_page_says(
 
 WRONG: Mapping[str, dict[str, object]] = {
     "no metric 'througput'; did you mean 'throughput'?": {"limits": {"througput": 0.03}},
-    "throughput has the limit '3%', not a share above 0": {"limits": {"throughput": "3%"}},
+    "the limit of throughput is '3%'; must be a share above 0": {"limits": {"throughput": "3%"}},
     "runs[0].metrics.throughput: must be at least 1e-30": {"metrics": {"throughput": 0.0}},
     "runs[0].metrics.throughput: must be a valid number, not None": {
         "metrics": {"throughput": math.nan}

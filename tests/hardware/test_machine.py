@@ -351,7 +351,7 @@ def test_a_driver_that_fails_or_hangs_counts_as_no_gpu_with_a_reason(
 ) -> None:
     for rules, trouble in (
         (["fail nvmlInit* 9"], "NVIDIA's kernel driver is not loaded"),
-        (["fail nvmlInit* 18"], "NVIDIA's driver was upgraded while loaded: reboot"),
+        (["fail nvmlInit* 18"], "NVIDIA's driver was upgraded, but the old one is still loaded"),
         (
             ["latency nvmlInitWithFlags 900000", "latency nvmlDeviceGet* 900000"],
             "NVIDIA's driver did not answer within 1 s: see dmesg, or reboot",
@@ -365,7 +365,7 @@ def test_a_driver_that_fails_or_hangs_counts_as_no_gpu_with_a_reason(
     (tmp_path / SONAME).write_text("no library")
     monkeypatch.setenv("LD_LIBRARY_PATH", str(tmp_path))
     assert look().names == "cpu"
-    assert "libnvidia-ml.so.1 is not here" in (look().nvml_trouble or "")
+    assert "libnvidia-ml.so.1 was not found" in (look().nvml_trouble or "")
 
 
 def test_a_child_that_cannot_run_or_has_no_binding_says_its_last_word(

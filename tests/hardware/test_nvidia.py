@@ -347,12 +347,12 @@ def test_without_a_gpu_there_is_a_reason_and_one_that_is_broken_leaves_the_other
         ("fail nvmlInit* 9 | device", "NVIDIA's kernel driver is not loaded"),
         (
             "fail nvmlInit* 12 | device",
-            "NVIDIA's library libnvidia-ml.so.1 is not here: no driver is installed, or ",
+            "NVIDIA's library libnvidia-ml.so.1 was not found: no driver is installed, or ",
         ),
-        ("fail nvmlInit* 18 | device", "NVIDIA's driver was upgraded while loaded: reboot"),
+        ("fail nvmlInit* 18 | device", "NVIDIA's driver was upgraded, but the old one is still "),
         ("fail nvmlInit* 4 | device", "this user may not open NVIDIA's device files"),
         ("fail nvmlInit* 999 | device", "NVML does not start: "),
-        ("", "NVIDIA's driver runs, and lists no GPU"),
+        ("", "NVIDIA's driver is loaded, but lists no GPU"),
         ("fail nvmlDeviceGetCount_v2 4 | device", "GPUs cannot be counted: this user may "),
     ):
         fake.write(*lines.split(" | "))

@@ -77,7 +77,7 @@ def test_a_library_that_does_not_start_or_is_another_one_names_the_remedy(
     for code, words in (
         (12, "NVIDIA_DRIVER_CAPABILITIES=utility,compute"),
         (9, "kernel driver is not loaded"),
-        (18, "reboot; until then its performance is suspect"),
+        (18, "reboot; until then measurements may be wrong"),
         (4, "may not open"),
         (999, "NVML does not start: "),
         (37, "NVML does not start: "),

@@ -75,7 +75,7 @@ REFUSED: list[tuple[str, str, int, str, str]] = [
     ("", "GPU-0", 705, "suite", r"power_limit_w = 705: GPU-0 allows 200 to 700 W"),
     ("", "GPU-0", 195, "suite", r"power_limit_w = 195: .* 200 to 700 W"),
     (f"fail {SET} 4", "GPU-0", 500, "permission", "sudo nvidia-smi -i GPU-0 -pl 500"),
-    (f"fail {SET} 3", "GPU-0", 500, "suite", "the limit of GPU-0 cannot be set"),
+    (f"fail {SET} 3", "GPU-0", 500, "suite", "GPU-0 has no power limit that can be set"),
     (f"fail {SET} 999", "GPU-0", 500, "gpu", r"GPU-0 could not be set to 500 W: .*\(999\)"),
     ("mig 2", "GPU-0", 500, "suite", "GPU-0 is divided by MIG"),
     ("mig 2", "MIG-0-1", 500, "suite", "MIG-0-1 is divided by MIG"),

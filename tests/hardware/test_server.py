@@ -301,7 +301,7 @@ NONSENSE: list[tuple[Callable[[], object], str]] = [
         lambda: parse_probe(with_(SMALL.probe, gpus=[], trouble="no driver"), "H200", URL),
         "the probe reports: no driver",
     ),
-    (lambda: identify_by_exporter(b"", (), "H200"), "lists no GPU: correct it"),
+    (lambda: identify_by_exporter(b"", (), "H200"), "lists no GPU: correct its URL"),
     (
         lambda: identify_by_exporter(World().exporter, ("GPU-x",), "cpu"),
         "lists none of gpus =",
@@ -415,7 +415,7 @@ def test_a_stale_exporter_and_gpus_without_a_model_make_runs_invalid() -> None:
     assert "the exporter is stale: no energy counter on its page changed in 61 s" in text
     assert list(identity_reasons(early, replace(late, time_s=early.time_s + 59))) == []
     (text,) = identity_reasons(World().seen_by("probe"), World(loaded=4).seen_by("probe"))
-    assert "8xH200, and only 4 GPUs hold a model" in text
+    assert "8xH200, but only 4 GPUs hold a model" in text
     (text,) = identity_reasons(World().seen_by("probe"), World(node="box-2").seen_by("probe"))
     assert text.count("node was") == 1
 

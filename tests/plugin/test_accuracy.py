@@ -395,7 +395,8 @@ def test_another_precision_is_judged_against_the_reference_entry(own_project: Pr
 
     assert (first_run.ret, missing.outcome) == (0, Outcome.NO_BASELINE)
     assert missing.notes[0] == (
-        "the reference Answers-fp32 has no accuracy baseline: first record it with Offline"
+        "the reference engine entry Answers-fp32 has no accuracy baseline: first record it, in "
+        "scenario Offline, with --mlperf-update=missing"
     )
     verdict = newest(own_project)
     assert (after.ret, verdict.outcome) == (1, Outcome.ACC_DROP)
@@ -414,7 +415,8 @@ def test_the_first_scenario_records_and_the_others_are_judged_by_it(own_project:
 
     assert early.outcome is Outcome.NO_BASELINE
     assert early.notes == (
-        "no accuracy baseline: record it with Server and --mlperf-update=missing",
+        "no accuracy baseline: only the test in scenario Server records it, with "
+        "--mlperf-update=missing",
     )
     assert accepted(own_project)[0].scenario == "Server"
     assert {

@@ -125,7 +125,7 @@ def test_a_pass_is_compared_with_a_baseline_of_one_pass(own_project: Project) ->
     own_project.run("suites", *APPEND)
     assert newest(own_project).outcome is Outcome.OK
     assert sentence(newest(own_project).notes[-1]).startswith(
-        "not kept as a repeat: its build or machine differs from the baseline's"
+        "not kept as a repeated pass: build or machine differ from the baseline's"
     )
 
     (own_project.path / SUITE).write_text(text, "utf-8")

@@ -329,15 +329,15 @@ def test_a_build_that_cannot_be_compared_is_one_error(
     git(path, "commit", "-q", "-m", "three")
     monkeypatch.setenv("PIP_NO_INDEX", "1")
     rows = [
-        ("v9", "v9 is no commit of this clone: fetch it, or name another"),
-        ("main", "is this build; name another"),
-        ("old", "requires Python <3.9, and this is 3."),
+        ("v9", "v9 is not a commit of this clone: git fetch it, or name another"),
+        ("main", "is the build under test itself; name another"),
+        ("old", "requires Python <3.9, and this is Python 3."),
         ("python:/there/is/none", "--mlperf-against.python, /there/is/none, is not a program here"),
-        (f"python:{sys.executable}", "is this build; name another"),
+        (f"python:{sys.executable}", "is the build under test itself"),
         ("command:/there/is/none", "--mlperf-against.command, /there/is/none, is not a program"),
         ("pip:nothing.whl", "--mlperf-against.pip, nothing.whl, is not a file here"),
         ("pip:there-is-none==9", "there-is-none==9 cannot be installed by"),
-        ("merge-base", "is this build; name another"),
+        ("merge-base", "is the build under test itself; name another"),
     ]
     for against, message in rows:
         verdict = lab.verdict(against)
@@ -419,7 +419,7 @@ def test_a_submodule_must_be_the_same(
     verdict = lab.verdict("v2")
 
     assert verdict.outcome is Outcome.ERROR
-    assert "has another commit of submodule part" in sentence(verdict.headline)
+    assert "uses another commit of submodule part" in sentence(verdict.headline)
     assert simulation.tasks
 
 

@@ -630,7 +630,7 @@ def test_a_baseline_that_cannot_be_measured_again_decides_with_a_reason(
         ("", {"dataset": "c"}, "name the baseline's build with --mlperf-against"),
         ("", {"options": "["}, "the baseline's options are no longer valid: "),
         ("", {"options": "[" * 99_999}, "the baseline's options are no longer valid: "),
-        ("", {"options": '{"a": "…/b/c"}'}, "the baseline has only the end of this path: …/b/c"),
+        ("", {"options": '{"a": "…/b/c"}'}, "the baseline stores only the end of the path …/b/c"),
         (two, {"options": '{"latency": 1}'}, "engine 'null' has no option 'latency'"),
         ("", {"options": '{"slow": "y"}'}, "options (slow) is not the baseline's build: opt"),
     ]

@@ -99,7 +99,7 @@ def test_a_curve_is_recorded_and_its_points_are_judged(project: Project, file: P
     assert outcomes["tokens_per_second@1"] is Outcome.IMPROVED
     result.stdout.re_match_lines([r"PERF DROP tokens/s at 6 −[78]\d\.\d %"])
     assert any(
-        note.startswith("traded −") and " at 6 for +" in note
+        note.startswith("−") and " at 6 cannot be offset by +" in note
         for note in map(sentence, verdict.notes)
     )
 

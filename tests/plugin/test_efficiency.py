@@ -144,7 +144,7 @@ def test_samples_per_joule_are_recorded_and_judged(fake: Fake, project: Project)
     entry = "first-Offline-Working-fp32-H200"
     text = " ".join(" ".join(changed.outlines).split())
     assert f"changed {entry}: machine.driver 595.45.04 → 600.10 since the baseline" in text
-    assert f"note {entry}: compared with the baseline: SM clock −24.2 %, power cap share" in text
+    assert f"note {entry}: compared with the baseline: SM clock −24.2 %, time at the power" in text
 
     fake.write(*scenario("wave const 750"), *other_gpu)
     hungrier = run(project)
@@ -306,7 +306,7 @@ def test_energy_of_a_short_run_is_neither_gated_nor_recorded(fake: Fake, project
         "efficiency": Outcome.NOT_EVALUATED,
     }
     recorded.stdout.fnmatch_lines(
-        ["*not evaluated*run 1 of 2: a window of *.* s is too short for energy*"]
+        ["*not evaluated*run 1 of 2: *.* s are too short to measure energy*"]
     )
     (file,) = project.path.glob("baselines/H200/**/*.json")
     assert "throughput" in file.read_text("utf-8")

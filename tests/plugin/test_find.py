@@ -258,7 +258,7 @@ def test_another_condition_than_the_baselines_is_reported_before_anything_runs(
     project: Project,
 ) -> None:
     rows = [
-        ("latency_p50 < 12 ms", "searched it at latency_p50 < 12 ms"),
+        ("latency_p50 < 12 ms", "searched it with latency_p50 < 12 ms"),
         (None, "was measured at 500/s"),
     ]
     for number, (old_search, theirs) in enumerate(rows):
@@ -270,8 +270,8 @@ def test_another_condition_than_the_baselines_is_reported_before_anything_runs(
         verdict = project.verdicts(f"{number}.json")["performance"]
         assert verdict.outcome is Outcome.INVALID
         assert verdict.headline == (
-            "condition differs: the suite searches the rate at latency_p50 < 10 ms, the baseline "
-            f"{theirs}"
+            "condition differs: the suite searches the highest rate with latency_p50 < 10 ms, the "
+            f"baseline {theirs}"
         )
     assert project.run_folders() == []
 

@@ -113,4 +113,4 @@ def test_a_language_model_under_load_has_its_latency_metrics(
         fours.metrics["tpot_p50"] ** -1 * 4 / 7, rel=0.3
     )
     assert [sign.key for sign in fours.signs] == [SignKey.TOKENS_TOGETHER]
-    assert "came together with others" in output
+    assert "arrived together with others" in output

@@ -223,7 +223,7 @@ def test_workers_of_xdist_measure_and_the_controller_judges_them_together(many: 
     assert result.ret == pytest.ExitCode.TESTS_FAILED
     assert words(many)["doubt"] is Outcome.PROVISIONAL  # a drop, if sessions differ no more
     assert {e for e, word in words(many).items() if word is Outcome.PERF_DROP} == failed
-    note = "; drop judged together with all other pairs, "
+    note = "; drop if judged with all other pairs, "
     assert note in sentence(of(many, "doubt").verdict.headline)
     assert last_line(result) == "3 failed, 1 passed, 20 skipped, 1 provisional"
     assert "25 pairs judged together: 3 PERF DROP, 1 PROVISIONAL drop" in section(result)

@@ -74,7 +74,7 @@ def test_a_claim_that_does_not_hold_fails_with_the_numbers(project: Project) -> 
     result.assert_outcomes(failed=1, deselected=2)
     result.stdout.re_match_lines(
         [
-            r"PAIR FAIL samples/s \d\.\d\dx \(.*x to .*x\); >= 1\.5x refuted",
+            r"PAIR FAIL samples/s \d\.\d\dx \(.*x to .*x\); claim >= 1\.5x refuted",
             r'reproduce pytest "suites/first.mlperf.toml::test_pair\[',
             r"case      first-Offline-slow-vs-fast-fp32-cpu  suites/first.mlperf.toml:\d+",
             r"division  open division: early-exit",

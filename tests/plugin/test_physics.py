@@ -78,7 +78,7 @@ def test_a_result_shows_its_share_of_the_limit_and_its_cost(project: Project) ->
     )
 
     assert not verdicts["rgat"].fails
-    note = "of_best_published: nothing to compare with: there is no official result of rgat"
+    note = "[limits] of_best_published was not checked: there is no official result of rgat"
     assert any(text.startswith(note) for text in map(sentence, verdicts["rgat"].notes))
 
 
@@ -140,7 +140,8 @@ def test_less_than_the_asked_share_of_the_best_official_result_fails(project: Pr
     assert not passed.fails
     assert failed.outcome is Outcome.GATE_FAIL
     assert re.fullmatch(
-        r"0\.\d+ % of the best official result per GPU \(v4\.1, .+\); limit 50 %",
+        r"0\.\d+ % of the best official result per GPU \(v4\.1, .+\); "
+        r"of_best_published requires 50 %",
         sentence(failed.headline),
     )
     assert sentence(failed.notes[0]).startswith("against its baseline: ")

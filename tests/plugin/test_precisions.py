@@ -141,5 +141,5 @@ def test_terminal_and_reports_show_a_table(done: Done) -> None:
     for report in (markdown, page):
         assert "numbers Offline on cpu" in report
         assert "90.000" in report
-    assert "What each precision costs and gives" in page
+    assert "Speed and accuracy of each precision" in page
     assert "Not drawn: int4: ERROR" in page

@@ -152,7 +152,7 @@ def test_runs_recorded_by_another_session_in_between_stay(project: Project) -> N
         (last,) = read_results(project.path / "last.json").cases
         assert (last.verdict.outcome is Outcome.RECORDED) != complete
         text = " ".join(" ".join(section(result)).split())
-        assert ("another one completed or replaced the baseline" in text) == complete
+        assert ("another session completed or replaced the baseline" in text) == complete
 
 
 def test_append_without_a_baseline_is_refused_before_anything_is_measured(
@@ -233,7 +233,7 @@ def test_a_baseline_that_cannot_be_read_is_an_error_before_anything_is_measured(
             "written by a newer pytest-mlperf (schema 99; this one reads up to 1): upgrade",
         ),
         "foreign": (text, "this is the baseline of other-Offline-null-fp32-cpu, not of"),
-        "folder": (None, "is a folder where a baseline file should"),
+        "folder": (None, "cannot be read as a baseline file: it is a folder"),
         "file": (None, "cannot be read: Not a directory"),
     }
     files = {}

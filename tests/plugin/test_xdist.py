@@ -151,4 +151,4 @@ def test_a_lease_that_does_not_come_is_an_error_that_names_its_holder(project: P
     assert last_line(result) == "1 failed"
     headline = sentence(project.verdicts()["performance"].headline)
     assert headline.startswith(f"lease: waited 0 s for cpu, held by process {os.getpid()} ")
-    assert headline.endswith("; raise mlperf_lease_timeout or end that process")
+    assert headline.endswith("; end that process, or raise the ini setting mlperf_lease_timeout")

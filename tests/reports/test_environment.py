@@ -24,6 +24,6 @@ def test_the_speed_of_the_machine_follows_its_description() -> None:
 
     assert " ".join(" ".join(printed).split()) == (
         "Measured on and with cpu EPYC fixed micro-benchmark: matrix product −22.0 %, copy "
-        "−25.0 %; it detects only a slowdown of 26.9 % or more on this machine"
+        "−25.0 %; only slowdowns of 26.9 % or more can be detected on this machine"
     )
     assert environment(replace(DROP, subject=None), 80) == []

@@ -133,8 +133,8 @@ def test_where_else_it_fell_tells_engine_from_machine() -> None:
         ([*SAME, sibling("sdxl", "ort", 0.0)],
          [ENGINE, DRIVER, "ort got worse in 3 of 4 other models too, by 5.1 % to 7.1 %"]),
         ([*SAME, sibling("resnet50", "ort", None), *OTHERS],
-         [ENGINE, "ort got worse in 3 of 3 other models too, by 5.1 % to 7.1 %; cases of other "
-                  "engines on H200: 0 of 2", DRIVER]),
+         [ENGINE, "ort got worse in 3 of 3 other models too, by 5.1 % to 7.1 %; so did 0 of 2 "
+                  "cases of other engines on H200", DRIVER]),
         ([*SAME, *FELL],
          [DRIVER, "2 of 2 cases of other engines on H200 (trt, vllm) got worse as well, by 4 % "
                   "to 5 %, and 3 of 3 other cases of ort: likely the machine, its driver, or "
@@ -285,9 +285,9 @@ def test_clocks_and_power_cap_are_compared_with_the_baselines() -> None:
     usual = {"sm_mhz": 1980.0, "power_cap_share": 0.31}
     baseline = record(*(kept(n, state=usual) for n in range(2)))
     for clock, share, expected in (
-        (1939.0, 0.58, [("SM clock −2.1 %, power cap share 31 % → 58 %", Strength.STRONG)]),
-        (1981.0, 0.58, [("power cap share 31 % → 58 %", Strength.HINT)]),
-        (2050.0, 0.31, [("SM clock +3.5 %, power cap share 31 % → 31 %", Strength.HINT)]),
+        (1939.0, 0.58, [("SM clock −2.1 %, time at the power cap 31 % → 58 %", Strength.STRONG)]),
+        (1981.0, 0.58, [("time at the power cap 31 % → 58 %", Strength.HINT)]),
+        (2050.0, 0.31, [("SM clock +3.5 %, time at the power cap 31 % → 31 %", Strength.HINT)]),
         (1980.0, 0.35, []),
     ):
         run = run_now(state={"sm_mhz": clock, "power_cap_share": share}, signs=(cap(31.2, share),))
@@ -419,7 +419,7 @@ def test_without_evidence_the_examined_facts_are_listed() -> None:
     verdict = drop(runs=(run,), metrics=(*DROP.metrics, length), source=SET)
 
     assert texts_of(causes(verdict, baseline, ())) == [
-        "no cause found: engine, weights, options and data are the baseline's; 38.7 "
+        "no cause found: engine, weights, options and data are as in the baseline; 38.7 "
         "tokens/sample, 38.6 in the baseline; mean power 688 W, 690 W in the baseline (−0.3 "
         "%); the machine's micro-benchmark: copy +0.1 % against the baseline, within its "
         "normal variation of 3.61 %"
@@ -440,7 +440,7 @@ def test_the_handicap_comes_first_and_hints_alone_are_no_cause() -> None:
     assert (first.strength, second.rule) == (Strength.CERTAIN, "engine")
     assert hint.says == "only this case: 0 of 1 other cases of onnxruntime got worse"
     assert (hint.strength, none.strength) == (Strength.HINT, Strength.NONE)
-    assert none.says == ("no cause found: engine, weights, options and data are the baseline's")
+    assert none.says == "no cause found: engine, weights, options and data are as in the baseline"
     unsure = drop(source=SET, unknown=("weights: not known now", "inputs: not known now"))
     assert texts_of(causes(unsure, None, ())) == [
         "no cause found: weights: not known now; inputs: not known now"

@@ -135,7 +135,7 @@ def test_a_baseline_is_old_relative_to_the_span_of_its_sessions() -> None:
     ):
         guarantee_found = of(record(*days))
         is_old = (
-            short_guarantee(guarantee_found).endswith(", old"),
+            short_guarantee(guarantee_found).endswith(", too old"),
             APPEND_OPTIONS in guarantee_text(guarantee_found),
         )
         assert (guarantee_found.lacks, is_old) == (lacks, (lacks == "old", lacks != "few sessions"))

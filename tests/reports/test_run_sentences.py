@@ -21,7 +21,7 @@ SENTENCES: tuple[tuple[Note, str], ...] = (
     ),
     (
         N("last_invalid", reason=N("reasons", reasons=(N("run_too_short"),))),
-        "the last run is INVALID and proves nothing more: the run was too short",
+        "the drop is proven, although the last run is INVALID: the run was too short",
     ),
     (
         N("sessions_invalid", count=1, of=2, note=N("of_case", case="a/1", note="lost")),
@@ -69,7 +69,7 @@ SENTENCES: tuple[tuple[Note, str], ...] = (
                 for n in (4, 5, 6)
             ),
         ),
-        "3 of 8 GPUs (4 to 6): 84 to 86 °C at most; the GPU slows down at 87 °C",
+        "3 of 8 GPUs (4 to 6): reached 84 to 86 °C; the GPU slows down at 87 °C",
     ),
     (
         N(
@@ -105,7 +105,7 @@ SENTENCES: tuple[tuple[Note, str], ...] = (
         "each of 2 GPUs: 12 to 30 % busy before the engine was loaded",
     ),
     (N("clock_event", event="sw_power_cap"), "the power limit reduces the clocks: {}"),
-    (N("clock_event", event="0x800"), "clock event reason 0x800: {}"),
+    (N("clock_event", event="0x800"), "the driver limits the clocks (reason 0x800): {}"),
     (
         N("gpu_errors", count=3, errors="corrected memory errors (ECC)"),
         "3 corrected memory errors (ECC) during the run",
@@ -137,7 +137,7 @@ SENTENCES: tuple[tuple[Note, str], ...] = (
             "one limit: restore it"
         ),
     ),
-    (N("gpu_hot", heat=91.0, slows=None), "91 °C at most"),
+    (N("gpu_hot", heat=91.0, slows=None), "reached 91 °C"),
     (N("xids", xids="94"), "the driver reported XID 94 during the run: see dmesg"),
     (N("nvlink_fell", links="3, 4"), "NVLink 3, 4 went down during the run"),
     (
@@ -246,8 +246,8 @@ SENTENCES: tuple[tuple[Note, str], ...] = (
         ),
         (
             "the engine's processes used 0.2, this client used 0.1, other processes (pip "
-            "1.7), or a "
-            "server here that was not found, used 1.7 of 2 cores: close them, or measure on "
+            "1.7), or the "
+            "server, if it runs here, used 1.7 of 2 cores: close them, or measure on "
             "an idle "
             "machine"
         ),
@@ -256,8 +256,7 @@ SENTENCES: tuple[tuple[Note, str], ...] = (
         N("core_users", own=0.2, client=0.1, others=0.0, cores=8, names="", serves=None, idle=True),
         (
             "the engine's processes used 0.2, this client used 0.1 of 8 cores: cores were "
-            "idle: the "
-            "engine limits its concurrency, or answers late"
+            "idle, so the engine limits its concurrency, or answers late"
         ),
     ),
     (
@@ -342,7 +341,7 @@ SENTENCES: tuple[tuple[Note, str], ...] = (
         N("turns", first_s=0.4, low_s=0.1, high_s=0.2, last=8, more=True, ttft=True, paused=0.5),
         (
             "median TTFT 400 ms of first turns, 100 to 200 ms of turns 2 to 8 and later; 0.5 "
-            "conversations waited on average"
+            "conversations paused on average"
         ),
     ),
     (
@@ -454,7 +453,7 @@ SENTENCES: tuple[tuple[Note, str], ...] = (
         N("drafts", tokens=2.0, undeclared=True),
         (
             "speculative decoding gave 2.00 tokens per step, "
-            "but the entry does not declare it: techniques = "
+            "which the engine entry must declare: techniques = "
             '["speculative-decoding"]'
         ),
     ),
@@ -471,7 +470,10 @@ SENTENCES: tuple[tuple[Note, str], ...] = (
     ),
     (
         N("miscounted", timed="12.3", answers="14"),
-        ("timed runs have 12.3 tokens per sample, but answers of the accuracy pass have 14"),
+        (
+            "timed runs have 12.3 tokens per sample, but answers of the accuracy pass have 14: the "
+            "engine counts tokens wrongly, or answers differently when it is timed"
+        ),
     ),
     (
         N(

@@ -43,19 +43,30 @@ def test_warm_ups_are_counted(tmp_path: Path) -> None:
     rows: list[Any] = [
         ('["cpu"]', "auto", 90, []),
         ('["H200"]', "never", 90, []),
-        ('["H200"]', "auto", 90, ["1 warm-up before, which does not count, 1 min: on H200"]),
-        ('["H200"]', "auto", 6, ["1 warm-up before, which does not count, 6 s: on H200"]),
+        (
+            '["H200"]',
+            "auto",
+            90,
+            ["plus 1 warm-up run on H200, whose result does not count: 1 min"],
+        ),
+        ('["H200"]', "auto", 6, ["plus 1 warm-up run on H200, whose result does not count: 6 s"]),
         (
             '["H200", "8xH200", "cpu"]',
             "auto",
             90,
-            ["2 warm-ups before, which do not count, 2 min in all: one on each of H200, 8xH200"],
+            [
+                "plus 2 warm-up runs, one on each of H200, 8xH200, whose results do not count: "
+                "2 min in all"
+            ],
         ),
         (
             '["cpu"]',
             "always",
             90,
-            ["2 warm-ups before, which do not count, 2 min in all: one on each of cpu, H200"],
+            [
+                "plus 2 warm-up runs, one on each of cpu, H200, whose results do not count: "
+                "2 min in all"
+            ],
         ),
     ]
     for accelerators, warmup, seconds, expected in rows:
@@ -77,5 +88,5 @@ def test_drops_that_can_be_measured_again_are_counted(tmp_path: Path) -> None:
 
     pairs: list[Testable] = [*plan_pairs(plan_suite(file))]
     assert extra_time_lines(pairs, max_runs=5) == [
-        "1 warm-up before, which does not count, 1 min: on H200"
+        "plus 1 warm-up run on H200, whose result does not count: 1 min"
     ]

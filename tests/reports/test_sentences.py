@@ -26,7 +26,7 @@ QUOTED = {"outcome": "PERF DROP", "headline": FELL}
 FELL_TEXT = "samples/s −10.0 % (−12.0 to −8.0 %); limit −5 % exceeded"
 FEWER = Note.of("fewer_queries", count=54, needed=100, baseline=120)
 MISSING = Note.of("missing", runs=(2,), of=3, buffered=False)
-BUFFERED = "answers came in one read, or in few, as through a proxy that buffers"
+BUFFERED = "answers arrived in one or a few reads, as behind a proxy that buffers"
 
 GATE_SCORE = Note.of(
     "gate_score",
@@ -134,9 +134,12 @@ SENTENCES: tuple[tuple[Note, str], ...] = (
         "no session added to the baseline, which has 2 of 4 days: INVALID: text",
     ),
     (Note.of("no_metric"), "not in the baseline"),
-    (Note.of("no_metric_in_a"), "not in A"),
+    (Note.of("no_metric_in_a"), "A has no value"),
     (Note.of("if_sessions", robust_to=0.038), "if day-to-day variation < 3.8 %"),
-    (Note.of("advisory", runs=2, needed=5), "advisory: 2 of 5 baseline runs"),
+    (
+        Note.of("advisory", runs=2, needed=5),
+        "the baseline has 2 of the 5 runs that a verdict needs",
+    ),
     (
         Note.of("drop_whatever", others=1199, p=1e-6),
         "a drop, whatever the verdicts on the other 1,199 pairs, p=1e-06",
@@ -144,11 +147,14 @@ SENTENCES: tuple[tuple[Note, str], ...] = (
     (
         Note.of("load_explains", now=0.5, before=0.0),
         "load may have cost up to 50 % now and 0 % in the baseline: measure on an idle machine, or "
-        "interleaved",
+        "interleaved with the old build (--mlperf-against REF)",
     ),
     (
         Note.of("load_explains_sides", now=0.5, before=0.0),
-        "load may have cost B up to 50 % and A 0 %: measure on an idle machine, or interleaved",
+        (
+            "load may have cost B up to 50 % and A 0 %: measure on an idle machine, or A and B "
+            "interleaved"
+        ),
     ),
     (Note.of("in_some_runs", count=1, of=2), "in 1 of 2 runs"),
     (
@@ -178,7 +184,7 @@ SENTENCES: tuple[tuple[Note, str], ...] = (
         Note.of("zero", metric="draft_length", count=1, of=2, baseline=None),
         "nothing was drafted in 1 of 2 runs",
     ),
-    (Note.of("few_queries", needed=1000), "under 1,000 queries a run, only reported"),
+    (Note.of("few_queries", needed=1000), "only reported: a gate needs 1,000 queries per run"),
     (FEWER, "54 queries per run, 100 are needed (120 in the baseline)"),
     (
         Note.of("fewer_queries", count=781, needed=1000, baseline=None),
@@ -202,8 +208,8 @@ SENTENCES: tuple[tuple[Note, str], ...] = (
     ),
     (
         Note.of("gated_buffered", metrics=("ttft_p50",)),
-        f"p50 TTFT: gated, but not measured: {BUFFERED}. Let each event pass at once, or gate what "
-        'is known: limits = { latency_p50 = { max_rise = "5%" } }',
+        f"p50 TTFT: gated, but not measured: {BUFFERED}. Turn buffering off there, or gate a "
+        'metric that is known: limits = { latency_p50 = { max_rise = "5%" } }',
     ),
     (
         Note.of("gated_missing", metric="goodput", note=MISSING, folder="a/b.2"),
@@ -214,8 +220,8 @@ SENTENCES: tuple[tuple[Note, str], ...] = (
     ),
     (
         Note.of("left_out", metric="tpot_p90@16", note=FEWER),
-        "p90 TPOT at 16: 54 queries per run, 100 are needed (120 in the baseline); left out unless "
-        "its drop is proven. A slower run that is bounded by time has fewer queries: raise "
+        "p90 TPOT at 16: 54 queries per run, 100 are needed (120 in the baseline); not judged "
+        "unless its drop is proven. A slower run of the same duration has fewer queries: raise "
         "min_query_count or min_duration, or record again with --mlperf-update=replace.",
     ),
     (
@@ -249,11 +255,11 @@ SENTENCES: tuple[tuple[Note, str], ...] = (
     ),
     (
         Note.of("few_sessions", since=None),
-        "judged together with all other pairs, but their baselines have too few sessions",
+        "if judged with all other pairs, but their baselines have too few sessions to prove it",
     ),
     (
         Note.of("few_sessions", since="2026-11-20"),
-        "judged together with all other pairs, but their baselines have too few sessions; "
+        "if judged with all other pairs, but their baselines have too few sessions to prove it; "
         "SUSPECT since 2026-11-20",
     ),
     (Note.of("one_run"), "one run is never enough to fail"),
@@ -271,7 +277,7 @@ SENTENCES: tuple[tuple[Note, str], ...] = (
             side="A",
             started="2026-11-20T10:00:00",
         ),
-        "samples/s is missing in 1 of 3 runs of A, first in that of 2026-11-20T10:00:00",
+        "samples/s is missing in 1 of 3 runs of A, first in the run of 2026-11-20T10:00:00",
     ),
     (Note.of("score", metric="top1", score=76.5234), "top1 76.523"),
     (
@@ -369,8 +375,9 @@ SENTENCES: tuple[tuple[Note, str], ...] = (
     ),
     (
         Note.of("chance_unseen", metric="map", samples=4000, seen=0.25, needed=0.5),
-        "map: these 4,000 samples show 25 % of the variance by chance (50 % needed): too many "
-        "classes have one sample, or few samples hold most of the data. Score more samples.",
+        "map: 4,000 samples are too few to estimate chance: they show 25 % of its variance (50 % "
+        "needed), because many classes have one sample, or few samples hold most of the data. "
+        "Score more samples.",
     ),
     (
         Note.of("grouped", metric="f1", groups=40, widened=10.12),
@@ -462,7 +469,7 @@ SENTENCES: tuple[tuple[Note, str], ...] = (
     ),
     (
         Note.of("recorded_under_load"),
-        ("recorded under load: an idle machine detects smaller regressions"),
+        ("recorded under load: a baseline from an idle machine detects smaller regressions"),
     ),
     (Note.of("second_day", since="2026-11-20"), "for the second day in a row (since 2026-11-20)"),
     (

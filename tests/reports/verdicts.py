@@ -389,7 +389,7 @@ POWER_DROP = verdict(
 
 PAIR_FAIL = verdict(
     Outcome.PAIR_FAIL,
-    "samples/s 1.10x (1.08x to 1.13x); >= 1.5x refuted",
+    "samples/s 1.10x (1.08x to 1.13x); claim >= 1.5x refuted",
     case=replace(CASE, workload="sdxl", engine="cached-vs-plain"),
     kind=Kind.PAIR,
     ratio=RatioVerdict(

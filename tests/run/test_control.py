@@ -82,7 +82,7 @@ def test_gpus_are_named_to_cuda_as_to_an_engine(
         assert Placement(conditions=here).control("2xH200") == ControlRun(unavailable=reason)
 
     without = instead(tmp_path, "torch", "raise ImportError")
-    reason = "no library can multiply matrices on the GPU: pip install torch"
+    reason = "torch is not installed, which the GPU micro-benchmark needs: pip install torch"
     assert control(1, environment=without) == ControlRun(unavailable=reason)
 
 

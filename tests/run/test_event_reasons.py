@@ -182,7 +182,7 @@ def test_event_reasons_have_the_verdicts_of_their_shares(fake: Fake) -> None:
         (0x40, 0.04, True, "heat (hardware slowdown)", "invalid"),
         (0x80, 0.01, True, "a power brake of the supply reduced the clocks", "told"),
         (0x4, 0.7, False, "the power limit reduces the clocks", "told"),
-        (0x800, 0.2, False, "clock event reason unknown 0x800", "told"),
+        (0x800, 0.2, False, "limits the clocks (reason unknown 0x800)", "told"),
         (0x1, 0.2, False, "", ""),
     ]
     general = [
@@ -542,7 +542,7 @@ def test_without_nvml_the_run_stands_and_says_why_it_has_no_energy(fake: Fake) -
         (12, "GPU-0", "NVIDIA_DRIVER_CAPABILITIES=utility,compute"),
         (4, "GPU-0", "may not open"),
         (999, "GPU-0", "NVML does not start"),
-        (18, "GPU-0", "reboot; until then its performance is suspect"),
+        (18, "GPU-0", "reboot; until then measurements may be wrong"),
         (9, "GPU-0", ""),
         (15, "GPU-0", ""),
         (None, "GPU-5", "there is no GPU GPU-5 here"),

@@ -172,7 +172,7 @@ def test_an_invalid_event_line_is_refused_with_its_reason() -> None:
                 pipe.events.next(0)
         assert (raised.value.layer, raised.value.log) == ("worker", "/a.log")
         text = str(raised.value)
-        assert text.startswith("the engine or a library wrote to the pipe of events")
+        assert text.startswith("the engine or a library wrote to the pipe that is reserved")
         assert len(text) < 600
         assert text.isascii() or "…" in text
 
@@ -215,13 +215,13 @@ def test_events_come_in_order_and_one_out_of_turn_is_refused() -> None:
         (
             ["ready"],
             (
-                'pipe of events, which is reserved: b\'\\{"event": "ready"\\}\' \\(in the wrong '
-                "order, after no other\\);"
+                'pipe that is reserved for pytest-mlperf: b\'\\{"event": "ready"\\}\' '
+                "\\('ready' is not expected as the first one\\);"
             ),
         ),
-        (["started", "loading", "loading"], "in the wrong order, after loading"),
-        (["started", "finished"], "in the wrong order, after started"),
-        (["started", "loading", "loaded", "ready", "ready"], "in the wrong order, after ready"),
+        (["started", "loading", "loading"], "'loading' is not expected after 'loading'"),
+        (["started", "finished"], "'finished' is not expected after 'started'"),
+        (["started", "loading", "loaded", "ready", "ready"], "not expected after 'ready'"),
     ):
         with closing(Pipe(follows=NEXT_EVENTS)) as pipe:
             for name in names[:-1]:

@@ -91,7 +91,7 @@ def test_a_digest_is_a_text_and_sizes_are_finite_numbers_from_0() -> None:
     for size in (0, 5, 77.5):
         assert sizes(as_data(Odd(4, tokens=size)), 4) == {"tokens": float(size)}
     for wrong in (float("nan"), float("inf"), -1, -0.5, True, None, "5", 10**400, [5.0]):
-        with pytest.raises(SuiteError, match="they must be a table of finite numbers, at least"):
+        with pytest.raises(SuiteError, match="they must be a table of finite numbers of at least"):
             sizes(as_data(Odd(4, tokens=wrong)), 4)
 
 

@@ -48,7 +48,8 @@ def test_memory_that_is_never_released_is_one_sentence(fake: Fake, tmp_path: Pat
         require_free(["GPU-0"], tmp_path, limit_s=0.3)
     assert str(error.value).startswith("GPU-0 has 70.5 GiB in use by process 1 (")
     assert (
-        " and 2 more, 0.3 s after the last process on it ended, and had 0.5 GiB before it: "
+        " and 2 more, 0.3 s after this session's previous process on it ended; before, 0.5 GiB "
+        "were in use: "
         "the next model may not fit. End the process that holds the memory (see nvidia-smi)"
     ) in str(error.value)
 

@@ -92,7 +92,7 @@ def test_a_gpu_that_answers_nothing_more_is_not_watched_from_then_on(watched: Wa
     assert float(match[1]) == pytest.approx(2 - BEGIN_S, abs=0.2)
     assert run.invalid == ()
     assert run.energy.get(Source.NVML) is None
-    assert str(run.energy_unknown).endswith(f"(999) {match[1]} s into the run")
+    assert str(run.energy_unknown).endswith(f"(999), {match[1]} s into the run")
     assert watched.log.peak_memory(0.0) is None
 
     both = watched.run("power spike", "mute")

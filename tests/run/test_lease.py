@@ -254,8 +254,8 @@ def test_an_unusable_lease_folder_is_one_sentence(
             pass
     (tmp_path / "file").touch()
     for value, match in (
-        (str(tmp_path / "file"), "cannot be made: Not a directory; set PYTEST_MLPERF_LEASES"),
-        ("leases", r"^PYTEST_MLPERF_LEASES=leases: .* an absolute path"),
+        (str(tmp_path / "file"), "cannot be created: Not a directory; set PYTEST_MLPERF_LEASES"),
+        ("leases", r"^PYTEST_MLPERF_LEASES=leases is a relative path.* to an absolute path"),
     ):
         monkeypatch.setenv("PYTEST_MLPERF_LEASES", value)
         with pytest.raises(RunError, match=match):

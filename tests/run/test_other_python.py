@@ -316,7 +316,7 @@ def test_an_unavailable_environment_is_one_clear_error(
         ('command = ["false"]', RunError, "ended with exit code 1 during start"),
         ('command = ["echo"]', RunError, r"does not start a Python: .*no JSON"),
         ('wheel = "dist/none-1.0-py3-none-any.whl"', UnavailableError, "none.* is not a file here"),
-        ('git = "v9"', RunError, "v9 is no commit of this clone: fetch it"),
+        ('git = "v9"', RunError, "v9 is not a commit of this clone: git fetch"),
     ]
     for engine, kind, message in cases:
         if engine == 'git = "v9"':

@@ -115,7 +115,7 @@ def test_a_sampler_that_breaks_or_waits_for_its_driver_says_so(fake: Fake) -> No
     running.path.mkdir()
     with running:
         pass
-    assert "the sampler broke at its start: IsADirectoryError" in str(running.log.unavailable)
+    assert "sampler of the GPUs did not start: IsADirectoryError" in str(running.log.unavailable)
 
     fake.write("latency nvmlInitWithFlags 60000000", "device")
     with PowerSampling(["GPU-0"], fake.folder, patience_s=0.7) as running:

@@ -127,7 +127,10 @@ def test_signs_in_a_log_are_invalid_or_noted_or_neither() -> None:
         (log(utilization_percent=35), "35 % busy before the engine was loaded"),
     ]
     noted: list[tuple[GpuLog, str]] = [
-        (log(0x800, 2.0), "clock event reason unknown 0x800: 2.00 s, 2.0% of the run"),
+        (
+            log(0x800, 2.0),
+            "the driver limits the clocks (reason unknown 0x800): 2.00 s, 2.0% of the run",
+        ),
         (log(last={"ecc_corrected": 7}), "4 corrected memory errors (ECC) during the run"),
         (log(last={"pcie_replays": 12}), "3 replays on the PCIe link during the run"),
         (log(memory_used=3 * 2**30), UNLISTED),
@@ -136,8 +139,8 @@ def test_signs_in_a_log_are_invalid_or_noted_or_neither() -> None:
         (gpu_with(remapped_rows_pending=True), REMAPS),
         (gpu_with(max_pcie_width=32), "the PCIe link ran at x16, not x32"),
         (gpu_with(max_pcie_generation=6), "the PCIe link ran at generation 5, not generation 6"),
-        (happened(temperature_c=95), "95 °C at most; the GPU slows down at 92 °C"),
-        (warm, "90 °C at most"),
+        (happened(temperature_c=95), "reached 95 °C; the GPU slows down at 92 °C"),
+        (warm, "reached 90 °C"),
         (happened(pcie_width=8), "the PCIe link fell from x16 to x8 during the run"),
         (happened(xids=[94, 13]), "the driver reported XID 94, 13 during the run: see dmesg"),
     ]

@@ -109,7 +109,7 @@ def test_tokens_have_the_times_at_which_a_replica_saw_them(tmp_path: Path) -> No
     [
         ("loading", "replica 1 (GPU 5): RuntimeError: this GPU is broken"),
         ("loads for ever", "replica 1 (GPU 5) had not ended loading its model for 6 s"),
-        ("differs", "replica 0 (GPU 4) and replica 1 (GPU 5) differ in library: 1.0 and 2.0"),
+        ("differs", "(GPU 4) and replica 1 (GPU 5) differ in library of describe(): 1.0 and 2.0"),
         ("raises", "replica 1 (GPU 5): RuntimeError: out of memory"),
         ("dies", "replica 1 (GPU 5) was killed by SIGKILL; "),
         ("stops", "samples and completed none for 6 s"),

@@ -276,6 +276,6 @@ def test_accepted_drafts_raise_the_limit_where_they_are_declared_and_are_else_no
         figures = drafted(tmp_path, accepted=5000, key=key)
         assert not figures.light[0].impossible
         assert notes_of(figures) == (
-            "speculative decoding gave 2.00 tokens per step, but the entry does not declare it: "
+            "speculative decoding gave 2.00 tokens per step, which the engine entry must declare: "
             'techniques = ["speculative-decoding"]',
         )

@@ -121,7 +121,7 @@ def test_token_fields_change_nothing_the_first_answer_counts_another_line_is_nam
         with pytest.raises(RunError, match=rf"{ACCURACY_LOG}:\d is damaged"):
             AccuracyLog(tmp_path / ACCURACY_LOG)
     (tmp_path / ACCURACY_LOG).write_text(text.removesuffix("\n]\n"), "utf-8")
-    with pytest.raises(RunError, match="is cut: its closing bracket is missing"):
+    with pytest.raises(RunError, match="is truncated: its closing bracket is missing"):
         AccuracyLog(tmp_path / ACCURACY_LOG)
     with pytest.raises(RunError, match=f"cannot read {tmp_path / 'none'}: No such file"):
         AccuracyLog(tmp_path / "none")

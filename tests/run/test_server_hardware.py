@@ -176,7 +176,7 @@ def test_the_clients_own_answer_is_not_that_of_a_server_elsewhere() -> None:
     client = Machine(cpu={"cpu": "x"}, machine_id=Path("/etc/machine-id").read_text().strip())
     assert node == probe.hashed(f"pytest-mlperf {client.machine_id}")
     probed = sources(probe=STDIN)
-    with pytest.raises(RunError, match=r"the probe reports this machine, and http://192\.0\.2\.1"):
+    with pytest.raises(RunError, match=r"the probe ran on this machine, but the .* http://192\.0"):
         probed.machine(client)
 
 
@@ -198,7 +198,7 @@ def test_the_clients_own_answer_is_known_if_its_gpus_are_divided_or_hidden(
     fake.write(*scene.split(" | "))
     gpu = {"uuid": "MIG-0-0" if "mig" in scene else "GPU-1", "gpu": "NVIDIA H200", "mig": None}
     client = Machine(cpu={"cpu": "x"}, gpus=(gpu,))
-    with pytest.raises(RunError, match=r"the probe reports this machine, and http://192\.0\.2\.1"):
+    with pytest.raises(RunError, match=r"the probe ran on this machine, but the .* http://192\.0"):
         sources(probe=STDIN).machine(client)
 
 
@@ -338,9 +338,7 @@ NONSENSE = ("nonsense", "{}", '{"gpus": {"uuid": 1}}', "[" * 100_000)
 @pytest.mark.parametrize("command", [*map(printing, NONSENSE), ("no-such-command",)])
 def test_a_probe_without_energy_is_a_failed_reading(command: tuple[str, ...]) -> None:
     reading = ProbePage(command)
-    with pytest.raises(
-        PageError, match=r"the probe printed no energy: .*; try .* with --watch by hand"
-    ):
+    with pytest.raises(PageError, match=r"printed no energy \(.*\): run the command of"):
         reading.read()
     reading.close()
 

@@ -234,7 +234,8 @@ def test_first_tokens_reach_loadgen_once_and_before_the_end() -> None:
     sink.done([1, 2], None, [3, 2])
     assert sink.faults.texts == (
         "next_tokens() was given id 2 before its first token",
-        "sample with id 1: 2 of its 3 tokens were reported",
+        "sample with id 1: first_tokens() and next_tokens() reported 2 tokens, done() 3; report "
+        "every token, or only the first",
     )
     assert sink.token_metrics["tokens_per_sample"] == 2.5
 
@@ -312,4 +313,4 @@ def test_samples_that_wait_are_called_twins_where_their_index_was_answered() -> 
             assert sink.outstanding == len(waiting)
             if text:
                 assert "2 samples submitted and not completed" in text
-                assert "(index 7 first)" in text
+                assert "(first: index 7)" in text

@@ -48,7 +48,7 @@ def importable_tests(monkeypatch: pytest.MonkeyPatch) -> None:
         ("RaisesOnExit", None, "raised RuntimeError: example failure (in __exit", ""),
         ("CrashesOnExit", None, "ended the process: it was killed by SIGSEGV", ""),
         ("LeavesOnExit", None, "ended the process: it ended with exit code 3", ""),
-        ("HangsOnExit", None, "did not end in 1 s; killed, its stacks are in eng", "in __exit__"),
+        ("HangsOnExit", None, "did not end in 1 s; killed, its thread stacks are", "in __exit__"),
     ],
 )
 def test_errors_while_an_engine_leaves_are_noted_and_its_results_stay(
@@ -168,9 +168,8 @@ def test_writes_of_an_engine_to_the_descriptor_of_events_are_one_error(tmp_path:
             "KeepsResultsByIndex",
             "engine",
             (
-                r"\d+ samples submitted and not completed, each of an index that occurs twice "
-                r"\(index \d+ first\): an engine that stores results by index, and not by id, "
-                r"loses"
+                r"\d+ samples submitted and not completed; each has the index of another sample "
+                r"in the run \(first: index \d+\): the engine must store results by id"
             ),
             "",
         ),

@@ -84,7 +84,7 @@ def test_first_further_and_mean_times(clock: Clock) -> None:
     assert set(mixed.metrics()) == {"tokens_per_sample"}
 
 
-TOGETHER = "of the tokens came together with others"
+TOGETHER = "of the tokens arrived together with others"
 IN_ONE_PIECE = "100 % of the answers came in one piece"
 
 
@@ -116,15 +116,16 @@ def test_tokens_that_come_together_were_lost_or_invented_are_noted(clock: Clock)
         times.end(sample, 100, clock.now_s - 1.0)
     assert "tokens_per_second_per_user" not in times.metrics()
     assert tuple(times.notes.values()) == (
-        "100 % of the answers came in one piece: TPOT says nothing of how fast a user sees tokens",
+        "100 % of the answers came in one piece: TPOT does not show how fast a user sees tokens",
     )
 
     times = TokenTimes()
     times.first([1, 2])
     times.further([1, 2])
-    assert times.end(1, 3, 0.0) == "2 of its 3 tokens were reported"
+    reported = "first_tokens() and next_tokens() reported {}; report every token, or only the first"
+    assert times.end(1, 3, 0.0) == reported.format("2 tokens, done() 3")
     assert times.further([2, 3]) == [3]
-    assert times.end(2, 2, 0.0) == "3 of its 2 tokens were reported"
+    assert times.end(2, 2, 0.0) == reported.format("3 tokens, done() 2")
 
 
 def test_the_median_user_decides_and_a_sample_has_met_its_limits_where_it_met_both(
@@ -176,7 +177,7 @@ def test_where_an_engine_tells_how_answers_came_that_decides(clock: Clock) -> No
         "tokens_per_sample",
         *(f"first_read_{share}" for share in ("p50", "p90", "p99")),
     }
-    assert many.notes["answers_buffered"].startswith("10 % of the answers came in one read")
+    assert many.notes["answers_buffered"].startswith("10 % of the answers arrived in one or")
 
     hides = measured((2, 2), (2, 2))
     assert hides.metrics()["tpot_p50"] == 0.5

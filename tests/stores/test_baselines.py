@@ -218,7 +218,7 @@ def test_an_invalid_baseline_file_is_refused_with_its_kind(path: Path) -> None:
     both = b'{\n<<<<<<< HEAD\n "schema": 1\n=======\n "schema": 1\n>>>>>>> faster kernels\n}\n'
     assert refusal(write(cut, both)) == (
         f"{cut}: holds a merge conflict of 'HEAD' and 'faster kernels': line 2. Keep one side: git "
-        f"checkout --ours '{cut}' ('HEAD') or --theirs ('faster kernels'); git add it"
+        f"checkout --ours '{cut}' ('HEAD') or --theirs ('faster kernels'); then git add '{cut}'"
     )
 
 
@@ -297,7 +297,7 @@ def test_a_folder_or_a_file_in_the_place_of_the_other_is_reported(
     path: Path, tmp_path: Path
 ) -> None:
     path.mkdir(parents=True)
-    assert "is a folder where a baseline file should be; move it away" in refusal(path)
+    assert "as a baseline file: it is a folder; move it away" in refusal(path)
 
     below = write(tmp_path / "file", b"") / "b.json"
     assert "cannot be read: Not a directory" in refusal(below)

@@ -46,7 +46,7 @@ def add(url: str, *sessions: Results) -> list[bool]:
 def test_a_session_is_kept_once_and_comes_out_as_it_went_in(session: Results, url: str) -> None:
     assert add(url, session, session) == [True, False]
     assert add(url, session) == [False]
-    with pytest.raises(StoreError, match="exists with other results"):
+    with pytest.raises(StoreError, match="is stored already, with other results"):
         add(url, replace(session, seconds=1.0))
 
     with opened(url) as store:
@@ -243,7 +243,7 @@ def test_a_session_missed_by_a_locked_store_is_delivered_after_the_next_one(
         "store: results not sent: results.db: it is locked by another program; kept in "
         f"{folder}; the next session sends them"
     )
-    assert after.line == "store: results.db, also earlier sessions that were missing: 1"
+    assert after.line == "store: results.db; earlier sessions sent, too: 1"
     assert not (tmp_path / "unsent").exists()
     with opened("results.db") as store:
         assert set(store.sessions()) == {session.run, "run-1", "run-2"}
@@ -288,7 +288,7 @@ def test_a_waiting_file_that_is_damaged_is_set_aside(tmp_path: Path, session: Re
     second = deliver(url, tmp_path, first_session, tmp_path / "never" / "results.json")
 
     assert first.sent == 1
-    assert "refuses a session for good" in first.line
+    assert "an earlier session cannot be stored" in first.line
     assert (folder / "run-0.json.refused").exists()
     assert (second.notes, second.reason) == ([], "")
     with opened(url) as store:

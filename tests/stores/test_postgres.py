@@ -162,6 +162,6 @@ def test_a_server_that_is_stopped_between_sessions_gets_them_later(
     assert missed.reason.startswith(f"{url}: connection")
     assert "\n" not in missed.line
     assert after.sent == 2
-    assert after.line.endswith("also earlier sessions that were missing: 1")
+    assert after.line.endswith("; earlier sessions sent, too: 1")
     with opened(url) as store:
         assert store.sessions() == ["run-1", "run-2", "run-3"]

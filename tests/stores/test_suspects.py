@@ -88,7 +88,8 @@ def test_results_of_the_last_session_tell_as_well(tmp_path: Path) -> None:
     (tmp_path / "folder.json").mkdir()
 
     assert named(tmp_path) == (newer, B)
-    assert "a pipe, so it cannot be a results file" in suspects.load(tmp_path / "pipe.json").defect
+    defect = suspects.load(tmp_path / "pipe.json").defect
+    assert "cannot be read as a results file: it is a pipe" in defect
 
 
 def test_damaged_results_that_are_named_tell_nothing_and_say_why(tmp_path: Path) -> None:

@@ -93,7 +93,7 @@ DIGITS = (
     " not TOML: Exceeds the limit (4300 digits) for integer string conversion: "
     "value has 5000 digits"
 )
-LARGE = " larger than 4 MiB; a suite is a TOML file for one workload"
+LARGE = " this is larger than 4 MiB, the maximum; a suite is a TOML file for one workload"
 PARTS = " not TOML: a dotted key has more than 16 parts"
 SAVE = "save the file as UTF-8"
 
@@ -207,12 +207,12 @@ def test_a_limit_of_a_server_metric_that_holds_nothing_is_a_defect() -> None:
         (
             SUITE,
             '"draft_length@8" = { max_drop = "5%" }',
-            "no scenario has this point, or measures",
+            "no scenario measures draft_length@8: co",
         ),
         (
             CURVE,
             '"draft_length@4" = { max_drop = "5%" }',
-            "no scenario has this point, or measures",
+            "no scenario measures draft_length@4: co",
         ),
         (
             SUITE,

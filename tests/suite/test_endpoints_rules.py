@@ -45,7 +45,9 @@ def test_a_maximum_makes_seven_points_that_cover_every_region() -> None:
         "no point is in region med_concurrency",
     ]
     assert region_of(135, [1], 128) == "margin"
-    assert curve_defects([*points_up_to(128), 1000], 128) == ["1,000 is above the maximum"]
+    assert curve_defects([*points_up_to(128), 1000], 128) == [
+        "point 1,000 is above the maximum, 128"
+    ]
     scored = {
         points_up_to(33): {1, 4, 11, 33},
         points_up_to(1024): {1, 11, 103, 1024},

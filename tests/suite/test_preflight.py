@@ -132,9 +132,9 @@ def test_everything_that_is_missing_is_one_message(
     assert message.startswith(f"5: {tmp_path}/coco: has neither captions/captions.tsv nor ")
     assert f"; also {tmp_path}/coco/latents: has neither latents.pt nor latents.npy; " in message
     scorer = message[message.index("8: /no/clip") :]
-    assert scorer.startswith("8: /no/clip: this folder lacks config.json and ")
-    assert "; also /no/i.pth: the weights of the Inception network are not here; " in scorer
-    assert "; also /no/s.npz: the statistics of real images are not here; " in scorer
+    assert scorer.startswith("8: /no/clip: this folder does not exist; it needs config")
+    assert "; also /no/i.pth: this file (weights of the Inception network) does not " in scorer
+    assert "; also /no/s.npz: this file (statistics of real images) does not exist; " in scorer
 
 
 def test_a_wrong_option_of_a_scorer_is_reported_at_its_line_if_scores_are_wanted(

@@ -97,7 +97,7 @@ class AttachesLate(Attaches):
 
 WRONG_ARTEFACTS: list[tuple[type[Engine], str]] = [
     (Right, r"sample 0 has no artefact index: give it to sink.attach\(\)"),
-    (AttachesOthers, "the artefacts of sample . are others than before"),
+    (AttachesOthers, "the artefacts of sample . differ from those of an earlier"),
     (AttachesTooFew, r"attach\(\) was given \d ids but \d tables of artefacts"),
     (AttachesText, "'index' of type 'str'; it must be bytes"),
     (AttachesLate, r"(after done\(\), or twice|sample . has no artefact)"),
@@ -229,7 +229,7 @@ WRONG: list[tuple[type[Engine], str]] = [
     (returning("metrics_pages", "http://a"), r"metrics_pages\(\) returned 'http://a': return addr"),
     (returning("accepted_drafts", 2.5), r"\(\) returned 2\.5: return a number of tokens, or None"),
     (returning("stage_seconds", {"unet": 1e6}), r"returns 1e\+06 s in all, of a run of .+ s"),
-    (working(time_tokens), r"first_tokens\(\) was called where times_tokens is false"),
+    (working(time_tokens), r"first_tokens\(\) was called although times_tokens is"),
     (returning("describe", {"version": 3}), r"returned \{'version': 3\}: return a dict of strings"),
     (DescribesChance, r"describe\(\) returned .+, then .+: return what stays the same"),
     (ForgetsItself, "__enter__ returned None: let it return self"),
@@ -340,14 +340,14 @@ class CountsNothing(Speaks):
 def test_a_wrong_language_model_is_found() -> None:
     assert check(Speaks, tokens=True, limit_s=30.0)[0] == struct.pack("<3q", 7, 8, 2)
     wrong: list[tuple[type[Engine], str]] = [
-        (NoFirst, r"3 tokens was reported as \['done'\]: where times_tokens is true"),
+        (NoFirst, r"3 tokens was reported as done: where times_tokens is true"),
         (TooManyTokens, "an answer of 3 tokens has 3 tokens after its first: call next_tokens"),
         (FirstAtLast, "which was completed before|was reported as"),
         (OneToken, "an answer has 2 tokens at least"),
         (NarrowTokens, "has 12 bytes and 3 tokens: return the generated token ids as little-"),
         (
             CountsMoreWhenTimed,
-            r"n_tokens is not the length of the answers: \[9\] at sample 0, whose answer has 3",
+            r"n_tokens is not the length of the answers: 9 at sample 0, whose answer has 3",
         ),
         (CountsNothing, r"done\(\) needs n_tokens in this run, but was given None"),
     ]

@@ -67,8 +67,14 @@ class TorchAoBuilder(RecipeBuilder):
         layers = builders.linear_layers(plain)
         left = [name for name, layer in layers.items() if not self._fits(layer)]
         if len(left) == len(layers):
+            needs = {
+                "int4": f" whose inputs are a multiple of group_size = {self._group_size}",
+                "fp8-dynamic": f" whose inputs and outputs are multiples of {TILE}",
+            }.get(self._name, "")
             raise RunError(
-                "build", f"{source}: the model has no linear layer that {self._name} can quantise"
+                "build",
+                f'{source}: recipe = "{self._name}" quantises linear layers{needs}, but the model '
+                "has none; set another recipe",
             )
         quantization = transformers.TorchAoConfig(
             self._config(), modules_to_not_convert=[*builders.name_of_output(plain), *left]

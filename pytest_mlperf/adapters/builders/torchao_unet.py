@@ -106,7 +106,7 @@ class TorchAoUnetBuilder(RecipeBuilder):
         pipe = open_pipeline(source, self._device)
         layers, kinds = quantised_layers(pipe.unet), Counter(map(_kind, pipe.unet.modules()))
         if not layers:
-            raise RunError("build", f"{source}: the UNet has nothing to quantise")
+            raise RunError("build", f"{source}: the UNet has no layers that this recipe quantises")
         with ranges_of(layers) as ranges:
             self.calibrate(pipe, prompts, progress)
         quantised = Counter(map(_kind, layers.values()))

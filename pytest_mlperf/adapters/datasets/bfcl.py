@@ -11,6 +11,7 @@ from typing import Any
 
 from pytest_mlperf import UnavailableError
 from pytest_mlperf.adapters.datasets import files
+from pytest_mlperf.extension import text_of
 
 DATA = "bfcl_eval/data"
 WHEEL = "bfcl_eval-2026.3.23-py3-none-any.whl"
@@ -116,7 +117,7 @@ def _subset(source: Path, subset: str) -> Iterator[_Question]:
         except (AttributeError, KeyError, TypeError) as error:
             where = f"{_file(source, subset)}: row {number}"
             raise files.wrong(
-                where, f"it is not a question of BFCL ({error!r:.100})", ADVICE
+                where, f"the row is not a question in BFCL's format ({error!r:.100})", ADVICE
             ) from error
         yield question
 
@@ -141,13 +142,14 @@ def _rows(source: Path, subset: str, keys: Sequence[str], folder: str = "") -> l
         with file.open("rb") as opened:
             content = opened.read(MAX_FILE_BYTES + 1)
         if len(content) > MAX_FILE_BYTES:
-            raise ValueError(f"it has more than {MAX_FILE_BYTES >> 20} MiB")
+            limit = f"{MAX_FILE_BYTES >> 20} MiB, the maximum for a file of this data set"
+            raise files.wrong(file, f"it has more than {limit}", ADVICE)
         rows = [json.loads(line) for line in content.decode("utf-8").splitlines() if line.strip()]
     except (OSError, KeyError, ValueError, RecursionError, zipfile.BadZipFile) as error:
-        raise files.wrong(file, f"it cannot be read ({error!r:.100})", ADVICE) from error
+        raise files.wrong(file, f"it cannot be read ({text_of(error)[:100]})", ADVICE) from error
     for number, row in enumerate(rows):
         if not isinstance(row, dict) or set(keys) - row.keys():
-            defect = f"it lacks one of the keys {', '.join(keys)}"
+            defect = f"the row must be a JSON object with the keys {', '.join(keys)}"
             raise files.wrong(f"{file}: row {number}", defect, ADVICE)
     return rows
 

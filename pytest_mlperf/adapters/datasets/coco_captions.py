@@ -92,7 +92,7 @@ class CocoCaptionsOptions(files.ChecksumOptions, dataset="coco_captions", noun="
         lacks = (
             f"has neither {' nor '.join(CAPTION_FILES[:2])}"
             if path.is_dir()
-            else "this folder or table of captions is not here"
+            else "no folder or file of captions has this path"
         )
         folder = (table or path / CAPTION_FILES[-1]).absolute().parent
         folder = (folder.parent if folder.name == "captions" else folder) / "latents"

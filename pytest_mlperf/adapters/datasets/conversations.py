@@ -129,8 +129,8 @@ class ConversationsDataset(files.FileDataset[Turn]):
             return answer
         raise RunError(
             "dataset",
-            f"data set conversations: turn {index} has no recorded text answer to compare "
-            "with; remove the scorer",
+            f"data set conversations: sample {index} has no recorded answer in text, with which "
+            "the scorer compares; add it to the file, or remove the scorer",
         )
 
     def output_tokens(self, index: int) -> int | None:
@@ -161,7 +161,7 @@ def _conversations(source: SampleFile) -> Iterator[list[Turn]]:
     for group, lines in groupby(records, lambda line: _id(source, line)):
         turns = sorted(lines, key=lambda line: _number(source, line))
         if group in earlier:
-            defect = "the turns of a conversation must be in consecutive lines, but these are not"
+            defect = f"{group!r:.40} began on earlier lines; put its turns on consecutive lines"
             raise source.wrong(turns[0][0], "conversation_id", defect)
         earlier.add(group)
         yield _turns(source, group, turns)
@@ -247,7 +247,8 @@ def _role(
     if previous_role == "assistant" and calls != (role == "tool"):
         defect = "this turn has tool results, but the assistant's turn before it calls no tool"
         if calls:
-            defect = "the assistant called tools before it, so a turn of role tool is expected"
+            defect = f"role = {role!r}, but the assistant's turn before it calls tools: add a turn "
+            defect += 'with role = "tool" and tool_results between them'
         raise source.wrong(line, "role", defect)
     return role
 

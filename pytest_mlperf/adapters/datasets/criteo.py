@@ -109,9 +109,10 @@ class CriteoOptions(files.FileOptions, dataset="criteo"):
         self.require(
             (
                 not missing or not folder.is_dir(),
-                f"{folder}: {', '.join(missing[:3])}{' ...' * (len(missing) > 3)} of the "
-                "multi-hot Criteo data not found; get the preprocessed data set as described "
-                "in README.md of MLPerf's dlrm_v2 reference, or set the data set's path to it",
+                f"{folder}: this folder lacks {', '.join(missing[:3])}"
+                f"{' ...' * (len(missing) > 3)} of the multi-hot Criteo data; get the "
+                "preprocessed data set as README.md of MLPerf's dlrm_v2 reference says, or set the "
+                "data set's path to its folder",
             ),
             (
                 folder.is_dir(),
@@ -122,7 +123,8 @@ class CriteoOptions(files.FileOptions, dataset="criteo"):
             (
                 trace is None or Path(trace).is_file(),
                 f"{trace}: this trace does not exist; set trace to a copy of MLPerf's "
-                "dlrm_trace_of_aggregated_samples.txt, or leave it out to draw the same samples",
+                "dlrm_trace_of_aggregated_samples.txt, or leave trace out: then the same samples "
+                "are drawn",
             ),
         )
         return places
@@ -222,8 +224,8 @@ def _used_rows(total: int, options: CriteoOptions, places: CriteoFiles) -> int:
         return -(-total // 2) if VARIANTS[options.variant] == "" else total
     if options.rows > total:
         raise SuiteError(
-            f"{places.dense}: rows = {options.rows!r}, but there are {total}; lower rows, or leave "
-            "it out",
+            f"{places.dense}: rows = {options.rows!r}, but the file has {total} rows; lower rows, "
+            "or leave it out",
             option="rows",
         )
     return options.rows
@@ -258,8 +260,8 @@ def read_ends(path: Path, rows: int) -> NDArray[np.int64]:
             if start != last or end - start != pairs or pairs < 1:
                 raise files.wrong(
                     f"{path}:{number}",
-                    f'{line[:80].rstrip()!r} must be "START, END, PAIRS", where START is {last}, '
-                    "the END of the line before, and PAIRS is END - START",
+                    f'{line[:80].rstrip()!r} is not "START, END, PAIRS" with START = {last} (where '
+                    "the previous sample ends) and PAIRS = END - START",
                     "get the trace from its source again",
                 )
             if end > rows:

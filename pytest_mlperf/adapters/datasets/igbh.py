@@ -50,7 +50,7 @@ class IgbhOptions(FileOptions, dataset="igbh", noun="papers"):
     classes: int = 2983
 
     def __post_init__(self) -> None:
-        self.check(features="numbers", classes="classes")
+        self.check(features="features per node", classes="classes")
 
     def find(self) -> Path:
         folder = Path(self.path)
@@ -61,9 +61,10 @@ class IgbhOptions(FileOptions, dataset="igbh", noun="papers"):
         needed += [f"paper/{LABELS.get(self.classes, LABELS[2983])}", "val_idx.pt"]
         missing = [name for name in needed if not (folder / name).is_file()]
         names = ", ".join(missing[:3]) + " ..." * (len(missing) > 3)
-        hint = "; val_idx.pt is written by its tools/split_seeds.py" * ("val_idx.pt" in missing)
+        hint = " (tools/split_seeds.py there writes val_idx.pt)" * ("val_idx.pt" in missing)
         problem = f"{folder}: {names} of IGBH not found; {ADVICE}{hint}"
-        self.require((not missing, f"{problem}, or set the data set's path to where they are"))
+        advice = "or set the data set's path to the folder `processed` of the graph"
+        self.require((not missing, f"{problem}, {advice}"))
         return folder
 
 
@@ -135,7 +136,7 @@ class IgbhDataset(FileDataset[int]):
         for name, rows in (*self.features.items(), *self.edges.items()):
             values = np.ascontiguousarray(rows[_spread(len(rows))])
             if not np.isfinite(values).all():
-                raise wrong(f"{name}", "a feature is not finite", ADVICE)
+                raise wrong(f"{name}/node_feat.npy", "a feature is not finite", ADVICE)
             kind = "<i8" if values.dtype.kind == "i" else "<f4"
             total.update(f"{name} {rows.shape}".encode() + values.astype(kind).tobytes())
         return total.hexdigest()
@@ -154,14 +155,21 @@ def _mapped(file: Path, width: int, *, whole: bool = False) -> NDArray[Any]:
         types = ("<i8", "<i4") if whole else ("<f4", "<f2")
         shape, dtype, offset = array.shape, array.dtype, array.offset
         is_flat = len(shape) == 1 and width == 1
-        if not (is_flat or (len(shape) == 2 and shape[1] == width)) or array.fortran:
-            raise damaged(file, f"has shape {shape}, but needs rows of {width} numbers")
+        if array.fortran:
+            raise wrong(file, "is stored column by column", "save it again in C order")
+        if not (is_flat or (len(shape) == 2 and shape[1] == width)):
+            fix = ADVICE if whole or width == 1 else f"correct the option features, or {ADVICE}"
+            raise wrong(file, f"has shape {shape}, but needs rows of {width} numbers", fix)
         if dtype not in types:
             raise wrong(file, f"has values of type {dtype}, not {' or '.join(types)}", ADVICE)
     else:
         dtype, offset, shape = "<f4", 0, (size // (4 * width), width)
-        if whole or size % (4 * width) or not size:
-            raise damaged(file, f"its {size:,} bytes cannot be split into rows of {width} numbers")
+        if whole:
+            raise damaged(file, "is not in NumPy's format (.npy)")
+        if size % (4 * width) or not size:
+            defect = f"its {size:,} bytes cannot be split into rows of {width} numbers (float32)"
+            fix = ADVICE if width == 1 else f"correct the option features, or {ADVICE}"
+            raise wrong(file, defect, fix)
     rows = shape[0]
     if not rows:
         return np.zeros((0, width), dtype)

@@ -69,6 +69,8 @@ def _read_checksums(checksums: str) -> dict[str, str]:
 LIST = "preprocessed_files.pkl"
 """Ordered list of the cases, written by the reference's preprocess.py."""
 
+AGAIN = "write the file again with preprocess.py of MLPerf's 3d-unet-kits19 reference"
+
 ENDINGS = (".pkl", ".npz", ".image.npy")
 """Suffixes of a case's file, in search order; .label.npy belongs to .image.npy."""
 
@@ -143,8 +145,10 @@ class Kits19Dataset(files.FileDataset[_Case]):
         for case in self._samples:
             listed = shapes.get(case.name, case.image.shape)
             if listed != case.image.shape:
-                raise damaged(
-                    case.image.file, f"its shape is {case.image.shape}, but {LIST} lists {listed}"
+                raise files.wrong(
+                    case.image.file,
+                    f"its shape is {case.image.shape}, but {LIST} lists {listed}",
+                    AGAIN,
                 )
         if options.checksums is not None:
             self._check_files(options.checksums)
@@ -213,14 +217,16 @@ def _list_cases(folder: Path) -> tuple[Sequence[str], Mapping[str, tuple[int, ..
         names, cases = tree["file_list"], tree["cases"]
         shapes = {name: tuple(cases[name]["image_shape"]) for name in names}
     except PickleError as error:
-        raise damaged(path, str(error)) from error
+        raise files.wrong(path, str(error), AGAIN) from error
     except (AttributeError, KeyError, TypeError, IndexError) as error:
-        raise damaged(
-            path, f"it is not a list of cases: 'file_list' and 'cases' with shapes ({error})"
-        ) from error
+        defect = "it must be a dict with 'file_list' and 'cases', with 'image_shape' for each case"
+        raise files.wrong(path, f"{defect} ({type(error).__name__}: {error})", AGAIN) from error
     for name in names:
         if not isinstance(name, str) or not _CASE_NAME.fullmatch(name) or names.count(name) > 1:
-            raise damaged(path, f"{name!r} is not a valid name of a case, or is listed twice")
+            defect = "is not a valid name of a case"
+            if names.count(name) > 1:
+                defect = "is listed more than once"
+            raise files.wrong(path, f"{name!r} {defect}", AGAIN)
     if not names:
         raise damaged(path, "it lists no case")
     return names, shapes
@@ -232,8 +238,8 @@ def _find_files(folder: Path, names: Sequence[str]) -> list[Path]:
     if missing:
         raise UnavailableError(
             f"{folder}: {len(missing)} of the {len(names)} cases in {LIST} are missing, such as "
-            f"{missing[0]} (with {', '.join(ENDINGS)}); add them, or, if you have the first N of "
-            "that list, set count = N"
+            f"{missing[0]} (as {', '.join(ENDINGS)} file); add the missing cases or, if you have "
+            "the first N cases of that list, set count = N"
         )
     return [file for file in paths.values() if file is not None]
 
@@ -242,13 +248,14 @@ def _open_case(name: str, file: Path) -> _Case:
     image, label = _arrays(name, file)
     for array, dtype in ((image, "<f4"), (label, "|u1")):
         if len(array.shape) != 4 or array.shape[0] != 1 or 0 in array.shape:
-            raise damaged(
-                file, f"{array.name} has the shape {array.shape}, not (1, depth, height, width)"
-            )
+            defect = f"{array.name} has the shape {array.shape}, not (1, depth, height, width)"
+            raise files.wrong(file, defect, AGAIN)
         if array.dtype != dtype:
-            raise damaged(file, f"{array.name} has values of type {array.dtype}, not {dtype}")
+            defect = f"{array.name} has values of type {array.dtype}, not {dtype}"
+            raise files.wrong(file, defect, AGAIN)
     if image.shape != label.shape:
-        raise damaged(file, f"the image has shape {image.shape}, but the label {label.shape}")
+        defect = f"the image has shape {image.shape}, but the label {label.shape}"
+        raise files.wrong(file, defect, AGAIN)
     return _Case(name, image, label)
 
 
@@ -262,11 +269,12 @@ def _arrays(name: str, file: Path) -> Sequence[StoredArray]:
         arrays = find_npz(file)
         if not {"image", "label"} <= set(arrays):
             held = ", ".join(sorted(arrays)) or "none"
-            raise damaged(file, f"it needs the arrays image and label, but has {held}")
+            defect = f"it needs the arrays image and label, but has {held}"
+            raise files.wrong(file, defect, AGAIN)
         return arrays["image"], arrays["label"]
     from pytest_mlperf.adapters.datasets.files.pickled import find_arrays
 
     pickled = find_arrays(file)
     if len(pickled) != 2:
-        raise damaged(file, f"it holds {len(pickled)} arrays, not image and label")
+        raise files.wrong(file, f"it holds {len(pickled)} arrays, not image and label", AGAIN)
     return pickled

@@ -67,7 +67,11 @@ class LibriSpeechDataset(files.FileDataset[_Clip]):
     kind = b"librispeech"
 
     def _read(self, options: LibriSpeechOptions, file: Path) -> None:
-        self._keep(list(_clips(file)), options.count, file)
+        clips = list(_clips(file))
+        if not clips:
+            defect = f"no clip in it has a transcript and at most {MAX_CLIP_SECONDS:g} s"
+            raise files.wrong(file, defect, "set path to another list of clips")
+        self._keep(clips, options.count, file)
         missing = [clip.file for clip in self._samples if not clip.file.is_file()]
         if missing:
             raise UnavailableError(
@@ -117,7 +121,7 @@ def _sound(file: Path, row: int, record: dict[str, Any]) -> tuple[str, int]:
     ]
     if len(entries) != 1 or not isinstance(entries[0].get("fname"), str):
         raise _wrong(
-            file, row, "'files' is not a list with one object of speed 1 that has an 'fname'"
+            file, row, "'files' is not a list with one object of speed 1, which has 'fname' as text"
         )
     samples = record.get("original_num_samples")
     if type(samples) is not int or samples < 1:

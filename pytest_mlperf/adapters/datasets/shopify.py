@@ -243,7 +243,8 @@ def _shards(folder: Path) -> list[Path]:
         if len(counts) > 1:
             raise UnavailableError(
                 f"{folder}: its {split} tables come from several downloads, which have "
-                f"{' and '.join(map(str, sorted(counts)))} tables; keep the tables of one download"
+                f"{' and '.join(map(str, sorted(counts)))} tables; delete all tables but those of "
+                "one download"
             )
         for number in range(total := max(counts, default=0)):
             listed.append(folder / f"{split}-{number:05}-of-{total:05}.parquet")
@@ -251,7 +252,7 @@ def _shards(folder: Path) -> list[Path]:
     if missing:
         raise UnavailableError(
             f"{folder}: {len(missing)} of {len(listed)} tables are not here, the first is "
-            f"{missing[0]}; complete the folder"
+            f"{missing[0]}; download the missing tables into this folder"
         )
     return listed
 

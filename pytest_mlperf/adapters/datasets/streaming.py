@@ -78,7 +78,7 @@ class StreamingOptions(FileOptions, dataset="streaming", noun="requests"):
         missing = [name for name in (*FILES, "0.csv") if not (folder / name).is_file()]
         location = folder if folder.is_dir() else Path(self.path)
         problem = f"{location}: {', '.join(missing)} of the streaming data not found; {ADVICE}"
-        self.require((not missing, f"{problem}, or set the data set's path to where they are"))
+        self.require((not missing, f"{problem}, or set the data set's path to their folder"))
         return folder
 
 
@@ -106,6 +106,9 @@ class StreamingDataset(FileDataset[tuple[int, int, int]]):
         self._stream = self._streamed()
         steps = range(options.first_step, options.steps)
         requests = [(step, *each) for step in steps for each in self._requests_of(step)]
+        if not requests:
+            defect = f"no request is left with share = {options.share:g}"
+            raise wrong(files, defect, "set share higher, or first_step lower")
         self._keep(requests, options.count, files)
         self.digest = self._checked_digest()
 
@@ -144,9 +147,9 @@ class StreamingDataset(FileDataset[tuple[int, int, int]]):
         if len(ends) != len(self._places) or ends != sorted(ends) or ends[-1:] != [len(users)]:
             raise wrong(
                 self._folder / "users_cumsum_per_ts.csv",
-                f"time step {step} needs {len(self._places)} rising numbers, one per file, up to "
-                f"{len(users)}, the number of users in {file.name}; it has {len(ends)}, which end "
-                f"with {ends[-3:]}",
+                f"time step {step} needs {len(self._places)} ascending numbers, one for each file "
+                f"of users, the last of them {len(users)} (users of this step in {file.name}), but "
+                f"has {len(ends)} numbers that end with {ends[-3:]}",
                 ADVICE,
             )
         begin = 0
@@ -168,7 +171,7 @@ class StreamingDataset(FileDataset[tuple[int, int, int]]):
                 self._folder,
                 f"requests_per_ts_offset.csv has {len(starts)} time steps and "
                 f"users_cumsum_per_ts.csv has {len(counted)}, but steps = {options.steps}",
-                "set steps to the number of time steps in the data, and first_step to fit",
+                "set steps to the number of time steps in the data, and first_step below it",
             )
         rows = Lines(self._folder / "requests_per_ts.csv")
         return {
@@ -214,7 +217,7 @@ class StreamingDataset(FileDataset[tuple[int, int, int]]):
             )
             raise wrong(source, defect, ADVICE)
         if (arrays[0] < 0).any() or (arrays[2] < 0).any():
-            raise wrong(source, f"time step {step} has an item below 0", ADVICE)
+            raise wrong(source, f"time step {step} has a negative item number", ADVICE)
         return [each[:limit] for each, limit in zip(arrays, limits, strict=True)]
 
     def _checked_digest(self) -> str:

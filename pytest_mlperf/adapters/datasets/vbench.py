@@ -52,7 +52,7 @@ class VBenchOptions(files.ChecksumOptions, dataset="vbench", noun="prompts"):
         source = f"get them from {PROMPTS_SOURCE}"
         advice = f"{source}, or set the data set's latents to their path, or to false"
         latents, presence = find_latents(self.latents, file.parent, LATENTS, advice)
-        lacks = f"{file}: this file of prompts does not exist; {source}"
+        lacks = f"{file}: this file of prompts does not exist; {source}, or set path to the file"
         self.require((file.is_file(), lacks), presence)
         return file, latents
 

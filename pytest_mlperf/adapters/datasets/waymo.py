@@ -24,8 +24,8 @@ RANGE = (-74.88, -74.88, -2.0), (74.88, 74.88, 4.0)
 UNLABELLED = "DontCare"
 MATRICES = ("R0_rect", *(f"{name}{n}" for name in ("P", "Tr_velo_to_cam_") for n in CAMERAS))
 ADVICE = (
-    "MLCommons gives the data to members that have agreed to Waymo's licence, see README.md in "
-    "automotive/3d-object-detection of the repository mlcommons/inference"
+    "get the data from MLCommons, which gives it to members that have agreed to Waymo's licence "
+    "(README.md in automotive/3d-object-detection of the repository mlcommons/inference)"
 )
 
 
@@ -44,8 +44,9 @@ class WaymoOptions(ChecksumOptions, dataset="waymo", noun="frames"):
         folder = Path(self.path)
         if not (folder / FRAMES).is_file() and (folder / "kitti_format").is_dir():
             folder /= "kitti_format"
-        needed = [(folder / name).exists() for name in (FRAMES, "training")]
-        self.require((all(needed), f"{folder}: {FRAMES} or training/ is missing; {ADVICE}"))
+        missing = [name for name in (FRAMES, "training") if not (folder / name).exists()]
+        lacks = f"{folder}: {' and '.join(missing)} not found; {ADVICE}"
+        self.require((not missing, f"{lacks}, or set path to the folder kitti_format"))
         return folder / FRAMES
 
 
@@ -138,7 +139,9 @@ def _frame(folder: Path, number: int, record: Any) -> DrivenFrame:
     except (IndexError, KeyError, OverflowError, TypeError, ValueError) as error:
         reason = f"is not in MLPerf's format ({type(error).__name__}: {error})"
         raise _wrong(folder, number, reason) from error
-    if not name.isdecimal() or not points.resolve().is_relative_to(folder.resolve()):
+    if not name.isdecimal():
+        raise _wrong(folder, number, f"has image_idx = {name:.40}, not a number from 0")
+    if not points.resolve().is_relative_to(folder.resolve()):
         raise _wrong(folder, number, "names a file outside of the data set's folder")
     return frame
 

@@ -65,8 +65,8 @@ class WindowsOptions(files.ChecksumOptions, dataset="windows", noun="windows"):
             raise self.wrong(f"{defect}; set length to at least 2", option="length")
         if self.stride is not None and self.stride > self.length:
             raise self.wrong(
-                f"stride = {self.stride} is above length = {self.length}, so that no window has "
-                "the tokens in between; lower stride, or leave it out",
+                f"stride = {self.stride} is above length = {self.length}, so that the tokens "
+                "between two windows would not be scored; lower stride, or leave it out",
                 option=("stride", "length"),
             )
 

@@ -53,11 +53,12 @@ def weight_files(folder: Path, *, option: str = "weights") -> list[Path]:
 
 def _named(index: Path) -> list[str]:
     if index.stat().st_size > MAX_INDEX_BYTES:
-        raise broken(index, f"is larger than {MAX_INDEX_BYTES >> 20} MiB, too large for an index")
+        raise broken(index, f"has more than {MAX_INDEX_BYTES >> 20} MiB, so it is not an index")
     try:
         named = set(json.loads(index.read_text("utf-8"))["weight_map"].values())
     except (ValueError, KeyError, AttributeError, TypeError, RecursionError) as error:
-        raise broken(index, f"is not an index of safetensors files: {text_of(error)}") from error
+        reason = f"{type(error).__name__}: {text_of(error)}"
+        raise broken(index, f"is not an index of safetensors files: {reason}") from error
     for name in named:
         if not isinstance(name, str) or not name.isprintable() or not name.strip():
             raise broken(index, f"is not an index of safetensors files: it names {name!r}")

@@ -240,7 +240,9 @@ def read_frame(sample: int, output: bytes, reference: Mapping[str, Any]) -> Fram
         truths = np.array(reference["boxes"], np.float32).reshape(len(names), 7)
     if len(is_easy) != len(names) or not np.isfinite(truths).all():
         raise sample_error(
-            sample, "has boxes that are not finite, or not one difficulty for each box"
+            sample,
+            "has a box with NaN or inf, or its lists names and difficulty differ in length; "
+            "correct the data set",
         )
     rows = _read_rows(sample, output, image)
     return Frame(
@@ -264,7 +266,10 @@ def _read_rows(sample: int, output: bytes, image: int) -> NDArray[np.float32]:
         )
     rows = np.frombuffer(output, "<f4").reshape(-1, DETECTION_COLUMNS)
     if len(bad := np.flatnonzero(~np.isfinite(rows).all(axis=1))):
-        raise sample_error(sample, f"has a detection that is not finite: row {bad[0]}")
+        raise sample_error(
+            sample,
+            f"has NaN or inf in row {bad[0]} of its output; check the engine for an overflow",
+        )
     if len(bad := np.flatnonzero(rows[:, 13].astype(np.int64) != image)):
         raise sample_error(
             sample,

@@ -71,7 +71,11 @@ def gather(outputs: Sequence[bytes], references: Sequence[Any]) -> tuple[Detecti
         identity, size, index, annotated = _read_reference(sample, references[sample])
         first = images.setdefault(identity, sample)
         if first != sample:
-            raise sample_error(sample, f"has the same image_id, {identity}, as sample {first}")
+            raise sample_error(
+                sample,
+                f"has the same image_id, {identity}, as sample {first}; correct the data set, in "
+                "which each image must be unique",
+            )
         boxes += [(sample, *box) for box in annotated]
         found_rows = _read_output(sample, outputs[sample], index)
         # The reference multiplies in float32.
@@ -88,7 +92,9 @@ def gather(outputs: Sequence[bytes], references: Sequence[Any]) -> tuple[Detecti
     )
     box_rows = np.array(boxes, np.float64).reshape(-1, 8)
     if len(bad := np.flatnonzero(~np.isfinite(box_rows).all(axis=1))):
-        raise sample_error(int(box_rows[bad[0], 0]), "has an annotated box that has a NaN or inf")
+        raise sample_error(
+            int(box_rows[bad[0], 0]), "has an annotated box with NaN or inf; correct the data set"
+        )
     truths = Truths(
         images=np.fromiter(images, np.int64),
         samples=box_rows[:, 0].astype(np.int64),
@@ -114,8 +120,8 @@ def _read_output(sample: int, output: bytes, index: int | None) -> NDArray[np.fl
     if len(bad):
         raise sample_error(
             sample,
-            f"has a detection with a number that is not finite or above {MAX_VALUE:g}: row "
-            f"{bad[0]} is {rows[bad[0]].tolist()}",
+            f"has a number in its output that is NaN, inf or above {MAX_VALUE:g}: row {bad[0]} is "
+            f"{rows[bad[0]].tolist()}; check the engine for an overflow",
         )
     if index is not None and (others := np.flatnonzero(rows[:, 0].astype(np.int64) != index)).size:
         raise sample_error(

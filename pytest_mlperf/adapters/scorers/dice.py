@@ -75,7 +75,7 @@ class DiceScorer(scorers.ScorerBase[DiceOptions]):
     def _score_case(
         self, sample: int, output: bytes, reference: Mapping[str, Any]
     ) -> tuple[float, float]:
-        form = "a table with the text case, and label, whole numbers (depth, height, width)"
+        form = "a table with case (a text) and label (an array of integers, one for each voxel)"
         with scorers.reading_reference("dice", sample, form):
             label, case = np.asarray(reference["label"]), reference["case"]
             if label.dtype.kind not in "biu":

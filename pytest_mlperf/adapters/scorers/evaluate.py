@@ -151,7 +151,8 @@ def read_result(result: Mapping[str, Any], *, samples: int, scale: float) -> Sco
             continue
         if not all(map(math.isfinite, values)):
             raise scorer_error(
-                f"scorer evaluate: the metric's {name!r} is not finite: {value!r:.80}"
+                f"scorer evaluate: the metric returned {name} = {value!r:.80}, which is not "
+                "finite; check the outputs and references that it compares"
             )
         scaled = [scale * number for number in values]
         aggregate[name] = math.fsum(scaled) / len(scaled)
@@ -159,8 +160,8 @@ def read_result(result: Mapping[str, Any], *, samples: int, scale: float) -> Sco
             per_sample[name] = scaled
     if not aggregate:
         raise scorer_error(
-            f"scorer evaluate: the metric gave no number, but {dict(result)!r:.200}; it must give "
-            "numbers, or lists of one number per sample",
+            f"scorer evaluate: the metric returned {dict(result)!r:.200}; it must return a number, "
+            "or a list with one number per sample: use another metric, or correct its script",
         )
     return Scores(per_sample=per_sample, aggregate=aggregate)
 
@@ -193,13 +194,16 @@ def _parse(metric: str) -> Path | tuple[str, str]:
             "commit hash of 40 digits, so that the metric's code cannot change",
             option="metric",
         )
-    raise UnavailableError(f"scorer evaluate: there is no metric script {path}")
+    raise UnavailableError(
+        f"scorer evaluate: the metric script {path} does not exist; correct the scorer's metric"
+    )
 
 
 def _in_folder(folder: Path, name: str) -> Path:
     script = (folder / f"{name}.py").absolute()
     if not script.is_file():
         raise UnavailableError(
-            f"scorer evaluate: the folder {folder} holds no {name}.py; name the script itself"
+            f"scorer evaluate: the folder {folder} holds no {name}.py; name the script itself: "
+            f'metric = "{LOCATOR}PATH/SCRIPT.py"'
         )
     return script

@@ -147,7 +147,7 @@ class JudgedScorer(language.TextScorer[JudgedOptions]):
         if len(failures) == len(replies):
             raise scorers.scorer_error(
                 f"scorer judged: the judge at {self._asked.url} judged no answer: "
-                f"{text_of(failures[0])}; start the server, or correct url and judge",
+                f"{text_of(failures[0])}; check its server, and the scorer's options url and judge",
             )
         right = [
             100.0 if isinstance(reply, str) and is_correct(reply) else 0.0 for reply in replies

@@ -90,9 +90,10 @@ class LongContextScorer(SentenceScorer[LongContextOptions]):
         require_outputs("long_context", outputs, references)
         checked = language.require_tables("long_context", references, GRADED_FIELDS, "graded")
         for sample, reference in enumerate(checked):
-            with reading_reference("long_context", sample, f"graded by {' or '.join(GRADED_BY)}"):
+            form = f"a table whose metric is {' or '.join(GRADED_BY)}"
+            with reading_reference("long_context", sample, form):
                 if (metric := reference["metric"]) not in GRADED_BY:
-                    raise ValueError(f"metric {metric!r:.60}")
+                    raise ValueError(f"metric is {metric!r:.60}")
         decoded = self._decoder.decode(outputs)
         rows = self._rows(self._split(decoded.texts), checked)
         means = {name: _mean(row) for name, row in rows.items()}

@@ -32,9 +32,9 @@ class MbxpOptions(language.DecoderOptions):
         require_flag("mbxp", "run_generated_code", self.run_generated_code)
         if not self.run_generated_code:
             raise SuiteError(
-                "scorer mbxp runs programs that the model wrote, which nobody has read; they run "
-                "in a sandbox without network, files and privileges, or not at all; allow it with "
-                "the scorer's option run_generated_code = true",
+                "scorer mbxp runs programs that the model wrote, in a sandbox without network, "
+                "files and privileges; to allow this, set the scorer's option "
+                "run_generated_code = true",
                 option="run_generated_code",
             )
 

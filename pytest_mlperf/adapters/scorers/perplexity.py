@@ -71,7 +71,7 @@ def _scored(sample: int, output: bytes, reference: Any) -> tuple[float, int]:
         raise scorers.scorer_error(
             f"{where}, {len(output)} bytes, is not a list of log-probabilities of a prompt's "
             "tokens: set prompt_logprobs = true in the options of engine torch, vllm or openai; "
-            "other engines of this release give none (an own engine: docs/own-engine.md)"
+            "other engines of this release give none (for your own engine see docs/own-engine.md)"
         )
     if not np.array_equal(records["token"], tokens):
         raise scorers.scorer_error(
@@ -103,5 +103,5 @@ def _reference(sample: int, reference: Any) -> tuple[NDArray[np.int64], int]:
     with scorers.reading_reference("perplexity", sample, form):
         ids, scored = np.array(reference["tokens"], np.int64), reference["scored"]
         if ids.ndim != 1 or type(scored) is not int or not 0 < scored < len(ids):
-            raise ValueError(f"{scored!r:.40} of {ids.shape} tokens")
+            raise ValueError(f"scored = {scored!r:.40}, tokens of shape {ids.shape}")
     return ids, scored

@@ -16,7 +16,9 @@ MIN_DISTANCE = 1e-12
 SMOOTH = 1e-9
 """Added to the sum of the requests' AUC, and twice to their number."""
 
-FORM = "float32 numbers: step, query, predictions, labels, weights, and the number of candidates"
+FORM = (
+    "float32 numbers: step, query, the predictions, labels and weights of N candidates each, and N"
+)
 
 
 Ranked = tuple[float, float, float, float, float | None]
@@ -91,11 +93,17 @@ def _ranked(sample: int, output: bytes, reference: Any) -> Ranked:
     row = np.frombuffer(output, "<f4")
     if not np.isfinite(row).all():
         position = int(np.flatnonzero(~np.isfinite(row))[0])
-        raise _wrong(sample, f"has number {position} = {row[position]}, which is not finite")
+        raise _wrong(
+            sample,
+            f"has {row[position]} at position {position} of its row; check the engine for an "
+            "overflow",
+        )
     count = (len(row) - 3) // 3
     if row[-1] != count or len(row) != 3 + 3 * count or not count:
         raise _wrong(
-            sample, f"has {len(row)} numbers, the last {row[-1]:g}; it must be a row of {FORM}"
+            sample,
+            f"has {len(row)} numbers, which does not fit its last one, N = {row[-1]:g}; it must be "
+            f"a row of {FORM}",
         )
     predictions, labels, weights = row[2:-1].reshape(3, count)
     if not ((labels == 0) | (labels == 1)).all():
@@ -118,8 +126,9 @@ def _compare(sample: int, row: NDArray[Any], labels: NDArray[Any], reference: An
     if reference is None:
         return
     if not isinstance(reference, Mapping):
-        raise _wrong(
-            sample, f"has a reference of type {type(reference).__name__}, not a table or None"
+        raise scorers.scorer_error(
+            f"scorer ranking: the reference of sample {sample} is a {type(reference).__name__}; "
+            "let the data set's reference(index) return a table or None"
         )
     answered = {"step": row[:1], "query": row[1:2], "labels": labels}
     for name, numbers in answered.items():

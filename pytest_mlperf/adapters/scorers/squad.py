@@ -143,7 +143,8 @@ class SquadScorerOptions:
         rules: list[Rule] = [("transposed", self.transposed, switch, "true or false")]
         for name in ("n_best", "max_answer_length", "max_seq_length"):
             value = getattr(self, name)
-            rules.append((name, value, type(value) is int and value >= 1, "a number, at least 1"))
+            is_count = type(value) is int and value >= 1
+            rules.append((name, value, is_count, "a whole number of at least 1"))
         require_options("scorer squad", rules)
 
 

@@ -199,7 +199,7 @@ class Decoder:
             )
         folder = Path(folder_name)
         if not any((folder / file).is_file() for file in TOKENIZER_FILES):
-            defect = "holds no tokenizer" if folder.is_dir() else "is not here"
+            defect = "holds no tokenizer" if folder.is_dir() else "does not exist"
             raise UnavailableError(
                 f"scorer {scorer}: the folder {folder} {defect} (looked for "
                 f"{', '.join(TOKENIZER_FILES)}); set the scorer's tokenizer to the folder with "
@@ -236,8 +236,8 @@ class Decoder:
 
     def _lacks(self, library: str | None) -> EnvironmentFault:
         return EnvironmentFault(
-            f"scorer {self._scorer} needs {library} to decode with the tokenizer in "
-            f"{self._folder}, which is not installed; try: pip install "
+            f"scorer {self._scorer} needs the library {library}, which is not installed, for the "
+            f"tokenizer in {self._folder}; try: pip install "
             f"{INSTALL_NAMES.get(library or '', library)}"
         )
 
@@ -279,7 +279,7 @@ class TextScorer(ScorerBase[D]):
         super().__init__(**options)
         processes = getattr(self._asked, "processes", None)
         valid = processes is None or (type(processes) is int and processes >= 1)
-        rule = ("processes", processes, valid, "a number, at least 1")
+        rule = ("processes", processes, valid, "a whole number of at least 1")
         require_options(f"scorer {self.name}", [rule])
         if self._asked.decodes:
             self._decoder = Decoder(self.name, model, self._asked, special=self.special)

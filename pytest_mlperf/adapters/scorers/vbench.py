@@ -55,7 +55,7 @@ class VBenchScorerOptions:
         )
         expected = f"a list of a program and its arguments, which must hold {VIDEOS} and {OUTPUT}"
         sizes = [
-            (name, size, type(size) is int and size >= 1, "a number, at least 1")
+            (name, size, type(size) is int and size >= 1, "a whole number of at least 1")
             for name, size in (("height", self.height), ("width", self.width), ("fps", self.fps))
         ]
         require_options("scorer vbench", [("command", self.command, named, expected), *sizes])
@@ -132,15 +132,15 @@ class VBenchScorer(scorers.ScorerBase[VBenchScorerOptions]):
             )
         except OSError as error:
             raise UnavailableError(
-                f"scorer vbench: {command[0]} cannot be started ({error.strerror}); set command to "
-                "the Python that has VBench, and its evaluate.py"
+                f"scorer vbench: {command[0]} cannot be started ({error.strerror}); the scorer's "
+                "command must begin with the Python in which VBench is installed"
             ) from error
         if process.returncode:
             last = repr(process.stderr.decode("utf-8", "replace").strip()[-500:])
             raise _failed(f"ended with {process.returncode}: {last}")
         files = sorted(output.glob(RESULTS))
         if len(files) != 1:
-            raise _failed(f"wrote {len(files)} files {RESULTS} instead of one")
+            raise _failed(f"wrote {len(files)} files named {RESULTS} to {OUTPUT}, not one")
         try:
             results = json.loads(files[0].read_bytes())
         except (ValueError, RecursionError) as error:
@@ -157,7 +157,7 @@ def _name(sample: int, prompt: str, prompts: Sequence[str]) -> str:
     if "/" in prompt or "\0" in prompt or not prompt or len(prompt.encode()) > 240:
         raise scorers.scorer_error(
             f"scorer vbench: the prompt of sample {sample} cannot be a file name, as VBench needs: "
-            f"{prompt!r:.60}",
+            f"{prompt!r:.60}; use prompts of 1 to 240 bytes without /",
         )
     if prompts.index(prompt) != sample:
         raise scorers.scorer_error(

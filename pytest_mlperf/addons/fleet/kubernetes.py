@@ -106,7 +106,10 @@ def objects(plan: Manifest, text: str, to: argparse.Namespace, run: str) -> dict
     becomes part of the objects' names and of the results folder.
     """
     if len(text.encode()) > PLAN_BYTES:
-        raise MlperfError("the plan is too large for a Kubernetes ConfigMap: plan fewer suites")
+        raise MlperfError(
+            f"the plan has {len(text.encode()):,} bytes, too many for a Kubernetes ConfigMap (at "
+            f"most {PLAN_BYTES:,}): plan fewer suites"
+        )
     data, jobs = {"plan.json": text}, plan.jobs
     kept = {"apiVersion": "v1", "kind": "ConfigMap", "metadata": _named("plan", run), "data": data}
     names = _names(jobs)

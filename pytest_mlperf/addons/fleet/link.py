@@ -57,10 +57,10 @@ class ClusterLink:
         try:
             line = self._process.line(deadline, MAX_REPLY_BYTES)
         except EOFError:
-            raise self._gone("the process connected to its head node has ended") from None
+            raise self._gone("the helper process that keeps the connection has ended") from None
         if line is None:
             if time.monotonic() >= self._heard + MAX_SILENCE_SECONDS:
-                raise self._gone(f"its head node was silent for {MAX_SILENCE_SECONDS:.0f} s")
+                raise self._gone(f"its head node sent nothing for {MAX_SILENCE_SECONDS:.0f} s")
             return None
         event: Event = json.loads(line)
         if event["event"] == "refused":

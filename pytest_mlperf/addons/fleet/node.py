@@ -61,7 +61,8 @@ class NodeCase:
         """
         self._order = order
         if order["version"] != __version__:
-            cause = f"the node has pytest-mlperf {__version__}, but pytest here {order['version']}"
+            cause = f"the node has pytest-mlperf {__version__}, your machine {order['version']}"
+            cause += "; install the same version on both"
             over: Message = {"topic": "over", "code": None, "ended": "was not started"}
             over |= {"tail": [], "files": b"", "left": []}
             return [{"topic": "refused", "cause": cause}, over]
@@ -201,7 +202,8 @@ def _restore_priorities() -> list[str]:
             try:
                 os.setpriority(os.PRIO_PROCESS, 0, usual)
             except OSError:
-                return [f"measured at niceness {nice}: start Ray with RAY_worker_niceness=0"]
+                text = f"measured at niceness {nice}, below the priority of other processes"
+                return [f"{text}: start Ray with RAY_worker_niceness=0"]
     return []
 
 

@@ -115,12 +115,12 @@ def place(
 def offered(nodes: Sequence[FleetNode]) -> str:
     """Return the accelerators of a cluster in words: "gpu-1: 4xH100 and cpu; gpu-2: cpu"."""
     able = [f"{node.name}: {node.offers}" for node in nodes if node.gpus or node.cpus >= 1]
-    return "; ".join(able) or "only nodes without GPUs and free processors"
+    return "; ".join(able) or "no GPU and no free CPU on any node"
 
 
 def lacking(need: CaseNeed, nodes: Sequence[FleetNode]) -> str:
     """Return a sentence that says which accelerators a case needs and which ones the nodes have."""
-    return f"no node of the cluster has {need.accelerators}; it has {offered(nodes)}"
+    return f"no node of the cluster has {need.accelerators}; the nodes have: {offered(nodes)}"
 
 
 def with_names(nodes: Sequence[FleetNode]) -> list[FleetNode]:

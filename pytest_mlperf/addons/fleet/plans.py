@@ -28,6 +28,7 @@ def read_plan(source: str) -> tuple[Manifest, str]:
     forms = ((suite, suites), (name, plan.jobs), (option, plan.options))
     fits = all(re.fullmatch(form, word) for form, words in forms for word in words)
     if not suites or not fits:
+        defect = "has a name that is unsafe in a shell command" if suites else "has no jobs"
         cure = "write a new one: pytest-mlperf plan --format json"
-        raise MlperfError(f"{source}: the plan has no jobs that can run; {cure}")
+        raise MlperfError(f"{source}: the plan {defect}; {cure}")
     return plan, json_text(parse_json(content))

@@ -137,8 +137,8 @@ class Fleet:
         need = need_of([split(required)]) if required else None
         if need and required != self._state.options.pretend and not fitting(need, self._nodes):
             pytest.exit(
-                f"mlperf: accelerator {required} is required and no node of the cluster has it; "
-                f"it has {offered(self._nodes)}",
+                f"mlperf: accelerator {required} is required, but no node of the cluster has it; "
+                f"the nodes have: {offered(self._nodes)}",
                 returncode=EXIT_ENVIRONMENT,
             )
 
@@ -150,7 +150,7 @@ class Fleet:
                 if self._waiting or self._running:
                     self._take(self._next())
         except HeadLostError as error:
-            cause = f"the cluster at {self._address} was lost: {error}"
+            cause = f"connection to the cluster at {self._address} lost: {error}"
             for group in list(self._running.values()):
                 self._over(group, f"{cause}; this case ran on node {self._names[group.node]}")
             while self._waiting:
@@ -228,7 +228,7 @@ class Fleet:
             if not group.begun and time.monotonic() - group.since > limit:
                 self._link.tell(command="kill", group=group.name)
                 node = self._names[group.node]
-                self._over(group, f"node {node} was busy and did not start it within {limit:.0f} s")
+                self._over(group, f"node {node} did not start this case within {limit:.0f} s")
                 return True
         return False
 
@@ -302,7 +302,8 @@ class Fleet:
             group.reported.add(self._reports.hold(reports))
         if not_here:
             names = ", ".join(not_here)
-            group.causes.append(f"its Ray label says {names}, but pytest-mlperf finds none there")
+            cause = f"the node's Ray label says {names}, but pytest-mlperf does not find it there"
+            group.causes.append(cause)
 
     def _unpack_files(self, files: str) -> None:
         """Unpack the archive of a case's result files; an error only becomes a notice."""

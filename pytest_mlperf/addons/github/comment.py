@@ -87,9 +87,8 @@ def _judged_by(paths: Sequence[str]) -> str:
     rest = len(paths) - len(listed)
     more = [f"- and {rest} more\n"] if rest else []
     return (
-        "**This change decides what passes: its verdicts depend on "
-        f"{plural(len(paths), 'file')} that differ from the target branch.** "
-        f"Review them first:\n\n{''.join(listed + more)}\n"
+        "**This pull request changes files that decide its own verdicts "
+        f"({plural(len(paths), 'file')}).** Review them first:\n\n{''.join(listed + more)}\n"
     )
 
 

@@ -86,7 +86,7 @@ def _counts(results: Results) -> str:
     counts = Counter(result.verdict.outcome for result in results.cases)
     shown = ", ".join(f"{counts[word]} {word}" for word in SEVERITY if counts[word])
     commit = f" at commit {escape(results.commit[:12])}" if results.commit else ""
-    among = f"; {results.pairs} pairs judged together" if results.pairs else ""
+    among = f"; {results.pairs} pairs of case and metric judged together" if results.pairs else ""
     tests = plural(len(results.cases), "test")
     return f"{tests}: {shown or 'none'}; {duration(results.seconds)} of measuring{commit}{among}"
 

@@ -20,7 +20,7 @@ BISECT = Command(
     "find the commit or version that made a test slower", f"{__name__}.commands.bisect", "Judge"
 )
 HISTORY = Command(
-    "show a case over its baselines in git and its sessions",
+    "show how a case changed over baselines in git and over sessions",
     f"{__name__}.commands.history",
     "Judge",
 )

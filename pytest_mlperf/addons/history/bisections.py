@@ -77,7 +77,7 @@ class BisectStore:
         if other:
             raise MlperfError(
                 f"the stored measurements were made with another {' and '.join(other)}; "
-                "use that one, or discard them with --restart"
+                "restore it, or discard the measurements with --restart"
             )
 
     @property

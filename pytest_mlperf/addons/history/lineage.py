@@ -81,7 +81,8 @@ def commits(folder: Path, good: str, bad: str) -> list[BuildAt]:
         )
     if _git(folder, "merge-base", "--is-ancestor", first, last).returncode:
         swapped = not _git(folder, "merge-base", "--is-ancestor", last, first).returncode
-        more = "they are in the wrong order" if swapped else "they have no commit in common"
+        base = f"they are on different branches; give as GOOD: git merge-base {good} {bad}"
+        more = "they are in the wrong order" if swapped else base
         raise MlperfError(f"GOOD {good!r} is not an ancestor of BAD {bad!r}: {more}")
     line = ("--first-parent", "--ancestry-path", "--reverse", f"{first}..{last}")
     return [*_log(folder, "-1", first), *_log(folder, *line)]
@@ -90,7 +91,7 @@ def commits(folder: Path, good: str, bad: str) -> list[BuildAt]:
 def _commit(folder: Path, name: str, ref: str) -> str:
     done = _git(folder, "rev-parse", "--verify", "--end-of-options", f"{ref}^{{commit}}")
     if done.returncode:
-        raise MlperfError(f"{name} {ref!r} is not a commit here; fetch it first")
+        raise MlperfError(f"{name} {ref!r} is not a commit of this clone; fetch it, or correct it")
     return _text(done)
 
 

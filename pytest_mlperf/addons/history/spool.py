@@ -46,7 +46,7 @@ class Delivery:
             text = f"store: results not sent: {self.reason}; {kept if self.waiting else lost}"
         else:
             others = self.sent - 1
-            more = f", also earlier sessions that were missing: {others}" if others > 0 else ""
+            more = f"; earlier sessions sent, too: {others}" if others > 0 else ""
             text = f"store: {self.place}{more}"
         return visible("; ".join([text, *self.notes]))
 
@@ -104,6 +104,7 @@ def _send_waiting(add: Callable[[Results], int], folder: Path, delivery: Deliver
             if not path.exists():
                 continue  # another session has sent it
             path.replace(path.with_name(f"{path.name}{REFUSED_SUFFIX}"))
-            delivery.notes.append(f"the store refuses a session for good: {error}")
+            text = "an earlier session cannot be stored, and is not sent again"
+            delivery.notes.append(f"{text}: {error}")
         else:
             path.unlink(missing_ok=True)

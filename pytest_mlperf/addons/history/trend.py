@@ -241,7 +241,7 @@ def _step_cells(step: TrendStep) -> dict[str, str]:
 
 def _says(step: TrendStep) -> str:
     if step.low is None:
-        return "runs not here"
+        return "runs missing"
     return {True: "better", False: "worse", None: "not proven"}[step.better]
 
 
@@ -253,7 +253,7 @@ def _trend_notes(history: Trend) -> list[str]:
     if len(history.points) > 2:
         notes.append(
             "better and worse are corrected for the number of changes shown: if nothing "
-            "changed, 1 trend of 20 shows one"
+            "changed, 1 history of 20 contains one of these words"
         )
     if any(step.by_sessions is False for step in (*steps, history.total)):
         notes.append(
@@ -268,7 +268,7 @@ def _total(history: Trend) -> str:
     if len(history.points) == 1:
         return "one accepted baseline: nothing to compare it with yet"
     if history.since is None:
-        return "the last baseline cannot be compared"
+        return "the newest baseline cannot be compared with an earlier one"
     names = version_labels(history.points)
     ends = f"{names[history.since]} → {names[-1]}"
     days = f"{history.points[history.since].date} to {history.points[-1].date}"

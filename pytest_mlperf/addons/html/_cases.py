@@ -209,7 +209,7 @@ def _curve(result: CaseResult, record: Record | None) -> Iterator[Packed]:
     unit = METRICS[rate].title
     yield {
         "plot": "curve",
-        "title": f"{unit} of all users, and of one",
+        "title": f"{unit}, all users together and each user",
         "says": (
             "Each point is a number of concurrent requests. Higher: more throughput of the server. "
             "Further to the right: faster for each user. The vertical line through a point is the "

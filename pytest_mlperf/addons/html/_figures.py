@@ -460,7 +460,7 @@ def precisions(cases: Sequence[Grouped]) -> Figure:
     more = f" Not drawn: {'; '.join(absent[:MAX_LISTED_ENTRIES])}." if absent else ""
     return Figure(
         name="precisions",
-        title="What each precision costs and gives",
+        title="Speed and accuracy of each precision",
         says=(
             "Right is faster, up is more accurate, both relative to the reference entry of the "
             "same session (fp32, else the widest precision). Bars are confidence intervals, marks "

@@ -80,10 +80,10 @@ def credibility_notes(results: Results) -> Iterator[tuple[Tone, str]]:
     """Yield (tone, sentence) on facts that weaken or support the session's verdicts."""
     cases = results.cases
     for share in sorted({result.handicap for result in cases if result.handicap}):
-        text = f"Slowed on purpose (--mlperf-handicap {100 * share:g} %): cannot be recorded."
+        text = f"Slowed on purpose (--mlperf-handicap {100 * share:g} %): not for a baseline."
         yield "fail", text
     if any(result.pretended for result in cases):
-        yield "fail", "The accelerator was only pretended: the figures are not its own."
+        yield "fail", "The accelerator was only pretended: all figures are of another device."
     invalid = sum(result.verdict.outcome is Outcome.INVALID for result in cases)
     if invalid:
         yield "fail", f"{plural(invalid, 'test')} INVALID and not judged: each test says why."
@@ -94,7 +94,8 @@ def credibility_notes(results: Results) -> Iterator[tuple[Tone, str]]:
     yield from _proof(results)
     yield from _machine(results)
     if results.pairs:
-        yield "good", f"{results.pairs} pairs of case and metric share one error rate."
+        text = f"All {results.pairs} metrics of all cases were judged jointly"
+        yield "good", f"{text}: the error rate holds for the whole session."
     for text in machine_noise_notes(results):
         yield "open", f"{text[0].upper()}{text[1:]}."
     yield from _not_run(results)
@@ -115,10 +116,10 @@ def _proof(results: Results) -> Iterator[tuple[Tone, str]]:
     ]
     weak = sum(m.baseline.detectable > m.limit for m in gated if m.baseline.detectable and m.limit)
     if weak:
-        text = f"The baselines cannot prove {weak} of {plural(len(gated), 'limit')}"
+        text = f"The baselines are too noisy to prove {weak} of {plural(len(gated), 'limit')}"
         yield "open", f"{text}: record more runs, or widen the limits."
     elif gated:
-        yield "good", f"Every baseline can prove its limit ({len(gated)})."
+        yield "good", f"The baselines can prove all limits ({len(gated)})."
 
 
 def _not_run(results: Results) -> Iterator[tuple[Tone, str]]:

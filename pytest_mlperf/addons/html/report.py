@@ -113,7 +113,7 @@ def _shown(path: Path, gpus: Sequence[GpuLog], window: Span) -> Span:
     pad_s = max(MARGIN_SECONDS, MARGIN_SHARE * (end_s - begin_s))
     first_s, last_s = max(min(times), begin_s - pad_s), min(max(times), end_s + pad_s)
     if not (end_s > begin_s and first_s < end_s and last_s > begin_s):
-        raise RunError("sampler", f"{path} has no GPU readings of the timed part")
+        raise RunError("sampler", f"{path} has no GPU readings within LoadGen's window")
     return min(first_s, begin_s), max(last_s, end_s)
 
 
@@ -223,7 +223,7 @@ def _label(reason: str, shares: Mapping[int, float], count: int) -> str:
         return words
     if len(shares) > 2:
         return f"{words}, {len(shares)} GPUs"
-    return f"{words}, GPU {' '.join(map(str, shares))}"
+    return f"{words}, GPU{'s' * (len(shares) > 1)} {' and '.join(map(str, shares))}"
 
 
 def merged(spans: Sequence[Span], apart_s: float) -> list[Span]:

@@ -145,9 +145,8 @@ def write_site(
     Raises MlperfError if the folder contains files of another origin or cannot be written.
     """
     if folder.exists() and not (folder / MARK).is_file() and any(folder.iterdir()):
-        raise MlperfError(
-            f"{folder} contains files that do not belong to this site; name another folder"
-        )
+        text = "is not empty, and was not written by --format site; name another folder"
+        raise MlperfError(f"{folder} {text}")
     try:
         folder.parent.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(prefix=".site-", dir=folder.parent) as temporary:

@@ -134,9 +134,9 @@ def _refusal(
         return ""
     drops = verdict is not None and any(row.direction == "drop" for row in verdict.rows)
     if verdict is not None and (drops or verdict.outcome in _REFUSED):
-        return f"not changed: {headline(verdict)}; to accept it, use --update replace"
+        return f"not changed: {headline(verdict)}; to accept these runs, use --update replace"
     sessions = len({session_of(run, session_by) for run in kept})
-    enough = f"not changed: it has {sessions} sessions, which is enough"
+    enough = f"not changed: it already has {sessions} sessions; --update replace begins anew"
     return enough if sessions >= DAYS else ""
 
 

@@ -27,6 +27,8 @@ KEYS = {
 }
 """Keys of a file, each an option of the command, and the types of their values."""
 
+TYPE_NAMES = {list: "a list", str: "a text in quotes", dict: "a table", bool: "true or false"}
+
 
 def parsed_file(path: Path, root: Path) -> argparse.Namespace:
     """Return the arguments of `pytest-mlperf judge` that a file defines.
@@ -42,7 +44,7 @@ def parsed_file(path: Path, root: Path) -> argparse.Namespace:
         if key not in KEYS:
             raise MlperfError(f"{path}: no key {key!r} in a {TITLE}{nearest(key, KEYS)}")
         if not isinstance(value, KEYS[key]):
-            raise MlperfError(f"{path}: {key} = {value!r} is not a {KEYS[key].__name__}")
+            raise MlperfError(f"{path}: {key} = {value!r} is not {TYPE_NAMES[KEYS[key]]}")
     if "files" not in content or ("against" in content) == ("baseline" in content):
         raise MlperfError(f"{path}: set files, and either against or baseline")
     parser = argparse.ArgumentParser(exit_on_error=False)
@@ -100,7 +102,10 @@ class JudgeFile(pytest.File):
             raise self.CollectError(broken(str(error))) from None
         rows = [row for row in result.rows if row.outcome is not None]
         if not rows:
-            raise self.CollectError(f"{self.path}: nothing could be judged")
+            raise self.CollectError(
+                f"{self.path}: no metric could be judged; pytest-mlperf judge with the same files "
+                "says why"
+            )
         session_of(self.config)  # which reports results at the end
         failed = failing(parsed, result)
         for row in rows:

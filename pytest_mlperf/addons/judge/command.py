@@ -75,7 +75,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     side.add_argument("--baseline", metavar="NAME", help="a baseline in baselines/judged")
     text = "show how many runs prove a drop, and their order"
     side.add_argument("--plan", action="store_true", help=text)
-    text = "record the baseline, or add a session to it; or replace it"
+    text = "missing: record the baseline, or add a session to it; replace: replace it"
     add("--update", choices=("missing", "replace"), help=text)
     add("--reason", default="", metavar="TEXT", help="why --update accepts these runs")
     add("--metrics", default="", metavar="NAMES", help="judge only these: ttft_p50,goodput")
@@ -86,7 +86,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "and commit, or the folder of files without a date)"
     )
     add("--session-by", metavar="FIELD", help=text)
-    text = "exit 1 for a PROVISIONAL verdict too, or also for an INCONCLUSIVE one"
+    text = "exit 1 also for PROVISIONAL verdicts, or for these and INCONCLUSIVE ones"
     add("--fail-on", choices=("provisional", "inconclusive"), help=text)
     for name, (placeholder, text) in REPEATED.items():
         add(f"--{name}", action="append", default=[], metavar=placeholder, help=text)
@@ -154,7 +154,7 @@ def _update(parsed: argparse.Namespace, new_side: Side) -> int:
     kept = {run.digest for run in accepted.load(parsed.baseline)} if exists else set()
     fresh = tuple(run for run in new_side.runs if run.digest not in kept)
     if not (fresh or replacing):
-        show([f"{accepted.baseline_file(parsed.baseline)}: not changed: it has these runs"])
+        show([f"{accepted.baseline_file(parsed.baseline)}: not changed: it already has these runs"])
         return 0
     if judging := bool(kept and fresh):
         result, sides = compare_runs(parsed, replace(new_side, runs=fresh))

@@ -174,7 +174,10 @@ def readers() -> Mapping[str, Reader]:
         except Exception as error:  # code of another package may raise anything
             raise EnvironmentFault(f"{owner} cannot be loaded: {text_of(error)}") from error
         if not isinstance(reader, Reader):
-            raise EnvironmentFault(f"{owner} is not a Reader")
+            raise EnvironmentFault(
+                f"{owner} is invalid, as its entry point names a {type(reader).__name__} instead "
+                "of a Reader; update or remove the package"
+            )
         loaded[entry.name] = reader
     return loaded
 
@@ -248,8 +251,8 @@ def read_side(paths: Sequence[Path], table: Reader | None = None) -> Side:
     if unknown:
         notes.append(f"left out, not written by a known tool: {some(unknown)}")
     if not runs:
-        reasons = "; ".join(notes) or "no result file in it"
-        raise MlperfError(f"{' '.join(map(str, paths))}: {reasons}")
+        reasons = f" ({'; '.join(notes)})" if notes else ""
+        raise MlperfError(f"{' '.join(map(str, paths))}: no result file found{reasons}")
     ordered = sorted(runs.values(), key=lambda run: (run.started is None, run.started or 0.0))
     notes += dict.fromkeys(note for run in ordered for note in run.notes)
     return Side(runs=tuple(ordered), notes=tuple(notes))
@@ -292,8 +295,8 @@ def _read(reader: Reader, document: ResultFile) -> list[ToolRun]:
     except Exception as error:  # a reader meets what no tool wrote
         reason = f"{type(error).__name__}: {text_of(error)}"
         raise MlperfError(
-            f"{document.path}: cannot be read as output of {reader.title}: its fields differ from "
-            f"those of the known versions ({reason})"
+            f"{document.path}: looks like output of {reader.title}, but its fields differ from "
+            f"those of the known versions ({reason}); is it complete, and of a known version?"
         ) from error
     if not any(run.points for run in runs):
         raise MlperfError(

@@ -67,7 +67,8 @@ def compare(
     one_session = not interleaved and bool(tasks) and min(sessions) < 2 and max(sessions) < 3
     names = {(s.row.point, s.row.metric) for s in scored if s.has_documents}
     totals = [s for s in scored if not s.has_documents and (s.row.point, s.row.metric) in names]
-    rows += [replace(s.row, outcome=None, note="judged by its documents below") for s in totals]
+    note = "not judged: only a total, but other files have scores by document, judged below"
+    rows += [replace(s.row, outcome=None, note=note) for s in totals]
     scored = [s for s in scored if s not in totals]
     alpha = RULE.alpha / max(len(tasks) + len(scored), 1)
     rows += _decided(
@@ -124,7 +125,9 @@ def _missing(old: Points, new: Points, settings: Settings) -> Iterator[Row]:
         for key in side:
             if key not in other:
                 outcome = None if settings.allow_missing else Outcome.INVALID
-                yield row_of(key, "point", outcome, note=f"only {name} has this point")
+                cure = "" if settings.allow_missing else "; measure it on both sides, or allow this"
+                cure += " with --allow-missing" if cure else ""
+                yield row_of(key, "point", outcome, note=f"measured only in {name}{cure}")
 
 
 def _missing_points(side: Points, runs: Sequence[ToolRun], name: str) -> Iterator[str]:
@@ -229,7 +232,9 @@ def _of_sides(task: JudgedMetric, side: Pooled, *, proven: bool, p: float) -> Ro
         return replace(row, outcome=Outcome.PERF_DROP)
     if min(row.runs) > 1 and p < RULE.alpha:
         return replace(
-            row, outcome=Outcome.SUSPECT, note="a drop if judged alone, not among all metrics"
+            row,
+            outcome=Outcome.SUSPECT,
+            note="a drop if judged alone, but not proven when all metrics are judged jointly",
         )
     if side.by_sessions:
         one = "one run proves no drop: give more runs" if min(row.runs) < 2 and proven else ""
@@ -296,7 +301,8 @@ def _of_scores(scored: ScoredPoint, rule: RuleA) -> Row:
     down, up = (NormalDist().inv_cdf(1 - e) * math.sqrt(variance) for e in (rule.beta, rule.alpha))
     low, high = row.sign * (now - before) - down, row.sign * (now - before) + up
     ends, least = sorted((row.sign * low, row.sign * high)), down + up
-    note = f"only totals, which show drops of {least:.2g} or more; give the files of samples"
+    note = f"total scores show only drops of {least:.2g} or more; give files with a score for each "
+    note += "document"
     outcome = Outcome.INCONCLUSIVE
     if low > -margin:
         outcome, note = Outcome.OK, ""
@@ -316,7 +322,8 @@ def _of_documents(
     for samples in (*old, *new):
         if samples.keys() != old[0].keys():
             other = len(samples.keys() ^ old[0].keys())
-            note = f"documents differ: {other:,} of {len(names):,} are in one file only"
+            note = f"documents differ: {other:,} of {len(names):,} are in one file only; evaluate "
+            note += "both builds on the same documents"
             return replace(row, outcome=Outcome.INVALID, note=note)
     before, now = (
         [sign * fmean(samples[name] for samples in side) for name in names] for side in (old, new)
@@ -369,5 +376,5 @@ def _how(tasks: Sequence[JudgedMetric], scored: Sequence[ScoredPoint], *, interl
     rows = f"{plural(count, 'metric')}{' judged jointly' if count > 1 else ''}"
     return (
         f"{ways}; {rows}: if nothing changed, at most 1 comparison of 100 shows a drop; "
-        "a metric that dropped by its limit is ok at most 5 times in 100"
+        "a metric that dropped by its limit is judged ok at most 5 times in 100"
     )

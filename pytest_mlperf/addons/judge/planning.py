@@ -76,12 +76,12 @@ def schedule(runs: Sequence[ToolRun], settings: Settings) -> Iterator[str]:
         )
     if pairs is None:
         yield (
-            f"more than {MAX_PAIRS} pairs: {target} is too noisy for a limit of {percent(limit)}; "
-            "leave it out (--metrics), or widen it (--limit)"
+            f"more than {MAX_PAIRS} pairs needed: {target} is too noisy for its limit of "
+            f"{percent(limit)}; leave the metric out (--metrics), or widen its limit (--limit)"
         )
         return
     drop = f"a drop of {percent(limit)}"
-    yield f"{pairs} pairs of runs prove or exclude {drop}; most are needed for {target}"
+    yield f"{pairs} pairs of runs prove or exclude {drop}; {target} needs the most of all metrics"
     order = " ".join("A B" if pair % 2 == 0 else "B A" for pair in range(pairs))
     yield f"run the old build (A) and the new one (B) on one host, in this order: {order}"
     if seconds := [run.duration_s for run in runs if run.duration_s]:

@@ -116,7 +116,7 @@ class PointCase:
         whole = [len(texts[0]) == len(self.old), len(texts[1]) == len(self.new)]
         outcome: Outcome | None = Outcome.INVALID
         if all(whole) and self.settings.allow_missing:
-            outcome, note = None, f"failed on both sides: {texts[1][0]}"
+            outcome, note = None, f"failed in the baseline and in the new runs: {texts[1][0]}"
         elif texts[0]:
             note = f"failed in the baseline: {texts[0][0]}"
         elif whole[1]:
@@ -141,7 +141,7 @@ class PointCase:
         figures["change"] = (1 - now) / (1 - before) - 1 if before < 1 else None
         self.settled.append(row_of(self.key, SUCCESS, outcome, **figures))
         for metric in self._judged_names():
-            note = "not comparable: failed requests are missing in percentiles and rates"
+            note = "not comparable: percentiles and rates leave failed requests out"
             self._settle(metric, Outcome.INVALID, note=note)
         return True
 

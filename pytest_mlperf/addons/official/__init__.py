@@ -34,7 +34,7 @@ ROUND = Command(
     "MLPerf",
 )
 SHARE = Command(
-    "show the share of the best official results reached", f"{__name__}.commands.share", "MLPerf"
+    "show how close cases come to the best official results", f"{__name__}.commands.share", "MLPerf"
 )
 SUBMISSION = Command(
     "write and check a tree for MLPerf's submission checker",

@@ -104,7 +104,7 @@ def _shortened(severity: str, messages: Sequence[str]) -> Iterator[str]:
         cut = "…" if len(message) > MAX_CHARACTERS else ""
         yield f"{severity}: {message[:MAX_CHARACTERS]}{cut}"
     if len(messages) > MAX_LINES:
-        yield f"{severity}: {len(messages) - MAX_LINES:,} more"
+        yield f"{severity}: {len(messages) - MAX_LINES:,} more, in the full output (see below)"
 
 
 def _fault(code: int, last: str, round_name: str, folder: Path) -> EnvironmentFault:

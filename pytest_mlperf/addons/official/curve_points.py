@@ -105,7 +105,10 @@ def _require_same(points: Sequence[Point], run: Run, folder: Path) -> None:
         > THROUGHPUT_SLACK_SHARE
         for p in points
     ):
-        raise MlperfError(f"{folder} was changed: its points differ from the results")
+        raise MlperfError(
+            f"{folder} was changed after the run: its points differ from the results file; restore "
+            "it, or measure again"
+        )
 
 
 def _theirs(folder: Path) -> Point:
@@ -217,7 +220,7 @@ def _summary(window: PointWindow) -> dict[str, Any]:
         **times,
         "output_sequence_lengths": {"total": window.tokens},
         "finish_reason_counts": dict(window.finishes),
-        "notes": f"by our own loop, not by MLCommons' client; {UNVERIFIED_LABEL}",
+        "notes": f"measured by {CLIENT_NAME}, not by MLCommons' client; {UNVERIFIED_LABEL}",
     }
 
 

@@ -66,7 +66,7 @@ def _point(point: Point, every: Sequence[int], about: About) -> dict[str, Any]:
         "shared_docs": "docs",
     }
     if taken := sorted(content.keys() & about.point.keys()):
-        raise MlperfError(f"remove point.{taken[0]}: it is taken from the run")
+        raise MlperfError(f"the --about file must not set point.{taken[0]}: the run determines it")
     return {**content, **about.point}
 
 
@@ -104,13 +104,18 @@ def shortfalls(points: Sequence[Point], about: About) -> list[str]:
     lacks = curve_defects([point.concurrency for point in points], about.highest)
     if unscored := [region for region in SCORED if region not in _scored(points, about)]:
         lacks.append(
-            "no scores by MLCommons' client (accuracy_results.json) at a point in "
+            "no accuracy scores by MLCommons' client (accuracy_results.json) in these regions: "
             f"{', '.join(unscored)}"
         )
     if about.highest not in {point.concurrency for point in points}:
-        lacks.append(f"no point at the maximum, {about.highest:,}, which counts as Offline")
+        lacks.append(
+            f"no point at concurrency {about.highest:,}, system.max_supported_concurrency, which "
+            "counts as Offline"
+        )
     if any(point.warmup is None for point in points) and "warmup" not in about.point:
-        lacks.append("the warm-up was not recorded (no events.jsonl); write point.warmup")
+        lacks.append(
+            "the warm-up was not recorded (no events.jsonl); add point.warmup to the --about file"
+        )
     if any(map(_unaccounted, points)):
         lacks.append(
             "runs that ended by time left requests in flight, which MLPerf counts as lost: "

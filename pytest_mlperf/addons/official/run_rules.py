@@ -33,4 +33,4 @@ def too_low(values: Mapping[str, Any], least: Mapping[str, int]) -> Iterator[str
     for name, limit in least.items():
         value = values.get(f"effective_{name}")
         if not (isinstance(value, int | float) and value >= limit):
-            yield f"{name} is {quoted(value)}; at least {limit:,} are needed"
+            yield f"{name} is {quoted(value)}; it must be at least {limit:,}"

@@ -148,8 +148,8 @@ def power_limits(machine: Machine, proc: Path = Path("/proc")) -> Iterator[Check
         return
     notes = power_limit.saved_limits(lease_place())
     left = [
-        f"{note.uuid} was set from {note.was_mw / 1000:g} to {note.set_mw / 1000:g} W for a case; "
-        "the next case on it restores the limit"
+        f"a case changed the power limit of {note.uuid} from {note.was_mw / 1000:g} to "
+        f"{note.set_mw / 1000:g} W; it is restored when that case ends, or by the next case there"
         for note in notes.values()
         if note.uuid in {gpu["uuid"] for gpu in machine.gpus}
     ]
@@ -272,7 +272,7 @@ def plugin() -> Check:
     try:
         done = requirements.run_captured(command, limit_s)
     except subprocess.TimeoutExpired:
-        return Check("tools", "pytest", "broken", f"no answer within {limit_s} s")
+        return Check("tools", "pytest", "broken", f"pytest --help did not end in {limit_s} s")
     versions = f"{version('pytest')}, plugin pytest-mlperf {version('pytest-mlperf')}"
     if "--mlperf-plan" in done.stdout:
         return Check("tools", "pytest", "ok", f"{versions} is active")

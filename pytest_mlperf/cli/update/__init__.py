@@ -148,7 +148,7 @@ def _copy(root: Path, copy: Path) -> None:
             shutil.copytree(root, copy, ignore=shutil.ignore_patterns(".*"))
         copy.mkdir(parents=True, exist_ok=True)
     except (OSError, shutil.Error) as error:
-        raise MlperfError(f"{root} cannot be copied: {error}") from None
+        raise MlperfError(f"the baselines folder {root} cannot be copied: {error}") from None
 
 
 def repeated(arguments: Sequence[str]) -> tuple[str, ...]:

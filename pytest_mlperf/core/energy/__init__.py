@@ -207,10 +207,10 @@ def _by_counter(
     )
     energy = replace(energy, uncertainty_j=uncertainty_j, own_j=own_j)
     disagree = f"disagree: {joules:,.0f} J and "
-    note = f"counter and power trace {disagree}{energy.trace_j or 0:,.0f} J"
+    note = f"energy counter and power trace {disagree}{energy.trace_j or 0:,.0f} J"
     if apart_j is not None and apart_j > max(share * joules, ends_j):
         if not covers and second_j is not None:
-            note = f"counter and the driver's mean power {disagree}{second_j:,.0f} J"
+            note = f"energy counter and the driver's mean power {disagree}{second_j:,.0f} J"
         elif not covers:
             note += "; which is right is unknown: this sensor may measure only a part of the time"
         return replace(energy, invalid=(*energy.invalid, note))
@@ -241,20 +241,24 @@ def _plausible(energy: Energy, limit_w: float | None) -> Energy:
             f"limit of {limit_w:.0f} W"
         )
     if energy.window_s < MIN_WINDOW_SECONDS:
-        notes.append(f"a window of {floored(energy.window_s)} s is too short for energy")
+        seconds = floored(energy.window_s)
+        notes.append(f"{seconds} s are too short to measure energy; raise min_duration")
     elif energy.window_s < MIN_GATED_SECONDS:
         notes.append(too_short("energy", energy.window_s))
     elif not invalid and (energy.uncertainty_j or 0.0) > UNSURE * energy.joules:
         share = (energy.uncertainty_j or 0.0) / energy.joules
-        notes.append(f"energy with an uncertainty of {share:.0%} is reported, not gated")
+        notes.append(
+            f"energy with an uncertainty of {share:.0%} is reported, not gated: at most "
+            f"{UNSURE:.0%} is allowed"
+        )
     return replace(energy, invalid=tuple(invalid), notes=tuple(notes))
 
 
 def too_short(noun: str, window_s: float) -> str:
     """Return the note that energy is not judged in a window shorter than `MIN_GATED_SECONDS`."""
     return (
-        f"{noun} of {floored(window_s)} s is reported, not gated: at least "
-        f"{MIN_GATED_SECONDS:g} s are needed"
+        f"{noun} measured for only {floored(window_s)} s is reported, not gated: at least "
+        f"{MIN_GATED_SECONDS:g} s are needed; raise min_duration"
     )
 
 

@@ -37,7 +37,7 @@ MIN_COUNTER_VALUES = 10
 MAX_MEAN_RATIO = 2.0
 """Tolerated ratio of the mean of sampled powers to the counter's mean power."""
 
-NO_COUNTER = f"the DCGM exporter reports no {ENERGY_METRIC}, or 0 or an empty value"
+NO_COUNTER = f"the DCGM exporter reports no {ENERGY_METRIC} above 0"
 
 FASTER = "start the DCGM exporter with --collect-interval=1000, or "
 SELDOM = (
@@ -215,8 +215,8 @@ def _beside_powers(whole: EnergyReading, watts: Sequence[float]) -> Iterator[str
     if not 1 / MAX_MEAN_RATIO <= mean_w / whole.mean_w <= MAX_MEAN_RATIO:
         yield (
             f"energy not judged: the energy counters give a mean of {whole.mean_w:.3g} W, "
-            f"{POWER_METRIC} gives {mean_w:.3g} W; {ENERGY_METRIC} must be in mJ, and both of "
-            "the same GPUs"
+            f"{POWER_METRIC} gives {mean_w:.3g} W; {ENERGY_METRIC} must be in mJ, and both "
+            "metrics must be of the same GPUs"
         )
 
 

@@ -219,7 +219,7 @@ def _why_unknown(
         yield (
             f"the meter's log is from {_clock(first_s)} to {_clock(last_s)} UTC, the run from "
             f"{_clock(begin_s)} to {_clock(end_s)} UTC: let the meter log during the run; if "
-            "its clock is not in UTC, state its offset"
+            "the times in the log are not UTC, set mlperf_meter_offset (seconds) in pytest.ini"
         )
     if first_s > begin_s:
         yield (

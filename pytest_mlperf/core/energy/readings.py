@@ -330,7 +330,7 @@ def _broken(counter: Sequence[Reading]) -> CounterEnergy:
         return CounterEnergy(why_not=jumped, invalid=(jumped,))
     reset = (
         f"the energy counter went back from {fell[0]:,.0f} J to {fell[1]:,.0f} J: the driver "
-        "was reloaded (no persistence mode?)"
+        "was reloaded; keep it loaded: sudo nvidia-smi -pm 1"
     )
     return CounterEnergy(why_not="the energy counter was reset", invalid=(reset,))
 

@@ -356,7 +356,9 @@ def learn(series: Sequence[Series], default: Noise) -> Learnt:
     """
     usable = [(one, variances) for one in series if (variances := spread(one.runs)) is not None]
     if not usable:
-        raise ValueError("noise needs at least two runs of one case in one session")
+        raise ValueError(
+            "noise needs at least two runs of one case in one session; repeat with --runs 2 or more"
+        )
     spreads = [variances for _, variances in usable]
     cases = len({one.case for one, _ in usable})
     sessions = len({run.session for one, _ in usable for run in one.runs})

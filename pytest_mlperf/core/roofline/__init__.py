@@ -74,7 +74,10 @@ def _nothing(result: Changed, reason: str) -> Changed:
 def _share(technique: str) -> Callable[[Changed, Circumstances], Changed]:
     def change(result: Changed, seen: Circumstances) -> Changed:
         if seen.work_share is None:
-            reason = f"{technique}: set work_share, the share of the work that is left"
+            reason = (
+                f"{technique}: set work_share, the share of the work that is left "
+                "(work.work_share in the engine's describe(), or limits --set)"
+            )
             return _nothing(result, reason)
         return _with_figures(result, share=seen.work_share)
 
@@ -107,7 +110,9 @@ def _fewer_calls(name: str, *, guided: bool) -> Callable[[Changed, Circumstances
         result = _with_figures(result, steps=steps, calls=calls)
         if seen.steps is None or not (guided or seen.calls):
             return _unknown(
-                result, f"{name}: set steps (denoising steps per image) and calls (per step)"
+                result,
+                f"{name}: set steps (denoising steps per image) and calls (per step): "
+                "work.steps and work.calls in the engine's describe(), or limits --set",
             )
         return result
 
@@ -119,7 +124,8 @@ def _part_of_network(result: Changed, seen: Circumstances) -> Changed:
     if seen.network_share is None:
         return _unknown(
             _with_figures(result, network_share=1 / result.certain.steps),
-            "deepcache: set network_share, the mean share of the network that a call computes",
+            "deepcache: set network_share, the mean share of the network that a call computes "
+            "(work.network_share in the engine's describe(), or limits --set)",
         )
     return _with_figures(result, network_share=seen.network_share)
 
@@ -127,7 +133,8 @@ def _part_of_network(result: Changed, seen: Circumstances) -> Changed:
 def _drafts(result: Changed, seen: Circumstances) -> Changed:
     if seen.accepted_tokens is None:
         reason = (
-            "speculative-decoding: set accepted_tokens, the tokens that a step gives on average"
+            "speculative-decoding: set accepted_tokens, the tokens that a step gives on average "
+            "(work.accepted_tokens in the engine's describe(), or limits --set)"
         )
         return _unknown(replace(result, drafts=None), reason)
     return replace(result, drafts=seen.accepted_tokens)

@@ -290,7 +290,7 @@ def per_dollar(
     if not 0 <= rate < math.inf:
         raise ValueError(f"the rate is {rate!r}; must be finite, at least 0")
     if gpus < 1 or weight_gpus < 1:
-        raise ValueError(f"gpus={gpus}, holding={weight_gpus}; both must be at least 1")
+        raise ValueError(f"gpus={gpus}, weight_gpus={weight_gpus}; both must be at least 1")
     paid = max(gpus, weight_gpus)
     dollars_per_s = price.usd_per_gpu_hour * paid / SECONDS_PER_HOUR
     return PerDollar(value=rate / dollars_per_s, of=unit, gpus=paid, price=price)

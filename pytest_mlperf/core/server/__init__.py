@@ -183,9 +183,7 @@ def server_seen(
         values |= {n if point is None else at_point(n, point): v for n, v in seen.items()}
         counts = ([one[name] for one in inside if name in one] for name in COUNTERS)
         if any(after < before for series in counts for before, after in pairwise(series)):
-            notes.append(
-                f"{at}the server's counters began anew in the window: it was started again"
-            )
+            notes.append(f"{at}the server restarted during the measurement: its counters fell")
     return values, tuple(notes)
 
 

@@ -182,7 +182,7 @@ def _paired(paired: PairedVerdict) -> str:
         "of them with another score"
     )
     if paired.worst is None or paired.best is None or paired.bound is None:
-        return f"{counts}; it counts output, so it is compared but not judged"
+        return f"{counts}; a metric that counts output is compared, but not judged"
     plain = "" if paired.p is None else f"; p = {paired.p:.2g} by the plain paired test"
     return (
         f"{counts}; change at worst {points(paired.worst)} points, at best {points(paired.best)}: "

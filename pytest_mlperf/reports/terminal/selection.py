@@ -173,10 +173,10 @@ def extra_time_lines(
         seconds = sum(min(case.seconds_per_run, MAX_WARMUP_SECONDS) for case in first.values())
         names = ", ".join(reversed(first))
         lines.append(
-            f"{plural(len(first), 'warm-up')} before, which do not count, {duration(seconds)} in "
-            f"all: one on each of {names}"
+            f"plus {plural(len(first), 'warm-up run')}, one on each of {names}, whose results do "
+            f"not count: {duration(seconds)} in all"
             if len(first) > 1
-            else f"1 warm-up before, which does not count, {duration(seconds)}: on {names}"
+            else f"plus 1 warm-up run on {names}, whose result does not count: {duration(seconds)}"
         )
     lines += dict.fromkeys(
         f"{case.case.workload} in {case.case.scenario} is timed on "

@@ -299,7 +299,8 @@ def _facts(tests: Sequence[CaseResult]) -> Iterator[str]:
 NEXT_SESSION_NOTE = "the test fails if the next session, on another day, sees this drop again"
 
 WARNING_NOTE = (
-    "this drop is only a warning: the baseline's own days vary as much, or the baseline is old"
+    "this drop is only a warning: the days of the baseline differ as much, or the baseline is old "
+    "(then record it anew: --mlperf-update=replace)"
 )
 
 

@@ -226,8 +226,8 @@ class CheckpointStore:
                     raise RunError(
                         "build",
                         f"waited {limit_s:.0f} s for another process that builds the same "
-                        f"checkpoint ({lock.lock_file}); end that process, or raise "
-                        "mlperf_lease_timeout",
+                        f"checkpoint ({lock.lock_file}); end that process, or raise the ini "
+                        "setting mlperf_lease_timeout",
                     ) from None
         try:
             yield

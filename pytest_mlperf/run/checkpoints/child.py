@@ -156,7 +156,8 @@ def prompts_of(spec: dict[str, Any]) -> list[list[int]] | list[str]:
     dataset = as_dataset(imported("dataset", spec["dataset"]["target"], options)(**options))
     total, count = len(dataset), spec["count"]
     if count is not None and count > total:
-        raise RunError("build", f"calibration needs {count:,} samples, the data set has {total:,}")
+        text = f"calibration needs {count:,} samples, the data set has {total:,}"
+        raise RunError("build", f"{text}: set a lower number of samples")
     indices = sorted(fixed_order(total)[:count])
     form = "captions" if is_pipeline(folder) else "tokens"
     make = imported("form of calibration prompts", target("calibration", form))

@@ -51,7 +51,8 @@ def main(file: str, key: str) -> None:
     try:
         spec = json.loads(Path(file).read_text("utf-8"))
     except OSError as error:
-        events.fail(f"{here} cannot read {file} ({error.strerror}); a container must mount it")
+        more = "if it runs in a container, mount this folder there"
+        events.fail(f"{here} cannot read {file} ({error.strerror}); {more}")
     for name, value in spec["environment"].items():
         os.environ.pop(name, None)
         os.environ.update({name: value} if value is not None else {})

@@ -258,7 +258,8 @@ class ChildEvents:
         name = event["event"]
         if self.follows is not None and name not in ANY_TIME:
             if name not in self.follows[self._last]:
-                raise self._refused(line, f"in the wrong order, after {self._last or 'no other'}")
+                after = f"after {self._last!r}" if self._last else "as the first one"
+                raise self._refused(line, f"{name!r} is not expected {after}")
             self._last = name
         return event
 
@@ -277,8 +278,8 @@ class ChildEvents:
         )
         return RunError(
             self.layer,
-            f"the {self.whose} or a library wrote to the pipe of events, which is reserved: "
-            f"{quoted_line} ({reason}); write to stdout, or to files opened for it",
+            f"the {self.whose} or a library wrote to the pipe that is reserved for pytest-mlperf: "
+            f"{quoted_line} ({reason}); it must write to stdout, or to files that it opened",
             self.log,
         )
 

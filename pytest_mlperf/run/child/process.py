@@ -195,7 +195,7 @@ class Child:
             took_s = time.monotonic() - started
             self.show(broken(f"{self.title}{_place(event)}, {took_s:.0f} s"))
         if not process.ends_within(KILL_GRACE_SECONDS):
-            raise self._error(f"the {self.whose} closed its event pipe, but did not end")
+            raise self._error(f"the {self.whose} {CLOSED_PIPE}")
         raise self._error(f"the {self.whose} {ended(process.returncode)}")
 
     def _watched_events(self, process: EventProcess) -> Iterator[Event]:
@@ -239,6 +239,11 @@ class Child:
 def _place(event: Event) -> str:
     return f", {event['done']:,} of {event['total']:,} {event['what']}" if "done" in event else ""
 
+
+CLOSED_PIPE = (
+    "closed its pipe to pytest-mlperf, but did not end: it may have closed all file descriptors, "
+    "as a daemon does"
+)
 
 LOADING = frozenset({"start", "python", "started", "loading"})
 """Phases before the engine has loaded, in which its output counts as progress."""
@@ -326,7 +331,7 @@ class WorkerProcess:
                     return f"{who} raised {message}"
         if not process.ends_within(max(0.0, deadline - time.monotonic())):
             self._ask_for_stacks()
-            stacks = f"its stacks are in {self.log.name}"
+            stacks = f"its thread stacks are in {self.log.name}"
             return f"{who} did not end in {STOP_SECONDS:g} s; killed, {stacks}"
         code = process.returncode
         return f"{who} ended the process: it {ended(code)}" if code else None
@@ -426,11 +431,11 @@ class WorkerProcess:
             if quiet or self._phase in LOADING
             else "No phase may take longer: lower target_qps, min_duration or min_query_count"
         )
-        return self._error(f"{head}; worker killed, its stacks are in the log. {advice}")
+        return self._error(f"{head}; worker killed, its thread stacks are in the log. {advice}")
 
     def _died(self) -> RunError:
         if not self._process.ends_within(KILL_GRACE_SECONDS):
-            return self._error("the worker closed its event pipe, but did not end")
+            return self._error(f"the worker {CLOSED_PIPE}")
         code = self._process.returncode
         how = ended(code, f" during {self._phase_words}")
         if code == -signal.SIGSEGV and self._phase in {"performance", "accuracy"}:
@@ -461,5 +466,5 @@ class WorkerProcess:
 
 def _of_build(kind: str, build: Build) -> str:
     if kind in {EnvironmentFault.__name__, "ImportError", "ModuleNotFoundError"}:
-        return f"; it runs in {build.title} ({build.key}): install it there"
+        return f"; the engine runs in {build.title} ({build.key}): install what is missing there"
     return f" (in {build.title})"

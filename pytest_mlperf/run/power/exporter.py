@@ -69,7 +69,8 @@ def find_exporter(url: str, chosen: tuple[str, ...] = ()) -> Exporter:
         ) from None
     if not (page_gpus := read_exporter(content)):
         raise SuiteError(
-            f"{url} shows no GPU's {ENERGY_METRIC}: it is not the page of a DCGM exporter"
+            f"{url} shows no {ENERGY_METRIC} of a GPU: correct the address, or let the DCGM "
+            "exporter export this field"
         )
     gpus = read_exporter(content, chosen)
     for word in chosen:

@@ -121,9 +121,10 @@ def _sampler_loss(log: PowerLog, seconds: float, used: Mapping[str, UsedGpu]) ->
     if log.ended:
         gpus = [gpu for gpu in log.gpus if gpu.silent]
         names = ", ".join(used[gpu.uuid].name for gpu in gpus)
-        how = f"NVML no longer answered for {names}: {gpus[0].last_failure or 'no reason'}"
+        failure = gpus[0].last_failure
+        how = f"NVML no longer answered for {names}" + (f": {failure}" if failure else "")
     sign = Sign.of(SignKey.NOT_WATCHED, "not_watched", after_s=seconds, cause=how)
-    return f"{how} {seconds:.1f} s into the run", sign
+    return f"{how}, {seconds:.1f} s into the run", sign
 
 
 def _busy(run: Figures) -> float:

@@ -219,7 +219,7 @@ START_TIMEOUT_SECONDS = 60.0
 COUNTER_MARGIN_SECONDS = 0.5
 """Time beyond PAD_S, because the energy counter is late."""
 
-SILENT = "it said nothing"
+SILENT = "it printed no error"
 
 HANG_NOTE = "it hung in NVML, or was stopped"
 
@@ -309,7 +309,10 @@ class PowerSampling:
         try:
             line = self._process.line(time.monotonic() + self._patience_s, MAX_EVENT_BYTES)
         except EOFError:
-            line, self.unavailable = None, f"the sampler broke at its start: {self._last_words()}"
+            line, self.unavailable = (
+                None,
+                f"the sampler of the GPUs did not start: {self._last_words()}",
+            )
         else:
             if line is None:
                 self.unavailable = f"NVML did not answer within {self._patience_s:g} s"

@@ -311,7 +311,7 @@ class TokenSink(_PooledSink):
                 RunError(
                     "engine",
                     "done() came before first_tokens() for some samples; "
-                    "a run with token latencies needs both, in this order",
+                    "in a run with token latencies, first_tokens() must come first",
                 )
             )
             return

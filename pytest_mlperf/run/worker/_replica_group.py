@@ -372,7 +372,7 @@ class ReplicaGroup:
         with contextlib.suppress(subprocess.TimeoutExpired):
             replica.process.wait(POLL_SECONDS)
         code = replica.process.poll()
-        how = "hung up" if code is None else ended(code)
+        how = "closed its pipe to the worker, but did not end" if code is None else ended(code)
         self.fail(replica.error(f" {how}"))
 
     def _watch(self) -> None:

@@ -135,8 +135,8 @@ class ReplicatedEngine(Engine):
                 if facts[0].get(name) != other.get(name):
                     raise RunError(
                         "engine",
-                        f"{replicas[0].name} and {replica.name} differ in {name}: "
-                        f"{facts[0].get(name)} and {other.get(name)}",
+                        f"{replicas[0].name} and {replica.name} differ in {name} of describe(): "
+                        f"{facts[0].get(name)} and {other.get(name)}; replicas must be equal",
                     )
         gpus = Counter(len(replica.gpus) for replica in replicas)
         (replica_gpus,) = gpus or {0: 0}

@@ -358,9 +358,9 @@ class GuardedSink:
         if all(i in waiting for i, _ in recent[-len(twins) :]):
             return None
         return (
-            f"{len(twins):,} samples submitted and not completed, each of an index that "
-            f"occurs twice (index {twins[0]} first): an engine that stores results by index, "
-            "and not by id, loses one of two in a batch"
+            f"{len(twins):,} samples submitted and not completed; each has the index of another "
+            f"sample in the run (first: index {twins[0]}): the engine must store results by id, "
+            "because an index can occur twice in a batch"
         )
 
     def use_clock(self, clock: Clock) -> None:
@@ -410,7 +410,9 @@ class GuardedSink:
         raise NotImplementedError
 
     def lost(self, ids: Sequence[int]) -> None:
-        self._fail(RunError("engine", f"{len(ids)} requests failed, and none may fail"))
+        self._fail(
+            RunError("engine", f"{len(ids)} requests failed; in this scenario none may fail")
+        )
 
     def failed(self, error: object) -> None:
         """End the run as ERROR; an `error` that is not an exception is described in the message."""

@@ -37,7 +37,7 @@ BUFFERED_NOTE, HIDDEN_NOTE = "answers_buffered", "hidden_tokens"
 
 NO_GAPS = "the time between two tokens is not known"
 
-NO_TPOT = "TPOT says nothing of how fast a user sees tokens"
+NO_TPOT = "TPOT does not show how fast a user sees tokens"
 
 BUFFERED = (
     "TPOT, times between tokens and speed per user are not known, and TTFT is the time to first "
@@ -168,7 +168,10 @@ class TokenTimes:
         if self._limits_s and ttft_s <= self._limits_s[0] and tpot_s <= self._limits_s[1]:
             self.met += 1
         if 0 < len(stamps.gaps) != tokens - 1 - hidden:
-            return f"{len(stamps.gaps) + 1} of its {tokens - hidden} tokens were reported"
+            return (
+                f"first_tokens() and next_tokens() reported {len(stamps.gaps) + 1} tokens, done() "
+                f"{tokens - hidden}; report every token, or only the first"
+            )
         return None
 
     def _record_gaps(
@@ -210,11 +213,11 @@ class TokenTimes:
         notes = {}
         if self._together > TOGETHER_TOKENS_SHARE * len(self._gaps) and not self.buffered:
             share = round(self._together / len(self._gaps), 2)
-            text = f"{share * 100:.3g} % of the tokens came together with others: {NO_GAPS}"
+            text = f"{share * 100:.3g} % of the tokens arrived together with others: {NO_GAPS}"
             notes[TOGETHER_NOTE] = text
         if self.buffered:
             share = round(self._buffered / self._samples, 2)
-            text = f"{share * 100:.3g} % of the answers came in one read, or in few: {BUFFERED}"
+            text = f"{share * 100:.3g} % of the answers arrived in one or a few reads: {BUFFERED}"
             notes[BUFFERED_NOTE] = text
         if self.hidden:
             share = 100 * round(self.hidden / self.tokens, 2)

@@ -66,7 +66,7 @@ def sizes(dataset: Dataset, performance_samples: int) -> dict[str, float]:
     ):
         raise SuiteError(
             f"the data set's sizes are {reprlib.repr(means)}; they must be a table of finite "
-            "numbers, at least 0, by name"
+            "numbers of at least 0: {'input_tokens': 512}"
         )
     return {name: float(value) for name, value in means.items()}
 

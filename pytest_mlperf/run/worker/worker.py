@@ -613,7 +613,8 @@ def built_engine(spec: WorkerSpec, dataset: Dataset) -> Engine:
     )
     if spec.handicap and engine.harness:
         raise RunError(
-            "engine", f"--mlperf-handicap cannot slow the load of {engine.harness}: remove it"
+            "engine",
+            f"--mlperf-handicap cannot slow down requests that {engine.harness} sends: remove it",
         )
     devices.check_devices(getattr(engine, "libraries", ()), os.environ)
     return HandicapEngine(engine, spec.handicap) if spec.handicap else engine

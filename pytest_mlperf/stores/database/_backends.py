@@ -167,7 +167,7 @@ class _Sqlite:
     def __init__(self, file: Path, *, write: bool) -> None:
         self._file = file
         if file.exists() and not file.is_file():
-            raise StoreError(f"{file}: is not a file; a store is a file")
+            raise StoreError(f"{file}: is not a file; name a file for the store")
         if not write and not file.exists():
             raise StoreError(
                 f"{file}: does not exist; create it: pytest-mlperf store import --store {file}"
@@ -213,7 +213,8 @@ class _Sqlite:
             # Views, triggers and virtual tables may run forever, or change what is written.
             if kind not in ("table", "index") or "VIRTUAL" in str(statement)[:20].upper():
                 raise StoreError(
-                    f"{self._file}: contains {kind} {quoted(name)}, which is not part of a store"
+                    f"{self._file}: contains {kind} {quoted(name)}, which no store has; name "
+                    "another file"
                 )
         return {
             name for kind, name, _ in rows if kind == "table" and not name.startswith("sqlite_")

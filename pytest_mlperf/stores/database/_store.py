@@ -110,7 +110,9 @@ def _require_schema(backend: Backend, url: str, migrations: Sequence[str], *, wr
     if version == len(migrations):
         return
     if not write and not version:
-        raise StoreError(f"{url}: holds no sessions yet")
+        raise StoreError(
+            f"{url}: holds no sessions yet; add one: pytest-mlperf store import RESULTS.json"
+        )
     with backend.transaction():  # another writer may have migrated it since
         for number in range(_version(backend, url), len(migrations)):
             for statement in migrations[number].format(**backend.words).split(";"):
@@ -154,8 +156,8 @@ class Store:
             if there:
                 if there[0][0] != digest:
                     raise StoreError(
-                        f"{self.place}: session {results.run} exists with other results; it was "
-                        "not changed"
+                        f"{self.place}: session {results.run} is stored already, with other "
+                        "results; the stored one was not changed"
                     )
                 return False
             self._backend.execute(
@@ -239,7 +241,10 @@ class Store:
             # Positional for speed: there may be a million points.
             fields = (started, run, commit, value, runs, base, outcome)
             if tuple(map(type, fields)) not in _POINT_TYPES or b not in builds:
-                raise StoreError(f"{self.place}: a row of mlperf_point is damaged")
+                raise StoreError(
+                    f"{self.place}: a row of mlperf_point is damaged; import the results files "
+                    "into a new store"
+                )
             flags = bool(failed), bool(accepted)
             point = SessionPoint(
                 run, started, commit, value, runs, base, outcome, *flags, builds[b]

@@ -61,6 +61,6 @@ def test_an_archive_that_unpacks_to_too_much_is_refused_by_its_directory(
     assert find_npz(tmp_path / "x.npz")["a"].load().shape == (2**20,)
     monkeypatch.setattr(array_files, "UNPACKED_LIMIT", 2**20)
     with pytest.raises(
-        RunError, match="unpacks to 4,194,432 bytes; at most 1,048,576 are read; check that"
+        RunError, match="has 4,194,432 bytes when unpacked; at most 1,048,576 are unpacked; save"
     ):
         find_npz(tmp_path / "x.npz")

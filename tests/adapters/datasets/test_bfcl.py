@@ -177,12 +177,12 @@ def test_a_wheel_and_a_folder_hold_the_same(wheel: Path, folder: Path, tmp_path:
 def test_rows_that_cannot_be_read_are_named(folder: Path) -> None:
     file = folder / "BFCL_v4_parallel.json"
     rows = [
-        ('{"id": "a", "question": []}', "row 0: it lacks one of the keys id, question, function"),
+        ('{"id": "a", "question": []}', "row 0: the row must be a JSON object with"),
         ("{", "BFCL_v4_parallel.json: it cannot be read"),
         *(
             (
                 json.dumps({"id": "a", "question": [], "function": []} | change),
-                "parallel.json: row 0: it is not a question of BFCL",
+                "parallel.json: row 0: the row is not a question in BFCL's format",
             )
             for change in (
                 *({"id": ["a"]}, {"question": [1]}, {"question": [[{"content": "a"}]]}),

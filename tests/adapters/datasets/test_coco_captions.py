@@ -223,7 +223,7 @@ def test_a_wrong_option_is_refused_by_look_too(build: Build, folder: Path) -> No
     assert not_refused(SuiteError, rows, lambda options: build(**options), look) == []
     files = [
         ({"latents": "/no/x.pt"}, r"/no/x\.pt: this file of latents does not exist.*mlcommons/inf"),
-        ({"path": "/no/folder"}, "/no/folder: this folder or table of.*repository mlcommons/infer"),
+        ({"path": "/no/folder"}, "/no/folder: no folder or file of.*repository mlcommons/infer"),
     ]
     assert not_refused(UnavailableError, files, lambda options: build(**options), look) == []
 

@@ -111,7 +111,7 @@ def test_the_recorded_answer_is_what_answers_are_compared_with(path: str, tmp_pa
     """The first turn says how long answers are unless others do."""
     dataset = ConversationsDataset(path=path)
     assert [dataset.reference(index) for index in (1, 2, 3)] == ["There is a.txt.", "Hi.", "Bye."]
-    rows = [(index, f"turn {index} has no recorded text answer") for index in (0, 4)]
+    rows = [(index, f"sample {index} has no recorded answer in text") for index in (0, 4)]
     assert not_refused(RunError, rows, dataset.reference) == [], "a call of a tool, and no answer"
     lines = [{**CHAT[0], "max_new_tokens": 64}, *CHAT[1:4], {**CHAT[4], "max_new_tokens": 8}]
     dataset = ConversationsDataset(path=written(tmp_path, lines))
@@ -179,7 +179,12 @@ BAD: list[tuple[list[Any], int, str, str]] = [
         changed(2, role="tool", tool_results=[{"tool_call_id": "x", "content": ""}]),
         *(3, "role", "this turn has tool results, but the assistant"),
     ),
-    (changed(1, tool_calls=[CALL]), 3, "role", "the assistant called tools before it"),
+    (
+        changed(1, tool_calls=[CALL]),
+        3,
+        "role",
+        "role = 'user', but the assistant's turn before it calls tools",
+    ),
     (
         changed(2, conversation_id=...),
         3,
@@ -191,7 +196,7 @@ BAD: list[tuple[list[Any], int, str, str]] = [
         [*CHAT[:2], *AGENT, *CHAT[2:]],
         7,
         "conversation_id",
-        "the turns of a conversation must be in consecutive",
+        "'b' began on earlier lines; put its turns on consecutive lines",
     ),
     ([{"messages": []}], 1, "conversation_id", "it is missing"),
     (changed(2, content=...), 3, "content", "it is missing or empty"),

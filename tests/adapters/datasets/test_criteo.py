@@ -159,12 +159,12 @@ def test_a_trace_says_where_samples_end(build: Build, data: Data, tmp_path: Path
 def test_a_wrong_trace_names_its_line(tmp_path: Path) -> None:
     rows = [
         ("", "the trace lists no sample"),
-        ("0, 5, 5\n6, 8, 2\n", r":2: '6, 8, 2' must be \"START, END, PAIRS\", where START is 5"),
-        ("0, 5, 4\n", ":1: '0, 5, 4' must be "),
-        ("0, 0, 0\n", ":1: '0, 0, 0' must be "),
-        ("0, 5\n", ":1: '0, 5' must be "),
-        ("[0, 5, 5]\n", "must be "),
-        ("ü\n", ":1: .* must be "),
+        ("0, 5, 5\n6, 8, 2\n", r":2: '6, 8, 2' is not \"START, END, PAIRS\" with START = 5"),
+        ("0, 5, 4\n", ":1: '0, 5, 4' is not "),
+        ("0, 0, 0\n", ":1: '0, 0, 0' is not "),
+        ("0, 5\n", ":1: '0, 5' is not "),
+        ("[0, 5, 5]\n", "is not "),
+        ("ü\n", ":1: .* is not "),
         (
             "0, 5, 5\n5, 502, 497\n",
             ":2: the sample ends at pair 502, but the data set has only 501",
@@ -316,10 +316,10 @@ def test_files_and_trace_that_are_missing_are_named_together(tmp_path: Path) -> 
         CriteoDataset.look(path=str(tmp_path), trace=str(tmp_path / "no.txt"))
 
     files, trace = str(caught.value).split("; also ")
-    assert files.startswith(f"{tmp_path}: {DENSE}, {LABELS}, {SPARSE} of the multi-hot Criteo data")
+    assert files.startswith(f"{tmp_path}: this folder lacks {DENSE}, {LABELS}, {SPARSE} of the")
     assert trace == (
         f"{tmp_path}/no.txt: this trace does not exist; set trace to a copy of MLPerf's "
-        "dlrm_trace_of_aggregated_samples.txt, or leave it out to draw the same samples"
+        "dlrm_trace_of_aggregated_samples.txt, or leave trace out: then the same samples are drawn"
     )
 
 
@@ -330,7 +330,7 @@ def test_wrong_options_are_refused(build: Build) -> None:
             "variant = 'terabyte' is not one of multihot-criteo, mul",
         ),
         ({"rows": 0}, "rows = 0 is not a number of pairs, at least 1"),
-        ({"rows": 1002}, "rows = 1002, but there are 1001; lower rows, or leave it out"),
+        ({"rows": 1002}, "rows = 1002, but the file has 1001 rows; lower rows"),
         ({"pairs": 0}, "pairs = 0 is not a number of pairs, at least 1"),
         ({"pairs": 2.5}, "pairs = 2.5 is not a number of pairs"),
         ({"hotness": [1] * 25}, "hotness = .* is not 26 numbers, each at least 1"),

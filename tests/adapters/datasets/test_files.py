@@ -138,7 +138,7 @@ SETS = {
     "waymo": Rules(
         size=2,
         checked=WAYMO,
-        places={WAYMO: "waymo_infos_val.pkl or training/ is missing"},
+        places={WAYMO: "waymo_infos_val.pkl not found; get the data from MLCommons"},
         whole=(WAYMO,),
         counted=" of frames",
     ),
@@ -187,9 +187,9 @@ SETS = {
         places={
             **{
                 name: (
-                    f"{{folder}}: {name} of the multi-hot Criteo data not found; get the "
-                    f"preprocessed data set as described in README.md of MLPerf's dlrm_v2 "
-                    f"reference, or set the data set's path to it"
+                    f"{{folder}}: this folder lacks {name} of the multi-hot Criteo data; get the "
+                    f"preprocessed data set as README.md of MLPerf's dlrm_v2 reference says, or "
+                    f"set the data set's path to its folder"
                 )
                 for name in (DENSE, LABELS, SPARSE)
             },

@@ -577,16 +577,18 @@ def test_other_and_damaged_files_are_not_read_as_tables(tmp_path: Path) -> None:
 
 def test_a_table_that_cannot_be_read_says_why(tmp_path: Path) -> None:
     """One error, with the file, the reason and what to do."""
-    rows = [
-        ("pd.Series(['a'])", "it holds an object of type Series"),
+    unsupported = [
         ("pd.DataFrame([[1, 2]])", "its columns have numbers or several levels instead of names"),
         ("pd.DataFrame({('a', 'b'): [1]})", "its columns have numbers or several levels"),
+        ("pd.DataFrame({'id': [{'a': 1}]})", "a cell holds an object of type dict"),
+        ("pd.DataFrame({'id': [np.zeros((2, 2))]})", "array of several dimensions"),
+    ]
+    rows = [
+        ("pd.Series(['a'])", "it holds an object of type Series"),
         (
             "pd.DataFrame({'id': pd.Categorical(['a'])})",
             r"it tries to call pandas[.\w]*\.Categorical",
         ),
-        ("pd.DataFrame({'id': [{'a': 1}]})", "a cell holds an object of type dict"),
-        ("pd.DataFrame({'id': [np.zeros((2, 2))]})", "array of several dimensions"),
         ("pd.DataFrame([[1, 2]], columns=['id', 'id'])", "more than one column 'id'"),
         (
             "pd.DataFrame({'question': ['a'], 'ids': ['b']})",
@@ -601,8 +603,8 @@ def test_a_table_that_cannot_be_read_says_why(tmp_path: Path) -> None:
         path.write_bytes(pickle.dumps(eval(make, {"pd": pd, "np": np})))
         read_frame(path, columns=("id",))
 
-    advice = ["data set's path"]
-    assert not_refused(RunError, rows, read, start=f"{path}: ", advice=advice) == []
+    for refused, advice in ((rows, "data set's path"), (unsupported, "save the ")):
+        assert not_refused(RunError, refused, read, start=f"{path}: ", advice=[advice]) == []
 
 
 def test_parquet_is_read_with_the_same_cells(tmp_path: Path) -> None:

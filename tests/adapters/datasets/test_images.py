@@ -49,7 +49,7 @@ def test_the_sizes_of_intact_images_are_returned_in_order(folder: Path) -> None:
 TRUNCATED = "image file is truncated"
 DAMAGED: list[tuple[Callable[[bytes], bytes], str]] = [
     (lambda _: b"", "this file is empty"),
-    (lambda whole: bytes(len(whole)), "this file starts with zeros"),
+    (lambda whole: bytes(len(whole)), "this file is no image: its first"),
     (lambda _: b"\n<!DOCTYPE html><html>403</html>", "this is text, such as a web page"),
     (lambda _: b'{"error": "denied"}', "this is text, such as a web page"),
     (lambda _: b"PAR1" * 50, "this is not an image that Pillow knows"),

@@ -84,8 +84,8 @@ def test_a_file_that_is_none_is_one_error_that_says_where(
         ('[{"a": 1},]', "record 1, line 1: Expecting value"),
         ('[{"a": 1}', "after record 0 there is the end of the file, not ',' or ']'"),
         ('[{"a": 1} {"a": 2}]', "after record 0 there is '{', not ',' or ']'"),
-        ('[{"a": 1}] x', "after the list there is 'x'"),
-        ("[] []", "after the list there is '['"),
+        ('[{"a": 1}] x', "the list is followed by 'x' instead"),
+        ("[] []", "the list is followed by '[' instead"),
         ('[{"a": ' + "[" * 100_000, "record 0, line 1: "),
         (b'[{"a": "\xff"}]', "it is not UTF-8 (invalid start byte)"),
     ]

@@ -183,5 +183,5 @@ def test_files_of_another_form_are_found_before_an_engine_loads(
     with pytest.raises(RunError, match="has 15995 samples, but the list says 16000"):
         load(path).input(1)
     path.write_text("[]", "utf-8")
-    with pytest.raises(RunError, match="there are no clips"):
+    with pytest.raises(RunError, match="no clip in it has a transcript"):
         load(tmp_path)

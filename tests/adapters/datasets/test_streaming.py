@@ -97,7 +97,7 @@ def test_damage_is_one_error(tmp_path: Path) -> None:
         (edit("0.csv", b"3.5,3.4", b"3.5,x"), "user 0: time step 2: could not convert"),
         (edit("0.csv", b"3.5,3.4", b"3.5"), "user 0: time step 2 has 2 candidates with 1 ratings"),
         (edit("0.csv", b"3.5,3.4", b"3.5,nan"), "but needs a candidate, and a finite rating"),
-        (edit("0.csv", b"20,21", b"20,-1"), "has an item below 0"),
+        (edit("0.csv", b"20,21", b"20,-1"), "has a negative item number"),
         (edit("0.csv", b',"31,32","2.0,1.5"', b""), "22 fields, but steps = 4 needs 24"),
         (edit("0.csv", b'"20,21"', b"2020,21"), "the row has 25 fields, but steps = 4 needs 24"),
         (edit("0.csv", USERS[2].encode(), b""), "no row begins at byte"),
@@ -106,7 +106,7 @@ def test_damage_is_one_error(tmp_path: Path) -> None:
         (edit("offset.csv", b'"0,', b'"1e400,'), "is not a list of numbers"),
         (edit("requests_per_ts.csv", b'"0,2"', b'"0,7"'), "time step 2 has user 7, who is not in"),
         (edit("requests_per_ts.csv", b'"0,2"', b'"a,2"'), "is not a list of numbers"),
-        (edit("users_cumsum_per_ts.csv", b"2", b"3"), "time step 2 needs .* which end with .3."),
+        (edit("users_cumsum_per_ts.csv", b"2", b"3"), "time step 2 needs .* that end with .3."),
         (edit("users_cumsum_per_ts.csv", b"1\n", b""), "users_cumsum_per_ts.csv has 3"),
     ]
 
@@ -132,7 +132,7 @@ def test_options_that_mean_nothing_are_refused(tmp_path: Path) -> None:
         StreamingDataset(path=path, **{**OPTIONS, **options})
 
     assert not_refused(SuiteError, rows, read) == []
-    with pytest.raises(RunError, match="there are no requests"):
+    with pytest.raises(RunError, match="no request is left with share = "):
         read({"share": 1e-9})
 
 

@@ -204,7 +204,7 @@ def test_a_missing_file_or_one_of_unknown_format_is_refused(tmp_path: Path) -> N
     (tmp_path / "a.xlsx").write_text("x")
     for option, name, kind, message in (
         ("path", "a.jsonl", UnavailableError, "this file of prompts does not exist"),
-        ("tokenizer", "none", UnavailableError, "this folder of a tokenizer does not exist"),
+        ("tokenizer", "none", UnavailableError, "set the data set's option tokenizer"),
         (
             "path",
             "a.xlsx",
@@ -398,7 +398,7 @@ def test_a_trace_is_a_file_of_its_own_kind(tmp_path: Path) -> None:
         ({"path": path, "trace": True, "samples": 7}, "samples applies to generated"),
         ({"path": path, "seed": 7}, "seed applies to generated prompts"),
         ({"path": path, "trace": "yes"}, "trace = 'yes'"),
-        ({"path": table, "trace": True}, "a trace is one file that ends with .jsonl"),
+        ({"path": table, "trace": True}, "trace = true needs one .jsonl file, but path = "),
     ]
     for options, words in wrong:
         with pytest.raises(SuiteError, match=words):

@@ -192,7 +192,7 @@ def test_a_record_that_is_not_as_it_should_be_is_named(folder: Path, tmp_path: P
             lambda frame: frame["image"].update(image_idx="../1"),
             "frame 1: is not in MLPerf's format",
         ),
-        (lambda frame: frame["image"].update(image_idx=-1), "frame 1: names a file outside"),
+        (lambda frame: frame["image"].update(image_idx=-1), "frame 1: has image_idx = -1, not"),
     ]
 
     def read(change: Change) -> None:

@@ -95,7 +95,7 @@ def test_defects_are_named(tmp_path: Path, path: str) -> None:
         ({"length": 1}, "length = 1 leaves nothing to score"),
         ({"length": 0}, "length = 0 is not a number of tokens, at least 1"),
         ({"stride": 0}, "stride = 0 is not a number of tokens, at least 1"),
-        ({"length": 8, "stride": 9}, "stride = 9 is above length = 8, so that no window"),
+        ({"length": 8, "stride": 9}, "stride = 9 is above length = 8, so that the tokens"),
         ({"count": 3}, "count = 3, but there are 2 windows; lower count"),
         ({"path": write(tmp_path, {"text": "a"}, name="text.jsonl")}, "set tokenizer to the model"),
     ]

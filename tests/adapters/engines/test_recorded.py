@@ -126,10 +126,10 @@ REFUSED: dict[str, tuple[Edit, list[str], str]] = {
     "no accuracy": (
         lambda f: (f / MAP).write_text('{"performance": {}}'),
         PROMPTS,
-        "has accuracy answers for these data sets: none",
+        "has no accuracy answers; let the client",
     ),
-    "two": (mapped(lambda raw: raw.update(more={"x": 1})), PROMPTS, "'questions', 'more'; name on"),
-    "half": (mapped(lambda raw: raw["questions"].update(x=0.5)), PROMPTS, "is not a sample: 0.5"),
+    "two": (mapped(lambda raw: raw.update(more={"x": 1})), PROMPTS, "to 'questions' or 'more'"),
+    "half": (mapped(lambda raw: raw["questions"].update(x=0.5)), PROMPTS, "is 0.5; must be"),
     "an empty answer": (text(3, ""), PROMPTS, "1 of 60 samples of 'questions' have no answer"),
     "a part": (mapped(id), PROMPTS[:50], "has answers to 60 samples of 'questions', but the"),
     "another order": (mapped(id), [*PROMPTS[1:], PROMPTS[0]], "differs from the client's prompt"),

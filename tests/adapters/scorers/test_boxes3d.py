@@ -188,11 +188,11 @@ def test_wrong_input_is_named() -> None:
         (bytes(55), truth(CAR), "of 55 bytes, not one or more rows of 56"),
         (log(row(image=8)), truth(CAR), "is image 7, but row 0 of its output says 8"),
         (log(row(label=3)), truth(CAR), "a detection of label 3"),
-        (log(row(score=np.nan)), truth(CAR), "not finite: row 0"),
+        (log(row(score=np.nan)), truth(CAR), "NaN or inf in row 0"),
         (log(row()), {"image_id": 7}, "KeyError: 'names'"),
         (log(row()), truth(CAR, names=["Van"]), "they have no boxes"),
         (log(row()), truth(CAR, difficulty=1), "they have no boxes"),
-        (log(row()), truth((*CAR[:6], np.inf)), "boxes that are not finite"),
+        (log(row()), truth((*CAR[:6], np.inf)), "a box with NaN or inf"),
     ]
 
     score = PointPaintingScorer().score

@@ -133,7 +133,7 @@ def test_damaged_files_and_models_of_another_kind_are_refused(folder: Path) -> N
     config = json.loads((folder / "config.json").read_text("utf-8"))
     weights = load_file(folder / "model.safetensors")
     del weights["visual_projection.weight"]
-    incomplete = r"clip: is not a complete CLIP model: .*; get the files of ope"
+    incomplete = r"clip: cannot be used as CLIP model: .*; download the files of ope"
     rows = [
         (
             "model.safetensors",
@@ -176,6 +176,6 @@ def test_weights_in_a_pickle_are_read_and_code_in_it_never_run(folder: Path) -> 
     np.testing.assert_allclose(scores, expected, rtol=1e-6)
 
     torch.save({"a": Trap(folder / "run")}, folder / "pytorch_model.bin")
-    with pytest.raises(RunError, match="is not a complete CLIP model"):
+    with pytest.raises(RunError, match="cannot be used as CLIP model"):
         ClipScores(folder, device="cpu")
     assert not (folder / "run").exists()

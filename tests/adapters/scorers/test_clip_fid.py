@@ -157,14 +157,14 @@ def test_wrong_options_and_files_that_are_not_here_are_refused_at_once(real: Pat
         ({"size": [4]}, r"size = \[4\] is neither"),
         ({"size": [4, -6]}, r"size = \[4, -6\] is neither"),
         ({"size": "46"}, "size = '46' is neither"),
-        ({"batch_size": 0}, "batch_size = 0 is not a whole number of images, at least 1"),
+        ({"batch_size": 0}, "batch_size = 0 is not a whole number of at least 1"),
         ({"batch_size": 1.5}, r"batch_size = 1\.5 is not"),
         ({"device": "gpu"}, "device = 'gpu' is not one of cpu, cuda"),
     ]
     files = [
-        ("clip", r"/no/x: this folder lacks config\.json and .* or set the scorer's clip to the"),
-        ("inception", r"/no/x: the weights .* not here; get pt_inception.*scorer's inception to"),
-        ("statistics", r"/no/x: the statistics .* get MLPerf's val2014\.npz .*scorer's statistics"),
+        ("clip", r"/no/x: this folder does not exist; it needs config.* or set the scorer's clip"),
+        ("inception", r"/no/x: this file .weights .*; download pt_inception.*scorer's inception"),
+        ("statistics", r"/no/x: .*statistics.* get MLPerf's val2014\.npz .*scorer's statistics"),
     ]
 
     assert differences(lambda options: scorer(real, **options), SuiteError, options) == []
@@ -178,14 +178,14 @@ def test_all_files_that_are_missing_are_named_together() -> None:
         ClipFidScorer(clip="/no/clip", inception="/no/i.pth", statistics="/no/s.npz")
 
     clip, inception, statistics = str(caught.value).split("; also ")
-    assert clip.startswith("/no/clip: this folder lacks config.json and ")
+    assert clip.startswith("/no/clip: this folder does not exist; it needs config.json")
     assert clip.endswith(", or set the scorer's clip to the folder that has them")
-    assert inception.startswith("/no/i.pth: the weights of the Inception network are not here; get")
-    assert inception.endswith(", or set the scorer's inception to the file")
+    assert inception.startswith("/no/i.pth: this file (weights of the Inception network) does not ")
+    assert inception.endswith(", and set the scorer's inception to it")
     assert statistics == (
-        "/no/s.npz: the statistics of real images are not here; get MLPerf's val2014.npz from the "
-        "folder text_to_image/tools of github.com/mlcommons/inference, or set the scorer's "
-        "statistics to the file"
+        "/no/s.npz: this file (statistics of real images) does not exist; get MLPerf's val2014.npz "
+        "from text_to_image/tools of github.com/mlcommons/inference, and set the scorer's "
+        "statistics to it"
     )
 
 

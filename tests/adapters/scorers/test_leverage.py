@@ -85,5 +85,5 @@ def test_auc_tells_how_many_pairs_its_samples_have() -> None:
 
 def test_figures_out_of_range_are_refused() -> None:
     for seen, df in ((1.1, 1), (0.5, 0), (math.nan, 1)):
-        with pytest.raises(ValueError, match="seen must be 0 to 1"):
+        with pytest.raises(ValueError, match="seen must be from 0 to 1"):
             Leverage(seen=seen, df=df)

@@ -242,10 +242,10 @@ def test_tests_that_are_none_are_refused_and_never_run(
     rows = [
         ("nonsense!", "not a LiveCodeBench problem"),
         (base64.b64encode(b"no zlib").decode(), "not a LiveCodeBench problem"),
-        (packed(print), "tests hold more than one text, opcodes: PROTO FRAME SHORT_BINUNICODE"),
-        (packed([]), "tests hold more than one text, opcodes: PROTO EMPTY_LIST MEMOIZE STOP"),
+        (packed(print), "is not one pickled text; its opcodes: PROTO FRAME SHORT_BINUNICODE"),
+        (packed([]), "is not one pickled text; its opcodes: PROTO EMPTY_LIST MEMOIZE STOP"),
         (packed(["text"]), "not a LiveCodeBench problem"),
-        ('{"input": 1}', "tests are a dict, not a list"),
+        ('{"input": 1}', "private_test_cases holds a dict, not a list"),
         (packed("x" * 10**6), "unpacks to more than 1,000 bytes"),
     ]
 

@@ -182,11 +182,11 @@ def test_wrong_tokens_references_and_options_are_refused(build: Build) -> None:
         (
             b"",
             reference("rougeL", ""),
-            "sample 1 has an invalid reference (ValueError: metric 'rougeL'); it must be graded by",
+            "has an invalid reference (ValueError: metric is 'rougeL'); it must be a table whose",
         ),
     ]
     options: list[tuple[dict[str, Any], str]] = [
-        ({"processes": 0}, "scorer long_context: processes = 0 is not a number, at least 1"),
+        ({"processes": 0}, "long_context: processes = 0 is not a whole number of at least 1"),
         ({"dtype": "float"}, "scorer long_context: dtype = 'float' is not one of"),
     ]
     score = build().score

@@ -328,9 +328,9 @@ def test_missing_languages_are_named_and_nothing_is_run(
         passed([php, problem(RIGHT), ruby, php])
 
     assert str(caught.value) == (
-        "scorer mbxp: some of the 4 programs cannot run here: 2 in php (php is not on PATH), 1 in "
-        "ruby (ruby is not on PATH); install the missing tools, or leave MBXP out with "
-        "run_generated_code = false"
+        "some of the 4 programs of MBXP cannot run here: 2 in php (php is not on PATH), 1 in "
+        "ruby (ruby is not on PATH); install the missing tools, or, with scorer mixtral, leave "
+        "MBXP out by run_generated_code = false"
     )
     assert {language: defect_of(language) for language in LANGUAGES} | {"python": "?"} == {
         "cpp": "g++ is not on PATH",
@@ -409,9 +409,8 @@ def test_programs_are_not_run_unless_that_is_asked_for(build: Build) -> None:
         build(run_generated_code=False)
 
     assert str(caught.value) == (
-        "scorer mbxp runs programs that the model wrote, which nobody has read; they run in a "
-        "sandbox without network, files and privileges, or not at all; allow it with the scorer's "
-        "option run_generated_code = true"
+        "scorer mbxp runs programs that the model wrote, in a sandbox without network, files and "
+        "privileges; to allow this, set the scorer's option run_generated_code = true"
     )
     with pytest.raises(SuiteError, match="scorer mbxp runs programs that the model wrote"):
         MbxpScorer(model=None)
@@ -424,8 +423,8 @@ def test_wrong_options_and_inputs_are_refused_before_a_program_runs(build: Build
     options = [
         ({"run_generated_code": 1}, "run_generated_code = 1 is not true or false"),
         ({"run_generated_code": "yes"}, "run_generated_code = 'yes' is not true"),
-        ({"processes": 0}, "processes = 0 is not a number, at least 1"),
-        ({"processes": True}, "processes = True is not a number, at least 1"),
+        ({"processes": 0}, "processes = 0 is not a whole number of at least 1"),
+        ({"processes": True}, "processes = True is not a whole number of at least 1"),
         ({"dtype": "int8"}, "dtype = 'int8' is not one of int32, int64"),
         ({"model": None}, "neither its option tokenizer nor the workload's model"),
     ]
@@ -444,7 +443,7 @@ def test_wrong_options_and_inputs_are_refused_before_a_program_runs(build: Build
 
     assert differences(lambda values: build(**values), SuiteError, options) == []
     assert differences(build().score, RunError, inputs) == []
-    with pytest.raises(UnavailableError, match="the folder /no/such is not here"):
+    with pytest.raises(UnavailableError, match="the folder /no/such does not exist"):
         build(tokenizer="/no/such")
 
 

@@ -375,13 +375,13 @@ def test_outputs_and_references_that_are_not_as_expected_name_their_sample() -> 
         (np.zeros(7, "<f2").tobytes(), "has an output of 14 bytes, which is not a"),
         (
             packed(row(A), row(A, score=math.nan)),
-            r"has a detection with a number that is not finite or above 1e\+09: row 1 is \[0.0, ",
+            r"has a number in its output that is NaN, inf or above 1e\+09: row 1 is \[0.0, ",
         ),
         (
             packed(row(A, label=1), row((math.inf, 0, 1, 1))),
-            ".*not finite or above .*: row 1 is",
+            ".*NaN, inf or above .*: row 1 is",
         ),
-        (packed(row(A, label=2e9)), ".*not finite or above .*: row 0 is"),
+        (packed(row(A, label=2e9)), ".*NaN, inf or above .*: row 0 is"),
         (
             packed(row(A, index=1), row(A, index=4)),
             "is image 1, but row 1 of its output is for image 4; the engine must answer each",
@@ -394,7 +394,7 @@ def test_outputs_and_references_that_are_not_as_expected_name_their_sample() -> 
         (image({"bbox": [1, 2, 3], **part, "area": 1}), rf"{unexpected} \(ValueError: "),
         (
             image(box((math.nan, 1, 2, 3)), index=1),
-            "has an annotated box that has a NaN or inf",
+            "has an annotated box with NaN or inf",
         ),
         (image(identity=1000), "has the same image_id, 1000, as sample 0"),
     ]

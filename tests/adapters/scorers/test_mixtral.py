@@ -245,9 +245,9 @@ def test_references_of_something_else_and_wrong_options_are_refused(
         (one, f"reference of sample 1 {text}; use data set mixtral") for one, text in references
     ]
     options: list[tuple[dict[str, Any], str]] = [
-        ({"processes": 0}, "processes = 0 is not a number, at least 1"),
-        ({"processes": True}, "processes = True is not a number, at least 1"),
-        ({"processes": "2"}, "processes = '2' is not a number, at least 1"),
+        ({"processes": 0}, "processes = 0 is not a whole number of at least 1"),
+        ({"processes": True}, "processes = True is not a whole number of at least 1"),
+        ({"processes": "2"}, "processes = '2' is not a whole number of at least 1"),
         ({"run_generated_code": "yes"}, "run_generated_code = 'yes' is not true or false"),
         ({"run_generated_code": 1}, "run_generated_code = 1 is not true or false"),
         ({"dtype": "float"}, "dtype = 'float' is not one of"),

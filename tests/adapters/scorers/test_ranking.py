@@ -110,7 +110,7 @@ def test_labels_step_and_query_are_those_of_the_data_set() -> None:
     for name, other in {"step": 91, "query": 8, "labels": [1, 0, 0, 0]}.items():
         with pytest.raises(RunError, match=f"sample 0 has a different {name} than the data set"):
             score(FIRST, references=[{**table, name: other}])
-    with pytest.raises(RunError, match="has a reference of type int"):
+    with pytest.raises(RunError, match="the reference of sample 0 is a int"):
         score(FIRST, references=[3])
 
 
@@ -126,12 +126,12 @@ def test_an_output_that_is_no_row_names_its_sample() -> None:
     defects = [
         (b"", "has 0 bytes"),
         (FIRST[:-1], "has 59 bytes"),
-        (FIRST[:-4], "has 14 numbers, the last 1;"),
+        (FIRST[:-4], "has 14 numbers, which does not fit its last one, N = 1;"),
         (np.frombuffer(FIRST, "<f4").astype("<f8").tobytes(), "has|is 30 numbers"),
-        (row([], []), "has 3 numbers, the last 0;"),
-        (row([math.nan, 0.5], [0, 1]), "has number 2 = nan, which is not finite"),
-        (row([0.5, math.inf], [0, 1]), "has number 3 = inf"),
-        (np.array([90, 7, 0.5, 1, 1, 1e9], "<f4").tobytes(), r"has 6 numbers, the last 1e\+09"),
+        (row([], []), "has 3 numbers, which does not fit its last one, N = 0;"),
+        (row([math.nan, 0.5], [0, 1]), "has nan at position 2 of its row"),
+        (row([0.5, math.inf], [0, 1]), "has inf at position 3"),
+        (np.array([90, 7, 0.5, 1, 1, 1e9], "<f4").tobytes(), r"has 6 numbers, .*N = 1e\+09"),
         (row([0.5, 0.6], [0, 0.5]), "has a label that is neither 0 nor 1"),
         (row([0.5, 0.6], [0, 1], [1, -1]), "has a weight below 0"),
     ]

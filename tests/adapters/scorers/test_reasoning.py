@@ -215,7 +215,7 @@ def test_an_answer_that_takes_too_long_is_wrong_and_the_next_is_compared() -> No
 def test_a_comparison_that_cannot_begin_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(mathematics, "__name__", "pytest_mlperf.no_such_module")
 
-    with pytest.raises(RunError, match=r"ended with exit code 1: .*no_such_module"):
+    with pytest.raises(RunError, match=r"failed with exit code 1: .*no_such_module"):
         mathematics.same_answers([("x", "y")])
 
 
@@ -299,7 +299,7 @@ def test_wrong_options_and_inputs_are_refused(model: Path) -> None:
         ({"run_generated_code": True}, "set both options run_generated_code"),
         ({"tests": "lcb"}, "set both options run_generated_code"),
         ({"run_generated_code": 1, "tests": "lcb"}, "is not true or false"),
-        ({"processes": 0}, "is not a number, at least 1"),
+        ({"processes": 0}, "is not a whole number of at least 1"),
     ]
     inputs = [
         (

@@ -165,7 +165,7 @@ def test_with_a_punkt_model_rouge_lsum_and_lengths_are_those_of_the_reference(
 def test_wrong_options_and_references_are_refused(build: Build, tmp_path: Path) -> None:
     with pytest.raises(UnavailableError, match=r"the Punkt model in .* lacks abbrev_types\.txt"):
         build(punkt=str(tmp_path))
-    counts = [(n, f"processes = {n} is not a number, at least 1") for n in (0, -1, True)]
+    counts = [(n, f"processes = {n} is not a whole number of at least 1") for n in (0, -1, True)]
     assert differences(lambda n: build(processes=n), SuiteError, counts) == []
     kinds = [(7, "int"), (None, "NoneType"), (["a"], "list")]
     assert (

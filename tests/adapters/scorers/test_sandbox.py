@@ -557,7 +557,7 @@ def test_where_no_namespace_can_be_had_nothing_is_run() -> None:
     assert refusal.endswith(
         "; allow unprivileged user namespaces (Ubuntu: sudo sysctl -w "
         "kernel.apparmor_restrict_unprivileged_userns=0), run in a container that allows them, or "
-        "leave MBXP out with run_generated_code = false"
+        "score no programs (the scorer's run_generated_code = false)"
     )
     assert reply.returncode == 0
 

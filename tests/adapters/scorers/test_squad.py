@@ -364,9 +364,9 @@ def test_wrong_inputs_and_options_are_refused() -> None:
             "int8, int16, int32, int64$",
         ),
         ({"transposed": 1}, "transposed = 1 is not true or false"),
-        ({"n_best": 0}, "n_best = 0 is not a number, at least 1"),
-        ({"max_answer_length": 2.0}, r"max_answer_length = 2\.0 is not a number, at least 1"),
-        ({"max_seq_length": True}, "max_seq_length = True is not a number, at least 1"),
+        ({"n_best": 0}, "n_best = 0 is not a whole number of at least 1"),
+        ({"max_answer_length": 2.0}, r"max_answer_length = 2\.0 is not a whole number"),
+        ({"max_seq_length": True}, "max_seq_length = True is not a whole number of at least 1"),
     ]
     score = SquadScorer().score
 

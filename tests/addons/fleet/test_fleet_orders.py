@@ -139,7 +139,10 @@ def test_a_node_with_another_version_measures_nothing(pytester: pytest.Pytester)
 
     refused, over = NodeCase().begin({**order, "version": "0.0.7"}, b"")
 
-    assert refused["cause"] == f"the node has pytest-mlperf {__version__}, but pytest here 0.0.7"
+    assert refused["cause"] == (
+        f"the node has pytest-mlperf {__version__}, your machine 0.0.7; install the same version "
+        "on both"
+    )
     assert (over["topic"], over["ended"]) == ("over", "was not started")
 
 

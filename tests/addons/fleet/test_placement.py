@@ -73,10 +73,10 @@ def test_a_missing_accelerator_is_named_with_those_that_exist() -> None:
     need = need_of([(2, "B200")])
 
     assert lacking(need, NODES) == (
-        "no node of the cluster has 2xB200; it has big: 8xH100 and cpu; small: 2xH100 and cpu; "
-        "a100: 4xA100/A100-80G and cpu; plain: cpu"
+        "no node of the cluster has 2xB200; the nodes have: big: 8xH100 and cpu; small: 2xH100 and "
+        "cpu; a100: 4xA100/A100-80G and cpu; plain: cpu"
     )
-    assert offered([HEAD]) == "only nodes without GPUs and free processors"
+    assert offered([HEAD]) == "no GPU and no free CPU on any node"
     assert offered([node("dark", 2, cpus=0)]) == "dark: 2xGPU of unknown type"
 
     nodes = [FleetNode(key=key, name=name) for key, name in (("a1b2c3d4", "x"), ("b2", "x"))]

@@ -87,7 +87,7 @@ def test_the_commit_is_named_past_one_that_does_not_import(here: Path, say: Say)
     assert nothing_is_left(here)
     assert str(here) not in next(here.glob(".mlperf/bisect/*/state.json")).read_text("utf-8")
     specs_at_start = set(here.glob(".mlperf/runs/*/*/spec.json"))
-    again = ("of the last call", f"first bad {commits[1]}")
+    again = ("of earlier calls", f"first bad {commits[1]}")
     assert differing(say, [(("bisect", "c0", "main", "--", CASE), 0, again)]) == []
     assert set(here.glob(".mlperf/runs/*/*/spec.json")) == specs_at_start
 
@@ -129,7 +129,7 @@ def test_interruptions_leave_nothing_and_go_on(
     assert children_of(here) == []
 
     output = say.ends(0, "bisect", "c0", "c1", "--", FILE)
-    assert re.search(r"continues with [24] runs of the last call", one_line(output)), output
+    assert re.search(r"[24] runs of earlier calls are used again", one_line(output)), output
     assert f"first bad {commits[1]}" in output
 
 
@@ -216,10 +216,10 @@ REFUSED: list[tuple[list[str], str]] = [
         ["c1", "c0", "--", FILE],
         "GOOD 'c1' is not an ancestor of BAD 'c0': they are in the wrong order",
     ),
-    (["c1", "side", "--", FILE], "is not an ancestor of BAD 'side': they have no commit"),
+    (["c1", "side", "--", FILE], "is not an ancestor of BAD 'side': they are on different"),
     (["c1", "main", "--", FILE], "GOOD and BAD are the same commit, "),
-    (["c0", "v9", "--", FILE], "BAD 'v9' is not a commit here; fetch it first"),
-    (["--", "--all", "c1", FILE], "GOOD '--all' is not a commit here"),
+    (["c0", "v9", "--", FILE], "BAD 'v9' is not a commit of this clone; fetch it"),
+    (["--", "--all", "c1", FILE], "GOOD '--all' is not a commit of this clone"),
     (["c0", "c1", "--", f"{FILE}::test_performance[x]"], f"{FILE} has no case 'x'"),
     (["c0", "c1", "--", "Acne"], "no case 'Acne'; known: mine-Offline-Acme-fp32-cpu"),
     (["c0", "c1", "--", "t.mlperf.toml"], "t.mlperf.toml does not exist"),

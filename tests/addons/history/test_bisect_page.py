@@ -137,7 +137,7 @@ def test_of_a_drop_in_two_steps_one_is_named_and_the_other_is_noted(tmp_path: Pa
         proof = searched(search)
         assert (proof.is_single_build, proof.now, list(proof.rest)) == (True, first_bad, rest)
         text = one_line(page_of(search, proof))
-        assert "this is only a part of the drop, by its size: fix it" in text
+        assert "this one explains only a part of the drop: fix it" in text
         assert ("a part of the drop lies elsewhere, between" in text) == bool(rest)
 
 
@@ -159,7 +159,7 @@ def test_skipped_commits_before_the_first_bad_one_stay_in_the_range(tmp_path: Pa
     assert (proof.before, proof.now, proof.is_single_build, proof.direct) == (1, 5, False, True)
     text = page_of(search, proof)
     assert (
-        "no commit is named: it is one of these 4, of which all but the last were skipped or "
+        "no commit is named: the cause is one of these 4; all but the last were skipped or "
         "undecided" in one_line(text)
     )
     assert f"{search.builds[3].title} skipped  a change\n" in text
@@ -226,4 +226,4 @@ def test_a_disturbed_last_comparison_is_made_again(tmp_path: Path) -> None:
     proof = searched(search)
     assert (proof.before, proof.now, proof.is_single_build) == (4, 5, False)
     text = one_line(page_of(search, proof))
-    assert "no commit is named: it seems to be this one: it is further below GOOD" in text
+    assert "no commit is named: the cause is probably this one: its drop from GOOD" in text

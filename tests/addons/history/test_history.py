@@ -149,7 +149,7 @@ def test_each_accepted_version_is_listed_with_its_gain(
         "−0.0 %    −0.6 to +0.6 %  not proven\n2026-10-02  trtllm 1.2.1    18,976  −11.7 %  "
         "−12.3 to −11.1 %  worse\n\nnote      95 % confidence intervals, from all runs of "
         "both baselines\n          better and worse are corrected for the number of changes shown: "
-        "if\n          nothing changed, 1 trend of 20 shows one\n          "
+        "if\n          nothing changed, 1 history of 20 contains one of these words\n          "
         "default noise, 0.7 % per run: this machine is not calibrated\ntotal     tokens/s "
         "−5.2 % (−5.7 to −4.6 %), worse: trtllm 1.0.0 → trtllm 1.2.1,\n          2026-03-02 "
         "to 2026-10-02\n"
@@ -230,7 +230,7 @@ def test_where_git_has_no_runs_the_files_own_history_gives_the_change(
     git(here, "clone", "-q", "--depth", "1", f"file://{here}", str(tmp_path / "shallow"))
     monkeypatch.chdir(tmp_path / "shallow")
     output = say.ends(0, "history", CASE)
-    assert [row[-1].strip() for row in rows(output)][1:] == ["runs not here"] * 3
+    assert [row[-1].strip() for row in rows(output)][1:] == ["runs missing"] * 3
     assert "+7.4 %" in output
     assert " to −" not in output
     assert "git fetch --unshallow" in one_line(output)
@@ -304,7 +304,7 @@ def test_files_are_one_history_where_they_are_named_together(here: Path, say: Sa
     output = say.ends(2, "history", FILE, eight)
     assert "%" not in output
     assert "number of accelerators differs: 1 → 8" in output
-    assert "total     the last baseline cannot be compared" in output
+    assert "total     the newest baseline cannot be compared" in output
 
 
 def test_a_name_that_is_not_clear_lists_the_candidates(here: Path, say: Say) -> None:

@@ -54,7 +54,7 @@ def test_a_file_that_cannot_be_imported_costs_no_other(files: list[Path], say: S
     output = say.ends(2, "store", "import", "broken.json", files[0], "other.json", files[1])
     assert ".mlperf/results.db: imported 2 sessions\n" in output
     assert "not imported: broken.json: not a results file" in output
-    assert "session run-1 exists with other results; it was not changed" in output
+    assert "session run-1 is stored already, with other results; the stored one was" in output
     write_results(files[2], replace(read_results(files[2]), run="../../away"))
     say("store", "import", files[2])
     assert "cannot be part of a file's path" in say.ends(2, "store", "export", "-o", "out")

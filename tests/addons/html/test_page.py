@@ -148,7 +148,7 @@ def test_doubts_precede_the_figures() -> None:
         (
             [result(replace(verdicts.OK, metrics=(WEAK,)))],
             "open",
-            "The baselines cannot prove 1 of 1 limit: record more runs, or widen the limits.",
+            "are too noisy to prove 1 of 1 limit: record more runs, or widen the limits.",
         ),
         (
             [result(verdicts.ACC_DROP), result(verdicts.OK)],
@@ -363,7 +363,7 @@ def test_a_curve_has_steps_over_the_points_that_no_other_beats() -> None:
     values |= {"tokens_per_second@8": 90.0, "tps_per_user@8": 40.0}
     curve = drawn_as("curve", outcomes, "Offline", **values)
 
-    assert curve["title"] == "tokens/s of all users, and of one"
+    assert curve["title"] == "tokens/s, all users together and each user"
     assert curve["rows"] == [
         ["now", 1, 50.0, 100.0, 90.0, 110.0, "good", "ok +0.0 %", 1],
         ["now", 8, 40.0, 90.0, 90.0, 110.0, "fail", "PERF DROP −10.0 %", 0],

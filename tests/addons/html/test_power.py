@@ -137,7 +137,7 @@ def test_each_reason_has_its_lane_and_its_share_of_the_window(tmp_path: Path) ->
 def test_a_lane_names_the_gpus_if_they_are_not_all(tmp_path: Path) -> None:
     rows = [
         ([1], "heat (hardware) 20 %, GPU 1"),
-        ([0, 2], "heat (hardware) 20 %, GPU 0 2"),
+        ([0, 2], "heat (hardware) 20 %, GPUs 0 and 2"),
         ([0, 1, 2], "heat (hardware) 20 %, 3 GPUs"),
         ([0, 1, 2, 3], "heat (hardware) 20 %"),
     ]
@@ -167,7 +167,7 @@ def test_unreadable_files_are_reported(tmp_path: Path) -> None:
             read_power(folder)
     folder = sampled(tmp_path / "run")
     detail(folder / "performance", "11-20-2025 13:00:00.000", "11-20-2025 13:00:10.000")
-    with pytest.raises(RunError, match=r"power\.jsonl has no GPU readings of the timed part"):
+    with pytest.raises(RunError, match=r"power\.jsonl has no GPU readings within LoadGen's window"):
         read_power(folder)
     with pytest.raises(RunError, match="the wall clock was set during the run"):
         read_power(sampled(tmp_path / "set", wall_at_end=3.0))

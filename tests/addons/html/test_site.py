@@ -197,7 +197,7 @@ def test_an_older_site_is_replaced_whole(index: Path) -> None:
 def test_a_folder_with_something_else_is_left_alone(tmp_path: Path) -> None:
     (tmp_path / "notes.txt").write_text("mine", "utf-8")
 
-    with pytest.raises(MlperfError, match="do not belong to this site; name another folder"):
+    with pytest.raises(MlperfError, match="was not written by --format site; name another folder"):
         write(tmp_path, history("steady"))
 
     assert [file.name for file in tmp_path.iterdir()] == ["notes.txt"]

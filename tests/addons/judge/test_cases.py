@@ -372,7 +372,7 @@ def test_7a_a_point_that_is_gone_is_named(tmp_path: Path) -> None:
 
     assert outcomes(result)["concurrency 64: point"] == "INVALID"
     assert str(result.outcome) == "INVALID"
-    assert "only the baseline has this point" in notes(result)
+    assert "measured only in the baseline; measure it on both" in notes(result)
     assert outcomes(result)["concurrency 32: ttft_p50"] == "ok"
     assert str(allowed.outcome) == "ok"
 
@@ -394,7 +394,7 @@ def test_7c_an_empty_folder_and_an_error_are_errors(tmp_path: Path) -> None:
     (tmp_path / "empty").mkdir()
     error = write(tmp_path / "failed" / "r.json", {"error": "server died"})
 
-    with pytest.raises(MlperfError, match="no result file in it"):
+    with pytest.raises(MlperfError, match="no result file found"):
         judged(old, tmp_path / "empty")
     with pytest.raises(MlperfError, match="holds only an error"):
         judged(old, error.parent)
@@ -626,8 +626,8 @@ def test_12b_totals_show_little(tmp_path: Path) -> None:
     result = judged(*sides)
 
     assert outcomes(result) == {"acc": "INCONCLUSIVE"}
-    assert "only totals, which show drops of 0.08" in notes(result)
-    assert "give the files of samples" in notes(result)
+    assert "total scores show only drops of 0.08" in notes(result)
+    assert "give files with a score for each document" in notes(result)
 
 
 def test_12_totals_are_reported_where_documents_are_judged(tmp_path: Path) -> None:

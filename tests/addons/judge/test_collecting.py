@@ -143,5 +143,5 @@ def test_what_cannot_be_judged_is_an_error_and_no_pass(pytester: pytest.Pytester
 
     assert result.ret == pytest.ExitCode.INTERRUPTED
     result.assert_outcomes(errors=2)
-    result.stdout.fnmatch_lines(["*no metric 'tfft' in these files*", "*no result file in it*"])
+    result.stdout.fnmatch_lines(["*no metric 'tfft' in these files*", "*no result file found*"])
     assert "Traceback" not in result.stdout.str()

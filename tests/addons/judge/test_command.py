@@ -200,7 +200,9 @@ def test_a_missing_point_is_an_error_unless_allowed(say: Say, old: Path, new: Pa
         write(old / f"c8-{number}.json", content | {"duration": 90.0 + number})
     text = say.ends(1, "judge", new, "--against", old)
 
-    assert first_line(text).startswith("INVALID  point at concurrency 8: only the baseline has")
+    assert first_line(text).startswith(
+        "INVALID  point at concurrency 8: measured only in the baseline"
+    )
     say.ends(0, "judge", new, "--against", old, "--allow-missing")
 
 
@@ -374,7 +376,7 @@ def test_sessions_are_added_until_there_are_four(say: Say, here: Path, old: Path
     runs = json.loads((here / "baselines" / "judged" / "x.json").read_bytes())["runs"]
 
     assert len(runs) == 4
-    assert "not changed: it has 4 sessions, which is enough" in lines[4]
+    assert "not changed: it already has 4 sessions; --update replace" in lines[4]
 
 
 def test_a_baseline_judges_like_the_files_that_it_is_from(
@@ -489,7 +491,7 @@ def test_runs_of_a_baseline_are_added_once_and_may_replace_it(
     added = say.ends(0, "judge", *both, *more, "missing")
     fewer = say.ends(0, "judge", first, *more, "replace")
 
-    assert "not changed: it has these runs" in again
+    assert "not changed: it already has these runs" in again
     assert "2 runs accepted" in added
     assert "1 run accepted" in fewer
 

@@ -40,7 +40,7 @@ ENDS: list[tuple[str, int, str]] = [
         1,
         "\nerror: x\nwarning: slow\ninfo",
     ),
-    (MANY + ERRORS, 1, "error: 18\nerror: 19\nerror: 5 more\ninfo"),
+    (MANY + ERRORS, 1, "error: 18\nerror: 19\nerror: 5 more, in the full output (see below)\ninfo"),
     ("log.error('y' * 600)\n" + ERRORS, 1, f"error: {'y' * 500}…\n"),
     ("log.error('\\x1b[2J')\n" + ERRORS, 1, "error: \\x1b[2J\n"),
     ("raise ValueError('\\x1b[2J')", 3, "exit code 1 and gave no verdict: ValueError: \\x1b[2J; "),

@@ -92,7 +92,7 @@ def results(say: Say, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
     names = ("--engine", "vllm", "--precision", "fp32", "--accelerator", "cpu")
     assert say("import", "endpoints", "day1", *names, "-o", "r.json")[0] == 0
     code, output = say("export", "endpoints", "r.json", "--about", "about.toml", "--skeleton")
-    assert (code, output) == (0, "wrote about.toml: fill in what is empty\n")
+    assert (code, output) == (0, "wrote about.toml: fill in its empty values\n")
     newest = Path(".mlperf/runs/20261121-000000-abcd/results.json")
     newest.parent.mkdir(parents=True)
     newest.write_bytes(Path("r.json").read_bytes())
@@ -113,7 +113,8 @@ def test_every_point_is_a_folder_with_what_the_client_wrote(say: Say, results: s
     output = exports(say, "-o", "bundle")
     assert f"wrote bundle: 7 points, the median of 1 run by tokens/s: day1 {'will'}" in output
     assert (
-        "will be refused: no scores by MLCommons' client (accuracy_results.json) at a point in "
+        "will be refused: no accuracy scores by MLCommons' client (accuracy_results.json) in these "
+        "regions: "
         "low_latency, low_concurrency, med_concurrency, high_concurrency"
     ) in output
     assert output.endswith(UNVERIFIED_LABEL)
@@ -149,7 +150,7 @@ def test_of_each_region_the_scores_of_one_point_are_handed_in(say: Say, results:
     fill(Path("about.toml"), SAID, WARMUP)
     output = exports(say, "-o", "bundle")
     assert "will be refused" not in output
-    assert "scores left out, because only one per region counts: r3, r7, r19" in output
+    assert "accuracy scores left out (each region of the curve submits one): r3, r7, r19" in output
     written = sorted(int(path.parent.name[1:]) for path in CURVE.glob("r*/accuracy_results.json"))
     assert written == [1, 4, 11, 33]
     theirs = (ANSWERS / "accuracy/accuracy_results.json").read_bytes()
@@ -202,7 +203,7 @@ def test_future_refusals_are_listed(say: Say, results: str) -> None:
     _, output = exported(say, "-o", "b")
     assert "will be refused: requests had no sampling seed" in output
     assert "left requests in flight, which MLPerf counts as lost" in output
-    assert "(accuracy_results.json) at a point in med_concurrency" in output
+    assert "(accuracy_results.json) in these regions: med_concurrency" in output
 
 
 def test_nothing_is_made_up_and_nothing_is_written_over(say: Say, results: str) -> None:
@@ -218,7 +219,7 @@ def test_nothing_is_made_up_and_nothing_is_written_over(say: Say, results: str) 
         ),
         ({"max_supported_concurrency": 32}, "", "is 32; it must be a number of requests above 32"),
         ({"system": "../up"}, "", "submission.system is '../up', which cannot be a folder name"),
-        ({}, "concurrency = 5", "remove point.concurrency: it is taken from the run"),
+        ({}, "concurrency = 5", "the --about file must not set point.concurrency"),
     ]
     for answers, more, message in rows:
         about.write_text(skeleton, "utf-8")
@@ -233,7 +234,7 @@ def test_nothing_is_made_up_and_nothing_is_written_over(say: Say, results: str) 
     about.write_text(skeleton, "utf-8")
     fill(Path("about.toml"), SAID)
     output = exports(say, "-o", "bundle")
-    assert "the warm-up was not recorded (no events.jsonl); write point.warmup" in output
+    assert "the warm-up was not recorded (no events.jsonl); add point.warmup" in output
     assert "warmup:" not in (CURVE / "r4/point.yaml").read_text("utf-8").splitlines()
     shutil.rmtree("bundle")
     Path("bundle").mkdir()
@@ -247,6 +248,6 @@ def test_nothing_is_made_up_and_nothing_is_written_over(say: Say, results: str) 
         raw["qps"], raw["tps"], raw["latency"]["avg"] = None, None, raw["latency"]["avg"] / 2
 
     change(Path("day1/c4"), faster)
-    assert "day1 was changed: its points differ from the results" in exported(say, "-o", "other")[1]
+    assert "day1 was changed after the run: its points" in exported(say, "-o", "other")[1]
     shutil.rmtree("day1")
     assert "day1 is missing" in exported(say, "-o", "other")[1]

@@ -209,8 +209,8 @@ def test_the_user_says_when_sessions_began(say: Say, session: Make) -> None:
         "2026-11-22T08:00:00+00:00",
     ]
     for wrong, reason in (
-        (times[:2], "1 time by --started, but 2 sessions"),
-        (("--started", "noon"), "1 time"),
+        (times[:2], "1 --started option, but 2 sessions"),
+        (("--started", "noon"), "1 --started option, but 2 sessions"),
     ):
         assert reason in imported(say, *two, options=wrong)[1]
     assert "is not a time" in imported(say, two[0], options=("--started", "noon"))[1]
@@ -304,7 +304,7 @@ def test_scores_are_reported_and_judged_if_possible(say: Say, session: Make) -> 
             "not judged: without events.jsonl and sample_idx_map.json answers cannot be matched to",
         ),
         (EVENTS, "not judged: without sample_idx_map.json answers cannot be matched to samples"),
-        (MAP, "not judged here; engine recorded can score the answers, sample by sample"),
+        (MAP, "not judged here; a suite with engine recorded scores the answers, sample by sample"),
     ):
         if name:
             shutil.copy(ANSWERS / name, folder / "c4")
@@ -355,7 +355,7 @@ REFUSED: list[tuple[str, Change, str]] = [
     (SUMMARY, lambda r: r.update(qps=10**400), "qps is 1"),
     (SUMMARY, lambda r: r.update(ttft=[1]), "ttft must be an object, not [1]"),
     (SUMMARY, lambda r: r.update(n_samples_completed=0.5), "which is not a count"),
-    (CONFIG, put(f"{POINT}.type", "poisson"), "load pattern 'poisson': only runs of concurrency"),
+    (CONFIG, put(f"{POINT}.type", "poisson"), "its load pattern is 'poisson'; only runs with"),
     (
         CONFIG,
         put(f"{POINT}.target_concurrency", 8),
@@ -450,7 +450,7 @@ def test_inputs_without_a_session_are_refused(
     )
     (folder / "c4" / CONFIG).unlink()
     change(Path("copy/c1"), slowed(1.01))
-    assert "day1/c1: its session has the points [1]" in imported(say, "copy", folder)[1]
+    assert "its session has the concurrencies 1, but" in imported(say, "copy", folder)[1]
     assert not Path("r.json").exists()
 
     folder = session("day2")

@@ -229,13 +229,13 @@ def find_file(
         return files[0]
     names = ", ".join(entry.name for entry in files[:5])
     lacks = f"neither {' nor '.join(official)}" if len(official) > 1 else f"no {''.join(official)}"
+    defect = f"{lacks}, and more than one other {whole} ({names})"
+    if not files:
+        defect = f"{lacks}, and no other {whole}"
     if not official:
-        lacks = f"no file that ends with {', '.join(endings)}"
-    raise UnavailableError(
-        f"{path}: this folder has {lacks}, and "
-        + (f"more than one other {whole} ({names})" if files else f"no other {whole}")
-        + f"; {advice}"
-    )
+        defect = f"no file that ends with {' or '.join(endings)}"
+        defect = f"more than one {whole} ({names})" if files else defect
+    raise UnavailableError(f"{path}: this folder has {defect}; {advice}")
 
 
 def wrong(where: object, defect: str, advice: str) -> RunError:

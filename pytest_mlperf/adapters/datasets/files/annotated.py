@@ -31,7 +31,7 @@ def read_annotations(file: Path) -> tuple[list[Image], frozenset[int]]:
     for row, record in enumerate(content["images"]):
         identity, sides = record["id"], {side: int(record[side]) for side in ("height", "width")}
         if identity in images:
-            raise _wrong(file, "images", row, f"has id {identity}, as an earlier image has")
+            raise _wrong(file, "images", row, f"has the id {identity} of an earlier image")
         images[identity] = (
             record["file_name"],
             {"index": row, "image_id": identity, **sides, "annotations": []},
@@ -40,9 +40,10 @@ def read_annotations(file: Path) -> tuple[list[Image], frozenset[int]]:
     for row, record in enumerate(content["annotations"]):
         for field, identities in (("image_id", images.keys()), ("category_id", categories)):
             if record[field] not in identities:
+                owners = "images" if field == "image_id" else "categories"
                 defect = (
-                    f"has {field} {record[field]}, which is none of the {len(identities)} ids in "
-                    "the file"
+                    f"has {field} {record[field]}, but none of the {len(identities)} {owners} in "
+                    "the file has this id"
                 )
                 raise _wrong(file, "annotations", row, defect)
         _, reference = images[record.pop("image_id")]
@@ -72,8 +73,8 @@ def _parse(file: Path) -> dict[str, list[Any]]:
             raise wrong(
                 file,
                 f"its list {name!r} is missing or empty",
-                "set the option annotations to a file in COCO's format, such as "
-                "openimages-mlperf.json",
+                "set the option annotations to a file in COCO's format with images, annotations "
+                "and categories, such as openimages-mlperf.json",
             )
     lists: dict[str, list[Any]] = content
     return lists
@@ -224,10 +225,9 @@ def _check_sizes(file: Path, images: Sequence[Image], sizes: Sequence[tuple[int,
     for row, ((name, image), stored) in enumerate(zip(images, sizes, strict=True)):
         width, height = image["width"], image["height"]
         if sorted(stored) != sorted((width, height)):
-            raise _wrong(
+            raise wrong(
                 file,
-                "images",
-                row,
-                f"should have {width} x {height} pixels, but {name} has {stored[0]} x "
-                f"{stored[1]}: these are not the images that were annotated",
+                f"images[{row}] has {width} x {height} pixels, but {name} has {stored[0]} x "
+                f"{stored[1]}",
+                "set the options images and annotations to the two parts of one data set",
             )

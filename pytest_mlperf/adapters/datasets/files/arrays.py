@@ -39,7 +39,7 @@ UNPACKED_LIMIT = 2 * 2**30
 
 MEMBERS_LIMIT = 1_000
 
-SPLIT = "check that path names the right file, or split it"
+CHECK_PATH = "check that the data set's path is that of the right data"
 
 AXES_LIMIT = 32
 """Maximum number of axes of an array, as in NumPy 1."""
@@ -125,7 +125,7 @@ def find_npz(path: Path) -> dict[str, StoredArray]:
                 raise wrong(
                     path,
                     f"the archive has {len(members):,} members; at most {MEMBERS_LIMIT:,} are read",
-                    SPLIT,
+                    CHECK_PATH,
                 )
             for member in members:
                 if member.filename.endswith(".npy"):
@@ -144,9 +144,9 @@ def _find_member(
         if member.file_size > UNPACKED_LIMIT:
             raise wrong(
                 path,
-                f"{title} unpacks to {member.file_size:,} bytes; at most {UNPACKED_LIMIT:,} are "
-                "read",
-                SPLIT,
+                f"{title} is compressed and has {member.file_size:,} bytes when unpacked; at most "
+                f"{UNPACKED_LIMIT:,} are unpacked",
+                f"save the arrays without compression (numpy.savez), or {CHECK_PATH}",
             )
         with archive.open(member) as unpacked:
             return _find(unpacked, path, name=title, size=member.file_size, packed=member.filename)
@@ -170,7 +170,12 @@ def _find(
     try:
         version = npy.read_magic(file)
         if version not in readers:
-            raise ValueError(f"its format {version} is not supported")
+            numbers = ".".join(map(str, version))
+            raise wrong(
+                path,
+                f"{name} has version {numbers} of NumPy's format; only 1.0 and 2.0 are supported",
+                "save it again as a plain array of numbers",
+            )
         shape, fortran, dtype = readers[version](file)
     except _BROKEN as error:
         first = str(error).partition("\n")[0]  # further lines advise to trust the file
@@ -183,7 +188,7 @@ def _find(
         raise wrong(
             path,
             f"{name} has values of type {dtype}; only little-endian numbers are supported",
-            "convert it",
+            "convert the array, e.g. with array.astype('<f4'), and save it again",
         )
     array = StoredArray(
         file=path,

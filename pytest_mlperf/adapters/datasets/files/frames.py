@@ -12,7 +12,12 @@ from pytest_mlperf import UnavailableError
 from pytest_mlperf.adapters.conventions import not_installed
 from pytest_mlperf.adapters.datasets.files import find_file
 from pytest_mlperf.adapters.datasets.files.columns import column_positions
-from pytest_mlperf.adapters.datasets.files.pickle_files import UNPACKED_LIMIT, opened, unreadable
+from pytest_mlperf.adapters.datasets.files.pickle_files import (
+    UNPACKED_LIMIT,
+    opened,
+    too_large,
+    unreadable,
+)
 
 TABLE_LIMIT = 2**30
 """Maximum bytes of an unpacked table of prompts; MLPerf's 24,576 prompts have 0.15e9."""
@@ -91,7 +96,7 @@ def _read_parquet(path: Path, columns: Sequence[Sequence[str]]) -> dict[str, lis
             name: _parquet_cells(table.column(labels[place])) for name, place in positions.items()
         }
     except MemoryError:
-        raise unreadable(path, "there is not enough memory to unpack it") from None
+        raise too_large(path) from None
     except (ArrowException, OSError, UnicodeDecodeError) as error:
         raise unreadable(path, f"the Parquet file is damaged ({error})") from error
 

@@ -49,7 +49,7 @@ def decode(path: Path) -> NDArray[np.uint8]:
         raise wrong(
             path,
             f"Pillow cannot decode this image ({error})",
-            "replace the file by an intact JPEG or PNG",
+            "replace the file by an intact JPEG or PNG with 8 bits per channel",
         ) from error
 
 
@@ -216,7 +216,7 @@ def _kind(path: Path) -> str:
     if not start:
         return "this file is empty"
     if not start.strip(b"\0"):
-        return "this file starts with zeros"
+        return f"this file is no image: its first {len(start)} bytes are zeros"
     if start.lstrip()[:1] in (b"<", b"{"):
         return "this is text, such as a web page with an error, and no image"
     return "this is not an image that Pillow knows"

@@ -26,9 +26,11 @@ def lines_of(path: Path) -> Iterator[str]:
             total += len(line)
             if len(line) > MAX_LINE_BYTES or total > FILE_LIMIT:
                 whole = len(line) <= MAX_LINE_BYTES
-                most = f"{(FILE_LIMIT if whole else MAX_LINE_BYTES) >> 20} MiB"
-                subject = "the file up to this line" if whole else "it"
-                raise broken_line(path, number, f"{subject} has more than {most}")
+                most = f"more than {(FILE_LIMIT if whole else MAX_LINE_BYTES) >> 20} MiB"
+                defect = f"it has {most}, the maximum length of a line"
+                if whole:
+                    defect = f"the file up to this line has {most}, the maximum size of a file"
+                raise broken_line(path, number, defect)
             try:
                 yield line.decode("utf-8-sig" if number == 1 else "utf-8")
             except UnicodeDecodeError as error:

@@ -55,7 +55,7 @@ def _records(path: Path, text: _Text) -> Iterator[dict[str, Any]]:
         row += 1
     text.at += 1
     if sign := text.next_character():
-        raise _damaged(path, f"after the list there is {sign!r}")
+        raise _damaged(path, f"the list is followed by {sign!r} instead of the end of the file")
 
 
 def _damaged(path: Path, defect: str) -> RunError:

@@ -83,7 +83,7 @@ def read_latents(
         kind = array.dtype if isinstance(array, np.ndarray) else type(array).__name__
         raise _unfit(file, f"holds {kind}, not an array of floats")
     if array.shape != shape:
-        advice = f"set {option} to match it, or latents to another file"
+        advice = f"set {option} to match the file, or latents to another file"
         raise wrong(file, f"has shape {array.shape}, but {option} requires {shape}", advice)
     with np.errstate(over="ignore"):
         latents = np.array(array, np.float32, order="C")

@@ -27,17 +27,26 @@ def read_records(path: Path) -> list[Any]:
 @contextlib.contextmanager
 def opened(path: Path, *, compressed: bool) -> Iterator[Any]:
     """Open a pickle, through gzip if `compressed`; errors while reading it become RunError."""
-    from pytest_mlperf.adapters.datasets.files.pickles import PickleError
+    from pytest_mlperf.adapters.datasets.files.pickles import PickleError, UnsupportedPickleError
 
     try:
         with gzip.open(path) if compressed else path.open("rb") as file:
             yield file
+    except UnsupportedPickleError as error:
+        raise RunError("dataset", f"{path}: {error}") from error
     except PickleError as error:
         raise unreadable(path, str(error)) from error
     except (OSError, EOFError, zlib.error) as error:
         raise unreadable(path, f"the file is damaged ({error})") from error
     except MemoryError:
-        raise unreadable(path, "there is not enough memory to unpack it") from None
+        raise too_large(path) from None
+
+
+def too_large(path: Path) -> RunError:
+    """Return the error for a file that does not fit into memory."""
+    return wrong(
+        path, "there is not enough memory to unpack it", "end other programs, or add memory"
+    )
 
 
 def unreadable(path: Path, reason: str) -> RunError:

@@ -13,12 +13,14 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
+from pytest_mlperf import RunError
 from pytest_mlperf.adapters.datasets.files.arrays import StoredArray, damaged
 from pytest_mlperf.adapters.datasets.files.pickles import (
     Name,
     PickledObject,
     PickleError,
     SkippedBytes,
+    UnsupportedPickleError,
     parse,
     parse_outline,
 )
@@ -82,6 +84,8 @@ def find_arrays(path: Path) -> list[StoredArray]:
         if not isinstance(tree, list | tuple):
             raise PickleError(f"it holds {_named(tree)}, not a list of arrays")
         return [_array(path, place, item) for place, item in enumerate(tree)]
+    except UnsupportedPickleError as error:
+        raise RunError("dataset", f"{path}: {error}") from error
     except PickleError as error:
         raise damaged(path, f"{error}") from error
 
@@ -127,7 +131,10 @@ def _dtype(kind: PickledObject, *, orders: str = "<>=|") -> str:
     if not unsupported and order not in [*orders]:
         unsupported = ascii(f"{order}{code}")[1:-1]
     if unsupported:
-        raise PickleError(f"it holds values of NumPy's type {unsupported}, which is not supported")
+        raise UnsupportedPickleError(
+            f"it holds values of NumPy's type {unsupported}, which is not supported; convert them "
+            "to little-endian numbers or to text, and save the file again"
+        )
     return f"{order}{code}"
 
 
@@ -146,9 +153,9 @@ class PickledFrame:
         try:
             manager = tree.state.get("_mgr")
             if not isinstance(manager, PickledObject) or len(manager.args) != 2:
-                raise PickleError(
+                raise UnsupportedPickleError(
                     "its DataFrame was written by a pandas older than 1.3; load it with that "
-                    "version and save it with a newer one"
+                    "version, save it as Parquet, and set the data set's path to the new file"
                 )
             self._blocks, axes = manager.args
             self.labels = _labels(axes[0])
@@ -206,7 +213,10 @@ def _plain(item: Any) -> Any:
 def _labels(axis: PickledObject) -> list[Any]:
     fields = axis.args[1]
     if "data" not in fields:
-        raise PickleError("its columns have numbers or several levels instead of names")
+        raise UnsupportedPickleError(
+            "its columns have numbers or several levels instead of names; give each column a text "
+            "as its name, and save the table again"
+        )
     return [_cell(label) for label in _items(fields["data"])]
 
 
@@ -237,7 +247,10 @@ def _items(values: PickledObject) -> list[Any]:
     if values.name == "__pyx_unpickle_NDArrayBacked":
         # pandas 3 writes a missing text as NaN, the only value that differs from itself.
         return [item if item == item else None for item in _items(values.state[1])]  # noqa: PLR0124
-    raise PickleError(f"a column is of the kind {values.name}, which is not supported")
+    raise UnsupportedPickleError(
+        f"a column is of the kind {values.name}, which is not supported; convert it to text, "
+        "numbers or lists, and save the table again"
+    )
 
 
 def _contents(array: PickledObject) -> tuple[tuple[int, ...], list[Any] | Array]:
@@ -275,7 +288,10 @@ def _cell(cell: Any) -> Any:
     if isinstance(cell, PickledObject) and cell.name in _NUMPY_ARRAYS:
         shape, contents = _contents(cell)
         if len(shape) != 1:
-            raise PickleError("a cell is an array of several dimensions, which is not supported")
+            raise UnsupportedPickleError(
+                "a cell is an array of several dimensions, which is not supported; convert it to a "
+                "list, and save the table again"
+            )
         return [_atom(item) for item in contents] if isinstance(contents, list) else contents
     return _atom(cell)
 
@@ -300,7 +316,10 @@ def _atom(cell: Any) -> Any:
         return np.frombuffer(_buffer(raw), _dtype(kind)).item()
     if isinstance(cell, PickledObject) and cell.name in ("bytes", "encode"):
         return _buffer(cell)
-    raise PickleError(f"a cell holds {_named(cell)}, which is not supported")
+    raise UnsupportedPickleError(
+        f"a cell holds {_named(cell)}, which is not supported; convert it to text, numbers or "
+        "lists, and save the file again"
+    )
 
 
 def _arrow_texts(array: PickledObject) -> list[str | None]:

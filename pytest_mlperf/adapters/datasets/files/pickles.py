@@ -50,6 +50,10 @@ class PickleError(Exception):
     """Report that the pickle is damaged or has unsupported content."""
 
 
+class UnsupportedPickleError(PickleError):
+    """Report content that is valid but not supported; the message ends with advice."""
+
+
 def parse(file: BufferedIOBase, names: Container[tuple[str, str]], *, max_bytes: int) -> Any:
     """Return the content of a pickle (protocols 2 to 5), with objects as Name or PickledObject.
 
@@ -95,7 +99,7 @@ class _Window:
         self._before = 0
         self._bytes = b""
         self._at = 0
-        self._excess = f"it has more than {max_bytes:,} bytes when unpacked"
+        self._excess = f"it has more than {max_bytes:,} bytes when unpacked, the maximum"
 
     @property
     def position(self) -> int:
@@ -127,7 +131,7 @@ class _Window:
     def readline(self) -> bytes:
         line = self.take_match(_TEXT_LINE, _MAX_LINE_BYTES)
         if line is None:
-            raise PickleError("it names something that is not a class or function")
+            raise PickleError(f"it has the name of a class of more than {_MAX_LINE_BYTES} bytes")
         return line
 
     def _fill(self, size: int) -> None:
@@ -147,16 +151,16 @@ class _SparseWindow(_Window):
 
     def __init__(self, file: BufferedIOBase, max_bytes: int) -> None:
         super().__init__(file, max_bytes)
-        self._excess = "it holds too much data besides its arrays"
+        self._excess = f"it has more than {OUTLINE_LIMIT >> 20} MiB of data besides its arrays"
         self._end = file.seek(0, io.SEEK_END)
         file.seek(0)
 
     def read(self, size: int) -> bytes:
         if size > _MAX_TEXT_BYTES:
             self._require(size)
-            raise PickleError(
+            raise UnsupportedPickleError(
                 f"it holds a text of {size:,} bytes; only arrays that were pickled with protocol 3 "
-                "to 5 are read"
+                "to 5 are read: write the file again with protocol 4"
             )
         return super().read(size)
 
@@ -221,9 +225,9 @@ class _Unpickler(pickle._Unpickler):
     def find_class(self, module: str, name: str) -> Name:
         if (module, name) not in self._names:
             full_name = ascii(f"{module}.{name}")[1:-1][:200]
-            raise PickleError(
-                f"it tries to call {full_name}; such a file is never executed: only tables of "
-                "text, numbers and lists are read"
+            raise UnsupportedPickleError(
+                f"it tries to call {full_name}; such a file is never executed: convert all values "
+                "to text, numbers and lists and save it again, or correct the data set's path"
             )
         return Name(name)
 
@@ -269,7 +273,10 @@ class _Unpickler(pickle._Unpickler):
         for key, value in zip(items[::2], items[1::2], strict=True):
             # Hashing nested tuples recurses to any depth on the C stack.
             if not isinstance(key, str | int | float | bytes | None):
-                raise PickleError("a dictionary has a key that is neither text nor a number")
+                raise UnsupportedPickleError(
+                    "a dictionary has a key that is neither text nor a number; convert the keys to "
+                    "text and save the file again"
+                )
             target[key] = value
 
     dispatch: ClassVar[dict[int, Callable[[Any], None]]] = {

@@ -14,8 +14,8 @@ def require_tokenizer(folder: str) -> None:
     """Raise an error if the folder of a tokenizer does not exist."""
     if not Path(folder).is_dir():
         raise UnavailableError(
-            f"{folder}: this folder of a tokenizer does not exist; set the data set's tokenizer to "
-            "the model's folder",
+            f"{folder}: this folder does not exist; set the data set's option tokenizer to the "
+            "model's folder",
             option="tokenizer",
         )
 

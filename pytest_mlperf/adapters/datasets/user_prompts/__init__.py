@@ -137,7 +137,7 @@ class UserPromptsOptions(FileOptions, dataset="prompts"):
         if "*" not in self.path or not files:
             files = [find_file(Path(self.path), endings=ENDINGS, whole="file of prompts")]
         if self.trace and (len(files) > 1 or files[0].suffix != ".jsonl"):
-            defect = f"a trace is one file that ends with .jsonl, not {self.path}"
+            defect = f"trace = true needs one .jsonl file, but path = {self.path!r}"
             raise self.wrong(defect, option="path")
         for file in files:
             if file.suffix not in ENDINGS:
@@ -258,7 +258,7 @@ class UserPromptsDataset(PromptDataset):
             raise RunError(
                 "dataset",
                 "data set prompts: its requests have no arrival times; set path to a trace "
-                'and trace = true, or set arrivals to "poisson"',
+                'and trace = true, or set arrivals = "poisson" in the scenario',
             )
         return self._requests[self._checked(index)].at_s
 

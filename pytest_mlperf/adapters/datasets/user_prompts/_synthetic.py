@@ -188,8 +188,9 @@ class SyntheticPrompts:
             words = words[:-over] if over > 0 else [*words, *draw.choices(self._words, k=-over)]
         raise RunError(
             "dataset",
-            f"data set prompts: no text of {count} tokens can be made for {self.tokenizer}; "
-            "set input_tokens higher, or remove tokenizer for approximate lengths",
+            f"data set prompts: no text of exactly {count} tokens can be made with the tokenizer "
+            f"in {self.tokenizer}; set input_tokens higher, or remove tokenizer for approximate "
+            "lengths",
         )
 
     @cached_property
@@ -205,9 +206,9 @@ class SyntheticPrompts:
         if len(whole) < 8:
             raise RunError(
                 "dataset",
-                f"data set prompts: {self.tokenizer} encodes fewer than 8 common English words "
-                "as one token, so that prompts of an exact length cannot be made; remove tokenizer "
-                "for approximate lengths",
+                f"data set prompts: the tokenizer in {self.tokenizer} encodes fewer than 8 common "
+                "English words as one token, so that prompts of an exact length cannot be made; "
+                "remove the option tokenizer for approximate lengths",
             )
         return whole
 

@@ -94,7 +94,7 @@ def _requests(
                 line, "timestamp", f"{repr(at_ms)[:40]} is not a time in milliseconds"
             )
         if at_ms < before_ms:
-            defect = f"{at_ms} is earlier than {before_ms}, the timestamp of the request before"
+            defect = f"{at_ms} is earlier than {before_ms}, the timestamp of the previous request"
             raise source.wrong(line, "timestamp", defect)
         before_ms = at_ms
         lengths = [

@@ -275,7 +275,7 @@ class StampGaps:
             raise impossible(
                 index,
                 f"its {token} token arrived in this process {(theirs_s - ours_s) * 1000.0:.1f} ms "
-                f"before {self._library}'s own time stamp",
+                f"before {self._library}'s own time stamp: one of the two clocks is wrong",
             )
         self._gaps_s.setdefault(token, []).append(ours_s - theirs_s)
 
@@ -305,8 +305,8 @@ class StampGaps:
 def impossible(index: int, contradiction: str) -> RunError:
     """Return the error of a sample whose time stamps contradict each other."""
     return engine_error(
-        f"sample {index} of the data set: {contradiction}; one of the two clocks is wrong, so "
-        "no token time of this run can be trusted",
+        f"sample {index} of the data set: {contradiction}; so no token time of this run can be "
+        "trusted",
     )
 
 

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 from pytest_mlperf import Dataset, RunError, Sink, SuiteError
 from pytest_mlperf.adapters.conventions import pack_logprobs
 from pytest_mlperf.adapters.engines import engine_error, is_count, refused_sample
-from pytest_mlperf.extension import Rule, own_length, require_options
+from pytest_mlperf.extension import Rule, own_length, plural, require_options
 
 if TYPE_CHECKING:
     from pytest_mlperf.adapters.engines.llm.speech import SpeechClips
@@ -121,8 +121,8 @@ class TokenPrompts:
                 raise refused_sample(
                     index,
                     f"has {len(tokens)} tokens and asks for {length} more, which do not fit the "
-                    f"model's context of {self.context}; ask for fewer tokens, or shorten the "
-                    "prompt",
+                    f"model's context of {self.context}; lower the data set's output_tokens (or "
+                    "max_new_tokens of the turn), or shorten the prompt",
                 )
             raise refused_sample(
                 index,
@@ -273,10 +273,10 @@ class Generation(TextOptions):
         """Return prompts, checked against vocabulary size and context lengths; None if unknown."""
         has_media = chats is not None or clips is not None
         if self.max_prompt_tokens is not None and has_media:
-            problem = "cuts text prompts; remove it for data sets with chats or sound"
+            problem = "cuts text prompts, but the data set has chats or audio clips; leave it out"
             raise SuiteError(f"max_prompt_tokens {problem}", option="max_prompt_tokens")
         if self.prompt_logprobs and has_media:
-            problem = "needs prompts of text or token ids, but the data set has chats or sound"
+            problem = "needs prompts of text or token ids, but the data set has chats or audio"
             advice = "use data set windows, or leave prompt_logprobs out"
             raise SuiteError(f"prompt_logprobs {problem}; {advice}", option="prompt_logprobs")
         return TokenPrompts(
@@ -355,7 +355,7 @@ def logprobs_output(index: int, tokens: Sequence[int], logprobs: Sequence[float]
         raise refused_sample(
             index,
             f"has {len(tokens)} tokens, but {len(logprobs)} log-probabilities were returned: "
-            "the prompt was changed",
+            "the library or the server changed the prompt",
         )
     for number, logprob in enumerate(logprobs[1:], 1):
         if not -math.inf < logprob <= MAX_LOGPROB:
@@ -488,5 +488,7 @@ def too_short(generation: Generation, index: int, tokens: int, advice: str) -> R
     if generation.max_new_tokens < 2:
         cause = "max_new_tokens is 1; set it to at least 2"
     return refused_sample(
-        index, f"has {tokens} output token, but LoadGen needs at least 2 to time tokens: {cause}"
+        index,
+        f"got an answer of {plural(tokens, 'token')}, but LoadGen needs at least 2 to time tokens: "
+        f"{cause}",
     )

@@ -80,7 +80,7 @@ def expected_types(file: Path) -> Iterator[None]:
     try:
         yield
     except (TypeError, AttributeError, LookupError, ValueError) as error:
-        problem = f"has a value of another type than expected: {text_of(error)}"
+        problem = f"has a value of an unexpected type ({text_of(error)}); copy the file here again"
         raise broken(file, problem) from error
 
 
@@ -104,7 +104,7 @@ def read_config(folder: Path) -> Config:
 def _size(value: int | None) -> int | None:
     if value is None or is_count(value):
         return value
-    raise TypeError(f"{value!r:.40} is not a size")
+    raise TypeError(f"{value!r:.40} is not a whole number of at least 1")
 
 
 def end_tokens(folder: Path, config_value: Any) -> tuple[int, ...]:
@@ -123,7 +123,8 @@ def check_ends(folder: Path, eos: tuple[int, ...]) -> None:
         raise broken(
             folder,
             "neither generation_config.json nor config.json names an eos_token_id, so no answer "
-            "would end; add it, or set ignore_eos = true to measure fixed lengths",
+            "would end; add eos_token_id to config.json, or set ignore_eos = true to measure fixed "
+            "lengths",
         )
 
 
@@ -187,7 +188,8 @@ def picture_chats(
     if not isinstance(token, int):
         raise broken(
             folder / "config.json",
-            "names no image_token_id, so this model takes no pictures, but the data set has some",
+            "names no image_token_id, so this model takes no pictures, but the data set has some; "
+            "set model to one that takes pictures, or use another data set",
         )
     processor = picture_processor(engine, folder) if processes else None
     return PictureChats(tokenizer=tokenizer, picture_token=token, processor=processor)
@@ -213,8 +215,8 @@ def speech_clips(
     if not is_count(seconds) or positions != seconds * POSITIONS_PER_SECOND:
         raise broken(
             file,
-            f"chunk_length is {seconds!r} seconds, but the model's encoder has {positions!r} "
-            f"positions, {POSITIONS_PER_SECOND} per second; copy the file of this model here",
+            f"chunk_length is {seconds!r} seconds, but max_source_positions in config.json is "
+            f"{positions!r} ({POSITIONS_PER_SECOND} per second); copy both files from one model",
         )
     return SpeechClips(dataset=dataset, prompt=prompt, seconds=seconds)
 

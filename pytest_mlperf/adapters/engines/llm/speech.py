@@ -45,11 +45,13 @@ def clip_of(dataset: Dataset, index: int, seconds: float) -> NDArray[Any]:
             "with the keys audio and sampling_rate, as in data set librispeech",
         )
     audio: NDArray[np.float32] = np.asarray(sample["audio"], np.float32)
-    if audio.ndim != 1 or not len(audio) or not np.isfinite(audio).all():
-        fault = f"is not mono audio of finite values: an array of shape {audio.shape}"
+    if audio.ndim != 1 or not len(audio):
+        fault = f"has audio of shape {audio.shape}; mono audio has the shape (samples,)"
         raise refused_sample(index, fault)
+    if not np.isfinite(audio).all():
+        raise refused_sample(index, "has audio with a value that is NaN or infinite")
     if sample["sampling_rate"] != RATE:
-        raise refused_sample(index, f"has {sample['sampling_rate']} Hz; Whisper needs {RATE} Hz")
+        raise refused_sample(index, f"has {sample['sampling_rate']} Hz; resample it to {RATE} Hz")
     if len(audio) > seconds * RATE:
         raise refused_sample(
             index,

@@ -67,8 +67,8 @@ class ToolOptions:
         ]
         if unused and not offers_tools(dataset):
             raise SuiteError(
-                f"engine {engine}: {' and '.join(unused)} needs chats that offer tools, but the "
-                f"data set's samples offer none; leave {' and '.join(unused)} out",
+                f"engine {engine}: {' and '.join(unused)} would have no effect, as the data set's "
+                f"samples offer no tools; leave {' and '.join(unused)} out",
                 option=unused,
             )
 
@@ -124,7 +124,8 @@ class ToolChats:
             )
             raise refused_sample(index, fault)
         if (choice := request.get("tool_choice", "auto")) != "auto":
-            fault = f'has tool_choice {choice!r:.80}, but this engine supports only "auto"'
+            fault = f'has tool_choice {choice!r:.80}, but this engine supports only "auto"; use '
+            fault += "engine openai with a server that supports it"
             raise refused_sample(index, fault)
         tools = request.get("tools") or []
         try:

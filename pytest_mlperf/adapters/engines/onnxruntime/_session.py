@@ -163,11 +163,15 @@ def _read_options(
     by_provider: dict[str, dict[str, str]] = {}
     for short, options in tables.items():
         name = _full(short)
-        if name not in names or name in by_provider:
-            fault = f"must be one of the providers {', '.join(names)}, and each only once"
-            raise wrong("provider_options", short, fault)
+        if name in by_provider:
+            fault = f"sets options of {name} a second time; write them in one table"
+            raise wrong(f"provider_options.{short}", options, fault)
+        if name not in names:
+            fault = f"is for a provider that the option providers lacks ({', '.join(names)}); "
+            fault += f"add {name} to providers, or remove this table"
+            raise wrong(f"provider_options.{short}", options, fault)
         if name == CPU_PROVIDER and options:
-            fault = "would have no effect, as this provider has no options; use the engine's "
+            fault = "would have no effect, as this provider has no options; set the engine's "
             fault += "threads and graph_optimization"
             raise wrong(f"provider_options.{short}", dict(options), fault)
         for key, value in options.items():
@@ -308,8 +312,8 @@ def open_graph(
     for name in providers.names:
         if name not in used or used[0] != providers.names[0]:
             raise unopened.refuse(
-                f"asked for provider {name!r}, but onnxruntime fell back to {', '.join(used)}; "
-                "see its log for the reason"
+                f"provider {name!r} was requested, but onnxruntime fell back to "
+                f"{', '.join(used)}; see onnxruntime's messages in the log of the run"
             )
     return OnnxGraph(
         where=str(path),

@@ -121,9 +121,9 @@ class TensorRtPlan(TensorRtOptions):
         for name in self.provider_options:
             if name not in FURTHER_OPTIONS:
                 raise _wrong(
-                    "provider_options",
-                    name,
-                    "is not an option of the provider, or has its own option in this engine; "
+                    f"provider_options.{name}",
+                    self.provider_options[name],
+                    "cannot be set here (unknown, or set by another option of this engine); "
                     f"allowed are {', '.join(sorted(FURTHER_OPTIONS))}",
                 )
         self._check_calibration()
@@ -230,10 +230,11 @@ class TensorRtPlan(TensorRtOptions):
         if not profile:
             return
         if len(profile) < 3:
-            raise _wrong(
-                "min_shapes, opt_shapes, max_shapes",
-                ", ".join(f"{word}_shapes" for word in profile),
-                "is incomplete; set all three options, or none",
+            names = [f"{word}_shapes" for word in profile]
+            raise SuiteError(
+                f"engine tensorrt: {' and '.join(names)} alone cannot be set; set all of "
+                "min_shapes, opt_shapes and max_shapes, or none of them",
+                option=names,
             )
         for word, shapes in profile.items():
             if set(shapes) != set(profile["min"]):
@@ -305,8 +306,8 @@ class TensorRtEngine(OnnxRuntimeEngine):
         plan.check()
         if plan.cuda_graph and plan.workers > 1:
             raise SuiteError(
-                f"engine tensorrt: cuda_graph = True, but workers = {plan.workers}: a graph is "
-                "launched by one thread; set workers = 1",
+                f"engine tensorrt: cuda_graph = true, but workers = {plan.workers}: only one "
+                "thread can launch a graph; set workers = 1",
                 option=("cuda_graph", "workers"),
             )
         providers = FALLBACKS[plan.fallback]

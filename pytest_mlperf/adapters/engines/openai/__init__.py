@@ -151,7 +151,7 @@ class OpenAiOptions(TextOptions):
     def check(self) -> None:
         timeout_s, header = self.request_timeout, self.session_header
         is_header_free = header is None or is_header(header)
-        free = 'the name of a header that the engine does not set itself, e.g. "X-Session-ID"'
+        free = 'a valid name of a header that the engine does not use itself, e.g. "X-Session-ID"'
         rules = (
             one_of("api", self.api, tuple(PATHS)),
             one_of("prompts", self.prompts, PROMPT_KINDS),
@@ -207,7 +207,10 @@ class OpenAiOptions(TextOptions):
         bad = [
             n for n in self.headers_env if names.count(n.lower()) > 1 or not is_header(n, implied)
         ]
-        text = f"headers_env has {bad}: not a header, named twice, or one that the engine sets"
+        text = f'headers_env has "{"".join(bad[:1])}", which is no valid name of a header, or a '
+        text += "header that the engine sets itself; remove it"
+        if bad and names.count(bad[0].lower()) > 1:
+            text = f'the header "{bad[0]}" is set twice in headers_env or session_header; keep one'
         yield bad, text, "headers_env"
 
 
@@ -224,7 +227,7 @@ class PromptSource:
         facts: dict[str, str],
     ) -> None:
         if not len(dataset):
-            raise engine_error("the data set has no samples")
+            raise engine_error("the data set has no samples; set dataset to one that has some")
         self._folder, self._facts, self._is_chat = folder, facts, options.api == "chat"
         first = dataset.input(0)
         is_text, has_turns = isinstance(first, str), isinstance(first, Mapping)

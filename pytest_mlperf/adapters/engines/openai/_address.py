@@ -89,9 +89,10 @@ class Address:
         form = FORM.fullmatch("" if is_socket else parts.path)
         assert form is not None
         if form["path"] not in (None, PATHS[api]):
+            named = next((name for name, path in PATHS.items() if path == form["path"]), api)
             raise SuiteError(
-                f'engine openai: url ends in {form["path"]}, but api = "{api}"; remove this '
-                "end, or set the api that it names",
+                f'engine openai: url ends in {form["path"]}, but api = "{api}"; remove that end '
+                f'of url, or set api = "{named}"',
                 option=("url", "api"),
             )
         prefix = form["api"] or ("" if form["path"] or form["azure"] else "/v1")
@@ -141,10 +142,11 @@ def request_headers(key_variable: str | None, variables: Mapping[str, str]) -> d
 def _value_of(variable: str, setting: str) -> str:
     value = os.environ.get(variable, "").strip()
     if not value:
-        fault = f'{setting}"{variable}", but this environment variable is not set'
+        fault = f'{setting}"{variable}", but this environment variable is not set or is empty'
     elif not value.isascii() or not value.isprintable():
         fault = (
-            f"the environment variable {variable} contains characters that are invalid in a header"
+            f'{setting}"{variable}", but the value of this environment variable has characters '
+            "that are invalid in a header"
         )
     else:
         return value

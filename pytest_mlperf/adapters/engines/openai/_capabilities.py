@@ -370,7 +370,7 @@ async def _ask_with_all_fields(
     except Failed as failure:
         raise _unrelated(client, failure) or engine_error(
             "the server accepts each field of a request alone, but not all together "
-            f"({', '.join(sorted(fields))}): {failure}",
+            f"({', '.join(sorted(fields))}): {failure}; leave out an option that sends one of them",
         ) from None
 
 
@@ -402,10 +402,10 @@ def check_prompt(answer: StreamedAnswer, expected: int | None, form: str) -> Non
     counted = answer.prompt_tokens
     if expected is None or counted is None or counted == expected:
         return
-    cause = "it cuts prompts or adds to them"
+    cause = "the server cuts prompts or adds tokens to them; switch this off on the server"
     if form != "tokens":
-        cause = "it cuts prompts, or its tokenizer is not that of workload.model or adds other "
-        cause += "special tokens"
+        cause = "the server cuts prompts, has another tokenizer than workload.model, or adds other "
+        cause += "special tokens; set workload.model to the folder of the served model"
     raise engine_error(
         f"the server counts {counted} tokens in a prompt of {expected}, sent as {form}: {cause}",
     )

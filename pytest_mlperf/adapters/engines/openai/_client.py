@@ -177,8 +177,8 @@ class _Response(Exchange):
                 "no event stream",
                 f"the answer is compressed ({self._packing}), which was not requested",
             )
-        kind = self._kind or "without a content type"
-        return Failed("no event stream", f"the answer is {kind}: {reason}")
+        kind = f"content type {self._kind}" if self._kind else "no content type"
+        return Failed("no event stream", f"the answer has {kind}, not text/event-stream: {reason}")
 
 
 class Streamed(Exchange):

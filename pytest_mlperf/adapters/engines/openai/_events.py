@@ -123,7 +123,7 @@ def payload(block: bytes) -> bytes:
     lines = [line for line in block.split(b"\n") if line]
     for line in lines:
         if not line.startswith(EVENT_FIELDS):
-            raise Failed("malformed event", f"not a line of an event: {quoted(line)}")
+            raise Failed("malformed event", f"a line is not in the SSE format: {quoted(line)}")
     return b"\n".join([line[5:].removeprefix(b" ") for line in lines if line.startswith(b"data:")])
 
 
@@ -341,7 +341,8 @@ def prompt_logprobs(answer: StreamedAnswer, ids: Sequence[int]) -> list[float]:
     if len(came) < len(ids) or None in came[1:]:
         raise Failed(
             "no log-probabilities of the prompt",
-            f"the server gave {len(answer.logprobs)} for {len(ids)} prompt tokens and the answer",
+            f"the server gave {sum(value is not None for value in came[1:])} log-probabilities for "
+            f"the {len(ids) - 1} prompt tokens after the first",
         )
     return [math.nan, *(value for value in came[1:] if value is not None)]
 

@@ -72,7 +72,8 @@ def _port(child: ChildProcess) -> int:
         return int(child.line(time.monotonic() + START_TIMEOUT_SECONDS, MAX_PORT_BYTES) or b"")
     except (EOFError, ValueError):
         raise engine_error(
-            "the test server, which shows how fast the client can be, did not start"
+            "the built-in test server, which measures how fast the client can be, did not start; "
+            "see the log of the run"
         ) from None
 
 

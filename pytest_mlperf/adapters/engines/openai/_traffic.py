@@ -282,7 +282,8 @@ class Checks:
             requested = next(iter(self._models))
             raise Failed("another model", f'"{answer.model}" answered for "{requested}"')
         if tokens is None:
-            raise Failed("uncounted answer", "it had neither usage nor token ids")
+            advice = 'set count_tokens = "reference"'
+            raise Failed("uncounted answer", f"it had neither usage nor token ids; {advice}")
         if not tokens or not answer.started:
             raise Failed("empty answer", "the model ended at once, or the server gave nothing")
         self._check_counts(answer, tokens)
@@ -290,7 +291,7 @@ class Checks:
         if not counted:
             self._check_length(tokens, body)
         elif self._generation.ignore_eos and answer.finish != "length":
-            raise Failed("ignore_eos not obeyed", f"an answer ended with {answer.finish}")
+            raise Failed("ignore_eos not obeyed", f"finish_reason {answer.finish!r}, not 'length'")
         if sink.times_tokens and tokens < 2:
             advice = "set min_new_tokens = 2, if the server takes it"
             raise too_short(self._generation, index, tokens, advice)
@@ -326,10 +327,12 @@ def check_prompt(counted: int | None, sent: int | None, body: Body) -> None:
     if counted is None:
         return
     if sent is not None and (counted < sent or (body.exact and counted != sent)):
-        raise Failed("another prompt", f"the server counts {counted} tokens in a prompt of {sent}")
+        fault = f"the server counts {counted} tokens in a prompt of {sent}, so it changed it"
+        raise Failed("another prompt", fault)
     if counted < body.fewest:
         least = f"a prompt that has at least {body.fewest}"
-        raise Failed("another prompt", f"the server counts {counted} tokens in {least}")
+        fault = f"the server counts {counted} tokens in {least}, so it cut the prompt"
+        raise Failed("another prompt", fault)
 
 
 def output(answer: StreamedAnswer, generation: Generation, tokenizer: Any) -> bytes:

@@ -226,7 +226,7 @@ class EndpointsEngine(OpenAiEngine):
         if settings.tokens and not self._tokenizer_name:
             raise engine_error(
                 "MLCommons' client counts tokens with a tokenizer; set workload.model to the "
-                "folder that has it, or tokenizer to its name"
+                "folder that has it, or the option tokenizer to a name on Hugging Face"
             )
         length_s = settings.min_duration_ms / 1000
         content = self._configuration(concurrency, settings, folder.parent / PROMPTS_FILE)
@@ -397,14 +397,14 @@ class EndpointsEngine(OpenAiEngine):
                     heard_s = begun_s = now_s
                 if now_s - heard_s > quiet_s:
                     raise self._broke(
-                        log, f"sent nothing for request_timeout = {quiet_s:g} s and was ended"
+                        log, f"made no progress for request_timeout = {quiet_s:g} s and was ended"
                     )
                 if now_s - begun_s > limit_s:
                     raise self._broke(log, f"did not end in {limit_s:.0f} s and was ended")
                 if self._server is not None:
                     self._server.check()
         if end == UNKNOWN_END:
-            raise self._broke(log, "ended with the process that supervised it")
+            raise self._broke(log, "was ended, because the process that supervised it was killed")
         if end:
             raise self._broke(log, ended(int(end)))
 

@@ -413,7 +413,7 @@ class Server:
     def _how(self, end: int | str, when: str = "") -> str:
         if end == UNKNOWN_END:
             return f"the process that supervised the server was killed{when}"
-        hint = "; serve must not put it in the background" if when and not int(end) else ""
+        hint = "; serve must run the server in the foreground" if when and not int(end) else ""
         return f"the server {ended(int(end), when)}{hint}"
 
     def _stop(self) -> None:

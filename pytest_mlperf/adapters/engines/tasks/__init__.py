@@ -74,8 +74,8 @@ class AnswerLogits(Task):
             raise self.graph.refuse(
                 f"takes {'at most' if self._masked else 'exactly'} {self._width} tokens"
                 + ("" if self._masked else " (it has no mask for padding)")
-                + f", but sample {index} of the data set has {length}; set the data set's options "
-                "to match"
+                + f", but sample {index} of the data set has {length}; set the length in the data "
+                "set's options, such as max_seq_length"
             )
         return sample
 

@@ -52,7 +52,13 @@ class Yolo(Task):
                 f'takes {inputs}; task = "yolo" runs models with one input (batch, 3, height, '
                 "width), such as an export of YOLO to ONNX"
             )
-        self._output = graph.pick(None).name
+        if len(graph.outputs) != 1:
+            names = ", ".join(each.name for each in graph.outputs)
+            raise graph.refuse(
+                f'gives {len(graph.outputs)} outputs ({names}); task = "yolo" runs models with one '
+                "output, which has all boxes; export the model again"
+            )
+        self._output = graph.outputs[0].name
 
     def describe(self) -> Mapping[str, str]:
         return {

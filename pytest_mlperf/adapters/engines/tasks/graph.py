@@ -143,7 +143,8 @@ def check_shape(
     if not matches_shape(sample.shape, expected):
         raise graph.refuse(
             f"input {tensor.name!r} takes samples of shape {tuple(expected)}, but sample {index} "
-            f"of the data set has shape {sample.shape}; set the data set's options to match"
+            f"of the data set has shape {sample.shape}; set the options of the data set, or the "
+            "model, so that the shapes agree"
         )
 
 

@@ -178,7 +178,11 @@ class TensorRtLlmOptions(LibraryOptions):
             not fits and "context_parallel_size" not in self.llm,
             f"{product_text} divides the experts among {product} GPUs, but tensor_parallel_size = "
             f"{ranks}; "
-            + ("make both numbers equal" if both else f"make {product} a divisor of {ranks}"),
+            + (
+                f"set values with the product {ranks}"
+                if both
+                else f"set a value by which {ranks} can be divided"
+            ),
             *("llm", "tensor_parallel_size"),
         )
 

@@ -118,7 +118,7 @@ def _broken_installation(error: BaseException) -> EnvironmentFault:
 
 def _refused(version: str, error: BaseException) -> SuiteError:
     return SuiteError(
-        f"engine tensorrt_llm: TensorRT-LLM {version} refuses its arguments: {_reasons(error)}"
+        f"engine tensorrt_llm: TensorRT-LLM {version} refuses these options: {_reasons(error)}"
     )
 
 
@@ -319,7 +319,7 @@ class RequestLoop:
             raise engine_error(
                 f"the answer to sample {request.index} of the data set ended after "
                 f"{len(row) - 1} tokens, but min_new_tokens = {least}: TensorRT-LLM did not "
-                "suppress its end token",
+                "suppress its end token; set min_new_tokens = 1, or ignore_eos = true",
             )
         self.task.report(request, row)
 

@@ -202,7 +202,8 @@ class TorchOptions(TokenOptions, ToolOptions):
         yield (
             self.batching == "auto" and self.fits_continuous_batching and self.attention == "eager",
             'attention = "eager" runs differently in static and in continuous batches, so '
-            'batching = "auto" cannot use both; set one of them',
+            'batching = "auto" cannot use both; set batching = "static" or "continuous", '
+            "or another attention",
             *("attention", "batching"),
         )
 

@@ -115,13 +115,12 @@ def read_config(folder: Path, kind: ModelKind, *, quantised: str | None = None) 
     # transformers raises many types, all with good texts.
     except Exception as error:
         raise broken(folder, f"transformers cannot read config.json: {text_of(error)}") from error
-    architectures = config.architectures or ["no architecture"]
-    if architectures[0] not in kind.architectures:
-        raise broken(
-            folder,
-            f"{architectures[0]} in config.json is not a {kind.name}; this engine runs models "
-            f"such as {kind.example}",
-        )
+    named = (config.architectures or [""])[0]
+    if named not in kind.architectures:
+        fault = "config.json names no architecture"
+        if named:
+            fault = f"{named} in config.json is not a {kind.name}"
+        raise broken(folder, f"{fault}; this engine runs models such as {kind.example}")
     if quantised is not None:
         _base.check_quantised(folder, _base.quantization_table(config), quantised)
     elif _base.method_of(config) is not None:
@@ -193,7 +192,8 @@ def open_model(
     if eos and max(eos) >= vocabulary:
         raise broken(
             folder,
-            f"eos_token_id {max(eos)} is not in the model's vocabulary of {vocabulary} tokens",
+            f"eos_token_id {max(eos)} is not in the model's vocabulary of {vocabulary} tokens; "
+            "correct it in generation_config.json or config.json",
         )
     return LoadedModel(
         model=model,
@@ -277,6 +277,7 @@ def _attention_available(attention: str) -> Iterator[None]:
         yield
     except (ImportError, ValueError) as error:
         raise EnvironmentFault(
-            f"engine torch: attention = {attention!r} cannot be used here: {text_of(error)}",
+            f"engine torch: attention = {attention!r} cannot be used here: {text_of(error)}; set "
+            'another attention, such as "sdpa"',
             option="attention",
         ) from error

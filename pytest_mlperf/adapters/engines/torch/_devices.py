@@ -314,8 +314,9 @@ def sparse_layers(model: Any, folder: Path) -> Iterator[tuple[str, Any]]:
         if weights.ndim > 1 and id(weights) not in covered
     ]
     if outside or not has_linear:
-        problem = f"{outside[0]} is in none" if outside else "this model has no linear layers"
-        raise broken(folder, f'sparsity = "2:4" needs all weights in linear layers, but {problem}')
+        problem = f"{outside[0]} is not in one" if outside else "this model has none"
+        problem = f'sparsity = "2:4" needs all weights in linear layers, but {problem}'
+        raise broken(folder, f'{problem}; leave sparsity = "2:4" out')
 
 
 def check_layers(layers: Mapping[str, Any], folder: Path) -> str:

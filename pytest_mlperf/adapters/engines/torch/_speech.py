@@ -37,8 +37,8 @@ def open_features(folder: Path, config: Any) -> Any:
         raise broken(
             folder / "preprocessor_config.json",
             f"its features have {sizes[0]} Hz, {sizes[1]} mels and {sizes[2]} frames, but the "
-            f"model needs {valid[0]} Hz, {valid[1]} mels and {valid[2]} frames; copy the file of "
-            "this model here",
+            f"model needs {valid[0]} Hz, {valid[1]} mels and {valid[2]} frames; copy this file and "
+            "config.json from one model",
         )
     return extractor
 

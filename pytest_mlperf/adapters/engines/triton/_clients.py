@@ -66,7 +66,8 @@ class ServiceAddress:
         port = int(match["port"] or PORTS[protocol])
         if not 0 < port < 1 << 16:
             raise SuiteError(
-                f"engine triton: url = {url!r} has a port that does not exist", option="url"
+                f"engine triton: url = {url!r} has port {port}; ports are from 1 to 65535",
+                option="url",
             )
         return cls(
             protocol=protocol,

@@ -89,8 +89,8 @@ def _server_facts(metadata: Mapping[str, Any], where: str) -> Mapping[str, str]:
     if not isinstance(metadata.get("name"), str) or not isinstance(extensions, list):
         raise broken(
             where,
-            f"what answers there is no KServe v2 server: its metadata is {_short(metadata)}, "
-            "without a name; correct url",
+            "the server there is no KServe v2 server: its metadata lacks a name or a list of "
+            f"extensions ({_short(metadata)}); correct url",
         )
     return {
         "server": metadata["name"],
@@ -113,7 +113,7 @@ def _check_config(config: Mapping[str, Any], batch_size: int, where: str) -> Non
         raise broken(
             where,
             f"its configuration has {CACHED} enabled, so repeated samples would be "
-            "answered from memory and not by the model; switch it off",
+            f"answered from memory and not by the model; disable {CACHED} in config.pbtxt",
         )
 
 
@@ -395,7 +395,9 @@ class Service:
             if time.monotonic() + pause_s > deadline:
                 log_tail = "" if self._server is None else self._server.log_tail()
                 raise broken(
-                    self.where, f"within start_timeout = {timeout_s:g} s, {lacks}{log_tail}"
+                    self.where,
+                    f"within start_timeout = {timeout_s:g} s, {lacks}; raise start_timeout, or "
+                    f"correct url or served_model{log_tail}",
                 )
             time.sleep(pause_s)
             pause_s = min(1.5 * pause_s, serving.MAX_PAUSE_SECONDS)

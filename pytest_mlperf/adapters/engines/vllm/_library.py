@@ -226,7 +226,8 @@ def _variables() -> dict[str, str]:
 
 def _broken(error: Exception) -> EnvironmentFault:
     return EnvironmentFault(
-        f"engine vllm: vLLM cannot be imported here: {type(error).__name__}: {text_of(error)}"
+        f"engine vllm: vLLM cannot be imported here: {type(error).__name__}: {text_of(error)}; "
+        f"{ENVIRONMENT_ADVICE}"
     )
 
 
@@ -243,10 +244,10 @@ def compare_stamps(
         raise impossible(
             index,
             f"vLLM counts {vllm_stats.num_generation_tokens} tokens in the answer, "
-            f"but {tokens} came",
+            f"but {tokens} came: tokens were lost or sent twice",
         )
     if vllm_stats.last_token_ts < vllm_stats.first_token_ts:
-        raise impossible(index, "vLLM stamped its last token before its first")
+        raise impossible(index, "vLLM's time stamp of its last token is before that of its first")
     gaps.add(index, "first", stamps_s[0], vllm_stats.first_token_ts)
     gaps.add(index, "last", stamps_s[1], vllm_stats.last_token_ts)
 

@@ -125,7 +125,7 @@ def _hidden(text: str) -> list[Any]:
         content = inflate(base64.b64decode(text), MAX_TESTS_BYTES)
         tests = parse_json(_pickled_text(content))
     if not isinstance(tests, list):
-        raise TypeError(f"tests are a {type(tests).__name__}, not a list")
+        raise TypeError(f"private_test_cases holds a {type(tests).__name__}, not a list")
     return tests
 
 
@@ -146,7 +146,7 @@ def _pickled_text(content: bytes) -> str:
     operations = list(islice(pickletools.genops(content), 6))
     names = " ".join(operation.name for operation, _, _ in operations)
     if not _TEXT_OPCODES.fullmatch(names):
-        raise ValueError(f"the pickled tests hold more than one text, opcodes: {names}")
+        raise ValueError(f"private_test_cases is not one pickled text; its opcodes: {names}")
     return next(str(text) for operation, text, _ in operations if "UNICODE" in operation.name)
 
 

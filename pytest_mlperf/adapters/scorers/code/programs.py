@@ -148,8 +148,8 @@ def _require_toolchains(counts: Counter[str]) -> None:
     ]
     if parts:
         raise EnvironmentFault(
-            f"scorer mbxp: some of the {counts.total()} programs cannot run here: "
-            f"{', '.join(parts)}; install the missing tools, or leave MBXP out with "
+            f"some of the {counts.total()} programs of MBXP cannot run here: {', '.join(parts)}; "
+            "install the missing tools, or, with scorer mixtral, leave MBXP out by "
             "run_generated_code = false"
         )
 

@@ -67,10 +67,11 @@ SETUP_GRACE_SECONDS = 10.0
 
 CHILD = Path(__file__).with_name("sandbox_child.py")
 
-ADVICE = (
+LEAVE_OUT = "score no programs (the scorer's run_generated_code = false)"
+NAMESPACE_ADVICE = (
     "allow unprivileged user namespaces (Ubuntu: sudo sysctl -w "
-    "kernel.apparmor_restrict_unprivileged_userns=0), run in a container that allows them, or "
-    "leave MBXP out with run_generated_code = false"
+    f"kernel.apparmor_restrict_unprivileged_userns=0), run in a container that allows them, or "
+    f"{LEAVE_OUT}"
 )
 
 
@@ -82,7 +83,12 @@ class UnisolatedError(EnvironmentFault):
     """
 
     def __init__(self, reason: str) -> None:
-        advice = "reinstall it" if reason.startswith("cannot start ") else ADVICE
+        if reason.startswith("cannot start "):
+            advice = "reinstall it"
+        elif reason.startswith("cannot "):
+            advice = NAMESPACE_ADVICE
+        else:  # the system, its processor or its limits are unsuitable
+            advice = f"run on another machine, or {LEAVE_OUT}"
         super().__init__(f"generated code cannot be isolated here: {reason}; {advice}")
         self.reason = reason
 
@@ -284,7 +290,7 @@ MAX_MEMORY_BYTES = 256 * MIB
 def why_not() -> str | None:
     """Test the sandbox once per process (0.1 s); return why it cannot isolate programs, or None."""
     if platform.system() != "Linux":
-        return f"{platform.system()} has no user namespaces; run on Linux"
+        return f"{platform.system()} has no user namespaces, which only Linux has"
     try:
         return _tried()
     except UnisolatedError as error:
@@ -318,7 +324,7 @@ def _tried() -> str | None:
     *sentences, last = result.stdout.decode(errors="replace").splitlines() or [""]
     if result.returncode != 0 or last != "checked":
         words = result.stderr.decode(errors="replace").strip()[-300:]
-        return f"a Python program ended with {result.returncode} in the sandbox: {words}"
+        return f"the trial program in the sandbox ended with code {result.returncode}: {words}"
     return "; ".join(sentences) or None
 
 

@@ -90,8 +90,10 @@ def _reference(sample: int, reference: Any) -> tuple[str, Any, Any]:
             reference.get(name, []) if subset in IRRELEVANT else reference[name] for name in names
         ]
         lists = [json.loads(value) if isinstance(value, str) else value for value in values]
-        if subset not in SUBSETS or not all(isinstance(value, list) for value in lists):
-            raise ValueError(f"subset {subset!r:.60}, or no list")
+        if subset not in SUBSETS:
+            raise ValueError(f"subset is {subset!r:.60}")
+        if not all(isinstance(value, list) for value in lists):
+            raise TypeError(f"{' or '.join(names)} is not a list")
     return subset, *lists
 
 

@@ -71,7 +71,7 @@ class ClipFidOptions:
     def __post_init__(self) -> None:
         _parse_size(self.size)
         count = type(self.batch_size) is int and self.batch_size >= 1
-        expected = "a whole number of images, at least 1"
+        expected = "a whole number of at least 1"
         require_options("scorer clip_fid", [("batch_size", self.batch_size, count, expected)])
         require_choice("clip_fid", "device", self.device, DEVICES)
 
@@ -185,7 +185,7 @@ def _checked(
     if not finite.all():
         raise scorer_error(
             f"scorer clip_fid: {option} returned a number that is not finite for sample "
-            f"{samples[int(finite.argmin())]}; check the weights named by the scorer's {option}",
+            f"{samples[int(finite.argmin())]}; check the weights in the scorer's option {option}",
         )
     return numbers
 
@@ -210,14 +210,13 @@ def _missing(options: ClipFidOptions) -> Iterator[str]:
             yield str(error)
     if not CODE.fullmatch(inception) and not Path(inception).is_file():
         yield (
-            f"{inception}: the weights of the Inception network are not here; {ADVICE}, or set the "
-            "scorer's inception to the file"
+            f"{inception}: this file (weights of the Inception network) does not exist; {ADVICE}"
         )
     if not Path(statistics).is_file():
         yield (
-            f"{statistics}: the statistics of real images are not here; get MLPerf's val2014.npz "
-            "from the folder text_to_image/tools of github.com/mlcommons/inference, or set the "
-            "scorer's statistics to the file"
+            f"{statistics}: this file (statistics of real images) does not exist; get MLPerf's "
+            "val2014.npz from text_to_image/tools of github.com/mlcommons/inference, and set the "
+            "scorer's statistics to it"
         )
 
 

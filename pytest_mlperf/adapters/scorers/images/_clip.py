@@ -37,8 +37,9 @@ def look_for_clip(folder: Path) -> None:
         if not any((folder / name).is_file() for name in names)
     ]
     if missing:
+        lacks = "lacks" if folder.is_dir() else "does not exist; it needs"
         raise UnavailableError(
-            f"{folder}: this folder lacks {' and '.join(missing)}; put the files of {MODEL} from "
+            f"{folder}: this folder {lacks} {' and '.join(missing)}; put the files of {MODEL} from "
             "the Hugging Face Hub there, or set the scorer's clip to the folder that has them"
         )
 
@@ -133,6 +134,6 @@ def _check_kind(folder: Path) -> None:
 
 def _broken(folder: Path, defect: str) -> RunError:
     return scorer_error(
-        f"{folder}: is not a complete CLIP model: {defect}; get the files of {MODEL} from the "
-        "Hugging Face Hub again",
+        f"{folder}: cannot be used as CLIP model: {defect}; download the files of {MODEL} from the "
+        "Hugging Face Hub, and set the scorer's clip to their folder",
     )

@@ -126,6 +126,6 @@ def _reference_adds_offset(covariance: NDArray[np.float64], real: Statistics) ->
 
 def _wrong(path: Path, defect: str) -> RunError:
     return scorer_error(
-        f"{path}: {defect}; get MLPerf's val2014.npz from its source again, or set the scorer's "
-        "statistics to another file of mu and sigma",
+        f"{path}: {defect}; set the scorer's statistics to MLPerf's val2014.npz (in "
+        "text_to_image/tools of github.com/mlcommons/inference), or to a file like it",
     )

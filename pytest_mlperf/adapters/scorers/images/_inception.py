@@ -175,7 +175,10 @@ def shapes(layers: Layers, channels: int) -> tuple[dict[str, tuple[int, ...]], i
 
 
 WEIGHTS_FILE = "pt_inception-2015-12-05-6726825d.pth"
-ADVICE = f"get {WEIGHTS_FILE} from the release fid_weights of the project pytorch-fid"
+ADVICE = (
+    f"download {WEIGHTS_FILE} (github.com/mseitzer/pytorch-fid, release fid_weights), and set the "
+    "scorer's inception to it"
+)
 
 INPUT_PIXELS = 299
 """Height and width of the network's input."""
@@ -275,7 +278,7 @@ def load_weights(file: Path) -> dict[str, Any]:
         ) from error
     if not isinstance(weights, Mapping):
         raise scorer_error(
-            f"{file}: holds a {type(weights).__name__}, not weights by name; {ADVICE}"
+            f"{file}: holds a {type(weights).__name__}, not a table of named weights; {ADVICE}"
         )
     expected, _ = shapes(NETWORK, 3)
     if defect := _defect(weights, expected | CLASSIFIER):
@@ -290,7 +293,7 @@ def _defect(weights: Mapping[str, Any], expected: Mapping[str, tuple[int, ...]])
         return f"{len(missing)} of {len(expected)} weights are missing, such as {missing[0]!r}"
     for name, value in weights.items():
         if name not in expected and not str(name).endswith(COUNTER):
-            return f"the network has no weight {name!r}"
+            return f"it has a weight {name!r}, which that network does not have"
         if not isinstance(value, torch.Tensor):
             return f"{name!r} is a {type(value).__name__}, not a tensor"
         if name in expected and (*value.shape,) != expected[name]:

@@ -291,7 +291,7 @@ def same_answers(
             verdicts.append(False)  # the answer that killed the process
         elif process.returncode:
             raise scorer_error(
-                "the comparison of answers to mathematics ended with exit code "
+                "the helper process that compares mathematical answers failed with exit code "
                 f"{process.returncode}: {process.stderr.strip()[-500:]}",
             )
     return verdicts

@@ -104,7 +104,7 @@ class DeepSeekScorer(language.TextScorer[ReasoningOptions]):
         """Return the metrics that these options exclude, each with the options that enable it."""
         if options.get("run_generated_code") or not options.get("has_programs", True):
             return {}
-        runs = 'run_generated_code = true and tests = "…", LiveCodeBench\'s files'
+        runs = 'run_generated_code = true and tests = "FOLDER" (LiveCodeBench\'s files)'
         return {"exact_match": runs, PROGRAMS: runs}
 
     def require(self) -> None:

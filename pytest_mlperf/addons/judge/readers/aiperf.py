@@ -63,7 +63,7 @@ def _export(document: ResultFile) -> Iterator[ToolRun]:
     raw = document.head
     tool = "aiperf" if _is_aiperf(document) else "genai-perf"
     schema = str(raw.get("schema_version"))
-    note = f"AIPerf's schema {schema} is unknown; its fields were read"
+    note = f"AIPerf's schema {schema} is unknown; only the fields of older ones were read"
     errors = raw.at("error_request_count").whole("avg")
     if errors is None and tool == "aiperf":
         errors = 0  # it leaves the count out if it is 0

@@ -104,7 +104,7 @@ def _asv_points(
             "calls per sample": Fact(calls, tolerance=CALLS_TOLERANCE),
         }
         if value is None:
-            yield values.point(f"{name}{shown}", broken="asv says null: it failed")
+            yield values.point(f"{name}{shown}", broken="the benchmark failed: asv recorded null")
             continue
         if isinstance(value, float) and math.isnan(value):
             values.absent[metric] = "skipped"

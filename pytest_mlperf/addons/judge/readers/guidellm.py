@@ -41,7 +41,7 @@ def _read(document: ResultFile) -> Iterator[ToolRun]:
     metadata = raw.at("metadata")
     version = metadata.get("version")
     benchmarks = raw.entries("benchmarks")
-    note = f"GuideLLM's file version {version} is unknown; its fields were read"
+    note = f"GuideLLM's file version {version} is unknown; only fields of known ones were read"
     yield run_of(
         document,
         "guidellm",

@@ -50,7 +50,9 @@ def _pytest_benchmark(document: ResultFile) -> Iterator[ToolRun]:
         commit=_commit(raw.at("commit_info")),
         version=raw.text("version"),
         details=machine.texts("python_version", "system", "release"),
-        notes=(f"pytest-benchmark: {_ROUNDS}; --mlperf-judge-benchmarks measures in processes",),
+        notes=(
+            f"pytest-benchmark: {_ROUNDS}; pytest --mlperf-judge-benchmarks starts more processes",
+        ),
     )
 
 
@@ -115,7 +117,7 @@ def _google(document: ResultFile) -> Iterator[ToolRun]:
         version=context.text("library_version"),
         notes=(
             *((f"Google Benchmark: {_ROUNDS}",) if any(len(r) > 1 for r in rows.values()) else ()),
-            *((f"Google Benchmark's schema {schema} is unknown",) if schema != 1 else ()),
+            *((f"Google Benchmark's schema is {schema}; known is 1",) if schema != 1 else ()),
         ),
     )
 
@@ -139,7 +141,7 @@ def _google_point(name: str, rows: list[JsonObject], shared: Mapping[str, Fact])
             if (value := row.positive(key, factor)) is not None:
                 figures[metric].append(value)
     if not figures:
-        values.absent.setdefault("time_mean", "no time in the file")
+        values.absent.setdefault("time_mean", "the file has no time of it")
     values.metrics = {metric: fmean(of) for metric, of in figures.items()}
     values.facts |= {**shared, **rows[0].facts({"threads": "threads"})}
     error = f"error: {str(errors[0].get('error_message', ''))[:80]}" if errors else ""
@@ -157,7 +159,8 @@ def _hyperfine(document: ResultFile) -> Iterator[ToolRun]:
         codes = raw.get("exit_codes")
         codes = codes if isinstance(codes, list) else []
         bad = [code for code in codes if code != 0]
-        failed = f"{len(bad)} of {len(codes)} runs of the command failed, first exit code {bad[:1]}"
+        first = next(iter(bad), 0)
+        failed = f"{len(bad)} of {len(codes)} runs of the command failed, the first with {first}"
         values.facts["parameters"] = Fact(str(raw.get("parameters") or "") or None)
         points.append(values.point(str(raw["command"]), broken=failed if bad else ""))
     note = "hyperfine: runs of the command in one session count as one run"

@@ -79,7 +79,7 @@ def run(parsed: argparse.Namespace) -> int:
         if os.path.lexists(parsed.about):
             raise MlperfError(f"{parsed.about} exists; nothing was written")
         write_whole(parsed.about, _skeleton(verdict))
-        show([f"wrote {relative(parsed.about)}: fill in what is empty"])
+        show([f"wrote {relative(parsed.about)}: fill in its empty values"])
         return 0
     if parsed.output is None:
         raise MlperfError("name a new folder for the submission: -o FOLDER")
@@ -101,7 +101,11 @@ def run(parsed: argparse.Namespace) -> int:
                 ]
                 * ours
             ),
-            *([f"scores left out, because only one per region counts: {unused}"] if unused else []),
+            *(
+                [f"accuracy scores left out (each region of the curve submits one): {unused}"]
+                if unused
+                else []
+            ),
             *(f"will be refused: {what}" for what in shortfalls(points, about)),
             f"check it: endpoints-submission-cli check-submission {folder}",
             UNVERIFIED_LABEL,
@@ -116,7 +120,10 @@ def _curve(results: Results, name: str | None) -> CaseResult:
     curves = [result for result, *key in judged if tuple(key) == curve]
     curves = [curve for curve in curves if not any(run.search for run in curve.verdict.runs)]
     if not curves:
-        raise MlperfError("there is no curve of scenario Concurrency in these results")
+        raise MlperfError(
+            "these results have no curve; measure a suite with scenario Concurrency, and name its "
+            "results file"
+        )
     names = [curve.verdict.case.id for curve in curves]
     return curves[names.index(case_named(name or "", names))]
 

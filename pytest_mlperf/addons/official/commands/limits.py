@@ -108,7 +108,8 @@ def _figures(texts: Iterable[str]) -> dict[str, Any]:
         name, equals, value = text.partition("=")
         if name not in WorkloadLimit.FIGURES or not equals:
             raise MlperfError(
-                f"--set {text}: must be NAME=NUMBER{nearest(name, sorted(WorkloadLimit.FIGURES))}"
+                f"--set {text}: must be NAME=NUMBER{nearest(name, sorted(WorkloadLimit.FIGURES))}; "
+                f"names: {', '.join(sorted(WorkloadLimit.FIGURES))}"
             )
         if name in ("weights", "kv"):
             figures[name] = value
@@ -257,20 +258,20 @@ def _made_of(bound: WorkloadLimit, unit: str) -> Iterator[tuple[str, str]]:
         yield "estimated", limit.why_no_estimate or ""
     elif best := limit.estimated_term:
         yield "estimated", _level(limit.estimated, best.resource, best.capacity, best.amount, unit)
-    yield "binds", BINDS[limit.binds]
+    yield "bound by", BINDS[limit.binds]
     if (rate := bound.prompt_rate) is not None:
-        text = f"{rounded(rate)} tokens/s while only prompts of {seen.input_tokens:g} are read"
+        text = f"{rounded(rate)} tokens/s in prefill, with prompts of {seen.input_tokens:g} tokens"
         yield "prompts", text
     if (rate := bound.decode_rate) is not None:
         yield (
             "decoding",
-            f"{rounded(rate)} tokens/s while only {plural(round(seen.batch or 0), 'sequence')} of "
-            f"{bound.decode_context:.4g} tokens decode in each copy of the model",
+            f"{rounded(rate)} tokens/s with {plural(round(seen.batch or 0), 'sequence')} of "
+            f"{bound.decode_context:.4g} tokens in each copy of the model",
         )
     figures = {name: getattr(seen, name) for name in WorkloadLimit.FIGURES}
     texts = [f"{name} {value}" for name, value in figures.items() if value is not None]
     if texts:
-        typical = " (typical of the data set where not set)" if bound.about.typical else ""
+        typical = " (typical of the data set unless you --set them)" if bound.about.typical else ""
         yield "figures", ", ".join(texts) + typical
 
 

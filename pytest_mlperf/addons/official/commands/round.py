@@ -297,9 +297,9 @@ def _answers(workload: RoundWorkload) -> dict[str, str]:
         return {}
     reference, twin = (workload.temperatures[name] for name in ("reference", "twin"))
     return {
-        "answers": f"sampled at temperature {reference:g}, so scores vary; without "
-        "limits.accuracy, a drop below twice the confidence bound passes; the tiny twin "
-        + (f"samples at temperature {twin:g}" if twin else "uses greedy decoding")
+        "answers": f"sampled at temperature {reference:g}, so scores vary from run to run; if the "
+        "suite sets no limits.accuracy, a drop up to twice the confidence bound passes; the tiny "
+        "twin " + (f"samples at temperature {twin:g}" if twin else "uses greedy decoding")
     }
 
 
@@ -362,7 +362,8 @@ def _words(metric: RoundMetric) -> str:
     better = {"lower": ["lower is better"], "neither": ["neither higher nor lower is better"]}
     words = [*better.get(metric.better, ())]
     if metric.within:
-        words.append("scores within a window pass" if None not in metric.within else "a pass mark")
+        fixed = "the gate is a fixed score, not a share of the reference"
+        words.append("scores within a window pass" if None not in metric.within else fixed)
     elif metric.share:
         low, high = (f"{100 * end:g} %" if end is not None else "" for end in metric.share)
         bound = f"at least {low}" if low else f"at most {high}"

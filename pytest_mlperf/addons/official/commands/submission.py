@@ -79,7 +79,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     add(parser, "--runs-dir")
     parser.add_argument("--round", metavar="ROUND", help="export, check: v4.1 to v6.1")
-    parser.add_argument("--form", type=Path, metavar="FOLDER", help="export: what init made")
+    parser.add_argument("--form", type=Path, metavar="FOLDER", help="export: folder of init")
     parser.add_argument(
         "-o", "--output", type=Path, metavar="FOLDER", help="export: a new folder for the tree"
     )
@@ -100,7 +100,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--submitter", metavar="NAME", help="init: who submits")
     parser.add_argument("--system", metavar="ID", help="init: id of the system, used in paths")
-    parser.add_argument("--division", choices=DIVISIONS, default=DIVISIONS[0], help="init")
+    parser.add_argument(
+        "--division", choices=DIVISIONS, default=DIVISIONS[0], help="init: division to submit to"
+    )
     parser.add_argument(
         "--type",
         choices=("datacenter", "edge", "datacenter,edge"),
@@ -189,7 +191,7 @@ def _export(parsed: argparse.Namespace, rules: Round) -> int:
             if entry.mapped and not parsed.rehearsal:
                 raise MlperfError(
                     f"{entry.mapped} is not one of MLPerf's workloads: it can only be submitted "
-                    "to the open division"
+                    'to the open division ("division" in system.json)'
                 )
     tree = tree_of(entries, form, rules, rehearsal=parsed.rehearsal)
     refused = [f"not allowed: {one}" for one in refusals(entries, form, tree, rules)]
@@ -215,7 +217,9 @@ def _benchmarks(texts: list[str]) -> Mapping[str, str]:
     pairs = [text.partition("=") for text in texts]
     for name, sign, benchmark in pairs:
         if not (name and sign and benchmark):
-            raise MlperfError(f"--benchmark {name}{sign}{benchmark}: write OWN=resnet50")
+            raise MlperfError(
+                f"--benchmark {name}{sign}{benchmark} is not NAME=WORKLOAD, such as mine=resnet50"
+            )
     return {name: benchmark for name, _, benchmark in pairs}
 
 
@@ -224,7 +228,10 @@ def _check(parsed: argparse.Namespace, rules: Round) -> int:
     if parsed.checker is None:
         raise MlperfError(f"check needs MLCommons' own checker: {how_to_get(rules.name)}")
     if not any(tree.glob("*/*/results/*")):
-        raise MlperfError(f"{tree} has no results (closed/SUBMITTER/results/SYSTEM/...)")
+        raise MlperfError(
+            f"{tree} has no results (closed/SUBMITTER/results/SYSTEM/...); name the folder that "
+            "submission export wrote"
+        )
     code, lines = run_checker(tree, rules.name, parsed.checker)
     show([UNVERIFIED_LABEL, *lines])
     return code
@@ -232,7 +239,7 @@ def _check(parsed: argparse.Namespace, rules: Round) -> int:
 
 def _only(paths: list[str], title: str) -> list[Path]:
     if len(paths) != 1:
-        raise MlperfError(f"name one {title}, not {len(paths)}")
+        raise MlperfError(f"name exactly one {title}; you named {len(paths)}")
     return [Path(paths[0])]
 
 

@@ -45,7 +45,9 @@ def power_of(
     # Some meters report negative power at times; checkers before v3.1 include it.
     watts = [w for _, w in timed if w > 0 or not since(rules, "v3.1")]
     if not watts or fmean(watts) <= 0:
-        raise MlperfError(f"{path}: no power between power_begin and power_end of its log")
+        raise MlperfError(
+            f"{path}: no power samples above 0 W between power_begin and power_end of LoadGen's log"
+        )
     mean_w, holes = fmean(watts), _holes([at_s for at_s, _ in timed], begin_s, end_s)
     note = f"{path}: {holes}" if holes else ""
     if not scenario.answers_one_at_a_time:
@@ -71,8 +73,8 @@ def _holes(times_s: Sequence[float], begin_s: float, end_s: float) -> str:
     silent_s = [gap for gap in gaps_s if gap > MAX_HOLE_SECONDS]
     whole_s = end_s - begin_s
     covered_s = max(0.0, whole_s - sum(silent_s))
-    cover = f"{plural(len(times_s), 'sample')} cover{'s' if len(times_s) == 1 else ''}"
-    return f"{cover} {covered_s:,.0f} of {whole_s:,.0f} s" if silent_s else ""
+    cover = f"{plural(len(times_s), 'power sample')} cover{'s' if len(times_s) == 1 else ''}"
+    return f"{cover} only {covered_s:,.0f} of {whole_s:,.0f} s" if silent_s else ""
 
 
 def _samples(path: Path, content: str) -> Iterator[tuple[float, float]]:

@@ -111,7 +111,7 @@ def read_result(location: ResultPlace, workload: str | None = None) -> RecordedR
     notes = [*_notes(log, broken), power[2] if power else ""]
     if per_node is None:
         counts = quoted(system[PER_NODE])
-        notes.append(f"{location.folder}: its number of accelerators is not a number: {counts}")
+        notes.append(f"{_system_file(location)}: {PER_NODE} is {counts}, not a number")
     return RecordedResult(
         place=location,
         row=row,
@@ -168,7 +168,8 @@ def _broken_rules(
             log.values, {key: low for key, low in least.items() if f"effective_{key}" in log.values}
         )
         if 0 < (lasted_s := _lasted_s(log)) < MIN_SHARE * constants.min_duration_ms / 1e3:
-            yield f"min_duration_ms is {constants.min_duration_ms:,}; it lasted {lasted_s:.3g} s"
+            least_s = constants.min_duration_ms / 1e3
+            yield f"the run lasted {lasted_s:.3g} s; it must last at least {least_s:,.0f} s"
 
 
 def _model(at: ResultPlace, name: str, rules: Round | None) -> str:
@@ -215,7 +216,7 @@ def _system_file(at: ResultPlace) -> Path:
 def _system(at: ResultPlace) -> Mapping[str, Any]:
     path = _system_file(at)
     if not path.exists():
-        raise MlperfError(f"{path} is missing; it names the accelerator and their number")
+        raise MlperfError(f"{path} is missing; it must say which accelerators were used")
     return _described(path, at.root)
 
 
@@ -226,7 +227,7 @@ def _count(at: ResultPlace, system: Mapping[str, Any], key: str) -> int | None:
     if _COUNTS.fullmatch(text):
         return None
     if not re.fullmatch(r"[0-9]{1,9}", text) or int(text) > MAX_ACCELERATORS:
-        raise MlperfError(f"{_system_file(at)}: {key} is {quoted(text)}, not a count")
+        raise MlperfError(f"{_system_file(at)}: {key} is {quoted(text)}, not a whole number")
     return int(text)
 
 

@@ -93,8 +93,8 @@ def value_of(log: Detail, model: str, scenario: Scenario, rules: Round | None) -
     key = key if inferred else _key(log, model, scenario, rules)
     if not key or not since(rules, first):
         raise MlperfError(
-            f"{log.path} is the log of a {logged} run, from which this round derives no {scenario} "
-            "result; move it to the folder of its scenario"
+            f"{log.path} is the log of a {logged} run, and this round derives no {scenario} result "
+            "from such a run; move it to the folder of its scenario"
         )
     number = _number(log, key)
     if scenario == Scenario.OFFLINE and key.endswith(

@@ -211,7 +211,7 @@ def _logs(where: str, folder: Path) -> Path:
         if not (folder / name).is_file():
             raise MlperfError(
                 f"{where}: {folder} has no {name}: keep the run's folder as LoadGen left it; "
-                "after a search of the rate, measure once more with target_qps"
+                "if the run searched for its rate, measure again with target_qps set"
             )
     return folder
 

@@ -67,7 +67,7 @@ def _entry(entry: Entry, rules: Round, *, closed: bool) -> Iterator[str]:
             and rules.name not in FLAT
             and not log.with_name(ANSWERS_LOG).is_file()
         ):
-            yield f", {test}: the folder of its run has no {ANSWERS_LOG}"
+            yield f", {test}: its run's folder {log.parent} has no {ANSWERS_LOG}; run it again"
 
 
 def _timed_run(log: Path, entry: Entry, rules: Round, *, closed: bool) -> Iterator[str]:

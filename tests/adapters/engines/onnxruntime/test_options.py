@@ -44,7 +44,8 @@ def test_the_description_names_what_decides_the_answers(tmp_path: Path) -> None:
 
 def test_contradictory_options_are_refused(tmp_path: Path) -> None:
     cuda = {"providers": ["cuda"]}
-    once = "provider_options = {!r} must be one of the providers {}, and"
+    absent = "provider_options.cuda = {'device_id': 1} is for a provider that the option providers"
+    again = f"provider_options.{CUDA} = {{}} sets options of {CUDA} a second time"
     cases: list[tuple[dict[str, Any], str]] = [
         ({"providers": []}, "providers = [] is not a list of execution providers"),
         ({"providers": ["cpu", CPU_PROVIDER]}, "names a provider twice; name each"),
@@ -52,8 +53,8 @@ def test_contradictory_options_are_refused(tmp_path: Path) -> None:
             {"engine_cache": "x"},
             f"is for TensorRT, but providers are {CPU_PROVIDER}; put {TENSORRT_PROVIDER!r}",
         ),
-        ({"provider_options": {"cuda": {"device_id": 1}}}, once.format("cuda", CPU_PROVIDER)),
-        ({"provider_options": {"cuda": {}, CUDA: {}}, **cuda}, once.format(CUDA, CUDA)),
+        ({"provider_options": {"cuda": {"device_id": 1}}}, absent),
+        ({"provider_options": {"cuda": {}, CUDA: {}}, **cuda}, again),
         (
             {"provider_options": {"cuda": {"a": [1]}}, **cuda},
             "provider_options.cuda.a = [1] is not text, a number or a boolean",

@@ -179,13 +179,13 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
     ({"workspace_mib": 0}, "workspace_mib = 0 is not a size in MiB"),
     ({"native_calibration": True}, "native_calibration = True needs calibration_table, which"),
     ({"calibration_table": "t"}, "calibration_table = 't' needs precision = \"int8\", but"),
-    ({"cuda_graph": True, "workers": 2}, "cuda_graph = True, but workers = 2"),
-    ({"provider_options": {"trt_fast": 1}}, "= 'trt_fast' is not an"),
+    ({"cuda_graph": True, "workers": 2}, "cuda_graph = true, but workers = 2"),
+    ({"provider_options": {"trt_fast": 1}}, "provider_options.trt_fast = 1 cannot be set here"),
     (
         {"provider_options": {"trt_fp16_enable": 1}},
-        "'trt_fp16_enable' is not an option of the provider, or",
+        "provider_options.trt_fp16_enable = 1 cannot be set here (unknown, or set by another",
     ),
-    ({"min_shapes": {"image": [1]}}, "= 'min_shapes' is incomplete; set all"),
+    ({"min_shapes": {"image": [1]}}, "min_shapes alone cannot be set; set all of"),
     (
         {**PROFILE, "opt_shapes": {"other": [1]}},
         "opt_shapes = ['other'] must name the same inputs as",

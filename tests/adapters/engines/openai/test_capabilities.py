@@ -140,7 +140,7 @@ def test_a_server_that_takes_text_only_gets_token_ids_as_text() -> None:
     ):
         engine.load_samples(range(3))
     # Another tokenizer counts one more in the first prompt, for a second begin token, say.
-    message = "the server counts 5 tokens in a prompt of 4, sent as text: it cuts prompts, or"
+    message = "the server counts 5 tokens in a prompt of 4, sent as text: the server cuts"
     assert message in refusal(manner(5), **model)
 
 
@@ -332,6 +332,6 @@ def test_a_server_without_log_probabilities_of_prompts_is_refused() -> None:
     strict = refusal(Manner(refuses=frozenset({"echo"})), prompt_logprobs=True)
 
     assert "does not give them (no log-probabilities of the prompt: the server gave 0" in silent
-    assert "the server gave 0 for 4 prompt tokens and the answer); use" in silent
+    assert "gave 0 log-probabilities for the 3 prompt tokens after the first); use" in silent
     assert "use a server that answers echo = true with logprobs in /v1/completions" in silent
     assert "Unexpected fields in the request: ['echo']" in strict

@@ -128,16 +128,16 @@ UPGRADE = b"Upgrade: h2c\r\nConnection: upgrade\r\n\r\n"
 
 BROKEN: list[tuple[bytes | list[bytes], str]] = [
     (b"SSH-2.0-OpenSSH_9.2\r\n", "connection closed before an answer: no HTTP: "),
-    (OK + b"X: " + b"y" * 3 * HEAD_BYTES, "not HTTP: a head of more than"),
-    ([OK] + [b"X-%d: y\r\n" % n for n in range(9000)], "a head of more"),
-    (CHUNKED + b"5;" + b"x" * 3 * HEAD_BYTES, "not HTTP: a head of more than 65,536 bytes"),
+    (OK + b"X: " + b"y" * 3 * HEAD_BYTES, "the headers of the answer have more than"),
+    ([OK] + [b"X-%d: y\r\n" % n for n in range(9000)], "the headers of the answer have"),
+    (CHUNKED + b"5;" + b"x" * 3 * HEAD_BYTES, "the headers of the answer have more than 65,536 by"),
     (CHUNKED + b"xyz\r\n", "connection closed before an answer: no HTTP: "),
     (CHUNKED + chunks(piece("a", ids=[1])) + b"xyz\r\n", "stream ended early: no HTTP: "),
     (CHUNKED + b"fffffffffffffffffff\r\n", "no HTTP: "),
     (CHUNKED, f"connection closed before an answer: {CLOSED}"),
     (b"", f"connection closed before an answer: {CLOSED}"),
     (OK + KIND + b"Content-Length: 999\r\n\r\n" + WHOLE[:200], f"stream ended early: {CLOSED}"),
-    (b"HTTP/1.1 101 Switching Protocols\r\n" + UPGRADE, "not HTTP: the server changes the protoc"),
+    (b"HTTP/1.1 101 Switching Protocols\r\n" + UPGRADE, "no HTTP/1.1: the server switches"),
     (
         OK + KIND + b"Content-Encoding: gzip\r\n" + LENGTH + WHOLE,
         "the answer is compressed (gzip), which was not requested",
@@ -145,7 +145,7 @@ BROKEN: list[tuple[bytes | list[bytes], str]] = [
     (b"HTTP/1.1 302 Found\r\nLocation: http://other/\r\n\r\n", "HTTP 302 (Found)"),
     (CHUNKED + chunks(b"data: " + b"x" * (1 << 21)), "malformed event: it has more than 1 MiB"),
     (CHUNKED + chunks(b'data: {"choices":[{"text":"\xc3\x28"}]}\n\n'), "malformed event: "),
-    (OK + b"Content-Length: 3\r\n\r\nhey", "the answer is without a content type: hey"),
+    (OK + b"Content-Length: 3\r\n\r\nhey", "has no content type, not text/event-stream: hey"),
     (b"HTTP/1.1 500 No\r\n\r\n" + b"e" * 200_000, "HTTP 500 (Internal Server Error): eee"),
 ]
 
@@ -153,8 +153,8 @@ BROKEN: list[tuple[bytes | list[bytes], str]] = [
 def test_an_invalid_answer_is_reported() -> None:
     assert unrefused(ask, Failed, BROKEN) == []
     message = (
-        "connection closed before an answer: the server closed the connection, which was "
-        "reused after an earlier answer; the server must keep idle connections longer than 1 s, or "
+        "connection closed before an answer: the server closed the connection; the connection was "
+        "reused after an earlier answer: the server must keep idle connections longer than 1 s, or "
         "send 'Connection: close'"
     )
     with pytest.raises(Failed, match=re.escape(message)):

@@ -114,7 +114,7 @@ def test_answers_that_come_together_have_no_times_between_their_tokens() -> None
         metrics = point["metrics"]
         assert not metrics.keys() & {*NEITHER}, name
         assert metrics["first_read_p50"] > 0.02, name
-        assert "of the answers came in one read, or in few: TPOT" in point["notes"][BUFFERED], name
+        assert "answers arrived in one or a few reads: TPOT" in point["notes"][BUFFERED], name
         assert int(point["notes"][BUFFERED].partition("%")[0]) > 60, name
         assert metrics["tokens_per_sample"] == tokens, name
         assert point["hidden_share"] == 0

@@ -461,7 +461,7 @@ def test_a_server_without_counts_is_counted_by_the_named_tokenizer(tmp_path: Pat
     ):
         engine.load_samples([0])
         engine.submit([100], [0], sink)
-        assert "ignore_eos not obeyed: an answer ended with stop" in sink.message
+        assert "ignore_eos not obeyed: finish_reason 'stop', not 'length'" in sink.message
 
 
 SERVER = """import http.server, sys

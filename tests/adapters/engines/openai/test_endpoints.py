@@ -221,7 +221,7 @@ def test_a_client_that_fails_is_one_error(tmp_path: Path, url: str) -> None:
         ("is not installed", r"has no MLCommons client \(ModuleNotFoundError: .*install it there"),
         ("refuses", log.format("ended with exit code 2", "Config error: extra_forbidden")),
         ("crashes", r"MLCommons' client was killed by SIGSEGV; its log "),
-        ("hangs", "MLCommons' client sent nothing for request_timeout = 3 s and was ended; "),
+        ("hangs", "MLCommons' client made no progress for request_timeout = 3 s and was ended; "),
     ]
 
     def attempt(manner: str) -> None:

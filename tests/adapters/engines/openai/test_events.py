@@ -80,7 +80,7 @@ def test_the_forms_of_an_event() -> None:
         b"": [],
     }
     assert {stream: payloads(stream, []) for stream in forms} == forms
-    with pytest.raises(Failed, match="not a line of an event: '<html>"):
+    with pytest.raises(Failed, match="a line is not in the SSE format: '<html>"):
         read(b"<html>\n\n")
     for data in (b"data: " + b"x" * (1 << 20), b"\r: " + b"y" * (1 << 20)):
         with pytest.raises(Failed, match="malformed event: it has more than 1 MiB"):

@@ -58,7 +58,10 @@ FAILURES = [
     (Reply(parts=HALF, end="cut"), "stream ended early: "),
     (Reply(parts=[]), "stream ended early: it had no text"),
     (Reply(parts=[*HALF, event({"error": "out of\n\x1b[31m"})]), "the stream: out of \ufffd[31m"),
-    (Reply(parts=[b'{"error":"odd"}'], kind="application/json"), "is application/json: odd"),
+    (
+        Reply(parts=[b'{"error":"odd"}'], kind="application/json"),
+        "content type application/json, not text/event-stream: odd",
+    ),
     (Reply(parts=HALF, end="hang"), f"a stream sent nothing more for 2 s {TIMEOUT}"),
     (Reply(end="hang"), f"the server sent nothing on any stream for 2 s {TIMEOUT}"),
 ]

@@ -159,7 +159,9 @@ def test_a_server_that_ends_at_once_is_one_clear_error() -> None:
     empty = r"its log .*\.log is empty"
     part = r"\\x07:\u200b:error:\u200b:"
     for behaviour, message in {
-        "ends": f"ended with exit code 0 {early}serve must not put it in the background; {empty}",
+        "ends": (
+            f"ended with exit code 0 {early}serve must run the server in the foreground; {empty}"
+        ),
         "killed": f"was killed by SIGKILL {early}if nobody killed it, {memory}; {empty}",
         "137": f"ended with exit code 137 {early}if .*{memory}; its log .* ends: .*",
         "out of CUDA memory": f"ended with exit code 1 {early}"

@@ -102,12 +102,12 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
     ),
     (
         {"llm": {"kv_cache_config": {"max_blocks": 5}}},
-        f"engine tensorrt_llm: {NAME} refuses its arguments: kv_cache_config.max_blocks: "
+        f"engine tensorrt_llm: {NAME} refuses these options: kv_cache_config.max_blocks: "
         "Extra inputs are not permitted",
     ),
     (
         {"llm": GRAPH},
-        f"engine tensorrt_llm: {NAME} refuses its arguments: batch_wait_timeout_iters: Input "
+        f"engine tensorrt_llm: {NAME} refuses these options: batch_wait_timeout_iters: Input "
         "should be a valid integer, unable to parse string as an integer, moe_config.backend: "
         "Input should be 'CUTLASS', 'CUTEDSL', 'WIDEEP', 'TRTLLM', 'DEEPGEMM', 'VANILLA' or "
         "'TRITON'",
@@ -124,7 +124,7 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
     ),
     (
         {"max_new_tokens": 1, "dataset": ONE},
-        "sample 0 of the data set has 1 output token, but LoadGen needs at least 2 to time "
+        "sample 0 of the data set got an answer of 1 token, but LoadGen needs at least 2 to time "
         "tokens: max_new_tokens is 1; set it to at least 2",
     ),
     (
@@ -204,8 +204,8 @@ LENGTHS: list[tuple[str, str, dict[str, Any], str]] = [
         "min_ignored",
         {"dataset": ONE},
         (
-            "sample 0 of the data set has 1 output token, but LoadGen needs at least 2 to time "
-            "tokens: the model ended its answer at once; the engine did not respect "
+            "sample 0 of the data set got an answer of 1 token, but LoadGen needs at least 2 to "
+            "time tokens: the model ended its answer at once; the engine did not respect "
             "min_new_tokens = 1: remove the sample, or set ignore_eos = true to measure fixed "
             "lengths"
         ),
@@ -225,7 +225,7 @@ def test_stamps_may_be_missing_and_never_wrong(
     counting: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
     inject_faults(monkeypatch, clock_ahead_s=100)
-    assert "before TensorRT-LLM's own time stamp; one of the two clocks is wrong" in failure(
+    assert "before TensorRT-LLM's own time stamp: one of the two clocks is wrong" in failure(
         counting
     )
     inject_faults(monkeypatch, no_metrics=True)

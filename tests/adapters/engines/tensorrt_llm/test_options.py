@@ -74,7 +74,7 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
     (
         {"tensor_parallel_size": 4, "llm": {"moe_expert_parallel_size": 8}},
         "llm.moe_expert_parallel_size = 8 divides the experts among 8 GPUs, but "
-        "tensor_parallel_size = 4; make 8 a divisor of 4",
+        "tensor_parallel_size = 4; set a value by which 4 can be divided",
     ),
     (
         {"tensor_parallel_size": 8}

@@ -130,10 +130,10 @@ def test_a_sample_or_a_model_that_does_not_fit_is_named(model: Path, tmp_path: P
     models: list[tuple[Change, str]] = [
         (config_with(**change), problem)
         for change, problem in (
-            ({"model_type": "dlrm-v2"}, 'has another model_type than "dlrm-v3"'),
+            ({"model_type": "dlrm-v2"}, "has model_type 'dlrm-v2', but this factory"),
             ({"num_layers": 3}, "the checkpoint lacks layers.2"),
             ({"num_items": 41}, "items.weight is .* and should be"),
-            ({"num_items": 3}, "has more categories than items"),
+            ({"num_items": 3}, "is above num_items = 3; correct"),
         )
     ]
     scratch = tmp_path.parent

@@ -231,9 +231,9 @@ MISFITS: list[tuple[str, list[Any], dict[str, Any], str]] = [
     ("linear", [], {"weights": "dummy"}, "called with model, weights: TypeError"),
     ("nothing", [], {}, "nothing returned str, not a torch.nn.Module"),
     ("sorting", [], {}, "the module's batching is 'sort', which is not one of stack, concat, pad"),
-    ("linear", ["text"], {}, "sample 0 of the data set has str; this engine takes arrays"),
-    ("linear", [None], {}, "sample 0 of the data set has NoneType"),
-    ("linear", [np.array(["a"])], {}, "sample 0 of the data set has <U1"),
+    ("linear", ["text"], {}, "sample 0 of the data set has a value of type str; this"),
+    ("linear", [None], {}, "sample 0 of the data set has a value of type NoneType"),
+    ("linear", [np.array(["a"])], {}, "sample 0 of the data set has an array of type <U1"),
     (
         "linear",
         [ONE, np.ones(5, np.float32)],
@@ -245,7 +245,7 @@ MISFITS: list[tuple[str, list[Any], dict[str, Any], str]] = [
         "pairs",
         [{"user": np.ones((2, 1)), "items": [np.ones((3, 1)), np.ones((2, 1))]}],
         {},
-        r"has arrays of shapes \(2, 1\), \(3, 1\), \(2, 1\); batching = 'concat' needs one first",
+        r"has arrays of shapes \(2, 1\), \(3, 1\), \(2, 1\); batching = 'concat' needs the same",
     ),
     (
         "pairs",
@@ -257,9 +257,9 @@ MISFITS: list[tuple[str, list[Any], dict[str, Any], str]] = [
     ("linear", [{"x": ONE}], {}, "module failed on a batch of 1 .*TypeError.*'x'"),
     ("kinds", [[ONE, ONE]], {}, "result has 0, 1, 2, 3; set output to one of them"),
     ("kinds", [[ONE, ONE]], {"output": 3}, "result has 0, 1, 2, 3; output = 3 is not a tensor"),
-    ("linear", [ONE], {"output": "x"}, "result has Tensor; output = 'x' is not a tensor"),
-    ("short", [ONE], {}, r"result has shape \(0, 4\) and should start with 1, one per sample"),
-    ("short", [ONE], {"batching": "concat"}, r"has shape \(3,\) and should start with 4"),
+    ("linear", [ONE], {"output": "x"}, "result is a single tensor, but output = 'x'; leave"),
+    ("short", [ONE], {}, r"result has shape \(0, 4\), but its first dimension must be 1"),
+    ("short", [ONE], {"batching": "concat"}, r"\(3,\), but its first dimension must be 4"),
 ]
 
 
@@ -360,7 +360,7 @@ def test_broken_folders_and_features_are_refused(bert: Path, tmp_path: Path) -> 
             "BertForMaskedLM in config.json is not a model for question answering; this",
         ),
         (weights_with(lambda all_: all_.pop(bias)), f"the checkpoint lacks {bias}"),
-        (weights_with(lambda all_: all_[bias].fill_(float("nan"))), "a weight is not a number"),
+        (weights_with(lambda all_: all_[bias].fill_(float("nan"))), "a weight is NaN or infinite"),
         (without("model.safetensors"), "has no model.safetensors"),
     ]) == []  # fmt: skip
     lacks = "lacks one of input_ids, input_mask, segment_ids"

@@ -81,7 +81,7 @@ SINGLE: dict[str, list[tuple[str, Any, str]]] = {
         ("guidance_scale", float("nan"), "is not a number from 0 on"),
         ("height", 0, "is not a number of pixels, at least 1"),
         ("seed", -1, "is not a number from 0 to 2147483647"),
-        ("deepcache", 0, "is not a number of steps; 1 is off"),
+        ("deepcache", 0, "is not a number of steps (1: off)"),
         ("vae_dtype", "int8", "is not one of auto, fp32, bf16, fp16"),
         ("attention", "xformers", "is not one of sdpa, eager"),
         ("compile", True, "is not false or one of default, max-autotune-no-cudagraphs"),

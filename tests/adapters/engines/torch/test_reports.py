@@ -229,7 +229,7 @@ def test_an_option_that_is_too_low_or_too_high_is_named(counting: Path) -> None:
 @both_ways
 def test_an_answer_too_short_to_be_timed_names_its_sample(mute: Path, batching: str) -> None:
     """LoadGen divides by the tokens after the first one."""
-    expected = r"sample 0 of the data set has 1 output token, .* set min_new_tokens to at least 1"
+    expected = r"sample 0 of the data set got an answer of 1 token, .* set min_new_tokens to at"
     accuracy = Recorder(expected=1, times_tokens=False)
     with open_engine(mute, [[5]], batching=batching, min_new_tokens=0) as engine:
         with pytest.raises(RunError, match=expected):

@@ -171,14 +171,14 @@ def test_a_sample_that_is_no_clip_for_it_is_refused(folder: Path) -> None:
     table: list[tuple[Any, str]] = [
         ("text", "is of type str, but a Whisper model takes audio clips"),
         ({"audio": CLIPS[0]["audio"]}, "is of type dict, but a Whisper model"),
-        ({**CLIPS[0], "sampling_rate": 8000}, "has 8000 Hz; Whisper needs 16000 Hz"),
+        ({**CLIPS[0], "sampling_rate": 8000}, "has 8000 Hz; resample it to 16000 Hz"),
         (sound(1.2), "lasts 1.20 s, but the model takes clips of at most 1 s; leave"),
         (
             {**CLIPS[0], "audio": np.zeros((2, 80))},
-            "is not mono audio of finite values: an array of shape (2, 80)",
+            "has audio of shape (2, 80); mono audio has the shape (samples,)",
         ),
-        ({**CLIPS[0], "audio": np.array([])}, "is not mono audio of finite values: an"),
-        ({**CLIPS[0], "audio": np.array([np.nan])}, "is not mono audio"),
+        ({**CLIPS[0], "audio": np.array([])}, "has audio of shape (0,); mono audio"),
+        ({**CLIPS[0], "audio": np.array([np.nan])}, "has audio with a value that is NaN"),
     ]
     clips = [CLIPS[0], *(clip for clip, _ in table)]
     with open_engine(folder, clips) as engine:

@@ -43,7 +43,7 @@ def inputs(**changes: Any) -> dict[str, Any]:
 
 
 BEFORE: list[tuple[dict[str, Any], dict[str, Any], str]] = [
-    ({"server": {"hello": "world"}}, {}, "its metadata is {'hello': 'world'}, without a name"),
+    ({"server": {"hello": "world"}}, {}, "its metadata lacks a name or a list of"),
     ({"blanks": 1 << 24}, {}, "an answer of more than 16 MiB"),
     (ENDLESS, {}, "an answer of more than 16 MiB"),
     (inputs(shape=[float("inf")]), {}, "inputs that cannot be read: {'name'"),

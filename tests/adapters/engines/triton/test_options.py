@@ -28,7 +28,7 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
     ({"url": "a..b"}, f"url = 'a..b' {NO_ADDRESS} \"http\""),
     ({"url": "grpc://host"}, f"url = 'grpc://host' {NO_ADDRESS} \"http\""),
     ({"url": "host/path", "protocol": "grpc"}, f"url = 'host/path' {NO_ADDRESS} \"grpc\""),
-    ({"url": "host:99999"}, "url = 'host:99999' has a port that does not exist"),
+    ({"url": "host:99999"}, "url = 'host:99999' has port 99999; ports are from 1"),
     ({"url": "host", "serve": SERVE}, "url is for a server that runs already"),
     ({"environment": {"A": "1"}}, "environment is for a server that serve starts"),
     ({"binary": True, "protocol": "grpc"}, 'is for protocol = "http", but protocol = "grpc"'),

@@ -40,7 +40,7 @@ def test_a_fault_ends_the_run(counting: Path) -> None:
     for fault, message in {
         "dies": "vLLM failed sample 2 of the data set: EngineDeadError: EngineCore encountered",
         "aborts": "was stopped by vLLM after 1 tokens: finish_reason is 'abort'",
-        "early": "ms before vLLM's own time stamp; one of the two clocks",
+        "early": "ms before vLLM's own time stamp: one of the two clocks",
         "miscounts": "tokens in the answer, but 4 came",
         "foreign_end": "ended with token 0, which is not an end token of the model (2)",
     }.items():

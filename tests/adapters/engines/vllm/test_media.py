@@ -185,7 +185,7 @@ def test_what_the_model_cannot_hear_or_see_is_refused_when_it_is_opened(tmp_path
             json_with("preprocessor_config.json", chunk_length=seconds),
             f"chunk_length is {seconds} seconds{more}",
         )
-        for seconds, more in ((30, ", but the model's encoder has 100"), (None, ""))
+        for seconds, more in ((30, ", but max_source_positions in config.json is 100"), (None, ""))
     ]
 
     def load(copy: Path) -> None:
@@ -199,8 +199,8 @@ def test_a_sample_that_vllm_would_cut_or_change_is_refused() -> None:
     film = {"type": "video_url", "video_url": {"url": "data:video/mp4;base64,AAAA"}}
     rows: list[tuple[str, dict[str, Any], str]] = [
         ("whisper", {"audio": [0.0] * 48_000, "sampling_rate": 16_000}, "clips of at most 2 s"),
-        ("whisper", {"audio": [0.0] * 800, "sampling_rate": 8_000}, "8000 Hz; Whisper needs 16000"),
-        ("whisper", {"audio": [], "sampling_rate": 16_000}, "is not mono audio"),
+        ("whisper", {"audio": [0.0] * 800, "sampling_rate": 8_000}, "8000 Hz; resample it to 16"),
+        ("whisper", {"audio": [], "sampling_rate": 16_000}, "has audio of shape"),
         (
             "qwen3-vl",
             {"messages": [{"role": "user", "content": [film]}]},

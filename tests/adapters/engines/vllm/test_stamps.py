@@ -65,7 +65,7 @@ def test_sentences_name_the_library_whose_stamps_they_are() -> None:
         gaps.add(7, "first", 0.5, 0.75)
     assert str(refused.value) == (
         "sample 7 of the data set: its first token arrived in this process 250.0 ms before "
-        "TensorRT-LLM's own time stamp; one of the two clocks is wrong, so no token time of this "
+        "TensorRT-LLM's own time stamp: one of the two clocks is wrong; so no token time of this "
         "run can be trusted"
     )
 
@@ -82,7 +82,7 @@ def test_impossible_stamps_end_the_run() -> None:
     table = [
         ((9.9, 11.1), theirs(10.0, 11.0), "its first token arrived in this process 100.0 ms"),
         ((10.1, 10.9), theirs(10.0, 11.0), "its last token arrived in this process 100.0 ms"),
-        ((10.1, 11.1), theirs(11.0, 10.0), "vLLM stamped its last token before its first"),
+        ((10.1, 11.1), theirs(11.0, 10.0), "vLLM's time stamp of its last token is before"),
         ((10.1, 11.1), theirs(10.0, 11.0, 4), "vLLM counts 4 tokens in the answer, but 3 came"),
     ]
     rows = [(new_gaps(), 7, 3, *row, f"^sample 7 of the data set.*{said}") for *row, said in table]

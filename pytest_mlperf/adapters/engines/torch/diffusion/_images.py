@@ -138,7 +138,8 @@ def check_index(
         entry = index.get(part)
         class_name = entry[1] if isinstance(entry, list) and len(entry) == 2 else entry
         if class_name != kind.__name__:
-            raise broken(file, f"names {class_name!r} as {part}, which should be {kind.__name__}")
+            fault = f"names {class_name!r} as {part}, which should be {kind.__name__}"
+            raise broken(file, f"{fault}; set model to a pipeline such as {example}")
 
 
 def load_part(path: Path, kind: Any, dtype: Any, variant: str | None = None, **more: Any) -> Any:
@@ -184,7 +185,7 @@ def weights_of(path: Path, variant: str | None = None) -> list[Path]:
         raise broken(
             path,
             f"has no {'' if variant is None else f'{variant} '}safetensors files; copy them here, "
-            "or convert the pipeline once with its save_pretrained of diffusers",
+            "or write the pipeline again with its method save_pretrained of diffusers",
         )
     return sorted(files)
 

@@ -77,7 +77,7 @@ class DiffusionOptions(MediaOptions):
         yield from super().rules(precision)
         yield count_rule("height", self.height, "pixels")
         yield count_rule("width", self.width, "pixels")
-        yield "deepcache", self.deepcache, is_count(self.deepcache), "a number of steps; 1 is off"
+        yield "deepcache", self.deepcache, is_count(self.deepcache), "a number of steps (1: off)"
         yield one_of("vae_dtype", self.vae_dtype, VAE_DTYPES)
         is_valid = self.compile is False or self.compile in BLOCK_MODES
         yield "compile", self.compile, is_valid, f"false or one of {', '.join(BLOCK_MODES)}"

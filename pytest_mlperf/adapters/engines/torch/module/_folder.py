@@ -24,8 +24,8 @@ def sizes_in(folder: Path, kind: Callable[..., S], model_type: str) -> S:
     """Read a model's dimensions from config.json into the dataclass `kind`; validate each value."""
     file = folder / "config.json"
     config = read_json(file)
-    if config.pop("model_type", model_type) != model_type:
-        raise broken(file, f'has another model_type than "{model_type}"')
+    if (actual := config.pop("model_type", model_type)) != model_type:
+        raise broken(file, f'has model_type {actual!r:.40}, but this factory needs "{model_type}"')
     defaults = {f.name: f.default for f in dataclasses.fields(kind)}  # type: ignore[arg-type]
     for name, value in config.items():
         if name not in defaults:
@@ -58,7 +58,7 @@ def module_with_weights(folder: Path, weights: str, make: Callable[[], M]) -> M:
     for name, tensor in module.state_dict().items():
         tensor.copy_(checkpoint.take(name, tuple(tensor.shape)))
         if not bool(tensor.isfinite().all()):
-            raise broken(folder, f"{name} has a weight that is not a number")
+            raise broken(folder, f"{name} has a weight that is NaN or infinite")
     module.facts = {"weights_sha256": sha256(files)[:16]}
     return module
 

@@ -30,14 +30,17 @@ def split(batching: str, result: Any, lengths: Sequence[int]) -> list[Any]:
     shape = tuple(result.shape)
     if batching == "concat":
         if shape[:1] != (sum(lengths),):
-            raise Mismatch(f"has shape {shape} and should start with {sum(lengths)}")
+            total = f"{sum(lengths)}, the total length of the batch's samples"
+            raise Mismatch(f"has shape {shape}, but its first dimension must be {total}")
         return list(result.split(list(lengths)))
     if shape[:1] != (len(lengths),):
-        raise Mismatch(f"has shape {shape} and should start with {len(lengths)}, one per sample")
+        total = f"{len(lengths)}, one per sample"
+        raise Mismatch(f"has shape {shape}, but its first dimension must be {total}")
     if batching == "stack":
         return list(result)
     if shape[1:2] != (max(lengths),):
-        raise Mismatch(f"has shape {shape} and should start with {(len(lengths), max(lengths))}")
+        total = f"{max(lengths)}, the length of the batch's longest sample"
+        raise Mismatch(f"has shape {shape}, but its second dimension must be {total}")
     return [row[:length] for row, length in zip(result, lengths, strict=True)]
 
 
@@ -71,7 +74,8 @@ def tensors(sample: Any) -> Tree:
 def _tensor(values: Any) -> Any:
     if isinstance(values, str | bytes) or values is None:
         raise Mismatch(
-            f"has {type(values).__name__}; this engine takes arrays, or dicts and lists of arrays"
+            f"has a value of type {type(values).__name__}; this engine takes arrays, or dicts and "
+            "lists of arrays"
         )
     array = np.asarray(values)
     if not array.dtype.isnative:
@@ -83,7 +87,8 @@ def _tensor(values: Any) -> Any:
         return torch.from_numpy(array)
     except TypeError:
         raise Mismatch(
-            f"has {array.dtype}; this engine takes arrays of numbers, or dicts and lists of arrays"
+            f"has an array of type {array.dtype}; this engine takes arrays of numbers, or dicts "
+            "and lists of arrays"
         ) from None
 
 
@@ -95,8 +100,8 @@ def length(sample: Tree, batching: str) -> int:
     if len(lengths) != 1 or () in lengths:
         shapes = ", ".join(str(tuple(leaf.shape)) for leaf in tree_leaves(sample)[:4])
         raise Mismatch(
-            f"has arrays of shapes {shapes}; batching = {batching!r} needs one first "
-            "dimension of all"
+            f"has arrays of shapes {shapes}; batching = {batching!r} needs the same "
+            "first dimension in all arrays of a sample"
         )
     (only,) = lengths.pop()
     if not only:
@@ -148,11 +153,14 @@ def pick(result: Any, output: str | int | None) -> Any:
     tensor = parts.get(output) if output is not None else None
     if isinstance(tensor, torch.Tensor):
         return tensor
-    has = ", ".join(repr(name) for name in parts) or type(result).__name__
-    advice = (
-        "set output to one of them" if output is None else f"output = {output!r} is not a tensor"
-    )
-    raise Mismatch(f"has {has}; {advice}")
+    if isinstance(result, torch.Tensor):
+        raise Mismatch(f"is a single tensor, but output = {output!r}; leave output out")
+    if not parts:
+        raise Mismatch(f"is of type {type(result).__name__} and has no tensor; correct the module")
+    has = ", ".join(repr(name) for name in parts)
+    if output is None:
+        raise Mismatch(f"has {has}; set output to one of them")
+    raise Mismatch(f"has {has}; output = {output!r} is not a tensor among them")
 
 
 ENGINE = "torch-module"

@@ -226,12 +226,12 @@ class Dlrm(torch.nn.Module):
         """
         sizes = self._sizes
         if not isinstance(sample, dict) or not {"dense", "sparse"} <= sample.keys():
-            raise Mismatch("lacks dense or sparse; use the data set criteo")
+            raise Mismatch('must be a dict with "dense" and "sparse"; use the data set criteo')
         dense, sparse = sample["dense"], sample["sparse"]
         if dense.ndim != 2 or dense.shape[1] != sizes.dense_features:
             raise Mismatch(
-                f"has dense features of shape {dense.shape}, but the model takes "
-                f"{sizes.dense_features} per pair"
+                f"has dense features of shape {dense.shape}, but the model takes the shape (pairs, "
+                f"{sizes.dense_features}); use the data set that the model is made for"
             )
         widths = tuple(lookups.shape[1] for lookups in sparse)
         if widths != sizes.hotness:
@@ -283,12 +283,11 @@ def dlrm_v2(
         tables_on_cpu: Keep the tables and look up rows on the CPU, whatever the device of the other
             layers.
     """
+    fault = f"tables = {tables!r} is not one of {', '.join(TABLE_KINDS)}"
+    if tables in TABLE_KINDS:
+        fault = f"tables_on_cpu = {tables_on_cpu!r} is not true or false"
     if tables not in TABLE_KINDS or type(tables_on_cpu) is not bool:
-        raise SuiteError(
-            f"engine torch-module: arguments: tables = {tables!r} should be one of "
-            f"{', '.join(TABLE_KINDS)}, and tables_on_cpu = {tables_on_cpu!r} true or false",
-            option="arguments",
-        )
+        raise SuiteError(f"engine torch-module: arguments: {fault}", option="arguments")
     folder = Path(model)
     sizes = read_sizes(folder)
     rows, dim = sizes.num_embeddings_per_feature, sizes.embedding_dim
@@ -313,7 +312,7 @@ def dlrm_v2(
         tensor = checkpoint.take(name, _shape(name, parameter)).reshape(parameter.shape)
         parameter.data.copy_(tensor)
         if not bool(parameter.isfinite().all()):
-            raise broken(folder, f"{name} has a weight that is not a number")
+            raise broken(folder, f"{name} has a weight that is NaN or infinite")
     return module
 
 

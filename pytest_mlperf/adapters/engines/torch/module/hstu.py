@@ -183,5 +183,9 @@ def dlrm_v3(*, model: str, weights: str = "checkpoint") -> Hstu:
     folder = Path(model)
     sizes = sizes_in(folder, HstuSizes, "dlrm-v3")
     if sizes.num_categories > sizes.num_items:
-        raise broken(folder / "config.json", "has more categories than items")
+        raise broken(
+            folder / "config.json",
+            f"num_categories = {sizes.num_categories} is above num_items = {sizes.num_items}; "
+            "correct one of them",
+        )
     return module_with_weights(folder, weights, lambda: Hstu(sizes))

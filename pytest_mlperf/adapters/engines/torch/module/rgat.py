@@ -230,7 +230,8 @@ class Rgat(torch.nn.Module):
             if rows.shape[1] != self._sizes.features:
                 raise engine_error(
                     f"nodes of kind {kind} have {rows.shape[1]} features, but the model takes "
-                    f"{self._sizes.features}; use the data that the model is made for"
+                    f"{self._sizes.features}; use the data that the model is made for, or set "
+                    "features of the data set and in config.json to the same number"
                 )
         self._features = features
         self._neighbours = Neighbours(edges, {kind: len(rows) for kind, rows in features.items()})
@@ -302,7 +303,10 @@ def rgat(*, model: str, weights: str = "checkpoint", seed: int = 0) -> Rgat:
     folder = Path(model)
     sizes = sizes_in(folder, RgatSizes, "rgat")
     if sizes.hidden % sizes.heads:
-        raise broken(folder / "config.json", "hidden is not a multiple of heads")
+        raise broken(
+            folder / "config.json",
+            f"hidden = {sizes.hidden} is not a multiple of heads = {sizes.heads}; correct one",
+        )
     module: Rgat = module_with_weights(folder, weights, lambda: Rgat(sizes, seed))
     module.facts |= {"fan_outs": str(list(sizes.fan_outs)), "sampling_seed": str(seed)}
     return module

@@ -44,8 +44,8 @@ class QuestionAnswering(torch.nn.Module):
             )
         if ids.min() < 0 or ids.max() >= self._vocabulary:
             raise Mismatch(
-                f"has word piece {ids.max()}, but the model's vocabulary has {self._vocabulary}; "
-                "use the vocab.txt of this model"
+                f"has word piece id {ids.max()}, but the model's vocabulary has {self._vocabulary} "
+                "word pieces; set the data set's vocab to the vocab.txt of this model"
             )
         return {
             name: sample[feature]
@@ -83,7 +83,7 @@ def question_answering(
             loaded = checkpoint.load(auto, folder, config, **placement)
             facts = {"weights_sha256": sha256(files)[:16]}
     if not all(bool(parameter.isfinite().all()) for parameter in loaded.parameters()):
-        raise broken(folder, "a weight is not a number; copy the safetensors files here again")
+        raise broken(folder, "a weight is NaN or infinite; copy the safetensors files here again")
     facts |= {
         "transformers": str(transformers.__version__),
         "model": type(loaded).__name__,

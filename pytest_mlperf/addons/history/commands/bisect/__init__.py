@@ -158,7 +158,9 @@ def _tell(search: Bisection, comparison: Comparison) -> None:
 def _builds(parsed: argparse.Namespace, plan: InterleavedCases) -> list[BuildAt]:
     pythons = {case.job.elsewhere for case in plan.cases.values()} if parsed.versions else {None}
     if len(pythons) > 1:
-        raise MlperfError("these tests run in several Pythons; bisect the tests of one Python")
+        raise MlperfError(
+            "--versions needs tests that run in the same Python environment; name only such tests"
+        )
     if parsed.versions:
         return versions(parsed.versions, pythons.pop())
     return commits(plan.noisiest.planned.path.resolve().parent, parsed.good, parsed.bad)

@@ -38,7 +38,7 @@ def heading(search: Bisection, tests: Sequence[str], stored_runs: int) -> list[s
         f"is decided, at most {most_comparisons(last)}, with 4 or more runs each"
     )
     if stored_runs:
-        text += f"; continues with {unbroken(plural(stored_runs, 'run'))} of the last call"
+        text += f"; {unbroken(plural(stored_runs, 'run'))} of earlier calls are used again"
     return [
         *paragraphs("good", [_about(search.builds[0])], width()),
         *paragraphs("bad", [_about(search.builds[-1])], width()),
@@ -50,7 +50,7 @@ def heading(search: Bisection, tests: Sequence[str], stored_runs: int) -> list[s
 def comparison_lines(search: Bisection, comparison: Comparison) -> list[str]:
     """Return lines on the result of a comparison, and on how many may follow."""
     builds, left = search.builds, search.range
-    against = "" if comparison.before == 0 else f" beside {builds[comparison.before].title}"
+    against = "" if comparison.before == 0 else f" against {builds[comparison.before].title}"
     outcome = f"{comparison.mark}: {comparison.reason or comparison_text(comparison)}"
     text = f"{builds[comparison.now].title}{against} {outcome}"
     if left.next is not None and search.log[0].mark is Mark.BAD:
@@ -83,8 +83,8 @@ def log(search: Bisection, noise: str, folder: str) -> list[str]:
     runs += f", {skipped} skipped" * bool(skipped)
     runs += f"; the new ones are in {folder}" * bool(search.measured)
     notes = [
-        "each ran interleaved with the good one, every run in a new process; intervals hold for "
-        "all comparisons together: the better end in 99 of 100 bisects, the worse end in 95",
+        "each build ran interleaved with the good one, every run in a new process; in 99 of 100 "
+        "bisects no drop is smaller, and in 95 of 100 none is larger, than its interval says",
         noise,
         "accuracy was not run",
     ]
@@ -128,16 +128,16 @@ def _named(build: BuildAt) -> list[str]:
 def _range(search: Bisection, proof: Proof) -> list[str]:
     noun, count = _noun(search), proof.now - proof.before
     if proof.direct:
-        reason = f"it is one of these {count}, of which all but the last were skipped or undecided"
+        reason = f"the cause is one of these {count}; all but the last were skipped or undecided"
     elif count == 1:
         reason = (
-            "it seems to be this one: it is further below GOOD than the one before it, but the "
-            "direct comparison of these two stayed undecided"
+            "the cause is probably this one: its drop from GOOD is larger than that of the one "
+            "before it, but the direct comparison of these two stayed undecided"
         )
     else:
         reason = (
-            f"none is proven to be worse than the one before it. Across these {count} the drop is "
-            "proven; it may be in several steps"
+            "none is proven to be worse than the one before it. The drop over all of these "
+            f"{count} is proven; it may consist of several small ones"
         )
     inside = range(proof.before + 1, proof.now + 1)
     marks = {n: str(one.mark) for n, one in search.comparisons_with_good.items()}
@@ -159,7 +159,7 @@ def _notes(search: Bisection, proof: Proof) -> list[str]:
     whole = search.log[0].ratios[proof.metric]
     if is_part(proof.speed, whole):
         notes.append(
-            "this is only a part of the drop, by its size: fix it, then measure and bisect again"
+            "this one explains only a part of the drop: fix it, then measure and bisect again"
         )
     for x, y in proof.rest:
         speed = relative_speed(*(search.speeds(proof.metric)[place] for place in (x, y)))

@@ -24,7 +24,7 @@ model, configuration, data set or client are refused. A point is INVALID if it
 was not complete, had failed requests or did not hold its concurrency.
 
 Writes a results file that compare, update and report take; a baseline needs
-{GATING_RUNS} sessions. The folders stay where they are, and belong in no git.
+{GATING_RUNS} sessions. The folders stay where they are; do not commit them to git.
 
 Exit 1 when one is INVALID or refused, 2 when nothing can be read.
 
@@ -33,20 +33,24 @@ needs: the folders as they were written; for those of the endpoints client
 
 examples:
   $ pytest-mlperf import mlperf inference_results_v5.1 --rows v5.1.json
-      a round, to list: pytest-mlperf published --from v5.1.json
+      a table of a round for: pytest-mlperf published --from v5.1.json
   $ pytest-mlperf import mlperf logs --workload resnet50 --precision int8 \\
         --accelerator H200
       what your own LoadGen wrote, to compare
   $ pytest-mlperf import endpoints day* --precision fp8 --accelerator 8xH100
-      several; with five: pytest-mlperf update --baselines baselines --no-runs
+      five sessions; then: pytest-mlperf update --baselines baselines --no-runs
 """
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the arguments of the command."""
-    parser.add_argument("harness", choices=["endpoints", "mlperf"], help="who wrote the folders")
+    parser.add_argument("harness", choices=["endpoints", "mlperf"], help="kind of results")
     parser.add_argument(
-        "sessions", nargs="+", type=Path, metavar="FOLDER", help="a tree, logs, or one session"
+        "sessions",
+        nargs="+",
+        type=Path,
+        metavar="FOLDER",
+        help="mlperf: a tree of submissions, or LoadGen's logs; endpoints: one session",
     )
     for name, meaning in (
         ("precision", "precision of the weights: fp8"),
@@ -59,14 +63,15 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--system",
         default="",
         metavar="NAME",
-        help="machines that served; results of different systems are never compared",
+        help="name of the server's hardware; results of different systems are never compared",
     )
     parser.add_argument(
         "--started",
         action="append",
         default=[],
         metavar="TIME",
-        help="endpoints: when a session began, ISO 8601, once for each (default: by its files)",
+        help="endpoints: start time of a session, ISO 8601; repeat it for each session (default: "
+        "from its files)",
     )
     parser.add_argument(
         "-o", "--output", type=Path, metavar="FILE", help="results file (default: in the runs dir)"

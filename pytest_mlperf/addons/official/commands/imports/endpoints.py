@@ -46,7 +46,7 @@ def run(parsed: argparse.Namespace) -> int:
         raise MlperfError("--rows is for import mlperf: a curve is not a row of a round's table")
     if parsed.started and len(parsed.started) != len(parsed.sessions):
         raise MlperfError(
-            f"{plural(len(parsed.started), 'time')} by --started, but "
+            f"{plural(len(parsed.started), '--started option')}, but "
             f"{plural(len(parsed.sessions), 'session')}: give one for each session, in order"
         )
     notes: list[str] = []
@@ -80,8 +80,8 @@ def _points(folder: Path, notes: list[str]) -> list[RecordedPoint]:
     if not runs:
         hint = f"; {below} contains some: name each session's folder" if below else ""
         raise MlperfError(
-            f"{folder}: not a folder that MLCommons' endpoints client wrote, nor one that "
-            f"contains such folders{hint}"
+            f"{folder}: MLCommons' endpoints client did not write this folder or a folder directly "
+            f"in it{hint}"
         )
     notes += [f"left out: {path}, which is not a run folder" for path in inside if path not in runs]
     points = sorted((read_point(path) for path in runs), key=lambda point: point.concurrency)
@@ -89,7 +89,7 @@ def _points(folder: Path, notes: list[str]) -> list[RecordedPoint]:
         if a.concurrency == b.concurrency:
             raise MlperfError(
                 f"{a.folder} and {b.folder} both have concurrency {a.concurrency}, but a session "
-                "has each point only once; does one belong to another session?"
+                "has each concurrency once; move one of them to the folder of its own session"
             )
         if a.servers != b.servers:
             raise _differs("endpoint_config.endpoints", (a, a.servers), (b, b.servers))
@@ -114,9 +114,9 @@ def _require_one_build(sessions: Sequence[Sequence[RecordedPoint]]) -> None:
     for points in sessions:
         if [point.concurrency for point in points] != expected:
             raise MlperfError(
-                f"{points[0].folder}: its session has the points "
-                f"{[point.concurrency for point in points]}, that of {first.folder} {expected}; "
-                "all sessions of one curve must have the same points"
+                f"{points[0].folder}: its session has the concurrencies "
+                f"{', '.join(str(point.concurrency) for point in points)}, but that of "
+                f"{first.folder} {', '.join(map(str, expected))}; all sessions must have the same"
             )
 
 

@@ -94,7 +94,7 @@ def _read(
     for location in places:
         if unnamed and not location.division:
             options = ", ".join(f"--{option}" for option in unnamed)
-            refused.append(f"{location.folder}: logs do not name what was measured: add {options}")
+            refused.append(f"{location.folder}: LoadGen's logs do not contain these: add {options}")
             continue
         if (location.folder / "performance" / SUMMARY_NAME).exists():
             how = as_typed("import", ["endpoints", location.folder], {})
