@@ -604,7 +604,7 @@ FAULTS = (
     Fault(
         name="events of 10 tokens, and nothing tells how many are in the first",
         look=partial(delivered, 40, first=10, step=10, text=True, ids=0, doubted=[TPOT]),
-        words=["TPOT takes it for one token, and may be too short by up to"],
+        words=["TPOT counts it as one token, and may be too short by up to"],
         tests=[UNSIZED],
     ),
     Fault(
