@@ -211,8 +211,7 @@ def read_run(evidence: Evidence, job: Job, conditions: Conditions) -> Run | None
         start_findings(job, result["slow_start"]),
         length_findings(used, result["duration_s"], probed=evidence.probed),
         replica_findings(result),
-        _resources(evidence, result, timed),
-        _stages(result, settings),
+        _resources(evidence, result, timed, settings),
         server,
         Findings(signs=tuple(answer_signs(answers, fingerprint, server.server))),
         _light(evidence, job, figures, energy),
@@ -268,7 +267,9 @@ def untimed_input(input_s: float | None, settings: LoadGenSettings, figures: Fig
     return Findings(signs=(Sign.of(SignKey.UNTIMED_INPUT, "untimed_input", **times),))
 
 
-def _resources(evidence: Evidence, result: Event, timed: TimedLog) -> Findings:
+def _resources(
+    evidence: Evidence, result: Event, timed: TimedLog, settings: LoadGenSettings
+) -> Findings:
     device = None
     if evidence.power and not evidence.power.clock_stepped:
         device = evidence.power.peak_memory(timed.window_s[1])
@@ -278,15 +279,10 @@ def _resources(evidence: Evidence, result: Event, timed: TimedLog) -> Findings:
         LOAD_TIME: evidence.loaded.get("load_s"),
         BUILD_TIME: evidence.build_s,
     }
+    if not settings.points:  # stages of different points would be mixed
+        samples = max(1, result["completed"])
+        taken |= {f"{STAGE}{name}": took_s / samples for name, took_s in result["stages"].items()}
     return Findings(metrics={name: float(value) for name, value in taken.items() if value})
-
-
-def _stages(result: Event, settings: LoadGenSettings) -> Findings:
-    if settings.points:
-        return Findings()  # stages of different points would be mixed
-    samples = max(1, result["completed"])
-    taken = {f"{STAGE}{name}": seconds / samples for name, seconds in result["stages"].items()}
-    return Findings(metrics={name: seconds for name, seconds in taken.items() if seconds})
 
 
 def _read_curve(

@@ -87,17 +87,15 @@ class PowerLog:
         for gpu in self.gpus:
             if gpu.lost:
                 alike.setdefault(_loss(gpu), []).append(gpu)
-        gone = [f"the GPU was lost: {self.gone}"] if self.gone else []
-        return (*gone, *(self._lost_alike(same, used, begin_s) for same in alike.values()))
-
-    def _lost_alike(
-        self, same: Sequence[GpuLog], used: Mapping[str, UsedGpu], begin_s: float | None
-    ) -> str:
-        if len(same) == 1:
-            return self._lost(same[0], used, begin_s)
-        names = {gpu.uuid: used[gpu.uuid].name if gpu.uuid in used else gpu.uuid for gpu in same}
-        text = self._how(min(same, key=lambda gpu: gpu.lost_s or 0.0), begin_s)
-        return gpu_sentences([(names[gpu.uuid], text) for gpu in same], len(self.gpus))[0]
+        texts = [f"the GPU was lost: {self.gone}"] if self.gone else []
+        for same in alike.values():
+            if len(same) == 1:
+                texts.append(self._lost(same[0], used, begin_s))
+                continue
+            text = self._how(min(same, key=lambda gpu: gpu.lost_s or 0.0), begin_s)
+            names = (used[gpu.uuid].name if gpu.uuid in used else gpu.uuid for gpu in same)
+            texts += gpu_sentences([(name, text) for name in names], len(self.gpus))
+        return tuple(texts)
 
     def lost_gpus(self, used: Mapping[str, UsedGpu]) -> dict[str, str]:
         """Return a message for each GPU that no later run can use, by UUID."""
