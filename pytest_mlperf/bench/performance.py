@@ -71,8 +71,8 @@ LENGTH_BACK = (
 )
 
 SALT_BACK = (
-    "a server may answer prompts of earlier runs from its prefix cache: set salt and repeat "
-    f"as in the baseline, {REPLACE}"
+    "a server answers repeated prompts faster from its prefix cache: give the options salt and "
+    f"repeat the values that they had for the baseline, {REPLACE}"
 )
 CACHE_BACK = (
     "each run sends the same prompts, and a server that has them in its cache does less work: "
@@ -169,9 +169,9 @@ def other_work(case: CaseRuns, runs: Sequence[Run]) -> Ruling | None:
         return None
     facts, recorded = case.subject.fingerprint, case.record.fingerprint
     if has_salt(facts) != has_salt(recorded) and (may_be_cached(facts) or may_be_cached(recorded)):
-        names = ["the baseline's runs", "this session's runs"]
-        same, other_runs = names if has_salt(facts) else names[::-1]
-        differs = f"{same} all send the same prompts, but {other_runs} do not"
+        sides = ["in the baseline", "in this session"]
+        same, other_side = sides if has_salt(facts) else sides[::-1]
+        differs = f"all runs {same} sent the same prompts; {other_side} each run sent others"
         return invalid(case, differs, SALT_BACK)
     gated = any(name.startswith(PREFIX_HIT_SHARE) for name in case.planned.limits)
     cached = None if has_salt(facts) or gated else cache_share_note(runs, case.record.runs)

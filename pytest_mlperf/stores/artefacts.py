@@ -45,7 +45,7 @@ def _fault_of(artefacts: object) -> str:
                 "and '.', 64 at most, and begins with a letter or digit"
             )
         if type(content) is not bytes:
-            return f"{name!r} of type {type(content).__name__!r}; it must be bytes"
+            return f"{name!r} with a {type(content).__name__!r} as content; it must be bytes"
         if len(content) > MAX_ARTEFACT_BYTES:
             return f"{name!r} of {len(content):,} bytes; {MAX_ARTEFACT_BYTES:,} at most are kept"
     return ""

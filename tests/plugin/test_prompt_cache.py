@@ -85,7 +85,9 @@ def test_runs_ask_other_prompts_and_a_baseline_of_the_same_ones_is_not_compared(
     file.write_text(json.dumps(content))
     former = judged(project, server)
     assert former.outcome is Outcome.INVALID
-    assert sentence(former.headline).endswith("the same prompts, but this session's runs do not")
+    assert sentence(former.headline).endswith(
+        "the same prompts; in this session each run sent others"
+    )
     assert any("--mlperf-update=replace" in note for note in map(sentence, former.notes))
 
 

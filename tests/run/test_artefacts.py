@@ -68,7 +68,7 @@ def test_invalid_artefacts_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
         ([{"text\n": b""}], "an artefact named 'text"),
         ([{"x" * 65: b""}], "64 at most"),
         ([b"text"], "with a bytes; it takes a dict of bytes by name"),
-        ([{"text": "text"}], "'text' of type 'str'; it must be bytes"),
+        ([{"text": "text"}], "'text' with a 'str' as content; it must be bytes"),
         ([{"text": bytearray(b"text")}], "of type 'bytearray'"),
         ([{f"part-{number}": b"" for number in range(17)}], "17 artefacts; 16 at most"),
         ([{"video": bytes(9)}], "'video' of 9 bytes; 8 at most"),

@@ -99,7 +99,7 @@ WRONG_ARTEFACTS: list[tuple[type[Engine], str]] = [
     (Right, r"sample 0 has no artefact index: give it to sink.attach\(\)"),
     (AttachesOthers, "the artefacts of sample . differ from those of an earlier"),
     (AttachesTooFew, r"attach\(\) was given \d ids but \d tables of artefacts"),
-    (AttachesText, "'index' of type 'str'; it must be bytes"),
+    (AttachesText, "'index' with a 'str' as content; it must be bytes"),
     (AttachesLate, r"(after done\(\), or twice|sample . has no artefact)"),
 ]
 

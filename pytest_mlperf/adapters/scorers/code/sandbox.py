@@ -290,7 +290,7 @@ MAX_MEMORY_BYTES = 256 * MIB
 def why_not() -> str | None:
     """Test the sandbox once per process (0.1 s); return why it cannot isolate programs, or None."""
     if platform.system() != "Linux":
-        return f"{platform.system()} has no user namespaces, which only Linux has"
+        return f"it needs the user namespaces of Linux, and this system is {platform.system()}"
     try:
         return _tried()
     except UnisolatedError as error:
