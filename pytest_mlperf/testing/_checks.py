@@ -23,6 +23,7 @@ from pytest_mlperf.core.errors import MlperfError, RunError, SuiteError, Unavail
 from pytest_mlperf.core.extension import Builder, Dataset, Scorer, Scores, own_length
 from pytest_mlperf.core.job import Expected
 from pytest_mlperf.run import score as scoring
+from pytest_mlperf.run.checkpoints.build import PICKLES
 from pytest_mlperf.run.worker import samples as data_sets
 from pytest_mlperf.run.worker.conversations import conversations
 
@@ -115,10 +116,6 @@ def serialised(value: object) -> bytes:
         return pickle.dumps(value)
     except Exception:  # a sample may be any object of a library
         return repr(value).encode()
-
-
-PICKLES = (".bin", ".pt", ".pth", ".pkl", ".pickle", ".ckpt", ".py")
-"""Suffixes of checkpoint files that can contain code."""
 
 
 def check_builder(

@@ -23,7 +23,7 @@ from pytest_mlperf.run.child.process import Child, Patience
 from pytest_mlperf.run.child.protocol import Event
 from pytest_mlperf.run.conditions import Conditions, placed
 
-__all__ = ["Checkpoint", "about_builder", "builds_folder", "checkpoint_for", "state_of"]
+__all__ = ["PICKLES", "Checkpoint", "about_builder", "builds_folder", "checkpoint_for", "state_of"]
 
 BUILD_SCRIPT = "run/checkpoints/child"
 
