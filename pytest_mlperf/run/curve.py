@@ -12,6 +12,7 @@ from typing import Any
 
 from pytest_mlperf.core.contention import Contention, client_note, core_users
 from pytest_mlperf.core.errors import MlperfError, RunError, text_of
+from pytest_mlperf.core.measurement import RunServing
 from pytest_mlperf.core.metrics import ARRIVAL_METRICS, COUNTS, METRICS, RATES, at_point
 from pytest_mlperf.core.notes import Note
 from pytest_mlperf.core.reason import Key, Reason, Sign, SignKey
@@ -389,7 +390,7 @@ def recorded_figures(points: Sequence[endpoints.RecordedPoint], accelerator: str
         "within_se": answer_length_errors(log),
         "samples": samples,
         "queries": samples,
-        "serving": figures.serving,
+        "serving": RunServing(requests=figures.requests),
     }
 
 

@@ -90,11 +90,6 @@ class Figures(Findings):
     queries: int
     duration_s: float
 
-    @property
-    def serving(self) -> RunServing:
-        """Number of requests and answer lengths at each point of a curve."""
-        return RunServing(requests=self.requests, lengths=self.lengths)
-
 
 def replica_findings(result: Mapping[str, Any]) -> Findings:
     """Return each replica's results, and the slowest one's speed relative to the median speed."""
