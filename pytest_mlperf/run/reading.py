@@ -199,12 +199,12 @@ def read_run(evidence: Evidence, job: Job, conditions: Conditions) -> Run | None
     used = replace(settings, target_qps=evidence.target_qps)
     shared = evidence.loaded["dataset"].get("sizes", {}).get("prefix_share")
     server = server_findings(evidence.server or ServerLog(), timed, shared, job.limits, answers)
+    shares = {name: share for name, share in hidden.items() if share is not None}
     fields = merged_fields(
         validity,
         figures,
         *energy,
-        Findings(notes=notes),
-        Findings(signs=(sign,) if differing else ()),
+        Findings(notes=notes, signs=(sign,) if differing else (), server=shares),
         client_findings(figures.metrics, result["client"], job),
         load_findings(job, result["contention"]),
         clock_findings(job, moved_s, shortest_s),
@@ -217,8 +217,6 @@ def read_run(evidence: Evidence, job: Job, conditions: Conditions) -> Run | None
         _light(evidence, job, figures, energy),
         untimed_input(evidence.loaded["dataset"].get("input_s"), settings, figures),
     )
-    shares = {name: share for name, share in hidden.items() if share is not None}
-    fields["server"] = {**fields["server"], **shares}
     return made_run(
         evidence,
         job,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import stat
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -19,7 +19,7 @@ from pytest_mlperf.core.metrics import NET_JOULES_PER_SAMPLE
 from pytest_mlperf.core.notes import Words
 from pytest_mlperf.core.reason import Key, Reason, Sign, SignKey, gpu_sentences
 from pytest_mlperf.hardware.machine import UsedGpu
-from pytest_mlperf.run.figures import Figures, Findings
+from pytest_mlperf.run.figures import Figures, Findings, merged_fields
 from pytest_mlperf.run.logs import TimedLog
 from pytest_mlperf.run.power.doubts import rejection_reasons
 from pytest_mlperf.run.power.sampling import WANTED_HZ, PowerLog
@@ -52,30 +52,24 @@ def sampled(
     names = {uuid: gpu.name for uuid, gpu in used.items()}
     begin_s, end_s = map(log.monotonic, timed.window_s)
     ends_s = {g.uuid: max(begin_s, log.read_until_s(g, end_s)) for g in log.gpus}
-    ask = partial(
-        rejection_reasons, begin_s=begin_s, warm_s=warm_s, busy=_busy(figures), linked=len(used) > 1
-    )
+    busy, linked = _busy(figures), len(used) > 1
+    ask = partial(rejection_reasons, begin_s=begin_s, warm_s=warm_s, busy=busy, linked=linked)
     by_gpu = {
         g.uuid: ask(g, end_s=until_s, limit_w=used[g.uuid].limit_w, whole=until_s >= end_s)
         for g, until_s in zip(log.gpus, ends_s.values(), strict=True)
     }
-    signs = [sign for one in by_gpu.values() for sign in one.signs]
-    reasons = [reason for one in by_gpu.values() for reason in one.invalid]
-    if len(by_gpu) > 1:
-        pairs = [(uuid, sign) for uuid, one in by_gpu.items() for sign in one.signs]
-        signs = [dataclasses.replace(sign, gpu=uuid, name=names[uuid]) for uuid, sign in pairs]
-        reasons = list(_merge_reasons(by_gpu, names))
-    invalid = (*_lost(log, used, begin_s), *reasons)
+    doubts = _merged(by_gpu, names)
+    signs, invalid = doubts.signs, (*_lost(log, used, begin_s), *doubts.invalid)
     if (first_s := min(ends_s.values(), default=end_s)) < end_s:
         broke, sign = _sampler_loss(log, first_s - begin_s, used)
         return Findings(signs=(*signs, sign), energy_unknown=broke, invalid=invalid)
     read = [sum(begin_s <= r.time_s <= end_s for r in gpu.trace) for gpu in log.gpus if gpu.trace]
     if read and (hz := min(read) / (end_s - begin_s)) < LOW_HZ:
-        signs = [*signs, Sign.of(SignKey.SELDOM_READ, "seldom_read", hz=hz, wanted=WANTED_HZ)]
+        signs = (*signs, Sign.of(SignKey.SELDOM_READ, "seldom_read", hz=hz, wanted=WANTED_HZ))
     energies = {gpu.uuid: gpu.energy(begin_s, end_s) for gpu in log.gpus}
     unsure = [(names[u], one.energy_unknown) for u, one in by_gpu.items() if one.energy_unknown]
-    doubts = tuple(gpu_sentences(unsure, len(by_gpu), every=""))
-    power = sum_energies(energies, doubts=doubts, names=names)
+    unsure_of = tuple(gpu_sentences(unsure, len(by_gpu), every=""))
+    power = sum_energies(energies, doubts=unsure_of, names=names)
     metrics = per_joule(figures, power)
     if power.net_joules is not None and figures.samples:
         metrics[NET_JOULES_PER_SAMPLE] = power.net_joules / figures.samples
@@ -92,7 +86,7 @@ def sampled(
         for gpu, energy, state in zip(log.gpus, energies.values(), states, strict=True)
     ]
     return Findings(
-        signs=tuple(signs),
+        signs=signs,
         invalid=invalid,
         metrics=metrics,
         energy={Source.NVML: power},
@@ -101,18 +95,21 @@ def sampled(
     )
 
 
-def _merge_reasons(
-    gpu_doubts: Mapping[str, Findings], names: Mapping[str, str]
-) -> Iterator[Reason]:
-    """Merge the reasons of several GPUs: yield each reason once, with the names of its GPUs."""
+def _merged(by_gpu: Mapping[str, Findings], names: Mapping[str, str]) -> Findings:
+    """Merge the findings of GPUs; if there are several, name the GPUs of each reason and sign."""
+    if len(by_gpu) < 2:
+        return Findings(**merged_fields(*by_gpu.values()))
     notes: dict[Key, dict[str, list[Words]]] = {}
-    for uuid, one in gpu_doubts.items():
+    signs, reasons = list[Sign](), list[Reason]()
+    for uuid, one in by_gpu.items():
+        signs += [dataclasses.replace(sign, gpu=uuid, name=names[uuid]) for sign in one.signs]
         for reason in one.invalid:
             notes.setdefault(reason.key, {}).setdefault(names[uuid], []).append(reason.text)
     for key, by_name in notes.items():
         pairs = [(name, text) for name, texts in by_name.items() for text in texts]
         gpus, texts = zip(*pairs, strict=True)
-        yield Reason.of(key, "of_gpus", gpus=gpus, notes=texts, of=len(gpu_doubts))
+        reasons.append(Reason.of(key, "of_gpus", gpus=gpus, notes=texts, of=len(by_gpu)))
+    return Findings(signs=tuple(signs), invalid=tuple(reasons))
 
 
 def _sampler_loss(log: PowerLog, seconds: float, used: Mapping[str, UsedGpu]) -> tuple[str, Sign]:
