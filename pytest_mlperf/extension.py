@@ -68,9 +68,9 @@ if TYPE_CHECKING:
     from pytest_mlperf.stores.endpoints import END_EVENT as END_EVENT
     from pytest_mlperf.stores.endpoints import EVENTS_FILE as EVENTS_FILE
     from pytest_mlperf.stores.endpoints import RecordedPoint as RecordedPoint
+    from pytest_mlperf.stores.endpoints import accuracy_records as accuracy_records
     from pytest_mlperf.stores.endpoints import read_configuration as read_configuration
     from pytest_mlperf.stores.endpoints import read_point as read_point
-    from pytest_mlperf.stores.endpoints_answers import read_answers as read_answers
     from pytest_mlperf.stores.foreign import read_arrays as read_arrays
     from pytest_mlperf.stores.results import read_results as read_results
     from pytest_mlperf.stores.results import write_results as write_results
@@ -108,10 +108,10 @@ _ORIGINS = {
         "END_EVENT",
         "EVENTS_FILE",
         "RecordedPoint",
+        "accuracy_records",
         "read_configuration",
         "read_point",
     ),
-    "stores.endpoints_answers": ("read_answers",),
     "stores.foreign": ("read_arrays",),
     "stores.results": ("read_results", "write_results"),
     "suite.benchmarks": ("benchmark_case",),

@@ -466,13 +466,13 @@ def main(arguments: Sequence[str] | None = None) -> None:
     usual = SENSORS["H100-like: lag 100 ms, 25/100"]
     rows = [row(name, each, 20.0) for name, each in SENSORS.items()]
     rows += [row("H100-like", usual, window_s) for window_s in WINDOWS_S]
-    print("\n".join(table(list(rows[0]), rows, 120, left=["sensor", "of load"])))
+    print("\n".join(table(rows, 120, left=["sensor", "of load"])))
     shapes = [shape_row(name, board, 24, 1) for name, board in BOARDS.items()]
     shapes.append(shape_row("8 GPUs, H100-like", BOARDS["H100-like"], 3, 8))
     shapes.append(
         shape_row("8 GPUs, A100-like, read at 5 Hz", BOARDS["A100-like, read at 5 Hz"], 3, 8)
     )
-    print("\n".join(["", *table(list(shapes[0]), shapes, 120, left=["board"])]))
+    print("\n".join(["", *table(shapes, 120, left=["board"])]))
 
 
 if __name__ == "__main__":

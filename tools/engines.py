@@ -210,7 +210,7 @@ def report(results: Results, found: Sequence[Entry]) -> list[str]:
     notes = [f"{entry.name}: {entry.note}" for entry in found if entry.note]
     about = f"Offline: tokens/s, scores. Server at {QPS} requests/s: TTFT, TPOT (ms)."
     shown = [dict(zip(COLUMNS, row, strict=True)) for row in rows]
-    return ["", *table(COLUMNS, shown, 120, left=["engine"]), "", about, *notes]
+    return ["", *table(shown, 120, left=["engine"]), "", about, *notes]
 
 
 def speeds(found: Mapping[tuple[str, str, str], CaseResult], engine: str) -> list[str]:

@@ -20,13 +20,16 @@ import json
 import math
 import re
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
 from pytest_mlperf.addons.official.results import read_result, result_folders
-from pytest_mlperf.rounds.published import RESULT_COLUMNS, RESULTS_FILE
+from pytest_mlperf.rounds.published import RESULTS_FILE, OfficialResult
 
 TARGET = Path(__file__).parents[1] / "pytest_mlperf" / "rounds" / RESULTS_FILE
+
+RESULT_COLUMNS = tuple(field.name for field in fields(OfficialResult))
 
 STATISTICS = {
     "early_stopping_latency_ss": "p90 with early stopping",

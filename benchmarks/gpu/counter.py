@@ -9,6 +9,7 @@ from benchmarks.gpu.board import BUSY_W, IDLE_W, PARTLY_BLIND, exact_joules, for
 from benchmarks.gpu.figures import steps_of, tail_of
 from benchmarks.gpu.load import Products, square
 from benchmarks.gpu.setting import Answer, Part, Setting, Table, percent, show
+from pytest_mlperf.reports.sentences import sentence
 
 PERIODS_S = (0.01, 0.05, 0.1)
 FIXED_S = 23.0
@@ -146,7 +147,7 @@ def _square(
         "middle_counter_j": middle.joules,
         "middle_trace_j": middle.trace_j,
         "busy_share": busy,
-        "notes": [*whole.notes, *whole.invalid],
+        "notes": [*map(sentence, (*whole.notes, *whole.invalid))],
     }
 
 

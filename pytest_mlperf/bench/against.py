@@ -11,19 +11,11 @@ from dataclasses import replace
 from importlib.metadata import distributions
 from typing import Any
 
+from pytest_mlperf.bench import performance
 from pytest_mlperf.bench.accuracy import ScoredPass
 from pytest_mlperf.bench.case import CaseRuns
 from pytest_mlperf.bench.earlier import ENGINE_PREFIX
 from pytest_mlperf.bench.interleaved import Interleaved, NotComparable
-from pytest_mlperf.bench.performance import (
-    accuracy_failed,
-    complete_ruling,
-    energy_limits,
-    invalid,
-    limit_missed,
-    other_work,
-    undecided,
-)
 from pytest_mlperf.bench.policy import Policy
 from pytest_mlperf.bench.runner import CaseRunner, Unjudgeable
 from pytest_mlperf.core.baseline import Record
@@ -34,17 +26,12 @@ from pytest_mlperf.core.measurement import Run, Subject
 from pytest_mlperf.core.metrics import METRICS
 from pytest_mlperf.core.notes import Note, Words
 from pytest_mlperf.core.numbers import percent, plural
-from pytest_mlperf.core.reason import Reason
 from pytest_mlperf.core.recording import MISSES, baseline_run, new_record
 from pytest_mlperf.core.rulings.disturbance import is_loaded
 from pytest_mlperf.core.rulings.multiplicity import DROP_OUTCOMES
 from pytest_mlperf.core.rulings.ruling import Ruling, rule_on, ruling_of
 from pytest_mlperf.core.rulings.sample import curve_rule
-from pytest_mlperf.core.verdict import (
-    Confirmation,
-    InterleavedRuns,
-    Outcome,
-)
+from pytest_mlperf.core.verdict import Confirmation, InterleavedRuns, Outcome
 from pytest_mlperf.judge.decision import Answer
 from pytest_mlperf.judge.multiplicity import rule_among
 from pytest_mlperf.judge.ratio import FIRST_LOOK, Ratio, pairs_to_decide
@@ -74,8 +61,11 @@ class OtherBuildRunner(CaseRunner):
         try:
             return super().add_run(ask=ask)
         except Unjudgeable as error:
-            reasons = [_named(self.title, reason) for reason in error.run.invalid]
-            self._unjudgeable = Unjudgeable(replace(error.run, invalid=tuple(reasons)))
+            reasons = tuple(
+                replace(reason, text=Note.of("of_case", case=self.title, note=reason.text))
+                for reason in error.run.invalid
+            )
+            self._unjudgeable = Unjudgeable(replace(error.run, invalid=reasons))
             raise self._unjudgeable from None
 
     def process(self, **task: Any) -> ProcessResult:
@@ -88,10 +78,6 @@ class OtherBuildRunner(CaseRunner):
         done = replace(done, subject=_comparable(done.subject))
         self.subject = self.subject and _comparable(self.subject)
         return done
-
-
-def _named(title: str, reason: Reason) -> Reason:
-    return replace(reason, text=Note.of("of_case", case=title, note=reason.text))
 
 
 def _comparable(subject: Subject) -> Subject:
@@ -124,11 +110,8 @@ class OtherBuild:
 
     def sides(self, case: CaseRuns) -> Interleaved:
         """Return the case paired with its runs of the other build; RunError if that build fails."""
-        if id(case) not in self._sides:
-            self._sides[id(case)] = self._made(case)
-        return self._sides[id(case)]
-
-    def _made(self, case: CaseRuns) -> Interleaved:
+        if sides := self._sides.get(id(case)):
+            return sides
         if not isinstance(case.planned, Planned):
             raise RunError("against", "pytest-benchmark tests have no other build to compare")
         earlier = other_build(case.planned, self._table)
@@ -149,12 +132,10 @@ class OtherBuild:
             job=case.job,
         )
         side.title = build.title
-        return Interleaved(
-            new=case,
-            old=side,
-            rule=rule_among(case.rule, max(self._policy.judged_pairs, 1)),
-            title=build.title,
-        )
+        rule = rule_among(case.rule, max(self._policy.judged_pairs, 1))
+        sides = Interleaved(new=case, old=side, rule=rule, title=build.title)
+        self._sides[id(case)] = sides
+        return sides
 
     def _build(self, earlier: EarlierBuild, case: CaseRuns) -> Build:
         folder = case.conditions.folder
@@ -203,13 +184,9 @@ class OtherBuild:
         sides, unjudgeable = self.sides(case), None
         scored = Kind.ACCURACY in kinds and bool(case.planned.scorer_name)
         if any(kind.compares_runs for kind in kinds) and not case.runs:
-            ask = (
-                case.scores.pass_request
-                if scored and case.shares_data and not case.accuracy
-                else None
-            )
+            asks = scored and case.shares_data and not case.accuracy
             try:
-                sides.add_pair(case.planned.limits, ask=ask)
+                sides.add_pair(case.planned.limits, case.scores.pass_request if asks else None)
             except Unjudgeable as error:  # scores of INVALID runs are valid
                 unjudgeable = error
         if scored and case.accuracy is None and case.unscored is None:
@@ -256,12 +233,12 @@ class OtherBuild:
         """Interleave runs of both builds until all metrics of a test are decided."""
         sides = self.sides(case)
         self.first(case, kinds)
-        if failed := accuracy_failed(case):
+        if failed := performance.accuracy_failed(case):
             return failed
         efficiency, other_runs = kind == Kind.EFFICIENCY, sides.old.runs
         limits = case.planned.efficiency_limits if efficiency else case.planned.limits
         if efficiency and case.runs:
-            limits, unfit = energy_limits(case, [*case.runs, *other_runs])
+            limits, unfit = performance.energy_limits(case, [*case.runs, *other_runs])
             if unfit:
                 return unfit
         try:
@@ -269,14 +246,16 @@ class OtherBuild:
             while not limits and sides.pairs < FIRST_LOOK:
                 sides.add_pair(limits)
         except NotComparable as error:
-            return replace(invalid(case, error.reason), outcome=error.outcome)
+            return replace(performance.invalid(case, error.reason), outcome=error.outcome)
         record = _record(case, sides)
         # If both sides missed a latency limit, the rate is too high for both.
         case.record = None if sum(run.limit_missed for run in other_runs) >= MISSES else record
-        missed, case.record = limit_missed(case), record
-        if other := missed or other_work(case, case.runs):
+        missed, case.record = performance.limit_missed(case), record
+        if other := missed or performance.other_work(case, case.runs):
             return other
-        answer = complete_ruling(case, _ruling(case, sides, ratios, limits, kind), limits)
+        answer = performance.complete_ruling(
+            case, _ruling(case, sides, ratios, limits, kind), limits
+        )
         return replace(answer, notes=(*_notes(case, sides, ratios, limits), *answer.notes))
 
 
@@ -320,7 +299,7 @@ def _ruling(
     ruling = ruling_of(metrics, [m for m in others if timed and m.metric not in ratios])
     # The work of neighbours, and their idling, use energy too.
     loaded = is_loaded([*case.runs, *sides.old.runs], case.rule.tolerated)
-    return undecided(ruling) if loaded and not timed else ruling
+    return performance.undecided(ruling) if loaded and not timed else ruling
 
 
 def _record(case: CaseRuns, sides: Interleaved) -> Record:

@@ -11,6 +11,7 @@ from pathlib import Path
 from pytest_mlperf.bench.case import CaseRuns
 from pytest_mlperf.bench.policy import Policy, Update, calibrated, closed_root
 from pytest_mlperf.bench.runner import Unjudgeable
+from pytest_mlperf.core import recording
 from pytest_mlperf.core.baseline import (
     Baseline,
     Record,
@@ -25,15 +26,6 @@ from pytest_mlperf.core.guarantees import APPEND_OPTIONS
 from pytest_mlperf.core.measurement import Run, day_of
 from pytest_mlperf.core.noise import session_noise
 from pytest_mlperf.core.notes import Note, Words
-from pytest_mlperf.core.recording import (
-    APPEND_RUNS,
-    baseline_run,
-    changes,
-    detectable_effects,
-    empty_baseline,
-    new_record,
-    same_day_note,
-)
 from pytest_mlperf.core.results import CaseResult, Results
 from pytest_mlperf.core.rulings.ruling import Ruling, rule_on, rule_values
 from pytest_mlperf.core.rulings.sample import countable, unrecordable
@@ -113,7 +105,7 @@ def _siblings(file: Path, record: Record) -> Iterator[list[Value]]:
             loaded = baselines.load(path)
         except BaselineError:
             continue  # reported when a case is judged by it
-        other = find_record(loaded, record.identity) if loaded else None
+        other = find_record(loaded, record.identity)
         if other:
             yield from (rule_values(other.runs, name) for name in other.minimum_detectable_change)
 
@@ -168,7 +160,7 @@ def select_runs(case: CaseRuns, count: int, old: Record | None) -> Screened:
 
     `count` is the number of runs to record; `old` is the record that they are appended to.
     """
-    made, most = count, count + max(count // 2, APPEND_RUNS)
+    made, most = count, count + max(count // 2, recording.APPEND_RUNS)
     while True:
         fresh = screened(case.runs[:made], case.planned.limits, case.rule, old)
         newly = fresh.skips_first_run and not (old and old.skips_first_run)
@@ -194,7 +186,9 @@ def write(
     """
     assert case.subject is not None
     identity, suite = case.subject.identity, case.planned.suite
-    empty = empty_baseline(case.planned.case, round_name=suite.round, profile=suite.profile)
+    empty = recording.empty_baseline(
+        case.planned.case, round_name=suite.round, profile=suite.profile
+    )
     began_with = case.record
 
     def put(stored: Baseline | None) -> Baseline:
@@ -225,8 +219,8 @@ def _new_record(
 ) -> Record:
     assert case.subject is not None
     planned = case.planned
-    record = new_record(
-        tuple(map(baseline_run, fresh.runs)),
+    record = recording.new_record(
+        tuple(map(recording.baseline_run, fresh.runs)),
         old,
         action="append" if action == "append" else "replace" if old else "record",
         reason=case.policy.reason or reason,
@@ -282,7 +276,7 @@ def extend_baseline(case: CaseRuns, ruling: Ruling) -> Ruling:
 
 def _refused(case: CaseRuns, record: Record, answer: Ruling) -> str | None:
     assert case.subject is not None
-    if build := changes(record.fingerprint, case.subject.fingerprint):
+    if build := recording.changes(record.fingerprint, case.subject.fingerprint):
         return f"{'; '.join(build)}: only a session of the same build can be added"
     for commit in dict.fromkeys(run.commit for run in record.runs):
         if code := code_since(case.policy, commit, case.runs[0].commit):
@@ -296,10 +290,9 @@ def _refused(case: CaseRuns, record: Record, answer: Ruling) -> str | None:
     if day is not None and day < (day_of(latest) or day):
         text = f"the baseline has a session of {latest[:10]}, later than this one"
         return f"{text}: check the clocks of the machines that measured"
-    environment = (
-        changes(record.surroundings, case.subject.surroundings) if record.surroundings else ()
-    )
-    if environment and any(metric.direction == "drop" for metric in answer.metrics):
+    environment = recording.changes(record.surroundings, case.subject.surroundings)
+    slower = any(metric.direction == "drop" for metric in answer.metrics)
+    if record.surroundings and environment and slower:
         return f"this session is slower, perhaps because of {'; '.join(environment)}"
     return None
 
@@ -307,19 +300,19 @@ def _refused(case: CaseRuns, record: Record, answer: Ruling) -> str | None:
 def _runs_to_append(case: CaseRuns, record: Record) -> Screened | Words:
     """Make missing runs; return the screened runs to append, or the reason to append none."""
     try:
-        while len(case.runs) < APPEND_RUNS:
+        while len(case.runs) < recording.APPEND_RUNS:
             case.add_run()
-        fresh = select_runs(case, APPEND_RUNS, record)
+        fresh = select_runs(case, recording.APPEND_RUNS, record)
     except Unjudgeable as error:
         return Note.of("invalid", note=error.run.invalid[0].text)
     if any(run.limit_missed for run in case.runs):
         return "a latency limit was missed"
-    few = len(fresh.runs) < APPEND_RUNS
+    few = len(fresh.runs) < recording.APPEND_RUNS
     apart = f"only {len(fresh.runs)} of {len(case.runs)} runs agree with each other" if few else ""
     if unfit := apart or unrecordable(fresh.runs, case.planned.limits, record):
         return unfit
     if control := case.compare_machine():
-        return control.in_words
+        return control.note
     believed = [n for n in case.planned.efficiency_limits if all(r.may_judge(n) for r in case.runs)]
     limits = {name: case.planned.efficiency_limits[name] for name in believed}
     if limits:
@@ -342,13 +335,14 @@ def _grown(case: CaseRuns, answer: Ruling, old: Record, fresh: Screened) -> Ruli
         return replace(answer, notes=(*answer.notes, others))
     case.record = record
     size = f"{record.days} of {DAYS} days ({len(record.runs)} runs)"
-    headline = f"baseline grew to {size}"
+    headline, file = f"baseline grew to {size}", case.policy.shown(case.file)
+    detectable = recording.detectable_effects(record)
     judged = max((metric.runs for metric in answer.metrics), default=len(runs))
     notes: tuple[Words, ...] = (
-        f"{headline} in {case.policy.shown(case.file)}; {detectable_effects(record)}. Commit it.",
+        Note.of("record_made", runs=f"{headline} in {file}", note=detectable),
         answer.quoted("compared_before", judged=judged, of=len(runs)),
         *fresh.notes,
-        *filter(None, [same_day_note(record)]),
+        *filter(None, [recording.same_day_note(record)]),
     )
     metrics = tuple(
         metric

@@ -65,29 +65,25 @@ def fails_on(word: str, fail_on: Collection[str], *, usual: bool) -> bool:
     return word in fail_on or (usual and f"no:{word}" not in fail_on)
 
 
-def fails(verdict: Verdict, *, fail_on: Collection[str], shareable: bool) -> bool:
-    """Return whether a verdict fails its test under the session's options.
-
-    `shareable`: the accelerator can have a shared baseline, so NO BASELINE fails in CI.
-    """
+def fails(verdict: Verdict, *, fail_on: Collection[str], pretended: bool) -> bool:
+    """Return whether a verdict fails its test; `pretended`: the accelerator is simulated."""
     outcome = verdict.outcome
     if outcome in {Outcome.INCONCLUSIVE, Outcome.SUSPECT, Outcome.PROVISIONAL}:
         return verdict.fails or fails_on("inconclusive", fail_on, usual=False)
     if outcome is Outcome.NO_BASELINE:
-        return fails_on("no-baseline", fail_on, usual=bool(os.environ.get("CI")) and shareable)
+        usual = bool(os.environ.get("CI")) and _can_share_baseline(verdict, pretended=pretended)
+        return fails_on("no-baseline", fail_on, usual=usual)
     return verdict.fails
 
 
-def can_share_baseline(accelerator: str, *, pretended: bool) -> bool:
-    """Return whether an accelerator can have a shared baseline: neither CPU nor simulated."""
-    return accelerator != "cpu" and not pretended
+def _can_share_baseline(verdict: Verdict, *, pretended: bool) -> bool:
+    return verdict.case.accelerator != "cpu" and not pretended
 
 
-def with_unjudged_note(
-    verdict: Verdict, *, fail_on: Collection[str], can_share_baseline: bool
-) -> Verdict:
-    """Add a note to NO BASELINE in CI that nothing was judged, unless `can_share_baseline`."""
-    usual = not can_share_baseline and not {"no-baseline", "no:no-baseline"}.intersection(fail_on)
+def with_unjudged_note(verdict: Verdict, *, fail_on: Collection[str], pretended: bool) -> Verdict:
+    """Add a note to NO BASELINE in CI on a CPU or a simulated GPU that nothing was judged."""
+    shareable = _can_share_baseline(verdict, pretended=pretended)
+    usual = not shareable and not {"no-baseline", "no:no-baseline"}.intersection(fail_on)
     if verdict.outcome is not Outcome.NO_BASELINE or not usual or not os.environ.get("CI"):
         return verdict
     note = (
@@ -139,13 +135,10 @@ def energy_notes(runs: Sequence[Run]) -> list[Words]:
         if used := _used(last, power):
             notes += [*used, *([f"by GPU: {by_gpu}"] if by_gpu else []), *power.notes]
     notes += merge_notes([_unknown_energy(run) for run in runs])
-    for source, head in (
-        (Source.HOST, "the host's energy: "),
-        (Source.METER, ""),
-        (Source.EXPORTER, ""),
-    ):
+    for source in (Source.HOST, Source.METER, Source.EXPORTER):
         if seen := last.energy.get(source):
-            notes += [*_used(last, seen), *(head + note for note in seen.notes)]
+            of_host = [Note.of("host_energy", note=note) for note in seen.notes]
+            notes += [*_used(last, seen), *(of_host if source is Source.HOST else seen.notes)]
     return list(dict.fromkeys(notes))
 
 
@@ -171,7 +164,7 @@ def _of_gpu(gpu: GpuRun) -> str:
     return f"{gpu.name or gpu.uuid} {energy}{off}"
 
 
-def clock_note(runs: Sequence[Run], record: Record | None, outcome: Outcome) -> str | None:
+def clock_note(runs: Sequence[Run], record: Record | None, outcome: Outcome) -> Note | None:
     """Describe how clocks and power cap differ from the baseline's; None if they do not."""
     if record is None or outcome in {Outcome.PERF_DROP, Outcome.POWER_DROP, Outcome.RECORDED}:
         return None
@@ -180,7 +173,7 @@ def clock_note(runs: Sequence[Run], record: Record | None, outcome: Outcome) -> 
     moved = clock_changes(
         [run.hardware.state for run in runs], [run.hardware.state for run in record.runs]
     )
-    return f"compared with the baseline: {moved}" if moved else None
+    return Note.of("beside_record", note=moved) if moved else None
 
 
 def notes_of_runs(runs: Sequence[Run]) -> list[Words]:
@@ -246,11 +239,7 @@ class Bench:
             self._other.close()
 
     def verdict(
-        self,
-        planned: PlannedCase,
-        kind: Kind,
-        kinds: Collection[Kind],
-        phase: Phase = LONE_PHASE,
+        self, planned: PlannedCase, kind: Kind, kinds: Collection[Kind], phase: Phase = LONE_PHASE
     ) -> Verdict:
         """Make the missing runs of one test and return its verdict.
 
@@ -435,6 +424,7 @@ class Bench:
         if self._conditions.handicap:
             slowed = f"work was slowed by --mlperf-handicap {self._conditions.handicap:.0%}"
             notes = (slowed, *notes)
+        guarantee = guarantee_of_ruling(case, answer) if stored and not scores else None
         cost = None
         if kind != Kind.ACCURACY and subject is not None and case.job.price:
             cost = cost_of(case.suite_job, case.runs, subject.identity)
@@ -457,9 +447,7 @@ class Bench:
                 file=None if self._other else self._policy.shown(against.file),
                 source=self._other.title(case) if self._other else against.last_acceptance,
                 id=case.record.id if stored and case.record and kind in DROP_OUTCOMES else "",
-                guarantee=guarantee_of_ruling(case, answer)
-                if stored and kind != Kind.ACCURACY
-                else None,
+                guarantee=guarantee,
             ),
             notes=notes,
             cost=cost,
@@ -493,7 +481,7 @@ def _notes(case: CaseRuns, outcome: Outcome) -> tuple[Words, ...]:
     remarks = (clock_note(case.runs, case.record, outcome), *load, case.noise)
     behind = stragglers([(run.replicas, run.hardware.gpus) for run in case.runs])
     seen = case.runs[-1].serving.server if case.runs else {}
-    server = server_in_words(seen) if seen else ""
+    server = case.conditions.machine.server
     skipped = [
         Note.of("first_run_skipped", value=value_of(run, case.planned.limits))
         for run in case.left_out
@@ -501,13 +489,13 @@ def _notes(case: CaseRuns, outcome: Outcome) -> tuple[Words, ...]:
     lines: tuple[Words | None, ...] = (
         *case.planned.suite.gaps,
         *skipped,
-        *case.server_remarks,
+        *(server.remarks if server else ()),
         case.uncounted,
         f"{case.clients} client processes sent the requests" if case.clients > 1 else "",
         *behind,
         *energy_notes(case.runs),
     )
-    return tuple(filter(None, (*lines, server, *remarks)))
+    return tuple(filter(None, (*lines, server_in_words(seen), *remarks)))
 
 
 def guarantee_of_ruling(case: CaseRuns, ruling: Ruling) -> Guarantee | None:

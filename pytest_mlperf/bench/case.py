@@ -18,6 +18,7 @@ from pytest_mlperf.bench.policy import (
     rule_of_baseline,
 )
 from pytest_mlperf.bench.runner import CaseRunner, SearchState, Unjudgeable, unforeseen
+from pytest_mlperf.core import control
 from pytest_mlperf.core.baseline import (
     Baseline,
     Property,
@@ -29,13 +30,6 @@ from pytest_mlperf.core.baseline import (
 )
 from pytest_mlperf.core.case import Case, Kind, same_file_key
 from pytest_mlperf.core.contention import tolerated_load_share
-from pytest_mlperf.core.control import (
-    ControlComparison,
-    cannot_say,
-    compared,
-    min_relative_sd,
-    most_significant,
-)
 from pytest_mlperf.core.errors import BaselineError, MlperfError, RunError
 from pytest_mlperf.core.job import AuditRun, Job
 from pytest_mlperf.core.measurement import Accuracy, Run, Scored, Subject
@@ -117,9 +111,10 @@ class CaseRuns(CaseRunner):
         self.judged: Ruling | None = None
         if planned.scorer_name and not policy.against:
             self.scores.load()
-        self.machine: tuple[ControlComparison, ...] = ()
+        self.machine: tuple[control.ControlComparison, ...] = ()
         self.uncompared: Note | None = None
         self.uncounted = ""
+        self._passes = AccuracyPasses(policy.accuracy)
         self._broken: RunError | Unjudgeable | None = None
 
     def _load(self, planned: PlannedCase, identity: Mapping[str, Property]) -> Record | None:
@@ -128,7 +123,7 @@ class CaseRuns(CaseRunner):
         loaded = load_checked(self.file, case)
         if loaded is None:
             require_checked_out(self.file, self._root, planned.path)
-        record = find_record(loaded, identity) if loaded else None
+        record = find_record(loaded, identity)
         if record is None:
             self.formerly = former_baseline(loaded, identity, self._root, self.file, case)
         if self.policy.update:  # do not measure what cannot be recorded
@@ -142,10 +137,6 @@ class CaseRuns(CaseRunner):
         """Accuracy comparison of the case: its scores against its accuracy baseline."""
         whole = self.policy.update is not None or self.policy.against is not None
         return CaseAccuracy(self.of_suite, self._root, whole=whole)
-
-    @cached_property
-    def _passes(self) -> AccuracyPasses:
-        return AccuracyPasses(self.policy.accuracy)
 
     def first(self, kinds: Collection[Kind]) -> None:
         """Run the case's first process, which measures for all `kinds` of test."""
@@ -226,7 +217,7 @@ class CaseRuns(CaseRunner):
         vague = self.judged is None or self.judged.outcome in {Outcome.NO_BASELINE, Outcome.INVALID}
         return Unchecked.NOT_CHECKED if self.accuracy is None or vague else None
 
-    def compare_machine(self) -> ControlComparison | None:
+    def compare_machine(self) -> control.ControlComparison | None:
         """Rerun the micro-benchmark; return its most significant change, or None."""
         baseline = [run.hardware.control for run in self.record.runs] if self.record else []
         if not any(baseline) or not self.conditions.control:
@@ -237,20 +228,16 @@ class CaseRuns(CaseRunner):
         with placed(accelerator, self.conditions, self.show) as lease:
             latest = lease.control(accelerator).values
         speeds = [*(run.hardware.control for run in self.runs), latest]
-        self.machine = compared(speeds, baseline, floor=min_relative_sd(accelerator))
-        self.uncompared = cannot_say(speeds, baseline)
-        return most_significant(self.machine)
+        self.machine = control.compared(
+            speeds, baseline, floor=control.min_relative_sd(accelerator)
+        )
+        self.uncompared = control.cannot_say(speeds, baseline)
+        return control.most_significant(self.machine)
 
     @property
     def reasons(self) -> tuple[Reason, ...]:
         """Reasons why an INVALID run ended the measurement of this case; () if none did."""
         return self._broken.run.invalid if isinstance(self._broken, Unjudgeable) else ()
-
-    @property
-    def server_remarks(self) -> tuple[str, ...]:
-        """Remarks on the hardware of a remote server; () if there is none."""
-        server = self.conditions.machine.server
-        return server.remarks if server else ()
 
     @property
     def last_acceptance(self) -> str | None:

@@ -17,18 +17,11 @@ from pytest_mlperf.core.errors import RunError, UnavailableError
 from pytest_mlperf.core.job import AuditRun, Job, ScoredData
 from pytest_mlperf.core.measurement import Accuracy, Run, median_run
 from pytest_mlperf.core.metrics import official_metric
-from pytest_mlperf.core.notes import Words
+from pytest_mlperf.core.notes import Note, Words
 from pytest_mlperf.core.rulings.disturbance import load_note
 from pytest_mlperf.core.rulings.ruling import Ruling, max_log_loss
 from pytest_mlperf.core.verdict import Outcome
-from pytest_mlperf.rounds import SCENARIOS, RoundWorkload
-from pytest_mlperf.rounds.compliance import (
-    TESTS,
-    accuracy_lines,
-    audit_settings,
-    constants,
-    test05_seeds,
-)
+from pytest_mlperf.rounds import SCENARIOS, RoundWorkload, compliance
 from pytest_mlperf.run.accuracy import Scoring, score_logs
 from pytest_mlperf.run.answers import (
     ACCURACY_LOG,
@@ -73,7 +66,7 @@ def judge_audit(case: CaseRuns, test: str) -> tuple[Ruling, Path]:
     """
     workload = case.of_suite.suite.rules
     assert workload is not None
-    needs = TESTS[test].needs
+    needs = compliance.TESTS[test].needs
     data = _data(case) if test == Kind.TEST07 else None
     bounds = _length(case, workload) if test == Kind.TEST09 else (0.0, inf)
     if not case.runs and (needs or case.rate is None):
@@ -98,25 +91,18 @@ def judge_audit(case: CaseRuns, test: str) -> tuple[Ruling, Path]:
     faults, more = audit.faults, audit.notes
     if test == Kind.TEST01 and answers and not audit.findings[0].passed:
         faults, more = _scored(case, audit, logs, workload)
-    headline = "; ".join(faults) if faults else TESTS[test].shows
+    shows = compliance.TESTS[test].shows
+    headline = Note.of("audit", test=test, reasons=faults or (shows,))
     outcome = Outcome.GATE_FAIL if faults else Outcome.OK
-    notes: tuple[Words, ...] = _notes(test, faults, more)
+    if faults:
+        files = " and ".join(compliance.TESTS[test].verified)
+        more = (Note.of("audit_failed", shows=shows, files=files), *more)
+    notes: tuple[Words, ...] = more
     slow = test in SPEEDS and audit.findings[-1].faults
     runs = (reference, run) if reference and slow and set(faults) == set(slow) else None
     if runs and _load_explains(test, logs, runs, case.rule.tolerated):
         outcome, notes = Outcome.INCONCLUSIVE, (load_note(runs), *notes)
-    ruling = Ruling(outcome=outcome, headline=f"{test}: {headline}", notes=notes)
-    return ruling, logs.folder
-
-
-def _notes(test: str, faults: tuple[str, ...], notes: tuple[str, ...]) -> tuple[str, ...]:
-    if not faults:
-        return notes
-    files = " and ".join(TESTS[test].verified)
-    return (
-        f"MLPerf checks that {TESTS[test].shows}; this run fails the check, see its {files}",
-        *notes,
-    )
+    return Ruling(outcome=outcome, headline=headline, notes=notes), logs.folder
 
 
 def _data(case: CaseRuns) -> ScoredData:
@@ -132,12 +118,15 @@ def _data(case: CaseRuns) -> ScoredData:
 def _measured(case: CaseRuns, test: str, rate: float, data: ScoredData | None) -> Run:
     workload = case.of_suite.suite.rules
     assert workload is not None
-    settings = audit_settings(test, workload.name)
-    seeds = test05_seeds(case.of_suite.suite.round) if test == Kind.TEST05 else None
+    settings = compliance.audit_settings(test, workload.name)
+    seeds = compliance.test05_seeds(case.of_suite.suite.round) if test == Kind.TEST05 else None
     audit = AuditRun(test=test, settings=settings, seeds=seeds, data=data)
     for _ in range(INVALID_TRIES):
         run = case.audit(audit, rate)
-        if "run" not in TESTS[test].needs or parse_detail(Path(run.folder) / DETAIL).valid:
+        if (
+            "run" not in compliance.TESTS[test].needs
+            or parse_detail(Path(run.folder) / DETAIL).valid
+        ):
             break
         rate *= 1.2 if case.of_suite.case.scenario == Scenario.OFFLINE else 1.0
     return run
@@ -179,7 +168,7 @@ def _findings(
     forms = answer_forms(logs.timed) or (str(options.get("dtype")),)
     width = array(TOKEN_CODES.get(forms[-1], TOKEN_CODES["int64"])).itemsize
     if test == Kind.TEST06:
-        end = constants()["tokens"]["end"]
+        end = compliance.constants()["tokens"]["end"]
         scenario = case.of_suite.case.scenario
         return (
             rules.check_token_counts(timed, scenario=scenario, end_token=end, token_bytes=width),
@@ -187,7 +176,7 @@ def _findings(
     if data:
         suite = case.of_suite.suite.workload  # a twin has its own reference
         least = (suite.reference or {}).get("exact_match", 0.0) * suite.target
-        least = least or constants()["small"]["score"]
+        least = least or compliance.constants()["small"]["score"]
         outputs = engine_answers(logs.timed / ACCURACY_LOG)
         samples = int(parse_detail(logs.timed / DETAIL).values.get("qsl_reported_total_count", 0))
         job = case.scoring_job.on(data)
@@ -228,15 +217,15 @@ def _length(case: CaseRuns, workload: RoundWorkload) -> tuple[float, float]:
             f"TEST09 compares lengths with those of {twin.name}'s own reference: set timed_tokens "
             "in [workload] to its mean tokens per answer"
         )
-    table = constants()["length"]
+    table = compliance.constants()["length"]
     bounds = table.get(workload.name, table["gpt-oss-120b"])
     return bounds["low"], bounds["high"]
 
 
 def _scored(
     case: CaseRuns, audit: rules.Audit, logs: _Logs, workload: RoundWorkload
-) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """Return (faults, notes) of TEST01; changed answers pass if their scores are close enough."""
+) -> tuple[tuple[Note, ...], tuple[Note, ...]]:
+    """Return (faults, notes) of TEST01; other answers pass if their scores are close enough."""
     assert logs.answers is not None
     timed = engine_answers(logs.timed / ACCURACY_LOG)
     accepted = engine_answers(logs.answers, timed)
@@ -245,15 +234,14 @@ def _scored(
     for name, outputs in (("baseline", accepted), ("compliance", timed)):
         common = {index: outputs[index] for index in accepted}
         scores[name] = _scores_of(case, job, logs.folder / name, common, samples)
-        text = "\n".join(accuracy_lines(scores[name], metrics)) + "\n"
+        text = "\n".join(compliance.accuracy_lines(scores[name], metrics)) + "\n"
         atomic.write_text(logs.folder / f"{name}_accuracy.txt", text)
     slack = {name: METRIC_SLACK_SHARES.get(name, 1 - workload.targets[0]) for name in metrics}
     apart = rules.score_differences(scores["baseline"], scores["compliance"], slack)
     speed = audit.findings[1].faults
     if apart:
         return (*audit.findings[0].faults, *apart, *speed), audit.notes
-    alike = "the answers differ but their scores agree, which is what the checker requires"
-    return speed, (*audit.findings[0].faults, alike, *audit.notes)
+    return speed, (*audit.findings[0].faults, Note.of("scores_agree"), *audit.notes)
 
 
 def _scores_of(

@@ -133,7 +133,9 @@ def confirm(case: CaseRuns, answer: Ruling, *, failing: Outcome = Outcome.PERF_D
     a reason, if the baseline's build is unavailable or fails, or another build was started.
     """
     policy = case.policy
-    if not _may_confirm(case, answer):
+    judged = answer.outcome in DROPS | {Outcome.PROVISIONAL, Outcome.INCONCLUSIVE}
+    seems = any(_probably_dropped(m) or _needs_confirmation(case, m) for m in answer.metrics)
+    if policy.confirm == "never" or not judged or not (seems or answer.outcome in DROPS):
         return answer
     dropped = _metrics_to_repeat(case, answer)
     if not dropped:
@@ -160,6 +162,7 @@ def confirm(case: CaseRuns, answer: Ruling, *, failing: Outcome = Outcome.PERF_D
                 raise NotComparable(f"too few queries a run for {', '.join(short)}")
         except (Unjudgeable, NotComparable, MlperfError) as error:
             reason: Words = error.note if isinstance(error, Unjudgeable) else str(error)
+            reason = error.reason if isinstance(error, NotComparable) else reason
             more = decides if why_not else ""
             compared = Note.of("ab_not_compared", reason=reason, more=more)
             return _uncompared(answer, compared, dropped, sides, state)
@@ -186,12 +189,6 @@ def note_unconfirmed(verdict: Verdict, policy: Policy) -> Verdict:
 
 
 # --- metrics to confirm ----------------------------------------------------------------------
-
-
-def _may_confirm(case: CaseRuns, answer: Ruling) -> bool:
-    seems = any(_probably_dropped(m) or _needs_confirmation(case, m) for m in answer.metrics)
-    judged = answer.outcome in DROPS | {Outcome.PROVISIONAL, Outcome.INCONCLUSIVE}
-    return judged and (seems or answer.outcome in DROPS) and case.policy.confirm != "never"
 
 
 def _needs_confirmation(case: CaseRuns, metric: MetricVerdict) -> bool:
@@ -246,13 +243,8 @@ def _decided(
     pairs, in_short = ratios[name].pairs, in_words(name, ratios[name])
     turns: dict[str, Words] = {"turns": f"{plural(pairs, 'pair')}, {in_short}", "how": how}
     all_excluded = len(excluded) == len(dropped)
-    state = (
-        Confirmation.PROVEN
-        if proven
-        else Confirmation.EXCLUDED
-        if all_excluded
-        else Confirmation.UNDECIDED
-    )
+    state = Confirmation.EXCLUDED if all_excluded else Confirmation.UNDECIDED
+    state = Confirmation.PROVEN if proven else state
     about = InterleavedRuns(
         state=state, metrics=tuple(dropped), build=sides.title, pairs=pairs, runs=sides.runs
     )

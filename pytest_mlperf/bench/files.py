@@ -74,7 +74,7 @@ class JudgedBaseline:
         """Baseline record of the verdict's machine, or None."""
         subject = self._verdict.subject
         loaded = load_checked(self.file, self._verdict.case) if self.file and subject else None
-        return find_record(loaded, subject.identity) if loaded and subject else None
+        return find_record(loaded, subject.identity) if subject else None
 
     @property
     def was_replaced(self) -> bool:

@@ -150,7 +150,7 @@ def _against(
     file: Path, verdict: Verdict, subject: Subject, limits: Mapping[str, float]
 ) -> Verdict:
     loaded = load_checked(file, verdict.case)
-    record = find_record(loaded, subject.identity) if loaded else None
+    record = find_record(loaded, subject.identity)
     compared = replace(
         verdict,
         baseline=BaselineReference(

@@ -130,14 +130,13 @@ class Interleaved:
             NotComparable: A metric is missing, or may not be judged.
             Unjudgeable: Every try of a run was INVALID.
         """
-        while not (ratios := self._decided(limits)):
+        sides = self.new.runs, self.old.runs
+        while not (
+            ratios := decided(*sides, limits, self.rule, missing=self.missing, least=self.least)
+        ):
             self.add_pair(limits)
             self.done()
         return ratios
-
-    def _decided(self, limits: Mapping[str, float]) -> dict[str, Ratio]:
-        new, old, rule = self.new.runs, self.old.runs, self.rule
-        return decided(new, old, limits, rule, missing=self.missing, least=self.least)
 
     def means(self, metric: str, pairs: int) -> tuple[float, float]:
         """Return a metric's geometric means over the first `pairs` runs: (old build, new build)."""
@@ -241,8 +240,8 @@ def _require(metric: str, runs: Sequence[Run]) -> None:
             )
         if not run.may_judge(metric):
             source = run.energy_of(metric)
-            reason = "; ".join(source.notes) if source else run.energy_unknown
-            raise NotComparable(f"{METRICS[metric].title} cannot be judged: {reason}")
+            reasons = source.notes if source else (run.energy_unknown or "its energy is unknown",)
+            raise NotComparable(Note.of("unjudged", metric=metric, reasons=reasons))
 
 
 def in_words(metric: str, ratio: Ratio | RelativeSpeed) -> str:

@@ -83,7 +83,7 @@ def compare_with_official(
         return f"the value of {case.scenario} is a latency, and official latencies are upper bounds"
     for unit, metric in UNIT_METRICS.items():
         query = (case.workload, case.scenario, gpu.name, unit)
-        best = _best(*query) if results is None else _best_of(results, *query)
+        best = _best(official_results() if results is None else tuple(results), *query)
         values = [run.metrics[metric] for run in runs if run.metrics.get(metric)]
         if best and values:
             # Per GPU, like the result's value.
@@ -126,12 +126,8 @@ def _standing(case: CaseRunner) -> Placing | str:
 
 
 @cache
-def _best(workload: str, scenario: Scenario, gpu: str, unit: str) -> OfficialResult | None:
-    return _best_of(official_results(), workload, scenario, gpu, unit)
-
-
-def _best_of(
-    results: Sequence[OfficialResult], workload: str, scenario: Scenario, gpu: str, unit: str
+def _best(
+    results: tuple[OfficialResult, ...], workload: str, scenario: Scenario, gpu: str, unit: str
 ) -> OfficialResult | None:
     names = benchmarks(workload) | {workload}
     alike = [

@@ -22,11 +22,7 @@ from pytest_mlperf.judge.decision import Answer
 from pytest_mlperf.run.conditions import Conditions
 from pytest_mlperf.suite.pairs import PlannedPair
 
-DECISION_WORDS = {
-    Answer.PASS: "proven",
-    Answer.FAIL: "refuted",
-    Answer.INCONCLUSIVE: "undecided",
-}
+DECISION_WORDS = {Answer.PASS: "proven", Answer.FAIL: "refuted", Answer.INCONCLUSIVE: "undecided"}
 
 
 def judge_pair(

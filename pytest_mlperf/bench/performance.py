@@ -10,6 +10,7 @@ from pytest_mlperf.bench.case import CaseRuns
 from pytest_mlperf.bench.official import below_best, held_to_best
 from pytest_mlperf.bench.policy import LONE_PHASE, Phase, Update
 from pytest_mlperf.bench.runner import Unjudgeable, condition_differs
+from pytest_mlperf.core import recording
 from pytest_mlperf.core.baseline import Record, has_salt, may_be_cached
 from pytest_mlperf.core.case import Kind
 from pytest_mlperf.core.control import locked_clock_change
@@ -29,18 +30,6 @@ from pytest_mlperf.core.metrics import (
 from pytest_mlperf.core.notes import Note, Words
 from pytest_mlperf.core.numbers import change, plural, quantity
 from pytest_mlperf.core.reason import Key
-from pytest_mlperf.core.recording import (
-    APPEND_RUNS,
-    MISSES,
-    baseline_run,
-    detectable_effects,
-    detectable_notes,
-    missing_days_advice,
-    one_day_note,
-    recorded_verdicts,
-    value_change,
-    worsened,
-)
 from pytest_mlperf.core.rulings import sample
 from pytest_mlperf.core.rulings.disturbance import explains_miss, is_loaded, load_note
 from pytest_mlperf.core.rulings.multiplicity import may_fall
@@ -87,16 +76,16 @@ CHANGED_OUTCOMES = {Outcome.PERF_DROP, Outcome.POWER_DROP, Outcome.IMPROVED}
 
 def judge_performance(case: CaseRuns, kinds: Collection[Kind], phase: Phase = LONE_PHASE) -> Ruling:
     """Make the missing runs of a case; judge all its runs by rule R, or record them."""
-    recording = _recording(case)
-    if differs := _other_rate(case, recording):
+    update = _recording(case)
+    if differs := _other_rate(case, update):
         return differs
     try:
         case.first(kinds)
-        if failed := accuracy_failed(case, required=bool(recording)):
+        if failed := accuracy_failed(case, required=bool(update)):
             return failed
-        return _record(case, recording) if recording else _judged(case, phase)
+        return _record(case, update) if update else _judged(case, phase)
     except Unjudgeable as error:
-        if recording:
+        if update:
             raise
         return _proven_drop(case, error, phase)
 
@@ -276,7 +265,7 @@ def invalid_if_machine_changed(case: CaseRuns, answer: Ruling, phase: Phase) -> 
     if not changed:
         return answer
     control = case.compare_machine()
-    reason = control.in_words if control else _locked_clock(case)
+    reason = control.note if control else _locked_clock(case)
     if reason is None:
         uncompared = [case.uncompared] if case.uncompared else []
         return replace(answer, notes=(*answer.notes, *uncompared))
@@ -300,9 +289,9 @@ def unjudged_notes(case: CaseRuns, answer: Ruling) -> tuple[Words, ...]:
     return sample.only_reported(case.runs, case.planned.limits, kept)
 
 
-def _other_rate(case: CaseRuns, recording: Update | None) -> Ruling | None:
+def _other_rate(case: CaseRuns, update: Update | None) -> Ruling | None:
     record, planned = case.record, case.planned
-    if record is None or recording == "replace":
+    if record is None or update == "replace":
         return None
     ours, theirs = (about.get("points") for about in (case.job.facts, record.fingerprint))
     loaded = planned.case.scenario.rate_is_condition and not planned.find
@@ -324,11 +313,11 @@ def limit_missed(case: CaseRuns) -> Ruling | None:
     if len(case.runs) == 1 and case.runs[0].limit_missed:
         case.add_run()
     missed = [run for run in case.runs if run.limit_missed]
-    if len(missed) < MISSES:
+    if len(missed) < recording.MISSES:
         return None
     limits, tolerated = case.job.latency_limits, case.rule.tolerated
     proven = [run for run in missed if not explains_miss(run, limits, tolerated)]
-    if len(proven) < MISSES:
+    if len(proven) < recording.MISSES:
         note = Note.of("load_missed_limit", load=load_note(missed))
         return Ruling(outcome=Outcome.INCONCLUSIVE, headline=note)
     ruling = rule_on(case.runs, case.record, case.planned.limits, case.rule)
@@ -386,7 +375,7 @@ def _unequal_work(case: CaseRuns, old: Record | None) -> Ruling | None:
 
 
 def _record(case: CaseRuns, action: Update) -> Ruling:
-    least = APPEND_RUNS if action == "append" else case.policy.baseline_runs
+    least = recording.APPEND_RUNS if action == "append" else case.policy.baseline_runs
     while len(case.runs) < least:
         case.add_run()
     old = case.record if action == "append" else None
@@ -404,10 +393,10 @@ def _record(case: CaseRuns, action: Update) -> Ruling:
         return invalid(case, Note.of("not_recorded", note=few), *fresh.notes, note)
     if action == "replace" and (steps := _worsened(case, fresh)):
         judged = rule_on(case.runs, case.record, case.planned.limits, case.rule)
-        headline = f"nothing recorded, worse than the baseline: {'; '.join(steps)}"
-        return replace(judged, outcome=Outcome.PERF_DROP, headline=headline, notes=fresh.notes)
+        worse = Note.of("record_worse", steps=tuple(steps))
+        return replace(judged, outcome=Outcome.PERF_DROP, headline=worse, notes=fresh.notes)
     case.record = record = write(case, action, fresh)
-    metrics = recorded_verdicts(
+    metrics = recording.recorded_verdicts(
         record, sample.countable(case.runs, case.planned.limits), len(fresh.runs)
     )
     headline = f"{plural(len(record.runs), 'run')} in {case.policy.shown(case.file)}"
@@ -416,35 +405,33 @@ def _record(case: CaseRuns, action: Update) -> Ruling:
     if action == "replace":
         before, after = record.history[-1].old, record.history[-1].new
         moves = tuple(
-            value_change(m.metric, before.get(m.metric), after[m.metric]) for m in metrics
+            recording.value_change(m.metric, before.get(m.metric), after[m.metric]) for m in metrics
         )
         remarks.append(Note.of("replaced", steps=moves))
     interleaves = case.planned.baseline_engine is not None
-    today = one_day_note(record, case.planned.limits, case.rule, interleaves=interleaves)
-    remarks += [*fresh.notes, *filter(None, [missing_days_advice(record), today])]
+    today = recording.one_day_note(record, case.planned.limits, case.rule, interleaves=interleaves)
+    remarks += [*fresh.notes, *filter(None, [recording.missing_days_advice(record), today])]
     if is_loaded(record.runs, case.rule.tolerated):
         remarks.append(Note.of("recorded_under_load"))
-    notes = (
-        f"{headline}; {detectable_effects(record)}; commit it",
-        *remarks,
-        *detectable_notes(metrics),
-    )
+    detectable = recording.detectable_effects(record)
+    made = Note.of("record_made", runs=headline, note=detectable)
+    notes = (made, *remarks, *recording.detectable_notes(metrics))
     return Ruling(outcome=Outcome.RECORDED, headline=headline, metrics=metrics, notes=notes)
 
 
-def _worsened(case: CaseRuns, fresh: Screened) -> list[str]:
+def _worsened(case: CaseRuns, fresh: Screened) -> list[Note]:
     old, accepted = case.record, case.policy.accept_regression
     if old is None or accepted or _other_rate(case, None) or other_work(case, case.runs):
         return []
     limits = {**case.planned.efficiency_limits, **case.planned.limits}
-    return worsened(old.runs, tuple(map(baseline_run, fresh.runs)), limits)
+    return recording.worsened(old.runs, tuple(map(recording.baseline_run, fresh.runs)), limits)
 
 
 def judge_efficiency(case: CaseRuns, kinds: Collection[Kind], phase: Phase = LONE_PHASE) -> Ruling:
     """Make the missing runs; judge their energy efficiency by rule R.
 
     A metric is judged and recorded only if its power source has enough data in every run. Raises
-    UnavailableError if the energy is unknown.
+    EnergyUnknownError if the energy is unknown.
     """
     case.first(kinds)
     if failed := accuracy_failed(case):
@@ -455,7 +442,7 @@ def judge_efficiency(case: CaseRuns, kinds: Collection[Kind], phase: Phase = LON
         if unfit and not gated:
             return unfit
         if case.record and case.record.runs[-1].session == case.runs[-1].session:
-            metrics = recorded_verdicts(case.record, gated, len(case.runs))
+            metrics = recording.recorded_verdicts(case.record, gated, len(case.runs))
             headline = f"{plural(len(case.record.runs), 'run')}, recorded by the performance test"
             return Ruling(outcome=Outcome.RECORDED, headline=headline, metrics=metrics)
         ruling = rule_on(case.runs, case.record, gated, case.rule, Outcome.POWER_DROP, phase.pairs)
@@ -471,22 +458,32 @@ def judge_efficiency(case: CaseRuns, kinds: Collection[Kind], phase: Phase = LON
         ruling = undecided(ruling)
     answer = complete_ruling(case, ruling, gated)
     others = [
-        f"{METRICS[name].title} is not judged: {_unknown(case, name)}"
+        Note.of("unjudged", metric=name, reasons=(_unknown(case, name),))
         for name in limits
         if name not in gated
     ]
     return invalid_if_machine_changed(case, replace(answer, notes=(*answer.notes, *others)), phase)
 
 
+class EnergyUnknownError(UnavailableError):
+    """Report in a note why the energy of a case is unknown."""
+
+    def __init__(self, note: Note) -> None:
+        super().__init__("the energy is unknown")
+        self.note = note
+
+
 def energy_limits(case: CaseRuns, runs: Sequence[Run]) -> tuple[Mapping[str, float], Ruling | None]:
     """Return (limits of energy metrics to judge, ruling on those that cannot be judged or None).
 
-    Raises UnavailableError if the energy of the case is unknown.
+    Raises EnergyUnknownError if the energy of the case is unknown.
     """
     limits = case.planned.efficiency_limits
     if not any(name in run.metrics for run in case.runs for name in limits):
-        reason = "; ".join(dict.fromkeys(_unknown(case, name) for name in limits))
-        raise UnavailableError(f"{case.planned.case.accelerator}: energy unknown: {reason}")
+        reasons = tuple(dict.fromkeys(_unknown(case, name) for name in limits))
+        raise EnergyUnknownError(
+            Note.of("energy_unknown", of=case.planned.case.accelerator, reasons=reasons)
+        )
     unfit = _unfit(case, limits)
     gated = {n: v for n, v in limits.items() if all(run.may_judge(n) for run in runs)}
     if not gated and not unfit:
@@ -500,25 +497,27 @@ def _unfit(case: CaseRuns, limits: Collection[str]) -> Ruling | None:
         lacking = [place for place, run in enumerate(runs, start=1) if not run.may_judge(name)]
         if 0 < len(lacking) < len(runs):
             run = runs[lacking[0] - 1]
-            reason = "; ".join(_notes(run, name)) or run.energy_unknown or "see its notes"
+            reasons = _notes(run, name) or (run.energy_unknown or "see its notes",)
             values = {"metric": name, "runs": tuple(lacking), "of": len(runs)}
             headline = Note.of("energy_in_part", **values)
-            return invalid(case, headline, f"{run.folder}: {reason}")
+            note = Note.of("energy_lacking", folder=run.folder, reasons=reasons)
+            return invalid(case, headline, note)
     return None
 
 
-def _why_not(runs: Sequence[Run], limits: Collection[str]) -> str:
+def _why_not(runs: Sequence[Run], limits: Collection[str]) -> Note:
     run, name = next((run, n) for run in runs for n in limits if not run.may_judge(n))
-    where = f"run {runs.index(run) + 1} of {len(runs)}: " if len(runs) > 1 else ""
-    return where + ("; ".join(_notes(run, name)) or "its energy is too uncertain")
+    number = runs.index(run) + 1 if len(runs) > 1 else None
+    reasons = _notes(run, name) or ("its energy is too uncertain",)
+    return Note.of("run_unfit", run=number, of=len(runs), reasons=reasons)
 
 
-def _notes(run: Run, name: str) -> tuple[str, ...]:
+def _notes(run: Run, name: str) -> tuple[Words, ...]:
     source = run.energy_of(name)
     return source.notes if source else ()
 
 
-def _unknown(case: CaseRuns, name: str) -> str:
+def _unknown(case: CaseRuns, name: str) -> Words:
     run = case.runs[0]
     if case.planned.case.accelerator == "cpu" and name in BY_GPUS:
         return (
@@ -526,7 +525,7 @@ def _unknown(case: CaseRuns, name: str) -> str:
             "the log of a wall meter with --mlperf-meter"
         )
     if notes := _notes(run, name):
-        return "; ".join(notes)
+        return Note.of("reasons", reasons=notes)
     if name in BY_METER:
         return "no wall meter is read: pass its log with --mlperf-meter FILE"
     if name in BY_EXPORTER:

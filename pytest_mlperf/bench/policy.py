@@ -135,12 +135,10 @@ def most_similar_machine(
     baseline: Baseline, identity: Mapping[str, Property]
 ) -> OtherMachineBaseline | None:
     """Return date and hardware differences of the most similar machine's record; None if none."""
-    closest = nearest(baseline, identity)
-    return (
-        OtherMachineBaseline(date=acceptance_date(closest[0]), differences=tuple(closest[1]))
-        if closest
-        else None
-    )
+    if (closest := nearest(baseline, identity)) is None:
+        return None
+    record, different = closest
+    return OtherMachineBaseline(date=acceptance_date(record), differences=tuple(different))
 
 
 def acceptance_date(record: Record) -> str:

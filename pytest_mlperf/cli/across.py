@@ -25,7 +25,7 @@ from pytest_mlperf.hardware.machine import split
 from pytest_mlperf.hardware.specs import find_gpu, known_gpus
 from pytest_mlperf.judge.inputs import Direction
 from pytest_mlperf.judge.rule_r import RuleR
-from pytest_mlperf.reports.terminal.layout import Row, paragraph, paragraphs, table
+from pytest_mlperf.reports.terminal.layout import Row, paragraphs, table
 from pytest_mlperf.stores.foreign import read_toml
 from pytest_mlperf.suite.load import defects_in
 from pytest_mlperf.suite.tables import Price
@@ -34,8 +34,6 @@ DEVICE_RATES = ("tokens_per_second", "throughput")
 """Rates to divide by GPUs and dollars; the first one that both sides have is used."""
 
 NO_VERDICT = "no verdict: the ratios compare hardware, not code, so the exit code is always 0"
-
-COLUMNS = ("per", "metric", "A", "B", "B / A", "interval")
 
 HELP = """\
 Compares the same work on different hardware: ratios per system, GPU, watt and
@@ -166,7 +164,9 @@ def _compared(a: Measured, b: Measured, prices: Prices, roots: Sequence[Path]) -
     rows = [_row("system", name, metric) for name, metric in metrics.items()]
     notes = [f"{label}: {one.reason}" for label, one in (("A", a), ("B", b)) if one.reason]
     if rate and a.rate is None:
-        rows += _per_gpu(a, b, rate, metrics[rate])
+        (count_a, kind_a), (count_b, kind_b) = (split(side.case.accelerator) for side in (a, b))
+        if "cpu" not in (kind_a, kind_b):
+            rows.append(_row("GPU", rate, metrics[rate], count_a, count_b))
         paid = _per_dollar(a, b, rate, metrics[rate], prices)
         rows += [paid] if isinstance(paid, dict) else []
         notes += [paid] if isinstance(paid, str) else []
@@ -193,31 +193,21 @@ def _ratios(a: Measured, b: Measured, rule: RuleR) -> dict[str, MetricVerdict]:
     return {metric.metric: metric for metric in judged if metric.metric in names}
 
 
-def _row(per: str, name: str, metric: MetricVerdict, factor: float = 1.0) -> Row:
+def _row(per: str, name: str, metric: MetricVerdict, a: float = 1.0, b: float = 1.0) -> Row:
+    """Return the row of a metric; the values of A and B are divided by `a` and `b`."""
     assert metric.change is not None
     assert metric.low is not None
     assert metric.high is not None
-    ratio, low, high = (factor * (1 + one) for one in (metric.change, metric.low, metric.high))
+    ratio, low, high = (a / b * (1 + one) for one in (metric.change, metric.low, metric.high))
     better = "" if METRICS[name].direction is Direction.HIGHER else " (lower is better)"
     return {
         "per": "watt" if name in EFFICIENCY else per,
         "metric": f"{METRICS[name].title}{better}",
-        "A": quantity(name, metric.baseline.value or 0.0),
-        "B": quantity(name, metric.now or 0.0),
+        "A": quantity(name, (metric.baseline.value or 0.0) / a),
+        "B": quantity(name, (metric.now or 0.0) / b),
         "B / A": times(ratio),
         "interval": f"{times(low)} to {times(high)}",
     }
-
-
-def _per_gpu(a: Measured, b: Measured, rate: str, metric: MetricVerdict) -> list[Row]:
-    (count_a, kind_a), (count_b, kind_b) = (split(side.case.accelerator) for side in (a, b))
-    if "cpu" in (kind_a, kind_b):
-        return []
-    values = {
-        "A": quantity(rate, (metric.baseline.value or 0.0) / count_a),
-        "B": quantity(rate, (metric.now or 0.0) / count_b),
-    }
-    return [{**_row("GPU", rate, metric, count_a / count_b), **values}]
 
 
 def _per_dollar(
@@ -233,7 +223,7 @@ def _per_dollar(
                 f"suite or in --prices FILE: {kind} = {{ usd_per_gpu_hour = ..., as_of = ... }}"
             )
         costs.append(count * price.usd_per_gpu_hour)
-    row = _row("dollar", rate, metric, costs[0] / costs[1])
+    row = _row("dollar", rate, metric, *costs)
     unit = "tokens" if rate == DEVICE_RATES[0] else "samples"
     values = (metric.baseline.value or 0.0, metric.now or 0.0)
     bought = [quantity("", 3600 * v / cost) for v, cost in zip(values, costs, strict=True)]
@@ -248,14 +238,13 @@ def lines(
     width: int,
 ) -> Iterator[str]:
     """Yield the report: names of sides A and B, a table per pair of cases, prices and notes."""
-    for label, name in zip("AB", side_names, strict=True):
-        yield from paragraph(label, name, width)
+    yield from (*paragraphs("A", side_names[:1], width), *paragraphs("B", side_names[1:], width))
     for pair in compared:
         work = f"{pair.a.case.workload} {pair.a.case.scenario}"
         text = f"{work}: A {_about(pair.a)}, B {_about(pair.b)}"
-        yield from ("", *paragraph("case", text, width))
+        yield from ("", *paragraphs("case", [text], width))
         if pair.rows:
-            yield from table(COLUMNS, pair.rows, width, left=["per", "metric"])
+            yield from table(pair.rows, width, left=["per", "metric"])
         yield from paragraphs("note", pair.notes, width)
     yield ""
     used = {split(side.case.accelerator)[1] for pair in compared for side in (pair.a, pair.b)}

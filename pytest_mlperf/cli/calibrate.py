@@ -13,6 +13,7 @@ import time
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import islice
 from pathlib import Path
 from statistics import median
 
@@ -124,22 +125,18 @@ def run(parsed: argparse.Namespace) -> int:
     # GPUs at another power limit are another machine, as is the machine of a server.
     machines = [dataclasses.replace(server_machine(p, machine), limit_w=p.limit_w) for p in planned]
     groups: dict[tuple[Path, str, str], list[Planned]] = defaultdict(list)
-    identities = {}
     for case, its_machine in zip(planned, machines, strict=True):
         name = case.case.accelerator
         if its_machine.has(name):
             root = baselines_root(parsed.baselines, case.path, "closed")
-            identity = its_machine.identity(name)
-            group = calibration.path_for(root, name), name, json.dumps(identity)
-            groups[group].append(case)
-            identities[group] = identity
+            identity = json.dumps(its_machine.identity(name))
+            groups[calibration.path_for(root, name), name, identity].append(case)
     for file, name, _ in groups:
         calibration.load(file, name)  # a damaged one must not cost a measurement
     broken = _measure(planned, machine, machines, session, parsed) if parsed.runs else 0
     learnt = 0
-    for group, cases in groups.items():
-        file, name, _ = group
-        identity = identities[group]
+    for (file, name, text), cases in groups.items():
+        identity = json.loads(text)
         samples = baseline_runs(cases, identity, parsed.baselines)
         learnt += learn_and_show(file, name, identity, parsed.runs_dir, samples, write=parsed.write)
     if learnt and parsed.write:
@@ -350,8 +347,6 @@ def _rate(planned: Planned, machine: Machine, baselines: Path | None) -> float |
     return record.target_qps if record else None
 
 
-COLUMNS = ("metric", "runs", "inside", "run to run", "session", "usual", "proves", "limit")
-
 BaselineRuns = Mapping[tuple[str, str], Sequence[Value]]
 """Values of the recorded baselines' runs, by case id and metric."""
 
@@ -382,11 +377,11 @@ class Page:
         yield ""
         yield from fold(f"noise of {self.accelerator} ({named})", self.width, rest="  ")
         rows = [self._row(case, series) for case in self.machine.cases for series in case.series]
-        table_lines = iter(table(COLUMNS, rows, self.width - 2, left=["metric"], spare=["runs"]))
-        yield f"  {next(table_lines)}"
+        lines = iter(table(rows, self.width, left=["metric"], spare=["runs"], indent="  "))
+        yield next(lines)
         for case in self.machine.cases:
             yield case.case + (f" ({case.profile})" if case.profile != "quick" else "")
-            yield from (f"  {next(table_lines)}" for _ in case.series)
+            yield from islice(lines, len(case.series))
             yield from fold(self._length(case), self.width, first="  ", rest="  ")
         yield ""
         yield from self._settings()
@@ -444,7 +439,7 @@ class Page:
             ("maximum runs, K", str(USUAL_BASELINE_RUNS), str(self.settings.max_runs)),
         )
         cells = [{head: what, "usual": before, "here": now} for what, before, now in rows]
-        yield from table([head, "usual", "here"], cells, self.width, left=[head])
+        yield from table(cells, self.width, left=[head])
         learnt = self.learnt
         df, sd = (f"{100 * weight:.0f} %" for weight in learnt.weights)
         text = (
@@ -557,8 +552,8 @@ def recorded(
 ) -> Record | None:
     """Return the baseline record of a case on this machine, or None."""
     root = baselines_root(folder, planned.path, planned.suite.division)
-    loaded = load_checked(baseline_file(root, planned.case, planned.suite.profile), planned.case)
-    return find_record(loaded, identity) if loaded else None
+    file = baseline_file(root, planned.case, planned.suite.profile)
+    return find_record(load_checked(file, planned.case), identity)
 
 
 def baseline_runs(

@@ -337,7 +337,7 @@ def from_results(path: Path, results: Results) -> ComparedSide:
 
 def from_version(library: str, version: str, sessions: Sessions) -> ComparedSide:
     """Pool the runs of all sessions with a library's version, by case and conditions."""
-    pools: dict[str, dict[str, list[Measured]]] = defaultdict(lambda: defaultdict(list))
+    pools: dict[str, dict[str, Measured]] = defaultdict(dict)
     seen = 0
     versions: set[str] = set()
     for _, results in sessions:
@@ -349,9 +349,10 @@ def from_version(library: str, version: str, sessions: Sessions) -> ComparedSide
             versions |= _versions(library, measured)
             if measured.runs and version in _versions(library, measured):
                 about = sorted(measured.identity.items()), sorted(measured.fingerprint.items())
-                pools[measured.case.id][repr((measured.profile, measured.rate, about))].append(
-                    measured
-                )
+                key, pool = repr((measured.profile, measured.rate, about)), pools[measured.case.id]
+                both = (*(pool[key].runs if key in pool else ()), *measured.runs)
+                runs = tuple(sorted(both, key=lambda run: run.started))
+                pool[key] = replace(pool.get(key, measured), runs=runs)
                 fits = True
         seen += fits
     if not pools:
@@ -362,7 +363,7 @@ def from_version(library: str, version: str, sessions: Sessions) -> ComparedSide
         )
     return ComparedSide(
         name=f"{library}=={version}: {plural(len(pools), 'case')} of {plural(seen, 'session')}",
-        cases={case: [_pooled(parts) for parts in pool.values()] for case, pool in pools.items()},
+        cases={case: list(pool.values()) for case, pool in pools.items()},
         notes=tuple(sessions.notes),
     )
 
@@ -371,11 +372,6 @@ def _versions(library: str, measured: Measured) -> set[str]:
     return {
         measured.fingerprint[k] for k in (f"engine.{library}", library) if k in measured.fingerprint
     }
-
-
-def _pooled(parts: Sequence[Measured]) -> Measured:
-    runs = sorted((run for part in parts for run in part.runs), key=lambda run: run.started)
-    return replace(parts[0], runs=tuple(runs))
 
 
 def _measured(result: CaseResult) -> Measured:

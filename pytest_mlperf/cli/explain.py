@@ -9,25 +9,18 @@ from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
-from pytest_mlperf.bench.case import load_checked, nearest_baselines
-from pytest_mlperf.bench.files import judged_against, suite_of
+from pytest_mlperf.bench.case import nearest_baselines
+from pytest_mlperf.bench.files import JudgedBaseline, suite_of
 from pytest_mlperf.bench.interleaved import NotComparable, ratios_of
 from pytest_mlperf.bench.policy import calibrated_rule, rule_for, rule_of_baseline
+from pytest_mlperf.cli import stored_results
 from pytest_mlperf.cli.arguments import add
 from pytest_mlperf.cli.output import show, width
-from pytest_mlperf.cli.stored_results import (
-    case_named,
-    matching,
-    not_one_case,
-    results_file,
-    results_path,
-)
-from pytest_mlperf.core.baseline import Record, find_record
+from pytest_mlperf.core.baseline import Record
 from pytest_mlperf.core.errors import MlperfError
 from pytest_mlperf.core.measurement import Run
 from pytest_mlperf.core.metrics import METRICS, title
 from pytest_mlperf.core.numbers import change, interval, limit, percent, plural, quantity, times
-from pytest_mlperf.core.recording import acceptance_text
 from pytest_mlperf.core.results import CaseResult, Results
 from pytest_mlperf.core.rulings.multiplicity import DROP_OUTCOMES
 from pytest_mlperf.core.rulings.ruling import is_worse, rule_values
@@ -41,7 +34,7 @@ from pytest_mlperf.reports.causes import causes
 from pytest_mlperf.reports.rows import cause_lines
 from pytest_mlperf.reports.sentences import sentence
 from pytest_mlperf.reports.terminal import text
-from pytest_mlperf.reports.terminal.explanation import environment, evidence, wrapped
+from pytest_mlperf.reports.terminal.explanation import INDENT, environment, evidence, wrapped
 from pytest_mlperf.reports.terminal.layout import relative, table
 from pytest_mlperf.stores.results import read_results
 from pytest_mlperf.stores.sessions import Sessions
@@ -83,9 +76,10 @@ def run(parsed: argparse.Namespace) -> int:
     """Explain the verdicts on one case; the exit code does not depend on them."""
     sessions = Sessions(parsed.runs_dir)
     name, text = parsed.case, parsed.results or parsed.file
-    if text is None and name and (name.endswith(".json") or results_file(name, parsed.runs_dir)):
+    alone = name and text is None
+    if alone and (name.endswith(".json") or stored_results.results_file(name, parsed.runs_dir)):
         name, text = "", name
-    file = results_path(text, parsed.runs_dir) if text else None
+    file = stored_results.results_path(text, parsed.runs_dir) if text else None
     try:
         path, results, tests = newest_session_with(
             name, [(file, read_results(file))] if file else sessions
@@ -111,14 +105,14 @@ def newest_session_with(
         tests = [one for one in results.cases if f"::{one.test}".endswith(f"::{name}")]
         ids = [one.verdict.case.id for one in results.cases]
         measured += ids
-        if not tests and matching(name, ids):
-            case = case_named(name, ids, f" of {relative(path)}")
+        if not tests and stored_results.matching(name, ids):
+            case = stored_results.case_named(name, ids, f" of {relative(path)}")
             tests = [one for one in results.cases if one.verdict.case.id == case]
         if tests:
             return path, results, tests
     if not measured:
         raise MlperfError("no results to explain; measure first: pytest suites")
-    raise not_one_case(name, measured)
+    raise stored_results.not_one_case(name, measured)
 
 
 def _explain(result: CaseResult, path: Path, results: Results) -> Iterator[str]:
@@ -129,9 +123,8 @@ def _explain(result: CaseResult, path: Path, results: Results) -> Iterator[str]:
     verdict = replace(verdict, runs=runs, accuracy=accuracy)
     result = replace(result, verdict=verdict)
     folders = (Path(), *path.resolve().parents)
-    file = judged_against(result, folders)
-    loaded = load_checked(file, verdict.case) if file else None
-    record = find_record(loaded, verdict.subject.identity) if loaded and verdict.subject else None
+    baseline = JudgedBaseline(result, folders)
+    file, record = baseline.file, baseline.record
     gated = [metric for metric in verdict.metrics if metric.metric in result.limits]
     if verdict.other_runs:
         limits = {m.metric: m.limit for m in gated if m.limit and m.outcome}
@@ -147,8 +140,7 @@ def _explain(result: CaseResult, path: Path, results: Results) -> Iterator[str]:
             identity = verdict.subject.identity
             rule = rule_of_baseline(file, verdict.case.accelerator, identity, result.max_runs)[0]
         judged = [explain_analyses(metric, verdict.runs, record, rule, width()) for metric in gated]
-    # What was accepted since is not what the verdict was judged against.
-    same = record if record and acceptance_text(record.history) == verdict.baseline.source else None
+    same = None if baseline.was_replaced else record
     others = [one.verdict for one in results.cases if one.verdict.case != verdict.case]
     likely = cause_lines(causes(verdict, same, others), len(others), width())
     yield f"{result.test}"
@@ -156,7 +148,7 @@ def _explain(result: CaseResult, path: Path, results: Results) -> Iterator[str]:
     yield f"{results.started[:16].replace('T', ' ')} UTC{at}, profile {result.profile}"
     yield f"from {relative(path.absolute())}"
     yield ""
-    yield from text.failure(verdict, result, width()).splitlines()
+    yield from text.failure(result, width()).splitlines()
     yield from evidence(result, record.runs if record else (), judged, width(), likely)
 
 
@@ -168,8 +160,6 @@ def rule_of_pair(result: CaseResult, folders: Iterable[Path]) -> RuleR:
     root, identity = nearest_baselines(suite), verdict.subject.identity
     return calibrated_rule(root, verdict.case.accelerator, identity, result.max_runs)[0]
 
-
-INDENT = "  "
 
 PAIR_SAYS = {Answer.PASS: "proven", Answer.FAIL: "refuted", Answer.MORE: "another pair"}
 DROP_SAYS = {Answer.PASS: "ok", Answer.FAIL: "drop", Answer.MORE: "another pair"}
@@ -207,8 +197,7 @@ def explain_analyses(
     )
     lines = [head, *wrapped(noise_line, width)]
     rows = [_look(look, metric.metric, rule) for look in made]
-    columns = ["runs", "change", "at worst", "at best", "decision"]
-    lines += [f"{INDENT}{line}" for line in table(columns, rows, width - 2, left=["decision"])]
+    lines += table(rows, width, left=["decision"], indent=INDENT)
     for remark in _remarks(metric, last, rule):
         lines += wrapped(remark, width)
     return lines
@@ -382,10 +371,9 @@ def _pairs(
         }
         for k, (look, a, b) in enumerate(zip(looks, *sides, strict=False), start=1)
     ]
-    columns = ["pair", "a", "b", "ratio", "interval", "decision"]
-    table_lines = table(columns, rows, width - 2, left=["decision"], spare=["ratio"])
+    table_lines = table(rows, width, left=["decision"], spare=["ratio"], indent=INDENT)
     noise = (
         f"Each row covers all pairs so far; the standard deviation between pairs is "
         f"{percent(looks[-1].sd)}. From pair {FIRST_LOOK} on, {ends}."
     )
-    return [*wrapped(noise, width), *(f"{INDENT}{line}" for line in table_lines)]
+    return [*wrapped(noise, width), *table_lines]

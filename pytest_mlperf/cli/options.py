@@ -16,10 +16,11 @@ from pytest_mlperf.core.declaration import Declaration, Option, declaration_of
 from pytest_mlperf.core.errors import EnvironmentFault, MlperfError, text_of
 from pytest_mlperf.core.imports import distribution
 from pytest_mlperf.core.untrusted_text import json_text, nearest
-from pytest_mlperf.reports.terminal.layout import fold, paragraph, paragraphs
+from pytest_mlperf.reports.terminal.layout import fold, paragraphs
 from pytest_mlperf.suite.libraries import DISTRIBUTION, NOUNS, declared_libraries, extras, is_here
 
 JSON_VERSION = 1
+OPTION_KEYS = ("type", "required", "default", "text")
 INDENT = "      "
 
 Named = tuple[registry.Group, str]
@@ -150,12 +151,7 @@ def document(extension: Extension) -> dict[str, Any]:
         "given": dict(extension.declaration.supplied),
         "precisions": list(extension.precisions),
         "options": {
-            option.name: {
-                "type": option.type,
-                "required": option.required,
-                "default": option.default,
-                "text": option.text,
-            }
+            option.name: {key: getattr(option, key) for key in OPTION_KEYS}
             for option in extension.options
         },
         "takes_more": extension.declaration.takes_more,
@@ -207,12 +203,12 @@ def _detail(extension: Extension, columns: int) -> Iterator[str]:
         yield from fold(block, columns, first="  ", rest="    " if block[:2] == "- " else "  ")
     yield ""
     if extension.distribution not in (DISTRIBUTION, None):
-        yield from paragraph("package", f"{extension.distribution}", columns)
+        yield from paragraphs("package", [extension.distribution], columns)
     yield from paragraphs("code", [extension.target], columns)
     yield from paragraphs("uses", _uses(extension), columns)
     for name, text in extension.declaration.supplied.items():
         if text and not text.startswith("Not "):
-            yield from paragraph(name, text, columns)
+            yield from paragraphs(name, [text], columns)
     yield ""
     yield "options" if extension.options else "no options"
     for option in extension.options:

@@ -9,21 +9,16 @@ import math
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict
+from itertools import groupby
 from pathlib import Path
 from typing import Any
 
 from pytest_mlperf.bench.case import baseline_file, baselines_root, load_checked
 from pytest_mlperf.bench.policy import Policy, gated_pairs, rule_of_baseline
+from pytest_mlperf.cli import suites
 from pytest_mlperf.cli.across import Prices, price_in_words, read_prices
 from pytest_mlperf.cli.arguments import REPEATABLE, accelerator, add
 from pytest_mlperf.cli.output import integer_type, show, width
-from pytest_mlperf.cli.suites import (
-    find_suites,
-    node_id,
-    read_suites,
-    require_accelerators,
-    rootdir,
-)
 from pytest_mlperf.core.case import Kind
 from pytest_mlperf.core.errors import BaselineError, MlperfError
 from pytest_mlperf.core.guarantees import APPEND_OPTIONS, MISSING_OPTION, Guarantee, guarantee
@@ -102,9 +97,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(parsed: argparse.Namespace) -> int:
     """Print the plan."""
-    cases = read_suites(find_suites(parsed.suites), parsed.profile, audited=parsed.compliance)
+    files = suites.find_suites(parsed.suites)
+    cases = suites.read_suites(files, parsed.profile, audited=parsed.compliance)
     tests, named = with_pairs(cases), set(parsed.accelerator)
-    require_accelerators(named, (name for one in tests for name in one.accelerators))
+    suites.require_accelerators(named, (name for one in tests for name in one.accelerators))
     planned = [one for one in tests if not named or named & set(one.accelerators)]
     if parsed.prices and parsed.format != "table":
         raise MlperfError("--prices needs --format table")
@@ -117,7 +113,7 @@ def run(parsed: argparse.Namespace) -> int:
     if parsed.format == "github":
         print(json.dumps(matrix(jobs)))
     elif parsed.format == "json":
-        root = rootdir(parsed.suites)
+        root = suites.rootdir(parsed.suites)
         content = manifest(planned, measured, root=root, max_runs=max_runs)
         words = [f"--mlperf-profile={parsed.profile}"] if parsed.profile else []
         words += [f"--mlperf-max-runs={parsed.max_runs}"] if parsed.max_runs else []
@@ -169,28 +165,25 @@ def on_fleet(planned: Sequence[SuiteTest], fleet: Sequence[str]) -> list[SuiteTe
 
 def with_pairs(planned: Sequence[Planned]) -> list[SuiteTest]:
     """Return all cases; the claim pairs of a suite follow its cases."""
-    suites: dict[Path, list[Planned]] = defaultdict(list)
-    for case in planned:
-        suites[case.path].append(case)
     tests: list[SuiteTest] = []
-    for cases in suites.values():
+    for _, suite in groupby(planned, key=lambda case: case.path):
+        cases = list(suite)
         tests += [*cases, *plan_pairs(cases)]
     return tests
 
 
 def _table(planned: Sequence[SuiteTest], measured: Costs, max_runs: int) -> list[str]:
     kinds = {(case.path, case.case.id): set(case.kinds) for case in planned}
-    lines = selection.plan(planned, kinds, width(), max_runs=max_runs, measured=measured)
     rows = [
         f"{name} {' to '.join(f'{each:.2g}' if each < 10 else f'{each:.0f}' for each in hours)}"
         for name, hours in accelerator_hours(planned, measured, max_runs).items()
     ]
-    spent, baselines = (
+    more = [
+        *extra_time_lines(planned, max_runs=max_runs),
         f"accelerator-hours: {', '.join(rows)}",
         guarantee_summary(planned, error_guarantees(planned)),
-    )
-    texts = (*extra_time_lines(planned, max_runs=max_runs), spent, baselines)
-    return [*lines, *(line for text in texts for line in fold(text, width()))]
+    ]
+    return selection.plan(planned, kinds, width(), max_runs=max_runs, measured=measured, more=more)
 
 
 def accelerator_hours(
@@ -221,7 +214,7 @@ def manifest(
         "max_runs": max_runs,
         "tests": [
             {
-                "test": node_id(case, kind, root),
+                "test": suites.node_id(case, kind, root),
                 "kind": kind,
                 "case": case.case.id,
                 "accelerator": case.case.accelerator,
@@ -269,11 +262,11 @@ def matrix(jobs: Mapping[str, Mapping[str, int]]) -> dict[str, list[dict[str, An
             "runner": runner_labels(name),
             "minutes": min(minutes, JOB_MINUTES),
         }
-        for name, suites in jobs.items()
-        for suite, minutes in suites.items()
+        for name, files in jobs.items()
+        for suite, minutes in files.items()
     ]
     if len(rows) > MATRIX_LIMIT:
-        counts = ", ".join(f"{name} {len(suites)}" for name, suites in jobs.items())
+        counts = ", ".join(f"{name} {len(files)}" for name, files in jobs.items())
         raise MlperfError(
             f"{len(rows)} jobs, but a GitHub matrix has at most {MATRIX_LIMIT} ({counts}); name "
             "fewer suites, or one --accelerator"
@@ -331,9 +324,9 @@ def jobs_of(
     return {
         name: {
             suite: max(MIN_JOB_MINUTES, math.ceil(spent / 60))
-            for suite, spent in sorted(suites.items())
+            for suite, spent in sorted(files.items())
         }
-        for name, suites in sorted(seconds.items())
+        for name, files in sorted(seconds.items())
     }
 
 

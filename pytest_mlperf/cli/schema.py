@@ -14,13 +14,14 @@ from pydantic.errors import PydanticUserError
 from pytest_mlperf import registry
 from pytest_mlperf.cli.output import show
 from pytest_mlperf.core.declaration import Declaration, Option, declaration_of
+from pytest_mlperf.core.untrusted_text import every_text
 from pytest_mlperf.stores.results import results_schema
 from pytest_mlperf.suite.model import SCHEMA_ID, Suite
 
 
 def suite_schema() -> dict[str, Any]:
     """Return the JSON Schema of suites; options of foreign engines are not checked."""
-    schema = _in_lines(Suite.model_json_schema())
+    schema = every_text(Suite.model_json_schema(), _on_one_line)
     declared = {
         use: declaration_of(registry.resolve(entry.value))
         for use, entry in sorted(registry.registered("engines").items())
@@ -35,15 +36,8 @@ def suite_schema() -> dict[str, Any]:
     }
 
 
-def _in_lines(schema: Any) -> Any:
-    """Return a schema with each description in one line."""
-    if isinstance(schema, list):
-        return [_in_lines(item) for item in schema]
-    if not isinstance(schema, dict):
-        return schema
-    inner = {key: _in_lines(value) for key, value in schema.items()}
-    text = schema.get("description")
-    return {**inner, "description": " ".join(text.split())} if isinstance(text, str) else inner
+def _on_one_line(text: str) -> str:
+    return " ".join(text.split()) if "\n" in text else text
 
 
 def _options(declaration: Declaration) -> dict[str, Any]:

@@ -6,6 +6,7 @@ import argparse
 import dataclasses
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import islice
 from pathlib import Path
 
 from pytest_mlperf.bench.case import CaseRuns
@@ -26,7 +27,7 @@ from pytest_mlperf.core.verdict import SEVERITY, Outcome
 from pytest_mlperf.hardware.machine import Machine, detect, split
 from pytest_mlperf.judge.ratio import Ratio
 from pytest_mlperf.reports.sentences import sentence
-from pytest_mlperf.reports.terminal.layout import Row, fold, paragraph, paragraphs, table, unbroken
+from pytest_mlperf.reports.terminal.layout import Row, fold, paragraphs, table, unbroken
 from pytest_mlperf.run.conditions import WARM_FOLDER, Conditions, WarmUps
 from pytest_mlperf.run.project import new_id
 from pytest_mlperf.suite.claims import Side, accelerators_of, side_of
@@ -187,23 +188,18 @@ def _outcomes(results: Sequence[TurnsResult]) -> list[Outcome]:
 
 def _page(results: Sequence[TurnsResult], names: tuple[str, str], folder: Path) -> list[str]:
     columns = width()
-    lines = [*paragraph("A", names[0], columns), *paragraph("B", names[1], columns)]
-    head, *body = table(
-        ["verdict", "metric", "A", "B", "ratio", "interval", "limit", "pairs"],
-        [{"verdict": str(word), **row} for result in results for word, row in result.rows],
-        columns - 2,
-        left=["verdict", "metric"],
-        spare=["pairs", "A", "limit"],
-    )
-    lines += ["", f"  {head}"]
-    rows = iter(body)
+    lines = [*paragraphs("A", names[:1], columns), *paragraphs("B", names[1:], columns)]
+    cells = [{"verdict": str(word), **row} for result in results for word, row in result.rows]
+    left, spare = ["verdict", "metric"], ["pairs", "A", "limit"]
+    rows = iter(table(cells, columns, left=left, spare=spare, indent="  "))
+    lines += ["", next(rows)]
     for result in results:
         lines.append(result.name)
         # Where INVALID runs ended the case, its reason stands for them.
         again = sentence(result.sides.repeat_note or "")
         for line in filter(None, [] if result.reason else [again, result.sides.left_out]):
             lines += fold(line, columns, first="  ", rest="    ")
-        lines += [f"  {next(rows)}" for _ in result.rows]
+        lines += islice(rows, len(result.rows))
         lines += fold(result.reason, columns, first="    ", rest="    ") if result.reason else []
     notes = [
         "ratio: how many times better B is than A; the ends of its interval decide",
@@ -211,7 +207,7 @@ def _page(results: Sequence[TurnsResult], names: tuple[str, str], folder: Path) 
         *dict.fromkeys(result.noise for result in results if not result.reason),
     ]
     lines += paragraphs("note", notes, columns)
-    lines += paragraph("runs", str(folder), columns)
+    lines += paragraphs("runs", [str(folder)], columns)
     outcomes = _outcomes(results)
     counts = ", ".join(unbroken(f"{outcomes.count(w)} {w}") for w in SEVERITY if w in outcomes)
     return [*lines, *fold(counts, columns)]

@@ -14,6 +14,7 @@ from typing import Literal
 from pytest_mlperf.core.case import Scenario
 from pytest_mlperf.core.errors import BaselineError
 from pytest_mlperf.core.measurement import RunHardware, RunServing, Subject, day_groups
+from pytest_mlperf.core.notes import Note
 from pytest_mlperf.judge.inputs import SessionNoise
 
 SCHEMA_VERSION = 1
@@ -226,9 +227,10 @@ def differences(theirs: Mapping[str, Property], ours: Mapping[str, Property]) ->
     ]
 
 
-def find_record(baseline: Baseline, identity: Mapping[str, Property]) -> Record | None:
-    """Return the record of exactly this hardware, or None."""
-    same = (one for one in baseline.records if not differences(one.identity, identity))
+def find_record(baseline: Baseline | None, identity: Mapping[str, Property]) -> Record | None:
+    """Return the record of exactly this hardware; None without one, or without a baseline."""
+    records = baseline.records if baseline else ()
+    same = (one for one in records if not differences(one.identity, identity))
     return next(same, None)
 
 
@@ -465,25 +467,26 @@ def is_drawn(subject: Subject) -> bool:
 
 def why_not_comparable(
     baseline: AccuracyBaseline, subject: Subject, scorer: str, samples: int
-) -> str | None:
+) -> Note | None:
     """Return why a pass's scores are not comparable with a baseline's, or None if they are."""
     theirs, ours = baseline.fingerprint, subject.fingerprint
     if theirs.get("dataset") != ours.get("dataset") or baseline.samples != samples:
-        old, new = theirs.get("dataset.options", ""), ours.get("dataset.options", "")
-        change = f"dataset options {old} → {new}"
-        if old == new:
-            a, b = (side.get("dataset", "")[:12] for side in (theirs, ours))
-            samples_changed = f"{baseline.samples:,} → {samples:,} samples"
-            change = f"checksum {a} → {b}" if a != b else samples_changed
-        return f"data or prompts differ from the baseline's: {change}"
+        name, sides = "dataset options", [f.get("dataset.options", "") for f in (theirs, ours)]
+        if sides[0] == sides[1]:
+            name, sides = "checksum", [f.get("dataset", "")[:12] for f in (theirs, ours)]
+        if sides[0] == sides[1]:
+            name, sides = "samples", [f"{count:,}" for count in (baseline.samples, samples)]
+        change = Note.of("changed", name=name, old=sides[0], new=sides[1])
+        return Note.of("data_differ", changes=(change,))
     settings = sorted(key for key in {*theirs, *ours} if key.startswith(GENERATION))
-    changed = [
-        f"{key.removeprefix(GENERATION)} {theirs.get(key, 'absent')} → {ours.get(key, 'absent')}"
-        for key in settings
-        if theirs.get(key) != ours.get(key)
-    ]
-    if changed:
-        return f"generation settings differ from the baseline's: {', '.join(changed)}"
+    pairs = {key: [facts.get(key, "absent") for facts in (theirs, ours)] for key in settings}
+    changes = tuple(
+        Note.of("changed", name=key.removeprefix(GENERATION), old=old, new=new)
+        for key, (old, new) in pairs.items()
+        if old != new
+    )
+    if changes:
+        return Note.of("settings_differ", changes=changes)
     if baseline.scorer != scorer:
-        return f"the scorer differs from the baseline's: {baseline.scorer} → {scorer}"
+        return Note.of("scorers_differ", old=baseline.scorer, new=scorer)
     return None

@@ -14,7 +14,7 @@ from math import exp, inf, log
 
 from pytest_mlperf.core.answer_forms import candidates
 from pytest_mlperf.core.case import Kind, Scenario
-from pytest_mlperf.core.numbers import change
+from pytest_mlperf.core.notes import Note, NoteKey
 
 PASS_LINE, FAIL_LINE = "TEST PASS", "TEST FAIL"
 ACCURACY_FILE, PERFORMANCE_FILE, LENGTH_FILE = (
@@ -64,8 +64,8 @@ class Finding:
 
     file: str
     text: str
-    faults: tuple[str, ...] = ()
-    notes: tuple[str, ...] = ()
+    faults: tuple[Note, ...] = ()
+    notes: tuple[Note, ...] = ()
 
     @property
     def passed(self) -> bool:
@@ -105,19 +105,9 @@ def same_speed(reference: SpeedScore, test: SpeedScore, *, one_sample: bool = Fa
         ours, theirs = 1e9 / ours, 1e9 / theirs
     slack = _slack(reference, ours)
     if not faults and theirs > ours * (1 + slack):
-        difference = f"{change(theirs / ours - 1)} from {ours:,.6g}"
-        words = f"the score is {theirs:,.6g} ({difference}); at most ±{_share(slack)} is allowed"
-        if one_sample:
-            words = (
-                f"{theirs:,.6g} samples/s if one sample is repeated ({difference}/s with all "
-                f"samples); at most +{_share(slack)} is allowed: the engine may cache answers"
-            )
-        faults.append(words)
+        faults = [_moved("repeated_faster" if one_sample else "speed_differs", ours, theirs, slack)]
     if not faults and not one_sample and theirs < ours * (1 - slack):
-        faults.append(
-            f"the score is {theirs:,.6g} ({change(theirs / ours - 1)} from {ours:,.6g}); at most "
-            f"±{_share(slack)} is allowed"
-        )
+        faults = [_moved("speed_differs", ours, theirs, slack)]
     return _speed(ours, theirs, faults)
 
 
@@ -127,32 +117,25 @@ def other_seeds_speed(reference: SpeedScore, test: SpeedScore) -> Finding:
     slack = _slack(reference, reference.value, SEED_SLACK_SHARE)
     moved = test.value / reference.value - 1 if reference.value else 0.0
     if not faults and (moved >= slack if reference.is_latency else moved <= -slack):
-        faults.append(
-            f"with other seeds the score is {test.value:,.6g} ({change(moved)} from "
-            f"{reference.value:,.6g}); at most {_share(slack)} worse is allowed"
-        )
+        faults = [_moved("seeds_slower", reference.value, test.value, slack)]
     return _speed(reference.value, test.value, faults)
 
 
-def _share(share: float) -> str:
-    return f"{100 * share:g} %"
+def _moved(key: NoteKey, reference: float, score: float, allowed: float) -> Note:
+    moved = score / reference - 1
+    return Note.of(key, score=score, reference=reference, change=moved, allowed=allowed)
 
 
-def _comparable(reference: SpeedScore, test: SpeedScore) -> list[str]:
-    if not reference.valid:
-        return ["the performance run is INVALID"]
-    if not test.valid:
-        return ["LoadGen reports the run INVALID"]
-    if reference.scenario != test.scenario:
-        return [
-            f"the test run is of scenario {test.scenario}, the performance run of "
-            f"{reference.scenario}"
-        ]
-    if not (reference.value and test.value):
-        return ["LoadGen logged no score"]
-    if reference.limit_ns != test.limit_ns:
-        return ["the test run and the performance run have different latency limits"]
-    return []
+def _comparable(reference: SpeedScore, test: SpeedScore) -> list[Note]:
+    runs = {"test": str(test.scenario), "reference": str(reference.scenario)}
+    causes: tuple[tuple[bool, Note], ...] = (
+        (not reference.valid, Note.of("reference_invalid")),
+        (not test.valid, Note.of("test_invalid")),
+        (reference.scenario != test.scenario, Note.of("scenarios_differ", **runs)),
+        (not (reference.value and test.value), Note.of("no_score")),
+        (reference.limit_ns != test.limit_ns, Note.of("latency_limits_differ")),
+    )
+    return [note for differs, note in causes if differs][:1]
 
 
 def _slack(reference: SpeedScore, score: float, usual: float = SCORE_SLACK_SHARE) -> float:
@@ -160,10 +143,10 @@ def _slack(reference: SpeedScore, score: float, usual: float = SCORE_SLACK_SHARE
     return LATENCY_SLACK_SHARE if short is not None and score <= short else usual
 
 
-def _speed(ours: float, theirs: float, faults: Sequence[str]) -> Finding:
+def _speed(ours: float, theirs: float, faults: Sequence[Note]) -> Finding:
     lines = ["Verifying performance.", f"reference score = {ours}", f"test score = {theirs}"]
-    end = f"{FAIL_LINE}: {'; '.join(faults)}" if faults else PASS_LINE
-    return Finding(file=PERFORMANCE_FILE, text="\n".join([*lines, end, ""]), faults=tuple(faults))
+    lines += [FAIL_LINE if faults else PASS_LINE, ""]
+    return Finding(file=PERFORMANCE_FILE, text="\n".join(lines), faults=tuple(faults))
 
 
 # --- answers -------------------------------------------------------------------------------
@@ -205,18 +188,15 @@ def same_answers(accuracy: Iterable[LoggedAnswer], timed: Iterable[LoggedAnswer]
     ]
     faults, notes = [], []
     if differing:
-        faults.append(f"{differing:,} of {matched:,} answers differ from the accuracy run's")
+        faults.append(Note.of("answers_differ", count=differing, of=matched))
     elif not matched:
-        faults.append("no logged answer belongs to a sample of the accuracy run")
+        faults.append(Note.of("no_common_sample"))
     elif whole:
-        notes.append(
-            f"{whole:,} of {matched:,} answers differ after their first element; the "
-            "reference script compares only the first"
-        )
+        notes.append(Note.of("ends_differ", count=whole, of=matched))
     return _accuracy(lines, faults, notes)
 
 
-def _accuracy(lines: Sequence[str], faults: Sequence[str], notes: Sequence[str] = ()) -> Finding:
+def _accuracy(lines: Sequence[str], faults: Sequence[Note], notes: Sequence[Note] = ()) -> Finding:
     text = "\n".join(["Verifying accuracy.", *lines, FAIL_LINE if faults else PASS_LINE, ""])
     return Finding(file=ACCURACY_FILE, text=text, faults=tuple(faults), notes=tuple(notes))
 
@@ -238,21 +218,17 @@ def check_token_counts(
     ]
     lengths = [a for a in answers if a.tokens is None or len(a.data) // token_bytes != a.tokens]
     first = str(not firsts) if checked else "Skipped"
-    faults = [
-        words
-        for wrong, words in (
-            (firsts, "{} of {} answers do not begin with the token that was reported as the first"),
-            (ends, "{} of {} answers continue after their end token"),
-            (lengths, "{} of {} answers have a length other than the reported number of tokens"),
-        )
-        if wrong
-        for words in [words.format(f"{len(wrong):,}", f"{len(answers):,}")]
-    ]
+    wrong: dict[NoteKey, Sequence[LoggedAnswer]] = {
+        "first_tokens_differ": firsts,
+        "answers_continue": ends,
+        "lengths_differ": lengths,
+    }
+    faults = [Note.of(k, count=len(w), of=len(answers)) for k, w in wrong.items() if w]
     notes = []
     if checked and not any(answer.first for answer in answers):
-        notes.append("the engine reports no first token, so nothing is compared")
+        notes.append(Note.of("no_first_token"))
     if not answers:
-        notes.append("no answer was logged")
+        notes.append(Note.of("no_answer"))
     lines = [
         f"First token check pass: {first}",
         f"EOS check pass: {not ends}",
@@ -284,9 +260,7 @@ def check_mean_length(
     spread = (sum((x - mean) ** 2 for x in lengths) / len(lengths)) ** 0.5 if lengths else 0.0
     faults = []
     if not low <= mean <= high:
-        faults.append(
-            f"answers have {mean:,.2f} tokens on average; {low:g} to {high:g} are required"
-        )
+        faults.append(Note.of("mean_length", mean=mean, low=low, high=high))
     lines = [
         "TEST09: Verify Output Token Length in Performance Mode",
         f"Total samples: {len(lengths)}",
@@ -332,16 +306,13 @@ def same_predictions(accuracy: Iterable[LoggedAnswer], timed: Iterable[LoggedAns
             continue
         old, new = (_entropy(each, labels, weights) for each in (predictions, row[2:]))
         differing += abs(new - old) > NE_SLACK * abs(old)
-    faults = [
-        words
-        for wrong, words in (
-            (differing, f"entropies of {differing:,} of {matched:,} samples differ by over 0.1 %"),
-            (misshapen, f"{misshapen:,} samples have more or fewer predictions than labels"),
-            (unmatched, f"{unmatched:,} samples are not in the accuracy run"),
-            (not matched, "no logged answer belongs to a sample of the accuracy run"),
-        )
-        if wrong
-    ]
+    counts: dict[NoteKey, int] = {
+        "entropies_differ": differing,
+        "predictions_missing": misshapen,
+        "samples_unknown": unmatched,
+        "no_common_sample": int(not matched),
+    }
+    faults = [Note.of(k, count=n, of=matched, most=NE_SLACK) for k, n in counts.items() if n]
     lines = [
         f"num_acc_log_entries = {entries}",
         f"num_perf_log_entries = {logged}",
@@ -380,23 +351,20 @@ def _inside(value: float) -> float:
 
 def score_differences(
     baseline: Mapping[str, float], timed: Mapping[str, float], allowed: Mapping[str, float]
-) -> tuple[str, ...]:
-    """Return messages on scores of the TEST01 run that differ by more than `allowed` (shares)."""
+) -> tuple[Note, ...]:
+    """Return notes on scores of the TEST01 run that differ by more than `allowed` (shares)."""
+    scores = {name: (timed.get(name, 0.0), baseline.get(name, 0.0)) for name in allowed}
     return tuple(
-        f"{name} is {timed.get(name, 0):g} in the test run and {baseline.get(name, 0):g} in the "
-        f"accuracy run; at most {_share(most)} apart is allowed"
-        for name, most in allowed.items()
-        if not timed.get(name) or abs(1 - baseline.get(name, 0.0) / timed[name]) > most
+        Note.of("score_differs", metric=name, score=ours, reference=theirs, allowed=allowed[name])
+        for name, (ours, theirs) in scores.items()
+        if not ours or abs(1 - theirs / ours) > allowed[name]
     )
 
 
 def check_accuracy(score: float, min_score: float) -> Finding:
     """Check TEST07: the score of the timed run on a small data set is at least `min_score`."""
-    faults = (
-        []
-        if score >= min_score
-        else [f"the score is {score:g}; at least {min_score:g} is required"]
-    )
+    low = Note.of("score_too_low", score=score, least=min_score)
+    faults = [] if score >= min_score else [low]
     return _accuracy([f"'exact_match': {score}", f"Accuracy threshold: {min_score}"], faults)
 
 
@@ -408,11 +376,11 @@ class Audit:
     findings: tuple[Finding, ...] = field(default_factory=tuple)
 
     @property
-    def faults(self) -> tuple[str, ...]:
+    def faults(self) -> tuple[Note, ...]:
         """Reasons for all failed checks."""
         return tuple(fault for finding in self.findings for fault in finding.faults)
 
     @property
-    def notes(self) -> tuple[str, ...]:
+    def notes(self) -> tuple[Note, ...]:
         """Remarks that do not fail the test."""
         return tuple(note for finding in self.findings for note in finding.notes)

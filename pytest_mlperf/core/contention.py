@@ -208,7 +208,7 @@ def busiest(seen: Sequence[Contention | None]) -> Note | None:
     most, which = max(shares, key=lambda pair: pair[0], default=(0.0, None))
     if which is None or most <= MIN_NOTED_SHARE:
         return None
-    return Note.of("not_idle", share=most, of=len(seen), load=in_words(which))
+    return Note.of("not_idle", share=most, of=len(seen), load=load_seen(which))
 
 
 def core_users(seen: Contention | None, client: float) -> Note:
@@ -225,37 +225,29 @@ def core_users(seen: Contention | None, client: float) -> Note:
     }
     full = 0.9  # share of all cores, or of the one core that a client can use
     idle = client < full and sum(used.values()) < full * seen.cores
-    names, serves = _named(seen), seen.serves
+    names, serves = busy_names(seen), seen.serves
     return Note.of("core_users", **used, cores=seen.cores, names=names, serves=serves, idle=idle)
 
 
-def _named(seen: Contention) -> str:
+def busy_names(seen: Contention) -> str:
+    """Return names of other processes and the cores that they used: "pip 0.59, pytest 0.31"."""
     names = sorted(seen.others.items(), key=lambda pair: (-pair[1], pair[0]))
     return ", ".join(f"{broken(name)} {cores:.2g}" for name, cores in names)
 
 
-def _short(seconds: float) -> str:
-    return f"{seconds:.2g}" if seconds < 99.5 else f"{seconds:,.0f}"
-
-
-def in_words(seen: Contention) -> str:
-    """Return text on other processes' use of cores, and on how long the run waited."""
-    figures = []
-    if seen.foreign_s is not None:
-        # Rounded first, because a difference of counters can be 2.8e-14.
-        used = f"{round(seen.foreign_s / seen.window_s, 3):.2g} of {seen.cores} cores"
-        names = _named(seen)
-        figures.append(f"other processes used {used}" + (f" ({names})" if names else ""))
-    if seen.waited_s is not None:
-        figures.append(
-            f"the run's threads waited {_short(seen.waited_s)} s of {seen.window_s:.3g} s for a "
-            "core"
-        )
-    if seen.stolen_s and seen.stolen_s > MIN_TOLD_SHARE * seen.window_s:
-        figures.append(f"the hypervisor took {_short(seen.stolen_s)} s of CPU time")
-    if seen.throttled_s and seen.throttled_s > MIN_TOLD_SHARE * seen.window_s:
-        figures.append(f"a CPU quota throttled the run for {_short(seen.throttled_s)} s")
-    if seen.memory_some_s and seen.memory_some_s > MIN_TOLD_SHARE * seen.window_s:
-        faults = "" if seen.faults is None else f", and {seen.faults:,} pages were read from disk"
-        figures.append(f"memory was short for {_short(seen.memory_some_s)} s{faults}")
-    return "; ".join(figures) or "no details were recorded"
+def load_seen(seen: Contention) -> Note:
+    """Return a note on the measured load; its times [s] are None if unknown or short."""
+    rare = ("stolen_s", "throttled_s", "memory_some_s")
+    rare_s = {name: getattr(seen, name) or 0.0 for name in rare}
+    rare_s = {name: s if s > MIN_TOLD_SHARE * seen.window_s else None for name, s in rare_s.items()}
+    return Note.of(
+        "load_seen",
+        # Rounded, because a difference of counters can be 2.8e-14.
+        used=None if seen.foreign_s is None else round(seen.foreign_s / seen.window_s, 3),
+        cores=seen.cores,
+        names=busy_names(seen),
+        waited_s=seen.waited_s,
+        window_s=seen.window_s,
+        faults=seen.faults if rare_s["memory_some_s"] else None,
+        **rare_s,
+    )

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from statistics import fmean, median
 
 from pytest_mlperf.core.notes import Note
-from pytest_mlperf.core.numbers import MINUS, Count, NotNegative, Number, Positive, change, percent
+from pytest_mlperf.core.numbers import Count, NotNegative, Number, Positive
 
 Control = Mapping[str, Positive]
 """Results of the micro-benchmark, each positive; empty if it was not made.
@@ -96,14 +96,10 @@ class ControlComparison:
         return -math.expm1(-DEVIATIONS * self.sd * math.sqrt(1 + 2 / self.baseline_values))
 
     @property
-    def in_words(self) -> str:
-        """Both values, their difference, and its size in standard deviations, as text."""
-        name, unit = QUANTITIES[self.quantity]
-        return (
-            f"the machine is {'fast' if self.faster else 'slow'}: {name} "
-            f"{_with_prefix(self.now, unit)} now, {_with_prefix(self.baseline, unit)} when the "
-            f"baseline was recorded ({change(self.share)}; normal variation {percent(self.sd)})"
-        )
+    def note(self) -> Note:
+        """Both values, their difference, and the normal variation."""
+        values = {"now": self.now, "baseline": self.baseline, "change": self.share, "sd": self.sd}
+        return Note.of("machine_moved", quantity=self.quantity, **values)
 
 
 def compared(
@@ -186,7 +182,8 @@ def _comparable(
     return [math.log(c[quantity]) for c in mine], [math.log(c[quantity]) for c in theirs]
 
 
-def _with_prefix(value: float, unit: str) -> str:
+def with_prefix(value: float, unit: str) -> str:
+    """Return a value with three digits and a prefix of its unit: "1.45 TFLOP/s"."""
     rounded = float(f"{value:.3g}")
     factor, prefix = next((each for each in _PREFIXES if rounded >= each[0]), (1.0, ""))
     digits = f"{value / factor:#.3g}".removesuffix(".")
@@ -206,20 +203,17 @@ CAP_OFF = 0.10
 """Change of `power_cap_share` from which it is reported."""
 
 
-def clock_changes(current: Sequence[State], baseline: Sequence[State]) -> str | None:
-    """Return the changes of clocks and power cap since the baseline as text; None without one."""
+def clock_changes(current: Sequence[State], baseline: Sequence[State]) -> Note | None:
+    """Return the changes of clocks and power cap since the baseline; None without one."""
+    clock, cap, heat = (_both(name, current, baseline) for name in (CLOCK, CAP, HEAT))
     moves = []
-    clock = _both(CLOCK, current, baseline)
     if clock and abs(clock[0] / clock[1] - 1) > CLOCK_OFF:
-        moves.append(f"SM clock {change(clock[0] / clock[1] - 1)}")
-    cap = _both(CAP, current, baseline)
+        moves.append(Note.of("clock_change", change=clock[0] / clock[1] - 1))
     if cap and (moves or abs(cap[0] - cap[1]) > CAP_OFF):
-        moves.append(f"time at the power cap {percent(cap[1])} → {percent(cap[0])}")
-    heat = _both(HEAT, current, baseline)
+        moves.append(Note.of("cap_change", old=cap[1], new=cap[0]))
     if moves and heat:
-        rise = heat[0] - heat[1]
-        moves.append(f"temperature {'+' if rise >= 0 else MINUS}{abs(rise):.0f} °C")
-    return ", ".join(moves) or None
+        moves.append(Note.of("heat_change", rise_c=heat[0] - heat[1]))
+    return Note.of("clocks_moved", moves=tuple(moves)) if moves else None
 
 
 def locked_clock_change(

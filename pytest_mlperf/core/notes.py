@@ -48,6 +48,40 @@ NoteKey = Literal[
     "server_shared", "prefix_share", "server_unread", "untimed_input", "of_loadgen",
     "run_too_short", "too_few_queries", "stopped_early", "invalid_by_loadgen", "loadgen_errors",
     "drafts", "not_complete", "ended_early", "requests_lost", "answers_missing", "miscounted",
+    # Energy
+    "no_trace", "trace_in_part", "trace_gap", "trace_thin", "trace_alone", "no_counter",
+    "counter_constant", "counter_misread", "counter_jumped", "counter_too_fast", "counter_reset",
+    "counter_in_part", "counter_unread", "counter_no_update", "counter_still", "counter_stale",
+    "counter_seldom", "counter_paused", "counter_used", "energies_differ", "powers_differ",
+    "power_too_low", "power_above_limit", "power_alone", "energy_short", "energy_unsure",
+    "reader_unsure", "reader_no_gpu", "reader_no_power", "reader_stopped", "gpu_divided",
+    "gpus_miscounted", "few_counted", "meter_failed", "meter_unsure", "meter_empty",
+    "meter_clock_back", "meter_elsewhere", "meter_late", "meter_ended", "meter_gap", "meter_few",
+    "host_energy", "host_unread", "host_constant", "host_shared", "energy_unknown",
+    "energy_lacking", "run_unfit", "unjudged",
+    # Baselines
+    "same_day", "days_uncommitted", "days_missing", "fails_today", "change_in", "smaller_days",
+    "smaller_interleaved", "step", "metric_lost", "record_worse", "record_made", "provable",
+    "nothing_provable", "not_provable", "detectable", "data_differ", "settings_differ",
+    "scorers_differ", "changed", "beside_record",
+    # Machine and server
+    "machine_moved", "clocks_moved", "replica_behind", "above_ceiling", "hardware_declared",
+    "hardware_unknown", "server_hardware_changed", "was", "exporter_stale", "server_restarted",
+    "stage_takes", "clock_change", "cap_change", "heat_change",
+    # Roofline
+    "roofline_share", "roofline_exceeded", "no_limit_asked", "no_limit", "no_formula",
+    "gpu_unknown", "work_unknown", "format_unknown", "peak_unknown", "work_varies", "no_tokens",
+    "output_tokens_unknown", "tokens_unknown", "sizes_unknown", "technique_unknown",
+    "technique_unfit", "technique_needs",
+    # Load
+    "load_seen",
+    # Compliance tests
+    "audit", "audit_failed", "speed_differs", "repeated_faster", "seeds_slower",
+    "reference_invalid", "test_invalid", "scenarios_differ", "no_score", "latency_limits_differ",
+    "answers_differ", "no_common_sample", "ends_differ", "first_tokens_differ",
+    "answers_continue", "lengths_differ", "no_first_token", "no_answer", "mean_length",
+    "entropies_differ", "predictions_missing", "samples_unknown", "score_differs",
+    "score_too_low", "scores_agree",
     # Interleaved runs
     "interleaved", "ab_decided", "ab_not_confirmed", "ab_not_decided", "ab_open", "ab_no_drop",
     "ab_not_compared",

@@ -194,15 +194,14 @@ _FIGURE = re.compile(
 """A figure in a text; a number that names something, or a version, is not one."""
 
 
-def gpu_sentences(
-    texts: Sequence[tuple[str, str]], gpus: int, every: str = "each of {} GPUs: "
-) -> list[str]:
+def gpu_sentences(texts: Sequence[tuple[str, str]], gpus: int) -> list[str]:
     """Return sentences on (GPU name, text) pairs; merge texts that differ only in numbers.
 
-    A text of all `gpus` GPUs begins with `every`, others with "4 of 8 GPUs (4 to 7): ".
+    A text of all `gpus` GPUs begins with "each of 8 GPUs: ", others with "4 of 8 GPUs (4 to 7): ".
     """
     alike = ranges_of(texts)
-    heads = [every.format(gpus) if len(of) == gpus else _some(of, gpus) for of, _ in alike]
+    every = f"each of {gpus} GPUs: "
+    heads = [every if len(of) == gpus else _some(of, gpus) for of, _ in alike]
     return [f"{head}{text}" for head, (_, text) in zip(heads, alike, strict=True)]
 
 

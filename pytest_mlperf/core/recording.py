@@ -20,8 +20,7 @@ from pytest_mlperf.core.case import Case
 from pytest_mlperf.core.contention import late_share
 from pytest_mlperf.core.measurement import Run, Subject
 from pytest_mlperf.core.metrics import METRICS
-from pytest_mlperf.core.notes import Note
-from pytest_mlperf.core.numbers import change, percent, plural, quantity
+from pytest_mlperf.core.notes import Note, NoteKey
 from pytest_mlperf.core.rulings.ruling import is_worse, rule_values
 from pytest_mlperf.core.rulings.sample import curve_rule
 from pytest_mlperf.core.verdict import GateState, MetricBaseline, MetricVerdict, Outcome, Verdict
@@ -30,48 +29,40 @@ from pytest_mlperf.judge.formulas import to_relative_change
 from pytest_mlperf.judge.inputs import DAYS
 
 
-def same_day_note(record: Record) -> str | None:
+def same_day_note(record: Record) -> Note | None:
     """Return a note if the record's last session shares its day with another one; else None."""
     groups, last = record.groups, record.runs[-1]
     if list(groups.values()).count(groups[last.session]) < 2:
         return None
-    return f"not counted as a new day: the baseline already has a session of {last.started[:10]}"
+    return Note.of("same_day", day=last.started[:10])
 
 
-def missing_days_advice(record: Record) -> str | None:
+def missing_days_advice(record: Record) -> Note | None:
     """Return advice if a record's sessions are on fewer than `DAYS` days; else None."""
     has = record.days
     if has >= DAYS:
         return None
     commit = record.runs[-1].commit
     if commit is not None and commit.endswith("+"):
-        return (
-            f"{has} of {DAYS} days; the baseline is of uncommitted changes ({commit}), so no "
-            "further session can be added: commit them, then record again"
-        )
-    return (
-        f"{has} of {DAYS} days: run the same build with --mlperf-update=missing on "
-        f"{plural(DAYS - has, 'more day')}"
-    )
+        return Note.of("days_uncommitted", days=has, needed=DAYS, commit=commit)
+    return Note.of("days_missing", days=has, needed=DAYS, more=DAYS - has)
 
 
 def one_day_note(
     record: Record, limits: Mapping[str, float], rule: rule_r.RuleR, *, interleaves: bool
-) -> str | None:
-    """Return how large a drop must be to fail against a baseline of one day, as text, or None."""
+) -> Note | None:
+    """Return how large a drop must be to fail against a baseline of one day, or None."""
     if record.days > 1 or len(record.runs) < rule_r.GATING_RUNS:
         return None
     drops = []
     for name in filter(record.minimum_detectable_change.__contains__, limits):
         sample = rule_values(record.runs, name, rule.tolerated)
         drop = -rule_r.drop_final_at_once(sample, rule=curve_rule(rule, name, limits))
-        drops.append(
-            f"{change(to_relative_change(drop, METRICS[name].direction))} in {METRICS[name].title}"
-        )
-    smaller = f"smaller changes need a baseline of {DAYS} days, or --mlperf-against"
-    if interleaves:
-        smaller = "smaller changes are measured again, interleaved with the baseline's build"
-    return f"a change of {' or '.join(drops)} already fails; {smaller}" if drops else None
+        moved = to_relative_change(drop, METRICS[name].direction)
+        drops.append(Note.of("change_in", change=moved, metric=name))
+    smaller: NoteKey = "smaller_interleaved" if interleaves else "smaller_days"
+    note = Note.of(smaller, needed=DAYS)
+    return Note.of("fails_today", drops=tuple(drops), note=note) if drops else None
 
 
 Action = Literal["record", "append", "replace"]
@@ -168,23 +159,20 @@ MIN_STEP_SHARE = 0.1
 """A step of a smaller share of its limit is not called worse."""
 
 
-def value_change(metric: str, before: float | None, after: float) -> str:
-    """Format the change of an accepted value: "throughput 1,000 -> 990 (-1 %)"."""
-    if before is None:
-        return f"{metric} new {quantity(metric, after)}"
-    moved = change(after / before - 1)
-    return f"{metric} {quantity(metric, before)} -> {quantity(metric, after)} ({moved})"
+def value_change(metric: str, before: float | None, after: float) -> Note:
+    """Return the change of an accepted value."""
+    return Note.of("step", metric=metric, old=before, new=after)
 
 
 def worsened(
     old: Sequence[BaselineRun], new: Sequence[BaselineRun], limits: Mapping[str, float]
-) -> list[str]:
-    """Return texts on the gated metrics that are worse in, or missing from, the new runs."""
+) -> list[Note]:
+    """Return notes on the gated metrics that are worse in, or missing from, the new runs."""
     before, after = geometric_means(old), geometric_means(new)
     worse = []
     for metric in filter(before.__contains__, limits):
         if metric not in after:
-            worse.append(f"{metric} would be lost: this session did not measure it")
+            worse.append(Note.of("metric_lost", metric=metric))
             continue
         counts = abs(after[metric] / before[metric] - 1) > limits[metric] * MIN_STEP_SHARE
         if counts and is_worse(metric, before[metric], after[metric]):
@@ -243,30 +231,21 @@ def recorded_verdicts(
     )
 
 
-def detectable_effects(record: Record) -> str:
-    """Return the minimum detectable effects as text: "… regression 4.1 % in samples/s"."""
+def detectable_effects(record: Record) -> Note:
+    """Return a note on the minimum detectable effects."""
     shares = record.minimum_detectable_change.items()
-    if not shares:
-        return (
-            "no regression can be detected: every gated metric has too few queries per run; raise "
-            "min_query_count"
-        )
-    listing = ", ".join(f"{percent(share)} in {METRICS[name].title}" for name, share in shares)
-    return f"smallest detectable regression {listing}"
+    parts = [Note.of("detectable", share=s, metric=name, limit=None) for name, s in shares]
+    return Note.of("provable", shares=tuple(parts)) if parts else Note.of("nothing_provable")
 
 
-def detectable_notes(metrics: Sequence[MetricVerdict]) -> tuple[str, ...]:
+def detectable_notes(metrics: Sequence[MetricVerdict]) -> tuple[Note, ...]:
     """Return a note on metrics whose limit is below the minimum detectable effect."""
-    unprovable = [
-        f"{percent(m.baseline.detectable)} in {METRICS[m.metric].title} (limit {percent(m.limit)})"
+    unprovable = tuple(
+        Note.of("detectable", share=m.baseline.detectable, metric=m.metric, limit=m.limit)
         for m in metrics
         if m.baseline.detectable is not None and m.limit and m.baseline.detectable > m.limit
-    ]
-    if not unprovable:
-        return ()
-    advice = "add runs (--mlperf-update=append) or widen the limit"
-    regression = "the smallest detectable regression is above the limit"
-    return (f"{regression}: {', '.join(unprovable)}: {advice}",)
+    )
+    return (Note.of("not_provable", shares=unprovable),) if unprovable else ()
 
 
 MISSES = 2

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from statistics import median
 
 from pytest_mlperf.core.metrics import METRICS, at_point, is_stage, point_of
-from pytest_mlperf.core.numbers import quantity, times
+from pytest_mlperf.core.notes import Note
 
 STAGE_SHARE = 0.05
 """Relative change of a stage's time from which it is significant."""
@@ -37,10 +37,10 @@ class StageTime:
         return METRICS[self.metric.partition("@")[0]].title.removesuffix(" stage")
 
     @property
-    def says(self) -> str:
-        """The change as text: "unet takes 1.31x as long (779 ms → 1.02 s)"."""
-        sides = " → ".join(quantity(self.metric, s) for s in (self.baseline_s, self.current_s))
-        return f"{self.title} takes {times(self.current_s / self.baseline_s)} as long ({sides})"
+    def note(self) -> Note:
+        """The change since the baseline."""
+        old, new = self.baseline_s, self.current_s
+        return Note.of("stage_takes", stage=self.title, ratio=new / old, old=old, new=new)
 
 
 def stage_times(

@@ -163,12 +163,6 @@ def threads(root: Path, pids: Set[int]) -> dict[Key, Thread]:
     return threads_by_key
 
 
-def peak_bytes(root: Path, pids: Set[int]) -> int | None:
-    """Return the sum of the processes' peak memory, an upper bound; None if unknown."""
-    peaks_kib = [_status(root / f"proc/{pid}", b"VmHWM") or 0 for pid in pids]
-    return sum(peaks_kib) * 1024 or None
-
-
 def _status(folder: Path, field: bytes) -> int | None:
     _, separator, rest = _read(folder / "status").partition(b"\n%s:" % field)
     return int(rest.split()[0]) if separator else None
@@ -279,9 +273,11 @@ class ContentionMonitor:
         )
 
     def peak_bytes(self) -> int | None:
-        """Return the peak memory of the watched processes [bytes]; None if unknown."""
+        """Return the sum of the processes' peak memory [bytes], an upper bound; None if unknown."""
         with contextlib.suppress(OSError, ValueError, IndexError):
-            return peak_bytes(self._root, process_tree(processes(self._root), self._leader))
+            pids = process_tree(processes(self._root), self._leader)
+            peaks_kib = (_status(self._root / f"proc/{pid}", b"VmHWM") or 0 for pid in pids)
+            return sum(peaks_kib) * 1024 or None
         return None
 
     def between(self, start: UsageTotals, end: UsageTotals) -> dict[str, Any]:
@@ -290,7 +286,10 @@ class ContentionMonitor:
         It is a dict because a worker's Python may have only LoadGen and numpy.
         """
         window_s = end.at_s - start.at_s
-        own_s = _own_s(start, end)
+        used_s, earlier_s = (
+            sum(usage.used_s + usage.reaped_s for usage in _watched(edge)) for edge in (end, start)
+        )
+        own_s = max(0.0, used_s - earlier_s) if start.group and end.group else None
         busy_s = _less(end.busy_s, start.busy_s)
         foreign_s = None if busy_s is None or own_s is None else max(0.0, busy_s - own_s)
         waited_s, switches = _waited(start.threads, end.threads)
@@ -335,13 +334,6 @@ class ContentionMonitor:
         # user, nice, system, idle, iowait, irq, softirq, steal; guests are part of user and nice.
         busy = sum(sum(row[:3]) + row[5] + row[6] for row in watched)
         return busy, sum(row[7] for row in watched)
-
-
-def _own_s(start: UsageTotals, end: UsageTotals) -> float | None:
-    used, earlier = (
-        [usage.used_s + usage.reaped_s for usage in _watched(reading)] for reading in (end, start)
-    )
-    return max(0.0, sum(used) - sum(earlier)) if start.group and end.group else None
 
 
 def _faults(reading: UsageTotals) -> int:
@@ -391,7 +383,7 @@ def _less(end: float | None, start: float | None) -> float | None:
 def _pressure(root: Path, resource: str) -> tuple[float, float] | None:
     groups = (folder / f"{resource}.pressure" for folder in _groups(root))
     for path in (*groups, root / "proc/pressure" / resource):
-        rows = {words[0]: words[-1] for line in _lines(path) if (words := line.split())}
+        rows = _table(path)
         totals = [rows.get(name, "").removeprefix("total=") for name in ("some", "full")]
         if totals[0].isdecimal():
             some, full = (int(total) * 1e-6 if total.isdecimal() else 0.0 for total in totals)
@@ -405,7 +397,7 @@ def _throttled(root: Path) -> Iterator[tuple[str, tuple[float, float]]]:
     Both values are upper bounds: the sum over all cores, and whole quota periods.
     """
     for folder in _groups(root):
-        rows = dict(pair for line in _lines(folder / "cpu.stat") if len(pair := line.split()) == 2)
+        rows = _table(folder / "cpu.stat")
         quota = " ".join(_lines(folder / "cpu.max")).split()[1:]
         quota = quota or _lines(folder / "cpu.cfs_period_us")
         period_s = int(quota[0]) * 1e-6 if quota and quota[0].isdecimal() else QUOTA_PERIOD_SECONDS
@@ -430,10 +422,13 @@ def _groups(root: Path) -> Iterator[Path]:
 
 
 def _swapped_in(root: Path) -> int | None:
-    counts = [
-        line.split()[1] for line in _lines(root / "proc/vmstat") if line.startswith("pswpin ")
-    ]
-    return int(counts[0]) if counts else None
+    count = _table(root / "proc/vmstat").get("pswpin")
+    return None if count is None else int(count)
+
+
+def _table(path: Path) -> dict[str, str]:
+    """Return the last word of each line by its first word."""
+    return {words[0]: words[-1] for line in _lines(path) if (words := line.split())}
 
 
 def _lines(path: Path) -> list[str]:
@@ -441,35 +436,29 @@ def _lines(path: Path) -> list[str]:
 
 
 class Window:
-    """Read CPU and memory counters and the wall clock at the start and at the end of a run."""
+    """Read CPU and memory counters and the wall clock at the start and at the end of a run.
+
+    Attributes:
+        clock: Steps of the wall clock in between.
+    """
 
     def __init__(self, watch: ContentionMonitor) -> None:
-        self._watch = watch
+        self.watch = watch
         self._edges: list[UsageTotals] = []
-        self._clock = ClockWatch()
+        self.clock = ClockWatch()
         self._looks = 0
 
     def read_edge(self) -> None:
         """Read the counters: the first call at a run's start, the second at its end."""
         self._looks += 1
         if self._looks == 1:
-            self._clock.start()
+            self.clock.start()
         elif self._looks == 2:
-            self._clock.stop()
+            self.clock.stop()
         with contextlib.suppress(OSError, ValueError, IndexError):
-            self._edges.append(self._watch.read())
+            self._edges.append(self.watch.read())
 
     @property
     def seen(self) -> dict[str, Any] | None:
         """Load between both readings, as fields of `Contention`; None if a reading is missing."""
-        return self._watch.between(*self._edges) if len(self._edges) == 2 else None
-
-    @property
-    def clock_moved_s(self) -> float:
-        """Largest step of the wall clock between start and end [s]."""
-        return self._clock.moved_s
-
-    @property
-    def peak_bytes(self) -> int | None:
-        """Peak memory of the watched processes that still exist [bytes]; None if unknown."""
-        return self._watch.peak_bytes()
+        return self.watch.between(*self._edges) if len(self._edges) == 2 else None

@@ -17,23 +17,7 @@ from typing import Any, TypedDict
 
 from pytest_mlperf.core.errors import TO_MEASURE
 from pytest_mlperf.core.plausible import plausible_reading
-from pytest_mlperf.hardware._nvml import (
-    ADVICE,
-    NOT_SUPPORTED,
-    UNKNOWN_WAY,
-    Lost,
-    NvmlDevice,
-    NvmlLibrary,
-    Probe,
-    ReadMethod,
-    UnavailableNvml,
-    binding,
-    call_nvml,
-    instances,
-    power_scope,
-    words,
-)
-from pytest_mlperf.hardware._nvml import Property as Quantity
+from pytest_mlperf.hardware import _nvml
 from pytest_mlperf.hardware.host import Property
 from pytest_mlperf.hardware.nvml_quantities import identity, links_up, probes
 from pytest_mlperf.hardware.probe import CLOCKS, SM, VIRTUALIZATION, hashed, pinned_clock, rounded_w
@@ -42,7 +26,7 @@ COMPUTE_MODES = ("default", "exclusive thread", "prohibited", "exclusive process
 
 
 def properties(
-    device: NvmlDevice, gpu: Mapping[str, Quantity], sampled: Mapping[str, Probe]
+    device: _nvml.NvmlDevice, gpu: Mapping[str, _nvml.Property], sampled: Mapping[str, _nvml.Probe]
 ) -> dict[str, Property]:
     """Return the properties that affect a GPU's speed or what its energy readings include."""
     watts, joules, reasons = (sampled[n].answer() for n in ("power_w", "energy_j", "reasons"))
@@ -63,12 +47,12 @@ def properties(
             reasons, *(query(device, name, SM, quantity="sm_mhz") for name in CLOCKS)
         ),
         "virtualization": _choice(VIRTUALIZATION, gpu["virtualization"]),
-        "power_scope": power_scope(gpu, sampled["power_w"]) if gpu["name"] else None,
+        "power_scope": _nvml.power_scope(gpu, sampled["power_w"]) if gpu["name"] else None,
         "energy": counted or ("trace" if traced else None),
     }
 
 
-def surroundings(device: NvmlDevice, gpu: Mapping[str, Quantity]) -> dict[str, str]:
+def surroundings(device: _nvml.NvmlDevice, gpu: Mapping[str, _nvml.Property]) -> dict[str, str]:
     """Return the known properties whose changes are reported but do not select a baseline."""
     generation, width = gpu["max_pcie_generation"], gpu["max_pcie_width"]
     facts = {
@@ -91,7 +75,9 @@ SWITCH_TYPE, READ_PEER = 2, 0
 """NVML_NVLINK_DEVICE_TYPE_SWITCH, NVML_P2P_CAPS_INDEX_READ (a tuple in the binding)."""
 
 
-def paths(gpus: Mapping[str, tuple[NvmlDevice, str | None]]) -> dict[str, dict[str, str | None]]:
+def paths(
+    gpus: Mapping[str, tuple[_nvml.NvmlDevice, str | None]],
+) -> dict[str, dict[str, str | None]]:
     """Return how each pair of GPUs is connected, by UUIDs; None if unknown.
 
     "NV18 NVSwitch" is 18 links through switches, "NV4" four direct links; without links it is the
@@ -111,8 +97,8 @@ def paths(gpus: Mapping[str, tuple[NvmlDevice, str | None]]) -> dict[str, dict[s
 
 
 def _path(
-    device: NvmlDevice,
-    peer: NvmlDevice,
+    device: _nvml.NvmlDevice,
+    peer: _nvml.NvmlDevice,
     device_ends: Counter[str] | None,
     peer_ends: Counter[str] | None,
     peer_bus: str | None,
@@ -129,13 +115,13 @@ def _path(
     return f"{path}, no P2P" if path and denied else path
 
 
-def _links_by_end(device: NvmlDevice, gpu_buses: Collection[str]) -> Counter[str] | None:
+def _links_by_end(device: _nvml.NvmlDevice, gpu_buses: Collection[str]) -> Counter[str] | None:
     """Count a GPU's active NVLinks by remote end: SWITCH or a GPU's bus; None if unknown."""
     nvml, ends = device.library.nvml, Counter[str]()
     try:
-        links = call_nvml(nvml, links_up, nvml, device.handle)
+        links = _nvml.call_nvml(nvml, links_up, nvml, device.handle)
     except nvml.NVMLError as error:
-        return ends if error.value in UNKNOWN_WAY | {NOT_SUPPORTED} else None
+        return ends if error.value in _nvml.UNKNOWN_WAY | {_nvml.NOT_SUPPORTED} else None
     for link in (link for link, up in links.items() if up):
         kind = _or_none(device, "nvmlDeviceGetNvLinkRemoteDeviceType", link)
         remote = _or_none(device, "nvmlDeviceGetNvLinkRemotePciInfo", link)
@@ -146,8 +132,8 @@ def _links_by_end(device: NvmlDevice, gpu_buses: Collection[str]) -> Counter[str
     return ends
 
 
-def _or_none(device: NvmlDevice, function: str, *more: Any) -> Any:
-    with contextlib.suppress(Lost):
+def _or_none(device: _nvml.NvmlDevice, function: str, *more: Any) -> Any:
+    with contextlib.suppress(_nvml.Lost):
         return query(device, function, *more)
     return None
 
@@ -157,17 +143,17 @@ def _bus(written: Any) -> str | None:
     return text[-12:].lower() if text else None
 
 
-def query(device: NvmlDevice, function: str, *more: Any, quantity: str = "") -> Any:
+def query(device: _nvml.NvmlDevice, function: str, *more: Any, quantity: str = "") -> Any:
     """Return an NVML function's result (`quantity` in errors); None if it fails or is absent."""
     if not hasattr(device.library.nvml, function):
         return None  # newer bindings drop deprecated functions
-    way = ReadMethod(
+    way = _nvml.ReadMethod(
         name=function, read=lambda nvml, handle: getattr(nvml, function)(handle, *more)
     )
-    return Probe(device=device, name=quantity or function, ways=[way]).answer()
+    return _nvml.Probe(device=device, name=quantity or function, ways=[way]).answer()
 
 
-def read_failures(probes: Mapping[str, Probe]) -> dict[str, str]:
+def read_failures(probes: Mapping[str, _nvml.Probe]) -> dict[str, str]:
     """Try pending reads a last time; return why each remaining quantity cannot be read."""
     for probe in probes.values():
         probe.answer()
@@ -233,8 +219,8 @@ class NvmlReport(TypedDict):
 def read(nvml: Any) -> NvmlReport:
     """Return every GPU, or its MIG instances instead, with identity and surroundings."""
     try:
-        library = NvmlLibrary(nvml)
-    except UnavailableNvml as error:
+        library = _nvml.NvmlLibrary(nvml)
+    except _nvml.UnavailableNvml as error:
         return {"gpus": [], "trouble": str(error)}
     with contextlib.closing(library):
         return _read(library)
@@ -276,26 +262,26 @@ def instance_class(name: str, mig: Property) -> str:
     return f"{base}_{re.sub(r'[^A-Za-z0-9._]', '_', profile.replace('-', '_no_'))}"
 
 
-def _read(library: NvmlLibrary) -> NvmlReport:
+def _read(library: _nvml.NvmlLibrary) -> NvmlReport:
     nvml = library.nvml
     gpus: list[GpuState] = []
-    devices: dict[str, tuple[NvmlDevice, str | None]] = {}
+    devices: dict[str, tuple[_nvml.NvmlDevice, str | None]] = {}
     troubles = []
     try:
-        count = call_nvml(nvml, nvml.nvmlDeviceGetCount, quantity="gpus")
+        count = _nvml.call_nvml(nvml, nvml.nvmlDeviceGetCount, quantity="gpus")
     except nvml.NVMLError as error:
         return {"gpus": [], "trouble": f"GPUs cannot be counted: {_advice(error)}"}
     versions = dict(_versions(nvml))
     for index in range(count):
         try:
-            handle = call_nvml(nvml, nvml.nvmlDeviceGetHandleByIndex, index)
-            device = NvmlDevice(library=library, uuid="", handle=handle)
+            handle = _nvml.call_nvml(nvml, nvml.nvmlDeviceGetHandleByIndex, index)
+            device = _nvml.NvmlDevice(library=library, uuid="", handle=handle)
             states = list(_gpus(device, index, versions))
             devices |= {gpu["uuid"]: (device, gpu["bus"]) for gpu in states if not gpu["address"]}
             gpus += states
         except nvml.NVMLError as error:
             troubles.append(f"GPU {index} cannot be queried: {_advice(error)}")
-        except (UnavailableNvml, Lost) as error:
+        except (_nvml.UnavailableNvml, _nvml.Lost) as error:
             troubles.append(f"GPU {index}: {error}")
     reached = paths(devices)
     for gpu in gpus:
@@ -306,21 +292,21 @@ def _read(library: NvmlLibrary) -> NvmlReport:
 
 
 def _advice(error: Any) -> str:
-    return ADVICE.get(error.value, words(error))
+    return _nvml.ADVICE.get(error.value, _nvml.words(error))
 
 
 def _versions(nvml: Any) -> Iterator[tuple[str, str]]:
     with contextlib.suppress(nvml.NVMLError):
-        yield "driver", decoded(call_nvml(nvml, nvml.nvmlSystemGetDriverVersion)) or ""
+        yield "driver", decoded(_nvml.call_nvml(nvml, nvml.nvmlSystemGetDriverVersion)) or ""
     with contextlib.suppress(nvml.NVMLError):
-        cuda = call_nvml(nvml, nvml.nvmlSystemGetCudaDriverVersion_v2)
+        cuda = _nvml.call_nvml(nvml, nvml.nvmlSystemGetCudaDriverVersion_v2)
         yield "cuda", f"{cuda // 1000}.{cuda % 1000 // 10}"
 
 
-def _gpus(device: NvmlDevice, index: int, versions: Mapping[str, str]) -> Iterator[GpuState]:
+def _gpus(device: _nvml.NvmlDevice, index: int, versions: Mapping[str, str]) -> Iterator[GpuState]:
     gpu = identity(device)
     mode = gpu["mig"]
-    handles, complete = instances(device.library.nvml, device.handle)
+    handles, complete = _nvml.instances(device.library.nvml, device.handle)
     sampled = probes(device, gpu, versions.get("driver", ""))
     whole: GpuState = {
         "uuid": str(gpu["uuid"]),
@@ -336,19 +322,23 @@ def _gpus(device: NvmlDevice, index: int, versions: Mapping[str, str]) -> Iterat
     if handles:
         yield from (_instance(device, handle, whole) for handle in handles)
     elif isinstance(mode, list) and mode[0] and complete:
-        raise UnavailableNvml("MIG is on, but there is no instance: create one, or turn MIG off")
+        raise _nvml.UnavailableNvml(
+            "MIG is on, but there is no instance: create one, or turn MIG off"
+        )
     elif gpu["uuid"] is None:
-        raise UnavailableNvml("it does not report its UUID, so no process can be assigned to it")
+        raise _nvml.UnavailableNvml(
+            "it does not report its UUID, so no process can be assigned to it"
+        )
     else:
         yield whole
 
 
-def _instance(device: NvmlDevice, handle: Any, whole: GpuState) -> GpuState:
-    instance = NvmlDevice(library=device.library, uuid="", handle=handle)
+def _instance(device: _nvml.NvmlDevice, handle: Any, whole: GpuState) -> GpuState:
+    instance = _nvml.NvmlDevice(library=device.library, uuid="", handle=handle)
     uuid = decoded(query(instance, "nvmlDeviceGetUUID"))
     name = decoded(query(instance, "nvmlDeviceGetName"))
     if uuid is None:
-        raise UnavailableNvml("one of its MIG instances does not report a UUID")
+        raise _nvml.UnavailableNvml("one of its MIG instances does not report a UUID")
     profile = re.search(r"\bMIG (\S+)$", name or "")
     memory = query(instance, "nvmlDeviceGetMemoryInfo")
     number = [query(instance, f"nvmlDeviceGet{kind}InstanceId") for kind in ("Gpu", "Compute")]
@@ -371,7 +361,7 @@ def main() -> None:
     """Print NVML's report as JSON."""
     signal.alarm(MAX_SECONDS)  # its default action ends a process even inside a call that hangs
     try:
-        report = read(binding())
+        report = read(_nvml.binding())
     except ImportError as error:
         report = {"gpus": [], "trouble": f"NVIDIA's binding: {error}; {TO_MEASURE}"}
     json.dump(report, sys.stdout)

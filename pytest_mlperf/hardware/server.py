@@ -252,15 +252,10 @@ def identify_by_exporter(page: bytes, chosen: Sequence[str], accelerator: str) -
         if chosen:
             listed = f"none of gpus = {list(chosen)}: correct gpus"
         raise _fault(f"the page of the option exporter lists {listed}")
+    boards = [(_text(gpu.name), gpu.limit_w) for gpu in gpus.values()]
     return _reported(
         "the exporter",
-        [
-            {
-                "gpu": _text(gpu.name) or None,
-                "power_limit_w": gpu.limit_w and probe.rounded_w(gpu.limit_w),
-            }
-            for gpu in gpus.values()
-        ],
+        [{"gpu": n or None, "power_limit_w": w and probe.rounded_w(w)} for n, w in boards],
         accelerator,
         node=probe.hashed("".join(sorted(map(probe.hashed, gpus)))),
         facts={"driver": ", ".join(sorted({broken(gpu.driver) for gpu in gpus.values()}))},
@@ -280,12 +275,10 @@ def of_kubernetes(get: Callable[..., bytes], place: str, accelerator: str) -> Se
     try:
         pods = _parse_document(get("pods", "-n", namespace, "-l", selector), "kubectl get pods")
         for pod in pods["items"]:
-            limits = [
-                one.get("resources", {}).get("limits", {}) for one in pod["spec"]["containers"]
-            ]
-            counts[str(pod["spec"]["nodeName"])] += sum(
-                int(limit.get(name, 0)) for limit in limits for name in RESOURCES
-            )
+            spec = pod["spec"]
+            limits = [one.get("resources", {}).get("limits", {}) for one in spec["containers"]]
+            used = (int(limit.get(name, 0)) for limit in limits for name in RESOURCES)
+            counts[str(spec["nodeName"])] += sum(used)
         if not counts:
             raise _fault('kubectl shows no pod: correct kubernetes = "NAMESPACE/SELECTOR"')
         nodes = _parse_document(get("nodes", *counts), "kubectl get nodes")

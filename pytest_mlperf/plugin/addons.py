@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-import ast
 import contextlib
 import inspect
 import io
 import time
+import tokenize
 import traceback
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from importlib.metadata import EntryPoint, entry_points
 from importlib.util import find_spec
+from itertools import pairwise
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -210,17 +211,6 @@ class AddOns:
         self.warnings[f"WARNING {message}"] = None
 
 
-def _names_in(module: ast.Module) -> Iterator[str]:
-    for node in ast.walk(module):
-        if isinstance(node, ast.FunctionDef):
-            yield node.name
-        elif isinstance(node, ast.Name):
-            yield node.id
-        elif isinstance(node, ast.ImportFrom):
-            for alias in node.names:
-                yield from vars(hookspecs) if alias.name == "*" else (alias.asname or alias.name,)
-
-
 def _place(error: BaseException) -> str:
     frames = traceback.extract_tb(error.__traceback__)
     return f" ({Path(frames[-1].filename).name}:{frames[-1].lineno})" if len(frames) > 1 else ""
@@ -241,7 +231,8 @@ def _hooks_in_source(entry: EntryPoint) -> frozenset[str]:
     try:
         spec = find_spec(entry.module)
         source = Path(str(spec and spec.origin)).read_text("utf-8")
-        names = set(_names_in(ast.parse(source)))
+        words = [token.string for token in tokenize.generate_tokens(io.StringIO(source).readline)]
+        names = set(vars(hookspecs) if ("import", "*") in pairwise(words) else words)
     except FAULTS:  # a package above it may raise anything
         names = set(vars(hookspecs))
     return frozenset(name for name in names if name.startswith("mlperf_"))

@@ -145,7 +145,7 @@ class _OneTest:
             "iterations": int(iterations),
             "total_s": float(stats.total) * iterations,
             "contention": self._window.seen,
-            "clock_moved_s": self._window.clock_moved_s,
+            "clock_moved_s": self._window.clock.moved_s,
             "facts": facts(self._stats.options),
             **self._call,
         }

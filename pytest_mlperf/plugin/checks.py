@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from pytest_mlperf.core.case import Kind
+from pytest_mlperf.core.case import AUDITS, Kind
 from pytest_mlperf.plugin.fixture import Mlperf
 from pytest_mlperf.rounds.compliance import TESTS
 from pytest_mlperf.suite.pairs import PlannedPair
@@ -42,10 +42,4 @@ def _compliance(test: Kind) -> Callable[[Mlperf, Planned], None]:
     return check
 
 
-test_test01 = _compliance(Kind.TEST01)
-test_test04 = _compliance(Kind.TEST04)
-test_test05 = _compliance(Kind.TEST05)
-test_test06 = _compliance(Kind.TEST06)
-test_test07 = _compliance(Kind.TEST07)
-test_test08 = _compliance(Kind.TEST08)
-test_test09 = _compliance(Kind.TEST09)
+globals().update({f"test_{kind.lower()}": _compliance(kind) for kind in AUDITS})

@@ -22,6 +22,7 @@ from pytest_mlperf.plugin.options import SUFFIX
 from pytest_mlperf.plugin.report_json import planned_of
 from pytest_mlperf.plugin.session import TEST_KINDS, suspects_first
 from pytest_mlperf.reports.terminal import selection
+from pytest_mlperf.reports.terminal.layout import fold
 from pytest_mlperf.suite.pairs import Testable, plan_pairs
 from pytest_mlperf.suite.plan import in_profile, plan_suite
 
@@ -130,7 +131,7 @@ def select(config: pytest.Config, items: list[pytest.Item]) -> None:
 def gaps(items: Iterable[pytest.Item], width: int) -> list[str]:
     """Return lines on selected cases that do not meet requirements of their MLPerf round."""
     cases = dict.fromkeys(planned for item in items if (planned := planned_of(item)))
-    return selection.gaps(cases, width)
+    return [line for text in selection.gaps(cases) for line in fold(text, width)]
 
 
 MARKER_KEYS = (

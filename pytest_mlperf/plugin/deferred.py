@@ -17,19 +17,11 @@ from typing import Any, Protocol
 import pytest
 from _pytest.runner import runtestprotocol
 
-from pytest_mlperf.bench.bench import Bench, can_share_baseline, fails
+from pytest_mlperf.bench.bench import Bench, fails
 from pytest_mlperf.bench.policy import Phase
 from pytest_mlperf.core.numbers import plural
 from pytest_mlperf.core.results import CaseResult, earlier_suspicions, expect
-from pytest_mlperf.core.rulings.multiplicity import (
-    DROP_OUTCOMES,
-    MachineSession,
-    interrupted,
-    is_certain,
-    is_open,
-    judge_pairs_jointly,
-    null_distributions,
-)
+from pytest_mlperf.core.rulings import multiplicity
 from pytest_mlperf.core.verdict import Outcome, Verdict
 from pytest_mlperf.judge.multiplicity import Null
 from pytest_mlperf.judge.rule_r import RuleR
@@ -101,9 +93,8 @@ def unpack(config: pytest.Config, text: str) -> Held:
     return Held(reports=reports, over=True)
 
 
-def _depends(held: Held) -> bool:
-    result = held.result
-    return result is not None and result.pairs > 0 and is_open(result.verdict)
+def _depends(result: CaseResult) -> bool:
+    return result.pairs > 0 and multiplicity.is_open(result.verdict)
 
 
 class DeferredTests:
@@ -114,7 +105,7 @@ class DeferredTests:
         self._config = session.config
         self._folder = session.folder / HELD_FOLDER
         self._held: list[Held] = []
-        self._nulls: dict[MachineSession, Null] = {}
+        self._nulls: dict[multiplicity.MachineSession, Null] = {}
         self._all_ran = False
         worker = getattr(session.config, "workerinput", None)
         self._worker: str | None = worker["workerid"] if worker else None
@@ -149,8 +140,8 @@ class DeferredTests:
     def may_change(self, verdict: Verdict) -> bool:
         """Check whether verdicts on other tests of the session can still change this verdict."""
         pairs = self._session.phase.pairs
-        certain = self._all_ran and is_certain(verdict, self._nulls, pairs, RuleR())
-        return is_open(verdict) and not certain
+        certain = self._all_ran and multiplicity.is_certain(verdict, self._nulls, pairs, RuleR())
+        return multiplicity.is_open(verdict) and not certain
 
     def add_deferred(self, json_texts: Iterable[str]) -> None:
         """Add the tests that an xdist worker deferred, from their JSON texts."""
@@ -181,7 +172,7 @@ class DeferredTests:
         if not self._worker:  # which knows but its part
             verdicts = [result.verdict for result in self._session.results]
             verdicts += [held.result.verdict for held in self._held if held.result]
-            self._nulls, self._all_ran = null_distributions(verdicts, RuleR()), True
+            self._nulls, self._all_ran = multiplicity.null_distributions(verdicts, RuleR()), True
         self._session.phase = dataclasses.replace(self._session.phase, once=False)
         reporter: Any = self._config.pluginmanager.getplugin("terminalreporter")
         if queue and reporter and not self._worker and self._config.get_verbosity() >= 0:
@@ -220,17 +211,16 @@ class DeferredTests:
         shutil.rmtree(self._folder, ignore_errors=True)
 
     def _report(self, session: pytest.Session, *, stopped: bool) -> None:
-        waiting = [(held, held.result) for held in self._held if _depends(held)]
-        open_ = [result.verdict for _, result in waiting if result]
+        results = [(held, result) for held in self._held if (result := held.result)]
+        waiting = [(held, result) for held, result in results if _depends(result)]
         final = [result.verdict for result in self._session.results if result.pairs]
-        final += [r.verdict for h in self._held if not _depends(h) and (r := h.result)]
-        pairs = max(
-            (result.pairs for _, result in waiting if result), default=self._session.phase.pairs
-        )
+        final += [result.verdict for _, result in results if not _depends(result)]
+        undecided = [result for _, result in waiting]
+        pairs = max((result.pairs for result in undecided), default=self._session.phase.pairs)
         self._session.phase = Phase(pairs=pairs)
         today = dt.datetime.now(dt.UTC).date()
-        judged_again = earlier_suspicions([result for _, result in waiting if result])
-        settled = judge_pairs_jointly(open_, final, pairs, RuleR(), judged_again)
+        verdicts, suspicions = [r.verdict for r in undecided], earlier_suspicions(undecided)
+        settled = multiplicity.judge_pairs_jointly(verdicts, final, pairs, RuleR(), suspicions)
         over, interrupt = stopped, None
         for (held, result), verdict in zip(waiting, settled, strict=True):
             try:
@@ -241,13 +231,10 @@ class DeferredTests:
                 verdict = self._session.bench.unconfirmed(verdict)  # noqa: PLW2901
             planned = planned_of(held.item) if held.item else None
             verdict = self._session.with_criteria(planned, verdict)  # noqa: PLW2901
-            if result is not None:
-                verdict = self._session.suspicion.final_verdict(result, verdict)  # noqa: PLW2901
-            last = expect(verdict, result.expected_failures if result else (), today)
-            named = can_share_baseline(
-                last.case.accelerator, pretended=result is not None and result.pretended
-            )
-            failed = fails(last, fail_on=self._session.options.fail_on, shareable=named)
+            verdict = self._session.suspicion.final_verdict(result, verdict)  # noqa: PLW2901
+            last = expect(verdict, result.expected_failures, today)
+            fail_on = self._session.options.fail_on
+            failed = fails(last, fail_on=fail_on, pretended=result.pretended)
             self._finish(held, last, failed=failed)
             self._held.remove(held)
             emit(self._config, held.reports)
@@ -257,7 +244,7 @@ class DeferredTests:
             raise interrupt
 
     def _confirmed(self, held: Held, verdict: Verdict, *, over: bool) -> Verdict:
-        if verdict.outcome not in DROP_OUTCOMES.values():
+        if verdict.outcome not in multiplicity.DROP_OUTCOMES.values():
             return verdict
         planned = planned_of(held.item) if held.item else None
         if over or not isinstance(planned, PlannedCase):
@@ -276,4 +263,4 @@ class DeferredTests:
         result = held.result
         if not held.over and result is not None:
             held.over = True
-            self._finish(held, interrupted(result.verdict), failed=False)
+            self._finish(held, multiplicity.interrupted(result.verdict), failed=False)

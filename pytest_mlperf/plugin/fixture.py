@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 from pydantic import ValidationError
 
+from pytest_mlperf.bench.performance import EnergyUnknownError
 from pytest_mlperf.core.case import Kind
 from pytest_mlperf.core.errors import SuiteError, UnavailableError
 from pytest_mlperf.core.untrusted_text import nearest, visible
@@ -19,6 +20,7 @@ from pytest_mlperf.core.verdict import Outcome, Verdict
 from pytest_mlperf.plugin import session
 from pytest_mlperf.plugin.report_json import PLANNED, SkippedCase, put
 from pytest_mlperf.reports.for_pytest import benchmark_rounds
+from pytest_mlperf.reports.sentences import sentence
 from pytest_mlperf.suite.load import defects_in
 from pytest_mlperf.suite.model import Suite
 from pytest_mlperf.suite.pairs import Testable
@@ -125,8 +127,9 @@ class Mlperf:
             text = f"stopped during the measurement: {reason}; give this test more time"
             verdict = Verdict(case=planned.case, kind=kind, outcome=Outcome.ERROR, headline=text)
         except UnavailableError as error:
-            reason, required = visible(str(error), keep="\n"), self._session.options.energy.power
-            if session.skips_fail(self._session.options) or required == "require":
+            words = error.note if isinstance(error, EnergyUnknownError) else str(error)
+            reason, options = visible(sentence(words), keep="\n"), self._session.options
+            if session.skips_fail(options) or options.energy.power == "require":
                 text = f"{reason} ({session.SKIPS_FAIL})"
                 raise pytest.fail.Exception(text, pytrace=False) from None
             raise SkippedCase(reason) from None

@@ -30,6 +30,7 @@ from pytest_mlperf.plugin.options import (
 
 if TYPE_CHECKING:
     from pytest_mlperf.plugin.fixture import Mlperf
+    from pytest_mlperf.plugin.session import MlperfSession
 
 import_unchanged()
 
@@ -97,9 +98,9 @@ def pytest_sessionstart(session: pytest.Session) -> None:
     if addons_of(config).errors and names_suites(config):
         late("session_end").refuse_broken_addons(addons_of(config))
     if options.accelerator:
-        late("session").session_state(config).selection.require_accelerator()
+        session_of(config).selection.require_accelerator()
     if options.resume and not options.plan:
-        state = late("session").session_state(config)
+        state = session_of(config)
         if state.is_worker:
             state.progress.load_resumed()
         else:
@@ -113,7 +114,7 @@ def pytest_collect_file(file_path: Path, parent: pytest.Collector) -> pytest.Col
             addons = addons_of(parent.config)
             collector = addons.first("mlperf_collect_file", path=file_path, parent=parent)
         except AddOnError:
-            late("session").session_state(parent.config)  # which ends once all is collected
+            session_of(parent.config)  # which ends once all is collected
         return collector
     suite: pytest.Collector | None = late("collect").collect_suite(file_path, parent)
     return suite
@@ -139,7 +140,7 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     options = read_options(config)
     if options.benchmarks.judge_benchmarks == "yes":
-        state = late("session").session_state(config)
+        state = session_of(config)
         state.unjudged = late("benchmarks").take_over(config, items, options)
     if late_session(config):
         late("collect").select(config, items)
@@ -185,7 +186,7 @@ def pytest_runtestloop(session: pytest.Session) -> bool | None:
         return True if options.plan else None
     addons, state = addons_of(session.config), late_session(session.config)
     if options.distributed:
-        state = late("session").session_state(session.config)
+        state = session_of(session.config)
     if state is None:
         return None
     ran: bool | None = None
@@ -204,7 +205,7 @@ def pytest_runtestloop(session: pytest.Session) -> bool | None:
 @pytest.fixture
 def mlperf(request: pytest.FixtureRequest) -> Mlperf:
     """Measure an engine under LoadGen and judge it: see docs/python.md."""
-    fixture: Mlperf = late("fixture").Mlperf(late("session").session_state(request.config), request)
+    fixture: Mlperf = late("fixture").Mlperf(session_of(request.config), request)
     return fixture
 
 
@@ -250,7 +251,7 @@ def pytest_configure_node(node: Any) -> None:
 def pytest_testnodedown(node: Any) -> None:
     # A worker that crashed has no output.
     if notices := getattr(node, "workeroutput", {}).get("mlperf_notices"):
-        late("session").session_state(node.config).copy_notices(*notices)
+        session_of(node.config).copy_notices(notices)
 
 
 @pytest.hookimpl(optionalhook=True, tryfirst=True)
@@ -284,13 +285,13 @@ class _Reports:
             stopped = False
         finally:
             if (state := late_session(self._config)) and state.holds:
-                state.holding.conclude(session, stopped=stopped)
+                state.deferral_plugin.conclude(session, stopped=stopped)
         return result
 
     @pytest.hookimpl(trylast=True, specname="pytest_runtest_logreport")
     def stop_workers(self, report: pytest.TestReport) -> None:
         if report.failed and (state := late_session(self._config)) and state.holds:
-            state.holding.stop(self._session)
+            state.deferral_plugin.stop(self._session)
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_keyboard_interrupt(self, excinfo: pytest.ExceptionInfo[BaseException]) -> None:
@@ -313,13 +314,19 @@ class _Reports:
         if report.outcome == RERUN:
             return  # the test runs again: its last report counts
         if hasattr(report, "mlperf"):
-            late("session").session_state(self._config).record(report)
+            session_of(self._config).record(report)
         elif hasattr(report, "mlperf_line") and hasattr(report, "node"):  # in the controller
-            late("session").session_state(self._config).live.tell(report.mlperf_line)
+            session_of(self._config).live.tell(report.mlperf_line)
         elif report.skipped and SUFFIX in report.nodeid and isinstance(report.longrepr, tuple):
-            late("session").session_state(self._config).skipped[report.nodeid] = report.longrepr[2]
+            session_of(self._config).skipped[report.nodeid] = report.longrepr[2]
 
 
-def late_session(config: pytest.Config) -> Any:
+def late_session(config: pytest.Config) -> MlperfSession | None:
     """Return this plugin's session state; None if pytest found no suite, marker or result."""
     return config.stash.get(SESSION, None)
+
+
+def session_of(config: pytest.Config) -> MlperfSession:
+    """Return this plugin's session state; create it on the first call."""
+    state: MlperfSession = late("session").session_state(config)
+    return state

@@ -24,15 +24,8 @@ from pytest_mlperf.core.untrusted_text import encodable, visible
 from pytest_mlperf.hardware.machine import Machine
 from pytest_mlperf.plugin.options import Options, is_value_of
 from pytest_mlperf.plugin.report_json import emit_line
+from pytest_mlperf.run import conditions
 from pytest_mlperf.run.child.process import Patience, Waiting
-from pytest_mlperf.run.conditions import (
-    LOST_FOLDER,
-    WARM_FOLDER,
-    Conditions,
-    IdleWait,
-    LostGpus,
-    WarmUps,
-)
 from pytest_mlperf.run.power.exporter import find_exporter
 from pytest_mlperf.run.power.figures import Meter
 from pytest_mlperf.stores.results import read_manifest
@@ -169,7 +162,7 @@ def bench_for(
     """Create the `Bench` that measures and judges the cases of a session."""
     against = parse_against(options.against) if options.against else None
     pairs = most_runs(options)
-    conditions = Conditions(
+    of_runs = conditions.Conditions(
         folder=folder,
         session=folder.name,
         commit=commit,
@@ -187,9 +180,9 @@ def bench_for(
         else None,
         control=options.conditions.control != "off" and not against,  # the machine's speed cancels
         watched=options.conditions.control != "off",
-        idle=IdleWait(options.conditions.wait_idle),
-        warmups=WarmUps(options.conditions.warmup, folder / WARM_FOLDER),
-        lost=LostGpus(folder / LOST_FOLDER),
+        idle=conditions.IdleWait(options.conditions.wait_idle),
+        warmups=conditions.WarmUps(options.conditions.warmup, folder / conditions.WARM_FOLDER),
+        lost=conditions.LostGpus(folder / conditions.LOST_FOLDER),
         max_runs=pairs if options.update is None else None,
     )
     policy = Policy(
@@ -207,7 +200,7 @@ def bench_for(
         against=against,
         judged_pairs=judged_pairs,
     )
-    return Bench(conditions, policy, show)
+    return Bench(of_runs, policy, show)
 
 
 def pairs_of(planned: Testable, kind: Kind, options: Options) -> int:

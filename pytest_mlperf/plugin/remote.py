@@ -11,15 +11,8 @@ import pytest
 from pytest_mlperf.bench.bench import broken
 from pytest_mlperf.core.errors import RunError
 from pytest_mlperf.core.untrusted_text import every_text
+from pytest_mlperf.plugin import report_json
 from pytest_mlperf.plugin.measuring import reproducing
-from pytest_mlperf.plugin.report_json import (
-    attached,
-    case_result,
-    conclude,
-    emit,
-    planned_of,
-    report_of,
-)
 from pytest_mlperf.plugin.session import MlperfSession, kind_of
 
 
@@ -45,7 +38,7 @@ class RemoteReports:
 
     def is_decided(self, item: pytest.Item) -> bool:
         """Check whether the session that this one resumes has a result of this test."""
-        planned, state = planned_of(item), self._state
+        planned, state = report_json.planned_of(item), self._state
         if planned is None or not state.options.resume:
             return False
         return state.progress.kept(item.nodeid, planned.case, kind_of(item)) is not None
@@ -62,8 +55,10 @@ class RemoteReports:
         data: dict[str, Any] = every_text(dict(plain), convert)
         data["user_properties"] = [*data.get("user_properties", ()), about]
         if "mlperf" in data:
-            result = self._state.suspicion.marked(case_result().validate_python(data["mlperf"]))
-            data["mlperf"] = case_result().dump_python(result, mode="json")
+            result = self._state.suspicion.marked(
+                report_json.case_result().validate_python(data["mlperf"])
+            )
+            data["mlperf"] = report_json.case_result().dump_python(result, mode="json")
         return data
 
     def add(self, data: Mapping[str, Any]) -> str | None:
@@ -76,16 +71,16 @@ class RemoteReports:
         hook = state.config.hook
         report = hook.pytest_report_from_serializable(config=state.config, data=data)
         reports = self._reports.setdefault(report.nodeid, [])
-        result = attached(report)
+        result = report_json.attached(report)
         if result is not None and not report.failed:
             # A second drop in a row fails, and the other machine does not know the first.
             last = state.suspicion.fail_repeated_drop(result)
             message = state.message_of(last) if last.failed else None
-            conclude([report], last, message, state.config.rootpath)
+            report_json.conclude([report], last, message, state.config.rootpath)
         reports.append(report)
         if report.when != "teardown":
             return None
-        emit(state.config, reports)
+        report_json.emit(state.config, reports)
         return str(report.nodeid)
 
     def hold(self, reports: Iterable[Mapping[str, Any]]) -> str:
@@ -96,11 +91,11 @@ class RemoteReports:
 
     def lost(self, item: pytest.Item, layer: str, cause: str) -> None:
         """Report a test as ERROR, because the process that ran it sent no report."""
-        planned, state = planned_of(item), self._state
+        planned, state = report_json.planned_of(item), self._state
         if planned is None:
-            emit(state.config, [report_of(item, f"{layer}: {cause}")])
+            report_json.emit(state.config, [report_json.report_of(item, f"{layer}: {cause}")])
             return
         verdict = broken(planned.case, kind_of(item), RunError(layer, cause), str)
         result = state.result_of(item, planned, verdict, failed=True)
         message, root = state.message_of(result), state.config.rootpath
-        emit(state.config, [report_of(item, message, result, root)])
+        report_json.emit(state.config, [report_json.report_of(item, message, result, root)])

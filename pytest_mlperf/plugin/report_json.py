@@ -68,7 +68,8 @@ def attach(item: pytest.Item, report: pytest.TestReport, error: BaseException | 
     if ours or "mlperf" in getattr(item, "fixturenames", ()):
         _make_visible(report.longrepr)
     if ours and isinstance(error, pytest.fail.Exception) and not error.pytrace:
-        message = _first_line(result) if result else visible(str(error.msg), keep="\n")
+        headline = first_line(result.verdict) if result else ""
+        message = visible(headline) if result else visible(str(error.msg), keep="\n")
         _point(report.longrepr, message, str(item.path), line)
 
 
@@ -131,12 +132,8 @@ def _shown(message: str, result: CaseResult, root: Path) -> Any:
         raise pytest.fail.Exception(message, pytrace=False)
     except pytest.fail.Exception:
         exception = pytest.ExceptionInfo.from_current().getrepr(style="value")
-    _point(exception, _first_line(result), str(root / result.suite), result.line)
+    _point(exception, visible(first_line(result.verdict)), str(root / result.suite), result.line)
     return exception
-
-
-def _first_line(result: CaseResult) -> str:
-    return visible(first_line(result.verdict))
 
 
 def _point(exception: Any, message: str, path: str, line: int) -> None:

@@ -17,7 +17,6 @@ import pytest
 
 from pytest_mlperf.bench.bench import (
     Bench,
-    can_share_baseline,
     fails,
     fails_on,
     known_failures,
@@ -32,23 +31,8 @@ from pytest_mlperf.core.rulings.criteria import with_criterion
 from pytest_mlperf.core.rulings.multiplicity import DROP_OUTCOMES
 from pytest_mlperf.core.untrusted_text import visible
 from pytest_mlperf.core.verdict import Outcome, Verdict
-from pytest_mlperf.plugin.addons import (
-    EXIT_ENVIRONMENT,
-    AddOnError,
-    addons_of,
-    as_criterion,
-    as_facts,
-)
+from pytest_mlperf.plugin import addons, measuring
 from pytest_mlperf.plugin.deferred import HELD_FOLDER, DeferredTests
-from pytest_mlperf.plugin.measuring import (
-    Live,
-    bench_for,
-    most_runs,
-    pairs_of,
-    planned_pairs,
-    reproducing,
-    with_relative_paths,
-)
 from pytest_mlperf.plugin.options import SESSION, Options, read_options, run_id
 from pytest_mlperf.plugin.report_json import SkippedCase, case_result, planned_of, put
 from pytest_mlperf.plugin.resume import SessionProgress
@@ -97,26 +81,18 @@ def skips_fail(options: Options) -> bool:
     return fails_on("skips", options.fail_on, usual=bool(os.environ.get("CI")))
 
 
-def _is_named(options: Options, planned: Testable) -> bool:
-    return can_share_baseline(
-        planned.case.accelerator, pretended=options.pretend in planned.accelerators
-    )
-
-
 def _with_facts(state: MlperfSession, planned: Testable, result: CaseResult) -> CaseResult:
     calls = state.addons.call(
         "mlperf_case_facts",
-        as_facts,
+        addons.as_facts,
         result=result,
         planned=planned,
         options=state.options.by_name,
     )
     facts = {title: fact for added in calls for title, fact in added.items()}
-    return (
-        with_relative_paths(state.config.rootpath, replace(result, facts=facts))
-        if facts
-        else result
-    )
+    if not facts:
+        return result
+    return measuring.with_relative_paths(state.config.rootpath, replace(result, facts=facts))
 
 
 class MlperfSession:
@@ -126,14 +102,14 @@ class MlperfSession:
         self.config = config
         self._orders: Mapping[str, Any] = getattr(config, "workerinput", {})
         self.options: Options = read_options(config)
-        self.addons = addons_of(config)
+        self.addons = addons.addons_of(config)
         self.run_id = run_id(config)
         self.folder = self.options.runs_dir / "runs" / self.run_id
         self.selection = Selection(self.options)
         self.skipped: dict[str, str] = {}
         self.unjudged = ""
         self.results: list[CaseResult] = []
-        self.live = Live(config)
+        self.live = measuring.Live(config)
         self.phase = LONE_PHASE
         self.judged_pairs = 1
         self.keeping = WriteMessages()
@@ -164,9 +140,9 @@ class MlperfSession:
                 if key not in self.live.seconds:
                     sides = 2 if self.options.against else 1
                     self.live.seconds[key] = sides * cost_of(planned, {}).usual_s(runs)
-                pairs += pairs_of(planned, kind, self.options)
+                pairs += measuring.pairs_of(planned, kind, self.options)
         if pairs and self.options.manifest:
-            pairs = planned_pairs(self.options.manifest, tests, pairs)
+            pairs = measuring.planned_pairs(self.options.manifest, tests, pairs)
         if pairs:
             pairs = max(pairs, self._orders.get("mlperf_pairs", 0))
         self.judged_pairs = pairs
@@ -203,17 +179,14 @@ class MlperfSession:
             verdict = self.bench.verdict(planned, kind, tests, self.judging_phase(planned))
         if not self.waits(planned, verdict):
             verdict = self.with_criteria(planned, verdict)
-        return with_unjudged_note(
-            verdict,
-            fail_on=self.options.fail_on,
-            can_share_baseline=_is_named(self.options, planned),
-        )
+        pretended = self.options.pretend in planned.accelerators
+        return with_unjudged_note(verdict, fail_on=self.options.fail_on, pretended=pretended)
 
     def with_criteria(self, planned: Testable | None, verdict: Verdict) -> Verdict:
         """Apply the criteria of add-ons (hook `mlperf_verdict`) to a verdict."""
         calls = self.addons.call(
             "mlperf_verdict",
-            as_criterion,
+            addons.as_criterion,
             verdict=verdict,
             baselines=AcceptedBaselines(verdict, self.config.rootpath),
             planned=planned,
@@ -223,7 +196,7 @@ class MlperfSession:
         try:
             for criterion in calls:
                 last = with_criterion(last, criterion)
-        except AddOnError as error:
+        except addons.AddOnError as error:
             return replace(verdict, outcome=Outcome.ERROR, headline=str(error))
         return last
 
@@ -255,9 +228,9 @@ class MlperfSession:
                 pytest.exit(
                     f"mlperf: {self.options.runs_dir} cannot be written ({error.strerror}); "
                     "name another folder: --mlperf-runs-dir DIR",
-                    returncode=EXIT_ENVIRONMENT,
+                    returncode=addons.EXIT_ENVIRONMENT,
                 )
-            self._bench = bench_for(
+            self._bench = measuring.bench_for(
                 self.options,
                 self.folder,
                 commit=self.commit,
@@ -275,16 +248,15 @@ class MlperfSession:
 
     def fails(self, planned: Testable, verdict: Verdict) -> bool:
         """Whether a verdict fails its test under this session's options."""
-        return fails(
-            verdict, fail_on=self.options.fail_on, shareable=_is_named(self.options, planned)
-        )
+        pretended = self.options.pretend in planned.accelerators
+        return fails(verdict, fail_on=self.options.fail_on, pretended=pretended)
 
     def message_of(self, result: CaseResult) -> str:
         """Return the failure message of a result."""
         width = self._orders.get("mlperf_columns") or self.live.columns
         record = self._bench.record(result.verdict.case) if self._bench else None
         likely = causes(result.verdict, record, [one.verdict for one in self.results])
-        return text.failure(result.verdict, result, width, likely)
+        return text.failure(result, width, likely)
 
     def keep(self, item: pytest.Item, planned: Testable, verdict: Verdict) -> CaseResult:
         """Attach a verdict to its test, for reports and the results file; return the result."""
@@ -306,13 +278,12 @@ class MlperfSession:
         """Return a test's result, with facts of add-ons; `rate` is (target_qps, its source)."""
         arguments = self._orders.get("mlperf_arguments")
         if arguments is None:
-            arguments = reproducing(self.config.invocation_params.args)
+            arguments = measuring.reproducing(self.config.invocation_params.args)
         judged = isinstance(planned, PlannedBenchmark)
         if judged and not any(argument.startswith(JUDGE) for argument in arguments):
             arguments = (JUDGE, *arguments)  # which an ini file may ask for
-        limits, suite, options, root = (
-            planned.limits, planned.suite, self.options, self.config.rootpath
-        )  # fmt: skip
+        limits, suite, options = planned.limits, planned.suite, self.options
+        root = self.config.rootpath
         if verdict.kind == Kind.EFFICIENCY and not isinstance(planned, PlannedPair):
             limits = planned.efficiency_limits
         files = [root / file for file in (planned.path, verdict.baseline.file) if file]
@@ -329,7 +300,7 @@ class MlperfSession:
             limits=limits,
             scored=Kind.ACCURACY in planned.kinds,
             handicap=options.handicap,
-            max_runs=most_runs(options),
+            max_runs=measuring.most_runs(options),
             arguments=tuple(arguments),
             pretended=options.pretend in planned.accelerators,
             target_qps=rate[0],
@@ -341,7 +312,9 @@ class MlperfSession:
             expected_failures=known_failures(planned),
             rests_on=digests,
         )
-        return self.suspicion.marked(_with_facts(self, planned, with_relative_paths(root, result)))
+        return self.suspicion.marked(
+            _with_facts(self, planned, measuring.with_relative_paths(root, result))
+        )
 
     def record(self, report: Any) -> None:
         """Store the result in a report; an xdist controller gets results from reports only."""
@@ -351,29 +324,24 @@ class MlperfSession:
             self.progress.add_result(result, self.keeping)
 
     @property
-    def notices(self) -> tuple[Any, ...]:
+    def notices(self) -> dict[str, Any]:
         """Deselected tests, deferred reports and errors of a worker, for the xdist controller."""
-        held = self.deferral_plugin.packed if self.holds else []
-        faults = (list(self.addons.warnings), list(self.addons.errors))
-        return (*self.selection.notices, self.phase.pairs, held, *faults, self.unjudged)
+        return {
+            "selection": self.selection.notices,
+            "pairs": self.phase.pairs,
+            "deferred": self.deferral_plugin.packed if self.holds else [],
+            "faults": (list(self.addons.warnings), list(self.addons.errors)),
+            "unjudged": self.unjudged,
+        }
 
-    def copy_notices(
-        self,
-        deselected: dict[str, int],
-        uncollected: list[str],
-        pairs: int,
-        deferred_tests: list[str],
-        warnings: list[str],
-        errors: list[str],
-        unjudged: str,
-    ) -> None:
-        """Copy an xdist worker's selection, deferred tests and warnings to this controller."""
-        self.phase = Phase(pairs=pairs)
-        if deferred_tests:
-            self.deferral_plugin.add_deferred(deferred_tests)
-        self.selection.take(deselected, uncollected)
-        self.addons.add_messages(warnings, errors)
-        self.unjudged = unjudged
+    def copy_notices(self, notices: Mapping[str, Any]) -> None:
+        """Copy the `notices` of an xdist worker to this controller."""
+        self.phase = Phase(pairs=notices["pairs"])
+        if deferred := notices["deferred"]:
+            self.deferral_plugin.add_deferred(deferred)
+        self.selection.take(*notices["selection"])
+        self.addons.add_messages(*notices["faults"])
+        self.unjudged = notices["unjudged"]
 
     @cached_property
     def commit(self) -> str | None:
@@ -398,7 +366,7 @@ class MlperfSession:
             versions=versions,
             deselected=dict(self.selection.not_here),
             cases=by_case(self.results) if self.phase.is_joint else tuple(self.results),
-            skipped=with_relative_paths(self.config.rootpath, dict(self.skipped)),
+            skipped=measuring.with_relative_paths(self.config.rootpath, dict(self.skipped)),
             pairs=self.phase.joint_pairs,
             suspects=self.suspicion.after(self.results),
             resumes=self.progress.resumes,

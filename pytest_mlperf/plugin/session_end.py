@@ -16,10 +16,10 @@ from pytest_mlperf.core.results import Results
 from pytest_mlperf.plugin.addons import EXIT_ENVIRONMENT, AddOns, as_lines
 from pytest_mlperf.plugin.report_json import traceback_entries
 from pytest_mlperf.plugin.session import SKIPS_FAIL, MlperfSession, skips_fail
+from pytest_mlperf.reports.costs import measured_costs
 from pytest_mlperf.reports.failures import duplicate_failures, failure_groups, group_sentences
 from pytest_mlperf.reports.terminal import selection, text
 from pytest_mlperf.reports.terminal.layout import fold, relative
-from pytest_mlperf.reports.terminal.selection import whole_plan
 from pytest_mlperf.stores.atomic import unforeseen
 from pytest_mlperf.stores.results import write_results
 from pytest_mlperf.stores.sessions import Sessions
@@ -171,18 +171,19 @@ def summarise(state: MlperfSession, reporter: Any) -> None:
 
 def _lines(state: MlperfSession, width: int, *, colour: bool, failures_shown: bool) -> list[str]:
     lines = state.selection.lines(width)
-    lines += selection.skips(Counter(state.skipped.values()), width)
+    for reason, count in Counter(state.skipped.values()).items():
+        skipped = reason.replace("Skipped", "skipped")
+        lines += fold(f"{plural(count, 'test')} {skipped}", width)
     if state.options.plan and state.plan:
-        options = state.options
-        return lines + whole_plan(
-            state.plan,
-            state.kinds,
-            width,
-            max_runs=options.max_runs,
-            sessions=Sessions(options.runs_dir),
-            warmup=options.conditions.warmup,
-            confirm=options.confirm,
-            idle_s=options.conditions.wait_idle,
+        options, conditions = state.options, state.options.conditions
+        runs, warmup, idle_s = options.max_runs, conditions.warmup, conditions.wait_idle
+        tests = list({(test.path, test.case.id): test for test in state.plan}.values())
+        costs = measured_costs(tests, Sessions(options.runs_dir))
+        more = selection.extra_time_lines(
+            tests, max_runs=runs, warmup=warmup, confirm=options.confirm
+        )
+        return lines + selection.plan(
+            tests, state.kinds, width, max_runs=runs, measured=costs, idle_s=idle_s, more=more
         )
     if resumes := state.progress.resumes:
         lines.append(f"continues interrupted session {resumes}")

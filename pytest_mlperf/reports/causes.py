@@ -14,17 +14,9 @@ from itertools import islice
 from statistics import fmean, geometric_mean, median
 from typing import Literal, NamedTuple
 
-from pytest_mlperf.core import metrics
+from pytest_mlperf.core import control, metrics
 from pytest_mlperf.core.baseline import BaselineRun, Record
 from pytest_mlperf.core.case import Kind
-from pytest_mlperf.core.control import (
-    CAP,
-    CLOCK,
-    QUANTITIES,
-    clock_changes,
-    compared,
-    min_relative_sd,
-)
 from pytest_mlperf.core.measurement import Run
 from pytest_mlperf.core.numbers import change, percent, plural, points, quantity
 from pytest_mlperf.core.reason import Sign, SignKey
@@ -221,10 +213,13 @@ class Cause:
 
 @dataclass(frozen=True, kw_only=True)
 class _CauseInput:
-    """Hold the input of the rules that find causes; `direction` is -1 for worse, +1 for better."""
+    """Hold the input of the rules that find causes; `direction` is -1 for worse, +1 for better.
+
+    `sides` are the runs of the verdict and of the baseline, () without one.
+    """
 
     verdict: Verdict
-    baseline: Record | None
+    sides: tuple[Sequence[Run | BaselineRun], Sequence[Run | BaselineRun]]
     siblings: SiblingEvidence
     direction: int
 
@@ -247,7 +242,7 @@ def causes(
     facts = _CauseInput(
         verdict=verdict,
         # A performance record does not explain scores.
-        baseline=None if verdict.kind == Kind.ACCURACY else baseline,
+        sides=(verdict.runs, baseline.runs if baseline and verdict.kind != Kind.ACCURACY else ()),
         siblings=sibling_changes(verdict, siblings, direction),
         direction=direction,
     )
@@ -405,10 +400,7 @@ def _server(facts: _CauseInput) -> Iterator[Cause]:
 
 
 def _server_changes(facts: _CauseInput) -> list[ServerChange]:
-    if facts.baseline is None:
-        return []
-    sides = facts.verdict.runs, facts.baseline.runs
-    ours, theirs = ([run.serving.server for run in side if run.serving.server] for side in sides)
+    ours, theirs = ([r.serving.server for r in side if r.serving.server] for side in facts.sides)
     return server_changes(ours, theirs) if ours and theirs else []
 
 
@@ -448,7 +440,7 @@ def _stage_causes(facts: _CauseInput) -> Iterator[Cause]:
             continue
         still = [stage.title for stage in stages if not stage.moved]
         fits = any((s.current_s > s.baseline_s) == (facts.direction < 0) for s in changed)
-        says = " and ".join(stage.says for stage in changed)
+        says = " and ".join(sentence(stage.note) for stage in changed)
         says += f"; {' and '.join(still)} as before" if still else ""
         tells = fits and (still or len(stages) == 1)
         strength = Strength.PLAUSIBLE if tells else Strength.HINT
@@ -457,9 +449,7 @@ def _stage_causes(facts: _CauseInput) -> Iterator[Cause]:
 
 
 def _stage_times(facts: _CauseInput) -> dict[float | None, list[StageTime]]:
-    if facts.baseline is None:
-        return {}
-    return stage_times(*([r.metrics for r in s] for s in (facts.verdict.runs, facts.baseline.runs)))
+    return stage_times(*([run.metrics for run in side] for side in facts.sides))
 
 
 def _errors(facts: _CauseInput) -> Iterator[Cause]:
@@ -494,12 +484,11 @@ def _gpu_problems(facts: _CauseInput) -> Iterator[Cause]:
     if facts.direction > 0 or facts.verdict.kind == Kind.ACCURACY:
         return
     runs = facts.verdict.runs
-    baseline_runs = facts.baseline.runs if facts.baseline else ()
-    compared = all(any(CAP in run.hardware.state for run in side) for side in (runs, baseline_runs))
+    recorded = all(any(control.CAP in run.hardware.state for run in side) for side in facts.sides)
     signs: dict[tuple[str, SignKey], list[Sign]] = {}
     for sign in (sign for run in runs for sign in run.signs):
         evidence = sign.key in _SIGNS or sign.share is not None
-        if evidence and not (compared and sign.key is SignKey.SW_POWER_CAP):
+        if evidence and not (recorded and sign.key is SignKey.SW_POWER_CAP):
             signs.setdefault((sign.gpu, sign.key), []).append(sign)
     for (_, key), alike in signs.items():
         where = f"in {len(alike)} of {len(runs)} runs: " if len(runs) > 1 else ""
@@ -516,22 +505,19 @@ def _gpu_problems(facts: _CauseInput) -> Iterator[Cause]:
 
 def _replicas(facts: _CauseInput) -> Iterator[Cause]:
     if facts.direction < 0 and facts.verdict.kind != Kind.ACCURACY:
-        for says in stragglers([(run.replicas, run.hardware.gpus) for run in facts.verdict.runs]):
-            yield Cause(rule="replicas", says=says, strength=Strength.PLAUSIBLE)
+        for note in stragglers([(run.replicas, run.hardware.gpus) for run in facts.verdict.runs]):
+            yield Cause(rule="replicas", says=sentence(note), strength=Strength.PLAUSIBLE)
 
 
 def _machine(facts: _CauseInput) -> Iterator[Cause]:
-    if facts.baseline is None:
-        return
-    runs, baseline_runs = facts.verdict.runs, facts.baseline.runs
-    if (clock := _clocks(runs, baseline_runs)) and clock.differs:
+    if (clock := _clocks(facts)) and clock.differs:
         fits = clock.share * facts.direction > 0
         yield Cause(rule="clocks", says=clock.says, strength=_either(fits))
-    if (watts := _power(runs, baseline_runs)) and watts.differs:
+    if (watts := _power(facts)) and watts.differs:
         efficiency = facts.verdict.kind == Kind.EFFICIENCY
         fits = efficiency and (watts.share > 0) == (facts.direction < 0)
         yield Cause(rule="power", says=watts.says, strength=_either(fits))
-    for figure in _control(runs, baseline_runs, facts.verdict.case.accelerator):
+    for figure in _control(facts):
         if figure.differs and (figure.share < 0) == (facts.direction < 0):
             yield Cause(rule="control", says=figure.says, strength=_either(figure.beyond))
 
@@ -568,25 +554,27 @@ class _MachineChange:
     beyond: bool = False
 
 
-def _clocks(runs: Sequence[Run], baseline: Sequence[BaselineRun]) -> _MachineChange | None:
+def _clocks(facts: _CauseInput) -> _MachineChange | None:
     ours, theirs = (
-        [run.hardware.state for run in side if run.hardware.state.get(CLOCK, 0.0) > 0]
-        for side in (runs, baseline)
+        [run.hardware.state for run in side if run.hardware.state.get(control.CLOCK, 0.0) > 0]
+        for side in facts.sides
     )
     if not ours or not theirs:
         return None
-    here, there = (median(state[CLOCK] for state in side) for side in (ours, theirs))
-    moved = clock_changes(ours, theirs)
+    here, there = (median(state[control.CLOCK] for state in side) for side in (ours, theirs))
+    moved = control.clock_changes(ours, theirs)
     return _MachineChange(
-        says=moved or f"SM clock {here:.0f} MHz, {there:.0f} MHz in the baseline",
+        says=sentence(moved)
+        if moved
+        else f"SM clock {here:.0f} MHz, {there:.0f} MHz in the baseline",
         share=here / there - 1,
         differs=moved is not None,
     )
 
 
-def _power(runs: Sequence[Run], baseline: Sequence[BaselineRun]) -> _MachineChange | None:
+def _power(facts: _CauseInput) -> _MachineChange | None:
     ours, theirs = (
-        [watts for run in side if (watts := _watts(run)) is not None] for side in (runs, baseline)
+        [watts for run in side if (watts := _watts(run)) is not None] for side in facts.sides
     )
     if not ours or not theirs:
         return None
@@ -609,17 +597,16 @@ def _watts(run: Run | BaselineRun) -> float | None:
     return watts if 0 < watts < math.inf else None
 
 
-def _control(
-    runs: Sequence[Run], baseline: Sequence[BaselineRun], accelerator: str
-) -> Iterator[_MachineChange]:
-    sides = [run.hardware.control for run in runs], [run.hardware.control for run in baseline]
-    if not all(any(side) for side in sides):
+def _control(facts: _CauseInput) -> Iterator[_MachineChange]:
+    ours, theirs = ([run.hardware.control for run in side] for side in facts.sides)
+    if not any(ours) or not any(theirs):
         return
-    for figure in compared(*sides, floor=min_relative_sd(accelerator)):
+    floor = control.min_relative_sd(facts.verdict.case.accelerator)
+    for figure in control.compared(ours, theirs, floor=floor):
         within = "beyond" if figure.is_significant else "within"
         yield _MachineChange(
             says=(
-                f"the machine's micro-benchmark: {QUANTITIES[figure.quantity][0]} "
+                f"the machine's micro-benchmark: {control.QUANTITIES[figure.quantity][0]} "
                 f"{change(figure.share)} against the baseline, {within} its normal variation "
                 f"of {percent(figure.min_detectable_slowdown)}"
             ),
@@ -645,13 +632,11 @@ def _unchanged(facts: _CauseInput) -> Iterator[str]:
     stages = [stage for at in _stage_times(facts).values() for stage in at]
     if stages and not any(stage.moved for stage in stages):
         yield f"{' and '.join(dict.fromkeys(s.title for s in stages))} take as long as before"
-    if facts.baseline is not None:
-        sides = verdict.runs, facts.baseline.runs
-        reported = (
-            any(name.partition("@")[0] != HIDDEN_SHARE for run in s for name in run.serving.server)
-            for s in sides
-        )
-        if all(reported) and not _server_changes(facts):
-            yield "the server's queue, cache and drafts are as in the baseline"
-        looked = (_clocks(*sides), _power(*sides), *_control(*sides, verdict.case.accelerator))
-        yield from (figure.says for figure in looked if figure and not figure.differs)
+    reported = (
+        any(name.partition("@")[0] != HIDDEN_SHARE for run in side for name in run.serving.server)
+        for side in facts.sides
+    )
+    if all(reported) and not _server_changes(facts):
+        yield "the server's queue, cache and drafts are as in the baseline"
+    looked = (_clocks(facts), _power(facts), *_control(facts))
+    yield from (figure.says for figure in looked if figure and not figure.differs)

@@ -123,7 +123,12 @@ def failure_groups(
     Args:
         records: Baseline record by test id; tests without one are explained without it.
     """
-    failures = _explained(results, records or {})
+    verdicts = Siblings(result.verdict for result in results.cases)
+    records, failures = records or {}, list[Failure]()
+    for result in filter(lambda result: result.failed, results.cases):
+        others = verdicts if len(failures) < EXPLAINED else ()
+        likely = causes(result.verdict, records.get(result.test), others)
+        failures.append(Failure(result=result, causes=likely))
     labels = [(str(place), text) for place, one in enumerate(failures) for text in one.labels]
     shared: dict[int, list[tuple[int, str]]] = defaultdict(list)
     for names, text in ranges_of(labels):
@@ -151,20 +156,6 @@ def group_sentences(groups: Sequence[FailureGroup]) -> list[str]:
         f"{group.sentence}. Cases: {some([f.result.verdict.case.id for f in group.failures])}"
         for group in groups
         if group.is_common
-    ]
-
-
-def _explained(results: Results, records: Mapping[str, Record]) -> list[Failure]:
-    verdicts = Siblings(result.verdict for result in results.cases)
-    failed = [result for result in results.cases if result.failed]
-    return [
-        Failure(
-            result=result,
-            causes=causes(
-                result.verdict, records.get(result.test), verdicts if place < EXPLAINED else ()
-            ),
-        )
-        for place, result in enumerate(failed)
     ]
 
 

@@ -21,7 +21,7 @@ from pytest_mlperf.core.numbers import (
     times,
 )
 from pytest_mlperf.core.results import CaseResult
-from pytest_mlperf.core.roofline import share_in_words
+from pytest_mlperf.core.roofline import share_reached
 from pytest_mlperf.core.roofline.gpu import PerDollar
 from pytest_mlperf.core.rulings.ruling import noted_in_headline
 from pytest_mlperf.core.server.changes import QUANTITIES, points_of, server_figures
@@ -50,33 +50,19 @@ def verdict_tables(verdict: Verdict) -> Iterator[TextTable]:
     """Yield the tables of a verdict: its paired scores, metrics, or claim about engine entries."""
     left = ("side", "metric", "verdict")
     if verdict.paired:
-        yield TextTable(
-            columns=("metric", "baseline", "now", "points", "interval", "margin", "verdict"),
-            rows=[*map(paired_cells, verdict.paired)],
-            left=left,
-            spare=("interval", "baseline"),
-        )
+        columns = ("metric", "baseline", "now", "points", "interval", "margin", "verdict")
+        rows = [*map(paired_cells, verdict.paired)]
+        yield TextTable(rows=rows, left=left, spare=("interval", "baseline"), columns=columns)
     if verdict.metrics and verdict.kind == Kind.ACCURACY:
-        yield TextTable(
-            columns=("metric", "reference", "needed", "now", "change", "verdict"),
-            rows=[*map(score_cells, verdict.metrics)],
-            left=left,
-            spare=("change",),
-        )
+        rows = [*map(score_cells, verdict.metrics)]
+        yield TextTable(rows=rows, left=left, spare=("change",))
     elif verdict.metrics:
-        yield TextTable(
-            columns=("metric", "baseline", "now", "change", "interval", "limit", "verdict"),
-            rows=[metric_cells(metric) for metric in verdict.metrics if _is_shown(metric)],
-            left=left,
-            spare=("interval", "baseline"),
-        )
+        columns = ("metric", "baseline", "now", "change", "interval", "limit", "verdict")
+        rows = [metric_cells(metric) for metric in verdict.metrics if _is_shown(metric)]
+        yield TextTable(rows=rows, left=left, spare=("interval", "baseline"), columns=columns)
     if verdict.ratio:
-        yield TextTable(
-            columns=("side", "metric", "now", "ratio", "interval", "claim", "verdict"),
-            rows=[*_sides(verdict.case, verdict.ratio)],
-            left=left,
-            spare=("verdict", "metric", "interval"),
-        )
+        rows = [*_sides(verdict.case, verdict.ratio)]
+        yield TextTable(rows=rows, left=left, spare=("verdict", "metric", "interval"))
 
 
 def replica_table(runs: Sequence[Run]) -> TextTable | None:
@@ -84,9 +70,7 @@ def replica_table(runs: Sequence[Run]) -> TextTable | None:
     if not (runs and runs[-1].replicas):
         return None
     gpus = {gpu.uuid: gpu for gpu in runs[-1].hardware.gpus}
-    columns = ("replica", "samples", "samples/s", "mean latency", "of the median")
     return TextTable(
-        columns=(*columns, "power", "SM clock", "heat", "power capped"),
         rows=[
             _replica_cells(one, [gpus[uuid] for uuid in one.gpus if uuid in gpus])
             for one in runs[-1].replicas
@@ -103,17 +87,8 @@ def gpu_table(runs: Sequence[Run]) -> TextTable | None:
     """
     if not (runs and runs[-1].hardware.gpus):
         return None
-    columns = (
-        "GPU",
-        "energy",
-        "power",
-        "SM clock",
-        "heat",
-        "power capped",
-        "NVLink sent / received",
-    )
     rows = [_gpu_cells(gpu) for gpu in runs[-1].hardware.gpus]
-    return TextTable(columns=columns, rows=rows, left=("GPU",), spare=("SM clock", "heat"))
+    return TextTable(rows=rows, left=("GPU",), spare=("SM clock", "heat"))
 
 
 def server_table(runs: Sequence[Run]) -> TextTable | None:
@@ -131,7 +106,7 @@ def server_table(runs: Sequence[Run]) -> TextTable | None:
             cells[name] = f"{value}, {most}" if most else value
         rows.append(cells)
     columns = ("server", *QUANTITIES.values())
-    return TextTable(columns=columns, rows=rows, left=("server",), spare=())
+    return TextTable(columns=columns, rows=rows, left=("server",))
 
 
 def all_tables(verdict: Verdict) -> Iterator[TextTable]:
@@ -437,9 +412,9 @@ def roofline_text(verdict: Verdict) -> str | None:
     most = last.estimated if last.estimated is not None else last.certain
     shares = [each.share for each in lights if each.share]
     if most is None or not shares:
-        return last.says
+        return sentence(last.says)
     share = geometric_mean(shares)  # as the value beside it is that of all runs
-    text = share_in_words(share, last.binds, estimated=last.estimated is not None)
+    text = sentence(share_reached(share, last.binds, estimated=last.estimated is not None))
     least = METRICS[last.metric].unit == "s"
     bound = f"which allows {'at least' if least else 'at most'} {quantity(last.metric, most)}"
     return f"{METRICS[last.metric].title}: {text}, {bound}"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime as dt
 import tomllib
 from collections.abc import Callable, Mapping, Sequence
 from functools import cache, partial
@@ -10,7 +11,7 @@ from string import Formatter
 from typing import Any
 
 from pytest_mlperf.core.contention import NOT_MEASURED
-from pytest_mlperf.core.control import QUANTITIES, ControlComparison
+from pytest_mlperf.core.control import QUANTITIES, ControlComparison, with_prefix
 from pytest_mlperf.core.metrics import (
     DRAFT_ACCEPTANCE,
     DRAFT_LENGTH,
@@ -20,6 +21,7 @@ from pytest_mlperf.core.metrics import (
 )
 from pytest_mlperf.core.notes import Note, NoteKey, Words
 from pytest_mlperf.core.numbers import (
+    MINUS,
     change,
     duration,
     interval,
@@ -28,6 +30,7 @@ from pytest_mlperf.core.numbers import (
     plural,
     points,
     quantity,
+    times,
 )
 from pytest_mlperf.core.reason import DURATION_PLACEHOLDER, gpu_sentences, ranges_of
 from pytest_mlperf.core.search import SearchOutcome, load_text
@@ -293,6 +296,17 @@ def _server_metric(of: Mapping[str, Any]) -> str:
 
 
 _SENTENCES: Mapping[NoteKey, str | Callable[[Mapping[str, Any]], str]] = {
+    "step": lambda of: (
+        f"{of['metric']} new {quantity(of['metric'], of['new'])}"
+        if of["old"] is None
+        else f"{of['metric']} {quantity(of['metric'], of['old'])} -> "
+        f"{quantity(of['metric'], of['new'])} ({change(of['new'] / of['old'] - 1)})"
+    ),
+    "machine_moved": lambda of: (
+        f"the machine is {'fast' if of['change'] > 0 else 'slow'}: "
+        f"{QUANTITIES[of['quantity']][0]} {_speed(of, 'now')} now, {_speed(of, 'baseline')} when "
+        f"the baseline was recorded ({change(of['change'])}; normal variation {percent(of['sd'])})"
+    ),
     "client_share": _client_share,
     "core_users": _core_users,
     "requests_failed": lambda of: (
@@ -395,6 +409,10 @@ _SENTENCES: Mapping[NoteKey, str | Callable[[Mapping[str, Any]], str]] = {
 """Functions and templates of sentences by key; `_templates` has all others."""
 
 
+def _speed(of: Mapping[str, Any], side: str) -> str:
+    return with_prefix(of[side], QUANTITIES[of["quantity"]][1])
+
+
 def _by(of: Mapping[str, Any]) -> str:
     return "" if of["judged"] >= of["of"] else f" with {of['judged']} of these {of['of']} runs"
 
@@ -439,9 +457,14 @@ _WRITERS: Mapping[str, Callable[[Any], str]] = {
     "change": change,
     "title": title,
     "time": _time,
+    "times": times,
     "duration": duration,
+    "short": lambda seconds: f"{seconds:.2g}" if seconds < 99.5 else f"{seconds:,.0f}",
+    "clock": lambda time_s: f"{dt.datetime.fromtimestamp(time_s, dt.UTC):%Y-%m-%d %H:%M:%S}",
     "titles": lambda names: ", ".join(dict.fromkeys(title(n.partition("@")[0]) for n in names)),
     "list": lambda parts: ", ".join(map(sentence, parts)),
+    "or": lambda parts: " or ".join(map(sentence, parts)),
+    "heat": lambda rise: f"{'+' if rise >= 0 else MINUS}{abs(rise):.0f} °C",
     "clauses": lambda parts: "; ".join(map(sentence, parts)),
     "drift": lambda moved: f"{'rose' if moved > 0 else 'fell'} by {abs(moved):.0%}",
     "load": lambda turns: "conversations had a request" if turns else "requests were",
@@ -451,13 +474,14 @@ _TEMPLATES = _Templates()
 
 
 def _filled(template: str | Sequence[str], values: Mapping[str, Any]) -> str:
-    """Fill a template; if it is a list, omit the parts whose values are all None, 0 or empty."""
+    """Fill a template; if it is a list, omit parts with a None or only with 0 or empty values."""
     if isinstance(template, str):
         return _TEMPLATES.vformat(template, (), values)
-    names = [[name for _, name, _, _ in _TEMPLATES.parse(part) if name] for part in template]
-    parts = zip(template, names, strict=True)
-    kept = (part for part, of in parts if not of or any(values[name] for name in of))
-    return "".join(_filled(part, values) for part in kept)
+    text = ""
+    for part in template:
+        of = [values[name] for _, name, _, _ in _TEMPLATES.parse(part) if name]
+        text += _filled(part, values) if not of or (any(of) and None not in of) else ""
+    return text.removeprefix("; ")
 
 
 def sentence(words: Words) -> str:
@@ -467,6 +491,6 @@ def sentence(words: Words) -> str:
     template = _SENTENCES.get(words.key) or _templates()[words.key]
     try:
         return template(words.values) if callable(template) else _filled(template, words.values)
-    except (KeyError, TypeError, ValueError, AttributeError, IndexError):
+    except (LookupError, TypeError, ValueError, AttributeError, OverflowError, OSError):
         # The values are those of a file, which may lack one.
         return " ".join([words.key, *(f"{name}={value}" for name, value in words.values.items())])

@@ -15,6 +15,7 @@ from importlib.resources import files
 from typing import Any, Literal
 
 from pytest_mlperf.core.case import Scenario
+from pytest_mlperf.core.job import Seeds
 
 LOADGEN = "LoadGen"
 
@@ -241,9 +242,7 @@ class Round:
     """Hold the seeds and workloads of an MLPerf Inference round."""
 
     name: str
-    qsl_seed: int
-    sample_index_seed: int
-    schedule_seed: int
+    seeds: Seeds
     workloads: Mapping[str, RoundWorkload]
 
     @property
@@ -272,9 +271,7 @@ def load_round(name: str) -> Round:
     raw = tomllib.loads(files(__name__).joinpath(f"{name}.toml").read_text("utf-8"))
     return Round(
         name=name,
-        qsl_seed=raw["seeds"]["qsl"],
-        sample_index_seed=raw["seeds"]["sample_index"],
-        schedule_seed=raw["seeds"]["schedule"],
+        seeds=Seeds(**raw["seeds"]),
         workloads={key: _workload(key, value) for key, value in raw["workloads"].items()},
     )
 
@@ -314,9 +311,9 @@ def _system(raw: Mapping[str, Any]) -> Systems:
 
 
 def _metrics(raw: Mapping[str, Any]) -> dict[str, RoundMetric]:
-    return {name: RoundMetric(name=name, **_with_ends(value)) for name, value in raw.items()}
-
-
-def _with_ends(raw: Mapping[str, Any]) -> dict[str, Any]:
-    ends = {key: raw[key] for key in ("share", "within") if key in raw}
-    return {**raw, **{key: (own.get("low"), own.get("high")) for key, own in ends.items()}}
+    metrics = {}
+    for name, table in raw.items():
+        bounds = {key: table[key] for key in ("share", "within") if key in table}
+        ends = {key: (bound.get("low"), bound.get("high")) for key, bound in bounds.items()}
+        metrics[name] = RoundMetric(name=name, **{**table, **ends})
+    return metrics

@@ -15,15 +15,14 @@ CURVE_STEPS = 6
 
 
 @cache
-def _rules() -> Mapping[str, Any]:
+def endpoint_rules() -> Mapping[str, Any]:
+    """Return the tables of endpoints.toml."""
     text = files("pytest_mlperf.rounds").joinpath("endpoints.toml").read_text("utf-8")
     return tomllib.loads(text)
 
 
-ULTRA_LOW: int = _rules()["curve"]["ultra_low"]
+ULTRA_LOW: int = endpoint_rules()["curve"]["ultra_low"]
 """Highest ultra-low concurrency; a declared maximum must be larger."""
-
-MIN_POINTS: int = _rules()["curve"]["fewest"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -40,14 +39,8 @@ def seed_sets() -> Mapping[str, SeedSet]:
     """Return the published seed sets by name."""
     return {
         name: SeedSet(**{seed.name: int(raw[seed.name]) for seed in fields(SeedSet)})
-        for name, raw in _rules()["seed_sets"].items()
+        for name, raw in endpoint_rules()["seed_sets"].items()
     }
-
-
-def required_keys(section: str) -> Sequence[str]:
-    """Return the keys that the rules require in one section of a submission's description."""
-    keys: Sequence[str] = _rules()["bundle"][section]
-    return keys
 
 
 def points_up_to(highest: int) -> tuple[int, ...]:
@@ -77,7 +70,7 @@ def region_of(concurrency: int, points: Sequence[int], highest: int) -> str | No
         "low_concurrency": round(lowest + 2**step),
         "med_concurrency": round(lowest + 2 ** (2 * step)),
         "high_concurrency": highest,
-        "margin": math.ceil((1 + _rules()["curve"]["margin"]) * highest),
+        "margin": math.ceil((1 + endpoint_rules()["curve"]["margin"]) * highest),
     }
     return next((name for name, end in ends.items() if concurrency <= end), None)
 
@@ -89,26 +82,3 @@ def scored_points(points: Sequence[int]) -> frozenset[int]:
         return frozenset({highest})
     last = {region_of(point, points, highest): point for point in sorted(points)}
     return frozenset(last.values())
-
-
-def curve_defects(concurrencies: Sequence[int], max_concurrency: int) -> list[str]:
-    """Return messages on the rules that a curve's concurrencies break; [] if they break none."""
-    if min(concurrencies) > ULTRA_LOW:
-        return [f"no point is in region ultra_low (1 to {ULTRA_LOW} requests)"]
-    present = {region_of(point, concurrencies, max_concurrency) for point in concurrencies}
-    lacks = [
-        f"no point is in region {name}"
-        for name in ("low_concurrency", "med_concurrency", "high_concurrency")
-        if name not in present
-    ]
-    few = (
-        [f"it has {len(concurrencies)} of {MIN_POINTS} required points"]
-        if len(concurrencies) < MIN_POINTS
-        else []
-    )
-    beyond = [
-        f"point {p:,} is above the maximum, {max_concurrency:,}"
-        for p in concurrencies
-        if not region_of(p, concurrencies, max_concurrency)
-    ]
-    return [*few, *lacks, *beyond]

@@ -24,12 +24,6 @@ from pytest_mlperf.rounds import ROUNDS, load_round
 
 RESULTS_FILE = "official-results.csv.gz"
 
-RESULT_COLUMNS = (
-    *("round", "division", "category", "availability", "submitter", "system"),
-    *("accelerator", "count", "nodes", "model", "used_model", "scenario", "value", "unit"),
-    *("statistic", "inferred", "harness", "precision", "samples_per_s", "power", "power_unit"),
-)
-
 _TECHNIQUES = {
     "_Sparse": ("2:4-sparsity", "retraining"),
     "_DepthPruned": ("pruning", "distillation"),

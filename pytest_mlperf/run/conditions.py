@@ -17,7 +17,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Literal, TypeVar
 
-from pytest_mlperf.core.contention import TOLERATED_SHARE, Contention, in_words
+from pytest_mlperf.core.contention import TOLERATED_SHARE, Contention, busy_names
 from pytest_mlperf.core.control import COPY, MATMUL, Control
 from pytest_mlperf.core.errors import MlperfError, RunError
 from pytest_mlperf.core.job import LoadGenSettings, MeasuredCase
@@ -287,8 +287,10 @@ class IdleWait:
         """Wait for an idle processor; show the busy processes; return the time waited [s]."""
         before_s = self._left_s
         while self._left_s > 0 and not _is_idle(seen := self._look()):
-            idle = f"up to {self._left_s:.0f} s for an idle machine"
-            show(Waiting(f"waiting {idle}: {in_words(seen)}"))
+            limit, used = f"{self._left_s:.0f} s", (seen.foreign_s or 0.0) / seen.window_s
+            names = busy_names(seen) or "names unknown"
+            users = f"other processes used {used:.2g} of {seen.cores} cores ({names})"
+            show(Waiting(f"waiting up to {limit} for an idle machine: {users}"))
             self._left_s -= seen.window_s
         return before_s - self._left_s
 

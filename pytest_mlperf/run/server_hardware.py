@@ -23,17 +23,9 @@ from pytest_mlperf.core.prometheus import page_samples
 from pytest_mlperf.core.server.identity import ServerIdentity
 from pytest_mlperf.core.untrusted import parse_json
 from pytest_mlperf.core.untrusted_text import broken
-from pytest_mlperf.hardware import probe
+from pytest_mlperf.hardware import probe, server
 from pytest_mlperf.hardware.contention import LINUX, listeners
 from pytest_mlperf.hardware.machine import Machine
-from pytest_mlperf.hardware.server import (
-    PAGES,
-    START_METRIC,
-    identified,
-    identify_by_exporter,
-    of_kubernetes,
-    parse_probe,
-)
 from pytest_mlperf.processes import ChildProcess
 from pytest_mlperf.run.scraping import MetricsPage, PageError, read_page
 from pytest_mlperf.suite.pairs import Testable
@@ -47,6 +39,7 @@ PROBE_SECONDS = 10.0
 MAX_OUTPUT_BYTES = 8 * 2**20
 """Most output of such a command; kubectl prints some 20 kB for a node."""
 
+SCRIPT = Path(probe.__file__)
 KILL_WAIT_SECONDS = 5.0
 WATCH_SECONDS = 0.25
 API_PATH = re.compile(r"(/v\d+)?(/(chat/)?completions)?/?(\?.*)?$")
@@ -74,7 +67,7 @@ class ProbePage(MetricsPage):
         if self._failure:  # a command that fails is not started again and again during a run
             raise PageError(self._failure)
         try:
-            self._child = child = self._child or _started(self._command, _script())
+            self._child = child = self._child or _started(self._command, SCRIPT)
             deadline_s, newest = time.monotonic() + PROBE_SECONDS, b""
             while line := child.line(deadline_s, MAX_OUTPUT_BYTES):
                 newest, deadline_s = line, 0.0
@@ -140,20 +133,25 @@ class ServerSources:
         """Ask all sources; raise RunError if one fails, is invalid or contradicts another."""
         reports, entry, name = {}, self.entry, self.accelerator
         if entry.probe:
-            answer = _json_line(output_of("the probe", shlex.split(entry.probe), _script()))
-            reports["probe"] = parse_probe(answer, name, self.url)
+            answer = _json_line(output_of("the probe", shlex.split(entry.probe), SCRIPT))
+            reports["probe"] = server.parse_probe(answer, name, self.url)
         try:
             if entry.exporter:
                 page = read_page(entry.exporter)
-                reports["exporter"] = identify_by_exporter(page, entry.gpus, name)
+                reports["exporter"] = server.identify_by_exporter(page, entry.gpus, name)
         except PageError as error:
             raise RunError(
                 "server", f"exporter: {error}; start it, or correct its address"
             ) from None
         if entry.kubernetes:
-            reports["kubernetes"] = of_kubernetes(_kubectl, entry.kubernetes, name)
+            command = "kubectl", "get", "-o", "json"
+            reports["kubernetes"] = server.of_kubernetes(
+                lambda *words: output_of("kubectl", [*command, *words]), entry.kubernetes, name
+            )
         pages, headers, starts = _pages(self.url)
-        return identified(self.url, name, reports, pages, headers, starts, time_s=time.monotonic())
+        return server.identified(
+            self.url, name, reports, pages, headers, starts, time_s=time.monotonic()
+        )
 
     def machine(self, client: Machine) -> Machine:
         """Return the machine on which the server runs, which may be `client`.
@@ -163,16 +161,16 @@ class ServerSources:
         """
         if not self.entry.probe and self.is_here and client.has(self.accelerator):
             return client
-        server = self.ask()
-        if not self.entry.probe or server.properties.get("node") != own_node_id():
-            return client.with_server(server)
+        identity = self.ask()
+        if not self.entry.probe or identity.properties.get("node") != own_node_id():
+            return client.with_server(identity)
         if not is_own_address(self.url):
             raise RunError(
                 "server",
                 f"the probe ran on this machine, but the server {self.url} is on another one: let "
                 'it run there, e.g. probe = "ssh HOST python3 -"',
             )
-        return client if client.has(self.accelerator) else client.with_server(server)
+        return client if client.has(self.accelerator) else client.with_server(identity)
 
     @property
     def is_here(self) -> bool:
@@ -198,7 +196,7 @@ def is_own_address(url: str) -> bool:
 @functools.cache
 def own_node_id() -> str:
     """Return the id (a hash) of this machine, equal to that in a probe run on it."""
-    printed = output_of("the probe of this machine", [sys.executable, "-I", "-S", "-"], _script())
+    printed = output_of("the probe of this machine", [sys.executable, "-I", "-S", "-"], SCRIPT)
     return str(parse_json(_json_line(printed))["node"])
 
 
@@ -239,17 +237,9 @@ def output_of(title: str, command: Sequence[str], stdin: Path = Path(os.devnull)
     return printed
 
 
-def _script() -> Path:
-    return Path(probe.__file__)
-
-
 def _json_line(printed: bytes) -> bytes:
     lines = [line for line in printed.splitlines() if line.lstrip().startswith(b"{")]
     return lines[-1] if lines else printed
-
-
-def _kubectl(*words: str) -> bytes:
-    return output_of("kubectl", ["kubectl", "get", "-o", "json", *words])
 
 
 def _pages(url: str) -> tuple[dict[str, bytes], dict[str, str], frozenset[float]]:
@@ -258,12 +248,12 @@ def _pages(url: str) -> tuple[dict[str, bytes], dict[str, str], frozenset[float]
     pages: dict[str, bytes] = {}
     headers: dict[str, str] = {}
     starts: set[float] = set()
-    for path in [*PAGES, *["/metrics"] * (CONNECTIONS - 1)]:
+    for path in [*server.PAGES, *["/metrics"] * (CONNECTIONS - 1)]:
         page = MetricsPage(base + path)
         with contextlib.suppress(PageError), contextlib.closing(page):
             pages[path] = page.read()
         if not page.headers:  # no server answers
             break
         headers |= page.headers
-        starts |= {one.value for one in page_samples(pages.get(path, b""), {START_METRIC})}
+        starts |= {one.value for one in page_samples(pages.get(path, b""), {server.START_METRIC})}
     return pages, headers, frozenset(starts)

@@ -18,13 +18,6 @@ from pytest_mlperf.core.errors import BaselineError
 from pytest_mlperf.core.untrusted import parse_json
 from pytest_mlperf.core.untrusted_text import escaped, merge_conflict
 from pytest_mlperf.stores import atomic, foreign
-from pytest_mlperf.stores.atomic import (
-    LOCK_HELP,
-    BusyError,
-    LockedFolder,
-    NoLocksError,
-    locked_folder,
-)
 
 LOCK_WAIT_SECONDS = 60.0
 
@@ -113,22 +106,22 @@ class Document(Generic[T]):
         return content
 
     @contextlib.contextmanager
-    def alone(self, path: Path) -> Iterator[LockedFolder]:
+    def alone(self, path: Path) -> Iterator[atomic.LockedFolder]:
         """Lock the folder of a file; yield the lock, which `put` needs."""
         held = contextlib.ExitStack()
         try:
             folder = write_target(path).parent
-            locked = held.enter_context(locked_folder(folder, timeout_s=LOCK_WAIT_SECONDS))
-        except BusyError:
+            locked = held.enter_context(atomic.locked_folder(folder, timeout_s=LOCK_WAIT_SECONDS))
+        except atomic.BusyError:
             raise BaselineError(
                 f"{path}: cannot be locked for writing: another process has written in {folder} "
                 f"for {LOCK_WAIT_SECONDS:.0f} s; wait for it, or end it"
             ) from None
-        except NoLocksError as error:
+        except atomic.NoLocksError as error:
             raise BaselineError(
                 f"{path}: cannot be locked for writing: the file system has no locks ({error}), "
                 "and two sessions at once would lose each other's values; nothing was changed: "
-                f"mount it with locks ({LOCK_HELP}), or name a folder elsewhere with "
+                f"mount it with locks ({atomic.LOCK_HELP}), or name a folder elsewhere with "
                 "--mlperf-baselines"
             ) from None
         except OSError as error:
@@ -136,7 +129,7 @@ class Document(Generic[T]):
         with held:
             yield locked
 
-    def put(self, path: Path, content: T, locked: LockedFolder) -> None:
+    def put(self, path: Path, content: T, locked: atomic.LockedFolder) -> None:
         """Write a file in a folder locked by `alone`; follow a link to its target."""
         text = json.dumps(
             dataclasses.asdict(cast(Any, content)), sort_keys=True, indent=2, ensure_ascii=False

@@ -57,15 +57,15 @@ EPOCH_NS = range(10**18, 4 * 10**18)
 """Plausible start times: releases so far write 0 or a monotonic clock instead."""
 
 FACTS = (
-    "model_params",
-    "dataset",
-    "submission_ref",
-    "settings.load_pattern",
-    "settings.warmup",
-    "settings.runtime.scheduler_random_seed",
-    "settings.runtime.dataloader_random_seed",
-    "settings.client.stream_all_chunks",
-    "endpoint_config.api_type",
+    "model_params.",
+    "dataset.",
+    "submission_ref.",
+    "settings.load_pattern.",
+    "settings.warmup.",
+    "settings.runtime.scheduler_random_seed.",
+    "settings.runtime.dataloader_random_seed.",
+    "settings.client.stream_all_chunks.",
+    "endpoint_config.api_type.",
 )
 """Configuration keys that describe load and answers, by prefix; `dataset` is that of speed."""
 
@@ -129,9 +129,7 @@ def read_point(folder: Path) -> RecordedPoint:
     requests, duration_s = summary.count("n_samples_completed"), summary.seconds("duration_ns")
     metrics, notes = _metrics(summary, requests, duration_s) if duration_s else ({}, ())
     scores = file_of(folder, ACCURACY_FILE)
-    unscored, accuracy = (
-        _client_accuracy(scores, _unjudged_scores_note(folder)) if scores else ((), ())
-    )
+    unscored, accuracy = _client_accuracy(folder, scores) if scores else ((), ())
     invalid = (
         *_failures(summary, config, concurrency),
         *_doubts(summary, concurrency, requests, duration_s),
@@ -140,7 +138,7 @@ def read_point(folder: Path) -> RecordedPoint:
         "harness": MLC_ENDPOINTS,
         "harness.version": _short(str(raw.get("version"))),
         "harness.git_sha": _short(str(raw.get("git_sha") or "unknown")),
-        **{k: v for k, v in config.items() if _is_fact(k)},
+        **{k: v for k, v in config.items() if f"{k}.".startswith(FACTS) and k not in BY_POINT},
     }
     at = f"at {concurrency:,}: "
     return RecordedPoint(
@@ -167,10 +165,6 @@ def version_of(facts: Mapping[str, str]) -> str:
     return f"{facts['harness']} {facts['harness.version']} ({facts['harness.git_sha']})"
 
 
-def _is_fact(key: str) -> bool:
-    return any(f"{key}.".startswith(f"{fact}.") for fact in FACTS) and key not in BY_POINT
-
-
 def _ended_s(path: Path, summary: _Block, duration_s: float) -> float:
     begun = summary.number("test_started_at")
     if begun is not None and EPOCH_NS.start <= begun < EPOCH_NS.stop:
@@ -192,7 +186,10 @@ def read_configuration(folder: Path) -> dict[str, str]:
         content = yaml.safe_load(text)
         if not isinstance(content, dict):
             raise MlperfError(f"{path}: not a configuration of endpoints: {quoted(content)}")
-        dataset = _performance_dataset(content.pop("datasets", None) or [])
+        # A TypeError if it is no list.
+        tables = [each for each in content.pop("datasets", None) or [] if isinstance(each, dict)]
+        timed = (table for table in tables if table.get("type", "performance") == "performance")
+        dataset = next(timed, tables[0] if tables else {})
         return encodable(dict(sorted(_flat({**content, "dataset": dataset}, ""))))
     except (yaml.YAMLError, *BROKEN_YAML) as error:
         line = " ".join(str(error).split())
@@ -217,13 +214,6 @@ def _yaml(who: str) -> Any:
             "pip install 'pytest-mlperf[endpoints]'"
         ) from None
     return yaml
-
-
-def _performance_dataset(datasets: Any) -> Any:
-    """Return the first data set of type "performance", or the first one if there is none."""
-    tables = [each for each in datasets if isinstance(each, dict)]  # a TypeError if it is no list
-    speed = (each for each in tables if each.get("type", "performance") == "performance")
-    return next(speed, tables[0] if tables else {})
 
 
 def _flat(value: Any, name: str) -> Iterator[tuple[str, str]]:
@@ -497,21 +487,31 @@ def events_of(folder: Path, *kinds: bytes) -> Iterator[dict[str, Any]]:
         raise MlperfError(f"{path}: incomplete, or not events of endpoints: {error}") from None
 
 
+def accuracy_records(folder: Path) -> tuple[dict[str, Any], Iterator[dict[str, Any]]]:
+    """Return a run's samples by data set and request, and its events of requests and answers.
+
+    Raises MlperfError if a file is missing or malformed; for the events when they are read.
+    """
+    for name in (SAMPLES_FILE, EVENTS_FILE):
+        if not (folder / name).exists():
+            raise MlperfError(
+                f"{folder}: has no {name}, so answers cannot be matched to samples, and scores "
+                "cannot be judged"
+            )
+    path = folder / SAMPLES_FILE
+    samples = _Block(path, read_foreign(path, RESULT_TITLE), "").raw
+    return samples, events_of(folder, b'"sample.issued"', b'"sample.complete"')
+
+
 # --- accuracy_results.json -----------------------------------------------------------------
 
 
-def _unjudged_scores_note(folder: Path) -> str:
-    """Return a note on why the endpoint client's scores are not judged, or on how to judge them."""
-    missing = " and ".join(
-        name for name in (EVENTS_FILE, SAMPLES_FILE) if not (folder / name).exists()
-    )
-    if missing:
-        return f"not judged: without {missing} answers cannot be matched to samples"
-    return "not judged here; a suite with engine recorded scores the answers, sample by sample"
-
-
-def _client_accuracy(path: Path, unpaired_note: str) -> tuple[tuple[Reason, ...], tuple[str, ...]]:
-    """Return (reasons if answers are lost, texts on the client's scores with `unpaired_note`)."""
+def _client_accuracy(folder: Path, path: Path) -> tuple[tuple[Reason, ...], tuple[str, ...]]:
+    """Return (reasons if answers are lost, texts on the client's scores, which are not judged)."""
+    advice = "not judged here; a suite with engine recorded scores the answers, sample by sample"
+    if missing := [name for name in (EVENTS_FILE, SAMPLES_FILE) if not (folder / name).exists()]:
+        names = " and ".join(missing)
+        advice = f"not judged: without {names} answers cannot be matched to samples"
     entries = _Block(path, read_foreign(path, RESULT_TITLE), "").raw.get("accuracy_scores")
     if not isinstance(entries, list):
         raise MlperfError(f"{path}: accuracy_scores must be a list, not {quoted(entries)}")
@@ -527,5 +527,5 @@ def _client_accuracy(path: Path, unpaired_note: str) -> tuple[tuple[Reason, ...]
         score, of = raw.get("score"), entry.number("total_samples") or 0
         is_number = isinstance(score, int | float)  # ROUGE has a table of scores
         text = f"{entry.number('score'):.4g}" if is_number else quoted(score)
-        notes.append(f"accuracy by the client: {name} {text} on {of:,.0f} samples, {unpaired_note}")
+        notes.append(f"accuracy by the client: {name} {text} on {of:,.0f} samples, {advice}")
     return tuple(invalid), tuple(notes)

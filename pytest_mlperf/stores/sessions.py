@@ -41,9 +41,6 @@ class Sessions:
     def notes(self) -> list[str]:
         """Messages about the results files that were not read."""
         notes = [f"left out: {reason}" for reason in self.unreadable]
-        count = len(self.files)
-        return (
-            [*notes, f"only the newest {MAX_SESSIONS} of {count} sessions were read"]
-            if count > MAX_SESSIONS
-            else notes
-        )
+        if (count := len(self.files)) > MAX_SESSIONS:
+            notes.append(f"only the newest {MAX_SESSIONS} of {count} sessions were read")
+        return notes

@@ -11,13 +11,7 @@ from pydantic import TypeAdapter, ValidationError
 
 from pytest_mlperf.core.errors import MlperfError
 from pytest_mlperf.core.results import Suspect, newest, next_suspects
-from pytest_mlperf.stores.atomic import (
-    BusyError,
-    LockedFolder,
-    NoLocksError,
-    locked_folder,
-    write_bytes,
-)
+from pytest_mlperf.stores import atomic
 from pytest_mlperf.stores.foreign import content_of, json_of
 from pytest_mlperf.stores.results import TITLE, from_bytes
 
@@ -77,11 +71,11 @@ def update(path: Path, change: Callable[[tuple[Suspect, ...]], Iterable[Suspect]
     """Replace a file's suspects by the result of `change`, under the lock of the folder."""
     try:
         try:
-            with locked_folder(path.parent, timeout_s=LOCK_TIMEOUT_SECONDS) as locked:
+            with atomic.locked_folder(path.parent, timeout_s=LOCK_TIMEOUT_SECONDS) as locked:
                 _write(path, change, locked)
-        except NoLocksError:
+        except atomic.NoLocksError:
             _write(path, change, None)
-    except BusyError:
+    except atomic.BusyError:
         raise MlperfError(
             f"{path}: another session has kept it locked for {LOCK_TIMEOUT_SECONDS:g} s; "
             f"end it, or remove {path.parent / '.writing'}"
@@ -93,14 +87,14 @@ def update(path: Path, change: Callable[[tuple[Suspect, ...]], Iterable[Suspect]
 def _write(
     path: Path,
     change: Callable[[tuple[Suspect, ...]], Iterable[Suspect]],
-    locked: LockedFolder | None,
+    locked: atomic.LockedFolder | None,
 ) -> None:
     stored = load(path)
     after = tuple(change(stored.suspects))
     if after != stored.suspects or not stored.is_any:
         document = _Document(schema=SCHEMA_VERSION, kind=SUSPECTS_KIND, suspects=after)
         text = json.dumps(_DOCUMENT.dump_python(document, mode="json"), indent=1) + "\n"
-        write_bytes(path, text.encode("utf-8"), locked)
+        atomic.write_bytes(path, text.encode("utf-8"), locked)
 
 
 def _listed(file: Path) -> Remembered:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import shlex
 import shutil
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -28,12 +27,7 @@ def engine_python(planned: Planned) -> PythonEnvironment | None:
 
 
 AGAINST = "--mlperf-against"
-_REFERENCE_KINDS: Mapping[str, str] = {
-    "git": "git",
-    "pip": "wheel",
-    "python": "python",
-    "command": "command",
-}
+_REFERENCE_KINDS = {"git": "git", "pip": "wheel", "python": "python", "command": "command"}
 """Key of `baseline_engine` by the prefix of a value of `--mlperf-against`."""
 
 

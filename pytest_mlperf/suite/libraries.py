@@ -68,11 +68,8 @@ def install_command(group: registry.Group, use: str, absent: Sequence[str]) -> s
     missing = {distribution(library) for library in absent}
     all_of_it = {distribution(library) for library in declared_libraries(group, use)} | missing
     extra = _smallest_extra(all_of_it, use) or _smallest_extra(missing, use)
-    return (
-        f"pip install '{DISTRIBUTION}[{extra}]'"
-        if extra
-        else f"pip install {' '.join(sorted(missing))}"
-    )
+    names = f"'{DISTRIBUTION}[{extra}]'" if extra else " ".join(sorted(missing))
+    return f"pip install {names}"
 
 
 def _smallest_extra(needed: Set[str], use: str) -> str | None:

@@ -8,30 +8,8 @@ from typing import Any
 
 from pydantic import ValidationError
 
+from pytest_mlperf.core import metrics
 from pytest_mlperf.core.case import Scenario
-from pytest_mlperf.core.metrics import (
-    ARRIVAL_METRICS,
-    AT_POINTS,
-    COUNTS,
-    CURVE,
-    EFFICIENCY,
-    LATENCIES,
-    METRICS,
-    OF_BENCHMARKS,
-    OFFLINE,
-    RATES,
-    RESOURCES,
-    SAMPLES_PER_JOULE,
-    SEARCH_METRICS,
-    SERVED,
-    SERVER_METRICS,
-    SLOWEST_REPLICA,
-    TOKENS_PER_JOULE,
-    UNGATED,
-    at_point,
-    is_stage,
-    point_of,
-)
 from pytest_mlperf.core.rulings.accuracy import Margin
 from pytest_mlperf.core.untrusted_text import nearest, quoted
 from pytest_mlperf.suite.tables import OF_BEST, AccuracyLimit, EngineEntry, ScenarioEntry
@@ -50,45 +28,34 @@ def margin_of(limit: AccuracyLimit) -> Margin | None:
 
 def gateable(scenario: ScenarioEntry) -> frozenset[str]:
     """Return the performance metrics that a scenario measures and a suite can gate."""
-    return _gateable(scenario) | RESOURCES
-
-
-def _gateable(scenario: ScenarioEntry) -> frozenset[str]:
+    slowest = {metrics.SLOWEST_REPLICA}
     if scenario.find:
-        return (
-            SEARCH_METRICS if scenario.name == Scenario.CONCURRENCY else frozenset({"throughput"})
-        )
-    if scenario.name == Scenario.CONCURRENCY:
-        alone = CURVE | {SLOWEST_REPLICA}
-        return alone | {at_point(name, c) for name in AT_POINTS for c in scenario.points or ()}
-    if scenario.name == Scenario.OPEN_LOOP:  # throughput is what was offered
-        alone, metrics = ARRIVAL_METRICS | {SLOWEST_REPLICA}, AT_POINTS.difference(RATES)
-        return alone | {at_point(name, c) for name in metrics for c in scenario.points or ()}
-    if scenario.name == Scenario.OFFLINE:
-        return OFFLINE | {SLOWEST_REPLICA}
-    if scenario.name.rate_is_condition:
-        return LATENCIES
-    return LATENCIES - SERVED - {SLOWEST_REPLICA}
+        is_curve = scenario.name == Scenario.CONCURRENCY
+        measured = metrics.SEARCH_METRICS if is_curve else frozenset({"throughput"})
+    elif scenario.name.is_curve:
+        is_open = scenario.name == Scenario.OPEN_LOOP  # throughput is what was offered
+        names = metrics.AT_POINTS.difference(metrics.RATES if is_open else ())
+        alone = metrics.ARRIVAL_METRICS if is_open else metrics.CURVE
+        at_points = {metrics.at_point(name, c) for name in names for c in scenario.points or ()}
+        measured = alone | slowest | at_points
+    elif scenario.name == Scenario.OFFLINE:
+        measured = metrics.OFFLINE | slowest
+    elif scenario.name.rate_is_condition:
+        measured = metrics.LATENCIES
+    else:
+        measured = metrics.LATENCIES - metrics.SERVED - slowest
+    return measured | metrics.RESOURCES
 
 
 def gated_server_metrics(limits: Mapping[str, Any], scenario: ScenarioEntry) -> list[str]:
     """Return the server metrics that `limits` gates in a scenario; in a curve one per point."""
     points = scenario.points or (None,)
     every = {
-        name if point is None else at_point(name, point): name
-        for name in sorted(SERVER_METRICS)
+        name if point is None else metrics.at_point(name, point): name
+        for name in sorted(metrics.SERVER_METRICS)
         for point in points
     }
     return [name for name, base in every.items() if not limits.keys().isdisjoint({name, base})]
-
-
-def efficiency_limits(limits: Mapping[str, Any], *, tokens: bool) -> dict[str, float]:
-    """Return the limits of efficiency metrics; default: samples or tokens per joule."""
-    suite_limits = {
-        name: share(limits[name][METRICS[name].limit_key]) for name in limits if name in EFFICIENCY
-    }
-    default = TOKENS_PER_JOULE if tokens else SAMPLES_PER_JOULE
-    return suite_limits or {default: METRICS[default].limit}
 
 
 def limit_defects(
@@ -113,17 +80,17 @@ def limit_defects(
         )
     copies = any(e.replicas_on(name) > 1 for e in engines for name in e.accelerators)
     for where, table in tables:
-        if SLOWEST_REPLICA in table and not copies:
+        if metrics.SLOWEST_REPLICA in table and not copies:
             message = "no engine entry has replicas, which this limit compares; remove it"
-            yield (*where, SLOWEST_REPLICA), message
+            yield (*where, metrics.SLOWEST_REPLICA), message
     yield from _gated_nowhere(limits, scenarios, judged)
     for index, scenario in enumerate(scenarios):
         measured = gateable(scenario) | {
             *gated_server_metrics(scenario.limits, scenario),
-            *SERVER_METRICS,
+            *metrics.SERVER_METRICS,
         }
         for name in scenario.limits:
-            if name in METRICS and name not in measured | UNGATED:
+            if name in metrics.METRICS and name not in measured | metrics.UNGATED:
                 yield (
                     ("scenarios", index, "limits", name),
                     f"{name} cannot be gated in {scenario.name}"
@@ -135,13 +102,13 @@ def _gated_nowhere(
     limits: Mapping[str, Any], scenarios: Sequence[ScenarioEntry], judged: Collection[str]
 ) -> Iterator[Defect]:
     """Yield a defect for each limit of the suite on a metric that no scenario gates."""
-    held = {*judged, *EFFICIENCY, *SERVER_METRICS}
-    for name in (one for one in limits if one in METRICS and one not in held):
+    held = {*judged, *metrics.EFFICIENCY, *metrics.SERVER_METRICS}
+    for name in (one for one in limits if one in metrics.METRICS and one not in held):
         if any(name in gateable(scenario) for scenario in scenarios):
-            key = f'"{name}"' if point_of(name) else name
+            key = f'"{name}"' if metrics.point_of(name) else name
             advice = f"write limits = {{ {key} = … }} in the scenario that should gate it"
             yield ("limits", name), f"no scenario gates this metric by default; {advice}"
-        elif point_of(name):
+        elif metrics.point_of(name):
             message = (
                 f"no scenario measures {name}: correct the number after @, which must be one of "
                 "points, or the metric"
@@ -160,15 +127,19 @@ def _table_defects(
         if where == ("limits", OF_BEST):
             yield from _share_defects(where, bound)
             continue
-        if name in UNGATED or is_stage(name):
-            kind = " a count: it is" if name in COUNTS else ""
+        if name in metrics.UNGATED or metrics.is_stage(name):
+            kind = " a count: it is" if name in metrics.COUNTS else ""
             yield where, f"{name} is{kind} reported, and cannot be gated; remove this limit"
             continue
-        if name not in METRICS or name in OF_BENCHMARKS:
-            names = [one for one in (*METRICS, "accuracy", OF_BEST) if one not in OF_BENCHMARKS]
+        if name not in metrics.METRICS or name in metrics.OF_BENCHMARKS:
+            names = [
+                one
+                for one in (*metrics.METRICS, "accuracy", OF_BEST)
+                if one not in metrics.OF_BENCHMARKS
+            ]
             yield where, f"unknown metric {name!r}{nearest(name, names)}"
             continue
-        metric = METRICS[name]
+        metric = metrics.METRICS[name]
         keys = set(bound) if isinstance(bound, Mapping) else set()
         strange = sorted(keys - {"max_drop", "max_rise"})
         if strange:

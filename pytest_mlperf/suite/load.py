@@ -65,15 +65,6 @@ def line_of(text: str, where: Sequence[str | int]) -> int:
     return next((places[path[:n]] for n in range(len(path), 0, -1) if path[:n] in places), 1)
 
 
-def lines_of_tables(text: str, name: str) -> list[int]:
-    """Return the 1-based line of every `[[name]]` header."""
-    return [
-        line
-        for path, line in _places(text).items()
-        if len(path) == 2 and path[0] == name and isinstance(path[1], int)
-    ]
-
-
 @lru_cache(maxsize=2)
 def _places(text: str) -> dict[KeyPath, int]:
     places: dict[KeyPath, int] = {}

@@ -20,22 +20,9 @@ from pytest_mlperf.rounds import ROUNDS, RoundWorkload, load_round
 from pytest_mlperf.rounds.endpoints import points_up_to, seed_sets
 from pytest_mlperf.rounds.published import benchmarks, official_results
 from pytest_mlperf.rounds.work import find_work, parse_work
-from pytest_mlperf.suite import values
+from pytest_mlperf.suite import tables, values
 from pytest_mlperf.suite.find import find_defects, limits_of
 from pytest_mlperf.suite.limits import gated_server_metrics, limit_defects, margin_of
-from pytest_mlperf.suite.tables import (
-    OF_BEST,
-    AccuracyLimit,
-    DatasetSource,
-    EngineEntry,
-    ExpectedFailure,
-    PairEntry,
-    Price,
-    ScenarioEntry,
-    Table,
-    Workload,
-    limits_schema,
-)
 
 Figures = Mapping[str, Mapping[str, Any]]
 """Peaks, bandwidth and memory of GPUs by class, from the suite's `[accelerators]`."""
@@ -87,7 +74,7 @@ class Inconsistent(ValueError):
         self.defects = defects
 
 
-class Suite(Table):
+class Suite(tables.Table):
     """One suite file: one workload, its engines and its scenarios."""
 
     schema_: Literal[1] = Field(alias="schema")
@@ -98,21 +85,21 @@ class Suite(Table):
     """official: MLPerf's own durations and counts."""
     division: Literal["closed", "open"] = "closed"
     """open: other weights and shortcuts are allowed; has separate baselines."""
-    workload: Workload
-    engines: list[EngineEntry] = Field(min_length=1)
-    scenarios: list[ScenarioEntry] = Field(min_length=1)
-    limits: Annotated[dict[str, Any], WithJsonSchema(limits_schema(accuracy=True))] = Field(
+    workload: tables.Workload
+    engines: list[tables.EngineEntry] = Field(min_length=1)
+    scenarios: list[tables.ScenarioEntry] = Field(min_length=1)
+    limits: Annotated[dict[str, Any], WithJsonSchema(tables.limits_schema(accuracy=True))] = Field(
         default_factory=dict
     )
     """The smallest change that matters, by metric."""
-    prices: dict[values.Accelerator, Price] = Field(
+    prices: dict[values.Accelerator, tables.Price] = Field(
         default_factory=dict, json_schema_extra={"additionalProperties": False}
     )
     accelerators: Annotated[dict[StrictStr, dict[str, Any]], WithJsonSchema(FIGURES_SCHEMA)] = (
         Field(default_factory=dict)
     )
-    expected_failures: list[ExpectedFailure] = Field(default_factory=list)
-    pairs: list[PairEntry] = Field(default_factory=list)
+    expected_failures: list[tables.ExpectedFailure] = Field(default_factory=list)
+    pairs: list[tables.PairEntry] = Field(default_factory=list)
     """Claims that one engine entry beats another."""
 
     @model_validator(mode="after")
@@ -120,16 +107,7 @@ class Suite(Table):
         if self.round not in ROUNDS:
             message = f"no round {self.round!r}; rounds: {', '.join(ROUNDS)}"
             raise Inconsistent([(("round",), message)])
-        checks = (
-            _workload,
-            _data,
-            _scenarios,
-            _rates,
-            _limits,
-            _physics,
-            _engines,
-            _failure_defects,
-        )
+        checks = (_data, _scenarios, _rates, _limits, _physics, _engines, _failure_defects)
         defects = [defect for check in checks for defect in check(self)]
         if defects:
             raise Inconsistent(defects)
@@ -202,8 +180,8 @@ class Suite(Table):
         )
 
     def data_of(
-        self, scenario: ScenarioEntry, phase: Phase
-    ) -> tuple[values.KeyPath, DatasetSource]:
+        self, scenario: tables.ScenarioEntry, phase: Phase
+    ) -> tuple[values.KeyPath, tables.DatasetSource]:
         """Return the key and the data set that a scenario uses in a phase.
 
         A scenario's `dataset` is for both phases, unless it has an `accuracy_dataset`.
@@ -212,13 +190,13 @@ class Suite(Table):
         if phase == "compliance" and tested:
             return (*WORKLOAD, "compliance_dataset"), tested
         names = ("accuracy_dataset", "dataset") if phase == "accuracy" else ("dataset",)
-        tables = (
+        owners = (
             (("scenarios", self.scenarios.index(scenario)), scenario),
             (WORKLOAD, self.workload),
         )
         return next(
             ((*where, name), source)
-            for where, table in tables
+            for where, table in owners
             for name in names
             if (source := getattr(table, name)) is not None
         )
@@ -255,12 +233,12 @@ class Suite(Table):
         return self.workload.twin_of is None and self.rules is not None
 
     @property
-    def entries(self) -> list[EngineEntry]:
+    def entries(self) -> list[tables.EngineEntry]:
         """Engine entries; one with several power limits is listed once for each of them."""
         return [one for entry in self.engines for one in entry.at_limits]
 
     @property
-    def reference_engine(self) -> EngineEntry | None:
+    def reference_engine(self) -> tables.EngineEntry | None:
         """Engine entry whose scores are the accuracy baseline of all entries, or None."""
         reference = self._accuracy.reference
         return next((e for e in self.engines if reference in (e.label, e.full_label)), None)
@@ -286,15 +264,15 @@ class Suite(Table):
         return GpuPrice(**price.model_dump()) if price else None
 
     @property
-    def _accuracy(self) -> AccuracyLimit:
-        return AccuracyLimit.model_validate(self.limits.get("accuracy", {}))
+    def _accuracy(self) -> tables.AccuracyLimit:
+        return tables.AccuracyLimit.model_validate(self.limits.get("accuracy", {}))
 
     @property
     def min_official_share(self) -> float | None:
         """Minimum share of the best official result; None if the suite sets none."""
-        return values.share(self.limits[OF_BEST]) if OF_BEST in self.limits else None
+        return values.share(self.limits[tables.OF_BEST]) if tables.OF_BEST in self.limits else None
 
-    def judged_metrics(self, scenario: ScenarioEntry) -> list[str]:
+    def judged_metrics(self, scenario: tables.ScenarioEntry) -> list[str]:
         """Return the metrics that a scenario gates: its defaults, and those in its `limits`.
 
         Metrics of a server are also gated if they are in the suite's `[limits]`.
@@ -306,7 +284,7 @@ class Suite(Table):
         server_metrics = gated_server_metrics({**self.limits, **scenario.limits}, scenario)
         return list(dict.fromkeys((*defaults, *own_metrics, *server_metrics)))
 
-    def gated(self, scenario: ScenarioEntry) -> dict[str, float]:
+    def gated(self, scenario: tables.ScenarioEntry) -> dict[str, float]:
         """Return the metrics that are gated in a scenario, with their limits as shares.
 
         A limit comes from the scenario's `limits`, else from the suite's `[limits]`, else from the
@@ -331,30 +309,29 @@ def _workload(suite: Suite) -> Iterator[values.Defect]:
     workload, workloads = suite.workload, load_round(suite.round).names
     twin = workload.twin_of
     if twin is not None and twin not in workloads:
-        message = f"{twin!r} is not a workload of {suite.round}{nearest(twin, workloads)}"
-        yield ("workload", "twin_of"), message
+        yield ("twin_of",), f"{twin!r} is not a workload of {suite.round}{nearest(twin, workloads)}"
     if twin is not None and workload.name in workloads:
-        message = f"{workload.name!r} is MLPerf's own name; give the twin a name of its own"
-        yield ("workload", "name"), message
+        yield ("name",), f"{workload.name!r} is MLPerf's own name; give the twin a name of its own"
     if suite.profile == "official" and suite.unofficial:
-        yield ("workload", "name"), suite.unofficial
+        yield ("name",), suite.unofficial
     for key in ("reference", "timed_tokens") if suite.is_mlperf else ():
         if getattr(workload, key):
             yield (
-                ("workload", key),
+                (key,),
                 f"{key} of {workload.name} is MLPerf's; remove it, or rename the workload and add "
                 'twin_of = "..."',
             )
     if workload.reference and workload.scorer is None and suite.rules is None:
         message = 'nothing scores this workload: add scorer = { use = "top1" }, or twin_of = "..."'
-        yield ("workload", "reference"), message
+        yield ("reference",), message
     if suite.is_mlperf and workload.tokens not in {None, suite.rules and suite.rules.tokens}:
-        yield ("workload", "tokens"), f"{workload.name} has MLPerf's own rules; remove tokens"
+        yield ("tokens",), f"{workload.name} has MLPerf's own rules; remove tokens"
     if workload.target > 1:
-        yield ("workload", "target"), "must be at most 100 % of the reference"
+        yield ("target",), "must be at most 100 % of the reference"
 
 
 def _data(suite: Suite) -> Iterator[values.Defect]:
+    yield from values.under(WORKLOAD, _workload(suite))
     if gap := suite.data_gap:
         yield gap
     rules = suite.rules
@@ -364,43 +341,44 @@ def _data(suite: Suite) -> Iterator[values.Defect]:
             reason = f"only {test} uses it, which {suite.round} does not require for this workload"
             yield (*WORKLOAD, key), f"{reason}: remove it"
     if not (suite.workload.scorer or (rules and rules.scorer)):
-        tables = [(WORKLOAD, suite.workload.accuracy_dataset)]
-        tables += [(("scenarios", i), s.accuracy_dataset) for i, s in enumerate(suite.scenarios)]
-        for where, source in tables:
+        sources = [(WORKLOAD, suite.workload.accuracy_dataset)]
+        sources += [(("scenarios", i), s.accuracy_dataset) for i, s in enumerate(suite.scenarios)]
+        for where, source in sources:
             if source:
                 yield (*where, "accuracy_dataset"), "nothing scores it: add a scorer to [workload]"
 
 
 def _scenarios(suite: Suite) -> Iterator[values.Defect]:
-    rules, names = suite.rules, set()
+    names = [scenario.name for scenario in suite.scenarios]
     for index, scenario in enumerate(suite.scenarios):
-        where = ("scenarios", index, "name")
-        if scenario.name in names:
-            yield where, f"duplicate case: {scenario.name} is listed twice"
-        names.add(scenario.name)
-        has_it = rules is not None and scenario.name in rules.scenarios
-        if scenario.name == Scenario.INTERACTIVE and not suite.tokens and not has_it:
-            yield where, "Interactive is for language models only"
-        elif scenario.name.is_curve:
-            yield from _loop(scenario, index)
-        elif suite.is_mlperf and rules and scenario.name not in rules.scenarios:
-            yield (
-                where,
-                f"{suite.workload.name} has no {scenario.name} in {suite.round}; "
-                f"it has {', '.join(rules.scenarios)}",
-            )
-        for key, owners in OF_LOOPS.items():
-            if scenario.name not in owners and getattr(scenario, key) is not None:
-                has = "has" if len(owners) == 1 else "have"
-                message = f"{scenario.name} has no {key}; {' and '.join(owners)} {has}"
-                yield ("scenarios", index, key), message
-        if not scenario.name.is_curve:
-            yield from _latency_limits(suite, scenario, index)
-        if scenario.find:
-            constants = suite.rules.scenarios.get(scenario.name) if suite.rules else None
-            limits = limits_of(scenario, constants, tokens=suite.tokens)
-            defects = find_defects(scenario, limits, tokens=suite.tokens)
-            yield from ((("scenarios", index, *where), what) for where, what in defects)
+        where = ("scenarios", index)
+        if scenario.name in names[:index]:
+            yield (*where, "name"), f"duplicate case: {scenario.name} is listed twice"
+        yield from values.under(where, _scenario(suite, scenario))
+
+
+def _scenario(suite: Suite, scenario: tables.ScenarioEntry) -> Iterator[values.Defect]:
+    rules = suite.rules
+    constants = rules.scenarios.get(scenario.name) if rules else None
+    if scenario.name == Scenario.INTERACTIVE and not suite.tokens and not constants:
+        yield ("name",), "Interactive is for language models only"
+    elif scenario.name.is_curve:
+        yield from _loop(scenario)
+    elif suite.is_mlperf and rules and not constants:
+        yield (
+            ("name",),
+            f"{suite.workload.name} has no {scenario.name} in {suite.round}; "
+            f"it has {', '.join(rules.scenarios)}",
+        )
+    for key, owners in OF_LOOPS.items():
+        if scenario.name not in owners and getattr(scenario, key) is not None:
+            has = "has" if len(owners) == 1 else "have"
+            yield (key,), f"{scenario.name} has no {key}; {' and '.join(owners)} {has}"
+    if not scenario.name.is_curve:
+        yield from _latency_limits(suite, scenario)
+    if scenario.find:
+        limits = limits_of(scenario, constants, tokens=suite.tokens)
+        yield from find_defects(scenario, limits, tokens=suite.tokens)
 
 
 _LOOPS = (Scenario.CONCURRENCY, Scenario.OPEN_LOOP)
@@ -420,42 +398,38 @@ MAX_FAILED_SHARE = 0.1
 NOT_OF_LOOPS = ("target_qps", "min_query_count", "latency_limit", "ttft_limit", "tpot_limit")
 
 
-def _loop(scenario: ScenarioEntry, index: int) -> Iterator[values.Defect]:
-    where, is_open = ("scenarios", index), scenario.name == Scenario.OPEN_LOOP
+def _loop(scenario: tables.ScenarioEntry) -> Iterator[values.Defect]:
+    is_open = scenario.name == Scenario.OPEN_LOOP
     if scenario.points is None and scenario.find is None:
         needs = "requests per second" if is_open else "requests in flight"
-        yield (*where, "name"), f"{scenario.name} needs points: {needs}"
+        yield ("name",), f"{scenario.name} needs points: {needs}"
     elif not is_open and (parts := [x for x in scenario.run_points if type(x) is not int]):
         defect = (
             f"{list(scenario.run_points)} are not points; write numbers of requests: [1, 8, 64]"
         )
         if parts == [x for x in parts if x < 1]:
             defect = f"a point is a number of requests from 1 to {values.MAX_CONCURRENCY:,}"
-        yield (*where, "points"), defect
+        yield ("points",), defect
     if scenario.max_concurrency and scenario.points != points_up_to(scenario.max_concurrency):
-        message = "write points or max_concurrency, not both"
-        yield (*where, "points"), message
+        yield ("points",), "write points or max_concurrency, not both"
     if scenario.seed_set is not None and scenario.seed_set not in seed_sets():
         names = ", ".join(seed_sets())
-        yield (
-            (*where, "seed_set"),
-            f"unknown seed set {quoted(scenario.seed_set)}; published are: {names}",
-        )
+        yield ("seed_set",), f"unknown seed set {quoted(scenario.seed_set)}; published are: {names}"
     for name in NOT_OF_LOOPS:
         if getattr(scenario, name) is not None:
-            yield (*where, name), f"{scenario.name} takes points, not {name}; remove it"
+            yield (name,), f"{scenario.name} takes points, not {name}; remove it"
     if (scenario.max_failed or 0.0) > MAX_FAILED_SHARE:
         message = f"must be at most {MAX_FAILED_SHARE:.0%}, or nothing useful is measured"
-        yield (*where, "max_failed"), message
+        yield ("max_failed",), message
     if (scenario.arrivals == "gamma") != (scenario.burstiness is not None):
         yield (
-            (*where, "arrivals" if scenario.arrivals == "gamma" else "burstiness"),
+            ("arrivals" if scenario.arrivals == "gamma" else "burstiness",),
             'burstiness is the shape of arrivals = "gamma": write both or neither (1 is Poisson, '
             "less is burstier)",
         )
 
 
-def _latency_limits(suite: Suite, scenario: ScenarioEntry, index: int) -> Iterator[values.Defect]:
+def _latency_limits(suite: Suite, scenario: tables.ScenarioEntry) -> Iterator[values.Defect]:
     needed = ("ttft_limit", "tpot_limit") if suite.tokens else ("latency_limit",)
     written = [
         name
@@ -465,8 +439,7 @@ def _latency_limits(suite: Suite, scenario: ScenarioEntry, index: int) -> Iterat
     for name in written:
         if name not in needed:
             kind = "a language model" if suite.tokens else "not a language model (tokens = true)"
-            message = f"{suite.workload.name} is {kind}: write {' and '.join(needed)}"
-            yield ("scenarios", index, name), message
+            yield (name,), f"{suite.workload.name} is {kind}: write {' and '.join(needed)}"
     if not scenario.name.rate_is_condition or suite.is_mlperf:
         return
     rules = suite.rules
@@ -474,8 +447,7 @@ def _latency_limits(suite: Suite, scenario: ScenarioEntry, index: int) -> Iterat
         return
     if missing := [name for name in needed if name not in written]:
         example = " and ".join(f'{name} = "{EXAMPLES[name]}"' for name in missing)
-        message = f"no latency limit is known for {suite.workload.name}: write {example}"
-        yield ("scenarios", index, "name"), message
+        yield ("name",), f"no latency limit is known for {suite.workload.name}: write {example}"
 
 
 def _rates(suite: Suite) -> Iterator[values.Defect]:
@@ -493,8 +465,8 @@ def _rates(suite: Suite) -> Iterator[values.Defect]:
 def _limits(suite: Suite) -> Iterator[values.Defect]:
     judged = {name for scenario in suite.scenarios for name in suite.judged_metrics(scenario)}
     yield from limit_defects(suite.limits, suite.scenarios, suite.engines, judged)
-    name, where = suite.workload.name, ("limits", OF_BEST)
-    if OF_BEST not in suite.limits:
+    name, where = suite.workload.name, ("limits", tables.OF_BEST)
+    if tables.OF_BEST not in suite.limits:
         return
     if suite.division == "open":
         yield where, "official results are of the closed division; remove this limit"
@@ -532,17 +504,7 @@ def _engines(suite: Suite) -> Iterator[values.Defect]:
     index_by_case: dict[str, int] = {}
     for index, entry in enumerate(suite.engines):
         where = ("engines", index)
-        if not NAME_PATTERN.fullmatch(entry.label):
-            message = f'{entry.use!r} cannot be part of a test id; add name = "..." to this entry'
-            yield (*where, "use"), message
-        if entry.techniques and suite.division == "closed":
-            yield (
-                (*where, "techniques"),
-                f"{', '.join(entry.techniques)}: not allowed in the closed division; write "
-                'division = "open" at the top of the suite',
-            )
-        yield from _power_limits(entry, index)
-        yield from _server(entry, index)
+        yield from values.under(where, _entry(suite, entry))
         for copy, accelerator in ((o, name) for o in entry.at_limits for name in o.accelerators):
             # As in test ids: different splits into name and precision can be the same id.
             key = f"{copy.label}-{copy.precision}-{accelerator}"
@@ -555,22 +517,28 @@ def _engines(suite: Suite) -> Iterator[values.Defect]:
             elif copy.accelerators.count(accelerator) > 1:
                 message = f"duplicate case: {accelerator!r} is listed twice"
                 yield (*where, "accelerators"), message
-        for name in entry.on:
-            if name not in entry.accelerators:
-                message = f"this entry does not run on {name!r}; it runs on "
-                yield (*where, "on", name), message + ", ".join(entry.accelerators)
 
 
-def _server(entry: EngineEntry, index: int) -> Iterator[values.Defect]:
-    where, accelerators = ("engines", index, "server"), entry.accelerators
-    if entry.server and not all(entry.options_on(name).get("url") for name in accelerators):
-        yield where, "this table is only for engines with the option url; set url, or remove it"
-    elif entry.server and entry.server.accelerator not in {None, *accelerators}:
-        message = f"contradicts accelerators ({', '.join(accelerators)}): remove one of the two"
-        yield (*where, "accelerator"), message
-
-
-def _power_limits(entry: EngineEntry, index: int) -> Iterator[values.Defect]:
+def _entry(suite: Suite, entry: tables.EngineEntry) -> Iterator[values.Defect]:
+    accelerators = ", ".join(entry.accelerators)
+    if not NAME_PATTERN.fullmatch(entry.label):
+        message = f'{entry.use!r} cannot be part of a test id; add name = "..." to this entry'
+        yield ("use",), message
+    if entry.techniques and suite.division == "closed":
+        yield (
+            ("techniques",),
+            f"{', '.join(entry.techniques)}: not allowed in the closed division; write "
+            'division = "open" at the top of the suite',
+        )
+    for name in entry.on:
+        if name not in entry.accelerators:
+            yield ("on", name), f"this entry does not run on {name!r}; it runs on {accelerators}"
+    if entry.server and not all(entry.options_on(n).get("url") for n in entry.accelerators):
+        message = "this table is only for engines with the option url; set url, or remove it"
+        yield ("server",), message
+    elif entry.server and entry.server.accelerator not in {None, *entry.accelerators}:
+        message = f"contradicts accelerators ({accelerators}): remove one of the two"
+        yield ("server", "accelerator"), message
     for name in dict.fromkeys(entry.accelerators):
         override = entry.on[name].power_limit_w if name in entry.on else None
         kind = split(name)[1]
@@ -580,7 +548,7 @@ def _power_limits(entry: EngineEntry, index: int) -> Iterator[values.Defect]:
         if lack and entry.limits_on(name):
             where = ("on", name, "power_limit_w") if override else ("power_limit_w",)
             yield (
-                ("engines", index, *where),
+                where,
                 f"{name} {lack}; set power_limit_w for other accelerators under "
                 '[engines.on."H200"]',
             )

@@ -10,7 +10,7 @@ from pytest_mlperf.core.case import Case, Kind
 from pytest_mlperf.judge.ratio import FIRST_LOOK
 from pytest_mlperf.suite.benchmarks import PlannedBenchmark
 from pytest_mlperf.suite.claims import accelerators_of, metric_of, scenario_of, side_of
-from pytest_mlperf.suite.load import line_of, lines_of_tables
+from pytest_mlperf.suite.load import line_of
 from pytest_mlperf.suite.model import Suite
 from pytest_mlperf.suite.plan import Planned, url_of
 from pytest_mlperf.suite.tables import PairEntry
@@ -107,12 +107,11 @@ def plan_pairs(planned: Sequence[Planned]) -> list[PlannedPair]:
     if not suite.pairs:
         return []
     text = path.read_text("utf-8-sig")
-    lines = lines_of_tables(text, "pairs") or [line_of(text, ("pairs",))] * len(suite.pairs)
     cases: dict[tuple[int, str, str], Planned] = {
         (id(p.engine), p.case.accelerator, p.case.scenario): p for p in planned
     }
     pairs = []
-    for entry, line in zip(suite.pairs, lines, strict=True):
+    for index, entry in enumerate(suite.pairs):
         a, b = side_of(suite, entry.a), side_of(suite, entry.b)
         scenario = scenario_of(suite, entry)
         for on_a, on_b in accelerators_of(a, b):
@@ -124,7 +123,7 @@ def plan_pairs(planned: Sequence[Planned]) -> list[PlannedPair]:
                     b=case_b,
                     metric=metric_of(suite, entry),
                     least=entry.expect,
-                    line=line,
+                    line=line_of(text, ("pairs", index)),
                 )
             )
     return pairs

@@ -10,12 +10,7 @@ from typing import Any
 
 from pytest_mlperf.core.errors import SuiteError, UnavailableError
 from pytest_mlperf.core.untrusted_text import closest, texts_in
-from pytest_mlperf.stores.foreign import (
-    MAX_POINTER_BYTES,
-    PointerError,
-    UnfitError,
-    read_regular,
-)
+from pytest_mlperf.stores import foreign
 from pytest_mlperf.suite.load import line_of
 
 
@@ -138,15 +133,15 @@ def _first_weights(model: Path) -> Path:
 
 
 def _defect(file: Path) -> str:
-    if not file.is_file() or (size := file.stat().st_size) > MAX_POINTER_BYTES:
+    if not file.is_file() or (size := file.stat().st_size) > foreign.MAX_POINTER_BYTES:
         return ""
     if size == 0:
         return f"{file} is empty (0 bytes); download it again"
     try:
-        read_regular(file, MAX_POINTER_BYTES)
-    except PointerError as pointer:
+        foreign.read_regular(file, foreign.MAX_POINTER_BYTES)
+    except foreign.PointerError as pointer:
         return f"{file} is {pointer.strerror}"
-    except (OSError, UnfitError):
+    except (OSError, foreign.UnfitError):
         return ""  # the reader reports the error
     return ""
 

@@ -10,59 +10,23 @@ from pathlib import Path
 from typing import Any, Literal
 
 from pytest_mlperf import registry
+from pytest_mlperf.core import metrics
 from pytest_mlperf.core.case import AUDITS, Case, Kind, Phase, Profile, Scenario
 from pytest_mlperf.core.errors import SuiteError
 from pytest_mlperf.core.job import LOADED_QUERIES, Expected, Factory
-from pytest_mlperf.core.metrics import COUNTS, EFFICIENCY, METRICS, SLOWEST_REPLICA
 from pytest_mlperf.core.rulings.accuracy import DEFAULT_MARGIN, Margin
 from pytest_mlperf.core.rulings.gate import GateWindow
 from pytest_mlperf.hardware.contention import port_here
 from pytest_mlperf.rounds import RoundMetric, RoundScenario, RoundWorkload
 from pytest_mlperf.rounds.compliance import constants
+from pytest_mlperf.suite import tables
 from pytest_mlperf.suite.claims import claim_defects
 from pytest_mlperf.suite.find import USUAL_RUNS, FindEntry
-from pytest_mlperf.suite.limits import efficiency_limits
-from pytest_mlperf.suite.load import all_defects, line_of, lines_of_tables, load_suite
+from pytest_mlperf.suite.load import all_defects, line_of, load_suite
 from pytest_mlperf.suite.model import Suite
 from pytest_mlperf.suite.places import place_of
 from pytest_mlperf.suite.rules import accelerator_defects, build_defects, source_defects
-from pytest_mlperf.suite.tables import (
-    BaselineEngine,
-    DatasetSource,
-    EngineEntry,
-    ScenarioEntry,
-    title_of,
-)
-from pytest_mlperf.suite.values import KeyPath
-
-
-def score_bounds(
-    suite: Suite, scenario: RoundScenario, lower: Collection[str]
-) -> Mapping[str, GateWindow] | None:
-    """Return the accuracy gate's bounds by score; None without a reference score.
-
-    A tiny twin of an MLPerf workload has its own reference scores and MLPerf's relative bounds.
-
-    Args:
-        scenario: The round's constants of the scenario, which may have its own gates.
-        lower: Metrics for which the scorer declares that lower is better.
-    """
-    rules, workload = suite.rules, suite.workload
-    if suite.scorer_gap:
-        return None
-    if suite.is_mlperf and rules:
-        metrics = {**rules.metrics, **scenario.metrics}
-        return {name: _bounds(own, rules.targets[0], rules) for name, own in metrics.items()}
-    if workload.reference is None:
-        return None
-    return {
-        name: _bounds(
-            _suite_metric(name, reference, rules, is_lower_better=name in lower),
-            workload.target,
-            rules,
-        )
-        for name, reference in workload.reference.items()
-    }
+from pytest_mlperf.suite.values import KeyPath, share
 
 
 def gate_samples(suite: Suite, scenario: RoundScenario) -> int | None:
@@ -90,16 +54,10 @@ def _suite_metric(
 
 def _bounds(metric: RoundMetric, target: float, rules: RoundWorkload | None) -> GateWindow:
     low, high = metric.bounds(target)
-    return GateWindow(
-        reference=metric.reference, low=low, high=high, most=_highest_score(metric, rules)
-    )
-
-
-def _highest_score(metric: RoundMetric, rules: RoundWorkload | None) -> float | None:
-    """Return a sample's maximum score: 100, or the output token limit; None if it has none."""
+    most = None if metric.name in metrics.COUNTS or metric.reference > 100 else 100.0
     if metric.name == "tokens_per_sample":
-        return rules.lengths.max_output_tokens if rules else None
-    return None if metric.name in COUNTS or metric.reference > 100 else 100.0
+        most = rules.lengths.max_output_tokens if rules else None
+    return GateWindow(reference=metric.reference, low=low, high=high, most=most)
 
 
 QUICK_DURATION_S = 60.0
@@ -120,10 +78,10 @@ class CaseData:
     """Select the data sets for timing and scoring a case; often both are the same."""
 
     suite: Suite
-    scenario: ScenarioEntry
+    scenario: tables.ScenarioEntry
     constants: RoundScenario
 
-    def source(self, phase: Phase) -> DatasetSource:
+    def source(self, phase: Phase) -> tables.DatasetSource:
         """Return the data set of a phase as written in the suite file."""
         return self.suite.data_of(self.scenario, phase)[1]
 
@@ -184,8 +142,8 @@ class Planned:
     path: Path
     line: int
     index: int
-    engine: EngineEntry
-    scenario: ScenarioEntry
+    engine: tables.EngineEntry
+    scenario: tables.ScenarioEntry
     fewest_runs: int = 1
     audited: bool = False
 
@@ -212,7 +170,7 @@ class Planned:
         return self.engine.limit_w
 
     @property
-    def baseline_engine(self) -> BaselineEngine | None:
+    def baseline_engine(self) -> tables.BaselineEngine | None:
         """Build of the engine that the suite names as baseline of this entry; None without one."""
         return self.engine.baseline_engine
 
@@ -224,7 +182,7 @@ class Planned:
     @property
     def elsewhere(self) -> str:
         """Other Python of the engine, as the suite writes it; "" if it is this Python."""
-        return "" if registry.harness(self.engine.use) else title_of(self.engine)
+        return "" if registry.harness(self.engine.use) else tables.title_of(self.engine)
 
     @property
     def harness(self) -> str:
@@ -240,7 +198,7 @@ class Planned:
         kinds = {
             Kind.ACCURACY: bool(self.scorer_name),
             Kind.PERFORMANCE: True,
-            Kind.EFFICIENCY: bool(EFFICIENCY & set(self.suite.limits)),
+            Kind.EFFICIENCY: bool(metrics.EFFICIENCY & set(self.suite.limits)),
         }
         return (*(kind for kind, has in kinds.items() if has), *self.audits)
 
@@ -269,12 +227,12 @@ class Planned:
         return Factory(target=target, options=source.options if source else {})
 
     @property
-    def accuracy_reference(self) -> EngineEntry:
+    def accuracy_reference(self) -> tables.EngineEntry:
         """Engine entry whose scores are this case's accuracy baseline, at any power limit."""
         return self.suite.reference_engine or self.entry
 
     @property
-    def entry(self) -> EngineEntry:
+    def entry(self) -> tables.EngineEntry:
         """Engine entry as the suite writes it, with all its power limits."""
         return self.suite.engines[self.index]
 
@@ -293,8 +251,27 @@ class Planned:
         return CaseData(self.suite, self.scenario, self.round_scenario)
 
     def bounds(self, lower: Collection[str]) -> Mapping[str, GateWindow] | None:
-        """Return the gate's bounds by score, or None; less is better for the scores in `lower`."""
-        return score_bounds(self.suite, self.round_scenario, lower)
+        """Return the accuracy gate's bounds by score; None without a reference score.
+
+        A tiny twin of an MLPerf workload has its own reference scores and MLPerf's relative bounds.
+        `lower` has the metrics for which the scorer declares that lower is better.
+        """
+        rules, workload = self.suite.rules, self.suite.workload
+        if self.suite.scorer_gap:
+            return None
+        if self.suite.is_mlperf and rules:
+            official = {**rules.metrics, **self.round_scenario.metrics}
+            return {name: _bounds(own, rules.targets[0], rules) for name, own in official.items()}
+        if workload.reference is None:
+            return None
+        return {
+            name: _bounds(
+                _suite_metric(name, reference, rules, is_lower_better=name in lower),
+                workload.target,
+                rules,
+            )
+            for name, reference in workload.reference.items()
+        }
 
     @property
     def round_scenario(self) -> RoundScenario:
@@ -309,13 +286,17 @@ class Planned:
         """Gated performance metrics with their limits, as shares."""
         limits = self.suite.gated(self.scenario)
         if self.engine.replicas_on(self.case.accelerator) == 1:
-            limits.pop(SLOWEST_REPLICA, None)
+            limits.pop(metrics.SLOWEST_REPLICA, None)
         return limits
 
     @property
     def efficiency_limits(self) -> dict[str, float]:
-        """Metrics of `test_efficiency` with their limits, as shares."""
-        return efficiency_limits(self.suite.limits, tokens=self.suite.tokens)
+        """Metrics of `test_efficiency` with their limits; default: samples or tokens per joule."""
+        limits = self.suite.limits
+        names = (name for name in limits if name in metrics.EFFICIENCY)
+        gated = {name: share(limits[name][metrics.METRICS[name].limit_key]) for name in names}
+        default = metrics.TOKENS_PER_JOULE if self.suite.tokens else metrics.SAMPLES_PER_JOULE
+        return gated or {default: metrics.METRICS[default].limit}
 
     @property
     def seconds_per_run(self) -> float:
@@ -345,7 +326,9 @@ class Planned:
         scenario = self.case.scenario
         loaded = scenario.rate_is_condition or scenario is Scenario.MULTI_STREAM
         loadgen = LOADED_QUERIES if loaded else QUICK_QUERIES_OTHERWISE
-        gated = (METRICS[n].min_queries for n in self.limits if not self.scenario.run_points)
+        gated = (
+            metrics.METRICS[n].min_queries for n in self.limits if not self.scenario.run_points
+        )
         return self.scenario.min_query_count or max((loadgen, *gated))
 
     @property
@@ -383,8 +366,7 @@ def plan_suite(path: Path) -> list[Planned]:
     checks = (accelerator_defects, source_defects, claim_defects, build_defects)
     if defects := [defect for check in checks for defect in check(suite)]:
         raise all_defects(path, text, defects)
-    lines = lines_of_tables(text, "engines") or [line_of(text, ("engines",))]
-    return planned_cases(suite, path, lambda index: lines[min(index, len(lines) - 1)])
+    return planned_cases(suite, path, lambda index: line_of(text, ("engines", index)))
 
 
 def in_profile(

@@ -9,7 +9,7 @@ import contextlib
 import functools
 import json
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -21,16 +21,10 @@ from pytest_mlperf.core.errors import EnvironmentFault, SuiteError, UnavailableE
 from pytest_mlperf.hardware.machine import split
 from pytest_mlperf.rounds import load_round
 from pytest_mlperf.rounds.endpoints import seed_sets
+from pytest_mlperf.suite import places
 from pytest_mlperf.suite.environments import engine_python, find_python
 from pytest_mlperf.suite.find import limits_of
 from pytest_mlperf.suite.libraries import require_libraries
-from pytest_mlperf.suite.places import (
-    all_of,
-    expand,
-    expand_variables,
-    resolve_existing,
-    resolve_path,
-)
 from pytest_mlperf.suite.plan import Planned
 from pytest_mlperf.suite.tables import BuildStep, CalibrationSource, DatasetSource, ScenarioEntry
 from pytest_mlperf.suite.trial import ABSENT, first_wrong_path, try_engine
@@ -227,18 +221,11 @@ def settings_of(planned: Planned, *, target_qps: float | None = None) -> job.Loa
 
 
 def _seeds(planned: Planned) -> job.Seeds:
-    rules, published = load_round(planned.suite.round), planned.scenario.seed_set
+    seeds, published = load_round(planned.suite.round).seeds, planned.scenario.seed_set
     if published is None:
-        return job.Seeds(
-            qsl=rules.qsl_seed, sample_index=rules.sample_index_seed, schedule=rules.schedule_seed
-        )
-    seeds = seed_sets()[published]
-    return job.Seeds(
-        qsl=rules.qsl_seed,
-        sample_index=seeds.sample_index,
-        schedule=seeds.scheduler,
-        model=seeds.model,
-    )
+        return seeds
+    new = seed_sets()[published]
+    return replace(seeds, sample_index=new.sample_index, schedule=new.scheduler, model=new.model)
 
 
 # --- model, data set, scorer -----------------------------------------------------------------
@@ -248,7 +235,7 @@ def model_of(planned: Planned) -> str | None:
     """Return the absolute path or name of the model; raise UnavailableError if it is missing."""
     entry = planned.engine
     model = planned.suite.workload.model if entry.model is None else entry.model
-    return None if model is None else resolve_path(planned.path, _model_key(planned), model)
+    return None if model is None else places.resolve_path(planned.path, _model_key(planned), model)
 
 
 def _model_key(planned: Planned) -> KeyPath:
@@ -270,15 +257,12 @@ def dataset_of(planned: Planned, phase: Phase = "performance") -> job.Factory:
 def _dataset_at(
     planned: Planned, key: KeyPath, source: DatasetSource | CalibrationSource
 ) -> job.Factory:
-    path, options = all_of(
-        lambda: (
-            {}
-            if source.path is None
-            else {"path": resolve_path(planned.path, (*key, "path"), source.path)}
-        ),
-        lambda: expand_variables(planned.path, key, source.options),
+    path, where = source.path, (*key, "path")
+    resolved, options = places.all_of(
+        lambda: {} if path is None else {"path": places.resolve_path(planned.path, where, path)},
+        lambda: places.expand_variables(planned.path, key, source.options),
     )
-    options = {**options, **path}
+    options |= resolved
     if look := registry.file_finder(source.use):
         with _located_errors(planned, key, set(options) - {"path"}):
             look(**options)
@@ -318,8 +302,10 @@ def built_scorer(planned: Planned) -> job.Factory | None:
     scorer = planned.scorer
     if scorer is None:
         return None
-    expanded = expand_variables(planned.path, ("workload", "scorer"), scorer.options)
-    options = {name: resolve_existing(planned.path, value) for name, value in expanded.items()}
+    expanded = places.expand_variables(planned.path, ("workload", "scorer"), scorer.options)
+    options = {
+        name: places.resolve_existing(planned.path, value) for name, value in expanded.items()
+    }
     return job.Factory(target=scorer.target, options=options)
 
 
@@ -366,7 +352,7 @@ def engine_of(
         EnvironmentFault: This machine lacks something else; not raised for another Python.
     """
     entry = planned.engine
-    options = expand(planned.options if others is None else others)
+    options = places.expand(planned.options if others is None else others)
     if registry.harness(entry.use) and (client := find_python(planned, planned.engine_key, entry)):
         options = {**options, "client": list(client.command)}
     try:
@@ -405,7 +391,7 @@ def build_of(
     if table is None or model is None:
         return None
     try:
-        options = expand(table.options)
+        options = places.expand(table.options)
     except SuiteError as error:
         raise SuiteError(f"{planned.place(key)}: {error}") from None
     if dataset is None and isinstance(table.calibration, int):

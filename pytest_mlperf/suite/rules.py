@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
 from functools import partial
+from itertools import chain
 from math import prod
 from typing import Any, get_args
 
@@ -17,8 +18,9 @@ from pytest_mlperf.hardware.specs import known_classes
 from pytest_mlperf.suite import tables
 from pytest_mlperf.suite.model import Suite
 from pytest_mlperf.suite.places import expand, unset_in
+from pytest_mlperf.suite.tables import EngineEntry
 from pytest_mlperf.suite.trial import ABSENT, first_wrong_path, try_engine, wrong_values
-from pytest_mlperf.suite.values import Defect, KeyPath, whole_class
+from pytest_mlperf.suite.values import Defect, KeyPath, under, whole_class
 
 
 def accelerator_defects(suite: Suite) -> Iterator[Defect]:
@@ -45,22 +47,20 @@ def source_defects(suite: Suite) -> Iterator[Defect]:
         suite.data_of(s, p) for s in suite.scenarios for p in get_args(Phase)
     ).items():
         options = dataset.options if dataset.path is None else {**dataset.options, "path": ""}
-        refused = _table_errors("datasets", dataset.use, options)
-        defects = [((*key, *below), message) for below, message in refused]
-        yield from defects or _dataset_defects(dataset, key)
+        refused = [*_table_errors("datasets", dataset.use, options)]
+        yield from under(key, refused or _dataset_defects(dataset))
     if scorer:
-        for below, message in _table_errors("scorers", scorer.use, scorer.options):
-            yield ("workload", "scorer", *below), message
+        yield from under(
+            ("workload", "scorer"), _table_errors("scorers", scorer.use, scorer.options)
+        )
     elif suite.rules and suite.rules.scorer:
         use = suite.rules.scorer
         for _, message in _table_errors("scorers", use, {}):
             cure = f'set it in [workload]: scorer = {{ use = "{use}", OPTION = ... }}'
             yield ("workload",), f"{message}; {cure}"
-    for index, engine in enumerate(suite.engines):
-        defects_once: dict[Defect, None] = {}
-        for accelerator in dict.fromkeys(engine.accelerators):
-            defects_once.update(dict.fromkeys(_entry_defects(suite, index, accelerator)))
-        yield from defects_once
+    for index, entry in enumerate(suite.engines):
+        defects = (_entry_defects(suite, entry, name) for name in dict.fromkeys(entry.accelerators))
+        yield from under(("engines", index), dict.fromkeys(chain.from_iterable(defects)))
     yield from _reference_defects(suite)
 
 
@@ -68,8 +68,8 @@ def _table_errors(
     group: registry.Group,
     use: str,
     options: Mapping[str, Any],
-    key_of: Callable[[Iterable[str]], tuple[str, ...]] | None = None,
-) -> Iterator[tuple[tuple[str, ...], str]]:
+    key_of: Callable[[Iterable[str]], KeyPath] | None = None,
+) -> Iterator[Defect]:
     """Yield (key path in its table, message) for each error in an extension's name and options.
 
     `key_of` returns the key path of the first option, among those given, that the suite sets.
@@ -90,7 +90,7 @@ def _table_errors(
         yield key_of([name]), message
 
 
-def _dataset_defects(source: tables.DatasetSource, key: KeyPath) -> Iterator[Defect]:
+def _dataset_defects(source: tables.DatasetSource) -> Iterator[Defect]:
     look, options = registry.file_finder(source.use), source.options
     if look is None or unset_in(options):
         return
@@ -98,82 +98,79 @@ def _dataset_defects(source: tables.DatasetSource, key: KeyPath) -> Iterator[Def
     try:
         look(**options, **path)
     except SuiteError as error:
-        yield (*key, *first_wrong_path(error.options, options)), str(error)
+        yield first_wrong_path(error.options, options), str(error)
     except Exception:  # missing files are reported as a skip, all else by the worker
         return
 
 
-def _entry_defects(suite: Suite, index: int, accelerator: str) -> Iterator[Defect]:
-    entry, where = suite.engines[index], ("engines", index)
+def _entry_defects(suite: Suite, entry: EngineEntry, accelerator: str) -> Iterator[Defect]:
     options = entry.options_on(accelerator)
     refused = list(_table_errors("engines", entry.use, options, partial(entry.key_of, accelerator)))
-    for key, message in refused:
-        yield (*where, *key), message
+    yield from refused
     if refused:
         return
     try:
-        expanded = expand(options)  # an unset variable of data or scorers is reported as a skip
+        options = expand(options)  # an unset variable of data or scorers is reported as a skip
     except SuiteError as error:
-        yield (*where, *entry.key_of(accelerator, ())), str(error)
+        yield entry.key_of(accelerator, ()), str(error)
         return
-    yield from _engine_defects(suite, index, accelerator, expanded)
-
-
-def _engine_defects(
-    suite: Suite, index: int, accelerator: str, options: Mapping[str, Any]
-) -> Iterator[Defect]:
-    entry = suite.engines[index]
     path = suite.workload.model if entry.model is None else entry.model
     model = None if path is None else ABSENT
     try:
         try_engine(entry.use, options=options, model=model, precision=entry.precision)
     except SuiteError as error:
-        yield ("engines", index, *entry.key_of(accelerator, error.options)), str(error)
+        yield entry.key_of(accelerator, error.options), str(error)
         return
     except MlperfError:  # missing files are reported as a skip
         pass
     precisions = registry.class_attribute("engines", entry.use, "precisions") or ()
     words = dict.fromkeys([*PRECISION_NAMES, *precisions])
     if entry.use in registry.registered("engines") and entry.precision not in words:
-        message = f"unknown precision {entry.precision!r}{nearest(entry.precision, words)}"
-        yield ("engines", index, "precision"), message
+        yield (
+            ("precision",),
+            f"unknown precision {entry.precision!r}{nearest(entry.precision, words)}",
+        )
     if entry.baseline_engine is not None and options.get("url") and registry.is_client(entry.use):
         yield (
-            ("engines", index, "baseline_engine"),
+            ("baseline_engine",),
             "both builds would use the same server (option url): remove baseline_engine, start a "
             "server for each build, and compare two engine entries: pytest-mlperf turns --help",
         )
-    yield from _harness_defects(suite, entry, index)
+    yield from _harness_defects(suite, entry)
     scored = suite.workload.scorer or (suite.rules and suite.rules.scorer)
     if not scored and not registry.is_timed(entry.use):
-        message = f"{entry.use} has no speed, only answers; add a scorer to [workload]"
-        yield ("engines", index, "use"), message
-    yield from _gpu_defects(entry, index, accelerator, options)
-    yield from _idle_defects(suite, entry, index, accelerator)
+        yield ("use",), f"{entry.use} has no speed, only answers; add a scorer to [workload]"
+    yield from _gpu_defects(entry, accelerator, options)
+    alone = [each.name for each in suite.scenarios if each.name.answers_one_at_a_time]
+    if alone and entry.replicas_on(accelerator) > 1 and split(accelerator)[1] != "cpu":
+        yield (
+            ("accelerators",),
+            f'{alone[0]} sends one query at a time, so only one replica on "{accelerator}" works '
+            "and the other GPUs are idle: measure it in a separate suite with one process",
+        )
 
 
-def _harness_defects(suite: Suite, entry: tables.EngineEntry, index: int) -> Iterator[Defect]:
+def _harness_defects(suite: Suite, entry: EngineEntry) -> Iterator[Defect]:
     if not (harness := registry.harness(entry.use)):
         return
     if not tables.title_of(entry) and "client" not in entry.options:
         yield (
-            ("engines", index, "use"),
+            ("use",),
             f"{entry.use} needs a Python in which the client of {harness} is installed: add, for "
             'example, python = "~/venvs/endpoints/bin/python"',
         )
     if others := [each.name for each in suite.scenarios if each.name != Scenario.CONCURRENCY]:
         yield (
-            ("engines", index, "use"),
+            ("use",),
             f"{entry.use} measures only Concurrency, and this suite has {', '.join(others)}: "
             "write a separate suite",
         )
     if entry.baseline_engine is not None:
-        message = f"{entry.use} measures a running server; remove baseline_engine"
-        yield ("engines", index, "baseline_engine"), message
+        yield ("baseline_engine",), f"{entry.use} measures a running server; remove baseline_engine"
 
 
 def _gpu_defects(
-    entry: tables.EngineEntry, index: int, accelerator: str, options: Mapping[str, Any]
+    entry: EngineEntry, accelerator: str, options: Mapping[str, Any]
 ) -> Iterator[Defect]:
     replicas, override = entry.replicas_on(accelerator), entry.on.get(accelerator)
     written = ("on", accelerator, "replicas") if override and override.replicas else ("replicas",)
@@ -181,15 +178,15 @@ def _gpu_defects(
         replicas > 1 or "all" in (entry.replicas, override and override.replicas)
     ) and registry.is_client(entry.use):
         yield (
-            ("engines", index, *written),
+            written,
             f"engine {entry.use!r} is a client of a server with its own replicas; remove replicas",
         )
         return
     option, device = registry.device_option(entry.use, options) or ("", "")
     if wrong := _wrong_device(accelerator, replicas, option, device):
-        yield ("engines", index, *entry.key_of(accelerator, [option])), wrong
+        yield entry.key_of(accelerator, [option]), wrong
     elif split(accelerator)[1] != "cpu":
-        yield from _count_defects(entry, index, accelerator, options, written)
+        yield from _count_defects(entry, accelerator, options, written)
 
 
 def _wrong_device(accelerator: str, replicas: int, option: str, device: str) -> str:
@@ -214,38 +211,20 @@ def _wrong_device(accelerator: str, replicas: int, option: str, device: str) -> 
 
 
 def _count_defects(
-    entry: tables.EngineEntry,
-    index: int,
-    accelerator: str,
-    options: Mapping[str, Any],
-    written: tuple[str, ...],
+    entry: EngineEntry, accelerator: str, options: Mapping[str, Any], written: KeyPath
 ) -> Iterator[Defect]:
     replicas, sizes = entry.replicas_on(accelerator), registry.parallelism(entry.use, options)
     for name, size in (sizes or {}).items():
         if not isinstance(size, int) or isinstance(size, bool) or size < 1:
-            key = entry.key_of(accelerator, name.split("."))
             message = f"{name} = {quoted(size)} is not a whole number of at least 1"
-            yield ("engines", index, *key), message
+            yield entry.key_of(accelerator, name.split(".")), message
             return
     if sizes is None:
         wrong = _wrong_replicas(accelerator, replicas)
     else:
         wrong = _wrong_product(accelerator, replicas, sizes)
     if wrong:
-        stated = replicas > 1 and not sizes
-        yield ("engines", index, *(written if stated else ("accelerators",))), wrong
-
-
-def _idle_defects(
-    suite: Suite, entry: tables.EngineEntry, index: int, accelerator: str
-) -> Iterator[Defect]:
-    alone = [each.name for each in suite.scenarios if each.name.answers_one_at_a_time]
-    if alone and entry.replicas_on(accelerator) > 1 and split(accelerator)[1] != "cpu":
-        yield (
-            ("engines", index, "accelerators"),
-            f'{alone[0]} sends one query at a time, so only one replica on "{accelerator}" works '
-            "and the other GPUs are idle: measure it in a separate suite with one process",
-        )
+        yield written if replicas > 1 and not sizes else ("accelerators",), wrong
 
 
 def _wrong_product(accelerator: str, replicas: int, sizes: Mapping[str, int]) -> str:
@@ -291,18 +270,20 @@ def build_defects(suite: Suite) -> Iterator[Defect]:
     """Yield builders that are not installed, and options that they do not accept."""
     for index, entry in enumerate(suite.engines):
         if entry.build is not None:
-            for where, message in _defects(suite, entry, entry.build):
-                yield ("engines", index, "build", *where), message
+            yield from under(("engines", index, "build"), _defects(suite, entry, entry.build))
 
 
-def _defects(suite: Suite, entry: tables.EngineEntry, step: tables.BuildStep) -> Iterator[Defect]:
+def _defects(suite: Suite, entry: EngineEntry, step: tables.BuildStep) -> Iterator[Defect]:
     if entry.model is None and suite.workload.model is None:
         yield (), "no model to quantise; set workload.model to the model's folder"
     refused = list(_table_errors("builders", step.use, {**step.options, "recipe": step.recipe}))
     yield from refused
     if refused:
         return
-    yield from _calibration_defects(step.calibration)
+    if isinstance(source := step.calibration, tables.CalibrationSource):
+        path = {} if source.path is None else {"path": ABSENT}
+        defects = _table_errors("datasets", source.use, {**source.options, **path})
+        yield from under(("calibration",), defects)
     builder = yield from _checked_builder(step)
     if builder is not None:
         yield from _fit(entry, step, builder)
@@ -323,7 +304,7 @@ def _checked_builder(step: tables.BuildStep) -> Generator[Defect, None, Builder 
     return built if isinstance(built, Builder) else None
 
 
-def _fit(entry: tables.EngineEntry, step: tables.BuildStep, builder: Builder) -> Iterator[Defect]:
+def _fit(entry: EngineEntry, step: tables.BuildStep, builder: Builder) -> Iterator[Defect]:
     if builder.precision not in {None, entry.precision}:
         yield (
             ("recipe",),
@@ -360,10 +341,3 @@ def _can_load(use: str, builder: Builder, *, stated: bool = False) -> bool:
     """Check if an engine loads a builder's checkpoints; if it declares none, False if `stated`."""
     formats = registry.class_attribute("engines", use, "checkpoints")
     return not stated if formats is None else builder.precision in formats.get(builder.format, ())
-
-
-def _calibration_defects(source: tables.CalibrationSource | int | None) -> Iterator[Defect]:
-    if isinstance(source, tables.CalibrationSource):
-        path = {} if source.path is None else {"path": ABSENT}
-        for key, message in _table_errors("datasets", source.use, {**source.options, **path}):
-            yield ("calibration", *key), message

@@ -6,7 +6,7 @@ import re
 import shlex
 from collections.abc import Iterable
 from functools import cached_property
-from typing import Annotated, Any, Protocol, Self
+from typing import Annotated, Any, Self
 
 from pydantic import (
     AfterValidator,
@@ -550,18 +550,8 @@ MAX_COMMAND_WORDS = 4
 """Longer commands are shown by their first two words and their last one."""
 
 
-class PythonTable(Protocol):
-    """Define a suite table whose extension may run in another Python, set by path or command."""
-
-    @property
-    def python(self) -> str | None:
-        """Path of another Python; None for this one or a `command`."""
-        ...
-
-    @property
-    def command(self) -> list[str] | None:
-        """Command that starts another Python, as in a container; None if `python` is set."""
-        ...
+PythonTable = EngineEntry | BaselineEngine | BuildStep
+"""A table whose extension may run in another Python, named by path or command."""
 
 
 def title_of(table: PythonTable) -> str:

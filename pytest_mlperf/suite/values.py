@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import datetime as dt
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from itertools import pairwise
 from math import inf
 from typing import Annotated, Literal, TypeGuard
@@ -34,6 +34,11 @@ KeyPath = tuple[str | int, ...]
 
 Defect = tuple[KeyPath, str]
 """Location in a suite, and the message."""
+
+
+def under(where: KeyPath, defects: Iterable[Defect]) -> Iterator[Defect]:
+    """Return the defects of a table with their locations in the suite."""
+    return (((*where, *key), message) for key, message in defects)
 
 
 def share(value: object) -> float:

@@ -17,6 +17,7 @@ from pytest_mlperf.core.case import Kind
 from pytest_mlperf.core.errors import SuiteError, UnavailableError
 from pytest_mlperf.core.job import Job
 from pytest_mlperf.core.measurement import Accuracy, Scored, Subject
+from pytest_mlperf.core.notes import Note
 from pytest_mlperf.core.reason import Key, Reason
 from pytest_mlperf.core.verdict import Outcome, Verdict
 from pytest_mlperf.hardware.machine import Machine
@@ -148,7 +149,12 @@ def test_test07_is_scored_against_the_truths_of_the_data_that_it_asked(lab: Lab)
     lab.score = 89.0
     verdict = lab.verdict(Kind.TEST07, SMALL)
     assert verdict.outcome is Outcome.GATE_FAIL
-    assert "the score is 89; at least 89.1 is required" in sentence(verdict.headline)
+    assert isinstance(verdict.headline, Note)
+    assert verdict.headline == Note.of(
+        "audit",
+        test=str(Kind.TEST07),
+        reasons=(Note.of("score_too_low", score=89.0, least=pytest.approx(89.1)),),
+    )
     assert verdict.subject
     assert verdict.subject.fingerprint == {"dataset": "64"}
 
@@ -157,9 +163,9 @@ def test_test09_of_a_twin_holds_answers_against_its_own_length(lab: Lab) -> None
     assert lab.verdict(Kind.TEST09, "timed_tokens = 10").outcome is Outcome.OK
     verdict = lab.verdict(Kind.TEST09, "timed_tokens = 12")
     assert verdict.outcome is Outcome.GATE_FAIL
-    assert "answers have 10.00 tokens on average; 10.8 to 13.2 are required" in sentence(
-        verdict.headline
-    )
+    bounds = {"low": pytest.approx(10.8), "high": pytest.approx(13.2)}
+    length = Note.of("mean_length", mean=10.0, **bounds)
+    assert verdict.headline == Note.of("audit", test=str(Kind.TEST09), reasons=(length,))
     count = len(lab.processes)
     with pytest.raises(UnavailableError, match=r"set timed_tokens in \[workload\] to its mean"):
         lab.verdict(Kind.TEST09)

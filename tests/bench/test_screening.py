@@ -14,6 +14,7 @@ from pytest_mlperf.core.baseline import Record
 from pytest_mlperf.core.case import Kind
 from pytest_mlperf.core.job import Job
 from pytest_mlperf.core.measurement import Subject
+from pytest_mlperf.core.notes import Note
 from pytest_mlperf.core.verdict import Outcome, Verdict
 from pytest_mlperf.hardware.machine import Machine
 from pytest_mlperf.reports.sentences import sentence
@@ -226,8 +227,9 @@ def test_replace_records_a_worse_value_only_where_that_is_accepted(lab: Lab) -> 
     refused = lab.session(*slower, update="replace")
 
     assert refused.outcome is Outcome.PERF_DROP
-    step = "throughput 100 -> 96 (−4.0 %)"
-    assert refused.headline == f"nothing recorded, worse than the baseline: {step}"
+    old, new = pytest.approx(100, rel=1e-4), pytest.approx(96, rel=1e-4)
+    step = Note.of("step", metric="throughput", old=old, new=new)
+    assert refused.headline == Note.of("record_worse", steps=(step,))
     assert (lab.record, len(refused.runs)) == (record, 8)
     for rates, accepts in (
         (slower, True),

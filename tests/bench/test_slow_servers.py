@@ -190,9 +190,7 @@ def test_other_answers_beat_a_drop_and_every_invalid_verdict_has_its_figures(
     )
     case_result: CaseResult = result(verdict)
     (line,) = (
-        one
-        for one in failure(verdict, case_result, 140).split("\n")
-        if one.startswith("samples/s at 16")
+        one for one in failure(case_result, 140).split("\n") if one.startswith("samples/s at 16")
     )
     assert line.split() == [
         "samples/s",

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any, TypeVar
 
 from pytest_mlperf.core.baseline import AccuracyBaseline, BaselineRun, Record
 from pytest_mlperf.core.measurement import Run
+from pytest_mlperf.core.notes import Note, Words
 from pytest_mlperf.run.figures import run_arguments
 
 T = TypeVar("T")
@@ -14,6 +16,11 @@ T = TypeVar("T")
 def present(value: T | None) -> T:
     assert value is not None
     return value
+
+
+def keys_of(notes: Iterable[Words]) -> list[str]:
+    """Return the keys of notes, and texts as they are."""
+    return [note.key if isinstance(note, Note) else note for note in notes]
 
 
 def on_day(number: int) -> str:

@@ -15,14 +15,16 @@ from pytest_mlperf.core.contention import (
     NOTED_SHARE,
     Contention,
     busiest,
+    busy_names,
     client_note,
     core_users,
-    in_words,
     late_share,
+    load_seen,
     lost_share,
     tolerated_load_share,
 )
 from pytest_mlperf.core.notes import Note
+from pytest_mlperf.reports.sentences import sentence
 
 
 def seen(**fields: Any) -> Contention:
@@ -114,7 +116,9 @@ def test_a_share_is_a_share_and_grows_with_the_load(contention: Contention, on_c
     """Whatever cannot be read: it is from 0 to 1, or not known; more waits never explain less."""
     share = lost_share(contention, on_cpu=on_cpu)
 
-    assert in_words(replace(contention, window_s=max(contention.window_s, 1e-3)))
+    load = sentence(load_seen(replace(contention, window_s=max(contention.window_s, 1e-3))))
+    assert "None" not in load
+    assert not load.startswith("load_seen")
     if share is None:
         assert contention.window_s < MIN_WINDOW_SECONDS or (
             contention.waited_s is None and contention.foreign_s is None
@@ -138,25 +142,28 @@ BUSY = seen(
 )
 
 HOSTILE = "\x1b[2J::error::"
-WORDS = (
-    "other processes used 1.3 of 2 cores (cc1plus 0.9, python 0.4); the run's threads waited "
-    "3.4 s of 10 s for a core; the hypervisor took 0.3 s of CPU time; memory was short for "
-    "0.4 s, and 1,200 pages were read from disk"
-)
+LOAD: dict[str, Any] = {
+    "used": 1.34,
+    "cores": 2,
+    "names": "cc1plus 0.9, python 0.4",
+    "waited_s": 3.4,
+    "window_s": 10.0,
+    "stolen_s": 0.3,
+    "throttled_s": None,
+    "memory_some_s": 0.4,
+    "faults": 1200,
+}
 
 
 def test_a_busy_machine_is_reported_with_its_figures() -> None:
     """Names are printed without control characters."""
-    quiet, busy_text = (
-        seen(**QUIET, share=0.01),
-        in_words(seen(foreign_s=9.0, others={HOSTILE: 0.9})),
-    )
+    quiet, names = seen(**QUIET, share=0.01), busy_names(seen(others={HOSTILE: 0.9}))
+    load = Note.of("load_seen", **LOAD)
 
     assert busiest([]) is busiest([None, quiet]) is None
-    assert busiest([quiet, BUSY, None]) == Note.of("not_idle", share=BUSY.share, of=3, load=WORDS)
-    assert not [text for text in ("\x1b", "::error") if text in busy_text]
-    assert in_words(seen(foreign_s=1e-13)).startswith("other processes used 0 of 2 cores")
-    assert "the run's threads waited 1,234 s of 10 s" in in_words(seen(waited_s=1234.4))
+    assert busiest([quiet, BUSY, None]) == Note.of("not_idle", share=BUSY.share, of=3, load=load)
+    assert not [text for text in ("\x1b", "::error") if text in names]
+    assert load_seen(seen(foreign_s=1e-13)).values["used"] == 0
 
 
 CLIENT_BUSY = {"issue_p50": 0.0, "loop_p50": 0.001, "issue_p99": 0.006, "loop_p99": 0.65}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
+from typing import Any
 
 import numpy as np
 import pytest
@@ -57,7 +58,8 @@ def test_the_worst_figure_is_reported_and_a_momentary_disturbance_is_not() -> No
 
     assert [each.quantity for each in compared(slower, plain, floor=FLOOR_GPU)] == [MATMUL, COPY]
     assert (off.quantity, off.sd) == (PEER, FLOOR_PEER)
-    assert off.in_words.startswith("the machine is slow: copy between GPUs 40.0 GB/s now, 400 GB/s")
+    sides = {"now": pytest.approx(4e10), "baseline": pytest.approx(4e11)}
+    assert off.note.values == {**sides, "quantity": PEER, "change": off.share, "sd": off.sd}
     assert slow(paired[:1], paired) is None
 
     restless = controls([1.4e12, 0.4e12, 1.5e12, 0.45e12])
@@ -84,7 +86,7 @@ def test_both_speeds_are_reported_with_their_spread_and_detectable_change() -> N
         (MATMUL, 99.6e12, 712e12, 0.0075, "slow: matrix product 99.6", "712 TFLOP/s", "−86.0"),
     ):
         off = ControlComparison(quantity=quantity, now=current, baseline=baseline, sd=sd)
-        assert off.in_words == (
+        assert sentence(off.note) == (
             f"the machine is {speed} {stored.split()[1]} now, {stored} when the baseline was "
             f"recorded ({change} %; normal variation {100 * sd:g} %)"
         )
@@ -249,17 +251,23 @@ LOCKED: list[State] = [{"sm_mhz": 1900.0, "power_cap_share": 0.31, "temperature_
 
 def test_changed_clocks_are_reported_with_their_numbers() -> None:
     """From 1.5 % of the clock, or 10 points of the cap, on; only a locked clock may not move."""
-    hot = "SM clock −2.1 %, time at the power cap 31 % → 58 %, temperature +11 °C"
-    cases: list[tuple[State, str | None]] = [
-        ({"sm_mhz": 1900.0, "power_cap_share": 0.31, "temperature_c": 60.0}, None),
-        ({"sm_mhz": 1875.0, "power_cap_share": 0.40, "temperature_c": 75.0}, None),
-        ({"sm_mhz": 1860.0, "power_cap_share": 0.58, "temperature_c": 71.0}, hot),
-        ({"sm_mhz": 1900.0, "power_cap_share": 0.42}, "time at the power cap 31 % → 42 %"),
-        ({"sm_mhz": 1950.0}, "SM clock +2.6 %"),
-        ({}, None),
+    cases: list[tuple[State, dict[str, list[float]]]] = [
+        ({"sm_mhz": 1900.0, "power_cap_share": 0.31, "temperature_c": 60.0}, {}),
+        ({"sm_mhz": 1875.0, "power_cap_share": 0.40, "temperature_c": 75.0}, {}),
+        (
+            {"sm_mhz": 1860.0, "power_cap_share": 0.58, "temperature_c": 71.0},
+            {"clock_change": [-0.021], "cap_change": [0.31, 0.58], "heat_change": [11.0]},
+        ),
+        ({"sm_mhz": 1900.0, "power_cap_share": 0.42}, {"cap_change": [0.31, 0.42]}),
+        ({"sm_mhz": 1950.0}, {"clock_change": [0.026]}),
+        ({}, {}),
     ]
-    for current, difference in cases:
-        assert clock_changes([current], LOCKED) == difference
+    for current, changes in cases:
+        note = clock_changes([current], LOCKED)
+        moves: Any = note.values["moves"] if note else ()
+        assert [move.key for move in moves] == [*changes]
+        for move in moves:
+            assert [*move.values.values()] == pytest.approx(changes[move.key], abs=5e-4)
     assert clock_changes(LOCKED, [{}, {}]) is None
     assert clock_changes(LOCKED, [{"sm_mhz": 0.0}]) is None
 

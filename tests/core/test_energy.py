@@ -13,7 +13,8 @@ from hypothesis import strategies as st
 from pytest_mlperf.core.energy import MIN_GATED_SECONDS, Energy, measure, sum_energies
 from pytest_mlperf.core.energy.host import Counted, host_energy
 from pytest_mlperf.core.energy.readings import Reading, delay_s, lag_of, refresh_s, regular_steps
-from tests.core.made import present
+from pytest_mlperf.core.notes import Note
+from tests.core.made import keys_of, present
 
 Load = Callable[[float], float]
 """Joules used from time 0 to a time."""
@@ -115,10 +116,10 @@ def test_without_a_counter_the_trace_is_the_value_and_a_lag_is_seen_where_the_lo
 
     assert (energy.method, energy.gated) == ("trace", True)
     assert energy.joules == pytest.approx(620 * 20, rel=0.01)
-    assert energy.notes == ("no energy counter",)
+    assert keys_of(energy.notes) == ["no_counter"]
     assert (nothing.joules, nothing.mean_w, nothing.uncertainty_j) == (None, None, None)
     assert (nothing.method, nothing.gated) == (None, False)
-    assert nothing.notes == ("no energy counter", "no power trace")
+    assert keys_of(nothing.notes) == ["no_counter", "no_trace"]
 
     load, flat = waves(1.1), counter(steady(300), 9.0, 31.0, lag_s=0.2)
 
@@ -139,24 +140,24 @@ def test_a_counter_that_cannot_be_used_is_not_used_and_a_trace_with_holes_is_no_
     """The trace takes its place, under its own name; a reset makes the run INVALID."""
     whole, power = counter(steady(300), 9.0, 31.0), trace(steady(300), 9.0, 31.0)
     for readings, note, invalid in (
-        (reset(whole), "was reset", ["the energy counter went back from 5,"]),
-        ([replace(r, value=7.0) for r in whole], "does not change", []),
-        ([r for r in whole if r.time_s > 10.5], "was not read both before and after the run", []),
-        ([r for r in whole if not 29.2 < r.time_s < 30.4], "was not read for 1.", []),
+        (reset(whole), "counter_reset", ["counter_reset"]),
+        ([replace(r, value=7.0) for r in whole], "counter_constant", []),
+        ([r for r in whole if r.time_s > 10.5], "counter_in_part", []),
+        ([r for r in whole if not 29.2 < r.time_s < 30.4], "counter_unread", []),
     ):
         energy = measured(steady(300), counter=readings, trace=power)
         assert energy.method == "trace"
         assert energy.joules == pytest.approx(6000, rel=0.001)
-        assert energy.notes[0].startswith(f"the energy counter {note}")
-        assert [text[:36] for text in energy.invalid] == invalid
+        assert keys_of(energy.notes)[0] == note
+        assert keys_of(energy.invalid) == invalid
     for readings, note in (
-        ([r for r in power if not 15 < r.time_s < 16], "has a gap of 1.0 s"),
-        ([r for i, r in enumerate(power) if i % 3], "has only 67% of the expected samples"),
-        ([r for r in power if r.time_s > 12], "does not cover the run"),
+        ([r for r in power if not 15 < r.time_s < 16], "trace_gap"),
+        ([r for i, r in enumerate(power) if i % 3], "trace_thin"),
+        ([r for r in power if r.time_s > 12], "trace_in_part"),
     ):
         energy = measured(steady(300), counter=whole, trace=readings)
         assert (energy.method, energy.trace_j) == ("counter", None)
-        assert energy.notes == (f"the power trace {note}",)
+        assert keys_of(energy.notes) == [note]
 
 
 def second(load: Load, first_s: float, last_s: float) -> list[Reading]:
@@ -165,27 +166,26 @@ def second(load: Load, first_s: float, last_s: float) -> list[Reading]:
     return [Reading(time_s=t, value=load(t) - load(t - 1.0)) for t in moments]
 
 
-DISAGREE = "energy counter and power trace disagree: 6,000 J and 6,600 J"
-
-
 def test_a_counter_that_its_witness_contradicts_is_not_judged() -> None:
     """The witness is a trace that covers, else the driver's mean, else whatever trace there is."""
     witness = trace(steady(330), 9.0, 31.0)
-    cases: list[tuple[int | None, bool, list[str], list[str]]] = [
-        (None, True, [DISAGREE], []),
-        (300, True, [DISAGREE], []),
-        (None, False, [f"{DISAGREE}; which is right is unknown: this sensor may measure "
-                       f"only a part of the time"], []),
-        (300, False, [], [f"{DISAGREE}; the driver's mean power agrees with the counter, so "
-                          "the counter is used"]),
-        (330, False, ["energy counter and the driver's mean power disagree: 6,000 J and 6,600 J"],
-         []),
-    ]  # fmt: skip
-    for average, covers, invalid, notes in cases:
+    cases: list[tuple[int | None, bool, dict[str, str]]] = [
+        (None, True, {"key": "energies_differ", "other": "trace", "sensor": ""}),
+        (300, True, {"key": "energies_differ", "other": "trace", "sensor": ""}),
+        (None, False, {"key": "energies_differ", "other": "trace", "sensor": "partial_sensor"}),
+        (300, False, {"key": "counter_used", "other": "trace", "reason": "mean_agrees"}),
+        (330, False, {"key": "energies_differ", "other": "mean_power", "sensor": ""}),
+    ]
+    for average, covers, values in cases:
         means = second(steady(average), 9.0, 31.0) if average else ()
         energy = measured(steady(300), trace=witness, average=means, covers=covers)
-        assert (list(energy.invalid), list(energy.notes)) == (invalid, notes)
-        assert energy.gated is not bool(invalid)
+        (note,) = (*energy.invalid, *energy.notes)
+        assert isinstance(note, Note)
+        assert {"key": note.key, **note.values}.items() >= values.items()
+        figures = [note.values[name] for name in ("joules", "other_j")]
+        assert figures == pytest.approx([6000, 6600], rel=1e-3)
+        assert energy.gated is not bool(energy.invalid)
+        assert bool(energy.invalid) is (note.key == "energies_differ")
         assert energy.joules == pytest.approx(6000, rel=0.001)
 
 
@@ -211,22 +211,16 @@ def test_a_sensor_that_may_see_a_part_of_the_time_is_not_gated() -> None:
 
     assert present(energy.joules) < 0.5 * load(20.0)
     assert (energy.uncertainty_j, energy.gated) == (None, False)
-    assert energy.notes == (
-        "no energy counter",
-        (
-            "energy from the power trace alone is reported, not gated: this power sensor may see "
-            "only a part of the time, so the uncertainty is unknown"
-        ),
-    )
+    assert keys_of(energy.notes) == ["no_counter", "trace_alone"]
 
     energy = measured(load, counter=[], trace=refreshed(load, 0.025, 9.001))
 
     assert abs(present(energy.joules) - 7000) <= present(energy.uncertainty_j)
     assert not energy.gated
-    assert energy.notes[-1].endswith("is reported, not gated: at most 10% is allowed")
+    assert keys_of(energy.notes)[-1] == "energy_unsure"
 
 
-@pytest.mark.parametrize(("begin_s", "end_of_window"), [(9.8, "begin"), (29.9, "end")])
+@pytest.mark.parametrize(("begin_s", "end_of_window"), [(9.8, "the begin"), (29.9, "the end")])
 def test_a_hole_at_an_end_of_the_window_is_noted_and_adds_uncertainty(
     begin_s: float, end_of_window: str
 ) -> None:
@@ -239,8 +233,8 @@ def test_a_hole_at_an_end_of_the_window_is_noted_and_adds_uncertainty(
 
     whole, energy = measured(load), measured(load, counter=kept[0], trace=kept[1])
 
-    assert [note[:23] for note in energy.notes] == ["no reading for 0.45 s a"]
-    assert energy.notes[0].endswith(f"at the {end_of_window} of the run")
+    seconds = pytest.approx(0.45, abs=0.01)
+    assert energy.notes == (Note.of("counter_unread", seconds=seconds, end=end_of_window),)
     uncertainty_j = present(energy.uncertainty_j)
     assert uncertainty_j > present(whole.uncertainty_j)
     assert abs(present(energy.joules) - load(30.0) + load(10.0)) <= uncertainty_j
@@ -256,7 +250,7 @@ def test_a_counter_of_slow_steps_is_used_and_the_reason_of_one_too_slow_is_right
     assert slow.method == "counter"
     assert slow.joules == pytest.approx(load(30.0) - load(10.0), rel=0.01)
     assert too_slow.method == "trace"
-    assert too_slow.notes == ("the energy counter did not change for 1.5 s at one end of the run",)
+    assert too_slow.notes == (Note.of("counter_still", seconds=pytest.approx(1.5, rel=1e-3)),)
 
     rng = random.Random(4)
     moments = {i: i / 10 + 0.05 * (rng.random() - 0.5) for i in range(200) if not 90 <= i < 100}
@@ -289,21 +283,16 @@ def test_short_windows_say_so() -> None:
     """What no board draws is a defect."""
     low, high = measured(steady(3.0)), measured(steady(900.0), limit_w=700.0)
 
-    assert low.invalid == ("a mean power of 3.0 W is less than any board draws",)
-    assert high.invalid == ("a mean power of 900 W is above 1.2 times the enforced limit of 700 W",)
+    high_values = {"mean_w": pytest.approx(900, rel=1e-3), "limit_w": 700.0, "most": 1.2}
+    assert low.invalid == (Note.of("power_too_low", mean_w=pytest.approx(3.0, rel=1e-3)),)
+    assert high.invalid == (Note.of("power_above_limit", **high_values),)
     with pytest.raises(ValueError, match="the window ends 1 s before it begins"):
         measure([], [], 3.0, 2.0)
 
-    reported = "is reported, not gated: at least 19 s are needed; raise min_duration"
-    for window_s, notes in (
-        (4.0, ("4.0 s are too short to measure energy; raise min_duration",)),
-        (12.0, (f"energy measured for only 12.0 s {reported}",)),
-        (18.99, (f"energy measured for only 18.9 s {reported}",)),
-        (19.99, ()),
-        (20.0, ()),
-    ):
+    for window_s, shown_s in ((4.0, 4.0), (12.0, 12.0), (18.99, 18.9), (19.99, None), (20.0, None)):
         energy = measured(steady(300), window_s)
-        assert (energy.notes, energy.gated) == (notes, not notes)
+        short = Note.of("energy_short", noun="energy", window_s=shown_s, needed_s=19.0)
+        assert (energy.notes, energy.gated) == ((short,) if shown_s else (), shown_s is None)
 
 
 def test_energy_above_idle_needs_an_idle_time_around_the_window() -> None:
@@ -416,8 +405,8 @@ def test_domains_are_summed_with_their_uncertainties() -> None:
     shared = host_energy({"package-0": package}, 1.0, 2.0, shared=True)
 
     assert energy.joules == pytest.approx(1000.0)
-    assert energy.notes == ("package-0 dram is not in the sum: its counter does not change",)
-    assert shared.notes == ("other processes used this host at the same time",)
+    assert energy.notes == (Note.of("host_constant", counter="package-0 dram"),)
+    assert keys_of(shared.notes) == ["host_shared"]
 
 
 def test_energy_without_readings_is_unknown() -> None:
@@ -434,7 +423,7 @@ def test_energy_without_readings_is_unknown() -> None:
         "dead": ((0.0, 7.0), (10.0, 7.0), (20.0, 7.0)),
         "range 0": ((0.0, 900.0), (10.0, 100.0), (20.0, 200.0)),
     }
-    note = "package-1: its counter was not read at both ends of the run, or did not change"
+    note = Note.of("host_unread", counter="package-1")
     for name, values in cases.items():
         readings = tuple(Reading(time_s=t, value=v) for t, v in values)
         odd = Counted(range_j=0.0 if name == "range 0" else 1e6, readings=readings)

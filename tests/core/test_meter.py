@@ -14,6 +14,7 @@ from pytest_mlperf.core import energy
 from pytest_mlperf.core.energy import Source
 from pytest_mlperf.core.energy.meter import MeterReading, parse_meter, wall_energy
 from pytest_mlperf.core.errors import SuiteError
+from pytest_mlperf.core.notes import Note
 from tests.core.made import present
 
 NOON_S = dt.datetime(2026, 11, 20, 12, tzinfo=dt.UTC).timestamp()
@@ -186,7 +187,7 @@ def test_a_reading_at_either_end_is_not_inside_and_a_failed_one_is_counted() -> 
 
     assert (inside.mean_w, inside.readings) == (400.0, 59)
     assert (energy.joules, energy.readings, energy.dropped) == (24_000.0, 57, 2)
-    assert energy.notes == ("2 of 59 readings of the meter failed and are left out",)
+    assert energy.notes == (Note.of("meter_failed", count=2, of=59),)
     assert energy.gated
 
     earlier = moved([*STEADY, *STEADY], -900)
@@ -209,29 +210,34 @@ def test_readings_that_do_not_cover_the_window_give_no_energy() -> None:
     """A gap of failed readings is silence."""
     failed = [MeterReading(time_s=1.0, watts=-2.0), MeterReading(time_s=2.0, watts=float("nan"))]
     gap = meter(lambda t: -2.0 if 20 <= t < 26 else 400.0, -5.0, 65.0)
-    cases: list[tuple[list[MeterReading], float, str]] = [
-        ([], 60.0, "the meter's file has no reading"),
-        (failed, 60.0, "the meter's file has no reading above 0 W"),
-        ([r for r in STEADY if r.time_s > 3], 60.0, ("the meter's log begins 4.0 s after the "
-                                                    "run began: ")),
-        ([r for r in STEADY if r.time_s < 50], 60.0, "the meter's log ends 11.0 s before "),
-        (moved(STEADY, 3600), 60.0, "the meter's log is from 1970-01-01 00:59:55 to 1970-01-01 "
-         "01:01:05 UTC, the run from 1970-01-01 00:00:00 to 1970-01-01 00:01:00 UTC: let "),
-        (without(20, 26), 60.0, "the meter's log has a gap of 6.0 s; 5 s are allowed"),
-        (without(-4.5, 1.5), 60.0, "the meter's log has a gap of 7.0 s; 5 s are allowed"),
-        ([*STEADY[:40], *STEADY[30:]], 60.0, ("the meter's clock was set back by 9.0 s at "
-                                             "1970-01-01 ")),
-        (gap, 60.0, "the meter's log has a gap of 7.0 s; 5 s are allowed"),
-        (meter(lambda _: 400.0, -4.0, 44.0, 4.0), 36.5, ("9 readings of the meter in the run; 10 "
-                                                        "are needed: make the run longer")),
-    ]  # fmt: skip
-    for readings, end_s, message in cases:
+    elsewhere = {"first_s": 3595.0, "last_s": 3665.0, "begin_s": 0.0, "end_s": 60.0}
+    seven = Note.of("meter_gap", gap_s=7.0, most_s=5.0)
+    cases: list[tuple[list[MeterReading], float, Note]] = [
+        ([], 60.0, Note.of("meter_empty", failed=0)),
+        (failed, 60.0, Note.of("meter_empty", failed=2)),
+        ([r for r in STEADY if r.time_s > 3], 60.0, Note.of("meter_late", late_s=4.0)),
+        ([r for r in STEADY if r.time_s < 50], 60.0, Note.of("meter_ended", early_s=11.0)),
+        (moved(STEADY, 3600), 60.0, Note.of("meter_elsewhere", **elsewhere)),
+        (without(20, 26), 60.0, Note.of("meter_gap", gap_s=6.0, most_s=5.0)),
+        (without(-4.5, 1.5), 60.0, seven),
+        (
+            [*STEADY[:40], *STEADY[30:]],
+            60.0,
+            Note.of("meter_clock_back", back_s=9.0, at_s=STEADY[39].time_s),
+        ),
+        (gap, 60.0, seven),
+        (
+            meter(lambda _: 400.0, -4.0, 44.0, 4.0),
+            36.5,
+            Note.of("meter_few", count=9, needed=10),
+        ),
+    ]
+    for readings, end_s, note in cases:
         energy = wall_energy(readings, 0.0, end_s)
         assert (energy.joules, energy.mean_w, energy.uncertainty_j) == (None,) * 3
         assert not energy.gated
-        assert energy.notes[-1].startswith(message)
-    failed_note = "6 of 59 readings of the meter failed and are left out"
-    assert wall_energy(gap, 0.0, 60.0).notes[0] == failed_note
+        assert energy.notes[-1] == note
+    assert wall_energy(gap, 0.0, 60.0).notes[0] == Note.of("meter_failed", count=6, of=59)
 
 
 def test_a_short_window_or_a_large_uncertainty_is_reported_and_not_gated(
@@ -240,10 +246,8 @@ def test_a_short_window_or_a_large_uncertainty_is_reported_and_not_gated(
     """The shortest gated window is that of GPU energy; 1.8 s of 2600 W at either end of 60 s."""
     for window_s, gated in ((18.95, False), (20.0, True), (60.0, True)):
         energy_of_window = wall_energy(STEADY, 0.0, window_s)
-        notes = (
-            "wall energy measured for only 18.9 s is reported, not gated: at least 19 s are "
-            "needed; raise min_duration",
-        )
+        values = {"noun": "wall energy", "window_s": 18.9, "needed_s": 19.0}
+        notes = (Note.of("energy_short", **values),)
         assert energy_of_window.joules == pytest.approx(400.0 * window_s)
         assert (energy_of_window.gated, energy_of_window.notes) == (gated, () if gated else notes)
 
@@ -258,7 +262,7 @@ def test_a_short_window_or_a_large_uncertainty_is_reported_and_not_gated(
     assert short.uncertainty_j == pytest.approx(1.8 * 2 * 2600)
     assert short.notes == ()
     assert slow.notes == (
-        "the wall energy has an uncertainty of 8%: the meter reads every 4 s; make the run longer",
+        Note.of("meter_unsure", share=pytest.approx(0.08, abs=0.005), period_s=4.0),
     )
     assert Source.METER.label == "wall energy by the meter of --mlperf-meter, not MLPerf Power"
     with pytest.raises(ValueError, match="ends 1 s before it begins"):

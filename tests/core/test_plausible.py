@@ -22,7 +22,9 @@ from pytest_mlperf.core.energy.exporter import (
 from pytest_mlperf.core.energy.host import Counted, host_energy
 from pytest_mlperf.core.energy.meter import parse_meter, wall_energy
 from pytest_mlperf.core.energy.readings import MAX_RISE_WATTS, Reading, without_misreads
+from pytest_mlperf.core.notes import Note
 from pytest_mlperf.core.plausible import BOUNDS, plausible_reading
+from tests.core.made import keys_of
 
 BLANKS = [
     *(float(2**bits) for bits in (31, 32, 47, 53, 63, 64)),
@@ -80,9 +82,7 @@ def test_a_counter_that_comes_back_to_its_line_was_misread(at: set[int], value: 
     assert misread == len(at)
     assert set(kept) <= set(line())
     assert energy.joules == pytest.approx(400 * 40, rel=0.01)
-    often = "once" if len(at) == 1 else f"{len(at)} times"
-    assert f"the energy counter was misread {often}; misread values are left out" in energy.notes
-    assert not any("anew" in text for text in (*energy.invalid, *energy.notes))
+    assert (*energy.invalid, *energy.notes) == (Note.of("counter_misread", count=len(at)),)
 
 
 def test_readings_outside_of_the_window_cost_no_energy() -> None:
@@ -99,14 +99,14 @@ def test_a_counter_that_does_not_come_back_was_reset_or_jumped() -> None:
     young = [Reading(time_s=r.time_s, value=r.value - 1e6) for r in line()]
     young = [*young[:300], *(Reading(time_s=r.time_s + 15, value=r.value) for r in young[:900])]
     crept = [Reading(time_s=r.time_s, value=r.value * 4) for r in line()]
-    for read, sentence in (
-        (reset, "the driver was reloaded"),
-        (young, "the driver was reloaded"),
-        (jumped, "the energy counter jumped by more than any GPU can use in that time"),
-        (crept, "the energy counter rose by more than this board can draw"),
+    for read, key in (
+        (reset, "counter_reset"),
+        (young, "counter_reset"),
+        (jumped, "counter_jumped"),
+        (crept, "counter_too_fast"),
     ):
         energy = measure(read, TRACE, 10.0, 50.0, limit_w=700.0, most_w=1400.0)
-        assert any(sentence in text for text in energy.invalid), read
+        assert keys_of(energy.invalid) == [key], read
         assert energy.method != "counter"
         assert not energy.gated
     assert without_misreads([], 0.0, 1.0) == ([], 0)
@@ -119,7 +119,7 @@ def errors(*counts: int) -> list[Reading]:
 
 
 def numbers(value: Any) -> list[float]:
-    """Return every number that stands in a value, or in the words of its notes."""
+    """Return every number that stands in a value, or in its notes."""
     return [
         float(n.replace(",", ""))
         for n in re.findall(r"-?\d[\d,]*\.?\d*(?:e[+-]?\d+)?", repr(value))
@@ -185,19 +185,23 @@ def test_a_meter_of_a_second_is_never_sure_of_the_edges() -> None:
         assert wall.uncertainty_j == pytest.approx(share * 900 * 70)
 
 
-TEXTS = [
-    (dict.fromkeys("a", 0.0), "reports no DCGM_FI_DEV_TOTAL_ENERGY_CONSUMPTION above 0"),
-    (
-        {"a": 1.0, "b": 0.0},
-        f"b: the DCGM exporter reports no {ENERGY_METRIC} above 0",
-    ),
-    ({"a": 1.0, "b": -1.0}, "b: the energy counter is constant while those of other GPUs change"),
+NO_COUNTER = Note.of("no_counter", reader="exporter", metric=ENERGY_METRIC)
+
+
+def of_b(note: Note) -> Note:
+    return Note.of("of_gpus", gpus=("b",), notes=(note,), of=2)
+
+
+NOTES: list[tuple[dict[str, float], Note]] = [
+    ({"a": 0.0}, NO_COUNTER),
+    ({"a": 1.0, "b": 0.0}, of_b(NO_COUNTER)),
+    ({"a": 1.0, "b": -1.0}, of_b(Note.of("counter_stale"))),
 ]
-"""Whether the counter of each GPU shows 0, grows (1) or stands still (-1), and what is said."""
+"""Whether the counter of each GPU shows 0, grows (1) or stands still (-1), and the note."""
 
 
 def test_a_counter_of_0_and_one_that_was_left_over_are_called_that() -> None:
-    for gpus, sentence in TEXTS:
+    for gpus, note in NOTES:
         looks = []
         for n in range(240):
             text = b"".join(
@@ -208,8 +212,8 @@ def test_a_counter_of_0_and_one_that_was_left_over_are_called_that() -> None:
             )
             looks.append(ExporterLook(time_s=n / 2, gpus=read_exporter(text)))
         energy = exported_energy(looks, 20.0, 100.0)
-        assert any(sentence in note for note in energy.notes), energy.notes
-        assert not any("30 s" in note for note in energy.notes)
+        assert energy.notes[0] == note
+        assert "counter_seldom" not in keys_of(energy.notes)
 
     stale = page(1e6, 400.0) + page(2e6, 400.0) + page(1e6, 400.0)
     assert [gpu.joules for gpu in read_exporter(stale).values()] == [2e6]
@@ -225,6 +229,6 @@ def test_an_exporter_that_is_refreshed_every_second_gets_no_advice_to_do_so() ->
     short = exported_energy(looks, 20.0, 26.0)
     slow = exported_energy([look for n, look in enumerate(looks) if n % 12 == 0], 20.0, 60.0)
 
-    assert any("make the run longer" in note for note in short.notes)
-    assert not any("collect-interval" in note for note in short.notes)
-    assert any("collect-interval" in note for note in slow.notes)
+    for energy, advice in ((short, "run_short"), (slow, "exporter_slow")):
+        values = [note.values for note in energy.notes if isinstance(note, Note)]
+        assert {of["advice"] for of in values if "advice" in of} == {advice}

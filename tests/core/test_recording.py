@@ -13,7 +13,7 @@ from pytest_mlperf.core.case import Case, Scenario
 from pytest_mlperf.core.energy import EnergyReading, Source
 from pytest_mlperf.core.errors import BaselineError
 from pytest_mlperf.core.measurement import Subject
-from pytest_mlperf.core.notes import Note
+from pytest_mlperf.core.notes import Note, NoteKey
 from pytest_mlperf.core.recording import (
     Action,
     acceptance_text,
@@ -147,9 +147,14 @@ def test_a_longer_baseline_detects_smaller_changes_of_measured_metrics() -> None
 
     assert set(detectable) == set(lacking.minimum_detectable_change) == {"throughput"}
     assert 0 < smaller["throughput"] < detectable["throughput"]
-    assert detectable_effects(short).startswith("smallest detectable regression ")
-    nothing = "no regression can be detected: every gated metric has too few queries per run"
-    assert detectable_effects(recorded((1.0, 1.01), limits={})).startswith(nothing)
+    least = {"share": detectable["throughput"], "metric": "throughput", "limit": None}
+    assert detectable_effects(short) == Note.of(
+        "provable", shares=(Note.of("detectable", **least),)
+    )
+    assert detectable_effects(recorded((1.0, 1.01), limits={})) == Note.of("nothing_provable")
+
+
+SMALLER: tuple[NoteKey, ...] = ("smaller_days", "smaller_interleaved")
 
 
 def test_changes_that_fail_on_the_first_day_are_listed_until_there_are_more_days() -> None:
@@ -164,11 +169,14 @@ def test_changes_that_fail_on_the_first_day_are_listed_until_there_are_more_days
         for interleaves in (False, True)
     ]
 
+    drop = {"metric": "throughput", "change": pytest.approx(-0.105, abs=5e-4)}
     assert warnings == [
-        "a change of −10.5 % in samples/s already fails; smaller changes need a baseline of 4 "
-        "days, or --mlperf-against",
-        "a change of −10.5 % in samples/s already fails; smaller changes are measured again, "
-        "interleaved with the baseline's build",
+        *(
+            Note.of(
+                "fails_today", drops=(Note.of("change_in", **drop),), note=Note.of(key, needed=4)
+            )
+            for key in SMALLER
+        ),
         *[None] * 4,
     ]
     times: dict[str, Any] = {"metrics": {"latency_p50": 0.01}, "within_se": {}}
@@ -177,8 +185,10 @@ def test_changes_that_fail_on_the_first_day_are_listed_until_there_are_more_days
         runs=tuple(replace(run, **times) for run in first.runs),
         minimum_detectable_change={"latency_p50": 0.02},
     )
-    note = one_day_note(slower, limits, RULE, interleaves=False) or ""
-    assert note.startswith("a change of +7.4 % in p50 latency already fails; ")
+    note = one_day_note(slower, limits, RULE, interleaves=False)
+    rise = {"metric": "latency_p50", "change": pytest.approx(0.074, abs=5e-4)}
+    assert note is not None
+    assert note.values["drops"] == (Note.of("change_in", **rise),)
 
 
 def test_changes_since_the_baseline_are_listed_by_key() -> None:
@@ -254,17 +264,17 @@ def test_a_baseline_that_cannot_prove_its_own_limit_says_so() -> None:
         for least, limit in pairs
     ]
 
-    note, *others = [detectable_notes([metric]) for metric in metrics]
+    def unprovable(*names: str) -> tuple[Note, ...]:
+        shares = [Note.of("detectable", share=0.041, metric=name, limit=0.03) for name in names]
+        return (Note.of("not_provable", shares=tuple(shares)),)
+
+    noted, *others = [detectable_notes([metric]) for metric in metrics]
 
     assert others == [()] * 4
-    advice = "add runs (--mlperf-update=append) or widen the limit"
-    above = "the smallest detectable regression is above the limit"
-    assert note == (f"{above}: 4.1 % in samples/s (limit 3 %): {advice}",)
-    at_points = [replace(metrics[0], metric=f"tokens_per_second@{point}") for point in (1, 8)]
-    assert detectable_notes(at_points) == (
-        f"{above}: 4.1 % in tokens/s at 1 (limit 3 %), "
-        f"4.1 % in tokens/s at 8 (limit 3 %): {advice}",
-    )
+    assert noted == unprovable("throughput")
+    names = [f"tokens_per_second@{point}" for point in (1, 8)]
+    at_points = [replace(metrics[0], metric=name) for name in names]
+    assert detectable_notes(at_points) == unprovable(*names)
 
 
 def test_scores_whose_gate_failed_and_a_latency_limit_missed_twice_are_not_recorded() -> None:

@@ -12,6 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pytest_mlperf.adapters.engines.openai._capabilities import is_page
+from pytest_mlperf.core.notes import Note
 from pytest_mlperf.core.prometheus import page_samples
 from pytest_mlperf.core.server import (
     ServerReading,
@@ -138,7 +139,7 @@ def test_a_restarted_server_is_noted_and_its_counts_go_on() -> None:
     )
 
     assert seen.values == {"draft_acceptance@64": 80 / 160, "preemptions@64": 2.0}
-    assert seen.notes == ("at 64: the server restarted during the measurement: its counters fell",)
+    assert seen.notes == (Note.of("at", point=64, note=Note.of("server_restarted")),)
 
     once = seen_in(looks(waiting=[1], preemptions=[4]), {None: (100.0, 102.0)})
     idle = seen_in(looks(drafted=[7, 7], accepted=[3, 3]), {None: (100.0, 105.0)})

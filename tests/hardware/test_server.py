@@ -17,6 +17,7 @@ import pytest
 
 from pytest_mlperf.core.baseline import changed_keys, differences
 from pytest_mlperf.core.errors import RunError
+from pytest_mlperf.core.notes import Note
 from pytest_mlperf.core.server.identity import ServerIdentity, identity_reasons
 from pytest_mlperf.hardware import probe
 from pytest_mlperf.hardware.probe import hashed
@@ -26,6 +27,7 @@ from pytest_mlperf.hardware.server import (
     of_kubernetes,
     parse_probe,
 )
+from pytest_mlperf.reports.sentences import sentence
 
 URL = "http://gpu-box:8000/v1"
 PODS = "serving/app=vllm"
@@ -196,8 +198,12 @@ def texts_of(recorded: World, present: World, source: str) -> list[str]:
         *(f"identity: {one.name}" for one in differences(baseline.properties, current.properties)),
         *(f"changed: {key}" for key in changed_keys(baseline.facts, current.facts)),
         *(f"changed: {key}" for key in changed_keys(baseline.surroundings, current.surroundings)),
-        *identity_reasons(baseline, current),
-        *(note for note in current.remarks if "not verified" in note or "unknown" in note),
+        *map(sentence, identity_reasons(baseline, current)),
+        *(
+            text
+            for text in map(sentence, current.remarks)
+            if "not verified" in text or "unknown" in text
+        ),
     ]
 
 
@@ -272,10 +278,8 @@ def test_unverified_hardware_keeps_the_url_in_its_key_and_is_said_in_each_verdic
         "hardware": "8xH200",
     }
     assert unknown.properties == {"server": "unknown", "url": "box:8000/llm/v1", "hardware": None}
-    (note,) = declared.remarks
-    assert note.startswith("server hardware: declared (8xH200), not verified: a change of hardware")
-    (note,) = unknown.remarks
-    assert note.startswith("server hardware: unknown: a change of hardware would look like")
+    assert declared.remarks == (Note.of("hardware_declared", hardware="8xH200"),)
+    assert unknown.remarks == (Note.of("hardware_unknown", hardware=None),)
 
 
 def with_(report: bytes, **changes: Any) -> bytes:
@@ -406,23 +410,25 @@ def test_unequal_nodes_and_several_servers_behind_one_url_are_texts_of() -> None
     assert named.remarks == ("{product}",)
 
     several = identified(URL, "cpu", {}, {}, {}, frozenset({1.0, 2.0}), time_s=0.0)
-    assert any("2 processes or more answer" in note for note in several.remarks)
+    assert any("2 processes or more answer" in sentence(note) for note in several.remarks)
 
 
 def test_a_stale_exporter_and_gpus_without_a_model_make_runs_invalid() -> None:
     early, late = World(moment=1.0).seen_by("exporter"), World(moment=1.0).seen_by("exporter")
-    (text,) = identity_reasons(early, replace(late, time_s=early.time_s + 61))
-    assert "the exporter is stale: no energy counter on its page changed in 61 s" in text
+    (note,) = identity_reasons(early, replace(late, time_s=early.time_s + 61))
+    assert note == Note.of("exporter_stale", seconds=61.0)
     assert list(identity_reasons(early, replace(late, time_s=early.time_s + 59))) == []
     (text,) = identity_reasons(World().seen_by("probe"), World(loaded=4).seen_by("probe"))
-    assert "8xH200, but only 4 GPUs hold a model" in text
-    (text,) = identity_reasons(World().seen_by("probe"), World(node="box-2").seen_by("probe"))
-    assert text.count("node was") == 1
+    assert "8xH200, but only 4 GPUs hold a model" in sentence(text)
+    (note,) = identity_reasons(World().seen_by("probe"), World(node="box-2").seen_by("probe"))
+    assert isinstance(note, Note)
+    assert note.key == "server_hardware_changed"
+    assert sentence(note).count("node was") == 1
 
 
 def test_a_probe_of_a_machine_that_does_not_listen_on_the_port_is_doubted() -> None:
     (note,) = World().seen_by("probe", "http://gpu-box:9000").remarks
-    assert "does not listen on port 9000" in note
+    assert "does not listen on port 9000" in sentence(note)
     assert World().seen_by("probe", "http://127.0.0.1:9000").remarks == ()
 
 

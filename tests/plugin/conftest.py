@@ -48,10 +48,7 @@ def project(
     monkeypatch.setenv("PYTEST_ADDOPTS", NO_CONTROL)
     if request.node.get_closest_marker("quiet") is None:
         forked.use(monkeypatch, replicas=True)
-    for name in (
-        "MIN_GATED_SECONDS",
-        "MIN_WINDOW_SECONDS",
-    ):  # which a conftest.py of a test may change
-        monkeypatch.setattr(energy, name, getattr(energy, name))
+    # A conftest.py of a test may change it.
+    monkeypatch.setattr(energy, "MIN_GATED_SECONDS", energy.MIN_GATED_SECONDS)
     pytester.mkdir("baselines")
     return Project(pytester)

@@ -268,7 +268,7 @@ WRONG = {
         "took over the tests of this session, but ran none",
     ),
     "mlperf_session_finished(results): return 7": (0, "'int' object is not iterable"),
-    "mlperf_session_finished(results): print('psst')": (0, "_session_finished: psst"),
+    "mlperf_session_finished(results): print('psst')": (0, "_session_finished, but printed: psst"),
     "mlperf_addoptions(group): group.add('half', 'X', '50 % of it')": (3, "write %% for a percent"),
     "mlperf_addoptions(group): group.add('update', 'X', 'x')": (3, "option 'update' exists; c"),
 }

@@ -200,7 +200,7 @@ def test_a_session_runs_both_builds_in_turns_and_says_which_evidence_decided(
     else:
         assert verdict.outcome is verdict.metrics[0].outcome is Outcome.OK
         assert sentence(verdict.headline).startswith("samples/s ")
-        assert sentence(verdict.headline).endswith(" by A/B; −40 % is excluded")
+        assert sentence(verdict.headline).endswith(" by A/B; a drop of −40 % is ruled out")
         assert sentence(verdict.notes[0]).startswith("not confirmed by A/B: ")
         assert AS_SLOW in sentence(verdict.notes[0])
         assert sentence(verdict.notes[1]).startswith("against the stored baseline: PERF DROP ")
@@ -269,8 +269,8 @@ def test_another_build_than_the_baseline_s_decides_nothing(
     assert answer.outcome is Outcome.PERF_DROP
     assert tuple(map(sentence, answer.notes)) == (
         (
-            "not confirmed by A/B: baseline_engine is not the baseline's build: engine.acme 0.9 "
-            "there, 1.0 here"
+            "not confirmed by A/B: baseline_engine is not the baseline's build: engine.acme is "
+            "1.0, but 0.9 in the baseline"
         ),
         "busy",
     )
@@ -393,7 +393,7 @@ def test_a_provisional_ok_is_final_once_runs_in_turns_exclude_a_drop(
 
     final = lab.confirm(lab.case(OTHER_BUILD), passed, "auto")
     assert final.outcome is final.metrics[0].outcome is Outcome.OK
-    assert sentence(final.headline).endswith(" by A/B; −40 % is excluded")
+    assert sentence(final.headline).endswith(" by A/B; a drop of −40 % is ruled out")
     assert sentence(final.notes[0]).startswith("decided by A/B: ")
     assert sentence(final.notes[1]).startswith("against the stored baseline: PROVISIONAL samples/s")
 

@@ -78,5 +78,5 @@ def test_a_test_that_is_not_planned_and_a_manifest_that_is_none_are_refused(
     none = plan.run_process("suites", "--mlperf-manifest", "plan.json")
 
     assert late.ret == none.ret == pytest.ExitCode.USAGE_ERROR
-    late.stderr.fnmatch_lines(["*--mlperf-manifest: *plan.json does not plan suites/late*"])
-    none.stderr.fnmatch_lines(["*--mlperf-manifest: *not a manifest of a plan; make one:*"])
+    late.stderr.fnmatch_lines(["*--mlperf-manifest: *plan.json does not contain suites/late*"])
+    none.stderr.fnmatch_lines(["*--mlperf-manifest: *not a manifest of a plan; create one:*"])

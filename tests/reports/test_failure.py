@@ -18,7 +18,7 @@ def test_failures_read_as_designed() -> None:
         name, width = title.split()
         verdict = getattr(verdicts, name)
         likely = causes(verdict, None, ())
-        texts[title] = failure(verdict, result(verdict), int(width), likely)
+        texts[title] = failure(result(verdict), int(width), likely)
 
     assert len(expected) == 13
     assert texts == expected
@@ -33,7 +33,7 @@ def test_only_text_to_copy_is_wider_than_the_terminal() -> None:
         line
         for verdict in verdicts.ALL
         for width in (60, 72, 80, 100, 140)
-        for line in failure(verdict, result(verdict), width).split("\n")
+        for line in failure(result(verdict), width).split("\n")
         if (len(line) > width and not line.startswith(COPIED))
         or line.endswith(" ")
         or "\x1b" in line
@@ -44,25 +44,24 @@ def test_only_text_to_copy_is_wider_than_the_terminal() -> None:
 
 def test_the_first_line_is_the_word_and_the_headline() -> None:
     """A percentage is never parted from its sign."""
-    firsts = [failure(one, result(one), 200).split("\n")[0] for one in verdicts.ALL]
+    firsts = [failure(result(one), 200).split("\n")[0] for one in verdicts.ALL]
     assert firsts == [f"{one.outcome} {one.headline}" for one in verdicts.ALL]
     assert {one.outcome for one in verdicts.ALL} == set(Outcome)
     headline = "x" * 70 + " −6.3 % (−6.9 to −5.7 %); limit −3 % exceeded"
 
     for width in range(72, 110):
-        for line in failure(
-            replace(verdicts.DROP, headline=headline), result(verdicts.DROP), width
-        ).split("\n"):
+        text = failure(result(replace(verdicts.DROP, headline=headline)), width)
+        for line in text.split("\n"):
             assert not line.lstrip().startswith("%")
 
 
 def test_a_slowed_or_pretended_run_is_never_accepted() -> None:
     slowed = replace(verdicts.DROP, handicap=0.5)
-    text = failure(slowed, result(slowed, handicap=0.5), 80, causes(slowed, None, []))
+    text = failure(result(slowed, handicap=0.5), 80, causes(slowed, None, []))
     assert "the handicap of 50 %: work was slowed on purpose\n" in text
     assert "accept" not in text
     for verdict in (verdicts.DROP, verdicts.NO_BASELINE):
-        text = failure(verdict, result(verdict, pretended=True), 80)
+        text = failure(result(verdict, pretended=True), 80)
         assert "reproduce pytest" in text
         assert "--mlperf-update" not in text
 
@@ -70,7 +69,7 @@ def test_a_slowed_or_pretended_run_is_never_accepted() -> None:
 def test_commands_carry_the_options_of_the_session_quoted_for_a_shell() -> None:
     case_result = result(verdicts.DROP, arguments=("--mlperf-baselines", "my baselines"))
 
-    text = failure(verdicts.DROP, case_result, 80)
+    text = failure(case_result, 80)
 
     assert f"""reproduce pytest "{case_result.test}" --mlperf-baselines 'my baselines'\n""" in text
     assert (
@@ -85,7 +84,7 @@ def test_an_unmeasured_metric_has_no_figure_and_its_note_is_printed_once() -> No
     missing = verdicts.unset("ttft_p50", Outcome.INVALID, None, limit=0.05, note="not measured")
     verdict = replace(verdicts.INVALID, headline="p50 latency: in 1 of 2 runs")
 
-    text = failure(replace(verdict, metrics=(first, missing)), result(verdicts.INVALID), 80)
+    text = failure(result(replace(verdict, metrics=(first, missing))), 80)
 
     assert "\nmetric       limit  verdict\np50 latency   +5 %  INVALID\np50 TTFT      +5 %" in text
     assert "\nnote      latencies" in text
@@ -112,4 +111,4 @@ def test_unchanged_and_unjudged_metrics_are_listed_too() -> None:
 
     for text, fields in expected.items():
         changed = replace(verdicts.DROP, **fields)  # type: ignore[arg-type]
-        assert f"\n{text}" in failure(changed, result(verdicts.DROP), 100)
+        assert f"\n{text}" in failure(result(changed), 100)

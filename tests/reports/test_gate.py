@@ -34,7 +34,7 @@ def in_html(case_result: CaseResult) -> str:
 
 REPORTS: dict[str, Callable[[CaseResult], str]] = {
     "summary": lambda case_result: "\n".join(text.summary(session(case_result), 80, colour=False)),
-    "failure": lambda case_result: text.failure(case_result.verdict, case_result, 80),
+    "failure": lambda case_result: text.failure(case_result, 80),
     "job summary": lambda case_result: markdown.report(reported(session(case_result))),
     "comment": lambda case_result: comment.report(reported(session(case_result))),
     "annotations": lambda case_result: workflow_commands.report(reported(session(case_result))),

@@ -57,7 +57,7 @@ def lines_of_junit(results: Results) -> str:
 
 
 WRITERS: dict[str, Callable[[Results], str]] = {
-    "failure": lambda results: "\n".join(text.failure(r.verdict, r, 80) for r in results.cases),
+    "failure": lambda results: "\n".join(text.failure(r, 80) for r in results.cases),
     "summary": lambda results: "\n".join(text.summary(results, 80, colour=False)),
     "markdown": lambda results: markdown.report(reported(results, absent=GONE)),
     "comment": lambda results: comment.report(reported(results)),

@@ -63,16 +63,19 @@ WIDE = [{"a": "x", "b": "1", "verdict": "ok"}, {"a": "yyy", "b": "100", "verdict
 
 def test_a_table_lines_up_and_has_no_trailing_blanks() -> None:
     """A narrow one leaves out the least needed columns; only outcomes are coloured."""
-    assert table(["a", "b", "c", "verdict"], WIDE, 80, left=["a", "verdict"]) == [
-        "a      b  verdict",
-        "x      1  ok",
-        "yyy  100  PERF DROP",
-    ]
+    lines = ["a      b  verdict", "x      1  ok", "yyy  100  PERF DROP"]
+    left = ["a", "verdict"]
+    assert table(WIDE, 80, left=left) == lines
+    assert table(WIDE, 80, left=left, columns=["a", "b", "c", "verdict"]) == lines
+    assert table(WIDE, 80, left=left, indent=" ") == [f" {one}" for one in lines]
+    assert table(WIDE, 80, left=left, columns=["verdict", "a"])[1] == "ok         x"
     for width, kept in ((19, "a b verdict"), (18, "a verdict"), (5, "verdict")):
-        head = table(["a", "b", "verdict"], WIDE, width, left=["a", "verdict"], spare=["b", "a"])[0]
-        assert head.split() == kept.split()
+        for indent in ("", " "):
+            room = width + len(indent)
+            head = table(WIDE, room, left=left, spare=["b", "a"], indent=indent)[0]
+            assert head.split() == kept.split()
     rows = [{"a": "ok", "verdict": "ok"}, {"a": "", "verdict": "reported"}]
-    assert table(["a", "verdict"], rows, 80, left=["a", "verdict"], colour=True) == [
+    assert table(rows, 80, left=["a", "verdict"], colour=True) == [
         "a   verdict",
         "ok  \x1b[32mok\x1b[0m",
         "    reported",

@@ -11,6 +11,7 @@ import pytest
 
 from pytest_mlperf.core.baseline import Record
 from pytest_mlperf.core.guarantees import APPEND_OPTIONS, Guarantee, guarantee
+from pytest_mlperf.core.notes import Note
 from pytest_mlperf.core.numbers import percent
 from pytest_mlperf.core.recording import missing_days_advice as lacks_sessions
 from pytest_mlperf.core.recording import same_day_note
@@ -155,13 +156,7 @@ def test_sessions_of_one_day_and_few_days_are_named_as_such() -> None:
 
     assert same_day_note(record(*MONDAYS)) is lacks_sessions(record(*MONDAYS)) is None
     assert same_day_note(record(MONDAYS[0], MONDAYS[0], MONDAYS[1])) is None
-    assert same_day_note(two) == (
-        "not counted as a new day: the baseline already has a session of 2026-10-26"
-    )
-    assert lacks_sessions(record(MONDAYS[0])) == (
-        "1 of 4 days: run the same build with --mlperf-update=missing on 3 more days"
-    )
-    assert lacks_sessions(dirty) == (
-        "1 of 4 days; the baseline is of uncommitted changes "
-        "(0123456789ab+), so no further session can be added: commit them, then record again"
-    )
+    days: dict[str, Any] = {"days": 1, "needed": 4}
+    assert same_day_note(two) == Note.of("same_day", day="2026-10-26")
+    assert lacks_sessions(record(MONDAYS[0])) == Note.of("days_missing", **days, more=3)
+    assert lacks_sessions(dirty) == Note.of("days_uncommitted", **days, commit="0123456789ab+")

@@ -8,7 +8,7 @@ from typing import Any, get_args
 from pytest_mlperf.core.contention import NOT_MEASURED
 from pytest_mlperf.core.notes import Note, NoteKey
 from pytest_mlperf.reports.sentences import runs_named, sentence
-from tests.reports import test_run_sentences
+from tests.reports import test_measurement_sentences, test_run_sentences
 
 METRIC: dict[str, Any] = {
     "metric": "throughput",
@@ -496,7 +496,7 @@ SENTENCES: tuple[tuple[Note, str], ...] = (
 )
 
 
-EVERY = (*SENTENCES, *test_run_sentences.SENTENCES)
+EVERY = (*SENTENCES, *test_run_sentences.SENTENCES, *test_measurement_sentences.SENTENCES)
 
 
 def test_each_key_has_its_sentence() -> None:

@@ -11,6 +11,7 @@ from collections.abc import Iterator
 import pytest
 
 from pytest_mlperf.core.energy import Source
+from pytest_mlperf.reports.sentences import sentence
 from pytest_mlperf.run.figures import Findings
 from tests.core.test_plausible import numbers
 from tests.hardware.test_nvml import REFUSED
@@ -55,7 +56,7 @@ def watched(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Watched]:
 
 
 def words(run: Findings) -> list[str]:
-    return [*reasons_of(run), *notes_of(run), *run.energy[Source.NVML].notes]
+    return [*reasons_of(run), *notes_of(run), *map(sentence, run.energy[Source.NVML].notes)]
 
 
 @pytest.mark.parametrize("name", [*MOMENTS, *ALWAYS])

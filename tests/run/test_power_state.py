@@ -107,7 +107,9 @@ def test_an_unknown_part_makes_the_whole_unknown() -> None:
     assert (whole.uncertainty_j, whole.idle_w, whole.net_joules) == (30.0, 50.0, 1000.0)
     assert (unsure.joules, unsure.uncertainty_j, unsure.gated) == (2000.0, None, False)
     noted = {f"GPU-{n}": replace(energy(1.0, 1.0), notes=("short", "odd")[: n + 1]) for n in (0, 1)}
-    assert sum_energies(noted, names={"GPU-1": "GPU 7"}).notes == ("short", "GPU 7: odd")
+    assert sentence(*sum_energies(noted, names={"GPU-1": "GPU 7"}).notes) == (
+        "each of 2 GPUs: short; GPU 7: odd"
+    )
     assert (busy.joules, busy.idle_w, busy.net_joules) == (2000.0, None, None)
 
 

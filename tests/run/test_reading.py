@@ -250,7 +250,7 @@ def test_no_energy_is_known_of_a_window_in_which_the_wall_clock_was_set_or_slewe
     assert (power.energy.get(Source.NVML), power.energy_unknown.startswith(text)) == (None, True)
     for finding in (host, displayed, wall):
         (energy,) = finding.energy.values()
-        assert (energy.joules, text in energy.notes[0]) == (None, True)
+        assert (energy.joules, text in sentence(energy.notes[0])) == (None, True)
     assert not any(one.metrics for one in (power, host, displayed, wall))
 
     load = Load(tmp_path, 0.0)

@@ -22,6 +22,7 @@ from pytest_mlperf import cli
 from pytest_mlperf.core.errors import RunError, SuiteError
 from pytest_mlperf.hardware import nvidia, probe
 from pytest_mlperf.hardware.machine import Machine
+from pytest_mlperf.reports.sentences import sentence
 from pytest_mlperf.run import server_hardware
 from pytest_mlperf.run.power.exporter import Exporter, find_exporter, watched_exporter
 from pytest_mlperf.run.scraping import PageError
@@ -295,7 +296,7 @@ def test_a_servers_own_pages_and_headers_are_read() -> None:
     assert identity.properties["gpu"] == "NVIDIA H100 80GB HBM3"
     assert identity.properties["gpus"] == 2
     assert identity.facts["server.version"] == "0.11.0"
-    assert "2 processes or more answer at this url" in identity.remarks[0]
+    assert "2 processes or more answer at this url" in sentence(identity.remarks[0])
 
 
 @pytest.mark.parametrize(

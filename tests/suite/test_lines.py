@@ -14,7 +14,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from pytest_mlperf.core.errors import SuiteError
-from pytest_mlperf.suite.load import line_of, lines_of_tables, load_suite
+from pytest_mlperf.suite.load import line_of, load_suite
 from tests.suite.texts import SUITE
 
 KEYS = ["schema", "workload", "engines", "options", "name", "a b", "it's", "x.y", "[z]", "#", "é=ü"]
@@ -74,17 +74,6 @@ def test_every_key_is_found_at_its_line(
         value: Any = raw
         for part in path:
             value = value[part]  # the path is one of the document's
-
-
-@given(documents())
-def test_the_lines_of_an_array_of_tables_are_those_of_its_headers(
-    document: tuple[str, list[tuple[tuple[str | int, ...], int]]],
-) -> None:
-    text, places = document
-
-    assert lines_of_tables(text, "engines") == [
-        line for path, line in places if path[0] == "engines" and path[1:] in {(0,), (1,), (2,)}
-    ]
 
 
 @given(

@@ -86,9 +86,9 @@ def test_every_round_has_its_tables_and_seeds() -> None:
         loaded_round = load_round(name)
         assert loaded_round.name == name
         assert (
-            loaded_round.qsl_seed,
-            loaded_round.sample_index_seed,
-            loaded_round.schedule_seed,
+            loaded_round.seeds.qsl,
+            loaded_round.seeds.sample_index,
+            loaded_round.seeds.schedule,
         ) == SEEDS[name]
     assert OFFICIAL_MD5.split() == KITS19_MD5.split()
     assert len(OFFICIAL_MD5.split()) == 2 * workload("v4.1", "3d-unet").dataset_samples
@@ -406,9 +406,9 @@ def test_v6_1_is_what_the_installed_loadgen_carries() -> None:
     for workload, name, scenario, theirs in of_v6_1():
         where = f"{workload.name} {name}"
         seen.add(workload.name)
-        assert theirs["qsl_rng_seed"] == ours.qsl_seed, where
-        assert theirs["sample_index_rng_seed"] == ours.sample_index_seed, where
-        assert theirs["schedule_rng_seed"] == ours.schedule_seed, where
+        assert theirs["qsl_rng_seed"] == ours.seeds.qsl, where
+        assert theirs["sample_index_rng_seed"] == ours.seeds.sample_index, where
+        assert theirs["schedule_rng_seed"] == ours.seeds.schedule, where
         # 0 is every sample.
         held = 0 if workload.name == "3d-unet" else workload.performance_samples
         held = NOT_IN_MLPERF_CONF.get(f"{workload.name} performance_samples", held)

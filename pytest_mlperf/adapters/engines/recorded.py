@@ -1,4 +1,8 @@
-"""Replay answers recorded by MLCommons' client, so that the suite's scorer can score them."""
+"""Replay answers recorded by MLCommons' client, so that the suite's scorer can score them.
+
+`sample_idx_map.json` maps requests to samples; `events.jsonl` has prompts and answers, in the
+format of `evaluation/scoring.py` and `core/types.py` of mlcommons/endpoints at ea332753.
+"""
 
 from __future__ import annotations
 
@@ -12,10 +16,136 @@ from pytest_mlperf import Dataset, Engine, MlperfError, Sink, UnavailableError
 from pytest_mlperf.adapters.engines import engine_error, refused_sample, require_module
 from pytest_mlperf.adapters.engines.llm.generation import Generation
 from pytest_mlperf.adapters.engines.llm.model_folder import find_model, load_tokenizer, read_config
-from pytest_mlperf.extension import MLC_ENDPOINTS, read_answers, read_configuration
+from pytest_mlperf.extension import MLC_ENDPOINTS, accuracy_records, read_configuration
 
 CHAT = "openai"
 """The client's name for /v1/chat/completions."""
+
+PHASES = ("performance", "warmup")
+"""Keys of the map that are not data sets for accuracy."""
+
+ISSUED, COMPLETE = "sample.issued", "sample.complete"
+
+PROMPT_DATA, ANSWER_DATA = "PromptData", "TextModelOutput"
+"""First item of the data of each of the two events."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class RecordedAnswer:
+    """Hold the recorded answer to one sample.
+
+    Attributes:
+        prompt: Text or token ids; None if neither is recorded.
+        text: Answer without its reasoning.
+        reasoning: Reasoning before the answer, "" if none is recorded.
+        finish: Finish reason; None if the server did not report it.
+    """
+
+    prompt: str | list[int] | None
+    text: str
+    reasoning: str
+    finish: str | None
+
+    @property
+    def artefacts(self) -> dict[str, bytes]:
+        """Answer and reasoning in UTF-8, by name."""
+        texts = {"text": self.text, "reasoning": self.reasoning}
+        return {name: text.encode("utf-8", "replace") for name, text in texts.items()}
+
+
+@dataclass(frozen=True, kw_only=True)
+class RecordedAnswers:
+    """Hold the recorded answers of an accuracy run.
+
+    Attributes:
+        by_sample: Answers by index in the data set; the first one of repeated requests.
+        issued: Number of requests, repeats included.
+    """
+
+    dataset: str
+    by_sample: Mapping[int, RecordedAnswer]
+    issued: int
+
+
+def read_answers(folder: Path, dataset: str | None) -> RecordedAnswers:
+    """Read all answers to a data set, or to the only one if None; raise MlperfError for defects."""
+    by_dataset, events = accuracy_records(folder)
+    if dataset is None:
+        dataset = _only_dataset(folder, by_dataset)
+    samples = _samples(folder, by_dataset, dataset)
+    first: dict[int, str] = {}
+    for request, sample in samples.items():
+        first.setdefault(sample, request)
+    counted = {request: sample for sample, request in first.items()}
+    prompts, answers = dict[int, str | list[int] | None](), dict[int, RecordedAnswer]()
+    for event in events:
+        uuid, kind, data = (event.get(name) for name in ("sample_uuid", "event_type", "data"))
+        if not isinstance(uuid, str) or uuid not in counted:
+            continue
+        sample = counted[uuid]
+        if kind == ISSUED:
+            prompts[sample] = _prompt(data)
+        elif kind == COMPLETE and (texts := _texts(data)) is not None:
+            finish = event.get("finish_reason")
+            answers[sample] = RecordedAnswer(
+                prompt=prompts.get(sample),
+                text=texts[0],
+                reasoning=texts[1],
+                finish=finish if isinstance(finish, str) else None,
+            )
+    if missing := sorted(first.keys() - answers.keys()):
+        raise MlperfError(
+            f"{folder}: {len(missing):,} of {len(first):,} samples of {dataset!r:.60} have no "
+            f"answer, or an empty one, first: {', '.join(map(str, missing[:5]))}"
+        )
+    return RecordedAnswers(dataset=dataset, by_sample=answers, issued=len(samples))
+
+
+def _only_dataset(folder: Path, by_dataset: Mapping[str, Any]) -> str:
+    names = [name for name in by_dataset if name not in PHASES]
+    if not names:
+        raise MlperfError(
+            f"{folder}: has no accuracy answers; let the client answer an accuracy data set too"
+        )
+    if len(names) > 1:
+        several = " or ".join(map(repr, names))
+        raise MlperfError(f"{folder}: has answers to several data sets; set dataset to {several}")
+    return names[0]
+
+
+def _samples(folder: Path, by_dataset: Mapping[str, Any], dataset: str) -> dict[str, int]:
+    samples = by_dataset.get(dataset)
+    if not isinstance(samples, dict) or not samples:
+        raise MlperfError(f"{folder}: has no samples of {dataset!r:.60}")
+    for request, sample in samples.items():
+        if type(sample) is not int or sample < 0:
+            raise MlperfError(
+                f"{folder}: {dataset!r:.60}.{request:.60} is {sample!r:.60}; must be the number of "
+                "a sample"
+            )
+    return samples
+
+
+def _prompt(data: Any) -> str | list[int] | None:
+    if not isinstance(data, list) or data[:1] != [PROMPT_DATA]:
+        return None
+    text, tokens = [*data[1:3], None, None][:2]
+    if isinstance(text, str):
+        return text
+    is_ids = isinstance(tokens, list) and all(type(token) is int for token in tokens)
+    return tokens if is_ids else None
+
+
+def _texts(data: Any) -> tuple[str, str] | None:
+    if not isinstance(data, list) or data[:1] != [ANSWER_DATA] or not any(data[1:]):
+        return None
+    output, reasoning = [*data[1:3], "", ""][:2]
+    return _joined(output), _joined(reasoning)
+
+
+def _joined(output: Any) -> str:
+    pieces = output if isinstance(output, list) else [output]
+    return "".join(piece for piece in pieces if isinstance(piece, str))
 
 
 @dataclass(frozen=True, kw_only=True)

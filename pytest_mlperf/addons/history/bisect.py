@@ -246,7 +246,7 @@ class Bisection:
             if not ratios:
                 ratios = self._measured(key, test, limits, numbers)
         except NotComparable as error:
-            raise _BrokenBuild(str(error)) from None
+            raise _BrokenBuild(sentence(error.reason)) from None
         if case.job.case.scenario.rate_is_condition and case.rate is None:
             case.rate = self._store.pairs(key).before[0].target_qps  # the same for all builds
         return ratios

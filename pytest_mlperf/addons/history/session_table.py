@@ -18,8 +18,6 @@ ROWS = 20
 HEIGHT = 6
 """Lines of a plot."""
 
-COLUMNS = ("session", "commit", "engine", "runs", "value", "says")
-
 
 def session_lines(history: CaseHistory, width: int, *, rows: int) -> list[str]:
     """Return the newest `rows` sessions as a table, a plot of all sessions, and level changes."""
@@ -30,12 +28,10 @@ def session_lines(history: CaseHistory, width: int, *, rows: int) -> list[str]:
         f"{series.case.id}, {series.profile}, machine {series.machine}: {name}, "
         f"{plural(len(points), 'session')}, {first} to {last}"
     )
-    columns = [name if column == "value" else column for column in COLUMNS]
     return [
         *paragraphs("sessions", [heading], width),
         "",
         *table(
-            columns,
             _rows(history)[-rows:],
             width,
             left=["session", "commit", "engine", "says"],

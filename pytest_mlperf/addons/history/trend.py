@@ -203,7 +203,13 @@ def trend(history: Trend, width: int) -> list[str]:
     lines = [line for case in cases for line in fold(case, width)]
     lines += [
         "",
-        *table(columns, rows, width, left=left, spare=["runs", "commit", "case", "interval"]),
+        *table(
+            rows,
+            width,
+            left=left,
+            spare=["runs", "commit", "case", "interval"],
+            columns=columns,
+        ),
         "",
     ]
     for number, later in enumerate(history.steps, start=1):

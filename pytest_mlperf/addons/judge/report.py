@@ -54,26 +54,21 @@ def lines(result: FileComparison, sides: Sequence[str], width: int) -> list[str]
     rows = [row for row in result.rows if row.outcome or row.note]
     cells = [cells_of(row) for row in rows]
     cells = [of | {"metric": shortened(of["metric"], MAX_TITLE)} for of in cells]
-    head, *body = table(
-        VERDICT_COLUMNS,
-        cells,
-        width - 2,
-        left=["verdict", "metric"],
-        spare=["runs", "interval", "before", "limit"],
-    )
-    text += ["", f"  {head}"] if rows else [""]
+    left, spare = ["verdict", "metric"], ["runs", "interval", "before", "limit"]
+    head, *body = table(cells, width, left=left, spare=spare, columns=VERDICT_COLUMNS, indent="  ")
+    text += ["", head] if rows else [""]
     last = ("", "")
     for row, line in zip(rows, body, strict=True):
         if (row.tool, row.point) != last:
             last = (row.tool, row.point)
             text += fold(f"{row.point}  ({title_of(row.tool)})", width, rest="  ")
-        text.append(f"  {line}")
+        text.append(line)
         if row.note:
             text += fold(row.note, width, first="    ", rest="    ")
     text.append("")
     text += paragraphs("changed", list(result.changed), width)
     text += paragraphs("note", list(result.notes), width)
-    text += paragraphs("judged", [result.how] if result.how else [], width)
+    text += paragraphs("judged", [result.how], width)
     counts = Counter(str(row.outcome) for row in result.rows if row.outcome)
     listing = ", ".join(f"{count} {word}" for word, count in counts.items())
     others = len(result.rows) - len(rows)

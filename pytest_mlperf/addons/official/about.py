@@ -12,7 +12,7 @@ from typing import Any
 from pytest_mlperf import MlperfError
 from pytest_mlperf.core.untrusted_text import quoted
 from pytest_mlperf.extension import nearest
-from pytest_mlperf.rounds.endpoints import ULTRA_LOW, required_keys
+from pytest_mlperf.rounds.endpoints import endpoint_rules
 from pytest_mlperf.stores.foreign import read_toml
 
 ABOUT_TABLES = ("submission", "point", "system", "power")
@@ -73,10 +73,11 @@ def read_about(path: Path) -> About:
                 "letters, digits, - and _"
             )
     highest = about.description["max_supported_concurrency"]
-    if type(highest) is not int or highest <= ULTRA_LOW:
+    lowest = endpoint_rules()["curve"]["ultra_low"]
+    if type(highest) is not int or highest <= lowest:
         raise MlperfError(
             f"{path}: system.max_supported_concurrency is {highest!r}; it must be a number "
-            f"of requests above {ULTRA_LOW}"
+            f"of requests above {lowest}"
         )
     return about
 
@@ -100,12 +101,13 @@ def _tables(path: Path) -> dict[str, Any]:
 
 
 def _missing(raw: Mapping[str, Any]) -> Iterator[str]:
+    required = endpoint_rules()["bundle"]
     for table in ("submission", "point", "system"):
-        yield from _absent(raw.get(table, {}), required_keys(table), table)
+        yield from _absent(raw.get(table, {}), required[table], table)
     nodes = raw.get("system", {}).get("node_types") or []
     for number, node in enumerate(nodes if isinstance(nodes, list) else [nodes]):
         where = f"system.node_types[{number}]"
-        yield from _absent(node if isinstance(node, dict) else {}, required_keys("node"), where)
+        yield from _absent(node if isinstance(node, dict) else {}, required["node"], where)
 
 
 def _absent(table: Mapping[str, Any], keys: Sequence[str], where: str) -> Iterator[str]:

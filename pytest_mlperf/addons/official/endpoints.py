@@ -13,7 +13,7 @@ from pytest_mlperf.addons.official.about import About
 from pytest_mlperf.addons.official.curve_points import CLIENT_NAME, Point
 from pytest_mlperf.core.results import UNVERIFIED_LABEL
 from pytest_mlperf.extension import json_text, parse_json, visible
-from pytest_mlperf.rounds.endpoints import curve_defects, region_of, seed_sets
+from pytest_mlperf.rounds.endpoints import endpoint_rules, region_of, seed_sets
 from pytest_mlperf.stores.endpoints import ACCURACY_FILE, SUMMARY_FILE, yaml_text
 
 README = "README.md"
@@ -131,6 +131,27 @@ def shortfalls(points: Sequence[Point], about: About) -> list[str]:
             "extra = { seed = ... } (engine openai)"
         )
     return lacks
+
+
+def curve_defects(concurrencies: Sequence[int], max_concurrency: int) -> list[str]:
+    """Return messages on the rules that a curve's concurrencies break; [] if they break none."""
+    rules = endpoint_rules()["curve"]
+    if min(concurrencies) > rules["ultra_low"]:
+        return [f"no point is in region ultra_low (1 to {rules['ultra_low']} requests)"]
+    present = {region_of(point, concurrencies, max_concurrency) for point in concurrencies}
+    lacks = [
+        f"no point is in region {name}"
+        for name in ("low_concurrency", "med_concurrency", "high_concurrency")
+        if name not in present
+    ]
+    fewest, count = rules["fewest"], len(concurrencies)
+    few = [f"it has {count} of {fewest} required points"] if count < fewest else []
+    beyond = [
+        f"point {p:,} is above the maximum, {max_concurrency:,}"
+        for p in concurrencies
+        if not region_of(p, concurrencies, max_concurrency)
+    ]
+    return [*few, *lacks, *beyond]
 
 
 def _unaccounted(point: Point) -> bool:

@@ -407,7 +407,7 @@ def _suite(suite: SuiteState) -> Iterator[str]:
     yield f"  {name}: {suite.workload}, {suite.profile}"
     columns = ["state", "case", "performance", "accuracy"]
     rows = [{name: getattr(case, name) for name in columns} for case in suite.cases]
-    yield from (f"    {line}" for line in table(columns, rows, width() - 4, left=columns))
+    yield from table(rows, width(), left=columns, indent="    ")
     notes = [f"runs in {case.elsewhere}" for case in suite.cases if case.elsewhere]
     notes += [case.server for case in suite.cases if case.server]
     notes += [case.build for case in suite.cases if case.build]

@@ -24,7 +24,7 @@ from pytest_mlperf import registry
 from pytest_mlperf.cli.doctor import requirements
 from pytest_mlperf.core.addons import Command
 from pytest_mlperf.core.case import Scenario
-from pytest_mlperf.core.contention import NOT_MEASURED, TOLERATED_SHARE, Contention, in_words
+from pytest_mlperf.core.contention import NOT_MEASURED, TOLERATED_SHARE, Contention, load_seen
 from pytest_mlperf.core.errors import REINSTALL, TO_MEASURE, MlperfError, RunError, text_of
 from pytest_mlperf.core.job import Factory, LoadGenSettings, Seeds
 from pytest_mlperf.hardware import host, power_limit, rapl
@@ -32,6 +32,7 @@ from pytest_mlperf.hardware.contention import ContentionMonitor
 from pytest_mlperf.hardware.host import Property
 from pytest_mlperf.hardware.leases import lease_folder, lease_place
 from pytest_mlperf.hardware.machine import Machine
+from pytest_mlperf.reports.sentences import sentence
 from pytest_mlperf.run.child.process import Patience, WorkerProcess
 from pytest_mlperf.run.child.protocol import WorkerSpec
 from pytest_mlperf.run.logs import DETAIL, parse_detail
@@ -215,7 +216,7 @@ def load(seen: Contention) -> Check:
     unreported = f"; not reported: {', '.join(hidden)}" if hidden else ""
     if seen.foreign_s is None or not seen.window_s:
         return Check("machine", "load", "note", f"unknown{unreported}")
-    others = f"{in_words(replace(seen, waited_s=None))}{unreported}"
+    others = f"{sentence(load_seen(replace(seen, waited_s=None)))}{unreported}"
     if seen.foreign_s / (seen.cores * seen.window_s) <= TOLERATED_SHARE:
         return Check("machine", "load", "ok", f"idle: {others}")
     do = "close other processes: they make verdicts INCONCLUSIVE"

@@ -24,16 +24,7 @@ from pytest_mlperf.core.imports import distribution
 from pytest_mlperf.core.job import Factory, Job
 from pytest_mlperf.core.untrusted_text import broken
 from pytest_mlperf.run.builds import Build, build_for
-from pytest_mlperf.run.child.events import (
-    ERROR,
-    OF_WORKER,
-    Fields,
-    NoEventError,
-    by_name,
-    event_of,
-    is_text,
-    list_of,
-)
+from pytest_mlperf.run.child import events
 from pytest_mlperf.run.child.process import THIS_PYTHON
 from pytest_mlperf.run.child.protocol import import_as_parent, import_path
 from pytest_mlperf.suite.libraries import declared_libraries, install_command, is_here
@@ -195,14 +186,14 @@ def missing_library(group: registry.Group, use: str, failures: Failures) -> tupl
     return None
 
 
-ANSWER_SHAPES: Mapping[str, Fields] = {
-    "python": OF_WORKER["python"],
-    "importing": {"library": is_text},
+ANSWER_SHAPES: Mapping[str, events.Fields] = {
+    "python": events.OF_WORKER["python"],
+    "importing": {"library": events.is_text},
     "answer": {
-        "lacking": by_name(is_text),
-        "error": lambda value: list_of(is_text)(value) and len(value) >= 2,
+        "lacking": events.by_name(events.is_text),
+        "error": lambda value: events.list_of(events.is_text)(value) and len(value) >= 2,
     },
-    "error": ERROR,
+    "error": events.ERROR,
 }
 """Shapes of its messages: progress, then the missing libraries and an engine's error as class,
 sentence and wrong options."""
@@ -287,16 +278,18 @@ def _answers(build: Build, folder: Path, question: Mapping[str, Any]) -> list[Ma
     except OSError as error:
         raise EnvironmentFault(f"{build.title} cannot be started: {error.strerror}") from None
     try:
-        events = [event_of(line, ANSWER_SHAPES) for line in done.stdout.encode().splitlines()]
-    except NoEventError as error:
+        answers = [
+            events.event_of(line, ANSWER_SHAPES) for line in done.stdout.encode().splitlines()
+        ]
+    except events.NoEventError as error:
         printed = broken(repr(done.stdout[:80]))
         raise EnvironmentFault(
             f"{build.title} does not run Python: it printed {printed} ({error})"
         ) from None
-    if not events:
+    if not answers:
         last = (done.stderr.strip().splitlines() or [f"exit code {done.returncode}"])[-1]
         raise EnvironmentFault(f"{build.title} does not start: {last}")
-    return list(events)
+    return list(answers)
 
 
 if __name__ == "__main__":

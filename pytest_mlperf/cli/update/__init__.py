@@ -17,14 +17,9 @@ from itertools import pairwise
 from pathlib import Path
 
 from pytest_mlperf.bench.policy import Policy
+from pytest_mlperf.cli import stored_results
 from pytest_mlperf.cli.arguments import REPEATABLE, add, again
 from pytest_mlperf.cli.output import integer_type, show
-from pytest_mlperf.cli.stored_results import (
-    case_named,
-    folder_in,
-    results_path,
-    verified_results,
-)
 from pytest_mlperf.cli.update._proposals import (
     COPY,
     AccuracyProposal,
@@ -34,8 +29,8 @@ from pytest_mlperf.cli.update._proposals import (
     Terms,
     ToMeasure,
     proposal_for,
+    record_command,
     recorded,
-    recording,
     require_accepted,
     require_fit,
     scores_file,
@@ -79,7 +74,7 @@ def machine_mismatch(test: ToMeasure, machine: Machine) -> str | None:
     verdict = test.result.verdict
     assert verdict.subject is not None
     accelerator = verdict.case.accelerator
-    there, command = verdict.subject.identity, recording(test.result)
+    there, command = verdict.subject.identity, record_command(test.result)
     machine = machine.with_identity(there)
     if not machine.has(accelerator):
         return (
@@ -101,7 +96,7 @@ def measure_tests(
     for test in tests:
         groups[test.root, repeated(test.result.arguments)].append(test)
     for (root, arguments), group in groups.items():
-        parent = folder_in(runs_dir).resolve()
+        parent = stored_results.folder_in(runs_dir).resolve()
         with tempfile.TemporaryDirectory(dir=parent, prefix=COPY) as folder:
             copy, file = Path(folder) / _relative_root(root), Path(folder) / "results.json"
             _copy(root, copy)
@@ -317,10 +312,10 @@ def run(parsed: argparse.Namespace) -> int:
     if parsed.write and not (parsed.reason or "").strip(" ."):
         raise MlperfError('--write needs a reason: add --reason "why these values are accepted"')
     names = [*parsed.case, *parsed.accept_regression]
-    path = results_path(parsed.results, parsed.runs_dir, names)
-    results, signed = verified_results(path, parsed.verify)
+    path = stored_results.results_path(parsed.results, parsed.runs_dir, names)
+    results, signed = stored_results.verified_results(path, parsed.verify)
     ids = [result.verdict.case.id for result in results.cases]
-    cases = {name: case_named(name, ids, f" in {path}") for name in names}
+    cases = {name: stored_results.case_named(name, ids, f" in {path}") for name in names}
     terms = Terms(
         baselines=parsed.baselines,
         reason=parsed.reason or "",

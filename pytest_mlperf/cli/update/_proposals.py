@@ -12,6 +12,7 @@ from typing import Literal
 from pytest_mlperf.bench.baseline import noise_of_sessions
 from pytest_mlperf.bench.case import baseline_file, baselines_root, load_checked
 from pytest_mlperf.bench.policy import rule_of_baseline
+from pytest_mlperf.core import recording
 from pytest_mlperf.core.baseline import (
     AccuracyBaseline,
     Baseline,
@@ -27,15 +28,6 @@ from pytest_mlperf.core.guarantees import ACCEPT_OPTIONS, MISSING_OPTION, REPLAC
 from pytest_mlperf.core.noise.calibration import USUAL_BASELINE_RUNS
 from pytest_mlperf.core.notes import Words
 from pytest_mlperf.core.numbers import plural, points
-from pytest_mlperf.core.recording import (
-    Action,
-    baseline_run,
-    empty_baseline,
-    new_record,
-    recording_obstacle,
-    value_change,
-    worsened,
-)
 from pytest_mlperf.core.results import IMPORTED, CaseResult
 from pytest_mlperf.core.rulings.sample import countable, unrecordable
 from pytest_mlperf.core.rulings.screening import screened
@@ -114,7 +106,7 @@ def require_fit(result: CaseResult) -> None:
         raise BaselineError(first_line(verdict))
     if verdict.subject is None or not measured:
         raise BaselineError("nothing was measured")
-    if reason := recording_obstacle(verdict):
+    if reason := recording.recording_obstacle(verdict):
         raise BaselineError(sentence(reason))
 
 
@@ -148,8 +140,7 @@ def recorded(root: Path, result: CaseResult) -> tuple[Path, Record | None]:
     case, subject = result.verdict.case, result.verdict.subject
     assert subject is not None
     file = baseline_file(baselines_root(root, Path(), result.division), case, result.profile)
-    loaded = load_checked(file, case)
-    return file, find_record(loaded, subject.identity) if loaded else None
+    return file, find_record(load_checked(file, case), subject.identity)
 
 
 def _speed(
@@ -157,7 +148,7 @@ def _speed(
 ) -> PerformanceProposal | ToMeasure | Kept:
     verdict, case = result.verdict, result.verdict.case
     file, old = recorded(root, result)
-    fresh = tuple(map(baseline_run, verdict.runs))
+    fresh = tuple(map(recording.baseline_run, verdict.runs))
     if old and any(run in old.runs for run in fresh):
         return Kept(reason="these runs are already in the baseline")
     if not terms.baselines:
@@ -179,7 +170,7 @@ def _speed(
         )
     if unfit := unrecordable(verdict.runs, result.limits, None):
         raise BaselineError(f"{unfit}; run it again, or remove the metric from [limits]")
-    action: Action = "replace" if old else "record"
+    action: recording.Action = "replace" if old else "record"
     proposal = performance_proposal(result, file, old, limits, action=action, reason=terms.reason)
     require_accepted(result, "; ".join(proposal.worse), terms)
     return proposal
@@ -281,7 +272,7 @@ def _to_measure(
     if result.suite == IMPORTED:
         raise BaselineError(f"{reason}; import more sessions together")
     if not terms.measure:
-        raise BaselineError(f"{reason}; record them: {recording(result)}")
+        raise BaselineError(f"{reason}; record them: {record_command(result)}")
     if not in_project(result.suite):
         raise BaselineError(
             f"{reason}; {result.suite} does not exist; run this in pytest's root folder"
@@ -289,7 +280,7 @@ def _to_measure(
     return ToMeasure(result=result, root=root, reason=reason, limits=limits)
 
 
-def recording(result: CaseResult) -> str:
+def record_command(result: CaseResult) -> str:
     """Return the pytest command that measures and records a test."""
     options = ACCEPT_OPTIONS if is_drop(result.verdict) else REPLACE_OPTIONS
     if result.verdict.outcome is Outcome.NO_BASELINE:
@@ -319,14 +310,16 @@ class PerformanceProposal:
     @property
     def worse(self) -> list[str]:
         """The gated metrics that get worse or are lost, each with its old and new value."""
-        return worsened(self.old.runs if self.old else (), self.new.runs, self.limits)
+        old_runs = self.old.runs if self.old else ()
+        return [*map(sentence, recording.worsened(old_runs, self.new.runs, self.limits))]
 
     def lines(self) -> Iterator[str]:
         """Yield a line per metric, old and new; notes; then a line on the amount of data."""
         old = geometric_means(self.old.runs) if self.old else {}
         new = geometric_means(self.new.runs)
         for metric in filter(new.__contains__, self.limits):
-            yield f"  {value_change(metric, old.get(metric), new[metric])}"
+            step = recording.value_change(metric, old.get(metric), new[metric])
+            yield f"  {sentence(step)}"
         yield from (f"  {note}" for note in map(sentence, self.notes))
         yield f"  {len(self.new.runs)} runs -> {relative(self.file)}"
 
@@ -335,10 +328,10 @@ class PerformanceProposal:
         baselines.update(self.file, self._put)
 
     def _put(self, current: Baseline | None) -> Baseline:
-        if (find_record(current, self.new.identity) if current else None) != self.old:
+        if find_record(current, self.new.identity) != self.old:
             raise BaselineError(f"{self.file}: {CHANGED_NOTE}")
         case, result = self.result.verdict.case, self.result
-        empty = empty_baseline(case, round_name=result.round, profile=result.profile)
+        empty = recording.empty_baseline(case, round_name=result.round, profile=result.profile)
         return with_record(current or empty, self.new)
 
 
@@ -387,7 +380,7 @@ def performance_proposal(
     old: Record | None,
     limits: Mapping[str, float],
     *,
-    action: Action,
+    action: recording.Action,
     reason: str,
 ) -> PerformanceProposal:
     """Create the proposal to accept a performance test's runs as its baseline."""
@@ -409,8 +402,8 @@ def performance_proposal(
     source: Literal["suite", "probe"] | None = None
     if result.target_qps is not None:  # a rate that was found is none that was offered
         source = "probe" if result.qps_source == "probe" else "suite"
-    new = new_record(
-        tuple(map(baseline_run, fresh.runs)),
+    new = recording.new_record(
+        tuple(map(recording.baseline_run, fresh.runs)),
         old,
         action=action,
         reason=reason,

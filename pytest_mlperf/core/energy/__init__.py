@@ -18,14 +18,11 @@ from types import MappingProxyType
 from typing import Literal
 
 from pytest_mlperf.core.energy import readings
+from pytest_mlperf.core.notes import Note, Words
 from pytest_mlperf.core.numbers import Count, NotNegative, Seconds
-from pytest_mlperf.core.reason import gpu_sentences
 
 PAD_S = 0.5
 """Time before and after a window whose power shows the possible error at its ends."""
-
-MIN_WINDOW_SECONDS = 5.0
-"""A shorter window is "too short": the counter's lag alone is several per cent of it."""
 
 MIN_GATED_SECONDS = 19.0
 """The error at the ends is below 1 % from here: a second below the advised `min_duration`."""
@@ -81,8 +78,8 @@ class Energy:
     trace_j: float | None
     idle_w: float | None
     own_j: float = 0.0
-    invalid: tuple[str, ...] = ()
-    notes: tuple[str, ...] = ()
+    invalid: tuple[Words, ...] = ()
+    notes: tuple[Words, ...] = ()
 
     @property
     def mean_w(self) -> float | None:
@@ -157,8 +154,8 @@ def measure(
         second_j = _by_average(counter, counted, average, energy, (begin_s, end_s))
         energy = _by_counter(energy, counted, second_j, covers=covers)
     if (energy.mean_w or 0.0) > min(most_w, readings.MAX_WATTS):
-        text = "the energy counter rose by more than this board can draw"
-        return replace(energy, joules=None, method=None, uncertainty_j=None, invalid=(text,))
+        note = Note.of("counter_too_fast", metric="")
+        return replace(energy, joules=None, method=None, uncertainty_j=None, invalid=(note,))
     return _plausible(energy, limit_w)
 
 
@@ -192,13 +189,14 @@ def _by_counter(
     assert energy.joules is not None
     joules, ends_j = energy.joules, math.hypot(counted.lag_j, counted.steps_j)
     off_j = None if energy.trace_j is None else abs(energy.trace_j - joules)
-    apart_j, share, right = off_j, AGREEMENT, ""
+    apart_j, share, reason = off_j, AGREEMENT, ""
+    values = {"joules": joules, "other": "trace", "other_j": energy.trace_j}
     if not covers and second_j is not None:
-        apart_j, right = abs(second_j - joules), "the driver's mean power agrees with the counter"
+        apart_j, reason = abs(second_j - joules), "mean_agrees"
     elif not covers and counted.gain is not None:
         still_j = abs(counted.gain - 1) * joules
         apart_j = still_j if off_j is None else min(off_j, still_j)
-        right = "both agree while the power is constant"
+        reason = "constant_agrees"
     elif not covers:
         share = LOCKED_DOUBT_SHARE
     uncertainty_j, own_j = (
@@ -206,27 +204,23 @@ def _by_counter(
         ends_j - COMMON_LAG_SHARE * counted.lag_j,
     )
     energy = replace(energy, uncertainty_j=uncertainty_j, own_j=own_j)
-    disagree = f"disagree: {joules:,.0f} J and "
-    note = f"energy counter and power trace {disagree}{energy.trace_j or 0:,.0f} J"
     if apart_j is not None and apart_j > max(share * joules, ends_j):
         if not covers and second_j is not None:
-            note = f"energy counter and the driver's mean power {disagree}{second_j:,.0f} J"
-        elif not covers:
-            note += "; which is right is unknown: this sensor may measure only a part of the time"
+            values |= {"other": "mean_power", "other_j": second_j}
+        sensor = "" if covers or second_j is not None else "partial_sensor"
+        gain = counted.gain if values["other_j"] is None else None
+        note = Note.of("energies_differ", **values, gain=gain, sensor=sensor)
         return replace(energy, invalid=(*energy.invalid, note))
-    if right and off_j is not None and off_j > max(AGREEMENT * joules, ends_j):
-        return replace(energy, notes=(*energy.notes, f"{note}; {right}, so the counter is used"))
+    if reason and off_j is not None and off_j > max(AGREEMENT * joules, ends_j):
+        note = Note.of("counter_used", **values, reason=reason)
+        return replace(energy, notes=(*energy.notes, note))
     return energy
 
 
 def _by_trace(energy: Energy, seen: readings.Traced, *, covers: bool) -> Energy:
     if covers:
         return replace(energy, uncertainty_j=seen.unsure_j)
-    text = (
-        "energy from the power trace alone is reported, not gated: this power sensor may see "
-        "only a part of the time, so the uncertainty is unknown"
-    )
-    return replace(energy, notes=(*energy.notes, text))
+    return replace(energy, notes=(*energy.notes, Note.of("trace_alone")))
 
 
 def _plausible(energy: Energy, limit_w: float | None) -> Energy:
@@ -234,37 +228,22 @@ def _plausible(energy: Energy, limit_w: float | None) -> Energy:
     assert energy.mean_w is not None
     invalid, notes = list(energy.invalid), list(energy.notes)
     if energy.mean_w < IDLE_W:
-        invalid.append(f"a mean power of {energy.mean_w:.1f} W is less than any board draws")
+        invalid.append(Note.of("power_too_low", mean_w=energy.mean_w))
     if limit_w and energy.mean_w > ABOVE_LIMIT * limit_w:
-        invalid.append(
-            f"a mean power of {energy.mean_w:.0f} W is above {ABOVE_LIMIT:g} times the enforced "
-            f"limit of {limit_w:.0f} W"
-        )
-    if energy.window_s < MIN_WINDOW_SECONDS:
-        seconds = floored(energy.window_s)
-        notes.append(f"{seconds} s are too short to measure energy; raise min_duration")
-    elif energy.window_s < MIN_GATED_SECONDS:
+        values = {"mean_w": energy.mean_w, "limit_w": limit_w, "most": ABOVE_LIMIT}
+        invalid.append(Note.of("power_above_limit", **values))
+    if energy.window_s < MIN_GATED_SECONDS:
         notes.append(too_short("energy", energy.window_s))
     elif not invalid and (energy.uncertainty_j or 0.0) > UNSURE * energy.joules:
         share = (energy.uncertainty_j or 0.0) / energy.joules
-        notes.append(
-            f"energy with an uncertainty of {share:.0%} is reported, not gated: at most "
-            f"{UNSURE:.0%} is allowed"
-        )
+        notes.append(Note.of("energy_unsure", share=share, most=UNSURE))
     return replace(energy, invalid=tuple(invalid), notes=tuple(notes))
 
 
-def too_short(noun: str, window_s: float) -> str:
+def too_short(noun: str, window_s: float) -> Note:
     """Return the note that energy is not judged in a window shorter than `MIN_GATED_SECONDS`."""
-    return (
-        f"{noun} measured for only {floored(window_s)} s is reported, not gated: at least "
-        f"{MIN_GATED_SECONDS:g} s are needed; raise min_duration"
-    )
-
-
-def floored(seconds: float) -> str:
-    """Format seconds to a tenth, rounded down, so that a missed minimum does not look met."""
-    return f"{math.floor(10 * seconds) / 10:.1f}"
+    shown_s = math.floor(10 * window_s) / 10  # so that a missed minimum does not look met
+    return Note.of("energy_short", noun=noun, window_s=shown_s, needed_s=MIN_GATED_SECONDS)
 
 
 def _idle(trace: Sequence[readings.Reading], begin_s: float, end_s: float) -> float | None:
@@ -338,7 +317,7 @@ class EnergyReading:
     uncertainty_j: NotNegative | None = None
     parts: Mapping[str, NotNegative | None] = field(default_factory=dict)
     gated: bool = False
-    notes: tuple[str, ...] = ()
+    notes: tuple[Words, ...] = ()
     peak_w: NotNegative | None = None
     idle_w: NotNegative | None = None
     net_joules: NotNegative | None = None
@@ -357,7 +336,7 @@ class EnergyReading:
 def sum_energies(
     energies: Mapping[str, Energy],
     *,
-    doubts: tuple[str, ...] = (),
+    doubts: tuple[Words, ...] = (),
     names: Mapping[str, str] = MappingProxyType({}),
 ) -> EnergyReading:
     """Add the energies of the GPUs in a window; joules are None if one is unknown.
@@ -371,7 +350,7 @@ def sum_energies(
     members = list(energies.values())
     window_s = members[0].window_s
     joules = _sum([e.joules for e in members])
-    texts = merge_sentences(
+    notes = merge_notes(
         [(names.get(uuid, uuid), (*one.invalid, *one.notes)) for uuid, one in energies.items()]
     )
     return EnergyReading(
@@ -384,14 +363,20 @@ def sum_energies(
         idle_w=_sum([energy.idle_w for energy in members]),
         net_joules=_sum([energy.net_joules for energy in members]),
         gated=joules is not None and not doubts and all(energy.gated for energy in members),
-        notes=tuple(dict.fromkeys((*doubts, *texts))),
+        notes=tuple(dict.fromkeys((*doubts, *notes))),
     )
 
 
-def merge_sentences(by_gpu: Sequence[tuple[str, Sequence[str]]]) -> tuple[str, ...]:
-    """Merge equal sentences of several GPUs; name the GPUs unless a sentence is about all."""
-    apart = [(gpu, text) for gpu, texts in by_gpu for text in texts]
-    return tuple(gpu_sentences(apart, len(by_gpu), every=""))
+def merge_notes(gpu_notes: Sequence[tuple[str, Sequence[Words]]]) -> tuple[Words, ...]:
+    """Merge notes of one key, and texts, about several GPUs into one note that names the GPUs."""
+    alike: dict[str, list[tuple[str, Words]]] = {}
+    for gpu, notes in gpu_notes:
+        for note in notes:
+            alike.setdefault(note.key if isinstance(note, Note) else "", []).append((gpu, note))
+    if len(gpu_notes) == 1:
+        return tuple(dict.fromkeys(gpu_notes[0][1]))
+    merged = [tuple(zip(*pairs, strict=True)) for pairs in alike.values()]
+    return tuple(Note.of("of_gpus", gpus=a, notes=b, of=len(gpu_notes)) for a, b in merged)
 
 
 def _uncertainty(energies: Sequence[Energy]) -> float | None:

@@ -8,7 +8,9 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from itertools import pairwise
+from typing import Any, Literal
 
 from pytest_mlperf.core import energy
 from pytest_mlperf.core.energy import EnergyReading, Source
@@ -22,6 +24,7 @@ from pytest_mlperf.core.energy.readings import (
     slopes,
     without_misreads,
 )
+from pytest_mlperf.core.notes import Note, Words
 from pytest_mlperf.core.plausible import plausible_reading
 from pytest_mlperf.core.prometheus import PageSample, page_samples
 
@@ -37,21 +40,8 @@ MIN_COUNTER_VALUES = 10
 MAX_MEAN_RATIO = 2.0
 """Tolerated ratio of the mean of sampled powers to the counter's mean power."""
 
-NO_COUNTER = f"the DCGM exporter reports no {ENERGY_METRIC} above 0"
-
-FASTER = "start the DCGM exporter with --collect-interval=1000, or "
-SELDOM = (
-    "the DCGM exporter updates less often (every 30 s by default); start it with "
-    "--collect-interval=1000"
-)
-
-OF_PROBES = {
-    SELDOM: "the GPU's driver does not update it",
-    FASTER: "",
-    f"no {ENERGY_METRIC}": "no energy counter",
-    "the DCGM exporter": "the probe",
-}
-"""Texts of notes on an exporter, and of the same notes on a probe."""
+Reader = Literal["exporter", "probe"]
+"""What was read: the page of a DCGM exporter, or a probe on the server's machine."""
 
 MIN_SLOW_SECONDS = 1.5
 """An exporter with at least this interval is not set to one second."""
@@ -123,9 +113,9 @@ class _CounterEnergy:
     uncertainty_j: float | None = None
     interval_s: float | None = None
     readings: int = 0
-    why_not: tuple[str, ...] = ()
-    doubts: tuple[str, ...] = ()
-    notes: tuple[str, ...] = ()
+    why_not: tuple[Words, ...] = ()
+    doubts: tuple[Words, ...] = ()
+    notes: tuple[Words, ...] = ()
 
 
 def exported_energy(
@@ -135,6 +125,7 @@ def exported_energy(
     *,
     expected: int | None = None,
     failure: str = "",
+    reader: Reader = "exporter",
 ) -> EnergyReading:
     """Compute the energy of a window; its ends are in seconds since 1970.
 
@@ -145,29 +136,31 @@ def exported_energy(
     Args:
         expected: Number of GPUs of the case; None if unknown.
         failure: Reason why the last page could not be read; "" if it was read.
+        reader: What was read, for the notes.
     """
     window_s = end_s - begin_s
     unknown = EnergyReading(source=Source.EXPORTER, window_s=window_s, method="counter")
     near = [look for look in looks if look.gpus]
     if not near:
-        reason = f": {failure}" if failure else ""
-        return replace(unknown, notes=(f"the DCGM exporter reported no GPU{reason}",))
+        note = Note.of("reader_no_gpu", reader=reader, failure=failure)
+        return replace(unknown, notes=(note,))
     gpus = {uuid: gpu for look in near for uuid, gpu in look.gpus.items()}
     unknown = replace(unknown, devices=models_of(list(gpus.values())))
     if all(gpu.joules is None for gpu in gpus.values()):
-        return _by_power(unknown, near, begin_s, end_s)
-    lost = [f"the DCGM exporter was not read to the end of the run: {failure}"]
+        return _by_power(unknown, near, begin_s, end_s, reader)
+    lost = [Note.of("reader_stopped", reader=reader, failure=failure)]
     lost = lost if failure and near[-1].time_s < end_s else []
     pages = [look.gpus for look in near if begin_s <= look.time_s <= end_s]
     moving = any(len({page[uuid].joules for page in pages if uuid in page}) > 2 for uuid in gpus)
-    counted = {uuid: _counted(near, uuid, begin_s, end_s, moving=moving) for uuid in gpus}
+    ask = partial(_counted, near, begin_s=begin_s, end_s=end_s, moving=moving, reader=reader)
+    counted = {uuid: ask(uuid) for uuid in gpus}
     whole = replace(
         unknown,
         interval_s=max((c.interval_s for c in counted.values() if c.interval_s), default=None),
         readings=min(c.readings for c in counted.values()),
         parts={uuid: c.joules for uuid, c in counted.items()},
     )
-    if why_not := energy.merge_sentences([(uuid, c.why_not) for uuid, c in counted.items()]):
+    if why_not := energy.merge_notes([(uuid, c.why_not) for uuid, c in counted.items()]):
         return replace(whole, notes=(*why_not, *lost))
     whole = replace(
         whole,
@@ -176,52 +169,48 @@ def exported_energy(
     )
     doubts = (
         *lost,
-        *energy.merge_sentences([(uuid, c.doubts) for uuid, c in counted.items()]),
-        *_doubts(whole, gpus.values(), expected),
+        *energy.merge_notes([(uuid, c.doubts) for uuid, c in counted.items()]),
+        *_doubts(whole, gpus.values(), expected, reader),
         *_beside_powers(whole, _powers(near, begin_s, end_s)),
     )
-    notes = energy.merge_sentences([(uuid, c.notes) for uuid, c in counted.items()])
+    notes = energy.merge_notes([(uuid, c.notes) for uuid, c in counted.items()])
     if lost:
         whole = replace(whole, joules=None, uncertainty_j=None, parts=dict.fromkeys(counted))
     return replace(whole, notes=(*doubts, *notes), gated=not doubts)
 
 
 def _doubts(
-    whole: EnergyReading, gpus: Collection[ExportedGpu], expected: int | None
-) -> Iterator[str]:
+    whole: EnergyReading, gpus: Collection[ExportedGpu], expected: int | None, reader: Reader
+) -> Iterator[Note]:
     if any(gpu.parts for gpu in gpus):
-        yield (
-            "energy not judged: a GPU is divided by MIG, and its counter is that of the whole board"
-        )
+        yield Note.of("gpu_divided")
     if expected is not None and len(gpus) != expected:
-        yield (
-            f"energy not judged: the case has {expected} GPUs, the DCGM exporter reports "
-            f"{len(gpus)}; name those of the case in mlperf_dcgm_gpus"
-        )
+        yield Note.of("gpus_miscounted", expected=expected, count=len(gpus), reader=reader)
     if whole.window_s < energy.MIN_GATED_SECONDS:
         yield energy.too_short("energy", whole.window_s)
     share = (whole.uncertainty_j or 0.0) / (whole.joules or 1.0)
     if share > energy.UNSURE:
-        yield (
-            f"energy with an uncertainty of {share:.0%} is reported, not gated: the DCGM exporter "
-            f"updates every {whole.interval_s or 0:.2g} s; {_advice(whole.interval_s or 0)}"
-        )
+        values = _interval(whole.interval_s or 0.0, reader)
+        yield Note.of("reader_unsure", share=share, reader=reader, **values)
 
 
-def _beside_powers(whole: EnergyReading, watts: Sequence[float]) -> Iterator[str]:
+def _beside_powers(whole: EnergyReading, watts: Sequence[float]) -> Iterator[Note]:
     if not watts or not whole.mean_w:
         return
     mean_w = sum(watts) / len(watts)
     if not 1 / MAX_MEAN_RATIO <= mean_w / whole.mean_w <= MAX_MEAN_RATIO:
-        yield (
-            f"energy not judged: the energy counters give a mean of {whole.mean_w:.3g} W, "
-            f"{POWER_METRIC} gives {mean_w:.3g} W; {ENERGY_METRIC} must be in mJ, and both "
-            "metrics must be of the same GPUs"
-        )
+        metrics = {"energy_metric": ENERGY_METRIC, "power_metric": POWER_METRIC}
+        yield Note.of("powers_differ", counter_w=whole.mean_w, mean_w=mean_w, **metrics)
 
 
 def _counted(
-    looks: Sequence[ExporterLook], uuid: str, begin_s: float, end_s: float, *, moving: bool
+    looks: Sequence[ExporterLook],
+    uuid: str,
+    *,
+    begin_s: float,
+    end_s: float,
+    moving: bool,
+    reader: Reader,
 ) -> _CounterEnergy:
     read = [
         Reading(time_s=look.time_s, value=gpu.joules)
@@ -236,17 +225,17 @@ def _counted(
     ]
     inside = [change for change in changes if begin_s <= change.time_s <= end_s]
     if read and not series:
-        return _CounterEnergy(why_not=("the energy counter was reset during the run",))
+        return _CounterEnergy(why_not=(Note.of("counter_reset", before_j=None, after_j=None),))
     if len(inside) < 2:
-        still = _stands_still(series, end_s - begin_s, moving=moving)
-        return _CounterEnergy(readings=len(inside), why_not=(still,))
+        seldom = Note.of("counter_seldom", window_s=end_s - begin_s, cause=f"{reader}_seldom")
+        still = Note.of("counter_stale") if moving else seldom
+        return _CounterEnergy(
+            readings=len(inside), why_not=(still if series else _no_counter(reader),)
+        )
     joules = at(changes, end_s) - at(changes, begin_s)
     if joules > MAX_WATTS * (end_s - begin_s):
-        text = (
-            f"the energy counter rises faster than any board can draw power: {ENERGY_METRIC} "
-            "must be in mJ"
-        )
-        return _CounterEnergy(readings=len(inside), why_not=(text,))
+        note = Note.of("counter_too_fast", metric=ENERGY_METRIC)
+        return _CounterEnergy(readings=len(inside), why_not=(note,))
     moments = [begin_s, *(change.time_s for change in inside), end_s]
     longest_s = max(later - earlier for earlier, later in pairwise(moments))
     interval_s = median_interval_s(inside)
@@ -256,37 +245,27 @@ def _counted(
         * max(slopes(changes)),
         interval_s=interval_s,
         readings=len(inside),
-        doubts=tuple(_sparse(len(inside), interval_s, longest_s)),
+        doubts=tuple(_sparse(len(inside), interval_s, longest_s, reader)),
         notes=misreads(misread),
     )
 
 
-def _stands_still(series: Sequence[object], window_s: float, *, moving: bool) -> str:
-    if not series:
-        return NO_COUNTER
-    if moving:
-        return (
-            "the energy counter is constant while those of other GPUs change: its value is "
-            "old; name the GPUs of the case in mlperf_dcgm_gpus"
-        )
-    return f"the energy counter changed less than twice in {window_s:.0f} s: {SELDOM}"
+def _no_counter(reader: Reader) -> Note:
+    metric = ENERGY_METRIC if reader == "exporter" else ""
+    return Note.of("no_counter", reader=reader, metric=metric)
 
 
-def _advice(interval_s: float) -> str:
-    return f"{FASTER * (interval_s >= MIN_SLOW_SECONDS)}make the run longer"
+def _interval(interval_s: float, reader: Reader) -> dict[str, Any]:
+    slow = reader == "exporter" and interval_s >= MIN_SLOW_SECONDS
+    return {"interval_s": interval_s, "advice": "exporter_slow" if slow else "run_short"}
 
 
-def _sparse(readings: int, interval_s: float, longest_s: float) -> Iterator[str]:
+def _sparse(readings: int, interval_s: float, longest_s: float, reader: Reader) -> Iterator[Note]:
     if readings < MIN_COUNTER_VALUES:
-        yield (
-            f"{readings} values of the energy counter in the run, one every {interval_s:.2g} "
-            f"s; {MIN_COUNTER_VALUES} are needed: {_advice(interval_s)}"
-        )
+        values = _interval(interval_s, reader)
+        yield Note.of("few_counted", count=readings, needed=MIN_COUNTER_VALUES, **values)
     elif longest_s > GAP * interval_s:
-        yield (
-            f"energy not judged: the energy counter did not change for {longest_s:.1f} s; "
-            f"usually it changes every {interval_s:.2g} s"
-        )
+        yield Note.of("counter_paused", seconds=longest_s, interval_s=interval_s)
 
 
 def _powers(looks: Sequence[ExporterLook], begin_s: float, end_s: float) -> list[float]:
@@ -299,20 +278,20 @@ def _powers(looks: Sequence[ExporterLook], begin_s: float, end_s: float) -> list
 
 
 def _by_power(
-    unknown: EnergyReading, looks: Sequence[ExporterLook], begin_s: float, end_s: float
+    unknown: EnergyReading,
+    looks: Sequence[ExporterLook],
+    begin_s: float,
+    end_s: float,
+    reader: Reader,
 ) -> EnergyReading:
     watts = _powers(looks, begin_s, end_s)
     if not watts:
-        return replace(unknown, notes=("the DCGM exporter reported no power during the run",))
+        return replace(unknown, notes=(Note.of("reader_no_power", reader=reader),))
     mean_w = sum(watts) / len(watts)
-    note = (
-        f"{NO_COUNTER}: energy from single power readings has an unknown uncertainty and is not "
-        "judged"
-    )
     return replace(
         unknown,
         joules=mean_w * (end_s - begin_s),
         method="power",
         readings=len(set(watts)),
-        notes=(note,),
+        notes=(_no_counter(reader), Note.of("power_alone")),
     )

@@ -8,6 +8,7 @@ from math import fsum
 
 from pytest_mlperf.core.energy import EnergyReading, Source
 from pytest_mlperf.core.energy.readings import Reading, at
+from pytest_mlperf.core.notes import Note
 from pytest_mlperf.core.plausible import plausible_reading
 
 MAX_COUNTER_GAP_SECONDS = 30.0
@@ -42,10 +43,9 @@ def host_energy(
     missing = [name for name, both in energies.items() if both is None]
     sums = [both for both in energies.values() if both]
     joules = None if missing or not sums else fsum(j for j, _ in sums)
-    reason = "its counter was not read at both ends of the run, or did not change"
-    notes = [f"{name}: {reason}" for name in missing]
-    notes += [f"{name} is not in the sum: its counter does not change" for name in dead]
-    notes += ["other processes used this host at the same time"] if shared else []
+    notes = [Note.of("host_unread", counter=name) for name in missing]
+    notes += [Note.of("host_constant", counter=name) for name in dead]
+    notes += [Note.of("host_shared")] if shared else []
     return EnergyReading(
         source=Source.HOST,
         joules=joules,

@@ -18,6 +18,7 @@ from statistics import median
 from pytest_mlperf.core import energy
 from pytest_mlperf.core.energy import EnergyReading, Source
 from pytest_mlperf.core.errors import SuiteError
+from pytest_mlperf.core.notes import Note
 from pytest_mlperf.core.plausible import plausible_reading
 
 TIME_COLUMNS = ("time", "time_s", "timestamp")
@@ -173,12 +174,12 @@ def wall_energy(readings: Sequence[MeterReading], begin_s: float, end_s: float) 
     good = [reading for reading in readings if reading.good]
     inside = [reading for reading in good if begin_s < reading.time_s < end_s]
     dropped = sum(not r.good for r in readings if begin_s < r.time_s < end_s)
-    bad = f"{dropped} of {dropped + len(inside)} readings of the meter failed and are left out"
-    notes = [bad] if dropped else []
+    failed = Note.of("meter_failed", count=dropped, of=dropped + len(inside))
+    notes = [failed] if dropped else []
     unknown = EnergyReading(
         source=Source.METER, window_s=window_s, readings=len(inside), dropped=dropped
     )
-    if reason := next(_why_unknown(readings, good, begin_s, end_s), ""):
+    if reason := next(_why_unknown(readings, good, begin_s, end_s), None):
         return replace(unknown, notes=(*notes, reason))
     mean_w = fsum(reading.watts for reading in inside) / len(inside)
     period_s = median(later.time_s - earlier.time_s for earlier, later in pairwise(inside))
@@ -186,11 +187,8 @@ def wall_energy(readings: Sequence[MeterReading], begin_s: float, end_s: float) 
         _step(good, end, 2 * (period_s + CLOCK_OFFSET_SECONDS)) for end in (begin_s, end_s)
     )
     uncertainty_j = max((period_s + CLOCK_OFFSET_SECONDS) * steps_w, period_s / 2 * mean_w)
-    if uncertainty_j > UNSURE * mean_w * window_s:
-        notes.append(
-            f"the wall energy has an uncertainty of {uncertainty_j / (mean_w * window_s):.0%}: the "
-            f"meter reads every {period_s:.2g} s; make the run longer"
-        )
+    if (share := uncertainty_j / (mean_w * window_s)) > UNSURE:
+        notes.append(Note.of("meter_unsure", share=share, period_s=period_s))
     if window_s < energy.MIN_GATED_SECONDS:
         notes.append(energy.too_short("wall energy", window_s))
     return replace(
@@ -204,53 +202,35 @@ def wall_energy(readings: Sequence[MeterReading], begin_s: float, end_s: float) 
 
 def _why_unknown(
     readings: Sequence[MeterReading], good: Sequence[MeterReading], begin_s: float, end_s: float
-) -> Iterator[str]:
+) -> Iterator[Note]:
     """Yield reasons for unknown energy, the certain one first; `good` are readings above 0 W."""
     if not good:
-        yield "the meter's file has no reading" + (" above 0 W" if readings else "")
+        yield Note.of("meter_empty", failed=len(readings))
     for earlier, later in pairwise(readings):
         back_s = earlier.time_s - later.time_s
         if back_s > 0 and later.time_s < end_s and earlier.time_s > begin_s:
-            time = _clock(earlier.time_s)
-            yield f"the meter's clock was set back by {back_s:.1f} s at {time} UTC"
+            yield Note.of("meter_clock_back", back_s=back_s, at_s=earlier.time_s)
     first_s = min(reading.time_s for reading in good)
     last_s = max(reading.time_s for reading in good)
     if last_s <= begin_s or first_s >= end_s:
-        yield (
-            f"the meter's log is from {_clock(first_s)} to {_clock(last_s)} UTC, the run from "
-            f"{_clock(begin_s)} to {_clock(end_s)} UTC: let the meter log during the run; if "
-            "the times in the log are not UTC, set mlperf_meter_offset (seconds) in pytest.ini"
-        )
+        times = {"first_s": first_s, "last_s": last_s, "begin_s": begin_s, "end_s": end_s}
+        yield Note.of("meter_elsewhere", **times)
     if first_s > begin_s:
-        yield (
-            f"the meter's log begins {first_s - begin_s:.1f} s after the run began: start the "
-            "meter earlier"
-        )
+        yield Note.of("meter_late", late_s=first_s - begin_s)
     if last_s < end_s:
-        yield (
-            f"the meter's log ends {end_s - last_s:.1f} s before the run ended: let the meter log "
-            "on, and write each reading at once"
-        )
+        yield Note.of("meter_ended", early_s=end_s - last_s)
     gap_s = max(
         later.time_s - earlier.time_s
         for earlier, later in pairwise(good)
         if later.time_s > begin_s and earlier.time_s < end_s
     )
     if gap_s > MAX_METER_GAP_SECONDS:
-        yield f"the meter's log has a gap of {gap_s:.1f} s; {MAX_METER_GAP_SECONDS:g} s are allowed"
+        yield Note.of("meter_gap", gap_s=gap_s, most_s=MAX_METER_GAP_SECONDS)
     count = sum(begin_s < reading.time_s < end_s for reading in good)
     if count < MIN_READINGS:
-        yield (
-            f"{count} readings of the meter in the run; {MIN_READINGS} are needed: make the "
-            "run longer"
-        )
+        yield Note.of("meter_few", count=count, needed=MIN_READINGS)
 
 
 def _step(good: Sequence[MeterReading], moment_s: float, within_s: float) -> float:
     near = [r.watts for r in good if abs(r.time_s - moment_s) <= within_s]
     return max(near) - min(near) if near else 0.0
-
-
-def _clock(time_s: float) -> str:
-    moment = dt.datetime.fromtimestamp(time_s, dt.UTC)
-    return moment.isoformat(sep=" ", timespec="seconds").removesuffix("+00:00")

@@ -23,6 +23,7 @@ from operator import mul
 from statistics import fmean, linear_regression, median
 from typing import Any
 
+from pytest_mlperf.core.notes import Note, Words
 from pytest_mlperf.core.plausible import BOUNDS
 
 MAX_TRACE_GAP_SECONDS = 0.5
@@ -49,7 +50,7 @@ class Traced:
 
     joules: float | None = None
     unsure_j: float = 0.0
-    why_not: str = ""
+    why_not: Words | None = None
 
 
 MAX_MISREADINGS = 0.5
@@ -155,16 +156,16 @@ def integrate_trace(
     `rate_hz` is the planned sampling rate; `covers`: the sensor measures without gaps.
     """
     if len(trace) < 2:
-        return Traced(why_not="no power trace")
+        return Traced(why_not=Note.of("no_trace"))
     if trace[0].time_s > begin_s or trace[-1].time_s < end_s:
-        return Traced(why_not="the power trace does not cover the run")
+        return Traced(why_not=Note.of("trace_in_part"))
     inside = [reading for reading in trace if begin_s < reading.time_s < end_s]
     gap = max(b - a for a, b in pairwise([begin_s, *(r.time_s for r in inside), end_s]))
     if gap > MAX_TRACE_GAP_SECONDS:
-        return Traced(why_not=f"the power trace has a gap of {gap:.1f} s")
+        return Traced(why_not=Note.of("trace_gap", gap_s=gap, most_s=MAX_TRACE_GAP_SECONDS))
     if rate_hz and len(inside) < MIN_SAMPLES_SHARE * rate_hz * (end_s - begin_s):
         share = len(inside) / (rate_hz * (end_s - begin_s))
-        return Traced(why_not=f"the power trace has only {share:.0%} of the expected samples")
+        return Traced(why_not=Note.of("trace_thin", share=share))
     total, read_s = cumulated(trace), median_interval_s(trace)
     late = max(0.0, min(delay_s(trace, covers=covers), trace[-1].time_s - end_s))
     first, last = (at(total, end + late) for end in (begin_s, end_s))
@@ -232,9 +233,9 @@ class CounterEnergy:
     steps_j: float = 0.0
     lag_s: float | None = None
     gain: float | None = None
-    why_not: str = ""
-    invalid: tuple[str, ...] = ()
-    notes: tuple[str, ...] = ()
+    why_not: Words | None = None
+    invalid: tuple[Words, ...] = ()
+    notes: tuple[Words, ...] = ()
 
 
 def counter_energy(
@@ -248,14 +249,14 @@ def counter_energy(
 ) -> CounterEnergy:
     """Return a counter's energy in a window; `covers`: the power sensor measures without gaps."""
     if not counter:
-        return CounterEnergy(why_not="no energy counter")
+        return CounterEnergy(why_not=Note.of("no_counter", reader="gpu", metric=""))
     ends = (begin_s, end_s)
     read, (counter, misread) = counter, without_misreads(counter, begin_s, end_s, MAX_RISE_WATTS)
     if _breaks(counter, ends, misread):
         return _broken(read)
     steps = steps_of(counter)
     if len(steps) < 3:
-        return CounterEnergy(why_not="the energy counter does not change")
+        return CounterEnergy(why_not=Note.of("counter_constant"))
     if reason := _why_not(counter, steps, ends):
         return CounterEnergy(why_not=reason)
     behind_s = lag_of(steps, trace)
@@ -306,12 +307,9 @@ def counter_energy(
     )
 
 
-def misreads(count: int) -> tuple[str, ...]:
+def misreads(count: int) -> tuple[Note, ...]:
     """Return a note on the number of misread counter values; () if there are none."""
-    often = "once" if count == 1 else f"{count} times"
-    return (
-        (f"the energy counter was misread {often}; misread values are left out",) if count else ()
-    )
+    return (Note.of("counter_misread", count=count),) if count else ()
 
 
 def _breaks(line: Sequence[Reading], ends: tuple[float, float], misread: int) -> bool:
@@ -325,14 +323,10 @@ def _breaks(line: Sequence[Reading], ends: tuple[float, float], misread: int) ->
 
 def _broken(counter: Sequence[Reading]) -> CounterEnergy:
     fell = next(((a.value, b.value) for a, b in pairwise(counter) if b.value < a.value), None)
-    if fell is None:
-        jumped = "the energy counter jumped by more than any GPU can use in that time"
-        return CounterEnergy(why_not=jumped, invalid=(jumped,))
-    reset = (
-        f"the energy counter went back from {fell[0]:,.0f} J to {fell[1]:,.0f} J: the driver "
-        "was reloaded; keep it loaded: sudo nvidia-smi -pm 1"
-    )
-    return CounterEnergy(why_not="the energy counter was reset", invalid=(reset,))
+    note = Note.of("counter_jumped")
+    if fell is not None:
+        note = Note.of("counter_reset", before_j=fell[0], after_j=fell[1])
+    return CounterEnergy(why_not=note, invalid=(note,))
 
 
 def _step_error_j(
@@ -471,26 +465,26 @@ def _interpolate_energy(
 
 def _why_not(
     counter: Sequence[Reading], steps: Sequence[Reading], ends: tuple[float, float]
-) -> str:
+) -> Note | None:
     begin_s, end_s = ends
     if counter[0].time_s > begin_s or counter[-1].time_s < end_s:
-        return "the energy counter was not read both before and after the run"
+        return Note.of("counter_in_part")
     unread_s = max(_gap_at(counter, end) for end in ends)
     if unread_s > MAX_TRACE_GAP_SECONDS:
-        return f"the energy counter was not read for {unread_s:.1f} s at one end of the run"
+        return Note.of("counter_unread", seconds=unread_s, end="one end")
     if steps[0].time_s > begin_s or steps[-1].time_s < end_s:
-        return "the energy counter had no update before the run, or none after it"
+        return Note.of("counter_no_update")
     still_s = max(_gap_at(steps, end) for end in ends)
     if still_s > MAX_STEP_SECONDS:
-        return f"the energy counter did not change for {still_s:.1f} s at one end of the run"
-    return ""
+        return Note.of("counter_still", seconds=still_s)
+    return None
 
 
-def _holes(counter: Sequence[Reading], ends: tuple[float, float]) -> tuple[str, ...]:
+def _holes(counter: Sequence[Reading], ends: tuple[float, float]) -> tuple[Note, ...]:
     usual_s = median_interval_s(counter)
-    gaps = zip(("begin", "end"), (_gap_at(counter, end) for end in ends), strict=True)
+    gaps = zip(("the begin", "the end"), (_gap_at(counter, end) for end in ends), strict=True)
     return tuple(
-        f"no reading for {gap_s:.2f} s at the {end} of the run"
+        Note.of("counter_unread", seconds=gap_s, end=end)
         for end, gap_s in gaps
         if gap_s > HOLE_FACTOR * usual_s
     )

@@ -13,7 +13,8 @@ from typing import Any
 
 from pytest_mlperf.core.case import Scenario
 from pytest_mlperf.core.metrics import EFFICIENCY, METRICS, UNGATED, gated_metrics
-from pytest_mlperf.core.numbers import NotNegative, quantity
+from pytest_mlperf.core.notes import Note, Words
+from pytest_mlperf.core.numbers import NotNegative
 from pytest_mlperf.core.roofline import bounds
 from pytest_mlperf.core.roofline.gpu import EXAMPLE, KV_BYTES, PRECISIONS, GpuSpec, peak
 from pytest_mlperf.core.roofline.work import AnyWork, Circumstances, Decode, Diffusion
@@ -37,8 +38,8 @@ class Changed:
     sparse: bool = False
     drafts: float | None = 1.0
     varies: str | None = None
-    reason: str | None = None
-    why_no_estimate: str | None = None
+    reason: Note | None = None
+    why_no_estimate: Note | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,29 +57,23 @@ def reduced_work(work: AnyWork, seen: Circumstances) -> Changed:
     for name in dict.fromkeys(seen.techniques):
         effect = EFFECTS.get(name)
         if effect is None:
-            return _nothing(
-                result, f"unknown technique {name!r}: its effect on the limit is not defined"
-            )
+            return _nothing(result, Note.of("technique_unknown", technique=name))
         if not isinstance(work, effect.kinds):
-            return _nothing(result, f"{name} cannot be applied to this kind of model: {work.kind}")
+            return _nothing(result, Note.of("technique_unfit", technique=name, kind=work.kind))
         result = effect.change(result, seen)
         if result.certain is None:
             break
     return result
 
 
-def _nothing(result: Changed, reason: str) -> Changed:
+def _nothing(result: Changed, reason: Note) -> Changed:
     return replace(result, certain=None, estimated=None, reason=reason, why_no_estimate=reason)
 
 
 def _share(technique: str) -> Callable[[Changed, Circumstances], Changed]:
     def change(result: Changed, seen: Circumstances) -> Changed:
         if seen.work_share is None:
-            reason = (
-                f"{technique}: set work_share, the share of the work that is left "
-                "(work.work_share in the engine's describe(), or limits --set)"
-            )
-            return _nothing(result, reason)
+            return _nothing(result, _needs(technique, "work_share"))
         return _with_figures(result, share=seen.work_share)
 
     return change
@@ -93,8 +88,12 @@ def _with_figures(result: Changed, **figures: Any) -> Changed:
     return replace(result, certain=certain, estimated=likely)
 
 
-def _unknown(result: Changed, reason: str) -> Changed:
+def _unknown(result: Changed, reason: Note) -> Changed:
     return replace(result, estimated=None, why_no_estimate=reason)
+
+
+def _needs(technique: str, figure: str) -> Note:
+    return Note.of("technique_needs", technique=technique, figure=figure)
 
 
 def _exits(result: Changed, seen: Circumstances) -> Changed:
@@ -109,11 +108,7 @@ def _fewer_calls(name: str, *, guided: bool) -> Callable[[Changed, Circumstances
         steps = 1 if seen.steps is None else min(seen.steps, certain.steps)
         result = _with_figures(result, steps=steps, calls=calls)
         if seen.steps is None or not (guided or seen.calls):
-            return _unknown(
-                result,
-                f"{name}: set steps (denoising steps per image) and calls (per step): "
-                "work.steps and work.calls in the engine's describe(), or limits --set",
-            )
+            return _unknown(result, _needs(name, "steps"))
         return result
 
     return change
@@ -122,28 +117,21 @@ def _fewer_calls(name: str, *, guided: bool) -> Callable[[Changed, Circumstances
 def _part_of_network(result: Changed, seen: Circumstances) -> Changed:
     assert isinstance(result.certain, Diffusion)
     if seen.network_share is None:
-        return _unknown(
-            _with_figures(result, network_share=1 / result.certain.steps),
-            "deepcache: set network_share, the mean share of the network that a call computes "
-            "(work.network_share in the engine's describe(), or limits --set)",
-        )
+        result = _with_figures(result, network_share=1 / result.certain.steps)
+        return _unknown(result, _needs("deepcache", "network_share"))
     return _with_figures(result, network_share=seen.network_share)
 
 
 def _drafts(result: Changed, seen: Circumstances) -> Changed:
     if seen.accepted_tokens is None:
-        reason = (
-            "speculative-decoding: set accepted_tokens, the tokens that a step gives on average "
-            "(work.accepted_tokens in the engine's describe(), or limits --set)"
-        )
+        reason = _needs("speculative-decoding", "accepted_tokens")
         return _unknown(replace(result, drafts=None), reason)
     return replace(result, drafts=seen.accepted_tokens)
 
 
 def _prefixes(result: Changed, seen: Circumstances) -> Changed:
     if seen.cached_tokens is None:
-        reason = "prefix-caching: set cached_tokens, the tokens of a prompt that needed no work"
-        return _unknown(result, reason)
+        return _unknown(result, _needs("prefix-caching", "cached_tokens"))
     return result
 
 
@@ -190,8 +178,8 @@ class Limit:
     binds: bounds.Resource | None = None
     term: bounds.Term | None = None
     estimated_term: bounds.Term | None = None
-    why_unknown: str | None = None
-    why_no_estimate: str | None = None
+    why_unknown: Note | None = None
+    why_no_estimate: Note | None = None
 
     @property
     def certain_share(self) -> float | None:
@@ -227,26 +215,20 @@ class Limit:
         return self.value / limit
 
 
-def in_words(limit: Limit) -> str:
-    """Return the roofline share, or why it is unknown, as text for a table or a message."""
-    share = limit.share
-    if share is None:
-        return limit.why_unknown or "no limit was requested"
-    if limit.impossible and limit.certain_share is not None:
-        far = f"{100 * limit.certain_share:,.0f} % of the roofline"
-        return f"{far}, which is physically impossible ({limit.binds})"
-    return share_in_words(share, limit.binds, estimated=limit.estimated is not None)
+def share_note(limit: Limit) -> Note:
+    """Return a note on the roofline share, or on why it is unknown."""
+    if limit.share is None:
+        return limit.why_unknown or Note.of("no_limit_asked")
+    if limit.impossible:
+        return Note.of("roofline_exceeded", share=limit.certain_share, binds=limit.binds)
+    return share_reached(limit.share, limit.binds, estimated=limit.estimated is not None)
 
 
-def share_in_words(share: float, binds: bounds.Resource | None, *, estimated: bool) -> str:
-    """Return a roofline share as text: "42.1 % of the roofline (compute)"."""
-    of = "roofline" if estimated else "certain limit"
-    second = (
-        ": above 90 %, check the assumed work and peaks"
-        if estimated and share > NEAR_LIMIT_SHARE
-        else ""
-    )
-    return f"{100 * share:.3g} % of the {of} ({binds}){second}"
+def share_reached(share: float, binds: bounds.Resource | None, *, estimated: bool) -> Note:
+    """Return a note on a roofline share, which is doubtful if near the estimated limit."""
+    near = NEAR_LIMIT_SHARE if estimated and share > NEAR_LIMIT_SHARE else None
+    limit = "roofline" if estimated else "certain limit"
+    return Note.of("roofline_share", share=share, binds=binds, limit=limit, near=near)
 
 
 def share_of_limit(
@@ -313,51 +295,42 @@ def _term(
 
 def _why_unknown(
     metric: str, accelerator: str, gpu: GpuSpec | None, work: AnyWork | None, seen: Circumstances
-) -> str | None:
+) -> Note | None:
     if not _is_time(metric) and metric not in ("throughput", _TOKENS):
-        return f"no limit known for {metric}: only rates and times have a formula"
+        return Note.of("no_formula", metric=metric)
     if gpu is None:
-        return (
-            f"no limit known for {accelerator}: set its dense peaks (FLOP/s), memory "
-            f"bandwidth (B/s) and memory (B), e.g. {EXAMPLE}"
-        )
+        return Note.of("gpu_unknown", gpu=accelerator, example=EXAMPLE)
     if work is None:
-        return "no limit known for this workload: its work per sample is not defined"
+        return Note.of("work_unknown")
     for part, name, names in (
         ("precision", seen.precision, PRECISIONS),
         ("format of weights", seen.weights, PRECISIONS),
         ("format of the key-value cache", seen.kv, KV_BYTES),
     ):
         if name is not None and name not in names:
-            return f"no limit known for the {part} {name!r}; known: {', '.join(names)}"
+            return Note.of("format_unknown", part=part, name=name, known=tuple(names))
     if peak(gpu, seen.precision) is None:
         needed = PRECISIONS[seen.precision].units[0] if seen.precision else "fp16"
-        return (
-            f"no limit known for {seen.precision} on {gpu.name}, which has peaks for "
-            f"{', '.join(gpu.peaks)}; set its dense peak, e.g. {needed} = 989e12 (FLOP/s)"
-        )
+        values = {"gpu": gpu.name, "peaks": tuple(gpu.peaks), "needed": needed}
+        return Note.of("peak_unknown", precision=seen.precision, **values)
     return None
 
 
-def _why_no_terms(metric: str, change: Changed) -> str:
+def _why_no_terms(metric: str, change: Changed) -> Note:
     if change.varies and _is_time(metric):
-        return (
-            f"no limit known for {metric}: {change.varies} makes the work differ from sample "
-            "to sample"
-        )
+        return Note.of("work_varies", metric=metric, technique=change.varies)
     work = change.certain
     if metric == _TOKENS and work is not None and not isinstance(work, Decode):
-        return f"no limit known: a model of this kind ({work.kind}) generates no tokens"
+        return Note.of("no_tokens", kind=work.kind)
     if metric == "throughput":
-        return "no limit known for samples/s: set output_tokens, the mean tokens of an answer"
-    return f"no limit known for {metric} of this workload"
+        return Note.of("output_tokens_unknown")
+    return Note.of("no_limit", metric=metric)
 
 
-def _not_seen(work: AnyWork) -> str:
+def _not_seen(work: AnyWork) -> Note:
     if isinstance(work, Decode):
-        return "no estimate: set input_tokens and output_tokens to the means of the run"
-    needed = "tokens" if work.kind == "encoder" else "parts"
-    return f"no estimate: set {needed} to the mean of the run's samples"
+        return Note.of("tokens_unknown")
+    return Note.of("sizes_unknown", needed="tokens" if work.kind == "encoder" else "parts")
 
 
 def _is_time(metric: str) -> bool:
@@ -371,7 +344,7 @@ class RooflineShare:
 
     Attributes:
         metric: Metric name.
-        says: The share as text, or why it is unknown and which figure to supply.
+        says: The share, or why it is unknown and which figure to supply.
         share: Share of the estimated limit if there is one, else of the certain one; None if
             neither is known.
         certain: Limit for the least possible work, in the metric's unit; None if unknown.
@@ -382,7 +355,7 @@ class RooflineShare:
     """
 
     metric: str
-    says: str
+    says: Words
     share: NotNegative | None = None
     certain: NotNegative | None = None
     ceiling: NotNegative | None = None
@@ -391,14 +364,10 @@ class RooflineShare:
     impossible: bool = False
 
     @property
-    def beyond(self) -> str:
-        """Message on a result above `ceiling`, the hardware limit, which may not be judged."""
-        title, limit = METRICS[self.metric].title, self.ceiling or 0.0
-        return (
-            f"{title} is {self.says}: the limit at the highest clock is "
-            f"{quantity(self.metric, limit)}. The unit, the number of GPUs, the precision, a "
-            "technique, or a figure of the suite ([accelerators], [workload.work]) is wrong"
-        )
+    def beyond(self) -> Note:
+        """Note on a run whose result exceeds the ceiling and so may not be judged."""
+        limit = Note.of("value", metric=self.metric, value=self.ceiling)
+        return Note.of("above_ceiling", metric=self.metric, share=self.says, limit=limit)
 
 
 def roofline_shares(
@@ -421,7 +390,7 @@ def roofline_shares(
     with_limit = [limit for limit in limits if limit.certain is not None]
     copied = [field.name for field in fields(RooflineShare) if field.name != "says"]
     return tuple(
-        RooflineShare(says=in_words(limit), **{name: getattr(limit, name) for name in copied})
+        RooflineShare(says=share_note(limit), **{name: getattr(limit, name) for name in copied})
         for limit in with_limit or limits[:1]
     )
 

@@ -6,7 +6,7 @@ import math
 from collections.abc import Collection, Mapping, Sequence
 
 from pytest_mlperf.core.baseline import BaselineRun
-from pytest_mlperf.core.contention import busiest, in_words
+from pytest_mlperf.core.contention import busiest, load_seen
 from pytest_mlperf.core.measurement import Run
 from pytest_mlperf.core.metrics import METRICS
 from pytest_mlperf.core.notes import Note, NoteKey
@@ -55,7 +55,7 @@ def load_note(runs: Sequence[Run]) -> Note:
     if not seen:
         return Note.of("client_late")
     busiest = max(seen, key=lambda load: load.share or 0.0)
-    return Note.of("busy", share=busiest.share or 0.0, load=in_words(busiest))
+    return Note.of("busy", share=busiest.share or 0.0, load=load_seen(busiest))
 
 
 def cpu_load_notes(

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from statistics import fmean, median, stdev
+from typing import Any
 
 from pytest_mlperf.core.measurement import GpuRun, ReplicaRun
-from pytest_mlperf.core.numbers import percent
+from pytest_mlperf.core.notes import Note
 from pytest_mlperf.judge.formulas import t_isf
 
 MIN_LAG_SHARE = 0.05
@@ -28,14 +29,14 @@ def slowest(replicas: Sequence[ReplicaRun]) -> float | None:
 
 def stragglers(
     runs: Sequence[tuple[Sequence[ReplicaRun], Sequence[GpuRun]]],
-) -> tuple[str, ...]:
-    """Return texts on replicas that provably lag by more than `MIN_LAG_SHARE` in these runs.
+) -> tuple[Note, ...]:
+    """Return notes on replicas that provably lag by more than `MIN_LAG_SHARE` in these runs.
 
     Student's t test uses all parts of all runs, with `FALSE_ALARM` divided among the replicas
     (Bonferroni). The mean lag of each run must be above the share too. A single run's lag must also
     exceed the scatter of the other replicas, so that a single event is not reported.
     """
-    behind = []
+    behind: list[tuple[dict[str, Any], Mapping[str, float]]] = []
     for key in dict.fromkeys(_key(replica) for replicas, _ in runs for replica in replicas):
         mine = [replica for replicas, _ in runs for replica in replicas if _key(replica) == key]
         values = [share for replica in mine for share in replica.shares]
@@ -48,10 +49,10 @@ def stragglers(
             others = [replica.share or 1.0 for replica in runs[0][0] if replica is not mine[0]]
             bounds.append(_upper_bound(fmean(values), others, alpha, apart=1.0))
         if max(bounds) < 1 - MIN_LAG_SHARE:
-            lag = f"{percent(1 - fmean(values))} behind the median of {len(runs[-1][0])} replicas"
-            differs = _differs(mine[-1], runs[-1][1])
-            behind.append((fmean(values), f"{mine[-1].name}: {', '.join((lag, *differs))}"))
-    return tuple(text for _, text in sorted(behind))
+            lag = {"lag": 1 - fmean(values), "of": len(runs[-1][0]), "name": mine[-1].name}
+            behind.append((lag, _differs(mine[-1], runs[-1][1])))
+    behind.sort(key=lambda pair: -pair[0]["lag"])
+    return tuple(Note.of("replica_behind", **lag, **differs) for lag, differs in behind)
 
 
 def _upper_bound(
@@ -68,19 +69,19 @@ def _key(replica: ReplicaRun) -> object:
     return replica.gpus or replica.name
 
 
-def _differs(replica: ReplicaRun, gpus: Sequence[GpuRun]) -> tuple[str, ...]:
+def _differs(replica: ReplicaRun, gpus: Sequence[GpuRun]) -> Mapping[str, float]:
     here = [gpu for gpu in gpus if gpu.uuid in replica.gpus]
     rest = [gpu for gpu in gpus if gpu.uuid not in replica.gpus]
-    words = []
+    differs = dict.fromkeys(("hotter_c", "slower_mhz", "less_w", "capped"), 0.0)
     if (both := _both(here, rest, "temperature_c")) and both[0] - both[1] >= HOTTER_C:
-        words.append(f"{both[0] - both[1]:.0f} °C hotter")
+        differs["hotter_c"] = both[0] - both[1]
     if (both := _both(here, rest, "sm_mhz")) and both[0] < (1 - SLOWER_CLOCK_SHARE) * both[1]:
-        words.append(f"{both[1] - both[0]:.0f} MHz slower")
+        differs["slower_mhz"] = both[1] - both[0]
     if (both := _both(here, rest, "mean_w")) and both[0] < (1 - LESS_POWER_SHARE) * both[1]:
-        words.append(f"{both[1] - both[0]:.0f} W less")
+        differs["less_w"] = both[1] - both[0]
     if (both := _both(here, rest, "power_cap_share")) and both[0] - both[1] >= CAPPED_SHARE:
-        words.append(f"power capped {percent(both[0])} of the window")
-    return tuple(words)
+        differs["capped"] = both[0]
+    return differs
 
 
 def _both(here: Sequence[GpuRun], rest: Sequence[GpuRun], name: str) -> tuple[float, float] | None:

@@ -8,6 +8,7 @@ from itertools import pairwise
 from statistics import fmean
 
 from pytest_mlperf.core.metrics import DRAFT_LENGTH, STAGE, at_point, is_stage
+from pytest_mlperf.core.notes import Note
 from pytest_mlperf.core.numbers import MAX_RATE
 from pytest_mlperf.core.prometheus import page_samples
 
@@ -51,10 +52,7 @@ COUNTERS: Mapping[str, tuple[str, ...]] = {
         "trtllm_spec_decode_num_draft_tokens_total",
         "llamacpp:spec_decode_num_draft_tokens_total",
     ),
-    "drafts": (
-        "vllm:spec_decode_num_drafts_total",
-        "llamacpp:spec_decode_num_drafts_total",
-    ),
+    "drafts": ("vllm:spec_decode_num_drafts_total", "llamacpp:spec_decode_num_drafts_total"),
     "preemptions": (
         "vllm:num_preemptions_total",
         "sglang:num_retracted_reqs_total",
@@ -93,12 +91,8 @@ GAUGES: Mapping[str, tuple[str, ...]] = {
 """Gauges by quantity, in the same way; a vLLM "perc" of 1 is a share of 1."""
 
 OF_COPIES: Mapping[str, Callable[[Sequence[float]], float]] = {
-    "waiting": sum,
-    "running": sum,
     "kv_cache_use": max,
-    "prefix_hit_share": fmean,
-    "draft_acceptance": fmean,
-    "draft_length": fmean,
+    **dict.fromkeys(("prefix_hit_share", "draft_acceptance", "draft_length"), fmean),
 }
 """How gauges of several copies of a model combine: requests add up, and the fullest cache
 counts."""
@@ -168,29 +162,26 @@ Windows = Mapping[float | None, tuple[float, float]]
 
 def server_seen(
     readings: Sequence[ServerReading], windows: Windows
-) -> tuple[dict[str, float], tuple[str, ...]]:
+) -> tuple[dict[str, float], tuple[Note, ...]]:
     """Return a server's metrics from readings inside the windows of a run, and notes.
 
     The metrics are means of gauges, maxima (`waiting_max`), shares, `draft_length`, times of stages
     (`stage_queue`), and preemptions; for a curve at each point, "waiting@64".
     """
     values: dict[str, float] = {}
-    notes: list[str] = []
+    notes: list[Note] = []
     for point, (begin_s, end_s) in windows.items():
-        at = "" if point is None else f"at {point:,}: "
         inside = [one.values for one in readings if begin_s <= one.time_s <= end_s]
-        seen = {**_gauges(inside), **_counts(inside)}
+        series = {name: [one[name] for one in inside if name in one] for name in GAUGES}
+        seen = {name: fmean(numbers) for name, numbers in series.items() if numbers}
+        seen |= {f"{name}_max": max(series[name]) for name in PEAKS if series[name]}
+        seen |= _counts(inside)
         values |= {n if point is None else at_point(n, point): v for n, v in seen.items()}
         counts = ([one[name] for one in inside if name in one] for name in COUNTERS)
         if any(after < before for series in counts for before, after in pairwise(series)):
-            notes.append(f"{at}the server restarted during the measurement: its counters fell")
+            note = Note.of("server_restarted")
+            notes.append(note if point is None else Note.of("at", point=point, note=note))
     return values, tuple(notes)
-
-
-def _gauges(inside: Sequence[Mapping[str, float]]) -> dict[str, float]:
-    series = {name: [one[name] for one in inside if name in one] for name in GAUGES}
-    means = {name: fmean(values) for name, values in series.items() if values}
-    return {**means, **{f"{name}_max": max(series[name]) for name in PEAKS if series[name]}}
 
 
 def _counts(inside: Sequence[Mapping[str, float]]) -> dict[str, float]:

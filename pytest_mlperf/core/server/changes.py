@@ -67,13 +67,9 @@ class ServerChange:
 
 def server_value(quantity: str, value: float) -> str:
     """Format the value of a server metric."""
-    return (
-        percent(value)
-        if quantity in _SHARES
-        else f"{value:,.0f}"
-        if value >= 100
-        else f"{value:.3g}"
-    )
+    if quantity in _SHARES:
+        return percent(value)
+    return f"{value:,.0f}" if value >= 100 else f"{value:.3g}"
 
 
 def server_figures(
@@ -110,15 +106,13 @@ def server_changes(
         for quantity in QUANTITIES:
             name = quantity if point is None else at_point(quantity, point)
             sides = [[run[name] for run in side if name in run] for side in (current, baseline)]
-            if all(sides) and _moved(quantity, median(sides[0]), sides[1]):
-                changes.append(
-                    ServerChange(
-                        quantity=quantity,
-                        point=point,
-                        before=median(sides[1]),
-                        now=median(sides[0]),
-                    )
-                )
+            if not all(sides):
+                continue
+            before, after = median(sides[1]), median(sides[0])
+            slack = _SLACK.get(quantity) or max(_MIN_COUNT, _MIN_SHARE * before)
+            if after > max(sides[1]) + slack or after < min(sides[1]) - slack:
+                change = ServerChange(quantity=quantity, point=point, before=before, now=after)
+                changes.append(change)
     return changes
 
 
@@ -126,8 +120,3 @@ def points_of(servers: Sequence[Mapping[str, float]]) -> list[float | None]:
     """Return the concurrencies or rates with values, ascending; [None] without a curve."""
     points = {point_of(name) for server in servers for name in server}
     return sorted(points, key=lambda point: point or 0.0)
-
-
-def _moved(quantity: str, value: float, baseline: Sequence[float]) -> bool:
-    slack = _SLACK.get(quantity) or max(_MIN_COUNT, _MIN_SHARE * median(baseline))
-    return value > max(baseline) + slack or value < min(baseline) - slack

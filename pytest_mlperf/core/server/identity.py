@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 
 from pytest_mlperf.core.baseline import Property, differences
+from pytest_mlperf.core.notes import Note, NoteKey, Words
 
 SOURCES = ("probe", "exporter", "kubernetes", "server", "declared", "unknown")
 """Sources of an identity in order of trust; the last two are not verified."""
@@ -19,11 +20,9 @@ HARDWARE = "server.hardware"
 MIN_STALE_SECONDS = 60.0
 """Twice the default interval of a DCGM exporter, after which its energy counters must differ."""
 
-_LIKE_CODE = "a change of hardware would look like a change of the code"
-_REMARKS = {
-    "declared": f"server hardware: declared ({{}}), not verified: {_LIKE_CODE}",
-    "unknown": f"server hardware: unknown: {_LIKE_CODE}; name it in accelerators, or let a probe in"
-    " [engines.server] report it",
+_REMARKS: Mapping[Property, NoteKey] = {
+    "declared": "hardware_declared",
+    "unknown": "hardware_unknown",
 }
 
 
@@ -50,10 +49,10 @@ class ServerIdentity:
     time_s: float = 0.0
 
     @property
-    def remarks(self) -> tuple[str, ...]:
+    def remarks(self) -> tuple[Words, ...]:
         """Remarks for each verdict: whether the hardware was verified, and the notes."""
-        remark = _REMARKS.get(str(self.properties[SOURCE]), "")
-        return (*filter(None, [remark.format(self.properties.get("hardware"))]), *self.notes)
+        key, hardware = _REMARKS.get(self.properties[SOURCE]), self.properties.get("hardware")
+        return (*([Note.of(key, hardware=hardware)] if key else []), *self.notes)
 
     @property
     def in_words(self) -> str:
@@ -63,20 +62,13 @@ class ServerIdentity:
 
 def identity_reasons(
     identity_before: ServerIdentity, identity_after: ServerIdentity
-) -> Iterator[str]:
+) -> Iterator[Words]:
     """Yield why a run may not be judged, by the server's identity before and after the run."""
     if changed := differences(identity_before.properties, identity_after.properties):
-        texts = (f"{one.name} was {one.theirs}, is {one.ours}" for one in changed)
-        yield f"the server runs on other hardware than before the run: {'; '.join(texts)}"
-    elapsed_s = identity_after.time_s - identity_before.time_s
-    if (
-        identity_before.joules
-        and identity_before.joules == identity_after.joules
-        and elapsed_s >= MIN_STALE_SECONDS
-    ):
-        yield (
-            f"the exporter is stale: no energy counter on its page changed in {elapsed_s:.0f} s; "
-            "restart the exporter, because the hardware that it names may be gone"
-        )
+        parts = [Note.of("was", name=one.name, old=one.theirs, new=one.ours) for one in changed]
+        yield Note.of("server_hardware_changed", changes=tuple(parts))
+    elapsed_s, joules = identity_after.time_s - identity_before.time_s, identity_before.joules
+    if joules and joules == identity_after.joules and elapsed_s >= MIN_STALE_SECONDS:
+        yield Note.of("exporter_stale", seconds=elapsed_s)
     if identity_after.idle:
         yield identity_after.idle

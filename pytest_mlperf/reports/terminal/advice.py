@@ -7,12 +7,7 @@ import shlex
 from collections import Counter
 from collections.abc import Iterator, Sequence
 
-from pytest_mlperf.core.guarantees import (
-    ACCEPT_OPTIONS,
-    APPEND_OPTIONS,
-    MISSING_OPTION,
-    REPLACE_OPTIONS,
-)
+from pytest_mlperf.core import guarantees
 from pytest_mlperf.core.metrics import title
 from pytest_mlperf.core.numbers import change, percent, plural
 from pytest_mlperf.core.results import IMPORTED, Absent, CaseResult, Results
@@ -86,14 +81,15 @@ def what_decides(verdict: Verdict) -> str:
     if metric.note:
         if metric.interrupted:
             return f"{sentence(metric.note)}; run it again"
-        advice = f". Add a session to the baseline: {unbroken(APPEND_OPTIONS)}"
+        advice = f". Add a session to the baseline: {unbroken(guarantees.APPEND_OPTIONS)}"
         return sentence(metric.note) + advice * (metric.baseline.runs < GATING_RUNS)
     detectable = metric.baseline.detectable
     shown = percent(detectable) if detectable else "unknown"
     return (
         f"smallest detectable regression of {title(metric.metric)} after "
         f"{plural(metric.runs, 'run')}: {shown}. Use a longer baseline "
-        f"({unbroken(APPEND_OPTIONS)}), more runs (--mlperf-max-runs) or an idle machine."
+        f"({unbroken(guarantees.APPEND_OPTIONS)}), more runs (--mlperf-max-runs) or an idle "
+        "machine."
     )
 
 
@@ -132,35 +128,22 @@ def is_drop(verdict: Verdict) -> bool:
     return verdict.outcome in _DROPS or verdict.warns
 
 
-def accept(result: CaseResult) -> str | None:
-    """Return the command that accepts a drop; None without a drop that can be recorded."""
-    if not is_drop(result.verdict) or not may_be_recorded(result):
-        return None
-    if result.verdict.replaces_baseline:
-        case = shlex.quote(result.verdict.case.id)
-        return f'pytest-mlperf update --write --accept-regression {case} --reason "..."'
-    return f"{rerun_command(result)} {ACCEPT_OPTIONS}"
-
-
-def record(result: CaseResult) -> str | None:
-    """Return the command that records a first baseline; None if one exists."""
-    if result.verdict.outcome is not Outcome.NO_BASELINE or not may_be_recorded(result):
-        return None
-    return f"{rerun_command(result)} {MISSING_OPTION}"
-
-
 def commands(result: CaseResult) -> Iterator[tuple[str, str]]:
     """Yield the commands that repeat a test, accept its drop, or record its value."""
-    verdict, outcome = result.verdict, result.verdict.outcome
+    verdict, outcome, again = result.verdict, result.verdict.outcome, rerun_command(result)
     if (result.failed or outcome is Outcome.INCONCLUSIVE) and result.suite != IMPORTED:
-        yield "reproduce", rerun_command(result)
-    if command := accept(result):
-        yield "accept", command
-    keeps = outcome is Outcome.IMPROVED and not verdict.replaces_baseline
-    if keeps and may_be_recorded(result):
-        yield "keep", f"{rerun_command(result)} {REPLACE_OPTIONS}"
-    if command := record(result):
-        yield "record", command
+        yield "reproduce", again
+    if not may_be_recorded(result):
+        return
+    if is_drop(verdict) and verdict.replaces_baseline:
+        case = shlex.quote(verdict.case.id)
+        yield "accept", f'pytest-mlperf update --write --accept-regression {case} --reason "..."'
+    elif is_drop(verdict):
+        yield "accept", f"{again} {guarantees.ACCEPT_OPTIONS}"
+    if outcome is Outcome.IMPROVED and not verdict.replaces_baseline:
+        yield "keep", f"{again} {guarantees.REPLACE_OPTIONS}"
+    if outcome is Outcome.NO_BASELINE:
+        yield "record", f"{again} {guarantees.MISSING_OPTION}"
 
 
 PROMISE = (

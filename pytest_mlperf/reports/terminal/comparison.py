@@ -12,7 +12,7 @@ from pytest_mlperf.core.verdict import SEVERITY, MetricVerdict, Outcome
 from pytest_mlperf.reports.failures import NO_DIFFERENCE
 from pytest_mlperf.reports.rows import metric_cells
 from pytest_mlperf.reports.sentences import sentence
-from pytest_mlperf.reports.terminal.layout import Row, fold, paragraph, paragraphs, table, unbroken
+from pytest_mlperf.reports.terminal.layout import Row, fold, paragraphs, table, unbroken
 
 COLUMNS = ("verdict", "metric", "A", "B", "change", "interval", "limit", "runs")
 
@@ -48,11 +48,7 @@ def comparison(
         sides: Descriptions of A and B.
         alone: Ids of cases that only one of them has, by "A" and "B".
     """
-    lines = [
-        line
-        for label, text in zip("AB", sides, strict=True)
-        for line in paragraph(label, text, width)
-    ]
+    lines = [*paragraphs("A", sides[:1], width), *paragraphs("B", sides[1:], width)]
     lines += ["", *_table(compared, width)] if compared else []
     lines += paragraphs("changed", _changed(compared), width)
     for label, cases in alone.items():
@@ -64,19 +60,14 @@ def comparison(
 def _table(compared: Sequence[ComparedCase], width: int) -> list[str]:
     rows = [(entry, row) for entry in compared for row in _rows(entry)]
     cells = [row for _, row in rows]
-    head, *body = table(
-        COLUMNS,
-        cells,
-        width - 2,
-        left=["verdict", "metric"],
-        spare=["runs", "limit", "A", "interval"],
-    )
-    lines, last = [f"  {head}"], ""
+    left, spare = ["verdict", "metric"], ["runs", "limit", "A", "interval"]
+    head, *body = table(cells, width, left=left, spare=spare, columns=COLUMNS, indent="  ")
+    lines, last = [head], ""
     for (entry, row), text in zip(rows, body, strict=True):
         if entry.case != last:
             last = entry.case
             lines.append(entry.case)
-        lines.append(f"  {text}")
+        lines.append(text)
         if entry.reason and row.get("verdict"):
             lines += fold(entry.reason, width, first="    ", rest="    ")
     return lines
@@ -86,18 +77,16 @@ def _rows(entry: ComparedCase) -> list[Row]:
     gated = [metric for metric in entry.metrics if metric.outcome is not None]
     if entry.reason or not (gated or entry.metrics):
         return [{"verdict": str(entry.outcome)}]
-    return [_cells(metric, entry) for metric in gated or entry.metrics[:1]]
-
-
-def _cells(metric: MetricVerdict, entry: ComparedCase) -> Row:
-    cells = metric_cells(metric)
-    return {
-        **cells,
-        "verdict": str(metric.outcome or entry.outcome),  # what it leans to is noted
-        "A": cells["baseline"],
-        "B": cells["now"],
-        "runs": f"{metric.baseline.runs}, {metric.runs}",
-    }
+    return [
+        {
+            **(cells := metric_cells(metric)),
+            "verdict": str(metric.outcome or entry.outcome),  # what it leans to is noted
+            "A": cells["baseline"],
+            "B": cells["now"],
+            "runs": f"{metric.baseline.runs}, {metric.runs}",
+        }
+        for metric in gated or entry.metrics[:1]
+    ]
 
 
 def _changed(compared: Sequence[ComparedCase]) -> list[str]:

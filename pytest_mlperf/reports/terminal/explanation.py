@@ -69,27 +69,23 @@ def _measured(verdict: Verdict, width: int) -> list[str]:
             "started (UTC)": _minute(run.started),
             counted: f"{run.samples if offline else run.queries:,}",
             "seconds": f"{run.duration_s:.1f}",
-            "note": "latency limit missed" if run.limit_missed else "",
             **{
-                title: quantity(name, run.metrics[name])
+                title: quantity(name, run.metrics[name]) if name in run.metrics else ""
                 for name, title in titles.items()
-                if name in run.metrics
             },
+            "note": "latency limit missed" if run.limit_missed else "",
         }
         for number, run in enumerate(verdict.runs, start=1)
     ]
-    columns = ["run", "started (UTC)", counted, "seconds", *titles.values(), "note"]
-    shown = table(
-        columns, rows, width - 2, left=["started (UTC)", "note"], spare=["seconds", counted]
-    )
+    left, spare = ["started (UTC)", "note"], ["seconds", counted]
+    shown = table(rows, width, left=left, spare=spare, indent=INDENT)
     folders = [f"{INDENT}run {n}: {run.folder}" for n, run in enumerate(verdict.runs, start=1)]
     head = f"Measured: {plural(len(verdict.runs), 'run')}, each in a fresh process"
     if tries := sum(len(run.search.tried) for run in verdict.runs if run.search):
         of = f"of {plural(tries, 'run')}"
         many = f"a search {of}" if len(verdict.runs) == 1 else f"{len(verdict.runs)} searches {of}"
         head = f"Measured: {many}, each in a fresh process"
-    lines = [*(f"{INDENT}{line}" for line in shown), *folders, *_invalid(verdict, width)]
-    return [head, *lines, *_searched(verdict, width)]
+    return [head, *shown, *folders, *_invalid(verdict, width), *_searched(verdict, width)]
 
 
 def _invalid(verdict: Verdict, width: int) -> list[str]:
@@ -117,11 +113,10 @@ def _searched(verdict: Verdict, width: int) -> list[str]:
     ]
     if not rows:
         return []
-    columns = ["search", "offered", "nearest its limit", "limit", "held"]
     words = [search_result(run.search) for run in verdict.runs if run.search]
     lines = [line for text in words for line in fold(text, width, first=INDENT, rest=INDENT * 2)]
     left = ["search", "nearest its limit", "held"]
-    return [*lines, *(f"{INDENT}{row}" for row in table(columns, rows, width - 2, left=left))]
+    return [*lines, *table(rows, width, left=left, indent=INDENT)]
 
 
 def _recorded(verdict: Verdict) -> list[str]:

@@ -7,8 +7,9 @@ Every input text may be untrusted. The output has no control characters except t
 from __future__ import annotations
 
 import textwrap
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import chain
 from pathlib import Path
 
 from pytest_mlperf.core.untrusted_text import visible
@@ -34,24 +35,25 @@ class TextTable:
         rows: Cells by column; unknown values are left out.
         left: Left-aligned columns of words; the other columns hold figures.
         spare: Columns to leave out if the table is too wide, the most dispensable first.
+        columns: Columns in their order; if empty, those of the rows.
         heading: Heading of the table; "" if the text around it is enough.
     """
 
-    columns: Sequence[str]
     rows: Sequence[Row]
     left: Sequence[str]
-    spare: Sequence[str]
+    spare: Sequence[str] = ()
+    columns: Sequence[str] = ()
     heading: str = ""
 
     @property
     def filled(self) -> tuple[list[str], list[list[str]]]:
         """Columns with at least one cell, and the cells of each row in these columns."""
-        kept = [name for name in self.columns if any(row.get(name) for row in self.rows)]
+        kept = _filled(self.columns, self.rows)
         return kept, [[row.get(name, "") for name in kept] for row in self.rows]
 
     def lines(self, width: int) -> list[str]:
         """Return the lines of the table; leave out `spare` columns until it fits `width`."""
-        return table(self.columns, self.rows, width, left=self.left, spare=self.spare)
+        return table(self.rows, width, left=self.left, spare=self.spare, columns=self.columns)
 
 
 _NO_BREAK = "\u00a0"
@@ -62,18 +64,13 @@ def line(label: str, text: str) -> str:
     return f"{label:<{LABEL_COLUMNS - 1}} {visible(text)}"
 
 
-def paragraph(label: str, text: str, width: int) -> list[str]:
-    """Return a labelled paragraph, wrapped between words."""
-    return fold(text, width, first=line(label, ""), rest=" " * LABEL_COLUMNS)
-
-
-def paragraphs(label: str, texts: Sequence[str], width: int) -> list[str]:
-    """Return one paragraph per text; the first has the label."""
-    return [
-        line
-        for index, text in enumerate(texts)
-        for line in paragraph("" if index else label, text, width)
-    ]
+def paragraphs(label: str, texts: Iterable[str | None], width: int) -> list[str]:
+    """Return one paragraph per text that is not None or ""; the first has the label."""
+    lines: list[str] = []
+    for text in filter(None, texts):
+        head = line("" if lines else label, "")
+        lines += fold(text, width, first=head, rest=" " * LABEL_COLUMNS)
+    return lines
 
 
 def fold(text: str, width: int, *, first: str = "", rest: str = "") -> list[str]:
@@ -95,12 +92,13 @@ def unbroken(text: str) -> str:
 
 
 def table(
-    columns: Sequence[str],
     rows: Sequence[Row],
     width: int,
     *,
     left: Sequence[str],
     spare: Sequence[str] = (),
+    columns: Sequence[str] = (),
+    indent: str = "",
     colour: bool = False,
 ) -> list[str]:
     """Format a header line and a line per row; omit empty columns.
@@ -109,9 +107,9 @@ def table(
     "outcome", else by its own text; it is red in a row with "failed".
     """
     rows = [{name: visible(text) for name, text in row.items()} for row in rows]
-    kept = [c for c in columns if any(row.get(c) for row in rows)]
+    kept, room = _filled(columns, rows), width - len(indent)
     for column in spare:
-        if column in kept and sum(column_widths(kept, rows)) + 2 * len(kept) - 2 > width:
+        if column in kept and sum(column_widths(kept, rows)) + 2 * len(kept) - 2 > room:
             kept.remove(column)
     widths = column_widths(kept, rows)
     lines = []
@@ -120,8 +118,13 @@ def table(
         for name, needed in zip(kept, widths, strict=True):
             cell = f"{row.get(name, ''):{'<' if name in left else '>'}{needed}}"
             cells.append(_coloured(cell, row) if colour and name == "verdict" else cell)
-        lines.append("  ".join(cells).rstrip())
+        lines.append(indent + "  ".join(cells).rstrip())
     return lines
+
+
+def _filled(columns: Sequence[str], rows: Sequence[Row]) -> list[str]:
+    names = columns or dict.fromkeys(chain.from_iterable(rows))
+    return [name for name in names if any(row.get(name) for row in rows)]
 
 
 def column_widths(columns: Sequence[str], rows: Sequence[Row]) -> list[int]:

@@ -9,10 +9,9 @@ from pathlib import Path
 from pytest_mlperf.core.case import Kind
 from pytest_mlperf.core.numbers import duration, plural
 from pytest_mlperf.core.untrusted_text import visible
-from pytest_mlperf.reports.costs import Costs, cost_of, measured_costs
+from pytest_mlperf.reports.costs import Costs, cost_of
 from pytest_mlperf.reports.terminal.layout import fold, relative, table
 from pytest_mlperf.run.conditions import MAX_WARMUP_SECONDS, WAIT_IDLE_S, needs_warm_up
-from pytest_mlperf.stores.sessions import Sessions
 from pytest_mlperf.suite.benchmarks import BENCHMARK_USE
 from pytest_mlperf.suite.pairs import PlannedPair, Testable
 from pytest_mlperf.suite.plan import Planned
@@ -31,6 +30,7 @@ def plan(
     max_runs: int,
     measured: Costs | None = None,
     idle_s: float = WAIT_IDLE_S,
+    more: Sequence[str] = (),
 ) -> list[str]:
     """Return lines on the cases of a session and their shortest and longest time.
 
@@ -38,6 +38,7 @@ def plan(
         tests: Kinds of test of each case, by suite file and case id.
         measured: Costs in earlier sessions; other cases are estimated from their suite.
         idle_s: Maximum wait for an idle machine.
+        more: Texts to add.
     """
     costs = [cost_of(planned, measured or {}) for planned in cases]
     rows = [
@@ -45,14 +46,11 @@ def plan(
             "case": planned.case.id,
             "one run": duration(cost.first_s),
             "at most": duration(cost.at_most_s(max_runs)),
-            "from": plural(cost.sessions, "session") if cost.sessions else "suite",
+            "from": plural(cost.sessions, "session") if cost.sessions else "suite" * bool(measured),
             "tests": ", ".join(sorted(tests.get((planned.path, planned.case.id), set()))),
         }
         for planned, cost in zip(cases, costs, strict=True)
     ]
-    columns = ["case", "one run", "at most", "from", "tests"]
-    if not measured:
-        columns.remove("from")
     there = Counter(planned.elsewhere for planned in cases if planned.elsewhere)
     timed = sum(cost.sessions > 0 for cost in costs)
     on_top = "loading and accuracy passes come on top"
@@ -61,32 +59,23 @@ def plan(
         on_top = f"times from sessions include loading and accuracy passes{rest}"
     least, most = sum(c.first_s for c in costs), sum(c.at_most_s(max_runs) for c in costs)
     usual = sum(cost.usual_s() for cost in costs)
-    return [
-        *table(columns, rows, width, left=["case", "from", "tests"], spare=["tests", "from"]),
-        *gaps(cases, width),
-        *(t for name, n in there.items() for t in fold(f"{plural(n, 'case')} in {name}", width)),
-        *fold(
-            f"{plural(len(cases), 'case')}: usually {duration(usual)}{idle_in_words(idle_s)}; "
-            f"{duration(least)} if one run decides each, {duration(most)} if all {max_runs} are "
-            f"needed; {on_top}",
-            width,
-        ),
-        *fold(
-            f"with --mlperf-against, which measures another build too, about {duration(2 * usual)}",
-            width,
-        ),
-    ]
+    total = (
+        f"{plural(len(cases), 'case')}: usually {duration(usual)}{idle_in_words(idle_s)}; "
+        f"{duration(least)} if one run decides each, {duration(most)} if all {max_runs} are "
+        f"needed; {on_top}"
+    )
+    against = "with --mlperf-against, which measures another build too, about"
+    elsewhere = (f"{plural(count, 'case')} in {name}" for name, count in there.items())
+    texts = (*gaps(cases), *elsewhere, total, f"{against} {duration(2 * usual)}", *more)
+    lines = table(rows, width, left=["case", "from", "tests"], spare=["tests", "from"])
+    return [*lines, *(line for text in texts for line in fold(text, width))]
 
 
-def gaps(cases: Iterable[Testable], width: int) -> list[str]:
-    """Return lines on how the cases deviate from the requirements of their MLPerf round."""
+def gaps(cases: Iterable[Testable]) -> list[str]:
+    """Return how the cases deviate from the requirements of their MLPerf round."""
     suites = [case.suite for case in cases if isinstance(case, Planned)]
     counts = Counter(gap for suite in suites for gap in suite.gaps)
-    return [
-        line
-        for gap, count in counts.items()
-        for line in fold(f"{plural(count, 'case')}: {gap}", width)
-    ]
+    return [f"{plural(count, 'case')}: {gap}" for gap, count in counts.items()]
 
 
 def notices(
@@ -115,42 +104,6 @@ def notices(
             f"{count} {action}, accelerator not here: {names}; here: {present_accelerators}", width
         )
     return lines
-
-
-def skips(reasons: Mapping[str, int], width: int) -> list[str]:
-    """Return the number of skipped tests for each reason, as lines."""
-    return [
-        line
-        for reason, count in reasons.items()
-        for line in fold(f"{plural(count, 'test')} {reason.replace('Skipped', 'skipped')}", width)
-    ]
-
-
-def whole_plan(
-    planned: Sequence[Testable],
-    kinds: Mapping[tuple[Path, str], set[Kind]],
-    width: int,
-    *,
-    max_runs: int,
-    sessions: Sessions,
-    warmup: str,
-    confirm: str,
-    idle_s: float,
-) -> list[str]:
-    """Return the plan of a session, followed by its warm-ups and extra runs.
-
-    Args:
-        planned: The case of each collected test.
-        kinds: Kinds of test of each case, by suite file and case id.
-        sessions: Earlier sessions, the source of case durations.
-    """
-    cases = list({(test.path, test.case.id): test for test in planned}.values())
-    additions = extra_time_lines(cases, max_runs=max_runs, warmup=warmup, confirm=confirm)
-    measured = measured_costs(cases, sessions)
-    return [
-        *plan(cases, kinds, width, max_runs=max_runs, measured=measured, idle_s=idle_s),
-        *(line for text in additions for line in fold(text, width)),
-    ]
 
 
 def extra_time_lines(

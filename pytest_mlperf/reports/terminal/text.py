@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
+from itertools import chain
 
 from pytest_mlperf.core.case import Kind, Scenario
 from pytest_mlperf.core.guarantees import MISSING_OPTION, REPLACE_OPTIONS
@@ -14,62 +15,26 @@ from pytest_mlperf.core.reason import ranges_of
 from pytest_mlperf.core.results import IMPORTED, UNVERIFIED_LABEL, CaseResult, Results
 from pytest_mlperf.core.untrusted_text import clean, visible
 from pytest_mlperf.core.verdict import SEVERITY, MetricVerdict, Outcome, Verdict
+from pytest_mlperf.reports import promises, rows
 from pytest_mlperf.reports.causes import Cause, Siblings, Strength, causes
 from pytest_mlperf.reports.failures import NO_DIFFERENCE, failure_groups, group_sentences
 from pytest_mlperf.reports.formats import ReportedSession
-from pytest_mlperf.reports.promises import (
-    BELOW_LIMIT_PROMISE,
-    FALSE_ALARM_PROMISE,
-    LIMIT_PROMISE,
-    final_word,
-    guarantee_of,
-    renewal,
-)
-from pytest_mlperf.reports.rows import (
-    changed,
-    cost,
-    extra_facts,
-    gate,
-    invalid_runs,
-    notes_of,
-    roofline_text,
-    rows,
-    searched,
-    setup_rows,
-    strongest_cause,
-    unexplained,
-    verdict_tables,
-)
 from pytest_mlperf.reports.sentences import first_line, gate_result, sentence
-from pytest_mlperf.reports.terminal.advice import (
-    JUDGE,
-    accept,
-    finalizing_advice,
-    in_short,
-    joint_verdict_notes,
-    lines_of,
-    may_be_recorded,
-    record,
-    rerun_command,
-    what_decides,
-    without_file,
-)
-from pytest_mlperf.reports.terminal.advice import PROMISE as PROMISE_TOGETHER
+from pytest_mlperf.reports.terminal import advice
 from pytest_mlperf.reports.terminal.layout import (
     column_widths,
     fold,
     line,
-    paragraph,
     paragraphs,
     table,
     unbroken,
 )
 from pytest_mlperf.reports.terminal.precisions import precision_lines
 
-PROMISE = f"{LIMIT_PROMISE}; {BELOW_LIMIT_PROMISE}"
+PROMISE = f"{promises.LIMIT_PROMISE}; {promises.BELOW_LIMIT_PROMISE}"
 
 ACCURACY_PROMISE = (
-    f"{FALSE_ALARM_PROMISE}, misses of a regression as large as the margin at most 5 %"
+    f"{promises.FALSE_ALARM_PROMISE}, misses of a regression as large as the margin at most 5 %"
 )
 
 PAIR_PROMISE = (
@@ -84,57 +49,50 @@ NOT_COMPARED = (
 )
 
 
-def failure(
-    verdict: Verdict, result: CaseResult, width: int, likely_causes: Sequence[Cause] = ()
-) -> str:
+def failure(result: CaseResult, width: int, likely_causes: Sequence[Cause] = ()) -> str:
     """Return the message of a failed test: verdict, command, likely cause, then the evidence."""
+    verdict = result.verdict
     lines = fold(first_line(verdict), width, rest="  ")
     if result.suite != IMPORTED:
-        lines.append(line("reproduce", rerun_command(result)))
-    first, others = strongest_cause(likely_causes)
+        lines.append(line("reproduce", advice.rerun_command(result)))
+    first, others = rows.strongest_cause(likely_causes)
     lines += paragraphs("likely", first, width)
     lines.append(line("case", f"{verdict.case.id}  {result.suite}:{result.line}"))
-    for name, text in setup_rows(result).items():
-        lines += paragraph(name, text, width)
+    for name, text in rows.setup_rows(result).items():
+        lines += paragraphs(name, [text], width)
     if verdict.kind == Kind.ACCURACY and verdict.gate:
-        lines += paragraph("gate", gate_result(verdict.gate), width)
-    tables = [one.lines(width) for one in verdict_tables(verdict)]
+        lines += paragraphs("gate", [gate_result(verdict.gate)], width)
+    tables = [one.lines(width) for one in rows.verdict_tables(verdict)]
     for table_lines in tables:
         lines += ["", *table_lines]
     lines += [""] if tables else []
     lines += paragraphs("also", others, width)
-    for block in (
-        *_reasons(verdict, result, width, likely_causes),
-        *_next_steps(verdict, result, width),
-    ):
-        lines += block
+    blocks = chain(_reasons(result, width, likely_causes), _next_steps(result, width))
+    lines += chain.from_iterable(blocks)
     return "\n".join(visible(text.rstrip()) for text in lines)
 
 
 def failure_message(results: Results, columns: int) -> Callable[[CaseResult], str]:
     """Return a function that formats a test's failure message as in the pytest session."""
     verdicts = Siblings(result.verdict for result in results.cases)
-    return lambda r: failure(r.verdict, r, columns, causes(r.verdict, None, verdicts))
+    return lambda r: failure(r, columns, causes(r.verdict, None, verdicts))
 
 
-def _reasons(
-    verdict: Verdict, result: CaseResult, width: int, likely_causes: Sequence[Cause]
-) -> Iterator[list[str]]:
-    yield paragraphs("note", notes_of(verdict), width)
-    yield paragraphs("invalid", [text for text in (invalid_runs(verdict),) if text], width)
-    yield paragraphs("search", searched(verdict), width)
-    if text := roofline_text(verdict):
-        yield paragraph("physics", text, width)
+def _reasons(result: CaseResult, width: int, likely_causes: Sequence[Cause]) -> Iterator[list[str]]:
+    verdict = result.verdict
+    yield paragraphs("note", rows.notes_of(verdict), width)
+    yield paragraphs("invalid", [rows.invalid_runs(verdict)], width)
+    yield paragraphs("search", rows.searched(verdict), width)
+    yield paragraphs("physics", [rows.roofline_text(verdict)], width)
     yield paragraphs("fact", [f"{title}: {fact}" for title, fact in result.facts.items()], width)
-    if text := cost(verdict):
-        yield paragraph("cost", text, width)
+    yield paragraphs("cost", [rows.cost(verdict)], width)
     if verdict.outcome is Outcome.NO_BASELINE:
-        yield paragraph("rule", NOT_COMPARED, width)
+        yield paragraphs("rule", [NOT_COMPARED], width)
     by_rule = [metric for metric in verdict.metrics if metric.baseline.runs and metric.outcome]
     same = [metric for metric in by_rule if metric.outcome is verdict.outcome]
     judged = next(iter(same or by_rule), None)
     if verdict.kind == Kind.PERFORMANCE and judged:
-        yield paragraph("rule", _evidence_text(verdict, judged, joint=bool(result.pairs)), width)
+        yield paragraphs("rule", [_evidence_text(verdict, judged, joint=bool(result.pairs))], width)
     compared = next((m for m in verdict.paired if m.outcome), None)
     if compared:
         total = verdict.accuracy.total if verdict.accuracy else compared.samples
@@ -143,15 +101,15 @@ def _reasons(
             f"{compared.samples:,}{of} samples compared in pairs: "
             f"{compared.down:,} worse, {compared.up:,} better; {ACCURACY_PROMISE}"
         )
-        yield paragraph("rule", counts, width)
+        yield paragraphs("rule", [counts], width)
     if verdict.ratio:
         runs = plural(verdict.ratio.pairs, "run")
         counts = f"{runs} of each entry, interleaved, in fresh processes"
-        yield paragraph("rule", f"{counts}; {PAIR_PROMISE}", width)
+        yield paragraphs("rule", [f"{counts}; {PAIR_PROMISE}"], width)
     if verdict.baseline.source:
         file = verdict.baseline.file
         yield [line("baseline", file)] if file else []
-        yield paragraph("" if file else "baseline", verdict.baseline.source, width)
+        yield paragraphs("" if file else "baseline", [verdict.baseline.source], width)
         yield paragraphs("changed", _changed(verdict, likely_causes), width)
         yield paragraphs("unknown", verdict.baseline.unknown, width)
 
@@ -159,7 +117,7 @@ def _reasons(
 def _changed(verdict: Verdict, likely_causes: Sequence[Cause]) -> list[str]:
     baseline = verdict.baseline
     if baseline.changed or any(cause.strength is Strength.NONE for cause in likely_causes):
-        return unexplained(baseline.changed, likely_causes)
+        return rows.unexplained(baseline.changed, likely_causes)
     return ["nothing that is recorded for both builds" if baseline.unknown else NO_DIFFERENCE]
 
 
@@ -170,24 +128,22 @@ def _evidence_text(verdict: Verdict, judged: MetricVerdict, *, joint: bool) -> s
     counts = f"{plural(judged.runs, 'run')} now, {judged.baseline.runs} in the baseline"
     promise = verdict.baseline.guarantee
     if promise is not None:
-        counts += f" of {plural(promise.days, 'day')}{renewal(promise)}"
+        counts += f" of {plural(promise.days, 'day')}{promises.renewal(promise)}"
     if joint and judged.baseline.lacks is None:
-        return f"{counts}; {PROMISE_TOGETHER}"
+        return f"{counts}; {advice.PROMISE}"
     if promise is None:
         return f"{counts}; {PROMISE}"
     provisional = verdict.outcome is Outcome.PROVISIONAL
-    return f"{counts}; {guarantee_of(promise, judged, provisional=provisional)}"
+    return f"{counts}; {promises.guarantee_of(promise, judged, provisional=provisional)}"
 
 
-def _next_steps(verdict: Verdict, result: CaseResult, width: int) -> Iterator[list[str]]:
+def _next_steps(result: CaseResult, width: int) -> Iterator[list[str]]:
+    verdict = result.verdict
     if verdict.outcome is Outcome.INCONCLUSIVE:
-        yield paragraph("undecided", what_decides(verdict), width)
-    if remedy := final_word(verdict):
-        yield paragraph("settle", remedy, width)
-    if command := accept(result):
-        yield [line("accept", command)]
-    if command := record(result):
-        yield [line("record", command)]
+        yield paragraphs("undecided", [advice.what_decides(verdict)], width)
+    yield paragraphs("settle", [promises.final_word(verdict)], width)
+    commands = advice.commands(result)
+    yield [line(name, command) for name, command in commands if name in {"accept", "record"}]
     if verdict.logs.file:
         yield [line("log", verdict.logs.file)]
         yield [line("", text) for text in verdict.logs.tail]
@@ -226,18 +182,19 @@ def summary(
     """
     of_case, unlisted = _listed(results)
     tests = [result for case in of_case.values() for result in case]
-    listed = [(result, row) for result in tests for row in rows(result)]
+    listed = [(result, row) for result in tests for row in rows.rows(result)]
     columns = ["test", "verdict", "metric", "now", "vs base", "interval", "limit"]
     cells = [row for _, row in listed]
     head, *body = table(
-        columns,
         cells,
-        width - 2,
+        width,
         left=["test", "verdict", "metric"],
         spare=["interval", "limit", "vs base"],
+        columns=columns,
+        indent="  ",
         colour=colour,
     )
-    lines = [f"  {head}"]
+    lines = [head]
     test_width, verdict_width = column_widths(columns[:2], cells)
     indent = 2 + test_width + 2 + verdict_width + 2
     last = ""
@@ -249,12 +206,12 @@ def summary(
             for fact in () if shown else _facts(of_case[last]):
                 lines += fold(fact, width, first="  ", rest="    ")
         if row.get("metric") or (failures_shown and result.failed):
-            lines.append(f"  {text}")
+            lines.append(text)
             continue
         # Nothing was measured: the reason replaces the figures.
         first, *rest = fold(sentence(result.verdict.headline), width - indent) or [""]
         gap = " " * (verdict_width - len(row["verdict"]) + 2)
-        lines.append(f"  {text}{gap}{first}")
+        lines.append(f"{text}{gap}{first}")
         lines += [" " * indent + part for part in rest]
     if unlisted:
         more = ", ".join(unbroken(f"{count} {word}") for word, count in unlisted.items())
@@ -263,7 +220,7 @@ def summary(
         lines += precision_lines(results, width)
     for block in _advice(results, width):
         lines += block
-    for text in joint_verdict_notes(results):
+    for text in advice.joint_verdict_notes(results):
         lines += fold(text, width)
     lines += fold(_counts(results), width)
     lines.append(UNVERIFIED_LABEL)
@@ -291,9 +248,9 @@ def _facts(tests: Sequence[CaseResult]) -> Iterator[str]:
     fullest = max(
         tests, key=lambda test: (len(test.verdict.runs), test.verdict.kind != Kind.ACCURACY)
     )
-    yield from setup_rows(tests[-1]).values()
-    yield from filter(None, (gate(test.verdict) for test in tests))
-    yield from extra_facts(fullest)
+    yield from rows.setup_rows(tests[-1]).values()
+    yield from filter(None, (rows.gate(test.verdict) for test in tests))
+    yield from rows.extra_facts(fullest)
 
 
 NEXT_SESSION_NOTE = "the test fails if the next session, on another day, sees this drop again"
@@ -308,23 +265,24 @@ def _advice(results: Results, width: int) -> Iterator[list[str]]:
     missing = [
         result
         for result in results.cases
-        if result.verdict.outcome is Outcome.NO_BASELINE and may_be_recorded(result)
+        if result.verdict.outcome is Outcome.NO_BASELINE and advice.may_be_recorded(result)
     ]
     if missing:
         suites = " ".join(sorted({result.suite for result in missing}))
-        judge = f"{JUDGE} " * any(r.verdict.case.scenario == Scenario.BENCHMARK for r in missing)
+        benchmarks = any(r.verdict.case.scenario == Scenario.BENCHMARK for r in missing)
+        judge = f"{advice.JUDGE} " * benchmarks
         yield [line("record", f"pytest {suites} {judge}{MISSING_OPTION}")]
-    for remedy, cases in finalizing_advice(results.cases):
-        yield paragraph("settle", f"{cases}: {remedy}", width)
+    for remedy, cases in advice.finalizing_advice(results.cases):
+        yield paragraphs("settle", [f"{cases}: {remedy}"], width)
     texts = defaultdict[str, list[tuple[str, str]]](list)
     for label, case, text in _labelled_notes(results):
         texts[label].append((case, text))
     for label, of_label in texts.items():
         merged = of_label
         if len(results.cases) > MAX_LISTED_TESTS:
-            merged = [(in_short(cases), text) for cases, text in ranges_of(of_label)]
+            merged = [(advice.in_short(cases), text) for cases, text in ranges_of(of_label)]
         for case, text in dict.fromkeys(merged):
-            yield paragraph(label, f"{case}: {text}", width)
+            yield paragraphs(label, [f"{case}: {text}"], width)
 
 
 def _labelled_notes(results: Results) -> Iterator[tuple[str, str, str]]:
@@ -339,8 +297,8 @@ def _labelled_notes(results: Results) -> Iterator[tuple[str, str, str]]:
     loads: list[tuple[float, str, str]] = []
     for result in results.cases:
         verdict, case = result.verdict, result.verdict.case.id
-        advice = {
-            Outcome.INCONCLUSIVE: ("undecided", what_decides(verdict)),
+        reasons = {
+            Outcome.INCONCLUSIVE: ("undecided", advice.what_decides(verdict)),
             Outcome.SUSPECT: ("suspect", sentence(verdict.headline)),
             Outcome.IMPROVED: ("improved", f"keep it with {unbroken(REPLACE_OPTIONS)}"),
             Outcome.EXPECTED: ("expected", sentence(verdict.headline)),
@@ -348,18 +306,18 @@ def _labelled_notes(results: Results) -> Iterator[tuple[str, str, str]]:
         if verdict.warns and not (result.failed or result.expected_failures):
             likely = any(metric.seems_drop and metric.likely for metric in verdict.metrics)
             yield "warning", case, NEXT_SESSION_NOTE if likely else WARNING_NOTE
-        if verdict.outcome in advice:
-            label, text = advice[verdict.outcome]
+        if verdict.outcome in reasons:
+            label, text = reasons[verdict.outcome]
             yield label, case, text
         if result.failed:
             continue
-        if since := changed(verdict, apart=of_case[case] > 1):
+        if since := rows.changed(verdict, apart=of_case[case] > 1):
             yield "changed", case, since
         shares = {note: share for note in verdict.notes if (share := _load_share(note)) is not None}
         loads += [(share, case, sentence(note)) for note, share in shares.items()]
         notes = tuple(note for note in verdict.notes if note not in shares)
-        for text in lines_of(replace(verdict, notes=notes)):
-            yield "note", case, without_file(verdict, text) if many else text
+        for text in advice.lines_of(replace(verdict, notes=notes)):
+            yield "note", case, advice.without_file(verdict, text) if many else text
     if loads:
         _, case, text = max(loads)
         others = len({other for _, other, _ in loads} - {case})

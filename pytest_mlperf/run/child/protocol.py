@@ -164,7 +164,7 @@ class RunFinished:
         finishes: Counts of finish reasons; empty if not reported.
         replicas: Results of each replica, see `ReplicaRun`.
         peak_bytes: Peak memory of worker, replicas and servers, see
-            `hardware.contention.peak_bytes`; None if unknown.
+            `hardware.contention.ContentionMonitor.peak_bytes`; None if unknown.
         clock_moved_s: Change of the wall clock; above 0 if set forward.
         slow_start: Effect of the run's first tenth, see `clocks.slow_start`.
         accepted_drafts, answer_counts, stages: See `Engine`; stages in seconds.

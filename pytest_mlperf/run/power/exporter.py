@@ -5,12 +5,12 @@ from __future__ import annotations
 import contextlib
 import functools
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 from pytest_mlperf.core.energy.exporter import (
     ENERGY_METRIC,
-    OF_PROBES,
     ExporterLook,
+    Reader,
     exported_energy,
     models_of,
     read_exporter,
@@ -106,10 +106,6 @@ def exporter_energy(
     looks = log.looks
     if log.clock_stepped:
         looks, failure = [], "the wall clock was set during the run"
-    seen = exported_energy(looks, begin_s, end_s, expected=expected, failure=failure)
-    if log.by_probe:
-        notes = seen.notes
-        for of_exporter, of_probe in OF_PROBES.items():
-            notes = tuple(note.replace(of_exporter, of_probe) for note in notes)
-        seen = replace(seen, notes=notes)
+    reader: Reader = "probe" if log.by_probe else "exporter"
+    seen = exported_energy(looks, begin_s, end_s, expected=expected, failure=failure, reader=reader)
     return findings_of(figures, seen)

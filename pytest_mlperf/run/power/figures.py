@@ -11,13 +11,13 @@ from functools import partial
 from pathlib import Path
 from types import MappingProxyType
 
-from pytest_mlperf.core.energy import EnergyReading, Source, sum_energies
+from pytest_mlperf.core.energy import EnergyReading, Source, merge_notes, sum_energies
 from pytest_mlperf.core.energy.meter import MeterReading, parse_meter, wall_energy
 from pytest_mlperf.core.errors import MlperfError, SuiteError
 from pytest_mlperf.core.measurement import GpuRun
 from pytest_mlperf.core.metrics import NET_JOULES_PER_SAMPLE
 from pytest_mlperf.core.notes import Words
-from pytest_mlperf.core.reason import Key, Reason, Sign, SignKey, gpu_sentences
+from pytest_mlperf.core.reason import Key, Reason, Sign, SignKey
 from pytest_mlperf.hardware.machine import UsedGpu
 from pytest_mlperf.run.figures import Figures, Findings, merged_fields
 from pytest_mlperf.run.logs import TimedLog
@@ -67,9 +67,9 @@ def sampled(
     if read and (hz := min(read) / (end_s - begin_s)) < LOW_HZ:
         signs = (*signs, Sign.of(SignKey.SELDOM_READ, "seldom_read", hz=hz, wanted=WANTED_HZ))
     energies = {gpu.uuid: gpu.energy(begin_s, end_s) for gpu in log.gpus}
-    unsure = [(names[u], one.energy_unknown) for u, one in by_gpu.items() if one.energy_unknown]
-    unsure_of = tuple(gpu_sentences(unsure, len(by_gpu), every=""))
-    power = sum_energies(energies, doubts=unsure_of, names=names)
+    texts = {uuid: one.energy_unknown for uuid, one in by_gpu.items()}
+    unsure = merge_notes([(names[uuid], [text] if text else []) for uuid, text in texts.items()])
+    power = sum_energies(energies, doubts=unsure, names=names)
     metrics = per_joule(figures, power)
     if power.net_joules is not None and figures.samples:
         metrics[NET_JOULES_PER_SAMPLE] = power.net_joules / figures.samples

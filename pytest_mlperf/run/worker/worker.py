@@ -404,10 +404,10 @@ class EngineWorker:
         window = Window(self._watch)
         with progress(self._reporter, "probe", sink), self._reporter.blaming("loadgen"):
             loadgen.run(plan, folder, self._engine, sink, at_edges=window.read_edge)
-            if abs(window.clock_moved_s) > max(MIN_MOVE_SECONDS, CLOCK_SHARE * sink.duration_s):
+            if abs(window.clock.moved_s) > max(MIN_MOVE_SECONDS, CLOCK_SHARE * sink.duration_s):
                 raise RunError(
                     "loadgen",
-                    f"the wall clock was set by {window.clock_moved_s:+.4g} s during the rate "
+                    f"the wall clock was set by {window.clock.moved_s:+.4g} s during the rate "
                     "search, and LoadGen measures by it: run it again",
                 )
         self._require_no(sink.faults)
@@ -582,8 +582,8 @@ def result_of(sink: GuardedSink, window: Window, engine: Engine, processes: int)
         client=engine.client_lateness(),
         accepted_drafts=engine.accepted_drafts(),
         contention=window.seen,
-        peak_bytes=window.peak_bytes,
-        clock_moved_s=window.clock_moved_s,
+        peak_bytes=window.watch.peak_bytes(),
+        clock_moved_s=window.clock.moved_s,
         slow_start=sink.slow_start,
         answer_counts=dict(engine.answer_counts()),
         stages=stages_of(engine, sink.duration_s, processes),

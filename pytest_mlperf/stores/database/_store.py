@@ -14,14 +14,7 @@ from typing import Any, TypeVar
 
 from pydantic import TypeAdapter
 
-from pytest_mlperf.core.history import (
-    CaseHistory,
-    CaseSeries,
-    LatestVerdict,
-    SessionPoint,
-    latest_of,
-    points_of_session,
-)
+from pytest_mlperf.core import history
 from pytest_mlperf.core.results import Results
 from pytest_mlperf.core.untrusted import inflate, parse_json
 from pytest_mlperf.core.untrusted_text import visible
@@ -148,7 +141,7 @@ class Store:
         if reason := rejection_reason(content):
             raise StoreError(f"{self.place}: session {results.run} is not stored: {reason}")
         digest = hashlib.sha256(content).hexdigest()
-        points, latest = list(points_of_session(results)), list(latest_of(results))
+        points, latest = list(history.points_of_session(results)), list(history.latest_of(results))
         with self._backend.transaction():
             there = self._backend.execute(
                 "SELECT digest FROM mlperf_session WHERE run = ?", (results.run,)
@@ -196,21 +189,23 @@ class Store:
         rows = self._backend.execute("SELECT DISTINCT case_id FROM mlperf_series ORDER BY 1")
         return [str(case) for (case,) in rows]
 
-    def histories_with(self, results: Results) -> dict[str, list[CaseHistory]]:
+    def histories_with(self, results: Results) -> dict[str, list[history.CaseHistory]]:
         """Return the histories of a session's cases by case id, including the session itself."""
-        now = {series.key: (series, point) for series, point in points_of_session(results)}
-        histories: dict[str, list[CaseHistory]] = {}
+        now = {series.key: (series, point) for series, point in history.points_of_session(results)}
+        histories: dict[str, list[history.CaseHistory]] = {}
         for case in dict.fromkeys(series.case.id for series, _ in now.values()):
-            for history in self.histories(case):
-                if (latest := now.get(history.series.key)) is None:
+            for stored in self.histories(case):
+                if (latest := now.get(stored.series.key)) is None:
                     continue
-                points = [point for point in history.points if point.run != results.run]
+                points = [point for point in stored.points if point.run != results.run]
                 points = sorted([*points, latest[1]], key=lambda point: (point.started, point.run))
-                whole = CaseHistory(series=history.series, points=points)
+                whole = history.CaseHistory(series=stored.series, points=points)
                 histories.setdefault(case, []).append(whole)
         return histories
 
-    def histories(self, case: str | None = None, metric: str | None = None) -> list[CaseHistory]:
+    def histories(
+        self, case: str | None = None, metric: str | None = None
+    ) -> list[history.CaseHistory]:
         """Return the histories of a case and a metric (None: all of them), see `histories_of`."""
         filters = {"s.case_id = ?": case, "s.metric = ?": metric}
         where = {column: value for column, value in filters.items() if value is not None}
@@ -222,12 +217,14 @@ class Store:
         )
         with self._undamaged("a row of mlperf_series"):
             return [
-                CaseHistory(series=_SERIES.check(parse_json(text)), points=points[number])
+                history.CaseHistory(series=_SERIES.check(parse_json(text)), points=points[number])
                 for number, text in about
                 if number in points
             ]
 
-    def _points(self, condition: str, values: Sequence[str]) -> dict[int, list[SessionPoint]]:
+    def _points(
+        self, condition: str, values: Sequence[str]
+    ) -> dict[int, list[history.SessionPoint]]:
         rows = self._backend.execute(
             "SELECT p.series, p.started, p.run, p.commit_id, p.value, p.runs, p.baseline, "
             "p.outcome, p.failed, p.accepted, p.build "
@@ -236,7 +233,7 @@ class Store:
             values,
         )
         builds = self._builds({row[-1] for row in rows})
-        points: dict[int, list[SessionPoint]] = {}
+        points: dict[int, list[history.SessionPoint]] = {}
         for number, started, run, commit, value, runs, base, outcome, failed, accepted, b in rows:
             # Positional for speed: there may be a million points.
             fields = (started, run, commit, value, runs, base, outcome)
@@ -246,7 +243,7 @@ class Store:
                     "into a new store"
                 )
             flags = bool(failed), bool(accepted)
-            point = SessionPoint(
+            point = history.SessionPoint(
                 run, started, commit, value, runs, base, outcome, *flags, builds[b]
             )
             points.setdefault(number, []).append(point)
@@ -257,13 +254,15 @@ class Store:
         with self._undamaged("a row of mlperf_build"):
             return {number: _BUILD.check(parse_json(text)) for number, text in texts.items()}
 
-    def latest(self) -> list[LatestVerdict]:
+    def latest(self) -> list[history.LatestVerdict]:
         """Return the newest verdict of each test, for each accelerator class."""
         rows = self._backend.execute("SELECT about FROM mlperf_latest ORDER BY test, accelerator")
         with self._undamaged("a row of mlperf_latest"):
             return [_LATEST.check(parse_json(text)) for (text,) in rows]
 
-    def _add_points(self, points: Sequence[tuple[CaseSeries, SessionPoint]]) -> None:
+    def _add_points(
+        self, points: Sequence[tuple[history.CaseSeries, history.SessionPoint]]
+    ) -> None:
         keys = [one.key for one, _ in points]
         series = {key: one for key, (one, _) in zip(keys, points, strict=True)}
         builds = [json.dumps(dict(one.fingerprint), sort_keys=True) for _, one in points]
@@ -319,7 +318,7 @@ class Store:
             values |= dict(self._backend.execute(statement, part))
         return values
 
-    def _add_latest(self, verdicts: Sequence[LatestVerdict]) -> None:
+    def _add_latest(self, verdicts: Sequence[history.LatestVerdict]) -> None:
         self._backend.many(
             "INSERT INTO mlperf_latest (test, accelerator, started, about) VALUES (?, ?, ?, ?) "
             "ON CONFLICT (test, accelerator) DO UPDATE SET started = excluded.started, "
@@ -329,8 +328,8 @@ class Store:
 
 
 _SERIES, _LATEST, _BUILD = (
-    StrictValidator(CaseSeries),
-    StrictValidator(LatestVerdict),
+    StrictValidator(history.CaseSeries),
+    StrictValidator(history.LatestVerdict),
     StrictValidator(dict[str, str]),
 )
 
@@ -340,5 +339,5 @@ _POINT_TYPES = frozenset(
 )
 
 
-def _written(value: CaseSeries | LatestVerdict) -> str:
+def _written(value: history.CaseSeries | history.LatestVerdict) -> str:
     return TypeAdapter(type(value)).dump_json(value).decode()

@@ -15,9 +15,8 @@ from typing import Any
 
 import pytest
 
-from pytest_mlperf.adapters.engines.recorded import RecordedEngine
+from pytest_mlperf.adapters.engines.recorded import RecordedEngine, read_answers
 from pytest_mlperf.core.errors import RunError, UnavailableError
-from pytest_mlperf.stores.endpoints_answers import read_answers
 from pytest_mlperf.testing import check_engine
 from tests.adapters.engines.recording import Samples
 from tests.adapters.engines.word_model import save_model

@@ -18,6 +18,7 @@ from typing import Any
 import pytest
 import yaml
 
+from pytest_mlperf.addons.official.endpoints import curve_defects
 from pytest_mlperf.core.results import UNVERIFIED_LABEL
 from pytest_mlperf.rounds.endpoints import points_up_to, seed_sets
 from tests.cli.recorded import ANSWERS, CONFIG, FOLDER, SUMMARY, change
@@ -49,6 +50,20 @@ requests_completed = 8
 concurrency = 4
 data_source = "the same prompts"
 """
+
+
+def test_points_that_miss_a_region_are_named() -> None:
+    for highest in (*range(33, 2000), 65_536):
+        assert curve_defects(points_up_to(highest), highest) == []
+    assert curve_defects([64, 128], 128) == ["no point is in region ultra_low (1 to 32 requests)"]
+    assert curve_defects([1, 64], 128) == [
+        "it has 2 of 7 required points",
+        "no point is in region low_concurrency",
+        "no point is in region med_concurrency",
+    ]
+    assert curve_defects([*points_up_to(128), 1000], 128) == [
+        "point 1,000 is above the maximum, 128"
+    ]
 
 
 def fill(file: Path, answers: dict[str, Any], more: str = "") -> None:

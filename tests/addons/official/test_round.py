@@ -110,9 +110,9 @@ def test_json_has_every_workload_with_its_gates(say: Say) -> None:
             name,
         )
         assert document["seeds"] == {
-            "qsl": ours.qsl_seed,
-            "sample_index": ours.sample_index_seed,
-            "schedule": ours.schedule_seed,
+            "qsl": ours.seeds.qsl,
+            "sample_index": ours.seeds.sample_index,
+            "schedule": ours.seeds.schedule,
         }
         assert list(document["workloads"]) == list(ours.workloads)
         for key, facts in ours.workloads.items():

@@ -22,6 +22,7 @@ from typing import Any
 import pytest
 
 from pytest_mlperf.addons.official.commands.limits import Limited, result_rows
+from pytest_mlperf.core.notes import Note
 from pytest_mlperf.core.numbers import rounded
 from pytest_mlperf.core.roofline import Limit, share_of_limit
 from pytest_mlperf.core.roofline.gpu import PRECISIONS, fewest_gpus, parse_gpu
@@ -148,10 +149,8 @@ def test_every_official_result_lies_below_the_certain_limit() -> None:
     assert [row for row in rows if (row.bound.limit.certain_share or 0.0) >= 1] == []
     assert [row for row in rows if row.bound.limit.impossible or row.bound.limit.near] == []
     assert [row.result.system for row in unlimited] == ["H200-SXM-141GBx1_TRT_DepthPruned"]
-    assert unlimited[0].bound.limit.why_unknown == (
-        "pruning: set work_share, the share of the work that is left (work.work_share in the "
-        "engine's describe(), or limits --set)"
-    )
+    needs = Note.of("technique_needs", technique="pruning", figure="work_share")
+    assert unlimited[0].bound.limit.why_unknown == needs
     assert {name: nearest(rows, name) for name in shares} == pytest.approx(shares, abs=0.005)
     assert 1978.9e12 / 281.14e12 < consistent.result.value < present(consistent.bound.limit.certain)
 

@@ -10,8 +10,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pytest_mlperf.core.case import TECHNIQUES
-from pytest_mlperf.core.roofline import Limit, in_words, share_of_limit
-from pytest_mlperf.core.roofline.gpu import KV_BYTES, PRECISIONS, GpuSpec
+from pytest_mlperf.core.notes import Note
+from pytest_mlperf.core.roofline import Limit, share_note, share_of_limit
+from pytest_mlperf.core.roofline.gpu import EXAMPLE, KV_BYTES, PRECISIONS, GpuSpec
 from pytest_mlperf.core.roofline.work import AnyWork, Circumstances, Decode
 from pytest_mlperf.hardware.specs import known_gpus
 from pytest_mlperf.rounds.work import known_work
@@ -293,71 +294,64 @@ def test_beyond_the_stated_peak_there_is_headroom_for_the_clock() -> None:
     assert ratio == pytest.approx(5.8436e9 / (5.8436e9 - 400e6), rel=1e-4)
 
 
-PRECISION_NAMES = (
-    "fp64, fp32, tf32, fp16, bf16, fp8, int8, fp4, nvfp4, mxfp4, int4, int4-awq, w4a8-awq, gptq, "
-    "mixed, int4-g128"
-)
-KV_NAMES = "fp16, bf16, fp8, int8, fp4"
 DRAFTS = {"techniques": ("speculative-decoding",), "accepted_tokens": 3}
 
 
 def test_without_a_limit_the_message_names_the_missing_facts() -> None:
     h200, bert, llama = GPUS["H200-SXM"], WORK["bert"].work, WORK["llama2-70b"].work
     half = GpuSpec(name="X1", accelerator="X1", peaks={"fp16": 1e14})
-    cases: list[tuple[str, GpuSpec | None, AnyWork | None, dict[str, Any], str]] = [
+    formats, keys = tuple(PRECISIONS), tuple(KV_BYTES)
+    no_peak = {"precision": "fp8", "gpu": "X1", "peaks": ("fp16",), "needed": "fp8"}
+    cases: list[tuple[str, GpuSpec | None, AnyWork | None, dict[str, Any], Note]] = [
         ("throughput", h200, bert, {"precision": "fp6"},
-         f" for the precision 'fp6'; known: {PRECISION_NAMES}"),
+         Note.of("format_unknown", part="precision", name="fp6", known=formats)),
         ("throughput", h200, bert, {"precision": "fp8", "weights": "fp7"},
-         f" for the format of weights 'fp7'; known: {PRECISION_NAMES}"),
+         Note.of("format_unknown", part="format of weights", name="fp7", known=formats)),
         ("throughput", h200, llama, {"kv": "fp7"},
-         f" for the format of the key-value cache 'fp7'; known: {KV_NAMES}"),
-        ("throughput", h200, None, {},
-         " for this workload: its work per sample is not defined"),
-        ("samples_per_joule", h200, bert, {},
-         " for samples_per_joule: only rates and times have a formula"),
-        ("tokens_per_second", h200, bert, {},
-         ": a model of this kind (encoder) generates no tokens"),
-        ("throughput", h200, llama, {},
-         " for samples/s: set output_tokens, the mean tokens of an answer"),
-        ("itl_p50", h200, llama, DRAFTS, " for itl_p50 of this workload"),
-        ("throughput", half, bert, {"precision": "fp8"},
-         " for fp8 on X1, which has peaks for fp16; "
-         "set its dense peak, e.g. fp8 = 989e12 (FLOP/s)"),
+         Note.of("format_unknown", part="format of the key-value cache", name="fp7", known=keys)),
+        ("throughput", h200, None, {}, Note.of("work_unknown")),
+        ("samples_per_joule", h200, bert, {}, Note.of("no_formula", metric="samples_per_joule")),
+        ("tokens_per_second", h200, bert, {}, Note.of("no_tokens", kind="encoder")),
+        ("throughput", h200, llama, {}, Note.of("output_tokens_unknown")),
+        ("itl_p50", h200, llama, DRAFTS, Note.of("no_limit", metric="itl_p50")),
+        ("throughput", half, bert, {"precision": "fp8"}, Note.of("peak_unknown", **no_peak)),
         ("throughput", None, bert, {"precision": "fp16"},
-         (" for RTX_4090: set its dense peaks (FLOP/s), memory bandwidth (B/s) and memory "
-         "(B), e.g. fp16 = 989e12, fp8 = 1979e12, bandwidth = 4.8e12, memory = 141e9")),
+         Note.of("gpu_unknown", gpu="RTX_4090", example=EXAMPLE)),
     ]  # fmt: skip
-    for metric, gpu, work, figures, message in cases:
+    for metric, gpu, work, figures, note in cases:
         seen, name = Circumstances(**figures), gpu.name if gpu else "RTX_4090"
         bound = share_of_limit(metric, 1.0, accelerator=name, gpu=gpu, work=work, seen=seen)
-        assert bound.why_unknown == in_words(bound) == f"no limit known{message}"
+        assert bound.why_unknown == share_note(bound) == note
         assert (bound.certain, bound.share, bound.impossible) == (None, None, False)
-    for work, metric, needed in (
-        (llama, RATES[1], "input_tokens and output_tokens to the means of the run"),
-        (bert, RATES[0], "tokens to the mean of the run's samples"),
-        (WORK["3d-unet"].work, RATES[0], "parts to the mean of the run's samples"),
+    for work, metric, note in (
+        (llama, RATES[1], Note.of("tokens_unknown")),
+        (bert, RATES[0], Note.of("sizes_unknown", needed="tokens")),
+        (WORK["3d-unet"].work, RATES[0], Note.of("sizes_unknown", needed="parts")),
     ):
         bound = limit(metric, h200, work, Circumstances(precision="fp8"), 1.0)
-        assert bound.why_no_estimate == f"no estimate: set {needed}"
+        assert bound.why_no_estimate == note
         assert bound.certain is not None
         assert bound.share == bound.certain_share
 
 
-def test_a_share_in_words() -> None:
+def test_a_share_is_noted_with_the_limit_that_it_is_of() -> None:
     """ResNet-50 in int8 on one H200."""
-    work, gpu, light = WORK["resnet50"].work, GPUS["H200-SXM"], "of the roofline"
+    work, gpu = WORK["resnet50"].work, GPUS["H200-SXM"]
     nothing = limit("throughput", gpu, work, Circumstances())
     certain = limit(RATES[1], gpu, WORK["mixtral-8x7b"].work, Circumstances(), 8021)
 
-    for value, words in (
-        (100_000, f"41.3 % {light} (compute)"),
-        (220_000, f"90.9 % {light} (compute): above 90 %, check the assumed work and peaks"),
-        (250_000, f"103 % {light} (compute): above 90 %, check the assumed work and peaks"),
-        (300_000, f"124 % {light}, which is physically impossible (compute)"),
+    reached = {"limit": "roofline", "near": None}
+    near = {"limit": "roofline", "near": 0.9}
+    for value, share, key, others in (
+        (100_000, 0.413, "roofline_share", reached),
+        (220_000, 0.909, "roofline_share", near),
+        (250_000, 1.03, "roofline_share", near),
+        (300_000, 1.24, "roofline_exceeded", {}),
     ):
-        seen = Circumstances(precision="int8")
-        assert in_words(limit("throughput", gpu, work, seen, value)) == words
-    assert in_words(certain) == "10.3 % of the certain limit (compute)"
+        note = share_note(limit("throughput", gpu, work, Circumstances(precision="int8"), value))
+        about = {"share": pytest.approx(share, rel=5e-3), "binds": "compute"}
+        assert (note.key, note.values) == (key, {**about, **others})
+    assert share_note(certain).values["limit"] == "certain limit"
     assert nothing.certain is not None
     assert nothing.share is None
-    assert in_words(nothing) == "no limit was requested"
+    assert share_note(nothing) == Note.of("no_limit_asked")

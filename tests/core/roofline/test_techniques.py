@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from pytest_mlperf.core.case import TECHNIQUES
+from pytest_mlperf.core.notes import Note
 from pytest_mlperf.core.roofline import EFFECTS, Limit, share_of_limit
 from pytest_mlperf.core.roofline.work import Circumstances
 from pytest_mlperf.hardware.specs import known_gpus
@@ -65,10 +66,13 @@ def test_sparsity_doubles_the_peak_and_a_share_of_the_work_is_left() -> None:
         unknown = limit("llama2-70b", techniques=(name,), **LLAMA)
         assert (certain, memory) == pytest.approx((2.5, 2.5))
         assert unknown.certain is None
-        reason = f"{name}: set work_share, the share of the work that is left (work.work_share in "
-        assert (unknown.why_unknown or "").startswith(reason)
+        assert unknown.why_unknown == needs(name, "work_share")
     both, _ = ratio("llama2-70b", ("pruning", "distillation"), **LLAMA, work_share=0.4)
     assert both == pytest.approx(2.5)
+
+
+def needs(technique: str, figure: str) -> Note:
+    return Note.of("technique_needs", technique=technique, figure=figure)
 
 
 def test_deepcache_and_fewer_steps_compute_a_part_of_the_network() -> None:
@@ -84,10 +88,7 @@ def test_deepcache_and_fewer_steps_compute_a_part_of_the_network() -> None:
     assert certain > 1.737
     assert unknown.certain == pytest.approx(1978.9e12 / (2 * 6.7612e12 + 10.69e12), rel=1e-4)
     assert unknown.estimated is None
-    assert unknown.why_no_estimate == (
-        "deepcache: set network_share, the mean share of the network that a call computes "
-        "(work.network_share in the engine's describe(), or limits --set)"
-    )
+    assert unknown.why_no_estimate == needs("deepcache", "network_share")
 
     name = "stable-diffusion-xl"
     four: dict[str, Any] = {"techniques": ("latent-consistency",), "steps": 4}
@@ -129,9 +130,7 @@ def test_drafts_save_readings_of_the_weights_and_cached_prefixes_are_not_compute
     assert bound.certain == plain.certain == unknown.certain
     growth = present(bound.estimated) / present(plain.estimated)
     assert growth == pytest.approx(2, abs=0.02)
-    assert unknown.why_no_estimate == (
-        "prefix-caching: set cached_tokens, the tokens of a prompt that needed no work"
-    )
+    assert unknown.why_no_estimate == needs("prefix-caching", "cached_tokens")
 
 
 def test_a_technique_of_another_kind_of_model_leaves_no_limit() -> None:
@@ -142,14 +141,12 @@ def test_a_technique_of_another_kind_of_model_leaves_no_limit() -> None:
         ("resnet50", "fewer-steps"),
     ):
         bound = limit(workload, techniques=(name,), **LLAMA)
-        kind = f"{name} cannot be applied to this kind of model: {WORK[workload].work.kind}"
-        assert (bound.certain, bound.why_unknown) == (None, kind)
+        kind = WORK[workload].work.kind
+        note = Note.of("technique_unfit", technique=name, kind=kind)
+        assert (bound.certain, bound.why_unknown) == (None, note)
     unknown = limit("bert", techniques=("magic",), tokens=177)
     exits: dict[str, Any] = {"techniques": ("early-exit",), "work_share": 0.5, "tokens": 177}
-    assert (
-        unknown.why_unknown == "unknown technique 'magic': its effect on the limit is not defined"
-    )
-    assert limit("bert", "latency_p90", **exits).why_unknown == (
-        "no limit known for latency_p90: early-exit makes the work differ from sample to sample"
-    )
+    assert unknown.why_unknown == Note.of("technique_unknown", technique="magic")
+    varies = Note.of("work_varies", metric="latency_p90", technique="early-exit")
+    assert limit("bert", "latency_p90", **exits).why_unknown == varies
     assert limit("bert", **exits).certain

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from pytest_mlperf.core.measurement import GpuRun, ReplicaRun
+from pytest_mlperf.core.notes import Note
 from pytest_mlperf.core.rulings.stragglers import slowest, stragglers
 
 PARTS = 8
@@ -60,22 +61,23 @@ def test_a_replica_that_is_behind_in_every_run_is_reported_with_the_differences_
 
     (finding,) = stragglers([(run_of(*EIGHT, seed=seed), hot) for seed in (1, 2)])
 
-    assert finding == (
-        "replica 3 (GPU 3): 11.4 % behind the median of 8 replicas, 12 °C hotter, "
-        "power capped 34 % of the window"
-    )
-    for name, value, words in (
-        ("temperature_c", 62.0, ""),
-        ("temperature_c", 48.0, ""),
-        ("sm_mhz", 1500.0, ", 400 MHz slower"),
-        ("sm_mhz", 1890.0, ""),
-        ("mean_w", 400.0, ", 100 W less"),
-        ("power_cap_share", 0.03, ""),
+    causes = {"hotter_c": 12.0, "slower_mhz": 0.0, "less_w": 0.0, "capped": 0.34}
+    lag = {"name": "replica 3 (GPU 3)", "lag": pytest.approx(0.114, abs=0.0005), "of": 8}
+    assert finding == Note.of("replica_behind", **lag, **causes)
+    for name, value, differs in (
+        ("temperature_c", 62.0, {}),
+        ("temperature_c", 48.0, {}),
+        ("sm_mhz", 1500.0, {"slower_mhz": 400.0}),
+        ("sm_mhz", 1890.0, {}),
+        ("mean_w", 400.0, {"less_w": 100.0}),
+        ("power_cap_share", 0.03, {}),
     ):
         (finding,) = stragglers([(run_of(*EIGHT), gpus(**{name: value}))])
-        assert finding.partition("replicas")[2] == words
+        assert {
+            cause: finding.values[cause] for cause in causes if finding.values[cause]
+        } == differs
     (unread,) = stragglers([(run_of(*EIGHT), [])])
-    assert unread.endswith("behind the median of 8 replicas")
+    assert not any(unread.values[cause] for cause in causes)
     for speeds in ([1.0] * 8, other):
         assert stragglers([(run_of(*EIGHT), []), (run_of(*speeds), [])]) == ()
 
@@ -124,5 +126,5 @@ def test_replicas_are_distinguished_by_their_gpus_and_too_few_parts_prove_nothin
     on_cpu = [replica(n, [share] * 8, ()) for n, share in enumerate((0.8, 1.0, 1.0))]
 
     (moved,), (late,) = stragglers([(first, []), (turned, [])]), stragglers([(on_cpu, [])])
-    assert moved.startswith("replica 1 (GPU 1): ")
-    assert late.startswith("replica 0 (GPU 0): ")
+    names = [note.values["name"] for note in (moved, late)]
+    assert names == ["replica 1 (GPU 1)", "replica 0 (GPU 0)"]

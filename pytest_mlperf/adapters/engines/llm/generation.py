@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 from pytest_mlperf import Dataset, RunError, Sink, SuiteError
 from pytest_mlperf.adapters.conventions import pack_logprobs
 from pytest_mlperf.adapters.engines import engine_error, is_count, refused_sample
-from pytest_mlperf.extension import Rule, own_length, plural, require_options
+from pytest_mlperf.extension import Rule, own_length, require_options
 
 if TYPE_CHECKING:
     from pytest_mlperf.adapters.engines.llm.speech import SpeechClips
@@ -489,6 +489,6 @@ def too_short(generation: Generation, index: int, tokens: int, advice: str) -> R
         cause = "max_new_tokens is 1; set it to at least 2"
     return refused_sample(
         index,
-        f"got an answer of {plural(tokens, 'token')}, but LoadGen needs at least 2 to time tokens: "
-        f"{cause}",
+        f"got an answer of {tokens} token{'s' * (tokens != 1)}, but LoadGen needs at least 2 to "
+        f"time tokens: {cause}",
     )

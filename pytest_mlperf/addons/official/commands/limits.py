@@ -13,7 +13,7 @@ from pytest_mlperf.cli.output import show, width
 from pytest_mlperf.core.case import TECHNIQUES
 from pytest_mlperf.core.metrics import gated_metrics
 from pytest_mlperf.core.numbers import rounded
-from pytest_mlperf.extension import nearest, plural
+from pytest_mlperf.extension import nearest, plural, sentence
 from pytest_mlperf.hardware.specs import known_gpus
 from pytest_mlperf.reports.terminal.layout import fold, paragraphs, table
 from pytest_mlperf.rounds.published import OfficialResult, official_results
@@ -180,9 +180,8 @@ def results_table(workload: str | None, columns: int) -> Iterator[str]:
     )
     yield ""
     left = ["workload", "run", "GPUs", "submitter", "unit"]
-    names = [*left[:4], "value", "unit", "limit", "certain", "estimated"]
     cells = [_row(*row) for row in rows]
-    yield from table(names, cells, columns, left=left, spare=["submitter", "unit"])
+    yield from table(cells, columns, left=left, spare=["submitter", "unit"])
     yield ""
     yield from _summary(rows, columns)
     if workload is None:
@@ -207,7 +206,7 @@ def _summary(rows: Sequence[Limited], columns: int) -> Iterator[str]:
         columns,
     )
     for result, bound in rows:
-        if reason := bound.limit.why_unknown:
+        if reason := sentence(bound.limit.why_unknown or ""):
             yield from fold(f"no limit for {result.system}, {result.model}: {reason}", columns)
 
 
@@ -236,7 +235,7 @@ def _bound(accelerator: str, bound: WorkloadLimit, columns: int) -> Iterator[str
     gpu, limit = bound.gpu, bound.limit
     title = f"{bound.about.name} on {bound.seen.gpus}x{gpu.name if gpu else accelerator}"
     if limit.why_unknown or gpu is None:
-        yield from fold(f"{title}: {limit.why_unknown}", columns)
+        yield from fold(f"{title}: {sentence(limit.why_unknown or '')}", columns)
         return
     yield title
     unit = "tokens/s" if limit.metric == "tokens_per_second" else "samples/s"
@@ -255,7 +254,7 @@ def _made_of(bound: WorkloadLimit, unit: str) -> Iterator[tuple[str, str]]:
     ceiling = rounded(limit.ceiling or 0.0)
     yield "invalid", f"above {ceiling} {unit} (highest clock, and weights in the cache)"
     if limit.estimated is None:
-        yield "estimated", limit.why_no_estimate or ""
+        yield "estimated", sentence(limit.why_no_estimate or "")
     elif best := limit.estimated_term:
         yield "estimated", _level(limit.estimated, best.resource, best.capacity, best.amount, unit)
     yield "bound by", BINDS[limit.binds]

@@ -247,7 +247,7 @@ def listing(
             left = names[1:]
             yield from (
                 title,
-                *table(names, cells, text_width, left=left, spare=["system", "submitter"]),
+                *table(cells, text_width, left=left, spare=["system", "submitter"]),
             )
         if len(rows) > max_rows:
             if markdown:

@@ -151,9 +151,9 @@ def _tidy(value: Any) -> Any:
 
 def _seeds(round_: Round) -> dict[str, int]:
     return {
-        "qsl": round_.qsl_seed,
-        "sample_index": round_.sample_index_seed,
-        "schedule": round_.schedule_seed,
+        "qsl": round_.seeds.qsl,
+        "sample_index": round_.seeds.sample_index,
+        "schedule": round_.seeds.schedule,
     }
 
 
@@ -164,11 +164,11 @@ def _overview(round_: Round, columns: int) -> Iterator[str]:
     yield ""
     left = ["workload, data set", "gate"]
     rows = [row for workload in round_.workloads.values() for row in _gate_rows(workload)]
-    yield from table(["workload, data set", "samples", "gate"], rows, columns, left=left)
+    yield from table(rows, columns, left=left)
     yield ""
     names = ["workload", "Server", "Interactive", "datacenter", "edge", "tests"]
     rows = [_run_row(workload) for workload in round_.workloads.values()]
-    yield from table(names, rows, columns, left=names)
+    yield from table(rows, columns, left=names)
     yield ""
     letters = ", ".join(f"{short} {name}" for name, short in SCENARIO_ABBREVIATIONS.items())
     yield from fold(f"limits: latency, or TTFT / TPOT; {letters}; brackets: optional", columns)
@@ -258,14 +258,12 @@ def detail(round_: Round, workload: RoundWorkload, columns: int) -> Iterator[str
     for label, text in _facts(round_, workload).items():
         yield from paragraphs(label, [text], columns)
     yield ""
-    names = ["gate", "target", "reference", "lowest", "highest", "checker's key"]
-    yield from table(names, list(_metric_rows(workload)), columns, left=["gate", "checker's key"])
+    yield from table(list(_metric_rows(workload)), columns, left=["gate", "checker's key"])
     for metric in workload.metrics.values():
         yield from fold(_words(metric), columns, rest="  ")
     yield ""
-    names = ["scenario", "queries", "shortest", "limit", "percentile"]
     rows = [_scenario_row(name, scenario) for name, scenario in workload.scenarios.items()]
-    yield from table(names, rows, columns, left=["scenario", "limit"])
+    yield from table(rows, columns, left=["scenario", "limit"])
     results = [f"{scenario.result} ({name})" for name, scenario in workload.scenarios.items()]
     yield from paragraphs("reported", results, columns)
     if workload.checksums:

@@ -19,8 +19,6 @@ from pytest_mlperf.extension import nearest
 from pytest_mlperf.reports.terminal.layout import paragraphs, table
 from pytest_mlperf.rounds.published import OfficialResult, official_results
 
-COLUMNS = ("A", "best", "share", "unit", "round", "submitter", "system")
-
 COMPARISON_NOTE = (
     "per GPU, compared with the best result of the closed division, by LoadGen, on an available "
     "system with the same kind of GPU. No verdict: nothing is judged here"
@@ -103,16 +101,11 @@ def lines(
     like = [(case, placing) for case, placing in standing if isinstance(placing, Placing)]
     if like:
         rows = [_row(placing) for _, placing in like]
-        head, *body = table(
-            COLUMNS,
-            rows,
-            width - 2,
-            left=["unit", "round", "submitter", "system"],
-            spare=["system", "submitter"],
-        )
-        yield from ("", f"  {head}")
+        left, spare = ["unit", "round", "submitter", "system"], ["system", "submitter"]
+        head, *body = table(rows, width, left=left, spare=spare, indent="  ")
+        yield from ("", head)
         for (case, _), text in zip(like, body, strict=True):
-            yield from (case, f"  {text}")
+            yield from (case, text)
     yield ""
     lacking = [f"{case}: {reason}" for case, reason in standing if isinstance(reason, str)]
     yield from paragraphs("unlike", lacking, width)

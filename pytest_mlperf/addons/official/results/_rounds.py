@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 from functools import cache
 from typing import Any
 
@@ -104,10 +105,8 @@ def _round(name: str) -> Round:
         for loadgen, checker, samples, first, last in _WORKLOADS
         if first <= name <= last
     }
-    seed = _SEEDS[name]
-    return Round(
-        name=name, qsl_seed=seed, sample_index_seed=0, schedule_seed=0, workloads=workloads
-    )
+    seeds = replace(load_round(ROUNDS[0]).seeds, qsl=_SEEDS[name], sample_index=0, schedule=0)
+    return Round(name=name, seeds=seeds, workloads=workloads)
 
 
 def _scenarios(loadgen: str, round_name: str) -> dict[Scenario, RoundScenario]:

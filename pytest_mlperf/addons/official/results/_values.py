@@ -79,7 +79,7 @@ class TableValue:
 def round_of(log: Detail) -> Round | None:
     """Return the round whose official seeds a run used, or None."""
     seed = log.values.get("effective_qsl_rng_seed", log.values.get("requested_qsl_rng_seed"))
-    return next((rules for rules in every_round() if rules.qsl_seed == seed), None)
+    return next((rules for rules in every_round() if rules.seeds.qsl == seed), None)
 
 
 def value_of(log: Detail, model: str, scenario: Scenario, rules: Round | None) -> TableValue:

@@ -182,7 +182,7 @@ def _table(search: Bisection) -> list[str]:
     rows = [{noun: search.builds[0].title, "verdict": "GOOD"}]
     rows += [{noun: search.builds[one.now].title, **_row(one)} for one in beside_good]
     columns = [noun, "verdict", *["metric"] * several, "change", "interval"]
-    lines = table(columns, rows, width() - 2, left=[noun, "verdict", "metric"])
+    lines = table(rows, width() - 2, left=[noun, "verdict", "metric"], columns=columns)
     wide = max(map(len, lines)) + 2
     room = width() - 2 - wide
     if room < MIN_SUBJECT_COLUMNS:
